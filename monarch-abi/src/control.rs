@@ -1,0 +1,403 @@
+//! The control block: one small file per agent that every process of its jobs maps.
+//!
+//! It names the roots with all their spellings, the tiers, the segments, and holds what changes while processes run.
+//! Entries of a table are written first, then its count, then the generation goes up; readers check the generation word
+//! at each lookup and take over what is new. Nothing is ever moved or rewritten while it is live.
+
+use crate::mem::{Map, Pod};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// First bytes of a control block.
+pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"MONCTRL1");
+/// Most roots of an agent.
+pub const MAX_ROOTS: usize = 32;
+/// Most spellings of all roots.
+pub const MAX_SPELLINGS: usize = 128;
+/// Most tiers; four bits in the state word.
+pub const MAX_TIERS: usize = 16;
+/// Most segments over the life of an agent.
+pub const MAX_SEGMENTS: usize = 256;
+/// Most bypassed ranges; beyond, the whole segment is bypassed.
+pub const MAX_RANGES: usize = 256;
+/// Most copies under way that readers can see.
+pub const MAX_INFLIGHT: usize = 1024;
+/// Entries of the ring that gives demands an order.
+pub const RING: usize = 1024;
+/// Stripes of counters.
+pub const STRIPES: usize = 32;
+/// Bytes for strings.
+pub const STRINGS: usize = 64 * 1024;
+
+/// A string in the string area.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Str {
+    /// Offset in the string area.
+    pub off: AtomicU32,
+    /// Length in bytes.
+    pub len: AtomicU32,
+}
+
+/// A root: a directory on the PFS whose files are tiered.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Root {
+    /// Its real path.
+    pub path: Str,
+    /// st_dev as seen by the agent.
+    pub dev: AtomicU64,
+    /// st_ino as seen by the agent.
+    pub ino: AtomicU64,
+    /// st_blksize to report.
+    pub blksize: AtomicU32,
+    /// Not zero: this root is bypassed everywhere.
+    pub bypassed: AtomicU32,
+    /// Opens below this root, for the warning that a root saw none.
+    pub opens: AtomicU64,
+}
+
+/// A way to write the path of a root: real path, as configured, aliases.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Spelling {
+    /// The path, absolute, without trailing slash.
+    pub path: Str,
+    /// Where below the root it leads, relative; empty for the root itself.
+    pub sub: Str,
+    /// Which root it leads to.
+    pub root: AtomicU32,
+    /// Zero.
+    pub reserved: AtomicU32,
+}
+
+/// A tier: a directory for copies.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Tier {
+    /// Its absolute path.
+    pub path: Str,
+    /// st_dev of its file system.
+    pub dev: AtomicU64,
+    /// st_ino of its directory.
+    pub ino: AtomicU64,
+}
+
+/// A segment: names of an index file and a state file beside the control block.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct SegmentRef {
+    /// 0 free, 1 live, 2 retired.
+    pub status: AtomicU32,
+    /// Which root it describes.
+    pub root: AtomicU32,
+    /// UUID of the index (file `<hex>.idx`), two halves.
+    pub uuid: [AtomicU64; 2],
+    /// UUID of the state (file `<hex>.st`), two halves.
+    pub state_uuid: [AtomicU64; 2],
+    /// Length of the index file.
+    pub index_len: AtomicU64,
+    /// Length of the state file.
+    pub state_len: AtomicU64,
+}
+
+/// [`SegmentRef::status`] of a segment in use.
+pub const SEGMENT_LIVE: u32 = 1;
+/// [`SegmentRef::status`] of a segment that was superseded.
+pub const SEGMENT_RETIRED: u32 = 2;
+
+/// A subtree that a job renamed or moved: ids `from..end` of a segment are bypassed.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Range {
+    /// Segment number plus one; 0 while the entry is being written.
+    pub segment: AtomicU32,
+    /// First id.
+    pub from: AtomicU32,
+    /// First id behind the range.
+    pub end: AtomicU32,
+    /// Zero.
+    pub reserved: AtomicU32,
+}
+
+/// A copy under way.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Inflight {
+    /// Segment number + 1 in the upper half, id in the lower; 0 when free.
+    pub file: AtomicU64,
+    /// Goes up whenever something was achieved.
+    pub progress: AtomicU32,
+    /// Not zero while the copier is inside a PFS call.
+    pub in_pfs: AtomicU32,
+}
+
+/// What is counted, by position in a stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counter {
+    /// Opens served by a copy.
+    Hits = 0,
+    /// Bytes of the files opened as hits.
+    HitBytes = 1,
+    /// Opens that waited for a demand and then got the copy.
+    Waited = 2,
+    /// Opens below a root that went to the PFS because there was no copy yet.
+    Absent = 3,
+    /// ... because policy or quota refused the file.
+    Refused = 4,
+    /// ... because the file was changed by the job.
+    Changed = 5,
+    /// ... because a clock ran out or the agent was down.
+    Deadline = 6,
+    /// ... because the path is not in the index.
+    Unknown = 7,
+    /// ... because of its flags (write, create, O_DIRECT, ...).
+    Flags = 8,
+    /// ... because the copy was not there when it was opened.
+    Vanished = 9,
+    /// stat, statx, access answered from shared memory.
+    Stats = 10,
+    /// Directories listed from shared memory.
+    Lists = 11,
+    /// stat, access, opendir below a root that asked the kernel.
+    MetaKernel = 12,
+    /// Bytes of the files that went to the PFS.
+    MissBytes = 13,
+    /// Time spent waiting for demands, microseconds.
+    WaitMicros = 14,
+    /// ... because the file is large and its copy is not complete.
+    Large = 15,
+}
+/// Number of counters.
+pub const COUNTERS: usize = 16;
+
+/// Counters of some of the processes: two cache lines.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct Stripe {
+    /// Values, by [`Counter`].
+    pub values: [AtomicU64; COUNTERS],
+}
+
+/// The control block.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct Control {
+    /// [`CONTROL_MAGIC`].
+    pub magic: u64,
+    /// [`crate::LAYOUT`].
+    pub layout: u32,
+    /// Effective user the agent runs as; nobody else is served.
+    pub uid: u32,
+    /// Whole length.
+    pub len: u64,
+    /// Inode of the agent's mount namespace, 0 when unknown.
+    pub mnt_ns: u64,
+    /// st_dev of the agent's `/`.
+    pub slash_dev: u64,
+    /// st_ino of the agent's `/`.
+    pub slash_ino: u64,
+    /// Zero.
+    pub reserved: [u64; 10],
+
+    /// Goes up with every change of the tables below.
+    pub generation: AtomicU32,
+    /// Goes up with every start of an agent on this block.
+    pub incarnation: AtomicU32,
+    /// The incarnation that somebody found dead; demands are not raised while it equals `incarnation`.
+    pub dead: AtomicU32,
+    /// Not zero: everything passes through.
+    pub bypassed: AtomicU32,
+    /// Clock 1: longest time until a demand is picked up, ms.
+    pub pickup_ms: AtomicU32,
+    /// Clock 2: longest time without progress, ms.
+    pub stall_ms: AtomicU32,
+    /// Longest wait of all, ms.
+    pub max_wait_ms: AtomicU32,
+    /// Number of roots.
+    pub roots_len: AtomicU32,
+    /// Number of spellings.
+    pub spellings_len: AtomicU32,
+    /// Number of tiers.
+    pub tiers_len: AtomicU32,
+    /// Number of segments.
+    pub segments_len: AtomicU32,
+    /// Number of ranges claimed.
+    pub ranges_len: AtomicU32,
+    /// Bytes of strings used.
+    pub strings_len: AtomicU32,
+    /// Files above this size are not waited for.
+    pub large: AtomicU64,
+    /// Zero.
+    pub reserved2: [AtomicU64; 9],
+
+    /// Futex word of the copiers: goes up with every demand.
+    pub demand: AtomicU32,
+    /// How many copiers sleep on it.
+    pub sleepers: AtomicU32,
+    /// Next position of the ring.
+    pub ring_head: AtomicU64,
+    /// Zero.
+    pub reserved3: [AtomicU64; 14],
+
+    /// The roots.
+    pub roots: [Root; MAX_ROOTS],
+    /// Their spellings.
+    pub spellings: [Spelling; MAX_SPELLINGS],
+    /// The tiers, fastest first.
+    pub tiers: [Tier; MAX_TIERS],
+    /// The segments.
+    pub segments: [SegmentRef; MAX_SEGMENTS],
+    /// Bypassed subtrees.
+    pub ranges: [Range; MAX_RANGES],
+    /// Copies under way.
+    pub inflight: [Inflight; MAX_INFLIGHT],
+    /// Order of demands, segment + 1 and id as in [`Inflight::file`]; entries may get lost.
+    pub ring: [AtomicU64; RING],
+    /// Counters.
+    pub stripes: [Stripe; STRIPES],
+}
+// SAFETY: repr(C), integers and atomics only; the plain fields are written before the file gets its name. Padding, where
+// the compiler put some between tables, is never read.
+unsafe impl Pod for Control {}
+
+/// Offset of the string area.
+pub const STRINGS_OFF: usize = size_of::<Control>();
+/// Length of the whole file.
+pub const CONTROL_LEN: usize = (STRINGS_OFF + STRINGS).next_multiple_of(4096);
+
+/// A path that starts like a root.
+#[derive(Clone, Copy, Debug)]
+pub struct Match<'a, 'p> {
+    /// Which root.
+    pub root: usize,
+    /// What follows the spelling, with its leading slashes.
+    pub rest: &'p [u8],
+    /// Where below the root the spelling leads; empty for the root itself.
+    pub sub: &'a [u8],
+}
+
+/// A mapped control block with its strings.
+#[derive(Clone, Copy, Debug)]
+pub struct ControlMap<'a> {
+    /// The block.
+    pub ctl: &'a Control,
+    strings: &'a [u8],
+}
+
+impl<'a> ControlMap<'a> {
+    /// Checks magic, layout and length.
+    #[must_use]
+    pub fn open(map: Map<'a>) -> Option<Self> {
+        let ctl: &Control = map.get(0)?;
+        let good = ctl.magic == CONTROL_MAGIC && ctl.layout == crate::LAYOUT && ctl.len == map.len() as u64;
+        if !good {
+            return None;
+        }
+        Some(Self { ctl, strings: map.array(STRINGS_OFF, STRINGS)? })
+    }
+
+    /// The bytes of a string.
+    #[must_use]
+    #[inline]
+    pub fn str(&self, s: &Str) -> &'a [u8] {
+        let off = s.off.load(Ordering::Relaxed) as usize;
+        let len = s.len.load(Ordering::Relaxed) as usize;
+        self.strings.get(off..off.saturating_add(len)).unwrap_or(&[])
+    }
+
+    /// The live roots.
+    #[must_use]
+    pub fn roots(&self) -> &'a [Root] {
+        let n = self.ctl.roots_len.load(Ordering::Acquire) as usize;
+        self.ctl.roots.get(..n).unwrap_or(&[])
+    }
+
+    /// All spellings.
+    #[must_use]
+    #[inline]
+    pub fn spellings(&self) -> &'a [Spelling] {
+        let n = self.ctl.spellings_len.load(Ordering::Acquire) as usize;
+        self.ctl.spellings.get(..n).unwrap_or(&[])
+    }
+
+    /// The tiers.
+    #[must_use]
+    pub fn tiers(&self) -> &'a [Tier] {
+        let n = self.ctl.tiers_len.load(Ordering::Acquire) as usize;
+        self.ctl.tiers.get(..n).unwrap_or(&[])
+    }
+
+    /// All segments, live or not.
+    #[must_use]
+    pub fn segments(&self) -> &'a [SegmentRef] {
+        let n = self.ctl.segments_len.load(Ordering::Acquire) as usize;
+        self.ctl.segments.get(..n).unwrap_or(&[])
+    }
+
+    /// Which root an absolute path lies in, the rest of the path behind the spelling (with its leading slashes), and where
+    /// below the root the spelling leads.
+    ///
+    /// The longest spelling that matches wins.
+    #[must_use]
+    #[inline]
+    pub fn match_root<'p>(&self, path: &'p [u8]) -> Option<Match<'a, 'p>> {
+        let mut best: Option<(&'a Spelling, &'p [u8], usize)> = None;
+        for s in self.spellings() {
+            let text = self.str(&s.path);
+            if let Some(rest) = path.strip_prefix(text)
+                && (rest.is_empty() || rest[0] == b'/')
+                && !text.is_empty()
+                && best.is_none_or(|b| b.2 < text.len())
+            {
+                best = Some((s, rest, text.len()));
+            }
+        }
+        best.map(|(s, rest, _)| Match { root: s.root.load(Ordering::Relaxed) as usize, rest, sub: self.str(&s.sub) })
+    }
+
+    /// Whether an entry lies in a subtree that a job moved.
+    #[must_use]
+    #[inline]
+    pub fn in_bypassed_range(&self, segment: usize, id: u32) -> bool {
+        let n = self.ctl.ranges_len.load(Ordering::Acquire) as usize;
+        n != 0 && self.range_holds(n, segment, id)
+    }
+
+    #[cold]
+    fn range_holds(&self, n: usize, segment: usize, id: u32) -> bool {
+        self.ctl.ranges.get(..n.min(MAX_RANGES)).unwrap_or(&[]).iter().any(|r| {
+            r.segment.load(Ordering::Acquire) as usize == segment + 1
+                && r.from.load(Ordering::Relaxed) <= id
+                && id < r.end.load(Ordering::Relaxed)
+        })
+    }
+
+    /// Adds a bypassed subtree; `false` when the table is full and the caller has to bypass the whole segment.
+    #[must_use]
+    pub fn bypass_range(&self, segment: u32, from: u32, end: u32) -> bool {
+        let n = self.ctl.ranges_len.fetch_add(1, Ordering::AcqRel) as usize;
+        let Some(r) = self.ctl.ranges.get(n) else {
+            self.ctl.ranges_len.store(MAX_RANGES as u32, Ordering::Release);
+            return false;
+        };
+        r.from.store(from, Ordering::Relaxed);
+        r.end.store(end, Ordering::Relaxed);
+        r.segment.store(segment + 1, Ordering::Release);
+        true
+    }
+
+    /// Adds to a counter of the stripe `hint` selects.
+    #[inline]
+    pub fn count(&self, hint: usize, what: Counter, by: u64) {
+        if let Some(v) = self.ctl.stripes.get(hint % STRIPES).and_then(|s| s.values.get(what as usize)) {
+            v.fetch_add(by, Ordering::Relaxed);
+        }
+    }
+
+    /// Sum of a counter over all stripes.
+    #[must_use]
+    pub fn total(&self, what: Counter) -> u64 {
+        self.ctl.stripes.iter().filter_map(|s| s.values.get(what as usize)).map(|v| v.load(Ordering::Relaxed)).sum()
+    }
+}

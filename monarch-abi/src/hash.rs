@@ -1,0 +1,179 @@
+//! Fingerprints of paths, names of copies and the stamp that a copy carries.
+//!
+//! *Fingerprint.* XXH3-128 (Collet, xxHash 0.8) of the path relative to its root, seeded per index. 64 bits pick the
+//! bucket and are kept in the slot, 32 more are kept in the record: 96 bits make a name comparison needless.
+//!
+//! *Name.* A copy is named by a 128-bit hash of (root id, fingerprint, size, mtime, ctime, inode): a name is never reused for
+//! other bytes, so that a stale mapping gives the right bytes or ENOENT.
+//!
+//! *Stamp.* The modification time of a copy is ours to choose. It holds 60 bits: 44 of the fingerprint and 16 of the
+//! name. One `statx` of a descriptor thus says whether it is a copy and of which file, in any process, whatever dup,
+//! fork, exec or SCM_RIGHTS did to the descriptor: no table of descriptors is kept anywhere. Seconds stay below 2^31 so
+//! that every file system with nanoseconds can hold the stamp.
+
+use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
+
+/// 96 bits of a seeded path hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathHash {
+    /// Kept in the slot; its upper 44 bits choose the bucket.
+    pub fp: u64,
+    /// Kept in the record.
+    pub check: u32,
+}
+
+/// Hash of `rel`, a path relative to its root without leading, doubled or trailing slashes.
+#[must_use]
+#[inline]
+pub fn path_hash(seed: u64, rel: &[u8]) -> PathHash {
+    let h = xxh3_128_with_seed(rel, seed);
+    #[expect(clippy::cast_possible_truncation, reason = "the halves of a hash")]
+    PathHash { fp: h as u64, check: (h >> 64) as u32 }
+}
+
+/// What makes one version of one file: the "before" of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Size in bytes.
+    pub size: u64,
+    /// Modification time, nanoseconds since the epoch.
+    pub mtime_ns: i64,
+    /// Change time, nanoseconds since the epoch.
+    pub ctime_ns: i64,
+    /// Inode number on the PFS.
+    pub ino: u64,
+}
+
+/// The name of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CopyName(pub u128);
+
+/// Length of a copy's path below its tier: `copies/xx/` and 32 hex digits.
+pub const COPY_REL_LEN: usize = 7 + 3 + 32;
+
+impl CopyName {
+    /// The name of the copy of version `id` of the file with hash `path` below root `root_id`.
+    #[must_use]
+    #[inline]
+    pub fn new(root_id: u64, path: PathHash, id: &Identity) -> Self {
+        let mut b = [0u8; 56];
+        b[0..8].copy_from_slice(&root_id.to_le_bytes());
+        b[8..16].copy_from_slice(&path.fp.to_le_bytes());
+        b[16..24].copy_from_slice(&u64::from(path.check).to_le_bytes());
+        b[24..32].copy_from_slice(&id.size.to_le_bytes());
+        b[32..40].copy_from_slice(&id.mtime_ns.to_le_bytes());
+        b[40..48].copy_from_slice(&id.ctime_ns.to_le_bytes());
+        b[48..56].copy_from_slice(&id.ino.to_le_bytes());
+        Self(xxh3_128(&b))
+    }
+
+    /// 32 lower-case hex digits, most significant first.
+    #[must_use]
+    #[inline]
+    pub fn hex(self) -> [u8; 32] {
+        let mut out = [0u8; 32];
+        #[expect(clippy::cast_possible_truncation, reason = "the halves of a hash")]
+        let halves = [(self.0 >> 64) as u64, self.0 as u64];
+        for (chunk, half) in out.chunks_exact_mut(8).zip(halves.iter().flat_map(|h| [(h >> 32) as u32, *h as u32])) {
+            chunk.copy_from_slice(&hex8(half));
+        }
+        out
+    }
+
+    /// Reads what [`CopyName::hex`] wrote.
+    #[must_use]
+    pub fn parse(hex: &[u8]) -> Option<Self> {
+        if hex.len() != 32 {
+            return None;
+        }
+        let mut v = 0u128;
+        for &c in hex {
+            let d = match c {
+                b'0'..=b'9' => c - b'0',
+                b'a'..=b'f' => c - b'a' + 10,
+                _ => return None,
+            };
+            v = v << 4 | u128::from(d);
+        }
+        Some(Self(v))
+    }
+
+    /// The path below the tier's directory, `copies/xx/<32 hex>`.
+    #[must_use]
+    #[inline]
+    pub fn rel_path(self) -> [u8; COPY_REL_LEN] {
+        let hex = self.hex();
+        let mut out = [0u8; COPY_REL_LEN];
+        out[..7].copy_from_slice(b"copies/");
+        out[7] = hex[0];
+        out[8] = hex[1];
+        out[9] = b'/';
+        out[10..].copy_from_slice(&hex);
+        out
+    }
+
+    /// The stamp of this copy.
+    #[must_use]
+    #[inline]
+    pub fn stamp(self, path: PathHash) -> Stamp {
+        Stamp((path.fp >> 20) << 16 | (self.0 as u64 & 0xffff))
+    }
+}
+
+/// Eight hex digits of `v`, most significant first.
+#[inline]
+fn hex8(v: u32) -> [u8; 8] {
+    let mut out = [0u8; 8];
+    out[..4].copy_from_slice(&spread(u64::from(v >> 16)));
+    out[4..].copy_from_slice(&spread(u64::from(v & 0xffff)));
+    out
+}
+
+/// Four hex digits of a 16-bit value, most significant first.
+#[inline]
+fn spread(v: u64) -> [u8; 4] {
+    let n = (v >> 12) & 0xf | (v & 0x0f00) | (v & 0xf0) << 12 | (v & 0xf) << 24;
+    // Per byte: '0' + nibble, and 39 more ('a' - '0' - 10) where the nibble is above 9.
+    let over = ((n + 0x0606_0606) >> 4) & 0x0101_0101;
+    #[expect(clippy::cast_possible_truncation, reason = "four bytes by construction")]
+    let digits = (n + 0x3030_3030 + over * 39) as u32;
+    digits.to_le_bytes()
+}
+
+/// The modification time that a copy carries: 60 bits that name the file it is a copy of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp(pub u64);
+
+const NSEC_BITS: u32 = 29;
+
+impl Stamp {
+    /// Seconds and nanoseconds to give to the copy.
+    #[must_use]
+    pub const fn to_time(self) -> (i64, i64) {
+        ((self.0 >> NSEC_BITS) as i64, (self.0 & ((1 << NSEC_BITS) - 1)) as i64)
+    }
+
+    /// The stamp that a modification time holds, if it can be one.
+    #[must_use]
+    #[inline]
+    pub fn from_time(sec: i64, nsec: u32) -> Option<Self> {
+        if !(0..1 << 31).contains(&sec) || nsec >= 1 << NSEC_BITS {
+            return None;
+        }
+        Some(Self((sec as u64) << NSEC_BITS | u64::from(nsec)))
+    }
+
+    /// The upper 44 bits of the path's fingerprint.
+    #[must_use]
+    #[inline]
+    pub const fn fp44(self) -> u64 {
+        self.0 >> 16
+    }
+
+    /// Whether `name` could carry this stamp.
+    #[must_use]
+    #[inline]
+    pub const fn matches(self, name: CopyName) -> bool {
+        self.0 & 0xffff == name.0 as u64 & 0xffff
+    }
+}

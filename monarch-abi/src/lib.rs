@@ -1,0 +1,40 @@
+//! What the shim and the agent share: the layout of the shared memory, the names of copies, hashing and the resolution
+//! of paths.
+//!
+//! The crate is `no_std` and never allocates, because it is linked into every process of a job. Byte maps are in
+//! ARCHITECTURE.md. All integers are little-endian; the crate refuses to build elsewhere.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`hash`] | path fingerprints, names of copies, the stamp by which a descriptor tells which file it is |
+//! | [`word`] | the 32-bit state word of a file and its transitions |
+//! | [`index`] | the immutable index of a namespace: records, directories, names |
+//! | [`state`] | the writable companion: lookup table with the state words, demand bitmaps |
+//! | [`control`] | the control block: roots, tiers, segments, in-flight copies, counters |
+//! | [`segment`] | an index and a state together: lookup, listing, path reconstruction |
+//! | [`resolve`] | from a path as spelled to an entry, as the kernel would |
+//! | [`demand`] | asking for a file and waiting for it: two clocks, no spinning |
+//! | [`sys`] | bare system calls, futexes |
+//! | [`mem`] | bounds-checked views of mapped memory, the only place with raw pointers |
+#![no_std]
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("the shared-memory layout is little-endian");
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("the shared-memory layout needs 64-bit pointers");
+
+pub mod control;
+pub mod demand;
+pub mod hash;
+pub mod index;
+pub mod mem;
+pub mod resolve;
+pub mod segment;
+pub mod state;
+pub mod sys;
+pub mod word;
+
+/// Version of the shared-memory layout. A shim that finds another one passes everything through.
+pub const LAYOUT: u32 = 1;
+/// Longest path the kernel takes, with its final NUL.
+pub const PATH_MAX: usize = 4096;

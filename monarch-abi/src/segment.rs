@@ -1,0 +1,116 @@
+//! An index and its state: the unit that appears, is superseded and retires while processes run.
+
+use crate::hash::{CopyName, Stamp, path_hash};
+use crate::index::{Dir, Index, Record};
+use crate::state::{Slot, StateMap};
+use crate::word::{State, Word};
+use core::sync::atomic::Ordering;
+
+/// A mapped segment.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    /// What was scanned.
+    pub index: Index<'a>,
+    /// What became of it.
+    pub state: StateMap<'a>,
+}
+
+/// An entry that was found.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// Its id.
+    pub id: u32,
+    /// Its metadata.
+    pub record: &'a Record,
+    /// The slot of this name.
+    pub slot: &'a Slot,
+    /// The slot whose word counts (another one for further names of a hard-linked inode).
+    pub master: &'a Slot,
+}
+
+impl Entry<'_> {
+    /// The state word as it is now.
+    #[must_use]
+    #[inline]
+    pub fn word(&self) -> Word {
+        Word(self.master.word.load(Ordering::Acquire))
+    }
+}
+
+impl<'a> Segment<'a> {
+    /// The entry with exactly this relative path. An empty path is the root.
+    #[must_use]
+    #[inline]
+    pub fn lookup(&self, rel: &[u8]) -> Option<Entry<'a>> {
+        let h = path_hash(self.index.header.seed, rel);
+        for slot in self.state.probe(h.fp >> 20) {
+            if slot.fp == h.fp {
+                let record = self.index.record(slot.id)?;
+                if record.check == h.check {
+                    return self.entry(slot, record);
+                }
+            }
+        }
+        None
+    }
+
+    /// The entry a slot stands for.
+    #[inline]
+    fn entry(&self, slot: &'a Slot, record: &'a Record) -> Option<Entry<'a>> {
+        let word = Word(slot.word.load(Ordering::Acquire));
+        let master = if word.state() == State::Link { self.state.slot(record.aux)? } else { slot };
+        Some(Entry { id: slot.id, record, slot, master })
+    }
+
+    /// The entry with this id, found by its path.
+    #[must_use]
+    pub fn by_id(&self, id: u32) -> Option<Entry<'a>> {
+        let mut path = [0u8; crate::PATH_MAX];
+        let len = self.index.path(id, &mut path)?;
+        self.lookup(path.get(..len)?)
+    }
+
+    /// Every regular file once: further names of hard-linked inodes are left out. In the order of the table.
+    pub fn files(&self) -> impl Iterator<Item = Entry<'a>> + use<'a> {
+        let index = self.index;
+        self.state.all().filter_map(move |slot| {
+            let record = index.record(slot.id)?;
+            let link = Word(slot.word.load(Ordering::Relaxed)).state() == State::Link;
+            (record.is_file() && !link).then_some(Entry { id: slot.id, record, slot, master: slot })
+        })
+    }
+
+    /// The name of the copy of an entry's version. Further names of a hard-linked inode share the copy of the master.
+    #[must_use]
+    #[inline]
+    pub fn copy_name(&self, e: &Entry<'_>) -> CopyName {
+        let check = if core::ptr::eq(e.slot, e.master) {
+            e.record.check
+        } else {
+            self.index.record(e.master.id).map_or(0, |r| r.check)
+        };
+        let hash = crate::hash::PathHash { fp: e.master.fp, check };
+        CopyName::new(self.index.header.root_id, hash, &e.record.identity())
+    }
+
+    /// The entry of which a file of `size` bytes with this stamp is a copy.
+    #[must_use]
+    pub fn by_stamp(&self, stamp: Stamp, size: u64) -> Option<Entry<'a>> {
+        for slot in self.state.probe(stamp.fp44()) {
+            if slot.fp >> 20 == stamp.fp44() {
+                let record = self.index.record(slot.id)?;
+                let entry = Entry { id: slot.id, record, slot, master: slot };
+                if record.size == size && stamp.matches(self.copy_name(&entry)) {
+                    return Some(entry);
+                }
+            }
+        }
+        None
+    }
+
+    /// The directory of a directory entry whose listing is held.
+    #[must_use]
+    pub fn listed_dir(&self, e: &Entry<'_>) -> Option<&'a Dir> {
+        self.index.dir(e.record).filter(|d| d.flags & crate::index::DIR_INCOMPLETE == 0)
+    }
+}

@@ -1,0 +1,193 @@
+//! The writable companion of an index: lookup table with the state words, and demand bitmaps.
+//!
+//! The table is an array of 64-byte buckets of four 16-byte slots; a slot holds a fingerprint, the state word and the
+//! id, so that one cache miss decides a lookup. Collisions go to the next bucket; a bucket with an empty slot ends the
+//! search. Slots are filled when the table is built and never move; only the state words change.
+
+use crate::index::Index;
+use crate::mem::{Map, Pod};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// First bytes of a state file.
+pub const STATE_MAGIC: u64 = u64::from_le_bytes(*b"MONSTAT1");
+/// Where the table starts.
+pub const TABLE_OFF: usize = 4096;
+/// Id in an empty slot.
+pub const NO_ID: u32 = u32::MAX;
+/// Slots per bucket.
+pub const SLOTS: usize = 4;
+/// Most buckets that a lookup visits; building fails (and takes another seed) rather than exceed it.
+pub const MAX_PROBES: usize = 64;
+
+/// Header of a state file.
+#[derive(Debug)]
+#[repr(C)]
+pub struct StateHeader {
+    /// [`STATE_MAGIC`].
+    pub magic: u64,
+    /// [`crate::LAYOUT`].
+    pub layout: u32,
+    /// Not zero: the whole segment is bypassed.
+    pub bypassed: AtomicU32,
+    /// The index this belongs to.
+    pub index_uuid: [u8; 16],
+    /// Number of buckets.
+    pub buckets: u64,
+    /// Number of entries of the index.
+    pub entries: u64,
+    /// Whole length in bytes.
+    pub len: u64,
+    /// Offset of the demand bitmap, one bit per entry.
+    pub bits_off: u64,
+    /// Offset of its summary, one bit per word of the bitmap.
+    pub summary_off: u64,
+}
+// SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is published.
+unsafe impl Pod for StateHeader {}
+
+/// One path: 16 bytes.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Slot {
+    /// Fingerprint of the path.
+    pub fp: u64,
+    /// State word; readers wait on it.
+    pub word: AtomicU32,
+    /// Entry in the index, [`NO_ID`] when empty.
+    pub id: u32,
+}
+
+/// Four slots: one cache line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Bucket {
+    /// The slots; empty ones come last.
+    pub slots: [Slot; SLOTS],
+}
+// SAFETY: repr(C), integers and atomics, no padding; fp and id are written before the file is published.
+unsafe impl Pod for Bucket {}
+
+/// Buckets for `entries` paths: four fifths full.
+#[must_use]
+pub const fn buckets_for(entries: u64) -> u64 {
+    // ceil(entries / (4 * 0.8)), at least one.
+    entries * 5 / 16 + 1
+}
+
+/// First bucket of a path: the upper 44 bits of its fingerprint, scaled.
+#[must_use]
+#[inline]
+pub const fn home_bucket(fp44: u64, buckets: u64) -> u64 {
+    ((fp44 as u128 * buckets as u128) >> 44) as u64
+}
+
+/// Offsets of the parts of a state file: bitmap, summary, end.
+#[must_use]
+pub const fn layout_of(entries: u64, buckets: u64) -> (u64, u64, u64) {
+    let bits = TABLE_OFF as u64 + buckets * 64;
+    let words = entries.div_ceil(64);
+    let summary = bits + words.next_multiple_of(8) * 8;
+    let end = summary + words.div_ceil(64).next_multiple_of(8) * 8;
+    (bits, summary, end.next_multiple_of(4096))
+}
+
+/// A mapped state file.
+#[derive(Clone, Copy, Debug)]
+pub struct StateMap<'a> {
+    /// Its header.
+    pub header: &'a StateHeader,
+    buckets: &'a [Bucket],
+    bits: &'a [AtomicU64],
+    summary: &'a [AtomicU64],
+}
+
+impl<'a> StateMap<'a> {
+    /// Checks the header, that it belongs to `index`, and the bounds of all parts.
+    #[must_use]
+    pub fn open(map: Map<'a>, index: &Index<'_>) -> Option<Self> {
+        let h: &StateHeader = map.get(0)?;
+        let belongs = h.magic == STATE_MAGIC
+            && h.layout == crate::LAYOUT
+            && h.index_uuid == index.header.uuid
+            && h.entries == index.len() as u64
+            && h.buckets > 0
+            && h.len == map.len() as u64;
+        if !belongs {
+            return None;
+        }
+        let words = (h.entries as usize).div_ceil(64);
+        Some(Self {
+            header: h,
+            buckets: map.array(TABLE_OFF, h.buckets as usize)?,
+            bits: map.array(h.bits_off as usize, words)?,
+            summary: map.array(h.summary_off as usize, words.div_ceil(64))?,
+        })
+    }
+
+    /// The slot number `n` (bucket * 4 + position).
+    #[must_use]
+    #[inline]
+    pub fn slot(&self, n: u32) -> Option<&'a Slot> {
+        self.buckets.get(n as usize / SLOTS)?.slots.get(n as usize % SLOTS)
+    }
+
+    /// All slots from the home bucket of `fp44` to the end of its probe sequence.
+    #[inline]
+    pub fn probe(&self, fp44: u64) -> impl Iterator<Item = &'a Slot> + use<'a> {
+        let buckets = self.buckets;
+        let home = home_bucket(fp44, buckets.len() as u64) as usize;
+        let mut at = home;
+        let mut pos = 0usize;
+        let mut visited = 0usize;
+        core::iter::from_fn(move || {
+            let slot = buckets.get(at)?.slots.get(pos)?;
+            if slot.id == NO_ID {
+                return None;
+            }
+            pos += 1;
+            if pos == SLOTS {
+                pos = 0;
+                visited += 1;
+                at = if at + 1 == buckets.len() { 0 } else { at + 1 };
+                if visited > MAX_PROBES {
+                    return None;
+                }
+            }
+            Some(slot)
+        })
+    }
+
+    /// All slots in use.
+    pub fn all(&self) -> impl Iterator<Item = &'a Slot> + use<'a> {
+        self.buckets.iter().flat_map(|b| &b.slots).filter(|s| s.id != NO_ID)
+    }
+
+    /// Marks entry `id` as demanded: bit first, then summary, so that a scan that sees the summary sees the bit.
+    pub fn raise(&self, id: u32) {
+        let word = id as usize / 64;
+        if let (Some(bits), Some(sum)) = (self.bits.get(word), self.summary.get(word / 64)) {
+            bits.fetch_or(1 << (id % 64), Ordering::AcqRel);
+            sum.fetch_or(1 << (word % 64), Ordering::AcqRel);
+        }
+    }
+
+    /// Takes all marked entries, in order of id.
+    pub fn drain(&self, mut found: impl FnMut(u32)) {
+        for (i, sum) in self.summary.iter().enumerate() {
+            if sum.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut words = sum.swap(0, Ordering::AcqRel);
+            while words != 0 {
+                let w = i * 64 + words.trailing_zeros() as usize;
+                words &= words - 1;
+                let mut bits = self.bits.get(w).map_or(0, |b| b.swap(0, Ordering::AcqRel));
+                while bits != 0 {
+                    #[expect(clippy::cast_possible_truncation, reason = "ids are 32 bits")]
+                    found((w * 64) as u32 + bits.trailing_zeros());
+                    bits &= bits - 1;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The 32-bit state word of a file.
+//!
+//! ```text
+//!  31            8 7    4 3     0
+//! +---------------+------+-------+
+//! |  generation   | tier | state |
+//! +---------------+------+-------+
+//! ```
+//! The generation goes up by one whenever a copy is dropped or the file is bypassed, so that a copier that was slow
+//! cannot publish over a decision taken meanwhile: publication is a compare-and-swap of the whole word.
+
+/// What is known about a file's copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// No copy; nobody asked.
+    Absent = 0,
+    /// Asked for by a reader, not yet picked up by the agent.
+    Wanted = 1,
+    /// The agent is copying it.
+    Fetching = 2,
+    /// A complete, verified copy lies in the tier named by the word.
+    Resident = 3,
+    /// The policy or the quota said no: read it from the PFS.
+    Refused = 4,
+    /// Changed by the job, or not to be trusted: the kernel answers everything. Sticky.
+    Bypass = 5,
+    /// A further name of a hard-linked inode: the word of the record's `aux` slot counts.
+    Link = 6,
+    /// A directory, symbolic link or special file: metadata only.
+    Plain = 7,
+}
+
+/// A state word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word(pub u32);
+
+impl Word {
+    /// A word in `state` with generation 0 and tier 0.
+    #[must_use]
+    pub const fn new(state: State) -> Self {
+        Self(state as u32)
+    }
+
+    /// Its state; `Bypass` for a pattern that means nothing to this version.
+    #[must_use]
+    #[inline]
+    pub const fn state(self) -> State {
+        match self.0 & 0xf {
+            0 => State::Absent,
+            1 => State::Wanted,
+            2 => State::Fetching,
+            3 => State::Resident,
+            4 => State::Refused,
+            6 => State::Link,
+            7 => State::Plain,
+            _ => State::Bypass,
+        }
+    }
+
+    /// The tier of a resident copy.
+    #[must_use]
+    #[inline]
+    pub const fn tier(self) -> usize {
+        (self.0 >> 4 & 0xf) as usize
+    }
+
+    /// How often copies of this file were dropped.
+    #[must_use]
+    pub const fn generation(self) -> u32 {
+        self.0 >> 8
+    }
+
+    /// The same generation in another state.
+    #[must_use]
+    pub const fn with(self, state: State) -> Self {
+        Self(self.0 & !0xff | state as u32)
+    }
+
+    /// Resident in `tier`, same generation.
+    #[must_use]
+    pub const fn resident(self, tier: usize) -> Self {
+        Self(self.0 & !0xff | (tier as u32 & 0xf) << 4 | State::Resident as u32)
+    }
+
+    /// Another state, next generation.
+    #[must_use]
+    pub const fn next(self, state: State) -> Self {
+        Self((self.0 & !0xff).wrapping_add(0x100) | state as u32)
+    }
+}

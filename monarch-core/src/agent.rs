@@ -1,0 +1,18 @@
+//! The agent: one per user and set of tier directories.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`driver`] | takes demands, prefetches, decides, copies, publishes |
+//! | [`upkeep`] | periodic work: quotas under outside pressure, evicted files, second tries |
+//! | [`roots`] | adding roots: control block, scan, segments, adoption after a restart |
+//! | [`server`] | the control socket, life cycle |
+//! | [`client`] | the other end of the socket, used by the command line |
+//! | [`place`] | where the runtime directory of an agent is |
+
+pub mod client;
+pub mod driver;
+pub mod place;
+pub mod protocol;
+pub mod roots;
+pub mod server;
+pub mod upkeep;

@@ -1,0 +1,182 @@
+//! The command line's end of the control socket: finding the agent, starting it, talking to it.
+
+use super::place;
+use super::protocol::{Reply, Request, Status};
+use crate::config::Config;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A connection to an agent.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+    /// Its runtime directory.
+    pub dir: PathBuf,
+}
+
+/// Why there is no agent to talk to.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The agent answered with an error.
+    #[error("{0}")]
+    Refused(String),
+    /// It did not start.
+    #[error("the agent did not start: {why}{log}")]
+    Start {
+        /// What happened.
+        why: String,
+        /// Last lines of its log.
+        log: String,
+    },
+    /// The connection broke.
+    #[error("the agent does not answer: {0}")]
+    Io(#[from] io::Error),
+}
+
+fn connect_path(path: &Path) -> io::Result<UnixStream> {
+    if path.as_os_str().len() < 100 {
+        return UnixStream::connect(path);
+    }
+    let dir = std::fs::File::open(path.parent().ok_or(io::ErrorKind::InvalidInput)?)?;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&dir);
+    UnixStream::connect(format!("/proc/self/fd/{fd}/{}", place::SOCKET))
+}
+
+impl Client {
+    /// Connects to the agent in a runtime directory.
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub fn connect(dir: &Path) -> io::Result<Self> {
+        let stream = connect_path(&dir.join(place::SOCKET))?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        Ok(Self { stream: BufReader::new(stream), dir: dir.to_owned() })
+    }
+
+    /// One request, one reply.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub fn ask(&mut self, request: &Request) -> io::Result<Reply> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.stream.get_mut().write_all(&line)?;
+        let mut reply = String::new();
+        if self.stream.read_line(&mut reply)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(serde_json::from_str(&reply)?)
+    }
+
+    /// How the agent is.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub fn status(&mut self) -> io::Result<Status> {
+        match self.ask(&Request::Status)? {
+            Reply::Status(s) => Ok(*s),
+            other => Err(io::Error::other(format!("unexpected reply {other:?}"))),
+        }
+    }
+
+    /// Attaches a job; the path of its control block.
+    ///
+    /// # Errors
+    /// The agent's reason, or that the connection broke.
+    pub fn attach(&mut self, config: &Config) -> Result<PathBuf, ClientError> {
+        match self.ask(&Request::Attach { config: Box::new(config.clone()), pid: std::process::id() })? {
+            Reply::Attached { control } => Ok(control),
+            Reply::Error { message } => Err(ClientError::Refused(message)),
+            other => Err(ClientError::Refused(format!("unexpected reply {other:?}"))),
+        }
+    }
+
+    /// The connection's descriptor, to see it close.
+    #[must_use]
+    pub fn stream(&self) -> &UnixStream {
+        self.stream.get_ref()
+    }
+}
+
+/// A running agent for this configuration, if there is one.
+#[must_use]
+pub fn find(config: &Config) -> Option<Client> {
+    place::existing(config).iter().find_map(|d| Client::connect(d).ok())
+}
+
+/// How long an agent may take to open its socket. It answers before it scans, so this is generous.
+const START: Duration = Duration::from_secs(20);
+
+/// Connects to the agent for `config`, starting one with `spawn` when there is none. `spawn` gives a check for "it has
+/// ended", with the reason.
+///
+/// # Errors
+/// [`ClientError::Start`] when none came up.
+pub fn find_or_start(
+    config: &Config,
+    spawn: impl FnOnce() -> io::Result<Box<dyn FnMut() -> Option<String>>>,
+) -> Result<Client, ClientError> {
+    if let Some(c) = find(config) {
+        return Ok(c);
+    }
+    let fail = |why: String| ClientError::Start { why, log: log_tail(config) };
+    let mut ended = spawn().map_err(|e| fail(e.to_string()))?;
+    let start = Instant::now();
+    let mut pause = Duration::from_micros(500);
+    loop {
+        if let Some(c) = find(config) {
+            return Ok(c);
+        }
+        if let Some(why) = ended() {
+            // Perhaps because another job's agent was faster.
+            return find(config).ok_or_else(|| fail(why));
+        }
+        if start.elapsed() > START {
+            return Err(fail(format!("no answer within {} s", START.as_secs())));
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// Marks this process as a job of the agent for as long as the result lives, and wipes what a dead agent without jobs left: its
+/// index may be out of date by now.
+#[must_use]
+pub fn job_lock(config: &Config) -> Option<rustix::fd::OwnedFd> {
+    let key = place::agent_key(config);
+    let dir = place::bases(config).iter().find_map(|b| place::make(b, &key).ok())?;
+    let parent = dir.parent()?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let lock = rustix::fs::open(parent.join(format!("{key}.jobs")), flags, Mode::RUSR | Mode::WUSR).ok()?;
+    let alone = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+    if alone && find(config).is_none() {
+        for old in place::existing(config) {
+            if !agent_alive(&old) {
+                let _ = std::fs::remove_dir_all(&old);
+            }
+        }
+    }
+    let _ = rustix::fs::flock(&lock, FlockOperation::LockShared);
+    Some(lock)
+}
+
+/// Whether an agent holds the lock of a runtime directory.
+#[must_use]
+pub fn agent_alive(dir: &Path) -> bool {
+    let Ok(lock) = rustix::fs::open(dir.join(place::LOCK), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
+        return false;
+    };
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
+}
+
+/// The last lines of the log, indented, or nothing.
+fn log_tail(config: &Config) -> String {
+    let Some(dir) = place::existing(config).into_iter().next() else { return String::new() };
+    let Ok(text) = std::fs::read_to_string(dir.join(place::LOG)) else { return String::new() };
+    let mut lines: Vec<&str> = text.lines().rev().take(5).collect();
+    lines.reverse();
+    lines.iter().fold(String::from("\n  last lines of its log:"), |s, l| s + "\n    " + l)
+}

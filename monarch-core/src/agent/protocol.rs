@@ -1,0 +1,112 @@
+//! What the command line and the agent say to each other: one JSON object a line over a Unix socket.
+//!
+//! An `attach` lasts as long as its connection; when the last one is gone, the agent ends after a short while.
+
+use crate::config::Config;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A request.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Request {
+    /// Serve a job with this configuration.
+    Attach {
+        /// The resolved configuration.
+        config: Box<Config>,
+        /// Process that runs the job.
+        pid: u32,
+    },
+    /// Say how things are.
+    Status,
+    /// End now.
+    Stop,
+}
+
+/// A reply.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum Reply {
+    /// The job is served.
+    Attached {
+        /// The control block that the shim maps.
+        control: PathBuf,
+    },
+    /// How things are.
+    Status(Box<Status>),
+    /// The agent ends.
+    Stopping,
+    /// It did not work.
+    Error {
+        /// Why, and what to do.
+        message: String,
+    },
+}
+
+/// How things are.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the agent.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_s: f64,
+    /// How often an agent was started on this control block.
+    pub incarnation: u32,
+    /// Its runtime directory.
+    pub runtime_dir: PathBuf,
+    /// Jobs attached now.
+    pub jobs: usize,
+    /// Copy engine in use.
+    pub engine: String,
+    /// Policy in use.
+    pub policy: String,
+    /// The roots.
+    pub roots: Vec<RootStatus>,
+    /// The tiers.
+    pub tiers: Vec<TierStatus>,
+    /// Counters of all processes since the control block was made, by name.
+    pub counters: BTreeMap<String, u64>,
+    /// Counters of this agent since it started, by name.
+    pub agent: BTreeMap<String, u64>,
+}
+
+/// How a root is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RootStatus {
+    /// Its real path.
+    pub path: PathBuf,
+    /// `scanning`, `ready`, `failed: ...`.
+    pub state: String,
+    /// Entries in the index (so far).
+    pub entries: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Bytes of regular files.
+    pub bytes: u64,
+    /// Memory of the index, bytes.
+    pub index_bytes: u64,
+    /// Opens below it by the jobs.
+    pub opens: u64,
+}
+
+/// How a tier is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TierStatus {
+    /// Its name.
+    pub name: String,
+    /// Directory of its copies.
+    pub path: PathBuf,
+    /// Quota in bytes.
+    pub capacity: u64,
+    /// Bytes used.
+    pub used: u64,
+    /// Bytes promised to copies being written.
+    pub reserved: u64,
+    /// Copies.
+    pub files: u64,
+    /// Whether it rests after an error.
+    pub resting: bool,
+}

@@ -1,0 +1,91 @@
+//! The configuration: one YAML file, `MONARCH_*` variables over it, flags over both; resolved once, by the command line.
+//!
+//! How it works. The [layers](Overrides) are laid over each other as trees, with the origin of every value. The result
+//! is read *as written* (every field optional, scalars as text), then turned into the [`Config`] *as meant*: units, defaults,
+//! bounds, and rules that ask the machine through a [`Probe`] (a tier is a local disk, a root exists, a capacity fits).
+//! Whatever is wrong is one [`ConfigError`] that shows the line, says why and what to write instead.
+//!
+//! Why so. Configuration mistakes are found on a compute node after an hour in the queue; the error has to be
+//! enough to fix them. The shim and the agent never parse YAML: the agent is handed the [`Config`] as JSON.
+//!
+//! Environment: `MONARCH_SOURCE__MAX_INFLIGHT=8` sets `source.max_inflight` (two underscores go one level down),
+//! `MONARCH_TIERS__0__CAPACITY=5GiB` an element of a list, `MONARCH_DATASET__ROOTS=/a:/b` all roots,
+//! `MONARCH_RUNTIME_DIR` the directory at the top; a value in brackets is YAML.
+
+mod choice;
+mod context;
+mod default_tier;
+mod env;
+mod error;
+mod flags;
+mod given;
+mod key;
+mod layers;
+mod locate;
+mod model;
+mod origin;
+mod paths;
+mod probe;
+mod raw;
+mod render;
+mod resolve;
+mod roots;
+mod schema;
+mod screen;
+mod shape;
+mod site;
+mod suggest;
+#[cfg(test)]
+mod tests;
+mod tiers;
+mod units;
+
+use std::ffi::OsString;
+use std::path::Path;
+
+pub use error::{ConfigError, ErrorKind};
+pub use flags::Overrides;
+pub use model::{
+    Config, Consistency, Dataset, Index, Log, LogLevel, Medium, Placement, Policy, Prefetch, Root, Source, Tier, Trust,
+    Wait,
+};
+pub use origin::{Origin, Origins};
+pub use probe::{FakeProbe, FsClass, FsInfo, LocalDisk, Memory, Meta, Probe, SystemProbe};
+pub use render::render_with_origins;
+pub use schema::schema;
+
+/// A configuration with what is known about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resolved {
+    /// The configuration.
+    pub config: Config,
+    /// Where each value came from.
+    pub origins: Origins,
+    /// What works, and what the user should know, one line each.
+    pub warnings: Vec<String>,
+}
+
+/// Reads, merges, resolves and checks the configuration.
+///
+/// `file` is the one named with `--config`; `env` the process environment, of which names other than `MONARCH_*` are
+/// ignored; `probe` the machine, usually [`SystemProbe`].
+///
+/// # Errors
+/// The first thing that is wrong, in the order file, environment, flags, then section by section.
+pub fn load(
+    file: Option<&Path>,
+    env: impl Iterator<Item = (OsString, OsString)>,
+    overrides: &Overrides,
+    probe: &dyn Probe,
+) -> Result<Resolved, ConfigError> {
+    let mut layers = layers::Layers::default();
+    if let Some(file) = file {
+        layers.file(file)?;
+    }
+    env::apply(&mut layers, env)?;
+    flags::apply(&mut layers, overrides)?;
+    let raw = layers.raw()?;
+    let mut cx = context::Context { layers, probe };
+    let config = resolve::resolve(&mut cx, &raw)?;
+    Ok(Resolved { config, origins: cx.layers.origins, warnings: cx.layers.warnings })
+}

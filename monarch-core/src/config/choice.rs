@@ -1,0 +1,84 @@
+//! Settings that take one of a few words.
+
+use std::marker::PhantomData;
+
+use schemars::{Schema, json_schema};
+
+use super::error::{ErrorKind, wrong};
+use super::given::Kind;
+use super::model::{Consistency, LogLevel, Policy, Trust};
+use super::suggest::nearest;
+use super::units::Parsed;
+
+/// A type whose values have names in the configuration.
+pub(super) trait Choice: Copy + PartialEq + 'static {
+    /// What is chosen, for messages.
+    const WHAT: &'static str;
+    /// All values under their names.
+    const WORDS: &'static [(&'static str, Self)];
+    /// Words that a later version will know.
+    const LATER: &'static [&'static str] = &[];
+}
+
+impl Choice for Consistency {
+    const WHAT: &'static str = "consistency";
+    const WORDS: &'static [(&'static str, Self)] = &[("immutable", Self::Immutable)];
+    const LATER: &'static [&'static str] = &["close-to-open"];
+}
+
+impl Choice for Policy {
+    const WHAT: &'static str = "placement policy";
+    const WORDS: &'static [(&'static str, Self)] = &[("first_epoch", Self::FirstEpoch)];
+    const LATER: &'static [&'static str] = &["ops_per_byte", "clairvoyant", "lru", "lfu", "random"];
+}
+
+impl Choice for Trust {
+    const WHAT: &'static str = "trust";
+    const WORDS: &'static [(&'static str, Self)] = &[("verify", Self::Verify), ("frozen", Self::Frozen)];
+}
+
+impl Choice for LogLevel {
+    const WHAT: &'static str = "log level";
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("off", Self::Off),
+        ("error", Self::Error),
+        ("warn", Self::Warn),
+        ("info", Self::Info),
+        ("debug", Self::Debug),
+        ("trace", Self::Trace),
+    ];
+}
+
+/// The kind of a setting that takes one word of `C`.
+#[derive(Clone, Debug)]
+pub(super) struct OneOf<C>(PhantomData<C>);
+
+impl<C: Choice> Kind for OneOf<C> {
+    type Out = C;
+
+    fn parse(text: &str) -> Parsed<C> {
+        if let Some((_, value)) = C::WORDS.iter().find(|(word, _)| *word == text) {
+            return Ok(*value);
+        }
+        let words: Vec<&str> = C::WORDS.iter().map(|(word, _)| *word).collect();
+        let remedy = match words.as_slice() {
+            [only] => format!("write {only}, or leave the line out"),
+            words => format!("write one of: {}", words.join(", ")),
+        };
+        if C::LATER.contains(&text) {
+            return Err((ErrorKind::NotYet, wrong(format!("`{text}` is not available yet"), remedy)));
+        }
+        let remedy =
+            nearest(text, &words).map_or(remedy.clone(), |word| format!("did you mean {word}? Otherwise {remedy}"));
+        Err((ErrorKind::WrongType, wrong(format!("there is no {} called `{text}`", C::WHAT), remedy)))
+    }
+
+    fn show(value: &C) -> String {
+        C::WORDS.iter().find(|(_, known)| known == value).map_or_else(String::new, |(word, _)| (*word).to_owned())
+    }
+
+    fn schema() -> Schema {
+        let words: Vec<&str> = C::WORDS.iter().map(|(word, _)| *word).collect();
+        json_schema!({ "enum": words })
+    }
+}

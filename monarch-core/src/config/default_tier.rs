@@ -1,0 +1,83 @@
+//! The tier of a job that names none: a directory of the user's on the node's local disk.
+//!
+//! Its size is a quarter of what is free, at most 200 GiB: large enough for ImageNet, small enough to be a guest on a
+//! disk that others use. In memory it is also at most a quarter of the memory that the job has left, since what lies
+//! in tmpfs is charged to the job. What a tier of an earlier job holds counts as free: it is ours to reuse.
+
+use super::context::Context;
+use super::error::{ConfigError, ErrorKind};
+use super::key::Key;
+use super::model::{Medium, Root, Tier};
+use super::probe::{FsClass, LocalDisk};
+use super::site::Site;
+use super::tiers::{self, keep_free_of};
+use super::units::{GIB, MIB, about};
+
+/// The largest default capacity.
+const MOST: u64 = 200 * GIB;
+
+/// A default tier smaller than this is not worth its bookkeeping; the next candidate may be better.
+const LEAST: u64 = 64 * MIB;
+
+const REMEDY: &str = "name a directory on a disk of this node: `--tier /local/disk:100GiB`, or in the file:\n\
+                      tiers: [{ path: /local/disk, capacity: 100GiB }]";
+
+/// Finds the first local disk that is fit.
+pub(super) fn find(cx: &mut Context<'_>, roots: &[Root]) -> Result<Tier, ConfigError> {
+    if cx.probe.in_kubernetes() {
+        let message =
+            "no tier is given, and in Kubernetes there is no default: a pod that outgrows its storage is evicted";
+        let remedy = "mount an emptyDir or a local volume and name it: `--tier /cache:100GiB`, or in the file:\n\
+                      tiers: [{ path: /cache, capacity: 100GiB }]";
+        return Err(cx.error(ErrorKind::Missing, &Key::new("tiers"), message, remedy));
+    }
+    let mut tried = Vec::new();
+    for disk in cx.probe.local_disks() {
+        match candidate(cx, &disk, roots) {
+            Ok((site, capacity, how)) => return adopt(cx, &disk, &site, capacity, how),
+            Err(why) => tried.push(format!("\n  {}: {why}", disk.label)),
+        }
+    }
+    let message = format!("no tier is given, and no local disk was found for one; tried:{}", tried.concat());
+    Err(cx.error(ErrorKind::Missing, &Key::new("tiers"), message, REMEDY))
+}
+
+fn candidate(cx: &Context<'_>, disk: &LocalDisk, roots: &[Root]) -> Result<(Site, u64, String), String> {
+    if cx.probe.meta(&disk.path).is_err() {
+        return Err("is not there".to_owned());
+    }
+    let path = disk.path.join(format!("monarch-{}", cx.probe.uid()));
+    let site = Site::look(cx.probe, &path, roots).map_err(|unfit| unfit.message)?;
+    if site.fs.class() == FsClass::Unknown {
+        return Err(format!("cannot tell whether {} is local", site.fs_name()));
+    }
+    let (capacity, how) = capacity(cx, &site);
+    match capacity {
+        LEAST.. => Ok((site, capacity, how)),
+        _ => Err(format!("too little room: {how}")),
+    }
+}
+
+fn adopt(cx: &mut Context<'_>, disk: &LocalDisk, site: &Site, capacity: u64, how: String) -> Result<Tier, ConfigError> {
+    let key = tiers::key(0);
+    cx.derived(&key.name("path"), format!("first local disk: {}", disk.label));
+    cx.derived(&key.name("capacity"), how);
+    let keep_free = keep_free_of(cx, &key.name("keep_free"), None, site)?;
+    let path = site.path.clone();
+    Ok(Tier { name: "local".to_owned(), path, capacity, capacity_is_default: true, keep_free, medium: site.medium })
+}
+
+/// The default capacity of a directory, in whole MiB, and how it came about.
+pub(super) fn capacity(cx: &Context<'_>, site: &Site) -> (u64, String) {
+    let own = cx.probe.used_below(&site.path, u64::MAX);
+    let free = site.fs.free.saturating_add(own).min(site.fs.total);
+    let mut best = (free / 4, format!("a quarter of {} free", about(free)));
+    if best.0 > MOST {
+        best = (MOST, format!("at most 200GiB of {} free", about(free)));
+    }
+    let left = cx.probe.memory().remaining().saturating_add(own);
+    if site.medium == Medium::Memory && left / 4 < best.0 {
+        best = (left / 4, format!("a quarter of {} memory left", about(left)));
+    }
+    (best.0 / MIB * MIB, best.1)
+}

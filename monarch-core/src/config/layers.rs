@@ -1,0 +1,198 @@
+//! File, environment and flags laid over each other, with the origin of every value.
+//!
+//! Each layer is checked for its shape on its own, so that a mistake is reported against the line, variable or flag
+//! that made it. Then its values replace the ones below, node by node; a list replaces the whole list below it.
+
+use std::path::Path;
+
+use serde_yaml::Value;
+
+use super::error::{ConfigError, ErrorKind, Place, Wrong, wrong};
+use super::key::{Key, Step};
+use super::locate::{Spot, locate, token};
+use super::origin::{Origin, Origins};
+use super::raw::RawConfig;
+use super::shape::{explain, strip_position};
+
+/// The layers so far.
+#[derive(Default)]
+pub(super) struct Layers {
+    tree: Value,
+    text: String,
+    pub(super) origins: Origins,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Layers {
+    /// Lays down the configuration file.
+    pub(super) fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let unreadable = |error: std::io::Error| {
+            let remedy = "check the path given with --config; without --config no file is read";
+            let wrong = wrong(format!("cannot read the configuration file {}: {error}", path.display()), remedy);
+            ConfigError::new(ErrorKind::Unreadable, "", wrong, Place::Nowhere)
+        };
+        self.text = std::fs::read_to_string(path).map_err(unreadable)?;
+        self.tree = serde_yaml::from_str(&self.text).map_err(|error| self.bad_yaml(path, &error))?;
+        if !self.tree.is_null() {
+            serde_yaml::from_str::<RawConfig>(&self.text).map_err(|error| self.bad_shape(path, &error))?;
+        }
+        self.file_origins(path);
+        Ok(())
+    }
+
+    fn bad_yaml(&self, path: &Path, error: &serde_yaml::Error) -> ConfigError {
+        let message = error.to_string();
+        let line =
+            error.location().and_then(|at| self.text.lines().nth(at.line().saturating_sub(1))).unwrap_or_default();
+        let remedy = if line.contains('\t') {
+            "YAML is indented with spaces, and this line has a tab"
+        } else if message.contains("duplicate") {
+            "keep one of the two"
+        } else {
+            "check indentation, brackets and quotes here and on the line above"
+        };
+        let wrong = wrong(format!("not valid YAML: {}", strip_position(&message)), remedy);
+        ConfigError::new(ErrorKind::Syntax, "", wrong, self.file_place(path, error))
+    }
+
+    fn bad_shape(&self, path: &Path, error: &serde_yaml::Error) -> ConfigError {
+        let shape = explain(error);
+        ConfigError::new(shape.kind, shape.field, shape.wrong, self.file_place(path, error))
+    }
+
+    fn file_place(&self, path: &Path, error: &serde_yaml::Error) -> Place {
+        let spot =
+            error.location().map_or(Spot { line: 1, column: 1 }, |at| Spot { line: at.line(), column: at.column() });
+        self.spot_place(path, spot)
+    }
+
+    fn spot_place(&self, path: &Path, spot: Spot) -> Place {
+        let (start, len) = token(&self.text, spot);
+        Place::File { path: path.to_owned(), text: self.text.clone(), line: spot.line, start, len }
+    }
+
+    fn file_origins(&mut self, path: &Path) {
+        let mut keys = Vec::new();
+        nodes(&self.tree, &Key::default(), &mut keys);
+        for key in keys {
+            if let Some(Spot { line, column }) = locate(&self.text, &key) {
+                self.origins.set(key, Origin::File { path: path.to_owned(), line, column });
+            }
+        }
+    }
+
+    /// Puts one value of a higher layer in place of what is there.
+    pub(super) fn set(&mut self, key: &Key, value: Value, origin: &Origin) -> Result<(), ConfigError> {
+        let place = self.place_of(origin);
+        let fail = |kind, wrong: Wrong| ConfigError::new(kind, key, wrong, place.clone());
+        serde_yaml::from_value::<RawConfig>(nested(&key.0, value.clone())).map_err(|error| {
+            let shape = explain(&error);
+            fail(shape.kind, shape.wrong)
+        })?;
+        self.origins.forget(key);
+        let mut keys = Vec::new();
+        nodes(&value, key, &mut keys);
+        put(&mut self.tree, &key.0, value).map_err(|wrong| fail(ErrorKind::UnknownKey, wrong))?;
+        for key in keys {
+            self.origins.set(key, origin.clone());
+        }
+        Ok(())
+    }
+
+    /// The layers as one configuration.
+    pub(super) fn raw(&self) -> Result<RawConfig, ConfigError> {
+        if self.tree.is_null() {
+            return Ok(RawConfig::default());
+        }
+        serde_yaml::from_value(self.tree.clone()).map_err(|error| {
+            let shape = explain(&error);
+            ConfigError::new(shape.kind, shape.field, shape.wrong, Place::Nowhere)
+        })
+    }
+
+    /// Where the value of `key` was written, or the innermost thing around it.
+    pub(super) fn place(&self, key: &Key) -> Place {
+        self.origins.nearest(key).map_or(Place::Nowhere, |origin| self.place_of(origin))
+    }
+
+    fn place_of(&self, origin: &Origin) -> Place {
+        match origin {
+            Origin::File { path, line, column } => self.spot_place(path, Spot { line: *line, column: *column }),
+            Origin::Env(name) => Place::Env(name.clone()),
+            Origin::Flag(name) => Place::Flag(name.clone()),
+            Origin::Default | Origin::Derived(_) => Place::Nowhere,
+        }
+    }
+}
+
+/// The keys of a node and of all nodes below it that hold something.
+fn nodes(value: &Value, key: &Key, keys: &mut Vec<Key>) {
+    match value {
+        Value::Null => return,
+        Value::Mapping(map) => {
+            for (name, value) in map {
+                nodes(value, &key.name(name.as_str().unwrap_or_default()), keys);
+            }
+        }
+        Value::Sequence(list) => {
+            for (index, value) in list.iter().enumerate() {
+                nodes(value, &key.index(index), keys);
+            }
+        }
+        _ => {}
+    }
+    // The top is everybody's and says nothing about where a value came from.
+    if !key.0.is_empty() {
+        keys.push(key.clone());
+    }
+}
+
+/// A tree that holds nothing but `value`; as list elements are alike, it may stand first in its list.
+fn nested(steps: &[Step], value: Value) -> Value {
+    match steps {
+        [] => value,
+        [Step::Name(name), rest @ ..] => {
+            Value::Mapping([(Value::String(name.clone()), nested(rest, value))].into_iter().collect())
+        }
+        [Step::Index(_), rest @ ..] => Value::Sequence(vec![nested(rest, value)]),
+    }
+}
+
+fn put(tree: &mut Value, steps: &[Step], value: Value) -> Result<(), Wrong> {
+    match steps {
+        [] => *tree = value,
+        [Step::Name(name), rest @ ..] => {
+            if tree.is_null() {
+                *tree = Value::Mapping(serde_yaml::Mapping::new());
+            }
+            let Value::Mapping(map) = tree else {
+                return Err(wrong(
+                    "the configuration below has a single value here, not a section",
+                    "set the whole of it",
+                ));
+            };
+            let child = map.entry(Value::String(name.clone())).or_insert(Value::Null);
+            return put(child, rest, value);
+        }
+        [Step::Index(index), rest @ ..] => return put(element(tree, *index)?, rest, value),
+    }
+    Ok(())
+}
+
+/// The element of a list, made when it is the next one.
+fn element(tree: &mut Value, index: usize) -> Result<&mut Value, Wrong> {
+    if tree.is_null() {
+        *tree = Value::Sequence(Vec::new());
+    }
+    let list = tree.as_sequence_mut().ok_or_else(|| wrong("this is not a list", "leave the number out"))?;
+    if list.len() == index {
+        list.push(Value::Null);
+    }
+    let len = list.len();
+    list.get_mut(index).ok_or_else(|| {
+        wrong(
+            format!("there is no element {index}: the list has {len}, counted from 0"),
+            format!("the next one is {len}"),
+        )
+    })
+}

@@ -1,0 +1,215 @@
+//! The configuration as meant: every value present, in plain units, checked against this machine.
+//!
+//! This is what the rest of Monarch uses, and what the command line hands to the agent as JSON. The settings as a user
+//! writes them, with their defaults and bounds, are described once more in `docs/config.schema.json`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The whole configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// What is read.
+    pub dataset: Dataset,
+    /// How the PFS is read.
+    pub source: Source,
+    /// Where copies are kept, fastest first; never empty.
+    pub tiers: Vec<Tier>,
+    /// What is kept.
+    pub placement: Placement,
+    /// What is copied before it is asked for.
+    pub prefetch: Prefetch,
+    /// The index of names and attributes.
+    pub index: Index,
+    /// How long a reader waits for a copy.
+    pub wait: Wait,
+    /// Directory for the agent's socket, locks and shared memory. `None` (the default): chosen at start, private to the
+    /// user and this node. An absolute path.
+    pub runtime_dir: Option<PathBuf>,
+    /// The agent's log.
+    pub log: Log,
+}
+
+/// What is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dataset {
+    /// The directories whose files are kept near; at least one, none inside another.
+    pub roots: Vec<Root>,
+    /// What is promised when files change. Default: immutable.
+    pub consistency: Consistency,
+    /// A file changed less than this ago is not copied: it may still be being written. Default 10 s; at most 1 h.
+    pub settle: Duration,
+}
+
+/// One directory of the data set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Root {
+    /// The directory as it was given: absolute, without `.`, `..` and trailing slash. Never `/`.
+    pub path: PathBuf,
+    /// The same with every symbolic link followed.
+    pub real_path: PathBuf,
+    /// Other absolute spellings that lead to the same directory (symbolic links, bind mounts). Default: none.
+    pub aliases: Vec<PathBuf>,
+}
+
+/// What is promised when files of the data set change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Consistency {
+    /// Nobody but this job changes the data set while the job runs.
+    Immutable,
+}
+
+/// How the PFS is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    /// Bytes asked of the PFS in one read of a large file. Default 4 MiB; 4 KiB to 64 MiB, a multiple of 4 KiB.
+    pub io_size: u64,
+    /// Requests in flight at the PFS from this node. Default 64; 1 to 1024.
+    pub max_inflight: usize,
+    /// Bytes a second read from the PFS by this node, on average over a second. Default `None`: no limit; at least
+    /// 1 MiB/s.
+    pub bandwidth_limit: Option<u64>,
+    /// PFS operations a second started by this node. Default `None`: no limit; at least 1.
+    pub iops_limit: Option<usize>,
+    /// Whether background copying slows down when the PFS's latency rises. Default true.
+    pub backoff: bool,
+    /// Files larger than this many bytes are read from the PFS until their copy is complete: the reader does not wait
+    /// for it. Default 16 MiB; 4 KiB to 1 TiB.
+    pub chunk_threshold: u64,
+}
+
+/// A directory where copies are kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tier {
+    /// What reports call it: 1 to 32 letters, digits, `-` or `_`, unique. Default `tierN`, counted from 0.
+    pub name: String,
+    /// The directory, absolute; made if its parent may be written.
+    pub path: PathBuf,
+    /// Bytes of blocks that copies may take, at least 1 MiB. Default: a quarter of what is free, at most 200 GiB; in
+    /// memory also at most a quarter of the memory that the job has left.
+    pub capacity: u64,
+    /// Whether `capacity` is the default. It depends on the free space of the moment, so two jobs that left it to the
+    /// default are not in conflict when they differ in it.
+    pub capacity_is_default: bool,
+    /// Bytes of its file system that are left free for others. Default 1 GiB or 5 % of the file system, whichever is
+    /// less; 0 in memory.
+    pub keep_free: u64,
+    /// What the directory is made of.
+    pub medium: Medium,
+}
+
+/// What a tier is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Medium {
+    /// Memory (tmpfs, ramfs): charged to the job's memory.
+    Memory,
+    /// A local disk.
+    Disk,
+}
+
+/// What is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The policy. Default: `first_epoch`.
+    pub policy: Policy,
+}
+
+/// Who decides what is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Policy {
+    /// Keep files as first read until the tiers are full; never evict.
+    FirstEpoch,
+}
+
+/// What is copied before it is asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prefetch {
+    /// Whether the data set is copied in the background, up to the tiers' capacity. Default true.
+    pub enabled: bool,
+}
+
+/// The index of names and attributes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Index {
+    /// Bytes the index may take; subtrees beyond are left to the PFS. Default 5 % of the job's memory limit (of the
+    /// node's memory without one); at least 1 MiB, at most the limit.
+    pub max_memory: u64,
+    /// Whether entries of a saved index are checked before their first use. Default: verify.
+    pub trust: Trust,
+    /// A saved index to start from (`monarch index build`). Default `None`: scan.
+    pub file: Option<PathBuf>,
+    /// Threads that scan the data set. Default 16; 1 to 256.
+    pub scan_threads: usize,
+}
+
+/// How far a saved index is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trust {
+    /// Each file is compared with the PFS once, in the background, before its first hit.
+    Verify,
+    /// The data set has not changed since the index was saved; nothing is asked.
+    Frozen,
+}
+
+/// How long a reader waits for a copy before it reads the PFS itself: `pickup` < `stall` <= `max_wait`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wait {
+    /// The agent has not taken the request. Default 50 ms; at least 1 ms.
+    pub pickup: Duration,
+    /// A live agent makes no progress. Default 2 s.
+    pub stall: Duration,
+    /// The agent itself waits for the PFS. Default 120 s; at most 1 h.
+    pub max_wait: Duration,
+}
+
+/// The agent's log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Log {
+    /// The least severe messages that are written. Default: info.
+    pub level: LogLevel,
+}
+
+/// Severity of log messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Nothing.
+    Off,
+    /// What failed.
+    Error,
+    /// What is likely wrong.
+    Warn,
+    /// Milestones.
+    Info,
+    /// Decisions.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// A size, or a share of something that only the machine knows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Amount {
+    /// Bytes.
+    Bytes(u64),
+    /// A fraction, 0 to 1.
+    Share(f64),
+}
+
+impl Amount {
+    /// In bytes, where the whole is `of`.
+    pub(super) fn of(self, of: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Share(share) => super::units::share(of, share),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Where each value came from, for `monarch config show` and for errors.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use super::key::Key;
+
+/// Where one value came from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// Nobody set it.
+    #[default]
+    Default,
+    /// Nobody set it, and the default was worked out from this machine, as the text says.
+    Derived(String),
+    /// A configuration file; line and column count from 1.
+    File {
+        /// The file as it was named.
+        path: PathBuf,
+        /// The line of the value.
+        line: usize,
+        /// The column of the value, in characters.
+        column: usize,
+    },
+    /// This environment variable.
+    Env(String),
+    /// This flag of the command line.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Derived(how) => write!(f, "default ({how})"),
+            Self::File { path, line, .. } => write!(f, "{}:{line}", path.display()),
+            Self::Env(name) => write!(f, "env {name}"),
+            Self::Flag(name) => write!(f, "flag {name}"),
+        }
+    }
+}
+
+/// The origin of every value of a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origins(BTreeMap<Key, Origin>);
+
+impl Origins {
+    /// The origin of a value by its name, such as `tiers[0].capacity` or `source.io_size`.
+    #[must_use]
+    pub fn of(&self, key: &str) -> &Origin {
+        self.get(&Key::new(key))
+    }
+
+    pub(super) fn get(&self, key: &Key) -> &Origin {
+        self.0.get(key).unwrap_or(&Origin::Default)
+    }
+
+    /// The origin of `key`, or of the innermost node around it that somebody wrote.
+    pub(super) fn nearest(&self, key: &Key) -> Option<&Origin> {
+        let mut key = key.clone();
+        loop {
+            match self.0.get(&key) {
+                Some(Origin::Derived(_)) | None => key = key.parent()?,
+                found => return found,
+            }
+        }
+    }
+
+    pub(super) fn set(&mut self, key: Key, origin: Origin) {
+        self.0.insert(key, origin);
+    }
+
+    /// Forgets `key` and all below it: a later layer has replaced the node.
+    pub(super) fn forget(&mut self, key: &Key) {
+        self.0.retain(|known, _| !known.is_below(key));
+    }
+}

@@ -1,0 +1,188 @@
+//! The configuration as written: every field optional, every scalar a text of a known kind.
+//!
+//! The doc comments here are the reference for users: they become the descriptions in `docs/config.schema.json`.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+
+use super::choice::OneOf;
+use super::given::{Count, Given, Location, Name, OrNone, Rate, Size, SizeOrShare, Time, Toggle};
+use super::model::{Consistency, LogLevel, Policy, Trust};
+
+/// Monarch's configuration file. Every value can also be set by an environment variable (`source.io_size` is
+/// `MONARCH_SOURCE__IO_SIZE`), and overridden by a flag (`--set source.io_size=4MiB`).
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(title = "Monarch configuration")]
+pub(super) struct RawConfig {
+    /// What is read.
+    pub(super) dataset: Option<RawDataset>,
+    /// How the parallel file system (PFS) is read.
+    pub(super) source: Option<RawSource>,
+    /// Directories on this node where copies are kept, fastest first. Without any: a directory on the node's local disk.
+    pub(super) tiers: Option<Vec<RawTier>>,
+    /// What is kept.
+    pub(super) placement: Option<RawPlacement>,
+    /// What is copied before it is asked for.
+    pub(super) prefetch: Option<RawPrefetch>,
+    /// The index of names and attributes.
+    pub(super) index: Option<RawIndex>,
+    /// How long a reader waits for a copy before it reads the PFS itself: pickup < stall <= max_wait.
+    pub(super) wait: Option<RawWait>,
+    /// Private directory for the agent's socket, locks and shared memory. Default: chosen at start. Absolute.
+    pub(super) runtime_dir: Option<Given<Location>>,
+    /// The agent's log.
+    pub(super) log: Option<RawLog>,
+}
+
+/// What is read.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawDataset {
+    /// Directories whose files are kept near, absolute, none inside another. Here, by --root, or in
+    /// MONARCH_DATASET__ROOTS (separated by `:`).
+    pub(super) roots: Option<Vec<RawRoot>>,
+    /// What is promised when files change. Default and only choice today: immutable (nobody but this job changes the
+    /// data set while the job runs).
+    pub(super) consistency: Option<Given<OneOf<Consistency>>>,
+    /// A file changed less than this ago is not copied: it may still be being written. Default 10s; 0s to 1h.
+    pub(super) settle: Option<Given<Time>>,
+}
+
+/// A directory of the data set, alone or with its other names.
+#[derive(Debug, JsonSchema)]
+#[schemars(untagged)]
+pub(super) enum RawRoot {
+    /// The directory.
+    Path(Given<Location>),
+    /// The directory and its other names.
+    Named(RawNamedRoot),
+}
+
+/// A directory of the data set with its other names.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawNamedRoot {
+    /// The directory, absolute.
+    pub(super) path: Given<Location>,
+    /// Other spellings that lead to the same directory: symbolic links, bind mounts. Absolute. Default: none.
+    #[serde(default)]
+    pub(super) aliases: Option<Vec<Given<Location>>>,
+}
+
+impl<'de> Deserialize<'de> for RawRoot {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PathOrNamed)
+    }
+}
+
+/// By hand, because serde's untagged enums lose both the place and the reason of a mistake.
+struct PathOrNamed;
+
+impl<'de> Visitor<'de> for PathOrNamed {
+    type Value = RawRoot;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a path, or a path with aliases")
+    }
+
+    fn visit_str<E: Error>(self, path: &str) -> Result<RawRoot, E> {
+        Given::deserialize(serde::de::value::StrDeserializer::new(path)).map(RawRoot::Path)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawRoot, A::Error> {
+        RawNamedRoot::deserialize(MapAccessDeserializer::new(map)).map(RawRoot::Named)
+    }
+}
+
+/// How the PFS is read.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawSource {
+    /// Size of one read of a large file at the PFS. Default 4MiB; 4KiB to 64MiB, a multiple of 4KiB.
+    pub(super) io_size: Option<Given<Size>>,
+    /// Requests in flight at the PFS from this node. Default 64; 1 to 1024.
+    pub(super) max_inflight: Option<Given<Count>>,
+    /// Limit of what this node reads from the PFS, such as 500MiB/s. Default none; at least 1MiB/s.
+    pub(super) bandwidth_limit: Option<Given<OrNone<Rate>>>,
+    /// Limit of the PFS operations that this node starts in a second. Default none; 1 to 1000000.
+    pub(super) iops_limit: Option<Given<OrNone<Count>>>,
+    /// Whether background copying slows down when the PFS's latency rises. Default true.
+    pub(super) backoff: Option<Given<Toggle>>,
+    /// Files larger than this are read from the PFS until their copy is complete: the reader does not wait for it.
+    /// Default 16MiB; 4KiB to 1TiB.
+    pub(super) chunk_threshold: Option<Given<Size>>,
+}
+
+/// A directory where copies are kept.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["path"]))]
+pub(super) struct RawTier {
+    /// What reports call it: 1 to 32 letters, digits, `-` or `_`, unique. Default tierN, counted from 0.
+    pub(super) name: Option<Given<Name>>,
+    /// The directory, absolute, on a local disk or in memory (tmpfs). It is made if its parent may be written.
+    pub(super) path: Option<Given<Location>>,
+    /// Space that copies may take, a hard limit; at least 1MiB. Default: a quarter of what is free, at most 200GiB; in
+    /// memory also at most a quarter of the memory that the job has left.
+    pub(super) capacity: Option<Given<Size>>,
+    /// Space of its file system that is left free for others, as a size or a share of the file system. Default 5% or
+    /// 1GiB, whichever is less; 0 in memory.
+    pub(super) keep_free: Option<Given<SizeOrShare>>,
+}
+
+/// What is kept.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawPlacement {
+    /// Default and only choice today: first_epoch (keep files as first read until the tiers are full; never evict).
+    pub(super) policy: Option<Given<OneOf<Policy>>>,
+}
+
+/// What is copied before it is asked for.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawPrefetch {
+    /// Whether the data set is copied in the background, up to the tiers' capacity. Default true.
+    pub(super) enabled: Option<Given<Toggle>>,
+}
+
+/// The index of names and attributes.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawIndex {
+    /// Memory the index may take, as a size or a share of the job's memory limit; subtrees beyond are left to the PFS.
+    /// Default 5%; at least 1MiB.
+    pub(super) max_memory: Option<Given<SizeOrShare>>,
+    /// `verify` compares each entry of a saved index with the PFS once before its first use; `frozen` asks nothing.
+    /// Default verify.
+    pub(super) trust: Option<Given<OneOf<Trust>>>,
+    /// A saved index to start from, absolute. Default: none, the data set is scanned.
+    pub(super) file: Option<Given<Location>>,
+    /// Threads that scan the data set. Default 16; 1 to 256.
+    pub(super) scan_threads: Option<Given<Count>>,
+}
+
+/// How long a reader waits for a copy before it reads the PFS itself: pickup < stall <= max_wait.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawWait {
+    /// The agent has not taken the request. Default 50ms; at least 1ms.
+    pub(super) pickup: Option<Given<Time>>,
+    /// A live agent makes no progress. Default 2s.
+    pub(super) stall: Option<Given<Time>>,
+    /// The agent itself waits for the PFS. Default 120s; at most 1h.
+    pub(super) max_wait: Option<Given<Time>>,
+}
+
+/// The agent's log.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawLog {
+    /// The least severe messages that are written. Default info.
+    pub(super) level: Option<Given<OneOf<LogLevel>>>,
+}

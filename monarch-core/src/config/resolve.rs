@@ -1,0 +1,163 @@
+//! From the configuration as written to the configuration as meant.
+//!
+//! One function a section. Roots and tiers, which have to do with the machine, have modules of their own.
+
+use std::time::Duration;
+
+use super::context::Context;
+use super::error::{ConfigError, ErrorKind};
+use super::key::Key;
+use super::model::{
+    Amount, Config, Consistency, Dataset, Index, Log, LogLevel, Placement, Policy, Prefetch, Source, Trust, Wait,
+};
+use super::paths;
+use super::raw::{RawConfig, RawDataset, RawIndex, RawSource, RawWait};
+use super::units::{KIB, MIB, TIB, about};
+use super::{roots, tiers};
+
+const HOUR: Duration = Duration::from_hours(1);
+
+/// Resolves the whole.
+pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, ConfigError> {
+    let source = source(cx, raw.source.as_ref().unwrap_or(&RawSource::default()))?;
+    let wait = wait(cx, raw.wait.as_ref().unwrap_or(&RawWait::default()))?;
+    let placement =
+        cx.or("placement.policy", raw.placement.as_ref().and_then(|raw| raw.policy.as_ref()), Policy::FirstEpoch)?;
+    let prefetch = cx.or("prefetch.enabled", raw.prefetch.as_ref().and_then(|raw| raw.enabled.as_ref()), true)?;
+    let level = cx.or("log.level", raw.log.as_ref().and_then(|raw| raw.level.as_ref()), LogLevel::Info)?;
+    let index = index(cx, raw.index.as_ref().unwrap_or(&RawIndex::default()))?;
+    let runtime_dir = cx.get(&Key::new("runtime_dir"), raw.runtime_dir.as_ref())?;
+    let runtime_dir =
+        runtime_dir.map(|path| paths::clean(cx, ErrorKind::WrongType, &Key::new("runtime_dir"), &path)).transpose()?;
+    let dataset = dataset(cx, raw.dataset.as_ref().unwrap_or(&RawDataset::default()))?;
+    let tiers = tiers::resolve(cx, raw.tiers.as_deref().unwrap_or_default(), &dataset.roots)?;
+    Ok(Config {
+        dataset,
+        source,
+        tiers,
+        placement: Placement { policy: placement },
+        prefetch: Prefetch { enabled: prefetch },
+        index,
+        wait,
+        runtime_dir,
+        log: Log { level },
+    })
+}
+
+fn dataset(cx: &mut Context<'_>, raw: &RawDataset) -> Result<Dataset, ConfigError> {
+    Ok(Dataset {
+        consistency: cx.or("dataset.consistency", raw.consistency.as_ref(), Consistency::Immutable)?,
+        settle: cx.within("dataset.settle", raw.settle.as_ref(), Duration::from_secs(10), Duration::ZERO..=HOUR)?,
+        roots: roots::resolve(cx, raw.roots.as_deref().unwrap_or_default())?,
+    })
+}
+
+fn source(cx: &Context<'_>, raw: &RawSource) -> Result<Source, ConfigError> {
+    let io_size = cx.within("source.io_size", raw.io_size.as_ref(), 4 * MIB, 4 * KIB..=64 * MIB)?;
+    if !io_size.is_multiple_of(4 * KIB) {
+        let message = format!("{io_size} bytes are not a multiple of 4KiB, which unbuffered reads require");
+        let remedy = "write a binary unit, such as 4MiB instead of 4MB";
+        return Err(cx.error(ErrorKind::OutOfBounds, &Key::new("source.io_size"), message, remedy));
+    }
+    Ok(Source {
+        io_size,
+        max_inflight: cx.within("source.max_inflight", raw.max_inflight.as_ref(), 64, 1..=1024)?,
+        bandwidth_limit: cx.limit("source.bandwidth_limit", raw.bandwidth_limit.as_ref(), MIB..=TIB)?,
+        iops_limit: cx.limit("source.iops_limit", raw.iops_limit.as_ref(), 1..=1_000_000)?,
+        backoff: cx.or("source.backoff", raw.backoff.as_ref(), true)?,
+        chunk_threshold: cx.within("source.chunk_threshold", raw.chunk_threshold.as_ref(), 16 * MIB, 4 * KIB..=TIB)?,
+    })
+}
+
+fn wait(cx: &Context<'_>, raw: &RawWait) -> Result<Wait, ConfigError> {
+    let least = Duration::from_millis(1);
+    let wait = Wait {
+        pickup: cx.within("wait.pickup", raw.pickup.as_ref(), Duration::from_millis(50), least..=HOUR)?,
+        stall: cx.within("wait.stall", raw.stall.as_ref(), Duration::from_secs(2), least..=HOUR)?,
+        max_wait: cx.within("wait.max_wait", raw.max_wait.as_ref(), Duration::from_secs(120), least..=HOUR)?,
+    };
+    let (key, low, high) = if wait.pickup >= wait.stall {
+        ("wait.pickup", "pickup", "stall")
+    } else if wait.stall > wait.max_wait {
+        ("wait.stall", "stall", "max_wait")
+    } else {
+        return Ok(wait);
+    };
+    let shown = [wait.pickup, wait.stall, wait.max_wait].map(|time| humantime::format_duration(time).to_string());
+    let message = format!("{low} is not below {high}: pickup {}, stall {}, max_wait {}", shown[0], shown[1], shown[2]);
+    let remedy =
+        format!("lower {low} or raise {high}, so that pickup < stall <= max_wait; the defaults are 50ms, 2s, 120s");
+    Err(cx.error(ErrorKind::OutOfBounds, &written(cx, key, &format!("wait.{high}")), message, remedy))
+}
+
+/// Of two values that contradict each other, the one that somebody wrote.
+fn written(cx: &Context<'_>, first: &str, second: &str) -> Key {
+    let (first, second) = (Key::new(first), Key::new(second));
+    if *cx.layers.origins.get(&first) == super::Origin::Default { second } else { first }
+}
+
+fn index(cx: &mut Context<'_>, raw: &RawIndex) -> Result<Index, ConfigError> {
+    Ok(Index {
+        max_memory: index_memory(cx, raw)?,
+        trust: cx.or("index.trust", raw.trust.as_ref(), Trust::Verify)?,
+        file: index_file(cx, raw)?,
+        scan_threads: cx.within("index.scan_threads", raw.scan_threads.as_ref(), 16, 1..=256)?,
+    })
+}
+
+fn index_memory(cx: &mut Context<'_>, raw: &RawIndex) -> Result<u64, ConfigError> {
+    let key = Key::new("index.max_memory");
+    let memory = cx.probe.memory();
+    let whole = memory.whole();
+    let given = cx.get(&key, raw.max_memory.as_ref())?;
+    let amount = given.unwrap_or(Amount::Share(0.05));
+    if given.is_none() {
+        let of = if memory.limit.is_some() { "the memory limit" } else { "the node's memory" };
+        cx.derived(&key, format!("5% of {of}, {}", about(whole)));
+    }
+    let bytes = match amount {
+        Amount::Bytes(bytes) => bytes,
+        share @ Amount::Share(_) => (share.of(whole) / MIB).max(1) * MIB,
+    };
+    if bytes > whole {
+        let message = format!("{} is more than the job's memory, {}", about(bytes), about(whole));
+        return Err(cx.error(ErrorKind::TooBig, &key, message, "write less, or a share such as 5%"));
+    }
+    if bytes < MIB {
+        let message = format!("{} cannot hold an index", about(bytes));
+        return Err(cx.error(
+            ErrorKind::OutOfBounds,
+            &key,
+            message,
+            "write 1MiB or more: about 150 bytes for each file; the default is 5%",
+        ));
+    }
+    Ok(bytes)
+}
+
+fn index_file(cx: &Context<'_>, raw: &RawIndex) -> Result<Option<std::path::PathBuf>, ConfigError> {
+    let key = Key::new("index.file");
+    let Some(path) = cx.get(&key, raw.file.as_ref())? else {
+        return Ok(None);
+    };
+    let path = paths::clean(cx, ErrorKind::WrongType, &key, &path)?;
+    let remedy = format!(
+        "make it with `monarch index build -o {}`, or leave the line out: the data set is then scanned",
+        path.display()
+    );
+    match cx.probe.meta(&path) {
+        Ok(meta) if meta.is_dir => Err(cx.error(
+            ErrorKind::Missing,
+            &key,
+            format!("{} is a directory, not a saved index", path.display()),
+            remedy,
+        )),
+        Ok(_) => Ok(Some(path)),
+        Err(error) => Err(cx.error(
+            ErrorKind::Missing,
+            &key,
+            format!("there is no saved index {}: {error}", path.display()),
+            remedy,
+        )),
+    }
+}

@@ -1,0 +1,136 @@
+//! The roots of the data set: they exist, are directories, and none lies inside another, by any of its names.
+
+use std::path::{Path, PathBuf};
+
+use super::context::Context;
+use super::error::{ConfigError, ErrorKind};
+use super::given::{Given, Location};
+use super::key::Key;
+use super::model::Root;
+use super::paths::{clean, nested};
+use super::probe::Meta;
+use super::raw::RawRoot;
+
+/// Resolves and checks all roots.
+pub(super) fn resolve(cx: &mut Context<'_>, raw: &[RawRoot]) -> Result<Vec<Root>, ConfigError> {
+    let list = Key::new("dataset.roots");
+    if raw.is_empty() {
+        let remedy = "name its directory: `--root /path`, MONARCH_DATASET__ROOTS=/path, or in the file:\n\
+                      dataset: { roots: [/path] }";
+        return Err(cx.error(ErrorKind::Missing, &list, "no root is given, so there is nothing to keep near", remedy));
+    }
+    let mut roots = Vec::new();
+    let mut metas = Vec::new();
+    for (index, raw) in raw.iter().enumerate() {
+        let (root, meta) = one(cx, &list.index(index), raw)?;
+        apart(cx, &list.index(index), (&root, &meta), roots.iter().zip(&metas))?;
+        roots.push(root);
+        metas.push(meta);
+    }
+    Ok(roots)
+}
+
+fn one(cx: &mut Context<'_>, key: &Key, raw: &RawRoot) -> Result<(Root, Meta), ConfigError> {
+    let (key, given, aliases) = match raw {
+        RawRoot::Path(path) => (key.clone(), path, [].as_slice()),
+        RawRoot::Named(named) => (key.name("path"), &named.path, named.aliases.as_deref().unwrap_or_default()),
+    };
+    let path = clean(cx, ErrorKind::BadRoot, &key, Path::new(&given.0))?;
+    let (real_path, meta) = directory(cx, &key, &path)?;
+    if path.parent().is_none() || real_path.parent().is_none() {
+        let message = format!(
+            "{} is the top of the file tree; every file of the node would be taken for the data set",
+            path.display()
+        );
+        return Err(cx.error(ErrorKind::BadRoot, &key, message, "name the directory of the data set itself"));
+    }
+    let aliases = aliases_of(cx, &key, &path, &meta, aliases)?;
+    Ok((Root { path, real_path, aliases }, meta))
+}
+
+fn directory(cx: &Context<'_>, key: &Key, path: &Path) -> Result<(PathBuf, Meta), ConfigError> {
+    let shown = path.display();
+    let found = cx.probe.canonicalize(path).and_then(|real| Ok((cx.probe.meta(&real)?, real)));
+    match found {
+        Ok((meta, real)) if meta.is_dir => Ok((real, meta)),
+        Ok(_) => {
+            let remedy = "name the directory that holds the files of the data set";
+            Err(cx.error(ErrorKind::BadRoot, key, format!("{shown} is not a directory"), remedy))
+        }
+        Err(error) => {
+            let remedy = format!(
+                "check the spelling, and with `ls -d {shown}` that it is mounted on this node and that you may enter it"
+            );
+            Err(cx.error(ErrorKind::BadRoot, key, format!("cannot use {shown}: {error}"), remedy))
+        }
+    }
+}
+
+/// Checks that each alias leads to the root; one that is not on this node is only worth a warning.
+fn aliases_of(
+    cx: &mut Context<'_>,
+    key: &Key,
+    root: &Path,
+    meta: &Meta,
+    given: &[Given<Location>],
+) -> Result<Vec<PathBuf>, ConfigError> {
+    let list = key.parent().unwrap_or_default().name("aliases");
+    let mut aliases = Vec::new();
+    for (index, given) in given.iter().enumerate() {
+        let key = list.index(index);
+        let alias = clean(cx, ErrorKind::BadRoot, &key, Path::new(&given.0))?;
+        match cx.probe.meta(&alias) {
+            Ok(found) if (found.dev, found.ino) != (meta.dev, meta.ino) => {
+                let message =
+                    format!("{} leads to another directory than the root {}", alias.display(), root.display());
+                let remedy =
+                    "an alias is another name of the same directory; list another directory as a root of its own";
+                return Err(cx.error(ErrorKind::BadRoot, &key, message, remedy));
+            }
+            Ok(_) => aliases.push(alias),
+            Err(error) => cx.warn(&key, format!("{} is left out: {error}", alias.display())),
+        }
+    }
+    Ok(aliases)
+}
+
+/// Every spelling of a root.
+pub(super) fn spellings(root: &Root) -> impl Iterator<Item = &Path> {
+    [&root.path, &root.real_path].into_iter().chain(&root.aliases).map(PathBuf::as_path)
+}
+
+/// Refuses a root that is one of the roots before it, or lies in one, or holds one.
+fn apart<'a>(
+    cx: &Context<'_>,
+    key: &Key,
+    (root, meta): (&Root, &Meta),
+    others: impl Iterator<Item = (&'a Root, &'a Meta)>,
+) -> Result<(), ConfigError> {
+    for (other, known) in others {
+        let (mine, theirs) = (root.path.display(), other.path.display());
+        if (meta.dev, meta.ino) == (known.dev, known.ino) {
+            let message = format!("{mine} is the same directory as the root {theirs}");
+            let remedy = match root.path == other.path {
+                true => "name it once".to_owned(),
+                false => format!("name it once, with its other name: {{ path: {theirs}, aliases: [{mine}] }}"),
+            };
+            return Err(cx.error(ErrorKind::Overlap, key, message, remedy));
+        }
+        let clash = spellings(root).flat_map(|a| spellings(other).map(move |b| (a, b))).find(|(a, b)| nested(a, b));
+        if let Some((a, b)) = clash {
+            let (inner, outer) = if a.starts_with(b) { (a, b) } else { (b, a) };
+            let message = format!(
+                "the roots {mine} and {theirs} overlap: {} lies inside {}, so a file would belong to both",
+                inner.display(),
+                outer.display()
+            );
+            return Err(cx.error(
+                ErrorKind::Overlap,
+                key,
+                message,
+                "keep the outer one, or name the directories beside each other",
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! The tiers: directories of this node, apart from the roots and from each other, with room for what they promise.
+
+use super::context::Context;
+use super::default_tier;
+use super::error::{ConfigError, ErrorKind};
+use super::key::Key;
+use super::model::{Amount, Medium, Root, Tier};
+use super::paths::nested;
+use super::raw::RawTier;
+use super::site::{Site, refuse};
+use super::units::{GIB, MIB, about, share};
+
+/// Resolves and checks all tiers, or finds the default one.
+pub(super) fn resolve(cx: &mut Context<'_>, raw: &[RawTier], roots: &[Root]) -> Result<Vec<Tier>, ConfigError> {
+    if raw.is_empty() {
+        return Ok(vec![default_tier::find(cx, roots)?]);
+    }
+    let mut tiers: Vec<(Tier, Site)> = Vec::new();
+    for (index, raw) in raw.iter().enumerate() {
+        let tier = one(cx, index, raw, roots)?;
+        apart(cx, index, &tier, &tiers)?;
+        tiers.push(tier);
+    }
+    together(cx, &tiers);
+    Ok(tiers.into_iter().map(|(tier, _)| tier).collect())
+}
+
+/// The key of a tier.
+pub(super) fn key(index: usize) -> Key {
+    Key::new("tiers").index(index)
+}
+
+fn one(cx: &mut Context<'_>, index: usize, raw: &RawTier, roots: &[Root]) -> Result<(Tier, Site), ConfigError> {
+    let key = key(index);
+    let Some(path) = cx.get(&key.name("path"), raw.path.as_ref())? else {
+        let remedy = "add `path: /directory/on/a/local/disk`";
+        return Err(cx.error(ErrorKind::Missing, &key, "this tier has no path", remedy));
+    };
+    let name = cx.get(&key.name("name"), raw.name.as_ref())?.unwrap_or_else(|| format!("tier{index}"));
+    let site = refuse(cx, &key.name("path"), &path, roots)?;
+    let given = cx.get(&key.name("capacity"), raw.capacity.as_ref())?;
+    let capacity = match given {
+        Some(capacity) => explicit(cx, &key.name("capacity"), capacity, &site)?,
+        None => implied(cx, &key.name("capacity"), &site)?,
+    };
+    let keep_free = cx.get(&key.name("keep_free"), raw.keep_free.as_ref())?;
+    let keep_free = keep_free_of(cx, &key.name("keep_free"), keep_free, &site)?;
+    let tier = Tier {
+        name,
+        path: site.path.clone(),
+        capacity,
+        capacity_is_default: given.is_none(),
+        keep_free,
+        medium: site.medium,
+    };
+    Ok((tier, site))
+}
+
+/// The default capacity for a directory that was named without one.
+fn implied(cx: &mut Context<'_>, key: &Key, site: &Site) -> Result<u64, ConfigError> {
+    let remedy = "give one: `capacity: 100GiB` in the file, `--tier DIR:100GiB` on the command line";
+    if cx.probe.in_kubernetes() {
+        let message = "a capacity must be given in Kubernetes: a pod that outgrows its volume is evicted";
+        return Err(cx.error(ErrorKind::Missing, key, message, remedy));
+    }
+    let (capacity, how) = default_tier::capacity(cx, site);
+    if capacity < MIB {
+        let message = format!("there is no room for a default capacity on {}: {how}", site.fs_name());
+        return Err(cx.error(ErrorKind::Missing, key, message, remedy));
+    }
+    cx.derived(key, how);
+    Ok(capacity)
+}
+
+/// Checks a capacity that was given.
+fn explicit(cx: &mut Context<'_>, key: &Key, capacity: u64, site: &Site) -> Result<u64, ConfigError> {
+    let (shown, total) = (about(capacity), site.fs.total);
+    if capacity < MIB {
+        let message = format!("{shown} is too small to hold copies");
+        return Err(cx.error(
+            ErrorKind::OutOfBounds,
+            key,
+            message,
+            "write 1MiB or more; to do without the tier, leave it out",
+        ));
+    }
+    if capacity > total {
+        let message =
+            format!("{shown} is more than the file system of {} holds, {}", site.path.display(), about(total));
+        let remedy =
+            format!("write at most {}, better {} to leave room for others", about(total), about(share(total, 0.9)));
+        return Err(cx.error(ErrorKind::TooBig, key, message, remedy));
+    }
+    if site.medium == Medium::Memory {
+        in_memory(cx, key, capacity, site)?;
+    }
+    if capacity > site.fs.free {
+        let room = site.fs.free.saturating_add(cx.probe.used_below(&site.path, capacity - site.fs.free));
+        if capacity > room {
+            cx.warn(
+                key,
+                format!("{shown} is more than is free now, {}: the tier will be full before that", about(room)),
+            );
+        }
+    }
+    Ok(capacity)
+}
+
+/// Files in memory are charged to the job: more than its limit, and the kernel kills it.
+fn in_memory(cx: &mut Context<'_>, key: &Key, capacity: u64, site: &Site) -> Result<(), ConfigError> {
+    let memory = cx.probe.memory();
+    let (whole, shown) = (memory.whole(), about(capacity));
+    if capacity > whole {
+        let message = format!(
+            "{} is in memory, and {shown} is more than the job's memory, {}: the job would be killed",
+            site.path.display(),
+            about(whole)
+        );
+        return Err(cx.error(ErrorKind::TooBig, key, message, "write less, and leave enough for the training itself"));
+    }
+    let left = memory.remaining().saturating_add(cx.probe.used_below(&site.path, capacity));
+    if capacity > left {
+        cx.warn(
+            key,
+            format!("{shown} is more than the memory that is left now, {}: the job may be killed", about(left)),
+        );
+    }
+    Ok(())
+}
+
+/// What is left free for others: as given, or the default.
+pub(super) fn keep_free_of(
+    cx: &mut Context<'_>,
+    key: &Key,
+    given: Option<Amount>,
+    site: &Site,
+) -> Result<u64, ConfigError> {
+    let total = site.fs.total;
+    let Some(amount) = given else {
+        let default = if site.medium == Medium::Memory { 0 } else { (share(total, 0.05) / MIB * MIB).min(GIB) };
+        cx.derived(
+            key,
+            if site.medium == Medium::Memory { "in memory" } else { "5% of the file system, at most 1GiB" },
+        );
+        return Ok(default);
+    };
+    let keep_free = amount.of(total);
+    if keep_free >= total {
+        let message = format!(
+            "{} leaves nothing for copies: the file system of {} holds {}",
+            about(keep_free),
+            site.path.display(),
+            about(total)
+        );
+        return Err(cx.error(ErrorKind::OutOfBounds, key, message, "write less, such as 5% or 1GiB"));
+    }
+    Ok(keep_free)
+}
+
+/// Refuses a tier that shares its name or its directory with one before it.
+fn apart(
+    cx: &Context<'_>,
+    index: usize,
+    (tier, site): &(Tier, Site),
+    others: &[(Tier, Site)],
+) -> Result<(), ConfigError> {
+    for (other, known) in others {
+        let key = key(index);
+        if tier.name == other.name {
+            let message = format!("two tiers are called {}", tier.name);
+            return Err(cx.error(ErrorKind::Overlap, &key.name("name"), message, "give each a name of its own"));
+        }
+        if site.real_path == known.real_path {
+            let message = format!("{} is the directory of tier {} already", tier.path.display(), other.name);
+            return Err(cx.error(
+                ErrorKind::Overlap,
+                &key.name("path"),
+                message,
+                "give each tier a directory of its own, or leave one out",
+            ));
+        }
+        if nested(&site.real_path, &known.real_path) || nested(&site.path, &known.path) {
+            let message = format!(
+                "{} and {} (tier {}) lie in one another",
+                tier.path.display(),
+                other.path.display(),
+                other.name
+            );
+            return Err(cx.error(
+                ErrorKind::Overlap,
+                &key.name("path"),
+                message,
+                "put the directories beside each other",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Warns when tiers on one file system promise more than it holds.
+fn together(cx: &mut Context<'_>, tiers: &[(Tier, Site)]) {
+    for (index, (tier, site)) in tiers.iter().enumerate() {
+        let before: Vec<&Tier> =
+            tiers[..index].iter().filter(|(_, known)| known.fs.dev == site.fs.dev).map(|(tier, _)| tier).collect();
+        let sum = before.iter().fold(tier.capacity, |sum, tier| sum.saturating_add(tier.capacity));
+        if !before.is_empty() && sum > site.fs.total {
+            let message = format!(
+                "with tier {} this makes {} on one file system, which holds {}",
+                before[0].name,
+                about(sum),
+                about(site.fs.total)
+            );
+            cx.warn(&key(index).name("capacity"), message);
+        }
+    }
+}

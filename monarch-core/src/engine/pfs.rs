@@ -1,0 +1,69 @@
+//! The real source: a root directory on the PFS, opened once.
+
+use super::{Source, SourceFile};
+use crate::index::open_beneath;
+use monarch_abi::hash::Identity;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
+use std::io;
+use std::path::Path;
+
+/// See the module.
+#[derive(Debug)]
+pub struct PfsSource {
+    root: OwnedFd,
+}
+
+impl PfsSource {
+    /// Opens a root.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn new(root: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { root: rustix::fs::open(root, flags, Mode::empty())? })
+    }
+}
+
+#[derive(Debug)]
+struct PfsFile(OwnedFd);
+
+fn identity(st: &Statx) -> Identity {
+    let ns =
+        |t: rustix::fs::StatxTimestamp| t.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(t.tv_nsec));
+    Identity { size: st.stx_size, mtime_ns: ns(st.stx_mtime), ctime_ns: ns(st.stx_ctime), ino: st.stx_ino }
+}
+
+impl Source for PfsSource {
+    fn open(&self, rel: &[u8]) -> io::Result<Box<dyn SourceFile>> {
+        let fd = open_beneath(self.root.as_fd(), rel, OFlags::empty())?;
+        // The type never changes for an open file, so what the client has cached will do.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let st = rustix::fs::statx(&fd, c"", flags, StatxFlags::TYPE)?;
+        if st.stx_mode & 0o170_000 != 0o100_000 {
+            return Err(rustix::io::Errno::INVAL.into());
+        }
+        Ok(Box::new(PfsFile(fd)))
+    }
+
+    fn identity(&self, rel: &[u8]) -> io::Result<Identity> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+        Ok(identity(&rustix::fs::statx(&self.root, rel, flags, StatxFlags::BASIC_STATS)?))
+    }
+}
+
+impl SourceFile for PfsFile {
+    fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<usize> {
+        loop {
+            match rustix::io::pread(&self.0, &mut *buf, off) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    fn identity_now(&self) -> io::Result<Identity> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+        Ok(identity(&rustix::fs::statx(&self.0, c"", flags, StatxFlags::BASIC_STATS)?))
+    }
+}

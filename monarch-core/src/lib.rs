@@ -1,0 +1,21 @@
+//! The middleware library of Monarch: configuration, namespace index, tiers, copy engine, placement driver, agent.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`config`] | one YAML file, environment, flags; checked against the machine |
+//! | [`index`] | scanning a root, the immutable index, saved index files |
+//! | [`tier`] | directories for copies with a hard quota |
+//! | [`engine`] | moving bytes from the PFS into a tier |
+//! | [`agent`] | the process per node that ties these together |
+//! | [`shm`] | the shared-memory files that the shim maps |
+// Shared-memory fields are 32 and 64 bits wide by layout; narrowing happens where the layout bounds the value.
+#![allow(clippy::cast_possible_truncation)]
+
+pub mod agent;
+pub mod config;
+pub mod engine;
+pub mod index;
+pub mod private_dir;
+pub mod shm;
+pub mod sys;
+pub mod tier;

@@ -1,0 +1,191 @@
+//! Shared-memory files: creating, filling and mapping them.
+//!
+//! The one module of this crate that maps memory shared with other processes. Files are fallocated before they are
+//! mapped, so that a full `/dev/shm` is an error here and never a SIGBUS in somebody's process, and get their name by
+//! rename, so that nobody sees them half-written. Mappings are kept for the life of the process: threads may hold
+//! references anywhere.
+
+use monarch_abi::control::{CONTROL_LEN, CONTROL_MAGIC, Control, ControlMap, Str};
+use monarch_abi::index::{Index, IndexHeader};
+use monarch_abi::mem::Map;
+use monarch_abi::segment::Segment;
+use monarch_abi::state::{STATE_MAGIC, StateMap, TABLE_OFF, layout_of};
+use rustix::fs::{Mode, OFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+/// Maps a file read-only for this process.
+///
+/// # Errors
+/// What the kernel said.
+pub fn map_private(file: &File) -> io::Result<memmap2::Mmap> {
+    // SAFETY: saved indexes are written beside and renamed, never changed in place; a file that a user truncates under us
+    // is outside the contract of `mmap` everywhere.
+    unsafe { memmap2::Mmap::map(file) }
+}
+
+/// The bytes of an index that lie in this process's memory.
+#[derive(Debug)]
+pub struct IndexBytes<'a>(pub &'a [u8]);
+
+impl<'a> IndexBytes<'a> {
+    /// The index, if the bytes are one.
+    #[must_use]
+    pub fn open(&self) -> Option<Index<'a>> {
+        // SAFETY: the slice is borrowed for 'a and nobody writes to it.
+        Index::open(unsafe { Map::new(self.0.as_ptr(), self.0.len()) })
+    }
+}
+
+/// Opens a file of the runtime directory and maps all of it for good.
+fn map_shared(path: &Path, writable: bool) -> io::Result<Map<'static>> {
+    let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    let fd = rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+    let len = usize::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+    if len == 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "empty shared-memory file"));
+    }
+    let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+    // SAFETY: a fresh mapping at an address the kernel picks, of a file whose blocks are allocated and that is never
+    // truncated; it is never unmapped, hence 'static.
+    unsafe {
+        let p = rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &fd, 0)?;
+        let _ = rustix::mm::madvise(p, len, Advice::LinuxDontDump);
+        Ok(Map::new(p.cast(), len))
+    }
+}
+
+/// Creates `path` with `len` allocated bytes, lets `fill` write it, and gives it its name.
+fn create(path: &Path, len: u64, fill: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    let tmp = path.with_extension("new");
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = File::from(rustix::fs::open(&tmp, flags, Mode::RUSR | Mode::WUSR)?);
+    let done = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len)
+        .map_err(io::Error::from)
+        .and_then(|()| fill(&file))
+        .and_then(|()| std::fs::rename(&tmp, path));
+    if done.is_err() {
+        let _ = std::fs::remove_file(&tmp);
+    }
+    done
+}
+
+/// What is fixed in a control block.
+#[derive(Clone, Copy, Debug)]
+pub struct ControlParams {
+    /// Inode of the mount namespace, 0 when unknown.
+    pub mnt_ns: u64,
+    /// (`st_dev`, `st_ino`) of `/`.
+    pub slash: (u64, u64),
+}
+
+/// Creates a control block at `path` and maps it.
+///
+/// # Errors
+/// What the kernel said, `ENOSPC` when shared memory is full.
+pub fn create_control(path: &Path, params: ControlParams) -> io::Result<ControlMap<'static>> {
+    create(path, CONTROL_LEN as u64, |f| {
+        let put = |off: usize, v: &[u8]| f.write_all_at(v, off as u64);
+        put(std::mem::offset_of!(Control, magic), &CONTROL_MAGIC.to_le_bytes())?;
+        put(std::mem::offset_of!(Control, layout), &monarch_abi::LAYOUT.to_le_bytes())?;
+        put(std::mem::offset_of!(Control, uid), &rustix::process::geteuid().as_raw().to_le_bytes())?;
+        put(std::mem::offset_of!(Control, len), &(CONTROL_LEN as u64).to_le_bytes())?;
+        put(std::mem::offset_of!(Control, mnt_ns), &params.mnt_ns.to_le_bytes())?;
+        put(std::mem::offset_of!(Control, slash_dev), &params.slash.0.to_le_bytes())?;
+        put(std::mem::offset_of!(Control, slash_ino), &params.slash.1.to_le_bytes())
+    })?;
+    open_control(path)
+}
+
+/// Maps an existing control block.
+///
+/// # Errors
+/// `InvalidData` when it is of another version or not a control block.
+pub fn open_control(path: &Path) -> io::Result<ControlMap<'static>> {
+    let map = map_shared(path, true)?;
+    ControlMap::open(map)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a control block of this version"))
+}
+
+/// Appends a string to the string area and points `to` at it.
+///
+/// # Errors
+/// When the area is full.
+pub fn put_str(path: &Path, ctl: &ControlMap<'_>, to: &Str, text: &[u8]) -> io::Result<()> {
+    let len = u32::try_from(text.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let off = ctl.ctl.strings_len.fetch_add(len, Ordering::Relaxed);
+    if off as usize + text.len() > monarch_abi::control::STRINGS {
+        return Err(io::Error::new(io::ErrorKind::StorageFull, "too many or too long root paths"));
+    }
+    let file = std::fs::OpenOptions::new().write(true).open(path)?;
+    // Through the file: the mapping of strings is handed out as plain bytes, written before anyone is told.
+    file.write_all_at(text, (monarch_abi::control::STRINGS_OFF + off as usize) as u64)?;
+    to.off.store(off, Ordering::Relaxed);
+    to.len.store(len, Ordering::Release);
+    Ok(())
+}
+
+/// Names of the two files of a segment.
+#[must_use]
+pub fn segment_paths(dir: &Path, uuid: [u8; 16], state_uuid: [u8; 16]) -> (PathBuf, PathBuf) {
+    (dir.join(format!("{}.idx", hex(uuid))), dir.join(format!("{}.st", hex(state_uuid))))
+}
+
+/// Lower-case hex of a UUID.
+#[must_use]
+pub fn hex(uuid: [u8; 16]) -> String {
+    uuid.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Writes the two files of a segment into `dir` and maps them.
+///
+/// # Errors
+/// What the kernel said; nothing is left behind.
+pub fn create_segment(
+    dir: &Path,
+    index: &[u8],
+    buckets: &[u8],
+    state_uuid: [u8; 16],
+) -> io::Result<(Segment<'static>, u64, u64)> {
+    let header: IndexHeader = zerocopy::FromBytes::read_from_prefix(index)
+        .map(|(h, _)| h)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "short index"))?;
+    let (index_path, state_path) = segment_paths(dir, header.uuid, state_uuid);
+    let (bits, summary, len) = layout_of(u64::from(header.entries), header.buckets);
+    create(&index_path, index.len() as u64, |f| f.write_all_at(index, 0))?;
+    let made = create(&state_path, len, |f| {
+        let mut head = [0u8; 80];
+        head[0..8].copy_from_slice(&STATE_MAGIC.to_le_bytes());
+        head[8..12].copy_from_slice(&monarch_abi::LAYOUT.to_le_bytes());
+        head[16..32].copy_from_slice(&header.uuid);
+        head[32..40].copy_from_slice(&header.buckets.to_le_bytes());
+        head[40..48].copy_from_slice(&u64::from(header.entries).to_le_bytes());
+        head[48..56].copy_from_slice(&len.to_le_bytes());
+        head[56..64].copy_from_slice(&bits.to_le_bytes());
+        head[64..72].copy_from_slice(&summary.to_le_bytes());
+        f.write_all_at(&head, 0)?;
+        f.write_all_at(buckets, TABLE_OFF as u64)
+    })
+    .and_then(|()| open_segment(dir, header.uuid, state_uuid));
+    if made.is_err() {
+        let _ = std::fs::remove_file(&index_path);
+        let _ = std::fs::remove_file(&state_path);
+    }
+    made.map(|s| (s, index.len() as u64, len))
+}
+
+/// Maps the two files of an existing segment.
+///
+/// # Errors
+/// `InvalidData` when they do not belong together.
+pub fn open_segment(dir: &Path, uuid: [u8; 16], state_uuid: [u8; 16]) -> io::Result<Segment<'static>> {
+    let (index_path, state_path) = segment_paths(dir, uuid, state_uuid);
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, "segment files do not belong together");
+    let index = Index::open(map_shared(&index_path, false)?).ok_or_else(bad)?;
+    let state = StateMap::open(map_shared(&state_path, true)?, &index).ok_or_else(bad)?;
+    Ok(Segment { index, state })
+}

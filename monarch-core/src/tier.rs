@@ -1,0 +1,18 @@
+//! Tiers: directories for copies, with a hard quota.
+//!
+//! ```text
+//! <configured path>/monarch-<uid>/     0700, ours or another name is taken
+//!     lock                             held by the agent (flock), one agent per tier
+//!     seed                             seed of the path hashes, so that names survive a restart
+//!     copies/00 .. copies/ff/          complete copies under their 128-bit names, 0400
+//!     tmp/                             being written; emptied at start
+//!     dying/                           evicted but still open somewhere: still charged
+//! ```
+//! A copy is written in `tmp`, stamped, renamed, and only then published in the state word.
+
+mod dir;
+mod ledger;
+
+pub(crate) use dir::bytes;
+pub use dir::{Copy, CopyFile, TierDir, TierError};
+pub use ledger::{Ledger, Reservation, Usage};

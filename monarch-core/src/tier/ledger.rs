@@ -1,0 +1,189 @@
+//! The byte ledger of a tier: what is used and what is promised never exceeds the capacity.
+//!
+//! Space is reserved before anything is written and settled with the blocks that the file system really took. A
+//! reservation that is dropped gives its bytes back. Every file is also charged [`NAME_COST`] bytes towards the growth
+//! of directories.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Charged per file for its name in a directory: an ext4 entry with a 32-byte name is 40 bytes, half-full blocks double
+/// it.
+pub(super) const NAME_COST: u64 = 96;
+
+/// Bytes of a tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Most bytes that may be allocated.
+    pub capacity: u64,
+    /// Bytes allocated by copies, directories and files that are dying.
+    pub used: u64,
+    /// Bytes promised to copies being written.
+    pub reserved: u64,
+    /// Copies.
+    pub files: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Ledger {
+    usage: Mutex<Usage>,
+    block: u64,
+}
+
+impl Ledger {
+    /// An empty ledger; `block` is the allocation unit of the file system.
+    #[must_use]
+    pub fn new(capacity: u64, block: u64) -> Self {
+        Self { usage: Mutex::new(Usage { capacity, ..Usage::default() }), block: block.max(512) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that a file of `size` bytes will take.
+    #[must_use]
+    pub fn cost(&self, size: u64) -> u64 {
+        size.next_multiple_of(self.block).saturating_add(NAME_COST)
+    }
+
+    /// Promises room for a file of `size` bytes; `None` when it does not fit.
+    #[must_use]
+    pub fn reserve(&self, size: u64) -> Option<Reservation<'_>> {
+        let bytes = self.cost(size);
+        let mut u = self.lock();
+        if u.used.saturating_add(u.reserved).saturating_add(bytes) > u.capacity {
+            return None;
+        }
+        u.reserved += bytes;
+        Some(Reservation { ledger: self, bytes })
+    }
+
+    /// Whether a file of `size` bytes could fit into the empty tier.
+    #[must_use]
+    pub fn could_ever_fit(&self, size: u64) -> bool {
+        self.cost(size) <= self.lock().capacity
+    }
+
+    /// Charges what is already on disk (at start): `blocks` bytes, `files` copies.
+    pub fn charge(&self, bytes: u64, files: u64) {
+        let mut u = self.lock();
+        u.used += bytes;
+        u.files += files;
+    }
+
+    /// Gives back what a removed file of `bytes` (as charged) took.
+    pub fn release(&self, bytes: u64, files: u64) {
+        let mut u = self.lock();
+        u.used = u.used.saturating_sub(bytes);
+        u.files = u.files.saturating_sub(files);
+    }
+
+    /// The figures now.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        *self.lock()
+    }
+}
+
+/// A promise of room; dropped, it gives the room back.
+#[derive(Debug)]
+pub struct Reservation<'a> {
+    ledger: &'a Ledger,
+    bytes: u64,
+}
+
+impl Reservation<'_> {
+    /// Bytes promised.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Turns the promise into a charge of `allocated` bytes as the file system counts them; `Err` gives the promise up
+    /// because the file system took more than the capacity allows: the file has to go again.
+    ///
+    /// # Errors
+    /// The bytes by which the capacity would have been exceeded.
+    pub fn settle(mut self, allocated: u64) -> Result<u64, u64> {
+        let charge = allocated.saturating_add(NAME_COST);
+        let mut u = self.ledger.lock();
+        let others = u.used + u.reserved - self.bytes;
+        if others + charge > u.capacity {
+            return Err(others + charge - u.capacity);
+        }
+        u.reserved -= self.bytes;
+        u.used += charge;
+        u.files += 1;
+        self.bytes = 0;
+        Ok(charge)
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            let mut u = self.ledger.lock();
+            u.reserved = u.reserved.saturating_sub(self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Reserve(u64),
+        Settle(usize, u64),
+        Drop(usize),
+        Release(usize),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            (0u64..100_000).prop_map(Op::Reserve),
+            (any::<usize>(), 0u64..120_000).prop_map(|(i, b)| Op::Settle(i, b)),
+            any::<usize>().prop_map(Op::Drop),
+            any::<usize>().prop_map(Op::Release),
+        ]
+    }
+
+    proptest! {
+        /// Against a plain sum: never above capacity, and exact.
+        #[test]
+        fn never_exceeds_capacity_and_is_exact(ops in proptest::collection::vec(op(), 1..200)) {
+            let ledger = Ledger::new(1_000_000, 4096);
+            let mut promised: Vec<Reservation<'_>> = Vec::new();
+            let mut charged: Vec<u64> = Vec::new();
+            for o in ops {
+                match o {
+                    Op::Reserve(n) => {
+                        let fits = charged.iter().sum::<u64>() + promised.iter().map(Reservation::bytes).sum::<u64>()
+                            + ledger.cost(n) <= 1_000_000;
+                        let r = ledger.reserve(n);
+                        prop_assert_eq!(r.is_some(), fits);
+                        promised.extend(r);
+                    }
+                    Op::Settle(i, b) if !promised.is_empty() => {
+                        let r = promised.swap_remove(i % promised.len());
+                        if let Ok(c) = r.settle(b) { charged.push(c); }
+                    }
+                    Op::Drop(i) if !promised.is_empty() => { let _ = promised.swap_remove(i % promised.len()); }
+                    Op::Release(i) if !charged.is_empty() => {
+                        let c = charged.swap_remove(i % charged.len());
+                        ledger.release(c, 1);
+                    }
+                    _ => {}
+                }
+                let u = ledger.usage();
+                prop_assert!(u.used + u.reserved <= u.capacity);
+                prop_assert_eq!(u.used, charged.iter().sum::<u64>());
+                prop_assert_eq!(u.reserved, promised.iter().map(Reservation::bytes).sum::<u64>());
+                prop_assert_eq!(u.files, charged.len() as u64);
+            }
+        }
+    }
+}

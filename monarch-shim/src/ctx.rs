@@ -1,0 +1,344 @@
+//! The boot gate, shared memory, and which roots can be trusted in this process.
+//!
+//! Before our constructor has run every call goes to the next symbol. The constructor maps the control block if the
+//! environment names one that is ours; segments are mapped when they appear, and never unmapped. A root is trusted if this
+//! process sees the same mounts as the agent: the same mount namespace and the same `/`, or else, asked once, the same
+//! `st_dev` and `st_ino` at the root's path and at the tiers.
+
+use crate::sys;
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use monarch_abi::control::{ControlMap, Counter, MAX_ROOTS, MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
+use monarch_abi::index::Index;
+use monarch_abi::mem::Map;
+use monarch_abi::resolve::Segments;
+use monarch_abi::segment::Segment;
+use monarch_abi::state::StateMap;
+
+/// 0 before the constructor, 1 off, 2 on.
+static GATE: AtomicU32 = AtomicU32::new(0);
+const OFF: u32 = 1;
+const ON: u32 = 2;
+
+/// A cell that is written once, before a flag says so.
+struct Once<T>(UnsafeCell<MaybeUninit<T>>);
+// SAFETY: written once by the thread that claimed it, read only after a release store of its flag.
+unsafe impl<T: Sync> Sync for Once<T> {}
+
+static CONTROL: Once<ControlMap<'static>> = Once(UnsafeCell::new(MaybeUninit::uninit()));
+
+struct SegmentCell {
+    /// 0 empty, 1 being mapped, 2 mapped, 3 cannot be mapped.
+    flag: AtomicU32,
+    segment: Once<Segment<'static>>,
+}
+static SEGMENTS: [SegmentCell; MAX_SEGMENTS] =
+    [const { SegmentCell { flag: AtomicU32::new(0), segment: Once(UnsafeCell::new(MaybeUninit::uninit())) } };
+        MAX_SEGMENTS];
+
+/// Number + 1 of the live segment of each root.
+static ROOT_SEGMENT: [AtomicU32; MAX_ROOTS] = [const { AtomicU32::new(0) }; MAX_ROOTS];
+/// 0 not asked, 1 trusted, 2 another mount lies there.
+static ROOT_TRUST: [AtomicU32; MAX_ROOTS] = [const { AtomicU32::new(0) }; MAX_ROOTS];
+/// 0 not asked, 1 the agent's mounts, 2 perhaps others.
+static NAMESPACE: AtomicU32 = AtomicU32::new(0);
+/// Generation of the control block that was taken over.
+static SYNCED: AtomicU32 = AtomicU32::new(0);
+/// Directory of the runtime files: address and length of a part of the environment.
+static DIR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+static DIR_BYTES: Once<[u8; 512]> = Once(UnsafeCell::new(MaybeUninit::uninit()));
+
+/// The shared state, when the gate is open.
+#[derive(Clone, Copy)]
+pub struct Ctx {
+    /// The control block.
+    pub map: &'static ControlMap<'static>,
+}
+
+/// The gate: `None` means pass through.
+#[inline]
+#[must_use]
+pub fn get() -> Option<Ctx> {
+    if GATE.load(Ordering::Acquire) != ON {
+        return None;
+    }
+    // SAFETY: written before the gate opened.
+    let map = unsafe { (*CONTROL.0.get()).assume_init_ref() };
+    if map.ctl.bypassed.load(Ordering::Relaxed) != 0 {
+        return None;
+    }
+    Some(Ctx { map })
+}
+
+/// The constructor.
+pub extern "C" fn boot(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
+    crate::next::resolve_all();
+    let on = is_glibc() && attach(envp).is_some();
+    GATE.store(if on { ON } else { OFF }, Ordering::Release);
+}
+
+/// Other C libraries have other streams and structures; there we only pass through.
+fn is_glibc() -> bool {
+    crate::next::address(crate::symbols::Sym::gnu_get_libc_version) != 0
+}
+
+/// The value of an environment variable.
+///
+/// # Safety
+/// `envp` must be the environment as the loader passed it.
+unsafe fn env(envp: *const *const u8, name: &[u8]) -> Option<&'static [u8]> {
+    let mut at = envp;
+    if at.is_null() {
+        return None;
+    }
+    loop {
+        // SAFETY: the environment ends with a null pointer, its strings with a NUL.
+        let text = unsafe {
+            if (*at).is_null() {
+                return None;
+            }
+            core::ffi::CStr::from_ptr((*at).cast()).to_bytes()
+        };
+        if let Some(value) = text.strip_prefix(name)
+            && let Some((b'=', value)) = value.split_first()
+        {
+            return Some(value);
+        }
+        // SAFETY: as above.
+        at = unsafe { at.add(1) };
+    }
+}
+
+/// Maps the control block that the environment names.
+fn attach(envp: *const *const u8) -> Option<()> {
+    // SAFETY: from the loader.
+    let (disabled, path) = unsafe { (env(envp, b"MONARCH_DISABLE"), env(envp, b"MONARCH_CTL")?) };
+    if disabled.is_some_and(|v| !v.is_empty() && v != b"0") {
+        return None;
+    }
+    let slash = path.iter().rposition(|&c| c == b'/')?;
+    let dir = path.get(..slash)?;
+    if dir.len() >= 512 || path.first() != Some(&b'/') {
+        return None;
+    }
+    // SAFETY: the constructor runs once, before anybody reads.
+    unsafe {
+        let bytes = (*DIR_BYTES.0.get()).as_mut_ptr().cast::<u8>();
+        core::ptr::copy_nonoverlapping(dir.as_ptr(), bytes, dir.len());
+        DIR[0].store(bytes as usize, Ordering::Relaxed);
+    }
+    DIR[1].store(dir.len(), Ordering::Relaxed);
+    let map = map_file(path, true)?;
+    let control = ControlMap::open(map)?;
+    if control.ctl.uid != sys::euid() || control.ctl.uid != sys::uid() {
+        return None;
+    }
+    // SAFETY: as above.
+    unsafe { (*CONTROL.0.get()).write(control) };
+    crate::cwd::boot();
+    Some(())
+}
+
+/// Maps all of a file that is ours.
+fn map_file(path: &[u8], writable: bool) -> Option<Map<'static>> {
+    let access = if writable { libc::O_RDWR } else { libc::O_RDONLY };
+    let fd = sys::open_bytes(path, access | libc::O_CLOEXEC | libc::O_NOFOLLOW)?;
+    let st = sys::fstat(fd.0)?;
+    let len = usize::try_from(st.st_size).ok()?;
+    if len == 0 || st.st_uid != sys::euid() || st.st_mode & 0o077 != 0 {
+        return None;
+    }
+    let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+    let p = sys::map(len, prot, libc::MAP_SHARED, fd.0)?;
+    sys::advise(p, len, libc::MADV_DONTDUMP);
+    // SAFETY: a fresh mapping of a file whose blocks are allocated and that is never truncated; never unmapped.
+    Some(unsafe { Map::new(p, len) })
+}
+
+/// `dir/name` in the runtime directory.
+fn runtime_file<'b>(name: &[u8], buf: &'b mut [u8; 600]) -> Option<&'b [u8]> {
+    let (at, len) = (DIR[0].load(Ordering::Relaxed), DIR[1].load(Ordering::Relaxed));
+    // SAFETY: written by the constructor.
+    let dir = unsafe { core::slice::from_raw_parts(at as *const u8, len) };
+    let total = len + 1 + name.len();
+    buf.get_mut(..len)?.copy_from_slice(dir);
+    *buf.get_mut(len)? = b'/';
+    buf.get_mut(len + 1..total)?.copy_from_slice(name);
+    buf.get(..total)
+}
+
+/// Whether the agent lives: it holds a lock. Slow path only.
+#[must_use]
+pub fn agent_alive() -> bool {
+    let mut buf = [0; 600];
+    let Some(path) = runtime_file(b"lock", &mut buf) else { return false };
+    sys::open_bytes(path, libc::O_RDONLY | libc::O_CLOEXEC).is_some_and(|fd| sys::is_locked(fd.0))
+}
+
+/// After chroot, setns, unshare: ask again what lies where.
+pub fn mounts_changed() {
+    NAMESPACE.store(0, Ordering::Relaxed);
+    for t in &ROOT_TRUST {
+        t.store(0, Ordering::Relaxed);
+    }
+    crate::cwd::invalidate();
+}
+
+impl Ctx {
+    /// Adds to a counter.
+    #[inline]
+    pub fn count(&self, what: Counter, by: u64) {
+        // The stack differs between threads, the kernel's randomisation between processes.
+        let here = 0u8;
+        let hint = &raw const here as usize;
+        self.map.count(hint >> 12 ^ hint >> 20 ^ hint >> 28, what, by);
+    }
+
+    /// Takes over segments that appeared since the last look.
+    #[inline]
+    fn sync(&self) {
+        let now = self.map.ctl.generation.load(Ordering::Acquire);
+        if SYNCED.load(Ordering::Relaxed) != now {
+            self.sync_slow(now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn sync_slow(&self, now: u32) {
+        for (at, s) in self.map.segments().iter().enumerate() {
+            let root = s.root.load(Ordering::Relaxed) as usize;
+            let Some(slot) = ROOT_SEGMENT.get(root) else { continue };
+            let live = s.status.load(Ordering::Acquire) == SEGMENT_LIVE && segment_at(at, s).is_some();
+            if live {
+                slot.store(at as u32 + 1, Ordering::Release);
+            } else {
+                let _ = slot.compare_exchange(at as u32 + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+        SYNCED.store(now, Ordering::Release);
+    }
+
+    /// Whether what lies at the root's path in this process is what the agent serves.
+    #[inline]
+    fn trusted(&self, root: usize) -> bool {
+        match ROOT_TRUST.get(root).map(|t| t.load(Ordering::Relaxed)) {
+            Some(1) => true,
+            Some(0) => self.ask_trust(root),
+            _ => false,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ask_trust(&self, root: usize) -> bool {
+        if NAMESPACE.load(Ordering::Relaxed) == 0 {
+            NAMESPACE.store(if self.same_mounts() { 1 } else { 2 }, Ordering::Relaxed);
+        }
+        let good = NAMESPACE.load(Ordering::Relaxed) == 1 || self.same_files(root);
+        if let Some(t) = ROOT_TRUST.get(root) {
+            t.store(if good { 1 } else { 2 }, Ordering::Relaxed);
+        }
+        good
+    }
+
+    /// Same mount namespace and same `/`: then all paths lead where they lead for the agent.
+    fn same_mounts(&self) -> bool {
+        let ino = |p: &core::ffi::CStr| sys::stat_at(libc::AT_FDCWD, p, 0);
+        let ctl = self.map.ctl;
+        ctl.mnt_ns != 0
+            && ino(c"/proc/self/ns/mnt").is_some_and(|s| s.st_ino == ctl.mnt_ns)
+            && ino(c"/").is_some_and(|s| (s.st_dev, s.st_ino) == (ctl.slash_dev, ctl.slash_ino))
+    }
+
+    /// Same device and inode at the root's path and at every tier.
+    fn same_files(&self, root: usize) -> bool {
+        let is = |path: &[u8], dev: u64, ino: u64| {
+            sys::stat_bytes(path, 0).is_some_and(|st| (st.st_dev, st.st_ino) == (dev, ino))
+        };
+        let load = |v: &core::sync::atomic::AtomicU64| v.load(Ordering::Relaxed);
+        let Some(r) = self.map.roots().get(root) else { return false };
+        is(self.map.str(&r.path), load(&r.dev), load(&r.ino))
+            && self.map.tiers().iter().all(|t| is(self.map.str(&t.path), load(&t.dev), load(&t.ino)))
+    }
+
+    /// The mapped segments that are live, with their numbers and roots.
+    pub fn live(&self) -> impl Iterator<Item = (usize, usize, &'static Segment<'static>)> + use<> {
+        self.sync();
+        let this = *self;
+        (0..this.map.roots().len()).filter_map(move |root| {
+            let (number, segment) = this.segment(root)?;
+            Some((root, number, segment))
+        })
+    }
+}
+
+impl Segments<'static> for Ctx {
+    #[inline]
+    fn segment(&self, root: usize) -> Option<(usize, &'static Segment<'static>)> {
+        self.sync();
+        let number = (ROOT_SEGMENT.get(root)?.load(Ordering::Acquire) as usize).checked_sub(1)?;
+        if !self.trusted(root) {
+            return None;
+        }
+        let cell = SEGMENTS.get(number)?;
+        if cell.flag.load(Ordering::Acquire) != 2 {
+            return None;
+        }
+        // SAFETY: the flag says that it was written.
+        let segment = unsafe { (*cell.segment.0.get()).assume_init_ref() };
+        if segment.state.header.bypassed.load(Ordering::Relaxed) != 0
+            || self.map.roots().get(root)?.bypassed.load(Ordering::Relaxed) != 0
+        {
+            return None;
+        }
+        Some((number, segment))
+    }
+}
+
+/// Maps segment number `at` if nobody has.
+fn segment_at(at: usize, s: &SegmentRef) -> Option<()> {
+    let cell = SEGMENTS.get(at)?;
+    match cell.flag.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {}
+        Err(2) => return Some(()),
+        Err(_) => return None,
+    }
+    let mapped = map_segment(s);
+    let flag = if let Some(segment) = mapped {
+        // SAFETY: we claimed the cell.
+        unsafe { (*cell.segment.0.get()).write(segment) };
+        2
+    } else {
+        3
+    };
+    cell.flag.store(flag, Ordering::Release);
+    (flag == 2).then_some(())
+}
+
+fn map_segment(s: &SegmentRef) -> Option<Segment<'static>> {
+    let mut buf = [0; 600];
+    let index = Index::open(map_file(uuid_file(&s.uuid, b".idx", &mut buf)?, false)?)?;
+    let state = StateMap::open(map_file(uuid_file(&s.state_uuid, b".st", &mut buf)?, true)?, &index)?;
+    Some(Segment { index, state })
+}
+
+/// `dir/<32 hex><suffix>`.
+fn uuid_file<'b>(uuid: &[core::sync::atomic::AtomicU64; 2], suffix: &[u8], buf: &'b mut [u8; 600]) -> Option<&'b [u8]> {
+    let mut name = [0u8; 36];
+    for (i, half) in uuid.iter().enumerate() {
+        for (j, byte) in half.load(Ordering::Relaxed).to_le_bytes().into_iter().enumerate() {
+            let at = (i * 8 + j) * 2;
+            *name.get_mut(at)? = digit(byte >> 4);
+            *name.get_mut(at + 1)? = digit(byte & 15);
+        }
+    }
+    let len = 32 + suffix.len();
+    name.get_mut(32..len)?.copy_from_slice(suffix);
+    runtime_file(name.get(..len)?, buf)
+}
+
+const fn digit(v: u8) -> u8 {
+    if v < 10 { b'0' + v } else { b'a' + v - 10 }
+}

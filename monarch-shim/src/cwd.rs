@@ -1,0 +1,154 @@
+//! The cached working directory.
+//!
+//! It lies in a page that the kernel wipes in a forked child (`MADV_WIPEONFORK`), so that no lock is inherited and the
+//! child asks again. A vfork child shares the page with its parent: there nothing is written but "unknown", which costs the
+//! parent one `getcwd` and is always right. Without such a page nothing is cached.
+
+use crate::sys::{self, pid};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use monarch_abi::PATH_MAX;
+use monarch_abi::control::ControlMap;
+
+/// What the working directory is to the roots.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Unknown = 0,
+    /// Neither inside a root nor above one.
+    Outside = 1,
+    /// The text is needed.
+    Near = 2,
+    /// Being written.
+    Filling = 3,
+}
+
+/// Fits into two pages.
+#[repr(C)]
+struct Page {
+    /// Process that may write here; 0 after a fork.
+    owner: AtomicU32,
+    len: AtomicU32,
+    /// Change counter << 32 | generation of the roots << 2 | kind.
+    word: AtomicU64,
+    text: UnsafeCell<[u8; PATH_MAX]>,
+}
+
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Makes the page.
+pub fn boot() {
+    let len = 2 * 4096;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let Some(p) = sys::map(len, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1) else { return };
+    if sys::advise(p, len, libc::MADV_WIPEONFORK) {
+        let page: *mut Page = p.cast();
+        // SAFETY: fresh memory of two pages, more than a Page; zero is a valid Page.
+        unsafe { (*page).owner.store(pid(), Ordering::Relaxed) };
+        PAGE.store(page, Ordering::Release);
+    }
+}
+
+fn page() -> Option<&'static Page> {
+    // SAFETY: never unmapped.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
+}
+
+const fn kind_of(word: u64) -> Kind {
+    match word & 3 {
+        1 => Kind::Outside,
+        2 => Kind::Near,
+        3 => Kind::Filling,
+        _ => Kind::Unknown,
+    }
+}
+
+const fn pack(counter: u64, generation: u32, kind: Kind) -> u64 {
+    counter << 32 | ((generation & 0x3fff_ffff) as u64) << 2 | kind as u64
+}
+
+/// Forgets the working directory.
+pub fn invalidate() {
+    if let Some(p) = page() {
+        let old = p.word.load(Ordering::Relaxed);
+        p.word.store(pack((old >> 32).wrapping_add(1), 0, Kind::Unknown), Ordering::Release);
+    }
+}
+
+/// Whether relative paths (without leading `..`) certainly lead outside all roots.
+#[inline]
+#[must_use]
+pub fn is_outside(ctl: &ControlMap<'_>) -> bool {
+    let Some(p) = page() else { return false };
+    let word = p.word.load(Ordering::Acquire);
+    let generation = ctl.ctl.generation.load(Ordering::Relaxed);
+    word & 0xffff_ffff == pack(0, generation, Kind::Outside)
+}
+
+/// Copies the working directory into `out`; its length.
+#[must_use]
+pub fn get(ctl: &ControlMap<'_>, out: &mut [u8; PATH_MAX]) -> Option<usize> {
+    let generation = ctl.ctl.generation.load(Ordering::Relaxed);
+    let Some(p) = page() else { return ask(out) };
+    let word = p.word.load(Ordering::Acquire);
+    let fresh = word & 0xffff_fffc == pack(0, generation, Kind::Unknown);
+    if fresh && matches!(kind_of(word), Kind::Near | Kind::Outside) {
+        let len = (p.len.load(Ordering::Relaxed) as usize).min(PATH_MAX);
+        // SAFETY: in bounds. A writer may be at work: then the word has changed below and the copy is thrown away.
+        unsafe { core::ptr::copy_nonoverlapping(p.text.get().cast::<u8>(), out.as_mut_ptr(), len) };
+        core::sync::atomic::fence(Ordering::Acquire);
+        if p.word.load(Ordering::Relaxed) == word {
+            return Some(len);
+        }
+    }
+    fill(ctl, p, generation, out)
+}
+
+/// Asks the kernel, and keeps the answer if this process may write to the page.
+#[cold]
+#[inline(never)]
+fn fill(ctl: &ControlMap<'_>, p: &Page, generation: u32, out: &mut [u8; PATH_MAX]) -> Option<usize> {
+    let me = pid();
+    if p.owner.load(Ordering::Relaxed) == 0 {
+        p.owner.store(me, Ordering::Relaxed);
+    }
+    let word = p.word.load(Ordering::Acquire);
+    let claimed = p.owner.load(Ordering::Relaxed) == me
+        && kind_of(word) != Kind::Filling
+        && p.word
+            .compare_exchange(word, pack(word >> 32, 0, Kind::Filling), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+    let len = ask(out);
+    if claimed {
+        let kind = match len {
+            Some(n) => {
+                let text = out.get(..n)?;
+                p.len.store(n as u32, Ordering::Relaxed);
+                // SAFETY: we claimed the text; readers check the word after copying.
+                unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), p.text.get().cast::<u8>(), n) };
+                if is_near(ctl, text) { Kind::Near } else { Kind::Outside }
+            }
+            None => Kind::Unknown,
+        };
+        let filling = pack(word >> 32, 0, Kind::Filling);
+        let done = pack(word >> 32, generation, kind);
+        let _ = p.word.compare_exchange(filling, done, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    len
+}
+
+/// Whether a spelling of a root lies below `cwd` or `cwd` below it.
+fn is_near(ctl: &ControlMap<'_>, cwd: &[u8]) -> bool {
+    let below = |a: &[u8], b: &[u8]| {
+        a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || b.ends_with(b"/"))
+    };
+    ctl.spellings().iter().any(|s| {
+        let root = ctl.str(&s.path);
+        below(root, cwd) || below(cwd, root)
+    })
+}
+
+/// The system call; `None` when the directory was removed or lies outside our `/`.
+fn ask(out: &mut [u8; PATH_MAX]) -> Option<usize> {
+    let len = sys::getcwd(out)?;
+    (out.first() == Some(&b'/')).then_some(len)
+}

@@ -1,0 +1,232 @@
+//! Virtual directory streams: listings from shared memory.
+//!
+//! The one fake object we hand out. A stream starts with a magic word that no real `DIR` can start with (glibc's begins with
+//! a descriptor, which is not negative), so that the hooks tell ours from real ones without a table.
+
+use crate::ctx::Ctx;
+use core::ffi::{c_int, c_void};
+use monarch_abi::index::Record;
+use monarch_abi::resolve::Found;
+use monarch_abi::segment::Segment;
+use monarch_abi::word::State;
+
+/// Lower half negative as a descriptor.
+const MAGIC: u64 = 0x6d6f_6e64_f1ea_d1d2;
+
+/// A virtual directory stream.
+#[repr(C)]
+pub struct Stream {
+    magic: u64,
+    /// Real descriptor, opened when somebody asks for it; -1 before.
+    pub fd: c_int,
+    /// Who may use it: several threads with locks of their own, as for any stream.
+    root: u32,
+    segment: &'static Segment<'static>,
+    dir: u32,
+    /// 0 `.`, 1 `..`, otherwise 2 + id of the next child.
+    position: i64,
+    entry: libc::dirent64,
+}
+
+/// Makes a stream for the listing of a directory, if it is held and unchanged.
+#[must_use]
+pub fn open(f: &Found<'static>) -> Option<*mut Stream> {
+    if !f.entry.record.is_dir() || f.entry.word().state() == State::Bypass {
+        return None;
+    }
+    f.segment.listed_dir(&f.entry)?;
+    // SAFETY: malloc of the right size; every field is written before use.
+    unsafe {
+        let s: *mut Stream = libc::malloc(size_of::<Stream>()).cast();
+        if s.is_null() {
+            return None;
+        }
+        s.write(Stream {
+            magic: MAGIC,
+            fd: -1,
+            root: f.root as u32,
+            segment: f.segment,
+            dir: f.entry.id,
+            position: 0,
+            entry: core::mem::zeroed(),
+        });
+        Some(s)
+    }
+}
+
+/// Our stream behind a `DIR`, if it is one.
+///
+/// # Safety
+/// `dir` must be a stream that the application got from `opendir` or the like, or null.
+#[inline]
+#[must_use]
+pub unsafe fn ours<'a>(dir: *mut libc::DIR) -> Option<&'a mut Stream> {
+    // SAFETY: any stream has at least eight bytes.
+    unsafe {
+        let s: *mut Stream = dir.cast();
+        if s.is_null() || (*s).magic != MAGIC { None } else { Some(&mut *s) }
+    }
+}
+
+impl Stream {
+    /// The next entry, as `struct dirent64` (which is `struct dirent` on 64-bit machines).
+    pub fn read(&mut self) -> Option<&mut libc::dirent64> {
+        let index = self.segment.index;
+        let here = index.record(self.dir)?;
+        let (name, record, after): (&[u8], &Record, i64) = match self.position {
+            0 => (b".", here, 1),
+            1 => {
+                let first = i64::from(self.dir) + 3;
+                (
+                    b"..",
+                    index.parent_of(self.dir).and_then(|p| index.record(index.dirs().get(p)?.id)).unwrap_or(here),
+                    first,
+                )
+            }
+            at => {
+                let dir = index.dir(here)?;
+                let from = u32::try_from(at - 2).ok()?;
+                let mut children = index.children(dir, from);
+                let (id, r) = children.next()?;
+                let after = children.next().map_or(dir.end.max(id + 1), |(id, _)| id);
+                (index.name(r)?, r, i64::from(after) + 2)
+            }
+        };
+        let mut ino = record.ino;
+        if self.position == 1 && self.dir == 0 && index.header.parent_ino != 0 {
+            ino = index.header.parent_ino;
+        }
+        self.position = after;
+        let e = &mut self.entry;
+        e.d_ino = ino;
+        e.d_off = after;
+        e.d_type = record.d_type();
+        let len = name.len().min(e.d_name.len() - 1);
+        e.d_reclen = (19 + len + 1).next_multiple_of(8) as u16;
+        for (to, from) in e.d_name.iter_mut().zip(name) {
+            *to = *from as _;
+        }
+        if let Some(end) = e.d_name.get_mut(len) {
+            *end = 0;
+        }
+        Some(e)
+    }
+
+    /// Position for `telldir`.
+    #[must_use]
+    pub const fn tell(&self) -> i64 {
+        self.position
+    }
+
+    /// Goes to a position that `tell` gave.
+    pub fn seek(&mut self, position: i64) {
+        self.position = position.max(0);
+    }
+
+    /// The real descriptor of the directory.
+    pub fn descriptor(&mut self, ctx: Option<Ctx>) -> c_int {
+        if self.fd < 0
+            && let Some(ctx) = ctx
+        {
+            self.fd = self.open_real(&ctx).unwrap_or(-1);
+        }
+        if self.fd < 0 {
+            crate::user::set_errno(libc::ENOTSUP);
+        }
+        self.fd
+    }
+
+    fn open_real(&self, ctx: &Ctx) -> Option<c_int> {
+        let mut rel = [0u8; monarch_abi::PATH_MAX];
+        let len = self.segment.index.path(self.dir, &mut rel)?;
+        let root = ctx.map.roots().get(self.root as usize)?;
+        let mut path = crate::paths::Absolute::join(ctx.map.str(&root.path), rel.get(..len)?)?;
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        crate::serve::raw_open(path.c_str()?, flags)
+    }
+}
+
+/// Ends a stream.
+///
+/// # Safety
+/// `s` must come from [`open`] and not be used afterwards.
+pub unsafe fn close(s: &mut Stream) {
+    let fd = s.fd;
+    s.magic = 0;
+    // SAFETY: allocated by `open`; the descriptor is ours.
+    unsafe {
+        libc::free((&raw mut *s).cast::<c_void>());
+        if fd >= 0 {
+            crate::sys::close(fd);
+        }
+    }
+}
+
+/// Type of the filter of `scandir`.
+pub type Filter = Option<unsafe extern "C" fn(*const libc::dirent64) -> c_int>;
+/// Type of the comparison of `scandir`.
+pub type Compare = Option<unsafe extern "C" fn(*mut *const libc::dirent64, *mut *const libc::dirent64) -> c_int>;
+
+/// `scandir` over a virtual listing.
+///
+/// # Safety
+/// The contract of `scandir(3)`.
+pub unsafe fn scan(
+    stream: &mut Stream,
+    list: *mut *mut *mut libc::dirent64,
+    filter: Filter,
+    compare: Compare,
+) -> c_int {
+    let mut items: *mut *mut libc::dirent64 = core::ptr::null_mut();
+    let (mut len, mut cap) = (0usize, 0usize);
+    while let Some(e) = stream.read() {
+        // SAFETY: the application's filter gets a valid entry.
+        if filter.is_some_and(|f| unsafe { f(&raw const *e) } == 0) {
+            continue;
+        }
+        // SAFETY: grown by realloc, items copied as long as they say.
+        unsafe {
+            if len == cap {
+                cap = (cap * 2).max(16);
+                let grown = libc::realloc(items.cast(), cap * size_of::<*mut libc::dirent64>());
+                if grown.is_null() {
+                    return give_up(items, len);
+                }
+                items = grown.cast();
+            }
+            let copy: *mut libc::dirent64 = libc::malloc(e.d_reclen as usize).cast();
+            if copy.is_null() {
+                return give_up(items, len);
+            }
+            core::ptr::copy_nonoverlapping((&raw const *e).cast::<u8>(), copy.cast::<u8>(), e.d_reclen as usize);
+            items.add(len).write(copy);
+        }
+        len += 1;
+    }
+    // SAFETY: the list has `len` items; qsort calls the application's comparison on pointers to them.
+    unsafe {
+        if let Some(c) = compare
+            && len > 1
+        {
+            let c: unsafe extern "C" fn(*const c_void, *const c_void) -> c_int = core::mem::transmute(c);
+            libc::qsort(items.cast(), len, size_of::<*mut libc::dirent64>(), Some(c));
+        }
+        if items.is_null() {
+            items = libc::malloc(size_of::<*mut libc::dirent64>()).cast();
+        }
+        *list = items;
+    }
+    len as c_int
+}
+
+unsafe fn give_up(items: *mut *mut libc::dirent64, len: usize) -> c_int {
+    // SAFETY: all of them come from malloc.
+    unsafe {
+        for i in 0..len {
+            libc::free((*items.add(i)).cast());
+        }
+        libc::free(items.cast());
+    }
+    crate::user::set_errno(libc::ENOMEM);
+    -1
+}

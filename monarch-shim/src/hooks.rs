@@ -1,0 +1,89 @@
+//! The exported functions: each asks the gate, hands over to a function with the logic, and otherwise calls the next symbol.
+
+mod access;
+mod change;
+mod dir;
+mod open;
+mod place;
+mod read;
+mod stat;
+mod stdio;
+
+use crate::ctx::{self, Ctx};
+use crate::user;
+use core::ffi::c_char;
+
+/// What a function gives when libc has no such symbol.
+trait Missing {
+    fn missing() -> Self;
+}
+impl Missing for i32 {
+    fn missing() -> Self {
+        user::set_errno(libc::ENOSYS);
+        -1
+    }
+}
+impl Missing for isize {
+    fn missing() -> Self {
+        user::set_errno(libc::ENOSYS);
+        -1
+    }
+}
+impl Missing for i64 {
+    fn missing() -> Self {
+        user::set_errno(libc::ENOSYS);
+        -1
+    }
+}
+impl Missing for () {
+    fn missing() -> Self {}
+}
+impl<T> Missing for *mut T {
+    fn missing() -> Self {
+        user::set_errno(libc::ENOSYS);
+        core::ptr::null_mut()
+    }
+}
+
+/// Exports a function; `$next` is the next definition of the same symbol.
+macro_rules! hook {
+    ($next:ident; $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? $body:block)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? {
+            let address = $crate::next::address($crate::symbols::Sym::$name);
+            if address == 0 {
+                return $crate::hooks::Missing::missing();
+            }
+            // SAFETY: the address of the C function of this name, whose type this is.
+            #[allow(unused_variables)]
+            let $next: unsafe extern "C" fn($($ty),*) $(-> $ret)? = unsafe { core::mem::transmute(address) };
+            // SAFETY: the contract of the C function of this name.
+            #[allow(unused_unsafe)]
+            unsafe { $body }
+        }
+    )*};
+}
+pub(crate) use hook;
+
+/// The gate and a path in one step.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+unsafe fn enter<'a>(path: *const c_char) -> Option<(Ctx, &'a [u8])> {
+    let ctx = ctx::get()?;
+    // SAFETY: by contract.
+    let path = unsafe { user::path(path)? };
+    Some((ctx, path))
+}
+
+/// Runs what must happen before a change, errno kept.
+#[inline]
+unsafe fn before_change(path: *const c_char, what: impl FnOnce(&Ctx, &[u8])) {
+    // SAFETY: by contract of the caller.
+    if let Some((ctx, path)) = unsafe { enter(path) } {
+        let saved = user::errno();
+        what(&ctx, path);
+        user::set_errno(saved);
+    }
+}

@@ -1,0 +1,43 @@
+//! access and its kin: existence of anything in the index, readability of resident files; the kernel decides the rest.
+
+use super::{enter, hook};
+use crate::identity::is_current;
+use crate::paths::find;
+use core::ffi::{c_char, c_int};
+use monarch_abi::control::Counter;
+use monarch_abi::word::State;
+
+const CWD: c_int = libc::AT_FDCWD;
+
+#[inline]
+unsafe fn check(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    let answer = || {
+        if mode & !libc::R_OK != 0 || flags & !(libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW) != 0 {
+            return None;
+        }
+        // SAFETY: the application's pointer, tested before it is read.
+        let (ctx, bytes) = unsafe { enter(path)? };
+        let f = find(&ctx, dirfd, bytes, flags & libc::AT_SYMLINK_NOFOLLOW == 0).ok()?;
+        // The agent could read a resident file, and it runs as the user that we run as.
+        if !is_current(&f) || (mode != libc::F_OK && f.entry.word().state() != State::Resident) {
+            ctx.count(Counter::MetaKernel, 1);
+            return None;
+        }
+        ctx.count(Counter::Stats, 1);
+        Some(0)
+    };
+    answer().unwrap_or_else(next)
+}
+
+hook! { next;
+    fn access(path: *const c_char, mode: c_int) -> c_int { check(CWD, path, mode, 0, || next(path, mode)) }
+    fn faccessat(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+        check(dirfd, path, mode, flags, || next(dirfd, path, mode, flags))
+    }
+    fn euidaccess(path: *const c_char, mode: c_int) -> c_int {
+        check(CWD, path, mode, libc::AT_EACCESS, || next(path, mode))
+    }
+    fn eaccess(path: *const c_char, mode: c_int) -> c_int {
+        check(CWD, path, mode, libc::AT_EACCESS, || next(path, mode))
+    }
+}

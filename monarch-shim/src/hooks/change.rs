@@ -1,0 +1,184 @@
+//! Calls that change names, content or attributes: Bypass first, then the kernel.
+
+use super::{before_change, enter, hook};
+use crate::changes::{descriptor_changes, file_changes, name_changes, opened_for_writing};
+use crate::ctx;
+use crate::paths::Absolute;
+use crate::user;
+use core::ffi::{c_char, c_int, c_void};
+use libc::{dev_t, gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
+
+const CWD: c_int = libc::AT_FDCWD;
+
+/// A name appears, disappears or is replaced.
+unsafe fn name(dirfd: c_int, path: *const c_char) {
+    // SAFETY: passed on.
+    unsafe { before_change(path, |ctx, p| name_changes(ctx, dirfd, p)) }
+}
+
+/// Content or attributes change.
+unsafe fn file(dirfd: c_int, path: *const c_char, follow: bool) {
+    // SAFETY: passed on.
+    unsafe { before_change(path, |ctx, p| file_changes(ctx, dirfd, p, follow)) }
+}
+
+const fn follows(flags: c_int) -> bool {
+    flags & libc::AT_SYMLINK_NOFOLLOW == 0
+}
+
+/// Attributes of an open file change: of a copy, on the PFS instead.
+unsafe fn descriptor(fd: c_int, next: impl FnOnce() -> c_int, on_path: impl FnOnce(*const c_char) -> c_int) -> c_int {
+    let Some(ctx) = ctx::get() else { return next() };
+    let saved = user::errno();
+    let target = descriptor_changes(&ctx, fd);
+    user::set_errno(saved);
+    match target {
+        Some(mut path) => path.c_str().map_or(-1, |p| on_path(p.as_ptr())),
+        None => next(),
+    }
+}
+
+/// The path on the PFS if `fd` is a copy, for calls that only read attributes of an open file.
+fn pfs_path_of(fd: c_int) -> Option<Absolute> {
+    let ctx = ctx::get()?;
+    let saved = user::errno();
+    let path = crate::identity::copy_of_fd(&ctx, fd).and_then(|f| crate::changes::pfs_path(&ctx, &f));
+    user::set_errno(saved);
+    path
+}
+
+/// A file that libc itself created under a name of its choice.
+unsafe fn created(fd: c_int) -> c_int {
+    if fd >= 0
+        && let Some(ctx) = ctx::get()
+    {
+        let saved = user::errno();
+        opened_for_writing(&ctx, fd);
+        user::set_errno(saved);
+    }
+    fd
+}
+
+/// A link gets another name: its count of links changes, too.
+unsafe fn linked(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, follow: bool) {
+    // SAFETY: passed on.
+    unsafe {
+        file(from_fd, from, follow);
+        name(to_fd, to);
+    }
+}
+
+unsafe fn spawn_opens(path: *const c_char, flags: c_int) {
+    // SAFETY: passed on.
+    if let Some((ctx, p)) = unsafe { enter(path) }
+        && (flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0)
+    {
+        let saved = user::errno();
+        let _ = crate::changes::before_write_open(&ctx, CWD, p, flags);
+        user::set_errno(saved);
+    }
+}
+
+hook! { next;
+    fn rename(from: *const c_char, to: *const c_char) -> c_int { name(CWD, from); name(CWD, to); next(from, to) }
+    fn renameat(a: c_int, from: *const c_char, b: c_int, to: *const c_char) -> c_int { name(a, from); name(b, to); next(a, from, b, to) }
+    fn renameat2(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: u32) -> c_int {
+        name(a, from); name(b, to); next(a, from, b, to, flags)
+    }
+    fn unlink(path: *const c_char) -> c_int { name(CWD, path); next(path) }
+    fn unlinkat(fd: c_int, path: *const c_char, flags: c_int) -> c_int { name(fd, path); next(fd, path, flags) }
+    fn remove(path: *const c_char) -> c_int { name(CWD, path); next(path) }
+    fn rmdir(path: *const c_char) -> c_int { name(CWD, path); next(path) }
+    fn mkdir(path: *const c_char, mode: mode_t) -> c_int { name(CWD, path); next(path, mode) }
+    fn mkdirat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { name(fd, path); next(fd, path, mode) }
+    fn link(from: *const c_char, to: *const c_char) -> c_int { linked(CWD, from, CWD, to, false); next(from, to) }
+    fn linkat(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: c_int) -> c_int {
+        linked(a, from, b, to, flags & libc::AT_SYMLINK_FOLLOW != 0); next(a, from, b, to, flags)
+    }
+    fn symlink(target: *const c_char, path: *const c_char) -> c_int { name(CWD, path); next(target, path) }
+    fn symlinkat(target: *const c_char, fd: c_int, path: *const c_char) -> c_int { name(fd, path); next(target, fd, path) }
+    fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) -> c_int { name(CWD, path); next(path, mode, dev) }
+    fn mknodat(fd: c_int, path: *const c_char, mode: mode_t, dev: dev_t) -> c_int { name(fd, path); next(fd, path, mode, dev) }
+    fn mkfifo(path: *const c_char, mode: mode_t) -> c_int { name(CWD, path); next(path, mode) }
+    fn mkfifoat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { name(fd, path); next(fd, path, mode) }
+
+    fn truncate(path: *const c_char, len: off_t) -> c_int { file(CWD, path, true); next(path, len) }
+    fn truncate64(path: *const c_char, len: off_t) -> c_int { file(CWD, path, true); next(path, len) }
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int { file(CWD, path, true); next(path, mode) }
+    fn lchmod(path: *const c_char, mode: mode_t) -> c_int { file(CWD, path, false); next(path, mode) }
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int {
+        descriptor(fd, || next(fd, mode), |p| libc::chmod(p, mode))
+    }
+    fn fchmodat(fd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+        file(fd, path, follows(flags)); next(fd, path, mode, flags)
+    }
+    fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, true); next(path, uid, gid) }
+    fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, false); next(path, uid, gid) }
+    fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
+        descriptor(fd, || next(fd, uid, gid), |p| libc::chown(p, uid, gid))
+    }
+    fn fchownat(fd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
+        file(fd, path, follows(flags)); next(fd, path, uid, gid, flags)
+    }
+    fn utime(path: *const c_char, times: *const utimbuf) -> c_int { file(CWD, path, true); next(path, times) }
+    fn utimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, true); next(path, times) }
+    fn lutimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, false); next(path, times) }
+    fn futimes(fd: c_int, times: *const timeval) -> c_int {
+        descriptor(fd, || next(fd, times), |p| libc::utimes(p, times))
+    }
+    fn futimesat(fd: c_int, path: *const c_char, times: *const timeval) -> c_int {
+        if path.is_null() { descriptor(fd, || next(fd, path, times), |p| libc::utimes(p, times)) }
+        else { file(fd, path, true); next(fd, path, times) }
+    }
+    fn utimensat(fd: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
+        if path.is_null() { descriptor(fd, || next(fd, path, times, flags), |p| next(CWD, p, times, flags)) }
+        else { file(fd, path, follows(flags)); next(fd, path, times, flags) }
+    }
+    fn futimens(fd: c_int, times: *const timespec) -> c_int {
+        descriptor(fd, || next(fd, times), |p| libc::utimensat(CWD, p, times, 0))
+    }
+    fn setxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
+        file(CWD, path, true); next(path, key, value, n, flags)
+    }
+    fn lsetxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
+        file(CWD, path, false); next(path, key, value, n, flags)
+    }
+    fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
+        descriptor(fd, || next(fd, key, value, n, flags), |p| libc::setxattr(p, key, value, n, flags))
+    }
+    fn removexattr(path: *const c_char, key: *const c_char) -> c_int { file(CWD, path, true); next(path, key) }
+    fn lremovexattr(path: *const c_char, key: *const c_char) -> c_int { file(CWD, path, false); next(path, key) }
+    fn fremovexattr(fd: c_int, key: *const c_char) -> c_int {
+        descriptor(fd, || next(fd, key), |p| libc::removexattr(p, key))
+    }
+    fn fgetxattr(fd: c_int, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
+        match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => libc::getxattr(p.as_ptr(), key, value, n),
+            None => next(fd, key, value, n),
+        }
+    }
+    fn flistxattr(fd: c_int, list: *mut c_char, n: size_t) -> ssize_t {
+        match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => libc::listxattr(p.as_ptr(), list, n),
+            None => next(fd, list, n),
+        }
+    }
+
+    fn mkstemp(template: *mut c_char) -> c_int { created(next(template)) }
+    fn mkstemp64(template: *mut c_char) -> c_int { created(next(template)) }
+    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int { created(next(template, flags)) }
+    fn mkostemp64(template: *mut c_char, flags: c_int) -> c_int { created(next(template, flags)) }
+    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int { created(next(template, suffix)) }
+    fn mkstemps64(template: *mut c_char, suffix: c_int) -> c_int { created(next(template, suffix)) }
+    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int { created(next(template, suffix, flags)) }
+    fn mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int { created(next(template, suffix, flags)) }
+    fn mkdtemp(template: *mut c_char) -> *mut c_char {
+        let made = next(template);
+        if !made.is_null() { name(CWD, made); }
+        made
+    }
+    fn posix_spawn_file_actions_addopen(actions: *mut c_void, fd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        spawn_opens(path, flags);
+        next(actions, fd, path, flags, mode)
+    }
+}

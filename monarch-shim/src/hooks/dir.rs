@@ -1,0 +1,111 @@
+//! opendir and what works on its result, scandir.
+
+use super::{enter, hook};
+use crate::ctx;
+use crate::dirs::{self, Compare, Filter, ours};
+use crate::paths::find;
+use crate::user;
+use core::ffi::{c_char, c_int, c_long};
+use libc::{DIR, dirent64};
+use monarch_abi::control::Counter;
+use monarch_abi::resolve::Miss;
+
+const CWD: c_int = libc::AT_FDCWD;
+
+unsafe fn open_stream(dirfd: c_int, path: *const c_char) -> Option<*mut dirs::Stream> {
+    // SAFETY: the application's pointer, tested before it is read.
+    let (ctx, bytes) = unsafe { enter(path)? };
+    let saved = user::errno();
+    let stream = match find(&ctx, dirfd, bytes, true) {
+        Ok(f) => dirs::open(&f),
+        Err(Miss::Outside) => return None,
+        Err(_) => None,
+    };
+    user::set_errno(saved);
+    ctx.count(if stream.is_some() { Counter::Lists } else { Counter::MetaKernel }, 1);
+    stream
+}
+
+unsafe fn read_into(dir: *mut DIR, out: *mut dirent64, result: *mut *mut dirent64) -> Option<c_int> {
+    // SAFETY: a stream of the application.
+    let stream = unsafe { ours(dir)? };
+    // SAFETY: buffers of the application, as long as readdir_r demands.
+    unsafe {
+        match stream.read() {
+            Some(e) => {
+                core::ptr::copy_nonoverlapping((&raw const *e).cast::<u8>(), out.cast::<u8>(), e.d_reclen as usize);
+                *result = out;
+            }
+            None => *result = core::ptr::null_mut(),
+        }
+    }
+    Some(0)
+}
+
+unsafe fn read(dir: *mut DIR) -> Option<*mut dirent64> {
+    // SAFETY: a stream of the application.
+    let stream = unsafe { ours(dir)? };
+    Some(stream.read().map_or(core::ptr::null_mut(), |e| &raw mut *e))
+}
+
+unsafe fn scan(
+    dirfd: c_int,
+    path: *const c_char,
+    list: *mut *mut *mut dirent64,
+    filter: Filter,
+    compare: Compare,
+) -> Option<c_int> {
+    // SAFETY: a stream of our own.
+    unsafe {
+        let stream = &mut *open_stream(dirfd, path)?;
+        let n = dirs::scan(stream, list, filter, compare);
+        dirs::close(stream);
+        Some(n)
+    }
+}
+
+hook! { next;
+    fn opendir(path: *const c_char) -> *mut DIR {
+        open_stream(CWD, path).map_or_else(|| next(path), <*mut _>::cast)
+    }
+    fn readdir(dir: *mut DIR) -> *mut dirent64 { read(dir).unwrap_or_else(|| next(dir)) }
+    fn readdir64(dir: *mut DIR) -> *mut dirent64 { read(dir).unwrap_or_else(|| next(dir)) }
+    fn readdir_r(dir: *mut DIR, out: *mut dirent64, result: *mut *mut dirent64) -> c_int {
+        read_into(dir, out, result).unwrap_or_else(|| next(dir, out, result))
+    }
+    fn readdir64_r(dir: *mut DIR, out: *mut dirent64, result: *mut *mut dirent64) -> c_int {
+        read_into(dir, out, result).unwrap_or_else(|| next(dir, out, result))
+    }
+    fn closedir(dir: *mut DIR) -> c_int {
+        match ours(dir) {
+            Some(s) => { dirs::close(s); 0 }
+            None => next(dir),
+        }
+    }
+    fn rewinddir(dir: *mut DIR) {
+        match ours(dir) {
+            Some(s) => s.seek(0),
+            None => next(dir),
+        }
+    }
+    fn telldir(dir: *mut DIR) -> c_long { ours(dir).map_or_else(|| next(dir), |s| s.tell()) }
+    fn seekdir(dir: *mut DIR, position: c_long) {
+        match ours(dir) {
+            Some(s) => s.seek(position),
+            None => next(dir, position),
+        }
+    }
+    fn dirfd(dir: *mut DIR) -> c_int { ours(dir).map_or_else(|| next(dir), |s| s.descriptor(ctx::get())) }
+    fn scandir(path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int {
+        scan(CWD, path, list, filter, compare).unwrap_or_else(|| next(path, list, filter, compare))
+    }
+    fn scandir64(path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int {
+        scan(CWD, path, list, filter, compare).unwrap_or_else(|| next(path, list, filter, compare))
+    }
+    fn scandirat(dirfd: c_int, path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int {
+        scan(dirfd, path, list, filter, compare).unwrap_or_else(|| next(dirfd, path, list, filter, compare))
+    }
+    fn scandirat64(dirfd: c_int, path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int {
+        scan(dirfd, path, list, filter, compare).unwrap_or_else(|| next(dirfd, path, list, filter, compare))
+    }
+}

@@ -1,0 +1,87 @@
+//! open, openat, creat and their variants.
+
+use super::{enter, hook};
+use crate::changes::{before_write_open, opened_for_writing};
+use crate::ctx::Ctx;
+use crate::paths::find;
+use crate::serve::{Served, count_miss, only_reads, open_copy, raw_open};
+use crate::user;
+use core::ffi::{c_char, c_int};
+use libc::mode_t;
+
+/// An open: `Some` is the answer, `None` means that the kernel decides and nothing has to be done afterwards.
+#[inline]
+fn serve(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> Option<c_int> {
+    match find(ctx, dirfd, path, flags & libc::O_NOFOLLOW == 0) {
+        Ok(f) => {
+            // A link with O_NOFOLLOW, a directory: the kernel's business.
+            match open_copy(ctx, &f, |copy| raw_open(copy, flags)) {
+                Served::Copy(fd) => Some(fd),
+                Served::Pfs => None,
+            }
+        }
+        Err(miss) => {
+            count_miss(ctx, miss);
+            None
+        }
+    }
+}
+
+/// Opens that write, create or truncate, and those with flags that only the kernel can honour.
+#[cold]
+#[inline(never)]
+fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_TRUNC | libc::O_CREAT) != 0;
+    let only_path = flags & libc::O_PATH != 0;
+    if !writes || only_path {
+        return next();
+    }
+    let saved = user::errno();
+    if let Some(fd) = crate::changes::reopens_copy(ctx, path, flags) {
+        return fd;
+    }
+    let known = before_write_open(ctx, dirfd, path, flags);
+    user::set_errno(saved);
+    let fd = next();
+    if !known && fd >= 0 {
+        let saved = user::errno();
+        opened_for_writing(ctx, fd);
+        user::set_errno(saved);
+    }
+    fd
+}
+
+#[inline]
+unsafe fn open_any(dirfd: c_int, path: *const c_char, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: the application's pointer, tested before it is read.
+    let Some((ctx, bytes)) = (unsafe { enter(path) }) else { return next() };
+    if only_reads(flags) {
+        serve(&ctx, dirfd, bytes, flags).unwrap_or_else(next)
+    } else {
+        serve_other(&ctx, dirfd, bytes, flags, next)
+    }
+}
+
+const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+const CWD: c_int = libc::AT_FDCWD;
+
+hook! { next;
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { open_any(CWD, path, flags, || next(path, flags, mode)) }
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { open_any(CWD, path, flags, || next(path, flags, mode)) }
+    fn openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        open_any(dirfd, path, flags, || next(dirfd, path, flags, mode))
+    }
+    fn openat64(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        open_any(dirfd, path, flags, || next(dirfd, path, flags, mode))
+    }
+    fn creat(path: *const c_char, mode: mode_t) -> c_int { open_any(CWD, path, CREAT, || next(path, mode)) }
+    fn creat64(path: *const c_char, mode: mode_t) -> c_int { open_any(CWD, path, CREAT, || next(path, mode)) }
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int { open_any(CWD, path, flags, || next(path, flags)) }
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int { open_any(CWD, path, flags, || next(path, flags)) }
+    fn __openat_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+        open_any(dirfd, path, flags, || next(dirfd, path, flags))
+    }
+    fn __openat64_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+        open_any(dirfd, path, flags, || next(dirfd, path, flags))
+    }
+}

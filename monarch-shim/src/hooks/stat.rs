@@ -1,0 +1,178 @@
+//! The stat family: by path from the index, by descriptor from the kernel and, for copies, translated.
+
+use super::{enter, hook};
+use crate::ctx::{self, Ctx};
+use crate::identity::{Facts, copy_of, fill_stat, fill_statx, is_current};
+use crate::paths::find;
+use crate::user;
+use core::ffi::{c_char, c_int, c_uint};
+use libc::stat64 as Stat;
+use monarch_abi::control::Counter;
+use monarch_abi::resolve::{Found, Miss};
+
+const CWD: c_int = libc::AT_FDCWD;
+
+/// The entry for a metadata call, counted.
+#[inline]
+fn lookup(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Found<'static>> {
+    match find(ctx, dirfd, path, follow) {
+        Ok(f) if is_current(&f) => Some(f),
+        Err(Miss::Outside) => None,
+        _ => {
+            ctx.count(Counter::MetaKernel, 1);
+            None
+        }
+    }
+}
+
+#[inline]
+unsafe fn by_path(
+    dirfd: c_int,
+    path: *const c_char,
+    buf: *mut Stat,
+    follow: bool,
+    next: impl FnOnce() -> c_int,
+) -> c_int {
+    let answer = || {
+        // SAFETY: the application's pointers, tested before they are used.
+        let (ctx, bytes) = unsafe { enter(path)? };
+        let f = lookup(&ctx, dirfd, bytes, follow)?;
+        if !user::writable(buf) {
+            return None;
+        }
+        // SAFETY: writable, as just tested.
+        fill_stat(&ctx, f.root, f.segment, f.entry.record, unsafe { &mut *buf })?;
+        ctx.count(Counter::Stats, 1);
+        Some(0)
+    };
+    answer().unwrap_or_else(next)
+}
+
+/// After a successful fstat: what the kernel says about a copy is replaced by what the PFS says about the file.
+#[inline]
+unsafe fn translate(result: c_int, buf: *mut Stat) -> c_int {
+    if result == 0
+        && let Some(ctx) = ctx::get()
+    {
+        // SAFETY: the kernel has just written to it.
+        let st = unsafe { &mut *buf };
+        if let Some(f) = copy_of(&ctx, &Facts::of(st)) {
+            let _ = fill_stat(&ctx, f.root, f.segment, f.entry.record, st);
+        }
+    }
+    result
+}
+
+/// fstatat: by path, or by descriptor when the path is empty.
+#[inline]
+unsafe fn at(dirfd: c_int, path: *const c_char, buf: *mut Stat, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    const KNOWN: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+    if flags & libc::AT_EMPTY_PATH != 0 {
+        // SAFETY: tested before it is read.
+        return if unsafe { user::path(path) }.is_some_and(<[u8]>::is_empty) {
+            // SAFETY: a successful call has filled the buffer.
+            unsafe { translate(next(), buf) }
+        } else {
+            next()
+        };
+    }
+    if flags & !KNOWN != 0 {
+        return next();
+    }
+    // SAFETY: passed on.
+    unsafe { by_path(dirfd, path, buf, flags & libc::AT_SYMLINK_NOFOLLOW == 0, next) }
+}
+
+const STAT_VER: c_int = if cfg!(target_arch = "x86_64") { 1 } else { 0 };
+
+hook! { next;
+    fn stat(path: *const c_char, buf: *mut Stat) -> c_int { by_path(CWD, path, buf, true, || next(path, buf)) }
+    fn stat64(path: *const c_char, buf: *mut Stat) -> c_int { by_path(CWD, path, buf, true, || next(path, buf)) }
+    fn lstat(path: *const c_char, buf: *mut Stat) -> c_int { by_path(CWD, path, buf, false, || next(path, buf)) }
+    fn lstat64(path: *const c_char, buf: *mut Stat) -> c_int { by_path(CWD, path, buf, false, || next(path, buf)) }
+    fn fstat(fd: c_int, buf: *mut Stat) -> c_int { translate(next(fd, buf), buf) }
+    fn fstat64(fd: c_int, buf: *mut Stat) -> c_int { translate(next(fd, buf), buf) }
+    fn fstatat(fd: c_int, path: *const c_char, buf: *mut Stat, flags: c_int) -> c_int {
+        at(fd, path, buf, flags, || next(fd, path, buf, flags))
+    }
+    fn fstatat64(fd: c_int, path: *const c_char, buf: *mut Stat, flags: c_int) -> c_int {
+        at(fd, path, buf, flags, || next(fd, path, buf, flags))
+    }
+    fn __xstat(v: c_int, path: *const c_char, buf: *mut Stat) -> c_int {
+        if v == STAT_VER { by_path(CWD, path, buf, true, || next(v, path, buf)) } else { next(v, path, buf) }
+    }
+    fn __xstat64(v: c_int, path: *const c_char, buf: *mut Stat) -> c_int {
+        if v == STAT_VER { by_path(CWD, path, buf, true, || next(v, path, buf)) } else { next(v, path, buf) }
+    }
+    fn __lxstat(v: c_int, path: *const c_char, buf: *mut Stat) -> c_int {
+        if v == STAT_VER { by_path(CWD, path, buf, false, || next(v, path, buf)) } else { next(v, path, buf) }
+    }
+    fn __lxstat64(v: c_int, path: *const c_char, buf: *mut Stat) -> c_int {
+        if v == STAT_VER { by_path(CWD, path, buf, false, || next(v, path, buf)) } else { next(v, path, buf) }
+    }
+    fn __fxstat(v: c_int, fd: c_int, buf: *mut Stat) -> c_int {
+        if v == STAT_VER { translate(next(v, fd, buf), buf) } else { next(v, fd, buf) }
+    }
+    fn __fxstat64(v: c_int, fd: c_int, buf: *mut Stat) -> c_int {
+        if v == STAT_VER { translate(next(v, fd, buf), buf) } else { next(v, fd, buf) }
+    }
+    fn __fxstatat(v: c_int, fd: c_int, path: *const c_char, buf: *mut Stat, flags: c_int) -> c_int {
+        if v == STAT_VER { at(fd, path, buf, flags, || next(v, fd, path, buf, flags)) } else { next(v, fd, path, buf, flags) }
+    }
+    fn __fxstatat64(v: c_int, fd: c_int, path: *const c_char, buf: *mut Stat, flags: c_int) -> c_int {
+        if v == STAT_VER { at(fd, path, buf, flags, || next(v, fd, path, buf, flags)) } else { next(v, fd, path, buf, flags) }
+    }
+    fn statx(dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut libc::statx) -> c_int {
+        statx_any(dirfd, path, flags, mask, buf, |mask| next(dirfd, path, flags, mask, buf))
+    }
+}
+
+unsafe fn statx_any(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    buf: *mut libc::statx,
+    next: impl Fn(c_uint) -> c_int,
+) -> c_int {
+    const KNOWN: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: tested before it is read.
+    let Some((ctx, bytes)) = (unsafe { enter(path) }) else { return next(mask) };
+    if flags & libc::AT_EMPTY_PATH != 0 && bytes.is_empty() {
+        // SAFETY: passed on.
+        return unsafe { statx_fd(&ctx, mask, buf, &next) };
+    }
+    let answer = || {
+        if flags & !KNOWN != 0 {
+            return None;
+        }
+        let f = lookup(&ctx, dirfd, bytes, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
+        if !user::writable(buf) {
+            return None;
+        }
+        // SAFETY: writable, as just tested.
+        fill_statx(&ctx, &f, mask, unsafe { &mut *buf })?;
+        ctx.count(Counter::Stats, 1);
+        Some(0)
+    };
+    answer().unwrap_or_else(|| next(mask))
+}
+
+/// statx of a descriptor: the kernel is asked with everything that tells a copy.
+unsafe fn statx_fd(ctx: &Ctx, mask: c_uint, buf: *mut libc::statx, next: &impl Fn(c_uint) -> c_int) -> c_int {
+    let result = next(mask | libc::STATX_BASIC_STATS);
+    if result == 0 {
+        // SAFETY: the kernel has just written to it.
+        let st = unsafe { &mut *buf };
+        let facts = Facts {
+            dev: crate::sys::makedev(st.stx_dev_major, st.stx_dev_minor),
+            mode: u32::from(st.stx_mode),
+            size: st.stx_size,
+            mtime: (st.stx_mtime.tv_sec, st.stx_mtime.tv_nsec),
+        };
+        if let Some(f) = copy_of(ctx, &facts) {
+            let _ = fill_statx(ctx, &f, mask & (libc::STATX_BASIC_STATS | libc::STATX_BTIME), st);
+        }
+    }
+    result
+}

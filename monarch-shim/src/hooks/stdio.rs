@@ -1,0 +1,114 @@
+//! fopen and freopen: the real ones, on the path of the copy.
+
+use super::{enter, hook};
+use crate::changes::{before_write_open, opened_for_writing};
+use crate::ctx::Ctx;
+use crate::paths::{find, proc_path};
+use crate::serve::{Served, count_miss, open_copy};
+use crate::user;
+use core::ffi::{CStr, c_char, c_int};
+use libc::FILE;
+
+const CWD: c_int = libc::AT_FDCWD;
+
+/// Whether a mode string only reads.
+unsafe fn reads(mode: *const c_char) -> Option<bool> {
+    // SAFETY: tested before it is read.
+    let mode = unsafe { user::path(mode)? };
+    Some(mode.first() == Some(&b'r') && !mode.contains(&b'+'))
+}
+
+unsafe fn open_stream(
+    path: *const c_char,
+    mode: *const c_char,
+    next: impl Fn(*const c_char) -> *mut FILE,
+    fileno: unsafe extern "C" fn(*mut FILE) -> c_int,
+) -> *mut FILE {
+    // SAFETY: the application's pointers, tested before they are read.
+    let (Some((ctx, bytes)), Some(only_reads)) = (unsafe { (enter(path), reads(mode)) }) else { return next(path) };
+    if only_reads {
+        return read_stream(&ctx, bytes, &next).unwrap_or_else(|| next(path));
+    }
+    let saved = user::errno();
+    // SAFETY: as above.
+    let mode = unsafe { user::path(mode) }.unwrap_or(b"r+");
+    let flags = match mode.first() {
+        Some(b'w') => libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC,
+        Some(b'a') => libc::O_RDWR | libc::O_CREAT | libc::O_APPEND,
+        _ => libc::O_RDWR,
+    };
+    let known = before_write_open(&ctx, CWD, bytes, flags);
+    user::set_errno(saved);
+    let stream = next(path);
+    if !known && !stream.is_null() {
+        let saved = user::errno();
+        // SAFETY: a stream that was just opened.
+        opened_for_writing(&ctx, unsafe { fileno(stream) });
+        user::set_errno(saved);
+    }
+    stream
+}
+
+fn read_stream(ctx: &Ctx, path: &[u8], next: &impl Fn(*const c_char) -> *mut FILE) -> Option<*mut FILE> {
+    match find(ctx, CWD, path, true) {
+        Ok(f) => {
+            let saved = user::errno();
+            let open = |copy: &CStr| {
+                let stream = next(copy.as_ptr());
+                if stream.is_null() { None } else { Some(stream) }
+            };
+            match open_copy(ctx, &f, open) {
+                Served::Copy(stream) => Some(stream),
+                Served::Pfs => {
+                    user::set_errno(saved);
+                    None
+                }
+            }
+        }
+        Err(miss) => {
+            count_miss(ctx, miss);
+            None
+        }
+    }
+}
+
+/// freopen closes the old stream even when it fails, so that there is only one try. The copy is opened first, which
+/// and freopen gets the path of that descriptor, which cannot vanish in between.
+unsafe fn reopen_stream(
+    path: *const c_char,
+    mode: *const c_char,
+    next: impl Fn(*const c_char) -> *mut FILE,
+) -> *mut FILE {
+    // SAFETY: the application's pointers, tested before they are read.
+    let (Some((ctx, bytes)), Some(only_reads)) = (unsafe { (enter(path), reads(mode)) }) else { return next(path) };
+    if !only_reads {
+        // SAFETY: as above.
+        return unsafe { open_stream(path, mode, next, libc::fileno) };
+    }
+    let Ok(f) = find(&ctx, CWD, bytes, true) else { return next(path) };
+    let open = |copy: &CStr| crate::serve::raw_open(copy, libc::O_RDONLY | libc::O_CLOEXEC);
+    match open_copy(&ctx, &f, open) {
+        Served::Copy(fd) => {
+            // The path of an open descriptor cannot vanish, whatever becomes of the copy's name.
+            let stream = proc_path(fd).map_or(core::ptr::null_mut(), |p| next(p.as_ptr().cast()));
+            crate::sys::close(fd);
+            stream
+        }
+        Served::Pfs => next(path),
+    }
+}
+
+hook! { next;
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+        open_stream(path, mode, |p| next(p, mode), libc::fileno)
+    }
+    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+        open_stream(path, mode, |p| next(p, mode), libc::fileno)
+    }
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+        reopen_stream(path, mode, |p| next(p, mode, stream))
+    }
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+        reopen_stream(path, mode, |p| next(p, mode, stream))
+    }
+}

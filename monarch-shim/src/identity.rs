@@ -1,0 +1,153 @@
+//! Which file a descriptor is a copy of, and what stat says about an entry.
+//!
+//! Nothing is remembered about descriptors: a copy carries a stamp in its modification time (see `monarch_abi::hash`), so that
+//! the answer of the kernel's own fstat says which file it is a copy of.
+
+use crate::ctx::Ctx;
+use core::sync::atomic::Ordering;
+use monarch_abi::hash::Stamp;
+use monarch_abi::index::Record;
+use monarch_abi::resolve::Found;
+use monarch_abi::segment::Segment;
+use monarch_abi::word::State;
+
+/// Mode of every copy.
+const COPY_MODE: u32 = libc::S_IFREG | 0o400;
+
+/// The facts about a descriptor that tell whether it is a copy.
+#[derive(Clone, Copy)]
+pub struct Facts {
+    /// `st_dev`.
+    pub dev: u64,
+    /// `st_mode`.
+    pub mode: u32,
+    /// `st_size`.
+    pub size: u64,
+    /// Modification time: seconds, nanoseconds.
+    pub mtime: (i64, u32),
+}
+
+impl Facts {
+    /// From an answer of fstat.
+    #[must_use]
+    #[inline]
+    pub fn of(st: &libc::stat64) -> Self {
+        Self {
+            dev: st.st_dev,
+            mode: st.st_mode,
+            size: st.st_size as u64,
+            mtime: (st.st_mtime, st.st_mtime_nsec as u32),
+        }
+    }
+}
+
+/// The entry of which the described file is a copy.
+#[inline]
+#[must_use]
+pub fn copy_of(ctx: &Ctx, f: &Facts) -> Option<Found<'static>> {
+    if f.mode != COPY_MODE {
+        return None;
+    }
+    copy_of_slow(ctx, f)
+}
+
+#[inline(never)]
+fn copy_of_slow(ctx: &Ctx, f: &Facts) -> Option<Found<'static>> {
+    let on_tier = ctx.map.tiers().iter().any(|t| t.dev.load(Ordering::Relaxed) == f.dev);
+    if !on_tier {
+        return None;
+    }
+    let stamp = Stamp::from_time(f.mtime.0, f.mtime.1)?;
+    ctx.live().find_map(|(root, number, segment)| {
+        let entry = segment.by_stamp(stamp, f.size)?;
+        Some(Found { root, number, segment, entry })
+    })
+}
+
+/// The entry of which an open file is a copy.
+#[must_use]
+pub fn copy_of_fd(ctx: &Ctx, fd: core::ffi::c_int) -> Option<Found<'static>> {
+    copy_of(ctx, &Facts::of(&crate::sys::fstat(fd)?))
+}
+
+/// Seconds and nanoseconds of a time in nanoseconds.
+const fn split(ns: i64) -> (i64, i64) {
+    (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000))
+}
+
+/// Fills a stat buffer from an entry; `None` when the kernel has to answer. The state is not looked at.
+#[inline]
+#[must_use]
+pub fn fill_stat(ctx: &Ctx, root: usize, segment: &Segment<'_>, r: &Record, out: &mut libc::stat64) -> Option<()> {
+    let (uid, gid) = segment.index.owner(r)?;
+    let root = ctx.map.ctl.roots.get(root)?;
+    out.st_dev = root.dev.load(Ordering::Relaxed);
+    out.st_blksize = root.blksize.load(Ordering::Relaxed) as _;
+    out.st_ino = r.ino;
+    out.st_mode = u32::from(r.mode);
+    out.st_nlink = r.nlink as _;
+    out.st_uid = uid;
+    out.st_gid = gid;
+    out.st_rdev = 0;
+    out.st_size = r.size as i64;
+    out.st_blocks = i64::from(r.blocks);
+    (out.st_atime, out.st_atime_nsec) = split(r.atime_ns);
+    (out.st_mtime, out.st_mtime_nsec) = split(r.mtime_ns);
+    (out.st_ctime, out.st_ctime_nsec) = split(r.ctime_ns);
+    Some(())
+}
+
+/// What can be asked of statx and is held.
+const HELD: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+
+/// Fills a statx buffer from an entry; `None` when the kernel has to answer. The state is not looked at.
+#[must_use]
+pub fn fill_statx(ctx: &Ctx, f: &Found<'static>, mask: u32, out: &mut libc::statx) -> Option<()> {
+    let r = f.entry.record;
+    let (uid, gid) = f.segment.index.owner(r)?;
+    if mask & !HELD != 0 {
+        return None;
+    }
+    let btime = if mask & libc::STATX_BTIME == 0 || f.segment.index.header.btimes_off == 0 {
+        None
+    } else {
+        Some(f.segment.index.btime_ns(f.entry.id)?)
+    };
+    let root = ctx.map.ctl.roots.get(f.root)?;
+    let dev = root.dev.load(Ordering::Relaxed);
+    let time = |ns: i64| {
+        let (s, n) = split(ns);
+        // SAFETY: integers, of which zero is a valid value.
+        let mut t: libc::statx_timestamp = unsafe { core::mem::zeroed() };
+        t.tv_sec = s;
+        t.tv_nsec = n as u32;
+        t
+    };
+    // SAFETY: integers, of which zero is a valid value.
+    *out = unsafe { core::mem::zeroed() };
+    out.stx_mask = libc::STATX_BASIC_STATS | if btime.is_some() { libc::STATX_BTIME } else { 0 };
+    out.stx_blksize = root.blksize.load(Ordering::Relaxed);
+    out.stx_nlink = u32::from(r.nlink);
+    out.stx_uid = uid;
+    out.stx_gid = gid;
+    out.stx_mode = r.mode;
+    out.stx_ino = r.ino;
+    out.stx_size = r.size;
+    out.stx_blocks = u64::from(r.blocks);
+    out.stx_atime = time(r.atime_ns);
+    out.stx_mtime = time(r.mtime_ns);
+    out.stx_ctime = time(r.ctime_ns);
+    if let Some(ns) = btime {
+        out.stx_btime = time(ns);
+    }
+    out.stx_dev_major = crate::sys::major(dev);
+    out.stx_dev_minor = crate::sys::minor(dev);
+    Some(())
+}
+
+/// Whether an entry's metadata may be told from the index.
+#[inline]
+#[must_use]
+pub fn is_current(f: &Found<'static>) -> bool {
+    f.entry.word().state() != State::Bypass
+}

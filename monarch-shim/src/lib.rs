@@ -1,0 +1,53 @@
+//! The preload library of Monarch: a guest in every process of a job.
+//!
+//! It answers calls about files below a root from shared memory and gives the application a real kernel descriptor on a local
+//! copy; everything else it passes on to the next definition of the symbol. It keeps no descriptors and no table of
+//! descriptors, starts no threads, installs no handlers, uses no thread-local storage and does not allocate on the hit
+//! path (a virtual directory stream is the one object it allocates).
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`symbols`] | the table of all interposed symbols |
+//! | [`next`] | finding the next definition of each |
+//! | [`ctx`] | the boot gate, shared memory, which roots can be trusted in this process |
+//! | [`paths`] | from (dirfd, path) to an entry of the index |
+//! | [`cwd`] | the cached working directory |
+//! | [`sys`] | bare system calls |
+//! | [`user`] | reading and writing through pointers of the application |
+//! | [`serve`] | opens: hit, demand, bypass |
+//! | [`identity`] | which file a descriptor is a copy of, and what stat says about it |
+//! | [`changes`] | what the job changes below a root |
+//! | [`dirs`] | virtual directory streams |
+//! | `hooks` | the exported functions: thin shells, one file per family |
+#![cfg_attr(not(test), no_std)]
+#![allow(unreachable_pub, reason = "exported to C, not to Rust")]
+#![allow(clippy::missing_safety_doc, reason = "the contract is that of the C function of the same name")]
+#![allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "C types")]
+
+pub mod changes;
+pub mod ctx;
+pub mod cwd;
+pub mod dirs;
+mod hooks;
+pub mod identity;
+pub mod next;
+pub mod paths;
+pub mod serve;
+pub mod symbols;
+pub mod sys;
+pub mod user;
+
+/// The linker finds this symbol undefined if any panic is reachable; a test checks that it is not.
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    unsafe extern "C" {
+        fn monarch_shim_must_not_panic() -> !;
+    }
+    // SAFETY: never called: a release build in which this is reachable does not pass the tests.
+    unsafe { monarch_shim_must_not_panic() }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static INIT: extern "C" fn(i32, *const *const u8, *const *const u8) = ctx::boot;

@@ -1,0 +1,179 @@
+//! From (dirfd, path) to an entry of the index.
+
+use crate::ctx::Ctx;
+use crate::cwd;
+use crate::sys;
+use core::ffi::c_int;
+use monarch_abi::PATH_MAX;
+use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_parent};
+
+/// A path made absolute.
+pub struct Absolute {
+    bytes: [u8; PATH_MAX],
+    len: usize,
+}
+
+impl Absolute {
+    /// Its bytes.
+    #[must_use]
+    pub fn get(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+
+    /// It followed by a NUL.
+    #[must_use]
+    pub fn c_str(&mut self) -> Option<&core::ffi::CStr> {
+        *self.bytes.get_mut(self.len)? = 0;
+        core::ffi::CStr::from_bytes_with_nul(self.bytes.get(..=self.len)?).ok()
+    }
+
+    /// `base/rel`.
+    #[must_use]
+    pub fn join(base: &[u8], rel: &[u8]) -> Option<Self> {
+        let mut abs = Self { bytes: [0; PATH_MAX], len: 0 };
+        abs.bytes.get_mut(..base.len())?.copy_from_slice(base);
+        abs.len = base.len();
+        if !rel.is_empty() {
+            abs.append(rel)?;
+        }
+        Some(abs)
+    }
+
+    fn append(&mut self, path: &[u8]) -> Option<()> {
+        if self.len > 1 || self.bytes[0] != b'/' {
+            *self.bytes.get_mut(self.len)? = b'/';
+            self.len += 1;
+        }
+        let end = self.len.checked_add(path.len())?;
+        // Room for a NUL stays.
+        if end >= PATH_MAX {
+            return None;
+        }
+        self.bytes.get_mut(self.len..end)?.copy_from_slice(path);
+        self.len = end;
+        Some(())
+    }
+}
+
+/// The entry of `path` relative to `dirfd`. An empty path is never ours.
+///
+/// # Errors
+/// [`Miss`] says why the kernel has to answer.
+#[inline]
+pub fn find(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Result<Found<'static>, Miss> {
+    match path.first() {
+        Some(b'/') => resolve(ctx.map, ctx, path, follow),
+        None => Err(Miss::Outside),
+        Some(_) if dirfd == libc::AT_FDCWD && cwd::is_outside(ctx.map) && !path.starts_with(b"..") => {
+            Err(Miss::Outside)
+        }
+        Some(_) => find_relative(ctx, dirfd, path, follow),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn find_relative(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Result<Found<'static>, Miss> {
+    let abs = absolute(ctx, dirfd, path).ok_or(Miss::Outside)?;
+    resolve(ctx.map, ctx, abs.get(), follow)
+}
+
+/// The parent directory and entry of the last component of `path`.
+///
+/// # Errors
+/// [`Miss`] when the parent is not in the index.
+#[inline(never)]
+pub fn find_parent(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Result<Parent<'static>, Miss> {
+    if path.first() == Some(&b'/') {
+        return resolve_parent(ctx.map, ctx, path);
+    }
+    let abs = absolute(ctx, dirfd, path).ok_or(Miss::Outside)?;
+    resolve_parent(ctx.map, ctx, abs.get())
+}
+
+/// `path` relative to the working directory or to an open directory, made absolute. Leading `..` are undone: neither
+/// the working directory nor an open directory has links in its path.
+#[inline(never)]
+#[must_use]
+pub fn absolute(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Absolute> {
+    let mut abs = Absolute { bytes: [0; PATH_MAX], len: 0 };
+    if path.first() == Some(&b'/') {
+        abs.bytes.get_mut(..path.len())?.copy_from_slice(path);
+        abs.len = path.len();
+        return Some(abs);
+    }
+    abs.len = if dirfd == libc::AT_FDCWD {
+        cwd::get(ctx.map, &mut abs.bytes)?
+    } else {
+        if !on_root_device(ctx, dirfd) {
+            return None;
+        }
+        path_of_fd(dirfd, &mut abs.bytes)?
+    };
+    let mut rest = path;
+    loop {
+        match rest {
+            [b'.', b'.', tail @ ..] if tail.is_empty() || tail[0] == b'/' => {
+                abs.len = abs.get().iter().rposition(|&c| c == b'/')?.max(1);
+                rest = tail;
+            }
+            [b'.', tail @ ..] if tail.is_empty() || tail[0] == b'/' => rest = tail,
+            [b'/', tail @ ..] if rest.len() < path.len() => rest = tail,
+            _ => break,
+        }
+    }
+    // A path that ends in `..`, `.` or a slash can only mean a directory; the trailing slash keeps that.
+    if rest.is_empty() { abs.append(b"") } else { abs.append(rest) }?;
+    Some(abs)
+}
+
+/// Whether a descriptor lies on the device of some root: a cheap test before its path is asked for.
+#[must_use]
+pub fn on_root_device(ctx: &Ctx, fd: c_int) -> bool {
+    sys::fstat(fd).is_some_and(|st| is_root_device(ctx, st.st_dev))
+}
+
+/// Whether some root lies on this device.
+#[must_use]
+pub fn is_root_device(ctx: &Ctx, dev: u64) -> bool {
+    ctx.map.roots().iter().any(|r| r.dev.load(core::sync::atomic::Ordering::Relaxed) == dev)
+}
+
+/// The path of an open file or directory, as the kernel knows it.
+#[must_use]
+pub fn path_of_fd(fd: c_int, out: &mut [u8; PATH_MAX]) -> Option<usize> {
+    let mut name = [0u8; 32];
+    let len = proc_fd(fd, &mut name)?;
+    let link = core::ffi::CStr::from_bytes_with_nul(name.get(..=len)?).ok()?;
+    let len = sys::readlink(link, out)?;
+    (len < PATH_MAX && out.first() == Some(&b'/')).then_some(len)
+}
+
+/// `/proc/self/fd/N` with a NUL behind it.
+#[must_use]
+pub fn proc_path(fd: c_int) -> Option<[u8; 32]> {
+    let mut name = [0u8; 32];
+    proc_fd(fd, &mut name)?;
+    Some(name)
+}
+
+/// `/proc/self/fd/N` with a NUL behind it; its length.
+fn proc_fd(fd: c_int, out: &mut [u8; 32]) -> Option<usize> {
+    let prefix = b"/proc/self/fd/";
+    out.get_mut(..prefix.len())?.copy_from_slice(prefix);
+    let mut digits = [0u8; 10];
+    let mut n = u32::try_from(fd).ok()?;
+    let mut at = digits.len();
+    loop {
+        at = at.checked_sub(1)?;
+        *digits.get_mut(at)? = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    let tail = digits.get(at..)?;
+    let len = prefix.len() + tail.len();
+    out.get_mut(prefix.len()..len)?.copy_from_slice(tail);
+    Some(len)
+}

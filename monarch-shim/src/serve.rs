@@ -1,0 +1,188 @@
+//! Opens: a hit is one lookup and one `openat` of the copy; a miss asks the agent and waits; everything else has a named
+//! reason to go to the PFS.
+
+use crate::ctx::{self, Ctx};
+use core::ffi::{CStr, c_int};
+use core::sync::atomic::Ordering;
+use monarch_abi::PATH_MAX;
+use monarch_abi::control::Counter;
+use monarch_abi::demand::{self, Outcome, Watch};
+use monarch_abi::hash::COPY_REL_LEN;
+use monarch_abi::resolve::{Found, Miss};
+use monarch_abi::word::{State, Word};
+
+/// Flags that may be given when a copy is opened.
+const READ_FLAGS: c_int = libc::O_CLOEXEC
+    | libc::O_LARGEFILE
+    | libc::O_NOCTTY
+    | libc::O_NONBLOCK
+    | libc::O_NOATIME
+    | libc::O_NOFOLLOW
+    | O_LARGEFILE_KERNEL;
+/// What the kernel shows as `O_LARGEFILE`; glibc defines it as 0 on 64-bit machines.
+#[cfg(target_arch = "x86_64")]
+const O_LARGEFILE_KERNEL: c_int = 0o100_000;
+/// What the kernel shows as `O_LARGEFILE`; glibc defines it as 0 on 64-bit machines.
+#[cfg(target_arch = "aarch64")]
+const O_LARGEFILE_KERNEL: c_int = 0o400_000;
+
+/// Whether these flags only read a file.
+#[inline]
+#[must_use]
+pub const fn only_reads(flags: c_int) -> bool {
+    flags & !READ_FLAGS == 0
+}
+
+/// Where the copy of a resident file lies.
+#[inline]
+fn copy_path(ctx: &Ctx, f: &Found<'static>, word: Word, out: &mut core::mem::MaybeUninit<[u8; PATH_MAX]>) -> bool {
+    let Some(tier) = ctx.map.tiers().get(word.tier()) else { return false };
+    let base = ctx.map.str(&tier.path);
+    let rel = f.segment.copy_name(&f.entry).rel_path();
+    if base.len() + 1 + COPY_REL_LEN + 1 > PATH_MAX {
+        return false;
+    }
+    let p = out.as_mut_ptr().cast::<u8>();
+    // SAFETY: the parts fit, as just checked.
+    unsafe {
+        core::ptr::copy_nonoverlapping(base.as_ptr(), p, base.len());
+        p.add(base.len()).write(b'/');
+        core::ptr::copy_nonoverlapping(rel.as_ptr(), p.add(base.len() + 1), COPY_REL_LEN);
+        p.add(base.len() + 1 + COPY_REL_LEN).write(0);
+    }
+    true
+}
+
+/// How an open below a root is to be done.
+pub enum Served<T> {
+    /// The copy was opened.
+    Copy(T),
+    /// The PFS, as if we were not there.
+    Pfs,
+}
+
+/// Opens the copy of a file if there is one or the agent makes one in time. `open` opens the copy's path.
+#[inline]
+pub fn open_copy<T>(ctx: &Ctx, f: &Found<'static>, mut open: impl FnMut(&CStr) -> Option<T>) -> Served<T> {
+    if let Some(root) = ctx.map.ctl.roots.get(f.root) {
+        root.opens.fetch_add(1, Ordering::Relaxed);
+    }
+    if !f.entry.record.is_file() {
+        return Served::Pfs;
+    }
+    let word = f.entry.word();
+    if word.state() == State::Resident {
+        if let Some(t) = try_copy(ctx, f, word, &mut open) {
+            ctx.count(Counter::Hits, 1);
+            ctx.count(Counter::HitBytes, f.entry.record.size);
+            return Served::Copy(t);
+        }
+        return open_moved(ctx, f, word, &mut open);
+    }
+    miss(ctx, f, word, &mut open)
+}
+
+/// Opens the copy that a word speaks of.
+#[inline]
+fn try_copy<T>(ctx: &Ctx, f: &Found<'static>, word: Word, open: &mut impl FnMut(&CStr) -> Option<T>) -> Option<T> {
+    let mut buf = core::mem::MaybeUninit::uninit();
+    if !copy_path(ctx, f, word, &mut buf) {
+        return None;
+    }
+    // SAFETY: copy_path wrote a string that ends with a NUL.
+    let path = unsafe { CStr::from_ptr(buf.as_ptr().cast()) };
+    open(path)
+}
+
+/// The copy was not where the word said: perhaps it moved to another tier meanwhile.
+#[cold]
+fn open_moved<T>(ctx: &Ctx, f: &Found<'static>, old: Word, open: &mut impl FnMut(&CStr) -> Option<T>) -> Served<T> {
+    let now = f.entry.word();
+    if now != old
+        && now.state() == State::Resident
+        && let Some(t) = try_copy(ctx, f, now, open)
+    {
+        ctx.count(Counter::Hits, 1);
+        ctx.count(Counter::HitBytes, f.entry.record.size);
+        return Served::Copy(t);
+    }
+    to_pfs(ctx, f, Counter::Vanished)
+}
+
+fn to_pfs<T>(ctx: &Ctx, f: &Found<'static>, why: Counter) -> Served<T> {
+    ctx.count(why, 1);
+    ctx.count(Counter::MissBytes, f.entry.record.size);
+    Served::Pfs
+}
+
+/// This process, waiting.
+struct Here;
+
+impl Watch for Here {
+    fn now_us(&self) -> u64 {
+        let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the buffer is ours.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+        t.tv_sec as u64 * 1_000_000 + t.tv_nsec as u64 / 1000
+    }
+    fn agent_alive(&self) -> bool {
+        ctx::agent_alive()
+    }
+}
+
+/// Not resident: ask and wait, if that makes sense.
+#[cold]
+#[inline(never)]
+fn miss<T>(ctx: &Ctx, f: &Found<'static>, word: Word, open: &mut impl FnMut(&CStr) -> Option<T>) -> Served<T> {
+    match word.state() {
+        State::Bypass => return to_pfs(ctx, f, Counter::Changed),
+        State::Refused => return to_pfs(ctx, f, Counter::Refused),
+        _ => {}
+    }
+    if !demand::agent_up(ctx.map.ctl) {
+        return to_pfs(ctx, f, Counter::Deadline);
+    }
+    demand::raise(ctx.map, f);
+    if f.entry.record.size > ctx.map.ctl.large.load(Ordering::Relaxed) {
+        return to_pfs(ctx, f, Counter::Large);
+    }
+    let start = Here.now_us();
+    let outcome = demand::wait(ctx.map, f, &Here);
+    ctx.count(Counter::WaitMicros, Here.now_us().saturating_sub(start));
+    match outcome {
+        Outcome::Resident(word) => match try_copy(ctx, f, word, open) {
+            Some(t) => {
+                ctx.count(Counter::Waited, 1);
+                Served::Copy(t)
+            }
+            None => to_pfs(ctx, f, Counter::Vanished),
+        },
+        Outcome::Refused(State::Bypass) => to_pfs(ctx, f, Counter::Changed),
+        Outcome::Refused(State::Refused) => to_pfs(ctx, f, Counter::Refused),
+        Outcome::Refused(_) => to_pfs(ctx, f, Counter::Absent),
+        Outcome::Deadline => to_pfs(ctx, f, Counter::Deadline),
+    }
+}
+
+/// Counts an open below a root that the index knows nothing about.
+pub fn count_miss(ctx: &Ctx, miss: Miss) {
+    match miss {
+        Miss::Outside => {}
+        Miss::NoSegment(_) => ctx.count(Counter::Absent, 1),
+        Miss::Unknown(_) => ctx.count(Counter::Unknown, 1),
+        Miss::Changed(_) => ctx.count(Counter::Changed, 1),
+    }
+}
+
+/// Opens a copy by the bare system call, errno kept.
+#[inline]
+#[must_use]
+pub fn raw_open(path: &CStr, flags: c_int) -> Option<c_int> {
+    crate::sys::open(path, flags & !libc::O_NOFOLLOW)
+}
+
+/// Opens a path with exactly these flags by the bare system call, without `O_CREAT`; errno kept.
+#[must_use]
+pub fn raw_open_as(path: &CStr, flags: c_int) -> Option<c_int> {
+    crate::sys::open(path, flags & !(libc::O_CREAT | libc::O_EXCL))
+}

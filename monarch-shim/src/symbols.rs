@@ -1,0 +1,49 @@
+//! The table of all interposed symbols.
+//!
+//! A test compares it, family by family, with what libc exports, so that a missed variant is a decision: those that are
+//! left out on purpose are listed in the test with the reason.
+
+use core::ffi::CStr;
+
+macro_rules! symbols {
+    ($($name:ident)*) => {
+        /// An interposed symbol (and, last, one that is only looked up).
+        #[allow(non_camel_case_types, missing_docs)]
+        #[derive(Clone, Copy, Debug)]
+        #[repr(usize)]
+        pub enum Sym { $($name),* }
+        /// Their names, by position.
+        pub const NAMES: &[&CStr] = &[$(
+            match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) { Ok(n) => n, Err(_) => c"" }
+        ),*];
+    };
+}
+
+symbols! {
+    // data
+    open open64 openat openat64 creat creat64 __open_2 __open64_2 __openat_2 __openat64_2
+    fopen fopen64 freopen freopen64
+    read pread pread64 readv preadv preadv64 preadv2 preadv64v2 __read_chk __pread_chk __pread64_chk
+    // metadata
+    stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
+    __xstat __xstat64 __lxstat __lxstat64 __fxstat __fxstat64 __fxstatat __fxstatat64
+    access faccessat euidaccess eaccess
+    opendir readdir readdir64 readdir_r readdir64_r closedir rewinddir telldir seekdir dirfd
+    scandir scandir64 scandirat scandirat64
+    fgetxattr flistxattr
+    // changes
+    rename renameat renameat2 unlink unlinkat remove rmdir mkdir mkdirat link linkat symlink symlinkat
+    mknod mknodat mkfifo mkfifoat
+    truncate truncate64 chmod fchmod fchmodat lchmod chown lchown fchown fchownat
+    utime utimes lutimes futimes futimesat utimensat futimens
+    setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
+    mkstemp mkstemp64 mkostemp mkostemp64 mkstemps mkstemps64 mkostemps mkostemps64 mkdtemp
+    posix_spawn_file_actions_addopen
+    // where we are
+    chdir fchdir chroot setns unshare munmap mprotect
+    // looked up only
+    gnu_get_libc_version
+}
+
+/// Number of symbols.
+pub const COUNT: usize = NAMES.len();

@@ -1,0 +1,151 @@
+//! Bare system calls: no wrapper of libc in between (those may be ours), errno untouched, no panics.
+
+use core::ffi::{CStr, c_int};
+
+pub use monarch_abi::sys::call;
+
+/// A descriptor that is closed when it goes out of scope.
+#[derive(Debug)]
+pub struct Fd(pub c_int);
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        close(self.0);
+    }
+}
+
+/// close(2).
+pub fn close(fd: c_int) {
+    // SAFETY: closes a descriptor that the caller owns.
+    unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// openat(2) relative to the working directory.
+#[inline]
+#[must_use]
+pub fn open(path: &CStr, flags: c_int) -> Option<c_int> {
+    let cwd = libc::AT_FDCWD as isize as usize;
+    // SAFETY: a C string; the call touches nothing else.
+    let fd = unsafe { call(libc::SYS_openat, [cwd, path.as_ptr() as usize, flags as usize, 0, 0, 0]) };
+    (fd >= 0).then_some(fd as c_int)
+}
+
+/// [`open`] for a path without a final NUL.
+#[must_use]
+pub fn open_bytes(path: &[u8], flags: c_int) -> Option<Fd> {
+    let mut buf = [0u8; monarch_abi::PATH_MAX];
+    open(c_str(path, &mut buf)?, flags).map(Fd)
+}
+
+/// `path` with a NUL behind it.
+#[must_use]
+pub fn c_str<'b>(path: &[u8], buf: &'b mut [u8; monarch_abi::PATH_MAX]) -> Option<&'b CStr> {
+    if path.len() >= buf.len() {
+        return None;
+    }
+    buf.get_mut(..path.len())?.copy_from_slice(path);
+    *buf.get_mut(path.len())? = 0;
+    CStr::from_bytes_until_nul(buf).ok().filter(|s| s.count_bytes() == path.len())
+}
+
+/// fstat(2).
+#[inline]
+#[must_use]
+pub fn fstat(fd: c_int) -> Option<libc::stat64> {
+    stat_at(fd, c"", libc::AT_EMPTY_PATH)
+}
+
+/// fstatat(2).
+#[inline]
+#[must_use]
+pub fn stat_at(fd: c_int, path: &CStr, flags: c_int) -> Option<libc::stat64> {
+    let mut st = core::mem::MaybeUninit::<libc::stat64>::uninit();
+    let args = [fd as isize as usize, path.as_ptr() as usize, st.as_mut_ptr() as usize, flags as usize, 0, 0];
+    // SAFETY: a C string and a buffer of the right type; filled when the call says so.
+    unsafe { (call(libc::SYS_newfstatat, args) == 0).then(|| st.assume_init()) }
+}
+
+/// fstatat(2) of an absolute path without a final NUL.
+#[must_use]
+pub fn stat_bytes(path: &[u8], flags: c_int) -> Option<libc::stat64> {
+    let mut buf = [0u8; monarch_abi::PATH_MAX];
+    stat_at(libc::AT_FDCWD, c_str(path, &mut buf)?, flags)
+}
+
+/// Whether somebody holds an exclusive flock(2) on the file.
+#[must_use]
+pub fn is_locked(fd: c_int) -> bool {
+    // SAFETY: a plain descriptor call.
+    unsafe { call(libc::SYS_flock, [fd as usize, (libc::LOCK_SH | libc::LOCK_NB) as usize, 0, 0, 0, 0]) < 0 }
+}
+
+/// mmap(2); `fd` -1 for fresh memory.
+#[must_use]
+pub fn map(len: usize, prot: c_int, flags: c_int, fd: c_int) -> Option<*mut u8> {
+    // SAFETY: at an address that the kernel picks.
+    let p = unsafe { call(libc::SYS_mmap, [0, len, prot as usize, flags as usize, fd as isize as usize, 0]) };
+    (!(-4095..0).contains(&p)).then_some(p as *mut u8)
+}
+
+/// madvise(2); whether it worked.
+pub fn advise(p: *mut u8, len: usize, advice: c_int) -> bool {
+    // SAFETY: advice that frees nothing, on memory of our own.
+    unsafe { call(libc::SYS_madvise, [p as usize, len, advice as usize, 0, 0, 0]) == 0 }
+}
+
+/// getpid(2), from the kernel: libc may have cached it before a vfork.
+#[must_use]
+pub fn pid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// geteuid(2).
+#[must_use]
+pub fn euid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_geteuid, [0; 6]) as u32 }
+}
+
+/// getuid(2).
+#[must_use]
+pub fn uid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_getuid, [0; 6]) as u32 }
+}
+
+/// getcwd(2): length without the NUL.
+#[must_use]
+pub fn getcwd(out: &mut [u8; monarch_abi::PATH_MAX]) -> Option<usize> {
+    // SAFETY: the buffer is as long as said.
+    let n = unsafe { call(libc::SYS_getcwd, [out.as_mut_ptr() as usize, out.len(), 0, 0, 0, 0]) };
+    usize::try_from(n).ok()?.checked_sub(1)
+}
+
+/// readlinkat(2): length.
+#[must_use]
+pub fn readlink(path: &CStr, out: &mut [u8; monarch_abi::PATH_MAX]) -> Option<usize> {
+    let cwd = libc::AT_FDCWD as isize as usize;
+    let args = [cwd, path.as_ptr() as usize, out.as_mut_ptr() as usize, out.len(), 0, 0];
+    // SAFETY: a C string and a buffer as long as said.
+    usize::try_from(unsafe { call(libc::SYS_readlinkat, args) }).ok()
+}
+
+/// `makedev(3)`.
+#[must_use]
+pub const fn makedev(major: u32, minor: u32) -> u64 {
+    let (ma, mi) = (major as u64, minor as u64);
+    (ma & 0xffff_f000) << 32 | (ma & 0xfff) << 8 | (mi & 0xffff_ff00) << 12 | mi & 0xff
+}
+
+/// `major(3)`.
+#[must_use]
+pub const fn major(dev: u64) -> u32 {
+    ((dev >> 32 & 0xffff_f000) | (dev >> 8 & 0xfff)) as u32
+}
+
+/// `minor(3)`.
+#[must_use]
+pub const fn minor(dev: u64) -> u32 {
+    ((dev >> 12 & 0xffff_ff00) | (dev & 0xff)) as u32
+}

@@ -1,0 +1,145 @@
+//! Lookups and attributes.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use fuser::{AccessFlags, Errno, FileAttr, INodeNo, TimeOrNow};
+use rustix::fs::{self as sysfs, AtFlags, Mode, OFlags, Stat, StatVfs, Timestamps};
+use rustix::process::{Gid, Uid};
+
+use super::answer::Entry;
+use super::attr::{attributes, timespec};
+use super::buffer::Buffer;
+use super::node::Node;
+use super::{Server, errno, proc_path};
+
+/// What a SETATTR asks for.
+pub(super) struct Change {
+    pub(super) mode: Option<u32>,
+    pub(super) uid: Option<u32>,
+    pub(super) gid: Option<u32>,
+    pub(super) size: Option<u64>,
+    pub(super) atime: Option<TimeOrNow>,
+    pub(super) mtime: Option<TimeOrNow>,
+}
+
+impl Server {
+    pub(super) fn lookup(&self, parent: INodeNo, name: &OsStr) -> Result<Entry, Errno> {
+        let parent = self.nodes.get(parent)?;
+        let (node, stat) = self.find(&parent, name)?;
+        node.counts(&self.paths).lookups.fetch_add(1, Relaxed);
+        Ok(self.entry(&node, &stat))
+    }
+
+    /// The node of a name, with one more reference by the kernel.
+    pub(super) fn find(&self, parent: &Node, name: &OsStr) -> Result<(Arc<Node>, Stat), Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = sysfs::openat(parent.fd()?, name, flags, Mode::empty()).map_err(errno)?;
+        self.enter(fd)
+    }
+
+    /// The node of an `O_PATH` descriptor, with one more reference by the kernel.
+    pub(super) fn enter(&self, fd: OwnedFd) -> Result<(Arc<Node>, Stat), Errno> {
+        let stat = sysfs::fstat(&fd).map_err(errno)?;
+        Ok((self.nodes.enter(fd, &stat), stat))
+    }
+
+    /// What the kernel is told about a node it shall know.
+    pub(super) fn entry(&self, node: &Node, stat: &Stat) -> Entry {
+        node.sends(stat);
+        Entry {
+            attr: attributes(stat, node.number),
+            attr_ttl: self.options.attr_ttl(),
+            entry_ttl: self.options.entry_ttl(),
+        }
+    }
+
+    /// Attributes of the present inode. One that was removed behind the mount's back is `ESTALE`, which sends the kernel
+    /// back to the name, unless somebody has it open: the request may be his `fstat`, and FUSE does not tell.
+    pub(super) fn getattr(
+        &self,
+        ino: INodeNo,
+        handle: Option<fuser::FileHandle>,
+    ) -> Result<(FileAttr, Duration), Errno> {
+        let node = self.nodes.get(ino)?;
+        let stat = match handle {
+            Some(handle) => sysfs::fstat(&self.files.get(handle)?.fd),
+            None => sysfs::fstat(node.fd()?),
+        };
+        let stat = stat.map_err(errno)?;
+        if handle.is_none() && node.is_stale(&stat) && node.open.load(Relaxed) == 0 {
+            return Err(Errno::ESTALE);
+        }
+        node.counts(&self.paths).getattrs.fetch_add(1, Relaxed);
+        node.sends(&stat);
+        Ok((attributes(&stat, node.number), self.options.attr_ttl()))
+    }
+
+    pub(super) fn setattr(
+        &self,
+        ino: INodeNo,
+        handle: Option<fuser::FileHandle>,
+        change: &Change,
+    ) -> Result<(FileAttr, Duration), Errno> {
+        let node = self.nodes.get(ino)?;
+        let fd = node.fd()?;
+        let path = proc_path(&fd);
+        if change.uid.is_some() || change.gid.is_some() {
+            let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
+            sysfs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH).map_err(errno)?;
+        }
+        if let Some(mode) = change.mode {
+            sysfs::chmod(&path, Mode::from_raw_mode(mode & 0o7777)).map_err(errno)?;
+        }
+        if let Some(size) = change.size {
+            self.truncate(&path, handle, size)?;
+        }
+        if change.atime.is_some() || change.mtime.is_some() {
+            let times = Timestamps { last_access: timespec(change.atime), last_modification: timespec(change.mtime) };
+            sysfs::utimensat(sysfs::CWD, &path, &times, AtFlags::empty()).map_err(errno)?;
+        }
+        let stat = sysfs::fstat(&fd).map_err(errno)?;
+        node.sends(&stat);
+        Ok((attributes(&stat, node.number), self.options.attr_ttl()))
+    }
+
+    fn truncate(&self, path: &str, handle: Option<fuser::FileHandle>, size: u64) -> Result<(), Errno> {
+        match handle {
+            Some(handle) => sysfs::ftruncate(&self.files.get(handle)?.fd, size),
+            None => sysfs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+                .and_then(|fd| sysfs::ftruncate(fd, size)),
+        }
+        .map_err(errno)
+    }
+
+    pub(super) fn readlink(&self, ino: INodeNo) -> Result<Buffer, Errno> {
+        let node = self.nodes.get(ino)?;
+        let target = sysfs::readlinkat(node.fd()?, "", Vec::with_capacity(256)).map_err(errno)?;
+        Ok(target.into_bytes().into())
+    }
+
+    pub(super) fn access(&self, ino: INodeNo, mask: AccessFlags) -> Result<(), Errno> {
+        let access = sysfs::Access::from_bits_truncate(mask.bits().cast_unsigned());
+        let fd = self.nodes.get(ino)?.fd()?;
+        sysfs::access(proc_path(&fd), access).map_err(errno)
+    }
+
+    pub(super) fn statfs(&self, ino: INodeNo) -> Result<StatVfs, Errno> {
+        sysfs::fstatvfs(self.nodes.get(ino)?.fd()?).map_err(errno)
+    }
+
+    /// Gives a new entry to the user who asked for it, as far as this process may.
+    pub(super) fn give_away(&self, parent: &Node, name: &OsStr, caller: (u32, u32)) -> Result<(), Errno> {
+        if !self.give_away || caller == (0, 0) {
+            return Ok(());
+        }
+        let parent = parent.fd()?;
+        let inherits_group = sysfs::fstat(&parent).map_err(errno)?.st_mode & libc::S_ISGID != 0;
+        let gid = (!inherits_group).then(|| Gid::from_raw(caller.1));
+        let uid = Some(Uid::from_raw(caller.0));
+        sysfs::chownat(&parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).map_err(errno)
+    }
+}
