@@ -1,0 +1,145 @@
+//! The job's process: started, signalled, waited for.
+//!
+//! Signals that another process sent are passed on; those from the terminal reach the job by themselves, because it stays in
+//! the terminal's process group. As process 1 everything that ends is reaped.
+
+use anyhow::Result;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// How the job ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ended {
+    /// With this status.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+}
+
+/// Signals that are passed on.
+const FORWARDED: [i32; 8] = [
+    libc::SIGTERM,
+    libc::SIGINT,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGCONT,
+    libc::SIGALRM,
+];
+
+/// The signals that this process waits for instead of being interrupted.
+fn signal_set() -> libc::sigset_t {
+    // SAFETY: plain initialisation.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for s in FORWARDED.into_iter().chain([libc::SIGCHLD]) {
+            libc::sigaddset(&raw mut set, s);
+        }
+        set
+    }
+}
+
+/// A running job.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pid: i32,
+}
+
+/// Blocks the signals that are passed on; to be called before any thread is started.
+pub(crate) fn block_signals() {
+    let set = signal_set();
+    // SAFETY: blocks signals of this thread.
+    unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+}
+
+impl Child {
+    /// Starts `words` with `env` added.
+    pub(crate) fn start(words: &[OsString], env: &[(&str, OsString)]) -> io::Result<Self> {
+        let Some((program, args)) = words.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let mut command = Command::new(program);
+        command.args(args).envs(env.iter().map(|(k, v)| (k, v)));
+        // SAFETY: only async-signal-safe calls between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                let set = signal_set();
+                libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+                Ok(())
+            });
+        }
+        let child = command.spawn()?;
+        Ok(Self { pid: i32::try_from(child.id()).unwrap_or(0) })
+    }
+
+    /// Waits until the job has ended; calls `idle` now and then.
+    pub(crate) fn wait(&self, mut idle: impl FnMut()) -> Result<Ended> {
+        let set = signal_set();
+        loop {
+            if let Some(end) = self.reap()? {
+                return Ok(end);
+            }
+            let pause = Duration::from_millis(200);
+            let t = libc::timespec { tv_sec: 0, tv_nsec: pause.subsec_nanos().into() };
+            // SAFETY: waits for signals that are blocked; the buffers are ours.
+            let (signal, info) = unsafe {
+                let mut info: libc::siginfo_t = std::mem::zeroed();
+                (libc::sigtimedwait(&raw const set, &raw mut info, &raw const t), info)
+            };
+            if signal > 0 && signal != libc::SIGCHLD && info.si_code <= 0 {
+                // Sent by a process (kill, tgkill, sigqueue); the kernel's own have a positive code.
+                // SAFETY: our own child, not reaped yet.
+                unsafe { libc::kill(self.pid, signal) };
+            }
+            idle();
+        }
+    }
+
+    /// Collects what has ended; as process 1 also orphans.
+    fn reap(&self) -> Result<Option<Ended>> {
+        let who = if std::process::id() == 1 { -1 } else { self.pid };
+        loop {
+            let mut status = 0;
+            // SAFETY: the buffer is ours.
+            let pid = unsafe { libc::waitpid(who, &raw mut status, libc::WNOHANG) };
+            if pid == self.pid {
+                if libc::WIFSIGNALED(status) {
+                    return Ok(Some(Ended::Killed(libc::WTERMSIG(status))));
+                }
+                return Ok(Some(Ended::Exited(libc::WEXITSTATUS(status))));
+            }
+            if pid <= 0 {
+                let e = io::Error::last_os_error();
+                if pid < 0 && e.kind() != io::ErrorKind::Interrupted {
+                    return Err(e.into());
+                }
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// Ends this process as the job ended.
+pub(crate) fn end_like(end: Ended) -> std::process::ExitCode {
+    match end {
+        Ended::Exited(code) => std::process::ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)),
+        Ended::Killed(signal) => {
+            // SAFETY: restores the default action, forbids a core of ours beside the job's, and sends the signal.
+            unsafe {
+                let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+                libc::signal(signal, libc::SIG_DFL);
+                let mut set: libc::sigset_t = std::mem::zeroed();
+                libc::sigemptyset(&raw mut set);
+                libc::sigaddset(&raw mut set, signal);
+                libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+                libc::kill(libc::getpid(), signal);
+            }
+            // Process 1 is not killed by its own signals.
+            std::process::ExitCode::from(u8::try_from(128 + signal).unwrap_or(255))
+        }
+    }
+}

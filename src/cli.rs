@@ -1,0 +1,116 @@
+//! Arguments, help and exit codes.
+
+use crate::{agent, config, index, run, status, stop};
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use monarch_core::config::{Overrides, Resolved, SystemProbe};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Exit code for wrong usage or configuration.
+pub(crate) const EX_USAGE: u8 = 2;
+/// Exit code when there is no agent to talk to.
+pub(crate) const EX_NO_AGENT: u8 = 4;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "monarch",
+    version,
+    about = "Keeps the training data of deep-learning jobs on the node instead of the parallel file system",
+    after_help = "Examples:\n  \
+        monarch run --root /scratch/imagenet -- python train.py\n  \
+        monarch run --config monarch.yaml -- torchrun --nproc-per-node 4 train.py\n  \
+        monarch status\n\n\
+        Exit codes: run gives the command's own status (128 + N when it died of signal N as seen by a shell, 127 when it \
+        was not found, 126 when it cannot be executed); 2 for wrong usage or configuration; 4 when no agent is running; \
+        1 for anything else."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a command whose files come from local copies
+    #[command(after_help = "Examples:\n  \
+        monarch run --root /scratch/imagenet -- python train.py\n  \
+        monarch run --root /data --tier /dev/shm:8GiB --tier /local/nvme:400GiB -- python train.py\n  \
+        monarch run --config monarch.yaml --report saved.json -- python train.py\n\n\
+        Nothing in the command changes. Whatever fails in Monarch ends in a plain read from the parallel file system. \
+        MONARCH_DISABLE=1 turns it off.")]
+    Run(run::RunArgs),
+    /// Show the agents of this user and what they hold
+    #[command(after_help = "Examples:\n  monarch status\n  monarch status --json | jq '.[0].tiers'")]
+    Status(status::StatusArgs),
+    /// End the agents of this user; running jobs go on with the parallel file system
+    #[command(after_help = "Examples:\n  monarch stop\n  monarch stop --purge    # also remove the copies on disk")]
+    Stop(stop::StopArgs),
+    /// Show or check the configuration
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    /// Build or show a saved index, which spares the scan at the start of a job
+    #[command(subcommand)]
+    Index(index::IndexCommand),
+    /// Serve jobs on this node (started by `run`; configuration as JSON on standard input)
+    #[command(hide = true)]
+    Agent(agent::AgentArgs),
+}
+
+/// What is served and where copies go.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ConfigArgs {
+    /// Configuration file (YAML); see `monarch config show` for all settings
+    #[arg(long, short, value_name = "FILE", env = "MONARCH_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Directory of the data set; may be given several times
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Vec<PathBuf>,
+    /// Directory for copies with its quota, fastest first; may be given several times
+    #[arg(long, value_name = "DIR[:SIZE]")]
+    pub(crate) tier: Vec<String>,
+    /// Any other setting, such as source.max_inflight=8; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(crate) set: Vec<(String, String)>,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (k, v) = text.split_once('=').ok_or("expected KEY=VALUE, such as source.max_inflight=8")?;
+    Ok((k.to_owned(), v.to_owned()))
+}
+
+impl ConfigArgs {
+    /// Loads and checks the configuration; on a mistake prints one screen about it.
+    pub(crate) fn load(&self) -> Result<Resolved, ExitCode> {
+        let overrides = Overrides { roots: self.root.clone(), tiers: self.tier.clone(), set: self.set.clone() };
+        let env = std::env::vars_os().filter(|(k, _)| k != "MONARCH_CONFIG");
+        monarch_core::config::load(self.config.as_deref(), env, &overrides, &SystemProbe).map_err(|e| {
+            eprint!("{}", e.screen());
+            ExitCode::from(EX_USAGE)
+        })
+    }
+}
+
+/// Parses the command line and runs it.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse_from(std::env::args_os().collect::<Vec<OsString>>()) {
+        Ok(cli) => cli,
+        Err(e) => {
+            let _ = e.print();
+            return if e.use_stderr() { ExitCode::from(EX_USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    let done = match cli.command {
+        Command::Run(args) => run::main(args),
+        Command::Status(args) => status::main(&args),
+        Command::Stop(args) => stop::main(&args),
+        Command::Config(c) => config::main(&c),
+        Command::Index(c) => index::main(&c),
+        Command::Agent(args) => agent::main(&args),
+    };
+    done.unwrap_or_else(|e| {
+        eprintln!("monarch: {e:#}");
+        ExitCode::FAILURE
+    })
+}

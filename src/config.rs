@@ -1,0 +1,35 @@
+//! `monarch config show | check`.
+
+use crate::cli::ConfigArgs;
+use anyhow::Result;
+use clap::Subcommand;
+use std::process::ExitCode;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print every setting, its value and where it came from
+    #[command(after_help = "Example:\n  monarch config show --root /scratch/imagenet")]
+    Show(ConfigArgs),
+    /// Check the configuration against this machine; exit 0 when a job could start
+    #[command(after_help = "Example:\n  monarch config check --config monarch.yaml")]
+    Check(ConfigArgs),
+}
+
+pub(crate) fn main(command: &ConfigCommand) -> Result<ExitCode> {
+    let (ConfigCommand::Show(args) | ConfigCommand::Check(args)) = command;
+    let resolved = match args.load() {
+        Ok(r) => r,
+        Err(code) => return Ok(code),
+    };
+    for w in &resolved.warnings {
+        eprintln!("monarch: warning: {w}");
+    }
+    match command {
+        ConfigCommand::Show(_) => print!("{}", monarch_core::config::render_with_origins(&resolved)),
+        ConfigCommand::Check(_) => {
+            let c = &resolved.config;
+            println!("ok: {} root(s), {} tier(s)", c.dataset.roots.len(), c.tiers.len());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
