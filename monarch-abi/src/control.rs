@@ -4,7 +4,7 @@
 //! Entries of a table are written first, then its count, then the generation goes up; readers check the generation word
 //! at each lookup and take over what is new. Nothing is ever moved or rewritten while it is live.
 
-use crate::mem::{Map, Pod};
+use crate::mem::{Map, Pod, common_prefix};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// First bytes of a control block.
@@ -266,6 +266,18 @@ pub const STRINGS_OFF: usize = size_of::<Control>();
 /// Length of the whole file.
 pub const CONTROL_LEN: usize = (STRINGS_OFF + STRINGS).next_multiple_of(4096);
 
+/// How an absolute path starts.
+#[derive(Clone, Copy, Debug)]
+pub enum Start<'a, 'p> {
+    /// Like a root.
+    Root(Match<'a, 'p>),
+    /// It leaves the way to a root just where it has a doubled slash or a dot component: only then can it lead into the root
+    /// without starting like it.
+    Odd,
+    /// Neither.
+    Outside,
+}
+
 /// A path that starts like a root.
 #[derive(Clone, Copy, Debug)]
 pub struct Match<'a, 'p> {
@@ -335,25 +347,34 @@ impl<'a> ControlMap<'a> {
         self.ctl.segments.get(..n).unwrap_or(&[])
     }
 
-    /// Which root an absolute path lies in, the rest of the path behind the spelling (with its leading slashes), and where
-    /// below the root the spelling leads.
-    ///
-    /// The longest spelling that matches wins.
+    /// Whether an absolute path starts like a root: which one, the rest of the path behind the spelling (with its leading
+    /// slashes), and where below the root the spelling leads. The longest spelling that matches wins.
     #[must_use]
     #[inline]
-    pub fn match_root<'p>(&self, path: &'p [u8]) -> Option<Match<'a, 'p>> {
-        let mut best: Option<(&'a Spelling, &'p [u8], usize)> = None;
+    pub fn match_root<'p>(&self, path: &'p [u8]) -> Start<'a, 'p> {
+        let mut best: Option<(&'a Spelling, usize)> = None;
+        let mut odd = false;
         for s in self.spellings() {
             let text = self.str(&s.path);
-            if let Some(rest) = path.strip_prefix(text)
-                && (rest.is_empty() || rest[0] == b'/')
-                && !text.is_empty()
-                && best.is_none_or(|b| b.2 < text.len())
-            {
-                best = Some((s, rest, text.len()));
+            let same = common_prefix(text, path);
+            let next = path.get(same);
+            if same == text.len() && same > 0 {
+                if matches!(next, None | Some(b'/')) && best.is_none_or(|b| b.1 < same) {
+                    best = Some((s, same));
+                }
+            } else if matches!(next, Some(b'/' | b'.')) && same > 0 && path.get(same - 1) == Some(&b'/') {
+                odd = true;
             }
         }
-        best.map(|(s, rest, _)| Match { root: s.root.load(Ordering::Relaxed) as usize, rest, sub: self.str(&s.sub) })
+        match best {
+            Some((s, len)) => Start::Root(Match {
+                root: s.root.load(Ordering::Relaxed) as usize,
+                rest: path.get(len..).unwrap_or(&[]),
+                sub: self.str(&s.sub),
+            }),
+            None if odd => Start::Odd,
+            None => Start::Outside,
+        }
     }
 
     /// Whether an entry lies in a subtree that a job moved.

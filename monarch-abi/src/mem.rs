@@ -87,3 +87,137 @@ impl<'a> Map<'a> {
         Some(unsafe { core::slice::from_raw_parts(self.base.add(off).cast::<T>(), n) })
     }
 }
+
+/// Length of the common prefix of two strings, eight bytes at a time.
+#[must_use]
+#[inline]
+pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    let end = a.len().min(b.len());
+    // SAFETY: eight bytes from `at` lie inside both.
+    let differ = |at: usize| unsafe {
+        a.as_ptr().add(at).cast::<u64>().read_unaligned() ^ b.as_ptr().add(at).cast::<u64>().read_unaligned()
+    };
+    let mut at = 0;
+    while at < end {
+        if at + 8 > end {
+            if end < 8 {
+                // SAFETY: `at` stays below both lengths.
+                while at < end && unsafe { a.get_unchecked(at) == b.get_unchecked(at) } {
+                    at += 1;
+                }
+                return at;
+            }
+            // The last word overlaps with what was compared already.
+            at = end - 8;
+        }
+        let d = differ(at);
+        if d != 0 {
+            return at + (d.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    end
+}
+
+/// Bytes of a path in a buffer that is not cleared first: clearing 4 KiB costs more than a lookup.
+#[derive(Debug)]
+pub struct PathBuffer {
+    bytes: core::mem::MaybeUninit<[u8; crate::PATH_MAX]>,
+    /// `bytes[start..end]` is written.
+    start: usize,
+    end: usize,
+}
+
+impl PathBuffer {
+    /// Empty, to be filled from the front.
+    #[must_use]
+    #[inline]
+    pub const fn front() -> Self {
+        Self { bytes: core::mem::MaybeUninit::uninit(), start: 0, end: 0 }
+    }
+
+    /// Empty, to be filled from the back.
+    #[must_use]
+    #[inline]
+    pub const fn back() -> Self {
+        Self { bytes: core::mem::MaybeUninit::uninit(), start: crate::PATH_MAX, end: crate::PATH_MAX }
+    }
+
+    /// What was written.
+    #[must_use]
+    #[inline]
+    pub const fn get(&self) -> &[u8] {
+        // SAFETY: start <= end <= PATH_MAX, and everything between is written.
+        unsafe { core::slice::from_raw_parts(self.bytes.as_ptr().cast::<u8>().add(self.start), self.end - self.start) }
+    }
+
+    /// Puts text behind; `None` when it does not fit.
+    #[must_use]
+    #[inline]
+    pub fn append(&mut self, text: &[u8]) -> Option<()> {
+        let end = self.end.checked_add(text.len())?;
+        if end > crate::PATH_MAX {
+            return None;
+        }
+        // SAFETY: fits, as just checked; a borrowed slice cannot overlap with the buffer.
+        unsafe {
+            let to = self.bytes.as_mut_ptr().cast::<u8>().add(self.end);
+            core::ptr::copy_nonoverlapping(text.as_ptr(), to, text.len());
+        }
+        self.end = end;
+        Some(())
+    }
+
+    /// Puts text in front; `None` when it does not fit.
+    #[must_use]
+    #[inline]
+    pub fn prepend(&mut self, text: &[u8]) -> Option<()> {
+        let start = self.start.checked_sub(text.len())?;
+        // SAFETY: fits, as just checked; a borrowed slice cannot overlap with the buffer.
+        unsafe {
+            let to = self.bytes.as_mut_ptr().cast::<u8>().add(start);
+            core::ptr::copy_nonoverlapping(text.as_ptr(), to, text.len());
+        }
+        self.start = start;
+        Some(())
+    }
+
+    /// Keeps the first `len` bytes.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        self.end = self.end.min(self.start.saturating_add(len));
+    }
+
+    /// Drops the first `n` bytes.
+    #[inline]
+    pub fn skip(&mut self, n: usize) {
+        self.start = self.end.min(self.start.saturating_add(n));
+    }
+
+    /// Lets `fill` write from the front; it says how many bytes it wrote.
+    ///
+    /// # Safety
+    /// `fill` must have written as many bytes as it says.
+    #[must_use]
+    pub unsafe fn fill(
+        &mut self,
+        fill: impl FnOnce(&mut core::mem::MaybeUninit<[u8; crate::PATH_MAX]>) -> Option<usize>,
+    ) -> Option<()> {
+        let n = fill(&mut self.bytes)?;
+        self.start = 0;
+        self.end = n.min(crate::PATH_MAX);
+        Some(())
+    }
+
+    /// What was written as a C string.
+    #[must_use]
+    pub fn c_str(&mut self) -> Option<&core::ffi::CStr> {
+        self.append(b"\0")?;
+        self.end -= 1;
+        // SAFETY: the NUL was just written behind the text.
+        let with_nul = unsafe {
+            core::slice::from_raw_parts(self.bytes.as_ptr().cast::<u8>().add(self.start), self.end + 1 - self.start)
+        };
+        core::ffi::CStr::from_bytes_with_nul(with_nul).ok()
+    }
+}

@@ -5,8 +5,8 @@
 //! the spellings again). Whatever leaves the roots, meets something bypassed or is not known ends in [`Miss`]: the
 //! kernel decides.
 
-use crate::PATH_MAX;
-use crate::control::{ControlMap, Match};
+use crate::control::{ControlMap, Match, Start};
+use crate::mem::PathBuffer;
 use crate::segment::{Entry, Segment};
 use crate::word::State;
 
@@ -54,81 +54,50 @@ pub struct Parent<'a> {
     pub entry: Option<Found<'a>>,
 }
 
-/// A path buffer that refuses to overflow.
-struct Buf {
-    bytes: [u8; PATH_MAX],
-    len: usize,
-}
+/// A canonical path that grows and shrinks by components.
+struct Canonical(PathBuffer);
 
-impl Buf {
+impl Canonical {
     const fn new() -> Self {
-        Self { bytes: [0; PATH_MAX], len: 0 }
+        Self(PathBuffer::front())
     }
-    fn get(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or(&[])
-    }
-    fn append(&mut self, text: &[u8]) -> Option<()> {
-        let end = self.len.checked_add(text.len())?;
-        self.bytes.get_mut(self.len..end)?.copy_from_slice(text);
-        self.len = end;
-        Some(())
-    }
-    fn push_name(&mut self, name: &[u8]) -> Option<()> {
-        if self.len > 0 {
-            *self.bytes.get_mut(self.len)? = b'/';
-            self.len += 1;
+    fn push(&mut self, name: &[u8]) -> Option<()> {
+        if !self.0.get().is_empty() {
+            self.0.append(b"/")?;
         }
-        self.bytes.get_mut(self.len..self.len.checked_add(name.len())?)?.copy_from_slice(name);
-        self.len += name.len();
-        Some(())
+        self.0.append(name)
     }
     /// Removes the last component; `None` at the root.
     fn pop(&mut self) -> Option<()> {
-        if self.len == 0 {
+        let path = self.0.get();
+        if path.is_empty() {
             return None;
         }
-        self.len = self.get().iter().rposition(|&c| c == b'/').unwrap_or(0);
+        let len = path.iter().rposition(|&c| c == b'/').unwrap_or(0);
+        self.0.truncate(len);
         Some(())
     }
 }
 
-/// Path still to be walked, kept at the end of a buffer so that link targets can be put in front.
-struct Pending {
-    bytes: [u8; PATH_MAX],
-    start: usize,
-}
+/// Path still to be walked, at the end of a buffer so that link targets can be put in front.
+struct Pending(PathBuffer);
 
 impl Pending {
     fn new(path: &[u8]) -> Option<Self> {
-        let mut p = Self { bytes: [0; PATH_MAX], start: PATH_MAX };
-        p.prepend(path)?;
+        let mut p = Self(PathBuffer::back());
+        p.0.prepend(path)?;
         Some(p)
     }
-    fn prepend(&mut self, path: &[u8]) -> Option<()> {
-        let start = self.start.checked_sub(path.len())?;
-        self.bytes.get_mut(start..self.start)?.copy_from_slice(path);
-        self.start = start;
-        Some(())
-    }
     fn rest(&self) -> &[u8] {
-        self.bytes.get(self.start..).unwrap_or(&[])
+        self.0.get()
     }
-    /// Next component and whether anything but slashes follows it; skips leading slashes.
-    fn next(&mut self) -> Option<(usize, usize)> {
-        while self.rest().first() == Some(&b'/') {
-            self.start += 1;
-        }
+    /// The next component, without the slashes in front of it; `None` at the end.
+    fn next(&self) -> Option<(usize, &[u8])> {
         let rest = self.rest();
-        if rest.is_empty() {
-            return None;
-        }
-        let len = rest.iter().position(|&c| c == b'/').unwrap_or(rest.len());
-        let at = self.start;
-        self.start += len;
-        Some((at, len))
-    }
-    fn component(&self, at: (usize, usize)) -> &[u8] {
-        self.bytes.get(at.0..at.0 + at.1).unwrap_or(&[])
+        let start = rest.iter().position(|&c| c != b'/')?;
+        let tail = rest.get(start..)?;
+        let len = tail.iter().position(|&c| c == b'/').unwrap_or(tail.len());
+        Some((start + len, tail.get(..len)?))
     }
     fn only_slashes_left(&self) -> bool {
         self.rest().iter().all(|&c| c == b'/')
@@ -147,10 +116,10 @@ pub fn resolve<'a>(
     follow: bool,
 ) -> Result<Found<'a>, Miss> {
     match ctl.match_root(path) {
-        Some(m) if m.sub.is_empty() => resolve_in(ctl, segs, m.root, m.rest, follow),
-        Some(m) => resolve_below(ctl, segs, &m, m.rest, follow),
-        None if is_odd(ctl, path) => resolve_odd(ctl, segs, path, follow),
-        None => Err(Miss::Outside),
+        Start::Root(m) if m.sub.is_empty() => resolve_in(ctl, segs, m.root, m.rest, follow),
+        Start::Root(m) => resolve_below(ctl, segs, &m, m.rest, follow),
+        Start::Odd => resolve_odd(ctl, segs, path, follow),
+        Start::Outside => Err(Miss::Outside),
     }
 }
 
@@ -163,7 +132,7 @@ fn resolve_below<'a>(
     rest: &[u8],
     follow: bool,
 ) -> Result<Found<'a>, Miss> {
-    let mut path = Buf::new();
+    let mut path = PathBuffer::front();
     let joined = path.append(b"/").and_then(|()| path.append(m.sub)).and_then(|()| path.append(rest));
     joined.ok_or(Miss::Unknown(m.root))?;
     resolve_in(ctl, segs, m.root, path.get(), follow)
@@ -192,16 +161,6 @@ pub fn resolve_in<'a>(
     walk(ctl, segs, root, rest, follow)
 }
 
-/// Whether a path leaves the way to a root just where it has a doubled slash or a dot component: only then can it lead into
-/// the root without starting like it. Looks at no more bytes than the comparison with the root needed.
-#[inline]
-fn is_odd(ctl: &ControlMap<'_>, path: &[u8]) -> bool {
-    ctl.spellings().iter().any(|s| {
-        let same = ctl.str(&s.path).iter().zip(path).take_while(|(a, b)| a == b).count();
-        same > 0 && path.get(same - 1) == Some(&b'/') && matches!(path.get(same), Some(b'/' | b'.'))
-    })
-}
-
 /// Absolute paths with `//`, `/./` or `/../` in front of a root. `..` is undone by spelling only while the path in front of
 /// it is an ancestor of a root's real path (which has no links in it); otherwise the kernel is asked.
 #[cold]
@@ -211,27 +170,24 @@ fn resolve_odd<'a>(
     path: &[u8],
     follow: bool,
 ) -> Result<Found<'a>, Miss> {
-    let mut out = Buf::new();
+    let mut abs = Canonical::new();
     let mut pending = Pending::new(path).ok_or(Miss::Outside)?;
-    let mut abs = Buf::new();
-    while let Some(at) = pending.next() {
-        match pending.component(at) {
+    while let Some((used, name)) = pending.next() {
+        match name {
             b"." => {}
             b".." => {
-                if out.len != 0 && !is_ancestor_of_root(ctl, abs.get()) {
+                if !abs.0.get().is_empty() && !is_ancestor_of_root(ctl, abs.0.get()) {
                     return Err(Miss::Outside);
                 }
-                let _ = out.pop();
+                let _ = abs.pop();
             }
-            name => out.push_name(name).ok_or(Miss::Outside)?,
+            name => {
+                abs.0.append(b"/").ok_or(Miss::Outside)?;
+                abs.0.append(name).ok_or(Miss::Outside)?;
+            }
         }
-        abs.len = 0;
-        abs.bytes[0] = b'/';
-        abs.len = 1;
-        let n = out.len;
-        abs.bytes.get_mut(1..=n).ok_or(Miss::Outside)?.copy_from_slice(out.get());
-        abs.len += n;
-        if let Some(m) = ctl.match_root(abs.get())
+        pending.0.skip(used);
+        if let Start::Root(m) = ctl.match_root(abs.0.get())
             && m.rest.is_empty()
         {
             return resolve_below(ctl, segs, &m, pending.rest(), follow);
@@ -257,16 +213,16 @@ fn walk<'a>(
 ) -> Result<Found<'a>, Miss> {
     let mut root = root;
     let (mut number, mut segment) = segs.segment(root).ok_or(Miss::NoSegment(root))?;
-    let mut out = Buf::new();
+    let mut out = Canonical::new();
     let mut pending = Pending::new(rest).ok_or(Miss::Unknown(root))?;
-    let must_be_dir = rest.len() > 1 && ends_like_dir(rest);
+    let mut must_be_dir = rest.len() > 1 && ends_like_dir(rest);
     let mut links = 0;
     loop {
-        let here = segment.lookup(out.get()).ok_or(Miss::Unknown(root))?;
+        let here = segment.lookup(out.0.get()).ok_or(Miss::Unknown(root))?;
         if ctl.in_bypassed_range(number, here.id) {
             return Err(Miss::Changed(root));
         }
-        let Some(at) = pending.next() else {
+        let Some((used, name)) = pending.next() else {
             return if must_be_dir && !here.record.is_dir() {
                 Err(Miss::Unknown(root))
             } else {
@@ -276,45 +232,54 @@ fn walk<'a>(
         if !here.record.is_dir() {
             return Err(Miss::Unknown(root));
         }
-        match pending.component(at) {
+        match name {
             b"." => {}
             // Above the root we do not know the tree; a root that is a mount point would also need the parent mount.
             b".." => out.pop().ok_or(Miss::Outside)?,
-            name => {
-                out.push_name(name).ok_or(Miss::Unknown(root))?;
-                let last = pending.only_slashes_left();
-                let entry = segment.lookup(out.get()).ok_or(Miss::Unknown(root))?;
-                // A name that the job replaced may be a link by now, also in the middle of a path.
-                if entry.record.is_link() && (!last || follow || !pending.rest().is_empty()) {
-                    if entry.word().state() == State::Bypass || ctl.in_bypassed_range(number, entry.id) {
-                        return Err(Miss::Changed(root));
-                    }
-                    links += 1;
-                    if links > MAX_LINKS {
-                        return Err(Miss::Unknown(root));
-                    }
-                    let target = segment.index.link_target(entry.record).ok_or(Miss::Unknown(root))?;
-                    // What is left is empty or starts with a slash, so that it can simply follow the target.
-                    pending.prepend(target).ok_or(Miss::Unknown(root))?;
-                    if target.first() == Some(&b'/') {
-                        let (r, behind, sub) = {
-                            let m = ctl.match_root(pending.rest()).ok_or(Miss::Outside)?;
-                            (m.root, m.rest.len(), m.sub)
-                        };
-                        pending.start = PATH_MAX - behind;
-                        pending.prepend(sub).ok_or(Miss::Unknown(r))?;
-                        root = r;
-                        (number, segment) = segs.segment(root).ok_or(Miss::NoSegment(root))?;
-                        out.len = 0;
-                    } else {
-                        out.pop();
-                    }
-                } else if !last && entry.word().state() == State::Bypass && !entry.record.is_dir() {
-                    return Err(Miss::Changed(root));
-                }
+            name => out.push(name).ok_or(Miss::Unknown(root))?,
+        }
+        let named = name != b"." && name != b"..";
+        pending.0.skip(used);
+        if !named {
+            continue;
+        }
+        let last = pending.only_slashes_left();
+        let entry = segment.lookup(out.0.get()).ok_or(Miss::Unknown(root))?;
+        let changed = entry.word().state() == State::Bypass || ctl.in_bypassed_range(number, entry.id);
+        let walked_through = entry.record.is_link() && (follow || !pending.rest().is_empty());
+        // A name that the job replaced may be anything by now.
+        if changed && (walked_through || (!last && !entry.record.is_dir())) {
+            return Err(Miss::Changed(root));
+        }
+        if walked_through {
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(Miss::Unknown(root));
+            }
+            let target = segment.index.link_target(entry.record).ok_or(Miss::Unknown(root))?;
+            must_be_dir |= last && ends_like_dir(target);
+            // What is left is empty or starts with a slash, so that it can simply follow the target.
+            pending.0.prepend(target).ok_or(Miss::Unknown(root))?;
+            if target.first() == Some(&b'/') {
+                root = go_to_root(ctl, &mut pending)?;
+                (number, segment) = segs.segment(root).ok_or(Miss::NoSegment(root))?;
+                out = Canonical::new();
+            } else {
+                out.pop().ok_or(Miss::Outside)?;
             }
         }
     }
+}
+
+/// Takes the root off an absolute path that is still to be walked.
+fn go_to_root(ctl: &ControlMap<'_>, pending: &mut Pending) -> Result<usize, Miss> {
+    let (root, used, sub) = {
+        let Start::Root(m) = ctl.match_root(pending.rest()) else { return Err(Miss::Outside) };
+        (m.root, pending.rest().len() - m.rest.len(), m.sub)
+    };
+    pending.0.skip(used);
+    pending.0.prepend(sub).ok_or(Miss::Unknown(root))?;
+    Ok(root)
 }
 
 /// Whether a path can only mean a directory: trailing slash, `/.` or `/..`.
@@ -338,10 +303,12 @@ pub fn split_last(path: &[u8]) -> Option<(&[u8], &[u8])> {
 /// The entry called `name` in directory `dir`, links not followed.
 #[must_use]
 pub fn child<'a>(dir: &Found<'a>, name: &[u8]) -> Option<Found<'a>> {
-    let mut path = Buf::new();
-    path.len = dir.segment.index.path(dir.entry.id, &mut path.bytes)?;
-    path.push_name(name)?;
-    let entry = dir.segment.lookup(path.get())?;
+    let mut parent = [0u8; crate::PATH_MAX];
+    let len = dir.segment.index.path(dir.entry.id, &mut parent)?;
+    let mut path = Canonical::new();
+    path.push(parent.get(..len)?)?;
+    path.push(name)?;
+    let entry = dir.segment.lookup(path.0.get())?;
     Some(Found { entry, ..*dir })
 }
 

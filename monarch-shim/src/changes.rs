@@ -5,7 +5,7 @@
 //! never truth. Paths that lead into a root under another spelling are found by the device of their parent directory.
 
 use crate::ctx::Ctx;
-use crate::paths::{absolute, find, find_parent, is_root_device, on_root_device, path_of_fd};
+use crate::paths::{absolute, find, find_parent, is_root_device, on_root_device, real_path};
 use crate::sys;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -75,13 +75,10 @@ fn find_parent_by_device(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Parent<
         return None;
     }
     let fd = sys::open_bytes(parent, libc::O_PATH | libc::O_CLOEXEC)?;
-    let mut real = [0u8; PATH_MAX];
-    let mut len = path_of_fd(fd.0, &mut real)?;
-    let end = len + 1 + name.len();
-    *real.get_mut(len)? = b'/';
-    len += 1;
-    real.get_mut(len..end)?.copy_from_slice(name);
-    resolve_parent(ctx.map, ctx, real.get(..end)?).ok()
+    let mut real = real_path(fd.0)?;
+    real.append(b"/")?;
+    real.append(name)?;
+    resolve_parent(ctx.map, ctx, real.get()).ok()
 }
 
 /// Content or attributes of a file are about to change, named by its path.
@@ -106,9 +103,7 @@ fn find_by_device(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<
     }
     let no = if follow { 0 } else { libc::O_NOFOLLOW };
     let fd = sys::open_bytes(abs.get(), libc::O_PATH | libc::O_CLOEXEC | no)?;
-    let mut real = [0u8; PATH_MAX];
-    let len = path_of_fd(fd.0, &mut real)?;
-    resolve(ctx.map, ctx, real.get(..len)?, false).ok()
+    resolve(ctx.map, ctx, real_path(fd.0)?.get(), false).ok()
 }
 
 /// A file is about to be opened for writing, creating or truncating.
@@ -142,9 +137,8 @@ pub fn opened_for_writing(ctx: &Ctx, fd: c_int) {
     if fd < 0 || !on_root_device(ctx, fd) {
         return;
     }
-    let mut real = [0u8; PATH_MAX];
-    let Some(len) = path_of_fd(fd, &mut real) else { return };
-    let Some(path) = real.get(..len) else { return };
+    let Some(real) = real_path(fd) else { return };
+    let path = real.get();
     match resolve(ctx.map, ctx, path, false) {
         Ok(f) => bypass(ctx, &f),
         Err(_) => {

@@ -6,6 +6,7 @@
 
 use crate::sys::{self, pid};
 use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use monarch_abi::PATH_MAX;
 use monarch_abi::control::ControlMap;
@@ -86,7 +87,7 @@ pub fn is_outside(ctl: &ControlMap<'_>) -> bool {
 
 /// Copies the working directory into `out`; its length.
 #[must_use]
-pub fn get(ctl: &ControlMap<'_>, out: &mut [u8; PATH_MAX]) -> Option<usize> {
+pub fn get(ctl: &ControlMap<'_>, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
     let generation = ctl.ctl.generation.load(Ordering::Relaxed);
     let Some(p) = page() else { return ask(out) };
     let word = p.word.load(Ordering::Acquire);
@@ -94,7 +95,7 @@ pub fn get(ctl: &ControlMap<'_>, out: &mut [u8; PATH_MAX]) -> Option<usize> {
     if fresh && matches!(kind_of(word), Kind::Near | Kind::Outside) {
         let len = (p.len.load(Ordering::Relaxed) as usize).min(PATH_MAX);
         // SAFETY: in bounds. A writer may be at work: then the word has changed below and the copy is thrown away.
-        unsafe { core::ptr::copy_nonoverlapping(p.text.get().cast::<u8>(), out.as_mut_ptr(), len) };
+        unsafe { core::ptr::copy_nonoverlapping(p.text.get().cast::<u8>(), out.as_mut_ptr().cast::<u8>(), len) };
         core::sync::atomic::fence(Ordering::Acquire);
         if p.word.load(Ordering::Relaxed) == word {
             return Some(len);
@@ -106,7 +107,7 @@ pub fn get(ctl: &ControlMap<'_>, out: &mut [u8; PATH_MAX]) -> Option<usize> {
 /// Asks the kernel, and keeps the answer if this process may write to the page.
 #[cold]
 #[inline(never)]
-fn fill(ctl: &ControlMap<'_>, p: &Page, generation: u32, out: &mut [u8; PATH_MAX]) -> Option<usize> {
+fn fill(ctl: &ControlMap<'_>, p: &Page, generation: u32, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
     let me = pid();
     if p.owner.load(Ordering::Relaxed) == 0 {
         p.owner.store(me, Ordering::Relaxed);
@@ -121,7 +122,8 @@ fn fill(ctl: &ControlMap<'_>, p: &Page, generation: u32, out: &mut [u8; PATH_MAX
     if claimed {
         let kind = match len {
             Some(n) => {
-                let text = out.get(..n)?;
+                // SAFETY: as many bytes were written.
+                let text = unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), n) };
                 p.len.store(n as u32, Ordering::Relaxed);
                 // SAFETY: we claimed the text; readers check the word after copying.
                 unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), p.text.get().cast::<u8>(), n) };
@@ -148,7 +150,8 @@ fn is_near(ctl: &ControlMap<'_>, cwd: &[u8]) -> bool {
 }
 
 /// The system call; `None` when the directory was removed or lies outside our `/`.
-fn ask(out: &mut [u8; PATH_MAX]) -> Option<usize> {
+fn ask(out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
     let len = sys::getcwd(out)?;
-    (out.first() == Some(&b'/')).then_some(len)
+    // SAFETY: at least one byte was written.
+    (len > 0 && unsafe { *out.as_ptr().cast::<u8>() } == b'/').then_some(len)
 }

@@ -4,35 +4,32 @@ use crate::ctx::Ctx;
 use crate::cwd;
 use crate::sys;
 use core::ffi::c_int;
+use core::mem::MaybeUninit;
 use monarch_abi::PATH_MAX;
+use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_parent};
 
 /// A path made absolute.
-pub struct Absolute {
-    bytes: [u8; PATH_MAX],
-    len: usize,
-}
+pub struct Absolute(PathBuffer);
 
 impl Absolute {
     /// Its bytes.
     #[must_use]
     pub fn get(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or(&[])
+        self.0.get()
     }
 
     /// It followed by a NUL.
     #[must_use]
     pub fn c_str(&mut self) -> Option<&core::ffi::CStr> {
-        *self.bytes.get_mut(self.len)? = 0;
-        core::ffi::CStr::from_bytes_with_nul(self.bytes.get(..=self.len)?).ok()
+        self.0.c_str()
     }
 
     /// `base/rel`.
     #[must_use]
     pub fn join(base: &[u8], rel: &[u8]) -> Option<Self> {
-        let mut abs = Self { bytes: [0; PATH_MAX], len: 0 };
-        abs.bytes.get_mut(..base.len())?.copy_from_slice(base);
-        abs.len = base.len();
+        let mut abs = Self(PathBuffer::front());
+        abs.0.append(base)?;
         if !rel.is_empty() {
             abs.append(rel)?;
         }
@@ -40,18 +37,12 @@ impl Absolute {
     }
 
     fn append(&mut self, path: &[u8]) -> Option<()> {
-        if self.len > 1 || self.bytes[0] != b'/' {
-            *self.bytes.get_mut(self.len)? = b'/';
-            self.len += 1;
+        if self.get() != b"/" {
+            self.0.append(b"/")?;
         }
-        let end = self.len.checked_add(path.len())?;
+        self.0.append(path)?;
         // Room for a NUL stays.
-        if end >= PATH_MAX {
-            return None;
-        }
-        self.bytes.get_mut(self.len..end)?.copy_from_slice(path);
-        self.len = end;
-        Some(())
+        (self.get().len() < PATH_MAX).then_some(())
     }
 }
 
@@ -96,25 +87,24 @@ pub fn find_parent(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Result<Parent<'stati
 #[inline(never)]
 #[must_use]
 pub fn absolute(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Absolute> {
-    let mut abs = Absolute { bytes: [0; PATH_MAX], len: 0 };
+    let mut abs = Absolute(PathBuffer::front());
     if path.first() == Some(&b'/') {
-        abs.bytes.get_mut(..path.len())?.copy_from_slice(path);
-        abs.len = path.len();
+        abs.0.append(path)?;
         return Some(abs);
     }
-    abs.len = if dirfd == libc::AT_FDCWD {
-        cwd::get(ctx.map, &mut abs.bytes)?
-    } else {
-        if !on_root_device(ctx, dirfd) {
-            return None;
-        }
-        path_of_fd(dirfd, &mut abs.bytes)?
-    };
+    if dirfd != libc::AT_FDCWD && !on_root_device(ctx, dirfd) {
+        return None;
+    }
+    // SAFETY: both write as many bytes as they say.
+    unsafe {
+        abs.0.fill(|out| if dirfd == libc::AT_FDCWD { cwd::get(ctx.map, out) } else { path_of_fd(dirfd, out) })?;
+    }
     let mut rest = path;
     loop {
         match rest {
             [b'.', b'.', tail @ ..] if tail.is_empty() || tail[0] == b'/' => {
-                abs.len = abs.get().iter().rposition(|&c| c == b'/')?.max(1);
+                let len = abs.get().iter().rposition(|&c| c == b'/')?.max(1);
+                abs.0.truncate(len);
                 rest = tail;
             }
             [b'.', tail @ ..] if tail.is_empty() || tail[0] == b'/' => rest = tail,
@@ -141,12 +131,22 @@ pub fn is_root_device(ctx: &Ctx, dev: u64) -> bool {
 
 /// The path of an open file or directory, as the kernel knows it.
 #[must_use]
-pub fn path_of_fd(fd: c_int, out: &mut [u8; PATH_MAX]) -> Option<usize> {
+pub fn path_of_fd(fd: c_int, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
     let mut name = [0u8; 32];
     let len = proc_fd(fd, &mut name)?;
     let link = core::ffi::CStr::from_bytes_with_nul(name.get(..=len)?).ok()?;
     let len = sys::readlink(link, out)?;
-    (len < PATH_MAX && out.first() == Some(&b'/')).then_some(len)
+    // SAFETY: at least one byte was written.
+    (len > 0 && len < PATH_MAX && unsafe { *out.as_ptr().cast::<u8>() } == b'/').then_some(len)
+}
+
+/// [`path_of_fd`] in a buffer of its own.
+#[must_use]
+pub fn real_path(fd: c_int) -> Option<PathBuffer> {
+    let mut path = PathBuffer::front();
+    // SAFETY: as many bytes are written as it says.
+    unsafe { path.fill(|out| path_of_fd(fd, out)) }?;
+    Some(path)
 }
 
 /// `/proc/self/fd/N` with a NUL behind it.

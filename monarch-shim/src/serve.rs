@@ -65,7 +65,10 @@ pub enum Served<T> {
 #[inline]
 pub fn open_copy<T>(ctx: &Ctx, f: &Found<'static>, mut open: impl FnMut(&CStr) -> Option<T>) -> Served<T> {
     if let Some(root) = ctx.map.ctl.roots.get(f.root) {
-        root.opens.fetch_add(1, Ordering::Relaxed);
+        // A mark, not a count: a counter here would be one cache line for all processes of the node.
+        if root.opens.load(Ordering::Relaxed) == 0 {
+            root.opens.store(1, Ordering::Relaxed);
+        }
     }
     if !f.entry.record.is_file() {
         return Served::Pfs;

@@ -1,6 +1,8 @@
 //! Bare system calls: no wrapper of libc in between (those may be ours), errno untouched, no panics.
 
 use core::ffi::{CStr, c_int};
+use core::mem::MaybeUninit;
+use monarch_abi::PATH_MAX;
 
 pub use monarch_abi::sys::call;
 
@@ -33,13 +35,13 @@ pub fn open(path: &CStr, flags: c_int) -> Option<c_int> {
 /// [`open`] for a path without a final NUL.
 #[must_use]
 pub fn open_bytes(path: &[u8], flags: c_int) -> Option<Fd> {
-    let mut buf = [0u8; monarch_abi::PATH_MAX];
+    let mut buf = [0u8; PATH_MAX];
     open(c_str(path, &mut buf)?, flags).map(Fd)
 }
 
 /// `path` with a NUL behind it.
 #[must_use]
-pub fn c_str<'b>(path: &[u8], buf: &'b mut [u8; monarch_abi::PATH_MAX]) -> Option<&'b CStr> {
+pub fn c_str<'b>(path: &[u8], buf: &'b mut [u8; PATH_MAX]) -> Option<&'b CStr> {
     if path.len() >= buf.len() {
         return None;
     }
@@ -59,7 +61,7 @@ pub fn fstat(fd: c_int) -> Option<libc::stat64> {
 #[inline]
 #[must_use]
 pub fn stat_at(fd: c_int, path: &CStr, flags: c_int) -> Option<libc::stat64> {
-    let mut st = core::mem::MaybeUninit::<libc::stat64>::uninit();
+    let mut st = MaybeUninit::<libc::stat64>::uninit();
     let args = [fd as isize as usize, path.as_ptr() as usize, st.as_mut_ptr() as usize, flags as usize, 0, 0];
     // SAFETY: a C string and a buffer of the right type; filled when the call says so.
     unsafe { (call(libc::SYS_newfstatat, args) == 0).then(|| st.assume_init()) }
@@ -68,7 +70,7 @@ pub fn stat_at(fd: c_int, path: &CStr, flags: c_int) -> Option<libc::stat64> {
 /// fstatat(2) of an absolute path without a final NUL.
 #[must_use]
 pub fn stat_bytes(path: &[u8], flags: c_int) -> Option<libc::stat64> {
-    let mut buf = [0u8; monarch_abi::PATH_MAX];
+    let mut buf = [0u8; PATH_MAX];
     stat_at(libc::AT_FDCWD, c_str(path, &mut buf)?, flags)
 }
 
@@ -116,17 +118,17 @@ pub fn uid() -> u32 {
 
 /// getcwd(2): length without the NUL.
 #[must_use]
-pub fn getcwd(out: &mut [u8; monarch_abi::PATH_MAX]) -> Option<usize> {
+pub fn getcwd(out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
     // SAFETY: the buffer is as long as said.
-    let n = unsafe { call(libc::SYS_getcwd, [out.as_mut_ptr() as usize, out.len(), 0, 0, 0, 0]) };
+    let n = unsafe { call(libc::SYS_getcwd, [out.as_mut_ptr() as usize, PATH_MAX, 0, 0, 0, 0]) };
     usize::try_from(n).ok()?.checked_sub(1)
 }
 
 /// readlinkat(2): length.
 #[must_use]
-pub fn readlink(path: &CStr, out: &mut [u8; monarch_abi::PATH_MAX]) -> Option<usize> {
+pub fn readlink(path: &CStr, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
     let cwd = libc::AT_FDCWD as isize as usize;
-    let args = [cwd, path.as_ptr() as usize, out.as_mut_ptr() as usize, out.len(), 0, 0];
+    let args = [cwd, path.as_ptr() as usize, out.as_mut_ptr() as usize, PATH_MAX, 0, 0];
     // SAFETY: a C string and a buffer as long as said.
     usize::try_from(unsafe { call(libc::SYS_readlinkat, args) }).ok()
 }

@@ -26,6 +26,7 @@ const GRACE: Duration = Duration::from_secs(4);
 /// How to mount. Everything is optional; see the options of the command `slowfs` for the defaults.
 #[derive(Clone, Debug)]
 pub struct Builder {
+    program: Option<PathBuf>,
     source: PathBuf,
     mountpoint: PathBuf,
     args: Vec<OsString>,
@@ -40,6 +41,12 @@ impl Builder {
     fn flag(mut self, name: &str) -> Self {
         self.args.push(name.into());
         self
+    }
+
+    /// The `slowfs` binary to start, instead of `SLOWFS_BIN` or the one near this executable.
+    #[must_use]
+    pub fn program(self, path: impl Into<PathBuf>) -> Self {
+        Self { program: Some(path.into()), ..self }
     }
 
     /// Latency of each metadata call.
@@ -116,7 +123,7 @@ impl Builder {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let name = format!("slowfs-{}-{}.sock", std::process::id(), SERIAL.fetch_add(1, Relaxed));
         let socket = std::env::temp_dir().join(name);
-        let mut child = Process::new(binary()?)
+        let mut child = Process::new(self.program.map_or_else(binary, Ok)?)
             .args([&self.source, &self.mountpoint])
             .args(&self.args)
             .arg("--until-stdin-closes")
@@ -160,7 +167,7 @@ pub struct Slowfs {
 impl Slowfs {
     /// Describes a mount of the directory `source` at `mountpoint`.
     pub fn builder(source: impl Into<PathBuf>, mountpoint: impl Into<PathBuf>) -> Builder {
-        Builder { source: source.into(), mountpoint: mountpoint.into(), args: Vec::new() }
+        Builder { program: None, source: source.into(), mountpoint: mountpoint.into(), args: Vec::new() }
     }
 
     /// Where the mount is.

@@ -61,7 +61,7 @@ impl Server {
         let mut sent = false;
         for (next, listed) in rest(&entries, offset) {
             if listed.name == "." || listed.name == ".." {
-                let attr = attributes(&own, dir.node.number);
+                let attr = attributes(&own, listed.ino);
                 if reply.add(INodeNo(listed.ino), next, &listed.name, &Default::default(), &attr, Generation(0)) {
                     break;
                 }

@@ -1,0 +1,16 @@
+//! The namespace index and the resolution of paths, held against the kernel on real directory trees and against damage.
+
+#[path = "namespace/changes.rs"]
+mod changes;
+#[path = "namespace/common.rs"]
+mod common;
+#[path = "namespace/contents.rs"]
+mod contents;
+#[path = "namespace/damage.rs"]
+mod damage;
+#[path = "namespace/paths.rs"]
+mod paths;
+#[path = "namespace/saved.rs"]
+mod saved;
+#[path = "namespace/trees.rs"]
+mod trees;

@@ -1,0 +1,122 @@
+//! What the job changed is never answered from the index.
+//!
+//! Changes are marked as the shim marks them (entry and directory Bypass, a moved subtree as a range), then made. Afterwards
+//! every path must lead to something marked, nowhere, or to what the kernel finds.
+
+use crate::common::{as_path, bytes, cases, kernel, kind, shown};
+use crate::trees::{Piece, STARTS, World, piece, plan};
+use monarch_abi::resolve::{Found, resolve, resolve_parent};
+use monarch_abi::word::{State, Word};
+use proptest::prelude::*;
+use std::os::unix::fs::symlink;
+use std::sync::atomic::Ordering;
+
+#[derive(Clone, Debug)]
+enum Change {
+    Unlink,
+    RenameTo(Vec<u8>),
+    ReplaceByDir,
+    ReplaceByFile,
+    ReplaceByLink(Vec<Piece>),
+    MoveOver(usize),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        Just(Change::Unlink),
+        prop_oneof![Just(b"a".to_vec()), Just(b"new".to_vec())].prop_map(Change::RenameTo),
+        Just(Change::ReplaceByDir),
+        Just(Change::ReplaceByFile),
+        prop::collection::vec(piece(), 1..4).prop_map(Change::ReplaceByLink),
+        any::<u8>().prop_map(|n| Change::MoveOver(n.into())),
+    ]
+}
+
+fn bypass(f: &Found<'_>) {
+    let word = &f.entry.master.word;
+    let now = Word(word.load(Ordering::Acquire));
+    word.store(now.next(State::Bypass).0, Ordering::Release);
+}
+
+/// Marks what a change of the name `path` concerns.
+fn mark(w: &World, path: &[u8]) {
+    let Ok(p) = resolve_parent(&w.ctl, &w.segs, path) else { return };
+    bypass(&p.dir);
+    let Some(f) = p.entry else { return };
+    bypass(&f);
+    if let Some(d) = f.segment.index.dir(f.entry.record) {
+        assert!(w.ctl.bypass_range(f.number as u32, d.id, d.end));
+    }
+}
+
+fn remove(path: &[u8]) {
+    let _ = std::fs::remove_file(as_path(path)).or_else(|_| std::fs::remove_dir_all(as_path(path)));
+}
+
+fn apply(w: &World, path: &[u8], change: &Change, others: &[Vec<u8>]) {
+    mark(w, path);
+    match change {
+        Change::Unlink => remove(path),
+        Change::RenameTo(name) => {
+            let to = bytes(&as_path(path).with_file_name(as_path(name))).to_vec();
+            mark(w, &to);
+            let _ = std::fs::rename(as_path(path), as_path(&to));
+        }
+        Change::ReplaceByDir => {
+            remove(path);
+            let _ = std::fs::create_dir(as_path(path));
+            let _ = std::fs::write(as_path(path).join("a"), b"new");
+        }
+        Change::ReplaceByFile => {
+            remove(path);
+            let _ = std::fs::write(as_path(path), b"new");
+        }
+        Change::ReplaceByLink(pieces) => {
+            remove(path);
+            let _ = symlink(as_path(&w.path(0, pieces)), as_path(path));
+        }
+        Change::MoveOver(n) => {
+            let to = &others[n % others.len()];
+            mark(w, to);
+            let _ = std::fs::rename(as_path(path), as_path(to));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(150))]
+
+    #[test]
+    fn no_path_leads_to_what_was_there_before(
+        plan in plan(24),
+        changes in prop::collection::vec((any::<u8>(), change()), 1..5),
+        paths in prop::collection::vec((0..STARTS, prop::collection::vec(piece(), 0..7)), 40),
+    ) {
+        let w = World::new(&plan);
+        // Spelled before the changes: these are the names that were there.
+        let mut spelled: Vec<Vec<u8>> = paths.iter().map(|(s, p)| w.path(*s, p)).collect();
+        let all: Vec<Vec<u8>> =
+            (0..2).flat_map(|n| w.entries(n).into_iter().map(move |rel| (n, rel)))
+            .map(|(n, rel)| [bytes(&w.roots[n]), b"/", &rel].concat()).collect();
+        for (n, change) in &changes {
+            apply(&w, &all[usize::from(*n) % all.len()], change, &all);
+        }
+        spelled.extend(paths.iter().map(|(s, p)| w.path(*s, p)));
+        spelled.extend(all);
+        for path in &spelled {
+            for follow in [false, true] {
+                let Ok(f) = resolve(&w.ctl, &w.segs, path, follow) else { continue };
+                if f.entry.word().state() == State::Bypass {
+                    continue;
+                }
+                match kernel(path, follow) {
+                    Ok(st) => prop_assert!(
+                        f.entry.record.ino == st.st_ino && kind(f.entry.record.mode.into()) == kind(st.st_mode),
+                        "{} (follow {follow}): not what is there now", shown(path)
+                    ),
+                    Err(e) => prop_assert!(false, "{} (follow {follow}): found, kernel says {e}", shown(path)),
+                }
+            }
+        }
+    }
+}
