@@ -85,7 +85,7 @@ mod tests {
                 None => base.join(w).display().to_string(),
             })
             .collect();
-        let found = find(&[root.clone()], words.iter().map(OsStr::new));
+        let found = find(std::slice::from_ref(&root), words.iter().map(OsStr::new));
         let has = |p: PathBuf| found.contains(&(0, p));
         assert!(has(base.join("to")), "{found:?}");
         assert!(has(base.join("into")), "{found:?}");

@@ -102,7 +102,7 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     let done = match cli.command {
-        Command::Run(args) => run::main(args),
+        Command::Run(args) => run::main(&args),
         Command::Status(args) => status::main(&args),
         Command::Stop(args) => stop::main(&args),
         Command::Config(c) => config::main(&c),

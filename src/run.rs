@@ -32,7 +32,7 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
-pub(crate) fn main(args: RunArgs) -> Result<ExitCode> {
+pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     child::block_signals();
     let resolved = match args.config.load() {
         Ok(r) => r,
@@ -68,7 +68,7 @@ pub(crate) fn main(args: RunArgs) -> Result<ExitCode> {
         }
     })?;
     if let Ok(s) = &mut service {
-        s.conclude(&args, started.elapsed());
+        s.conclude(args, started.elapsed());
     }
     Ok(child::end_like(end))
 }

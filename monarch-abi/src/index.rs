@@ -296,7 +296,8 @@ impl<'a> Index<'a> {
         let mut start = out.len();
         let mut at = id;
         while at != 0 {
-            let name = self.name(self.record(at)?)?;
+            // A damaged index must not lead in circles: every step costs room, and a parent comes before its children.
+            let name = self.name(self.record(at)?).filter(|n| !n.is_empty())?;
             if start != out.len() {
                 start = start.checked_sub(1)?;
                 *out.get_mut(start)? = b'/';
@@ -304,7 +305,7 @@ impl<'a> Index<'a> {
             let end = start;
             start = start.checked_sub(name.len())?;
             out.get_mut(start..end)?.copy_from_slice(name);
-            at = self.dirs.get(self.parent_of(at)?)?.id;
+            at = Some(self.dirs.get(self.parent_of(at)?)?.id).filter(|&up| up < at)?;
         }
         let len = out.len().checked_sub(start)?;
         for to in 0..len {

@@ -44,8 +44,8 @@ impl<'a> Map<'a> {
     /// A view of `len` bytes at `base`.
     ///
     /// # Safety
-    /// The region must stay mapped readable for `'a` (and writable where atomics in it are written), be at least
-    /// 64-byte aligned, and be changed by others only where [`Pod`] atomics lie.
+    /// The region must stay mapped readable for `'a` (and writable where atomics in it are written), and be changed by
+    /// others only where [`Pod`] atomics lie.
     #[must_use]
     pub const unsafe fn new(base: *const u8, len: usize) -> Self {
         Self { base, len, life: PhantomData }
@@ -68,10 +68,10 @@ impl<'a> Map<'a> {
     #[inline]
     pub fn get<T: Pod>(&self, off: usize) -> Option<&'a T> {
         let end = off.checked_add(size_of::<T>())?;
-        if end > self.len || !off.is_multiple_of(align_of::<T>()) {
+        if end > self.len || !self.base.addr().wrapping_add(off).is_multiple_of(align_of::<T>()) {
             return None;
         }
-        // SAFETY: in bounds and aligned (base is page-aligned), every bit pattern is a valid T, lives for 'a.
+        // SAFETY: in bounds and aligned, every bit pattern is a valid T, lives for 'a.
         Some(unsafe { &*self.base.add(off).cast::<T>() })
     }
 
@@ -80,7 +80,7 @@ impl<'a> Map<'a> {
     #[inline]
     pub fn array<T: Pod>(&self, off: usize, n: usize) -> Option<&'a [T]> {
         let end = off.checked_add(n.checked_mul(size_of::<T>())?)?;
-        if end > self.len || !off.is_multiple_of(align_of::<T>()) {
+        if end > self.len || !self.base.addr().wrapping_add(off).is_multiple_of(align_of::<T>()) {
             return None;
         }
         // SAFETY: in bounds and aligned, every bit pattern is a valid T, lives for 'a.

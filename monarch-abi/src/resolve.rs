@@ -10,8 +10,9 @@ use crate::mem::PathBuffer;
 use crate::segment::{Entry, Segment};
 use crate::word::State;
 
-/// Longest chain of symbolic links, as in the kernel.
-const MAX_LINKS: usize = 40;
+/// Longest chain of symbolic links that is walked here. The kernel gives up after 40, but also counts the links in front of a
+/// root when a path or a link's target comes through an alias: a smaller number leaves the difference to it.
+const MAX_LINKS: usize = 8;
 
 /// Where segments come from: by root, newest live one.
 pub trait Segments<'a> {
@@ -116,11 +117,19 @@ pub fn resolve<'a>(
     follow: bool,
 ) -> Result<Found<'a>, Miss> {
     match ctl.match_root(path) {
+        Start::Root(m) if !follow && m.rest.is_empty() && !is_root(ctl, m.root, path) => Err(Miss::Outside),
         Start::Root(m) if m.sub.is_empty() => resolve_in(ctl, segs, m.root, m.rest, follow),
         Start::Root(m) => resolve_below(ctl, segs, &m, m.rest, follow),
         Start::Odd => resolve_odd(ctl, segs, path, follow),
         Start::Outside => Err(Miss::Outside),
     }
+}
+
+/// Whether `path` is the real path of a root. Another spelling may be a symbolic link, which lies outside of the root: only
+/// the kernel knows about it when it is not followed.
+#[cold]
+fn is_root(ctl: &ControlMap<'_>, root: usize, path: &[u8]) -> bool {
+    ctl.roots().get(root).is_some_and(|r| ctl.str(&r.path) == path)
 }
 
 /// [`resolve_in`] for a spelling that leads below its root: what it stands for is put in front.
@@ -190,6 +199,9 @@ fn resolve_odd<'a>(
         if let Start::Root(m) = ctl.match_root(abs.0.get())
             && m.rest.is_empty()
         {
+            if !follow && pending.rest().is_empty() && !is_root(ctl, m.root, abs.0.get()) {
+                return Err(Miss::Outside);
+            }
             return resolve_below(ctl, segs, &m, pending.rest(), follow);
         }
     }
@@ -261,7 +273,7 @@ fn walk<'a>(
             // What is left is empty or starts with a slash, so that it can simply follow the target.
             pending.0.prepend(target).ok_or(Miss::Unknown(root))?;
             if target.first() == Some(&b'/') {
-                root = go_to_root(ctl, &mut pending)?;
+                root = go_to_root(ctl, &mut pending, follow)?;
                 (number, segment) = segs.segment(root).ok_or(Miss::NoSegment(root))?;
                 out = Canonical::new();
             } else {
@@ -272,9 +284,12 @@ fn walk<'a>(
 }
 
 /// Takes the root off an absolute path that is still to be walked.
-fn go_to_root(ctl: &ControlMap<'_>, pending: &mut Pending) -> Result<usize, Miss> {
+fn go_to_root(ctl: &ControlMap<'_>, pending: &mut Pending, follow: bool) -> Result<usize, Miss> {
     let (root, used, sub) = {
         let Start::Root(m) = ctl.match_root(pending.rest()) else { return Err(Miss::Outside) };
+        if !follow && m.rest.is_empty() && !is_root(ctl, m.root, pending.rest()) {
+            return Err(Miss::Outside);
+        }
         (m.root, pending.rest().len() - m.rest.len(), m.sub)
     };
     pending.0.skip(used);

@@ -6,6 +6,8 @@
 mod build;
 mod saved;
 mod scan;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use build::now_ns;
 pub use build::{Built, build};

@@ -8,10 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+/// Bytes of a file and which version they are.
+type Content = (Vec<u8>, Identity);
+
 /// Files in memory. Reads see later changes, as on a PFS.
 #[derive(Clone, Debug, Default)]
 pub struct MemSource {
-    files: Arc<Mutex<HashMap<Vec<u8>, (Vec<u8>, Identity)>>>,
+    files: Arc<Mutex<HashMap<Vec<u8>, Content>>>,
 }
 
 impl MemSource {
@@ -24,7 +27,7 @@ impl MemSource {
         id
     }
 
-    fn with<T>(&self, rel: &[u8], f: impl FnOnce(&(Vec<u8>, Identity)) -> T) -> io::Result<T> {
+    fn with<T>(&self, rel: &[u8], f: impl FnOnce(&Content) -> T) -> io::Result<T> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.get(rel).map(f).ok_or_else(|| io::ErrorKind::NotFound.into())
     }

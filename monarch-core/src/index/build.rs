@@ -34,7 +34,7 @@ impl Built {
 
 /// Everything in depth-first order.
 #[derive(Default)]
-struct Flat {
+pub(super) struct Flat {
     records: Vec<Record>,
     dirs: Vec<Dir>,
     names: Vec<u8>,
@@ -66,7 +66,7 @@ pub fn build(mut tree: Tree, mut seed: u64, uuid: [u8; 16]) -> Built {
     }
 }
 
-fn flatten(tree: &Tree, seed: u64) -> Flat {
+pub(super) fn flatten(tree: &Tree, seed: u64) -> Flat {
     let total = 1 + tree.dirs.iter().map(|d| d.entries.len()).sum::<usize>();
     let mut f = Flat {
         records: Vec::with_capacity(total),
@@ -139,7 +139,7 @@ fn copy_link(links: &mut Vec<u8>, scan: &DirScan, off: u32) -> u32 {
 }
 
 /// Fills the lookup table and the slot numbers of hard-linked names; `None` when another seed is needed.
-fn fill_table(f: &mut Flat) -> Option<Vec<u8>> {
+pub(super) fn fill_table(f: &mut Flat) -> Option<Vec<u8>> {
     let buckets = buckets_for(f.records.len() as u64);
     let mut table = vec![0u8; buckets as usize * 64];
     for slot in table.chunks_exact_mut(16) {

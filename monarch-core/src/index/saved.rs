@@ -5,18 +5,30 @@
 //! 8   format version        4     zero 4
 //! 16  length of the index   8
 //! 24  length of the buckets 8
-//! 32  XXH3-64 of all behind the header   8
+//! 32  XXH3-64 of all other bytes   8
 //! 40  zero to 64
 //! 64  index, buckets
 //! ```
 
 use super::Built;
+use monarch_abi::state::Bucket;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const MAGIC: [u8; 8] = *b"MONSAVE1";
 const VERSION: u32 = 1;
 const HEADER: usize = 64;
+/// Where the checksum lies.
+const SUM: usize = 32;
+
+/// Of the header but the checksum itself, and what follows it.
+fn checksum(header: &[u8; HEADER], rest: &[&[u8]]) -> u64 {
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    hash.update(&header[..SUM]);
+    hash.update(&header[SUM + 8..]);
+    rest.iter().for_each(|part| hash.update(part));
+    hash.digest()
+}
 
 /// Why a saved index cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -69,17 +81,13 @@ pub fn save(built: &Built, path: &Path) -> Result<(), SavedError> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     let tmp = PathBuf::from(name);
-    let mut hash = xxhash_rust::xxh3::Xxh3::new();
-    hash.update(&built.index);
-    hash.update(&built.buckets);
-    let mut header = Vec::with_capacity(HEADER);
-    header.extend_from_slice(&MAGIC);
-    header.extend_from_slice(&VERSION.to_le_bytes());
-    header.extend_from_slice(&[0; 4]);
-    header.extend_from_slice(&(built.index.len() as u64).to_le_bytes());
-    header.extend_from_slice(&(built.buckets.len() as u64).to_le_bytes());
-    header.extend_from_slice(&hash.digest().to_le_bytes());
-    header.resize(HEADER, 0);
+    let mut header = [0; HEADER];
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header[16..24].copy_from_slice(&(built.index.len() as u64).to_le_bytes());
+    header[24..SUM].copy_from_slice(&(built.buckets.len() as u64).to_le_bytes());
+    let sum = checksum(&header, &[&built.index, &built.buckets]);
+    header[SUM..SUM + 8].copy_from_slice(&sum.to_le_bytes());
     let write = || {
         let mut f = std::fs::File::create(&tmp)?;
         f.write_all(&header)?;
@@ -115,12 +123,12 @@ pub fn load(path: &Path) -> Result<SavedIndex, SavedError> {
     if HEADER.checked_add(index).and_then(|n| n.checked_add(buckets)) != Some(map.len()) {
         return Err(bad("the file was cut short"));
     }
-    if xxhash_rust::xxh3::xxh3_64(&map[HEADER..]) != u64_at(32) {
+    if checksum(head, &[&map[HEADER..]]) != u64_at(SUM) {
         return Err(bad("its checksum does not match"));
     }
     let saved = SavedIndex { map, index, buckets };
-    if crate::shm::IndexBytes(saved.index()).open().is_none() {
-        return Err(bad("its index does not make sense"));
+    match crate::shm::IndexBytes(saved.index()).open() {
+        Some(i) if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(buckets as u64) => Ok(saved),
+        _ => Err(bad("its index does not make sense")),
     }
-    Ok(saved)
 }

@@ -3,9 +3,9 @@
 //! Workers take directories from a shared stack, read them with getdents and ask `statx` for every name relative to the
 //! directory's descriptor (with readdirplus the kernel has the answer already). Directories are opened beneath the root
 //! without following links. Other devices, unreadable directories, `.snapshot` and what exceeds the memory bound are marked
-//! incomplete: the kernel answers there.
+//! incomplete: the kernel answers there. A directory that was cut off by the memory bound keeps the names that fitted.
 
-use monarch_abi::index::{DIR_INCOMPLETE, OWNER_KERNEL, Record};
+use monarch_abi::index::{DIR_INCOMPLETE, Dir, OWNER_KERNEL, Record};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxFlags};
 use std::collections::HashMap;
@@ -79,6 +79,54 @@ pub struct Tree {
     pub incomplete: bool,
 }
 
+impl Tree {
+    /// A made-up tree of `dirs` directories with `files` regular files each, for benchmarks and capacity planning: names as
+    /// in ImageNet (`n01440764/n01440764_10026.JPEG`).
+    #[must_use]
+    pub fn synthetic(dirs: u32, files: u32) -> Self {
+        let file = |ino: u64, mode: u16| Record {
+            size: 110_000,
+            ino,
+            mode,
+            nlink: 1,
+            blocks: 216,
+            mtime_ns: 1_700_000_000_000_000_000,
+            ctime_ns: 1_700_000_000_000_000_000,
+            ..Record::default()
+        };
+        let add = |dir: &mut DirScan, name: &str, mut r: Record| {
+            r.name_lo = dir.names.len() as u32;
+            r.name_len = name.len() as u8;
+            dir.names.extend_from_slice(name.as_bytes());
+            dir.entries.push(r);
+            dir.btimes.push(i64::MIN);
+        };
+        let mut all = vec![DirScan::default()];
+        for d in 0..dirs {
+            let mut child = DirScan::default();
+            for f in 0..files {
+                let ino = u64::from(d) * u64::from(files) + u64::from(f) + 1000;
+                add(&mut child, &format!("n{:08}_{f}.JPEG", 1_440_764 + d), file(ino, 0o100_644));
+            }
+            let mut r = file(u64::from(d) + 2, 0o040_755);
+            r.aux = d + 1;
+            let mut top = std::mem::take(&mut all[0]);
+            add(&mut top, &format!("n{:08}", 1_440_764 + d), r);
+            all[0] = top;
+            all.push(child);
+        }
+        Self {
+            root: file(1, 0o040_755),
+            root_btime: i64::MIN,
+            dirs: all,
+            owners: vec![0],
+            root_id: 1,
+            root_dev: 1,
+            incomplete: false,
+        }
+    }
+}
+
 /// The id of a root in names of copies: a hash of its real path.
 #[must_use]
 pub fn root_id(path: &Path) -> u64 {
@@ -108,6 +156,17 @@ struct Owners {
     ids: HashMap<u64, u16>,
     list: Vec<u64>,
 }
+
+impl Shared<'_> {
+    /// Takes memory for the index; `false` when none is left, for good: then the rest of the scan is spared, too.
+    fn charge(&self, bytes: usize) -> bool {
+        let bytes = bytes as u64;
+        self.memory.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.options.max_memory
+    }
+}
+
+/// What an entry takes beside its name: record, its share of the lookup table, birth time.
+const ENTRY_COST: usize = size_of::<Record>() + 20 + 8;
 
 impl Owners {
     /// Position of an owner; [`OWNER_KERNEL`] when the table is full.
@@ -186,8 +245,8 @@ fn worker(shared: &Shared<'_>) {
             work = shared.ready.wait(work).unwrap_or_else(PoisonError::into_inner);
         };
         drop(work);
-        let cancelled = shared.progress.cancel.load(Ordering::Relaxed);
-        let mut dir = if cancelled { unread() } else { read_dir(shared, &path).unwrap_or_else(|_| unread()) };
+        let spared = shared.progress.cancel.load(Ordering::Relaxed) || !shared.charge(0);
+        let mut dir = if spared { unread() } else { read_dir(shared, &path).unwrap_or_else(|_| unread()) };
         shared.progress.entries.fetch_add(dir.entries.len() as u64, Ordering::Relaxed);
         shared.progress.dirs.fetch_add(1, Ordering::Relaxed);
         let mut work = shared.work.lock().unwrap_or_else(PoisonError::into_inner);
@@ -245,7 +304,10 @@ fn read_dir(shared: &Shared<'_>, path: &[u8]) -> rustix::io::Result<DirScan> {
         if name.as_bytes() == b"." || name.as_bytes() == b".." {
             continue;
         }
-        add_entry(shared, &fd, &mut dir, &name)?;
+        if !add_entry(shared, &fd, &mut dir, &name)? {
+            dir.flags |= DIR_INCOMPLETE;
+            break;
+        }
     }
     Ok(dir)
 }
@@ -261,39 +323,44 @@ pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], extra: OFlags) -> 
     }
 }
 
-/// Adds one name to a directory. A name that vanished meanwhile makes the listing incomplete: it was changing.
-fn add_entry(shared: &Shared<'_>, fd: &OwnedFd, dir: &mut DirScan, name: &CStr) -> rustix::io::Result<()> {
+/// Adds one name to a directory; `false` when there is no memory left for it. A name that vanished meanwhile makes the
+/// listing incomplete: it was changing.
+fn add_entry(shared: &Shared<'_>, fd: &OwnedFd, dir: &mut DirScan, name: &CStr) -> rustix::io::Result<bool> {
+    let bytes = name.to_bytes();
+    if !shared.charge(ENTRY_COST + bytes.len()) {
+        return Ok(false);
+    }
     let st = match rustix::fs::statx(fd, name, AtFlags::SYMLINK_NOFOLLOW, wanted()) {
         Ok(st) => st,
         Err(rustix::io::Errno::NOENT) => {
             dir.flags |= DIR_INCOMPLETE;
-            return Ok(());
+            return Ok(true);
         }
         Err(e) => return Err(e),
     };
     let (mut r, btime) = record(&st, &shared.owners);
-    let bytes = name.to_bytes();
     r.name_lo = u32::try_from(dir.names.len()).map_err(|_| rustix::io::Errno::OVERFLOW)?;
     r.name_len = u8::try_from(bytes.len()).map_err(|_| rustix::io::Errno::NAMETOOLONG)?;
-    dir.names.extend_from_slice(bytes);
-    let cost = 64 + 20 + 8 + bytes.len() as u64;
-    let used = shared.memory.fetch_add(cost, Ordering::Relaxed) + cost;
     if r.is_dir() {
         let elsewhere = (st.stx_dev_major, st.stx_dev_minor) != shared.dev;
         if elsewhere {
             r.owner = OWNER_KERNEL;
         }
-        let skip = elsewhere || bytes == b".snapshot" || used > shared.options.max_memory;
+        let skip = elsewhere || bytes == b".snapshot" || !shared.charge(size_of::<Dir>());
         r.aux = if skip { SKIP } else { 0 };
     } else if r.is_link() {
         let target = rustix::fs::readlinkat(fd, name, Vec::new())?;
+        if !shared.charge(4 + target.as_bytes().len()) {
+            return Ok(false);
+        }
         r.aux = u32::try_from(dir.links.len()).map_err(|_| rustix::io::Errno::OVERFLOW)?;
         dir.links.extend_from_slice(&u32::try_from(target.as_bytes().len()).unwrap_or(0).to_le_bytes());
         dir.links.extend_from_slice(target.as_bytes());
     }
+    dir.names.extend_from_slice(bytes);
     dir.entries.push(r);
     dir.btimes.push(btime);
-    Ok(())
+    Ok(true)
 }
 
 /// Nanoseconds since the epoch, if they fit.

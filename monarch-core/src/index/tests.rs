@@ -1,0 +1,138 @@
+//! The lookup table and the size of an index, on trees that exist in memory only.
+
+use super::build::{Built, build};
+use super::scan::{DirScan, Tree};
+use monarch_abi::hash::path_hash;
+use monarch_abi::index::{IndexHeader, Record};
+use monarch_abi::segment::Segment;
+use monarch_abi::state::{Bucket, MAX_PROBES, NO_ID, SLOTS, home_bucket, layout_of};
+
+/// `dirs` directories with `files` files each; the length of all names.
+fn tree(dirs: usize, files: usize) -> (Tree, usize) {
+    let dir = Record { mode: 0o040_755, nlink: 2, ..Record::default() };
+    let file = Record { mode: 0o100_644, nlink: 1, size: 100_000, ..Record::default() };
+    let mut names = 0;
+    let mut list = |n: usize, of: Record, name: &dyn Fn(usize) -> String| {
+        let mut d = DirScan::default();
+        for i in 0..n {
+            let text = name(i);
+            let aux = if of.is_dir() { i as u32 + 1 } else { 0 };
+            d.entries.push(Record { name_lo: d.names.len() as u32, name_len: text.len() as u8, aux, ino: i as u64, ..of });
+            d.names.extend_from_slice(text.as_bytes());
+            d.btimes.push(1);
+        }
+        names += d.names.len();
+        d
+    };
+    let mut all = vec![list(dirs, dir, &|i| format!("n{i:08}"))];
+    all.extend((0..dirs).map(|d| list(files, file, &|i| format!("n{:08}_{i}.JPEG", d * files + i))));
+    let tree = Tree {
+        root: dir,
+        root_btime: 1,
+        dirs: all,
+        owners: vec![0],
+        root_id: 1,
+        root_dev: 1,
+        incomplete: false,
+    };
+    (tree, names)
+}
+
+/// Maps a built index without files.
+fn segment(built: &Built) -> Segment<'static> {
+    let h: IndexHeader = built.header();
+    let dir = tempfile::tempdir().expect("temp dir");
+    let made = crate::shm::create_segment(dir.path(), &built.index, &built.buckets, h.uuid).expect("segment");
+    made.0
+}
+
+/// Buckets that a lookup of each path visits: the longest and the mean.
+fn probe_lengths(built: &Built) -> (usize, f64) {
+    let n = built.header().buckets;
+    let (mut longest, mut total, mut paths) = (0, 0, 0);
+    for (at, slot) in built.buckets.chunks_exact(16).enumerate() {
+        let word = |r: std::ops::Range<usize>| slot[r].iter().rev().fold(0u64, |v, &b| v << 8 | u64::from(b));
+        if word(12..16) == u64::from(NO_ID) {
+            continue;
+        }
+        let home = home_bucket(word(0..8) >> 20, n);
+        let visited = ((at / SLOTS) as u64 + n - home) % n + 1;
+        longest = longest.max(visited as usize);
+        total += visited;
+        paths += 1;
+    }
+    (longest, total as f64 / f64::from(paths))
+}
+
+#[test]
+fn a_hundred_thousand_paths_are_found_and_others_are_not() {
+    for seed in [0, 1, u64::MAX] {
+        let (tree, _) = tree(100, 1000);
+        let built = build(tree, seed, [3; 16]);
+        let s = segment(&built);
+        assert_eq!(s.index.len(), 100_101);
+        let mut path = [0u8; monarch_abi::PATH_MAX];
+        for id in 0..s.index.len() as u32 {
+            let len = s.index.path(id, &mut path).expect("path");
+            let e = s.lookup(&path[..len]).expect("found");
+            assert_eq!((e.id, e.slot.fp), (id, path_hash(s.index.header.seed, &path[..len]).fp));
+            // The same with one more or one other byte is somewhere else.
+            path[len] = b'x';
+            assert!(s.lookup(&path[..=len]).is_none());
+            if len > 0 {
+                path[len - 1] ^= 0x80;
+                assert!(s.lookup(&path[..len]).is_none());
+            }
+        }
+        assert_eq!(s.state.all().count(), s.index.len());
+        let (longest, mean) = probe_lengths(&built);
+        println!("seed {seed}: a lookup visits {mean:.3} buckets in the mean, {longest} at most");
+        assert!(longest <= MAX_PROBES / 2 && mean < 1.6, "mean {mean}, longest {longest}");
+        assert_eq!(built.buckets.len() as u64, built.header().buckets * size_of::<Bucket>() as u64);
+    }
+}
+
+#[test]
+fn an_entry_takes_96_bytes_and_its_name() {
+    for (dirs, files) in [(50, 1000), (1, 50_000), (25_000, 1)] {
+        let (tree, names) = tree(dirs, files);
+        let built = build(tree, 1, [3; 16]);
+        let h = built.header();
+        let (_, _, state) = layout_of(h.entries.into(), h.buckets);
+        let per_entry = ((h.len + state) as usize - names) as f64 / f64::from(h.entries);
+        println!("{dirs} directories of {files} files: {per_entry:.2} bytes and the name");
+        // A directory takes 16 bytes more than a file.
+        let per_file = per_entry - 16.0 * f64::from(h.dirs) / f64::from(h.entries);
+        assert!(per_file <= 96.0 && (dirs > files || per_entry <= 96.0), "{per_entry} bytes");
+    }
+}
+
+#[test]
+fn paths_that_agree_in_their_hash_make_it_take_another_seed() {
+    // No two paths are known to agree in 96 bits: one name twice does.
+    let (mut twice, _) = tree(1, 1);
+    let d = &mut twice.dirs[1];
+    d.entries.push(d.entries[0]);
+    d.btimes.push(1);
+    let mut flat = super::build::flatten(&twice, 5);
+    assert!(super::build::fill_table(&mut flat).is_none());
+}
+
+#[test]
+fn an_empty_root_has_an_index() {
+    let (tree, _) = tree(0, 0);
+    let s = segment(&build(tree, 1, [3; 16]));
+    assert_eq!(s.lookup(b"").map(|e| e.id), Some(0));
+    assert!(s.lookup(b"x").is_none() && s.files().next().is_none());
+    assert_eq!(s.listed_dir(&s.by_id(0).expect("root")).map(|d| (d.id, d.end)), Some((0, 1)));
+}
+
+#[test]
+fn bytes_that_are_not_aligned_are_no_index() {
+    let (tree, _) = tree(2, 3);
+    let built = build(tree, 1, [3; 16]);
+    let mut moved = vec![0u8; built.index.len() + 64];
+    let at = (0..64).find(|n| (moved.as_ptr().addr() + n) % 8 == 1).expect("an odd place");
+    moved[at..at + built.index.len()].copy_from_slice(&built.index);
+    assert!(crate::shm::IndexBytes(&moved[at..at + built.index.len()]).open().is_none());
+}
