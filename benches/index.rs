@@ -20,7 +20,7 @@ fn next(state: &mut u64) -> u64 {
     z ^ z >> 31
 }
 
-fn measure(paths: u32, dir: &PathBuf) -> std::io::Result<()> {
+fn measure(paths: u32, dir: &std::path::Path) -> std::io::Result<()> {
     let per_dir = 1280;
     let start = Instant::now();
     let built = index::build(Tree::synthetic(paths / per_dir, per_dir), 42, [7; 16]);

@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use monarch_core::agent::server::Agent;
 use monarch_core::config::{Config, LogLevel};
+use rustix::process::{Resource, Rlimit};
 use std::io::Read;
 use std::process::ExitCode;
 use tracing_subscriber::filter::LevelFilter;
@@ -25,7 +26,18 @@ pub(crate) fn main(_args: &AgentArgs) -> Result<ExitCode> {
         LogLevel::Trace => LevelFilter::TRACE,
     };
     tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(std::io::stderr).init();
-    let agent = Agent::start(&config).inspect_err(|e| tracing::error!("{e}"))?;
+    // Every copy under way holds two descriptors.
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let agent = match Agent::start(&config) {
+        Ok(agent) => agent,
+        Err(e) => {
+            tracing::error!("{e}");
+            // For whoever started us; see `spawn`.
+            println!("{e}");
+            return Ok(ExitCode::from(e.exit_code()));
+        }
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build()?;
     runtime.block_on(agent.serve())?;
     // Copiers may be inside a PFS call that hangs; nothing is left to be lost.

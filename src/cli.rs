@@ -48,10 +48,10 @@ enum Command {
     #[command(after_help = "Examples:\n  monarch stop\n  monarch stop --purge    # also remove the copies on disk")]
     Stop(stop::StopArgs),
     /// Show or check the configuration
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  monarch config show --root /scratch/imagenet")]
     Config(config::ConfigCommand),
     /// Build or show a saved index, which spares the scan at the start of a job
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  monarch index build -o imagenet.idx /scratch/imagenet")]
     Index(index::IndexCommand),
     /// Serve jobs on this node (started by `run`; configuration as JSON on standard input)
     #[command(hide = true)]

@@ -8,6 +8,7 @@ mod cli;
 mod config;
 mod index;
 mod run;
+mod service;
 mod shim;
 mod spawn;
 mod status;

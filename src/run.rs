@@ -5,14 +5,12 @@
 
 use crate::child::{self, Child};
 use crate::cli::ConfigArgs;
-use crate::{aliases, shim, spawn, summary};
+use crate::service::Service;
+use crate::{aliases, summary};
 use anyhow::Result;
 use clap::Args;
-use monarch_core::agent::client::{self, Client, ClientError};
-use monarch_core::agent::protocol::Status;
 use monarch_core::config::Config;
 use std::ffi::OsString;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -45,32 +43,59 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
         }
     }
     add_aliases(&mut config, &args.command);
-    let mut service = Service::start(config);
-    let env = match &service {
-        Ok(s) => s.environment(),
-        Err(why) => {
-            eprintln!("monarch: warning: running without Monarch: {why}");
-            Ok(Vec::new())
-        }
-    };
-    let env = env.unwrap_or_else(|e| {
-        eprintln!("monarch: warning: running without Monarch: {e}");
-        Vec::new()
-    });
+    let mut service = if is_disabled() { None } else { serve(config) };
+    let env = service.as_ref().map_or_else(Vec::new, Service::environment);
     let started = Instant::now();
     let child = match Child::start(&args.command, &env) {
         Ok(c) => c,
         Err(e) => return Ok(cannot_start(&args.command, &e)),
     };
     let end = child.wait(|| {
-        if let Ok(s) = &mut service {
+        if let Some(s) = &mut service {
             s.keep_alive();
         }
     })?;
-    if let Ok(s) = &mut service {
-        s.conclude(args, started.elapsed());
+    if let Some(s) = &mut service {
+        conclude(s, args, started.elapsed());
     }
     Ok(child::end_like(end))
+}
+
+/// Whether Monarch is turned off; the preload library looks at the same variable.
+fn is_disabled() -> bool {
+    std::env::var_os("MONARCH_DISABLE").is_some_and(|v| !v.is_empty() && v != "0")
+}
+
+fn serve(config: Config) -> Option<Service> {
+    match Service::start(config) {
+        Ok(s) => Some(s),
+        Err(e) => {
+            let text = format!("{e:#}");
+            eprintln!("monarch: warning: running without Monarch: {}", text.lines().next().unwrap_or_default());
+            None
+        }
+    }
+}
+
+/// Says what was saved.
+fn conclude(service: &mut Service, args: &RunArgs, took: Duration) {
+    let speaks = is_rank_0();
+    let Some(after) = service.end() else {
+        if speaks {
+            eprintln!("monarch: warning: the agent has gone, there are no figures");
+        }
+        return;
+    };
+    let saved = summary::Saved::between(&service.before, &after, took);
+    if let Some(path) = &args.report {
+        let text = serde_json::to_string_pretty(&saved.json(&after)).unwrap_or_default();
+        if let Err(e) = std::fs::write(path, text + "\n") {
+            eprintln!("monarch: warning: cannot write the report {}: {e}", path.display());
+        }
+    }
+    if !args.quiet && speaks {
+        eprint!("{}", saved.text(&after));
+    }
 }
 
 fn cannot_start(command: &[OsString], e: &std::io::Error) -> ExitCode {
@@ -97,85 +122,4 @@ fn add_aliases(config: &mut Config, command: &[OsString]) {
             root.aliases.push(path);
         }
     }
-}
-
-/// The agent, as this job sees it.
-struct Service {
-    config: Config,
-    client: Client,
-    control: PathBuf,
-    before: Status,
-    down_since: Option<Instant>,
-    _lock: Option<rustix::fd::OwnedFd>,
-}
-
-impl Service {
-    fn start(config: Config) -> Result<Self, ClientError> {
-        let lock = client::job_lock(&config);
-        let mut client = client::find_or_start(&config, || spawn::agent(&config))?;
-        let control = client.attach(&config)?;
-        let before = client.status()?;
-        Ok(Self { config, client, control, before, down_since: None, _lock: lock })
-    }
-
-    /// What the job's processes need.
-    fn environment(&self) -> Result<Vec<(&'static str, OsString)>> {
-        let shim = shim::find()?;
-        let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-        if !preload.is_empty() {
-            preload.push(":");
-        }
-        preload.push(&shim);
-        Ok(vec![("LD_PRELOAD", preload), ("MONARCH_CTL", self.control.clone().into_os_string())])
-    }
-
-    /// Starts the agent again when it has gone.
-    fn keep_alive(&mut self) {
-        if !hung_up(self.client.stream().as_fd()) {
-            return;
-        }
-        // A restart that fails is not tried more than once a second.
-        if self.down_since.is_some_and(|t| t.elapsed() < Duration::from_secs(1)) {
-            return;
-        }
-        self.down_since = Some(Instant::now());
-        if let Ok(mut c) = client::find_or_start(&self.config, || spawn::agent(&self.config))
-            && c.attach(&self.config).is_ok()
-        {
-            self.client = c;
-        }
-    }
-
-    /// Says what was saved.
-    fn conclude(&mut self, args: &RunArgs, took: Duration) {
-        let Ok(after) = self.client.status() else {
-            eprintln!("monarch: warning: the agent has gone, there are no figures");
-            return;
-        };
-        let saved = summary::Saved::between(&self.before, &after, took);
-        if let Some(path) = &args.report {
-            let text = serde_json::to_string_pretty(&saved.json(&after)).unwrap_or_default();
-            if let Err(e) = std::fs::write(path, text + "\n") {
-                eprintln!("monarch: warning: cannot write the report {}: {e}", path.display());
-            }
-        }
-        if !args.quiet && is_rank_0() {
-            eprint!("{}", saved.text(&after));
-        }
-    }
-}
-
-/// Whether the other end of a connection has gone.
-fn hung_up(fd: rustix::fd::BorrowedFd<'_>) -> bool {
-    let mut byte = [0u8; 1];
-    // SAFETY: looks at the connection without taking anything from it.
-    let n = unsafe {
-        libc::recv(
-            std::os::fd::AsRawFd::as_raw_fd(&fd),
-            byte.as_mut_ptr().cast(),
-            1,
-            libc::MSG_PEEK | libc::MSG_DONTWAIT,
-        )
-    };
-    n == 0 || (n < 0 && std::io::Error::last_os_error().kind() != std::io::ErrorKind::WouldBlock)
 }

@@ -1,60 +1,86 @@
-//! Starting an agent: its own session, its own log, nothing inherited from the job.
+//! Starting an agent: its own session, nothing inherited from the job. What it says before it has a log of its own comes back
+//! through a pipe.
 
-use monarch_core::agent::place;
+use monarch_core::agent::client::Starting;
 use monarch_core::config::Config;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::io::{self, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
-/// Starts an agent for `config`. The result tells, when asked, whether it has ended and why.
-pub(crate) fn agent(config: &Config) -> io::Result<Box<dyn FnMut() -> Option<String>>> {
+/// An agent's process.
+pub(crate) struct Started(Option<Child>);
+
+/// Agents that were started by this process: children that somebody has to wait for when they end.
+static CHILDREN: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+
+/// Waits for agents that have ended.
+pub(crate) fn reap() {
+    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner).retain_mut(|c| matches!(c.try_wait(), Ok(None)));
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        CHILDREN.lock().unwrap_or_else(PoisonError::into_inner).extend(self.0.take());
+    }
+}
+
+impl Starting for Started {
+    fn ended(&mut self) -> Option<(i32, String)> {
+        let child = self.0.as_mut()?;
+        let (code, mut why) = match child.try_wait() {
+            Ok(None) => return None,
+            Ok(Some(s)) => (s.code().or(s.signal()).unwrap_or(1), format!("it ended with {s}")),
+            // As process 1 we may have waited for it already.
+            Err(_) => (1, "it ended".to_owned()),
+        };
+        let mut said = String::new();
+        if let Some(mut out) = child.stdout.take() {
+            let _ = out.read_to_string(&mut said);
+        }
+        if let Some(line) = said.lines().last().filter(|l| !l.trim().is_empty()) {
+            line.trim().clone_into(&mut why);
+        }
+        Some((code, why))
+    }
+}
+
+/// Starts an agent for `config`.
+pub(crate) fn agent(config: &Config) -> io::Result<Started> {
     let json = serde_json::to_vec(config)?;
-    let key = place::agent_key(config);
-    let dir = place::bases(config).iter().find_map(|b| place::make(b, &key).ok());
-    let log = match dir {
-        Some(d) => Stdio::from(
-            OpenOptions::new()
-                .create(true)
-                .append(true)
-                .mode(0o600)
-                .custom_flags(libc::O_NOFOLLOW)
-                .open(d.join(place::LOG))?,
-        ),
-        None => Stdio::null(),
-    };
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("agent").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).current_dir("/");
+    command.arg("agent").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).current_dir("/");
     command.env_remove("LD_PRELOAD").env_remove("MONARCH_CTL").env_remove("MONARCH_CONFIG");
     // SAFETY: only async-signal-safe calls between fork and exec.
-    unsafe {
-        command.pre_exec(|| {
-            libc::setsid();
-            // Descriptors of the job stay with the job.
-            libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
-            // All processors that the cgroup allows, not those a launcher bound one rank to.
-            let mut all: libc::cpu_set_t = std::mem::zeroed();
-            for cpu in 0..libc::CPU_SETSIZE as usize {
-                libc::CPU_SET(cpu, &mut all);
-            }
-            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const all);
-            // Signals that the job ignores or blocks are not ours.
-            let mut none: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut none);
-            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
-                libc::signal(signal, libc::SIG_IGN);
-            }
-            Ok(())
-        });
-    }
+    unsafe { command.pre_exec(leave_the_job) };
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         let _ = stdin.write_all(&json);
     }
-    Ok(Box::new(move || match child.try_wait() {
-        Ok(Some(status)) => Some(format!("it ended with {status}")),
-        _ => None,
-    }))
+    Ok(Started(Some(child)))
+}
+
+/// Sheds what the job gave its processes. Async-signal-safe.
+fn leave_the_job() -> io::Result<()> {
+    // SAFETY: plain system calls on this process, with buffers of ours.
+    unsafe {
+        libc::setsid();
+        libc::dup2(1, 2);
+        // Descriptors of the job stay with the job.
+        libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        // All processors that the cgroup allows, not those a launcher bound one rank to.
+        let mut all: libc::cpu_set_t = std::mem::zeroed();
+        for cpu in 0..libc::CPU_SETSIZE as usize {
+            libc::CPU_SET(cpu, &mut all);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const all);
+        // Signals that the job ignores or blocks are not ours.
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+    }
+    Ok(())
 }

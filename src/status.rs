@@ -17,11 +17,15 @@ pub(crate) struct StatusArgs {
     json: bool,
 }
 
-/// Connections to all agents of this user.
+/// Connections to all agents of this user; only those in `MONARCH_RUNTIME_DIR` when that is set.
 pub(crate) fn clients() -> Vec<Client> {
-    let tmp = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
-    let mut bases = vec![PathBuf::from("/dev/shm"), tmp];
-    bases.extend(std::env::var_os("MONARCH_RUNTIME_DIR").map(PathBuf::from));
+    let bases = std::env::var_os("MONARCH_RUNTIME_DIR").filter(|d| !d.is_empty()).map_or_else(
+        || {
+            let tmp = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+            vec![PathBuf::from("/dev/shm"), tmp]
+        },
+        |dir| vec![PathBuf::from(dir)],
+    );
     place::all(&bases).iter().filter_map(|d| Client::connect(d).ok()).collect()
 }
 

@@ -228,8 +228,10 @@ pub struct Control {
     pub strings_len: AtomicU32,
     /// Files above this size are not waited for.
     pub large: AtomicU64,
+    /// When the agent last said that it runs: milliseconds of the monotonic clock, 0 when it never did.
+    pub pulse_ms: AtomicU64,
     /// Zero.
-    pub reserved2: [AtomicU64; 9],
+    pub reserved2: [AtomicU64; 8],
 
     /// Futex word of the copiers: goes up with every demand.
     pub demand: AtomicU32,
@@ -256,6 +258,8 @@ pub struct Control {
     pub ring: [AtomicU64; RING],
     /// Counters.
     pub stripes: [Stripe; STRIPES],
+    /// Changes made below roots that have no index yet.
+    pub early: crate::early::Early,
 }
 // SAFETY: repr(C), integers and atomics only; the plain fields are written before the file gets its name. Padding, where
 // the compiler put some between tables, is never read.

@@ -4,7 +4,8 @@
 //! instruction leaves nothing half-done: at worst a Wanted word whose bit is missing, and the next reader sets the bit
 //! again. Waiting has two clocks: `pickup` until the agent has taken the demand, `stall` without any progress after that. A
 //! copier inside a PFS call says so, and is then waited for as the PFS itself would have been, up to `max_wait`, so that an
-//! overloaded PFS is not asked twice.
+//! overloaded PFS is not asked twice. An agent that lives but does not run (stopped, swapped out) is told by its pulse:
+//! once it is missing for `stall`, demands are still left for it, but nobody waits.
 
 use crate::control::{Control, ControlMap, Inflight, RING};
 use crate::resolve::Found;
@@ -93,15 +94,74 @@ fn inflight<'a>(ctl: &ControlMap<'a>, key: u64) -> Option<&'a Inflight> {
     ctl.ctl.inflight.iter().find(|i| i.file.load(Ordering::Acquire) == key)
 }
 
+/// A process that waits for a file.
+struct Waiter<'a, 'c, W> {
+    ctl: &'a ControlMap<'c>,
+    watch: &'a W,
+    key: u64,
+    start: u64,
+    /// When progress was last seen, and the mark then.
+    mark: (u64, u32),
+    /// When the agent's lock was last looked at.
+    checked: u64,
+}
+
+/// Microseconds of a clock of the control block.
+fn clock(v: &AtomicU32) -> u64 {
+    u64::from(v.load(Ordering::Relaxed)) * 1000
+}
+
+/// Least time without a pulse after which the agent counts as stopped, microseconds: several of its pulses.
+const SILENCE: u64 = 1_000_000;
+/// How often the agent's lock is looked at, microseconds.
+const CHECK: u64 = 100_000;
+
+impl<W: Watch> Waiter<'_, '_, W> {
+    /// Whether the agent, alive or not, has not run for longer than `stall`. Then nobody waits for it at all.
+    fn silent(&self, now: u64) -> bool {
+        let pulse = self.ctl.ctl.pulse_ms.load(Ordering::Relaxed) * 1000;
+        pulse != 0 && now.saturating_sub(pulse) > clock(&self.ctl.ctl.stall_ms).max(SILENCE)
+    }
+
+    /// Microseconds left until the clock that counts in this state runs out.
+    fn left(&mut self, state: State, now: u64) -> u64 {
+        if self.silent(now) {
+            return 0;
+        }
+        let waited = now.saturating_sub(self.start);
+        if state == State::Wanted {
+            self.mark.0 = now;
+            return clock(&self.ctl.ctl.pickup_ms).saturating_sub(waited);
+        }
+        let copy = inflight(self.ctl, self.key);
+        let progress = copy.map_or(0, |c| c.progress.load(Ordering::Relaxed));
+        let in_pfs = copy.is_some_and(|c| c.in_pfs.load(Ordering::Relaxed) != 0);
+        if progress != self.mark.1 || in_pfs {
+            self.mark = (now, progress);
+        }
+        let stalled = now.saturating_sub(self.mark.0);
+        let stall = clock(&self.ctl.ctl.stall_ms).saturating_sub(stalled);
+        stall.min(clock(&self.ctl.ctl.max_wait_ms).saturating_sub(waited))
+    }
+
+    /// Whether the agent holds its lock; remembers for everybody if it does not.
+    fn alive(&self) -> bool {
+        // Read before the lock is tested: an agent that starts in between holds the lock before it counts itself.
+        let seen = self.ctl.ctl.incarnation.load(Ordering::Acquire);
+        let alive = self.watch.agent_alive();
+        if !alive {
+            self.ctl.ctl.dead.store(seen, Ordering::Relaxed);
+        }
+        alive
+    }
+}
+
 /// Waits until a demanded file is resident.
 pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, watch: &impl Watch) -> Outcome {
     let word = &f.entry.master.word;
-    let key = file_key(f.number, f.entry.master.id);
-    let ms = |v: &AtomicU32| u64::from(v.load(Ordering::Relaxed)) * 1000;
-    let (pickup, stall, max) = (ms(&ctl.ctl.pickup_ms), ms(&ctl.ctl.stall_ms), ms(&ctl.ctl.max_wait_ms));
     let start = watch.now_us();
-    let mut mark = (start, 0u32);
-    let mut checked = start;
+    let key = file_key(f.number, f.entry.master.id);
+    let mut waiter = Waiter { ctl, watch, key, start, mark: (start, 0), checked: start };
     loop {
         let w = Word(word.load(Ordering::Acquire));
         match w.state() {
@@ -110,38 +170,18 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, watch: &impl Watch) -> Outcome 
             other => return Outcome::Refused(other),
         }
         let now = watch.now_us();
-        let waited = now.saturating_sub(start);
-        let left = if w.state() == State::Wanted {
-            mark.0 = now;
-            pickup.saturating_sub(waited)
-        } else {
-            let copy = inflight(ctl, key);
-            let progress = copy.map_or(0, |c| c.progress.load(Ordering::Relaxed));
-            let in_pfs = copy.is_some_and(|c| c.in_pfs.load(Ordering::Relaxed) != 0);
-            if progress != mark.1 || in_pfs {
-                mark = (now, progress);
-            }
-            stall.saturating_sub(now.saturating_sub(mark.0)).min(max.saturating_sub(waited))
-        };
+        let left = waiter.left(w.state(), now);
         if left == 0 {
-            if w.state() == State::Wanted && !watch.agent_alive() {
-                mark_dead(ctl.ctl);
-            }
+            waiter.alive();
             return Outcome::Deadline;
         }
         // The agent's death is noticed within a tenth of a second, whatever the clocks say.
-        if now.saturating_sub(checked) > 100_000 {
-            checked = now;
-            if !watch.agent_alive() {
-                mark_dead(ctl.ctl);
+        if now.saturating_sub(waiter.checked) > CHECK {
+            waiter.checked = now;
+            if !waiter.alive() {
                 return Outcome::Deadline;
             }
         }
         wait_on(word, w.0, Duration::from_micros(left.min(50_000)));
     }
-}
-
-/// Remembers that this incarnation of the agent is dead, so that nobody else waits for it.
-fn mark_dead(ctl: &Control) {
-    ctl.dead.store(ctl.incarnation.load(Ordering::Relaxed), Ordering::Relaxed);
 }

@@ -13,6 +13,7 @@
 //! | [`control`] | the control block: roots, tiers, segments, in-flight copies, counters |
 //! | [`segment`] | an index and a state together: lookup, listing, path reconstruction |
 //! | [`resolve`] | from a path as spelled to an entry, as the kernel would |
+//! | [`early`] | changes made before there is an index |
 //! | [`demand`] | asking for a file and waiting for it: two clocks, no spinning |
 //! | [`sys`] | bare system calls, futexes |
 //! | [`mem`] | bounds-checked views of mapped memory, the only place with raw pointers |
@@ -25,6 +26,7 @@ compile_error!("the shared-memory layout needs 64-bit pointers");
 
 pub mod control;
 pub mod demand;
+pub mod early;
 pub mod hash;
 pub mod index;
 pub mod mem;

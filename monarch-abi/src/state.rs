@@ -27,7 +27,7 @@ pub struct StateHeader {
     pub magic: u64,
     /// [`crate::LAYOUT`].
     pub layout: u32,
-    /// Not zero: the whole segment is bypassed.
+    /// Not zero: the whole segment is bypassed; [`OPENING`]: not yet open to readers.
     pub bypassed: AtomicU32,
     /// The index this belongs to.
     pub index_uuid: [u8; 16],
@@ -80,6 +80,9 @@ pub const fn buckets_for(entries: u64) -> u64 {
 pub const fn home_bucket(fp44: u64, buckets: u64) -> u64 {
     ((fp44 as u128 * buckets as u128) >> 44) as u64
 }
+
+/// [`StateHeader::bypassed`] while the agent enters the changes that were made before the segment appeared.
+pub const OPENING: u32 = 2;
 
 /// Offsets of the parts of a state file: bitmap, summary, end.
 #[must_use]

@@ -3,16 +3,21 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`driver`] | takes demands, prefetches, decides, copies, publishes |
-//! | [`upkeep`] | periodic work: quotas under outside pressure, evicted files, second tries |
+//! | [`upkeep`] | periodic work: quotas under outside pressure, evicted files, second tries, pulse |
 //! | [`roots`] | adding roots: control block, scan, segments, adoption after a restart |
+//! | [`start`] | locks, tiers, shared memory, what an earlier agent left |
 //! | [`server`] | the control socket, life cycle |
+//! | [`report`] | what the agent tells about itself |
 //! | [`client`] | the other end of the socket, used by the command line |
 //! | [`place`] | where the runtime directory of an agent is |
 
 pub mod client;
 pub mod driver;
+mod early;
 pub mod place;
 pub mod protocol;
+pub mod report;
 pub mod roots;
 pub mod server;
+pub mod start;
 pub mod upkeep;

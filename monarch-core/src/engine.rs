@@ -36,7 +36,7 @@ pub trait SourceFile: Send {
     /// Reads up to `buf.len()` bytes at `off`; 0 at the end.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// What the kernel said; `Interrupted` is tried again.
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<usize>;
     /// The identity as the PFS's server has it now.
     ///
@@ -95,7 +95,7 @@ pub enum CopyError {
     /// The tier said no.
     #[error("writing the copy: {0}")]
     Sink(io::Error),
-    /// The file ended before its size or went on behind it.
+    /// The file ended before its size. (That it went on behind it is for the identity to tell.)
     #[error("the file changed its size while it was copied")]
     Changed,
     /// The agent is stopping.

@@ -5,12 +5,14 @@
 //! never truth. Paths that lead into a root under another spelling are found by the device of their parent directory.
 
 use crate::ctx::Ctx;
-use crate::paths::{absolute, find, find_parent, is_root_device, on_root_device, real_path};
+use crate::paths::{absolute, find, find_parent, is_root_device, real_path};
 use crate::sys;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::PATH_MAX;
+use monarch_abi::control::Start;
 use monarch_abi::demand::ring_the_bell;
+use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_parent, split_last};
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::{State, Word};
@@ -34,7 +36,7 @@ pub fn bypass(ctx: &Ctx, f: &Found<'static>) {
     }
 }
 
-/// Bypasses a whole subtree: directories that are renamed or removed.
+/// Bypasses a whole subtree: directories that are moved or covered.
 fn bypass_subtree(ctx: &Ctx, f: &Found<'static>) {
     if let Some(d) = f.segment.index.dir(f.entry.record)
         && !ctx.map.bypass_range(f.number as u32, d.id, d.end)
@@ -53,21 +55,21 @@ fn bypass_parent(ctx: &Ctx, p: &Parent<'static>, subtree: bool) {
     }
 }
 
-/// A name is about to be created, removed, replaced or moved.
-pub fn name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
-    match find_parent(ctx, dirfd, path) {
-        Ok(p) => bypass_parent(ctx, &p, true),
-        Err(Miss::Outside) => {
-            if let Some(p) = find_parent_by_device(ctx, dirfd, path) {
-                bypass_parent(ctx, &p, true);
-            }
-        }
-        Err(_) => {}
+/// A name is about to be created, removed, replaced, or, with all that may lie below it, moved. A directory that is removed is empty:
+/// whatever was below it has changed already.
+pub fn name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
+    let ctx = &ctx.for_changes();
+    let parent = match find_parent(ctx, dirfd, path) {
+        Ok(p) => Some(p),
+        Err(_) => real_name(ctx, dirfd, path).and_then(|real| parent_at(ctx, real.get())),
+    };
+    if let Some(p) = parent {
+        bypass_parent(ctx, &p, moves);
     }
 }
 
-/// The parent of a path that does not look like one of ours but may lead into a root through a link or another mount.
-fn find_parent_by_device(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Parent<'static>> {
+/// The real path of a name: through links and other mounts, if it lies on the device of a root. The name need not exist.
+fn real_name(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<PathBuffer> {
     let abs = absolute(ctx, dirfd, path)?;
     let (parent, name) = split_last(abs.get())?;
     let st = sys::stat_bytes(parent, 0)?;
@@ -75,27 +77,55 @@ fn find_parent_by_device(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Parent<
         return None;
     }
     let fd = sys::open_bytes(parent, libc::O_PATH | libc::O_CLOEXEC)?;
-    let mut real = real_path(fd.0)?;
+    let mut real = path_in_root(ctx, fd.0, st.st_dev)?;
     real.append(b"/")?;
     real.append(name)?;
-    resolve_parent(ctx.map, ctx, real.get()).ok()
+    Some(real)
+}
+
+/// The parent of a real path; while there is no index, the path is left for the agent.
+fn parent_at(ctx: &Ctx, real: &[u8]) -> Option<Parent<'static>> {
+    match resolve_parent(ctx.map, ctx, real) {
+        Ok(p) => Some(p),
+        Err(Miss::NoSegment(_)) if leave_early(ctx, real, true) => resolve_parent(ctx.map, ctx, real).ok(),
+        Err(_) => None,
+    }
+}
+
+/// Leaves a real path for the agent if its root has no index yet (see [`monarch_abi::early`]). If `true`, it has to be looked up
+/// again.
+fn leave_early(ctx: &Ctx, real: &[u8], names: bool) -> bool {
+    let Start::Root(m) = ctx.map.match_root(real) else { return false };
+    if !ctx.awaits_index(m.root) {
+        return false;
+    }
+    let mut rel = PathBuffer::front();
+    let rest = m.rest.strip_prefix(b"/").unwrap_or(m.rest);
+    let glue: &[u8] = if m.sub.is_empty() || rest.is_empty() { b"" } else { b"/" };
+    let _ = rel.append(m.sub).and_then(|()| rel.append(glue)).and_then(|()| rel.append(rest));
+    ctx.map.ctl.early.leave(m.root, rel.get(), names);
+    true
 }
 
 /// Content or attributes of a file are about to change, named by its path.
 pub fn file_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) {
-    match find(ctx, dirfd, path, follow) {
-        Ok(f) => bypass(ctx, &f),
-        Err(Miss::Outside) => {
-            if let Some(f) = find_by_device(ctx, dirfd, path, follow) {
-                bypass(ctx, &f);
-            }
-        }
-        Err(_) => {}
+    let ctx = &ctx.for_changes();
+    if let Ok(f) = find(ctx, dirfd, path, follow)
+        && is_known(&f)
+    {
+        bypass(ctx, &f);
+    } else if let Some(f) = real_file(ctx, dirfd, path, follow).and_then(|real| file_at(ctx, real.get())) {
+        bypass(ctx, &f);
     }
 }
 
-/// The entry of a path that does not look like one of ours.
-fn find_by_device(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Found<'static>> {
+/// Whether the name still leads to what the index says: one that has changed may be a link to somewhere else by now.
+fn is_known(f: &Found<'static>) -> bool {
+    f.entry.word().state() != State::Bypass
+}
+
+/// The real path of a file that exists, if it lies on the device of a root.
+fn real_file(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<PathBuffer> {
     let abs = absolute(ctx, dirfd, path)?;
     let st = sys::stat_bytes(abs.get(), if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW })?;
     if !is_root_device(ctx, st.st_dev) {
@@ -103,23 +133,65 @@ fn find_by_device(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<
     }
     let no = if follow { 0 } else { libc::O_NOFOLLOW };
     let fd = sys::open_bytes(abs.get(), libc::O_PATH | libc::O_CLOEXEC | no)?;
-    resolve(ctx.map, ctx, real_path(fd.0)?.get(), false).ok()
+    path_in_root(ctx, fd.0, st.st_dev)
+}
+
+/// The path of an open file on the device of a root, below that root even where another mount leads there.
+fn path_in_root(ctx: &Ctx, fd: c_int, dev: u64) -> Option<PathBuffer> {
+    let real = real_path(fd)?;
+    if matches!(ctx.map.match_root(real.get()), Start::Root(_)) {
+        return Some(real);
+    }
+    let roots = ctx.map.roots().iter().filter(|r| r.dev.load(Ordering::Relaxed) == dev);
+    roots.map(|r| ctx.map.str(&r.path)).find_map(|root| {
+        let rest = crate::mounts::through_another(real.get(), root, dev, |d| is_root_device(ctx, d))?;
+        let mut out = PathBuffer::front();
+        out.append(root)?;
+        out.append(rest.get())?;
+        Some(out)
+    })
+}
+
+/// The entry at a real path; while there is no index, the path is left for the agent.
+fn file_at(ctx: &Ctx, real: &[u8]) -> Option<Found<'static>> {
+    match resolve(ctx.map, ctx, real, false) {
+        Ok(f) => Some(f),
+        Err(Miss::NoSegment(_)) if leave_early(ctx, real, false) => resolve(ctx.map, ctx, real, false).ok(),
+        Err(_) => None,
+    }
+}
+
+/// Another file system is about to appear at a path, or to go.
+pub fn covered(ctx: &Ctx, path: &[u8]) {
+    let ctx = &ctx.for_changes();
+    if ctx.in_own_namespace() {
+        return;
+    }
+    match find(ctx, libc::AT_FDCWD, path, true) {
+        Ok(f) => {
+            bypass(ctx, &f);
+            bypass_subtree(ctx, &f);
+        }
+        Err(_) => name_changes(ctx, libc::AT_FDCWD, path, true),
+    }
 }
 
 /// A file is about to be opened for writing, creating or truncating.
 ///
 /// Gives whether it was found: if not, the descriptor has to be looked at afterwards ([`opened_for_writing`]).
 pub fn before_write_open(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> bool {
+    let ctx = &ctx.for_changes();
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
     let follow =
         flags & libc::O_NOFOLLOW == 0 && flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL;
     match find(ctx, dirfd, path, follow) {
+        // Size and times of the file change, the listing of its directory does not.
         Ok(f) => {
+            let known = is_known(&f);
             if writes {
                 bypass(ctx, &f);
-                // The size and times that a listing's caller would stat change, the listing itself does not.
             }
-            true
+            known
         }
         Err(_) => {
             if flags & libc::O_CREAT != 0
@@ -132,17 +204,17 @@ pub fn before_write_open(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> 
     }
 }
 
-/// A file was opened for writing under a path that was not found: does it lie below a root all the same?
+/// A file was opened for writing under a path that was not found: does it lie below a root all the same? Readers may still see the
+/// old state, as the call that opens has not returned.
 pub fn opened_for_writing(ctx: &Ctx, fd: c_int) {
-    if fd < 0 || !on_root_device(ctx, fd) {
-        return;
-    }
-    let Some(real) = real_path(fd) else { return };
+    let ctx = &ctx.for_changes();
+    let Some(st) = sys::fstat(fd).filter(|st| is_root_device(ctx, st.st_dev)) else { return };
+    let Some(real) = path_in_root(ctx, fd, st.st_dev) else { return };
     let path = real.get();
     match resolve(ctx.map, ctx, path, false) {
         Ok(f) => bypass(ctx, &f),
         Err(_) => {
-            if let Ok(p) = resolve_parent(ctx.map, ctx, path) {
+            if let Some(p) = parent_at(ctx, path) {
                 bypass_parent(ctx, &p, false);
             }
         }
@@ -169,16 +241,15 @@ pub fn pfs_path(ctx: &Ctx, f: &Found<'static>) -> Option<crate::paths::Absolute>
     crate::paths::Absolute::join(ctx.map.str(&root.path), rel.get(..len)?)
 }
 
-/// `/proc/self/fd/N`, `/dev/fd/N` and `/proc/PID/fd/N` opened for writing, where N is a copy: the write must go to the PFS. A
-/// copy is 0400, but that does not stop root.
+/// `/proc/self/fd/N`, `/dev/fd/N` and `/proc/PID/fd/N` about to be opened for writing, where N is a copy: the path on the PFS, to
+/// which the write must go. A copy is 0400, but that does not stop root.
 #[must_use]
-pub fn reopens_copy(ctx: &Ctx, path: &[u8], flags: c_int) -> Option<c_int> {
+pub fn behind_copy(ctx: &Ctx, path: &[u8]) -> Option<crate::paths::Absolute> {
     if !(path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/")) {
         return None;
     }
     let fd = sys::open_bytes(path, libc::O_PATH | libc::O_CLOEXEC)?;
     let f = crate::identity::copy_of_fd(ctx, fd.0)?;
     bypass(ctx, &f);
-    let mut to = pfs_path(ctx, &f)?;
-    crate::serve::raw_open_as(to.c_str()?, flags)
+    pfs_path(ctx, &f)
 }

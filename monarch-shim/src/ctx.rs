@@ -14,12 +14,14 @@ use monarch_abi::index::Index;
 use monarch_abi::mem::Map;
 use monarch_abi::resolve::Segments;
 use monarch_abi::segment::Segment;
-use monarch_abi::state::StateMap;
+use monarch_abi::state::{OPENING, StateMap};
 
-/// 0 before the constructor, 1 off, 2 on.
+/// 0 before the constructor, then one of these.
 static GATE: AtomicU32 = AtomicU32::new(0);
 const OFF: u32 = 1;
 const ON: u32 = 2;
+/// The process runs as somebody else for now: it reads nothing through us, but its changes count.
+const OTHER_USER: u32 = 3;
 
 /// A cell that is written once, before a flag says so.
 struct Once<T>(UnsafeCell<MaybeUninit<T>>);
@@ -54,6 +56,8 @@ static DIR_BYTES: Once<[u8; 512]> = Once(UnsafeCell::new(MaybeUninit::uninit()))
 pub struct Ctx {
     /// The control block.
     pub map: &'static ControlMap<'static>,
+    /// Whether segments that are not open yet are seen, too: changes have to be entered there.
+    opening: bool,
 }
 
 /// The gate: `None` means pass through.
@@ -63,12 +67,27 @@ pub fn get() -> Option<Ctx> {
     if GATE.load(Ordering::Acquire) != ON {
         return None;
     }
+    open_gate()
+}
+
+/// The gate for what needs no rights: changes, and descriptors that the process has.
+#[inline]
+#[must_use]
+pub fn mapped() -> Option<Ctx> {
+    if GATE.load(Ordering::Acquire) < ON {
+        return None;
+    }
+    open_gate()
+}
+
+#[inline]
+fn open_gate() -> Option<Ctx> {
     // SAFETY: written before the gate opened.
     let map = unsafe { (*CONTROL.0.get()).assume_init_ref() };
     if map.ctl.bypassed.load(Ordering::Relaxed) != 0 {
         return None;
     }
-    Some(Ctx { map })
+    Some(Ctx { map, opening: false })
 }
 
 /// The constructor.
@@ -131,7 +150,7 @@ fn attach(envp: *const *const u8) -> Option<()> {
     DIR[1].store(dir.len(), Ordering::Relaxed);
     let map = map_file(path, true)?;
     let control = ControlMap::open(map)?;
-    if control.ctl.uid != sys::euid() || control.ctl.uid != sys::uid() {
+    if !is_our_user(&control) {
         return None;
     }
     // SAFETY: as above.
@@ -177,11 +196,36 @@ pub fn agent_alive() -> bool {
 }
 
 /// After chroot, setns, unshare: ask again what lies where.
+pub fn place_changed() {
+    ask_again(0);
+}
+
+/// After setuid and the like: the index tells only the agent's user what it holds.
+pub fn user_changed() {
+    if GATE.load(Ordering::Acquire) >= ON
+        && let Some(ctx) = open_gate()
+    {
+        GATE.store(if is_our_user(ctx.map) { ON } else { OTHER_USER }, Ordering::Release);
+    }
+}
+
+/// Whether this process runs as the agent's user in every respect.
+fn is_our_user(map: &ControlMap<'_>) -> bool {
+    let uid = map.ctl.uid;
+    uid == sys::euid() && uid == sys::uid() && uid == sys::fsuid()
+}
+
+/// After mount, umount: ask again, and do not rely on the namespace.
 pub fn mounts_changed() {
-    NAMESPACE.store(0, Ordering::Relaxed);
+    ask_again(2);
+}
+
+fn ask_again(namespace: u32) {
+    NAMESPACE.store(namespace, Ordering::Relaxed);
     for t in &ROOT_TRUST {
         t.store(0, Ordering::Relaxed);
     }
+    crate::mounts::forget();
     crate::cwd::invalidate();
 }
 
@@ -193,6 +237,19 @@ impl Ctx {
         let here = 0u8;
         let hint = &raw const here as usize;
         self.map.count(hint >> 12 ^ hint >> 20 ^ hint >> 28, what, by);
+    }
+
+    /// The same, with segments that are not open yet.
+    #[must_use]
+    pub const fn for_changes(&self) -> Self {
+        Self { opening: true, ..*self }
+    }
+
+    /// Whether a root has no index so far.
+    #[must_use]
+    pub fn awaits_index(&self, root: usize) -> bool {
+        self.sync();
+        ROOT_SEGMENT.get(root).is_some_and(|s| s.load(Ordering::Acquire) == 0)
     }
 
     /// Takes over segments that appeared since the last look.
@@ -243,6 +300,12 @@ impl Ctx {
         good
     }
 
+    /// Whether this process has mounts of its own: what it mounts concerns nobody else.
+    #[must_use]
+    pub fn in_own_namespace(&self) -> bool {
+        !self.same_mounts()
+    }
+
     /// Same mount namespace and same `/`: then all paths lead where they lead for the agent.
     fn same_mounts(&self) -> bool {
         let ino = |p: &core::ffi::CStr| sys::stat_at(libc::AT_FDCWD, p, 0);
@@ -252,7 +315,7 @@ impl Ctx {
             && ino(c"/").is_some_and(|s| (s.st_dev, s.st_ino) == (ctl.slash_dev, ctl.slash_ino))
     }
 
-    /// Same device and inode at the root's path and at every tier.
+    /// Same device and inode at the root's path and at every tier, and no other mount below the root.
     fn same_files(&self, root: usize) -> bool {
         let is = |path: &[u8], dev: u64, ino: u64| {
             sys::stat_bytes(path, 0).is_some_and(|st| (st.st_dev, st.st_ino) == (dev, ino))
@@ -261,6 +324,7 @@ impl Ctx {
         let Some(r) = self.map.roots().get(root) else { return false };
         is(self.map.str(&r.path), load(&r.dev), load(&r.ino))
             && self.map.tiers().iter().all(|t| is(self.map.str(&t.path), load(&t.dev), load(&t.ino)))
+            && !crate::mounts::any_below(self.map.str(&r.path))
     }
 
     /// The mapped segments that are live, with their numbers and roots.
@@ -288,7 +352,8 @@ impl Segments<'static> for Ctx {
         }
         // SAFETY: the flag says that it was written.
         let segment = unsafe { (*cell.segment.0.get()).assume_init_ref() };
-        if segment.state.header.bypassed.load(Ordering::Relaxed) != 0
+        let closed = segment.state.header.bypassed.load(Ordering::Relaxed);
+        if (closed != 0 && !(self.opening && closed == OPENING))
             || self.map.roots().get(root)?.bypassed.load(Ordering::Relaxed) != 0
         {
             return None;

@@ -77,11 +77,23 @@ unsafe fn enter<'a>(path: *const c_char) -> Option<(Ctx, &'a [u8])> {
     Some((ctx, path))
 }
 
+/// [`enter`] for calls that change something: also in a process that is no longer served itself.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+unsafe fn enter_change<'a>(path: *const c_char) -> Option<(Ctx, &'a [u8])> {
+    let ctx = ctx::mapped()?;
+    // SAFETY: by contract.
+    let path = unsafe { user::path(path)? };
+    Some((ctx, path))
+}
+
 /// Runs what must happen before a change, errno kept.
 #[inline]
 unsafe fn before_change(path: *const c_char, what: impl FnOnce(&Ctx, &[u8])) {
     // SAFETY: by contract of the caller.
-    if let Some((ctx, path)) = unsafe { enter(path) } {
+    if let Some((ctx, path)) = unsafe { enter_change(path) } {
         let saved = user::errno();
         what(&ctx, path);
         user::set_errno(saved);

@@ -70,6 +70,22 @@ pub fn copy_of_fd(ctx: &Ctx, fd: core::ffi::c_int) -> Option<Found<'static>> {
     copy_of(ctx, &Facts::of(&crate::sys::fstat(fd)?))
 }
 
+/// The present attributes of a file that the job has changed since the copy was opened, when its content is still that of the
+/// copy (the same inode and size): chmod and the like on a descriptor are seen through it.
+#[must_use]
+pub fn changed_attributes(ctx: &Ctx, f: &Found<'static>) -> Option<libc::stat64> {
+    if is_current(f) {
+        return None;
+    }
+    let mut path = crate::changes::pfs_path(ctx, f)?;
+    let now = crate::sys::stat_at(libc::AT_FDCWD, path.c_str()?, libc::AT_SYMLINK_NOFOLLOW)?;
+    let r = f.entry.record;
+    let same = now.st_ino == r.ino
+        && now.st_size as u64 == r.size
+        && now.st_dev == ctx.map.ctl.roots.get(f.root)?.dev.load(Ordering::Relaxed);
+    same.then_some(now)
+}
+
 /// Seconds and nanoseconds of a time in nanoseconds.
 const fn split(ns: i64) -> (i64, i64) {
     (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000))

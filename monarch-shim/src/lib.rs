@@ -16,6 +16,7 @@
 //! | [`user`] | reading and writing through pointers of the application |
 //! | [`serve`] | opens: hit, demand, bypass |
 //! | [`identity`] | which file a descriptor is a copy of, and what stat says about it |
+//! | [`mounts`] | what is mounted where |
 //! | [`changes`] | what the job changes below a root |
 //! | [`dirs`] | virtual directory streams |
 //! | `hooks` | the exported functions: thin shells, one file per family |
@@ -30,6 +31,7 @@ pub mod cwd;
 pub mod dirs;
 mod hooks;
 pub mod identity;
+pub mod mounts;
 pub mod next;
 pub mod paths;
 pub mod serve;

@@ -39,8 +39,9 @@ symbols! {
     setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
     mkstemp mkstemp64 mkostemp mkostemp64 mkstemps mkstemps64 mkostemps mkostemps64 mkdtemp
     posix_spawn_file_actions_addopen
-    // where we are
-    chdir fchdir chroot setns unshare munmap mprotect
+    // who and where we are
+    setuid seteuid setreuid setresuid setfsuid
+    chdir fchdir chroot setns unshare mount umount umount2 munmap mprotect
     // looked up only
     gnu_get_libc_version
 }

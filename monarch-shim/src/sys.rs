@@ -22,6 +22,14 @@ pub fn close(fd: c_int) {
     unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
+/// read(2): the part that was filled; empty at the end.
+#[must_use]
+pub fn read(fd: c_int, out: &mut [u8]) -> Option<&[u8]> {
+    // SAFETY: the buffer is as long as said.
+    let n = unsafe { call(libc::SYS_read, [fd as usize, out.as_mut_ptr() as usize, out.len(), 0, 0, 0]) };
+    out.get(..usize::try_from(n).ok()?)
+}
+
 /// openat(2) relative to the working directory.
 #[inline]
 #[must_use]
@@ -30,6 +38,19 @@ pub fn open(path: &CStr, flags: c_int) -> Option<c_int> {
     // SAFETY: a C string; the call touches nothing else.
     let fd = unsafe { call(libc::SYS_openat, [cwd, path.as_ptr() as usize, flags as usize, 0, 0, 0]) };
     (fd >= 0).then_some(fd as c_int)
+}
+
+/// [`open`] as libc does it: -1 and errno when it fails.
+#[must_use]
+pub fn open_or_errno(path: &CStr, flags: c_int) -> c_int {
+    let cwd = libc::AT_FDCWD as isize as usize;
+    // SAFETY: a C string; the call touches nothing else.
+    let fd = unsafe { call(libc::SYS_openat, [cwd, path.as_ptr() as usize, flags as usize, 0, 0, 0]) };
+    if fd < 0 {
+        crate::user::set_errno(-fd as c_int);
+        return -1;
+    }
+    fd as c_int
 }
 
 /// [`open`] for a path without a final NUL.
@@ -65,6 +86,16 @@ pub fn stat_at(fd: c_int, path: &CStr, flags: c_int) -> Option<libc::stat64> {
     let args = [fd as isize as usize, path.as_ptr() as usize, st.as_mut_ptr() as usize, flags as usize, 0, 0];
     // SAFETY: a C string and a buffer of the right type; filled when the call says so.
     unsafe { (call(libc::SYS_newfstatat, args) == 0).then(|| st.assume_init()) }
+}
+
+/// statx(2) of an absolute path.
+#[must_use]
+pub fn statx(path: &CStr, flags: c_int, mask: u32) -> Option<libc::statx> {
+    let mut st = core::mem::MaybeUninit::<libc::statx>::uninit();
+    let cwd = libc::AT_FDCWD as isize as usize;
+    let args = [cwd, path.as_ptr() as usize, flags as usize, mask as usize, st.as_mut_ptr() as usize, 0];
+    // SAFETY: a C string and a buffer of the right type; filled when the call says so.
+    unsafe { (call(libc::SYS_statx, args) == 0).then(|| st.assume_init()) }
 }
 
 /// fstatat(2) of an absolute path without a final NUL.
@@ -114,6 +145,13 @@ pub fn euid() -> u32 {
 pub fn uid() -> u32 {
     // SAFETY: no arguments.
     unsafe { call(libc::SYS_getuid, [0; 6]) as u32 }
+}
+
+/// The user for file access (setfsuid(2)).
+#[must_use]
+pub fn fsuid() -> u32 {
+    // SAFETY: an invalid user changes nothing and gives the present one.
+    unsafe { call(libc::SYS_setfsuid, [u32::MAX as usize, 0, 0, 0, 0, 0]) as u32 }
 }
 
 /// getcwd(2): length without the NUL.

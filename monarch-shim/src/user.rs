@@ -29,12 +29,13 @@ pub fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// Whether `page` was seen in `table`; otherwise tests it.
+/// Whether the page of `address` was seen in `table`; otherwise tests the eight bytes at `address`.
 #[inline]
-fn page_ok(table: &[AtomicUsize; SEEN], page: usize, test: fn(usize) -> bool) -> bool {
+fn page_ok(table: &[AtomicUsize; SEEN], address: usize, test: fn(usize) -> bool) -> bool {
+    let page = address / PAGE;
     let slot = &table[page % SEEN];
     slot.load(Ordering::Relaxed) == page || {
-        let ok = test(page * PAGE);
+        let ok = test(address);
         if ok {
             slot.store(page, Ordering::Relaxed);
         }
@@ -44,13 +45,13 @@ fn page_ok(table: &[AtomicUsize; SEEN], page: usize, test: fn(usize) -> bool) ->
 
 #[cold]
 fn test_read(address: usize) -> bool {
-    // `how` is invalid, so that the kernel reads the new mask and then refuses it.
-    sigprocmask(usize::MAX, address, 0) != -libc::EFAULT as isize
+    // Eight bytes within the page. `how` is invalid, so that the kernel reads the new mask and then refuses it.
+    sigprocmask(usize::MAX, address / PAGE * PAGE, 0) != -libc::EFAULT as isize
 }
 
 #[cold]
 fn test_write(address: usize) -> bool {
-    // No new mask: the old one is written to the address. The caller is about to overwrite it.
+    // No new mask: the old one is written to the address, which lies in the buffer that the caller is about to overwrite.
     sigprocmask(0, 0, address) == 0
 }
 
@@ -69,7 +70,7 @@ fn sigprocmask(how: usize, set: usize, old: usize) -> isize {
 pub unsafe fn path<'a>(p: *const c_char) -> Option<&'a [u8]> {
     let start = p as usize;
     // The lowest pages are never mapped; addresses of the kernel have the top bit.
-    if start < PAGE || start >> 63 != 0 || !page_ok(&READABLE, start / PAGE, test_read) {
+    if start < PAGE || start >> 63 != 0 || !page_ok(&READABLE, start, test_read) {
         return None;
     }
     let mut len = 0usize;
@@ -85,22 +86,23 @@ pub unsafe fn path<'a>(p: *const c_char) -> Option<&'a [u8]> {
             // SAFETY: `len` bytes were just read.
             return Some(unsafe { core::slice::from_raw_parts(p.cast(), len) });
         }
-        if !page_ok(&READABLE, (start + len) / PAGE, test_read) {
+        if !page_ok(&READABLE, start + len, test_read) {
             return None;
         }
     }
 }
 
-/// Whether a result of type `T` can be written to `p`.
+/// Whether a result of type `T` (of at least eight bytes and at most a page) can be written to `p`. The content of `*p` is lost.
 #[inline]
 #[must_use]
 pub fn writable<T>(p: *mut T) -> bool {
+    const { assert!(size_of::<T>() >= 8 && size_of::<T>() <= PAGE) };
     let (first, last) = (p as usize, (p as usize).wrapping_add(size_of::<T>() - 1));
     first >= PAGE
         && first >> 63 == 0
         && last >= first
-        && page_ok(&WRITABLE, first / PAGE, test_write)
-        && (first / PAGE == last / PAGE || page_ok(&WRITABLE, last / PAGE, test_write))
+        && page_ok(&WRITABLE, first, test_write)
+        && (first / PAGE == last / PAGE || page_ok(&WRITABLE, last, |last| test_write(last - 7)))
 }
 
 /// Forgets all pages: memory was unmapped or protected.

@@ -33,7 +33,11 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// The last value given counts.
     fn option(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        if let Some(at) = self.args.iter().position(|a| a == name) {
+            self.args.drain(at..at + 2);
+        }
         self.args.extend([name.into(), value.into()]);
         self
     }

@@ -237,10 +237,11 @@ def main():
             for rel, *_, good in rows:
                 if not good:
                     bad += 1
-                    print(f"FAIL epoch {e} mode {mode} {rel!r}: wrong bytes")
-            print(f"epoch {e} mode {mode} files {len(rows)} bytes {sum(r[1] for r in rows)} content "
-                  f"{digest(r[:3] for r in rows)} stat {digest((r[0], r[3]) for r in rows)} "
-                  f"list {digest(os.path.relpath(n, base) for n in names)}", flush=True)
+                    print(f"FAIL epoch {e} mode {mode} {rel!r}: wrong bytes", flush=True)
+            # One write, so that lines of several processes stay whole.
+            os.write(1, (f"epoch {e} mode {mode} files {len(rows)} bytes {sum(r[1] for r in rows)} content "
+                         f"{digest(r[:3] for r in rows)} stat {digest((r[0], r[3]) for r in rows)} "
+                         f"list {digest(os.path.relpath(n, base) for n in names)}\n").encode())
     if isinstance(pool, ThreadPoolExecutor):
         pool.shutdown()
     elif pool:

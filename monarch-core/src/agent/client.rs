@@ -82,15 +82,16 @@ impl Client {
         }
     }
 
-    /// Attaches a job; the path of its control block.
+    /// Attaches a job, or one that was attached before `again`; the path of its control block.
     ///
     /// # Errors
     /// The agent's reason, or that the connection broke.
-    pub fn attach(&mut self, config: &Config) -> Result<PathBuf, ClientError> {
-        match self.ask(&Request::Attach { config: Box::new(config.clone()), pid: std::process::id() })? {
+    pub fn attach(&mut self, config: &Config, again: bool) -> Result<PathBuf, ClientError> {
+        match self.ask(&Request::Attach { config: Box::new(config.clone()), pid: std::process::id(), again })? {
             Reply::Attached { control } => Ok(control),
+            Reply::Stopping => Err(ClientError::Io(io::ErrorKind::ConnectionReset.into())),
             Reply::Error { message } => Err(ClientError::Refused(message)),
-            other => Err(ClientError::Refused(format!("unexpected reply {other:?}"))),
+            Reply::Status(_) => Err(ClientError::Refused("unexpected reply".to_owned())),
         }
     }
 
@@ -109,37 +110,76 @@ pub fn find(config: &Config) -> Option<Client> {
 
 /// How long an agent may take to open its socket. It answers before it scans, so this is generous.
 const START: Duration = Duration::from_secs(20);
+/// How long an agent that holds the locks and does not answer may take to come up or to go away.
+const TAKEN: Duration = Duration::from_secs(3);
 
-/// Connects to the agent for `config`, starting one with `spawn` when there is none. `spawn` gives a check for "it has
-/// ended", with the reason.
+/// An agent's process that was started.
+pub trait Starting {
+    /// Exit status, and what it said last, once it has ended.
+    fn ended(&mut self) -> Option<(i32, String)>;
+}
+
+/// Attaches to the agent for `config`, starting one with `spawn` when there is none; the connection and the path of the
+/// control block. `again`: this job was attached before, to an agent that has gone.
 ///
 /// # Errors
-/// [`ClientError::Start`] when none came up.
-pub fn find_or_start(
+/// [`ClientError::Start`] when none came up, [`ClientError::Refused`] when it cannot serve this job.
+pub fn attach_or_start<S: Starting>(
     config: &Config,
-    spawn: impl FnOnce() -> io::Result<Box<dyn FnMut() -> Option<String>>>,
-) -> Result<Client, ClientError> {
-    if let Some(c) = find(config) {
-        return Ok(c);
-    }
-    let fail = |why: String| ClientError::Start { why, log: log_tail(config) };
-    let mut ended = spawn().map_err(|e| fail(e.to_string()))?;
+    again: bool,
+    mut spawn: impl FnMut() -> io::Result<S>,
+) -> Result<(Client, PathBuf), ClientError> {
     let start = Instant::now();
+    loop {
+        let mut client = find_or_start(config, start, &mut spawn)?;
+        match client.attach(config, again) {
+            Ok(control) => return Ok((client, control)),
+            // It was about to end.
+            Err(ClientError::Io(_)) if start.elapsed() < START => std::thread::sleep(Duration::from_millis(5)),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn find_or_start<S: Starting>(
+    config: &Config,
+    start: Instant,
+    spawn: &mut impl FnMut() -> io::Result<S>,
+) -> Result<Client, ClientError> {
+    let fail = |why: String| ClientError::Start { why, log: log_tail(config) };
     let mut pause = Duration::from_micros(500);
+    let mut agent = None;
     loop {
         if let Some(c) = find(config) {
             return Ok(c);
         }
-        if let Some(why) = ended() {
-            // Perhaps because another job's agent was faster.
-            return find(config).ok_or_else(|| fail(why));
-        }
         if start.elapsed() > START {
             return Err(fail(format!("no answer within {} s", START.as_secs())));
+        }
+        match agent.as_mut().map(Starting::ended) {
+            None => agent = Some(spawn().map_err(|e| fail(e.to_string()))?),
+            // Another agent is coming up, or has not quite gone.
+            Some(Some((code, why))) if may_pass(code, start) => {
+                agent = None;
+                pause = pause.max(Duration::from_millis(5));
+                tracing::debug!(why, "trying again");
+            }
+            Some(Some((_, why))) => return find(config).ok_or_else(|| fail(why)),
+            Some(None) => {}
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));
     }
+}
+
+/// Whether it is worth trying again after an agent ended with this status.
+fn may_pass(code: i32, start: Instant) -> bool {
+    code == i32::from(super::start::ENDING) || code == i32::from(super::start::TAKEN) && start.elapsed() < TAKEN
+}
+
+/// File beside a runtime directory that every job of its agent holds a shared lock on.
+fn jobs_file(parent: &Path, key: &str) -> PathBuf {
+    parent.join(format!("{key}.jobs"))
 }
 
 /// Marks this process as a job of the agent for as long as the result lives, and wipes what a dead agent without jobs left: its
@@ -147,20 +187,36 @@ pub fn find_or_start(
 #[must_use]
 pub fn job_lock(config: &Config) -> Option<rustix::fd::OwnedFd> {
     let key = place::agent_key(config);
-    let dir = place::bases(config).iter().find_map(|b| place::make(b, &key).ok())?;
-    let parent = dir.parent()?;
+    let private = place::bases(config).iter().find_map(|b| place::private(b).ok())?;
+    let path = jobs_file(&private, &key);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let lock = rustix::fs::open(parent.join(format!("{key}.jobs")), flags, Mode::RUSR | Mode::WUSR).ok()?;
-    let alone = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
-    if alone && find(config).is_none() {
-        for old in place::existing(config) {
-            if !agent_alive(&old) {
+    loop {
+        let lock = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).ok()?;
+        let alone = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if alone && find(config).is_none() {
+            for old in place::existing(config).into_iter().filter(|d| !agent_alive(d)) {
                 let _ = std::fs::remove_dir_all(&old);
             }
         }
+        rustix::fs::flock(&lock, FlockOperation::LockShared).ok()?;
+        // An agent that ends removes the file.
+        let (ours, named) = (rustix::fs::fstat(&lock).ok()?, rustix::fs::stat(&path));
+        if named.is_ok_and(|st| (st.st_dev, st.st_ino) == (ours.st_dev, ours.st_ino)) {
+            return Some(lock);
+        }
     }
-    let _ = rustix::fs::flock(&lock, FlockOperation::LockShared);
-    Some(lock)
+}
+
+/// Removes the file of [`job_lock`] of the agent whose runtime directory this was, unless a job holds it.
+pub(super) fn remove_jobs_file(dir: &Path) {
+    let (Some(private), Some(key)) = (dir.parent(), dir.file_name()) else { return };
+    let path = jobs_file(private, &key.to_string_lossy());
+    let Ok(lock) = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) else {
+        return;
+    };
+    if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        let _ = std::fs::remove_file(&path);
+    }
 }
 
 /// Whether an agent holds the lock of a runtime directory.

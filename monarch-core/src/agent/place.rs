@@ -19,8 +19,7 @@ pub const LOG: &str = "agent.log";
 /// The key of the agent that serves these tiers: sixteen hex digits.
 #[must_use]
 pub fn agent_key(config: &Config) -> String {
-    let mut paths: Vec<PathBuf> =
-        config.tiers.iter().map(|t| t.path.canonicalize().unwrap_or_else(|_| t.path.clone())).collect();
+    let mut paths: Vec<PathBuf> = config.tiers.iter().map(|t| real(&t.path)).collect();
     paths.sort();
     let mut text = Vec::new();
     for p in &paths {
@@ -28,6 +27,15 @@ pub fn agent_key(config: &Config) -> String {
         text.push(0);
     }
     format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&text))
+}
+
+/// The path with links followed as far as it exists: the same before and after the directory is made or removed.
+fn real(path: &Path) -> PathBuf {
+    let found = path.ancestors().find_map(|base| Some((base, base.canonicalize().ok()?)));
+    found.map_or_else(
+        || path.to_owned(),
+        |(base, real)| real.join(path.strip_prefix(base).unwrap_or(Path::new(""))).components().collect(),
+    )
 }
 
 /// Directories that may hold runtime directories, best first.
@@ -86,18 +94,25 @@ fn is_private(path: &Path) -> bool {
         .is_ok_and(|m| m.is_dir() && m.uid() == rustix::process::geteuid().as_raw() && m.mode() & 0o777 == 0o700)
 }
 
-/// Makes the runtime directory in `base`.
+/// Makes the directory in `base` that holds this user's runtime directories.
 ///
 /// # Errors
 /// What the kernel said, or that all names are taken by others.
-pub fn make(base: &Path, key: &str) -> io::Result<PathBuf> {
+pub fn private(base: &Path) -> io::Result<PathBuf> {
+    use crate::private_dir::PrivateDirError;
     let (private, _) = crate::private_dir::open(base, "monarch").map_err(|e| match e {
-        crate::private_dir::PrivateDirError::Io(e) => e.into(),
-        e @ crate::private_dir::PrivateDirError::Squatted => {
-            io::Error::new(io::ErrorKind::PermissionDenied, e.to_string())
-        }
+        PrivateDirError::Io(e) => e.into(),
+        e @ PrivateDirError::Squatted => io::Error::new(io::ErrorKind::PermissionDenied, e.to_string()),
     })?;
-    let dir = private.join(key);
+    Ok(private)
+}
+
+/// Makes the runtime directory in `base`.
+///
+/// # Errors
+/// As [`private`].
+pub fn make(base: &Path, key: &str) -> io::Result<PathBuf> {
+    let dir = private(base)?.join(key);
     match rustix::fs::mkdir(&dir, rustix::fs::Mode::RWXU) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(dir),
         Err(e) => Err(e.into()),

@@ -17,6 +17,9 @@ pub enum Request {
         config: Box<Config>,
         /// Process that runs the job.
         pid: u32,
+        /// Whether it was attached before, to an agent that has gone.
+        #[serde(default)]
+        again: bool,
     },
     /// Say how things are.
     Status,

@@ -1,6 +1,7 @@
 //! Roots: adding them to the control block, scanning, publishing segments, adopting what an earlier agent left.
 
 use super::driver::{Driver, Live};
+use super::early;
 use super::protocol::RootStatus;
 use crate::config::{Config, Root as RootConfig, Trust};
 use crate::engine::{PfsSource, Source};
@@ -170,9 +171,11 @@ impl Roots {
             return Err(io::Error::other("the agent is stopping"));
         }
         let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
+        early::close(&segment);
         let seg = self.publish(number, &segment, state_uuid, lens)?;
-        let adopted = if fresh { self.claim_copies(seg, &segment) } else { 0 };
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
+        let adopted = if fresh { self.claim_copies(seg, &segment) } else { 0 };
+        early::open(&self.ctl, number, seg, &segment);
         self.driver.add_segment(seg, Live { segment, source, fresh });
         let header = segment.index.header;
         tracing::info!(root = %path.display(), files = header.files, entries = header.entries, bytes = header.bytes,
@@ -228,22 +231,24 @@ impl Roots {
 
     /// Turns entries Resident whose copies an earlier run left in a tier.
     fn claim_copies(&self, number: usize, segment: &Segment<'static>) -> u64 {
-        let mut unclaimed = self.driver.unclaimed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unclaimed = self.driver.unclaimed();
         if unclaimed.is_empty() {
             return 0;
         }
         let mut keys = Vec::new();
-        for e in segment.files() {
+        for e in segment.files().filter(|e| e.word().state() == State::Absent) {
+            let Some(tier) = unclaimed.claim(segment, &e, &self.driver.tiers) else { continue };
             let w = e.word();
-            if w.state() == State::Absent
-                && let Some(tier) = unclaimed.remove(&segment.copy_name(&e))
+            let absent = w.state() == State::Absent;
+            if absent
+                && e.slot.word.compare_exchange(w.0, w.resident(tier).0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             {
-                let to = w.resident(tier);
-                if e.slot.word.compare_exchange(w.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                    keys.push(file_key(number, e.id));
-                }
+                keys.push(file_key(number, e.id));
+            } else {
+                unclaimed.put_back(tier, segment.copy_name(&e), &self.driver.tiers);
             }
         }
+        drop(unclaimed);
         let n = keys.len() as u64;
         self.driver.figures.adopted.fetch_add(n, Ordering::Relaxed);
         self.driver.note_placed(keys.into_iter());
@@ -266,7 +271,7 @@ impl Roots {
                 continue;
             }
             let number = s.root.load(Ordering::Relaxed) as usize;
-            match self.adopt_segment(at, number, get_uuid(&s.uuid), get_uuid(&s.state_uuid)) {
+            match self.adopt_segment(at, number, config, get_uuid(&s.uuid), get_uuid(&s.state_uuid)) {
                 Ok(kept) => tracing::info!(segment = at, kept, "segment taken over"),
                 Err(e) => {
                     tracing::warn!(segment = at, error = %e, "segment lost; scanning again");
@@ -282,17 +287,24 @@ impl Roots {
         }
     }
 
-    fn adopt_segment(&self, at: usize, root: usize, uuid: [u8; 16], state: [u8; 16]) -> io::Result<u64> {
+    fn adopt_segment(
+        &self,
+        at: usize,
+        root: usize,
+        config: &Config,
+        uuid: [u8; 16],
+        state: [u8; 16],
+    ) -> io::Result<u64> {
         let segment = shm::open_segment(&self.dir, uuid, state)?;
         let path = self.list().get(root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
         let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
-        let mut unclaimed = self.driver.unclaimed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unclaimed = self.driver.unclaimed();
         let mut keys = Vec::new();
         for e in segment.files() {
             let w = e.word();
             let to = match w.state() {
                 State::Wanted | State::Fetching | State::Refused => w.next(State::Absent),
-                State::Resident => match unclaimed.remove(&segment.copy_name(&e)) {
+                State::Resident => match unclaimed.claim(&segment, &e, &self.driver.tiers) {
                     Some(tier) => w.resident(tier),
                     None => w.next(State::Absent),
                 },
@@ -308,7 +320,12 @@ impl Roots {
         drop(unclaimed);
         let kept = keys.len() as u64;
         self.driver.note_placed(keys.into_iter());
-        self.driver.add_segment(at, Live { segment, source, fresh: true });
+        // Where an agent died while it opened the segment.
+        self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
+        early::open(&self.ctl, root, at, &segment);
+        // A loaded index was perhaps not checked to its end.
+        let fresh = config.index.file.is_none() || config.index.trust == Trust::Frozen;
+        self.driver.add_segment(at, Live { segment, source, fresh });
         if let Some(r) = self.list().get_mut(root) {
             r.state = "ready".to_owned();
             r.segment = Some(at);

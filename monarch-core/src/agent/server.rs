@@ -1,164 +1,111 @@
-//! The agent's life: start, control socket, end.
+//! The agent's life: control socket, jobs, end.
 //!
 //! It holds two kinds of locks for as long as it lives: one in its runtime directory, by which the shim and `monarch run` tell
 //! that it is alive, and one per tier. It ends a short while after the last job has gone, or when it is told to. Memory
 //! tiers are emptied then; copies on disk stay for the next job, which finds them by their names.
+//!
+//! A job that comes after all others have gone may find files that changed in between. It gets an agent of its own: this
+//! one ends, the next one scans again and claims the copies whose files are still the same.
 
-use super::driver::{Driver, DriverOptions};
+use super::driver::Driver;
 use super::place;
-use super::protocol::{Reply, Request, Status, TierStatus};
+use super::protocol::{Reply, Request};
 use super::roots::Roots;
+use super::start::Parts;
 use super::upkeep;
-use crate::config::{Config, Medium, Policy as PolicyName};
-use crate::engine::{Limits, ThreadsEngine};
-use crate::shm::{self, ControlParams};
-use crate::tier::{TierDir, TierError};
-use monarch_abi::control::{ControlMap, Counter};
+use crate::config::{Config, Medium};
+use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
-use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 /// How long an agent without jobs waits for another one.
 const LINGER: Duration = Duration::from_secs(3);
+/// Time for the last words to jobs.
+const LAST_WORDS: Duration = Duration::from_millis(50);
 
-/// Why an agent did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Another agent with the same tiers is running.
-    #[error("an agent for these tiers is already running ({0})")]
-    Running(PathBuf),
-    /// A tier cannot be used.
-    #[error(transparent)]
-    Tier(#[from] TierError),
-    /// No runtime directory can be made.
-    #[error("no runtime directory: {0}; set runtime_dir (MONARCH_RUNTIME_DIR) to a private local directory")]
-    Runtime(io::Error),
-    /// Something else failed.
-    #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
+/// How an agent ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// For good: told to, or no job is left. Nothing stays in memory.
+    Quit,
+    /// For another agent that begins anew, with the copies.
+    Renew,
+    /// For another agent that takes over everything.
+    Yield,
 }
 
 /// A running agent.
 #[derive(Debug)]
 pub struct Agent {
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     control: PathBuf,
-    ctl: ControlMap<'static>,
+    pub(super) ctl: ControlMap<'static>,
     config: Config,
-    driver: Arc<Driver>,
-    roots: Arc<Roots>,
+    pub(super) driver: Arc<Driver>,
+    pub(super) roots: Arc<Roots>,
     stop: Arc<AtomicBool>,
-    jobs: AtomicUsize,
+    pub(super) jobs: AtomicUsize,
+    had_jobs: AtomicBool,
+    end: Mutex<Option<End>>,
     changed: Notify,
-    started: Instant,
+    quitting: Notify,
+    pub(super) started: Instant,
     _lock: OwnedFd,
 }
 
 impl Agent {
-    /// Starts an agent for `config`: takes its locks, opens the tiers, makes or adopts the control block, starts the
-    /// copiers.
-    ///
-    /// # Errors
-    /// See [`StartError`].
-    pub fn start(config: &Config) -> Result<Arc<Self>, StartError> {
-        let (dir, lock) = runtime_dir(config)?;
-        let mut tiers = Vec::new();
-        for t in &config.tiers {
-            tiers.push(TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?);
-        }
-        let seed = tiers.first().map_or(0, |t| t.seed);
-        let control = dir.join(place::CONTROL);
-        let (ctl, adopting) = match shm::open_control(&control) {
-            Ok(ctl) => (ctl, true),
-            Err(_) => {
-                let made = shm::create_control(&control, control_params());
-                (made.map_err(StartError::Runtime)?, false)
-            }
-        };
-        set_parameters(&ctl, config);
-        publish_tiers(&control, &ctl, &tiers)
-            .map_err(|source| StartError::Io { what: "cannot enter the tiers into shared memory", source })?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let limits = Arc::new(Limits::new(config.source.bandwidth_limit, config.source.iops_limit.map(|n| n as u64)));
-        let engine = Box::new(ThreadsEngine::new(config.source.io_size, limits.clone(), stop.clone()));
-        let policy: Box<dyn monarch_policies::Policy> = match config.placement.policy {
-            PolicyName::FirstEpoch => Box::new(monarch_policies::FirstEpoch),
-        };
-        let options = DriverOptions {
-            max_inflight: config.source.max_inflight,
-            settle: config.dataset.settle,
-            prefetch: config.prefetch.enabled,
-            backoff: config.source.backoff,
-        };
-        let driver = Arc::new(Driver::new(ctl, tiers, engine, limits, policy, options, stop.clone()));
-        find_copies(&driver);
-        ctl.ctl.inflight.iter().for_each(|i| i.file.store(0, Ordering::Relaxed));
-        ctl.ctl.sleepers.store(0, Ordering::SeqCst);
-        let roots = Arc::new(Roots::new(control.clone(), ctl, driver.clone(), seed));
-        if adopting {
-            roots.adopt(config);
-        }
-        ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
-        driver.run();
-        Ok(Arc::new(Self {
-            dir,
-            control,
-            ctl,
+    pub(super) fn new(config: &Config, parts: Parts) -> Self {
+        Self {
+            dir: parts.dir,
+            control: parts.control,
+            ctl: parts.ctl,
             config: config.clone(),
-            driver,
-            roots,
-            stop,
+            driver: parts.driver,
+            roots: parts.roots,
+            stop: parts.stop,
             jobs: AtomicUsize::new(0),
+            had_jobs: AtomicBool::new(false),
+            end: Mutex::default(),
             changed: Notify::new(),
+            quitting: Notify::new(),
             started: Instant::now(),
-            _lock: lock,
-        }))
+            _lock: parts.lock,
+        }
     }
 
     /// Serves the socket until the agent is told to end or has had no job for a while.
     ///
     /// # Errors
     /// When the socket cannot be made.
-    pub async fn serve(self: Arc<Self>) -> io::Result<()> {
+    pub async fn serve(self: Arc<Self>) -> io::Result<End> {
         let path = self.dir.join(place::SOCKET);
         let _ = std::fs::remove_file(&path);
         let listener = bind(&path)?;
-        let mut upkeep_at = tokio::time::interval(upkeep::PERIOD);
-        upkeep_at.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        self.clone().start_upkeep()?;
+        let mut term = signal(SignalKind::terminate())?;
         let mut idle_since = Some(Instant::now());
-        loop {
+        let end = loop {
             tokio::select! {
-                accepted = listener.accept() => if let Ok((stream, _)) = accepted {
-                    let me = self.clone();
-                    tokio::spawn(async move { me.connection(stream).await });
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => drop(tokio::spawn(self.clone().connection(stream))),
+                    // Too many open files, perhaps.
+                    Err(_) => tokio::time::sleep(LAST_WORDS).await,
                 },
-                _ = upkeep_at.tick() => {
-                    let driver = self.driver.clone();
-                    let _ = tokio::task::spawn_blocking(move || upkeep::round(&driver)).await;
-                    if !self.control.exists() {
-                        tracing::error!(dir = %self.dir.display(), "the runtime directory was wiped; ending, so that a new agent can start");
-                        break;
-                    }
-                },
-                _ = term.recv() => break,
+                () = tokio::time::sleep(upkeep::PERIOD) => {},
+                _ = term.recv() => self.end_as(End::Quit),
                 () = self.changed.notified() => {},
             }
-            if self.stop.load(Ordering::Relaxed) {
-                break;
+            if let Some(end) = *self.end.lock().unwrap_or_else(PoisonError::into_inner) {
+                break end;
             }
             idle_since = match self.jobs.load(Ordering::Acquire) {
                 0 => idle_since.or_else(|| Some(Instant::now())),
@@ -166,11 +113,41 @@ impl Agent {
             };
             if idle_since.is_some_and(|t| t.elapsed() > LINGER) {
                 tracing::info!("no job left; ending");
-                break;
+                break End::Quit;
             }
+        };
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = std::fs::remove_file(&path);
+        if end == End::Quit {
+            self.quitting.notify_waiters();
+            tokio::time::sleep(LAST_WORDS).await;
         }
-        self.shut_down();
-        Ok(())
+        self.shut_down(end);
+        Ok(end)
+    }
+
+    /// Ends the agent soon.
+    fn end_as(&self, end: End) {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
+        self.changed.notify_one();
+    }
+
+    /// Periodic work, on a thread of its own: a disk that hangs must not hang the socket.
+    fn start_upkeep(self: Arc<Self>) -> io::Result<()> {
+        let work = move || {
+            while !self.stop.load(Ordering::Relaxed) {
+                std::thread::sleep(upkeep::PERIOD);
+                upkeep::round(&self.driver);
+                if !self.control.exists() {
+                    tracing::error!(dir = %self.dir.display(), "the runtime directory was wiped; making room for a new agent");
+                    self.end_as(End::Renew);
+                } else if let Some(t) = self.driver.tiers.iter().find(|t| !t.in_place()) {
+                    tracing::error!(tier = t.name, path = %t.path.display(), "the tier was removed; making room for a new agent");
+                    self.end_as(End::Yield);
+                }
+            }
+        };
+        std::thread::Builder::new().name("upkeep".to_owned()).spawn(work).map(drop)
     }
 
     /// One connection: requests until it closes. An attachment ends with it.
@@ -178,26 +155,18 @@ impl Agent {
         let (read, mut write) = stream.into_split();
         let mut lines = BufReader::new(read).lines();
         let mut attached = false;
-        while let Ok(Some(line)) = lines.next_line().await {
-            let reply = match serde_json::from_str::<Request>(&line) {
-                Ok(Request::Attach { config, pid }) => {
-                    let reply = self.attach(&config, pid);
-                    if matches!(reply, Reply::Attached { .. }) && !attached {
-                        attached = true;
-                        self.jobs.fetch_add(1, Ordering::AcqRel);
-                    }
-                    reply
+        loop {
+            let line = tokio::select! {
+                line = lines.next_line() => line,
+                // Said once more without being asked, so that `run` does not start another agent.
+                () = self.quitting.notified() => {
+                    let _ = send(&mut write, &Reply::Stopping).await;
+                    break;
                 }
-                Ok(Request::Status) => Reply::Status(Box::new(self.status())),
-                Ok(Request::Stop) => {
-                    self.stop.store(true, Ordering::Relaxed);
-                    Reply::Stopping
-                }
-                Err(e) => Reply::Error { message: format!("not a request: {e}") },
             };
-            let Ok(mut text) = serde_json::to_vec(&reply) else { break };
-            text.push(b'\n');
-            let sent = write.write_all(&text).await;
+            let Ok(Some(line)) = line else { break };
+            let Some(reply) = self.answer(&line, &mut attached) else { break };
+            let sent = send(&mut write, &reply).await;
             self.changed.notify_one();
             if sent.is_err() {
                 break;
@@ -207,6 +176,38 @@ impl Agent {
             self.jobs.fetch_sub(1, Ordering::AcqRel);
         }
         self.changed.notify_one();
+    }
+
+    /// The reply to a request; `None` closes the connection.
+    fn answer(&self, line: &str, attached: &mut bool) -> Option<Reply> {
+        Some(match serde_json::from_str::<Request>(line) {
+            Ok(Request::Attach { config, pid, again }) => {
+                if !again && self.is_stale() {
+                    tracing::info!(pid, "a new job after all others have gone; making room for a new agent");
+                    self.end_as(End::Renew);
+                    return None;
+                }
+                let reply = self.attach(&config, pid);
+                if matches!(reply, Reply::Attached { .. }) && !*attached {
+                    *attached = true;
+                    self.jobs.fetch_add(1, Ordering::AcqRel);
+                    self.had_jobs.store(true, Ordering::Release);
+                }
+                reply
+            }
+            Ok(Request::Status) => Reply::Status(Box::new(self.status())),
+            Ok(Request::Stop) => {
+                self.end_as(End::Quit);
+                Reply::Stopping
+            }
+            Err(e) => Reply::Error { message: format!("not a request: {e}") },
+        })
+    }
+
+    /// Whether the index may be out of date: the jobs that it was made for have gone.
+    fn is_stale(&self) -> bool {
+        let ending = self.end.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        ending || self.had_jobs.load(Ordering::Acquire) && self.jobs.load(Ordering::Acquire) == 0
     }
 
     fn attach(&self, config: &Config, pid: u32) -> Reply {
@@ -222,113 +223,32 @@ impl Agent {
         }
     }
 
-    /// How things are.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        let f = &self.driver.figures;
-        let figures = [
-            ("copied_on_demand", &f.demanded),
-            ("copied_ahead", &f.prefetched),
-            ("bytes_copied", &f.bytes),
-            ("adopted", &f.adopted),
-            ("refused", &f.refused),
-            ("changed", &f.changed),
-            ("source_errors", &f.source_errors),
-            ("tier_errors", &f.tier_errors),
-            ("evicted", &f.evicted),
-        ];
-        Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            uptime_s: self.started.elapsed().as_secs_f64(),
-            incarnation: self.ctl.ctl.incarnation.load(Ordering::Relaxed),
-            runtime_dir: self.dir.clone(),
-            jobs: self.jobs.load(Ordering::Relaxed),
-            engine: self.driver.engine().to_owned(),
-            policy: self.driver.policy().to_owned(),
-            roots: self.roots.status(),
-            tiers: self.driver.tiers.iter().map(tier_status).collect(),
-            counters: counters(&self.ctl),
-            agent: figures.iter().map(|(n, v)| ((*n).to_owned(), v.load(Ordering::Relaxed))).collect(),
-        }
-    }
-
     /// Lets go of everything in an order that never shows readers something half-gone.
-    fn shut_down(&self) {
-        self.ctl.ctl.bypassed.store(1, Ordering::Release);
-        self.ctl.ctl.dead.store(self.ctl.ctl.incarnation.load(Ordering::Relaxed), Ordering::Release);
+    fn shut_down(&self, end: End) {
+        let c = self.ctl.ctl;
+        c.dead.store(c.incarnation.load(Ordering::Relaxed), Ordering::Release);
+        if end == End::Yield {
+            tracing::info!("ended; the next agent takes over");
+            return;
+        }
+        c.bypassed.store(1, Ordering::Release);
+        self.driver.tiers.iter().for_each(crate::tier::TierDir::mark_ending);
         self.roots.stop();
         self.driver.stop();
-        for (tier, config) in self.driver.tiers.iter().zip(&self.config.tiers) {
-            if config.medium == Medium::Memory {
-                tier.remove_all();
-            }
+        let in_memory = |at: usize| self.config.tiers.get(at).is_some_and(|t| t.medium == Medium::Memory);
+        if end == End::Quit {
+            self.driver.tiers.iter().enumerate().filter(|(at, _)| in_memory(*at)).for_each(|(_, t)| t.remove_all());
         }
+        tracing::info!(?end, "ended");
         let _ = std::fs::remove_dir_all(&self.dir);
-        tracing::info!("ended");
+        super::client::remove_jobs_file(&self.dir);
     }
 }
 
-fn tier_status(t: &TierDir) -> TierStatus {
-    let u = t.ledger.usage();
-    TierStatus {
-        name: t.name.clone(),
-        path: t.path.clone(),
-        capacity: u.capacity,
-        used: u.used,
-        reserved: u.reserved,
-        files: u.files,
-        resting: t.resting(),
-    }
-}
-
-/// All counters by name.
-#[must_use]
-pub fn counters(ctl: &ControlMap<'_>) -> std::collections::BTreeMap<String, u64> {
-    use Counter as C;
-    [
-        ("hits", C::Hits),
-        ("hit_bytes", C::HitBytes),
-        ("waited", C::Waited),
-        ("absent", C::Absent),
-        ("refused", C::Refused),
-        ("changed", C::Changed),
-        ("deadline", C::Deadline),
-        ("unknown", C::Unknown),
-        ("flags", C::Flags),
-        ("vanished", C::Vanished),
-        ("stats", C::Stats),
-        ("lists", C::Lists),
-        ("meta_kernel", C::MetaKernel),
-        ("miss_bytes", C::MissBytes),
-        ("wait_us", C::WaitMicros),
-        ("large", C::Large),
-    ]
-    .into_iter()
-    .map(|(n, c)| (n.to_owned(), ctl.total(c)))
-    .collect()
-}
-
-/// Lists what lies in the tiers already.
-fn find_copies(driver: &Driver) {
-    let mut unclaimed = driver.unclaimed.lock().unwrap_or_else(PoisonError::into_inner);
-    for (at, tier) in driver.tiers.iter().enumerate() {
-        match tier.recover() {
-            Ok(copies) => {
-                for c in copies {
-                    if unclaimed.insert(c.name, at).is_some() {
-                        // The same copy in two tiers: the slower one goes.
-                        tier.evict(c.name);
-                        unclaimed.insert(c.name, at - 1);
-                    }
-                }
-            }
-            Err(e) => {
-                tracing::warn!(tier = tier.name, error = %e, "the tier cannot be read; it rests");
-                tier.note_failure();
-            }
-        }
-    }
+async fn send(to: &mut OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
+    let mut text = serde_json::to_vec(reply)?;
+    text.push(b'\n');
+    to.write_all(&text).await
 }
 
 /// Why a second job cannot share this agent.
@@ -351,70 +271,6 @@ fn conflict(ours: &Config, theirs: &Config) -> Option<String> {
         }
     }
     None
-}
-
-/// The first base in which a runtime directory can be made, with the lock of the living agent.
-fn runtime_dir(config: &Config) -> Result<(PathBuf, OwnedFd), StartError> {
-    let key = place::agent_key(config);
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for base in place::bases(config) {
-        let attempt = place::make(&base, &key).and_then(|dir| {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let lock = rustix::fs::open(dir.join(place::LOCK), flags, Mode::RUSR | Mode::WUSR)?;
-            Ok((dir, lock))
-        });
-        match attempt {
-            Ok((dir, lock)) => {
-                if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-                    return Err(StartError::Running(dir));
-                }
-                let need = monarch_abi::control::CONTROL_LEN as u64 * 2;
-                let free = rustix::fs::statvfs(&dir).map_or(0, |v| v.f_bavail * v.f_frsize);
-                if free >= need || dir.join(place::CONTROL).exists() {
-                    return Ok((dir, lock));
-                }
-                let _ = std::fs::remove_dir_all(&dir);
-                last = io::Error::new(io::ErrorKind::StorageFull, format!("{} is full", base.display()));
-            }
-            Err(e) => last = e,
-        }
-    }
-    Err(StartError::Runtime(last))
-}
-
-fn control_params() -> ControlParams {
-    let ino = |p: &str| std::fs::metadata(p).map_or(0, |m| m.ino());
-    let slash = std::fs::metadata("/").map_or((0, 0), |m| (m.dev(), m.ino()));
-    ControlParams { mnt_ns: ino("/proc/self/ns/mnt"), slash }
-}
-
-/// Clocks and bounds that the shim needs.
-fn set_parameters(ctl: &ControlMap<'_>, config: &Config) {
-    let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
-    let c = ctl.ctl;
-    c.pickup_ms.store(ms(config.wait.pickup), Ordering::Relaxed);
-    c.stall_ms.store(ms(config.wait.stall), Ordering::Relaxed);
-    c.max_wait_ms.store(ms(config.wait.max_wait), Ordering::Relaxed);
-    c.large.store(config.source.chunk_threshold, Ordering::Relaxed);
-    c.bypassed.store(0, Ordering::Release);
-}
-
-/// Enters the tiers, unless an earlier agent did.
-fn publish_tiers(control: &Path, ctl: &ControlMap<'_>, tiers: &[TierDir]) -> io::Result<()> {
-    let known = ctl.tiers().len();
-    for (at, tier) in tiers.iter().enumerate() {
-        let Some(slot) = ctl.ctl.tiers.get(at) else {
-            return Err(io::Error::other(format!("at most {} tiers", monarch_abi::control::MAX_TIERS)));
-        };
-        slot.dev.store(tier.dev, Ordering::Relaxed);
-        slot.ino.store(tier.ino, Ordering::Relaxed);
-        let text = crate::tier::bytes(&tier.path);
-        if at >= known || ctl.str(&slot.path) != text {
-            shm::put_str(control, ctl, &slot.path, text)?;
-        }
-        ctl.ctl.tiers_len.store(at as u32 + 1, Ordering::Release);
-    }
-    Ok(())
 }
 
 /// Binds the socket; paths longer than `sun_path` go through the directory's descriptor.

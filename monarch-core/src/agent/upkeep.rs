@@ -1,6 +1,9 @@
-//! Periodic work of the agent: outside pressure on the disk, evicted files that were still open, second tries.
+//! Periodic work of the agent: outside pressure on the disk, evicted files that were still open, second tries, copies that
+//! somebody else damaged.
 
 use super::driver::Driver;
+use monarch_abi::control::ControlMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How often it is done: `keep_free` is to be restored within a second.
@@ -19,4 +22,28 @@ pub fn round(driver: &Driver) {
         }
     }
     driver.second_tries();
+    driver.audit();
+    driver.wake_after_rest();
+}
+
+/// How often the agent says that it runs.
+const PULSE: Duration = Duration::from_millis(250);
+
+/// Says from now on that this process runs, which a lock cannot tell: it may be stopped.
+pub fn pulse(ctl: ControlMap<'static>) {
+    let beat = move || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let ms = now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000;
+        ctl.ctl.pulse_ms.store(ms, Ordering::Relaxed);
+    };
+    beat();
+    let work = move || {
+        loop {
+            std::thread::sleep(PULSE);
+            beat();
+        }
+    };
+    if std::thread::Builder::new().name("pulse".to_owned()).stack_size(64 * 1024).spawn(work).is_err() {
+        ctl.ctl.pulse_ms.store(0, Ordering::Relaxed);
+    }
 }

@@ -47,7 +47,7 @@ fn candidate(cx: &Context<'_>, disk: &LocalDisk, roots: &[Root]) -> Result<(Site
         return Err("is not there".to_owned());
     }
     let path = disk.path.join(format!("monarch-{}", cx.probe.uid()));
-    let site = Site::look(cx.probe, &path, roots).map_err(|unfit| unfit.message)?;
+    let site = Site::look(cx.probe, &path, roots, false).map_err(|unfit| unfit.message)?;
     if site.fs.class() == FsClass::Unknown {
         return Err(format!("cannot tell whether {} is local", site.fs_name()));
     }
@@ -64,7 +64,15 @@ fn adopt(cx: &mut Context<'_>, disk: &LocalDisk, site: &Site, capacity: u64, how
     cx.derived(&key.name("capacity"), how);
     let keep_free = keep_free_of(cx, &key.name("keep_free"), None, site)?;
     let path = site.path.clone();
-    Ok(Tier { name: "local".to_owned(), path, capacity, capacity_is_default: true, keep_free, medium: site.medium })
+    Ok(Tier {
+        name: "local".to_owned(),
+        path,
+        capacity,
+        capacity_is_default: true,
+        keep_free,
+        allow_network: false,
+        medium: site.medium,
+    })
 }
 
 /// The default capacity of a directory, in whole MiB, and how it came about.

@@ -98,6 +98,9 @@ pub struct Tier {
     /// Bytes of its file system that are left free for others. Default 1 GiB or 5 % of the file system, whichever is
     /// less; 0 in memory.
     pub keep_free: u64,
+    /// Whether the directory may be on a network or FUSE file system. Default false.
+    #[serde(default)]
+    pub allow_network: bool,
     /// What the directory is made of.
     pub medium: Medium,
 }

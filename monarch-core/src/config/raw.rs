@@ -130,6 +130,9 @@ pub(super) struct RawTier {
     /// Space that copies may take, a hard limit; at least 1MiB. Default: a quarter of what is free, at most 200GiB; in
     /// memory also at most a quarter of the memory that the job has left.
     pub(super) capacity: Option<Given<Size>>,
+    /// Use a network or FUSE file system as a tier anyway. Copies there are as far away as the data set; worth it only when
+    /// that file system is much less loaded. Default false.
+    pub(super) allow_network: Option<Given<Toggle>>,
     /// Space of its file system that is left free for others, as a size or a share of the file system. Default 5% or
     /// 1GiB, whichever is less; 0 in memory.
     pub(super) keep_free: Option<Given<SizeOrShare>>,

@@ -98,6 +98,7 @@ impl Page<'_> {
             self.line("  - ", "name", &tier.name, &key("name"));
             self.line("    ", "path", &quoted(&tier.path), &key("path"));
             self.line("    ", "capacity", &Size::show(&tier.capacity), &key("capacity"));
+            self.line("    ", "allow_network", &tier.allow_network.to_string(), &key("allow_network"));
             self.line("    ", "keep_free", &Size::show(&tier.keep_free), &key("keep_free"));
         }
     }

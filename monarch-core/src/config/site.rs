@@ -35,7 +35,7 @@ const MOVE_AWAY: &str = "put the tier beside the data set, on a disk of this nod
 
 impl Site {
     /// Looks at a directory, which need not exist yet.
-    pub(super) fn look(probe: &dyn Probe, path: &Path, roots: &[Root]) -> Result<Self, Unfit> {
+    pub(super) fn look(probe: &dyn Probe, path: &Path, roots: &[Root], allow_network: bool) -> Result<Self, Unfit> {
         let base = existing(probe, path)?;
         let cannot = |error: std::io::Error| {
             unfit(format!("cannot use {}: {error}", base.display()), "check that you may enter it")
@@ -47,7 +47,9 @@ impl Site {
         let medium = if fs.class() == FsClass::Memory { Medium::Memory } else { Medium::Disk };
         let site = Self { path: path.to_owned(), real_path, fs, medium };
         site.not_in(roots)?;
-        site.not_on_network(probe, roots)?;
+        if !allow_network {
+            site.not_on_network(probe, roots)?;
+        }
         if probe.writable(&real_base) {
             return Ok(site);
         }
@@ -98,7 +100,8 @@ impl Site {
                 self.fs_name()
             ),
         };
-        let remedy = "use a disk of this node or /dev/shm; `df -hT -l` lists what is local";
+        let remedy =
+            "use a disk of this node or /dev/shm (`df -hT -l` lists what is local), or set allow_network: true";
         Err(Unfit { kind: ErrorKind::TierOnNetwork, message, remedy })
     }
 
@@ -129,10 +132,16 @@ fn existing<'a>(probe: &dyn Probe, path: &'a Path) -> Result<&'a Path, Unfit> {
 }
 
 /// The site of a tier that the user asked for; what is unfit is an error, what is doubtful a warning.
-pub(super) fn refuse(cx: &mut Context<'_>, key: &Key, path: &Path, roots: &[Root]) -> Result<Site, ConfigError> {
+pub(super) fn refuse(
+    cx: &mut Context<'_>,
+    key: &Key,
+    path: &Path,
+    roots: &[Root],
+    allow_network: bool,
+) -> Result<Site, ConfigError> {
     let path = clean(cx, ErrorKind::BadTier, key, path)?;
-    let site =
-        Site::look(cx.probe, &path, roots).map_err(|unfit| cx.error(unfit.kind, key, unfit.message, unfit.remedy))?;
+    let site = Site::look(cx.probe, &path, roots, allow_network)
+        .map_err(|unfit| cx.error(unfit.kind, key, unfit.message, unfit.remedy))?;
     if site.fs.class() == FsClass::Unknown {
         cx.warn(
             key,

@@ -37,7 +37,8 @@ fn one(cx: &mut Context<'_>, index: usize, raw: &RawTier, roots: &[Root]) -> Res
         return Err(cx.error(ErrorKind::Missing, &key, "this tier has no path", remedy));
     };
     let name = cx.get(&key.name("name"), raw.name.as_ref())?.unwrap_or_else(|| format!("tier{index}"));
-    let site = refuse(cx, &key.name("path"), &path, roots)?;
+    let allow_network = cx.get(&key.name("allow_network"), raw.allow_network.as_ref())?.unwrap_or(false);
+    let site = refuse(cx, &key.name("path"), &path, roots, allow_network)?;
     let given = cx.get(&key.name("capacity"), raw.capacity.as_ref())?;
     let capacity = match given {
         Some(capacity) => explicit(cx, &key.name("capacity"), capacity, &site)?,
@@ -51,6 +52,7 @@ fn one(cx: &mut Context<'_>, index: usize, raw: &RawTier, roots: &[Root]) -> Res
         capacity,
         capacity_is_default: given.is_none(),
         keep_free,
+        allow_network,
         medium: site.medium,
     };
     Ok((tier, site))

@@ -51,7 +51,10 @@ impl ThreadsEngine {
             marks.in_pfs(true);
             let got = from.read_at(&mut buf[..n], off);
             marks.in_pfs(false);
-            let got = got.map_err(CopyError::Source)?;
+            let got = match got {
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                other => other.map_err(CopyError::Source)?,
+            };
             if got == 0 {
                 return Err(CopyError::Changed);
             }

@@ -146,8 +146,13 @@ pub(super) fn fill_table(f: &mut Flat) -> Option<Vec<u8>> {
         slot[12..].copy_from_slice(&NO_ID.to_le_bytes());
     }
     let mut place = vec![0u32; f.records.len()];
-    for (id, h) in f.hashes.iter().enumerate() {
-        place[id] = insert(&mut table, buckets, h.fp, id as u32, initial_state(&f.records[id]), &f.hashes)?;
+    // In the order of their home buckets: the mean way to a slot is the same in any order, the longest is far shorter, and the
+    // table is written from front to back.
+    let mut order: Vec<u32> = (0..f.records.len() as u32).collect();
+    order.sort_unstable_by_key(|&id| f.hashes[id as usize].fp);
+    for id in order {
+        let (at, fp) = (id as usize, f.hashes[id as usize].fp);
+        place[at] = insert(&mut table, buckets, fp, id, initial_state(&f.records[at]), &f.hashes)?;
     }
     let mut masters: HashMap<u64, u32> = HashMap::new();
     for (id, r) in f.records.iter_mut().enumerate() {

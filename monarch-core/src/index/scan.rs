@@ -166,7 +166,7 @@ impl Shared<'_> {
 }
 
 /// What an entry takes beside its name: record, its share of the lookup table, birth time.
-const ENTRY_COST: usize = size_of::<Record>() + 20 + 8;
+const ENTRY_COST: usize = size_of::<Record>() + 23 + 8;
 
 impl Owners {
     /// Position of an owner; [`OWNER_KERNEL`] when the table is full.

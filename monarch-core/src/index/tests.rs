@@ -17,7 +17,13 @@ fn tree(dirs: usize, files: usize) -> (Tree, usize) {
         for i in 0..n {
             let text = name(i);
             let aux = if of.is_dir() { i as u32 + 1 } else { 0 };
-            d.entries.push(Record { name_lo: d.names.len() as u32, name_len: text.len() as u8, aux, ino: i as u64, ..of });
+            d.entries.push(Record {
+                name_lo: d.names.len() as u32,
+                name_len: text.len() as u8,
+                aux,
+                ino: i as u64,
+                ..of
+            });
             d.names.extend_from_slice(text.as_bytes());
             d.btimes.push(1);
         }
@@ -26,15 +32,8 @@ fn tree(dirs: usize, files: usize) -> (Tree, usize) {
     };
     let mut all = vec![list(dirs, dir, &|i| format!("n{i:08}"))];
     all.extend((0..dirs).map(|d| list(files, file, &|i| format!("n{:08}_{i}.JPEG", d * files + i))));
-    let tree = Tree {
-        root: dir,
-        root_btime: 1,
-        dirs: all,
-        owners: vec![0],
-        root_id: 1,
-        root_dev: 1,
-        incomplete: false,
-    };
+    let tree =
+        Tree { root: dir, root_btime: 1, dirs: all, owners: vec![0], root_id: 1, root_dev: 1, incomplete: false };
     (tree, names)
 }
 
@@ -48,7 +47,7 @@ fn segment(built: &Built) -> Segment<'static> {
 
 /// Buckets that a lookup of each path visits: the longest and the mean.
 fn probe_lengths(built: &Built) -> (usize, f64) {
-    let n = built.header().buckets;
+    let n = (built.buckets.len() / 64) as u64;
     let (mut longest, mut total, mut paths) = (0, 0, 0);
     for (at, slot) in built.buckets.chunks_exact(16).enumerate() {
         let word = |r: std::ops::Range<usize>| slot[r].iter().rev().fold(0u64, |v, &b| v << 8 | u64::from(b));
@@ -87,7 +86,7 @@ fn a_hundred_thousand_paths_are_found_and_others_are_not() {
         assert_eq!(s.state.all().count(), s.index.len());
         let (longest, mean) = probe_lengths(&built);
         println!("seed {seed}: a lookup visits {mean:.3} buckets in the mean, {longest} at most");
-        assert!(longest <= MAX_PROBES / 2 && mean < 1.6, "mean {mean}, longest {longest}");
+        assert!(longest <= 16.min(MAX_PROBES) && mean < 1.4, "mean {mean}, longest {longest}");
         assert_eq!(built.buckets.len() as u64, built.header().buckets * size_of::<Bucket>() as u64);
     }
 }

@@ -1,59 +1,19 @@
-//! A tier's directory: opening, locking, recovering, writing, evicting.
+//! A tier's directory: opening, writing, evicting.
 
-use super::ledger::{Ledger, NAME_COST, Reservation};
+use super::error::TierError;
+use super::ledger::{Ledger, Reservation};
+use super::lock::{self, LOCK};
+use super::recover::{charge_of, read_seed};
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
+use rustix::io::Errno;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Why a tier cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TierError {
-    /// The directory cannot be made or opened.
-    #[error("tier {name} ({path}): cannot {what}: {source}")]
-    Io {
-        /// Name of the tier.
-        name: String,
-        /// Its path.
-        path: PathBuf,
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// Another agent holds it.
-    #[error(
-        "tier {name} ({path}) is in use by another Monarch agent; stop it with `monarch stop` or use another directory"
-    )]
-    Locked {
-        /// Name of the tier.
-        name: String,
-        /// Its path.
-        path: PathBuf,
-    },
-    /// All names are taken by others.
-    #[error("tier {name}: {path}/monarch-{uid} and its alternatives belong to somebody else or are not private")]
-    Squatted {
-        /// Name of the tier.
-        name: String,
-        /// The configured path.
-        path: PathBuf,
-        /// Our user id.
-        uid: u32,
-    },
-    /// The file system cannot hold the stamps that copies carry.
-    #[error("tier {name} ({path}): its file system keeps no nanosecond timestamps; use tmpfs, ext4, xfs or btrfs")]
-    Timestamps {
-        /// Name of the tier.
-        name: String,
-        /// Its path.
-        path: PathBuf,
-    },
-}
 
 /// A copy found on disk or published.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +24,8 @@ pub struct Copy {
     pub size: u64,
     /// The bytes charged for it.
     pub charged: u64,
+    /// The stamp that it carries.
+    pub stamp: Stamp,
 }
 
 /// A tier in use by this agent.
@@ -83,10 +45,13 @@ pub struct TierDir {
     pub ledger: Ledger,
     keep_free: u64,
     fd: OwnedFd,
-    _lock: OwnedFd,
+    lock: OwnedFd,
     dying: Mutex<Vec<Dying>>,
-    failing: Mutex<Option<Instant>>,
-    counter: std::sync::atomic::AtomicU64,
+    rests_since: Mutex<Option<Instant>>,
+    given_up: AtomicBool,
+    /// Bytes of copies whose blocks are being allocated.
+    allocating: AtomicU64,
+    counter: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -104,8 +69,12 @@ pub struct CopyFile<'a> {
     room: Option<Reservation<'a>>,
 }
 
-/// How long a tier rests after an I/O error.
+/// How long a tier rests after an I/O error, and when its disk is full.
 const REST: Duration = Duration::from_secs(5);
+/// With less than this above `keep_free` a disk counts as full.
+const NEARLY_FULL: u64 = 16 << 20;
+/// Inodes left to others.
+const KEEP_INODES: u64 = 16;
 
 impl TierDir {
     /// Opens (and makes) the tier below the configured directory and takes its lock.
@@ -136,16 +105,13 @@ impl TierDir {
             },
             crate::private_dir::PrivateDirError::Io(e) => fail("create a private directory in it")(e),
         })?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let lock = rustix::fs::openat(&fd, "lock", flags, Mode::RUSR | Mode::WUSR).map_err(fail("create its lock"))?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| TierError::Locked { name: name.to_owned(), path: path.clone() })?;
-        for sub in ["copies", "tmp", "dying"] {
-            make_dir(&fd, sub).map_err(fail("create its directories"))?;
-        }
-        for i in 0..256 {
-            make_dir(&fd, &format!("copies/{i:02x}")).map_err(fail("create its directories"))?;
-        }
+        let lock = lock::take(&fd).map_err(fail("create its lock"))?.map_err(|t| TierError::Locked {
+            name: name.to_owned(),
+            path: path.clone(),
+            holder: t.holder,
+            ending: t.ending,
+        })?;
+        make_dirs(&fd).map_err(fail("create its directories"))?;
         let st = rustix::fs::fstat(&fd).map_err(fail("stat it"))?;
         let vfs = rustix::fs::fstatvfs(&fd).map_err(fail("stat its file system"))?;
         let tier = Self {
@@ -157,10 +123,12 @@ impl TierDir {
             ino: st.st_ino,
             keep_free,
             fd,
-            _lock: lock,
+            lock,
             dying: Mutex::default(),
-            failing: Mutex::default(),
-            counter: std::sync::atomic::AtomicU64::new(0),
+            rests_since: Mutex::default(),
+            given_up: AtomicBool::new(false),
+            allocating: AtomicU64::new(0),
+            counter: AtomicU64::new(0),
         };
         tier.charge_directories();
         tier.check_timestamps()?;
@@ -175,7 +143,7 @@ impl TierDir {
                 bytes += st.st_blocks as u64 * 512;
             }
         };
-        [".", "copies", "tmp", "dying", "seed", "lock"].iter().for_each(|n| add(n));
+        [".", "copies", "tmp", "dying", "seed", "boot", LOCK].iter().for_each(|n| add(n));
         (0..256).for_each(|i| add(&format!("copies/{i:02x}")));
         self.ledger.charge(bytes, 0);
     }
@@ -183,72 +151,43 @@ impl TierDir {
     /// Writes a stamp and reads it back.
     fn check_timestamps(&self) -> Result<(), TierError> {
         let stamp = Stamp(0x0abc_def0_1234_5678 & ((1 << 60) - 1));
-        let ok = set_stamp(&self._lock, stamp).is_ok()
-            && rustix::fs::fstat(&self._lock)
+        let ok = set_stamp(&self.lock, stamp).is_ok()
+            && rustix::fs::fstat(&self.lock)
                 .is_ok_and(|st| Stamp::from_time(st.st_mtime, st.st_mtime_nsec as u32) == Some(stamp));
         if ok { Ok(()) } else { Err(TierError::Timestamps { name: self.name.clone(), path: self.path.clone() }) }
     }
 
-    /// Accounts for everything on disk: unfinished files go, evicted ones are tried again, copies are listed and charged.
-    ///
-    /// # Errors
-    /// What the kernel said.
-    pub fn recover(&self) -> io::Result<Vec<Copy>> {
-        for (file, _) in self.list("tmp")? {
-            let _ = rustix::fs::unlinkat(&self.fd, format!("tmp/{file}"), AtFlags::empty());
-        }
-        for (file, st) in self.list("dying")? {
-            let charged = st.st_blocks as u64 * 512 + NAME_COST;
-            self.ledger.charge(charged, 0);
-            self.dying.lock().unwrap_or_else(PoisonError::into_inner).push(Dying { file, charged });
-        }
-        let mut found = Vec::new();
-        for i in 0..256 {
-            let sub = format!("copies/{i:02x}");
-            for (file, st) in self.list(&sub)? {
-                let charged = st.st_blocks as u64 * 512 + NAME_COST;
-                self.ledger.charge(charged, 1);
-                match CopyName::parse(file.as_bytes()) {
-                    Some(name) => found.push(Copy { name, size: st.st_size as u64, charged }),
-                    None => {
-                        if rustix::fs::unlinkat(&self.fd, format!("{sub}/{file}"), AtFlags::empty()).is_ok() {
-                            self.ledger.release(charged, 1);
-                        }
-                    }
-                }
-            }
-        }
-        self.sweep();
-        Ok(found)
+    /// The tier's directory.
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
     }
 
-    fn list(&self, sub: &str) -> io::Result<Vec<(String, rustix::fs::Stat)>> {
-        let dir =
-            rustix::fs::openat(&self.fd, sub, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let mut out = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&dir)? {
-            let entry = entry?;
-            let Ok(name) = entry.file_name().to_str() else { continue };
-            if name != "." && name != ".." {
-                out.push((name.to_owned(), rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?));
-            }
-        }
-        Ok(out)
-    }
-
-    /// Whether the tier rests after an I/O error.
+    /// Whether the tier takes no copies at present: after an I/O error, while its disk is full, or for good.
     #[must_use]
     pub fn resting(&self) -> bool {
-        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        if failing.is_some_and(|t| t.elapsed() > REST) {
-            *failing = None;
-        }
-        failing.is_some()
+        let since = *self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|t| t.elapsed() < REST) || self.given_up.load(Ordering::Relaxed)
     }
 
     /// Lets the tier rest for a while.
-    pub fn note_failure(&self) {
-        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    pub fn rest(&self) {
+        *self.rests_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Takes no copies any more.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the path still leads to this tier and its directories are there: somebody may have removed it.
+    #[must_use]
+    pub fn in_place(&self) -> bool {
+        let here = match rustix::fs::stat(&self.path) {
+            Ok(st) => (st.st_dev, st.st_ino) == (self.dev, self.ino),
+            Err(e) => !matches!(e, Errno::NOENT | Errno::NOTDIR),
+        };
+        let has = |n: &str| !matches!(rustix::fs::statat(&self.fd, n, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT));
+        here && ["copies", "tmp", "dying"].into_iter().all(has)
     }
 
     /// Starts a copy of `size` bytes: room in the ledger, above `keep_free` on the disk, blocks allocated. `Ok(None)` when
@@ -258,47 +197,66 @@ impl TierDir {
     /// What the kernel said, other than that the disk is full.
     pub fn create(&self, size: u64) -> io::Result<Option<CopyFile<'_>>> {
         let Some(room) = self.ledger.reserve(size) else { return Ok(None) };
-        let vfs = rustix::fs::fstatvfs(&self.fd)?;
-        let free = vfs.f_bavail.saturating_mul(vfs.f_frsize);
-        if free < self.keep_free.saturating_add(room.bytes()) || (vfs.f_files > 0 && vfs.f_favail < 16) {
+        let _allocating = Allocating::new(&self.allocating, room.bytes());
+        if !self.disk_has_room()? {
             return Ok(None);
         }
-        let n = self.counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let tmp = format!("tmp/{n:x}");
+        let tmp = format!("tmp/{:x}", self.counter.fetch_add(1, Ordering::Relaxed));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = match rustix::fs::openat(&self.fd, &tmp, flags, Mode::RUSR) {
             Ok(fd) => fd,
-            Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => return Ok(None),
+            Err(Errno::NOSPC | Errno::DQUOT) => return Ok(self.full()),
             Err(e) => return Err(e.into()),
         };
         let file = CopyFile { tier: self, fd, tmp, room: Some(room) };
         if size > 0 {
             match rustix::fs::fallocate(&file.fd, rustix::fs::FallocateFlags::empty(), 0, size) {
-                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
-                Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => return Ok(None),
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Err(Errno::NOSPC | Errno::DQUOT) => return Ok(self.full()),
                 Err(e) => return Err(e.into()),
             }
         }
         Ok(Some(file))
     }
 
-    /// Size and charge of a copy, if it is there and complete.
+    /// Whether all that is being allocated fits above `keep_free`. What of it is allocated already counts twice: then too
+    /// little is taken for a moment, never too much.
+    fn disk_has_room(&self) -> io::Result<bool> {
+        let wanted = self.allocating.load(Ordering::SeqCst);
+        let vfs = rustix::fs::fstatvfs(&self.fd)?;
+        let above = vfs.f_bavail.saturating_mul(vfs.f_frsize).saturating_sub(self.keep_free);
+        let inodes = vfs.f_files == 0 || vfs.f_favail >= KEEP_INODES;
+        if above < NEARLY_FULL.min(self.ledger.usage().capacity / 64) || !inodes {
+            self.rest();
+        }
+        Ok(above >= wanted && inodes)
+    }
+
+    /// The disk is full: nothing is tried for a while.
+    fn full(&self) -> Option<CopyFile<'_>> {
+        self.rest();
+        None
+    }
+
+    /// Size, charge and stamp of a copy, if it is there.
     #[must_use]
     pub fn stat(&self, name: CopyName) -> Option<Copy> {
         let path = name.rel_path();
         let st = rustix::fs::statat(&self.fd, path.as_slice(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        Some(Copy { name, size: st.st_size as u64, charged: st.st_blocks as u64 * 512 + NAME_COST })
+        let stamp = Stamp::from_time(st.st_mtime, u32::try_from(st.st_mtime_nsec).ok()?).unwrap_or(Stamp(0));
+        Some(Copy { name, size: st.st_size as u64, charged: charge_of(&st), stamp })
     }
 
-    /// Takes a copy out of the tier. Somebody may have it open: then it stays charged until [`TierDir::sweep`] finds that
-    /// nobody has. The caller has taken it out of the state word before.
-    pub fn evict(&self, name: CopyName) {
-        let Some(copy) = self.stat(name) else { return };
-        let n = self.counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    /// Takes a copy out of the tier; whether there was one. Somebody may have it open: then it stays charged until
+    /// [`TierDir::sweep`] finds that nobody has. The caller has taken it out of the state word before.
+    pub fn evict(&self, name: CopyName) -> bool {
+        let Some(copy) = self.stat(name) else { return false };
+        let n = self.counter.fetch_add(1, Ordering::Relaxed);
         let file = format!("{}.{n:x}", String::from_utf8_lossy(&name.hex()));
         let from = name.rel_path();
         if rustix::fs::renameat(&self.fd, from.as_slice(), &self.fd, format!("dying/{file}")).is_err() {
-            return;
+            // Still there and still charged.
+            return true;
         }
         self.ledger.release(0, 1);
         let mut dying = self.dying.lock().unwrap_or_else(PoisonError::into_inner);
@@ -306,6 +264,25 @@ impl TierDir {
         if !self.try_remove(&d) {
             dying.push(d);
         }
+        true
+    }
+
+    /// Takes a resident copy out that somebody else may have removed or damaged: what was charged for it is released.
+    pub fn evict_resident(&self, name: CopyName, size: u64) {
+        let charged = self.ledger.cost(size);
+        match self.stat(name) {
+            None => self.ledger.release(charged, 1),
+            Some(now) => {
+                self.ledger.release(charged.saturating_sub(now.charged), 0);
+                self.evict(name);
+            }
+        }
+    }
+
+    /// A file in `dying/` of an earlier agent.
+    pub(super) fn dying_again(&self, file: String, charged: u64) {
+        self.ledger.charge(charged, 0);
+        self.dying.lock().unwrap_or_else(PoisonError::into_inner).push(Dying { file, charged });
     }
 
     /// Removes evicted copies that nobody has open any more; how many are left.
@@ -321,7 +298,7 @@ impl TierDir {
         match rustix::fs::openat(&self.fd, &path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) {
             Ok(fd) if !crate::sys::nobody_else_has_it_open(fd.as_fd()) => return false,
             Ok(_) => {}
-            Err(rustix::io::Errno::NOENT) => {
+            Err(Errno::NOENT) => {
                 self.ledger.release(d.charged, 0);
                 return true;
             }
@@ -341,15 +318,46 @@ impl TierDir {
             .map_or(0, |v| self.keep_free.saturating_sub(v.f_bavail.saturating_mul(v.f_frsize)))
     }
 
-    /// Removes every copy and, if nothing of ours is still open, the directory itself.
+    /// Tells others that the tier will be free soon.
+    pub fn mark_ending(&self) {
+        lock::mark_ending(&self.lock);
+    }
+
+    /// Removes everything. `tmp` goes first, so that copiers which are still at work cannot add to what is being removed; the
+    /// lock goes last, so that the next agent does not begin before.
     pub fn remove_all(&self) {
-        let Ok(copies) = self.list("copies") else { return };
-        for (sub, _) in copies {
-            for (file, _) in self.list(&format!("copies/{sub}")).unwrap_or_default() {
-                let _ = rustix::fs::unlinkat(&self.fd, format!("copies/{sub}/{file}"), AtFlags::empty());
+        self.give_up();
+        for _ in 0..100 {
+            for (file, _) in self.list("tmp").unwrap_or_default() {
+                self.unlink(&format!("tmp/{file}"));
+            }
+            if rustix::fs::unlinkat(&self.fd, "tmp", AtFlags::REMOVEDIR) != Err(Errno::NOTEMPTY) {
+                break;
             }
         }
-        let _ = std::fs::remove_dir_all(&self.path);
+        let old = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        for e in old.filter(|e| e.file_name() != LOCK) {
+            let is_dir = e.file_type().is_ok_and(|t| t.is_dir());
+            let _ = if is_dir { std::fs::remove_dir_all(e.path()) } else { std::fs::remove_file(e.path()) };
+        }
+        self.unlink(LOCK);
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+/// Bytes that are being allocated, for as long as it lives.
+struct Allocating<'a>(&'a AtomicU64, u64);
+
+impl<'a> Allocating<'a> {
+    fn new(sum: &'a AtomicU64, bytes: u64) -> Self {
+        sum.fetch_add(bytes, Ordering::SeqCst);
+        Self(sum, bytes)
+    }
+}
+
+impl Drop for Allocating<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::SeqCst);
     }
 }
 
@@ -369,13 +377,28 @@ impl CopyFile<'_> {
         let st = rustix::fs::fstat(&self.fd)?;
         let Some(room) = self.room.take() else { return Ok(None) };
         let Ok(charged) = room.settle(st.st_blocks as u64 * 512) else { return Ok(None) };
-        let to = name.rel_path();
-        if let Err(e) = rustix::fs::renameat(&self.tier.fd, &self.tmp, &self.tier.fd, to.as_slice()) {
+        // A copy of this name that nobody knew of: its charge must not be lost.
+        if self.tier.stat(name).is_some() {
+            self.tier.evict(name);
+        }
+        if let Err(e) = self.rename(name) {
             self.tier.ledger.release(charged, 1);
             return Err(e.into());
         }
         self.tmp.clear();
-        Ok(Some(Copy { name, size: st.st_size as u64, charged }))
+        Ok(Some(Copy { name, size: st.st_size as u64, charged, stamp }))
+    }
+
+    fn rename(&self, name: CopyName) -> rustix::io::Result<()> {
+        let (fd, to) = (&self.tier.fd, name.rel_path());
+        match rustix::fs::renameat(fd, &self.tmp, fd, to.as_slice()) {
+            // Somebody removed the directory.
+            Err(Errno::NOENT) if !self.tier.given_up.load(Ordering::SeqCst) => {
+                make_dirs(fd)?;
+                rustix::fs::renameat(fd, &self.tmp, fd, to.as_slice())
+            }
+            other => other,
+        }
     }
 }
 
@@ -394,27 +417,13 @@ fn set_stamp(fd: impl AsFd, stamp: Stamp) -> rustix::io::Result<()> {
     rustix::fs::futimens(fd, &Timestamps { last_access: atime, last_modification: t })
 }
 
-fn make_dir(fd: &OwnedFd, name: &str) -> rustix::io::Result<()> {
-    match rustix::fs::mkdirat(fd, name, Mode::RWXU) {
-        Err(rustix::io::Errno::EXIST) => Ok(()),
+fn make_dirs(fd: &OwnedFd) -> rustix::io::Result<()> {
+    let make = |name: &str| match rustix::fs::mkdirat(fd, name, Mode::RWXU) {
+        Err(Errno::EXIST) => Ok(()),
         other => other,
-    }
-}
-
-/// The seed kept in the tier, made when there is none.
-fn read_seed(fd: &OwnedFd) -> rustix::io::Result<u64> {
-    let open =
-        |flags| rustix::fs::openat(fd, "seed", flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::RUSR | Mode::WUSR);
-    let mut bytes = [0u8; 8];
-    if let Ok(f) = open(OFlags::RDONLY)
-        && rustix::io::read(&f, &mut bytes)? == 8
-    {
-        return Ok(u64::from_le_bytes(bytes));
-    }
-    let seed = crate::sys::random_u64();
-    let f = open(OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
-    rustix::io::write(&f, &seed.to_le_bytes())?;
-    Ok(seed)
+    };
+    ["copies", "tmp", "dying"].into_iter().try_for_each(make)?;
+    (0..256).try_for_each(|i| make(&format!("copies/{i:02x}")))
 }
 
 /// The bytes of a path.

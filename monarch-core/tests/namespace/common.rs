@@ -10,9 +10,10 @@ use rustix::fs::{AtFlags, CWD, Stat};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-/// A property-test configuration that leaves no files behind.
+/// A property-test configuration that leaves no files behind. `PROPTEST_CASES` asks for more cases than usual.
 pub(crate) fn cases(n: u32) -> Config {
-    Config { cases: n, failure_persistence: None, ..Config::default() }
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|v| v.parse().ok());
+    Config { cases: asked.unwrap_or(n), failure_persistence: None, ..Config::default() }
 }
 
 pub(crate) fn built_within(root: &Path, threads: usize, max_memory: u64, seed: u64) -> Built {

@@ -1,6 +1,6 @@
 //! Calls that change names, content or attributes: Bypass first, then the kernel.
 
-use super::{before_change, enter, hook};
+use super::{before_change, enter_change, hook};
 use crate::changes::{descriptor_changes, file_changes, name_changes, opened_for_writing};
 use crate::ctx;
 use crate::paths::Absolute;
@@ -13,7 +13,13 @@ const CWD: c_int = libc::AT_FDCWD;
 /// A name appears, disappears or is replaced.
 unsafe fn name(dirfd: c_int, path: *const c_char) {
     // SAFETY: passed on.
-    unsafe { before_change(path, |ctx, p| name_changes(ctx, dirfd, p)) }
+    unsafe { before_change(path, |ctx, p| name_changes(ctx, dirfd, p, false)) }
+}
+
+/// A name moves, perhaps with a whole subtree.
+unsafe fn moved(dirfd: c_int, path: *const c_char) {
+    // SAFETY: passed on.
+    unsafe { before_change(path, |ctx, p| name_changes(ctx, dirfd, p, true)) }
 }
 
 /// Content or attributes change.
@@ -28,7 +34,7 @@ const fn follows(flags: c_int) -> bool {
 
 /// Attributes of an open file change: of a copy, on the PFS instead.
 unsafe fn descriptor(fd: c_int, next: impl FnOnce() -> c_int, on_path: impl FnOnce(*const c_char) -> c_int) -> c_int {
-    let Some(ctx) = ctx::get() else { return next() };
+    let Some(ctx) = ctx::mapped() else { return next() };
     let saved = user::errno();
     let target = descriptor_changes(&ctx, fd);
     user::set_errno(saved);
@@ -40,7 +46,7 @@ unsafe fn descriptor(fd: c_int, next: impl FnOnce() -> c_int, on_path: impl FnOn
 
 /// The path on the PFS if `fd` is a copy, for calls that only read attributes of an open file.
 fn pfs_path_of(fd: c_int) -> Option<Absolute> {
-    let ctx = ctx::get()?;
+    let ctx = ctx::mapped()?;
     let saved = user::errno();
     let path = crate::identity::copy_of_fd(&ctx, fd).and_then(|f| crate::changes::pfs_path(&ctx, &f));
     user::set_errno(saved);
@@ -50,7 +56,7 @@ fn pfs_path_of(fd: c_int) -> Option<Absolute> {
 /// A file that libc itself created under a name of its choice.
 unsafe fn created(fd: c_int) -> c_int {
     if fd >= 0
-        && let Some(ctx) = ctx::get()
+        && let Some(ctx) = ctx::mapped()
     {
         let saved = user::errno();
         opened_for_writing(&ctx, fd);
@@ -70,7 +76,7 @@ unsafe fn linked(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c
 
 unsafe fn spawn_opens(path: *const c_char, flags: c_int) {
     // SAFETY: passed on.
-    if let Some((ctx, p)) = unsafe { enter(path) }
+    if let Some((ctx, p)) = unsafe { enter_change(path) }
         && (flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0)
     {
         let saved = user::errno();
@@ -80,10 +86,10 @@ unsafe fn spawn_opens(path: *const c_char, flags: c_int) {
 }
 
 hook! { next;
-    fn rename(from: *const c_char, to: *const c_char) -> c_int { name(CWD, from); name(CWD, to); next(from, to) }
-    fn renameat(a: c_int, from: *const c_char, b: c_int, to: *const c_char) -> c_int { name(a, from); name(b, to); next(a, from, b, to) }
+    fn rename(from: *const c_char, to: *const c_char) -> c_int { moved(CWD, from); moved(CWD, to); next(from, to) }
+    fn renameat(a: c_int, from: *const c_char, b: c_int, to: *const c_char) -> c_int { moved(a, from); moved(b, to); next(a, from, b, to) }
     fn renameat2(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: u32) -> c_int {
-        name(a, from); name(b, to); next(a, from, b, to, flags)
+        moved(a, from); moved(b, to); next(a, from, b, to, flags)
     }
     fn unlink(path: *const c_char) -> c_int { name(CWD, path); next(path) }
     fn unlinkat(fd: c_int, path: *const c_char, flags: c_int) -> c_int { name(fd, path); next(fd, path, flags) }

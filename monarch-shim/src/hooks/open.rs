@@ -1,6 +1,6 @@
 //! open, openat, creat and their variants.
 
-use super::{enter, hook};
+use super::{enter, enter_change, hook};
 use crate::changes::{before_write_open, opened_for_writing};
 use crate::ctx::Ctx;
 use crate::paths::find;
@@ -37,8 +37,11 @@ fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl Fn
         return next();
     }
     let saved = user::errno();
-    if let Some(fd) = crate::changes::reopens_copy(ctx, path, flags) {
-        return fd;
+    if let Some(mut behind) = crate::changes::behind_copy(ctx, path)
+        && let Some(behind) = behind.c_str()
+    {
+        user::set_errno(saved);
+        return crate::sys::open_or_errno(behind, flags & !(libc::O_CREAT | libc::O_EXCL));
     }
     let known = before_write_open(ctx, dirfd, path, flags);
     user::set_errno(saved);
@@ -53,11 +56,13 @@ fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl Fn
 
 #[inline]
 unsafe fn open_any(dirfd: c_int, path: *const c_char, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
-    // SAFETY: the application's pointer, tested before it is read.
-    let Some((ctx, bytes)) = (unsafe { enter(path) }) else { return next() };
     if only_reads(flags) {
+        // SAFETY: the application's pointer, tested before it is read.
+        let Some((ctx, bytes)) = (unsafe { enter(path) }) else { return next() };
         serve(&ctx, dirfd, bytes, flags).unwrap_or_else(next)
     } else {
+        // SAFETY: as above.
+        let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else { return next() };
         serve_other(&ctx, dirfd, bytes, flags, next)
     }
 }

@@ -19,7 +19,7 @@ fn retry(fd: c_int, result: ssize_t, again: impl FnOnce() -> ssize_t) -> ssize_t
 #[cold]
 #[inline(never)]
 fn move_to_pfs(fd: c_int) -> Option<()> {
-    let ctx = ctx::get()?;
+    let ctx = ctx::mapped()?;
     let f = copy_of_fd(&ctx, fd)?;
     bypass(&ctx, &f);
     let mut path = pfs_path(&ctx, &f)?;

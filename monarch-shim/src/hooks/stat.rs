@@ -1,8 +1,8 @@
 //! The stat family: by path from the index, by descriptor from the kernel and, for copies, translated.
 
-use super::{enter, hook};
+use super::{enter, enter_change, hook};
 use crate::ctx::{self, Ctx};
-use crate::identity::{Facts, copy_of, fill_stat, fill_statx, is_current};
+use crate::identity::{Facts, changed_attributes, copy_of, fill_stat, fill_statx, is_current};
 use crate::paths::find;
 use crate::user;
 use core::ffi::{c_char, c_int, c_uint};
@@ -52,12 +52,17 @@ unsafe fn by_path(
 #[inline]
 unsafe fn translate(result: c_int, buf: *mut Stat) -> c_int {
     if result == 0
-        && let Some(ctx) = ctx::get()
+        && let Some(ctx) = ctx::mapped()
     {
         // SAFETY: the kernel has just written to it.
         let st = unsafe { &mut *buf };
         if let Some(f) = copy_of(&ctx, &Facts::of(st)) {
-            let _ = fill_stat(&ctx, f.root, f.segment, f.entry.record, st);
+            match changed_attributes(&ctx, &f) {
+                Some(now) => *st = now,
+                None => {
+                    let _ = fill_stat(&ctx, f.root, f.segment, f.entry.record, st);
+                }
+            }
         }
     }
     result
@@ -137,13 +142,13 @@ unsafe fn statx_any(
 ) -> c_int {
     const KNOWN: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_STATX_DONT_SYNC;
     // SAFETY: tested before it is read.
-    let Some((ctx, bytes)) = (unsafe { enter(path) }) else { return next(mask) };
+    let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else { return next(mask) };
     if flags & libc::AT_EMPTY_PATH != 0 && bytes.is_empty() {
         // SAFETY: passed on.
         return unsafe { statx_fd(&ctx, mask, buf, &next) };
     }
     let answer = || {
-        if flags & !KNOWN != 0 {
+        if flags & !KNOWN != 0 || ctx::get().is_none() {
             return None;
         }
         let f = lookup(&ctx, dirfd, bytes, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
@@ -171,6 +176,13 @@ unsafe fn statx_fd(ctx: &Ctx, mask: c_uint, buf: *mut libc::statx, next: &impl F
             mtime: (st.stx_mtime.tv_sec, st.stx_mtime.tv_nsec),
         };
         if let Some(f) = copy_of(ctx, &facts) {
+            if changed_attributes(ctx, &f).is_some()
+                && let Some(now) = crate::changes::pfs_path(ctx, &f)
+                    .and_then(|mut p| crate::sys::statx(p.c_str()?, libc::AT_SYMLINK_NOFOLLOW, mask))
+            {
+                *st = now;
+                return result;
+            }
             let _ = fill_statx(ctx, &f, mask & (libc::STATX_BASIC_STATS | libc::STATX_BTIME), st);
         }
     }

@@ -1,8 +1,8 @@
 //! fopen and freopen: the real ones, on the path of the copy.
 
-use super::{enter, hook};
-use crate::changes::{before_write_open, opened_for_writing};
-use crate::ctx::Ctx;
+use super::{enter, enter_change, hook};
+use crate::changes::{before_write_open, behind_copy, opened_for_writing};
+use crate::ctx::{self, Ctx};
 use crate::paths::{find, proc_path};
 use crate::serve::{Served, count_miss, open_copy};
 use crate::user;
@@ -25,9 +25,12 @@ unsafe fn open_stream(
     fileno: unsafe extern "C" fn(*mut FILE) -> c_int,
 ) -> *mut FILE {
     // SAFETY: the application's pointers, tested before they are read.
-    let (Some((ctx, bytes)), Some(only_reads)) = (unsafe { (enter(path), reads(mode)) }) else { return next(path) };
+    let (Some((ctx, bytes)), Some(only_reads)) = (unsafe { (enter_change(path), reads(mode)) }) else {
+        return next(path);
+    };
     if only_reads {
-        return read_stream(&ctx, bytes, &next).unwrap_or_else(|| next(path));
+        let served = if ctx::get().is_some() { read_stream(&ctx, bytes, &next) } else { None };
+        return served.unwrap_or_else(|| next(path));
     }
     let saved = user::errno();
     // SAFETY: as above.
@@ -37,6 +40,12 @@ unsafe fn open_stream(
         Some(b'a') => libc::O_RDWR | libc::O_CREAT | libc::O_APPEND,
         _ => libc::O_RDWR,
     };
+    if let Some(mut behind) = behind_copy(&ctx, bytes)
+        && let Some(behind) = behind.c_str()
+    {
+        user::set_errno(saved);
+        return next(behind.as_ptr());
+    }
     let known = before_write_open(&ctx, CWD, bytes, flags);
     user::set_errno(saved);
     let stream = next(path);
@@ -72,19 +81,19 @@ fn read_stream(ctx: &Ctx, path: &[u8], next: &impl Fn(*const c_char) -> *mut FIL
     }
 }
 
-/// freopen closes the old stream even when it fails, so that there is only one try. The copy is opened first, which
-/// and freopen gets the path of that descriptor, which cannot vanish in between.
+/// freopen closes the old stream even when it fails, so that there is only one try. The copy is opened first, and freopen gets the path of that descriptor, which cannot vanish in between.
 unsafe fn reopen_stream(
     path: *const c_char,
     mode: *const c_char,
     next: impl Fn(*const c_char) -> *mut FILE,
 ) -> *mut FILE {
     // SAFETY: the application's pointers, tested before they are read.
-    let (Some((ctx, bytes)), Some(only_reads)) = (unsafe { (enter(path), reads(mode)) }) else { return next(path) };
-    if !only_reads {
+    if unsafe { reads(mode) } == Some(false) {
         // SAFETY: as above.
         return unsafe { open_stream(path, mode, next, libc::fileno) };
     }
+    // SAFETY: as above.
+    let Some((ctx, bytes)) = (unsafe { enter(path) }) else { return next(path) };
     let Ok(f) = find(&ctx, CWD, bytes, true) else { return next(path) };
     let open = |copy: &CStr| crate::serve::raw_open(copy, libc::O_RDONLY | libc::O_CLOEXEC);
     match open_copy(&ctx, &f, open) {

@@ -148,6 +148,17 @@ fn what_is_doubtful_is_a_warning() {
 }
 
 #[test]
+fn a_network_tier_that_is_wanted() {
+    let text = "dataset: { roots: [/scratch/imagenet] }\n\
+                tiers: [{ path: /mnt/gluster/x, capacity: 1GiB, allow_network: true }]\n";
+    let found = load_text(text, &node()).unwrap();
+    assert!(found.config.tiers[0].allow_network && found.config.tiers[0].medium == super::super::Medium::Disk);
+    let shown = render_with_origins(&found);
+    assert!(shown.contains("allow_network: true"), "{shown}");
+    assert_eq!(load_text(&shown, &node()).unwrap().config, found.config);
+}
+
+#[test]
 fn what_config_show_prints_is_the_same_configuration() {
     let text = "dataset: { roots: [{ path: '/scratch/audio', aliases: [] }, { path: /scratch/imagenet, aliases: [/data] }] }\n\
                 source: { bandwidth_limit: 500MiB/s, iops_limit: 900 }\nruntime_dir: '/run/a #b'\nwait: { max_wait: 90s }\n\

@@ -80,7 +80,8 @@ error: tiers[1].path: the tier /scratch/cache is on the file system (lustre) of 
    |           ^^^^^^^^^^^^^^
 13 |     capacity: 900GiB
    |
- help: use a disk of this node or /dev/shm; `df -hT -l` lists what is local
+ help: use a disk of this node or /dev/shm (`df -hT -l` lists what is local), or set allow_network:
+       true
 ",
     );
 }

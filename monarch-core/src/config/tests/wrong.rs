@@ -129,6 +129,10 @@ fn where_tiers_are() {
     with_root(&at("/scratch/cache"), TierOnNetwork, 3, &["(lustre) of the root", "relieve nothing", "df -hT -l"]);
     with_root(&at("/home/me/cache"), TierOnNetwork, 3, &["network file system (nfs4)", "/dev/shm"]);
     with_root(&at("/mnt/gluster/x"), TierOnNetwork, 3, &["fuse.glusterfs"]);
+    with_root(&at("/home/me/cache"), TierOnNetwork, 3, &["or set allow_network: true"]);
+    let allow = |v: &str| format!("tiers:\n  - path: /mnt/gluster/x\n    capacity: 1GiB\n    allow_network: {v}\n");
+    with_root(&allow("false"), TierOnNetwork, 3, &["fuse.glusterfs"]);
+    with_root(&allow("perhaps"), WrongType, 5, &["neither true nor false"]);
     with_root(&at("/opt"), BadTier, 3, &["may not write to /opt", "a directory of yours"]);
     with_root(&at("/opt/a/b"), BadTier, 3, &["may not make the directory in /opt"]);
     let file = "dataset: { roots: [/data] }\ntiers: [{ path: /scratch/list.txt/x }]\n";

@@ -1,0 +1,149 @@
+//! Second tries, copies that have to go, copies that somebody removed or damaged.
+
+use super::{Driver, Live, lock, parts};
+use monarch_abi::segment::Entry;
+use monarch_abi::word::{State, Word};
+use monarch_policies::{Event, FileKey};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Resident copies in the order they were placed. Some may have gone meanwhile: their words tell.
+#[derive(Debug, Default)]
+pub(super) struct Placed {
+    keys: VecDeque<u64>,
+    /// Where the audit goes on.
+    audited: usize,
+}
+
+/// Copies looked at in one round of the audit.
+const AUDIT: usize = 256;
+/// Pause after a copy was dropped for lack of space.
+const DROPPED: Duration = Duration::from_secs(30);
+
+impl Placed {
+    pub(super) fn add(&mut self, key: u64) {
+        self.keys.push_back(key);
+    }
+
+    /// The next copies to be looked at, round and round.
+    fn some(&mut self) -> Vec<u64> {
+        let n = self.keys.len().min(AUDIT);
+        let from = if self.audited < self.keys.len() { self.audited } else { 0 };
+        self.audited = from + n;
+        self.keys.iter().cycle().skip(from).take(n).copied().collect()
+    }
+}
+
+impl Driver {
+    /// Puts files whose pause is over back to Absent, so that demand and prefetch see them again.
+    pub fn second_tries(&self) {
+        let now = Instant::now();
+        let mut again = Vec::new();
+        loop {
+            let due = lock(&self.later).due(now);
+            let Some((key, word)) = due else { break };
+            let Some((_, entry)) = self.entry(key) else { continue };
+            if swap(&entry, word, word.next(State::Absent)) {
+                again.push(key);
+            }
+        }
+        self.fetch_again(again);
+    }
+
+    fn fetch_again(&self, keys: Vec<u64>) {
+        if self.options.prefetch && !keys.is_empty() {
+            lock(&self.queue).retry(keys);
+            self.wake_all();
+        }
+    }
+
+    fn entry(&self, key: u64) -> Option<(Live, Entry<'static>)> {
+        let (number, id) = parts(key)?;
+        let live = self.segment(number)?;
+        let entry = live.segment.by_id(id)?;
+        Some((live, entry))
+    }
+
+    /// Drops copies from a tier until about `bytes` are free again: first those that nobody has claimed, then those placed
+    /// last. How many were dropped.
+    pub fn shrink(&self, tier: usize, bytes: u64) -> usize {
+        let Some(dir) = self.tiers.get(tier) else { return 0 };
+        let (mut dropped, mut freed, mut kept) = (0, 0, Vec::new());
+        while freed < bytes {
+            let before = self.unclaimed().bytes(tier);
+            if !self.unclaimed().make_way(tier, &self.tiers) {
+                break;
+            }
+            freed += before.saturating_sub(self.unclaimed().bytes(tier));
+            dropped += 1;
+        }
+        while freed < bytes {
+            let Some(key) = lock(&self.placed).keys.pop_back() else { break };
+            let Some((live, entry)) = self.entry(key) else { continue };
+            let w = entry.word();
+            if w.state() == State::Resident && w.tier() != tier {
+                kept.push(key);
+            }
+            let refused = w.next(State::Refused);
+            if w.state() != State::Resident || w.tier() != tier || !swap(&entry, w, refused) {
+                continue;
+            }
+            dir.evict_resident(live.segment.copy_name(&entry), entry.record.size);
+            freed += dir.ledger.cost(entry.record.size);
+            dropped += 1;
+            lock(&self.policy).event(&Event::Dropped { file: FileKey(key) });
+            lock(&self.later).add(DROPPED, (key, refused));
+        }
+        lock(&self.placed).keys.extend(kept.into_iter().rev());
+        self.figures.evicted.fetch_add(dropped as u64, Ordering::Relaxed);
+        dropped
+    }
+
+    /// Looks whether some of the resident copies are still what they were, and drops those that are not. Everything is looked at
+    /// in turn, a few hundred copies a second.
+    pub fn audit(&self) {
+        let keys = lock(&self.placed).some();
+        let bad: Vec<u64> = keys.into_iter().filter(|&key| self.drop_if_damaged(key).unwrap_or(false)).collect();
+        if bad.is_empty() {
+            return;
+        }
+        self.figures.damaged.fetch_add(bad.len() as u64, Ordering::Relaxed);
+        if let Some(more) = self.seldom.damaged.now() {
+            tracing::warn!(
+                copies = bad.len(),
+                more,
+                "copies were removed or damaged by somebody else; they are made again"
+            );
+        }
+        self.fetch_again(bad);
+    }
+
+    fn drop_if_damaged(&self, key: u64) -> Option<bool> {
+        let (live, entry) = self.entry(key)?;
+        let w = entry.word();
+        if w.state() != State::Resident {
+            return Some(false);
+        }
+        let tier = self.tiers.get(w.tier())?;
+        let name = live.segment.copy_name(&entry);
+        let found = tier.stat(name);
+        let sound = found.is_some_and(|c| {
+            c.size == entry.record.size && c.stamp.fp44() == entry.master.fp >> 20 && c.stamp.matches(name)
+        });
+        if sound || !swap(&entry, w, w.next(State::Absent)) {
+            return Some(false);
+        }
+        tier.evict_resident(name, entry.record.size);
+        Some(true)
+    }
+
+    /// Takes note of copies that were resident before this agent started.
+    pub fn note_placed(&self, keys: impl Iterator<Item = u64>) {
+        lock(&self.placed).keys.extend(keys);
+    }
+}
+
+fn swap(entry: &Entry<'static>, from: Word, to: Word) -> bool {
+    entry.master.word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}

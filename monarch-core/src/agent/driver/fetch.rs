@@ -1,0 +1,272 @@
+//! One file: claimed in its state word, copied, verified, published; or the reason why not.
+
+use super::mark::Mark;
+use super::{Driver, Live, lock, parts};
+use crate::engine::CopyError;
+use crate::tier::TierDir;
+use monarch_abi::hash::{CopyName, Identity, PathHash};
+use monarch_abi::segment::{Entry, Segment};
+use monarch_abi::sys::futex_wake;
+use monarch_abi::word::{State, Word};
+use monarch_policies::{Candidate, Decision, Event, FileKey, RequestSource, TierRoom};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Pause after a failure, and after a lack of space that may pass.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// How a fetch ended.
+#[derive(Clone, Copy)]
+enum Fetched {
+    Resident(usize),
+    /// Not now; try again after the pause, if any.
+    Refused(Option<Duration>),
+    Bypass,
+    Stopped,
+}
+
+/// A claimed file.
+struct File<'a> {
+    live: &'a Live,
+    entry: &'a Entry<'static>,
+    /// Path below the root.
+    rel: &'a [u8],
+    key: u64,
+    source: RequestSource,
+    /// What it is to be.
+    want: Identity,
+    name: CopyName,
+}
+
+impl Driver {
+    /// Looks at one file: claims it, copies it, says how it ended.
+    pub(super) fn fetch(&self, key: u64, source: RequestSource) {
+        let Some((number, id)) = parts(key) else { return };
+        let Some(live) = self.segment(number) else { return };
+        let mut path = [0u8; monarch_abi::PATH_MAX];
+        let Some(len) = live.segment.index.path(id, &mut path) else { return };
+        let rel = path.get(..len).unwrap_or(&[]);
+        let Some(entry) = live.segment.lookup(rel) else { return };
+        if !core::ptr::eq(entry.slot, entry.master) {
+            // A further name of an inode whose word lies elsewhere: that one is (or was) looked at.
+            return;
+        }
+        let Some((claim, source)) = self.claim(&live.segment, &entry, source) else { return };
+        let (want, name) = (entry.record.identity(), live.segment.copy_name(&entry));
+        let file = File { live: &live, entry: &entry, rel, key, source, want, name };
+        let end = self.claimed(&file);
+        self.conclude(&file, claim, end);
+    }
+
+    /// Turns a file that is asked for (or, for a prefetch, absent) to Fetching: the claim, and why it is fetched.
+    fn claim(
+        &self,
+        segment: &Segment<'static>,
+        e: &Entry<'static>,
+        source: RequestSource,
+    ) -> Option<(Word, RequestSource)> {
+        loop {
+            let before = e.word();
+            let why = match (before.state(), source) {
+                (State::Wanted, _) => RequestSource::Demand,
+                (State::Absent, RequestSource::Prefetch) => RequestSource::Prefetch,
+                (State::Bypass, _) => {
+                    self.drop_copies(segment, e);
+                    return None;
+                }
+                _ => return None,
+            };
+            let claim = before.with(State::Fetching);
+            // Lost against the demand for a file that was to be prefetched, against another copier, or against a bypass.
+            if e.master.word.compare_exchange(before.0, claim.0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return Some((claim, why));
+            }
+        }
+    }
+
+    /// Writes the outcome into the state word and wakes everybody who waits.
+    fn conclude(&self, f: &File<'_>, claim: Word, end: Fetched) {
+        let word = &f.entry.master.word;
+        let to = match end {
+            Fetched::Resident(tier) => claim.resident(tier),
+            Fetched::Refused(_) => claim.next(State::Refused),
+            Fetched::Bypass => claim.next(State::Bypass),
+            Fetched::Stopped => claim.next(State::Absent),
+        };
+        let published = word.compare_exchange(claim.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        futex_wake(word, u32::MAX >> 1);
+        let count = |figure: &AtomicU64| {
+            figure.fetch_add(1, Ordering::Relaxed);
+        };
+        match end {
+            // Bypassed while it was being copied: nobody will ever open the copy.
+            _ if !published => self.drop_copies(&f.live.segment, f.entry),
+            Fetched::Resident(tier) => {
+                let demand = f.source == RequestSource::Demand;
+                count(if demand { &self.figures.demanded } else { &self.figures.prefetched });
+                lock(&self.placed).add(f.key);
+                lock(&self.policy).event(&Event::Placed { file: FileKey(f.key), tier });
+            }
+            Fetched::Refused(pause) => {
+                count(&self.figures.refused);
+                if let Some(pause) = pause {
+                    lock(&self.later).add(pause, (f.key, to));
+                }
+            }
+            Fetched::Bypass => {
+                count(&self.figures.changed);
+                self.drop_copies(&f.live.segment, f.entry);
+            }
+            Fetched::Stopped => {}
+        }
+    }
+
+    /// Removes the copies of a file that must not be used any more.
+    fn drop_copies(&self, segment: &Segment<'static>, entry: &Entry<'static>) {
+        let name = segment.copy_name(entry);
+        self.unclaimed().forget(name, &self.tiers);
+        for tier in &self.tiers {
+            tier.evict(name);
+        }
+    }
+
+    /// Gets a copy of a claimed file: that of an earlier agent, or a new one.
+    fn claimed(&self, f: &File<'_>) -> Fetched {
+        if let Some(pause) = self.unsettled(&f.want) {
+            return Fetched::Refused(Some(pause));
+        }
+        let mark = Mark::claim(&self.ctl, f.key);
+        let left = self.unclaimed().claim(&f.live.segment, f.entry, &self.tiers);
+        if let Some(tier) = left {
+            return self.adopt(f, tier, &mark);
+        }
+        let mut skip = vec![false; self.tiers.len()];
+        loop {
+            let Decision::Admit(at) = self.decide(f, &skip) else {
+                let transient = skip.iter().any(|&s| s) || self.tiers.iter().any(TierDir::resting);
+                return Fetched::Refused(transient.then_some(RETRY));
+            };
+            let Some(tier) = self.tiers.get(at) else { return Fetched::Refused(None) };
+            skip[at] = true;
+            match self.copy_into(at, tier, f, &mark) {
+                Ok(Some(bytes)) => {
+                    self.figures.bytes.fetch_add(bytes, Ordering::Relaxed);
+                    return Fetched::Resident(at);
+                }
+                Ok(None) => {}
+                Err(CopyError::Sink(e)) => self.tier_failed(tier, &e),
+                Err(e) => return self.failed(&e, f.rel),
+            }
+        }
+    }
+
+    fn tier_failed(&self, tier: &TierDir, e: &io::Error) {
+        self.figures.tier_errors.fetch_add(1, Ordering::Relaxed);
+        tier.rest();
+        if let Some(more) = self.seldom.tier.now() {
+            tracing::warn!(tier = tier.name, error = %e, more, "a copy could not be written; the tier rests for 5 s");
+        }
+    }
+
+    /// What a failure on the PFS side means for the file.
+    fn failed(&self, e: &CopyError, rel: &[u8]) -> Fetched {
+        let file = String::from_utf8_lossy(rel);
+        match e {
+            CopyError::Stopped => Fetched::Stopped,
+            CopyError::Changed => {
+                if let Some(more) = self.seldom.changed.now() {
+                    tracing::info!(%file, more, "changed since it was indexed; left to the PFS");
+                }
+                Fetched::Bypass
+            }
+            CopyError::Source(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+                if let Some(more) = self.seldom.unreadable.now() {
+                    tracing::info!(%file, error = %e, more, "left to the PFS");
+                }
+                Fetched::Bypass
+            }
+            CopyError::Source(e) | CopyError::Sink(e) => {
+                self.figures.source_errors.fetch_add(1, Ordering::Relaxed);
+                if let Some(more) = self.seldom.pfs.now() {
+                    tracing::warn!(%file, error = %e, more, "the PFS failed; next try in 5 s");
+                }
+                Fetched::Refused(Some(RETRY))
+            }
+        }
+    }
+
+    /// How long until a file that was changed a moment ago may be copied.
+    fn unsettled(&self, id: &Identity) -> Option<Duration> {
+        let settle = i64::try_from(self.options.settle.as_nanos()).unwrap_or(i64::MAX);
+        let now = crate::index::now_ns();
+        // Each time for itself: a modification time may be set to anything, the change time may come from a clock that is
+        // wrong. Times far in the future say nothing.
+        let rest = [id.mtime_ns, id.ctime_ns].into_iter().filter_map(|t| {
+            let age = now.saturating_sub(t);
+            (age < settle && age > -60_000_000_000).then(|| settle.saturating_sub(age))
+        });
+        let ns = u64::try_from(rest.max()?).unwrap_or(0);
+        Some(Duration::from_nanos(ns) + Duration::from_millis(1))
+    }
+
+    fn decide(&self, f: &File<'_>, skip: &[bool]) -> Decision {
+        let unclaimed = self.unclaimed();
+        let room = |(at, tier): (usize, &TierDir)| {
+            let u = tier.ledger.usage();
+            // What nobody has claimed makes way.
+            let taken = (u.used + u.reserved).saturating_sub(unclaimed.bytes(at));
+            let usable = !skip.get(at).copied().unwrap_or(true) && !tier.resting();
+            TierRoom { cost: tier.ledger.cost(f.want.size), free: u.capacity.saturating_sub(taken), usable }
+        };
+        let rooms: Vec<TierRoom> = self.tiers.iter().enumerate().map(room).collect();
+        drop(unclaimed);
+        let candidate = Candidate { file: FileKey(f.key), size: f.want.size, source: f.source };
+        lock(&self.policy).place(&candidate, &rooms)
+    }
+
+    /// Copies into one tier: reserve, read, compare identities, publish. `Ok(None)` when it does not fit after all.
+    fn copy_into(&self, at: usize, tier: &TierDir, f: &File<'_>, mark: &Mark) -> Result<Option<u64>, CopyError> {
+        let Some(file) = self.room(at, tier, f.want.size).map_err(CopyError::Sink)? else { return Ok(None) };
+        self.limits.before_call(0);
+        let start = Instant::now();
+        let from = mark.ask_pfs(|| f.live.source.open(f.rel)).map_err(CopyError::Source)?;
+        self.pace.note(start.elapsed());
+        let copied = self.engine.copy(from.as_ref(), &file, f.want.size, mark)?;
+        let after = mark.ask_pfs(|| from.identity_now()).map_err(CopyError::Source)?;
+        if after != f.want {
+            return Err(CopyError::Changed);
+        }
+        let hash = PathHash { fp: f.entry.master.fp, check: f.entry.record.check };
+        let done = file.publish(f.name, f.name.stamp(hash)).map_err(CopyError::Sink)?;
+        Ok(done.map(|_| copied.bytes))
+    }
+
+    /// Room for a copy; copies of an earlier run that nobody claims make way.
+    fn room<'a>(&self, at: usize, tier: &'a TierDir, size: u64) -> io::Result<Option<crate::tier::CopyFile<'a>>> {
+        loop {
+            if let Some(file) = tier.create(size)? {
+                return Ok(Some(file));
+            }
+            if !self.unclaimed().make_way(at, &self.tiers) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Takes over a copy that an earlier run left, if the file on the PFS is still the one it was made of.
+    fn adopt(&self, f: &File<'_>, tier: usize, mark: &Mark) -> Fetched {
+        if !f.live.fresh {
+            match mark.ask_pfs(|| f.live.source.identity(f.rel)) {
+                Ok(id) if id == f.want => {}
+                Ok(_) => return self.failed(&CopyError::Changed, f.rel),
+                Err(e) => {
+                    self.unclaimed().put_back(tier, f.name, &self.tiers);
+                    return self.failed(&CopyError::Source(e), f.rel);
+                }
+            }
+        }
+        self.figures.adopted.fetch_add(1, Ordering::Relaxed);
+        Fetched::Resident(tier)
+    }
+}

@@ -1,0 +1,52 @@
+//! What waiting readers see of a copy under way: a claimed place in the control block's table.
+
+use crate::engine::Marks;
+use monarch_abi::control::{ControlMap, Inflight};
+use std::sync::atomic::Ordering;
+
+/// A claimed place; without one readers just see no progress.
+pub(super) struct Mark {
+    entry: Option<&'static Inflight>,
+}
+
+impl Mark {
+    /// Claims a place for the file with this key.
+    pub(super) fn claim(ctl: &ControlMap<'static>, key: u64) -> Self {
+        let entry = ctl.ctl.inflight.iter().find(|i| {
+            i.file.load(Ordering::Relaxed) == 0
+                && i.file.compare_exchange(0, key, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        Self { entry }
+    }
+
+    /// Does something that asks the PFS.
+    pub(super) fn ask_pfs<T>(&self, ask: impl FnOnce() -> T) -> T {
+        self.in_pfs(true);
+        let answer = ask();
+        self.in_pfs(false);
+        self.progress();
+        answer
+    }
+}
+
+impl Marks for Mark {
+    fn in_pfs(&self, inside: bool) {
+        if let Some(e) = self.entry {
+            e.in_pfs.store(u32::from(inside), Ordering::Relaxed);
+        }
+    }
+    fn progress(&self) {
+        if let Some(e) = self.entry {
+            e.progress.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if let Some(e) = self.entry {
+            e.in_pfs.store(0, Ordering::Relaxed);
+            e.file.store(0, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Which file is looked at next: demands first, in the order of the ring as far as it reaches, then prefetches.
+
+use super::{Driver, lock};
+use crate::tier::TierDir;
+use monarch_abi::control::RING;
+use monarch_abi::demand::file_key;
+use monarch_abi::index::Record;
+use monarch_abi::sys::futex_wake;
+use monarch_policies::RequestSource;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// What is to be done.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    demands: VecDeque<u64>,
+    drained_at: Option<u32>,
+    ring_tail: u64,
+    retries: BTreeSet<u64>,
+    /// Per segment, the next id to be prefetched.
+    cursors: Vec<u32>,
+    /// Segment in which the cursor moves.
+    segment: usize,
+}
+
+impl Queue {
+    /// A segment is there; it is prefetched from its first id on, if at all.
+    pub(super) fn begin(&mut self, number: usize, prefetch: bool) {
+        if self.cursors.len() <= number {
+            self.cursors.resize(number + 1, u32::MAX);
+        }
+        self.cursors[number] = if prefetch { 0 } else { u32::MAX };
+        self.segment = self.segment.min(number);
+    }
+
+    /// Prefetches files again that were tried before.
+    pub(super) fn retry(&mut self, keys: impl IntoIterator<Item = u64>) {
+        self.retries.extend(keys);
+    }
+}
+
+impl Driver {
+    /// The next file to look at.
+    pub(super) fn next_job(&self) -> Option<(u64, RequestSource)> {
+        let ctl = self.ctl.ctl;
+        let mut q = lock(&self.queue);
+        let now = ctl.demand.load(Ordering::SeqCst);
+        if q.drained_at != Some(now) {
+            q.drained_at = Some(now);
+            self.drain(&mut q);
+        }
+        if let Some(key) = q.demands.pop_front() {
+            if !q.demands.is_empty() {
+                futex_wake(&ctl.demand, 1);
+            }
+            return Some((key, RequestSource::Demand));
+        }
+        let slots = self.prefetch_slots();
+        if self.prefetching.load(Ordering::Acquire) >= slots || self.all_rest() {
+            return None;
+        }
+        let key = self.next_prefetch(&mut q)?;
+        let running = self.prefetching.fetch_add(1, Ordering::AcqRel) + 1;
+        // After a pause more copiers may sleep than should.
+        if running < slots && ctl.sleepers.load(Ordering::SeqCst) > 0 {
+            futex_wake(&ctl.demand, 1);
+        }
+        Some((key, RequestSource::Prefetch))
+    }
+
+    /// Whether no tier takes copies at present: then nothing is prefetched.
+    fn all_rest(&self) -> bool {
+        let rest = self.tiers.iter().all(TierDir::resting);
+        if rest {
+            self.all_rested.store(true, Ordering::Relaxed);
+        }
+        rest
+    }
+
+    /// Goes on with prefetching once a tier takes copies again.
+    pub fn wake_after_rest(&self) {
+        if self.all_rested.load(Ordering::Relaxed) && !self.tiers.iter().all(TierDir::resting) {
+            self.all_rested.store(false, Ordering::Relaxed);
+            self.wake_all();
+        }
+    }
+
+    /// Copiers that prefetching may use: some are kept free for demands.
+    fn prefetch_slots(&self) -> usize {
+        let all = self.options.max_inflight;
+        let kept = (all / 8).clamp(1, 4).min(all.saturating_sub(1));
+        let slots = all - kept;
+        if self.options.backoff { (slots / self.pace.divisor()).max(1) } else { slots }
+    }
+
+    /// Takes over all demands.
+    fn drain(&self, q: &mut Queue) {
+        let ctl = self.ctl.ctl;
+        let head = ctl.ring_head.load(Ordering::Acquire);
+        let tail = q.ring_tail.max(head.saturating_sub(RING as u64));
+        for at in tail..head {
+            let key = ctl.ring.get(at as usize % RING).map_or(0, |r| r.swap(0, Ordering::AcqRel));
+            if key != 0 {
+                q.demands.push_back(key);
+            }
+        }
+        q.ring_tail = head;
+        // Bits of demands that the ring had, too, lead to a second look at a word that is no longer Wanted: harmless.
+        let segs = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        for (number, live) in segs.iter().enumerate() {
+            if let Some(live) = live {
+                live.segment.state.drain(|id| q.demands.push_back(file_key(number, id)));
+            }
+        }
+    }
+
+    /// The next file that is worth a second try, or that nobody has looked at, in the order of the index.
+    fn next_prefetch(&self, q: &mut Queue) -> Option<u64> {
+        if let Some(key) = q.retries.pop_first() {
+            return Some(key);
+        }
+        let segs = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        while q.segment < q.cursors.len() {
+            let number = q.segment;
+            if let Some(live) = segs.get(number).and_then(Option::as_ref) {
+                let n = live.segment.index.len() as u32;
+                while q.cursors[number] < n {
+                    let id = q.cursors[number];
+                    q.cursors[number] += 1;
+                    if live.segment.index.record(id).is_some_and(Record::is_file) {
+                        return Some(file_key(number, id));
+                    }
+                }
+            }
+            q.segment += 1;
+        }
+        None
+    }
+}

@@ -1,0 +1,101 @@
+//! Copies of an earlier agent that no entry has claimed yet.
+//!
+//! They are charged, and make way when room is needed. An entry claims one by its name; size and stamp must fit, too.
+
+use crate::tier::{Copy, TierDir};
+use monarch_abi::hash::{CopyName, Stamp};
+use monarch_abi::segment::{Entry, Segment};
+use std::collections::BTreeMap;
+
+/// Size and stamp of a copy.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    size: u64,
+    stamp: Stamp,
+}
+
+/// The copies of one tier.
+#[derive(Clone, Debug, Default)]
+struct Heap {
+    copies: BTreeMap<CopyName, Held>,
+    bytes: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Unclaimed {
+    tiers: Vec<Heap>,
+}
+
+impl Unclaimed {
+    /// None, in so many tiers.
+    #[must_use]
+    pub fn new(tiers: usize) -> Self {
+        Self { tiers: vec![Heap::default(); tiers] }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tiers.iter().all(|t| t.copies.is_empty())
+    }
+
+    /// Adds a copy in the tier at `at`; `false` if a faster tier has it already.
+    pub fn add(&mut self, at: usize, copy: &Copy) -> bool {
+        let known = self.tiers.iter().take(at).any(|t| t.copies.contains_key(&copy.name));
+        if !known && let Some(t) = self.tiers.get_mut(at) {
+            t.bytes += copy.charged;
+            t.copies.insert(copy.name, Held { size: copy.size, stamp: copy.stamp });
+        }
+        !known
+    }
+
+    /// Bytes in the tier at `at` that could make way, as far as known.
+    #[must_use]
+    pub fn bytes(&self, at: usize) -> u64 {
+        self.tiers.get(at).map_or(0, |t| if t.copies.is_empty() { 0 } else { t.bytes })
+    }
+
+    /// Takes the copy of an entry; the tier it lies in. A copy that does not fit to its name is removed.
+    pub fn claim(&mut self, segment: &Segment<'_>, e: &Entry<'_>, tiers: &[TierDir]) -> Option<usize> {
+        let name = segment.copy_name(e);
+        let (at, held) = self.take(name, tiers)?;
+        if held.size == e.record.size && held.stamp.fp44() == e.master.fp >> 20 {
+            return Some(at);
+        }
+        tiers.get(at)?.evict(name);
+        None
+    }
+
+    fn take(&mut self, name: CopyName, tiers: &[TierDir]) -> Option<(usize, Held)> {
+        let (at, held) = self.tiers.iter_mut().enumerate().find_map(|(at, t)| Some((at, t.copies.remove(&name)?)))?;
+        let charged = tiers.get(at).map_or(0, |t| t.ledger.cost(held.size));
+        if let Some(t) = self.tiers.get_mut(at) {
+            t.bytes = t.bytes.saturating_sub(charged);
+        }
+        Some((at, held))
+    }
+
+    /// Puts a claimed copy back.
+    pub fn put_back(&mut self, at: usize, name: CopyName, tiers: &[TierDir]) {
+        if let Some(copy) = tiers.get(at).and_then(|t| t.stat(name)) {
+            self.add(at, &copy);
+        }
+    }
+
+    /// Removes some copy of the tier at `at`; `false` when there is none.
+    pub fn make_way(&mut self, at: usize, tiers: &[TierDir]) -> bool {
+        let Some(heap) = self.tiers.get_mut(at) else { return false };
+        let Some((name, held)) = heap.copies.pop_first() else { return false };
+        if let Some(tier) = tiers.get(at) {
+            heap.bytes = heap.bytes.saturating_sub(tier.ledger.cost(held.size));
+            tier.evict(name);
+        }
+        true
+    }
+
+    /// Forgets a copy that is being removed.
+    pub fn forget(&mut self, name: CopyName, tiers: &[TierDir]) {
+        let _ = self.take(name, tiers);
+    }
+}

@@ -1,0 +1,228 @@
+//! Starting an agent: locks, tiers, runtime directory, shared memory, what an earlier agent left.
+//!
+//! The tiers come first: an agent that is about to end holds their locks until its process is gone, so that nothing of the
+//! runtime directory is touched by two.
+
+use super::driver::{Driver, DriverOptions};
+use super::place;
+use super::roots::Roots;
+use super::server::Agent;
+use crate::config::{Config, Policy as PolicyName};
+use crate::engine::{Limits, ThreadsEngine};
+use crate::shm::{self, ControlParams};
+use crate::tier::{TierDir, TierError};
+use monarch_abi::control::ControlMap;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Why an agent did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another agent with the same tiers is running.
+    #[error("an agent for these tiers is already running ({0})")]
+    Running(PathBuf),
+    /// A tier cannot be used.
+    #[error(transparent)]
+    Tier(#[from] TierError),
+    /// No runtime directory can be made.
+    #[error("no runtime directory: {0}; set runtime_dir (MONARCH_RUNTIME_DIR) to a private local directory")]
+    Runtime(io::Error),
+    /// Something else failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl StartError {
+    /// Exit status of the agent's process: [`TAKEN`], [`ENDING`], or 1.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Tier(TierError::Locked { ending: true, .. }) => ENDING,
+            Self::Running(_) | Self::Tier(TierError::Locked { .. }) => TAKEN,
+            _ => 1,
+        }
+    }
+}
+
+/// Exit status when another agent holds a lock: perhaps one that has just been started, or one that is about to notice
+/// that its runtime directory has gone.
+pub const TAKEN: u8 = 75;
+/// Exit status when another agent holds a lock and is about to end.
+pub const ENDING: u8 = 76;
+
+/// What an agent starts with.
+pub(super) struct Parts {
+    pub(super) dir: PathBuf,
+    pub(super) control: PathBuf,
+    pub(super) lock: OwnedFd,
+    pub(super) ctl: ControlMap<'static>,
+    pub(super) driver: Arc<Driver>,
+    pub(super) roots: Arc<Roots>,
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+/// Takes the locks, opens the tiers, makes or adopts the control block.
+pub(super) fn parts(config: &Config) -> Result<Parts, StartError> {
+    let mut tiers = Vec::new();
+    for t in &config.tiers {
+        tiers.push(TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?);
+    }
+    let (dir, lock) = runtime_dir(config)?;
+    log_to(&dir);
+    let seed = tiers.first().map_or(0, |t| t.seed);
+    let control = dir.join(place::CONTROL);
+    let (ctl, adopting) = match shm::open_control(&control) {
+        Ok(ctl) => (ctl, true),
+        Err(_) => (shm::create_control(&control, control_params()).map_err(StartError::Runtime)?, false),
+    };
+    set_parameters(&ctl, config);
+    publish_tiers(&control, &ctl, &tiers)
+        .map_err(|source| StartError::Io { what: "cannot enter the tiers into shared memory", source })?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let driver = Arc::new(driver(config, ctl, tiers, stop.clone()));
+    find_copies(&driver);
+    ctl.ctl.inflight.iter().for_each(|i| i.file.store(0, Ordering::Relaxed));
+    ctl.ctl.sleepers.store(0, Ordering::SeqCst);
+    let roots = Arc::new(Roots::new(control.clone(), ctl, driver.clone(), seed));
+    if adopting {
+        roots.adopt(config);
+    }
+    Ok(Parts { dir, control, lock, ctl, driver, roots, stop })
+}
+
+impl Agent {
+    /// Starts an agent for `config`: takes its locks, opens the tiers, makes or adopts the control block, starts the
+    /// copiers.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(config: &Config) -> Result<Arc<Self>, StartError> {
+        let parts = parts(config)?;
+        super::upkeep::pulse(parts.ctl);
+        parts.ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
+        parts.driver.run();
+        Ok(Arc::new(Self::new(config, parts)))
+    }
+}
+
+fn driver(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: Arc<AtomicBool>) -> Driver {
+    let limits = Arc::new(Limits::new(config.source.bandwidth_limit, config.source.iops_limit.map(|n| n as u64)));
+    let engine = Box::new(ThreadsEngine::new(config.source.io_size, limits.clone(), stop.clone()));
+    let policy: Box<dyn monarch_policies::Policy> = match config.placement.policy {
+        PolicyName::FirstEpoch => Box::new(monarch_policies::FirstEpoch),
+    };
+    let options = DriverOptions {
+        max_inflight: config.source.max_inflight,
+        settle: config.dataset.settle,
+        prefetch: config.prefetch.enabled,
+        backoff: config.source.backoff,
+    };
+    Driver::new(ctl, tiers, engine, limits, policy, options, stop)
+}
+
+/// Lists what lies in the tiers already.
+fn find_copies(driver: &Driver) {
+    let mut unclaimed = driver.unclaimed();
+    for (at, tier) in driver.tiers.iter().enumerate() {
+        match tier.recover() {
+            Ok(copies) => {
+                for c in copies {
+                    // The same copy in two tiers: the slower one goes.
+                    if !unclaimed.add(at, &c) {
+                        tier.evict(c.name);
+                    }
+                }
+            }
+            Err(e) => {
+                tracing::error!(tier = tier.name, error = %e, "the tier cannot be read and is not used");
+                tier.give_up();
+            }
+        }
+    }
+}
+
+/// The first base in which a runtime directory can be made, with the lock of the living agent.
+fn runtime_dir(config: &Config) -> Result<(PathBuf, OwnedFd), StartError> {
+    let key = place::agent_key(config);
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for base in place::bases(config) {
+        let attempt = place::make(&base, &key).and_then(|dir| {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let lock = rustix::fs::open(dir.join(place::LOCK), flags, Mode::RUSR | Mode::WUSR)?;
+            Ok((dir, lock))
+        });
+        let (dir, lock) = match attempt {
+            Ok(made) => made,
+            Err(e) => {
+                last = io::Error::new(e.kind(), format!("{}: {e}", base.display()));
+                continue;
+            }
+        };
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(StartError::Running(dir));
+        }
+        let need = monarch_abi::control::CONTROL_LEN as u64 * 2;
+        let free = rustix::fs::statvfs(&dir).map_or(0, |v| v.f_bavail * v.f_frsize);
+        if free >= need || dir.join(place::CONTROL).exists() {
+            return Ok((dir, lock));
+        }
+        let _ = std::fs::remove_dir_all(&dir);
+        last = io::Error::new(io::ErrorKind::StorageFull, format!("{} is full", base.display()));
+    }
+    Err(StartError::Runtime(last))
+}
+
+/// From here on the log goes to a file in the runtime directory; before, whoever started the agent gets it.
+fn log_to(dir: &Path) {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    match rustix::fs::open(dir.join(place::LOG), flags, Mode::RUSR | Mode::WUSR) {
+        Ok(log) => drop(rustix::stdio::dup2_stderr(&log)),
+        Err(e) => tracing::warn!(error = %e, "no log"),
+    }
+}
+
+fn control_params() -> ControlParams {
+    let ino = |p: &str| std::fs::metadata(p).map_or(0, |m| m.ino());
+    let slash = std::fs::metadata("/").map_or((0, 0), |m| (m.dev(), m.ino()));
+    ControlParams { mnt_ns: ino("/proc/self/ns/mnt"), slash }
+}
+
+/// Clocks and bounds that the shim needs.
+fn set_parameters(ctl: &ControlMap<'_>, config: &Config) {
+    let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
+    let c = ctl.ctl;
+    c.pickup_ms.store(ms(config.wait.pickup), Ordering::Relaxed);
+    c.stall_ms.store(ms(config.wait.stall), Ordering::Relaxed);
+    c.max_wait_ms.store(ms(config.wait.max_wait), Ordering::Relaxed);
+    c.large.store(config.source.chunk_threshold, Ordering::Relaxed);
+    c.bypassed.store(0, Ordering::Release);
+}
+
+/// Enters the tiers, unless an earlier agent did.
+fn publish_tiers(control: &Path, ctl: &ControlMap<'_>, tiers: &[TierDir]) -> io::Result<()> {
+    let known = ctl.tiers().len();
+    for (at, tier) in tiers.iter().enumerate() {
+        let Some(slot) = ctl.ctl.tiers.get(at) else {
+            return Err(io::Error::other(format!("at most {} tiers", monarch_abi::control::MAX_TIERS)));
+        };
+        slot.dev.store(tier.dev, Ordering::Relaxed);
+        slot.ino.store(tier.ino, Ordering::Relaxed);
+        let text = crate::tier::bytes(&tier.path);
+        if at >= known || ctl.str(&slot.path) != text {
+            shm::put_str(control, ctl, &slot.path, text)?;
+        }
+        ctl.ctl.tiers_len.store(at as u32 + 1, Ordering::Release);
+    }
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! The lock of a tier: one agent at a time.
+//!
+//! Whoever ends removes the file last, so that a newcomer that opened it before may hold a lock on a file without a name:
+//! it looks whether the name still leads to what it locked.
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+
+/// Its name.
+pub(super) const LOCK: &str = "lock";
+/// What an agent that is about to end writes behind its process id.
+const ENDING: &str = "ending";
+
+/// Somebody else holds the lock.
+#[derive(Debug)]
+pub(super) struct Taken {
+    /// What it wrote into it.
+    pub(super) holder: String,
+    /// Whether it is about to end.
+    pub(super) ending: bool,
+}
+
+/// Takes the lock in directory `dir`.
+pub(super) fn take(dir: impl AsFd) -> rustix::io::Result<Result<OwnedFd, Taken>> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    loop {
+        let lock = rustix::fs::openat(&dir, LOCK, flags, Mode::RUSR | Mode::WUSR)?;
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Ok(Err(taken(&lock)));
+        }
+        let ours = rustix::fs::fstat(&lock)?;
+        match rustix::fs::statat(&dir, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(st) if (st.st_dev, st.st_ino) == (ours.st_dev, ours.st_ino) => {
+                write(&lock, "");
+                return Ok(Ok(lock));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn taken(lock: &OwnedFd) -> Taken {
+    let mut bytes = [0u8; 64];
+    let n = rustix::io::pread(lock, &mut bytes, 0).unwrap_or(0);
+    let text = String::from_utf8_lossy(bytes.get(..n).unwrap_or(&[])).trim().to_owned();
+    let ending = text.ends_with(ENDING);
+    let holder = if text.is_empty() { "unknown process".to_owned() } else { format!("process {text}") };
+    Taken { holder, ending }
+}
+
+fn write(lock: &OwnedFd, what: &str) {
+    let text = format!("{} {what}\n", std::process::id());
+    // Only others' messages suffer if this fails.
+    let _ = rustix::io::pwrite(lock, text.as_bytes(), 0);
+}
+
+/// Lets others know that they need not wait long.
+pub(super) fn mark_ending(lock: &OwnedFd) {
+    write(lock, ENDING);
+}

@@ -1,0 +1,6 @@
+//! How bytes move and how readers and copiers agree about it: the copy engines, and the state words under contention.
+
+#[path = "copying/engines.rs"]
+mod engines;
+#[path = "copying/protocol.rs"]
+mod protocol;

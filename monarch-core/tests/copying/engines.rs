@@ -1,0 +1,273 @@
+//! What every copy engine must do, driven by the doubles.
+//!
+//! The requirements are functions over `&dyn CopyEngine`; an engine is one line in [`engines`].
+
+use monarch_core::engine::{
+    Copied, CopyEngine, CopyError, FailingSink, FailingSource, Limits, Marks, MemSource, Sink, SlowSource, Source,
+    SourceFile, ThreadsEngine,
+};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Request size of the engines under test.
+const IO: usize = 4096;
+
+/// Makes an engine with this request size, these limits and this stop flag.
+type Make = fn(u64, Arc<Limits>, Arc<AtomicBool>) -> Box<dyn CopyEngine>;
+
+/// All engines.
+fn engines() -> Vec<Make> {
+    vec![|io_size, limits, stop| Box::new(ThreadsEngine::new(io_size, limits, stop))]
+}
+
+/// Runs a requirement with every engine.
+fn each(requirement: fn(&dyn CopyEngine)) {
+    for make in engines() {
+        let engine = make(IO as u64, Arc::default(), Arc::default());
+        println!("engine {}", engine.name());
+        requirement(&*engine);
+    }
+}
+
+/// Counts marks: calls under way, most at once, PFS calls, progress.
+#[derive(Default)]
+struct Seen {
+    inside: AtomicI64,
+    calls: AtomicU64,
+    progress: AtomicU64,
+}
+
+impl Marks for Seen {
+    fn in_pfs(&self, inside: bool) {
+        let by = if inside { 1 } else { -1 };
+        let now = self.inside.fetch_add(by, Ordering::Relaxed) + by;
+        assert!(now >= 0, "left a PFS call twice");
+        self.calls.fetch_add(inside.into(), Ordering::Relaxed);
+    }
+    fn progress(&self) {
+        self.progress.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn sink() -> FailingSink {
+    FailingSink { data: Mutex::default(), after: AtomicU64::new(u64::MAX), errno: libc::ENOSPC }
+}
+
+fn data(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
+}
+
+fn written(sink: &FailingSink) -> Vec<u8> {
+    sink.data.lock().expect("lock").clone()
+}
+
+/// Copies the file `f` of a source; marks must be even afterwards, however it ended.
+fn copy(engine: &dyn CopyEngine, from: &dyn Source, to: &dyn Sink, size: u64) -> Result<Copied, CopyError> {
+    copy_file(engine, &*from.open(b"f").expect("open"), to, size, &Seen::default())
+}
+
+fn copy_file(
+    engine: &dyn CopyEngine,
+    from: &dyn SourceFile,
+    to: &dyn Sink,
+    size: u64,
+    seen: &Seen,
+) -> Result<Copied, CopyError> {
+    let end = engine.copy(from, to, size, seen);
+    assert_eq!(seen.inside.load(Ordering::Relaxed), 0, "a copier that is not in a PFS call says it is");
+    end
+}
+
+fn errno(end: &Result<Copied, CopyError>) -> Option<i32> {
+    match end {
+        Err(CopyError::Source(e) | CopyError::Sink(e)) => e.raw_os_error(),
+        _ => None,
+    }
+}
+
+/// A source whose files answer as `answer` says: (number of the call, buffer, offset).
+struct Scripted<F> {
+    calls: AtomicU64,
+    answer: F,
+}
+
+impl<F: Fn(u64, &mut [u8], u64) -> io::Result<usize> + Send> SourceFile for Scripted<F> {
+    fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<usize> {
+        (self.answer)(self.calls.fetch_add(1, Ordering::Relaxed), buf, off)
+    }
+    fn identity_now(&self) -> io::Result<monarch_abi::hash::Identity> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+fn fill(all: &[u8], buf: &mut [u8], off: u64) -> usize {
+    let rest = all.get(off as usize..).unwrap_or(&[]);
+    let n = rest.len().min(buf.len());
+    buf[..n].copy_from_slice(&rest[..n]);
+    n
+}
+
+#[test]
+fn all_sizes_are_copied_whole_with_their_checksum() {
+    each(|engine| {
+        for size in [0, 1, 511, IO - 1, IO, IO + 1, 2 * IO, 10 * IO + 7, 300 * IO - 1] {
+            let (source, to, all) = (MemSource::default(), sink(), data(size));
+            source.put(b"f", &all);
+            let seen = Seen::default();
+            let file = source.open(b"f").expect("open");
+            let done = copy_file(engine, &*file, &to, size as u64, &seen).expect("copied");
+            assert_eq!(done, Copied { bytes: size as u64, checksum: xxhash_rust::xxh3::xxh3_64(&all) }, "{size}");
+            assert!(written(&to) == all, "{size}: other bytes");
+            let requests = size.div_ceil(IO) as u64;
+            assert_eq!(seen.calls.load(Ordering::Relaxed), requests, "{size}: PFS calls");
+            assert!(seen.progress.load(Ordering::Relaxed) >= requests, "{size}: progress");
+        }
+    });
+}
+
+#[test]
+fn one_engine_copies_large_and_small_in_turn() {
+    each(|engine| {
+        // A buffer that is kept between copies must not show what was in it.
+        for size in [5 * IO, 3, 0, IO, 17] {
+            let (source, to, all) = (MemSource::default(), sink(), data(size));
+            source.put(b"f", &all);
+            copy(engine, &source, &to, size as u64).expect("copied");
+            assert!(written(&to) == all);
+        }
+    });
+}
+
+#[test]
+fn short_reads_are_put_together() {
+    each(|engine| {
+        for max_read in [1, 7, 1000, IO - 1] {
+            let (inner, to, all) = (MemSource::default(), sink(), data(3 * IO + 5));
+            inner.put(b"f", &all);
+            let slow = SlowSource { inner, pause: Duration::ZERO, max_read };
+            let done = copy(engine, &slow, &to, all.len() as u64).expect("copied");
+            assert_eq!(done.checksum, xxhash_rust::xxh3::xxh3_64(&all));
+            assert!(written(&to) == all, "at most {max_read} bytes a read");
+        }
+    });
+}
+
+#[test]
+fn a_source_that_fails_after_n_reads_fails_the_copy_with_its_errno() {
+    each(|engine| {
+        for (after, e) in [(0, libc::EIO), (1, libc::ESTALE), (3, libc::EIO)] {
+            let inner = MemSource::default();
+            inner.put(b"f", &data(4 * IO));
+            let failing = FailingSource { inner, after: Arc::new(AtomicU64::new(after)), errno: e };
+            let end = copy(engine, &failing, &sink(), 4 * IO as u64);
+            assert!(matches!(end, Err(CopyError::Source(_))) && errno(&end) == Some(e), "after {after}: {end:?}");
+        }
+        let inner = MemSource::default();
+        inner.put(b"f", &data(4 * IO));
+        let just_enough = FailingSource { inner, after: Arc::new(AtomicU64::new(4)), errno: libc::EIO };
+        assert!(copy(engine, &just_enough, &sink(), 4 * IO as u64).is_ok(), "no read more than needed");
+    });
+}
+
+#[test]
+fn an_interrupted_read_is_repeated() {
+    each(|engine| {
+        let all = data(3 * IO);
+        let copy_of = all.clone();
+        let file = Scripted {
+            calls: AtomicU64::new(0),
+            answer: move |n, buf: &mut [u8], off| {
+                if n % 2 == 0 { Err(io::Error::from_raw_os_error(libc::EINTR)) } else { Ok(fill(&copy_of, buf, off)) }
+            },
+        };
+        let to = sink();
+        copy_file(engine, &file, &to, all.len() as u64, &Seen::default()).expect("copied");
+        assert!(written(&to) == all);
+    });
+}
+
+#[test]
+fn a_sink_that_is_full_after_n_writes_fails_the_copy() {
+    each(|engine| {
+        for (after, e) in [(0, libc::ENOSPC), (2, libc::EDQUOT), (3, libc::EIO)] {
+            let (source, to) = (MemSource::default(), FailingSink { after: AtomicU64::new(after), errno: e, ..sink() });
+            source.put(b"f", &data(4 * IO));
+            let end = copy(engine, &source, &to, 4 * IO as u64);
+            assert!(matches!(end, Err(CopyError::Sink(_))) && errno(&end) == Some(e), "after {after}: {end:?}");
+        }
+    });
+}
+
+#[test]
+fn a_file_that_shrank_has_changed() {
+    each(|engine| {
+        for now in [0, 1, IO, 2 * IO - 1] {
+            let source = MemSource::default();
+            source.put(b"f", &data(now));
+            let end = copy(engine, &source, &sink(), 2 * IO as u64);
+            assert!(matches!(end, Err(CopyError::Changed)), "{now} bytes left: {end:?}");
+        }
+    });
+}
+
+#[test]
+fn of_a_file_that_grew_no_byte_more_is_read_or_written() {
+    each(|engine| {
+        let (source, to) = (MemSource::default(), sink());
+        source.put(b"f", &data(3 * IO));
+        let done = copy(engine, &source, &to, IO as u64 + 1).expect("the identity tells, not the engine");
+        assert_eq!(done.bytes, IO as u64 + 1);
+        assert!(written(&to) == data(3 * IO)[..=IO]);
+    });
+}
+
+#[test]
+fn a_file_that_is_deleted_under_the_copier_is_the_sources_error() {
+    each(|engine| {
+        let file = Scripted {
+            calls: AtomicU64::new(0),
+            answer: |n, buf: &mut [u8], _| if n == 0 { Ok(buf.len()) } else { Err(io::ErrorKind::NotFound.into()) },
+        };
+        let end = copy_file(engine, &file, &sink(), 2 * IO as u64, &Seen::default());
+        assert!(matches!(end, Err(CopyError::Source(e)) if e.kind() == io::ErrorKind::NotFound));
+    });
+}
+
+#[test]
+fn the_stop_flag_ends_a_copy() {
+    for make in engines() {
+        let stop = Arc::new(AtomicBool::new(true));
+        let engine = make(IO as u64, Arc::default(), stop.clone());
+        let source = MemSource::default();
+        source.put(b"f", &data(2 * IO));
+        assert!(matches!(copy(&*engine, &source, &sink(), 2 * IO as u64), Err(CopyError::Stopped)));
+        stop.store(false, Ordering::Relaxed);
+        // In the middle: no read after the one during which it was set.
+        let set = stop.clone();
+        let file = Scripted {
+            calls: AtomicU64::new(0),
+            answer: move |n, buf: &mut [u8], _| {
+                set.store(n == 1, Ordering::Relaxed);
+                Ok(buf.len())
+            },
+        };
+        let end = copy_file(&*engine, &file, &sink(), 100 * IO as u64, &Seen::default());
+        assert!(matches!(end, Err(CopyError::Stopped)), "{end:?}");
+        assert_eq!(file.calls.load(Ordering::Relaxed), 2);
+    }
+}
+
+#[test]
+fn the_bandwidth_limit_holds() {
+    for make in engines() {
+        // 1 MB at 4 MB/s, of which the burst of 100 ms is free.
+        let engine = make(IO as u64 * 4, Arc::new(Limits::new(Some(4_000_000), None)), Arc::default());
+        let source = MemSource::default();
+        source.put(b"f", &data(1_000_000));
+        let start = Instant::now();
+        copy(&*engine, &source, &sink(), 1_000_000).expect("copied");
+        assert!(start.elapsed() >= Duration::from_millis(130), "{:?}", start.elapsed());
+    }
+}

@@ -1,0 +1,209 @@
+//! The mounts that this process sees, from `/proc/self/mountinfo`: is something mounted below a root, and does a path lead into a
+//! root through another mount of the same file system?
+//!
+//! Asked on slow paths only. The table may be long, so that it is read in pieces and never held as a whole.
+
+use crate::sys;
+use core::sync::atomic::{AtomicU32, Ordering};
+use monarch_abi::mem::PathBuffer;
+
+/// Fields of a line, counted from 0.
+const DEVICE: u32 = 2;
+const ROOT: u32 = 3;
+const POINT: u32 = 4;
+
+/// A line of the table.
+struct Mount {
+    /// Major and minor number.
+    device: [u32; 2],
+    /// Which directory of its file system is mounted.
+    root: PathBuffer,
+    /// Where.
+    point: PathBuffer,
+}
+
+impl Mount {
+    const fn new() -> Self {
+        Self { device: [0; 2], root: PathBuffer::front(), point: PathBuffer::front() }
+    }
+
+    fn is_on(&self, dev: u64) -> bool {
+        sys::makedev(self.device[0], self.device[1]) == dev
+    }
+}
+
+/// `path` behind `base`, if it is `base` or below it: empty or with a leading slash.
+fn behind<'p>(path: &'p [u8], base: &[u8]) -> Option<&'p [u8]> {
+    let base = if base == b"/" { b"" } else { base };
+    path.strip_prefix(base).filter(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+/// Takes a table byte by byte.
+struct Parser {
+    mount: Mount,
+    field: u32,
+    /// Which number of the device is being read.
+    number: usize,
+    /// Digits and value of an escape (`\040`) that is being read.
+    escape: Option<(u8, u32)>,
+}
+
+impl Parser {
+    const fn new() -> Self {
+        Self { mount: Mount::new(), field: 0, number: 0, escape: None }
+    }
+
+    /// Takes the next byte; `true` at the end of a line, which is in `mount` until the next call.
+    fn take(&mut self, c: u8) -> bool {
+        match c {
+            b'\n' => return true,
+            b' ' => self.field += 1,
+            _ => match self.field {
+                DEVICE if c == b':' => self.number = 1,
+                DEVICE => {
+                    if let Some(n) = self.mount.device.get_mut(self.number) {
+                        *n = n.wrapping_mul(10).wrapping_add(u32::from(c.wrapping_sub(b'0')));
+                    }
+                }
+                ROOT | POINT => self.text(c),
+                _ => {}
+            },
+        }
+        false
+    }
+
+    fn text(&mut self, c: u8) {
+        let c = match self.escape {
+            None if c == b'\\' => {
+                self.escape = Some((0, 0));
+                return;
+            }
+            None => c,
+            Some((digits, value)) => {
+                let value = value << 3 | u32::from(c & 7);
+                self.escape = Some((digits + 1, value));
+                if digits < 2 {
+                    return;
+                }
+                self.escape = None;
+                value as u8
+            }
+        };
+        // Longer than any path: then nothing matches it.
+        let _ = if self.field == ROOT { self.mount.root.append(&[c]) } else { self.mount.point.append(&[c]) };
+    }
+}
+
+/// Shows every mount until `show` says that it has seen enough. `None` when the table cannot be read.
+fn each(mut show: impl FnMut(&mut Mount) -> bool) -> Option<()> {
+    let fd = sys::Fd(sys::open(c"/proc/self/mountinfo", libc::O_RDONLY | libc::O_CLOEXEC)?);
+    let mut parser = Parser::new();
+    let mut buf = [0u8; 2048];
+    loop {
+        let part = sys::read(fd.0, &mut buf)?;
+        if part.is_empty() {
+            return Some(());
+        }
+        for &c in part {
+            if parser.take(c) {
+                if show(&mut parser.mount) {
+                    return Some(());
+                }
+                parser = Parser::new();
+            }
+        }
+    }
+}
+
+/// Whether something is mounted below `root`; also when that cannot be told.
+#[must_use]
+pub fn any_below(root: &[u8]) -> bool {
+    let mut found = false;
+    let read = each(|m| {
+        found = behind(m.point.get(), root).is_some_and(|rest| !rest.is_empty());
+        found
+    });
+    read.is_none() || found
+}
+
+/// Whether a device is mounted more than once: 0 not asked, 1 no, 2 yes. For the device of the last root asked about.
+static SEVERAL: AtomicU32 = AtomicU32::new(0);
+const NO: u32 = 1;
+const YES: u32 = 2;
+
+/// Forgets what was seen: mounts have changed.
+pub fn forget() {
+    SEVERAL.store(0, Ordering::Relaxed);
+}
+
+/// Whether some device of `is_root` is mounted at more than one place. Asked once.
+fn several(is_root: impl Fn(u64) -> bool) -> bool {
+    let known = SEVERAL.load(Ordering::Relaxed);
+    if known != 0 {
+        return known == YES;
+    }
+    let mut count = 0;
+    let read = each(|m| {
+        count += u32::from(is_root(sys::makedev(m.device[0], m.device[1])));
+        false
+    });
+    let yes = read.is_none() || count > 1;
+    SEVERAL.store(if yes { YES } else { NO }, Ordering::Relaxed);
+    yes
+}
+
+/// Where `path` lies within the file system on `dev`, by the innermost mount that holds it.
+fn within(path: &[u8], dev: u64) -> Option<PathBuffer> {
+    let mut best: Option<(usize, PathBuffer)> = None;
+    each(|m| {
+        let point = m.point.get();
+        let len = if point == b"/" { 0 } else { point.len() };
+        if m.is_on(dev) && behind(path, point).is_some() && best.as_ref().is_none_or(|b| b.0 <= len) {
+            best = Some((len, core::mem::replace(&mut m.root, PathBuffer::front())));
+        }
+        false
+    })?;
+    let (len, root) = best?;
+    let mut out = PathBuffer::front();
+    if root.get() != b"/" {
+        out.append(root.get())?;
+    }
+    out.append(path.get(len..)?)?;
+    Some(out)
+}
+
+/// The part of `path` below `root` (empty, or with a leading slash) if it leads there through another mount of `dev`.
+/// `is_root` tells the devices of all roots.
+#[must_use]
+pub fn through_another(path: &[u8], root: &[u8], dev: u64, is_root: impl Fn(u64) -> bool) -> Option<PathBuffer> {
+    if !several(is_root) {
+        return None;
+    }
+    let (path, root) = (within(path, dev)?, within(root, dev)?);
+    let mut rest = PathBuffer::front();
+    rest.append(behind(path.get(), root.get())?)?;
+    Some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Parser;
+
+    #[test]
+    fn a_line_is_taken_apart() {
+        let line = b"36 35 98:123 /mnt1 /mnt\\0402/x\\134 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n";
+        let mut p = Parser::new();
+        let ends: Vec<bool> = line.iter().map(|&c| p.take(c)).collect();
+        assert!(ends.iter().rposition(|&e| e) == Some(line.len() - 1) && ends.iter().filter(|&&e| e).count() == 1);
+        assert_eq!(p.mount.device, [98, 123]);
+        assert_eq!(p.mount.root.get(), b"/mnt1");
+        assert_eq!(p.mount.point.get(), b"/mnt 2/x\\");
+    }
+
+    #[test]
+    fn below_means_by_components() {
+        assert_eq!(super::behind(b"/data/x", b"/data"), Some(&b"/x"[..]));
+        assert_eq!(super::behind(b"/database", b"/data"), None);
+        assert_eq!(super::behind(b"/data", b"/"), Some(&b"/data"[..]));
+    }
+}

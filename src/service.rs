@@ -1,0 +1,125 @@
+//! The agent, as a job sees it: attached to, watched, started again when it dies.
+
+use crate::{shim, spawn};
+use anyhow::Result;
+use monarch_core::agent::client::{self, Client, ClientError};
+use monarch_core::agent::protocol::{Request, Status};
+use monarch_core::config::Config;
+use rustix::net::RecvFlags;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+/// A restart that failed is tried again after this.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(crate) struct Service {
+    config: Config,
+    client: Client,
+    control: PathBuf,
+    shim: PathBuf,
+    /// How things were when the job started.
+    pub(crate) before: Status,
+    /// A restart under way: on a thread of its own, so that signals and the job's end are not kept waiting.
+    restart: Option<Receiver<Result<Client, ClientError>>>,
+    next_try: Instant,
+    stopped: bool,
+    _lock: Option<rustix::fd::OwnedFd>,
+}
+
+/// What is known of the other end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Peer {
+    There,
+    Gone,
+    /// It said, unasked, that it ends: it was told to.
+    Stopping,
+}
+
+impl Service {
+    /// Finds or starts the agent and attaches this job.
+    pub(crate) fn start(config: Config) -> Result<Self> {
+        let shim = shim::find()?;
+        let lock = client::job_lock(&config);
+        let (mut client, control) = client::attach_or_start(&config, false, || spawn::agent(&config))?;
+        let before = client.status()?;
+        let (restart, next_try) = (None, Instant::now());
+        Ok(Self { config, client, control, shim, before, restart, next_try, stopped: false, _lock: lock })
+    }
+
+    /// What the job's processes need.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+        if !preload.is_empty() {
+            preload.push(":");
+        }
+        preload.push(&self.shim);
+        vec![("LD_PRELOAD", preload), ("MONARCH_CTL", self.control.clone().into_os_string())]
+    }
+
+    /// Starts the agent again when it has gone without having been told to.
+    pub(crate) fn keep_alive(&mut self) {
+        spawn::reap();
+        if self.stopped || self.is_restarting() {
+            return;
+        }
+        match self.peer() {
+            Peer::There => {}
+            Peer::Stopping => self.stopped = true,
+            Peer::Gone if Instant::now() < self.next_try => {}
+            Peer::Gone => {
+                let (config, (send, receive)) = (self.config.clone(), channel());
+                let work = move || {
+                    let made = client::attach_or_start(&config, true, || spawn::agent(&config));
+                    let _ = send.send(made.map(|(client, _)| client));
+                };
+                if std::thread::Builder::new().spawn(work).is_ok() {
+                    self.restart = Some(receive);
+                }
+                self.next_try = Instant::now() + PAUSE;
+            }
+        }
+    }
+
+    /// Whether a restart is under way; takes over its result.
+    fn is_restarting(&mut self) -> bool {
+        match self.restart.as_ref().map(Receiver::try_recv) {
+            None => return false,
+            Some(Err(TryRecvError::Empty)) => return true,
+            Some(Ok(Ok(client))) => {
+                self.client = client;
+                self.next_try = Instant::now();
+            }
+            Some(_) => {}
+        }
+        self.restart = None;
+        false
+    }
+
+    /// Looks at the connection without taking anything from it.
+    fn peer(&self) -> Peer {
+        let mut byte = [0u8; 1];
+        match rustix::net::recv(self.client.stream(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Peer::Gone,
+            Ok(_) => Peer::Stopping,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Peer::There,
+            Err(_) => Peer::Gone,
+        }
+    }
+
+    /// How things are when the job has ended, if the agent can still say so. Process 1 takes the agent along: the kernel would
+    /// kill it, and what it holds in memory would stay there.
+    pub(crate) fn end(&mut self) -> Option<Status> {
+        let _ = self.is_restarting();
+        let after = if self.peer() == Peer::There { self.client.status().ok() } else { None };
+        if std::process::id() == 1 && self.client.ask(&Request::Stop).is_ok() {
+            let start = Instant::now();
+            while client::agent_alive(&self.client.dir) && start.elapsed() < Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        after
+    }
+}

@@ -1,0 +1,11 @@
+//! What the preload library exports, imports and is made of.
+//!
+//! `cargo build --release --workspace` first. The C library is the one that this test runs with.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+#[path = "abi/binary.rs"]
+mod binary;
+#[path = "abi/families.rs"]
+mod families;
+#[path = "abi/tools.rs"]
+mod tools;

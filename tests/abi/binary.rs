@@ -1,0 +1,81 @@
+//! The shim is a guest: what must not be in its file.
+
+use crate::tools::{hooks, libc, output, shim, symbols};
+use std::collections::BTreeSet;
+
+#[test]
+fn it_exports_its_hooks_and_nothing_else() {
+    let exported: BTreeSet<String> =
+        symbols(&shim()).into_iter().filter(|s| !matches!(s.kind, 'U' | 'w' | 'v')).map(|s| s.name).collect();
+    let hooks = hooks();
+    let missing: Vec<_> = hooks.difference(&exported).collect();
+    let extra: Vec<_> = exported.difference(&hooks).collect();
+    assert!(missing.is_empty(), "in the table of symbols, not exported: {missing:?}");
+    assert!(extra.is_empty(), "exported, not in the table of symbols: {extra:?}");
+}
+
+#[test]
+fn it_has_no_thread_local_storage() {
+    let segments = output("readelf", &["-lW"], &shim());
+    assert!(!segments.lines().any(|l| l.trim_start().starts_with("TLS ")), "{segments}");
+    assert!(!output("readelf", &["-rW"], &shim()).contains("TPOFF"), "it uses somebody's thread-local storage");
+}
+
+#[test]
+fn no_panic_is_reachable() {
+    let all = output("nm", &["-D"], &shim());
+    assert!(!all.contains("monarch_shim_must_not_panic"), "a panic is reachable");
+    assert!(!all.contains("_Unwind_"), "it unwinds");
+}
+
+/// `GLIBC_2.17` as numbers.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.strip_prefix("GLIBC_")?.split('.').map(|p| p.parse().unwrap_or(u32::MAX));
+    Some((parts.next()?, parts.next().unwrap_or(0)))
+}
+
+#[test]
+fn nothing_newer_than_glibc_2_17_is_needed() {
+    let of_libc = symbols(&libc());
+    for s in symbols(&shim()).iter().filter(|s| matches!(s.kind, 'U' | 'w' | 'v')) {
+        if s.kind != 'U' && s.version.is_empty() {
+            continue;
+        }
+        // Without a version of its own the symbol is bound to the default one: that must be old, too, or an older C library
+        // has it elsewhere or not at all.
+        let wanted = if s.version.is_empty() {
+            let default = of_libc.iter().find(|l| l.name == s.name && l.default);
+            default.unwrap_or_else(|| panic!("{} is not in the C library", s.name)).version.clone()
+        } else {
+            s.version.clone()
+        };
+        let version = version(&wanted).unwrap_or_else(|| panic!("{} wants {wanted}", s.name));
+        assert!(version <= (2, 17), "{} wants {wanted}", s.name);
+    }
+}
+
+#[test]
+fn it_needs_no_other_library() {
+    let dynamic = output("readelf", &["-dW"], &shim());
+    let needed: Vec<&str> = dynamic.lines().filter(|l| l.contains("(NEEDED)")).collect();
+    assert!(needed.iter().all(|l| l.contains("[libc.so.6]")), "{needed:?}");
+    assert!(!dynamic.contains("(RPATH)") && !dynamic.contains("(RUNPATH)"), "{dynamic}");
+}
+
+#[test]
+fn its_text_is_neither_written_nor_its_data_executed() {
+    let dynamic = output("readelf", &["-dW"], &shim());
+    assert!(!dynamic.contains("TEXTREL"), "{dynamic}");
+    let segments = output("readelf", &["-lW"], &shim());
+    // The flags stand between the sizes and the alignment, letters and blanks.
+    let flags = |l: &str| {
+        let mut words: Vec<&str> = l.split_whitespace().skip(6).collect();
+        words.pop();
+        words.concat()
+    };
+    let stack = segments.lines().find(|l| l.trim_start().starts_with("GNU_STACK")).expect("a stack segment");
+    assert_eq!(flags(stack), "RW", "{stack}");
+    let loads: Vec<&str> = segments.lines().filter(|l| l.trim_start().starts_with("LOAD")).collect();
+    assert!(loads.iter().any(|l| flags(l) == "RE"), "{segments}");
+    assert!(loads.iter().all(|l| !(flags(l).contains('W') && flags(l).contains('E'))), "{segments}");
+}

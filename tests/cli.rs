@@ -1,0 +1,224 @@
+//! The command line: help, mistakes, configuration, saved indexes, and what it says when no agent is there.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A private place: root with a few files, runtime directory, temporary directory.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let at = |name: &str| dir.path().join(name);
+        for d in ["root/a/b", "run", "tmp", "tier"] {
+            std::fs::create_dir_all(at(d)).expect("mkdir");
+        }
+        for (name, len) in [("root/one", 1), ("root/a/two", 2000), ("root/a/b/three", 30_000)] {
+            std::fs::write(at(name), vec![7; len]).expect("write");
+        }
+        std::os::unix::fs::symlink("a", at("root/link")).expect("link");
+        Self { dir }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// `monarch` with these arguments, and nothing of this process's own settings.
+    fn monarch<A: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Said {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_monarch"));
+        for (k, _) in std::env::vars_os().filter(|(k, _)| k.to_string_lossy().starts_with("MONARCH_")) {
+            c.env_remove(k);
+        }
+        c.env("MONARCH_RUNTIME_DIR", self.at("run")).env("TMPDIR", self.at("tmp")).env("HOME", self.at("tmp"));
+        c.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
+        Said::from(c.output().expect("monarch starts"))
+    }
+
+    fn config(&self, text: &str) -> String {
+        let file = self.at("monarch.yaml");
+        let text = text.replace("ROOT", &path(&self.at("root"))).replace("TIER", &path(&self.at("tier")));
+        std::fs::write(&file, text).expect("write");
+        path(&file)
+    }
+}
+
+fn path(p: &Path) -> String {
+    p.to_str().expect("a path in UTF-8").to_owned()
+}
+
+/// What a command said.
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl From<Output> for Said {
+    fn from(o: Output) -> Self {
+        let text = |b: Vec<u8>| String::from_utf8(b).expect("UTF-8");
+        Self { code: o.status.code(), out: text(o.stdout), err: text(o.stderr) }
+    }
+}
+
+impl Said {
+    /// Ended with this code and said these things on standard error.
+    #[track_caller]
+    fn failed(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        assert!(self.out.is_empty(), "mistakes go to standard error: {self:#?}");
+        words.iter().for_each(|w| assert!(self.err.contains(w), "no {w:?} in {self:#?}"));
+        assert!(!self.err.contains("panicked"), "{self:#?}");
+    }
+
+    #[track_caller]
+    fn fine(&self, words: &[&str]) {
+        assert_eq!(self.code, Some(0), "{self:#?}");
+        words.iter().for_each(|w| assert!(self.out.contains(w), "no {w:?} in {self:#?}"));
+    }
+}
+
+const COMMANDS: [&[&str]; 10] = [
+    &[],
+    &["run"],
+    &["status"],
+    &["stop"],
+    &["config"],
+    &["config", "show"],
+    &["config", "check"],
+    &["index"],
+    &["index", "build"],
+    &["index", "show"],
+];
+
+#[test]
+fn every_help_has_an_example_that_starts_with_its_command() {
+    let p = Place::new();
+    for command in COMMANDS {
+        let said = p.monarch(command.iter().chain(&["--help"]));
+        said.fine(&["Example", "Usage:"]);
+        let start = ["monarch"].iter().chain(command).copied().collect::<Vec<_>>().join(" ");
+        let examples = said.out.split_once("Example").expect("an example").1;
+        assert!(examples.contains(&format!("\n  {start}")), "{start}: {examples}");
+        assert!(said.out.lines().all(|l| l.chars().count() <= 100), "{start}: wider than 100 columns");
+        assert!(said.err.is_empty());
+    }
+}
+
+#[test]
+fn help_names_every_command() {
+    let said = Place::new().monarch(["--help"]);
+    said.fine(&["run ", "status ", "stop ", "config ", "index ", "Exit codes:"]);
+    Place::new().monarch(["--version"]).fine(&["monarch ", env!("CARGO_PKG_VERSION")]);
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2_and_a_message() {
+    let p = Place::new();
+    p.monarch::<&str>([]).failed(2, &["Usage:"]);
+    p.monarch(["bogus"]).failed(2, &["bogus", "--help"]);
+    p.monarch(["status", "--bogus"]).failed(2, &["--bogus"]);
+    p.monarch(["run"]).failed(2, &["COMMAND", "Usage: monarch run"]);
+    p.monarch(["run", "--root"]).failed(2, &["--root"]);
+    p.monarch(["run", "--set", "no-equals-sign", "--", "true"]).failed(2, &["KEY=VALUE"]);
+    p.monarch(["config"]).failed(2, &["show", "check"]);
+    p.monarch(["index", "build", "root"]).failed(2, &["--output"]);
+    p.monarch(["index", "show"]).failed(2, &["FILE"]);
+    p.monarch(["index", "build", "-o", "x", "--threads", "many", "root"]).failed(2, &["many"]);
+}
+
+#[test]
+fn a_good_configuration_is_shown_and_passes_the_check() {
+    let p = Place::new();
+    let file = p.config("dataset: { roots: [ROOT] }\ntiers: [{ name: t, path: TIER, capacity: 64MiB }]\n");
+    p.monarch(["config", "check", "--config", &file]).fine(&["ok: 1 root(s), 1 tier(s)"]);
+    let shown = p.monarch(["config", "show", "--config", &file]);
+    shown.fine(&[&path(&p.at("root")), "64MiB", "monarch.yaml"]);
+    let flags = ["config", "show", "--config", &file, "--set", "source.max_inflight=9"];
+    let shown = p.monarch(flags);
+    shown.fine(&["max_inflight: 9"]);
+    // Without a file, by flags alone.
+    let tier = format!("{}:64MiB", path(&p.at("tier")));
+    p.monarch(["config", "check", "--root", &path(&p.at("root")), "--tier", &tier]).fine(&["ok:"]);
+}
+
+#[test]
+fn a_bad_configuration_is_one_screen_about_the_mistake() {
+    let p = Place::new();
+    let tiers = "tiers: [{ name: t, path: TIER, capacity: 64MiB }]\n";
+    for (text, words) in [
+        ("dataset: { roots: [ROOT] }\nsauce: {}\n".to_owned(), &["sauce", "monarch.yaml:2"][..]),
+        (format!("dataset: {{ roots: [ROOT, ROOT/a] }}\n{tiers}"), &["dataset.roots"]),
+        ("dataset: { roots: [ROOT] }\ntiers: [{ name: t, path: ROOT/a, capacity: 1MiB }]\n".to_owned(), &["tiers"]),
+        (format!("dataset: {{ roots: [ROOT/nowhere] }}\n{tiers}"), &["nowhere"]),
+        ("dataset: [".to_owned(), &["monarch.yaml"]),
+        (format!("dataset: {{ roots: [ROOT] }}\nwait: {{ pickup: 5 }}\n{tiers}"), &["wait.pickup", "monarch.yaml:2"]),
+    ] {
+        let file = p.config(&text);
+        for command in ["check", "show"] {
+            let said = p.monarch(["config", command, "--config", &file]);
+            said.failed(2, words);
+            assert!(said.err.lines().count() <= 24, "{}", said.err);
+        }
+        p.monarch(["run", "--config", &file, "--", "true"]).failed(2, words);
+    }
+    p.monarch(["config", "check", "--config", &path(&p.at("no.yaml"))]).failed(2, &["no.yaml"]);
+    p.monarch(["config", "check"]).failed(2, &["--root"]);
+}
+
+#[test]
+fn a_saved_index_is_built_and_shown() {
+    let p = Place::new();
+    let built = p.monarch(["index", "build", "-o", "set.idx", "root"]);
+    built.fine(&["set.idx: 3 files"]);
+    let shown = p.monarch(["index", "show", "set.idx"]);
+    shown.fine(&["entries 7\n", "files 3\n", "directories 3\n", "bytes 32001\n", "complete true"]);
+    // Again, over itself.
+    p.monarch(["index", "build", "-o", "set.idx", "root", "--threads", "1"]).fine(&["3 files"]);
+    p.monarch(["index", "show", "set.idx"]).fine(&["entries 7\n"]);
+    assert_eq!(std::fs::read_dir(p.dir.path()).expect("list").count(), 5, "nothing else is left behind");
+}
+
+#[test]
+fn what_is_no_saved_index_is_said_to_be_none() {
+    let p = Place::new();
+    std::fs::write(p.at("text"), b"this is some text, long enough to hold the header of a saved index, but none")
+        .expect("write");
+    p.monarch(["index", "show", "text"]).failed(1, &["text", "not a saved index", "monarch index build"]);
+    p.monarch(["index", "show", "missing"]).failed(1, &["missing"]);
+    p.monarch(["index", "build", "-o", "x.idx", "missing"]).failed(1, &["missing"]);
+    p.monarch(["index", "build", "-o", "no/such/place", "root"]).failed(1, &["no/such/place"]);
+    p.monarch(["index", "build", "-o", "set.idx", "root"]).fine(&[]);
+    let mut bytes = std::fs::read(p.at("set.idx")).expect("read");
+    *bytes.last_mut().expect("not empty") ^= 1;
+    std::fs::write(p.at("set.idx"), bytes).expect("write");
+    p.monarch(["index", "show", "set.idx"]).failed(1, &["checksum"]);
+}
+
+#[test]
+fn without_an_agent_status_and_stop_say_so() {
+    let p = Place::new();
+    p.monarch(["status"]).failed(4, &["no agent"]);
+    p.monarch(["stop"]).failed(4, &["no agent"]);
+    let json = p.monarch(["status", "--json"]);
+    assert_eq!((json.code, json.out.trim(), json.err.as_str()), (Some(4), "[]", ""));
+    // What an agent left behind that is no more.
+    let uid = String::from_utf8(Command::new("id").arg("-u").output().expect("id").stdout).expect("a number");
+    let left = p.at("run").join(format!("monarch-{}", uid.trim())).join("0123456789abcdef");
+    std::fs::create_dir_all(&left).expect("mkdir");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(left.parent().expect("parent"), private).expect("chmod");
+    std::fs::write(left.join("agent.sock"), b"").expect("write");
+    p.monarch(["status"]).failed(4, &["no agent"]);
+    p.monarch(["stop", "--purge"]).failed(4, &["no agent"]);
+}
+
+#[test]
+fn an_agent_needs_its_configuration() {
+    let p = Place::new();
+    p.monarch(["agent"]).failed(1, &["standard input"]);
+}

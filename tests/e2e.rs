@@ -1,0 +1,28 @@
+//! End-to-end tests: the built command, the built preload library, real processes, a slow file system as the PFS.
+//!
+//! `cargo build --release --workspace` first, then `cargo nextest run --test e2e`. See `e2e/harness.rs`.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests")]
+
+#[path = "e2e/faults.rs"]
+mod faults;
+#[path = "e2e/harness.rs"]
+mod harness;
+
+#[path = "e2e/changes.rs"]
+mod changes;
+#[path = "e2e/failures_agent.rs"]
+mod failures_agent;
+#[path = "e2e/failures_pfs.rs"]
+mod failures_pfs;
+#[path = "e2e/failures_tier.rs"]
+mod failures_tier;
+#[path = "e2e/places.rs"]
+mod places;
+#[path = "e2e/readers.rs"]
+mod readers;
+#[path = "e2e/run.rs"]
+mod run;
+#[path = "e2e/traffic.rs"]
+mod traffic;
+#[path = "e2e/truth.rs"]
+mod truth;

@@ -1,0 +1,168 @@
+//! `monarch run` as a wrapper: signals, status, environment, output, report, and what is wrong with it from the beginning.
+
+use crate::faults::{reads, wait_for};
+use crate::harness::{Job, World};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+fn sh(script: &str) -> Job {
+    Job::new("sh").args(["-c", script])
+}
+
+fn world() -> World {
+    World::plan().files(8).args(&["--plain"]).build()
+}
+
+#[test]
+fn it_ends_as_the_job_ends() {
+    let w = world();
+    for status in [0, 1, 77, 255] {
+        assert_eq!(w.run(&sh(&format!("exit {status}"))).status.code(), Some(status));
+    }
+    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGINT, libc::SIGSEGV] {
+        let ended = w.run(&sh(&format!("ulimit -c 0; kill -{signal} $$")));
+        assert_eq!(ended.status.signal(), Some(signal));
+    }
+}
+
+#[test]
+fn a_command_that_is_not_there_is_told_as_a_shell_does() {
+    let w = world();
+    let missing = w.run(&Job::new("no-such-command-anywhere"));
+    assert_eq!(missing.status.code(), Some(127), "{}", missing.errors());
+    assert!(missing.errors().contains("no-such-command-anywhere"), "{}", missing.errors());
+    let no_program = w.run(&Job::new(w.scratch()));
+    assert_eq!(no_program.status.code(), Some(126), "{}", no_program.errors());
+}
+
+#[test]
+fn signals_of_a_process_reach_the_job_once() {
+    let w = world();
+    let script = "n=0; trap 'n=$((n+1)); echo got $n' USR1; trap 'echo end; exit 7' TERM; echo ready; \
+                  while :; do sleep 0.05; done";
+    let job = w.start(&sh(script));
+    let mut job = job;
+    job.until_written("ready");
+    job.signal(libc::SIGUSR1);
+    job.until_written("got 1");
+    std::thread::sleep(Duration::from_millis(200));
+    job.signal(libc::SIGTERM);
+    let ended = job.end();
+    assert_eq!((ended.status.code(), ended.text()), (Some(7), "ready\ngot 1\nend\n".to_owned()));
+}
+
+#[test]
+fn the_terminals_interrupt_reaches_the_job_once() {
+    // `script` runs it on a terminal of its own, whose ^C goes to the whole foreground group.
+    let w = world();
+    let inner = "n=0; trap 'n=$((n+1)); echo got $n' INT; echo ready; i=0; while [ $i -lt 20 ]; do sleep 0.05; i=$((i+1)); done; echo n=$n";
+    let run = w.monarch_run(&sh(inner));
+    let program = "import os, pty, sys, time\n\
+        pid, fd = pty.fork()\n\
+        if pid == 0: os.execvp(sys.argv[1], sys.argv[1:])\n\
+        out = b''\n\
+        sent = False\n\
+        while True:\n\
+        \x20   try: part = os.read(fd, 4096)\n\
+        \x20   except OSError: break\n\
+        \x20   if not part: break\n\
+        \x20   out += part\n\
+        \x20   if b'ready' in out and not sent:\n\
+        \x20       sent = True\n\
+        \x20       os.write(fd, b'\\x03')\n\
+        status = os.waitpid(pid, 0)[1]\n\
+        sys.stdout.write(out.decode(errors='replace'))\n\
+        sys.exit(os.waitstatus_to_exitcode(status))\n";
+    let out = crate::faults::around(&["python3", "-c", program], &run).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && text.contains("n=1"), "{:?} {text}", out.status);
+}
+
+#[test]
+fn an_existing_preload_goes_first_and_stays() {
+    let w = world();
+    let ended = w.run(&sh("echo \"$LD_PRELOAD\"").env("LD_PRELOAD", "/nowhere/other.so"));
+    let text = ended.text();
+    assert!(text.starts_with("/nowhere/other.so:/") && text.trim_end().ends_with("libmonarch_shim.so"), "{text}");
+}
+
+#[test]
+fn switched_off_nothing_is_served() {
+    let mut w = world();
+    w.settle();
+    let before = w.counter("hits");
+    w.run(&reads(&w).env("MONARCH_DISABLE", "1")).good();
+    assert_eq!(w.counter("hits"), before);
+    w.run(&reads(&w)).good();
+    assert_eq!(w.counter("hits"), before + 8);
+}
+
+/// `monarch run` without `--quiet`.
+fn loud(w: &World, job: &Job, env: &[(&str, &str)]) -> std::process::Output {
+    let quiet = w.monarch_run(job);
+    let mut c = std::process::Command::new(quiet.get_program());
+    c.args(quiet.get_args().filter(|a| *a != "--quiet")).stdin(Stdio::null()).current_dir(w.scratch());
+    c.env_remove("MONARCH_RANK").envs(env.iter().copied()).output().unwrap()
+}
+
+#[test]
+fn a_summary_of_ten_lines_goes_to_stderr_of_rank_0_only() {
+    let w = world();
+    let job = reads(&w).args(["--rounds", "3"]);
+    let bare = w.bare(&job).text();
+    let strip = |t: &str| t.lines().filter(|l| l.starts_with("round")).map(str::to_owned).collect::<Vec<_>>();
+    let out = loud(&w, &job, &[]);
+    let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert_eq!(strip(&text), strip(&bare));
+    assert!((3..=10).contains(&errors.lines().count()) && errors.contains("monarch"), "{errors}");
+    for rank in ["SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK"] {
+        let out = loud(&w, &job, &[(rank, "1")]);
+        assert_eq!(String::from_utf8_lossy(&out.stderr), "", "{rank}");
+    }
+}
+
+#[test]
+fn a_report_is_written() {
+    let w = world();
+    let file = w.scratch().join("report.json");
+    w.run(&reads(&w).args(["--rounds", "3"]).option("--report").option(&file)).good();
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let hits = report.pointer("/counters/hits").or_else(|| report.pointer("/job/hits"));
+    assert!(hits.and_then(serde_json::Value::as_u64).is_some_and(|n| n > 0), "{report:#}");
+    // A report that cannot be written is told and does not change the job's status.
+    let ended = w.run(&sh("exit 3").option("--report").option("/nowhere/report.json"));
+    assert_eq!(ended.status.code(), Some(3));
+    assert!(ended.errors().contains("/nowhere/report.json"), "{}", ended.errors());
+}
+
+#[test]
+fn without_its_library_the_job_runs_all_the_same() {
+    let w = world();
+    let ended = w.run(&reads(&w).env("MONARCH_SHIM", "/nowhere/libmonarch_shim.so"));
+    assert!(ended.status.success(), "{}", ended.errors());
+    assert!(ended.errors().contains("running without Monarch"), "{}", ended.errors());
+}
+
+#[test]
+fn a_root_that_is_missing_is_one_error_before_the_job_starts() {
+    let w = world();
+    let ended = w.run(&sh("echo ran").option("--root").option("/nowhere/data"));
+    assert_eq!((ended.status.code(), ended.text()), (Some(2), String::new()));
+    assert!(ended.errors().contains("/nowhere/data"), "{}", ended.errors());
+}
+
+#[test]
+fn a_killed_wrapper_does_not_take_the_job_along_or_the_agent_forever() {
+    let w = world();
+    let out = w.scratch().join("out");
+    let script = format!("echo ready; sleep 1; echo done > {}", out.display());
+    let mut job = w.start(&sh(&script));
+    job.until_written("ready");
+    let agent = crate::faults::agent_pid(&w);
+    let start = Instant::now();
+    job.signal(libc::SIGKILL);
+    wait_for("the job's own end", || out.exists());
+    wait_for("the agent's end", || !crate::faults::kill(agent, 0));
+    assert!(start.elapsed() < Duration::from_secs(20));
+}
