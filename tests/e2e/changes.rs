@@ -193,7 +193,7 @@ fn a_write_through_proc_reaches_the_pfs() {
          n = os.fstat(fd).st_size\n\
          with open(proc, 'r+b') as f: f.write(b'abc')\n\
          assert open(path, 'rb').read(3) == b'abc' and os.path.getsize(path) == n\n\
-         fd = os.open(sorted(p for p in (os.path.join(os.path.dirname(path), n) for n in os.listdir(os.path.dirname(path))) if p != path and os.path.isfile(p))[0], os.O_RDONLY)\n\
+         fd = os.open([os.path.join(d, n) for d, _, ns in os.walk(root) for n in ns if os.path.join(d, n) != path][0], os.O_RDONLY)\n\
          stream = libc.fopen(f'/dev/fd/{fd}'.encode(), b'w')\n\
          assert stream\n\
          libc.fclose(stream)\n\
