@@ -64,11 +64,14 @@ pub struct Spelling {
     pub path: Str,
     /// Where below the root it leads, relative; empty for the root itself.
     pub sub: Str,
-    /// Which root it leads to.
+    /// Which root it leads to, or [`NO_ROOT`].
     pub root: AtomicU32,
     /// Zero.
     pub reserved: AtomicU32,
 }
+
+/// [`Spelling::root`] of one that leads nowhere any more: the kernel knows where.
+pub const NO_ROOT: u32 = u32::MAX;
 
 /// A tier: a directory for copies.
 #[derive(Debug, Default)]
@@ -197,8 +200,10 @@ pub struct Control {
     pub slash_dev: u64,
     /// st_ino of the agent's `/`.
     pub slash_ino: u64,
+    /// [`crate::hash::hash_groups`] of the agent; who has other groups is not served.
+    pub groups: u64,
     /// Zero.
-    pub reserved: [u64; 10],
+    pub reserved: [u64; 9],
 
     /// Goes up with every change of the tables below.
     pub generation: AtomicU32,

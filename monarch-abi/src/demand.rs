@@ -31,12 +31,23 @@ pub const fn file_key(segment: usize, id: u32) -> u64 {
     (segment as u64 + 1) << 32 | id as u64
 }
 
+/// What the agent's lock says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It is held.
+    Alive,
+    /// It could be taken: nobody holds it.
+    Dead,
+    /// It could not be tested (no descriptors left, another root directory): says something about this process only.
+    Unknown,
+}
+
 /// What a waiting process knows about time and the agent.
 pub trait Watch {
     /// Microseconds of the monotonic clock.
     fn now_us(&self) -> u64;
     /// Whether the agent holds its lock. Asked on the slow path only.
-    fn agent_alive(&self) -> bool;
+    fn agent(&self) -> Life;
 }
 
 /// Sleeps until `word` is no longer `expected`, somebody wakes it, or the time is over.
@@ -148,11 +159,11 @@ impl<W: Watch> Waiter<'_, '_, W> {
     fn alive(&self) -> bool {
         // Read before the lock is tested: an agent that starts in between holds the lock before it counts itself.
         let seen = self.ctl.ctl.incarnation.load(Ordering::Acquire);
-        let alive = self.watch.agent_alive();
-        if !alive {
+        let life = self.watch.agent();
+        if life == Life::Dead {
             self.ctl.ctl.dead.store(seen, Ordering::Relaxed);
         }
-        alive
+        life == Life::Alive
     }
 }
 

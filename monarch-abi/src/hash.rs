@@ -171,6 +171,14 @@ impl Stamp {
     }
 }
 
+/// Hash of a process's groups: the effective one and the others, in any order. Never 0.
+#[must_use]
+pub fn hash_groups(effective: u32, others: &[u32]) -> u64 {
+    let mix =
+        |g: u32| (u64::from(g) ^ 0x5bd1_e995).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(31);
+    others.iter().fold(mix(effective).rotate_left(7), |h, &g| h.wrapping_add(mix(g))) | 1
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;
@@ -183,6 +191,13 @@ mod tests {
             assert_eq!(CopyName(v).hex().as_slice(), text.as_bytes());
             assert_eq!(CopyName::parse(text.as_bytes()), Some(CopyName(v)));
         }
+    }
+
+    #[test]
+    fn groups_are_the_same_in_any_order() {
+        assert_eq!(hash_groups(5, &[1, 2, 3]), hash_groups(5, &[3, 1, 2]));
+        assert_ne!(hash_groups(5, &[1, 2, 3]), hash_groups(5, &[1, 2]));
+        assert_ne!(hash_groups(5, &[]), hash_groups(6, &[]));
     }
 
     #[test]

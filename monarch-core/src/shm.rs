@@ -94,11 +94,19 @@ pub fn create_control(path: &Path, params: ControlParams) -> io::Result<ControlM
         put(std::mem::offset_of!(Control, layout), &monarch_abi::LAYOUT.to_le_bytes())?;
         put(std::mem::offset_of!(Control, uid), &rustix::process::geteuid().as_raw().to_le_bytes())?;
         put(std::mem::offset_of!(Control, len), &(CONTROL_LEN as u64).to_le_bytes())?;
+        put(std::mem::offset_of!(Control, groups), &our_groups().to_le_bytes())?;
         put(std::mem::offset_of!(Control, mnt_ns), &params.mnt_ns.to_le_bytes())?;
         put(std::mem::offset_of!(Control, slash_dev), &params.slash.0.to_le_bytes())?;
         put(std::mem::offset_of!(Control, slash_ino), &params.slash.1.to_le_bytes())
     })?;
     open_control(path)
+}
+
+/// What the shim compares its own groups with.
+fn our_groups() -> u64 {
+    let others = rustix::process::getgroups().unwrap_or_default();
+    let others: Vec<u32> = others.into_iter().map(rustix::process::Gid::as_raw).collect();
+    monarch_abi::hash::hash_groups(rustix::process::getegid().as_raw(), &others)
 }
 
 /// Maps an existing control block.

@@ -10,7 +10,7 @@ use crate::sys;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::PATH_MAX;
-use monarch_abi::control::Start;
+use monarch_abi::control::{NO_ROOT, Start};
 use monarch_abi::demand::ring_the_bell;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_parent, split_last};
@@ -59,26 +59,56 @@ fn bypass_parent(ctx: &Ctx, p: &Parent<'static>, subtree: bool) {
 /// whatever was below it has changed already.
 pub fn name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     let ctx = &ctx.for_changes();
-    let parent = match find_parent(ctx, dirfd, path) {
-        Ok(p) => Some(p),
-        Err(_) => real_name(ctx, dirfd, path).and_then(|real| parent_at(ctx, real.get())),
-    };
-    if let Some(p) = parent {
+    if let Ok(p) = find_parent(ctx, dirfd, path) {
+        bypass_parent(ctx, &p, moves);
+        // A directory that the job replaced may be a link to another one by now.
+        if is_known(&p.dir) {
+            return;
+        }
+    }
+    let real = absolute(ctx, dirfd, path).and_then(|abs| real_name(ctx, abs.get()));
+    if let Some(p) = real.and_then(|real| parent_at(ctx, real.get())) {
         bypass_parent(ctx, &p, moves);
     }
 }
 
-/// The real path of a name: through links and other mounts, if it lies on the device of a root. The name need not exist.
-fn real_name(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<PathBuffer> {
-    let abs = absolute(ctx, dirfd, path)?;
-    let (parent, name) = split_last(abs.get())?;
-    let st = sys::stat_bytes(parent, 0)?;
-    if !is_root_device(ctx, st.st_dev) {
-        return None;
+/// A name was removed, replaced or covered that may be, or lie on the way to, a root or a link that leads into one: below such a
+/// spelling nothing is told any more. Afterwards and not before, because it costs all hits and many such calls fail
+/// (`rmdir -p` tries every parent).
+pub fn way_changed(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
+    let Some(abs) = absolute(ctx, dirfd, path) else { return };
+    leave_way(ctx, abs.get());
+    if let Some(real) = real_name(ctx, abs.get()) {
+        leave_way(ctx, real.get());
     }
+}
+
+fn leave_way(ctx: &Ctx, name: &[u8]) {
+    let end = name.iter().rposition(|&c| c != b'/').map_or(0, |at| at + 1);
+    let name = name.get(..end).unwrap_or(name);
+    for s in ctx.map.spellings() {
+        let text = ctx.map.str(&s.path);
+        if name.is_empty() || !text.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/")) {
+            continue;
+        }
+        let root = s.root.load(Ordering::Relaxed) as usize;
+        if ctx.map.roots().get(root).is_some_and(|r| ctx.map.str(&r.path) == text) {
+            ctx.give_up(root);
+        } else {
+            s.root.store(NO_ROOT, Ordering::Release);
+        }
+    }
+}
+
+/// The real path of a name: through links and other mounts, if it lies on the device of a root. The name need not exist.
+fn real_name(ctx: &Ctx, abs: &[u8]) -> Option<PathBuffer> {
+    let (parent, name) = split_last(abs)?;
     let fd = sys::open_bytes(parent, libc::O_PATH | libc::O_CLOEXEC)?;
-    let mut real = path_in_root(ctx, fd.0, st.st_dev)?;
-    real.append(b"/")?;
+    let st = sys::fstat(fd.0).filter(|st| is_root_device(ctx, st.st_dev))?;
+    let mut real = real_path_in_root(ctx, fd.0, st.st_dev)?;
+    if real.get() != b"/" {
+        real.append(b"/")?;
+    }
     real.append(name)?;
     Some(real)
 }
@@ -127,29 +157,33 @@ fn is_known(f: &Found<'static>) -> bool {
 /// The real path of a file that exists, if it lies on the device of a root.
 fn real_file(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<PathBuffer> {
     let abs = absolute(ctx, dirfd, path)?;
-    let st = sys::stat_bytes(abs.get(), if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW })?;
-    if !is_root_device(ctx, st.st_dev) {
-        return None;
-    }
     let no = if follow { 0 } else { libc::O_NOFOLLOW };
     let fd = sys::open_bytes(abs.get(), libc::O_PATH | libc::O_CLOEXEC | no)?;
+    let st = sys::fstat(fd.0).filter(|st| is_root_device(ctx, st.st_dev))?;
     path_in_root(ctx, fd.0, st.st_dev)
 }
 
-/// The path of an open file on the device of a root, below that root even where another mount leads there.
+/// The path of an open file on the device of a root, if it lies below one, even where another mount leads there.
 fn path_in_root(ctx: &Ctx, fd: c_int, dev: u64) -> Option<PathBuffer> {
+    let real = real_path_in_root(ctx, fd, dev)?;
+    matches!(ctx.map.match_root(real.get()), Start::Root(_)).then_some(real)
+}
+
+/// The path of an open file on the device of a root: below that root even where another mount leads there, or else as it is.
+fn real_path_in_root(ctx: &Ctx, fd: c_int, dev: u64) -> Option<PathBuffer> {
     let real = real_path(fd)?;
     if matches!(ctx.map.match_root(real.get()), Start::Root(_)) {
         return Some(real);
     }
     let roots = ctx.map.roots().iter().filter(|r| r.dev.load(Ordering::Relaxed) == dev);
-    roots.map(|r| ctx.map.str(&r.path)).find_map(|root| {
+    let through = roots.map(|r| ctx.map.str(&r.path)).find_map(|root| {
         let rest = crate::mounts::through_another(real.get(), root, dev, |d| is_root_device(ctx, d))?;
         let mut out = PathBuffer::front();
         out.append(root)?;
         out.append(rest.get())?;
         Some(out)
-    })
+    });
+    through.or(Some(real))
 }
 
 /// The entry at a real path; while there is no index, the path is left for the agent.
@@ -162,17 +196,24 @@ fn file_at(ctx: &Ctx, real: &[u8]) -> Option<Found<'static>> {
 }
 
 /// Another file system is about to appear at a path, or to go.
-pub fn covered(ctx: &Ctx, path: &[u8]) {
+pub fn covered(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
     let ctx = &ctx.for_changes();
     if ctx.in_own_namespace() {
         return;
     }
-    match find(ctx, libc::AT_FDCWD, path, true) {
+    match find(ctx, dirfd, path, true) {
         Ok(f) => {
             bypass(ctx, &f);
             bypass_subtree(ctx, &f);
         }
-        Err(_) => name_changes(ctx, libc::AT_FDCWD, path, true),
+        Err(_) => name_changes(ctx, dirfd, path, true),
+    }
+}
+
+/// Another file system has appeared at a path, or gone.
+pub fn way_covered(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
+    if !ctx.in_own_namespace() {
+        way_changed(ctx, dirfd, path);
     }
 }
 
@@ -221,15 +262,52 @@ pub fn opened_for_writing(ctx: &Ctx, fd: c_int) {
     }
 }
 
-/// Attributes of an open file are about to change. If it is a copy, the path on the PFS to which the change has to be applied
-/// is given.
-pub fn descriptor_changes(ctx: &Ctx, fd: c_int) -> Option<crate::paths::Absolute> {
-    if let Some(f) = crate::identity::copy_of_fd(ctx, fd) {
-        bypass(ctx, &f);
-        return pfs_path(ctx, &f);
+/// What an open file is.
+#[allow(clippy::large_enum_variant, reason = "nothing is allocated here")]
+pub enum OpenFile {
+    /// A copy of the file at this path.
+    Copy(crate::paths::Absolute),
+    /// A copy of a file that is no longer where it was.
+    Orphan,
+    /// No copy.
+    Other,
+}
+
+/// Attributes of an open file are about to change: of a copy, they have to be changed on the PFS.
+pub fn descriptor_changes(ctx: &Ctx, fd: c_int) -> OpenFile {
+    let Some(f) = crate::identity::copy_of_fd(ctx, fd) else {
+        opened_for_writing(ctx, fd);
+        return OpenFile::Other;
+    };
+    bypass(ctx, &f);
+    path_if_there(ctx, &f).map_or(OpenFile::Orphan, OpenFile::Copy)
+}
+
+/// The path on the PFS of an entry if the file that was indexed is still there.
+#[must_use]
+pub fn path_if_there(ctx: &Ctx, f: &Found<'static>) -> Option<crate::paths::Absolute> {
+    let mut path = pfs_path(ctx, f)?;
+    let st = sys::stat_at(libc::AT_FDCWD, path.c_str()?, libc::AT_SYMLINK_NOFOLLOW)?;
+    crate::identity::is_inode_of(ctx, f, &st).then_some(path)
+}
+
+/// A directory is about to become unsearchable: what lies below it is the kernel's to tell.
+pub fn hide_below(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
+    let ctx = &ctx.for_changes();
+    let found = find(ctx, dirfd, path, true).ok().filter(is_known);
+    let found = found.or_else(|| real_file(ctx, dirfd, path, true).and_then(|real| file_at(ctx, real.get())));
+    if let Some(f) = found {
+        bypass_subtree(ctx, &f);
     }
-    opened_for_writing(ctx, fd);
-    None
+}
+
+/// [`hide_below`] for an open directory.
+pub fn hide_below_open(ctx: &Ctx, fd: c_int) {
+    let ctx = &ctx.for_changes();
+    let Some(st) = sys::fstat(fd).filter(|st| is_root_device(ctx, st.st_dev)) else { return };
+    if let Some(f) = path_in_root(ctx, fd, st.st_dev).and_then(|real| file_at(ctx, real.get())) {
+        bypass_subtree(ctx, &f);
+    }
 }
 
 /// The path on the PFS of an entry.

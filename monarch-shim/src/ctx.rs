@@ -10,11 +10,16 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use monarch_abi::control::{ControlMap, Counter, MAX_ROOTS, MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
+use monarch_abi::demand::Life;
+use monarch_abi::hash::hash_groups;
 use monarch_abi::index::Index;
 use monarch_abi::mem::Map;
 use monarch_abi::resolve::Segments;
 use monarch_abi::segment::Segment;
 use monarch_abi::state::{OPENING, StateMap};
+
+/// How often a segment that another thread is mapping is looked for.
+const PATIENCE: u32 = 200;
 
 /// 0 before the constructor, then one of these.
 static GATE: AtomicU32 = AtomicU32::new(0);
@@ -22,6 +27,8 @@ const OFF: u32 = 1;
 const ON: u32 = 2;
 /// The process runs as somebody else for now: it reads nothing through us, but its changes count.
 const OTHER_USER: u32 = 3;
+/// Not zero: never again what the agent may.
+static RIGHTS_DIFFER: AtomicU32 = AtomicU32::new(0);
 
 /// A cell that is written once, before a flag says so.
 struct Once<T>(UnsafeCell<MaybeUninit<T>>);
@@ -47,9 +54,9 @@ static ROOT_TRUST: [AtomicU32; MAX_ROOTS] = [const { AtomicU32::new(0) }; MAX_RO
 static NAMESPACE: AtomicU32 = AtomicU32::new(0);
 /// Generation of the control block that was taken over.
 static SYNCED: AtomicU32 = AtomicU32::new(0);
-/// Directory of the runtime files: address and length of a part of the environment.
-static DIR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-static DIR_BYTES: Once<[u8; 512]> = Once(UnsafeCell::new(MaybeUninit::uninit()));
+/// Directory of the runtime files and its length.
+static DIR: Once<[u8; 512]> = Once(UnsafeCell::new(MaybeUninit::uninit()));
+static DIR_LEN: AtomicUsize = AtomicUsize::new(0);
 
 /// The shared state, when the gate is open.
 #[derive(Clone, Copy)]
@@ -143,14 +150,12 @@ fn attach(envp: *const *const u8) -> Option<()> {
     }
     // SAFETY: the constructor runs once, before anybody reads.
     unsafe {
-        let bytes = (*DIR_BYTES.0.get()).as_mut_ptr().cast::<u8>();
-        core::ptr::copy_nonoverlapping(dir.as_ptr(), bytes, dir.len());
-        DIR[0].store(bytes as usize, Ordering::Relaxed);
+        core::ptr::copy_nonoverlapping(dir.as_ptr(), (*DIR.0.get()).as_mut_ptr().cast(), dir.len());
     }
-    DIR[1].store(dir.len(), Ordering::Relaxed);
+    DIR_LEN.store(dir.len(), Ordering::Relaxed);
     let map = map_file(path, true)?;
     let control = ControlMap::open(map)?;
-    if !is_our_user(&control) {
+    if !is_our_user(&control) || !is_in_our_groups(&control) {
         return None;
     }
     // SAFETY: as above.
@@ -177,9 +182,9 @@ fn map_file(path: &[u8], writable: bool) -> Option<Map<'static>> {
 
 /// `dir/name` in the runtime directory.
 fn runtime_file<'b>(name: &[u8], buf: &'b mut [u8; 600]) -> Option<&'b [u8]> {
-    let (at, len) = (DIR[0].load(Ordering::Relaxed), DIR[1].load(Ordering::Relaxed));
-    // SAFETY: written by the constructor.
-    let dir = unsafe { core::slice::from_raw_parts(at as *const u8, len) };
+    let len = DIR_LEN.load(Ordering::Relaxed);
+    // SAFETY: so many bytes were written by the constructor.
+    let dir = unsafe { core::slice::from_raw_parts((*DIR.0.get()).as_ptr().cast::<u8>(), len) };
     let total = len + 1 + name.len();
     buf.get_mut(..len)?.copy_from_slice(dir);
     *buf.get_mut(len)? = b'/';
@@ -189,10 +194,16 @@ fn runtime_file<'b>(name: &[u8], buf: &'b mut [u8; 600]) -> Option<&'b [u8]> {
 
 /// Whether the agent lives: it holds a lock. Slow path only.
 #[must_use]
-pub fn agent_alive() -> bool {
+pub fn agent() -> Life {
     let mut buf = [0; 600];
-    let Some(path) = runtime_file(b"lock", &mut buf) else { return false };
-    sys::open_bytes(path, libc::O_RDONLY | libc::O_CLOEXEC).is_some_and(|fd| sys::is_locked(fd.0))
+    let Some(path) = runtime_file(b"lock", &mut buf) else { return Life::Unknown };
+    let Some(fd) = sys::open_bytes(path, libc::O_RDONLY | libc::O_CLOEXEC) else { return Life::Unknown };
+    if !sys::lock(fd.0, libc::LOCK_SH | libc::LOCK_NB) {
+        return Life::Alive;
+    }
+    // At once, not by the close: a child forked meanwhile has the descriptor, too.
+    let _ = sys::lock(fd.0, libc::LOCK_UN);
+    Life::Dead
 }
 
 /// After chroot, setns, unshare: ask again what lies where.
@@ -205,7 +216,20 @@ pub fn user_changed() {
     if GATE.load(Ordering::Acquire) >= ON
         && let Some(ctx) = open_gate()
     {
-        GATE.store(if is_our_user(ctx.map) { ON } else { OTHER_USER }, Ordering::Release);
+        let same = is_our_user(ctx.map) && RIGHTS_DIFFER.load(Ordering::Acquire) == 0;
+        GATE.store(if same { ON } else { OTHER_USER }, Ordering::Release);
+    }
+}
+
+/// After setgid and setgroups, which do not matter to root, and after setfsuid, which is one thread's: what the kernel allows
+/// may differ from what it allows the agent, perhaps only in this thread. So nothing is told any more.
+pub fn rights_changed(even_roots: bool) {
+    if GATE.load(Ordering::Acquire) == ON
+        && let Some(ctx) = open_gate()
+        && (even_roots || ctx.map.ctl.uid != 0)
+    {
+        RIGHTS_DIFFER.store(1, Ordering::Release);
+        GATE.store(OTHER_USER, Ordering::Release);
     }
 }
 
@@ -213,6 +237,15 @@ pub fn user_changed() {
 fn is_our_user(map: &ControlMap<'_>) -> bool {
     let uid = map.ctl.uid;
     uid == sys::euid() && uid == sys::uid() && uid == sys::fsuid()
+}
+
+/// Whether this process has the agent's groups: they may let it read what others of the user may not.
+fn is_in_our_groups(map: &ControlMap<'_>) -> bool {
+    if map.ctl.uid == 0 {
+        return true;
+    }
+    let mut list = [0u32; 256];
+    sys::groups(&mut list).is_some_and(|groups| hash_groups(sys::egid(), groups) == map.ctl.groups)
 }
 
 /// After mount, umount: ask again, and do not rely on the namespace.
@@ -245,11 +278,38 @@ impl Ctx {
         Self { opening: true, ..*self }
     }
 
-    /// Whether a root has no index so far.
+    /// Whether a root has no index so far. If it has one that this process cannot map, what changes cannot be entered: then the
+    /// whole root is left to the PFS.
     #[must_use]
     pub fn awaits_index(&self, root: usize) -> bool {
-        self.sync();
-        ROOT_SEGMENT.get(root).is_some_and(|s| s.load(Ordering::Acquire) == 0)
+        for _ in 0..PATIENCE {
+            self.sync();
+            if ROOT_SEGMENT.get(root).is_none_or(|s| s.load(Ordering::Acquire) != 0) {
+                return false;
+            }
+            if !self.has_live_segment(root) {
+                return true;
+            }
+            // Another thread is just mapping it.
+            SYNCED.store(0, Ordering::Relaxed);
+            sys::pause();
+        }
+        self.give_up(root);
+        false
+    }
+
+    fn has_live_segment(&self, root: usize) -> bool {
+        let is = |s: &SegmentRef| {
+            s.status.load(Ordering::Acquire) == SEGMENT_LIVE && s.root.load(Ordering::Relaxed) as usize == root
+        };
+        self.map.segments().iter().any(is)
+    }
+
+    /// Leaves a root to the PFS, in all processes and for good.
+    pub fn give_up(&self, root: usize) {
+        if let Some(r) = self.map.roots().get(root) {
+            r.bypassed.store(1, Ordering::Release);
+        }
     }
 
     /// Takes over segments that appeared since the last look.
@@ -343,7 +403,8 @@ impl Segments<'static> for Ctx {
     fn segment(&self, root: usize) -> Option<(usize, &'static Segment<'static>)> {
         self.sync();
         let number = (ROOT_SEGMENT.get(root)?.load(Ordering::Acquire) as usize).checked_sub(1)?;
-        if !self.trusted(root) {
+        // A change is entered even where we would not read: to bypass too much is safe.
+        if !self.opening && !self.trusted(root) {
             return None;
         }
         let cell = SEGMENTS.get(number)?;

@@ -26,7 +26,7 @@ enum Kind {
 /// Fits into two pages.
 #[repr(C)]
 struct Page {
-    /// Process that may write here; 0 after a fork.
+    /// Process that may write here; 0 after a fork until the child takes it.
     owner: AtomicU32,
     len: AtomicU32,
     /// Change counter << 32 | generation of the roots << 2 | kind.
@@ -65,6 +65,19 @@ const fn kind_of(word: u64) -> Kind {
 
 const fn pack(counter: u64, generation: u32, kind: Kind) -> u64 {
     counter << 32 | ((generation & 0x3fff_ffff) as u64) << 2 | kind as u64
+}
+
+/// In a child of `fork`, whose page the kernel has wiped: it is this process's now. (A child made in another way does without;
+/// one of `vfork`, which shares its parent's page, must not take it.)
+pub fn adopt() {
+    if let Some(p) = page() {
+        p.owner.store(pid(), Ordering::Relaxed);
+    }
+}
+
+/// Keeps nothing any more: the directory changes without our being told, or threads have directories of their own.
+pub fn give_up() {
+    PAGE.store(core::ptr::null_mut(), Ordering::Release);
 }
 
 /// Forgets the working directory.
@@ -109,9 +122,6 @@ pub fn get(ctl: &ControlMap<'_>, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Optio
 #[inline(never)]
 fn fill(ctl: &ControlMap<'_>, p: &Page, generation: u32, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
     let me = pid();
-    if p.owner.load(Ordering::Relaxed) == 0 {
-        p.owner.store(me, Ordering::Relaxed);
-    }
     let word = p.word.load(Ordering::Acquire);
     let claimed = p.owner.load(Ordering::Relaxed) == me
         && kind_of(word) != Kind::Filling

@@ -18,9 +18,10 @@ const MAGIC: u64 = 0x6d6f_6e64_f1ea_d1d2;
 pub struct Stream {
     magic: u64,
     /// Real descriptor, opened when somebody asks for it; -1 before.
-    pub fd: c_int,
-    /// Who may use it: several threads with locks of their own, as for any stream.
+    fd: c_int,
     root: u32,
+    /// The real stream that has taken over, if any.
+    real: *mut libc::DIR,
     segment: &'static Segment<'static>,
     dir: u32,
     /// 0 `.`, 1 `..`, otherwise 2 + id of the next child.
@@ -45,6 +46,7 @@ pub fn open(f: &Found<'static>) -> Option<*mut Stream> {
             magic: MAGIC,
             fd: -1,
             root: f.root as u32,
+            real: core::ptr::null_mut(),
             segment: f.segment,
             dir: f.entry.id,
             position: 0,
@@ -52,6 +54,14 @@ pub fn open(f: &Found<'static>) -> Option<*mut Stream> {
         });
         Some(s)
     }
+}
+
+/// What is behind a `DIR`.
+pub enum Behind<'a> {
+    /// A stream of ours that answers itself.
+    Ours(&'a mut Stream),
+    /// A stream of the C library.
+    Real(*mut libc::DIR),
 }
 
 /// Our stream behind a `DIR`, if it is one.
@@ -65,6 +75,21 @@ pub unsafe fn ours<'a>(dir: *mut libc::DIR) -> Option<&'a mut Stream> {
     unsafe {
         let s: *mut Stream = dir.cast();
         if s.is_null() || (*s).magic != MAGIC { None } else { Some(&mut *s) }
+    }
+}
+
+/// Who reads a stream.
+///
+/// # Safety
+/// That of [`ours`].
+#[inline]
+#[must_use]
+pub unsafe fn behind<'a>(dir: *mut libc::DIR) -> Behind<'a> {
+    // SAFETY: by contract.
+    match unsafe { ours(dir) } {
+        Some(s) if s.real.is_null() => Behind::Ours(s),
+        Some(s) => Behind::Real(s.real),
+        None => Behind::Real(dir),
     }
 }
 
@@ -123,6 +148,22 @@ impl Stream {
         self.position = position.max(0);
     }
 
+    /// Starts again: if the listing has changed meanwhile, with a real stream that takes over.
+    pub fn rewind(&mut self, ctx: Option<Ctx>) {
+        self.position = 0;
+        let changed = self.segment.by_id(self.dir).is_none_or(|e| e.word().state() == State::Bypass);
+        let fd = if changed { self.descriptor(ctx) } else { -1 };
+        if fd >= 0 {
+            // SAFETY: an open directory of ours, which the stream owns from now on.
+            unsafe {
+                self.real = libc::fdopendir(fd);
+                if !self.real.is_null() {
+                    libc::rewinddir(self.real);
+                }
+            }
+        }
+    }
+
     /// The real descriptor of the directory.
     pub fn descriptor(&mut self, ctx: Option<Ctx>) -> c_int {
         if self.fd < 0
@@ -142,7 +183,12 @@ impl Stream {
         let root = ctx.map.roots().get(self.root as usize)?;
         let mut path = crate::paths::Absolute::join(ctx.map.str(&root.path), rel.get(..len)?)?;
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        crate::serve::raw_open(path.c_str()?, flags)
+        let fd = crate::sys::Fd(crate::sys::open(path.c_str()?, flags)?);
+        // Another directory may have taken the name.
+        crate::sys::fstat(fd.0).filter(|st| Some(st.st_ino) == self.segment.index.record(self.dir).map(|r| r.ino))?;
+        let number = fd.0;
+        core::mem::forget(fd);
+        Some(number)
     }
 }
 
@@ -151,12 +197,14 @@ impl Stream {
 /// # Safety
 /// `s` must come from [`open`] and not be used afterwards.
 pub unsafe fn close(s: &mut Stream) {
-    let fd = s.fd;
+    let (fd, real) = (s.fd, s.real);
     s.magic = 0;
-    // SAFETY: allocated by `open`; the descriptor is ours.
+    // SAFETY: allocated by `open`; stream and descriptor are ours, and the stream owns the descriptor.
     unsafe {
         libc::free((&raw mut *s).cast::<c_void>());
-        if fd >= 0 {
+        if !real.is_null() {
+            libc::closedir(real);
+        } else if fd >= 0 {
             crate::sys::close(fd);
         }
     }

@@ -71,19 +71,34 @@ pub fn copy_of_fd(ctx: &Ctx, fd: core::ffi::c_int) -> Option<Found<'static>> {
 }
 
 /// The present attributes of a file that the job has changed since the copy was opened, when its content is still that of the
-/// copy (the same inode and size): chmod and the like on a descriptor are seen through it.
+/// copy: chmod and the like on a descriptor are seen through it.
 #[must_use]
 pub fn changed_attributes(ctx: &Ctx, f: &Found<'static>) -> Option<libc::stat64> {
-    if is_current(f) {
-        return None;
-    }
+    if is_current(f) { None } else { attributes(ctx, f) }
+}
+
+/// The present attributes of the file on the PFS that a copy was made of, if it has the same inode and size.
+#[must_use]
+pub fn attributes(ctx: &Ctx, f: &Found<'static>) -> Option<libc::stat64> {
     let mut path = crate::changes::pfs_path(ctx, f)?;
     let now = crate::sys::stat_at(libc::AT_FDCWD, path.c_str()?, libc::AT_SYMLINK_NOFOLLOW)?;
+    (is_inode_of(ctx, f, &now) && now.st_size as u64 == f.entry.record.size).then_some(now)
+}
+
+/// Whether these are the attributes of the inode that was indexed.
+#[must_use]
+pub fn is_inode_of(ctx: &Ctx, f: &Found<'static>, st: &libc::stat64) -> bool {
+    let dev = ctx.map.ctl.roots.get(f.root).map(|r| r.dev.load(Ordering::Relaxed));
+    st.st_ino == f.entry.record.ino && Some(st.st_dev) == dev
+}
+
+/// Whether these are the attributes of the content that was indexed. The change time may differ: the job may have changed
+/// attributes.
+#[must_use]
+pub fn is_version_of(ctx: &Ctx, f: &Found<'static>, st: &libc::stat64) -> bool {
+    let ns = |s: i64, ns: i64| s.saturating_mul(1_000_000_000).saturating_add(ns);
     let r = f.entry.record;
-    let same = now.st_ino == r.ino
-        && now.st_size as u64 == r.size
-        && now.st_dev == ctx.map.ctl.roots.get(f.root)?.dev.load(Ordering::Relaxed);
-    same.then_some(now)
+    is_inode_of(ctx, f, st) && st.st_size as u64 == r.size && ns(st.st_mtime, st.st_mtime_nsec) == r.mtime_ns
 }
 
 /// Seconds and nanoseconds of a time in nanoseconds.

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`symbols`] | the table of all interposed symbols |
 //! | [`next`] | finding the next definition of each |
+//! | [`fallback`] | what an older C library lacks |
 //! | [`ctx`] | the boot gate, shared memory, which roots can be trusted in this process |
 //! | [`paths`] | from (dirfd, path) to an entry of the index |
 //! | [`cwd`] | the cached working directory |
@@ -29,6 +30,7 @@ pub mod changes;
 pub mod ctx;
 pub mod cwd;
 pub mod dirs;
+pub mod fallback;
 mod hooks;
 pub mod identity;
 pub mod mounts;

@@ -36,6 +36,9 @@ pub fn resolve_all() {
     let mut walk = Walk { passed_us: false, here: resolve_all as *const () as usize, missing: COUNT };
     // SAFETY: the callback has the right type and the pointer is to a Walk that outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut walk).cast()) };
+    for (sym, address) in crate::fallback::all() {
+        let _ = NEXT[sym as usize].compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed);
+    }
 }
 
 /// One loaded object.

@@ -128,8 +128,8 @@ impl Watch for Here {
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
         t.tv_sec as u64 * 1_000_000 + t.tv_nsec as u64 / 1000
     }
-    fn agent_alive(&self) -> bool {
-        ctx::agent_alive()
+    fn agent(&self) -> demand::Life {
+        ctx::agent()
     }
 }
 
@@ -182,10 +182,4 @@ pub fn count_miss(ctx: &Ctx, miss: Miss) {
 #[must_use]
 pub fn raw_open(path: &CStr, flags: c_int) -> Option<c_int> {
     crate::sys::open(path, flags & !libc::O_NOFOLLOW)
-}
-
-/// Opens a path with exactly these flags by the bare system call, without `O_CREAT`; errno kept.
-#[must_use]
-pub fn raw_open_as(path: &CStr, flags: c_int) -> Option<c_int> {
-    crate::sys::open(path, flags & !(libc::O_CREAT | libc::O_EXCL))
 }

@@ -38,10 +38,11 @@ symbols! {
     utime utimes lutimes futimes futimesat utimensat futimens
     setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
     mkstemp mkstemp64 mkostemp mkostemp64 mkstemps mkstemps64 mkostemps mkostemps64 mkdtemp
-    posix_spawn_file_actions_addopen
+    posix_spawn_file_actions_addopen fexecve
     // who and where we are
-    setuid seteuid setreuid setresuid setfsuid
-    chdir fchdir chroot setns unshare mount umount umount2 munmap mprotect
+    setuid seteuid setreuid setresuid setfsuid setgid setegid setregid setresgid setfsgid setgroups initgroups
+    fork chdir fchdir nftw nftw64 fts_open fts64_open
+    chroot setns unshare mount move_mount umount umount2 munmap mprotect
     // looked up only
     gnu_get_libc_version
 }

@@ -105,11 +105,17 @@ pub fn stat_bytes(path: &[u8], flags: c_int) -> Option<libc::stat64> {
     stat_at(libc::AT_FDCWD, c_str(path, &mut buf)?, flags)
 }
 
-/// Whether somebody holds an exclusive flock(2) on the file.
+/// flock(2); whether it worked.
 #[must_use]
-pub fn is_locked(fd: c_int) -> bool {
+pub fn lock(fd: c_int, how: c_int) -> bool {
     // SAFETY: a plain descriptor call.
-    unsafe { call(libc::SYS_flock, [fd as usize, (libc::LOCK_SH | libc::LOCK_NB) as usize, 0, 0, 0, 0]) < 0 }
+    unsafe { call(libc::SYS_flock, [fd as usize, how as usize, 0, 0, 0, 0]) == 0 }
+}
+
+/// sched_yield(2).
+pub fn pause() {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_sched_yield, [0; 6]) };
 }
 
 /// mmap(2); `fd` -1 for fresh memory.
@@ -131,6 +137,20 @@ pub fn advise(p: *mut u8, len: usize, advice: c_int) -> bool {
 pub fn pid() -> u32 {
     // SAFETY: no arguments.
     unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// getegid(2).
+#[must_use]
+pub fn egid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_getegid, [0; 6]) as u32 }
+}
+
+/// getgroups(2); `None` when there are more than fit.
+pub fn groups(list: &mut [u32; 256]) -> Option<&[u32]> {
+    // SAFETY: a buffer of so many groups.
+    let n = unsafe { call(libc::SYS_getgroups, [list.len(), list.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    list.get(..usize::try_from(n).ok()?)
 }
 
 /// geteuid(2).

@@ -62,10 +62,14 @@ const FAMILIES: &[Family] = &[
     ("temporary files", |n| (n.starts_with("mk") && n.contains("temp")) || n.starts_with("tmp") || n == "tempnam"),
     ("reads", |n| ["read", "pread", "readv", "preadv"].contains(&n)),
     ("places", |n| {
-        ["chdir", "fchdir", "chroot", "setns", "unshare", "pivot_root", "mount", "umount"].contains(&n)
+        ["chdir", "fchdir", "chroot", "setns", "unshare", "pivot_root", "mount", "move_mount", "umount"].contains(&n)
             || (n.starts_with("posix_spawn_file_actions_add") && (n.ends_with("open") || n.ends_with("dir")))
     }),
-    ("users", |n| n.starts_with("set") && n.ends_with("uid")),
+    ("rights", |n| {
+        let ids = ["uid", "gid", "groups"].iter().any(|e| n.ends_with(e));
+        ids && (n.starts_with("set") || n.starts_with("init")) && n != "setpgid"
+    }),
+    ("processes", |n| ["fork", "Fork", "vfork", "forkpty", "fexecve", "execveat"].contains(&n)),
     ("descriptors", |n| {
         [
             "lseek",
@@ -135,14 +139,10 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("globfree64", "frees memory"),
     ("ftw", INSIDE),
     ("ftw64", INSIDE),
-    ("nftw", INSIDE),
-    ("nftw64", INSIDE),
-    ("fts_open", INSIDE),
     ("fts_read", INSIDE),
     ("fts_children", INSIDE),
     ("fts_set", INSIDE),
     ("fts_close", INSIDE),
-    ("fts64_open", INSIDE),
     ("fts64_read", INSIDE),
     ("fts64_children", INSIDE),
     ("fts64_set", INSIDE),
@@ -175,6 +175,12 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("pivot_root", "the next look at a root finds another inode"),
     ("posix_spawn_file_actions_addchdir_np", "the child's first look at its working directory is its own"),
     ("posix_spawn_file_actions_addfchdir_np", "the child's first look at its working directory is its own"),
+    ("_Fork", "for signal handlers; its child keeps no working directory"),
+    ("__fork", RESERVED),
+    ("vfork", "its child shares the memory of its parent"),
+    ("__vfork", RESERVED),
+    ("forkpty", "its child keeps no working directory"),
+    ("execveat", "of a descriptor: see SEMANTICS; of a path: the kernel"),
     ("lseek", REAL),
     ("lseek64", REAL),
     ("llseek", REAL),

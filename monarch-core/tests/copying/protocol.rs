@@ -5,7 +5,7 @@
 //! back, every demand is picked up, every waiter ends.
 
 use monarch_abi::control::ControlMap;
-use monarch_abi::demand::{Outcome, Watch, raise, wait};
+use monarch_abi::demand::{Life, Outcome, Watch, raise, wait};
 use monarch_abi::resolve::Found;
 use monarch_abi::segment::Segment;
 use monarch_abi::sys::{futex_wait, futex_wake};
@@ -91,8 +91,8 @@ impl Watch for Clock {
     fn now_us(&self) -> u64 {
         self.0.elapsed().as_micros() as u64
     }
-    fn agent_alive(&self) -> bool {
-        self.1.load(Ordering::Relaxed)
+    fn agent(&self) -> Life {
+        if self.1.load(Ordering::Relaxed) { Life::Alive } else { Life::Dead }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Calls that change names, content or attributes: Bypass first, then the kernel.
 
 use super::{before_change, enter_change, hook};
-use crate::changes::{descriptor_changes, file_changes, name_changes, opened_for_writing};
+use crate::changes::{
+    OpenFile, behind_copy, descriptor_changes, file_changes, hide_below, name_changes, opened_for_writing, way_changed,
+};
 use crate::ctx;
 use crate::paths::Absolute;
 use crate::user;
@@ -22,10 +24,66 @@ unsafe fn moved(dirfd: c_int, path: *const c_char) {
     unsafe { before_change(path, |ctx, p| name_changes(ctx, dirfd, p, true)) }
 }
 
-/// Content or attributes change.
-unsafe fn file(dirfd: c_int, path: *const c_char, follow: bool) {
+/// A name was removed or replaced, if the call succeeded.
+unsafe fn gone(result: c_int, dirfd: c_int, path: *const c_char) -> c_int {
+    if result == 0 {
+        // SAFETY: passed on.
+        unsafe { before_change(path, |ctx, p| way_changed(ctx, dirfd, p)) }
+    }
+    result
+}
+
+/// Content or attributes change, `call` does it: on this path, or on the PFS if the path leads to a copy (`/proc/self/fd/N`).
+unsafe fn file(
+    dirfd: c_int,
+    path: *const c_char,
+    follow: bool,
+    call: impl FnOnce(c_int, *const c_char) -> c_int,
+) -> c_int {
     // SAFETY: passed on.
-    unsafe { before_change(path, |ctx, p| file_changes(ctx, dirfd, p, follow)) }
+    let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else { return call(dirfd, path) };
+    let saved = user::errno();
+    let mut behind = behind_copy(&ctx, bytes);
+    if behind.is_none() {
+        file_changes(&ctx, dirfd, bytes, follow);
+    }
+    user::set_errno(saved);
+    match behind.as_mut().and_then(|p| p.c_str()) {
+        Some(p) => call(CWD, p.as_ptr()),
+        None => call(dirfd, path),
+    }
+}
+
+/// [`file`], or [`descriptor`] for an empty path with `AT_EMPTY_PATH`.
+unsafe fn file_at(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl Fn(c_int, *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: tested before it is read; passed on.
+    unsafe {
+        if flags & libc::AT_EMPTY_PATH != 0 && user::path(path).is_some_and(<[u8]>::is_empty) {
+            return descriptor(dirfd, || call(dirfd, path), |p| call(CWD, p));
+        }
+        file(dirfd, path, follows(flags), call)
+    }
+}
+
+/// [`file_at`] for a mode: who may not search a directory any more learns nothing of what lies below.
+unsafe fn mode_at(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+    call: impl Fn(c_int, *const c_char) -> c_int,
+) -> c_int {
+    if mode & libc::S_IXUSR == 0 {
+        // SAFETY: passed on.
+        unsafe { before_change(path, |ctx, p| hide_below(ctx, dirfd, p)) }
+    }
+    // SAFETY: passed on.
+    unsafe { file_at(dirfd, path, flags, call) }
 }
 
 const fn follows(flags: c_int) -> bool {
@@ -39,16 +97,23 @@ unsafe fn descriptor(fd: c_int, next: impl FnOnce() -> c_int, on_path: impl FnOn
     let target = descriptor_changes(&ctx, fd);
     user::set_errno(saved);
     match target {
-        Some(mut path) => path.c_str().map_or(-1, |p| on_path(p.as_ptr())),
-        None => next(),
+        OpenFile::Other => next(),
+        OpenFile::Copy(mut path) => path.c_str().map_or(0, |p| on_path(p.as_ptr())),
+        // The file has no such name any more; what happens to it is nobody's business.
+        OpenFile::Orphan => 0,
     }
+}
+
+unsafe fn hide_below_descriptor(fd: c_int) {
+    // SAFETY: a path of ours.
+    unsafe { before_change(c"".as_ptr(), |ctx, _| crate::changes::hide_below_open(ctx, fd)) }
 }
 
 /// The path on the PFS if `fd` is a copy, for calls that only read attributes of an open file.
 fn pfs_path_of(fd: c_int) -> Option<Absolute> {
     let ctx = ctx::mapped()?;
     let saved = user::errno();
-    let path = crate::identity::copy_of_fd(&ctx, fd).and_then(|f| crate::changes::pfs_path(&ctx, &f));
+    let path = crate::identity::copy_of_fd(&ctx, fd).and_then(|f| crate::changes::path_if_there(&ctx, &f));
     user::set_errno(saved);
     path
 }
@@ -69,7 +134,7 @@ unsafe fn created(fd: c_int) -> c_int {
 unsafe fn linked(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, follow: bool) {
     // SAFETY: passed on.
     unsafe {
-        file(from_fd, from, follow);
+        before_change(from, |ctx, p| file_changes(ctx, from_fd, p, follow));
         name(to_fd, to);
     }
 }
@@ -80,21 +145,29 @@ unsafe fn spawn_opens(path: *const c_char, flags: c_int) {
         && (flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0)
     {
         let saved = user::errno();
-        let _ = crate::changes::before_write_open(&ctx, CWD, p, flags);
+        // Nobody looks at the descriptor afterwards: it is the child's.
+        if !crate::changes::before_write_open(&ctx, CWD, p, flags) {
+            file_changes(&ctx, CWD, p, true);
+            name_changes(&ctx, CWD, p, false);
+        }
         user::set_errno(saved);
     }
 }
 
 hook! { next;
-    fn rename(from: *const c_char, to: *const c_char) -> c_int { moved(CWD, from); moved(CWD, to); next(from, to) }
-    fn renameat(a: c_int, from: *const c_char, b: c_int, to: *const c_char) -> c_int { moved(a, from); moved(b, to); next(a, from, b, to) }
-    fn renameat2(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: u32) -> c_int {
-        moved(a, from); moved(b, to); next(a, from, b, to, flags)
+    fn rename(from: *const c_char, to: *const c_char) -> c_int {
+        moved(CWD, from); moved(CWD, to); gone(gone(next(from, to), CWD, from), CWD, to)
     }
-    fn unlink(path: *const c_char) -> c_int { name(CWD, path); next(path) }
-    fn unlinkat(fd: c_int, path: *const c_char, flags: c_int) -> c_int { name(fd, path); next(fd, path, flags) }
-    fn remove(path: *const c_char) -> c_int { name(CWD, path); next(path) }
-    fn rmdir(path: *const c_char) -> c_int { name(CWD, path); next(path) }
+    fn renameat(a: c_int, from: *const c_char, b: c_int, to: *const c_char) -> c_int {
+        moved(a, from); moved(b, to); gone(gone(next(a, from, b, to), a, from), b, to)
+    }
+    fn renameat2(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: u32) -> c_int {
+        moved(a, from); moved(b, to); gone(gone(next(a, from, b, to, flags), a, from), b, to)
+    }
+    fn unlink(path: *const c_char) -> c_int { name(CWD, path); gone(next(path), CWD, path) }
+    fn unlinkat(fd: c_int, path: *const c_char, flags: c_int) -> c_int { name(fd, path); gone(next(fd, path, flags), fd, path) }
+    fn remove(path: *const c_char) -> c_int { name(CWD, path); gone(next(path), CWD, path) }
+    fn rmdir(path: *const c_char) -> c_int { name(CWD, path); gone(next(path), CWD, path) }
     fn mkdir(path: *const c_char, mode: mode_t) -> c_int { name(CWD, path); next(path, mode) }
     fn mkdirat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { name(fd, path); next(fd, path, mode) }
     fn link(from: *const c_char, to: *const c_char) -> c_int { linked(CWD, from, CWD, to, false); next(from, to) }
@@ -108,52 +181,53 @@ hook! { next;
     fn mkfifo(path: *const c_char, mode: mode_t) -> c_int { name(CWD, path); next(path, mode) }
     fn mkfifoat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { name(fd, path); next(fd, path, mode) }
 
-    fn truncate(path: *const c_char, len: off_t) -> c_int { file(CWD, path, true); next(path, len) }
-    fn truncate64(path: *const c_char, len: off_t) -> c_int { file(CWD, path, true); next(path, len) }
-    fn chmod(path: *const c_char, mode: mode_t) -> c_int { file(CWD, path, true); next(path, mode) }
-    fn lchmod(path: *const c_char, mode: mode_t) -> c_int { file(CWD, path, false); next(path, mode) }
+    fn truncate(path: *const c_char, len: off_t) -> c_int { file(CWD, path, true, |_, p| next(p, len)) }
+    fn truncate64(path: *const c_char, len: off_t) -> c_int { file(CWD, path, true, |_, p| next(p, len)) }
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int { mode_at(CWD, path, 0, mode, |_, p| next(p, mode)) }
+    fn lchmod(path: *const c_char, mode: mode_t) -> c_int { file(CWD, path, false, |_, p| next(p, mode)) }
     fn fchmod(fd: c_int, mode: mode_t) -> c_int {
+        if mode & libc::S_IXUSR == 0 { hide_below_descriptor(fd); }
         descriptor(fd, || next(fd, mode), |p| libc::chmod(p, mode))
     }
     fn fchmodat(fd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
-        file(fd, path, follows(flags)); next(fd, path, mode, flags)
+        mode_at(fd, path, flags, mode, |fd, p| next(fd, p, mode, flags))
     }
-    fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, true); next(path, uid, gid) }
-    fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, false); next(path, uid, gid) }
+    fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, true, |_, p| next(p, uid, gid)) }
+    fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, false, |_, p| next(p, uid, gid)) }
     fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
         descriptor(fd, || next(fd, uid, gid), |p| libc::chown(p, uid, gid))
     }
     fn fchownat(fd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
-        file(fd, path, follows(flags)); next(fd, path, uid, gid, flags)
+        file_at(fd, path, flags, |fd, p| next(fd, p, uid, gid, flags))
     }
-    fn utime(path: *const c_char, times: *const utimbuf) -> c_int { file(CWD, path, true); next(path, times) }
-    fn utimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, true); next(path, times) }
-    fn lutimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, false); next(path, times) }
+    fn utime(path: *const c_char, times: *const utimbuf) -> c_int { file(CWD, path, true, |_, p| next(p, times)) }
+    fn utimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, true, |_, p| next(p, times)) }
+    fn lutimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, false, |_, p| next(p, times)) }
     fn futimes(fd: c_int, times: *const timeval) -> c_int {
         descriptor(fd, || next(fd, times), |p| libc::utimes(p, times))
     }
     fn futimesat(fd: c_int, path: *const c_char, times: *const timeval) -> c_int {
         if path.is_null() { descriptor(fd, || next(fd, path, times), |p| libc::utimes(p, times)) }
-        else { file(fd, path, true); next(fd, path, times) }
+        else { file(fd, path, true, |fd, p| next(fd, p, times)) }
     }
     fn utimensat(fd: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
         if path.is_null() { descriptor(fd, || next(fd, path, times, flags), |p| next(CWD, p, times, flags)) }
-        else { file(fd, path, follows(flags)); next(fd, path, times, flags) }
+        else { file_at(fd, path, flags, |fd, p| next(fd, p, times, flags)) }
     }
     fn futimens(fd: c_int, times: *const timespec) -> c_int {
         descriptor(fd, || next(fd, times), |p| libc::utimensat(CWD, p, times, 0))
     }
     fn setxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
-        file(CWD, path, true); next(path, key, value, n, flags)
+        file(CWD, path, true, |_, p| next(p, key, value, n, flags))
     }
     fn lsetxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
-        file(CWD, path, false); next(path, key, value, n, flags)
+        file(CWD, path, false, |_, p| next(p, key, value, n, flags))
     }
     fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
         descriptor(fd, || next(fd, key, value, n, flags), |p| libc::setxattr(p, key, value, n, flags))
     }
-    fn removexattr(path: *const c_char, key: *const c_char) -> c_int { file(CWD, path, true); next(path, key) }
-    fn lremovexattr(path: *const c_char, key: *const c_char) -> c_int { file(CWD, path, false); next(path, key) }
+    fn removexattr(path: *const c_char, key: *const c_char) -> c_int { file(CWD, path, true, |_, p| next(p, key)) }
+    fn lremovexattr(path: *const c_char, key: *const c_char) -> c_int { file(CWD, path, false, |_, p| next(p, key)) }
     fn fremovexattr(fd: c_int, key: *const c_char) -> c_int {
         descriptor(fd, || next(fd, key), |p| libc::removexattr(p, key))
     }
@@ -167,6 +241,13 @@ hook! { next;
         match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
             Some(p) => libc::listxattr(p.as_ptr(), list, n),
             None => next(fd, list, n),
+        }
+    }
+    fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+        // A copy is not executable, and a script is opened again by its interpreter.
+        match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => libc::execve(p.as_ptr(), argv.cast(), envp.cast()),
+            None => next(fd, argv, envp),
         }
     }
 

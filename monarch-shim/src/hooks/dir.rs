@@ -2,7 +2,7 @@
 
 use super::{enter, hook};
 use crate::ctx;
-use crate::dirs::{self, Compare, Filter, ours};
+use crate::dirs::{self, Behind, Compare, Filter, Stream, behind, ours};
 use crate::paths::find;
 use crate::user;
 use core::ffi::{c_char, c_int, c_long};
@@ -26,9 +26,7 @@ unsafe fn open_stream(dirfd: c_int, path: *const c_char) -> Option<*mut dirs::St
     stream
 }
 
-unsafe fn read_into(dir: *mut DIR, out: *mut dirent64, result: *mut *mut dirent64) -> Option<c_int> {
-    // SAFETY: a stream of the application.
-    let stream = unsafe { ours(dir)? };
+unsafe fn read_into(stream: &mut Stream, out: *mut dirent64, result: *mut *mut dirent64) -> c_int {
     // SAFETY: buffers of the application, as long as readdir_r demands.
     unsafe {
         match stream.read() {
@@ -39,13 +37,11 @@ unsafe fn read_into(dir: *mut DIR, out: *mut dirent64, result: *mut *mut dirent6
             None => *result = core::ptr::null_mut(),
         }
     }
-    Some(0)
+    0
 }
 
-unsafe fn read(dir: *mut DIR) -> Option<*mut dirent64> {
-    // SAFETY: a stream of the application.
-    let stream = unsafe { ours(dir)? };
-    Some(stream.read().map_or(core::ptr::null_mut(), |e| &raw mut *e))
+fn read(stream: &mut Stream) -> *mut dirent64 {
+    stream.read().map_or(core::ptr::null_mut(), |e| &raw mut *e)
 }
 
 unsafe fn scan(
@@ -68,13 +64,17 @@ hook! { next;
     fn opendir(path: *const c_char) -> *mut DIR {
         open_stream(CWD, path).map_or_else(|| next(path), <*mut _>::cast)
     }
-    fn readdir(dir: *mut DIR) -> *mut dirent64 { read(dir).unwrap_or_else(|| next(dir)) }
-    fn readdir64(dir: *mut DIR) -> *mut dirent64 { read(dir).unwrap_or_else(|| next(dir)) }
+    fn readdir(dir: *mut DIR) -> *mut dirent64 {
+        match behind(dir) { Behind::Ours(s) => read(s), Behind::Real(d) => next(d) }
+    }
+    fn readdir64(dir: *mut DIR) -> *mut dirent64 {
+        match behind(dir) { Behind::Ours(s) => read(s), Behind::Real(d) => next(d) }
+    }
     fn readdir_r(dir: *mut DIR, out: *mut dirent64, result: *mut *mut dirent64) -> c_int {
-        read_into(dir, out, result).unwrap_or_else(|| next(dir, out, result))
+        match behind(dir) { Behind::Ours(s) => read_into(s, out, result), Behind::Real(d) => next(d, out, result) }
     }
     fn readdir64_r(dir: *mut DIR, out: *mut dirent64, result: *mut *mut dirent64) -> c_int {
-        read_into(dir, out, result).unwrap_or_else(|| next(dir, out, result))
+        match behind(dir) { Behind::Ours(s) => read_into(s, out, result), Behind::Real(d) => next(d, out, result) }
     }
     fn closedir(dir: *mut DIR) -> c_int {
         match ours(dir) {
@@ -83,19 +83,17 @@ hook! { next;
         }
     }
     fn rewinddir(dir: *mut DIR) {
-        match ours(dir) {
-            Some(s) => s.seek(0),
-            None => next(dir),
-        }
+        match behind(dir) { Behind::Ours(s) => s.rewind(ctx::mapped()), Behind::Real(d) => next(d) }
     }
-    fn telldir(dir: *mut DIR) -> c_long { ours(dir).map_or_else(|| next(dir), |s| s.tell()) }
+    fn telldir(dir: *mut DIR) -> c_long {
+        match behind(dir) { Behind::Ours(s) => s.tell(), Behind::Real(d) => next(d) }
+    }
     fn seekdir(dir: *mut DIR, position: c_long) {
-        match ours(dir) {
-            Some(s) => s.seek(position),
-            None => next(dir, position),
-        }
+        match behind(dir) { Behind::Ours(s) => s.seek(position), Behind::Real(d) => next(d, position) }
     }
-    fn dirfd(dir: *mut DIR) -> c_int { ours(dir).map_or_else(|| next(dir), |s| s.descriptor(ctx::get())) }
+    fn dirfd(dir: *mut DIR) -> c_int {
+        match behind(dir) { Behind::Ours(s) => s.descriptor(ctx::mapped()), Behind::Real(d) => next(d) }
+    }
     fn scandir(path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int {
         scan(CWD, path, list, filter, compare).unwrap_or_else(|| next(path, list, filter, compare))
     }

@@ -2,8 +2,10 @@
 
 use super::hook;
 use crate::{ctx, cwd, user};
-use core::ffi::{c_char, c_int, c_ulong, c_void};
-use libc::{size_t, uid_t};
+use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use libc::{gid_t, pid_t, size_t, uid_t};
+
+const CWD: c_int = libc::AT_FDCWD;
 
 fn moved(result: c_int) -> c_int {
     if result == 0 {
@@ -19,14 +21,15 @@ fn remounted(result: c_int) -> c_int {
     result
 }
 
-/// Something else appears at a path: for us as if it were removed, for everybody in this mount namespace.
-unsafe fn covered(path: *const c_char) {
+/// `call` puts something else at a path, or takes it away: for us as if it were removed, for everybody in this mount
+/// namespace.
+unsafe fn covered(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: passed on.
-    unsafe { super::before_change(path, crate::changes::covered) }
-}
-
-fn mounted(result: c_int) -> c_int {
+    unsafe { super::before_change(path, |ctx, p| crate::changes::covered(ctx, dirfd, p)) };
+    let result = call();
     if result == 0 {
+        // SAFETY: passed on.
+        unsafe { super::before_change(path, |ctx, p| crate::changes::way_covered(ctx, dirfd, p)) };
         ctx::mounts_changed();
     }
     result
@@ -37,23 +40,76 @@ fn became(result: c_int) -> c_int {
     result
 }
 
+fn regrouped(result: c_int) -> c_int {
+    ctx::rights_changed(false);
+    result
+}
+
+/// The C library's walks change directory with calls that nobody can interpose.
+fn walks(changes_directory: bool) {
+    if changes_directory {
+        cwd::give_up();
+    }
+}
+
+const FTW_CHDIR: c_int = 4;
+const FTS_NOCHDIR: c_int = 4;
+
 hook! { next;
     fn setuid(user: uid_t) -> c_int { became(next(user)) }
     fn seteuid(user: uid_t) -> c_int { became(next(user)) }
     fn setreuid(real: uid_t, effective: uid_t) -> c_int { became(next(real, effective)) }
     fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int { became(next(real, effective, saved)) }
-    fn setfsuid(user: uid_t) -> c_int { became(next(user)) }
+    fn setfsuid(user: uid_t) -> c_int {
+        let before = next(user);
+        if before as uid_t != user { ctx::rights_changed(true); }
+        before
+    }
+    fn setgid(group: gid_t) -> c_int { regrouped(next(group)) }
+    fn setegid(group: gid_t) -> c_int { regrouped(next(group)) }
+    fn setregid(real: gid_t, effective: gid_t) -> c_int { regrouped(next(real, effective)) }
+    fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int { regrouped(next(real, effective, saved)) }
+    fn setfsgid(group: gid_t) -> c_int { regrouped(next(group)) }
+    fn setgroups(n: size_t, list: *const gid_t) -> c_int { regrouped(next(n, list)) }
+    fn initgroups(user: *const c_char, group: gid_t) -> c_int { regrouped(next(user, group)) }
+    fn fork() -> pid_t {
+        let child = next();
+        if child == 0 { cwd::adopt(); }
+        child
+    }
+    fn nftw(path: *const c_char, visit: *const c_void, descriptors: c_int, flags: c_int) -> c_int {
+        walks(flags & FTW_CHDIR != 0);
+        next(path, visit, descriptors, flags)
+    }
+    fn nftw64(path: *const c_char, visit: *const c_void, descriptors: c_int, flags: c_int) -> c_int {
+        walks(flags & FTW_CHDIR != 0);
+        next(path, visit, descriptors, flags)
+    }
+    fn fts_open(paths: *const *const c_char, flags: c_int, compare: *const c_void) -> *mut c_void {
+        walks(flags & FTS_NOCHDIR == 0);
+        next(paths, flags, compare)
+    }
+    fn fts64_open(paths: *const *const c_char, flags: c_int, compare: *const c_void) -> *mut c_void {
+        walks(flags & FTS_NOCHDIR == 0);
+        next(paths, flags, compare)
+    }
     fn chdir(path: *const c_char) -> c_int { moved(next(path)) }
     fn fchdir(fd: c_int) -> c_int { moved(next(fd)) }
     fn chroot(path: *const c_char) -> c_int { remounted(next(path)) }
     fn setns(fd: c_int, kind: c_int) -> c_int { remounted(next(fd, kind)) }
-    fn unshare(flags: c_int) -> c_int { remounted(next(flags)) }
-    fn mount(from: *const c_char, to: *const c_char, kind: *const c_char, flags: c_ulong, data: *const c_void) -> c_int {
-        covered(to);
-        mounted(next(from, to, kind, flags, data))
+    fn unshare(flags: c_int) -> c_int {
+        // All but the last imply the last: from now on threads have working directories of their own.
+        walks(flags & (libc::CLONE_NEWNS | libc::CLONE_NEWUSER | libc::CLONE_FS) != 0);
+        remounted(next(flags))
     }
-    fn umount(path: *const c_char) -> c_int { covered(path); mounted(next(path)) }
-    fn umount2(path: *const c_char, flags: c_int) -> c_int { covered(path); mounted(next(path, flags)) }
+    fn mount(from: *const c_char, to: *const c_char, kind: *const c_char, flags: c_ulong, data: *const c_void) -> c_int {
+        covered(CWD, to, || next(from, to, kind, flags, data))
+    }
+    fn move_mount(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, flags: c_uint) -> c_int {
+        covered(to_fd, to, || next(from_fd, from, to_fd, to, flags))
+    }
+    fn umount(path: *const c_char) -> c_int { covered(CWD, path, || next(path)) }
+    fn umount2(path: *const c_char, flags: c_int) -> c_int { covered(CWD, path, || next(path, flags)) }
     fn munmap(address: *mut c_void, len: size_t) -> c_int {
         user::forget_pages();
         next(address, len)

@@ -4,8 +4,7 @@
 use super::hook;
 use crate::changes::{bypass, pfs_path};
 use crate::ctx;
-use crate::identity::copy_of_fd;
-use crate::serve::raw_open_as;
+use crate::identity::{copy_of_fd, is_version_of};
 use crate::user;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, off_t, size_t, ssize_t};
@@ -28,7 +27,12 @@ fn move_to_pfs(fd: c_int) -> Option<()> {
         let flags = libc::fcntl(fd, libc::F_GETFL);
         let cloexec = libc::fcntl(fd, libc::F_GETFD) & libc::FD_CLOEXEC != 0;
         let at = libc::lseek(fd, 0, libc::SEEK_CUR);
-        let new = raw_open_as(path.c_str()?, (flags & libc::O_NONBLOCK) | libc::O_RDONLY | libc::O_CLOEXEC)?;
+        let new = crate::sys::open(path.c_str()?, (flags & libc::O_NONBLOCK) | libc::O_RDONLY | libc::O_CLOEXEC)?;
+        // Another version would be mixed with what was read so far.
+        if !crate::sys::fstat(new).is_some_and(|st| is_version_of(&ctx, &f, &st)) {
+            crate::sys::close(new);
+            return None;
+        }
         let _ = libc::lseek(new, at.max(0), libc::SEEK_SET);
         let done = libc::syscall(libc::SYS_dup3, new, fd, if cloexec { libc::O_CLOEXEC } else { 0 });
         crate::sys::close(new);

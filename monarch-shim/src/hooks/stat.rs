@@ -1,8 +1,9 @@
 //! The stat family: by path from the index, by descriptor from the kernel and, for copies, translated.
 
 use super::{enter, enter_change, hook};
+use crate::changes::path_if_there;
 use crate::ctx::{self, Ctx};
-use crate::identity::{Facts, changed_attributes, copy_of, fill_stat, fill_statx, is_current};
+use crate::identity::{Facts, attributes, changed_attributes, copy_of, fill_stat, fill_statx, is_current};
 use crate::paths::find;
 use crate::user;
 use core::ffi::{c_char, c_int, c_uint};
@@ -57,11 +58,13 @@ unsafe fn translate(result: c_int, buf: *mut Stat) -> c_int {
         // SAFETY: the kernel has just written to it.
         let st = unsafe { &mut *buf };
         if let Some(f) = copy_of(&ctx, &Facts::of(st)) {
-            match changed_attributes(&ctx, &f) {
-                Some(now) => *st = now,
-                None => {
-                    let _ = fill_stat(&ctx, f.root, f.segment, f.entry.record, st);
-                }
+            let now = changed_attributes(&ctx, &f);
+            if now.is_none() && fill_stat(&ctx, f.root, f.segment, f.entry.record, st).is_some() {
+                return result;
+            }
+            // Not told by the index: the file itself.
+            if let Some(now) = now.or_else(|| attributes(&ctx, &f)) {
+                *st = now;
             }
         }
     }
@@ -74,7 +77,7 @@ unsafe fn at(dirfd: c_int, path: *const c_char, buf: *mut Stat, flags: c_int, ne
     const KNOWN: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
     if flags & libc::AT_EMPTY_PATH != 0 {
         // SAFETY: tested before it is read.
-        return if unsafe { user::path(path) }.is_some_and(<[u8]>::is_empty) {
+        return if path.is_null() || unsafe { user::path(path) }.is_some_and(<[u8]>::is_empty) {
             // SAFETY: a successful call has filled the buffer.
             unsafe { translate(next(), buf) }
         } else {
@@ -141,6 +144,8 @@ unsafe fn statx_any(
     next: impl Fn(c_uint) -> c_int,
 ) -> c_int {
     const KNOWN: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_STATX_DONT_SYNC;
+    // Newer kernels take no path for an empty one.
+    let path = if path.is_null() && flags & libc::AT_EMPTY_PATH != 0 { c"".as_ptr() } else { path };
     // SAFETY: tested before it is read.
     let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else { return next(mask) };
     if flags & libc::AT_EMPTY_PATH != 0 && bytes.is_empty() {
@@ -176,14 +181,19 @@ unsafe fn statx_fd(ctx: &Ctx, mask: c_uint, buf: *mut libc::statx, next: &impl F
             mtime: (st.stx_mtime.tv_sec, st.stx_mtime.tv_nsec),
         };
         if let Some(f) = copy_of(ctx, &facts) {
-            if changed_attributes(ctx, &f).is_some()
-                && let Some(now) = crate::changes::pfs_path(ctx, &f)
-                    .and_then(|mut p| crate::sys::statx(p.c_str()?, libc::AT_SYMLINK_NOFOLLOW, mask))
-            {
-                *st = now;
+            let known = mask & (libc::STATX_BASIC_STATS | libc::STATX_BTIME);
+            if is_current(&f) && fill_statx(ctx, &f, known, st).is_some() {
                 return result;
             }
-            let _ = fill_statx(ctx, &f, mask & (libc::STATX_BASIC_STATS | libc::STATX_BTIME), st);
+            let now = path_if_there(ctx, &f)
+                .and_then(|mut p| crate::sys::statx(p.c_str()?, libc::AT_SYMLINK_NOFOLLOW, mask))
+                .filter(|now| now.stx_size == f.entry.record.size);
+            match now {
+                Some(now) => *st = now,
+                None => {
+                    let _ = fill_statx(ctx, &f, mask & libc::STATX_BASIC_STATS, st);
+                }
+            }
         }
     }
     result
