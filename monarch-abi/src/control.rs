@@ -322,8 +322,14 @@ impl<'a> ControlMap<'a> {
     #[must_use]
     #[inline]
     pub fn str(&self, s: &Str) -> &'a [u8] {
-        let off = s.off.load(Ordering::Relaxed) as usize;
-        let len = s.len.load(Ordering::Relaxed) as usize;
+        self.string(s.off.load(Ordering::Relaxed), s.len.load(Ordering::Relaxed) as usize)
+    }
+
+    /// So many bytes of the string area.
+    #[must_use]
+    #[inline]
+    pub fn string(&self, off: u32, len: usize) -> &'a [u8] {
+        let off = off as usize;
         self.strings.get(off..off.saturating_add(len)).unwrap_or(&[])
     }
 

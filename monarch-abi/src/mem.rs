@@ -132,15 +132,28 @@ impl PathBuffer {
     /// Empty, to be filled from the front.
     #[must_use]
     #[inline]
-    pub const fn front() -> Self {
-        Self { bytes: core::mem::MaybeUninit::uninit(), start: 0, end: 0 }
+    pub fn front() -> Self {
+        Self::at(0)
     }
 
     /// Empty, to be filled from the back.
     #[must_use]
     #[inline]
-    pub const fn back() -> Self {
-        Self { bytes: core::mem::MaybeUninit::uninit(), start: crate::PATH_MAX, end: crate::PATH_MAX }
+    pub fn back() -> Self {
+        Self::at(crate::PATH_MAX)
+    }
+
+    /// Field by field: of a whole value the compiler makes a constant, which is then copied with all its bytes.
+    #[inline]
+    fn at(at: usize) -> Self {
+        let mut new = core::mem::MaybeUninit::<Self>::uninit();
+        let p = new.as_mut_ptr();
+        // SAFETY: every field that needs a value gets one.
+        unsafe {
+            (&raw mut (*p).start).write(at);
+            (&raw mut (*p).end).write(at);
+            new.assume_init()
+        }
     }
 
     /// What was written.

@@ -59,7 +59,7 @@ pub struct Parent<'a> {
 struct Canonical(PathBuffer);
 
 impl Canonical {
-    const fn new() -> Self {
+    fn new() -> Self {
         Self(PathBuffer::front())
     }
     fn push(&mut self, name: &[u8]) -> Option<()> {

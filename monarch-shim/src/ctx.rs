@@ -6,14 +6,15 @@
 //! `st_dev` and `st_ino` at the root's path and at the tiers.
 
 use crate::sys;
+use crate::user::{self, Beginning};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use monarch_abi::control::{ControlMap, Counter, MAX_ROOTS, MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::Life;
 use monarch_abi::hash::hash_groups;
 use monarch_abi::index::Index;
-use monarch_abi::mem::Map;
+use monarch_abi::mem::{Map, common_prefix};
 use monarch_abi::resolve::Segments;
 use monarch_abi::segment::Segment;
 use monarch_abi::state::{OPENING, StateMap};
@@ -65,6 +66,8 @@ pub struct Ctx {
     pub map: &'static ControlMap<'static>,
     /// Whether segments that are not open yet are seen, too: changes have to be entered there.
     opening: bool,
+    /// So many bytes of the path at hand are the only spelling of the only root; 0 when that is not known.
+    below: usize,
 }
 
 /// The gate: `None` means pass through.
@@ -94,7 +97,7 @@ fn open_gate() -> Option<Ctx> {
     if map.ctl.bypassed.load(Ordering::Relaxed) != 0 {
         return None;
     }
-    Some(Ctx { map, opening: false })
+    Some(Ctx { map, opening: false, below: 0 })
 }
 
 /// The constructor.
@@ -262,7 +265,75 @@ fn ask_again(namespace: u32) {
     crate::cwd::invalidate();
 }
 
+/// What all spellings of the roots have in front: number of spellings << 48 | whether it is all there is << 47 |
+/// length << 32 | offset in the area of strings.
+static STEM: AtomicU64 = AtomicU64::new(0);
+const WHOLE: u64 = 1 << 47;
+
 impl Ctx {
+    /// [`get`] for a path: `None` also when it is absolute and certainly leads outside all roots.
+    ///
+    /// It is told by the first byte that differs from what all spellings have in common, unless that is the doubled slash or dot
+    /// of an odd spelling. If there is but one spelling, and the path begins with it, nothing needs to be compared again.
+    ///
+    /// # Safety
+    /// That of [`crate::user::path`].
+    #[inline]
+    pub unsafe fn enter<'a>(mut self, path: *const core::ffi::c_char) -> Option<(Self, &'a [u8])> {
+        let known = STEM.load(Ordering::Acquire);
+        let n = self.map.ctl.spellings_len.load(Ordering::Acquire);
+        let known = if known >> 48 == u64::from(n) { known } else { self.find_stem() };
+        let len = (known >> 32 & 0x7fff) as usize;
+        let stem = self.map.string(known as u32, len);
+        // SAFETY: by contract.
+        unsafe {
+            match user::compare(path, stem) {
+                Beginning::Differs(at, c) => {
+                    let odd = matches!(c, b'/' | b'.') && at > 0 && stem.get(at - 1) == Some(&b'/');
+                    if at > 0 && !odd {
+                        return None;
+                    }
+                }
+                Beginning::Same if known & WHOLE != 0 => {
+                    if let Some(bytes) = user::rest_in_page(path, len) {
+                        self.below = len;
+                        return Some((self, bytes));
+                    }
+                }
+                _ => {}
+            }
+            Some((self, user::path(path)?))
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_stem(&self) -> u64 {
+        let all = self.map.spellings();
+        let Some((first, others)) = all.split_first() else { return 0 };
+        let text = self.map.str(&first.path);
+        let common = others.iter().map(|s| common_prefix(text, self.map.str(&s.path)));
+        let len = common.fold(text.len().min(0x7fff), usize::min);
+        let whole = others.is_empty() && len == text.len() && self.map.str(&first.sub).is_empty();
+        let found = (all.len() as u64) << 48
+            | if whole { WHOLE } else { 0 }
+            | (len as u64) << 32
+            | u64::from(first.path.off.load(Ordering::Relaxed));
+        STEM.store(found, Ordering::Release);
+        found
+    }
+
+    /// The part of a path behind the only spelling of the only root, and that root, if [`Ctx::enter`] found it there.
+    #[inline]
+    #[must_use]
+    pub fn below<'p>(&self, path: &'p [u8]) -> Option<(usize, &'p [u8])> {
+        if self.below == 0 {
+            return None;
+        }
+        let rest = path.get(self.below..).filter(|rest| rest.first() == Some(&b'/'))?;
+        Some((self.map.ctl.spellings.first()?.root.load(Ordering::Relaxed) as usize, rest))
+    }
+
     /// Adds to a counter.
     #[inline]
     pub fn count(&self, what: Counter, by: u64) {
@@ -275,7 +346,7 @@ impl Ctx {
     /// The same, with segments that are not open yet.
     #[must_use]
     pub const fn for_changes(&self) -> Self {
-        Self { opening: true, ..*self }
+        Self { opening: true, below: 0, ..*self }
     }
 
     /// Whether a root has no index so far. If it has one that this process cannot map, what changes cannot be entered: then the

@@ -71,10 +71,8 @@ pub(crate) use hook;
 /// As for [`user::path`].
 #[inline]
 unsafe fn enter<'a>(path: *const c_char) -> Option<(Ctx, &'a [u8])> {
-    let ctx = ctx::get()?;
     // SAFETY: by contract.
-    let path = unsafe { user::path(path)? };
-    Some((ctx, path))
+    unsafe { ctx::get()?.enter(path) }
 }
 
 /// [`enter`] for calls that change something: also in a process that is no longer served itself.

@@ -23,7 +23,7 @@ struct Mount {
 }
 
 impl Mount {
-    const fn new() -> Self {
+    fn new() -> Self {
         Self { device: [0; 2], root: PathBuffer::front(), point: PathBuffer::front() }
     }
 
@@ -49,7 +49,7 @@ struct Parser {
 }
 
 impl Parser {
-    const fn new() -> Self {
+    fn new() -> Self {
         Self { mount: Mount::new(), field: 0, number: 0, escape: None }
     }
 

@@ -7,7 +7,7 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use monarch_abi::PATH_MAX;
 use monarch_abi::mem::PathBuffer;
-use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_parent};
+use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_in, resolve_parent};
 
 /// A path made absolute.
 pub struct Absolute(PathBuffer);
@@ -52,6 +52,9 @@ impl Absolute {
 /// [`Miss`] says why the kernel has to answer.
 #[inline]
 pub fn find(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Result<Found<'static>, Miss> {
+    if let Some((root, rest)) = ctx.below(path) {
+        return resolve_in(ctx.map, ctx, root, rest, follow);
+    }
     match path.first() {
         Some(b'/') => resolve(ctx.map, ctx, path, follow),
         None => Err(Miss::Outside),
@@ -65,7 +68,8 @@ pub fn find(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Result<Found<
 #[cold]
 #[inline(never)]
 fn find_relative(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Result<Found<'static>, Miss> {
-    let abs = absolute(ctx, dirfd, path).ok_or(Miss::Outside)?;
+    let mut abs = Absolute(PathBuffer::front());
+    make_absolute(ctx, dirfd, path, &mut abs).ok_or(Miss::Outside)?;
     resolve(ctx.map, ctx, abs.get(), follow)
 }
 
@@ -84,13 +88,19 @@ pub fn find_parent(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Result<Parent<'stati
 
 /// `path` relative to the working directory or to an open directory, made absolute. Leading `..` are undone: neither
 /// the working directory nor an open directory has links in its path.
-#[inline(never)]
 #[must_use]
 pub fn absolute(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Absolute> {
     let mut abs = Absolute(PathBuffer::front());
+    make_absolute(ctx, dirfd, path, &mut abs)?;
+    Some(abs)
+}
+
+/// [`absolute`] in place: moving such a buffer costs more than a lookup.
+#[inline(never)]
+#[must_use]
+fn make_absolute(ctx: &Ctx, dirfd: c_int, path: &[u8], abs: &mut Absolute) -> Option<()> {
     if path.first() == Some(&b'/') {
-        abs.0.append(path)?;
-        return Some(abs);
+        return abs.0.append(path);
     }
     if dirfd != libc::AT_FDCWD && !on_root_device(ctx, dirfd) {
         return None;
@@ -113,8 +123,7 @@ pub fn absolute(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Absolute> {
         }
     }
     // A path that ends in `..`, `.` or a slash can only mean a directory; the trailing slash keeps that.
-    if rest.is_empty() { abs.append(b"") } else { abs.append(rest) }?;
-    Some(abs)
+    abs.append(rest)
 }
 
 /// Whether a descriptor lies on the device of some root: a cheap test before its path is asked for.

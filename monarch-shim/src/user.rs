@@ -6,13 +6,18 @@
 //! that still ends in a signal (see SEMANTICS.md).
 
 use core::ffi::{c_char, c_int};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
-const SEEN: usize = 64;
+/// Pages in a group: as many as a slot has bits for.
+const GROUP: usize = 32;
+/// Groups remembered: 128 MiB of memory for each kind of access.
+const SEEN: usize = 1024;
 
-static READABLE: [AtomicUsize; SEEN] = [const { AtomicUsize::new(0) }; SEEN];
-static WRITABLE: [AtomicUsize; SEEN] = [const { AtomicUsize::new(0) }; SEEN];
+/// Pages that passed. A slot holds the number of a group of pages in its upper half, and a bit for each page that passed.
+type Pages = [AtomicU64; SEEN];
+static READABLE: Pages = [const { AtomicU64::new(0) }; SEEN];
+static WRITABLE: Pages = [const { AtomicU64::new(0) }; SEEN];
 
 /// Sets errno.
 #[inline]
@@ -31,16 +36,24 @@ pub fn errno() -> c_int {
 
 /// Whether the page of `address` was seen in `table`; otherwise tests the eight bytes at `address`.
 #[inline]
-fn page_ok(table: &[AtomicUsize; SEEN], address: usize, test: fn(usize) -> bool) -> bool {
-    let page = address / PAGE;
-    let slot = &table[page % SEEN];
-    slot.load(Ordering::Relaxed) == page || {
-        let ok = test(address);
-        if ok {
-            slot.store(page, Ordering::Relaxed);
-        }
-        ok
+fn page_ok(table: &Pages, address: usize, test: fn(usize) -> bool) -> bool {
+    let (group, bit) = (address / PAGE / GROUP, 1 << (address / PAGE % GROUP));
+    let slot = &table[group % SEEN];
+    let seen = slot.load(Ordering::Relaxed);
+    (seen >> 32 == group as u64 && seen & bit != 0) || test_page(slot, seen, group as u64, bit, address, test)
+}
+
+#[cold]
+#[inline(never)]
+fn test_page(slot: &AtomicU64, seen: u64, group: u64, bit: u64, address: usize, test: fn(usize) -> bool) -> bool {
+    let ok = test(address);
+    // Another group makes way. Numbers above 2^32 (57-bit addresses) are tested each time.
+    if ok && group <= u64::from(u32::MAX) {
+        let others = if seen >> 32 == group { seen } else { group << 32 };
+        // Lost against another thread: then it is tested again.
+        let _ = slot.compare_exchange(seen, others | bit, Ordering::Relaxed, Ordering::Relaxed);
     }
+    ok
 }
 
 #[cold]
@@ -105,9 +118,71 @@ pub fn writable<T>(p: *mut T) -> bool {
         && (first / PAGE == last / PAGE || page_ok(&WRITABLE, last, |last| test_write(last - 7)))
 }
 
-/// Forgets all pages: memory was unmapped or protected.
-pub fn forget_pages() {
-    for t in READABLE.iter().chain(&WRITABLE) {
-        t.store(0, Ordering::Relaxed);
+/// Forgets the pages of some memory that is unmapped or protected.
+pub fn forget_pages(address: usize, len: usize) {
+    let (first, last) = (address / PAGE / GROUP, address.saturating_add(len) / PAGE / GROUP);
+    for group in first..=last.min(first + SEEN - 1) {
+        READABLE[group % SEEN].store(0, Ordering::Relaxed);
+        WRITABLE[group % SEEN].store(0, Ordering::Relaxed);
+    }
+}
+
+/// How a path begins, compared with a text.
+pub enum Beginning {
+    /// With all of the text.
+    Same,
+    /// There it has another byte.
+    Differs(usize, u8),
+    /// Its page ends first, or the pointer is bad.
+    Unknown,
+}
+
+/// Compares the beginning of a path with `stem` before its length is known.
+///
+/// # Safety
+/// That of [`path`].
+#[inline]
+#[must_use]
+pub unsafe fn compare(p: *const c_char, stem: &[u8]) -> Beginning {
+    let start = p as usize;
+    if start < PAGE || start >> 63 != 0 || start % PAGE + stem.len() > PAGE || !page_ok(&READABLE, start, test_read) {
+        return Beginning::Unknown;
+    }
+    let (p, s) = (p.cast::<u8>(), stem.as_ptr());
+    let mut at = 0;
+    // SAFETY: the page was tested, and neither its end nor that of the stem is crossed.
+    unsafe {
+        while at + 8 <= stem.len() {
+            let word = p.add(at).cast::<u64>().read_unaligned();
+            let differ = word ^ s.add(at).cast::<u64>().read_unaligned();
+            if differ != 0 {
+                let n = differ.trailing_zeros() / 8;
+                return Beginning::Differs(at + n as usize, (word >> (n * 8)) as u8);
+            }
+            at += 8;
+        }
+        while at < stem.len() {
+            let c = p.add(at).read();
+            if c != s.add(at).read() {
+                return Beginning::Differs(at, c);
+            }
+            at += 1;
+        }
+    }
+    Beginning::Same
+}
+
+/// The bytes behind the first `len`, which [`compare`] has read: how many there are, if the string ends in that page.
+///
+/// # Safety
+/// [`compare`] gave [`Beginning::Same`] for `p` and a text of `len` bytes.
+#[inline]
+#[must_use]
+pub unsafe fn rest_in_page<'a>(p: *const c_char, len: usize) -> Option<&'a [u8]> {
+    let room = PAGE - (p as usize) % PAGE - len;
+    // SAFETY: the page was tested; its end is not crossed.
+    unsafe {
+        let n = libc::strnlen(p.add(len), room);
+        (n < room).then(|| core::slice::from_raw_parts(p.cast(), len + n))
     }
 }

@@ -111,11 +111,11 @@ hook! { next;
     fn umount(path: *const c_char) -> c_int { covered(CWD, path, || next(path)) }
     fn umount2(path: *const c_char, flags: c_int) -> c_int { covered(CWD, path, || next(path, flags)) }
     fn munmap(address: *mut c_void, len: size_t) -> c_int {
-        user::forget_pages();
+        user::forget_pages(address as usize, len);
         next(address, len)
     }
     fn mprotect(address: *mut c_void, len: size_t, prot: c_int) -> c_int {
-        user::forget_pages();
+        user::forget_pages(address as usize, len);
         next(address, len, prot)
     }
 }

@@ -147,13 +147,14 @@ unsafe fn statx_any(
     // Newer kernels take no path for an empty one.
     let path = if path.is_null() && flags & libc::AT_EMPTY_PATH != 0 { c"".as_ptr() } else { path };
     // SAFETY: tested before it is read.
-    let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else { return next(mask) };
+    let entered = unsafe { if flags & libc::AT_EMPTY_PATH != 0 { enter_change(path) } else { enter(path) } };
+    let Some((ctx, bytes)) = entered else { return next(mask) };
     if flags & libc::AT_EMPTY_PATH != 0 && bytes.is_empty() {
         // SAFETY: passed on.
         return unsafe { statx_fd(&ctx, mask, buf, &next) };
     }
     let answer = || {
-        if flags & !KNOWN != 0 || ctx::get().is_none() {
+        if flags & !KNOWN != 0 {
             return None;
         }
         let f = lookup(&ctx, dirfd, bytes, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
