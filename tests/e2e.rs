@@ -24,6 +24,8 @@ mod places;
 mod readers;
 #[path = "e2e/run.rs"]
 mod run;
+#[path = "e2e/semantics.rs"]
+mod semantics;
 #[path = "e2e/traffic.rs"]
 mod traffic;
 #[path = "e2e/truth.rs"]
