@@ -2,10 +2,11 @@
 """Benchmarks of Monarch on one machine: every figure is a ratio or difference against a named baseline of the same run.
 
     cargo build --release --workspace
-    benches/bench.py [--json FILE] [NAME...]        names: hit shuffled outside stat list startup demand epochs index
+    benches/bench.py [--json FILE] [NAME...]     names: instructions hit outside stat list startup demand epochs shuffled
 
 Bare and preloaded processes alternate, eleven of each; the figure is the median over the turns of the best round of a turn. Files are hot (page cache)
-unless said otherwise. `shuffled` and `index` need 14 GB of memory and disk and take minutes.
+unless said otherwise. `shuffled` needs 14 GB of memory and disk and takes minutes; it runs only when named. `instructions` needs valgrind.
+`cargo bench -p monarch --bench index -- 1280000 10000000` measures the index alone.
 """
 import argparse, glob, json, os, random, shutil, signal, statistics, subprocess, sys, tempfile, time
 
@@ -139,6 +140,33 @@ def hit():
             a, b = compare(["open", plain, "5", str(size)], ["open", many, "5", str(size)], w.env)
             say(f"hit, {len(paths)} paths shuffled, {what}: / plain", b / a, 1.05 if size > 1 else None, "x", f"added {b - a:.0f} ns")
         with_world(2000, size, go)
+
+
+def count_instructions(args, env=None):
+    """Instructions in user space of one operation, by callgrind: the difference between two rounds and one."""
+    out = tempfile.mktemp(prefix="monarch-bench-")
+    def total(rounds):
+        preload = ["env", *(f"{k}={v}" for k, v in (env or {}).items())]
+        cmd = ["valgrind", "--tool=callgrind", "--trace-children=yes", f"--callgrind-out-file={out}", *preload, MICRO, *args[:2], str(rounds), *args[2:]]
+        subprocess.run(cmd, capture_output=True, check=True)
+        text = open(out).read()
+        os.unlink(out)
+        return int(text.rsplit("totals:", 1)[1].split()[0])
+    return (total(2) - total(1)) / 100_000
+
+
+def instructions():
+    if not shutil.which("valgrind"):
+        return print("instructions: valgrind is not installed")
+    def go(w, tmp, paths):
+        one = write_list(f"{tmp}/one", paths[:1])
+        open(f"{tmp}/outside", "w").write("x")
+        far = write_list(f"{tmp}/olist", [f"{tmp}/outside"])
+        for name, args in (("hit: open+pread+close of 1 byte", ["open", one, "1"]), ("stat of an indexed path", ["stat", one]),
+                           ("open+close outside", ["openonly", far]), ("stat outside", ["stat", far])):
+            a, b = count_instructions(args), count_instructions(args, w.env)
+            say(f"instructions added, {name}", b - a, None, "", f"bare {a:.0f}")
+    with_world(10, 1, go)
 
 
 def shuffled():
@@ -336,7 +364,7 @@ def main():
     p.add_argument("names", nargs="*")
     a = p.parse_args()
     build()
-    everything = dict(hit=hit, outside=outside, stat=stat, list=list_, startup=startup, demand=demand, epochs=epochs, shuffled=shuffled)
+    everything = dict(instructions=instructions, hit=hit, outside=outside, stat=stat, list=list_, startup=startup, demand=demand, epochs=epochs, shuffled=shuffled)
     for name in a.names or [n for n in everything if n != "shuffled"]:
         everything[name]()
     if a.json:
