@@ -82,9 +82,11 @@ pub(super) fn parts(config: &Config) -> Result<Parts, StartError> {
     log_to(&dir);
     let seed = tiers.first().map_or(0, |t| t.seed);
     let control = dir.join(place::CONTROL);
-    let (ctl, adopting) = match shm::open_control(&control) {
-        Ok(ctl) => (ctl, true),
-        Err(_) => (shm::create_control(&control, control_params()).map_err(StartError::Runtime)?, false),
+    let left = shm::open_control(&control).ok().filter(is_adoptable);
+    let adopting = left.is_some();
+    let ctl = match left {
+        Some(ctl) => ctl,
+        None => shm::create_control(&control, control_params()).map_err(StartError::Runtime)?,
     };
     set_parameters(&ctl, config);
     publish_tiers(&control, &ctl, &tiers)
@@ -97,6 +99,8 @@ pub(super) fn parts(config: &Config) -> Result<Parts, StartError> {
     let roots = Arc::new(Roots::new(control.clone(), ctl, driver.clone(), seed));
     if adopting {
         roots.adopt(config);
+    } else {
+        roots.remove_leftovers();
     }
     Ok(Parts { dir, control, lock, ctl, driver, roots, stop })
 }
@@ -150,6 +154,12 @@ fn find_copies(driver: &Driver) {
             }
         }
     }
+}
+
+/// Whether what an earlier agent left can be taken over: not if it was about to end, because what jobs have changed since then was
+/// not marked anywhere.
+fn is_adoptable(ctl: &ControlMap<'static>) -> bool {
+    ctl.ctl.bypassed.load(Ordering::Acquire) == 0
 }
 
 /// The first base in which a runtime directory can be made, with the lock of the living agent.
@@ -206,7 +216,6 @@ fn set_parameters(ctl: &ControlMap<'_>, config: &Config) {
     c.stall_ms.store(ms(config.wait.stall), Ordering::Relaxed);
     c.max_wait_ms.store(ms(config.wait.max_wait), Ordering::Relaxed);
     c.large.store(config.source.chunk_threshold, Ordering::Relaxed);
-    c.bypassed.store(0, Ordering::Release);
 }
 
 /// Enters the tiers, unless an earlier agent did.
