@@ -22,6 +22,8 @@ mod places;
 mod readers;
 #[path = "e2e/run.rs"]
 mod run;
+#[path = "e2e/sharing.rs"]
+mod sharing;
 #[path = "e2e/traffic.rs"]
 mod traffic;
 #[path = "e2e/truth.rs"]
