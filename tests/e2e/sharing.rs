@@ -255,7 +255,10 @@ fn more_spellings_than_there_is_room_for_do_not_keep_a_root_from_being_served() 
     }
     let _last = keeper(&w, &[w.root(), &data]);
     settled(&w, 3, 17);
-    assert!(w.log().contains("at most 128 spellings"), "{}", w.log());
+    assert!(w.log().contains("no room for more spellings"), "{}", w.log());
+    let hits = w.counter("hits");
+    run(&w, &[w.root(), &data], &reads(&w)).good();
+    assert_eq!(w.counter("hits"), hits + 12, "links took the place of the root's own path");
 }
 
 #[test]
@@ -274,6 +277,27 @@ fn an_agent_that_was_ending_is_not_taken_over() {
     wait_for("the next agent", || w.agent().is_some_and(|s| s.pid as i32 != pid));
     w.until("a new index", |s| s.incarnation == 1 && s.roots.iter().all(|r| r.state == "ready"));
     assert_eq!(w.run(&Job::new("cat").arg(&victim)).good().text(), "changed");
+}
+
+#[test]
+fn an_agent_takes_nothing_over_from_another_mount_namespace() {
+    let w = world();
+    let keeper = keeper(&w, &[w.root()]);
+    settled(&w, 1, 12);
+    let pid = agent_pid(&w);
+    // Whoever would start the next agent is held up, and a job comes from a container.
+    keeper.signal(libc::SIGSTOP);
+    kill(pid, libc::SIGKILL);
+    let out = around(&["unshare", "--mount"], &w.monarch_run(&reads(&w))).stdin(Stdio::null()).output().unwrap();
+    let errors = String::from_utf8_lossy(&out.stderr);
+    keeper.signal(libc::SIGCONT);
+    if errors.contains("Operation not permitted") {
+        println!("skipped: {errors}");
+        return;
+    }
+    assert!(out.status.success() && errors.contains("running without Monarch"), "{errors}");
+    wait_for("the next agent", || w.agent().is_some_and(|s| s.pid as i32 != pid));
+    assert_eq!(w.agent().unwrap().incarnation, 2);
 }
 
 #[test]

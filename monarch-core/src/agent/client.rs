@@ -106,9 +106,11 @@ impl Client {
 /// All ways to write the roots, looked at now and by this process: links may have changed since the configuration was read, and
 /// the agent may see other mounts.
 fn spellings(config: &Config) -> Vec<Spelling> {
-    let all = config.dataset.roots.iter().flat_map(|r| [&r.real_path, &r.path].into_iter().chain(&r.aliases));
-    let paths: std::collections::BTreeSet<&PathBuf> = all.collect();
-    paths.into_iter().map(|p| Spelling { path: p.clone(), real: p.canonicalize().ok() }).collect()
+    let roots = &config.dataset.roots;
+    let mut seen = std::collections::HashSet::new();
+    let all = roots.iter().flat_map(|r| [&r.real_path, &r.path]).chain(roots.iter().flat_map(|r| &r.aliases));
+    let new = all.filter(|p| seen.insert(*p));
+    new.map(|p| Spelling { path: p.clone(), real: p.canonicalize().ok() }).collect()
 }
 
 /// A running agent for this configuration, if there is one.

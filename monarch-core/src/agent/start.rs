@@ -27,6 +27,9 @@ pub enum StartError {
     /// Another agent with the same tiers is running.
     #[error("an agent for these tiers is already running ({0})")]
     Running(PathBuf),
+    /// An agent in another mount namespace died, and its jobs still run: behind its roots' paths may lie something else here.
+    #[error("jobs in another container or mount namespace use these tiers ({0}); give this one other directories")]
+    Elsewhere(PathBuf),
     /// A tier cannot be used.
     #[error(transparent)]
     Tier(#[from] TierError),
@@ -49,7 +52,7 @@ impl StartError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Tier(TierError::Locked { ending: true, .. }) => ENDING,
-            Self::Running(_) | Self::Tier(TierError::Locked { .. }) => TAKEN,
+            Self::Running(_) | Self::Elsewhere(_) | Self::Tier(TierError::Locked { .. }) => TAKEN,
             _ => 1,
         }
     }
@@ -84,6 +87,9 @@ pub(super) fn parts(config: &Config) -> Result<Parts, StartError> {
     let control = dir.join(place::CONTROL);
     let left = shm::open_control(&control).ok().filter(is_adoptable);
     let adopting = left.is_some();
+    if left.is_some_and(|ctl| !same_mounts(&ctl)) {
+        return Err(StartError::Elsewhere(dir));
+    }
     let ctl = match left {
         Some(ctl) => ctl,
         None => shm::create_control(&control, control_params()).map_err(StartError::Runtime)?,
@@ -160,6 +166,12 @@ fn find_copies(driver: &Driver) {
 /// not marked anywhere.
 fn is_adoptable(ctl: &ControlMap<'static>) -> bool {
     ctl.ctl.bypassed.load(Ordering::Acquire) == 0
+}
+
+/// Whether the agent that made a control block saw the mounts that this one sees.
+fn same_mounts(ctl: &ControlMap<'static>) -> bool {
+    let (c, here) = (ctl.ctl, control_params());
+    (c.mnt_ns, c.slash_dev, c.slash_ino) == (here.mnt_ns, here.slash.0, here.slash.1)
 }
 
 /// The first base in which a runtime directory can be made, with the lock of the living agent.

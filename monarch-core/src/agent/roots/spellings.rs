@@ -9,11 +9,14 @@ use super::Roots;
 use crate::agent::protocol::Spelling;
 use crate::config::Root as RootConfig;
 use crate::shm;
-use monarch_abi::control::{self, MAX_SPELLINGS};
+use monarch_abi::control::{self, MAX_ROOTS, MAX_SPELLINGS, STRINGS};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+
+/// Places that links leave free: every root has a real path and one as configured.
+const FOR_ROOTS: usize = 2 * MAX_ROOTS;
 
 /// A spelling as job and agent see it.
 #[derive(Debug)]
@@ -77,8 +80,11 @@ impl Roots {
         let number = self.ctl.roots().iter().position(|r| self.ctl.str(&r.path) == real);
         let number = number.ok_or(io::ErrorKind::NotFound)?;
         let at = self.ctl.ctl.spellings_len.load(Ordering::Relaxed) as usize;
-        let Some(slot) = self.ctl.ctl.spellings.get(at) else {
-            return Err(io::Error::other(format!("an agent knows at most {MAX_SPELLINGS} spellings of roots")));
+        let strings = self.ctl.ctl.strings_len.load(Ordering::Relaxed) as usize;
+        let is_link = path != root.path && path != root.real_path;
+        let full = is_link && (at >= MAX_SPELLINGS - FOR_ROOTS || strings >= STRINGS / 2);
+        let Some(slot) = self.ctl.ctl.spellings.get(at).filter(|_| !full) else {
+            return Err(io::Error::other("there is no room for more spellings of roots"));
         };
         shm::put_str(&self.control, &self.ctl, &slot.sub, crate::tier::bytes(sub))?;
         shm::put_str(&self.control, &self.ctl, &slot.path, crate::tier::bytes(path))?;
