@@ -2,7 +2,7 @@
 """Benchmarks of Monarch on one machine: every figure is a ratio or difference against a named baseline of the same run.
 
     cargo build --release --workspace
-    benches/bench.py [--json FILE] [NAME...]     names: instructions hit outside stat list startup demand epochs shuffled
+    benches/bench.py [--json FILE] [NAME...]     names: instructions hit outside stat list startup demand epochs idle shuffled
 
 Bare and preloaded processes alternate, eleven of each; the figure is the median over the turns of the best round of a turn. Files are hot (page cache)
 unless said otherwise. `shuffled` needs 14 GB of memory and disk and takes minutes; it runs only when named. `instructions` needs valgrind.
@@ -358,13 +358,25 @@ out.sort(); print(out[len(out) // 2] * 1e6)
         shutil.rmtree(tier, ignore_errors=True)
 
 
+def idle():
+    def go(w, tmp, paths):
+        pid = w.status()["pid"]
+        def used():
+            f = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+            return (int(f[11]) + int(f[12])) / os.sysconf("SC_CLK_TCK")
+        a = used()
+        time.sleep(10)
+        say("agent with nothing to do: processor time", (used() - a) / 10 * 100, 0.5, "%")
+    with_world(2000, 1000, go)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--json")
     p.add_argument("names", nargs="*")
     a = p.parse_args()
     build()
-    everything = dict(instructions=instructions, hit=hit, outside=outside, stat=stat, list=list_, startup=startup, demand=demand, epochs=epochs, shuffled=shuffled)
+    everything = dict(instructions=instructions, hit=hit, outside=outside, stat=stat, list=list_, startup=startup, demand=demand, epochs=epochs, idle=idle, shuffled=shuffled)
     for name in a.names or [n for n in everything if n != "shuffled"]:
         everything[name]()
     if a.json:

@@ -1,5 +1,6 @@
 //! `monarch agent`: the process per node.
 
+use crate::say;
 use anyhow::{Context, Result};
 use clap::Args;
 use monarch_core::agent::server::Agent;
@@ -25,7 +26,9 @@ pub(crate) fn main(_args: &AgentArgs) -> Result<ExitCode> {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(std::io::stderr).init();
+    // A full disk must not end the agent: what cannot be logged is not complained about either.
+    let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).log_internal_errors(false);
+    log.with_writer(std::io::stderr).init();
     // Every copy under way holds two descriptors.
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -34,11 +37,11 @@ pub(crate) fn main(_args: &AgentArgs) -> Result<ExitCode> {
         Err(e) => {
             tracing::error!("{e}");
             // For whoever started us; see `spawn`.
-            println!("{e}");
+            let _ = say::out(format_args!("{e}\n"));
             return Ok(ExitCode::from(e.exit_code()));
         }
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build()?;
     runtime.block_on(agent.serve())?;
     // Copiers may be inside a PFS call that hangs; nothing is left to be lost.
     std::process::exit(0)

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How the job ended.
@@ -50,11 +51,19 @@ pub(crate) struct Child {
     pid: i32,
 }
 
-/// Blocks the signals that are passed on; to be called before any thread is started.
+/// Whether whoever started us ignores the end of children.
+static IGNORED_CHILDREN: AtomicBool = AtomicBool::new(false);
+
+/// Blocks the signals that are passed on; to be called before any thread is started. The end of children must not be ignored here:
+/// then the kernel reaps them, and how the job ended is lost.
 pub(crate) fn block_signals() {
     let set = signal_set();
-    // SAFETY: blocks signals of this thread.
-    unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+    // SAFETY: blocks signals of this thread; no handler is set.
+    unsafe {
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+        let before = libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        IGNORED_CHILDREN.store(before == libc::SIG_IGN, Ordering::Relaxed);
+    }
 }
 
 impl Child {
@@ -66,6 +75,9 @@ impl Child {
         // SAFETY: only async-signal-safe calls between fork and exec.
         unsafe {
             command.pre_exec(|| {
+                if IGNORED_CHILDREN.load(Ordering::Relaxed) {
+                    libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+                }
                 let set = signal_set();
                 libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
                 Ok(())

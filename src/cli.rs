@@ -1,9 +1,9 @@
 //! Arguments, help and exit codes.
 
-use crate::{agent, config, index, run, status, stop};
+use crate::{agent, config as config_command, index, run, say, status, stop};
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use monarch_core::config::{Overrides, Resolved, SystemProbe};
+use monarch_core::config::{self, ConfigError, Overrides, Places, Resolved, SystemProbe};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,11 +45,12 @@ enum Command {
     #[command(after_help = "Examples:\n  monarch status\n  monarch status --json | jq '.[0].tiers'")]
     Status(status::StatusArgs),
     /// End the agents of this user; running jobs go on with the parallel file system
-    #[command(after_help = "Examples:\n  monarch stop\n  monarch stop --purge    # also remove the copies on disk")]
+    #[command(after_help = "Examples:\n  monarch stop\n  monarch stop --purge    # also remove the copies on disk\n  \
+        monarch stop --purge --config monarch.yaml    # also when no agent is running")]
     Stop(stop::StopArgs),
     /// Show or check the configuration
     #[command(subcommand, after_help = "Example:\n  monarch config show --root /scratch/imagenet")]
-    Config(config::ConfigCommand),
+    Config(config_command::ConfigCommand),
     /// Build or show a saved index, which spares the scan at the start of a job
     #[command(subcommand, after_help = "Example:\n  monarch index build -o imagenet.idx /scratch/imagenet")]
     Index(index::IndexCommand),
@@ -83,13 +84,27 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 impl ConfigArgs {
     /// Loads and checks the configuration; on a mistake prints one screen about it.
     pub(crate) fn load(&self) -> Result<Resolved, ExitCode> {
-        let overrides = Overrides { roots: self.root.clone(), tiers: self.tier.clone(), set: self.set.clone() };
-        let env = std::env::vars_os().filter(|(k, _)| k != "MONARCH_CONFIG");
-        monarch_core::config::load(self.config.as_deref(), env, &overrides, &SystemProbe).map_err(|e| {
-            eprint!("{}", e.screen());
-            ExitCode::from(EX_USAGE)
-        })
+        config::load(self.config.as_deref(), environment(), &self.overrides(), &SystemProbe).map_err(|e| wrong(&e))
     }
+
+    /// Where agents and copies are, for commands that need no data set.
+    pub(crate) fn places(&self) -> Result<Places, ExitCode> {
+        config::load_places(self.config.as_deref(), environment(), &self.overrides(), &SystemProbe)
+            .map_err(|e| wrong(&e))
+    }
+
+    fn overrides(&self) -> Overrides {
+        Overrides { roots: self.root.clone(), tiers: self.tier.clone(), set: self.set.clone() }
+    }
+}
+
+fn environment() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(k, _)| k != "MONARCH_CONFIG")
+}
+
+fn wrong(e: &ConfigError) -> ExitCode {
+    say::err(format_args!("{}", e.screen()));
+    ExitCode::from(EX_USAGE)
 }
 
 /// Parses the command line and runs it.
@@ -105,12 +120,12 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(args) => run::main(&args),
         Command::Status(args) => status::main(&args),
         Command::Stop(args) => stop::main(&args),
-        Command::Config(c) => config::main(&c),
+        Command::Config(c) => config_command::main(&c),
         Command::Index(c) => index::main(&c),
         Command::Agent(args) => agent::main(&args),
     };
     done.unwrap_or_else(|e| {
-        eprintln!("monarch: {e:#}");
+        say::err(format_args!("monarch: {e:#}\n"));
         ExitCode::FAILURE
     })
 }

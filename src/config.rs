@@ -1,6 +1,7 @@
 //! `monarch config show | check`.
 
 use crate::cli::ConfigArgs;
+use crate::say;
 use anyhow::Result;
 use clap::Subcommand;
 use std::process::ExitCode;
@@ -22,13 +23,15 @@ pub(crate) fn main(command: &ConfigCommand) -> Result<ExitCode> {
         Err(code) => return Ok(code),
     };
     for w in &resolved.warnings {
-        eprintln!("monarch: warning: {w}");
+        say::warn(format_args!("{w}"));
     }
     match command {
-        ConfigCommand::Show(_) => print!("{}", monarch_core::config::render_with_origins(&resolved)),
+        ConfigCommand::Show(_) => {
+            say::out(format_args!("{}", monarch_core::config::render_with_origins(&resolved)))?;
+        }
         ConfigCommand::Check(_) => {
             let c = &resolved.config;
-            println!("ok: {} root(s), {} tier(s)", c.dataset.roots.len(), c.tiers.len());
+            say::out(format_args!("ok: {} root(s), {} tier(s)\n", c.dataset.roots.len(), c.tiers.len()))?;
         }
     }
     Ok(ExitCode::SUCCESS)

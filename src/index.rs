@@ -1,5 +1,6 @@
 //! `monarch index build | show`.
 
+use crate::say;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use monarch_core::index::{self, ScanOptions, ScanProgress};
@@ -38,27 +39,30 @@ pub(crate) fn main(command: &IndexCommand) -> Result<ExitCode> {
             let options = ScanOptions { threads: *threads, max_memory: u64::MAX };
             let tree = index::scan(&root, options, &ScanProgress::default())?;
             if tree.incomplete {
-                eprintln!("monarch: warning: parts of {} could not be read and are left to the kernel", root.display());
+                say::warn(format_args!("parts of {} could not be read and are left to the kernel", root.display()));
             }
             let built = index::build(tree, monarch_core::sys::random_u64(), monarch_core::sys::random_uuid());
             index::save(&built, output)?;
             let h = built.header();
-            println!(
-                "{}: {} files, {} directories and links, {} of data, index {} in {:.1} s",
+            say::out(format_args!(
+                "{}: {} files, {} directories and links, {} of data, index {} in {:.1} s\n",
                 output.display(),
                 h.files,
                 u64::from(h.entries) - h.files,
                 bytesize::ByteSize(h.bytes),
                 bytesize::ByteSize(h.len),
                 start.elapsed().as_secs_f64()
-            );
+            ))?;
         }
         IndexCommand::Show { file } => {
             let saved = index::load(file)?;
             let index = IndexBytes(saved.index()).open().context("the index does not make sense")?;
             let h = index.header;
-            println!("entries {}\nfiles {}\ndirectories {}\nbytes {}", h.entries, h.files, h.dirs, h.bytes);
-            println!("index_bytes {}\ntable_bytes {}\ncomplete {}", h.len, saved.buckets().len(), h.flags & 1 == 0);
+            let (table, complete) = (saved.buckets().len(), h.flags & 1 == 0);
+            say::out(format_args!(
+                "entries {}\nfiles {}\ndirectories {}\nbytes {}\nindex_bytes {}\ntable_bytes {table}\ncomplete {complete}\n",
+                h.entries, h.files, h.dirs, h.bytes, h.len
+            ))?;
         }
     }
     Ok(ExitCode::SUCCESS)

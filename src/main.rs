@@ -1,13 +1,15 @@
 //! The command line of Monarch.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line")]
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic; see `say`")]
 
 mod agent;
+mod agents;
 mod aliases;
 mod child;
 mod cli;
 mod config;
 mod index;
 mod run;
+mod say;
 mod service;
 mod shim;
 mod spawn;

@@ -6,7 +6,7 @@
 use crate::child::{self, Child};
 use crate::cli::ConfigArgs;
 use crate::service::Service;
-use crate::{aliases, summary};
+use crate::{aliases, say, summary};
 use anyhow::Result;
 use clap::Args;
 use monarch_core::config::Config;
@@ -39,7 +39,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     let mut config = resolved.config;
     if is_rank_0() && !args.quiet {
         for w in &resolved.warnings {
-            eprintln!("monarch: warning: {w}");
+            say::warn(format_args!("{w}"));
         }
     }
     add_aliases(&mut config, &args.command);
@@ -71,7 +71,7 @@ fn serve(config: Config) -> Option<Service> {
         Ok(s) => Some(s),
         Err(e) => {
             let text = format!("{e:#}");
-            eprintln!("monarch: warning: running without Monarch: {}", text.lines().next().unwrap_or_default());
+            say::warn(format_args!("running without Monarch: {}", text.lines().next().unwrap_or_default()));
             None
         }
     }
@@ -82,7 +82,7 @@ fn conclude(service: &mut Service, args: &RunArgs, took: Duration) {
     let speaks = is_rank_0();
     let Some(after) = service.end() else {
         if speaks {
-            eprintln!("monarch: warning: the agent has gone, there are no figures");
+            say::warn(format_args!("the agent has gone, there are no figures"));
         }
         return;
     };
@@ -90,17 +90,17 @@ fn conclude(service: &mut Service, args: &RunArgs, took: Duration) {
     if let Some(path) = &args.report {
         let text = serde_json::to_string_pretty(&saved.json(&after)).unwrap_or_default();
         if let Err(e) = std::fs::write(path, text + "\n") {
-            eprintln!("monarch: warning: cannot write the report {}: {e}", path.display());
+            say::warn(format_args!("cannot write the report {}: {e}", path.display()));
         }
     }
     if !args.quiet && speaks {
-        eprint!("{}", saved.text(&after));
+        say::err(format_args!("{}", saved.text(&after)));
     }
 }
 
 fn cannot_start(command: &[OsString], e: &std::io::Error) -> ExitCode {
     let name = command.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
-    eprintln!("monarch: cannot run {name}: {e}");
+    say::err(format_args!("monarch: cannot run {name}: {e}\n"));
     ExitCode::from(if e.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 

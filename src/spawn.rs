@@ -67,7 +67,9 @@ fn leave_the_job() -> io::Result<()> {
         libc::setsid();
         libc::dup2(1, 2);
         // Descriptors of the job stay with the job.
-        libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        if libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) != 0 {
+            mark_descriptors();
+        }
         // All processors that the cgroup allows, not those a launcher bound one rank to.
         let mut all: libc::cpu_set_t = std::mem::zeroed();
         for cpu in 0..libc::CPU_SETSIZE as usize {
@@ -83,4 +85,42 @@ fn leave_the_job() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Marks all descriptors to be closed by exec one by one: before Linux 5.11, and under filters that know no close_range.
+/// Async-signal-safe, hence no allocation, and no directory stream.
+///
+/// # Safety
+/// The process is about to exec.
+unsafe fn mark_descriptors() {
+    let mut buf = [0u64; 512];
+    // SAFETY: the buffer is ours and as long as said; entries are read within what the kernel says it wrote.
+    unsafe {
+        let mark = |fd: i32| libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
+        let dir = libc::open(c"/proc/self/fd".as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC);
+        if dir < 0 {
+            for fd in 3..65_536 {
+                mark(fd);
+            }
+            return;
+        }
+        loop {
+            let n = libc::syscall(libc::SYS_getdents64, dir, buf.as_mut_ptr(), size_of_val(&buf));
+            let Some(len @ 1..) = usize::try_from(n).ok() else { break };
+            let bytes = std::slice::from_raw_parts(buf.as_ptr().cast::<u8>(), len);
+            let mut at = 0;
+            // inode 8, offset 8, length of the entry 2, type 1, name.
+            while let Some(&[a, b]) = bytes.get(at + 16..at + 18).and_then(|l| l.first_chunk()) {
+                let entry = usize::from(u16::from_ne_bytes([a, b]));
+                let name = bytes.get(at + 19..at + entry).unwrap_or(&[]);
+                let digits = name.iter().take_while(|c| c.is_ascii_digit());
+                let fd = digits.fold(0i32, |v, c| v.saturating_mul(10).saturating_add(i32::from(c - b'0')));
+                if fd > 2 {
+                    mark(fd);
+                }
+                at += entry.max(1);
+            }
+        }
+        libc::close(dir);
+    }
 }

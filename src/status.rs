@@ -1,60 +1,66 @@
 //! `monarch status`.
 
-use crate::cli::EX_NO_AGENT;
+use crate::cli::{ConfigArgs, EX_NO_AGENT};
+use crate::{agents, say};
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::client::Client;
 use monarch_core::agent::place;
 use monarch_core::agent::protocol::Status;
-use std::path::PathBuf;
+use std::fmt::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// Print an array of objects, one per agent
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
 }
 
-/// Connections to all agents of this user; only those in `MONARCH_RUNTIME_DIR` when that is set.
-pub(crate) fn clients() -> Vec<Client> {
-    let bases = std::env::var_os("MONARCH_RUNTIME_DIR").filter(|d| !d.is_empty()).map_or_else(
-        || {
-            let tmp = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
-            vec![PathBuf::from("/dev/shm"), tmp]
-        },
-        |dir| vec![PathBuf::from(dir)],
-    );
-    place::all(&bases).iter().filter_map(|d| Client::connect(d).ok()).collect()
-}
+/// How long an agent may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn main(args: &StatusArgs) -> Result<ExitCode> {
-    let all: Vec<Status> = clients().iter_mut().filter_map(|c| c.status().ok()).collect();
+    let (agents, _) = match agents::ask(&args.config, PATIENCE, Client::status) {
+        Ok(asked) => asked,
+        Err(code) => return Ok(code),
+    };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        say::out(format_args!("{}\n", serde_json::to_string_pretty(&agents.given)?))?;
     } else {
-        for s in &all {
-            print(s);
-        }
+        say::out(format_args!("{}", agents.given.iter().map(text).collect::<String>()))?;
     }
-    if all.is_empty() {
-        if !args.json {
-            eprintln!("monarch: no agent of yours is running on this node");
-        }
-        return Ok(ExitCode::from(EX_NO_AGENT));
+    for dir in &agents.missing {
+        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).display()));
     }
-    Ok(ExitCode::SUCCESS)
+    if !agents.given.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !agents.missing.is_empty() {
+        return Ok(ExitCode::FAILURE);
+    }
+    if !args.json {
+        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
+    }
+    Ok(ExitCode::from(EX_NO_AGENT))
 }
 
-fn print(s: &Status) {
-    println!(
+fn text(s: &Status) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        out,
         "agent {} ({}), {} job(s), up {:.0} s, engine {}, policy {}",
         s.pid, s.version, s.jobs, s.uptime_s, s.engine, s.policy
     );
-    println!("  runtime  {}", s.runtime_dir.display());
+    let _ = writeln!(out, "  runtime  {}", s.runtime_dir.display());
     for r in &s.roots {
-        println!(
+        let _ = writeln!(
+            out,
             "  root     {}: {}, {} files, {}, index {}",
             r.path.display(),
             r.state,
@@ -65,7 +71,8 @@ fn print(s: &Status) {
     }
     for t in &s.tiers {
         let rest = if t.resting { ", resting after an error" } else { "" };
-        println!(
+        let _ = writeln!(
+            out,
             "  tier     {} {}: {} copies, {} of {}{rest}",
             t.name,
             t.path.display(),
@@ -77,6 +84,7 @@ fn print(s: &Status) {
     let list = |m: &std::collections::BTreeMap<String, u64>| {
         m.iter().filter(|(_, v)| **v > 0).map(|(k, v)| format!("{k} {v}")).collect::<Vec<_>>().join(", ")
     };
-    println!("  jobs     {}", list(&s.counters));
-    println!("  agent    {}", list(&s.agent));
+    let _ = writeln!(out, "  jobs     {}", list(&s.counters));
+    let _ = writeln!(out, "  agent    {}", list(&s.agent));
+    out
 }

@@ -1,43 +1,88 @@
 //! `monarch stop`.
 
-use crate::cli::EX_NO_AGENT;
+use crate::cli::{ConfigArgs, EX_NO_AGENT};
+use crate::{agents, say};
 use anyhow::Result;
 use clap::Args;
-use monarch_core::agent::protocol::Request;
+use monarch_core::agent::client::{Client, agent_alive};
+use monarch_core::agent::protocol::{Request, Status};
+use monarch_core::tier::{TierDir, TierError};
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// Also remove the copies that stay on disk for the next job
+    /// Also remove the copies that stay on disk for the next job, of these agents and in the tiers that are named here
     #[arg(long)]
     purge: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
 }
 
+/// How long an agent may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
-    let mut stopped = 0;
-    for mut client in crate::status::clients() {
-        let status = client.status()?;
-        client.ask(&Request::Stop)?;
-        let start = Instant::now();
-        while monarch_core::agent::client::agent_alive(&client.dir) && start.elapsed() < Duration::from_secs(10) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        if args.purge {
-            for t in &status.tiers {
-                if let Err(e) = std::fs::remove_dir_all(&t.path)
-                    && e.kind() != std::io::ErrorKind::NotFound
-                {
-                    eprintln!("monarch: warning: cannot remove {}: {e}", t.path.display());
+    let (agents, places) = match agents::ask(&args.config, PATIENCE, stop) {
+        Ok(asked) => asked,
+        Err(code) => return Ok(code),
+    };
+    for s in &agents.given {
+        say::out(format_args!("stopped agent {}\n", s.pid))?;
+    }
+    for dir in &agents.missing {
+        say::warn(format_args!("the agent in {} does not end", dir.display()));
+    }
+    let mut good = agents.missing.is_empty();
+    let mut purged = 0;
+    if args.purge {
+        // A tier's own directory lies in the one that was configured.
+        let used = agents.given.iter().flat_map(|s| &s.tiers).filter_map(|t| t.path.parent());
+        let mut dirs: Vec<PathBuf> = used.chain(places.tiers.iter().map(|t| t.path.as_path())).map(real).collect();
+        dirs.sort();
+        dirs.dedup();
+        for dir in &dirs {
+            match purge(dir) {
+                Ok(true) => {
+                    say::out(format_args!("purged {}\n", dir.display()))?;
+                    purged += 1;
+                }
+                Ok(false) => {}
+                Err(e) => {
+                    say::warn(format_args!("not purged: {e}"));
+                    good = false;
                 }
             }
         }
-        println!("stopped agent {}", status.pid);
-        stopped += 1;
     }
-    if stopped == 0 {
-        eprintln!("monarch: no agent of yours is running on this node");
+    if agents.given.is_empty() && good && purged == 0 {
+        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
         return Ok(ExitCode::from(EX_NO_AGENT));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Ends an agent and waits until it has gone; how it was.
+fn stop(client: &mut Client) -> io::Result<Status> {
+    let status = client.status()?;
+    client.ask(&Request::Stop)?;
+    while agent_alive(&client.dir) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(status)
+}
+
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Removes what lies in a tier, under its lock: another agent may use it by now. `false` when there is no such directory.
+fn purge(dir: &Path) -> Result<bool, TierError> {
+    let there = dir.is_dir();
+    if there {
+        TierDir::open("", dir, u64::MAX, 0)?.remove_all();
+    }
+    Ok(there)
 }

@@ -218,6 +218,41 @@ fn without_an_agent_status_and_stop_say_so() {
 }
 
 #[test]
+fn status_and_stop_take_a_configuration() {
+    let p = Place::new();
+    let file = p
+        .config(&format!("runtime_dir: {}\ntiers: [{{ name: t, path: TIER, capacity: 64MiB }}]\n", path(&p.at("run"))));
+    p.monarch(["status", "--config", &file]).failed(4, &["no agent"]);
+    p.monarch(["stop", "--set", "runtime_dir=/nowhere"]).failed(4, &["no agent"]);
+    p.monarch(["status", "--config", &path(&p.at("no.yaml"))]).failed(2, &["no.yaml"]);
+    p.monarch(["stop", "--set", "runtime_dir=relative"]).failed(2, &["runtime_dir"]);
+    // Without an agent the tiers that are named are purged.
+    p.monarch(["stop", "--purge", "--config", &file]).fine(&["purged ", "tier"]);
+    std::fs::remove_dir(p.at("tier")).expect("an empty directory");
+    p.monarch(["stop", "--purge", "--config", &file]).failed(4, &["no agent"]);
+    // A tier in use is not touched.
+    p.monarch(["stop", "--purge", "--tier", "/proc/self:64MiB"]).failed(2, &["/proc"]);
+}
+
+#[test]
+fn output_that_nobody_takes_is_no_crash() {
+    let p = Place::new();
+    let sh = |script: &str| {
+        let mut c = Command::new("bash");
+        c.args(["-c", script, "bash", env!("CARGO_BIN_EXE_monarch")]).current_dir(p.dir.path());
+        c.env("MONARCH_RUNTIME_DIR", p.at("run")).env("TMPDIR", p.at("tmp")).stdin(Stdio::null());
+        Said::from(c.output().expect("bash"))
+    };
+    let show = "\"$1\" config show --root $PWD/root --tier $PWD/tier:64MiB";
+    let piped = sh(&format!("(sleep 0.2; {show}) | true; echo ${{PIPESTATUS[0]}}"));
+    assert!(piped.out == "0\n" && !piped.err.contains("panicked"), "{piped:#?}");
+    let full = sh(&format!("{show} > /dev/full; echo $?"));
+    assert!(full.out == "1\n" && full.err.contains("No space left"), "{full:#?}");
+    assert_eq!(sh("\"$1\" status 2> /dev/full; echo $?").out, "4\n");
+    assert_eq!(sh("\"$1\" status --json > /dev/full 2>&1; echo $?").out, "1\n");
+}
+
+#[test]
 fn an_agent_needs_its_configuration() {
     let p = Place::new();
     p.monarch(["agent"]).failed(1, &["standard input"]);

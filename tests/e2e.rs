@@ -26,6 +26,8 @@ mod readers;
 mod run;
 #[path = "e2e/semantics.rs"]
 mod semantics;
+#[path = "e2e/sharing.rs"]
+mod sharing;
 #[path = "e2e/traffic.rs"]
 mod traffic;
 #[path = "e2e/truth.rs"]

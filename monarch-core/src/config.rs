@@ -41,7 +41,7 @@ mod tiers;
 mod units;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use error::{ConfigError, ErrorKind};
 pub use flags::Overrides;
@@ -65,6 +65,15 @@ pub struct Resolved {
     pub warnings: Vec<String>,
 }
 
+/// Where agents are, and their copies, as far as a configuration says so: for commands that need no data set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Places {
+    /// Directory of the runtime directories.
+    pub runtime_dir: Option<PathBuf>,
+    /// The tiers, if any are named.
+    pub tiers: Vec<Tier>,
+}
+
 /// Reads, merges, resolves and checks the configuration.
 ///
 /// `file` is the one named with `--config`; `env` the process environment, of which names other than `MONARCH_*` are
@@ -78,6 +87,32 @@ pub fn load(
     overrides: &Overrides,
     probe: &dyn Probe,
 ) -> Result<Resolved, ConfigError> {
+    let (mut cx, raw) = layered(file, env, overrides, probe)?;
+    let config = resolve::resolve(&mut cx, &raw)?;
+    Ok(Resolved { config, origins: cx.layers.origins, warnings: cx.layers.warnings })
+}
+
+/// The [`Places`] of a configuration that need not be complete; arguments and errors as for [`load`].
+///
+/// # Errors
+/// What is wrong in a layer, or with the settings that are looked at.
+pub fn load_places(
+    file: Option<&Path>,
+    env: impl Iterator<Item = (OsString, OsString)>,
+    overrides: &Overrides,
+    probe: &dyn Probe,
+) -> Result<Places, ConfigError> {
+    let (mut cx, raw) = layered(file, env, overrides, probe)?;
+    let tiers = raw.tiers.as_deref().map_or(Ok(Vec::new()), |tiers| tiers::resolve(&mut cx, tiers, &[]))?;
+    Ok(Places { runtime_dir: resolve::runtime_dir(&cx, &raw)?, tiers })
+}
+
+fn layered<'a>(
+    file: Option<&Path>,
+    env: impl Iterator<Item = (OsString, OsString)>,
+    overrides: &Overrides,
+    probe: &'a dyn Probe,
+) -> Result<(context::Context<'a>, raw::RawConfig), ConfigError> {
     let mut layers = layers::Layers::default();
     if let Some(file) = file {
         layers.file(file)?;
@@ -85,7 +120,5 @@ pub fn load(
     env::apply(&mut layers, env)?;
     flags::apply(&mut layers, overrides)?;
     let raw = layers.raw()?;
-    let mut cx = context::Context { layers, probe };
-    let config = resolve::resolve(&mut cx, &raw)?;
-    Ok(Resolved { config, origins: cx.layers.origins, warnings: cx.layers.warnings })
+    Ok((context::Context { layers, probe }, raw))
 }

@@ -119,19 +119,20 @@ pub fn open_control(path: &Path) -> io::Result<ControlMap<'static>> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a control block of this version"))
 }
 
-/// Appends a string to the string area and points `to` at it.
+/// Appends a string to the string area and points `to` at it. One caller at a time.
 ///
 /// # Errors
-/// When the area is full.
+/// When the area is full, or what the kernel said; the area is as it was then.
 pub fn put_str(path: &Path, ctl: &ControlMap<'_>, to: &Str, text: &[u8]) -> io::Result<()> {
     let len = u32::try_from(text.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let off = ctl.ctl.strings_len.fetch_add(len, Ordering::Relaxed);
+    let off = ctl.ctl.strings_len.load(Ordering::Relaxed);
     if off as usize + text.len() > monarch_abi::control::STRINGS {
         return Err(io::Error::new(io::ErrorKind::StorageFull, "too many or too long root paths"));
     }
     let file = std::fs::OpenOptions::new().write(true).open(path)?;
     // Through the file: the mapping of strings is handed out as plain bytes, written before anyone is told.
     file.write_all_at(text, (monarch_abi::control::STRINGS_OFF + off as usize) as u64)?;
+    ctl.ctl.strings_len.store(off + len, Ordering::Relaxed);
     to.off.store(off, Ordering::Relaxed);
     to.len.store(len, Ordering::Release);
     Ok(())

@@ -182,7 +182,7 @@ fn drain(from: impl Read + Send + 'static, to: &Arc<Mutex<Vec<u8>>>) -> JoinHand
 }
 
 impl Running {
-    fn new(mut command: Command) -> Self {
+    pub fn new(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot start {:?}: {e}", command.get_program()));
         let (out, err) = (Arc::default(), Arc::default());

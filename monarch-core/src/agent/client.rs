@@ -1,7 +1,7 @@
 //! The command line's end of the control socket: finding the agent, starting it, talking to it.
 
 use super::place;
-use super::protocol::{Reply, Request, Status};
+use super::protocol::{Reply, Request, Spelling, Status};
 use crate::config::Config;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::io::{self, BufRead, BufReader, Write};
@@ -87,7 +87,8 @@ impl Client {
     /// # Errors
     /// The agent's reason, or that the connection broke.
     pub fn attach(&mut self, config: &Config, again: bool) -> Result<PathBuf, ClientError> {
-        match self.ask(&Request::Attach { config: Box::new(config.clone()), pid: std::process::id(), again })? {
+        let (pid, spellings) = (std::process::id(), spellings(config));
+        match self.ask(&Request::Attach { config: Box::new(config.clone()), spellings, pid, again })? {
             Reply::Attached { control } => Ok(control),
             Reply::Stopping => Err(ClientError::Io(io::ErrorKind::ConnectionReset.into())),
             Reply::Error { message } => Err(ClientError::Refused(message)),
@@ -100,6 +101,16 @@ impl Client {
     pub fn stream(&self) -> &UnixStream {
         self.stream.get_ref()
     }
+}
+
+/// All ways to write the roots, looked at now and by this process: links may have changed since the configuration was read, and
+/// the agent may see other mounts.
+fn spellings(config: &Config) -> Vec<Spelling> {
+    let roots = &config.dataset.roots;
+    let mut seen = std::collections::HashSet::new();
+    let all = roots.iter().flat_map(|r| [&r.real_path, &r.path]).chain(roots.iter().flat_map(|r| &r.aliases));
+    let new = all.filter(|p| seen.insert(*p));
+    new.map(|p| Spelling { path: p.clone(), real: p.canonicalize().ok() }).collect()
 }
 
 /// A running agent for this configuration, if there is one.

@@ -15,6 +15,9 @@ pub enum Request {
     Attach {
         /// The resolved configuration.
         config: Box<Config>,
+        /// The spellings of its roots, and where they lead for the job.
+        #[serde(default)]
+        spellings: Vec<Spelling>,
         /// Process that runs the job.
         pid: u32,
         /// Whether it was attached before, to an agent that has gone.
@@ -25,6 +28,15 @@ pub enum Request {
     Status,
     /// End now.
     Stop,
+}
+
+/// A way to write the path of a root.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spelling {
+    /// The path.
+    pub path: PathBuf,
+    /// The same with every symbolic link followed; `None` when it leads nowhere.
+    pub real: Option<PathBuf>,
 }
 
 /// A reply.
@@ -83,6 +95,9 @@ pub struct RootStatus {
     pub path: PathBuf,
     /// `scanning`, `ready`, `failed: ...`.
     pub state: String,
+    /// Jobs that use it now.
+    #[serde(default)]
+    pub jobs: usize,
     /// Entries in the index (so far).
     pub entries: u64,
     /// Regular files.

@@ -9,8 +9,8 @@
 
 use super::driver::Driver;
 use super::place;
-use super::protocol::{Reply, Request};
-use super::roots::Roots;
+use super::protocol::{Reply, Request, Spelling};
+use super::roots::{Attachment, Roots};
 use super::start::Parts;
 use super::upkeep;
 use crate::config::{Config, Medium};
@@ -138,6 +138,7 @@ impl Agent {
             while !self.stop.load(Ordering::Relaxed) {
                 std::thread::sleep(upkeep::PERIOD);
                 upkeep::round(&self.driver);
+                self.roots.retry();
                 if !self.control.exists() {
                     tracing::error!(dir = %self.dir.display(), "the runtime directory was wiped; making room for a new agent");
                     self.end_as(End::Renew);
@@ -154,7 +155,7 @@ impl Agent {
     async fn connection(self: Arc<Self>, stream: UnixStream) {
         let (read, mut write) = stream.into_split();
         let mut lines = BufReader::new(read).lines();
-        let mut attached = false;
+        let mut job = None;
         loop {
             let line = tokio::select! {
                 line = lines.next_line() => line,
@@ -165,35 +166,37 @@ impl Agent {
                 }
             };
             let Ok(Some(line)) = line else { break };
-            let Some(reply) = self.answer(&line, &mut attached) else { break };
+            let Some(reply) = self.answer(&line, &mut job).await else { break };
             let sent = send(&mut write, &reply).await;
             self.changed.notify_one();
             if sent.is_err() {
                 break;
             }
         }
-        if attached {
-            self.jobs.fetch_sub(1, Ordering::AcqRel);
-        }
+        drop(job);
         self.changed.notify_one();
     }
 
     /// The reply to a request; `None` closes the connection.
-    fn answer(&self, line: &str, attached: &mut bool) -> Option<Reply> {
+    async fn answer(self: &Arc<Self>, line: &str, job: &mut Option<Job>) -> Option<Reply> {
         Some(match serde_json::from_str::<Request>(line) {
-            Ok(Request::Attach { config, pid, again }) => {
+            Ok(Request::Attach { config, spellings, pid, again }) => {
                 if !again && self.is_stale() {
                     tracing::info!(pid, "a new job after all others have gone; making room for a new agent");
                     self.end_as(End::Renew);
                     return None;
                 }
-                let reply = self.attach(&config, pid);
-                if matches!(reply, Reply::Attached { .. }) && !*attached {
-                    *attached = true;
-                    self.jobs.fetch_add(1, Ordering::AcqRel);
-                    self.had_jobs.store(true, Ordering::Release);
+                // Counted from now on, so that the agent does not end meanwhile.
+                let mut new = Job::new(self);
+                match self.clone().attach(config, spellings, pid, again).await {
+                    Ok(roots) => {
+                        self.had_jobs.store(true, Ordering::Release);
+                        new.roots = Some(roots);
+                        *job = Some(new);
+                        Reply::Attached { control: self.control.clone() }
+                    }
+                    Err(message) => Reply::Error { message },
                 }
-                reply
             }
             Ok(Request::Status) => Reply::Status(Box::new(self.status())),
             Ok(Request::Stop) => {
@@ -210,17 +213,22 @@ impl Agent {
         ending || self.had_jobs.load(Ordering::Acquire) && self.jobs.load(Ordering::Acquire) == 0
     }
 
-    fn attach(&self, config: &Config, pid: u32) -> Reply {
-        if let Some(message) = conflict(&self.config, config) {
-            return Reply::Error { message };
+    /// Attaches a job, away from the thread that serves the socket: the PFS is asked, and may hang.
+    async fn attach(
+        self: Arc<Self>,
+        config: Box<Config>,
+        spellings: Vec<Spelling>,
+        pid: u32,
+        again: bool,
+    ) -> Result<Attachment, String> {
+        if let Some(message) = conflict(&self.config, &config) {
+            return Err(message);
         }
-        match self.roots.attach(config) {
-            Ok(()) => {
-                tracing::info!(pid, roots = config.dataset.roots.len(), "job attached");
-                Reply::Attached { control: self.control.clone() }
-            }
-            Err(e) => Reply::Error { message: format!("cannot serve the roots: {e}") },
-        }
+        let work = move || self.roots.attach(&Arc::from(config), &spellings, again);
+        let attached = tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(io::Error::other(e)));
+        let roots = attached.map_err(|e| format!("cannot serve the roots: {e}"))?;
+        tracing::info!(pid, again, "job attached");
+        Ok(roots)
     }
 
     /// Lets go of everything in an order that never shows readers something half-gone.
@@ -242,6 +250,25 @@ impl Agent {
         tracing::info!(?end, "ended");
         let _ = std::fs::remove_dir_all(&self.dir);
         super::client::remove_jobs_file(&self.dir);
+    }
+}
+
+/// A job, counted for as long as this lives.
+struct Job {
+    agent: Arc<Agent>,
+    roots: Option<Attachment>,
+}
+
+impl Job {
+    fn new(agent: &Arc<Agent>) -> Self {
+        agent.jobs.fetch_add(1, Ordering::AcqRel);
+        Self { agent: agent.clone(), roots: None }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.agent.jobs.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -27,6 +27,9 @@ pub enum StartError {
     /// Another agent with the same tiers is running.
     #[error("an agent for these tiers is already running ({0})")]
     Running(PathBuf),
+    /// An agent in another mount namespace died, and its jobs still run: behind its roots' paths may lie something else here.
+    #[error("jobs in another container or mount namespace use these tiers ({0}); give this one other directories")]
+    Elsewhere(PathBuf),
     /// A tier cannot be used.
     #[error(transparent)]
     Tier(#[from] TierError),
@@ -49,7 +52,7 @@ impl StartError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Tier(TierError::Locked { ending: true, .. }) => ENDING,
-            Self::Running(_) | Self::Tier(TierError::Locked { .. }) => TAKEN,
+            Self::Running(_) | Self::Elsewhere(_) | Self::Tier(TierError::Locked { .. }) => TAKEN,
             _ => 1,
         }
     }
@@ -82,9 +85,14 @@ pub(super) fn parts(config: &Config) -> Result<Parts, StartError> {
     log_to(&dir);
     let seed = tiers.first().map_or(0, |t| t.seed);
     let control = dir.join(place::CONTROL);
-    let (ctl, adopting) = match shm::open_control(&control) {
-        Ok(ctl) => (ctl, true),
-        Err(_) => (shm::create_control(&control, control_params()).map_err(StartError::Runtime)?, false),
+    let left = shm::open_control(&control).ok().filter(is_adoptable);
+    let adopting = left.is_some();
+    if left.is_some_and(|ctl| !same_mounts(&ctl)) {
+        return Err(StartError::Elsewhere(dir));
+    }
+    let ctl = match left {
+        Some(ctl) => ctl,
+        None => shm::create_control(&control, control_params()).map_err(StartError::Runtime)?,
     };
     set_parameters(&ctl, config);
     publish_tiers(&control, &ctl, &tiers)
@@ -97,6 +105,8 @@ pub(super) fn parts(config: &Config) -> Result<Parts, StartError> {
     let roots = Arc::new(Roots::new(control.clone(), ctl, driver.clone(), seed));
     if adopting {
         roots.adopt(config);
+    } else {
+        roots.remove_leftovers();
     }
     Ok(Parts { dir, control, lock, ctl, driver, roots, stop })
 }
@@ -150,6 +160,18 @@ fn find_copies(driver: &Driver) {
             }
         }
     }
+}
+
+/// Whether what an earlier agent left can be taken over: not if it was about to end, because what jobs have changed since then was
+/// not marked anywhere.
+fn is_adoptable(ctl: &ControlMap<'static>) -> bool {
+    ctl.ctl.bypassed.load(Ordering::Acquire) == 0
+}
+
+/// Whether the agent that made a control block saw the mounts that this one sees.
+fn same_mounts(ctl: &ControlMap<'static>) -> bool {
+    let (c, here) = (ctl.ctl, control_params());
+    (c.mnt_ns, c.slash_dev, c.slash_ino) == (here.mnt_ns, here.slash.0, here.slash.1)
 }
 
 /// The first base in which a runtime directory can be made, with the lock of the living agent.
@@ -206,7 +228,6 @@ fn set_parameters(ctl: &ControlMap<'_>, config: &Config) {
     c.stall_ms.store(ms(config.wait.stall), Ordering::Relaxed);
     c.max_wait_ms.store(ms(config.wait.max_wait), Ordering::Relaxed);
     c.large.store(config.source.chunk_threshold, Ordering::Relaxed);
-    c.bypassed.store(0, Ordering::Release);
 }
 
 /// Enters the tiers, unless an earlier agent did.

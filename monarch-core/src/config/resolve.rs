@@ -2,6 +2,7 @@
 //!
 //! One function a section. Roots and tiers, which have to do with the machine, have modules of their own.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::context::Context;
@@ -26,9 +27,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
     let prefetch = cx.or("prefetch.enabled", raw.prefetch.as_ref().and_then(|raw| raw.enabled.as_ref()), true)?;
     let level = cx.or("log.level", raw.log.as_ref().and_then(|raw| raw.level.as_ref()), LogLevel::Info)?;
     let index = index(cx, raw.index.as_ref().unwrap_or(&RawIndex::default()))?;
-    let runtime_dir = cx.get(&Key::new("runtime_dir"), raw.runtime_dir.as_ref())?;
-    let runtime_dir =
-        runtime_dir.map(|path| paths::clean(cx, ErrorKind::WrongType, &Key::new("runtime_dir"), &path)).transpose()?;
+    let runtime_dir = runtime_dir(cx, raw)?;
     let dataset = dataset(cx, raw.dataset.as_ref().unwrap_or(&RawDataset::default()))?;
     let tiers = tiers::resolve(cx, raw.tiers.as_deref().unwrap_or_default(), &dataset.roots)?;
     Ok(Config {
@@ -42,6 +41,13 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         runtime_dir,
         log: Log { level },
     })
+}
+
+/// Where the agents' sockets, locks and shared memory are.
+pub(super) fn runtime_dir(cx: &Context<'_>, raw: &RawConfig) -> Result<Option<PathBuf>, ConfigError> {
+    let key = Key::new("runtime_dir");
+    let path = cx.get(&key, raw.runtime_dir.as_ref())?;
+    path.map(|path| paths::clean(cx, ErrorKind::WrongType, &key, &path)).transpose()
 }
 
 fn dataset(cx: &mut Context<'_>, raw: &RawDataset) -> Result<Dataset, ConfigError> {

@@ -206,9 +206,14 @@ pub fn scan(path: &Path, options: ScanOptions, progress: &ScanProgress) -> Resul
     let (mut root_record, root_btime) = record(&st, &shared.owners);
     root_record.aux = 0;
     std::thread::scope(|s| {
-        for _ in 0..options.threads.clamp(1, 256) {
-            s.spawn(|| worker(&shared));
+        for n in 1..options.threads.clamp(1, 256) {
+            let spawned = std::thread::Builder::new().name(format!("scan-{n}")).spawn_scoped(s, || worker(&shared));
+            if let Err(e) = spawned {
+                tracing::warn!(threads = n, error = %e, "scanning with fewer threads: the system allows no more");
+                break;
+            }
         }
+        worker(&shared);
     });
     if progress.cancel.load(Ordering::Relaxed) {
         return Err(ScanError::Cancelled);

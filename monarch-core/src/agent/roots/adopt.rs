@@ -1,0 +1,86 @@
+//! Taking over the roots and segments of an agent that died.
+
+use super::retire::get_uuid;
+use super::{RootState, Roots};
+use crate::agent::driver::Live;
+use crate::agent::early;
+use crate::config::{Config, Trust};
+use crate::engine::{PfsSource, Source};
+use crate::shm;
+use monarch_abi::control::{SEGMENT_LIVE, SegmentRef};
+use monarch_abi::demand::file_key;
+use monarch_abi::sys::futex_wake;
+use monarch_abi::word::State;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Roots {
+    /// Takes over what is in the control block. Its jobs will attach again; for any other the roots are scanned anew.
+    pub fn adopt(self: &Arc<Self>, config: &Config) {
+        let config = Arc::new(config.clone());
+        for root in self.ctl.roots() {
+            let path = Path::new(std::ffi::OsStr::from_bytes(self.ctl.str(&root.path))).to_owned();
+            self.list().push(RootState { used: true, ..RootState::new(path, config.clone()) });
+        }
+        for (at, s) in self.ctl.segments().iter().enumerate() {
+            if s.status.load(Ordering::Acquire) != SEGMENT_LIVE {
+                continue;
+            }
+            match self.adopt_segment(at, s, &config) {
+                Ok(kept) => tracing::info!(segment = at, kept, "segment taken over"),
+                Err(e) => {
+                    tracing::warn!(segment = at, error = %e, "segment lost; scanning again");
+                    self.retire(s.root.load(Ordering::Relaxed) as usize);
+                }
+            }
+        }
+        self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
+        self.remove_leftovers();
+        let lost: Vec<usize> =
+            self.list().iter().enumerate().filter(|(_, r)| r.segment.is_none()).map(|(n, _)| n).collect();
+        lost.into_iter().for_each(|number| self.spawn_scan(number));
+    }
+
+    fn adopt_segment(&self, at: usize, s: &SegmentRef, config: &Config) -> io::Result<u64> {
+        let root = s.root.load(Ordering::Relaxed) as usize;
+        let segment = shm::open_segment(&self.dir, get_uuid(&s.uuid), get_uuid(&s.state_uuid))?;
+        let path = self.list().get(root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
+        let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
+        let mut unclaimed = self.driver.unclaimed();
+        let mut keys = Vec::new();
+        for e in segment.files() {
+            let w = e.word();
+            let to = match w.state() {
+                State::Wanted | State::Fetching | State::Refused => w.next(State::Absent),
+                State::Resident => match unclaimed.claim(&segment, &e, &self.driver.tiers) {
+                    Some(tier) => w.resident(tier),
+                    None => w.next(State::Absent),
+                },
+                _ => continue,
+            };
+            if to.state() == State::Resident {
+                keys.push(file_key(at, e.id));
+            }
+            if to != w && e.slot.word.compare_exchange(w.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                futex_wake(&e.slot.word, u32::MAX >> 1);
+            }
+        }
+        drop(unclaimed);
+        let kept = keys.len() as u64;
+        self.driver.note_placed(keys.into_iter());
+        // Where an agent died while it opened the segment.
+        self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
+        early::open(&self.ctl, root, at, &segment);
+        // A loaded index was perhaps not checked to its end.
+        let fresh = config.index.file.is_none() || config.index.trust == Trust::Frozen;
+        self.driver.add_segment(at, Live { segment, source, fresh });
+        if let Some(r) = self.list().get_mut(root) {
+            r.state = "ready".to_owned();
+            r.segment = Some(at);
+        }
+        Ok(kept)
+    }
+}

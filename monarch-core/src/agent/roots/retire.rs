@@ -1,0 +1,116 @@
+//! Taking a segment out of use, and files of the runtime directory that no segment needs any more.
+//!
+//! Readers keep their mapping of a retired segment, so its words are turned to Refused for good: nothing is fetched or asked for
+//! there. Copies lose their owner; the segment that comes next claims those whose file is still the same.
+
+use super::Roots;
+use crate::shm;
+use monarch_abi::control::{SEGMENT_LIVE, SEGMENT_RETIRED, SegmentRef};
+use monarch_abi::segment::Segment;
+use monarch_abi::sys::futex_wake;
+use monarch_abi::word::State;
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long copies under way for a retired segment are waited for: they are of use to the next one.
+const UNDER_WAY: Duration = Duration::from_secs(10);
+
+impl Roots {
+    /// Retires the segments of a root. Takes effect with the next generation.
+    pub(super) fn retire(&self, root: usize) {
+        for s in self.ctl.segments().iter().filter(|s| s.root.load(Ordering::Relaxed) as usize == root) {
+            if s.status.swap(SEGMENT_RETIRED, Ordering::AcqRel) == SEGMENT_LIVE {
+                self.remove_files(s);
+            }
+        }
+    }
+
+    /// Takes the copies of a root's retired segments back.
+    pub(super) fn give_back_all(&self, root: usize) {
+        for (number, s) in self.ctl.segments().iter().enumerate() {
+            let retired = s.status.load(Ordering::Acquire) == SEGMENT_RETIRED;
+            if retired && s.root.load(Ordering::Relaxed) as usize == root {
+                self.give_back(number);
+            }
+        }
+    }
+
+    /// Takes the copies of a retired segment back and ends all that goes on there.
+    pub(super) fn give_back(&self, number: usize) {
+        let Some(live) = self.driver.segment(number) else { return };
+        let start = Instant::now();
+        while self.withdraw(&live.segment) > 0 && start.elapsed() < UNDER_WAY {
+            if self.stopping.load(Ordering::Relaxed) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// One pass over a retired segment; how many copies are still under way.
+    fn withdraw(&self, segment: &Segment<'static>) -> usize {
+        let mut under_way = 0;
+        for e in segment.files() {
+            let w = e.word();
+            match w.state() {
+                State::Fetching => under_way += 1,
+                State::Bypass | State::Link | State::Plain => {}
+                _ => {
+                    // Another generation, so that a second try that was planned finds another word.
+                    let to = w.next(State::Refused);
+                    if e.slot.word.compare_exchange(w.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                        continue;
+                    }
+                    futex_wake(&e.slot.word, u32::MAX >> 1);
+                    if w.state() == State::Resident {
+                        let name = segment.copy_name(&e);
+                        self.driver.unclaimed().put_back(w.tier(), name, &self.driver.tiers);
+                    }
+                }
+            }
+        }
+        under_way
+    }
+
+    fn files(&self, s: &SegmentRef) -> [PathBuf; 2] {
+        let (index, state) = shm::segment_paths(&self.dir, get_uuid(&s.uuid), get_uuid(&s.state_uuid));
+        [index, state]
+    }
+
+    pub(super) fn remove_files(&self, s: &SegmentRef) {
+        for path in self.files(s) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Removes files of segments that an agent left which was killed while it wrote them, or before it removed them. Only while
+    /// no scan runs.
+    pub fn remove_leftovers(&self) {
+        let live = self.ctl.segments().iter().filter(|s| s.status.load(Ordering::Acquire) == SEGMENT_LIVE);
+        let needed: HashSet<PathBuf> = live.flat_map(|s| self.files(s)).collect();
+        for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let ours = path.extension().is_some_and(|e| e == "idx" || e == "st" || e == "new");
+            if ours && !needed.contains(&path) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+/// Enters a UUID into the control block.
+pub(super) fn put_uuid(to: &[std::sync::atomic::AtomicU64; 2], uuid: [u8; 16]) {
+    for (half, bytes) in to.iter().zip(uuid.chunks_exact(8)) {
+        half.store(bytes.iter().rev().fold(0, |v, &b| v << 8 | u64::from(b)), Ordering::Relaxed);
+    }
+}
+
+/// Reads a UUID of the control block.
+pub(super) fn get_uuid(from: &[std::sync::atomic::AtomicU64; 2]) -> [u8; 16] {
+    let mut out = [0; 16];
+    out[..8].copy_from_slice(&from[0].load(Ordering::Relaxed).to_le_bytes());
+    out[8..].copy_from_slice(&from[1].load(Ordering::Relaxed).to_le_bytes());
+    out
+}

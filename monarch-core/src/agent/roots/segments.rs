@@ -1,0 +1,187 @@
+//! Scanning a root (or loading its index) and publishing its segment.
+
+use super::retire::put_uuid;
+use super::{RETRY, Roots};
+use crate::agent::driver::Live;
+use crate::agent::early;
+use crate::config::{Config, Trust};
+use crate::engine::{PfsSource, Source};
+use crate::index::{ScanOptions, ScanProgress};
+use crate::shm;
+use monarch_abi::control::{MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
+use monarch_abi::demand::file_key;
+use monarch_abi::segment::Segment;
+use monarch_abi::word::State;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// The files of a segment, mapped.
+struct Made {
+    segment: Segment<'static>,
+    state_uuid: [u8; 16],
+    /// Of index and state.
+    lens: (u64, u64),
+    /// Whether the index is as new as this job.
+    fresh: bool,
+}
+
+/// A scan: of which root, with which settings. One that was begun anew meanwhile has another `progress`.
+struct Scan {
+    root: usize,
+    config: Arc<Config>,
+    progress: Arc<ScanProgress>,
+}
+
+impl Roots {
+    /// Makes the segment of a root, on a thread of its own, after its retired ones gave their copies back.
+    pub(super) fn spawn_scan(self: &Arc<Self>, root: usize) {
+        let scan = self.list().get(root).map(|r| Scan { root, config: r.config.clone(), progress: r.progress.clone() });
+        let Some(scan) = scan.map(Arc::new) else { return };
+        let (me, mine) = (self.clone(), scan.clone());
+        let work = move || {
+            me.give_back_all(root);
+            let end = me.make_segment(&mine);
+            me.scanned(&mine, end);
+        };
+        if let Err(e) = std::thread::Builder::new().name(format!("scan-{root}")).spawn(work) {
+            self.scanned(&scan, Err(e));
+        }
+    }
+
+    /// Takes note of how a scan ended.
+    fn scanned(&self, scan: &Scan, end: io::Result<usize>) {
+        let mut list = self.list();
+        let Some(r) = list.get_mut(scan.root).filter(|r| Arc::ptr_eq(&r.progress, &scan.progress)) else { return };
+        match end {
+            Ok(number) => {
+                r.state = "ready".to_owned();
+                r.segment = Some(number);
+            }
+            Err(e) => {
+                tracing::error!(root = %r.path.display(), error = %e, "no index: the root is read from the PFS");
+                r.state = format!("failed: {e}");
+                // One that got further would fail again, and cost the PFS as much again.
+                if scan.progress.dirs.load(Ordering::Relaxed) == 0 {
+                    r.retry = Some(Instant::now() + RETRY);
+                }
+            }
+        }
+    }
+
+    /// Scans (or loads) a root and publishes its segment.
+    fn make_segment(&self, scan: &Scan) -> io::Result<usize> {
+        let started = Instant::now();
+        let path = self.list().get(scan.root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
+        let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
+        let made = self.make_files(scan, &path)?;
+        let segment = made.segment;
+        early::close(&segment);
+        let number = self.publish(scan, &made).inspect_err(|_| {
+            let (index, state) = shm::segment_paths(&self.dir, segment.index.header.uuid, made.state_uuid);
+            let _ = (std::fs::remove_file(index), std::fs::remove_file(state));
+        })?;
+        self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
+        let adopted = if made.fresh { self.claim_copies(number, &segment) } else { 0 };
+        early::open(&self.ctl, scan.root, number, &segment);
+        self.driver.add_segment(number, Live { segment, source, fresh: made.fresh });
+        let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
+        if !self.ctl.segments().get(number).is_some_and(live) {
+            // Retired before the driver knew of it.
+            self.give_back(number);
+        }
+        let header = segment.index.header;
+        tracing::info!(root = %path.display(), files = header.files, entries = header.entries, bytes = header.bytes,
+            adopted, seconds = started.elapsed().as_secs_f64(), "root ready");
+        Ok(number)
+    }
+
+    /// The files of a segment: of the saved index, if it is one of this root, otherwise of a scan.
+    fn make_files(&self, scan: &Scan, path: &Path) -> io::Result<Made> {
+        let index = &scan.config.index;
+        let state_uuid = crate::sys::random_uuid();
+        let saved = index.file.as_ref().and_then(|file| load(file, path));
+        let (fresh, (segment, index_len, state_len)) = match saved {
+            Some(saved) => {
+                let made = shm::create_segment(&self.dir, saved.index(), saved.buckets(), state_uuid)?;
+                (index.trust == Trust::Frozen, made)
+            }
+            None => {
+                let options = ScanOptions { threads: index.scan_threads, max_memory: index.max_memory };
+                let tree = crate::index::scan(path, options, &scan.progress).map_err(io::Error::other)?;
+                let built = crate::index::build(tree, self.seed, crate::sys::random_uuid());
+                (true, shm::create_segment(&self.dir, &built.index, &built.buckets, state_uuid)?)
+            }
+        };
+        Ok(Made { segment, state_uuid, lens: (index_len, state_len), fresh })
+    }
+
+    /// Enters a segment into the control block, in place of an earlier one of its root; it becomes visible with the next
+    /// generation.
+    fn publish(&self, scan: &Scan, made: &Made) -> io::Result<usize> {
+        let list = self.list();
+        let counts = list.get(scan.root).is_some_and(|r| Arc::ptr_eq(&r.progress, &scan.progress));
+        if !counts || self.stopping.load(Ordering::Relaxed) {
+            return Err(io::Error::other("the agent is stopping, or the scan was begun anew"));
+        }
+        let at = self.ctl.ctl.segments_len.load(Ordering::Relaxed) as usize;
+        let Some(slot) = self.ctl.ctl.segments.get(at) else {
+            return Err(io::Error::other(format!("an agent serves at most {MAX_SEGMENTS} segments in its life")));
+        };
+        self.retire(scan.root);
+        put_uuid(&slot.uuid, made.segment.index.header.uuid);
+        put_uuid(&slot.state_uuid, made.state_uuid);
+        slot.root.store(scan.root as u32, Ordering::Relaxed);
+        slot.index_len.store(made.lens.0, Ordering::Relaxed);
+        slot.state_len.store(made.lens.1, Ordering::Relaxed);
+        slot.status.store(SEGMENT_LIVE, Ordering::Release);
+        self.ctl.ctl.segments_len.store(at as u32 + 1, Ordering::Release);
+        Ok(at)
+    }
+
+    /// Turns entries Resident whose copies an earlier run or segment left in a tier.
+    fn claim_copies(&self, number: usize, segment: &Segment<'static>) -> u64 {
+        let mut unclaimed = self.driver.unclaimed();
+        if unclaimed.is_empty() {
+            return 0;
+        }
+        let mut keys = Vec::new();
+        for e in segment.files().filter(|e| e.word().state() == State::Absent) {
+            let Some(tier) = unclaimed.claim(segment, &e, &self.driver.tiers) else { continue };
+            let w = e.word();
+            let absent = w.state() == State::Absent;
+            if absent
+                && e.slot.word.compare_exchange(w.0, w.resident(tier).0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                keys.push(file_key(number, e.id));
+            } else {
+                unclaimed.put_back(tier, segment.copy_name(&e), &self.driver.tiers);
+            }
+        }
+        drop(unclaimed);
+        let n = keys.len() as u64;
+        self.driver.figures.adopted.fetch_add(n, Ordering::Relaxed);
+        self.driver.note_placed(keys.into_iter());
+        n
+    }
+}
+
+/// A saved index, if it is one of this root.
+fn load(file: &Path, root: &Path) -> Option<crate::index::SavedIndex> {
+    match crate::index::load(file) {
+        Ok(saved) => {
+            let index = shm::IndexBytes(saved.index()).open()?;
+            if index.header.root_id == crate::index::root_id(root) {
+                return Some(saved);
+            }
+            tracing::warn!(file = %file.display(), root = %root.display(), "the saved index is of another root; scanning");
+            None
+        }
+        Err(e) => {
+            tracing::warn!(error = %e, "scanning instead");
+            None
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! All agents of this user on this node, asked at the same time: one that does not answer keeps no other waiting.
+
+use crate::cli::ConfigArgs;
+use monarch_core::agent::client::{Client, agent_alive};
+use monarch_core::agent::place;
+use monarch_core::config::Places;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// What the agents said.
+pub(crate) struct Answers<T> {
+    pub(crate) given: Vec<T>,
+    /// Runtime directories of those that live and did not answer.
+    pub(crate) missing: Vec<PathBuf>,
+}
+
+/// Asks all agents, each for `patience` at most; also what the configuration says about places.
+pub(crate) fn ask<T: Send + 'static>(
+    config: &ConfigArgs,
+    patience: Duration,
+    question: impl Fn(&mut Client) -> io::Result<T> + Copy + Send + 'static,
+) -> Result<(Answers<T>, Places), ExitCode> {
+    let places = config.places()?;
+    let dirs = place::all(&bases(&places));
+    let (send, receive) = channel();
+    for (at, dir) in dirs.iter().cloned().enumerate() {
+        let send = send.clone();
+        // To connect may take for ever, too.
+        let work = move || send.send((at, Client::connect(&dir).and_then(|mut c| question(&mut c)).ok()));
+        let _ = std::thread::Builder::new().spawn(work);
+    }
+    drop(send);
+    let deadline = Instant::now() + patience;
+    let mut answers: Vec<Option<T>> = dirs.iter().map(|_| None).collect();
+    while let Ok((at, answer)) = receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        answers[at] = answer;
+    }
+    let silent = |(dir, answer): (&PathBuf, &Option<T>)| (answer.is_none() && agent_alive(dir)).then(|| dir.clone());
+    let missing = dirs.iter().zip(&answers).filter_map(silent).collect();
+    Ok((Answers { given: answers.into_iter().flatten().collect(), missing }, places))
+}
+
+/// Where runtime directories may be.
+fn bases(places: &Places) -> Vec<PathBuf> {
+    if let Some(dir) = &places.runtime_dir {
+        return vec![dir.clone()];
+    }
+    let tmp = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+    vec![Path::new("/dev/shm").to_owned(), tmp]
+}
