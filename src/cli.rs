@@ -94,7 +94,17 @@ impl ConfigArgs {
     }
 
     fn overrides(&self) -> Overrides {
-        Overrides { roots: self.root.clone(), tiers: self.tier.clone(), set: self.set.clone() }
+        // What is typed means what it means to the shell; in a file, paths begin with a slash.
+        let here = |p: &PathBuf| std::path::absolute(p).unwrap_or_else(|_| p.clone());
+        let tier = |t: &String| match t.starts_with('/') {
+            true => t.clone(),
+            false => here(&PathBuf::from(t)).to_string_lossy().into_owned(),
+        };
+        Overrides {
+            roots: self.root.iter().map(here).collect(),
+            tiers: self.tier.iter().map(tier).collect(),
+            set: self.set.clone(),
+        }
     }
 }
 

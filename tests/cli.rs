@@ -124,6 +124,7 @@ fn wrong_usage_is_exit_code_2_and_a_message() {
     p.monarch(["status", "--bogus"]).failed(2, &["--bogus"]);
     p.monarch(["run"]).failed(2, &["COMMAND", "Usage: monarch run"]);
     p.monarch(["run", "--root"]).failed(2, &["--root"]);
+    p.monarch(["run", "--rooot", "x", "--", "true"]).failed(2, &["--rooot", "--root"]);
     p.monarch(["run", "--set", "no-equals-sign", "--", "true"]).failed(2, &["KEY=VALUE"]);
     p.monarch(["config"]).failed(2, &["show", "check"]);
     p.monarch(["index", "build", "root"]).failed(2, &["--output"]);
@@ -141,9 +142,10 @@ fn a_good_configuration_is_shown_and_passes_the_check() {
     let flags = ["config", "show", "--config", &file, "--set", "source.max_inflight=9"];
     let shown = p.monarch(flags);
     shown.fine(&["max_inflight: 9"]);
-    // Without a file, by flags alone.
+    // Without a file, by flags alone; relative paths are those of the shell.
     let tier = format!("{}:64MiB", path(&p.at("tier")));
     p.monarch(["config", "check", "--root", &path(&p.at("root")), "--tier", &tier]).fine(&["ok:"]);
+    p.monarch(["config", "check", "--root", "root", "--tier", "./tier:64MiB"]).fine(&["ok:"]);
 }
 
 #[test]
