@@ -69,15 +69,8 @@ impl Driver {
     /// last. How many were dropped.
     pub fn shrink(&self, tier: usize, bytes: u64) -> usize {
         let Some(dir) = self.tiers.get(tier) else { return 0 };
-        let (mut dropped, mut freed, mut kept) = (0, 0, Vec::new());
-        while freed < bytes {
-            let before = self.unclaimed().bytes(tier);
-            if !self.unclaimed().make_way(tier, &self.tiers) {
-                break;
-            }
-            freed += before.saturating_sub(self.unclaimed().bytes(tier));
-            dropped += 1;
-        }
+        let (mut dropped, mut freed) = self.unclaimed().make_room(tier, bytes, &self.tiers);
+        let mut kept = Vec::new();
         while freed < bytes {
             let Some(key) = lock(&self.placed).keys.pop_back() else { break };
             let Some((live, entry)) = self.entry(key) else { continue };
@@ -127,14 +120,24 @@ impl Driver {
         }
         let tier = self.tiers.get(w.tier())?;
         let name = live.segment.copy_name(&entry);
-        let found = tier.stat(name);
+        let found = match tier.stat(name) {
+            Ok(found) => found,
+            Err(_) => {
+                // The disk fails; that says nothing about the copy. Readers who cannot open it go to the PFS.
+                tier.rest();
+                return Some(false);
+            }
+        };
         let sound = found.is_some_and(|c| {
             c.size == entry.record.size && c.stamp.fp44() == entry.master.fp >> 20 && c.stamp.matches(name)
         });
-        if sound || !swap(&entry, w, w.next(State::Absent)) {
+        // Refused until it is out of the way: whoever copied the file anew at once would have the new copy evicted.
+        let refused = w.next(State::Refused);
+        if sound || !swap(&entry, w, refused) {
             return Some(false);
         }
         tier.evict_resident(name, entry.record.size);
+        swap(&entry, refused, refused.next(State::Absent));
         Some(true)
     }
 

@@ -125,9 +125,9 @@ impl Driver {
     /// Removes the copies of a file that must not be used any more.
     fn drop_copies(&self, segment: &Segment<'static>, entry: &Entry<'static>) {
         let name = segment.copy_name(entry);
-        self.unclaimed().forget(name, &self.tiers);
+        self.unclaimed().forget(name);
         for tier in &self.tiers {
-            tier.evict(name);
+            tier.evict(name, entry.record.size);
         }
     }
 
