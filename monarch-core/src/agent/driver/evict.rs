@@ -1,10 +1,12 @@
 //! Second tries, copies that have to go, copies that somebody removed or damaged.
 
 use super::{Driver, Live, lock, parts};
+use monarch_abi::demand::file_key;
 use monarch_abi::segment::Entry;
 use monarch_abi::word::{State, Word};
 use monarch_policies::{Event, FileKey};
 use std::collections::VecDeque;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,10 @@ pub(super) struct Placed {
 
 /// Copies looked at in one round of the audit.
 const AUDIT: usize = 256;
+/// Second tries in one round.
+const TRIES: usize = 4096;
+/// Words looked at in one round of a walk.
+const WALK: u32 = 50_000;
 /// Pause after a copy was dropped for lack of space.
 const DROPPED: Duration = Duration::from_secs(30);
 
@@ -36,11 +42,15 @@ impl Placed {
 }
 
 impl Driver {
-    /// Puts files whose pause is over back to Absent, so that demand and prefetch see them again.
+    /// Puts files whose pause is over back to Absent, so that demand and prefetch see them again: some in each round. While
+    /// no tier takes copies they stay Refused, so that their readers go to the PFS without asking.
     pub fn second_tries(&self) {
+        if self.all_rest() {
+            return;
+        }
         let now = Instant::now();
         let mut again = Vec::new();
-        loop {
+        for _ in 0..TRIES {
             let due = lock(&self.later).due(now);
             let Some((key, word)) = due else { break };
             let Some((_, entry)) = self.entry(key) else { continue };
@@ -49,6 +59,35 @@ impl Driver {
             }
         }
         self.fetch_again(again);
+        if lock(&self.later).walk_due(now) {
+            *lock(&self.walk) = Some((0, 0));
+        }
+        self.walk_on();
+    }
+
+    /// Goes on with a walk that turns every Refused word to Absent, if there is one.
+    fn walk_on(&self) {
+        let mut walk = lock(&self.walk);
+        let Some((number, from)) = *walk else { return };
+        if number >= self.segments.read().unwrap_or_else(PoisonError::into_inner).len() {
+            *walk = None;
+            if self.options.prefetch {
+                lock(&self.queue).begin_all();
+                self.wake_all();
+            }
+            return;
+        }
+        let len = self.segment(number).map_or(0, |live| live.segment.index.len() as u32);
+        let to = len.min(from.saturating_add(WALK));
+        for id in from..to {
+            if let Some((_, entry)) = self.entry(file_key(number, id)) {
+                let w = entry.word();
+                if w.state() == State::Refused {
+                    swap(&entry, w, w.next(State::Absent));
+                }
+            }
+        }
+        *walk = Some(if to == len { (number + 1, 0) } else { (number, to) });
     }
 
     fn fetch_again(&self, keys: Vec<u64>) {
