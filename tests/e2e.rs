@@ -22,6 +22,8 @@ mod places;
 mod readers;
 #[path = "e2e/run.rs"]
 mod run;
+#[path = "e2e/tiers.rs"]
+mod tiers;
 #[path = "e2e/traffic.rs"]
 mod traffic;
 #[path = "e2e/truth.rs"]

@@ -161,6 +161,19 @@ fn its_disk_fails_when_written() {
 }
 
 #[test]
+fn while_it_takes_no_copies_its_readers_do_not_ask_for_any() {
+    let (mut w, disk, _dir) = on_slowfs(false);
+    w.keep();
+    w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
+    disk.fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Write])).unwrap();
+    w.run(&reads(&w)).good();
+    assert!(w.agent().unwrap().tiers[0].resting);
+    let (waited, refused) = (w.counter("wait_us"), w.counter("refused"));
+    w.run(&reads(&w).args(["--rounds", "2"])).good();
+    assert_eq!((w.counter("wait_us"), w.counter("refused")), (waited, refused + 80));
+}
+
+#[test]
 fn its_disk_fails_when_read() {
     let (mut w, disk, _dir) = on_slowfs(true);
     w.settle();
