@@ -171,6 +171,17 @@ fn while_it_takes_no_copies_its_readers_do_not_ask_for_any() {
     let (waited, refused) = (w.counter("wait_us"), w.counter("refused"));
     w.run(&reads(&w).args(["--rounds", "2"])).good();
     assert_eq!((w.counter("wait_us"), w.counter("refused")), (waited, refused + 80));
+    // After its rest a few find out that nothing has changed.
+    w.until("its end of rest", |s| !s.tiers[0].resting);
+    let asked = w.agent().unwrap().agent["refused"];
+    w.run(&reads(&w).args(["--rounds", "2"])).good();
+    let asked = w.agent().unwrap().agent["refused"] - asked;
+    assert!(asked < 25, "{asked} files were asked for");
+    disk.clear().unwrap();
+    wait_for("copies", || {
+        w.run(&reads(&w)).good();
+        w.agent().unwrap().tiers[0].files == 40
+    });
 }
 
 #[test]

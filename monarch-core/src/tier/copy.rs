@@ -43,6 +43,7 @@ impl CopyFile<'_> {
         }
         self.tier.leaving.note_charge(name, room_bytes, charged);
         self.tmp.clear();
+        self.tier.worked();
         Ok(Some(Copy { name, size, charged, stamp }))
     }
 

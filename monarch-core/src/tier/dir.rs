@@ -58,6 +58,8 @@ pub struct TierDir {
 
 /// How long a tier rests after an I/O error, and when its disk is full.
 const REST: Duration = Duration::from_secs(5);
+/// How long after a rest began it is doubted that the tier takes copies, unless one succeeds.
+const DOUBT: Duration = Duration::from_secs(60);
 /// With less than this above `keep_free` a disk counts as full.
 const NEARLY_FULL: u64 = 16 << 20;
 /// Inodes left to others.
@@ -154,6 +156,18 @@ impl TierDir {
     pub fn resting(&self) -> bool {
         let since = *self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
         since.is_some_and(|t| t.elapsed() < REST) || self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// Whether no copy has succeeded since the tier rested a short while ago.
+    #[must_use]
+    pub fn doubtful(&self) -> bool {
+        self.rests_since.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|t| t.elapsed() < DOUBT)
+    }
+
+    /// A copy succeeded: no doubts once the rest is over.
+    pub(super) fn worked(&self) {
+        let mut since = self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.take_if(|t| t.elapsed() >= REST);
     }
 
     /// Lets the tier rest for a while.

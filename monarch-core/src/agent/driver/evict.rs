@@ -1,6 +1,7 @@
 //! Second tries, copies that have to go, copies that somebody removed or damaged.
 
 use super::{Driver, Live, lock, parts};
+use crate::tier::TierDir;
 use monarch_abi::demand::file_key;
 use monarch_abi::segment::Entry;
 use monarch_abi::word::{State, Word};
@@ -22,6 +23,8 @@ pub(super) struct Placed {
 const AUDIT: usize = 256;
 /// Second tries in one round.
 const TRIES: usize = 4096;
+/// The same after a tier has failed, until a copy succeeds.
+const PROBES: usize = 8;
 /// Words looked at in one round of a walk.
 const WALK: u32 = 50_000;
 /// Pause after a copy was dropped for lack of space.
@@ -43,14 +46,16 @@ impl Placed {
 
 impl Driver {
     /// Puts files whose pause is over back to Absent, so that demand and prefetch see them again: some in each round. While
-    /// no tier takes copies they stay Refused, so that their readers go to the PFS without asking.
+    /// no tier takes copies they stay Refused, so that their readers go to the PFS without asking; after that a few show
+    /// whether one does again.
     pub fn second_tries(&self) {
         if self.all_rest() {
             return;
         }
         let now = Instant::now();
         let mut again = Vec::new();
-        for _ in 0..TRIES {
+        let tries = if self.tiers.iter().any(TierDir::doubtful) { PROBES } else { TRIES };
+        for _ in 0..tries {
             let due = lock(&self.later).due(now);
             let Some((key, word)) = due else { break };
             let Some((_, entry)) = self.entry(key) else { continue };
