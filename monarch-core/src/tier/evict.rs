@@ -29,8 +29,8 @@ pub(super) struct Leaving(Mutex<Parts>);
 #[derive(Debug, Default)]
 struct Parts {
     dying: Vec<Dying>,
-    /// Evicted copies that still have their names, with their sizes.
-    stuck: BTreeMap<CopyName, u64>,
+    /// Evicted copies that still have their names: size, and whether they are charged even if they are not there.
+    stuck: BTreeMap<CopyName, (u64, bool)>,
     /// Charges that are not what the size says (compression, metadata blocks): few on most file systems.
     odd: BTreeMap<CopyName, u64>,
 }
@@ -55,32 +55,35 @@ impl TierDir {
     /// Takes a copy of `size` bytes out of the tier, if it is there. Somebody may have it open: then it stays charged until
     /// [`TierDir::sweep`] finds that nobody has. The caller has taken it out of the state word before.
     pub fn evict(&self, name: CopyName, size: u64) {
-        self.take_out(&mut self.leaving.lock(), name, size, false);
+        self.take_out(self.leaving.lock(), name, size, false);
     }
 
     /// Takes a resident copy out that somebody else may have removed or damaged: what was charged for it is released.
     pub fn evict_resident(&self, name: CopyName, size: u64) {
-        self.take_out(&mut self.leaving.lock(), name, size, true);
+        self.take_out(self.leaving.lock(), name, size, true);
     }
 
     /// Moves a copy to `dying`; `false` if that cannot be done now. One that is `charged` is so whether it is there or not.
-    fn take_out(&self, parts: &mut Parts, name: CopyName, size: u64, charged: bool) -> bool {
+    fn take_out(&self, mut parts: MutexGuard<'_, Parts>, name: CopyName, size: u64, charged: bool) -> bool {
         let n = self.counter.fetch_add(1, Ordering::Relaxed);
         let path = format!("dying/{}.{n:x}", String::from_utf8_lossy(&name.hex()));
-        let moved = rustix::fs::renameat(self.fd(), name.rel_path().as_slice(), self.fd(), &path);
-        if !matches!(moved, Ok(()) | Err(Errno::NOENT)) {
-            self.rest();
-            parts.stuck.insert(name, size);
-            return false;
-        }
-        if moved.is_ok() {
-            self.ledger.release(0, 1);
-            let d = Dying { path, charged: self.charge_for(parts, name, size) };
-            if !self.try_remove(&d) {
-                parts.dying.push(d);
+        match rustix::fs::renameat(self.fd(), name.rel_path().as_slice(), self.fd(), &path) {
+            Ok(()) => {
+                let d = Dying { path, charged: self.charge_for(&mut parts, name, size) };
+                drop(parts);
+                self.ledger.release(0, 1);
+                if !self.try_remove(&d) {
+                    self.leaving.lock().dying.push(d);
+                }
             }
-        } else if charged {
-            self.ledger.release(self.charge_for(parts, name, size), 1);
+            Err(Errno::NOENT) if charged => self.ledger.release(self.charge_for(&mut parts, name, size), 1),
+            Err(Errno::NOENT) => {}
+            Err(_) => {
+                parts.stuck.insert(name, (size, charged));
+                drop(parts);
+                self.rest();
+                return false;
+            }
         }
         true
     }
@@ -93,8 +96,13 @@ impl TierDir {
     /// Makes sure that a copy can get this name: what has it now is evicted.
     pub(super) fn make_name_free(&self, name: CopyName, size: u64) -> io::Result<()> {
         let mut parts = self.leaving.lock();
-        let stuck = parts.stuck.remove(&name).is_some();
-        let free = (!stuck && self.stat(name)?.is_none()) || self.take_out(&mut parts, name, size, stuck);
+        let free = match parts.stuck.remove(&name) {
+            Some((size, charged)) => self.take_out(parts, name, size, charged),
+            None => {
+                drop(parts);
+                self.stat(name)?.is_none() || self.take_out(self.leaving.lock(), name, size, false)
+            }
+        };
         if free { Ok(()) } else { Err(Errno::BUSY.into()) }
     }
 
@@ -104,15 +112,22 @@ impl TierDir {
         self.leaving.lock().dying.push(Dying { path, charged });
     }
 
-    /// Removes evicted copies that nobody has open any more; how many are left.
+    /// Removes evicted copies that nobody has open any more; how many are left. Copiers are not kept waiting meanwhile.
     pub fn sweep(&self) -> usize {
-        let mut parts = self.leaving.lock();
-        if !self.resting() {
-            for (name, size) in std::mem::take(&mut parts.stuck) {
-                self.take_out(&mut parts, name, size, true);
+        let stuck = self.leaving.lock().stuck.len();
+        for _ in 0..stuck {
+            // Taken and moved under one lock: a new copy may get the name right after.
+            let mut parts = self.leaving.lock();
+            if self.resting() {
+                break;
             }
+            let Some((name, (size, charged))) = parts.stuck.pop_first() else { break };
+            self.take_out(parts, name, size, charged);
         }
-        parts.dying.retain(|d| !self.try_remove(d));
+        let mut dying = std::mem::take(&mut self.leaving.lock().dying);
+        dying.retain(|d| !self.try_remove(d));
+        let mut parts = self.leaving.lock();
+        parts.dying.append(&mut dying);
         parts.dying.len() + parts.stuck.len()
     }
 
