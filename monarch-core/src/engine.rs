@@ -71,10 +71,12 @@ impl Sink for crate::tier::CopyFile<'_> {
 
 /// Marks by which waiting readers see that a copier is alive.
 pub trait Marks {
-    /// Called before and after every PFS call.
+    /// Called before and after every PFS call, the sleep that the limits demand included.
     fn in_pfs(&self, inside: bool);
     /// Called whenever bytes have arrived.
     fn progress(&self);
+    /// Whether a reader waits for the copy: then it goes first within the limits.
+    fn waited_for(&self) -> bool;
 }
 
 /// What was copied.

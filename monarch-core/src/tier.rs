@@ -12,13 +12,16 @@
 //! A copy is written in `tmp`, stamped, renamed, and only then published in the state word. Nothing is synced: copies of
 //! another boot may hold anything and are dropped at start.
 
+mod copy;
 mod dir;
 mod error;
+mod evict;
 mod ledger;
 mod lock;
 mod recover;
 
+pub use copy::CopyFile;
 pub(crate) use dir::bytes;
-pub use dir::{Copy, CopyFile, TierDir};
+pub use dir::{Copy, TierDir};
 pub use error::TierError;
 pub use ledger::{Ledger, Reservation, Usage};

@@ -1,6 +1,6 @@
 //! Tiers that are full, that fail, that somebody else empties.
 
-use crate::faults::{Loop, MIB, Tmpfs, Watch, agent_pid, copies, du, reads, wait_for};
+use crate::faults::{Loop, MIB, Tmpfs, Watch, agent_pid, charged, copies, du, reads, wait_for};
 use crate::harness::{World, built};
 use slowfs::{CacheMode, FaultKind, FaultSpec, Op, Slowfs};
 use std::fs;
@@ -161,6 +161,30 @@ fn its_disk_fails_when_written() {
 }
 
 #[test]
+fn while_it_takes_no_copies_its_readers_do_not_ask_for_any() {
+    let (mut w, disk, _dir) = on_slowfs(false);
+    w.keep();
+    w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
+    disk.fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Write])).unwrap();
+    w.run(&reads(&w)).good();
+    assert!(w.agent().unwrap().tiers[0].resting);
+    let (waited, refused) = (w.counter("wait_us"), w.counter("refused"));
+    w.run(&reads(&w).args(["--rounds", "2"])).good();
+    assert_eq!((w.counter("wait_us"), w.counter("refused")), (waited, refused + 80));
+    // After its rest a few find out that nothing has changed.
+    w.until("its end of rest", |s| !s.tiers[0].resting);
+    let asked = w.agent().unwrap().agent["refused"];
+    w.run(&reads(&w).args(["--rounds", "2"])).good();
+    let asked = w.agent().unwrap().agent["refused"] - asked;
+    assert!(asked < 25, "{asked} files were asked for");
+    disk.clear().unwrap();
+    wait_for("copies", || {
+        w.run(&reads(&w)).good();
+        w.agent().unwrap().tiers[0].files == 40
+    });
+}
+
+#[test]
 fn its_disk_fails_when_read() {
     let (mut w, disk, _dir) = on_slowfs(true);
     w.settle();
@@ -174,13 +198,41 @@ fn its_disk_fails_when_read() {
 
 #[test]
 fn its_disk_fails_when_opened() {
-    let (mut w, disk, _dir) = on_slowfs(true);
+    let (mut w, disk, dir) = on_slowfs(true);
     w.settle();
     let readers = Loop::start(&w, &["--procs", "2"]);
     disk.fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Open, Op::Lookup, Op::Getattr])).unwrap();
     readers.more(2);
+    // Some rounds of the audit: a copy that cannot be looked at is not gone, and stays charged.
+    std::thread::sleep(Duration::from_secs(2));
     disk.clear().unwrap();
     readers.end();
+    w.until("its end of rest", |s| !s.tiers[0].resting && s.tiers[0].files == 40);
+    let status = w.agent().unwrap();
+    charged(&w, 0, &dir.path().join("back/tier"));
+    assert_eq!((status.agent["damaged"], copies(&w).len()), (0, 40), "{status:#?}");
+}
+
+#[test]
+fn what_its_disk_does_not_let_go_stays_charged() {
+    let (mut w, disk, dir) = on_slowfs(true);
+    w.settle();
+    let all = copies(&w);
+    // Damaged copies that can neither be moved away nor removed for some time.
+    disk.fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Rename, Op::Unlink])).unwrap();
+    for p in &all[..10] {
+        fs::File::options().write(true).open(p).unwrap().set_len(100).unwrap();
+    }
+    w.until("them found", |s| s.agent["damaged"] == 10);
+    w.run(&reads(&w)).good();
+    let back = dir.path().join("back/tier");
+    let used = w.agent().unwrap().tiers[0].used;
+    assert!(used >= du(&back), "{used} charged");
+    disk.clear().unwrap();
+    w.until("them again", |s| s.tiers[0].files == 40 && s.tiers[0].reserved == 0);
+    wait_for("the sweep", || copies(&w).len() == 40);
+    w.run(&reads(&w)).good();
+    charged(&w, 0, &back);
 }
 
 #[test]
@@ -219,8 +271,7 @@ fn copies_are_removed_or_cut_under_a_job() {
     }
     w.until("them again", |s| s.agent["damaged"] == 40 && s.tiers[0].files == 60);
     w.run(&reads(&w)).good();
-    let (used, on_disk) = (w.agent().unwrap().tiers[0].used, du(w.tier()));
-    assert!(used >= on_disk && used < on_disk + MIB, "{used} charged, {on_disk} on disk");
+    charged(&w, 0, w.tier());
 }
 
 /// A tier on disk whose agent has ended; it holds 60 copies.
@@ -257,6 +308,24 @@ fn adopted_next(mut w: World) -> u64 {
 #[test]
 fn copies_on_disk_serve_the_next_job() {
     assert_eq!(adopted_next(left_behind()), 60);
+}
+
+#[test]
+fn a_smaller_capacity_holds_for_what_is_there_already() {
+    let mut w = left_behind();
+    assert!(du(w.tier()) > 3 * MIB);
+    w.resize_tier("2MiB");
+    w.keep();
+    let tier = &w.agent().unwrap().tiers[0];
+    let on_disk = du(w.tier());
+    assert!(tier.capacity == 2 * MIB && tier.used <= tier.capacity && on_disk <= tier.capacity, "{tier:?}, {on_disk}");
+    w.run(&reads(&w).args(["--rounds", "2"])).good();
+    let status = w.agent().unwrap();
+    assert!(status.agent["adopted"] >= 15, "what fits is served: {status:#?}");
+    assert!(du(w.tier()) <= 2 * MIB && status.tiers[0].used <= 2 * MIB, "{status:#?}");
+    let tier = w.tier().to_owned();
+    drop(w);
+    let _ = fs::remove_dir_all(tier.parent().unwrap());
 }
 
 #[test]

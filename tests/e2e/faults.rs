@@ -106,6 +106,15 @@ pub fn du(dir: &Path) -> u64 {
     below(dir).iter().filter_map(|p| p.symlink_metadata().ok()).map(|m| m.blocks() * 512).sum()
 }
 
+/// The ledger of a tier says what `du` says of its directory: never less, and not much more.
+#[track_caller]
+pub fn charged(w: &World, tier: usize, dir: &Path) {
+    let used = w.agent().expect("an agent").tiers[tier].used;
+    // The configured directory itself is not the agent's.
+    let on_disk = du(dir) - dir.symlink_metadata().map_or(0, |m| m.blocks() * 512);
+    assert!(used >= on_disk && used < on_disk + MIB, "{used} charged, {on_disk} on disk");
+}
+
 /// Regular files below a directory.
 pub fn regular(dir: &Path) -> Vec<PathBuf> {
     below(dir).into_iter().filter(|p| p.symlink_metadata().is_ok_and(|m| m.is_file())).collect()

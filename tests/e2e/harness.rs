@@ -9,7 +9,7 @@
 //! ```
 //! | what | where |
 //! |---|---|
-//! | making a world | [`World::plan`] gives a [`Plan`]: `files size args fodder disk memory pfs tier_size tier_dir set`, then `build` |
+//! | making a world | [`World::plan`] gives a [`Plan`]: `files size args fodder disk memory pfs tier_size tier_dir second_tier set`, then `build` |
 //! | places | [`World::root`] (what jobs read), [`World::backing`] (behind slowfs), [`World::tier`], [`World::scratch`] |
 //! | programs | [`World::program`] (tests/programs/*.c, built once by make), [`World::python`], [`World::tools`], [`Job::new`] |
 //! | running | [`World::bare`], [`World::run`], [`World::same`]; in the background [`World::start`] -> [`Running`] |
@@ -271,6 +271,7 @@ pub struct Plan {
     pfs: Option<Shape>,
     tier_size: String,
     tier_dir: Option<PathBuf>,
+    second_tier: Option<String>,
     set: Vec<String>,
 }
 
@@ -310,6 +311,10 @@ impl Plan {
     pub fn tier_dir(self, dir: impl Into<PathBuf>) -> Self {
         Self { tier_dir: Some(dir.into()), ..self }
     }
+    /// A second tier of this size, on disk.
+    pub fn second_tier(self, size: &str) -> Self {
+        Self { second_tier: Some(size.to_owned()), ..self }
+    }
     /// A setting of Monarch, `KEY=VALUE`.
     pub fn set(mut self, setting: &str) -> Self {
         self.set.push(setting.to_owned());
@@ -334,6 +339,7 @@ impl Plan {
             scratch,
             tier: self.tier_dir.unwrap_or_else(|| shm.path().join("tier")),
             tier_size: self.tier_size,
+            second: self.second_tier.map(|size| (real.join("second"), size)),
             runtime,
             set: self.set,
             _dirs: [disk, shm],
@@ -365,6 +371,7 @@ pub struct World {
     scratch: PathBuf,
     tier: PathBuf,
     tier_size: String,
+    second: Option<(PathBuf, String)>,
     runtime: PathBuf,
     set: Vec<String>,
     _dirs: [TempDir; 2],
@@ -381,6 +388,7 @@ impl World {
             pfs: Some(Box::new(|b| b)),
             tier_size: "256MiB".to_owned(),
             tier_dir: None,
+            second_tier: None,
             set: vec![],
         }
     }
@@ -399,6 +407,14 @@ impl World {
     }
     pub fn tier(&self) -> &Path {
         &self.tier
+    }
+    /// The second tier.
+    pub fn second(&self) -> &Path {
+        self.second.as_ref().map(|(dir, _)| dir.as_path()).expect("a world with two tiers")
+    }
+    /// Another capacity for the next agent.
+    pub fn resize_tier(&mut self, size: &str) {
+        size.clone_into(&mut self.tier_size);
     }
     /// Base of the runtime directories.
     pub fn runtime(&self) -> &Path {
@@ -436,12 +452,16 @@ impl World {
     /// `monarch run` with the job behind it.
     pub fn monarch_run(&self, job: &Job) -> Command {
         let mut c = self.command(built("monarch"), job);
-        let mut tier = self.tier.clone().into_os_string();
-        tier.push(":");
-        tier.push(&self.tier_size);
         let mut runtime = OsString::from("runtime_dir=");
         runtime.push(&self.runtime);
-        c.arg("run").arg("--quiet").arg("--root").arg(&self.root).arg("--tier").arg(tier);
+        c.arg("run").arg("--quiet").arg("--root").arg(&self.root);
+        let first = Some((&self.tier, &self.tier_size));
+        for (dir, size) in first.into_iter().chain(self.second.as_ref().map(|(dir, size)| (dir, size))) {
+            let mut tier = dir.clone().into_os_string();
+            tier.push(":");
+            tier.push(size);
+            c.arg("--tier").arg(tier);
+        }
         c.arg("--set").arg(runtime).arg("--set").arg("dataset.settle=0s");
         for s in &self.set {
             c.arg("--set").arg(s);

@@ -22,12 +22,12 @@ fn traffic(w: &World, job: &Job) -> (String, Counters) {
 #[test]
 fn eight_processes_read_each_file_once() {
     let w = World::plan().files(200).size(SIZE as usize).args(&["--plain", "--exact"]).build();
-    let script = "for i in 1 2 3 4 5 6 7 8; do python3 \"$1\" --epochs 1 --mode open_read --verify --seed $i \"$2\" & done; wait";
+    let script = "for i in 1 2 3 4 5 6 7 8; do python3 \"$1\" --epochs 3 --mode open_read --verify --seed $i \"$2\" & done; wait";
     let job = Job::new("sh").args(["-c", script, "sh"]).arg(crate::harness::sources().join("epochs.py")).arg(w.root());
     w.pfs().reset().unwrap();
     let ended = w.run(&job).good();
     let lines = ended.text().lines().map(str::to_owned).collect::<std::collections::HashSet<_>>();
-    assert_eq!((ended.text().lines().count(), lines.len()), (8, 1), "{}", ended.text());
+    assert_eq!((ended.text().lines().count(), lines.len()), (24, 3), "{}", ended.text());
     let paths = w.pfs().paths().unwrap();
     let files: Vec<_> = paths.iter().filter(|(p, _)| p.ends_with(".bin")).collect();
     assert_eq!(files.len(), 200);

@@ -11,13 +11,15 @@
 //! | [`fetch`] | one file: claim, copy, verify, publish |
 //! | [`evict`] | second tries, copies that have to go, copies that somebody damaged |
 //! | [`unclaimed`] | copies of an earlier agent that no entry has claimed yet |
-//! | [`later`] | files whose pause ends at some time |
+//! | [`later`] | files whose pause ends at some time, and how often they failed |
+//! | [`gate`] | whether anything is fetched ahead while the PFS fails |
 //! | [`mark`] | what waiting readers see of a copy under way |
 //! | [`pace`] | how many prefetches the PFS bears |
 //! | [`seldom`] | messages that could come once per file |
 
 mod evict;
 mod fetch;
+mod gate;
 mod later;
 mod mark;
 mod pace;
@@ -30,6 +32,7 @@ pub use unclaimed::Unclaimed;
 use crate::engine::{CopyEngine, Limits, Source};
 use crate::tier::TierDir;
 use evict::Placed;
+use gate::Gate;
 use later::Later;
 use monarch_abi::control::ControlMap;
 use monarch_abi::segment::Segment;
@@ -112,11 +115,15 @@ pub struct Driver {
     segments: RwLock<Vec<Option<Live>>>,
     queue: Mutex<Queue>,
     later: Mutex<Later>,
+    /// Segment and id at which a walk over all words goes on.
+    walk: Mutex<Option<(usize, u32)>>,
     unclaimed: Mutex<Unclaimed>,
     placed: Mutex<Placed>,
     prefetching: AtomicUsize,
-    all_rested: AtomicBool,
+    /// Whether prefetching waits for a tier or for the PFS.
+    held_back: AtomicBool,
     pace: Pace,
+    gate: Gate,
     seldom: Seldom,
     stop: Arc<AtomicBool>,
 }
@@ -153,11 +160,13 @@ impl Driver {
             segments: RwLock::default(),
             queue: Mutex::default(),
             later: Mutex::default(),
+            walk: Mutex::default(),
             unclaimed: Mutex::new(Unclaimed::new(tiers.len())),
             placed: Mutex::default(),
             prefetching: AtomicUsize::new(0),
-            all_rested: AtomicBool::new(false),
+            held_back: AtomicBool::new(false),
             pace: Pace::default(),
+            gate: Gate::default(),
             seldom: Seldom::default(),
             stop,
             tiers,

@@ -141,7 +141,7 @@ fn driver(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: 
     Driver::new(ctl, tiers, engine, limits, policy, options, stop)
 }
 
-/// Lists what lies in the tiers already.
+/// Lists what lies in the tiers already. Where that is more than this job's capacity, the rest goes.
 fn find_copies(driver: &Driver) {
     let mut unclaimed = driver.unclaimed();
     for (at, tier) in driver.tiers.iter().enumerate() {
@@ -150,8 +150,18 @@ fn find_copies(driver: &Driver) {
                 for c in copies {
                     // The same copy in two tiers: the slower one goes.
                     if !unclaimed.add(at, &c) {
-                        tier.evict(c.name);
+                        tier.evict(c.name, c.size);
                     }
+                }
+                let u = tier.ledger.usage();
+                let (dropped, bytes) = unclaimed.make_room(at, u.used.saturating_sub(u.capacity), &driver.tiers);
+                if dropped > 0 {
+                    tracing::info!(
+                        tier = tier.name,
+                        dropped,
+                        bytes,
+                        "copies dropped: the capacity is smaller than before"
+                    );
                 }
             }
             Err(e) => {

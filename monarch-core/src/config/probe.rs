@@ -39,8 +39,8 @@ pub trait Probe {
     /// Whether this user may create entries in a directory.
     fn writable(&self, dir: &Path) -> bool;
 
-    /// Bytes of the blocks of all files below a directory; may stop counting once there are `enough`, or after very
-    /// many files. 0 where there is no directory.
+    /// Bytes of the blocks of all files below a directory; may stop counting once there are `enough`, and estimate after
+    /// very many files. 0 where there is no directory.
     fn used_below(&self, dir: &Path, enough: u64) -> u64;
 
     /// The memory of this job.

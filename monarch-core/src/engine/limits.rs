@@ -1,6 +1,10 @@
 //! Manners towards the PFS: token buckets for bandwidth and calls.
+//!
+//! Demands go first: a prefetch waits until the buckets are even, one request at a time, so that a demand finds at most one
+//! request's debt before it. A prefetch may itself be waited for by now, which nobody can tell: after [`PATIENCE`] it goes
+//! on as a demand does.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A token bucket that hands out debts: a caller may overdraw it once and then sleeps until the balance is even, so that
@@ -21,6 +25,11 @@ impl TokenBucket {
         Self { rate: rate.max(f64::MIN_POSITIVE), even_at: Mutex::new(Instant::now()) }
     }
 
+    /// How long until the balance is even.
+    fn debt(&self, now: Instant) -> Duration {
+        self.even_at.lock().unwrap_or_else(PoisonError::into_inner).saturating_duration_since(now)
+    }
+
     /// Takes `n` tokens at time `now`; how long to sleep first.
     pub fn take(&self, n: f64, now: Instant) -> Duration {
         let mut even = self.even_at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,7 +45,12 @@ impl TokenBucket {
 pub struct Limits {
     bandwidth: Option<TokenBucket>,
     calls: Option<TokenBucket>,
+    /// Held by the prefetch that is next.
+    turn: Mutex<()>,
 }
+
+/// How long a prefetch lets demands go first.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Limits {
     /// Limits in bytes and calls a second.
@@ -45,11 +59,16 @@ impl Limits {
         Self {
             bandwidth: bandwidth.map(|b| TokenBucket::new(b as f64)),
             calls: iops.map(|c| TokenBucket::new(c as f64)),
+            turn: Mutex::default(),
         }
     }
 
-    /// Sleeps as long as the limits demand before a PFS call that moves `bytes`.
-    pub fn before_call(&self, bytes: u64) {
+    /// Sleeps as long as the limits demand before a PFS call that moves `bytes`, and that somebody waits for or not.
+    pub fn before_call(&self, bytes: u64, waited_for: bool) {
+        if self.bandwidth.is_none() && self.calls.is_none() {
+            return;
+        }
+        let _turn = (!waited_for).then(|| self.until_even());
         let now = Instant::now();
         let a = self.bandwidth.as_ref().map_or(Duration::ZERO, |b| b.take(bytes as f64, now));
         let b = self.calls.as_ref().map_or(Duration::ZERO, |c| c.take(1.0, now));
@@ -57,6 +76,21 @@ impl Limits {
         if !pause.is_zero() {
             std::thread::sleep(pause);
         }
+    }
+
+    /// Waits until nobody is owed anything; others who do so come after the guard is dropped.
+    fn until_even(&self) -> MutexGuard<'_, ()> {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            let now = Instant::now();
+            let debt = [&self.bandwidth, &self.calls].into_iter().flatten().map(|b| b.debt(now)).max();
+            match debt {
+                Some(d) if !d.is_zero() => std::thread::sleep(d.min(PATIENCE)),
+                _ => break,
+            }
+        }
+        turn
     }
 }
 
@@ -74,6 +108,35 @@ mod tests {
         }
         let took = now.duration_since(start).as_secs_f64();
         assert!((4.8..=5.0).contains(&took), "5000 tokens at 1000/s took {took}s");
+    }
+
+    #[test]
+    fn demands_go_before_prefetches_that_wait() {
+        // 64 requests of 50 ms each are waiting: a demand is behind one or two of them, not behind all.
+        let limits = Limits::new(Some(1 << 20), None);
+        let request = (1 << 20) / 20;
+        std::thread::scope(|s| {
+            for _ in 0..64 {
+                s.spawn(|| limits.before_call(request, false));
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            let start = Instant::now();
+            limits.before_call(request, true);
+            assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        });
+    }
+
+    #[test]
+    fn prefetches_alone_get_the_whole_rate() {
+        let limits = Limits::new(None, Some(200));
+        let start = Instant::now();
+        std::thread::scope(|s| {
+            for _ in 0..8 {
+                s.spawn(|| (0..20).for_each(|_| limits.before_call(0, false)));
+            }
+        });
+        let took = start.elapsed().as_secs_f64();
+        assert!((0.65..1.5).contains(&took), "160 calls at 200/s took {took} s");
     }
 
     #[test]

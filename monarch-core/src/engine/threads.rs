@@ -47,8 +47,8 @@ impl ThreadsEngine {
                 return Err(CopyError::Stopped);
             }
             let n = usize::try_from(size - off).unwrap_or(usize::MAX).min(self.io_size);
-            self.limits.before_call(n as u64);
             marks.in_pfs(true);
+            self.limits.before_call(n as u64, marks.waited_for());
             let got = from.read_at(&mut buf[..n], off);
             marks.in_pfs(false);
             let got = match got {

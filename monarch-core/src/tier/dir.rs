@@ -1,12 +1,14 @@
-//! A tier's directory: opening, writing, evicting.
+//! A tier's directory: opening it, room for copies, its state.
 
+use super::copy::{CopyFile, set_stamp};
 use super::error::TierError;
-use super::ledger::{Ledger, Reservation};
+use super::evict::Leaving;
+use super::ledger::Ledger;
 use super::lock::{self, LOCK};
 use super::recover::{charge_of, read_seed};
 use monarch_abi::hash::{CopyName, Stamp};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -46,31 +48,18 @@ pub struct TierDir {
     keep_free: u64,
     fd: OwnedFd,
     lock: OwnedFd,
-    dying: Mutex<Vec<Dying>>,
+    pub(super) leaving: Leaving,
     rests_since: Mutex<Option<Instant>>,
-    given_up: AtomicBool,
+    pub(super) given_up: AtomicBool,
     /// Bytes of copies whose blocks are being allocated.
     allocating: AtomicU64,
-    counter: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Dying {
-    file: String,
-    charged: u64,
-}
-
-/// A copy being written.
-#[derive(Debug)]
-pub struct CopyFile<'a> {
-    tier: &'a TierDir,
-    fd: OwnedFd,
-    tmp: String,
-    room: Option<Reservation<'a>>,
+    pub(super) counter: AtomicU64,
 }
 
 /// How long a tier rests after an I/O error, and when its disk is full.
 const REST: Duration = Duration::from_secs(5);
+/// How long after a rest began it is doubted that the tier takes copies, unless one succeeds.
+const DOUBT: Duration = Duration::from_secs(60);
 /// With less than this above `keep_free` a disk counts as full.
 const NEARLY_FULL: u64 = 16 << 20;
 /// Inodes left to others.
@@ -124,7 +113,7 @@ impl TierDir {
             keep_free,
             fd,
             lock,
-            dying: Mutex::default(),
+            leaving: Leaving::default(),
             rests_since: Mutex::default(),
             given_up: AtomicBool::new(false),
             allocating: AtomicU64::new(0),
@@ -167,6 +156,18 @@ impl TierDir {
     pub fn resting(&self) -> bool {
         let since = *self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
         since.is_some_and(|t| t.elapsed() < REST) || self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// Whether no copy has succeeded since the tier rested a short while ago.
+    #[must_use]
+    pub fn doubtful(&self) -> bool {
+        self.rests_since.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|t| t.elapsed() < DOUBT)
+    }
+
+    /// A copy succeeded: no doubts once the rest is over.
+    pub(super) fn worked(&self) {
+        let mut since = self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.take_if(|t| t.elapsed() >= REST);
     }
 
     /// Lets the tier rest for a while.
@@ -239,76 +240,17 @@ impl TierDir {
     }
 
     /// Size, charge and stamp of a copy, if it is there.
-    #[must_use]
-    pub fn stat(&self, name: CopyName) -> Option<Copy> {
-        let path = name.rel_path();
-        let st = rustix::fs::statat(&self.fd, path.as_slice(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        let stamp = Stamp::from_time(st.st_mtime, u32::try_from(st.st_mtime_nsec).ok()?).unwrap_or(Stamp(0));
-        Some(Copy { name, size: st.st_size as u64, charged: charge_of(&st), stamp })
-    }
-
-    /// Takes a copy out of the tier; whether there was one. Somebody may have it open: then it stays charged until
-    /// [`TierDir::sweep`] finds that nobody has. The caller has taken it out of the state word before.
-    pub fn evict(&self, name: CopyName) -> bool {
-        let Some(copy) = self.stat(name) else { return false };
-        let n = self.counter.fetch_add(1, Ordering::Relaxed);
-        let file = format!("{}.{n:x}", String::from_utf8_lossy(&name.hex()));
-        let from = name.rel_path();
-        if rustix::fs::renameat(&self.fd, from.as_slice(), &self.fd, format!("dying/{file}")).is_err() {
-            // Still there and still charged.
-            return true;
-        }
-        self.ledger.release(0, 1);
-        let mut dying = self.dying.lock().unwrap_or_else(PoisonError::into_inner);
-        let d = Dying { file, charged: copy.charged };
-        if !self.try_remove(&d) {
-            dying.push(d);
-        }
-        true
-    }
-
-    /// Takes a resident copy out that somebody else may have removed or damaged: what was charged for it is released.
-    pub fn evict_resident(&self, name: CopyName, size: u64) {
-        let charged = self.ledger.cost(size);
-        match self.stat(name) {
-            None => self.ledger.release(charged, 1),
-            Some(now) => {
-                self.ledger.release(charged.saturating_sub(now.charged), 0);
-                self.evict(name);
-            }
-        }
-    }
-
-    /// A file in `dying/` of an earlier agent.
-    pub(super) fn dying_again(&self, file: String, charged: u64) {
-        self.ledger.charge(charged, 0);
-        self.dying.lock().unwrap_or_else(PoisonError::into_inner).push(Dying { file, charged });
-    }
-
-    /// Removes evicted copies that nobody has open any more; how many are left.
-    pub fn sweep(&self) -> usize {
-        let mut dying = self.dying.lock().unwrap_or_else(PoisonError::into_inner);
-        dying.retain(|d| !self.try_remove(d));
-        dying.len()
-    }
-
-    /// A write lease is granted only while nobody else has the file open or mapped.
-    fn try_remove(&self, d: &Dying) -> bool {
-        let path = format!("dying/{}", d.file);
-        match rustix::fs::openat(&self.fd, &path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) {
-            Ok(fd) if !crate::sys::nobody_else_has_it_open(fd.as_fd()) => return false,
-            Ok(_) => {}
-            Err(Errno::NOENT) => {
-                self.ledger.release(d.charged, 0);
-                return true;
-            }
-            Err(_) => return false,
-        }
-        let gone = rustix::fs::unlinkat(&self.fd, &path, AtFlags::empty()).is_ok();
-        if gone {
-            self.ledger.release(d.charged, 0);
-        }
-        gone
+    ///
+    /// # Errors
+    /// What the kernel said, other than that there is none: the copy may well be there, and stays charged.
+    pub fn stat(&self, name: CopyName) -> io::Result<Option<Copy>> {
+        let st = match rustix::fs::statat(&self.fd, name.rel_path().as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            other => other?,
+        };
+        let nsec = u32::try_from(st.st_mtime_nsec).unwrap_or(u32::MAX);
+        let stamp = Stamp::from_time(st.st_mtime, nsec).unwrap_or(Stamp(0));
+        Ok(Some(Copy { name, size: st.st_size as u64, charged: charge_of(&st), stamp }))
     }
 
     /// Bytes that must be freed to restore `keep_free`.
@@ -361,63 +303,7 @@ impl Drop for Allocating<'_> {
     }
 }
 
-impl CopyFile<'_> {
-    /// The descriptor to write to.
-    pub fn fd(&self) -> rustix::fd::BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    /// Stamps the copy, gives it its name and settles its charge. `Ok(None)` when the file system took more than the
-    /// quota allows; the file is gone then.
-    ///
-    /// # Errors
-    /// What the kernel said; the file is gone then, too.
-    pub fn publish(mut self, name: CopyName, stamp: Stamp) -> io::Result<Option<Copy>> {
-        set_stamp(&self.fd, stamp)?;
-        let st = rustix::fs::fstat(&self.fd)?;
-        let Some(room) = self.room.take() else { return Ok(None) };
-        let Ok(charged) = room.settle(st.st_blocks as u64 * 512) else { return Ok(None) };
-        // A copy of this name that nobody knew of: its charge must not be lost.
-        if self.tier.stat(name).is_some() {
-            self.tier.evict(name);
-        }
-        if let Err(e) = self.rename(name) {
-            self.tier.ledger.release(charged, 1);
-            return Err(e.into());
-        }
-        self.tmp.clear();
-        Ok(Some(Copy { name, size: st.st_size as u64, charged, stamp }))
-    }
-
-    fn rename(&self, name: CopyName) -> rustix::io::Result<()> {
-        let (fd, to) = (&self.tier.fd, name.rel_path());
-        match rustix::fs::renameat(fd, &self.tmp, fd, to.as_slice()) {
-            // Somebody removed the directory.
-            Err(Errno::NOENT) if !self.tier.given_up.load(Ordering::SeqCst) => {
-                make_dirs(fd)?;
-                rustix::fs::renameat(fd, &self.tmp, fd, to.as_slice())
-            }
-            other => other,
-        }
-    }
-}
-
-impl Drop for CopyFile<'_> {
-    fn drop(&mut self) {
-        if !self.tmp.is_empty() {
-            let _ = rustix::fs::unlinkat(&self.tier.fd, &self.tmp, AtFlags::empty());
-        }
-    }
-}
-
-fn set_stamp(fd: impl AsFd, stamp: Stamp) -> rustix::io::Result<()> {
-    let (tv_sec, tv_nsec) = stamp.to_time();
-    let t = Timespec { tv_sec, tv_nsec: tv_nsec as _ };
-    let atime = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW as _ };
-    rustix::fs::futimens(fd, &Timestamps { last_access: atime, last_modification: t })
-}
-
-fn make_dirs(fd: &OwnedFd) -> rustix::io::Result<()> {
+pub(super) fn make_dirs(fd: &OwnedFd) -> rustix::io::Result<()> {
     let make = |name: &str| match rustix::fs::mkdirat(fd, name, Mode::RWXU) {
         Err(Errno::EXIST) => Ok(()),
         other => other,

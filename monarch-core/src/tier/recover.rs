@@ -19,11 +19,14 @@ impl TierDir {
     /// # Errors
     /// What the kernel said. The tier must not be used then: what lies there is not charged.
     pub fn recover(&self) -> io::Result<Vec<Copy>> {
-        for (file, _) in self.list("tmp")? {
-            self.unlink(&format!("tmp/{file}"));
+        for (file, st) in self.list("tmp")? {
+            let path = format!("tmp/{file}");
+            if !self.unlink(&path) {
+                self.leaves_later(path, charge_of(&st));
+            }
         }
         for (file, st) in self.list("dying")? {
-            self.dying_again(file, charge_of(&st));
+            self.leaves_later(format!("dying/{file}"), charge_of(&st));
         }
         let boot = boot_id();
         let same_boot = boot.is_some() && self.read_small(BOOT) == boot;
@@ -34,7 +37,11 @@ impl TierDir {
                 let charged = charge_of(&st);
                 self.ledger.charge(charged, 1);
                 match sound(&file, &st).filter(|_| same_boot) {
-                    Some((name, stamp)) => found.push(Copy { name, size: st.st_size as u64, charged, stamp }),
+                    Some((name, stamp)) => {
+                        let size = st.st_size as u64;
+                        self.leaving.note_charge(name, self.ledger.cost(size), charged);
+                        found.push(Copy { name, size, charged, stamp });
+                    }
                     None if self.unlink(&format!("{sub}/{file}")) => self.ledger.release(charged, 1),
                     None => {}
                 }

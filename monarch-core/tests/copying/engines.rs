@@ -49,6 +49,9 @@ impl Marks for Seen {
     fn progress(&self) {
         self.progress.fetch_add(1, Ordering::Relaxed);
     }
+    fn waited_for(&self) -> bool {
+        true
+    }
 }
 
 fn sink() -> FailingSink {
@@ -269,5 +272,28 @@ fn the_bandwidth_limit_holds() {
         let start = Instant::now();
         copy(&*engine, &source, &sink(), 1_000_000).expect("copied");
         assert!(start.elapsed() >= Duration::from_millis(130), "{:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn a_copier_that_the_limits_hold_back_counts_as_in_the_pfs() {
+    // Otherwise readers would give up on it and fetch the bytes a second time.
+    for make in engines() {
+        let engine = make(IO as u64, Arc::new(Limits::new(Some(10 * IO as u64), None)), Arc::default());
+        let (source, seen) = (MemSource::default(), Seen::default());
+        source.put(b"f", &data(6 * IO));
+        std::thread::scope(|s| {
+            let copy = s.spawn(|| {
+                let file = source.open(b"f").expect("open");
+                copy_file(&*engine, &*file, &sink(), 6 * IO as u64, &seen).expect("copied")
+            });
+            let (mut inside, mut looks) = (0, 0);
+            while !copy.is_finished() {
+                inside += u32::from(seen.inside.load(Ordering::Relaxed) > 0);
+                looks += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(looks > 40 && inside * 10 > looks * 8, "{inside} of {looks}");
+        });
     }
 }

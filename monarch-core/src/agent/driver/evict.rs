@@ -1,10 +1,13 @@
 //! Second tries, copies that have to go, copies that somebody removed or damaged.
 
 use super::{Driver, Live, lock, parts};
+use crate::tier::TierDir;
+use monarch_abi::demand::file_key;
 use monarch_abi::segment::Entry;
 use monarch_abi::word::{State, Word};
 use monarch_policies::{Event, FileKey};
 use std::collections::VecDeque;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -18,6 +21,12 @@ pub(super) struct Placed {
 
 /// Copies looked at in one round of the audit.
 const AUDIT: usize = 256;
+/// Second tries in one round.
+const TRIES: usize = 4096;
+/// The same after a tier has failed, until a copy succeeds.
+const PROBES: usize = 8;
+/// Words looked at in one round of a walk.
+const WALK: u32 = 50_000;
 /// Pause after a copy was dropped for lack of space.
 const DROPPED: Duration = Duration::from_secs(30);
 
@@ -36,11 +45,17 @@ impl Placed {
 }
 
 impl Driver {
-    /// Puts files whose pause is over back to Absent, so that demand and prefetch see them again.
+    /// Puts files whose pause is over back to Absent, so that demand and prefetch see them again: some in each round. While
+    /// no tier takes copies they stay Refused, so that their readers go to the PFS without asking; after that a few show
+    /// whether one does again.
     pub fn second_tries(&self) {
+        if self.all_rest() {
+            return;
+        }
         let now = Instant::now();
         let mut again = Vec::new();
-        loop {
+        let tries = if self.tiers.iter().any(TierDir::doubtful) { PROBES } else { TRIES };
+        for _ in 0..tries {
             let due = lock(&self.later).due(now);
             let Some((key, word)) = due else { break };
             let Some((_, entry)) = self.entry(key) else { continue };
@@ -49,6 +64,35 @@ impl Driver {
             }
         }
         self.fetch_again(again);
+        if lock(&self.later).walk_due(now) {
+            *lock(&self.walk) = Some((0, 0));
+        }
+        self.walk_on();
+    }
+
+    /// Goes on with a walk that turns every Refused word to Absent, if there is one.
+    fn walk_on(&self) {
+        let mut walk = lock(&self.walk);
+        let Some((number, from)) = *walk else { return };
+        if number >= self.segments.read().unwrap_or_else(PoisonError::into_inner).len() {
+            *walk = None;
+            if self.options.prefetch {
+                lock(&self.queue).begin_all();
+                self.wake_all();
+            }
+            return;
+        }
+        let len = self.segment(number).map_or(0, |live| live.segment.index.len() as u32);
+        let to = len.min(from.saturating_add(WALK));
+        for id in from..to {
+            if let Some((_, entry)) = self.entry(file_key(number, id)) {
+                let w = entry.word();
+                if w.state() == State::Refused {
+                    swap(&entry, w, w.next(State::Absent));
+                }
+            }
+        }
+        *walk = Some(if to == len { (number + 1, 0) } else { (number, to) });
     }
 
     fn fetch_again(&self, keys: Vec<u64>) {
@@ -69,15 +113,8 @@ impl Driver {
     /// last. How many were dropped.
     pub fn shrink(&self, tier: usize, bytes: u64) -> usize {
         let Some(dir) = self.tiers.get(tier) else { return 0 };
-        let (mut dropped, mut freed, mut kept) = (0, 0, Vec::new());
-        while freed < bytes {
-            let before = self.unclaimed().bytes(tier);
-            if !self.unclaimed().make_way(tier, &self.tiers) {
-                break;
-            }
-            freed += before.saturating_sub(self.unclaimed().bytes(tier));
-            dropped += 1;
-        }
+        let (mut dropped, mut freed) = self.unclaimed().make_room(tier, bytes, &self.tiers);
+        let mut kept = Vec::new();
         while freed < bytes {
             let Some(key) = lock(&self.placed).keys.pop_back() else { break };
             let Some((live, entry)) = self.entry(key) else { continue };
@@ -127,14 +164,24 @@ impl Driver {
         }
         let tier = self.tiers.get(w.tier())?;
         let name = live.segment.copy_name(&entry);
-        let found = tier.stat(name);
+        let found = match tier.stat(name) {
+            Ok(found) => found,
+            Err(_) => {
+                // The disk fails; that says nothing about the copy. Readers who cannot open it go to the PFS.
+                tier.rest();
+                return Some(false);
+            }
+        };
         let sound = found.is_some_and(|c| {
             c.size == entry.record.size && c.stamp.fp44() == entry.master.fp >> 20 && c.stamp.matches(name)
         });
-        if sound || !swap(&entry, w, w.next(State::Absent)) {
+        // Refused until it is out of the way: whoever copied the file anew at once would have the new copy evicted.
+        let refused = w.next(State::Refused);
+        if sound || !swap(&entry, w, refused) {
             return Some(false);
         }
         tier.evict_resident(name, entry.record.size);
+        swap(&entry, refused, refused.next(State::Absent));
         Some(true)
     }
 

@@ -2,7 +2,7 @@
 
 use super::mark::Mark;
 use super::{Driver, Live, lock, parts};
-use crate::engine::CopyError;
+use crate::engine::{CopyError, Marks};
 use crate::tier::TierDir;
 use monarch_abi::hash::{CopyName, Identity, PathHash};
 use monarch_abi::segment::{Entry, Segment};
@@ -13,7 +13,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Pause after a failure, and after a lack of space that may pass.
+/// Pause after a lack of space that may pass.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// How a fetch ended.
@@ -22,8 +22,20 @@ enum Fetched {
     Resident(usize),
     /// Not now; try again after the pause, if any.
     Refused(Option<Duration>),
+    /// Something went wrong after so much time; try again after a pause that grows.
+    Failed(Duration),
     Bypass,
     Stopped,
+}
+
+/// How a copy into one tier ended.
+enum Stored {
+    /// With so many bytes.
+    Whole(u64),
+    /// Not begun: there is no room.
+    NoRoom,
+    /// It took more blocks than there was room for.
+    TooLarge,
 }
 
 /// A claimed file.
@@ -90,7 +102,7 @@ impl Driver {
         let word = &f.entry.master.word;
         let to = match end {
             Fetched::Resident(tier) => claim.resident(tier),
-            Fetched::Refused(_) => claim.next(State::Refused),
+            Fetched::Refused(_) | Fetched::Failed(_) => claim.next(State::Refused),
             Fetched::Bypass => claim.next(State::Bypass),
             Fetched::Stopped => claim.next(State::Absent),
         };
@@ -106,6 +118,7 @@ impl Driver {
                 let demand = f.source == RequestSource::Demand;
                 count(if demand { &self.figures.demanded } else { &self.figures.prefetched });
                 lock(&self.placed).add(f.key);
+                lock(&self.later).worked(f.key);
                 lock(&self.policy).event(&Event::Placed { file: FileKey(f.key), tier });
             }
             Fetched::Refused(pause) => {
@@ -114,8 +127,15 @@ impl Driver {
                     lock(&self.later).add(pause, (f.key, to));
                 }
             }
+            Fetched::Failed(took) => {
+                count(&self.figures.refused);
+                let mut later = lock(&self.later);
+                let pause = later.failed(f.key, took);
+                later.add(pause, (f.key, to));
+            }
             Fetched::Bypass => {
                 count(&self.figures.changed);
+                lock(&self.later).worked(f.key);
                 self.drop_copies(&f.live.segment, f.entry);
             }
             Fetched::Stopped => {}
@@ -125,9 +145,9 @@ impl Driver {
     /// Removes the copies of a file that must not be used any more.
     fn drop_copies(&self, segment: &Segment<'static>, entry: &Entry<'static>) {
         let name = segment.copy_name(entry);
-        self.unclaimed().forget(name, &self.tiers);
+        self.unclaimed().forget(name);
         for tier in &self.tiers {
-            tier.evict(name);
+            tier.evict(name, entry.record.size);
         }
     }
 
@@ -136,27 +156,33 @@ impl Driver {
         if let Some(pause) = self.unsettled(&f.want) {
             return Fetched::Refused(Some(pause));
         }
-        let mark = Mark::claim(&self.ctl, f.key);
+        let start = Instant::now();
+        let mark = Mark::claim(&self.ctl, f.key, f.source);
         let left = self.unclaimed().claim(&f.live.segment, f.entry, &self.tiers);
         if let Some(tier) = left {
-            return self.adopt(f, tier, &mark);
+            return self.adopt(f, tier, &mark, start);
         }
-        let mut skip = vec![false; self.tiers.len()];
+        let (mut skip, mut too_large) = (vec![false; self.tiers.len()], false);
         loop {
             let Decision::Admit(at) = self.decide(f, &skip) else {
+                if too_large {
+                    return Fetched::Failed(start.elapsed());
+                }
                 let transient = skip.iter().any(|&s| s) || self.tiers.iter().any(TierDir::resting);
                 return Fetched::Refused(transient.then_some(RETRY));
             };
             let Some(tier) = self.tiers.get(at) else { return Fetched::Refused(None) };
             skip[at] = true;
             match self.copy_into(at, tier, f, &mark) {
-                Ok(Some(bytes)) => {
+                Ok(Stored::Whole(bytes)) => {
+                    self.gate.worked();
                     self.figures.bytes.fetch_add(bytes, Ordering::Relaxed);
                     return Fetched::Resident(at);
                 }
-                Ok(None) => {}
+                Ok(Stored::NoRoom) => {}
+                Ok(Stored::TooLarge) => too_large = true,
                 Err(CopyError::Sink(e)) => self.tier_failed(tier, &e),
-                Err(e) => return self.failed(&e, f.rel),
+                Err(e) => return self.failed(&e, f, start),
             }
         }
     }
@@ -170,8 +196,8 @@ impl Driver {
     }
 
     /// What a failure on the PFS side means for the file.
-    fn failed(&self, e: &CopyError, rel: &[u8]) -> Fetched {
-        let file = String::from_utf8_lossy(rel);
+    fn failed(&self, e: &CopyError, f: &File<'_>, start: Instant) -> Fetched {
+        let file = String::from_utf8_lossy(f.rel);
         match e {
             CopyError::Stopped => Fetched::Stopped,
             CopyError::Changed => {
@@ -189,9 +215,11 @@ impl Driver {
             CopyError::Source(e) | CopyError::Sink(e) => {
                 self.figures.source_errors.fetch_add(1, Ordering::Relaxed);
                 if let Some(more) = self.seldom.pfs.now() {
-                    tracing::warn!(%file, error = %e, more, "the PFS failed; next try in 5 s");
+                    tracing::warn!(%file, error = %e, more, "the PFS failed; tried again later");
                 }
-                Fetched::Refused(Some(RETRY))
+                let known = lock(&self.later).has_failed(f.key);
+                self.gate.failed(Instant::now(), known);
+                Fetched::Failed(start.elapsed())
             }
         }
     }
@@ -225,21 +253,35 @@ impl Driver {
         lock(&self.policy).place(&candidate, &rooms)
     }
 
-    /// Copies into one tier: reserve, read, compare identities, publish. `Ok(None)` when it does not fit after all.
-    fn copy_into(&self, at: usize, tier: &TierDir, f: &File<'_>, mark: &Mark) -> Result<Option<u64>, CopyError> {
-        let Some(file) = self.room(at, tier, f.want.size).map_err(CopyError::Sink)? else { return Ok(None) };
-        self.limits.before_call(0);
-        let start = Instant::now();
-        let from = mark.ask_pfs(|| f.live.source.open(f.rel)).map_err(CopyError::Source)?;
-        self.pace.note(start.elapsed());
+    /// Asks the PFS for metadata, within the limits. Readers see the wait for them as one for the PFS.
+    fn ask_pfs<T>(&self, mark: &Mark, ask: impl FnOnce() -> io::Result<T>) -> Result<T, CopyError> {
+        let limited = || {
+            self.limits.before_call(0, mark.waited_for());
+            ask()
+        };
+        mark.ask_pfs(limited).map_err(CopyError::Source)
+    }
+
+    /// Copies into one tier: reserve, read, compare identities, publish.
+    fn copy_into(&self, at: usize, tier: &TierDir, f: &File<'_>, mark: &Mark) -> Result<Stored, CopyError> {
+        let Some(file) = self.room(at, tier, f.want.size).map_err(CopyError::Sink)? else {
+            return Ok(Stored::NoRoom);
+        };
+        let open = || {
+            let start = Instant::now();
+            let from = f.live.source.open(f.rel);
+            self.pace.note(start.elapsed());
+            from
+        };
+        let from = self.ask_pfs(mark, open)?;
         let copied = self.engine.copy(from.as_ref(), &file, f.want.size, mark)?;
-        let after = mark.ask_pfs(|| from.identity_now()).map_err(CopyError::Source)?;
+        let after = self.ask_pfs(mark, || from.identity_now())?;
         if after != f.want {
             return Err(CopyError::Changed);
         }
         let hash = PathHash { fp: f.entry.master.fp, check: f.entry.record.check };
         let done = file.publish(f.name, f.name.stamp(hash)).map_err(CopyError::Sink)?;
-        Ok(done.map(|_| copied.bytes))
+        Ok(done.map_or(Stored::TooLarge, |_| Stored::Whole(copied.bytes)))
     }
 
     /// Room for a copy; copies of an earlier run that nobody claims make way.
@@ -255,14 +297,14 @@ impl Driver {
     }
 
     /// Takes over a copy that an earlier run left, if the file on the PFS is still the one it was made of.
-    fn adopt(&self, f: &File<'_>, tier: usize, mark: &Mark) -> Fetched {
+    fn adopt(&self, f: &File<'_>, tier: usize, mark: &Mark, start: Instant) -> Fetched {
         if !f.live.fresh {
-            match mark.ask_pfs(|| f.live.source.identity(f.rel)) {
-                Ok(id) if id == f.want => {}
-                Ok(_) => return self.failed(&CopyError::Changed, f.rel),
+            match self.ask_pfs(mark, || f.live.source.identity(f.rel)) {
+                Ok(id) if id == f.want => self.gate.worked(),
+                Ok(_) => return self.failed(&CopyError::Changed, f, start),
                 Err(e) => {
                     self.unclaimed().put_back(tier, f.name, &self.tiers);
-                    return self.failed(&CopyError::Source(e), f.rel);
+                    return self.failed(&e, f, start);
                 }
             }
         }

@@ -2,21 +2,23 @@
 
 use crate::engine::Marks;
 use monarch_abi::control::{ControlMap, Inflight};
+use monarch_policies::RequestSource;
 use std::sync::atomic::Ordering;
 
 /// A claimed place; without one readers just see no progress.
 pub(super) struct Mark {
     entry: Option<&'static Inflight>,
+    demand: bool,
 }
 
 impl Mark {
     /// Claims a place for the file with this key.
-    pub(super) fn claim(ctl: &ControlMap<'static>, key: u64) -> Self {
+    pub(super) fn claim(ctl: &ControlMap<'static>, key: u64, source: RequestSource) -> Self {
         let entry = ctl.ctl.inflight.iter().find(|i| {
             i.file.load(Ordering::Relaxed) == 0
                 && i.file.compare_exchange(0, key, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
-        Self { entry }
+        Self { entry, demand: source == RequestSource::Demand }
     }
 
     /// Does something that asks the PFS.
@@ -39,6 +41,9 @@ impl Marks for Mark {
         if let Some(e) = self.entry {
             e.progress.fetch_add(1, Ordering::Relaxed);
         }
+    }
+    fn waited_for(&self) -> bool {
+        self.demand
     }
 }
 

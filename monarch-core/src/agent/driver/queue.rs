@@ -10,6 +10,10 @@ use monarch_policies::RequestSource;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Most files that are listed for a second try.
+const RETRIES: usize = 1 << 17;
 
 /// What is to be done.
 #[derive(Debug, Default)]
@@ -34,9 +38,19 @@ impl Queue {
         self.segment = self.segment.min(number);
     }
 
-    /// Prefetches files again that were tried before.
+    /// Prefetches files again that were tried before. Very many are found by going over everything again.
     pub(super) fn retry(&mut self, keys: impl IntoIterator<Item = u64>) {
         self.retries.extend(keys);
+        if self.retries.len() > RETRIES {
+            self.retries.clear();
+            self.begin_all();
+        }
+    }
+
+    /// Goes over all segments again; what is not Absent is passed over.
+    pub(super) fn begin_all(&mut self) {
+        self.cursors.fill(0);
+        self.segment = 0;
     }
 }
 
@@ -56,7 +70,10 @@ impl Driver {
             }
             return Some((key, RequestSource::Demand));
         }
-        let slots = self.prefetch_slots();
+        let slots = self.gate.slots(Instant::now(), self.prefetch_slots());
+        if slots == 0 {
+            self.held_back.store(true, Ordering::Relaxed);
+        }
         if self.prefetching.load(Ordering::Acquire) >= slots || self.all_rest() {
             return None;
         }
@@ -70,18 +87,19 @@ impl Driver {
     }
 
     /// Whether no tier takes copies at present: then nothing is prefetched.
-    fn all_rest(&self) -> bool {
+    pub(super) fn all_rest(&self) -> bool {
         let rest = self.tiers.iter().all(TierDir::resting);
         if rest {
-            self.all_rested.store(true, Ordering::Relaxed);
+            self.held_back.store(true, Ordering::Relaxed);
         }
         rest
     }
 
-    /// Goes on with prefetching once a tier takes copies again.
+    /// Goes on with prefetching once a tier takes copies again, or the PFS is to be probed.
     pub fn wake_after_rest(&self) {
-        if self.all_rested.load(Ordering::Relaxed) && !self.tiers.iter().all(TierDir::resting) {
-            self.all_rested.store(false, Ordering::Relaxed);
+        let held = self.held_back.load(Ordering::Relaxed);
+        if held && self.gate.slots(Instant::now(), 1) > 0 && !self.tiers.iter().all(TierDir::resting) {
+            self.held_back.store(false, Ordering::Relaxed);
             self.wake_all();
         }
     }
@@ -115,9 +133,12 @@ impl Driver {
         }
     }
 
-    /// The next file that is worth a second try, or that nobody has looked at, in the order of the index.
+    /// The next file that is worth a second try, or that nobody has looked at, in the order of the index. A probe of a
+    /// failing PFS had better not be a file that has failed before.
     fn next_prefetch(&self, q: &mut Queue) -> Option<u64> {
-        if let Some(key) = q.retries.pop_first() {
+        if !self.gate.closed()
+            && let Some(key) = q.retries.pop_first()
+        {
             return Some(key);
         }
         let segs = self.segments.read().unwrap_or_else(PoisonError::into_inner);
@@ -135,6 +156,6 @@ impl Driver {
             }
             q.segment += 1;
         }
-        None
+        q.retries.pop_first()
     }
 }

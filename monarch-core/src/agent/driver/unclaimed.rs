@@ -7,10 +7,11 @@ use monarch_abi::hash::{CopyName, Stamp};
 use monarch_abi::segment::{Entry, Segment};
 use std::collections::BTreeMap;
 
-/// Size and stamp of a copy.
+/// Size, charge and stamp of a copy.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     size: u64,
+    charged: u64,
     stamp: Stamp,
 }
 
@@ -45,7 +46,7 @@ impl Unclaimed {
         let known = self.tiers.iter().take(at).any(|t| t.copies.contains_key(&copy.name));
         if !known && let Some(t) = self.tiers.get_mut(at) {
             t.bytes += copy.charged;
-            t.copies.insert(copy.name, Held { size: copy.size, stamp: copy.stamp });
+            t.copies.insert(copy.name, Held { size: copy.size, charged: copy.charged, stamp: copy.stamp });
         }
         !known
     }
@@ -59,26 +60,25 @@ impl Unclaimed {
     /// Takes the copy of an entry; the tier it lies in. A copy that does not fit to its name is removed.
     pub fn claim(&mut self, segment: &Segment<'_>, e: &Entry<'_>, tiers: &[TierDir]) -> Option<usize> {
         let name = segment.copy_name(e);
-        let (at, held) = self.take(name, tiers)?;
+        let (at, held) = self.take(name)?;
         if held.size == e.record.size && held.stamp.fp44() == e.master.fp >> 20 {
             return Some(at);
         }
-        tiers.get(at)?.evict(name);
+        tiers.get(at)?.evict(name, held.size);
         None
     }
 
-    fn take(&mut self, name: CopyName, tiers: &[TierDir]) -> Option<(usize, Held)> {
+    fn take(&mut self, name: CopyName) -> Option<(usize, Held)> {
         let (at, held) = self.tiers.iter_mut().enumerate().find_map(|(at, t)| Some((at, t.copies.remove(&name)?)))?;
-        let charged = tiers.get(at).map_or(0, |t| t.ledger.cost(held.size));
         if let Some(t) = self.tiers.get_mut(at) {
-            t.bytes = t.bytes.saturating_sub(charged);
+            t.bytes = t.bytes.saturating_sub(held.charged);
         }
         Some((at, held))
     }
 
-    /// Puts a claimed copy back.
+    /// Puts a claimed copy back. One that cannot be looked at now stays charged and is found by the next agent.
     pub fn put_back(&mut self, at: usize, name: CopyName, tiers: &[TierDir]) {
-        if let Some(copy) = tiers.get(at).and_then(|t| t.stat(name)) {
+        if let Some(Ok(Some(copy))) = tiers.get(at).map(|t| t.stat(name)) {
             self.add(at, &copy);
         }
     }
@@ -87,15 +87,29 @@ impl Unclaimed {
     pub fn make_way(&mut self, at: usize, tiers: &[TierDir]) -> bool {
         let Some(heap) = self.tiers.get_mut(at) else { return false };
         let Some((name, held)) = heap.copies.pop_first() else { return false };
+        heap.bytes = heap.bytes.saturating_sub(held.charged);
         if let Some(tier) = tiers.get(at) {
-            heap.bytes = heap.bytes.saturating_sub(tier.ledger.cost(held.size));
-            tier.evict(name);
+            tier.evict(name, held.size);
         }
         true
     }
 
+    /// Removes copies of the tier at `at` until `bytes` are freed or none is left: how many, and the bytes.
+    pub fn make_room(&mut self, at: usize, bytes: u64, tiers: &[TierDir]) -> (usize, u64) {
+        let (mut dropped, mut freed) = (0, 0);
+        while freed < bytes {
+            let before = self.bytes(at);
+            if !self.make_way(at, tiers) {
+                break;
+            }
+            dropped += 1;
+            freed += before.saturating_sub(self.bytes(at));
+        }
+        (dropped, freed)
+    }
+
     /// Forgets a copy that is being removed.
-    pub fn forget(&mut self, name: CopyName, tiers: &[TierDir]) {
-        let _ = self.take(name, tiers);
+    pub fn forget(&mut self, name: CopyName) {
+        let _ = self.take(name);
     }
 }

@@ -9,7 +9,7 @@ use rustix::fs::{Access, access, statfs, statvfs};
 
 use super::{FsInfo, LocalDisk, Memory, Meta, Probe, memory, mounts};
 
-/// Files looked at by [`Probe::used_below`]; a start must not wait for a walk over millions.
+/// Files looked at by [`Probe::used_below`] before it estimates the rest; a start must not wait for a walk over millions.
 const MOST_FILES: usize = 50_000;
 
 /// Asks this machine.
@@ -49,21 +49,7 @@ impl Probe for SystemProbe {
     }
 
     fn used_below(&self, dir: &Path, enough: u64) -> u64 {
-        let (mut used, mut seen, mut dirs) = (0_u64, 0, vec![dir.to_owned()]);
-        while let Some(dir) = dirs.pop() {
-            for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
-                let Ok(meta) = entry.metadata() else { continue };
-                used = used.saturating_add(meta.blocks() * 512);
-                seen += 1;
-                if meta.is_dir() {
-                    dirs.push(entry.path());
-                }
-                if used >= enough || seen >= MOST_FILES {
-                    return used;
-                }
-            }
-        }
-        used
+        used_below(dir, enough, MOST_FILES)
     }
 
     fn memory(&self) -> Memory {
@@ -88,6 +74,34 @@ impl Probe for SystemProbe {
     }
 }
 
+/// Blocks of all files below a directory, level by level. After `most_files` the directories left on a level are taken to
+/// hold as much as those looked at: a tier spreads its copies evenly over its 256 directories, so that this is right to a
+/// percent or so.
+fn used_below(dir: &Path, enough: u64, most_files: usize) -> u64 {
+    let (mut used, mut seen, mut level) = (0_u64, 0, vec![dir.to_owned()]);
+    while !level.is_empty() && used < enough {
+        let (mut here, mut looked_at, mut next) = (0_u64, 0, Vec::new());
+        for dir in &level {
+            if looked_at > 0 && (seen >= most_files || used.saturating_add(here) >= enough) {
+                break;
+            }
+            for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+                let Ok(meta) = entry.metadata() else { continue };
+                here = here.saturating_add(meta.blocks() * 512);
+                seen += 1;
+                if meta.is_dir() {
+                    next.push(entry.path());
+                }
+            }
+            looked_at += 1;
+        }
+        let all = u128::from(here) * level.len() as u128 / looked_at.max(1);
+        used = used.saturating_add(u64::try_from(all).unwrap_or(u64::MAX));
+        level = next;
+    }
+    used
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,5 +119,19 @@ mod tests {
         assert!(probe.memory().total > 0 && probe.memory().remaining() > 0);
         assert!(probe.used_below(dir.path(), u64::MAX) >= 100_000);
         assert_eq!(probe.used_below(&dir.path().join("none"), u64::MAX), 0);
+    }
+
+    #[test]
+    fn of_very_many_copies_all_are_counted_as_used() {
+        let dir = tempfile::tempdir().unwrap();
+        for sub in 0..32 {
+            let sub = dir.path().join("copies").join(format!("{sub:02x}"));
+            fs::create_dir_all(&sub).unwrap();
+            (0..20).for_each(|n| fs::write(sub.join(n.to_string()), vec![1; 8192]).unwrap());
+        }
+        let exact = used_below(dir.path(), u64::MAX, usize::MAX);
+        let estimate = used_below(dir.path(), u64::MAX, 100);
+        assert!(exact >= 32 * 20 * 8192 && estimate.abs_diff(exact) < exact / 20, "{estimate} for {exact}");
+        assert!(used_below(dir.path(), 100_000, usize::MAX) < exact, "it stops when there is enough");
     }
 }

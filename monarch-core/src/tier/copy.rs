@@ -1,0 +1,83 @@
+//! A copy being written: in `tmp`, until it gets its stamp and its name.
+
+use super::dir::{Copy, TierDir, make_dirs};
+use super::ledger::Reservation;
+use monarch_abi::hash::{CopyName, Stamp};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::io;
+use std::sync::atomic::Ordering;
+
+/// A copy being written.
+#[derive(Debug)]
+pub struct CopyFile<'a> {
+    pub(super) tier: &'a TierDir,
+    pub(super) fd: OwnedFd,
+    pub(super) tmp: String,
+    pub(super) room: Option<Reservation<'a>>,
+}
+
+impl CopyFile<'_> {
+    /// The descriptor to write to.
+    pub fn fd(&self) -> rustix::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Stamps the copy, gives it its name and settles its charge. `Ok(None)` when the file system took more than the
+    /// quota allows; the file is gone then.
+    ///
+    /// # Errors
+    /// What the kernel said; the file is gone then, too.
+    pub fn publish(mut self, name: CopyName, stamp: Stamp) -> io::Result<Option<Copy>> {
+        set_stamp(&self.fd, stamp)?;
+        let st = rustix::fs::fstat(&self.fd)?;
+        let Some(room) = self.room.take() else { return Ok(None) };
+        let (size, room_bytes) = (st.st_size as u64, room.bytes());
+        // A copy of this name that nobody knew of, or that could not be evicted: its charge must not be lost.
+        self.tier.make_name_free(name, size)?;
+        let Ok(charged) = room.settle(st.st_blocks as u64 * 512) else { return Ok(None) };
+        if let Err(e) = self.rename(name) {
+            self.tier.ledger.release(charged, 1);
+            return Err(e.into());
+        }
+        self.tier.leaving.note_charge(name, room_bytes, charged);
+        self.tmp.clear();
+        self.tier.worked();
+        Ok(Some(Copy { name, size, charged, stamp }))
+    }
+
+    fn rename(&self, name: CopyName) -> rustix::io::Result<()> {
+        let (fd, to) = (self.tier.fd(), name.rel_path());
+        match rustix::fs::renameat(fd, &self.tmp, fd, to.as_slice()) {
+            // Somebody removed the directory.
+            Err(Errno::NOENT) if !self.tier.given_up.load(Ordering::SeqCst) => {
+                make_dirs(fd)?;
+                rustix::fs::renameat(fd, &self.tmp, fd, to.as_slice())
+            }
+            other => other,
+        }
+    }
+}
+
+impl Drop for CopyFile<'_> {
+    fn drop(&mut self) {
+        if self.tmp.is_empty() {
+            return;
+        }
+        let gone = rustix::fs::unlinkat(self.tier.fd(), &self.tmp, AtFlags::empty());
+        if !matches!(gone, Ok(()) | Err(Errno::NOENT)) {
+            // Its blocks are still taken, whatever becomes of the reservation.
+            let blocks = rustix::fs::fstat(&self.fd).map_or(0, |st| st.st_blocks as u64 * 512);
+            self.tier.leaves_later(std::mem::take(&mut self.tmp), blocks);
+        }
+    }
+}
+
+/// Sets the modification time that says which copy this is.
+pub(super) fn set_stamp(fd: impl AsFd, stamp: Stamp) -> rustix::io::Result<()> {
+    let (tv_sec, tv_nsec) = stamp.to_time();
+    let t = Timespec { tv_sec, tv_nsec: tv_nsec as _ };
+    let atime = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW as _ };
+    rustix::fs::futimens(fd, &Timestamps { last_access: atime, last_modification: t })
+}

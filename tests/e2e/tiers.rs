@@ -1,0 +1,226 @@
+//! What a job sees of its tiers: several of them, large files, evicted files that are open, limits towards the PFS.
+
+use crate::faults::{Loop, MIB, Tmpfs, charged, du, kill, reads, regular, wait_for};
+use crate::harness::World;
+use slowfs::{FaultKind, FaultSpec, Op};
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Names of the copies in a tier.
+fn names(dir: &Path) -> HashSet<PathBuf> {
+    let all = regular(dir).into_iter().filter(|p| p.to_string_lossy().contains("/copies/"));
+    all.map(|p| p.file_name().unwrap().into()).collect()
+}
+
+/// Bytes that a job takes from the PFS.
+fn bytes_of_a_round(w: &World) -> u64 {
+    w.pfs().reset().unwrap();
+    w.run(&reads(w)).good();
+    w.pfs().counters().unwrap().bytes_read
+}
+
+fn ready(w: &mut World) {
+    w.keep();
+    w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
+}
+
+#[test]
+fn what_the_first_tier_cannot_hold_goes_to_the_second_and_both_serve() {
+    let mut w = World::plan()
+        .files(60)
+        .size(100_000)
+        .args(&["--plain", "--exact"])
+        .tier_size("4MiB")
+        .second_tier("64MiB")
+        .build();
+    w.settle();
+    let (first, second) = (names(w.tier()), names(w.second()));
+    assert!(first.len() > 10 && second.len() > 10 && first.is_disjoint(&second), "{} {}", first.len(), second.len());
+    assert_eq!(first.len() + second.len(), 60);
+    assert!(du(w.tier()) <= 4 * MIB);
+    assert_eq!(bytes_of_a_round(&w), 0, "both are served");
+    charged(&w, 0, w.tier());
+    charged(&w, 1, w.second());
+}
+
+#[test]
+fn a_tier_that_shrinks_leaves_the_copies_of_the_other_alone() {
+    let Some(tmpfs) = Tmpfs::mount("size=64m") else { return };
+    let mut w = World::plan()
+        .files(60)
+        .size(1 << 20)
+        .args(&["--plain", "--exact"])
+        .tier_dir(tmpfs.path().join("tier"))
+        .tier_size("32MiB")
+        .set("tiers.0.keep_free=8MiB")
+        .second_tier("128MiB")
+        .build();
+    w.settle();
+    let second = names(w.second());
+    assert!(names(w.tier()).len() > 20 && second.len() > 20);
+    let readers = Loop::start(&w, &[]);
+    // Somebody else takes what is left, and 10 MiB of what is to be kept free come from the tier.
+    let filler = tmpfs.free() - 8 * MIB + 10 * MIB;
+    fs::write(tmpfs.path().join("filler"), vec![1; usize::try_from(filler.min(tmpfs.free())).unwrap()]).unwrap();
+    wait_for("space", || tmpfs.free() >= 8 * MIB);
+    readers.more(1);
+    readers.end();
+    assert!(w.agent().unwrap().agent["evicted"] >= 2);
+    assert!(second.is_subset(&names(w.second())), "the second tier is not touched");
+}
+
+#[test]
+fn large_files_come_from_the_pfs_until_their_copies_are_complete() {
+    let mut w = World::plan()
+        .files(6)
+        .size(2 << 20)
+        .args(&["--plain", "--exact"])
+        .pfs(|b| b.bandwidth(16 << 20))
+        .set("source.chunk_threshold=64KiB")
+        .set("prefetch.enabled=false")
+        .build();
+    ready(&mut w);
+    w.run(&reads(&w)).good();
+    assert_eq!(w.counter("large"), 6, "nobody waits for a copy");
+    w.until("all copies", |s| s.tiers[0].files == 6);
+    assert_eq!(bytes_of_a_round(&w), 0);
+    assert_eq!(w.counter("hits"), 6);
+}
+
+#[test]
+fn a_demand_is_served_before_a_long_queue_of_prefetches() {
+    let mut w = World::plan()
+        .files(600)
+        .size(20_000)
+        .args(&["--plain"])
+        .pfs(|b| b.data_latency(Duration::from_millis(100)))
+        .set("source.max_inflight=8")
+        .build();
+    ready(&mut w);
+    // The last in the PFS's own order is fetched last.
+    let mut at = w.root().join("data");
+    while at.is_dir() {
+        at = fs::read_dir(&at).unwrap().last().unwrap().unwrap().path();
+    }
+    let rel = at.strip_prefix(w.root()).unwrap().to_owned();
+    let job = crate::harness::Job::new("cat").arg(w.root().join(&rel));
+    assert_eq!(w.run(&job).good().out, fs::read(w.backing().join(&rel)).unwrap());
+    let a = w.agent().unwrap().agent;
+    assert!(a["copied_on_demand"] == 1 && a["copied_ahead"] < 300, "{a:?}");
+}
+
+#[test]
+fn evicted_files_that_are_open_stay_charged_until_they_are_closed() {
+    let Some(tmpfs) = Tmpfs::mount("size=64m") else { return };
+    let mut w = World::plan()
+        .files(60)
+        .args(&["--plain"])
+        .tier_dir(tmpfs.path().join("tier"))
+        .tier_size("32MiB")
+        .set("tiers.0.keep_free=16MiB")
+        .build();
+    w.settle();
+    let mut held = w.start(&w.program("hold").args(["--limit", "10"]).arg(w.root()));
+    held.until_written("ready 10");
+    // Others take so much that every copy has to go.
+    let filler = usize::try_from(tmpfs.free() - 4 * MIB).unwrap();
+    fs::write(tmpfs.path().join("filler"), vec![1; filler]).unwrap();
+    let dying = || regular(w.tier()).into_iter().filter(|p| p.to_string_lossy().contains("/dying/")).count();
+    w.until("empty tier", |s| s.tiers[0].files == 0);
+    wait_for("the sweep", || dying() == 10);
+    charged(&w, 0, w.tier());
+    let before = w.agent().unwrap().tiers[0].used;
+    assert!(before >= 10 * 20_000, "{before}");
+    held.write(b"\n");
+    held.end().good();
+    wait_for("the sweep", || dying() == 0);
+    charged(&w, 0, w.tier());
+    assert!(w.agent().unwrap().tiers[0].used + 10 * 20_000 < before);
+}
+
+#[test]
+fn the_bandwidth_limit_of_the_agent_holds() {
+    let mut w = World::plan()
+        .files(100)
+        .size(100_000)
+        .args(&["--plain", "--exact"])
+        .set("source.bandwidth_limit=1MiB/s")
+        .build();
+    ready(&mut w);
+    let start = Instant::now();
+    w.pfs().reset().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    let (bytes, took) = (w.pfs().counters().unwrap().bytes_read as f64, start.elapsed().as_secs_f64());
+    let rate = bytes / took / MIB as f64;
+    assert!((0.5..1.5).contains(&rate), "{rate} MiB/s");
+}
+
+#[test]
+fn the_iops_limit_of_the_agent_holds() {
+    let mut w = World::plan().files(300).size(10_000).args(&["--plain"]).set("source.iops_limit=60").build();
+    ready(&mut w);
+    let start = Instant::now();
+    w.pfs().reset().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    let (c, took) = (w.pfs().counters().unwrap(), start.elapsed().as_secs_f64());
+    let rate = (c.open + c.read + c.getattr) as f64 / took;
+    assert!((20.0..90.0).contains(&rate), "{rate} calls/s: {c:?}");
+}
+
+#[test]
+fn a_reader_waits_for_a_copier_that_the_limits_hold_back() {
+    // The second request of the copy waits for 4 s, longer than a stall.
+    let mut w = World::plan()
+        .files(1)
+        .size(6 << 20)
+        .args(&["--plain", "--exact"])
+        .set("source.bandwidth_limit=1MiB/s")
+        .set("source.io_size=4MiB")
+        .set("prefetch.enabled=false")
+        .build();
+    ready(&mut w);
+    w.pfs().reset().unwrap();
+    w.run(&reads(&w).args(["--procs", "4"])).good();
+    let c = w.pfs().counters().unwrap();
+    assert_eq!((c.open, c.bytes_read), (1, 6 << 20), "{c:?}");
+}
+
+#[test]
+fn a_pfs_that_fails_at_once_is_not_walked_over_at_full_speed() {
+    let mut w = World::plan().files(600).size(1000).args(&["--plain"]).build();
+    w.pfs().fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Open])).unwrap();
+    ready(&mut w);
+    std::thread::sleep(Duration::from_secs(3));
+    let c = w.pfs().counters().unwrap();
+    // Those under way when the gate closed, and some probes.
+    assert!((8..90).contains(&c.open), "{c:?}");
+    w.pfs().clear().unwrap();
+    w.until("all copies", |s| s.tiers[0].files == 600);
+}
+
+#[test]
+fn killed_while_it_recovers_the_next_agent_accounts_for_everything() {
+    let disk = tempfile::Builder::new().prefix("monarch-e2e-").tempdir().unwrap();
+    let mut w = World::plan().files(200).args(&["--plain"]).tier_dir(disk.path().join("tier")).build();
+    w.settle();
+    let readers = Loop::start(&w, &["--procs", "2"]);
+    let lock = regular(w.tier()).into_iter().find(|p| p.ends_with("lock")).unwrap();
+    let holder = || fs::read_to_string(&lock).ok()?.split_whitespace().next()?.parse::<i32>().ok();
+    let mut seed = u64::from(std::process::id());
+    let mut last = 0;
+    for _ in 0..10 {
+        // The lock names the agent long before it answers.
+        wait_for("the next agent", || holder().is_some_and(|pid| pid != last && kill(pid, 0)));
+        last = holder().unwrap();
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_millis((seed >> 33) % 200));
+        kill(last, libc::SIGKILL);
+    }
+    w.until("all copies", |s| s.pid as i32 != last && s.tiers[0].files == 200 && s.tiers[0].reserved == 0);
+    readers.more(2);
+    readers.end();
+    assert_eq!(names(w.tier()).len(), 200);
+    charged(&w, 0, w.tier());
+}
