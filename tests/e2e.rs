@@ -24,6 +24,8 @@ mod readers;
 mod run;
 #[path = "e2e/sharing.rs"]
 mod sharing;
+#[path = "e2e/surroundings.rs"]
+mod surroundings;
 #[path = "e2e/traffic.rs"]
 mod traffic;
 #[path = "e2e/truth.rs"]
