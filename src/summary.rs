@@ -81,13 +81,20 @@ impl Saved {
             let why = [
                 part("absent", "had no copy yet"),
                 part("large", "large and not complete"),
-                part("refused", "did not fit"),
+                part("refused", "without room or paused"),
                 part("changed", "changed by the job"),
                 part("deadline", "took too long"),
                 part("vanished", "copy dropped"),
             ]
             .concat();
             let _ = writeln!(out, "monarch: {pfs} opens went to the PFS:{}", why.trim_end_matches(','));
+        }
+        let fresh = self.get("unsettled");
+        if fresh > 0 {
+            let _ = writeln!(
+                out,
+                "monarch: {fresh} files had just been changed and were left alone at first (dataset.settle)"
+            );
         }
         for t in &after.tiers {
             let _ = writeln!(

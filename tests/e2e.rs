@@ -28,6 +28,8 @@ mod run;
 mod semantics;
 #[path = "e2e/sharing.rs"]
 mod sharing;
+#[path = "e2e/surroundings.rs"]
+mod surroundings;
 #[path = "e2e/tiers.rs"]
 mod tiers;
 #[path = "e2e/traffic.rs"]

@@ -304,18 +304,54 @@ pub struct ControlMap<'a> {
     /// The block.
     pub ctl: &'a Control,
     strings: &'a [u8],
+    hidden: &'a Hidden,
 }
+
+/// One bit per spelling: those that lead elsewhere for this process, which has mounts of its own.
+#[derive(Debug, Default)]
+pub struct Hidden([AtomicU64; MAX_SPELLINGS / 64]);
+
+impl Hidden {
+    /// None.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self([const { AtomicU64::new(0) }; MAX_SPELLINGS / 64])
+    }
+
+    /// Hides a spelling.
+    pub fn add(&self, number: usize) {
+        if let Some(bits) = self.0.get(number / 64) {
+            bits.fetch_or(1 << (number % 64), Ordering::Release);
+        }
+    }
+
+    /// Shows all again.
+    pub fn clear(&self) {
+        self.0.iter().for_each(|bits| bits.store(0, Ordering::Release));
+    }
+
+    fn holds(&self, number: usize) -> bool {
+        self.0.get(number / 64).is_some_and(|bits| bits.load(Ordering::Relaxed) & 1 << (number % 64) != 0)
+    }
+}
+static NOTHING_HIDDEN: Hidden = Hidden::none();
 
 impl<'a> ControlMap<'a> {
     /// Checks magic, layout and length.
     #[must_use]
     pub fn open(map: Map<'a>) -> Option<Self> {
+        Self::open_hiding(map, &NOTHING_HIDDEN)
+    }
+
+    /// [`ControlMap::open`] for a process that may find some spellings to lead elsewhere.
+    #[must_use]
+    pub fn open_hiding(map: Map<'a>, hidden: &'a Hidden) -> Option<Self> {
         let ctl: &Control = map.get(0)?;
         let good = ctl.magic == CONTROL_MAGIC && ctl.layout == crate::LAYOUT && ctl.len == map.len() as u64;
         if !good {
             return None;
         }
-        Some(Self { ctl, strings: map.array(STRINGS_OFF, STRINGS)? })
+        Some(Self { ctl, strings: map.array(STRINGS_OFF, STRINGS)?, hidden })
     }
 
     /// The bytes of a string.
@@ -369,12 +405,13 @@ impl<'a> ControlMap<'a> {
     pub fn match_root<'p>(&self, path: &'p [u8]) -> Start<'a, 'p> {
         let mut best: Option<(&'a Spelling, usize)> = None;
         let mut odd = false;
-        for s in self.spellings() {
+        for (number, s) in self.spellings().iter().enumerate() {
             let text = self.str(&s.path);
             let same = common_prefix(text, path);
             let next = path.get(same);
             if same == text.len() && same > 0 {
-                if matches!(next, None | Some(b'/')) && best.is_none_or(|b| b.1 < same) {
+                let whole = matches!(next, None | Some(b'/'));
+                if whole && best.is_none_or(|b| b.1 < same) && !self.hidden.holds(number) {
                     best = Some((s, same));
                 }
             } else if matches!(next, Some(b'/' | b'.')) && same > 0 && path.get(same - 1) == Some(&b'/') {

@@ -198,3 +198,21 @@ pub fn open_segment(dir: &Path, uuid: [u8; 16], state_uuid: [u8; 16]) -> io::Res
     let state = StateMap::open(map_shared(&state_path, true)?, &index).ok_or_else(bad)?;
     Ok(Segment { index, state })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_string_that_does_not_fit_takes_no_room() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let path = dir.path().join("control");
+        let ctl = create_control(&path, ControlParams { mnt_ns: 0, slash: (0, 0) }).expect("control block");
+        let (big, to) = (vec![b'x'; monarch_abi::control::STRINGS], Str::default());
+        put_str(&path, &ctl, &to, b"first").expect("room");
+        put_str(&path, &ctl, &to, &big).expect_err("no room");
+        assert_eq!(ctl.str(&to), b"first");
+        put_str(&path, &ctl, &to, b"second").expect("room");
+        assert_eq!(ctl.str(&to), b"second");
+    }
+}

@@ -10,11 +10,11 @@ use crate::user::{self, Beginning};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use monarch_abi::control::{ControlMap, Counter, MAX_ROOTS, MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
+use monarch_abi::control::{ControlMap, Counter, Hidden, MAX_ROOTS, MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::Life;
 use monarch_abi::hash::hash_groups;
 use monarch_abi::index::Index;
-use monarch_abi::mem::{Map, common_prefix};
+use monarch_abi::mem::{Map, PathBuffer, common_prefix};
 use monarch_abi::resolve::Segments;
 use monarch_abi::segment::Segment;
 use monarch_abi::state::{OPENING, StateMap};
@@ -36,6 +36,7 @@ struct Once<T>(UnsafeCell<MaybeUninit<T>>);
 // SAFETY: written once by the thread that claimed it, read only after a release store of its flag.
 unsafe impl<T: Sync> Sync for Once<T> {}
 
+static HIDDEN: Hidden = Hidden::none();
 static CONTROL: Once<ControlMap<'static>> = Once(UnsafeCell::new(MaybeUninit::uninit()));
 
 struct SegmentCell {
@@ -157,7 +158,7 @@ fn attach(envp: *const *const u8) -> Option<()> {
     }
     DIR_LEN.store(dir.len(), Ordering::Relaxed);
     let map = map_file(path, true)?;
-    let control = ControlMap::open(map)?;
+    let control = ControlMap::open_hiding(map, &HIDDEN)?;
     if !is_our_user(&control) || !is_in_our_groups(&control) {
         return None;
     }
@@ -261,6 +262,7 @@ fn ask_again(namespace: u32) {
     for t in &ROOT_TRUST {
         t.store(0, Ordering::Relaxed);
     }
+    HIDDEN.clear();
     crate::mounts::forget();
     crate::cwd::invalidate();
 }
@@ -411,7 +413,7 @@ impl Ctx {
     /// Whether what lies at the root's path in this process is what the agent serves.
     #[inline]
     fn trusted(&self, root: usize) -> bool {
-        match ROOT_TRUST.get(root).map(|t| t.load(Ordering::Relaxed)) {
+        match ROOT_TRUST.get(root).map(|t| t.load(Ordering::Acquire)) {
             Some(1) => true,
             Some(0) => self.ask_trust(root),
             _ => false,
@@ -424,11 +426,36 @@ impl Ctx {
         if NAMESPACE.load(Ordering::Relaxed) == 0 {
             NAMESPACE.store(if self.same_mounts() { 1 } else { 2 }, Ordering::Relaxed);
         }
-        let good = NAMESPACE.load(Ordering::Relaxed) == 1 || self.same_files(root);
+        let same_mounts = NAMESPACE.load(Ordering::Relaxed) == 1;
+        let good = same_mounts || self.same_files(root);
+        // The path at hand may have come by a spelling that is hidden only now.
+        let hidden = !same_mounts && good && self.hide_spellings(root);
         if let Some(t) = ROOT_TRUST.get(root) {
-            t.store(if good { 1 } else { 2 }, Ordering::Relaxed);
+            t.store(if good { 1 } else { 2 }, Ordering::Release);
         }
-        good
+        good && !hidden
+    }
+
+    /// Hides the spellings of a root that lead elsewhere, or nowhere, in this process; whether there were any.
+    fn hide_spellings(&self, root: usize) -> bool {
+        let Some(real) = self.map.roots().get(root).map(|r| self.map.str(&r.path)) else { return false };
+        let mut any = false;
+        for (number, s) in self.map.spellings().iter().enumerate() {
+            let text = self.map.str(&s.path);
+            if s.root.load(Ordering::Relaxed) as usize != root || text == real {
+                continue;
+            }
+            let place = |path: &[u8]| sys::stat_bytes(path, 0).map(|st| (st.st_dev, st.st_ino));
+            let mut there = PathBuffer::front();
+            let joined =
+                there.append(real).and_then(|()| there.append(b"/")).and_then(|()| there.append(self.map.str(&s.sub)));
+            let leads_there = joined.is_some() && place(text).is_some_and(|p| Some(p) == place(there.get()));
+            if !leads_there {
+                HIDDEN.add(number);
+                any = true;
+            }
+        }
+        any
     }
 
     /// Whether this process has mounts of its own: what it mounts concerns nobody else.

@@ -65,6 +65,34 @@ fn another_mount_at_the_path_of_the_root() {
 }
 
 #[test]
+fn another_directory_at_the_path_of_an_alias() {
+    let w = world();
+    let file = some_file(&w);
+    let (link, rel) = (w.scratch().join("link"), file.strip_prefix(w.root()).unwrap());
+    symlink(w.root(), &link).unwrap();
+    let other = other_data(&w, &file);
+    // In the job's namespace a directory of its own lies where the link was; the root itself is the same.
+    let script = "import ctypes, os, sys\n\
+        link, other, rel = sys.argv[1:]\n\
+        libc = ctypes.CDLL(None, use_errno=True)\n\
+        n = len(open(link + '/' + rel, 'rb').read())\n\
+        assert libc.unshare(0x20000) == 0\n\
+        assert libc.mount(b'none', b'/', None, 0x44000, None) == 0\n\
+        here = os.path.dirname(link)\n\
+        assert libc.mount(b'none', here.encode(), b'tmpfs', 0, None) == 0, ctypes.get_errno()\n\
+        os.makedirs(os.path.dirname(link + '/' + rel))\n\
+        open(link + '/' + rel, 'w').write('of the job')\n\
+        print(n, open(link + '/' + rel).read(), os.stat(link + '/' + rel).st_size, open(link + '/' + rel).read())\n";
+    let job = Job::new("python3").args(["-c", script]).arg(&link).arg(&other).arg(rel).dir("/");
+    let bare = w.bare(&job);
+    if bare.status.success() {
+        assert_same(&bare, &w.run(&job));
+    } else {
+        println!("skipped: {}", bare.errors());
+    }
+}
+
+#[test]
 fn another_root_directory_of_the_process() {
     let w = world();
     let file = some_file(&w);

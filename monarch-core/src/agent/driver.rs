@@ -86,8 +86,10 @@ pub struct Figures {
     pub bytes: AtomicU64,
     /// Copies adopted from an earlier run.
     pub adopted: AtomicU64,
-    /// Files refused by policy or quota.
+    /// Files refused by policy or quota, or for now.
     pub refused: AtomicU64,
+    /// Those of them that had just been changed.
+    pub unsettled: AtomicU64,
     /// Files found changed.
     pub changed: AtomicU64,
     /// Copies that failed on the PFS side.

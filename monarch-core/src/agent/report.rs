@@ -17,6 +17,7 @@ impl Agent {
             ("bytes_copied", &f.bytes),
             ("adopted", &f.adopted),
             ("refused", &f.refused),
+            ("unsettled", &f.unsettled),
             ("changed", &f.changed),
             ("source_errors", &f.source_errors),
             ("tier_errors", &f.tier_errors),

@@ -154,6 +154,7 @@ impl Driver {
     /// Gets a copy of a claimed file: that of an earlier agent, or a new one.
     fn claimed(&self, f: &File<'_>) -> Fetched {
         if let Some(pause) = self.unsettled(&f.want) {
+            self.figures.unsettled.fetch_add(1, Ordering::Relaxed);
             return Fetched::Refused(Some(pause));
         }
         let start = Instant::now();

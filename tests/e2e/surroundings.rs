@@ -1,0 +1,159 @@
+//! What surrounds a job: descriptors, bindings and signals it inherits, outputs that nobody takes, the commands that look for agents.
+
+use crate::faults::{agent_pid, around, kill, regular, wait_for};
+use crate::harness::{Job, Running, built};
+use crate::sharing::{command, keeper, set, sh, world};
+use monarch_core::agent::protocol::Status;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What the agent has open that is a file of this name.
+fn open_in_agent(pid: i32, name: &Path) -> bool {
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    fds.filter_map(|e| fs::read_link(e.path()).ok()).any(|to| to == name)
+}
+
+#[test]
+fn the_agent_inherits_no_descriptors_and_no_binding() {
+    let w = world();
+    let held = fs::canonicalize(w.scratch()).unwrap().join("held");
+    let script = format!("exec 3>{0} 7>{0}; exec taskset -c 0 \"$@\"", held.display());
+    let run = around(&["sh", "-c", &script, "sh"], &w.monarch_run(&sh("echo kept; cat")));
+    let mut job = Running::new(run);
+    job.until_written("kept");
+    let pid = agent_pid(&w);
+    assert!(!open_in_agent(pid, &held));
+    assert!(open_in_agent(job.pid() as i32, &held), "the job's own descriptors are its own");
+    let bound = |pid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
+    };
+    assert_eq!(bound(job.pid()), "0");
+    // No more than this test is allowed itself.
+    assert_eq!(bound(pid as u32), bound(std::process::id()));
+}
+
+#[test]
+fn the_agent_inherits_no_descriptors_where_close_range_is_forbidden() {
+    let w = world();
+    let held = fs::canonicalize(w.scratch()).unwrap().join("held");
+    // A filter that answers ENOSYS to close_range (436 everywhere) and allows the rest.
+    let program = "import ctypes, os, struct, sys\n\
+        code = b''.join(struct.pack('HBBI', *i) for i in [(0x20,0,0,0), (0x15,0,1,436), (6,0,0,0x50026), (6,0,0,0x7fff0000)])\n\
+        buf = ctypes.create_string_buffer(code)\n\
+        prog = struct.pack('HxxxxxxQ', 4, ctypes.addressof(buf))\n\
+        libc = ctypes.CDLL(None, use_errno=True)\n\
+        libc.prctl(38, 1, 0, 0, 0)\n\
+        if libc.prctl(22, 2, ctypes.c_char_p(prog), 0, 0): sys.exit(99)\n\
+        fd = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)\n\
+        os.dup2(fd, 300)\n\
+        os.set_inheritable(fd, True)\n\
+        os.execvp(sys.argv[2], sys.argv[2:])\n";
+    let run = around(&["python3", "-c", program, held.to_str().unwrap()], &w.monarch_run(&sh("echo kept; cat")));
+    let mut job = Running::new(run);
+    job.until_written("kept");
+    assert!(open_in_agent(job.pid() as i32, &held));
+    assert!(!open_in_agent(agent_pid(&w), &held));
+}
+
+#[test]
+fn the_end_of_children_may_be_ignored_by_whoever_starts_run() {
+    let w = world();
+    let inner = "import signal, sys; print(signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN); sys.exit(7)";
+    let job = Job::new("python3").args(["-c", inner]);
+    let trap =
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])";
+    let ended = Running::new(around(&["python3", "-c", trap], &w.monarch_run(&job))).end();
+    assert_eq!((ended.status.code(), ended.errors().as_str()), (Some(7), ""));
+    assert_eq!(ended.text(), "True\n", "the job inherits what its starter ignores");
+}
+
+#[test]
+fn nobody_reads_what_run_says() {
+    let w = world();
+    let quiet = w.monarch_run(&sh("exit 5"));
+    let mut c = around(&["sh", "-c", "\"$@\" 2>/dev/full", "sh"], &quiet);
+    assert_eq!(c.output().unwrap().status.code(), Some(5));
+    // Loud, and with a warning at the start.
+    let words: Vec<_> = quiet.get_args().filter(|a| *a != "--quiet").map(ToOwned::to_owned).collect();
+    for (shim, script) in [("", "\"$@\" 2>/dev/full"), ("/nowhere.so", "\"$@\" 2>/dev/full"), ("", "\"$@\" 2>&-")] {
+        let mut c = Command::new("sh");
+        c.args(["-c", script, "sh"]).arg(quiet.get_program()).args(&words).current_dir(w.scratch());
+        c.env("TMPDIR", w.scratch()).env_remove("LD_PRELOAD");
+        if !shim.is_empty() {
+            c.env("MONARCH_SHIM", shim);
+        }
+        assert_eq!(c.output().unwrap().status.code(), Some(5), "{script} {shim}");
+    }
+    // A pipe that nobody reads.
+    let pipe = "(sleep 0.3; \"$@\"; echo $? > status) 2>&1 | true; cat status";
+    let mut c = Command::new("sh");
+    c.args(["-c", pipe, "sh"]).arg(quiet.get_program()).args(&words).current_dir(w.scratch());
+    for _ in 0..2 {
+        c.env("MONARCH_SHIM", "/nowhere.so");
+        let said = c.output().unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        wait_for("the status", || fs::read_to_string(w.scratch().join("status")).is_ok_and(|s| s.trim() == "5"));
+        drop(said);
+        c.env_remove("MONARCH_SHIM");
+    }
+}
+
+#[test]
+fn an_agent_of_a_configuration_file_is_found_and_a_silent_one_keeps_no_other_waiting() {
+    let w = world();
+    let other = set(&w, "other", 2);
+    let tier = w.scratch().join("tier");
+    let _one = keeper(&w, &[w.root()]);
+    let mut two = command(&w, &[&other], &sh("echo kept; cat"));
+    let at = two.get_args().position(|a| a == "--tier").unwrap();
+    let mut words: Vec<_> = two.get_args().map(ToOwned::to_owned).collect();
+    words[at + 1] = format!("{}:64MiB", tier.display()).into();
+    two = Command::new(built("monarch"));
+    two.args(words).current_dir(w.scratch()).env("TMPDIR", w.scratch());
+    let mut two = Running::new(two);
+    two.until_written("kept");
+    let file = w.scratch().join("monarch.yaml");
+    let tiers = format!("tiers: [{{ name: t, path: {}, capacity: 64MiB }}]", tier.display());
+    fs::write(&file, format!("runtime_dir: {}\n{tiers}\n", w.runtime().display())).unwrap();
+    let monarch = |words: &[&str]| {
+        let mut c = Command::new(built("monarch"));
+        c.args(words).env("TMPDIR", w.scratch()).env_remove("MONARCH_RUNTIME_DIR").output().unwrap()
+    };
+    let set = format!("runtime_dir={}", w.runtime().display());
+    let pids = |words: &[&str]| {
+        let all: Vec<Status> = serde_json::from_slice(&monarch(words).stdout).unwrap();
+        all.into_iter().map(|s| s.pid as i32).collect::<Vec<_>>()
+    };
+    let both = pids(&["status", "--json", "--set", &set]);
+    assert_eq!((both.len(), pids(&["status", "--json", "--config", file.to_str().unwrap()]).len()), (2, 2));
+    let stopped = w.agent().unwrap().pid as i32;
+    kill(stopped, libc::SIGSTOP);
+    let start = Instant::now();
+    let said = monarch(&["status", "--json", "--set", &set]);
+    let left: Vec<Status> = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!((left.len(), said.status.code()), (1, Some(0)));
+    assert!(String::from_utf8_lossy(&said.stderr).contains("does not answer"));
+    let said = monarch(&["stop", "--set", &set]);
+    assert_eq!(said.status.code(), Some(1), "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stdout).contains(&format!("stopped agent {}", left[0].pid)));
+    assert!(start.elapsed() < Duration::from_secs(25));
+    kill(stopped, libc::SIGCONT);
+    assert!(monarch(&["stop", "--set", &set]).status.success());
+    // Nobody is there any more: what is named is purged all the same.
+    fs::create_dir_all(&tier).unwrap();
+    let left = tier.join(format!("monarch-{}", uid())).join("copies/00");
+    fs::create_dir_all(&left).unwrap();
+    fs::set_permissions(left.ancestors().nth(2).unwrap(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    fs::write(left.join("copy"), "old").unwrap();
+    let said = monarch(&["stop", "--purge", "--config", file.to_str().unwrap()]);
+    assert_eq!(said.status.code(), Some(0), "{said:?}");
+    assert_eq!(regular(&tier), Vec::<PathBuf>::new());
+}
+
+fn uid() -> u32 {
+    // SAFETY: asks who we are.
+    unsafe { libc::geteuid() }
+}
