@@ -15,6 +15,13 @@ pub enum PrivateDirError {
     Io(#[from] rustix::io::Errno),
 }
 
+/// Name of a user's private directory: the usual one, or the n-th way out when that is taken.
+#[must_use]
+pub fn name(stem: &str, n: usize) -> String {
+    let uid = rustix::process::geteuid().as_raw();
+    if n == 0 { format!("{stem}-{uid}") } else { format!("{stem}-{uid}.{n}") }
+}
+
 /// Makes or opens `<base>/<stem>-<uid>`; a name that is not a directory of ours with mode 0700 leads to `.1`, `.2` ...
 ///
 /// # Errors
@@ -22,8 +29,7 @@ pub enum PrivateDirError {
 pub fn open(base: &Path, stem: &str) -> Result<(PathBuf, OwnedFd), PrivateDirError> {
     let uid = rustix::process::geteuid().as_raw();
     for n in 0..16 {
-        let suffix = if n == 0 { String::new() } else { format!(".{n}") };
-        let path = base.join(format!("{stem}-{uid}{suffix}"));
+        let path = base.join(name(stem, n));
         match rustix::fs::mkdir(&path, Mode::RWXU) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
             Err(e) => return Err(e.into()),

@@ -51,13 +51,11 @@ pub fn bases(config: &Config) -> Vec<PathBuf> {
 /// Existing runtime directories of the agent with this key, without making any.
 #[must_use]
 pub fn existing(config: &Config) -> Vec<PathBuf> {
-    let uid = rustix::process::geteuid().as_raw();
     let key = agent_key(config);
     let mut out = Vec::new();
     for base in bases(config) {
         for n in 0..16 {
-            let suffix = if n == 0 { String::new() } else { format!(".{n}") };
-            let private = base.join(format!("monarch-{uid}{suffix}"));
+            let private = base.join(crate::private_dir::name("monarch", n));
             if !private.exists() {
                 break;
             }
@@ -73,12 +71,10 @@ pub fn existing(config: &Config) -> Vec<PathBuf> {
 /// Every runtime directory of this user, whatever its key.
 #[must_use]
 pub fn all(bases: &[PathBuf]) -> Vec<PathBuf> {
-    let uid = rustix::process::geteuid().as_raw();
     let mut out = Vec::new();
     for base in bases {
         for n in 0..16 {
-            let suffix = if n == 0 { String::new() } else { format!(".{n}") };
-            let private = base.join(format!("monarch-{uid}{suffix}"));
+            let private = base.join(crate::private_dir::name("monarch", n));
             let Ok(entries) = std::fs::read_dir(&private) else { continue };
             if is_private(&private) {
                 out.extend(entries.flatten().map(|e| e.path()).filter(|p| p.is_dir()));

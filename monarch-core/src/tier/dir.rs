@@ -79,13 +79,16 @@ impl TierDir {
                 source: source.into(),
             }
         };
-        std::fs::create_dir_all(configured).map_err(|source| TierError::Io {
+        // The default tier is already named as the private directory: it is that, not one more below it.
+        let is_private = configured.file_name() == Some(crate::private_dir::name("monarch", 0).as_ref());
+        let base = if is_private { configured.parent().unwrap_or(configured) } else { configured };
+        std::fs::create_dir_all(base).map_err(|source| TierError::Io {
             name: name.to_owned(),
             path: configured.to_owned(),
             what: "create it",
             source,
         })?;
-        let real = configured.canonicalize().unwrap_or_else(|_| configured.to_owned());
+        let real = base.canonicalize().unwrap_or_else(|_| base.to_owned());
         let (path, fd) = crate::private_dir::open(&real, "monarch").map_err(|e| match e {
             crate::private_dir::PrivateDirError::Squatted => TierError::Squatted {
                 name: name.to_owned(),
