@@ -54,7 +54,7 @@ unsafe fn file(
     }
 }
 
-/// [`file`], or [`descriptor`] for an empty path with `AT_EMPTY_PATH`.
+/// [`file()`], or [`descriptor`] for an empty path with `AT_EMPTY_PATH`.
 unsafe fn file_at(
     dirfd: c_int,
     path: *const c_char,

@@ -1,0 +1,89 @@
+//! The files of the runtime directory: mapped if they are ours, or asked whether the agent lives.
+
+use super::Once;
+use crate::sys;
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use monarch_abi::demand::Life;
+use monarch_abi::mem::Map;
+
+/// Longest path of a runtime directory.
+pub(super) const MAX_DIR: usize = 511;
+/// Directory of the runtime files and its length.
+static DIR: Once<[u8; MAX_DIR]> = Once(UnsafeCell::new(MaybeUninit::uninit()));
+
+static DIR_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Remembers the runtime directory, of at most [`MAX_DIR`] bytes. By the constructor, before anybody reads.
+pub(super) fn set_dir(dir: &[u8]) {
+    let len = dir.len().min(MAX_DIR);
+    // SAFETY: it fits; nobody reads yet.
+    unsafe { core::ptr::copy_nonoverlapping(dir.as_ptr(), (*DIR.0.get()).as_mut_ptr().cast(), len) };
+    DIR_LEN.store(len, Ordering::Relaxed);
+}
+
+/// Maps all of a file that is ours.
+pub(super) fn map_file(path: &[u8], writable: bool) -> Option<Map<'static>> {
+    let access = if writable { libc::O_RDWR } else { libc::O_RDONLY };
+    let fd = sys::open_bytes(path, access | libc::O_CLOEXEC | libc::O_NOFOLLOW)?;
+    let st = sys::fstat(fd.0)?;
+    let len = usize::try_from(st.st_size).ok()?;
+    if len == 0 || st.st_uid != sys::euid() || st.st_mode & 0o077 != 0 {
+        return None;
+    }
+    let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+    let p = sys::map(len, prot, libc::MAP_SHARED, fd.0)?;
+    sys::advise(p, len, libc::MADV_DONTDUMP);
+    // SAFETY: a fresh mapping of a file whose blocks are allocated and that is never truncated; never unmapped.
+    Some(unsafe { Map::new(p, len) })
+}
+
+/// `dir/name` in the runtime directory.
+fn runtime_file<'b>(name: &[u8], buf: &'b mut [u8; 600]) -> Option<&'b [u8]> {
+    let len = DIR_LEN.load(Ordering::Relaxed);
+    // SAFETY: so many bytes were written by the constructor.
+    let dir = unsafe { core::slice::from_raw_parts((*DIR.0.get()).as_ptr().cast::<u8>(), len) };
+    let total = len + 1 + name.len();
+    buf.get_mut(..len)?.copy_from_slice(dir);
+    *buf.get_mut(len)? = b'/';
+    buf.get_mut(len + 1..total)?.copy_from_slice(name);
+    buf.get(..total)
+}
+
+/// Whether the agent lives: it holds a lock. Slow path only.
+#[must_use]
+pub fn agent() -> Life {
+    let mut buf = [0; 600];
+    let Some(path) = runtime_file(b"lock", &mut buf) else { return Life::Unknown };
+    let Some(fd) = sys::open_bytes(path, libc::O_RDONLY | libc::O_CLOEXEC) else { return Life::Unknown };
+    if !sys::lock(fd.0, libc::LOCK_SH | libc::LOCK_NB) {
+        return Life::Alive;
+    }
+    // At once, not by the close: a child forked meanwhile has the descriptor, too.
+    let _ = sys::lock(fd.0, libc::LOCK_UN);
+    Life::Dead
+}
+
+/// `dir/<32 hex><suffix>`.
+pub(super) fn uuid_file<'b>(
+    uuid: &[core::sync::atomic::AtomicU64; 2],
+    suffix: &[u8],
+    buf: &'b mut [u8; 600],
+) -> Option<&'b [u8]> {
+    let mut name = [0u8; 36];
+    for (i, half) in uuid.iter().enumerate() {
+        for (j, byte) in half.load(Ordering::Relaxed).to_le_bytes().into_iter().enumerate() {
+            let at = (i * 8 + j) * 2;
+            *name.get_mut(at)? = digit(byte >> 4);
+            *name.get_mut(at + 1)? = digit(byte & 15);
+        }
+    }
+    let len = 32 + suffix.len();
+    name.get_mut(32..len)?.copy_from_slice(suffix);
+    runtime_file(name.get(..len)?, buf)
+}
+
+const fn digit(v: u8) -> u8 {
+    if v < 10 { b'0' + v } else { b'a' + v - 10 }
+}

@@ -1,0 +1,155 @@
+//! Segments: mapped when they appear, and never unmapped.
+
+use super::files::{map_file, uuid_file};
+use super::{Ctx, Once};
+use crate::sys;
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, Ordering};
+use monarch_abi::control::{MAX_ROOTS, MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
+use monarch_abi::index::Index;
+use monarch_abi::resolve::Segments;
+use monarch_abi::segment::Segment;
+use monarch_abi::state::{OPENING, StateMap};
+
+/// How often a segment that another thread is mapping is looked for.
+const PATIENCE: u32 = 200;
+
+struct SegmentCell {
+    /// 0 empty, 1 being mapped, 2 mapped, 3 cannot be mapped.
+    flag: AtomicU32,
+    segment: Once<Segment<'static>>,
+}
+
+static SEGMENTS: [SegmentCell; MAX_SEGMENTS] =
+    [const { SegmentCell { flag: AtomicU32::new(0), segment: Once(UnsafeCell::new(MaybeUninit::uninit())) } };
+        MAX_SEGMENTS];
+
+/// Number + 1 of the live segment of each root.
+static ROOT_SEGMENT: [AtomicU32; MAX_ROOTS] = [const { AtomicU32::new(0) }; MAX_ROOTS];
+
+/// Generation of the control block that was taken over.
+static SYNCED: AtomicU32 = AtomicU32::new(0);
+
+impl Ctx {
+    /// Whether a root has no index so far. If it has one that this process cannot map, what changes cannot be entered: then the
+    /// whole root is left to the PFS.
+    #[must_use]
+    pub fn awaits_index(&self, root: usize) -> bool {
+        for _ in 0..PATIENCE {
+            self.sync();
+            if ROOT_SEGMENT.get(root).is_none_or(|s| s.load(Ordering::Acquire) != 0) {
+                return false;
+            }
+            if !self.has_live_segment(root) {
+                return true;
+            }
+            // Another thread is just mapping it.
+            SYNCED.store(0, Ordering::Relaxed);
+            sys::pause();
+        }
+        self.give_up(root);
+        false
+    }
+
+    fn has_live_segment(&self, root: usize) -> bool {
+        let is = |s: &SegmentRef| {
+            s.status.load(Ordering::Acquire) == SEGMENT_LIVE && s.root.load(Ordering::Relaxed) as usize == root
+        };
+        self.map.segments().iter().any(is)
+    }
+
+    /// Leaves a root to the PFS, in all processes and for good.
+    pub fn give_up(&self, root: usize) {
+        if let Some(r) = self.map.roots().get(root) {
+            r.bypassed.store(1, Ordering::Release);
+        }
+    }
+
+    /// Takes over segments that appeared since the last look.
+    #[inline]
+    fn sync(&self) {
+        let now = self.map.ctl.generation.load(Ordering::Acquire);
+        if SYNCED.load(Ordering::Relaxed) != now {
+            self.sync_slow(now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn sync_slow(&self, now: u32) {
+        for (at, s) in self.map.segments().iter().enumerate() {
+            let root = s.root.load(Ordering::Relaxed) as usize;
+            let Some(slot) = ROOT_SEGMENT.get(root) else { continue };
+            let live = s.status.load(Ordering::Acquire) == SEGMENT_LIVE && segment_at(at, s).is_some();
+            if live {
+                slot.store(at as u32 + 1, Ordering::Release);
+            } else {
+                let _ = slot.compare_exchange(at as u32 + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+        SYNCED.store(now, Ordering::Release);
+    }
+
+    /// The mapped segments that are live, with their numbers and roots.
+    pub fn live(&self) -> impl Iterator<Item = (usize, usize, &'static Segment<'static>)> + use<> {
+        self.sync();
+        let this = *self;
+        (0..this.map.roots().len()).filter_map(move |root| {
+            let (number, segment) = this.segment(root)?;
+            Some((root, number, segment))
+        })
+    }
+}
+
+impl Segments<'static> for Ctx {
+    #[inline]
+    fn segment(&self, root: usize) -> Option<(usize, &'static Segment<'static>)> {
+        self.sync();
+        let number = (ROOT_SEGMENT.get(root)?.load(Ordering::Acquire) as usize).checked_sub(1)?;
+        // A change is entered even where we would not read: to bypass too much is safe.
+        if !self.opening && !self.trusted(root) {
+            return None;
+        }
+        let cell = SEGMENTS.get(number)?;
+        if cell.flag.load(Ordering::Acquire) != 2 {
+            return None;
+        }
+        // SAFETY: the flag says that it was written.
+        let segment = unsafe { (*cell.segment.0.get()).assume_init_ref() };
+        let closed = segment.state.header.bypassed.load(Ordering::Relaxed);
+        if (closed != 0 && !(self.opening && closed == OPENING))
+            || self.map.roots().get(root)?.bypassed.load(Ordering::Relaxed) != 0
+        {
+            return None;
+        }
+        Some((number, segment))
+    }
+}
+
+/// Maps segment number `at` if nobody has.
+fn segment_at(at: usize, s: &SegmentRef) -> Option<()> {
+    let cell = SEGMENTS.get(at)?;
+    match cell.flag.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {}
+        Err(2) => return Some(()),
+        Err(_) => return None,
+    }
+    let mapped = map_segment(s);
+    let flag = if let Some(segment) = mapped {
+        // SAFETY: we claimed the cell.
+        unsafe { (*cell.segment.0.get()).write(segment) };
+        2
+    } else {
+        3
+    };
+    cell.flag.store(flag, Ordering::Release);
+    (flag == 2).then_some(())
+}
+
+fn map_segment(s: &SegmentRef) -> Option<Segment<'static>> {
+    let mut buf = [0; 600];
+    let index = Index::open(map_file(uuid_file(&s.uuid, b".idx", &mut buf)?, false)?)?;
+    let state = StateMap::open(map_file(uuid_file(&s.state_uuid, b".st", &mut buf)?, true)?, &index)?;
+    Some(Segment { index, state })
+}

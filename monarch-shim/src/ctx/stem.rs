@@ -1,0 +1,77 @@
+//! What the first bytes of a path tell.
+
+use super::Ctx;
+use crate::user::{self, Beginning};
+use core::sync::atomic::{AtomicU64, Ordering};
+use monarch_abi::mem::common_prefix;
+
+/// What all spellings of the roots have in front: number of spellings << 48 | whether it is all there is << 47 |
+/// length << 32 | offset in the area of strings.
+static STEM: AtomicU64 = AtomicU64::new(0);
+
+const WHOLE: u64 = 1 << 47;
+
+impl Ctx {
+    /// [`super::get`] for a path: `None` also when it is absolute and certainly leads outside all roots.
+    ///
+    /// It is told by the first byte that differs from what all spellings have in common, unless that is the doubled slash or dot
+    /// of an odd spelling. If there is but one spelling, and the path begins with it, nothing needs to be compared again.
+    ///
+    /// # Safety
+    /// That of [`crate::user::path`].
+    #[inline]
+    pub unsafe fn enter<'a>(mut self, path: *const core::ffi::c_char) -> Option<(Self, &'a [u8])> {
+        let known = STEM.load(Ordering::Acquire);
+        let n = self.map.ctl.spellings_len.load(Ordering::Acquire);
+        let known = if known >> 48 == u64::from(n) { known } else { self.find_stem() };
+        let len = (known >> 32 & 0x7fff) as usize;
+        let stem = self.map.string(known as u32, len);
+        // SAFETY: by contract.
+        unsafe {
+            match user::compare(path, stem) {
+                Beginning::Differs(at, c) => {
+                    let odd = matches!(c, b'/' | b'.') && at > 0 && stem.get(at - 1) == Some(&b'/');
+                    if at > 0 && !odd {
+                        return None;
+                    }
+                }
+                Beginning::Same if known & WHOLE != 0 => {
+                    if let Some(bytes) = user::rest_in_page(path, len) {
+                        self.below = len;
+                        return Some((self, bytes));
+                    }
+                }
+                _ => {}
+            }
+            Some((self, user::path(path)?))
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_stem(&self) -> u64 {
+        let all = self.map.spellings();
+        let Some((first, others)) = all.split_first() else { return 0 };
+        let text = self.map.str(&first.path);
+        let common = others.iter().map(|s| common_prefix(text, self.map.str(&s.path)));
+        let len = common.fold(text.len().min(0x7fff), usize::min);
+        let whole = others.is_empty() && len == text.len() && self.map.str(&first.sub).is_empty();
+        let found = (all.len() as u64) << 48
+            | if whole { WHOLE } else { 0 }
+            | (len as u64) << 32
+            | u64::from(first.path.off.load(Ordering::Relaxed));
+        STEM.store(found, Ordering::Release);
+        found
+    }
+
+    /// The part of a path behind the only spelling of the only root, and that root, if [`Ctx::enter`] found it there.
+    #[inline]
+    #[must_use]
+    pub fn below<'p>(&self, path: &'p [u8]) -> Option<(usize, &'p [u8])> {
+        if self.below == 0 {
+            return None;
+        }
+        let rest = path.get(self.below..).filter(|rest| rest.first() == Some(&b'/'))?;
+        Some((self.map.ctl.spellings.first()?.root.load(Ordering::Relaxed) as usize, rest))
+    }
+}
