@@ -147,26 +147,21 @@ fn attach(envp: *const *const u8) -> Option<()> {
     Some(())
 }
 
-/// After setuid and the like: the index tells only the agent's user what it holds.
-pub fn user_changed() {
+/// After setuid, setgid and the like: the index tells only the agent's user, with the agent's groups, what it holds.
+pub fn rights_changed() {
     if GATE.load(Ordering::Acquire) >= ON
         && let Some(ctx) = open_gate()
     {
-        let same = is_our_user(ctx.map) && RIGHTS_DIFFER.load(Ordering::Acquire) == 0;
+        let same = is_our_user(ctx.map) && is_in_our_groups(ctx.map) && RIGHTS_DIFFER.load(Ordering::Acquire) == 0;
         GATE.store(if same { ON } else { OTHER_USER }, Ordering::Release);
     }
 }
 
-/// After setgid and setgroups, which do not matter to root, and after setfsuid, which is one thread's: what the kernel allows
-/// may differ from what it allows the agent, perhaps only in this thread. So nothing is told any more.
-pub fn rights_changed(even_roots: bool) {
-    if GATE.load(Ordering::Acquire) == ON
-        && let Some(ctx) = open_gate()
-        && (even_roots || ctx.map.ctl.uid != 0)
-    {
-        RIGHTS_DIFFER.store(1, Ordering::Release);
-        GATE.store(OTHER_USER, Ordering::Release);
-    }
+/// After setfsuid and setfsgid, which are one thread's: what the kernel allows differs from what it allows the agent in this
+/// thread only. So nothing is told any more.
+pub fn threads_rights_changed() {
+    RIGHTS_DIFFER.store(1, Ordering::Release);
+    rights_changed();
 }
 
 /// Whether this process runs as the agent's user in every respect.
@@ -181,7 +176,8 @@ fn is_in_our_groups(map: &ControlMap<'_>) -> bool {
         return true;
     }
     let mut list = [0u32; 256];
-    sys::groups(&mut list).is_some_and(|groups| hash_groups(sys::egid(), groups) == map.ctl.groups)
+    let groups = sys::groups(&mut list).map(|others| hash_groups(sys::egid(), others));
+    sys::gid() == sys::egid() && groups == Some(map.ctl.groups)
 }
 
 impl Ctx {

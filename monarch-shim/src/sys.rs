@@ -139,6 +139,13 @@ pub fn pid() -> u32 {
     unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
+/// getgid(2).
+#[must_use]
+pub fn gid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_getgid, [0; 6]) as u32 }
+}
+
 /// getegid(2).
 #[must_use]
 pub fn egid() -> u32 {

@@ -271,6 +271,8 @@ fn an_ordinary_users_job_learns_nothing_behind_closed_doors() {
          \x20   try: call(*args)\n\
          \x20   except PermissionError: return\n\
          \x20   raise AssertionError(call)\n\
+         os.setgid(os.getgid())\n\
+         assert open(files[0], 'rb').read() and not os.readlink(f'/proc/self/fd/{os.open(files[0], 0)}').startswith(root)\n\
          os.chmod(d, 0)\n\
          closed(os.stat, files[0]); closed(open, files[0]); closed(os.listdir, d)\n\
          os.chmod(d, 0o700)\n\

@@ -36,12 +36,7 @@ unsafe fn covered(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_in
 }
 
 fn became(result: c_int) -> c_int {
-    ctx::user_changed();
-    result
-}
-
-fn regrouped(result: c_int) -> c_int {
-    ctx::rights_changed(false);
+    ctx::rights_changed();
     result
 }
 
@@ -62,16 +57,20 @@ hook! { next;
     fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int { became(next(real, effective, saved)) }
     fn setfsuid(user: uid_t) -> c_int {
         let before = next(user);
-        if before as uid_t != user { ctx::rights_changed(true); }
+        if before as uid_t != user { ctx::threads_rights_changed(); }
         before
     }
-    fn setgid(group: gid_t) -> c_int { regrouped(next(group)) }
-    fn setegid(group: gid_t) -> c_int { regrouped(next(group)) }
-    fn setregid(real: gid_t, effective: gid_t) -> c_int { regrouped(next(real, effective)) }
-    fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int { regrouped(next(real, effective, saved)) }
-    fn setfsgid(group: gid_t) -> c_int { regrouped(next(group)) }
-    fn setgroups(n: size_t, list: *const gid_t) -> c_int { regrouped(next(n, list)) }
-    fn initgroups(user: *const c_char, group: gid_t) -> c_int { regrouped(next(user, group)) }
+    fn setgid(group: gid_t) -> c_int { became(next(group)) }
+    fn setegid(group: gid_t) -> c_int { became(next(group)) }
+    fn setregid(real: gid_t, effective: gid_t) -> c_int { became(next(real, effective)) }
+    fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int { became(next(real, effective, saved)) }
+    fn setfsgid(group: gid_t) -> c_int {
+        let before = next(group);
+        if before as gid_t != group { ctx::threads_rights_changed(); }
+        before
+    }
+    fn setgroups(n: size_t, list: *const gid_t) -> c_int { became(next(n, list)) }
+    fn initgroups(user: *const c_char, group: gid_t) -> c_int { became(next(user, group)) }
     fn fork() -> pid_t {
         let child = next();
         if child == 0 { cwd::adopt(); }
