@@ -122,7 +122,8 @@ fn no_inodes_are_left() {
 }
 
 /// A tier on a slow file system of its own.
-fn on_slowfs(prefetch: bool) -> (World, Slowfs, tempfile::TempDir) {
+/// Bound in this order, so that the world goes first.
+fn on_slowfs(prefetch: bool) -> (tempfile::TempDir, Slowfs, World) {
     let dir = tempfile::Builder::new().prefix("monarch-e2e-").tempdir().unwrap();
     let (back, mount) = (dir.path().join("back"), dir.path().join("mount"));
     fs::create_dir(&back).unwrap();
@@ -141,12 +142,12 @@ fn on_slowfs(prefetch: bool) -> (World, Slowfs, tempfile::TempDir) {
         .set("tiers.0.allow_network=true")
         .set(&format!("prefetch.enabled={prefetch}"))
         .build();
-    (w, disk, dir)
+    (dir, disk, w)
 }
 
 #[test]
 fn its_disk_fails_when_written() {
-    let (mut w, disk, _dir) = on_slowfs(true);
+    let (_dir, disk, mut w) = on_slowfs(true);
     disk.fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Write])).unwrap();
     w.run(&reads(&w).args(["--rounds", "2"])).good();
     w.keep();
@@ -162,7 +163,7 @@ fn its_disk_fails_when_written() {
 
 #[test]
 fn while_it_takes_no_copies_its_readers_do_not_ask_for_any() {
-    let (mut w, disk, _dir) = on_slowfs(false);
+    let (_dir, disk, mut w) = on_slowfs(false);
     w.keep();
     w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
     disk.fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Write])).unwrap();
@@ -186,7 +187,7 @@ fn while_it_takes_no_copies_its_readers_do_not_ask_for_any() {
 
 #[test]
 fn its_disk_fails_when_read() {
-    let (mut w, disk, _dir) = on_slowfs(true);
+    let (_dir, disk, mut w) = on_slowfs(true);
     w.settle();
     let readers = Loop::start(&w, &["--procs", "2"]);
     // Open descriptors move to the PFS; later opens do not even begin with the copy.
@@ -198,7 +199,7 @@ fn its_disk_fails_when_read() {
 
 #[test]
 fn its_disk_fails_when_opened() {
-    let (mut w, disk, dir) = on_slowfs(true);
+    let (dir, disk, mut w) = on_slowfs(true);
     w.settle();
     let readers = Loop::start(&w, &["--procs", "2"]);
     disk.fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Open, Op::Lookup, Op::Getattr])).unwrap();
@@ -215,7 +216,7 @@ fn its_disk_fails_when_opened() {
 
 #[test]
 fn what_its_disk_does_not_let_go_stays_charged() {
-    let (mut w, disk, dir) = on_slowfs(true);
+    let (dir, disk, mut w) = on_slowfs(true);
     w.settle();
     let all = copies(&w);
     // Damaged copies that can neither be moved away nor removed for some time.
