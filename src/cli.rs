@@ -1,8 +1,8 @@
 //! Arguments, help and exit codes.
 
-use crate::{agent, config as config_command, index, run, say, status, stop};
+use crate::{agent, config as config_command, index, pages, run, say, status, stop};
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use monarch_core::config::{self, ConfigError, Overrides, Places, Resolved, SystemProbe};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -54,6 +54,15 @@ enum Command {
     /// Build or show a saved index, which spares the scan at the start of a job
     #[command(subcommand, after_help = "Example:\n  monarch index build -o imagenet.idx /scratch/imagenet")]
     Index(index::IndexCommand),
+    /// Print completions for a shell
+    #[command(
+        after_help = "Examples:\n  monarch completions bash > ~/.local/share/bash-completion/completions/monarch\n  \
+        monarch completions zsh > \"${fpath[1]}/_monarch\""
+    )]
+    Completions(pages::CompletionsArgs),
+    /// Write the man pages
+    #[command(after_help = "Example:\n  monarch man /usr/local/share/man/man1")]
+    Man(pages::ManArgs),
     /// Serve jobs on this node (started by `run`; configuration as JSON on standard input)
     #[command(hide = true)]
     Agent(agent::AgentArgs),
@@ -132,6 +141,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Stop(args) => stop::main(&args),
         Command::Config(c) => config_command::main(&c),
         Command::Index(c) => index::main(&c),
+        Command::Completions(a) => pages::completions(&a, Cli::command()),
+        Command::Man(a) => pages::man(&a, Cli::command()),
         Command::Agent(args) => agent::main(&args),
     };
     done.unwrap_or_else(|e| {

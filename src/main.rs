@@ -8,6 +8,7 @@ mod child;
 mod cli;
 mod config;
 mod index;
+mod pages;
 mod run;
 mod say;
 mod service;

@@ -82,7 +82,7 @@ impl Said {
     }
 }
 
-const COMMANDS: [&[&str]; 10] = [
+const COMMANDS: [&[&str]; 12] = [
     &[],
     &["run"],
     &["status"],
@@ -93,6 +93,8 @@ const COMMANDS: [&[&str]; 10] = [
     &["index"],
     &["index", "build"],
     &["index", "show"],
+    &["completions"],
+    &["man"],
 ];
 
 #[test]
@@ -114,6 +116,23 @@ fn help_names_every_command() {
     let said = Place::new().monarch(["--help"]);
     said.fine(&["run ", "status ", "stop ", "config ", "index ", "Exit codes:"]);
     Place::new().monarch(["--version"]).fine(&["monarch ", env!("CARGO_PKG_VERSION")]);
+}
+
+#[test]
+fn completions_and_man_pages_are_made_of_the_same_description() {
+    let p = Place::new();
+    for shell in ["bash", "zsh", "fish"] {
+        p.monarch(["completions", shell]).fine(&["monarch", "tier", "status"]);
+    }
+    p.monarch(["completions", "dos"]).failed(2, &["dos", "bash"]);
+    let dir = path(&p.at("man1"));
+    p.monarch(["man", &dir]).fine(&[]);
+    let page = std::fs::read_to_string(p.at("man1/monarch-run.1")).expect("page");
+    assert!(page.contains("monarch\\-run") && page.contains("tier"), "{page}");
+    // The agent is no command for people.
+    assert!(!p.at("man1/monarch-agent.1").exists());
+    let file = path(&p.at("man1/monarch.1"));
+    p.monarch(["man", &file]).failed(1, &["monarch.1"]);
 }
 
 #[test]
