@@ -4,8 +4,12 @@
 //! Entries of a table are written first, then its count, then the generation goes up; readers check the generation word
 //! at each lookup and take over what is new. Nothing is ever moved or rewritten while it is live.
 
-use crate::mem::{Map, Pod, common_prefix};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+mod map;
+
+pub use map::{ControlMap, Hidden, Match, Start};
+
+use crate::mem::Pod;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// First bytes of a control block.
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"MONCTRL1");
@@ -97,10 +101,6 @@ pub struct SegmentRef {
     pub uuid: [AtomicU64; 2],
     /// UUID of the state (file `<hex>.st`), two halves.
     pub state_uuid: [AtomicU64; 2],
-    /// Length of the index file.
-    pub index_len: AtomicU64,
-    /// Length of the state file.
-    pub state_len: AtomicU64,
 }
 
 /// [`SegmentRef::status`] of a segment in use.
@@ -274,203 +274,3 @@ unsafe impl Pod for Control {}
 pub const STRINGS_OFF: usize = size_of::<Control>();
 /// Length of the whole file.
 pub const CONTROL_LEN: usize = (STRINGS_OFF + STRINGS).next_multiple_of(4096);
-
-/// How an absolute path starts.
-#[derive(Clone, Copy, Debug)]
-pub enum Start<'a, 'p> {
-    /// Like a root.
-    Root(Match<'a, 'p>),
-    /// It leaves the way to a root just where it has a doubled slash or a dot component: only then can it lead into the root
-    /// without starting like it.
-    Odd,
-    /// Neither.
-    Outside,
-}
-
-/// A path that starts like a root.
-#[derive(Clone, Copy, Debug)]
-pub struct Match<'a, 'p> {
-    /// Which root.
-    pub root: usize,
-    /// What follows the spelling, with its leading slashes.
-    pub rest: &'p [u8],
-    /// Where below the root the spelling leads; empty for the root itself.
-    pub sub: &'a [u8],
-}
-
-/// A mapped control block with its strings.
-#[derive(Clone, Copy, Debug)]
-pub struct ControlMap<'a> {
-    /// The block.
-    pub ctl: &'a Control,
-    strings: &'a [u8],
-    hidden: &'a Hidden,
-}
-
-/// One bit per spelling: those that lead elsewhere for this process, which has mounts of its own.
-#[derive(Debug, Default)]
-pub struct Hidden([AtomicU64; MAX_SPELLINGS / 64]);
-
-impl Hidden {
-    /// None.
-    #[must_use]
-    pub const fn none() -> Self {
-        Self([const { AtomicU64::new(0) }; MAX_SPELLINGS / 64])
-    }
-
-    /// Hides a spelling.
-    pub fn add(&self, number: usize) {
-        if let Some(bits) = self.0.get(number / 64) {
-            bits.fetch_or(1 << (number % 64), Ordering::Release);
-        }
-    }
-
-    /// Shows all again.
-    pub fn clear(&self) {
-        self.0.iter().for_each(|bits| bits.store(0, Ordering::Release));
-    }
-
-    fn holds(&self, number: usize) -> bool {
-        self.0.get(number / 64).is_some_and(|bits| bits.load(Ordering::Relaxed) & 1 << (number % 64) != 0)
-    }
-}
-static NOTHING_HIDDEN: Hidden = Hidden::none();
-
-impl<'a> ControlMap<'a> {
-    /// Checks magic, layout and length.
-    #[must_use]
-    pub fn open(map: Map<'a>) -> Option<Self> {
-        Self::open_hiding(map, &NOTHING_HIDDEN)
-    }
-
-    /// [`ControlMap::open`] for a process that may find some spellings to lead elsewhere.
-    #[must_use]
-    pub fn open_hiding(map: Map<'a>, hidden: &'a Hidden) -> Option<Self> {
-        let ctl: &Control = map.get(0)?;
-        let good = ctl.magic == CONTROL_MAGIC && ctl.layout == crate::LAYOUT && ctl.len == map.len() as u64;
-        if !good {
-            return None;
-        }
-        Some(Self { ctl, strings: map.array(STRINGS_OFF, STRINGS)?, hidden })
-    }
-
-    /// The bytes of a string.
-    #[must_use]
-    #[inline]
-    pub fn str(&self, s: &Str) -> &'a [u8] {
-        self.string(s.off.load(Ordering::Relaxed), s.len.load(Ordering::Relaxed) as usize)
-    }
-
-    /// So many bytes of the string area.
-    #[must_use]
-    #[inline]
-    pub fn string(&self, off: u32, len: usize) -> &'a [u8] {
-        let off = off as usize;
-        self.strings.get(off..off.saturating_add(len)).unwrap_or(&[])
-    }
-
-    /// The live roots.
-    #[must_use]
-    pub fn roots(&self) -> &'a [Root] {
-        let n = self.ctl.roots_len.load(Ordering::Acquire) as usize;
-        self.ctl.roots.get(..n).unwrap_or(&[])
-    }
-
-    /// All spellings.
-    #[must_use]
-    #[inline]
-    pub fn spellings(&self) -> &'a [Spelling] {
-        let n = self.ctl.spellings_len.load(Ordering::Acquire) as usize;
-        self.ctl.spellings.get(..n).unwrap_or(&[])
-    }
-
-    /// The tiers.
-    #[must_use]
-    pub fn tiers(&self) -> &'a [Tier] {
-        let n = self.ctl.tiers_len.load(Ordering::Acquire) as usize;
-        self.ctl.tiers.get(..n).unwrap_or(&[])
-    }
-
-    /// All segments, live or not.
-    #[must_use]
-    pub fn segments(&self) -> &'a [SegmentRef] {
-        let n = self.ctl.segments_len.load(Ordering::Acquire) as usize;
-        self.ctl.segments.get(..n).unwrap_or(&[])
-    }
-
-    /// Whether an absolute path starts like a root: which one, the rest of the path behind the spelling (with its leading
-    /// slashes), and where below the root the spelling leads. The longest spelling that matches wins.
-    #[must_use]
-    #[inline]
-    pub fn match_root<'p>(&self, path: &'p [u8]) -> Start<'a, 'p> {
-        let mut best: Option<(&'a Spelling, usize)> = None;
-        let mut odd = false;
-        for (number, s) in self.spellings().iter().enumerate() {
-            let text = self.str(&s.path);
-            let same = common_prefix(text, path);
-            let next = path.get(same);
-            if same == text.len() && same > 0 {
-                let whole = matches!(next, None | Some(b'/'));
-                if whole && best.is_none_or(|b| b.1 < same) && !self.hidden.holds(number) {
-                    best = Some((s, same));
-                }
-            } else if matches!(next, Some(b'/' | b'.')) && same > 0 && path.get(same - 1) == Some(&b'/') {
-                odd = true;
-            }
-        }
-        match best {
-            Some((s, len)) => Start::Root(Match {
-                root: s.root.load(Ordering::Relaxed) as usize,
-                rest: path.get(len..).unwrap_or(&[]),
-                sub: self.str(&s.sub),
-            }),
-            None if odd => Start::Odd,
-            None => Start::Outside,
-        }
-    }
-
-    /// Whether an entry lies in a subtree that a job moved.
-    #[must_use]
-    #[inline]
-    pub fn in_bypassed_range(&self, segment: usize, id: u32) -> bool {
-        let n = self.ctl.ranges_len.load(Ordering::Acquire) as usize;
-        n != 0 && self.range_holds(n, segment, id)
-    }
-
-    #[cold]
-    fn range_holds(&self, n: usize, segment: usize, id: u32) -> bool {
-        self.ctl.ranges.get(..n.min(MAX_RANGES)).unwrap_or(&[]).iter().any(|r| {
-            r.segment.load(Ordering::Acquire) as usize == segment + 1
-                && r.from.load(Ordering::Relaxed) <= id
-                && id < r.end.load(Ordering::Relaxed)
-        })
-    }
-
-    /// Adds a bypassed subtree; `false` when the table is full and the caller has to bypass the whole segment.
-    #[must_use]
-    pub fn bypass_range(&self, segment: u32, from: u32, end: u32) -> bool {
-        let n = self.ctl.ranges_len.fetch_add(1, Ordering::AcqRel) as usize;
-        let Some(r) = self.ctl.ranges.get(n) else {
-            self.ctl.ranges_len.store(MAX_RANGES as u32, Ordering::Release);
-            return false;
-        };
-        r.from.store(from, Ordering::Relaxed);
-        r.end.store(end, Ordering::Relaxed);
-        r.segment.store(segment + 1, Ordering::Release);
-        true
-    }
-
-    /// Adds to a counter of the stripe `hint` selects.
-    #[inline]
-    pub fn count(&self, hint: usize, what: Counter, by: u64) {
-        if let Some(v) = self.ctl.stripes.get(hint % STRIPES).and_then(|s| s.values.get(what as usize)) {
-            v.fetch_add(by, Ordering::Relaxed);
-        }
-    }
-
-    /// Sum of a counter over all stripes.
-    #[must_use]
-    pub fn total(&self, what: Counter) -> u64 {
-        self.ctl.stripes.iter().filter_map(|s| s.values.get(what as usize)).map(|v| v.load(Ordering::Relaxed)).sum()
-    }
-}

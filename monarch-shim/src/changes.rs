@@ -103,6 +103,8 @@ fn leave_way(ctx: &Ctx, name: &[u8]) {
 /// The real path of a name: through links and other mounts, if it lies on the device of a root. The name need not exist.
 fn real_name(ctx: &Ctx, abs: &[u8]) -> Option<PathBuffer> {
     let (parent, name) = split_last(abs)?;
+    // Most names lie elsewhere: one call tells.
+    sys::stat_bytes(parent, 0).filter(|st| is_root_device(ctx, st.st_dev))?;
     let fd = sys::open_bytes(parent, libc::O_PATH | libc::O_CLOEXEC)?;
     let st = sys::fstat(fd.0).filter(|st| is_root_device(ctx, st.st_dev))?;
     let mut real = real_path_in_root(ctx, fd.0, st.st_dev)?;
@@ -329,5 +331,6 @@ pub fn behind_copy(ctx: &Ctx, path: &[u8]) -> Option<crate::paths::Absolute> {
     let fd = sys::open_bytes(path, libc::O_PATH | libc::O_CLOEXEC)?;
     let f = crate::identity::copy_of_fd(ctx, fd.0)?;
     bypass(ctx, &f);
-    pfs_path(ctx, &f)
+    // Another file may have taken the name. Then the copy is all that is left of this one, and nobody opens it any more.
+    path_if_there(ctx, &f)
 }

@@ -179,6 +179,19 @@ fn descriptors_of_files_that_have_moved() {
 }
 
 #[test]
+fn a_write_through_proc_of_a_file_that_was_replaced_spares_the_new_one() {
+    let w = small();
+    python(
+        &w,
+        "fd = os.open(root + '/x', os.O_RDONLY)\n\
+         open(root + '/new', 'w').write('the new file')\n\
+         os.rename(root + '/new', root + '/x')\n\
+         open(f'/proc/self/fd/{fd}', 'w').write('lost')\n\
+         assert read(root + '/x') == 'the new file'\n",
+    );
+}
+
+#[test]
 fn a_stream_that_is_rewound_shows_new_names() {
     let w = small();
     python(

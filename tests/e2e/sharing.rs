@@ -8,7 +8,7 @@ use monarch_core::agent::protocol::Request;
 use monarch_core::config::{Config, Overrides, SystemProbe};
 use slowfs::{FaultKind, FaultSpec, MutationKind, Op, When};
 use std::fs;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -69,6 +69,25 @@ fn settled(w: &World, roots: usize, files: u64) {
     w.until("index and copies", |s| {
         s.roots.len() == roots && s.roots.iter().all(|r| r.state == "ready") && s.tiers[0].files >= files
     });
+}
+
+#[test]
+fn a_root_that_an_earlier_job_replaced_is_served_to_the_next_one() {
+    let w = World::plan().files(6).args(&["--plain"]).disk().build();
+    let other = set(&w, "other", 2);
+    let _elsewhere = keeper(&w, &[&other]);
+    // From here on the root is the PFS's, for this job.
+    let replace = format!("cp -r {0} {0}.new && mv {0} {0}.old && mv {0}.new {0}", w.root().display());
+    run(&w, &[w.root()], &sh(&replace)).good();
+    w.until("the end of the root's job", |s| s.jobs == 1);
+    let _next = keeper(&w, &[w.root()]);
+    settled(&w, 2, 8);
+    let hits = w.counter("hits");
+    run(&w, &[w.root()], &crate::faults::reads(&w)).good();
+    assert_eq!(w.counter("hits"), hits + 6);
+    let ino = fs::metadata(w.root()).unwrap().ino();
+    let seen = run(&w, &[w.root()], &Job::new("stat").arg("-c%i").arg(w.root())).good();
+    assert_eq!(seen.text().trim(), ino.to_string());
 }
 
 #[test]

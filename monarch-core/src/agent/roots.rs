@@ -140,6 +140,7 @@ impl Roots {
                 tracing::info!(root = %r.path.display(), "its jobs have gone; scanning again for a new one");
                 r.scan_again(config);
                 self.retire(number);
+                self.describe(number, meta);
             }
             if stale || known.is_none() {
                 scans.push(number);
@@ -165,12 +166,20 @@ impl Roots {
             return Err(io::Error::other(format!("an agent serves at most {MAX_ROOTS} roots")));
         };
         shm::put_str(&self.control, &self.ctl, &slot.path, crate::tier::bytes(&root.real_path))?;
-        slot.dev.store(meta.dev(), Ordering::Relaxed);
-        slot.ino.store(meta.ino(), Ordering::Relaxed);
-        slot.blksize.store(u32::try_from(meta.blksize()).unwrap_or(4096), Ordering::Relaxed);
+        self.describe(number, meta);
         self.ctl.ctl.roots_len.store(number as u32 + 1, Ordering::Release);
         list.push(RootState::new(root.real_path.clone(), config.clone()));
         Ok(number)
+    }
+
+    /// What lies at a root's path now: it may have been mounted anew, or replaced, since the last job. Whatever the jobs before did
+    /// to it, the index that is to come is made after that.
+    fn describe(&self, number: usize, meta: &std::fs::Metadata) {
+        let Some(slot) = self.ctl.ctl.roots.get(number) else { return };
+        slot.dev.store(meta.dev(), Ordering::Relaxed);
+        slot.ino.store(meta.ino(), Ordering::Relaxed);
+        slot.blksize.store(u32::try_from(meta.blksize()).unwrap_or(4096), Ordering::Relaxed);
+        slot.bypassed.store(0, Ordering::Release);
     }
 
     /// Tries scans again that could not begin.

@@ -36,6 +36,9 @@ impl Ctx {
     /// whole root is left to the PFS.
     #[must_use]
     pub fn awaits_index(&self, root: usize) -> bool {
+        if self.map.roots().get(root).is_none_or(|r| r.bypassed.load(Ordering::Relaxed) != 0) {
+            return false;
+        }
         for _ in 0..PATIENCE {
             self.sync();
             if ROOT_SEGMENT.get(root).is_none_or(|s| s.load(Ordering::Acquire) != 0) {

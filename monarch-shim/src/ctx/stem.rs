@@ -51,11 +51,14 @@ impl Ctx {
     #[inline(never)]
     fn find_stem(&self) -> u64 {
         let all = self.map.spellings();
-        let Some((first, others)) = all.split_first() else { return 0 };
+        let Some(first) = all.first() else { return 0 };
         let text = self.map.str(&first.path);
-        let common = others.iter().map(|s| common_prefix(text, self.map.str(&s.path)));
-        let len = common.fold(text.len().min(0x7fff), usize::min);
-        let whole = others.is_empty() && len == text.len() && self.map.str(&first.sub).is_empty();
+        // One that was switched off matches nothing.
+        let others = all.iter().skip(1).map(|s| self.map.str(&s.path)).filter(|t| !t.is_empty());
+        let len = others.map(|t| common_prefix(text, t)).fold(text.len().min(0x7fff), usize::min);
+        // Another spelling may be hidden here or lead elsewhere one day, a root's real path does not.
+        let root = self.map.roots().get(first.root.load(Ordering::Relaxed) as usize);
+        let whole = all.len() == 1 && len == text.len() && root.is_some_and(|r| self.map.str(&r.path) == text);
         let found = (all.len() as u64) << 48
             | if whole { WHOLE } else { 0 }
             | (len as u64) << 32

@@ -22,8 +22,6 @@ use std::time::Instant;
 struct Made {
     segment: Segment<'static>,
     state_uuid: [u8; 16],
-    /// Of index and state.
-    lens: (u64, u64),
     /// Whether the index is as new as this job.
     fresh: bool,
 }
@@ -103,7 +101,7 @@ impl Roots {
         let index = &scan.config.index;
         let state_uuid = crate::sys::random_uuid();
         let saved = index.file.as_ref().and_then(|file| load(file, path));
-        let (fresh, (segment, index_len, state_len)) = match saved {
+        let (fresh, (segment, ..)) = match saved {
             Some(saved) => {
                 let made = shm::create_segment(&self.dir, saved.index(), saved.buckets(), state_uuid)?;
                 (index.trust == Trust::Frozen, made)
@@ -115,7 +113,7 @@ impl Roots {
                 (true, shm::create_segment(&self.dir, &built.index, &built.buckets, state_uuid)?)
             }
         };
-        Ok(Made { segment, state_uuid, lens: (index_len, state_len), fresh })
+        Ok(Made { segment, state_uuid, fresh })
     }
 
     /// Enters a segment into the control block, in place of an earlier one of its root; it becomes visible with the next
@@ -134,8 +132,6 @@ impl Roots {
         put_uuid(&slot.uuid, made.segment.index.header.uuid);
         put_uuid(&slot.state_uuid, made.state_uuid);
         slot.root.store(scan.root as u32, Ordering::Relaxed);
-        slot.index_len.store(made.lens.0, Ordering::Relaxed);
-        slot.state_len.store(made.lens.1, Ordering::Relaxed);
         slot.status.store(SEGMENT_LIVE, Ordering::Release);
         self.ctl.ctl.segments_len.store(at as u32 + 1, Ordering::Release);
         Ok(at)
