@@ -1,6 +1,6 @@
 //! Arguments, help and exit codes.
 
-use crate::{agent, config as config_command, index, pages, run, say, status, stop};
+use crate::{agent, config as config_command, env, hold, index, pages, run, say, status, stop};
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use monarch_core::config::{self, ConfigError, Overrides, Places, Resolved, SystemProbe};
@@ -41,6 +41,19 @@ enum Command {
         Nothing in the command changes. Whatever fails in Monarch ends in a plain read from the parallel file system. \
         MONARCH_DISABLE=1 turns it off.")]
     Run(run::RunArgs),
+    /// Print what lets a script's own commands read local copies, when they cannot be written behind `run`
+    #[command(after_help = "Examples:\n  \
+        eval \"$(monarch env --root /scratch/imagenet)\"               # sh, bash, zsh, in a job script\n  \
+        eval \"$(monarch env --config monarch.yaml --report saved.json)\"\n  \
+        eval \"`monarch env --shell csh --root /scratch/imagenet`\"       # csh, tcsh\n  \
+        monarch env --shell fish --root /scratch/imagenet | source      # fish\n  \
+        eval \"$(monarch env --off)\"                                  # from here on as before\n\n\
+        It lasts as long as the shell. Whatever fails leaves the variables as they are; the script goes on with the parallel \
+        file system. Prefer `monarch run` where you can: it says at the end what was saved.")]
+    Env(env::EnvArgs),
+    /// Serve a job for as long as a process lives (called by what `env` prints)
+    #[command(hide = true)]
+    Hold(hold::HoldArgs),
     /// Show the agents of this user and what they hold
     #[command(after_help = "Examples:\n  monarch status\n  monarch status --json | jq '.[0].tiers'")]
     Status(status::StatusArgs),
@@ -102,7 +115,7 @@ impl ConfigArgs {
             .map_err(|e| wrong(&e))
     }
 
-    fn overrides(&self) -> Overrides {
+    pub(crate) fn overrides(&self) -> Overrides {
         // What is typed means what it means to the shell; in a file, paths begin with a slash.
         let here = |p: &PathBuf| std::path::absolute(p).unwrap_or_else(|_| p.clone());
         let tier = |t: &String| match t.starts_with('/') {
@@ -137,6 +150,8 @@ pub(crate) fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Run(args) => run::main(&args),
+        Command::Env(args) => env::main(&args),
+        Command::Hold(args) => hold::main(&args),
         Command::Status(args) => status::main(&args),
         Command::Stop(args) => stop::main(&args),
         Command::Config(c) => config_command::main(&c),

@@ -20,8 +20,16 @@ pub(crate) fn warn(text: Arguments<'_>) {
 /// # Errors
 /// When it cannot be written for another reason, such as a full disk.
 pub(crate) fn out(text: Arguments<'_>) -> io::Result<()> {
+    out_bytes(text.to_string().as_bytes())
+}
+
+/// [`out`] for what may hold paths, which need not be text.
+///
+/// # Errors
+/// As [`out`].
+pub(crate) fn out_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut to = io::stdout().lock();
-    match to.write_fmt(text).and_then(|()| to.flush()) {
+    match to.write_all(bytes).and_then(|()| to.flush()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e),
         _ => Ok(()),
     }

@@ -7,7 +7,8 @@ use monarch_core::agent::protocol::{Request, Status};
 use monarch_core::config::Config;
 use rustix::net::RecvFlags;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,23 @@ pub(crate) struct Service {
     next_try: Instant,
     stopped: bool,
     _lock: Option<rustix::fd::OwnedFd>,
+}
+
+/// Names and values.
+pub(crate) type Variables = Vec<(&'static str, OsString)>;
+
+/// What the processes of a job need, beside what this process has: the preload library behind those that are there already.
+pub(crate) fn environment(shim: &Path, control: &Path) -> Variables {
+    let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let shim = shim.as_os_str();
+    let there = preload.as_bytes().split(|&c| c == b':' || c == b' ').any(|l| l == shim.as_bytes());
+    if !there {
+        if !preload.is_empty() {
+            preload.push(":");
+        }
+        preload.push(shim);
+    }
+    vec![("LD_PRELOAD", preload), ("MONARCH_CTL", control.as_os_str().to_owned())]
 }
 
 /// What is known of the other end of a connection.
@@ -50,13 +68,13 @@ impl Service {
     }
 
     /// What the job's processes need.
-    pub(crate) fn environment(&self) -> Vec<(&'static str, OsString)> {
-        let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-        if !preload.is_empty() {
-            preload.push(":");
-        }
-        preload.push(&self.shim);
-        vec![("LD_PRELOAD", preload), ("MONARCH_CTL", self.control.clone().into_os_string())]
+    pub(crate) fn environment(&self) -> Variables {
+        environment(&self.shim, &self.control)
+    }
+
+    /// The control block of the job.
+    pub(crate) fn control(&self) -> &Path {
+        &self.control
     }
 
     /// Starts the agent again when it has gone without having been told to.

@@ -1,12 +1,26 @@
 //! Where the preload library is.
 
 use anyhow::{Result, bail};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-const NAME: &str = "libmonarch_shim.so";
+/// File name of the preload library.
+pub(crate) const NAME: &str = "libmonarch_shim.so";
 
 /// The preload library: `MONARCH_SHIM`, beside the executable, or in `../lib/monarch` and `../lib`.
 pub(crate) fn find() -> Result<PathBuf> {
+    let path = look()?;
+    // LD_PRELOAD is a list with these separators, and knows no quotes.
+    if path.as_os_str().as_bytes().iter().any(|c| b" :\t\n".contains(c)) {
+        bail!(
+            "the loader cannot preload {}: its path has a space or a colon; set MONARCH_SHIM to a copy elsewhere",
+            path.display()
+        );
+    }
+    Ok(path)
+}
+
+fn look() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("MONARCH_SHIM") {
         let path = PathBuf::from(path);
         if path.is_file() {

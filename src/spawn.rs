@@ -1,5 +1,5 @@
-//! Starting an agent: its own session, nothing inherited from the job. What it says before it has a log of its own comes back
-//! through a pipe.
+//! Starting processes of ours that outlive the one that starts them, above all the agent: their own session, nothing inherited
+//! from the job. What an agent says before it has a log of its own comes back through a pipe.
 
 use monarch_core::agent::client::Starting;
 use monarch_core::config::Config;
@@ -49,15 +49,22 @@ impl Starting for Started {
 pub(crate) fn agent(config: &Config) -> io::Result<Started> {
     let json = serde_json::to_vec(config)?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("agent").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).current_dir("/");
-    command.env_remove("LD_PRELOAD").env_remove("MONARCH_CTL").env_remove("MONARCH_CONFIG");
-    // SAFETY: only async-signal-safe calls between fork and exec.
-    unsafe { command.pre_exec(leave_the_job) };
+    command.arg("agent");
+    apart(&mut command);
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         let _ = stdin.write_all(&json);
     }
     Ok(Started(Some(child)))
+}
+
+/// Lets a command of ours begin a session of its own, talk to this process through pipes, and inherit nothing else of the job.
+pub(crate) fn apart(command: &mut Command) -> &mut Command {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).current_dir("/");
+    command.env_remove("LD_PRELOAD").env_remove("MONARCH_CTL").env_remove("MONARCH_CONFIG");
+    // SAFETY: only async-signal-safe calls between fork and exec.
+    unsafe { command.pre_exec(leave_the_job) };
+    command
 }
 
 /// Sheds what the job gave its processes. Async-signal-safe.

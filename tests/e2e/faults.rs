@@ -232,6 +232,6 @@ pub fn control(w: &World) -> PathBuf {
 
 /// A subcommand of the command line that finds this world's agent only.
 pub fn monarch(w: &World, words: &[&str]) -> std::process::Output {
-    let mut c = Command::new(built("monarch"));
-    c.env("MONARCH_RUNTIME_DIR", w.runtime()).args(words).output().expect("monarch")
+    let (command, rest) = words.split_first().expect("a command");
+    w.monarch(command).args(rest).output().expect("monarch")
 }

@@ -449,23 +449,34 @@ impl World {
         c
     }
 
-    /// `monarch run` with the job behind it.
-    pub fn monarch_run(&self, job: &Job) -> Command {
-        let mut c = self.command(built("monarch"), job);
-        let mut runtime = OsString::from("runtime_dir=");
-        runtime.push(&self.runtime);
-        c.arg("run").arg("--quiet").arg("--root").arg(&self.root);
+    /// The words that tell a command of Monarch about this world's root, tiers and settings.
+    pub fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["--root".into(), self.root.clone().into()];
         let first = Some((&self.tier, &self.tier_size));
         for (dir, size) in first.into_iter().chain(self.second.as_ref().map(|(dir, size)| (dir, size))) {
             let mut tier = dir.clone().into_os_string();
             tier.push(":");
             tier.push(size);
-            c.arg("--tier").arg(tier);
+            words.extend(["--tier".into(), tier]);
         }
-        c.arg("--set").arg(runtime).arg("--set").arg("dataset.settle=0s");
-        for s in &self.set {
-            c.arg("--set").arg(s);
-        }
+        let mut runtime = OsString::from("runtime_dir=");
+        runtime.push(&self.runtime);
+        words.extend(["--set".into(), runtime, "--set".into(), "dataset.settle=0s".into()]);
+        words.extend(self.set.iter().flat_map(|s| ["--set".into(), s.into()]));
+        words
+    }
+
+    /// A command of Monarch, with more words behind it.
+    pub fn monarch(&self, command: &str) -> Command {
+        let mut c = self.command(built("monarch"), &Job::new("").env("MONARCH_RUNTIME_DIR", &self.runtime));
+        c.arg(command);
+        c
+    }
+
+    /// `monarch run` with the job behind it.
+    pub fn monarch_run(&self, job: &Job) -> Command {
+        let mut c = self.command(built("monarch"), job);
+        c.arg("run").arg("--quiet").args(self.words());
         c.args(&job.options).arg("--").args(&job.words);
         c
     }
@@ -473,9 +484,14 @@ impl World {
     /// Runs a job without Monarch.
     #[track_caller]
     pub fn bare(&self, job: &Job) -> Ended {
+        self.start_bare(job).end()
+    }
+
+    /// Starts a job without Monarch.
+    pub fn start_bare(&self, job: &Job) -> Running {
         let mut c = self.command(&job.words[0], job);
         c.args(&job.words[1..]);
-        Running::new(c).end()
+        Running::new(c)
     }
 
     /// Starts a job under `monarch run`.
@@ -542,8 +558,7 @@ impl World {
 
     /// The status of this world's agent, if it lives.
     pub fn agent(&self) -> Option<Status> {
-        let job = Job::new("").env("MONARCH_RUNTIME_DIR", &self.runtime);
-        let out = self.command(built("monarch"), &job).args(["status", "--json"]).output().expect("monarch status");
+        let out = self.monarch("status").arg("--json").output().expect("monarch status");
         let all: Vec<Status> = serde_json::from_slice(&out.stdout).unwrap_or_default();
         all.into_iter().find(|s| s.runtime_dir.starts_with(&self.runtime))
     }

@@ -1,0 +1,119 @@
+//! `monarch hold`: a job for as long as a process lives that `run` did not start. What `monarch env` prints calls it.
+//!
+//! It prints the variables of the job as soon as the agent serves it. A process of its own session stays behind, watches over
+//! the agent as `run` does, and ends with the process it was started for.
+
+use crate::cli::ConfigArgs;
+use crate::env::Shell;
+use crate::service::Service;
+use crate::{job, say, service, shim, spawn};
+use anyhow::{Context, Result};
+use clap::Args;
+use monarch_core::config::Config;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+#[derive(Debug, Args)]
+pub(crate) struct HoldArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Process for whose life the job lasts
+    #[arg(long = "for", value_name = "PID")]
+    pid: i32,
+    /// For which shell the variables are printed
+    #[arg(long, value_enum, default_value_t = Shell::Sh)]
+    shell: Shell,
+    /// When it has ended, write what was saved to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Do it here; the configuration comes as JSON on standard input
+    #[arg(long, hide = true)]
+    stay: bool,
+}
+
+/// What the process that stays says: where the control block of the job is, or why it is not served.
+type Said = Result<PathBuf, String>;
+
+pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
+    if args.stay {
+        return stay(args);
+    }
+    // Warnings were given by `env`.
+    let config = match job::config(&args.config, &[], true) {
+        Ok(c) => c,
+        Err(code) => return Ok(code),
+    };
+    match send_off(args, &config).unwrap_or_else(|e| Err(format!("{e:#}"))) {
+        Ok(control) => {
+            say::out_bytes(&args.shell.set(&service::environment(&shim::find()?, &control)))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(why) => {
+            job::without(&why);
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// Starts the process that stays.
+fn send_off(args: &HoldArgs, config: &Config) -> Result<Said> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("hold").arg("--stay").arg("--for").arg(args.pid.to_string());
+    if let Some(report) = &args.report {
+        command.arg("--report").arg(report);
+    }
+    let mut child = spawn::apart(&mut command).spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // If it has ended, it has said why.
+        let _ = stdin.write_all(&serde_json::to_vec(config)?);
+    }
+    let mut line = String::new();
+    if let Some(out) = child.stdout.take() {
+        BufReader::new(out).read_line(&mut line)?;
+    }
+    serde_json::from_str(&line).context("the process that watches over the agent did not start")
+}
+
+fn stay(args: &HoldArgs) -> Result<ExitCode> {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    let config: Config = serde_json::from_str(&text).context("standard input is not a configuration as JSON")?;
+    let started = Instant::now();
+    let served = watch(args.pid).and_then(|process| Ok((process, Service::start(config)?)));
+    let (process, mut service) = match served {
+        Ok(served) => served,
+        Err(e) => {
+            tell(&Err(format!("{e:#}")))?;
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    tell(&Ok(service.control().to_owned()))?;
+    while is_alive(&process) {
+        service.keep_alive();
+    }
+    job::conclude(&mut service, args.report.as_deref(), true, started.elapsed());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(said: &Said) -> Result<()> {
+    Ok(say::out(format_args!("{}\n", serde_json::to_string(said)?))?)
+}
+
+/// A handle of a process: its number may be another's after its end.
+fn watch(pid: i32) -> Result<OwnedFd> {
+    let pid_of = Pid::from_raw(pid).with_context(|| format!("{pid} is no process"))?;
+    rustix::process::pidfd_open(pid_of, PidfdFlags::empty()).with_context(|| format!("process {pid}"))
+}
+
+/// Waits a moment for the end of a process.
+fn is_alive(process: &OwnedFd) -> bool {
+    let pause = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+    let mut list = [PollFd::new(process, PollFlags::IN)];
+    // A signal interrupts it; then it is asked again.
+    !matches!(rustix::event::poll(&mut list, Some(&pause)), Ok(1..))
+}

@@ -1,0 +1,78 @@
+//! What `run` and `env` have in common: whether Monarch is on, the configuration of a job, the agent behind it, and what is said
+//! at its end.
+
+use crate::cli::ConfigArgs;
+use crate::service::Service;
+use crate::{aliases, say, summary};
+use monarch_core::config::Config;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Whether Monarch is turned off; the preload library looks at the same variable.
+pub(crate) fn is_disabled() -> bool {
+    std::env::var_os("MONARCH_DISABLE").is_some_and(|v| !v.is_empty() && v != "0")
+}
+
+/// Whether this is the process that speaks for the job.
+pub(crate) fn is_rank_0() -> bool {
+    let names = ["MONARCH_RANK", "SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"];
+    names.iter().find_map(|n| std::env::var(n).ok()).is_none_or(|v| v.trim() == "0")
+}
+
+/// The configuration of a job whose command has these words, with all ways to write its roots' paths that are found.
+pub(crate) fn config(args: &ConfigArgs, command: &[OsString], quiet: bool) -> Result<Config, ExitCode> {
+    let resolved = args.load()?;
+    let mut config = resolved.config;
+    if is_rank_0() && !quiet {
+        resolved.warnings.iter().for_each(|w| say::warn(format_args!("{w}")));
+    }
+    add_aliases(&mut config, command);
+    Ok(config)
+}
+
+/// Adds links in the working directory, arguments and environment that lead into a root.
+fn add_aliases(config: &mut Config, command: &[OsString]) {
+    let roots: Vec<PathBuf> = config.dataset.roots.iter().map(|r| r.real_path.clone()).collect();
+    let env: Vec<OsString> = std::env::vars_os().map(|(_, v)| v).collect();
+    let words = command.iter().chain(&env).map(OsString::as_os_str);
+    for (n, path) in aliases::find(&roots, words) {
+        if let Some(root) = config.dataset.roots.get_mut(n)
+            && !root.aliases.contains(&path)
+        {
+            root.aliases.push(path);
+        }
+    }
+}
+
+/// The agent for a job; `None`, and a line about it, when there is none: the job then runs as it would have without us.
+pub(crate) fn serve(config: Config) -> Option<Service> {
+    Service::start(config).map_err(|e| without(&format!("{e:#}"))).ok()
+}
+
+/// Says that a job is not served.
+pub(crate) fn without(why: &str) {
+    say::warn(format_args!("running without Monarch: {}", why.lines().next().unwrap_or_default()));
+}
+
+/// Says what was saved, to a file and to standard error.
+pub(crate) fn conclude(service: &mut Service, report: Option<&Path>, quiet: bool, took: Duration) {
+    let speaks = is_rank_0();
+    let Some(after) = service.end() else {
+        if speaks {
+            say::warn(format_args!("the agent has gone, there are no figures"));
+        }
+        return;
+    };
+    let saved = summary::Saved::between(&service.before, &after, took);
+    if let Some(path) = report {
+        let text = serde_json::to_string_pretty(&saved.json(&after)).unwrap_or_default();
+        if let Err(e) = std::fs::write(path, text + "\n") {
+            say::warn(format_args!("cannot write the report {}: {e}", path.display()));
+        }
+    }
+    if !quiet && speaks {
+        say::err(format_args!("{}", saved.text(&after)));
+    }
+}
