@@ -32,7 +32,7 @@ pub(crate) fn main(_args: &AgentArgs) -> Result<ExitCode> {
     // Every copy under way holds two descriptors.
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    let agent = match Agent::start(&config) {
+    let agent = match Agent::start_logging(&config) {
         Ok(agent) => agent,
         Err(e) => {
             tracing::error!("{e}");

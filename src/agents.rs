@@ -21,13 +21,13 @@ pub(crate) struct Answers<T> {
 pub(crate) fn ask<T: Send + 'static>(
     config: &ConfigArgs,
     patience: Duration,
-    question: impl Fn(&mut Client) -> io::Result<T> + Copy + Send + 'static,
+    question: impl Fn(&mut Client) -> io::Result<T> + Clone + Send + 'static,
 ) -> Result<(Answers<T>, Places), ExitCode> {
     let places = config.places()?;
     let dirs = place::all(&bases(&places));
     let (send, receive) = channel();
     for (at, dir) in dirs.iter().cloned().enumerate() {
-        let send = send.clone();
+        let (send, question) = (send.clone(), question.clone());
         // To connect may take for ever, too.
         let work = move || send.send((at, Client::connect(&dir).and_then(|mut c| question(&mut c)).ok()));
         let _ = std::thread::Builder::new().spawn(work);

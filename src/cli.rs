@@ -1,6 +1,6 @@
 //! Arguments, help and exit codes.
 
-use crate::{agent, config as config_command, env, hold, index, pages, run, say, status, stop};
+use crate::{agent, config as config_command, env, evict, explain, hold, index, pages, run, say, status, stop};
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use monarch_core::config::{self, ConfigError, Overrides, Places, Resolved, SystemProbe};
@@ -10,6 +10,8 @@ use std::process::ExitCode;
 
 /// Exit code for wrong usage or configuration.
 pub(crate) const EX_USAGE: u8 = 2;
+/// Exit code when the answer is no: a path is not served, an index differs from its root.
+pub(crate) const EX_NO: u8 = 3;
 /// Exit code when there is no agent to talk to.
 pub(crate) const EX_NO_AGENT: u8 = 4;
 
@@ -23,8 +25,9 @@ pub(crate) const EX_NO_AGENT: u8 = 4;
         monarch run --config monarch.yaml -- torchrun --nproc-per-node 4 train.py\n  \
         monarch status\n\n\
         Exit codes: run gives the command's own status (128 + N when it died of signal N as seen by a shell, 127 when it \
-        was not found, 126 when it cannot be executed); 2 for wrong usage or configuration; 4 when no agent is running; \
-        1 for anything else."
+        was not found, 126 when it cannot be executed). All others: 0 when it went well, 1 when something failed, 2 for wrong \
+        usage or configuration, 3 when the answer is no (explain: not served from a copy; evict: not below a root; index verify: \
+        it differs), 4 when no agent is running."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -57,6 +60,16 @@ enum Command {
     /// Show the agents of this user and what they hold
     #[command(after_help = "Examples:\n  monarch status\n  monarch status --json | jq '.[0].tiers'")]
     Status(status::StatusArgs),
+    /// Say whether an open of a path gets a copy, and why not
+    #[command(after_help = "Examples:\n  monarch explain /scratch/imagenet/train/n01440764/n01440764_10026.JPEG\n  \
+        monarch explain --json data/*.tar | jq '.[] | select(.verdict.is != \"hit\") | .path'\n\n\
+        Run it where the job runs (same node, same container, same user). Exit code 0 when all paths are served from memory \
+        or from copies, 3 when not.")]
+    Explain(explain::ExplainArgs),
+    /// Drop copies that are not needed on this node any more
+    #[command(after_help = "Examples:\n  monarch evict /scratch/imagenet/val\n  monarch evict --all\n\n\
+        A file that is opened again is copied again. Who has a copy open keeps it; its space is free when it is closed.")]
+    Evict(evict::EvictArgs),
     /// End the agents of this user; running jobs go on with the parallel file system
     #[command(after_help = "Examples:\n  monarch stop\n  monarch stop --purge    # also remove the copies on disk\n  \
         monarch stop --purge --config monarch.yaml    # also when no agent is running")]
@@ -153,6 +166,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Env(args) => env::main(&args),
         Command::Hold(args) => hold::main(&args),
         Command::Status(args) => status::main(&args),
+        Command::Explain(args) => explain::main(&args),
+        Command::Evict(args) => evict::main(&args),
         Command::Stop(args) => stop::main(&args),
         Command::Config(c) => config_command::main(&c),
         Command::Index(c) => index::main(&c),
@@ -161,7 +176,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Agent(args) => agent::main(&args),
     };
     done.unwrap_or_else(|e| {
-        say::err(format_args!("monarch: {e:#}\n"));
+        say::err(format_args!("monarch: {}\n", say::chain(&e)));
         ExitCode::FAILURE
     })
 }

@@ -48,7 +48,7 @@ pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
         Ok(c) => c,
         Err(code) => return Ok(code),
     };
-    match send_off(args, &config).unwrap_or_else(|e| Err(format!("{e:#}"))) {
+    match send_off(args, &config).unwrap_or_else(|e| Err(say::chain(&e))) {
         Ok(control) => {
             say::out_bytes(&args.shell.set(&service::environment(&shim::find()?, &control)))?;
             Ok(ExitCode::SUCCESS)
@@ -88,7 +88,7 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
     let (process, mut service) = match served {
         Ok(served) => served,
         Err(e) => {
-            tell(&Err(format!("{e:#}")))?;
+            tell(&Err(say::chain(&e)))?;
             return Ok(ExitCode::FAILURE);
         }
     };

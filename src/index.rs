@@ -1,11 +1,13 @@
-//! `monarch index build | show`.
+//! `monarch index build | show | verify`.
 
+use crate::cli::EX_NO;
+use crate::progress::while_scanning;
 use crate::say;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Subcommand;
-use monarch_core::index::{self, ScanOptions, ScanProgress};
+use monarch_core::index::{self, Differences, ScanOptions};
 use monarch_core::shm::IndexBytes;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(Debug, Subcommand)]
@@ -29,6 +31,29 @@ pub(crate) enum IndexCommand {
         /// The saved index
         file: PathBuf,
     },
+    /// Check a saved index, and whether its root is still as it says
+    #[command(
+        after_help = "Examples:\n  monarch index verify imagenet.idx                               # the file only\n  \
+        monarch index verify imagenet.idx /scratch/imagenet             # scans the root again\n  \
+        monarch index verify --sample 1000 imagenet.idx /scratch/imagenet\n\n\
+        Exit code 0 when they agree, 3 when they differ: then build the index again. A job does not need this: unless \
+        index.trust is `frozen`, each file is checked before its first copy is used."
+    )]
+    Verify {
+        /// The saved index
+        file: PathBuf,
+        /// The root to compare it with
+        root: Option<PathBuf>,
+        /// Compare only so many files, chosen at random: one metadata call each
+        #[arg(long, value_name = "FILES", requires = "root")]
+        sample: Option<usize>,
+        /// Threads that ask the parallel file system
+        #[arg(long, default_value_t = 16)]
+        threads: usize,
+        /// Print an object
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 pub(crate) fn main(command: &IndexCommand) -> Result<ExitCode> {
@@ -37,7 +62,8 @@ pub(crate) fn main(command: &IndexCommand) -> Result<ExitCode> {
             let root = root.canonicalize().with_context(|| format!("root {}", root.display()))?;
             let start = std::time::Instant::now();
             let options = ScanOptions { threads: *threads, max_memory: u64::MAX };
-            let tree = index::scan(&root, options, &ScanProgress::default())?;
+            let what = format!("scanning {}", root.display());
+            let tree = while_scanning(&what, |progress| index::scan(&root, options, progress))?;
             if tree.incomplete {
                 say::warn(format_args!("parts of {} could not be read and are left to the kernel", root.display()));
             }
@@ -64,6 +90,63 @@ pub(crate) fn main(command: &IndexCommand) -> Result<ExitCode> {
                 h.entries, h.files, h.dirs, h.bytes, h.len
             ))?;
         }
+        IndexCommand::Verify { file, root, sample, threads, json } => {
+            return verify(file, root.as_deref(), *sample, *threads, *json);
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn verify(file: &Path, root: Option<&Path>, sample: Option<usize>, threads: usize, json: bool) -> Result<ExitCode> {
+    let saved = index::load(file)?;
+    let index = IndexBytes(saved.index()).open().context("the index does not make sense")?;
+    let Some(root) = root else {
+        say::out(format_args!(
+            "{}: whole, {} entries; name the root to compare it with\n",
+            file.display(),
+            index.len()
+        ))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let root = root.canonicalize().with_context(|| format!("root {}", root.display()))?;
+    if index.header.root_id != index::root_id(&root) {
+        bail!(
+            "{} was built for a root with another path than {}; build one for this root with `monarch index build`",
+            file.display(),
+            root.display()
+        );
+    }
+    let what = format!("comparing {}", root.display());
+    let found = while_scanning(&what, |progress| match sample {
+        Some(count) => index::verify_sample(&index, &root, count, threads, progress),
+        None => index::verify(&index, &root, ScanOptions { threads, max_memory: u64::MAX }, progress),
+    })?;
+    if json {
+        say::out(format_args!("{}\n", serde_json::to_string_pretty(&found)?))?;
+    } else {
+        say::out(format_args!("{}", told(&found, sample.is_some())))?;
+    }
+    Ok(if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EX_NO) })
+}
+
+fn told(found: &Differences, sampled: bool) -> String {
+    let what = if sampled { "files chosen at random" } else { "entries" };
+    let mut out = format!("{} {what} compared", found.compared);
+    if found.is_empty() {
+        return out + ", no difference\n";
+    }
+    out += &format!(
+        ": {} changed, {} missing, {} not in the index\n",
+        found.changed.count, found.missing.count, found.new.count
+    );
+    for (what, paths) in [("changed", &found.changed), ("missing", &found.missing), ("new", &found.new)] {
+        for path in &paths.examples {
+            out += &format!("  {what:<8} {}\n", path.display());
+        }
+        let more = paths.count - paths.examples.len() as u64;
+        if more > 0 {
+            out += &format!("  {what:<8} and {more} more\n");
+        }
+    }
+    out
 }

@@ -48,7 +48,7 @@ fn add_aliases(config: &mut Config, command: &[OsString]) {
 
 /// The agent for a job; `None`, and a line about it, when there is none: the job then runs as it would have without us.
 pub(crate) fn serve(config: Config) -> Option<Service> {
-    Service::start(config).map_err(|e| without(&format!("{e:#}"))).ok()
+    Service::start(config).map_err(|e| without(&say::chain(&e))).ok()
 }
 
 /// Says that a job is not served.

@@ -10,6 +10,21 @@ pub(crate) fn err(text: Arguments<'_>) {
     let _ = io::stderr().write_all(text.to_string().as_bytes());
 }
 
+/// An error with its causes, in one line. Many of ours name their cause themselves: it is not said twice.
+pub(crate) fn chain(e: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in e.chain().map(ToString::to_string).filter(|c| !c.is_empty()) {
+        if text.ends_with(&cause) {
+            continue;
+        }
+        if !text.is_empty() {
+            text += ": ";
+        }
+        text += &cause;
+    }
+    text
+}
+
 /// Writes a warning, one line, to standard error.
 pub(crate) fn warn(text: Arguments<'_>) {
     err(format_args!("monarch: warning: {text}\n"));
@@ -32,5 +47,20 @@ pub(crate) fn out_bytes(bytes: &[u8]) -> io::Result<()> {
     match to.write_all(bytes).and_then(|()| to.flush()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let e = std::io::Error::from_raw_os_error(2);
+        let own = monarch_core::index::SavedError::Io { path: "x".into(), source: e };
+        let said = super::chain(&anyhow::Error::from(own));
+        assert_eq!(said, "saved index x: No such file or directory (os error 2)");
+        let e = Err::<(), _>(std::io::Error::from_raw_os_error(13)).context("root /r").unwrap_err();
+        assert_eq!(super::chain(&e), "root /r: Permission denied (os error 13)");
     }
 }

@@ -10,6 +10,8 @@ mod harness;
 
 #[path = "e2e/changes.rs"]
 mod changes;
+#[path = "e2e/commands.rs"]
+mod commands;
 #[path = "e2e/env.rs"]
 mod env;
 #[path = "e2e/failures_agent.rs"]

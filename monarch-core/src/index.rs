@@ -8,9 +8,11 @@ mod saved;
 mod scan;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 pub(crate) use build::now_ns;
 pub use build::{Built, build};
 pub use saved::{SavedError, SavedIndex, load, save};
 pub(crate) use scan::open_beneath;
 pub use scan::{ScanError, ScanOptions, ScanProgress, Tree, root_id, scan};
+pub use verify::{Differences, Paths, verify, verify_sample};

@@ -7,6 +7,8 @@
 //! | [`tier`] | directories for copies with a hard quota |
 //! | [`engine`] | moving bytes from the PFS into a tier |
 //! | [`agent`] | the process per node that ties these together |
+//! | [`session`] | a job that links this crate: opens, prefetches, asks |
+//! | [`reader`] | reading through an agent's shared memory; why a path is served or not |
 //! | [`shm`] | the shared-memory files that the shim maps |
 // Shared-memory fields are 32 and 64 bits wide by layout; narrowing happens where the layout bounds the value.
 #![allow(clippy::cast_possible_truncation)]
@@ -16,6 +18,8 @@ pub mod config;
 pub mod engine;
 pub mod index;
 pub mod private_dir;
+pub mod reader;
+pub mod session;
 pub mod shm;
 pub mod sys;
 pub mod tier;

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maps a file read-only for this process.
 ///
@@ -148,6 +148,22 @@ pub fn segment_paths(dir: &Path, uuid: [u8; 16], state_uuid: [u8; 16]) -> (PathB
 #[must_use]
 pub fn hex(uuid: [u8; 16]) -> String {
     uuid.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Enters a UUID into the control block.
+pub fn put_uuid(to: &[AtomicU64; 2], uuid: [u8; 16]) {
+    for (half, bytes) in to.iter().zip(uuid.chunks_exact(8)) {
+        half.store(bytes.iter().rev().fold(0, |v, &b| v << 8 | u64::from(b)), Ordering::Relaxed);
+    }
+}
+
+/// Reads a UUID of the control block.
+#[must_use]
+pub fn get_uuid(from: &[AtomicU64; 2]) -> [u8; 16] {
+    let mut out = [0; 16];
+    out[..8].copy_from_slice(&from[0].load(Ordering::Relaxed).to_le_bytes());
+    out[8..].copy_from_slice(&from[1].load(Ordering::Relaxed).to_le_bytes());
+    out
 }
 
 /// Writes the two files of a segment into `dir` and maps them.

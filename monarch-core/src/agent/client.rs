@@ -1,7 +1,7 @@
 //! The command line's end of the control socket: finding the agent, starting it, talking to it.
 
 use super::place;
-use super::protocol::{Reply, Request, Spelling, Status};
+use super::protocol::{Reply, Request, Spelling, Status, Tally};
 use crate::config::Config;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::io::{self, BufRead, BufReader, Write};
@@ -92,7 +92,19 @@ impl Client {
             Reply::Attached { control } => Ok(control),
             Reply::Stopping => Err(ClientError::Io(io::ErrorKind::ConnectionReset.into())),
             Reply::Error { message } => Err(ClientError::Refused(message)),
-            Reply::Status(_) => Err(ClientError::Refused("unexpected reply".to_owned())),
+            Reply::Status(_) | Reply::Tally(_) => Err(ClientError::Refused("unexpected reply".to_owned())),
+        }
+    }
+
+    /// A request that is answered with what it came to.
+    ///
+    /// # Errors
+    /// The agent's reason, or that the connection broke.
+    pub fn tally(&mut self, request: &Request) -> Result<Tally, ClientError> {
+        match self.ask(request)? {
+            Reply::Tally(t) => Ok(t),
+            Reply::Error { message } => Err(ClientError::Refused(message)),
+            _ => Err(ClientError::Refused("unexpected reply".to_owned())),
         }
     }
 

@@ -26,8 +26,47 @@ pub enum Request {
     },
     /// Say how things are.
     Status,
+    /// Copy what lies in these ranges in the background, behind what readers wait for.
+    Prefetch {
+        /// Which entries.
+        ranges: Vec<Range>,
+    },
+    /// Drop the copies of what lies in these ranges.
+    Evict {
+        /// Which entries.
+        ranges: Vec<Range>,
+        /// Also those of an earlier job that no file of this one's roots has claimed.
+        unclaimed: bool,
+    },
     /// End now.
     Stop,
+}
+
+/// Entries of a segment: a directory's subtree is a range of ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    /// Number of the segment in the control block.
+    pub segment: usize,
+    /// First id.
+    pub from: u32,
+    /// First id behind the range.
+    pub end: u32,
+}
+
+/// What a request came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Tally {
+    pub(super) const fn add(&mut self, bytes: u64) {
+        self.files += 1;
+        self.bytes += bytes;
+    }
 }
 
 /// A way to write the path of a root.
@@ -50,6 +89,8 @@ pub enum Reply {
     },
     /// How things are.
     Status(Box<Status>),
+    /// It was done, or begun.
+    Tally(Tally),
     /// The agent ends.
     Stopping,
     /// It did not work.

@@ -9,7 +9,7 @@
 
 use super::driver::Driver;
 use super::place;
-use super::protocol::{Reply, Request, Spelling};
+use super::protocol::{Reply, Request, Spelling, Tally};
 use super::roots::{Attachment, Roots};
 use super::start::Parts;
 use super::upkeep;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 /// How long an agent without jobs waits for another one.
@@ -53,6 +53,8 @@ pub struct Agent {
     pub(super) driver: Arc<Driver>,
     pub(super) roots: Arc<Roots>,
     stop: Arc<AtomicBool>,
+    /// Whether its process is nothing but an agent.
+    own_process: bool,
     pub(super) jobs: AtomicUsize,
     had_jobs: AtomicBool,
     end: Mutex<Option<End>>,
@@ -63,7 +65,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub(super) fn new(config: &Config, parts: Parts) -> Self {
+    pub(super) fn new(config: &Config, parts: Parts, own_process: bool) -> Self {
         Self {
             dir: parts.dir,
             control: parts.control,
@@ -72,6 +74,7 @@ impl Agent {
             driver: parts.driver,
             roots: parts.roots,
             stop: parts.stop,
+            own_process,
             jobs: AtomicUsize::new(0),
             had_jobs: AtomicBool::new(false),
             end: Mutex::default(),
@@ -91,7 +94,8 @@ impl Agent {
         let _ = std::fs::remove_file(&path);
         let listener = bind(&path)?;
         self.clone().start_upkeep()?;
-        let mut term = signal(SignalKind::terminate())?;
+        // Of a process that is something else we touch no signals.
+        let mut term = self.own_process.then(|| signal(SignalKind::terminate())).transpose()?;
         let mut idle_since = Some(Instant::now());
         let end = loop {
             tokio::select! {
@@ -101,7 +105,7 @@ impl Agent {
                     Err(_) => tokio::time::sleep(LAST_WORDS).await,
                 },
                 () = tokio::time::sleep(upkeep::PERIOD) => {},
-                _ = term.recv() => self.end_as(End::Quit),
+                () = told(&mut term) => self.end_as(End::Quit),
                 () = self.changed.notified() => {},
             }
             if let Some(end) = *self.end.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -124,6 +128,12 @@ impl Agent {
         }
         self.shut_down(end);
         Ok(end)
+    }
+
+    /// Ends an agent whose process goes on to something else, or ends: for good when only the job that hosts it is left,
+    /// otherwise so that another one takes over.
+    pub fn resign(&self) {
+        self.end_as(if self.jobs.load(Ordering::Acquire) > 1 { End::Yield } else { End::Quit });
     }
 
     /// Ends the agent soon.
@@ -199,12 +209,25 @@ impl Agent {
                 }
             }
             Ok(Request::Status) => Reply::Status(Box::new(self.status())),
+            Ok(Request::Prefetch { ranges }) => self.tally(move |driver| driver.prefetch_ranges(&ranges)).await,
+            Ok(Request::Evict { ranges, unclaimed }) => {
+                self.tally(move |driver| driver.evict_ranges(&ranges, unclaimed)).await
+            }
             Ok(Request::Stop) => {
                 self.end_as(End::Quit);
                 Reply::Stopping
             }
             Err(e) => Reply::Error { message: format!("not a request: {e}") },
         })
+    }
+
+    /// Work that goes over many files, away from the thread that serves the socket.
+    async fn tally(&self, work: impl FnOnce(&Driver) -> Tally + Send + 'static) -> Reply {
+        let driver = self.driver.clone();
+        match tokio::task::spawn_blocking(move || work(&driver)).await {
+            Ok(tally) => Reply::Tally(tally),
+            Err(e) => Reply::Error { message: e.to_string() },
+        }
     }
 
     /// Whether the index may be out of date: the jobs that it was made for have gone.
@@ -235,14 +258,17 @@ impl Agent {
     fn shut_down(&self, end: End) {
         let c = self.ctl.ctl;
         c.dead.store(c.incarnation.load(Ordering::Relaxed), Ordering::Release);
+        if end != End::Yield {
+            c.bypassed.store(1, Ordering::Release);
+            self.driver.tiers.iter().for_each(crate::tier::TierDir::mark_ending);
+        }
+        // They hold the tiers' locks for as long as they run.
+        self.roots.stop();
+        self.driver.stop();
         if end == End::Yield {
             tracing::info!("ended; the next agent takes over");
             return;
         }
-        c.bypassed.store(1, Ordering::Release);
-        self.driver.tiers.iter().for_each(crate::tier::TierDir::mark_ending);
-        self.roots.stop();
-        self.driver.stop();
         let in_memory = |at: usize| self.config.tiers.get(at).is_some_and(|t| t.medium == Medium::Memory);
         if end == End::Quit {
             self.driver.tiers.iter().enumerate().filter(|(at, _)| in_memory(*at)).for_each(|(_, t)| t.remove_all());
@@ -269,6 +295,14 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         self.agent.jobs.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Waits for a signal; for ever when none is listened for.
+async fn told(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
 }
 

@@ -76,13 +76,15 @@ pub(super) struct Parts {
 }
 
 /// Takes the locks, opens the tiers, makes or adopts the control block.
-pub(super) fn parts(config: &Config) -> Result<Parts, StartError> {
+fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     let mut tiers = Vec::new();
     for t in &config.tiers {
         tiers.push(TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?);
     }
     let (dir, lock) = runtime_dir(config)?;
-    log_to(&dir);
+    if log {
+        log_to(&dir);
+    }
     let seed = tiers.first().map_or(0, |t| t.seed);
     let control = dir.join(place::CONTROL);
     let left = shm::open_control(&control).ok().filter(is_adoptable);
@@ -118,11 +120,24 @@ impl Agent {
     /// # Errors
     /// See [`StartError`].
     pub fn start(config: &Config) -> Result<Arc<Self>, StartError> {
-        let parts = parts(config)?;
+        Self::begin(config, false)
+    }
+
+    /// [`Agent::start`] for a process that is nothing but an agent: its standard error becomes a log in the runtime directory,
+    /// and SIGTERM ends it.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_logging(config: &Config) -> Result<Arc<Self>, StartError> {
+        Self::begin(config, true)
+    }
+
+    fn begin(config: &Config, own_process: bool) -> Result<Arc<Self>, StartError> {
+        let parts = parts(config, own_process)?;
         super::upkeep::pulse(parts.ctl);
         parts.ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
         parts.driver.run();
-        Ok(Arc::new(Self::new(config, parts)))
+        Ok(Arc::new(Self::new(config, parts, own_process)))
     }
 }
 
@@ -178,8 +193,8 @@ fn is_adoptable(ctl: &ControlMap<'static>) -> bool {
     ctl.ctl.bypassed.load(Ordering::Acquire) == 0
 }
 
-/// Whether the agent that made a control block saw the mounts that this one sees.
-fn same_mounts(ctl: &ControlMap<'static>) -> bool {
+/// Whether the agent that made a control block sees the mounts that this process sees.
+pub(crate) fn same_mounts(ctl: &ControlMap<'_>) -> bool {
     let (c, here) = (ctl.ctl, control_params());
     (c.mnt_ns, c.slash_dev, c.slash_ino) == (here.mnt_ns, here.slash.0, here.slash.1)
 }

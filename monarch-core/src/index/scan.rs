@@ -319,7 +319,9 @@ fn read_dir(shared: &Shared<'_>, path: &[u8]) -> rustix::io::Result<DirScan> {
 
 /// Opens `path` below `root` without following links anywhere.
 pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], extra: OFlags) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW | extra;
+    let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | extra;
+    // Without opening what lies there, nothing can block, and the flag is refused.
+    flags.set(OFlags::NONBLOCK, !extra.contains(OFlags::PATH));
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
         // Kernels before 5.6, and filters that know no openat2.

@@ -1,6 +1,7 @@
 //! Second tries, copies that have to go, copies that somebody removed or damaged.
 
 use super::{Driver, Live, lock, parts};
+use crate::agent::protocol::{Range, Tally};
 use crate::tier::TierDir;
 use monarch_abi::demand::file_key;
 use monarch_abi::segment::Entry;
@@ -175,14 +176,47 @@ impl Driver {
         let sound = found.is_some_and(|c| {
             c.size == entry.record.size && c.stamp.fp44() == entry.master.fp >> 20 && c.stamp.matches(name)
         });
+        Some(!sound && self.drop_copy(&live, &entry, w))
+    }
+
+    /// Drops the copy that a word speaks of; `false` when the word has changed.
+    fn drop_copy(&self, live: &Live, entry: &Entry<'static>, w: Word) -> bool {
+        let Some(tier) = self.tiers.get(w.tier()) else { return false };
         // Refused until it is out of the way: whoever copied the file anew at once would have the new copy evicted.
         let refused = w.next(State::Refused);
-        if sound || !swap(&entry, w, refused) {
-            return Some(false);
+        if !swap(entry, w, refused) {
+            return false;
         }
-        tier.evict_resident(name, entry.record.size);
-        swap(&entry, refused, refused.next(State::Absent));
-        Some(true)
+        tier.evict_resident(live.segment.copy_name(entry), entry.record.size);
+        swap(entry, refused, refused.next(State::Absent));
+        true
+    }
+
+    /// Drops the copies in these ranges, and those that nobody has claimed if asked to. They are made again when somebody asks.
+    pub fn evict_ranges(&self, ranges: &[Range], unclaimed: bool) -> Tally {
+        let mut tally = Tally::default();
+        for r in ranges {
+            let len = self.segment(r.segment).map_or(0, |live| live.segment.index.len() as u32);
+            for id in r.from..r.end.min(len) {
+                let key = file_key(r.segment, id);
+                let Some((live, entry)) = self.entry(key) else { continue };
+                let w = entry.word();
+                let first_name = core::ptr::eq(entry.slot, entry.master);
+                if first_name && w.state() == State::Resident && self.drop_copy(&live, &entry, w) {
+                    tally.add(entry.record.size);
+                    lock(&self.policy).event(&Event::Dropped { file: FileKey(key) });
+                }
+            }
+        }
+        if unclaimed {
+            for at in 0..self.tiers.len() {
+                let (dropped, bytes) = self.unclaimed().make_room(at, u64::MAX, &self.tiers);
+                tally.files += dropped as u64;
+                tally.bytes += bytes;
+            }
+        }
+        self.figures.evicted.fetch_add(tally.files, Ordering::Relaxed);
+        tally
     }
 
     /// Takes note of copies that were resident before this agent started.

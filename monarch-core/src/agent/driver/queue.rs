@@ -1,6 +1,7 @@
 //! Which file is looked at next: demands first, in the order of the ring as far as it reaches, then prefetches.
 
 use super::{Driver, lock};
+use crate::agent::protocol::{Range, Tally};
 use crate::tier::TierDir;
 use monarch_abi::control::RING;
 use monarch_abi::demand::file_key;
@@ -22,6 +23,8 @@ pub(super) struct Queue {
     drained_at: Option<u32>,
     ring_tail: u64,
     retries: BTreeSet<u64>,
+    /// What somebody asked to have prefetched, in the order asked.
+    asked: VecDeque<Range>,
     /// Per segment, the next id to be prefetched.
     cursors: Vec<u32>,
     /// Segment in which the cursor moves.
@@ -86,6 +89,19 @@ impl Driver {
         Some((key, RequestSource::Prefetch))
     }
 
+    /// Has the files in these ranges prefetched before all others; how many there are. Those with a copy are passed over then.
+    pub fn prefetch_ranges(&self, ranges: &[Range]) -> Tally {
+        let mut tally = Tally::default();
+        for r in ranges {
+            let Some(live) = self.segment(r.segment) else { continue };
+            let files = (r.from..r.end).map_while(|id| live.segment.index.record(id)).filter(|r| r.is_file());
+            files.for_each(|file| tally.add(file.size));
+        }
+        lock(&self.queue).asked.extend(ranges);
+        self.wake_all();
+        tally
+    }
+
     /// Whether no tier takes copies at present: then nothing is prefetched.
     pub(super) fn all_rest(&self) -> bool {
         let rest = self.tiers.iter().all(TierDir::resting);
@@ -142,6 +158,18 @@ impl Driver {
             return Some(key);
         }
         let segs = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        while let Some(r) = q.asked.front_mut() {
+            let (number, live) = (r.segment, segs.get(r.segment).and_then(Option::as_ref));
+            let end = live.map_or(0, |l| r.end.min(l.segment.index.len() as u32));
+            let is_file = |id: u32| live.and_then(|l| l.segment.index.record(id)).is_some_and(Record::is_file);
+            match (r.from..end).find(|&id| is_file(id)) {
+                Some(id) => {
+                    r.from = id + 1;
+                    return Some(file_key(number, id));
+                }
+                None => drop(q.asked.pop_front()),
+            }
+        }
         while q.segment < q.cursors.len() {
             let number = q.segment;
             if let Some(live) = segs.get(number).and_then(Option::as_ref) {

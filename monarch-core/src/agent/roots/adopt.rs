@@ -1,6 +1,5 @@
 //! Taking over the roots and segments of an agent that died.
 
-use super::retire::get_uuid;
 use super::{RootState, Roots};
 use crate::agent::driver::Live;
 use crate::agent::early;
@@ -46,7 +45,7 @@ impl Roots {
 
     fn adopt_segment(&self, at: usize, s: &SegmentRef, config: &Config) -> io::Result<u64> {
         let root = s.root.load(Ordering::Relaxed) as usize;
-        let segment = shm::open_segment(&self.dir, get_uuid(&s.uuid), get_uuid(&s.state_uuid))?;
+        let segment = shm::open_segment(&self.dir, shm::get_uuid(&s.uuid), shm::get_uuid(&s.state_uuid))?;
         let path = self.list().get(root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
         let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
         let mut unclaimed = self.driver.unclaimed();

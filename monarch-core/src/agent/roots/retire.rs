@@ -75,7 +75,7 @@ impl Roots {
     }
 
     fn files(&self, s: &SegmentRef) -> [PathBuf; 2] {
-        let (index, state) = shm::segment_paths(&self.dir, get_uuid(&s.uuid), get_uuid(&s.state_uuid));
+        let (index, state) = shm::segment_paths(&self.dir, shm::get_uuid(&s.uuid), shm::get_uuid(&s.state_uuid));
         [index, state]
     }
 
@@ -98,19 +98,4 @@ impl Roots {
             }
         }
     }
-}
-
-/// Enters a UUID into the control block.
-pub(super) fn put_uuid(to: &[std::sync::atomic::AtomicU64; 2], uuid: [u8; 16]) {
-    for (half, bytes) in to.iter().zip(uuid.chunks_exact(8)) {
-        half.store(bytes.iter().rev().fold(0, |v, &b| v << 8 | u64::from(b)), Ordering::Relaxed);
-    }
-}
-
-/// Reads a UUID of the control block.
-pub(super) fn get_uuid(from: &[std::sync::atomic::AtomicU64; 2]) -> [u8; 16] {
-    let mut out = [0; 16];
-    out[..8].copy_from_slice(&from[0].load(Ordering::Relaxed).to_le_bytes());
-    out[8..].copy_from_slice(&from[1].load(Ordering::Relaxed).to_le_bytes());
-    out
 }

@@ -1,6 +1,5 @@
 //! Scanning a root (or loading its index) and publishing its segment.
 
-use super::retire::put_uuid;
 use super::{RETRY, Roots};
 use crate::agent::driver::Live;
 use crate::agent::early;
@@ -129,8 +128,8 @@ impl Roots {
             return Err(io::Error::other(format!("an agent serves at most {MAX_SEGMENTS} segments in its life")));
         };
         self.retire(scan.root);
-        put_uuid(&slot.uuid, made.segment.index.header.uuid);
-        put_uuid(&slot.state_uuid, made.state_uuid);
+        shm::put_uuid(&slot.uuid, made.segment.index.header.uuid);
+        shm::put_uuid(&slot.state_uuid, made.state_uuid);
         slot.root.store(scan.root as u32, Ordering::Relaxed);
         slot.status.store(SEGMENT_LIVE, Ordering::Release);
         self.ctl.ctl.segments_len.store(at as u32 + 1, Ordering::Release);

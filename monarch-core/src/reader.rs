@@ -1,0 +1,282 @@
+//! Reading through an agent without the preload library: for programs that link this crate, and for `monarch explain`.
+//!
+//! A [`Reader`] maps the shared memory of an agent as the preload library does and follows the same path: one lookup, then the copy
+//! or, when there is none in time, the parallel file system. It needs no connection to the agent; [`crate::session::Session`]
+//! is a job with one.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`explain`] | says what an open of a path would do, and why |
+
+mod explain;
+
+pub use explain::{Explanation, FileInfo, Verdict};
+
+use crate::agent::{client, place};
+use crate::shm;
+use monarch_abi::control::{ControlMap, Counter, MAX_SEGMENTS, SEGMENT_LIVE};
+use monarch_abi::demand::{self, Life, Outcome, Watch};
+use monarch_abi::resolve::{Found, Miss, Segments, resolve};
+use monarch_abi::segment::Segment;
+use monarch_abi::word::{State, Word};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+/// Why an agent's shared memory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ReaderError {
+    /// It cannot be mapped, or is of another version.
+    #[error("cannot map the control block {path}: {source}")]
+    Map {
+        /// The control block.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// It is another user's: what that user may read, this one perhaps may not.
+    #[error("the control block {path} belongs to user {uid}; each user has agents of their own")]
+    OtherUser {
+        /// The control block.
+        path: PathBuf,
+        /// Whose it is.
+        uid: u32,
+    },
+}
+
+/// What was opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// The file, open for reading: the kernel's own descriptor, at offset 0.
+    pub file: File,
+    /// Where it is.
+    pub place: Place,
+}
+
+/// Where an opened file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A complete, verified copy in the tier with this number, fastest first.
+    Copy(usize),
+    /// The parallel file system.
+    Pfs,
+}
+
+/// The shared memory of an agent. What was mapped stays mapped: a reader is made once per process, not once per file.
+#[derive(Debug)]
+pub struct Reader {
+    ctl: ControlMap<'static>,
+    dir: PathBuf,
+    segments: Box<[OnceLock<Option<Segment<'static>>>]>,
+    /// Whether this process sees the mounts that the agent sees.
+    same_mounts: bool,
+}
+
+/// A reader as the source of segments for path resolution.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    reader: &'a Reader,
+    /// Whether roots that lead elsewhere in this process count, too.
+    trusting: bool,
+}
+
+impl<'a> Segments<'a> for View<'a> {
+    fn segment(&self, root: usize) -> Option<(usize, &'a Segment<'a>)> {
+        let (number, segment) = self.reader.live(root)?;
+        let open = segment.state.header.bypassed.load(Ordering::Relaxed) == 0;
+        let ours = self.trusting || self.reader.leads_there(root);
+        (open && ours && !self.reader.is_given_up(root)).then_some((number, segment))
+    }
+}
+
+impl Reader {
+    /// Maps the control block of an agent (`MONARCH_CTL` of a job, `control` in the agent's runtime directory).
+    ///
+    /// # Errors
+    /// [`ReaderError`].
+    pub fn open(control: &Path) -> Result<Self, ReaderError> {
+        let fail = |source| ReaderError::Map { path: control.to_owned(), source };
+        let owner = std::fs::symlink_metadata(control).map_err(fail)?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            return Err(ReaderError::OtherUser { path: control.to_owned(), uid: owner });
+        }
+        let ctl = shm::open_control(control).map_err(fail)?;
+        let dir = control.parent().unwrap_or(Path::new("/")).to_owned();
+        let segments = (0..MAX_SEGMENTS).map(|_| OnceLock::new()).collect();
+        Ok(Self { ctl, dir, segments, same_mounts: crate::agent::start::same_mounts(&ctl) })
+    }
+
+    /// Runtime directory of the agent.
+    #[must_use]
+    pub fn runtime_dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Real paths of the roots.
+    #[must_use]
+    pub fn roots(&self) -> Vec<PathBuf> {
+        self.ctl.roots().iter().map(|r| path_of(self.ctl.str(&r.path))).collect()
+    }
+
+    /// Opens a file for reading: its copy if there is one, or if the agent makes one in time; otherwise the file on the parallel
+    /// file system. What is not below a root is opened as it stands.
+    ///
+    /// # Errors
+    /// Those of a plain open.
+    pub fn open_file(&self, path: &Path) -> io::Result<Opened> {
+        let copy = self.find(path).ok().and_then(|found| self.open_copy(&found));
+        match copy {
+            Some((file, tier)) => Ok(Opened { file, place: Place::Copy(tier) }),
+            None => Ok(Opened { file: File::open(path)?, place: Place::Pfs }),
+        }
+    }
+
+    /// The entry of a path, links followed.
+    fn find(&self, path: &Path) -> Result<Found<'_>, Miss> {
+        let path = std::path::absolute(path).map_err(|_| Miss::Outside)?;
+        resolve(&self.ctl, &View { reader: self, trusting: false }, path.as_os_str().as_bytes(), true)
+    }
+
+    /// The entries of a path and of all that lies below it, for requests to the agent.
+    ///
+    /// # Errors
+    /// [`Verdict`] says why there is none.
+    pub fn range(&self, path: &Path) -> Result<crate::agent::protocol::Range, Verdict> {
+        let found = self.find(path).map_err(|miss| self.why(path, miss))?;
+        let (id, index) = (found.entry.id, &found.segment.index);
+        let end = index.dir(found.entry.record).map_or(id + 1, |d| d.end);
+        Ok(crate::agent::protocol::Range { segment: found.number, from: id, end })
+    }
+
+    fn open_copy(&self, found: &Found<'_>) -> Option<(File, usize)> {
+        let root = self.ctl.ctl.roots.get(found.root)?;
+        if root.opens.load(Ordering::Relaxed) == 0 {
+            root.opens.store(1, Ordering::Relaxed);
+        }
+        if !found.entry.record.is_file() {
+            return None;
+        }
+        let word = found.entry.word();
+        let opened = match word.state() {
+            // It may have moved to another tier meanwhile.
+            State::Resident => self.copy(found, word).or_else(|| self.copy(found, found.entry.word())),
+            _ => None,
+        };
+        match opened {
+            Some(copy) => {
+                self.count(Counter::Hits, 1);
+                self.count(Counter::HitBytes, found.entry.record.size);
+                Some(copy)
+            }
+            None => self.demanded(found, word).inspect_err(|&why| self.to_pfs(found, why)).ok(),
+        }
+    }
+
+    /// Opens the copy that a word speaks of.
+    fn copy(&self, found: &Found<'_>, word: Word) -> Option<(File, usize)> {
+        if word.state() != State::Resident {
+            return None;
+        }
+        let file = File::open(self.copy_path(found, word)?).ok()?;
+        Some((file, word.tier()))
+    }
+
+    /// Where the copy lies that a word speaks of.
+    fn copy_path(&self, found: &Found<'_>, word: Word) -> Option<PathBuf> {
+        let tier = self.ctl.tiers().get(word.tier())?;
+        let rel = found.segment.copy_name(&found.entry).rel_path();
+        Some(path_of(self.ctl.str(&tier.path)).join(OsStr::from_bytes(&rel)))
+    }
+
+    /// Asks the agent for a copy and waits for it, if that makes sense; or why it is left to the PFS.
+    fn demanded(&self, found: &Found<'_>, word: Word) -> Result<(File, usize), Counter> {
+        match word.state() {
+            State::Resident => return Err(Counter::Vanished),
+            State::Bypass => return Err(Counter::Changed),
+            State::Refused => return Err(Counter::Refused),
+            _ if !demand::agent_up(self.ctl.ctl) => return Err(Counter::Deadline),
+            _ => {}
+        }
+        demand::raise(&self.ctl, found);
+        if found.entry.record.size > self.ctl.ctl.large.load(Ordering::Relaxed) {
+            return Err(Counter::Large);
+        }
+        let start = self.now_us();
+        let outcome = demand::wait(&self.ctl, found, self);
+        self.count(Counter::WaitMicros, self.now_us().saturating_sub(start));
+        match outcome {
+            Outcome::Resident(word) => {
+                let copy = self.copy(found, word).ok_or(Counter::Vanished);
+                copy.inspect(|_| self.count(Counter::Waited, 1))
+            }
+            Outcome::Refused(State::Bypass) => Err(Counter::Changed),
+            Outcome::Refused(State::Refused) => Err(Counter::Refused),
+            Outcome::Refused(_) => Err(Counter::Absent),
+            Outcome::Deadline => Err(Counter::Deadline),
+        }
+    }
+
+    fn to_pfs(&self, found: &Found<'_>, why: Counter) {
+        self.count(why, 1);
+        self.count(Counter::MissBytes, found.entry.record.size);
+    }
+
+    fn count(&self, what: Counter, by: u64) {
+        self.ctl.count(std::process::id() as usize, what, by);
+    }
+
+    /// The live segment of a root, mapped when it is first asked for, and its number.
+    fn live(&self, root: usize) -> Option<(usize, &Segment<'static>)> {
+        let is = |s: &monarch_abi::control::SegmentRef| {
+            s.status.load(Ordering::Acquire) == SEGMENT_LIVE && s.root.load(Ordering::Relaxed) as usize == root
+        };
+        let (number, s) = self.ctl.segments().iter().enumerate().rfind(|(_, s)| is(s))?;
+        let (index, state) = (shm::get_uuid(&s.uuid), shm::get_uuid(&s.state_uuid));
+        let segment = self.segments.get(number)?.get_or_init(|| shm::open_segment(&self.dir, index, state).ok());
+        Some((number, segment.as_ref()?))
+    }
+
+    /// Whether a root was left to the PFS for all processes.
+    fn is_given_up(&self, root: usize) -> bool {
+        let left = self.ctl.roots().get(root).is_none_or(|r| r.bypassed.load(Ordering::Relaxed) != 0);
+        left || self.ctl.ctl.bypassed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a root's path and the tiers' lead where they lead for the agent.
+    fn leads_there(&self, root: usize) -> bool {
+        if self.same_mounts {
+            return true;
+        }
+        let is = |path: &[u8], dev: u64, ino: u64| {
+            std::fs::metadata(path_of(path)).is_ok_and(|m| (m.dev(), m.ino()) == (dev, ino))
+        };
+        let load = |v: &std::sync::atomic::AtomicU64| v.load(Ordering::Relaxed);
+        let Some(r) = self.ctl.roots().get(root) else { return false };
+        is(self.ctl.str(&r.path), load(&r.dev), load(&r.ino))
+            && self.ctl.tiers().iter().all(|t| is(self.ctl.str(&t.path), load(&t.dev), load(&t.ino)))
+    }
+}
+
+impl Watch for Reader {
+    fn now_us(&self) -> u64 {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        t.tv_sec as u64 * 1_000_000 + t.tv_nsec as u64 / 1000
+    }
+
+    fn agent(&self) -> Life {
+        match (self.dir.join(place::LOCK).exists(), client::agent_alive(&self.dir)) {
+            (true, true) => Life::Alive,
+            (true, false) => Life::Dead,
+            (false, _) => Life::Unknown,
+        }
+    }
+}
+
+fn path_of(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}

@@ -1,0 +1,280 @@
+//! What an open of a path would do, and why: the same lookups as an open makes, in words.
+
+use super::{Reader, View, path_of};
+use crate::agent::client;
+use monarch_abi::control::Start;
+use monarch_abi::demand;
+use monarch_abi::resolve::{Found, Miss, resolve};
+use monarch_abi::word::State;
+use serde::Serialize;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+/// What is known about a path.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// The path, absolute.
+    pub path: PathBuf,
+    /// Real path of the root below which it lies.
+    pub root: Option<PathBuf>,
+    /// What the index knows about it, links followed.
+    pub file: Option<FileInfo>,
+    /// Its copy.
+    pub copy: Option<PathBuf>,
+    /// What an open for reading gets.
+    pub verdict: Verdict,
+}
+
+/// What the index knows about an entry.
+#[derive(Clone, Debug, Serialize)]
+pub struct FileInfo {
+    /// Path below the root.
+    pub path: PathBuf,
+    /// Size in bytes.
+    pub size: u64,
+    /// Modification time, nanoseconds since the epoch.
+    pub mtime_ns: i64,
+    /// Type and permissions, as `st_mode`.
+    pub mode: u16,
+    /// Inode number.
+    pub ino: u64,
+}
+
+/// What an open for reading gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum Verdict {
+    /// The copy.
+    Hit,
+    /// A directory: listings and metadata come from memory.
+    Directory,
+    /// Neither file nor directory.
+    Special,
+    /// Below no root.
+    Outside,
+    /// Below a root under a spelling that the agent was not told.
+    OtherSpelling {
+        /// What it stands for.
+        real: PathBuf,
+    },
+    /// Another file system lies at the root's path in this process than for the agent.
+    OtherMount,
+    /// The agent has ended or died.
+    NoAgent,
+    /// The root was renamed, replaced or mounted over by a job.
+    RootGivenUp,
+    /// The root is being scanned, or cannot be.
+    NoIndex,
+    /// There is no such file.
+    Missing,
+    /// On another file system that is mounted below the root.
+    OtherDevice,
+    /// Not in the index: it appeared after the scan, lies in `.snapshot`, or did not fit into `index.max_memory`.
+    NotInIndex,
+    /// Changed by a job, or by another node since the scan.
+    Changed {
+        /// Whether size, times or inode differ from the index now.
+        differs: bool,
+    },
+    /// Larger than `source.chunk_threshold`, and its copy is not complete.
+    Large {
+        /// The threshold in bytes.
+        threshold: u64,
+    },
+    /// No copy yet: the first open makes one.
+    Absent,
+    /// Being copied, or about to be.
+    Fetching,
+    /// No room in the tiers, changed a moment ago, or tried again later.
+    Refused,
+    /// The copy was removed or damaged by somebody else.
+    Vanished,
+    /// This user may not read it.
+    Forbidden,
+}
+
+impl Verdict {
+    /// Whether it is served locally.
+    #[must_use]
+    pub const fn is_local(&self) -> bool {
+        matches!(self, Self::Hit | Self::Directory)
+    }
+
+    /// What to do about it, if anything.
+    #[must_use]
+    pub const fn remedy(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Outside => "add the directory of the data set to dataset.roots (--root)",
+            Self::OtherSpelling { .. } => "add the path in front of it to dataset.aliases, or use the real path",
+            Self::OtherMount => "start `monarch run` inside the container, or mount the same directory there",
+            Self::NoAgent => "look into the agent's log; `monarch run` starts another agent within a second",
+            Self::RootGivenUp => "do not rename the root or mount over it while jobs run; the next job is served again",
+            Self::NoIndex => "wait for the scan (`monarch status`), or save an index first (`monarch index build`)",
+            Self::OtherDevice => "make the mounted directory a root of its own",
+            Self::NotInIndex => "the next job that starts after all others have ended scans the root again",
+            Self::Changed { .. } => "the next job that starts after all others have ended sees the new version",
+            Self::Large { .. } => "raise source.chunk_threshold if readers should wait for the whole copy",
+            Self::Refused => "look at `monarch status` for the room in the tiers, and into the agent's log",
+            Self::Vanished => "leave the tier's directory alone; the copy is made again",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hit => "hit: an open for reading gets the copy",
+            Self::Directory => "directory: listings and metadata are answered from memory",
+            Self::Special => "neither file nor directory: left to the kernel",
+            Self::Outside => "not below any root: none of Monarch's business",
+            Self::OtherSpelling { real } => {
+                return write!(f, "unknown spelling of {}: left to the PFS", real.display());
+            }
+            Self::OtherMount => "other mount: here the root's path leads elsewhere than for the agent",
+            Self::NoAgent => "the agent is not running: existing copies are served, new ones are not made",
+            Self::RootGivenUp => "the root was renamed, replaced or mounted over by a job: left to the PFS",
+            Self::NoIndex => "the root has no index yet: left to the PFS until it is scanned",
+            Self::Missing => "no such file",
+            Self::OtherDevice => "on another file system mounted below the root: left to the PFS",
+            Self::NotInIndex => {
+                "not in the index: it appeared after the scan, is in .snapshot, or exceeds index.max_memory"
+            }
+            Self::Changed { differs: true } => "changed: it is not what was indexed any more",
+            Self::Changed { differs: false } => "changed: a job wrote to it or touched its attributes or directory",
+            Self::Large { threshold } => {
+                return write!(f, "large: above {} and its copy is not complete", bytesize::ByteSize(*threshold));
+            }
+            Self::Absent => "no copy yet: the first open makes one",
+            Self::Fetching => "being copied: an open waits for it",
+            Self::Refused => "refused for now: no room in the tiers, changed a moment ago, or the last try failed",
+            Self::Vanished => "its copy was removed or damaged by somebody else",
+            Self::Forbidden => "you may not read it",
+        })
+    }
+}
+
+impl Reader {
+    /// Says what an open of `path` for reading would do now. Asks the PFS where the index has no answer; changes nothing.
+    #[must_use]
+    pub fn explain(&self, path: &Path) -> Explanation {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let mut said = Explanation { path, root: None, file: None, copy: None, verdict: Verdict::Outside };
+        let bytes = said.path.as_os_str().as_bytes();
+        // Where the roots lead elsewhere in this process, what the index holds is of interest all the same.
+        match resolve(&self.ctl, &View { reader: self, trusting: true }, bytes, true) {
+            Ok(found) => {
+                said.root = self.roots().get(found.root).cloned();
+                said.file = info(&found);
+                if found.entry.word().state() == State::Resident {
+                    said.copy = self.copy_path(&found, found.entry.word());
+                }
+                said.verdict = self.verdict(&said.path, &found);
+            }
+            Err(miss) => {
+                said.root = root_of(miss).and_then(|n| self.roots().get(n).cloned());
+                said.verdict = self.why(&said.path, miss);
+            }
+        }
+        said
+    }
+
+    fn verdict(&self, path: &Path, found: &Found<'_>) -> Verdict {
+        let record = found.entry.record;
+        if !self.leads_there(found.root) {
+            return Verdict::OtherMount;
+        }
+        if record.is_dir() {
+            return Verdict::Directory;
+        }
+        if !record.is_file() {
+            return Verdict::Special;
+        }
+        let word = found.entry.word();
+        match word.state() {
+            State::Resident => match self.copy_path(found, word).map(std::fs::metadata) {
+                Some(Ok(copy)) if copy.len() == record.size => Verdict::Hit,
+                _ => Verdict::Vanished,
+            },
+            State::Bypass => Verdict::Changed { differs: differs(path, found) },
+            _ if self.cannot_read(path) => Verdict::Forbidden,
+            _ if !demand::agent_up(self.ctl.ctl) || !client::agent_alive(&self.dir) => Verdict::NoAgent,
+            State::Refused => Verdict::Refused,
+            _ if record.size > self.large() => Verdict::Large { threshold: self.large() },
+            State::Absent => Verdict::Absent,
+            _ => Verdict::Fetching,
+        }
+    }
+
+    fn large(&self) -> u64 {
+        self.ctl.ctl.large.load(Ordering::Relaxed)
+    }
+
+    fn cannot_read(&self, path: &Path) -> bool {
+        rustix::fs::access(path, rustix::fs::Access::READ_OK) == Err(rustix::io::Errno::ACCESS)
+    }
+
+    /// Why a path is not answered from the index.
+    pub(super) fn why(&self, path: &Path, miss: Miss) -> Verdict {
+        let Some(root) = root_of(miss) else { return self.outside(path) };
+        if self.ctl.ctl.bypassed.load(Ordering::Relaxed) != 0 {
+            return Verdict::NoAgent;
+        }
+        if self.is_given_up(root) {
+            return Verdict::RootGivenUp;
+        }
+        if !self.leads_there(root) {
+            return Verdict::OtherMount;
+        }
+        match miss {
+            Miss::NoSegment(_) => Verdict::NoIndex,
+            Miss::Changed(_) => Verdict::Changed { differs: false },
+            _ => self.unknown(path, root),
+        }
+    }
+
+    /// A path that starts like no root: perhaps a spelling that nobody announced.
+    fn outside(&self, path: &Path) -> Verdict {
+        match path.canonicalize() {
+            Ok(real) if matches!(self.ctl.match_root(real.as_os_str().as_bytes()), Start::Root(_)) => {
+                Verdict::OtherSpelling { real }
+            }
+            _ => Verdict::Outside,
+        }
+    }
+
+    /// A path below a root that the index does not hold.
+    fn unknown(&self, path: &Path, root: usize) -> Verdict {
+        let Ok(meta) = std::fs::symlink_metadata(path) else { return Verdict::Missing };
+        let dev = self.ctl.roots().get(root).map_or(0, |r| r.dev.load(Ordering::Relaxed));
+        if meta.dev() == dev { Verdict::NotInIndex } else { Verdict::OtherDevice }
+    }
+}
+
+const fn root_of(miss: Miss) -> Option<usize> {
+    match miss {
+        Miss::Outside => None,
+        Miss::NoSegment(root) | Miss::Unknown(root) | Miss::Changed(root) => Some(root),
+    }
+}
+
+/// Whether the file on the PFS is another version than the index knows.
+fn differs(path: &Path, found: &Found<'_>) -> bool {
+    let id = found.entry.record.identity();
+    let nanos = |s: i64, ns: i64| s.saturating_mul(1_000_000_000).saturating_add(ns);
+    std::fs::metadata(path).map_or(true, |m| {
+        let now = (m.len(), nanos(m.mtime(), m.mtime_nsec()), nanos(m.ctime(), m.ctime_nsec()), m.ino());
+        now != (id.size, id.mtime_ns, id.ctime_ns, id.ino)
+    })
+}
+
+fn info(found: &Found<'_>) -> Option<FileInfo> {
+    let mut buf = [0; monarch_abi::PATH_MAX];
+    let len = found.segment.index.path(found.entry.id, &mut buf)?;
+    let r = found.entry.record;
+    let path = path_of(buf.get(..len)?);
+    Some(FileInfo { path, size: r.size, mtime_ns: r.mtime_ns, mode: r.mode, ino: r.ino })
+}

@@ -1,0 +1,215 @@
+//! A job without the command line and without the preload library: for programs that link this crate.
+//!
+//! A session attaches to the agent that serves the same tiers on this node, whoever started it. When there is none, the agent runs
+//! in threads of this process and ends with the session; jobs of other processes that use it by then start another one, which
+//! takes over.
+//!
+//! ```no_run
+//! use monarch_core::config::{self, Overrides, SystemProbe};
+//! use monarch_core::session::Session;
+//!
+//! let given = Overrides { roots: vec!["/scratch/imagenet".into()], tiers: vec!["/dev/shm:8GiB".into()], set: vec![] };
+//! let config = config::load(None, std::env::vars_os(), &given, &SystemProbe)?.config;
+//! let session = Session::start(&config)?;
+//! session.prefetch(&["/scratch/imagenet/val"])?;
+//! let opened = session.open("/scratch/imagenet/train/n01440764/n01440764_10026.JPEG")?;
+//! println!("{} bytes, {:?}", opened.file.metadata()?.len(), opened.place);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use crate::agent::client::{self, Client, ClientError, Starting};
+use crate::agent::protocol::{Range, Request, Status, Tally};
+use crate::agent::server::Agent;
+use crate::agent::start::StartError;
+use crate::config::Config;
+use crate::reader::{Explanation, Opened, Reader, ReaderError, Verdict};
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Why a session cannot do something.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// There is no agent, or it does not answer.
+    #[error(transparent)]
+    Agent(#[from] ClientError),
+    /// Its shared memory cannot be used.
+    #[error(transparent)]
+    Reader(#[from] ReaderError),
+    /// A path is not in the index.
+    #[error("{path}: {verdict}")]
+    Path {
+        /// The path.
+        path: std::path::PathBuf,
+        /// Why.
+        verdict: Verdict,
+    },
+    /// The index did not appear in time.
+    #[error("no index after {0:?}: the root is still being scanned, or cannot be")]
+    NoIndex(Duration),
+}
+
+/// A job. Dropping it detaches it from the agent.
+#[derive(Debug)]
+pub struct Session {
+    // Dropped in this order: detached first, then the agent, if it is ours.
+    client: Mutex<Client>,
+    reader: Reader,
+    _hosted: Option<Hosted>,
+}
+
+impl Session {
+    /// Attaches to the agent for `config`, or starts one in this process. Roots are scanned in the background.
+    ///
+    /// # Errors
+    /// [`SessionError::Agent`] when no agent can be started or it cannot serve these roots, [`SessionError::Reader`] when
+    /// its shared memory cannot be mapped.
+    pub fn start(config: &Config) -> Result<Self, SessionError> {
+        let mut hosted = None;
+        let (client, control) = client::attach_or_start(config, false, || match Hosted::start(config) {
+            Ok((new, ended)) => {
+                hosted = Some(new);
+                Ok(Watched::Running(ended))
+            }
+            // Perhaps another process is just starting one.
+            Err(HostError::Start(e)) => Ok(Watched::Failed(i32::from(e.exit_code()), e.to_string())),
+            Err(HostError::Io(e)) => Err(e),
+        })?;
+        let reader = Reader::open(&control)?;
+        Ok(Self { client: Mutex::new(client), reader, _hosted: hosted })
+    }
+
+    /// Waits until all roots have an index. Before that, files are opened on the parallel file system.
+    ///
+    /// # Errors
+    /// [`SessionError::NoIndex`] when that takes longer than `patience`.
+    pub fn wait_for_index(&self, patience: Duration) -> Result<(), SessionError> {
+        let start = Instant::now();
+        while !self.status()?.roots.iter().all(|r| r.state == "ready") {
+            if start.elapsed() > patience {
+                return Err(SessionError::NoIndex(patience));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Opens a file for reading: its copy if there is one, or if the agent makes one in time; otherwise the file itself.
+    ///
+    /// # Errors
+    /// Those of a plain open.
+    pub fn open(&self, path: impl AsRef<Path>) -> io::Result<Opened> {
+        self.reader.open_file(path.as_ref())
+    }
+
+    /// Says what an open of a path would do now.
+    pub fn explain(&self, path: impl AsRef<Path>) -> Explanation {
+        self.reader.explain(path.as_ref())
+    }
+
+    /// Has files, and all files below directories, copied in the background, behind what readers wait for.
+    ///
+    /// # Errors
+    /// [`SessionError::Path`] for a path that is not in the index: nothing is fetched then.
+    pub fn prefetch(&self, paths: &[impl AsRef<Path>]) -> Result<Tally, SessionError> {
+        self.request(&Request::Prefetch { ranges: self.ranges(paths)? })
+    }
+
+    /// Drops the copies of files and of all files below directories. Who has one open keeps it.
+    ///
+    /// # Errors
+    /// As [`Session::prefetch`].
+    pub fn evict(&self, paths: &[impl AsRef<Path>]) -> Result<Tally, SessionError> {
+        self.request(&Request::Evict { ranges: self.ranges(paths)?, unclaimed: false })
+    }
+
+    /// How the agent is.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn status(&self) -> Result<Status, SessionError> {
+        Ok(self.client().status().map_err(ClientError::Io)?)
+    }
+
+    /// The agent's shared memory.
+    #[must_use]
+    pub const fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    fn ranges(&self, paths: &[impl AsRef<Path>]) -> Result<Vec<Range>, SessionError> {
+        let range = |path: &Path| {
+            self.reader.range(path).map_err(|verdict| SessionError::Path { path: path.to_owned(), verdict })
+        };
+        paths.iter().map(|p| range(p.as_ref())).collect()
+    }
+
+    fn request(&self, request: &Request) -> Result<Tally, SessionError> {
+        Ok(self.client().tally(request)?)
+    }
+
+    fn client(&self) -> std::sync::MutexGuard<'_, Client> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An agent in threads of this process.
+#[derive(Debug)]
+struct Hosted {
+    agent: Arc<Agent>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What [`client::attach_or_start`] watches: whether the agent has ended.
+enum Watched {
+    /// It runs until something comes.
+    Running(Receiver<String>),
+    /// It did not start: exit status as that of an agent's process, and why.
+    Failed(i32, String),
+}
+
+impl Starting for Watched {
+    fn ended(&mut self) -> Option<(i32, String)> {
+        match self {
+            Self::Running(ended) => Some((1, ended.try_recv().ok()?)),
+            Self::Failed(code, why) => Some((*code, why.clone())),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum HostError {
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Hosted {
+    /// Starts an agent, and says when it has ended.
+    fn start(config: &Config) -> Result<(Self, Receiver<String>), HostError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build()?;
+        let agent = Agent::start(config)?;
+        let (served, (send, ended)) = (agent.clone(), channel());
+        let work = move || {
+            let end = runtime.block_on(served.serve());
+            let _ = send.send(end.map_or_else(|e| e.to_string(), |end| format!("it ended ({end:?})")));
+            // What hangs in a call to the PFS is not waited for.
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new().name("monarch-agent".to_owned()).spawn(work)?;
+        Ok((Self { agent, thread: Some(thread) }, ended))
+    }
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        self.agent.resign();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! `monarch evict`: drops copies of files that nobody needs on this node any more.
+
+use crate::cli::{ConfigArgs, EX_NO, EX_NO_AGENT};
+use crate::{agents, say};
+use anyhow::Result;
+use bytesize::ByteSize;
+use clap::Args;
+use monarch_core::agent::client::{Client, ClientError};
+use monarch_core::agent::place;
+use monarch_core::agent::protocol::{Range, Request, Tally};
+use monarch_core::reader::Reader;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+pub(crate) struct EvictArgs {
+    /// Files, or directories with all that lies below them
+    #[arg(required_unless_present = "all", value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// All copies of all roots, and those that an earlier job left
+    #[arg(long, conflicts_with = "paths")]
+    all: bool,
+    /// Print what was dropped as an object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// How long an agent may take: a million files are a few seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What an agent did: what was dropped, and which of the paths (by number) it knew.
+struct Done {
+    tally: Tally,
+    known: Vec<usize>,
+}
+
+pub(crate) fn main(args: &EvictArgs) -> Result<ExitCode> {
+    let all = args.all;
+    let paths: Arc<[PathBuf]> = args.paths.iter().cloned().collect();
+    let asked = paths.clone();
+    let (agents, _) = match agents::ask(&args.config, PATIENCE, move |client| evict(client, &asked, all)) {
+        Ok(asked) => asked,
+        Err(code) => return Ok(code),
+    };
+    for dir in &agents.missing {
+        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).display()));
+    }
+    if agents.given.is_empty() && agents.missing.is_empty() {
+        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
+        return Ok(ExitCode::from(EX_NO_AGENT));
+    }
+    let sum = |of: fn(&Tally) -> u64| agents.given.iter().map(|d| of(&d.tally)).sum::<u64>();
+    let (files, bytes) = (sum(|t| t.files), sum(|t| t.bytes));
+    if args.json {
+        say::out(format_args!("{}\n", serde_json::to_string(&Tally { files, bytes })?))?;
+    } else {
+        say::out(format_args!("copies evicted: {files}, {}\n", ByteSize(bytes)))?;
+    }
+    let unknown = |n: &usize| !agents.given.iter().any(|d| d.known.contains(n));
+    let strange: Vec<usize> = (0..paths.len()).filter(unknown).collect();
+    for path in strange.iter().filter_map(|&n| paths.get(n)) {
+        say::warn(format_args!("{} is not in the index of any root; see `monarch explain`", path.display()));
+    }
+    Ok(match (strange.is_empty(), agents.missing.is_empty()) {
+        (_, false) => ExitCode::FAILURE,
+        (false, _) => ExitCode::from(EX_NO),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+/// Asks one agent.
+fn evict(client: &mut Client, paths: &[PathBuf], all: bool) -> io::Result<Done> {
+    let reader = Reader::open(&client.dir.join(place::CONTROL)).map_err(io::Error::other)?;
+    let wanted = if all { reader.roots() } else { paths.to_vec() };
+    let found: Vec<(usize, Range)> =
+        wanted.iter().enumerate().filter_map(|(n, p)| Some((n, reader.range(p).ok()?))).collect();
+    let (known, ranges): (Vec<usize>, Vec<Range>) = found.into_iter().unzip();
+    if ranges.is_empty() && !all {
+        return Ok(Done { tally: Tally::default(), known });
+    }
+    match client.tally(&Request::Evict { ranges, unclaimed: all }) {
+        Ok(tally) => Ok(Done { tally, known }),
+        Err(ClientError::Io(e)) => Err(e),
+        Err(e) => Err(io::Error::other(e)),
+    }
+}

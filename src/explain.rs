@@ -1,0 +1,113 @@
+//! `monarch explain`: would an open of a path get a copy, and why not.
+
+use crate::cli::{ConfigArgs, EX_NO, EX_NO_AGENT};
+use crate::{agents, say};
+use anyhow::Result;
+use bytesize::ByteSize;
+use clap::Args;
+use monarch_core::agent::client::Client;
+use monarch_core::agent::place;
+use monarch_core::reader::{Explanation, Reader, Verdict};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// Files or directories, as the job names them
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Print an array of objects, one per path
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// How long an agent may take to say where it is.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Lines of the log that are shown for a file.
+const LOG_LINES: usize = 3;
+
+pub(crate) fn main(args: &ExplainArgs) -> Result<ExitCode> {
+    let readers = match readers(&args.config) {
+        Ok(readers) => readers,
+        Err(code) => return Ok(code),
+    };
+    if readers.is_empty() {
+        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
+        return Ok(ExitCode::from(EX_NO_AGENT));
+    }
+    let said: Vec<(Explanation, &Reader)> = args.paths.iter().filter_map(|p| ask(&readers, p)).collect();
+    if args.json {
+        let all: Vec<&Explanation> = said.iter().map(|(e, _)| e).collect();
+        say::out(format_args!("{}\n", serde_json::to_string_pretty(&all)?))?;
+    } else {
+        let text: Vec<String> = said.iter().map(|(e, reader)| text(e, reader, &readers)).collect();
+        say::out(format_args!("{}", text.join("\n")))?;
+    }
+    let all_local = said.iter().all(|(e, _)| e.verdict.is_local());
+    Ok(if all_local { ExitCode::SUCCESS } else { ExitCode::from(EX_NO) })
+}
+
+/// The shared memory of all agents of this user.
+fn readers(config: &ConfigArgs) -> Result<Vec<Reader>, ExitCode> {
+    let (agents, _) = agents::ask(config, PATIENCE, |c: &mut Client| Ok(c.dir.join(place::CONTROL)))?;
+    // One that does not answer is looked into all the same: its jobs are served.
+    let silent = agents.missing.iter().map(|dir| dir.join(place::CONTROL));
+    let open = |control: PathBuf| Reader::open(&control).map_err(|e| say::warn(format_args!("{e}"))).ok();
+    Ok(agents.given.into_iter().chain(silent).filter_map(open).collect())
+}
+
+/// What the agent says that knows most about a path.
+fn ask<'a>(readers: &'a [Reader], path: &Path) -> Option<(Explanation, &'a Reader)> {
+    let rank = |e: &Explanation| match &e.verdict {
+        v if v.is_local() => 3,
+        Verdict::Outside => 0,
+        Verdict::OtherSpelling { .. } => 1,
+        _ => 2,
+    };
+    readers.iter().map(|r| (r.explain(path), r)).max_by_key(|(e, _)| rank(e))
+}
+
+fn text(e: &Explanation, reader: &Reader, all: &[Reader]) -> String {
+    // Writing to a string does not fail.
+    let mut out = format!("{}\n  {}\n", e.path.display(), e.verdict);
+    if let Some(root) = &e.root {
+        let _ = writeln!(out, "  root     {}", root.display());
+    }
+    if let Some(file) = &e.file {
+        let size = if e.verdict == Verdict::Directory { String::new() } else { format!(", {}", ByteSize(file.size)) };
+        let _ = writeln!(out, "  index    {}{size}, inode {}", shown(&file.path), file.ino);
+    }
+    if let Some(copy) = &e.copy {
+        let _ = writeln!(out, "  copy     {}", copy.display());
+    }
+    if e.verdict == Verdict::Outside {
+        for root in all.iter().flat_map(Reader::roots) {
+            let _ = writeln!(out, "  a root   {}", root.display());
+        }
+    }
+    if let Some(remedy) = e.verdict.remedy() {
+        let _ = writeln!(out, "  help     {remedy}");
+    }
+    for line in e.file.iter().filter(|_| !e.verdict.is_local()).flat_map(|f| log_lines(reader, &f.path)) {
+        let _ = writeln!(out, "  log      {line}");
+    }
+    out
+}
+
+fn shown(path: &Path) -> String {
+    if path.as_os_str().is_empty() { ".".to_owned() } else { path.display().to_string() }
+}
+
+/// The last lines of an agent's log that name a file.
+fn log_lines(reader: &Reader, path: &Path) -> Vec<String> {
+    let log = std::fs::read_to_string(reader.runtime_dir().join(place::LOG)).unwrap_or_default();
+    let name = format!("file={}", path.display());
+    let names_it = |l: &&str| l.contains(&format!("{name} ")) || l.ends_with(&name);
+    let mut lines: Vec<String> = log.lines().rev().filter(names_it).take(LOG_LINES).map(str::to_owned).collect();
+    lines.reverse();
+    lines
+}

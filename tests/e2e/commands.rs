@@ -1,0 +1,191 @@
+//! `monarch explain` and `monarch evict`, and the library, over the states that a real job leaves behind.
+
+use crate::faults::wait_for;
+use crate::harness::{Job, World};
+use monarch_core::config::{self, Config, Overrides, SystemProbe};
+use monarch_core::reader::{Place, Verdict};
+use monarch_core::session::{Session, SessionError};
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+/// What `explain --json` says about each path: its verdict and the exit status.
+fn explained(w: &World, paths: &[&Path]) -> (Vec<String>, i32) {
+    let out = w.monarch("explain").arg("--json").args(paths).output().unwrap();
+    let all: Vec<serde_json::Value> = serde_json::from_slice(&out.stdout).unwrap_or_default();
+    let verdict = |v: &serde_json::Value| v["verdict"]["is"].as_str().unwrap().to_owned();
+    (all.iter().map(verdict).collect(), out.status.code().unwrap())
+}
+
+fn text(w: &World, path: &Path) -> String {
+    String::from_utf8(w.monarch("explain").arg(path).output().unwrap().stdout).unwrap()
+}
+
+#[test]
+fn explain_tells_why_a_path_is_served_or_not() {
+    let mut w = World::plan().files(8).args(&["--plain"]).build();
+    let files: Vec<_> = crate::faults::regular(w.root());
+    assert_eq!(explained(&w, &[&files[0]]), (vec![], 4), "no agent");
+    w.settle();
+    let [served, written, removed, moved] = [0, 1, 2, 3].map(|n| files[n].as_path());
+    // Not in a job's working directory, where it would be found.
+    let (new, link) = (w.root().join("new"), w.scratch().join("aside/link"));
+    fs::create_dir(link.parent().unwrap()).unwrap();
+    symlink(w.root(), &link).unwrap();
+    let change = "echo x | tee -a \"$1\"; rm \"$2\"; mv \"$3\" \"$3.moved\"; echo y | tee \"$4\"";
+    let job = Job::new("sh").args(["-c", change, "sh"]).args([written, removed, moved, &new]);
+    w.run(&job).good();
+    let same_by_link = link.join(served.strip_prefix(w.root()).unwrap());
+    let gone = w.root().join("never");
+    let paths = [w.root(), served, written, removed, moved, &new, &gone, &same_by_link, Path::new("/etc/passwd")];
+    let want =
+        ["directory", "hit", "changed", "changed", "changed", "not_in_index", "missing", "other_spelling", "outside"];
+    assert_eq!(explained(&w, &paths), (want.map(str::to_owned).to_vec(), 3));
+    assert_eq!(explained(&w, &[served, w.root()]).1, 0);
+
+    // A copy that somebody took away; the agent must not make it again just now.
+    let copy = crate::faults::copies(&w);
+    let said = text(&w, served);
+    let line = said.lines().find_map(|l| l.trim().strip_prefix("copy")).unwrap().trim().to_owned();
+    assert!(copy.iter().any(|c| c == Path::new(&line)), "{said}");
+    assert!(said.contains("hit: ") && said.contains("inode"), "{said}");
+    let real = text(&w, &same_by_link);
+    assert!(real.contains(served.to_str().unwrap()) && real.contains("dataset.aliases"), "{real}");
+    assert!(text(&w, Path::new("/etc/passwd")).contains(w.root().to_str().unwrap()));
+}
+
+#[test]
+fn explain_tells_large_refused_and_absent_files_apart() {
+    let w = World::plan().files(8).size(400_000).args(&["--plain", "--exact"]).set("prefetch.enabled=false");
+    let mut w = w.set("source.chunk_threshold=600KB").tier_size("2MiB").build();
+    fs::write(w.backing().join("large"), vec![1; 700_000]).unwrap();
+    w.keep();
+    w.until("the index", |s| s.roots[0].state == "ready");
+    let files = crate::faults::regular(w.root());
+    let large = w.root().join("large");
+    let (small, rest): (Vec<_>, Vec<_>) = files.iter().partition(|f| **f != large);
+    assert_eq!(rest.len(), 1);
+    assert_eq!(explained(&w, &[small[0], &large]).0, ["absent", "large"]);
+    // More than fits.
+    for f in &small {
+        w.run(&Job::new("cat").arg(f)).good();
+    }
+    let (said, _) = explained(&w, &small.iter().map(|p| p.as_path()).collect::<Vec<_>>());
+    let count = |what: &str| said.iter().filter(|s| *s == what).count();
+    assert!(count("hit") >= 3 && count("refused") >= 1 && count("hit") + count("refused") == 8, "{said:?}");
+}
+
+#[test]
+fn explain_sees_another_mount_at_the_roots_path() {
+    let mut w = World::plan().files(8).args(&["--plain"]).build();
+    w.settle();
+    let file = crate::faults::regular(w.root())[0].clone();
+    let mut explain = w.monarch("explain");
+    explain.arg("--json").arg(&file);
+    let covered =
+        "mount -t tmpfs none \"$0\" && mkdir -p \"$(dirname \"$1\")\" && touch \"$1\" && shift && exec \"$@\"";
+    let words = ["unshare", "-m", "sh", "-c", covered, w.root().to_str().unwrap(), file.to_str().unwrap()];
+    let out = crate::faults::around(&words, &explain).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(said.contains("other_mount"), "{said} {}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn evict_drops_what_is_named_and_readers_get_it_back() {
+    let mut w = World::plan().files(24).args(&["--plain"]).build();
+    w.settle();
+    let job = w.python("epochs.py").args(["--epochs", "1", "--verify"]).arg(w.root());
+    let bare = w.bare(&job).good().text();
+    let files = crate::faults::regular(w.root());
+    let evict = |args: &[&Path]| {
+        let out = w.monarch("evict").arg("--json").args(args).output().unwrap();
+        let tally: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
+        (tally["files"].as_u64(), out.status.code().unwrap(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (one, code, _) = evict(&[&files[0]]);
+    assert_eq!((one, code), (Some(1), 0));
+    assert_eq!(explained(&w, &[&files[0], &files[1]]).0, ["absent", "hit"]);
+    let (strange, code, said) = evict(&[Path::new("/etc/passwd")]);
+    assert!(strange == Some(0) && code == 3 && said.contains("/etc/passwd"), "{said}");
+    // All the rest, while a job reads.
+    let mut reading = w.start(&job.announced());
+    reading.until_written("ready");
+    reading.write(b"\n");
+    let (rest, code, _) = evict(&[w.root()]);
+    assert!(rest >= Some(files.len() as u64 - 1) && code == 0, "{rest:?}");
+    assert_eq!(reading.end().good().text().strip_prefix("ready\n"), Some(&*bare));
+    assert_eq!(w.run(&job).good().text(), bare);
+    let out = w.monarch("evict").arg("--all").output().unwrap();
+    assert!(out.status.success());
+    w.until("an empty tier", |s| s.tiers[0].files == 0);
+    assert_eq!(crate::faults::copies(&w).len(), 0);
+    assert_eq!(w.run(&job).good().text(), bare);
+}
+
+fn config(w: &World) -> Config {
+    let mut tier = w.tier().as_os_str().to_owned();
+    tier.push(":64MiB");
+    let runtime = ("runtime_dir".to_owned(), w.runtime().display().to_string());
+    let set = vec![
+        runtime,
+        ("dataset.settle".to_owned(), "0s".to_owned()),
+        ("prefetch.enabled".to_owned(), "false".to_owned()),
+    ];
+    let given = Overrides { roots: vec![w.root().to_owned()], tiers: vec![tier.into_string().unwrap()], set };
+    config::load(None, std::iter::empty(), &given, &SystemProbe).unwrap().config
+}
+
+#[test]
+fn a_program_that_links_the_library_reads_copies() {
+    let w = World::plan().files(24).args(&["--plain"]).build();
+    let files = crate::faults::regular(w.root());
+    let expected: Vec<Vec<u8>> =
+        files.iter().map(|f| fs::read(w.backing().join(f.strip_prefix(w.root()).unwrap())).unwrap()).collect();
+    let session = Session::start(&config(&w)).unwrap();
+    session.wait_for_index(Duration::from_secs(30)).unwrap();
+    w.pfs().reset().unwrap();
+    for _ in 0..2 {
+        for (path, bytes) in files.iter().zip(&expected) {
+            let mut opened = session.open(path).unwrap();
+            assert_eq!(opened.place, Place::Copy(0), "{}", path.display());
+            let mut got = Vec::new();
+            opened.file.read_to_end(&mut got).unwrap();
+            assert!(got == *bytes, "{}", path.display());
+        }
+    }
+    let paths = w.pfs().paths().unwrap();
+    assert!(files.iter().all(|f| paths[f.strip_prefix(w.root()).unwrap().to_str().unwrap()].opens == 1), "{paths:?}");
+    // Ahead: dropped, asked for again as a directory, there without an open.
+    let dropped = session.evict(&[w.root()]).unwrap();
+    assert_eq!(dropped.files, files.len() as u64);
+    assert_eq!(session.explain(&files[3]).verdict, Verdict::Absent);
+    assert_eq!(session.prefetch(&[w.root()]).unwrap().files, files.len() as u64);
+    wait_for("the copies", || files.iter().all(|f| session.explain(f).verdict == Verdict::Hit));
+    // What is not ours is opened as it stands, and mistakes are a plain open's.
+    assert_eq!(session.open("/etc/passwd").unwrap().place, Place::Pfs);
+    assert_eq!(session.open(w.root().join("none")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert!(matches!(session.prefetch(&["/etc"]), Err(SessionError::Path { verdict: Verdict::Outside, .. })));
+    drop(session);
+    wait_for("the end of the agent", || w.agent().is_none());
+    assert_eq!(fs::read_dir(w.runtime()).unwrap().flatten().flat_map(|d| fs::read_dir(d.path())).flatten().count(), 0);
+}
+
+#[test]
+fn a_job_takes_over_from_a_program_that_hosted_the_agent() {
+    let mut w = World::plan().files(8).args(&["--plain"]).tier_size("64MiB").build();
+    let files = crate::faults::regular(w.root());
+    let session = Session::start(&config(&w)).unwrap();
+    session.wait_for_index(Duration::from_secs(30)).unwrap();
+    assert_eq!(session.open(&files[0]).unwrap().place, Place::Copy(0));
+    w.keep();
+    let before = w.agent().unwrap();
+    assert_eq!((before.pid, before.jobs), (std::process::id(), 2));
+    drop(session);
+    w.until("another agent", |s| s.pid != before.pid && s.jobs == 1);
+    assert_eq!(explained(&w, &[&files[0]]).0, ["hit"], "the copy was taken over");
+    let second = Session::start(&config(&w)).unwrap();
+    assert_eq!(second.status().unwrap().jobs, 2);
+    assert_eq!(second.open(&files[1]).unwrap().place, Place::Copy(0));
+}
