@@ -278,3 +278,53 @@ fn an_agent_needs_its_configuration() {
     let p = Place::new();
     p.monarch(["agent"]).failed(1, &["standard input"]);
 }
+
+#[test]
+fn a_saved_index_is_compared_with_its_root() {
+    let p = Place::new();
+    let (root, file) = (p.at("root"), p.at("saved.idx"));
+    let verify = |more: &[&str]| p.monarch(["index", "verify"].iter().chain(more));
+    let (root, file) = (path(&root), path(&file));
+    p.monarch(["index", "build", "-o", &file, &root]).fine(&["3 files"]);
+    verify(&[&file]).fine(&["whole"]);
+    verify(&[&file, &root]).fine(&["6 entries compared, no difference"]);
+    verify(&["--sample", "2", &file, &root]).fine(&["2 files chosen at random compared, no difference"]);
+    std::fs::write(p.at("root/a/two"), "other").expect("write");
+    std::fs::remove_file(p.at("root/one")).expect("remove");
+    std::fs::write(p.at("root/new"), "new").expect("write");
+    let said = verify(&[&file, &root]);
+    assert_eq!(said.code, Some(3), "{said:#?}");
+    for words in ["1 changed, 1 missing, 1 not in the index", "changed  a/two", "missing  one", "new      new"] {
+        assert!(said.out.contains(words), "{said:#?}");
+    }
+    let said = verify(&["--json", "--sample", "9", &file, &root]);
+    let json: serde_json::Value = serde_json::from_str(&said.out).expect("JSON");
+    assert_eq!((said.code, json["changed"]["count"].as_u64(), json["compared"].as_u64()), (Some(3), Some(1), Some(3)));
+    verify(&[&file, &path(&p.at("tmp"))]).failed(1, &["another path", "monarch index build"]);
+    verify(&[&path(&p.at("none")), &root]).failed(1, &["none", "No such file"]);
+    verify(&["--sample", "9", &file]).failed(2, &["<ROOT>"]);
+    let mut bytes = std::fs::read(&file).expect("read");
+    bytes[300] ^= 1;
+    std::fs::write(&file, bytes).expect("write");
+    verify(&[&file]).failed(1, &["saved.idx", "build it again"]);
+}
+
+#[test]
+fn what_needs_an_agent_says_so_without_one() {
+    let p = Place::new();
+    p.monarch(["explain", "root/one"]).failed(4, &["no agent of yours"]);
+    p.monarch(["evict", "--all"]).failed(4, &["no agent of yours"]);
+    p.monarch(["explain"]).failed(2, &["<PATH>"]);
+    p.monarch(["evict"]).failed(2, &["<PATH>"]);
+    p.monarch(["evict", "--all", "root"]).failed(2, &["cannot be used with"]);
+}
+
+#[test]
+fn env_tells_mistakes_to_people_and_nothing_to_the_shell() {
+    let p = Place::new();
+    p.monarch(["env", "--root", &path(&p.at("nowhere"))]).failed(2, &["nowhere", "help"]);
+    p.monarch(["env", "--shell", "powershell"]).failed(2, &["powershell", "csh"]);
+    let root = path(&p.at("root"));
+    let tier = path(&p.at("tier"));
+    p.monarch(["env", "--root", &root, "--tier", &tier]).fine(&["eval", "hold", &root, "--for $$"]);
+}
