@@ -12,7 +12,8 @@
 //! | making a world | [`World::plan`] gives a [`Plan`]: `files size args fodder disk memory pfs tier_size tier_dir second_tier set`, then `build` |
 //! | places | [`World::root`] (what jobs read), [`World::backing`] (behind slowfs), [`World::tier`], [`World::scratch`] |
 //! | programs | [`World::program`] (tests/programs/*.c, built once by make), [`World::python`], [`World::tools`], [`Job::new`] |
-//! | running | [`World::bare`], [`World::run`], [`World::same`]; in the background [`World::start`] -> [`Running`] |
+//! | running | [`World::bare`], [`World::run`], [`World::same`]; in the background [`World::start`], [`World::start_bare`] -> [`Running`] |
+//! | other commands | [`World::monarch`] (finds this world's agent only), [`World::words`] (its root, tiers and settings) |
 //! | the agent | [`World::keep`], [`World::settle`], [`World::agent`] (its `Status`), [`World::until`] (polls, no sleeps) |
 //! | the PFS | [`World::pfs`]: the `Slowfs`, with `counters() paths() fault() mutate()` |
 //!
