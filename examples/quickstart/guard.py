@@ -14,6 +14,7 @@ with the guard, and the kernel closes the pipe that keeps the mount; files remai
 import contextlib
 import ctypes
 import os
+import resource
 import select
 import shutil
 import signal
@@ -38,7 +39,10 @@ def run(work, directory):
     guard = os.fork()
     if guard == 0:
         os.close(ours)
-        os._exit(guarded(work, directory, theirs))
+        try:
+            os._exit(guarded(work, directory, theirs))
+        finally:
+            os._exit(1)
     os.close(theirs)
     caught = []
 
@@ -54,10 +58,16 @@ def run(work, directory):
             signal.signal(number, stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
     status = os.waitstatus_to_exitcode(os.waitpid(guard, 0)[1])
-    if status < 0:
+    if status < 0 or os.path.lexists(directory):
         clear(directory)
+    if os.path.lexists(directory):
+        say(f"quickstart: {directory} could not be removed; something is still mounted or running there")
+        status = 1
+    elif caught:
+        say("quickstart: no process, mount or file is left")
     if caught:
-        say("quickstart: nothing is left" if not os.path.lexists(directory) else f"quickstart: {directory} could not be removed")
+        # No core file after Ctrl-\\.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(caught[0], signal.SIG_DFL)
         os.kill(os.getpid(), caught[0])
     return status if status >= 0 else 1
@@ -94,14 +104,16 @@ def guarded(work, directory, front):
                     os.read(wake, 4096)
             ended = dict(reap())
             if worker in ended:
-                status = max(ended[worker], 0) if ended[worker] >= 0 else 1
+                status = ended[worker]
                 break
             if front in ready:
                 break
     except OSError as error:
         say(f"quickstart: {error}")
+    if status < 0:
+        say(f"quickstart: killed by signal {-status}")
     clear(directory)
-    return status
+    return status if status >= 0 else 1
 
 
 def worked(work, directory):
@@ -154,19 +166,20 @@ def descendants():
 
 def end(wanted, patience):
     """Ends descendants: asks, waits for `patience` seconds, insists. The pids of all that were asked."""
-    asked, deadline, last = set(), time.monotonic() + patience, time.monotonic() + patience + 10
-    while True:
+    asked, quiet, start = set(), 0, time.monotonic()
+    while quiet < 2 and time.monotonic() < start + patience + 10:
         for _ in reap():
             pass
         living = {pid for pid, name in descendants().items() if wanted(name)}
-        if not living or time.monotonic() > last:
-            return asked
-        insist = time.monotonic() > deadline
+        # A look at /proc is no snapshot: a process that forks and ends during it may hide its child once.
+        quiet = 0 if living else quiet + 1
+        insist = time.monotonic() > start + patience
         for pid in living if insist else living - asked:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if insist else signal.SIGTERM)
         asked |= living
-        time.sleep(0.02)
+        time.sleep(0.02 if living else 0)
+    return asked
 
 
 def clear(directory):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a small data set of images, the same bytes for the same numbers:
 
-    make_data.py DIRECTORY [--images 1200] [--shards 4]
+    make_data.py DIRECTORY [--images 1600] [--shards 4]
 
     DIRECTORY/train/CLASS/NNNNN.jpg                    images in class directories, as ImageFolder reads them
     DIRECTORY/val/shard-NNNNN-of-NNNNN.tfrecord        a quarter as many images, as records of shards
@@ -20,9 +20,9 @@ import numpy as np
 from PIL import Image
 
 CLASSES = 8
-SIZE = 192
+SIZE = 128
 NOISE = 36
-QUALITY = 90
+QUALITY = 95
 
 
 def crc_table():
@@ -83,7 +83,7 @@ def jpeg(rng, label):
 def make(directory, images, shards, progress=lambda done: None):
     """Makes the data set; `progress` is told after each image how many there are. The bytes it has."""
     rng = np.random.default_rng(7)
-    total = 0
+    total = done = 0
     for label in range(CLASSES):
         os.makedirs(os.path.join(directory, "train", f"class-{label}"))
     for number in range(images):
@@ -92,13 +92,15 @@ def make(directory, images, shards, progress=lambda done: None):
         total += len(data)
         with open(os.path.join(directory, "train", f"class-{label}", f"{number:05}.jpg"), "wb") as file:
             file.write(data)
-        progress(number + 1)
+        done += 1
+        progress(done)
     os.makedirs(os.path.join(directory, "val"))
     for shard in range(shards):
         data = []
         for number in range(shard, images // 4, shards):
             data.append(bytes([number % CLASSES]) + jpeg(rng, number % CLASSES))
-            progress(images + number // shards + 1)
+            done += 1
+            progress(done)
         path = os.path.join(directory, "val", f"shard-{shard:05}-of-{shards:05}.tfrecord")
         write_shard(path, data)
         total += os.path.getsize(path)
@@ -108,7 +110,7 @@ def make(directory, images, shards, progress=lambda done: None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory")
-    parser.add_argument("--images", type=int, default=1200)
+    parser.add_argument("--images", type=int, default=1600)
     parser.add_argument("--shards", type=int, default=4)
     args = parser.parse_args()
     print(f"{make(args.directory, args.images, args.shards)} bytes")

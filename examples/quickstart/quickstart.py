@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
 """Trains a small network twice, directly from a slow file system and under `monarch run`, and compares.
 
-    quickstart.py [--images 1200] [--latency 2ms] [--json FILE] [--build | --bin DIRECTORY]
+    quickstart.py [--images 1600] [--latency 3ms] [--json FILE] [--build | --bin DIRECTORY]
 
 `./quickstart` calls this after it has installed what is missing. Everything happens in one directory below $TMPDIR, which is gone at the end.
 `slowfs` stands in for the parallel file system (PFS) and counts its calls; it is asked whenever the training script has printed an epoch.
 """
 import argparse
-import contextlib
 import json
 import os
 import random
+import signal
+import socket
 import subprocess
 import sys
-import tempfile
+import textwrap
 import time
 
 sys.dont_write_bytecode = True
+# Nothing is there yet: until the guard takes over, Ctrl-C just ends this.
+if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 import guard  # noqa: E402
 import make_data  # noqa: E402
 
@@ -27,6 +31,8 @@ SHARDS = 4
 # Calls that nobody waits for at a real PFS, and sums that are no calls.
 NOT_CALLS = {"forget", "release", "releasedir", "flush", "ioctl", "bytes_read", "bytes_written", "errors", "faults"}
 ATTRIBUTES = "3s"
+LONGEST = 68
+NO_BREAK = "\u00a0"
 
 
 class Failed(Exception):
@@ -50,8 +56,8 @@ class Steps:
 
     def begin(self, text):
         self.number += 1
-        self.text = f"[{self.number}/{self.total}] {text}"
-        print(self.text, flush=True)
+        lines = textwrap.wrap(text, 70, break_long_words=False, break_on_hyphens=False)
+        print(f"[{self.number}/{self.total}] " + " \\\n          ".join(lines).replace(NO_BREAK, " "), flush=True)
 
     def progress(self, text):
         if self.live:
@@ -87,18 +93,21 @@ class Pfs:
     """A mount of slowfs, which ends when this process does."""
 
     def __init__(self, binaries, source, mount, latency, env):
-        self.slowfs, self.socket = f"{binaries}/slowfs", f"{mount}.sock"
+        self.control = f"{mount}.sock"
         os.makedirs(mount, exist_ok=True)
         options = ["--meta-latency", latency, "--data-latency", latency, "--cache", "nokeep", "--attr-ttl", ATTRIBUTES]
-        command = [self.slowfs, source, mount, "--control", self.socket, *options, "--until-stdin-closes"]
+        command = [f"{binaries}/slowfs", source, mount, "--control", self.control, *options, "--until-stdin-closes"]
         self.server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         if not self.server.stdout.readline():
             raise Failed(f"cannot mount the stand-in for the PFS: {self.server.stderr.read().strip()}")
 
     def counters(self):
         """Calls and bytes so far."""
-        said = subprocess.run([self.slowfs, "ctl", self.socket, "counters"], capture_output=True, text=True, check=True)
-        values = json.loads(said.stdout)["counters"]
+        # What `slowfs ctl` does, without starting a process: the next epoch has begun already.
+        with socket.socket(socket.AF_UNIX) as stream:
+            stream.connect(self.control)
+            stream.sendall(b'{"cmd":"counters"}\n')
+            values = json.loads(stream.makefile().readline())["counters"]
         return {"calls": sum(n for name, n in values.items() if name not in NOT_CALLS), "bytes": values["bytes_read"]}
 
     def __enter__(self):
@@ -141,6 +150,15 @@ def train(steps, pfs, command, directory, env):
     return {"epochs": epochs, "job": job_figures, "losses": losses, "model": model}
 
 
+def shown(command, directory):
+    """A command for the eye: programs by their names, options beside their values."""
+    words = [os.path.basename(w) if w.endswith(("/monarch", "/train.py")) or w == sys.executable else w for w in command]
+    text = " ".join(words).replace(directory, "$DIR")
+    for option in ("--root", "--tier", "--set", "--epochs"):
+        text = text.replace(option + " ", option + NO_BREAK)
+    return text
+
+
 def both(args, steps, directory):
     """Trains directly and under `monarch run`."""
     data, mount = os.path.join(directory, "data"), os.path.join(directory, "pfs")
@@ -152,8 +170,7 @@ def both(args, steps, directory):
     monarch = [f"{args.bin}/monarch", "run", "--root", mount, "--tier", f"{directory}/tier:{args.tier}", *private, "--", *script]
     results = {}
     for name, command in (("direct", script), ("monarch", monarch)):
-        shown = " ".join(os.path.basename(w) if w in (args.bin + "/monarch", *script[:2]) else w for w in command)
-        steps.begin(shown.replace(directory, "$DIR"))
+        steps.begin(shown(command, directory))
         with Pfs(args.bin, data, mount, args.latency, env) as pfs:
             results[name] = train(steps, pfs, command, directory, env)
     return results
@@ -193,8 +210,9 @@ def explain(args, results, data, place):
     direct, ours = results["direct"], results["monarch"]
     later = [mean(e["seconds"] for e in r["epochs"][1:]) for r in (direct, ours)]
     return f"""
-Time is wall clock, ratio is direct / monarch; calls and bytes as counted by the
-server of the file system. Losses and trained weights are bit-identical.
+Wall clock; epoch 1 includes the start of Python, the whole job also its end. Calls
+and bytes as counted by the file system's server; ratio of times, direct / monarch.
+Losses and trained weights are bit-identical.
 
 The PFS is simulated by slowfs: {args.latency} for each metadata call and each read,
 nothing kept in the page cache from one open to the next (as when a data set is
@@ -212,13 +230,14 @@ def advice(binaries):
 
     {monarch} run --root /path/to/your/data -- python train.py
 
-Slurm, once per node of the job, copies on the node's own disk:
+In a Slurm script (the tasks of a node share its copies, on the node's own disk):
 
     srun {monarch} run \\
-        --root /path/to/your/data --tier $SLURM_TMPDIR/monarch:200GiB -- python train.py
+        --root /path/to/your/data -- python train.py
 
-`{os.path.basename(monarch)} status` in another terminal shows what is held; MONARCH_DISABLE=1 turns it off.
-More: README.md, configs/ (commented examples), docs/SEMANTICS.md (what is promised).
+--tier DIR:SIZE names another place for the copies, e.g. --tier /dev/shm:8GiB.
+MONARCH_DISABLE=1 turns Monarch off; `monarch status` shows what is held meanwhile.
+More: README.md, configs/ (commented examples), docs/SEMANTICS.md (the promises).
 Next: ./test runs the test suite."""
 
 
@@ -249,6 +268,7 @@ def verdict(results):
 
 def work(args, directory):
     steps = Steps(4 if args.build else 3)
+    print(f"Everything happens in {directory} ($DIR), which is gone at the end.", flush=True)
     try:
         if args.build:
             steps.begin("cargo build --release --workspace")
@@ -256,11 +276,10 @@ def work(args, directory):
         steps.begin("making a data set")
         data = make(steps, os.path.join(directory, "data"), args.images)
         results = both(args, steps, directory)
-    except Failed as failure:
+    except BrokenPipeError:
+        raise
+    except (Failed, OSError) as failure:
         print(f"\nquickstart: {failure}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"\nquickstart: {error}", file=sys.stderr)
         return 1
     wrong = list(verdict(results))
     print("\n" + "\n".join(table(results)))
@@ -275,19 +294,28 @@ def work(args, directory):
     return 1 if wrong else 0
 
 
-def enough_space(base, images):
-    """Room for data, copies and what the agent leaves free (5 %, at most 1 GiB)."""
+def working_directory(images):
+    """A name for a directory below $TMPDIR, where there is room. It must be short: below it lie Unix sockets, whose paths have 107 bytes at most."""
+    base = os.path.realpath(os.environ.get("TMPDIR") or "/tmp")
+    other = "name another directory: TMPDIR=/path ./quickstart"
+    if not os.path.isdir(base) or not os.access(base, os.W_OK | os.X_OK):
+        raise Failed(f"{base} is no directory that can be written; {other}")
+    directory = os.path.join(base, f"monarch-quickstart-{random.SystemRandom().randrange(1 << 32):08x}")
+    if len(os.fsencode(directory)) > LONGEST:
+        raise Failed(f"the path {base} is too long for the sockets below it; {other}")
+    # Data, copies, and what the agent leaves free: 5 %, at most 1 GiB.
     usage = os.statvfs(base)
     reserve = min(1 << 30, usage.f_blocks * usage.f_frsize // 20)
     wanted, free = images * 100_000 + (64 << 20) + reserve, usage.f_bavail * usage.f_frsize
     if free < wanted:
-        raise Failed(f"{base} has {free >> 20} MiB free and {wanted >> 20} MiB are needed; name another directory: TMPDIR=/path ./quickstart")
+        raise Failed(f"{base} has {free >> 20} MiB free, {wanted >> 20} MiB are needed; {other}")
+    return directory
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=1200)
-    parser.add_argument("--latency", default="2ms")
+    parser.add_argument("--images", type=int, default=1600)
+    parser.add_argument("--latency", default="3ms")
     parser.add_argument("--json", type=os.path.abspath)
     parser.add_argument("--build", action="store_true")
     parser.add_argument("--bin", type=os.path.abspath, default=os.path.join(ROOT, "target", "release"))
@@ -295,13 +323,11 @@ def main():
     if args.images < 64:
         parser.error("--images: at least 64")
     args.tier = f"{64 + args.images // 10}MiB"
-    base = os.path.realpath(os.environ.get("TMPDIR") or "/tmp")
     try:
-        enough_space(base, args.images)
+        directory = working_directory(args.images)
     except (Failed, OSError) as failure:
         print(f"quickstart: {failure}", file=sys.stderr)
         return 1
-    directory = os.path.join(base, f"monarch-quickstart-{os.getpid()}-{random.SystemRandom().randrange(1 << 32):08x}")
     return guard.run(lambda directory: work(args, directory), directory)
 
 
