@@ -99,7 +99,8 @@ class Pfs:
         command = [f"{binaries}/slowfs", source, mount, "--control", self.control, *options, "--until-stdin-closes"]
         self.server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         if not self.server.stdout.readline():
-            raise Failed(f"cannot mount the stand-in for the PFS: {self.server.stderr.read().strip()}")
+            said = self.server.stderr.read().strip()
+            raise Failed(f"cannot mount the simulated PFS: {said}\n    in a container: docker run --device /dev/fuse --cap-add SYS_ADMIN ...")
 
     def counters(self):
         """Calls and bytes so far."""
@@ -322,6 +323,8 @@ def main():
     args = parser.parse_args()
     if args.images < 64:
         parser.error("--images: at least 64")
+    if args.json and not os.access(os.path.dirname(args.json), os.W_OK):
+        parser.error(f"--json: {os.path.dirname(args.json)} cannot be written")
     args.tier = f"{64 + args.images // 10}MiB"
     try:
         directory = working_directory(args.images)
