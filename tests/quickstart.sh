@@ -3,14 +3,15 @@
 #   tests/quickstart.sh [ROUNDS [SECONDS]]        default: 25 rounds, up to 40 s into the run; about ten minutes, not in ./test
 #
 # Signals go round: the terminal's Ctrl-C (SIGINT to the process group), two of them in quick succession, SIGTERM and SIGHUP to the process, SIGKILL
-# to it, SIGKILL to its guard. Every fifth round has something to build. Each round has a TMPDIR of its own, by which its processes are known.
+# to it, SIGKILL to its guard. Every eighth round has something to build. Each round has a TMPDIR of its own, by which its processes are known.
 # Ends with 1 when anything is left, or when it ends in another way than by the signal.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-25} longest=${2:-40}
 base=$(mktemp -d "${TMPDIR:-/tmp}/monarch-qs-XXXXXX")
-trap 'rm -rf "$base"' EXIT
-# Each job in a process group of its own, with SIGINT not ignored.
+pid=""
+trap '[ -z "$pid" ] || { kill "$pid" && wait "$pid"; } 2>/dev/null || true; rm -rf "$base"' EXIT
+# Each job in a process group of its own.
 set -m
 kinds=(INT INT2 TERM HUP KILL GUARD)
 bad=0
@@ -30,7 +31,7 @@ shared() {
 # What is left of a round, in lines.
 left() {
   local pid
-  for pid in $(processes "$1"); do echo "process $pid: $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | cut -c1-120)"; done
+  for pid in $(processes "$1"); do echo "process $pid: $(xargs -0 -a "/proc/$pid/cmdline" echo 2>/dev/null | cut -c1-120)"; done
   mounts "$1" | sed 's/^/mount /'
   find "$1" -mindepth 1 | sed 's/^/file /' | head -n 5
   shared
@@ -53,20 +54,23 @@ for ((round = 1; round <= rounds; round++)); do
   dir=$base/$round log=$base/$round.log
   kind=${kinds[$(((round - 1) % ${#kinds[@]}))]}
   delay=$(awk -v r="$RANDOM" -v l="$longest" 'BEGIN { printf "%.1f", 0.2 + (l - 0.2) * r / 32767 }')
-  if ((round % 5 == 0)); then touch src/main.rs; fi
+  if ((round % 8 == 0)); then touch src/main.rs; fi
   mkdir "$dir"; touch "$base/start"
-  TMPDIR=$dir ./quickstart --no-install >"$log" 2>&1 &
+  TMPDIR=$dir env --default-signal ./quickstart --no-install >"$log" 2>&1 &
   pid=$!
   sleep "$delay"
   step=$(grep -oE '^\[[0-9]/4\]|^ +epoch [0-9]' "$log" | tail -n 1 | xargs || true)
   send "$kind" "$pid"
   before=$(date +%s%N)
   status=0; wait "$pid" 2>/dev/null || status=$?
+  pid=""
   # A front that was killed cannot wait for the guard.
   [ "$kind" != KILL ] || for _ in $(seq 100); do [ "$(left "$dir")" ] || break; sleep 0.1; done
   took=$((($(date +%s%N) - before) / 1000000))
   found=$(left "$dir")
   printf '%2d  SIG%-5s after %4s s (%s): status %s, gone within %s ms\n' "$round" "$kind" "$delay" "${step:-start}" "$status" "$took"
+  # So that the rounds after it come further.
+  if ((round % 8 == 0)); then cargo build --release --workspace --quiet; fi
   if [ "$found" ] || ! grep -qw -- "$status" <<<"0 $(expected "$kind")"; then
     bad=$((bad + 1))
     printf 'LEFT OR WRONG STATUS\n%s\n' "$found"; tail -n 5 "$log"
