@@ -9,7 +9,8 @@ Three processes, of which only the last knows what is to be done:
 
 So there is one way of clearing away and it is always taken: at the end, after an error, after Ctrl-C, SIGTERM or SIGHUP, and when the front or the
 work is killed. A guard that is killed is replaced by the front, which inherits its orphans. When front and guard are killed at once, the work dies
-with the guard, and the kernel closes the pipe that keeps the mount; files remain then.
+with the guard, and the kernel closes the pipe that keeps the mount; files remain then. Against SIGKILL to everything at once, the file system's
+server included, nothing helps: the mount stays, dead (`fusermount3 -u`).
 """
 import contextlib
 import ctypes
@@ -35,6 +36,7 @@ def run(work, directory):
     of which this process dies as it would have without us."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    os.mkdir(directory, 0o700)
     theirs, ours = os.pipe()
     guard = os.fork()
     if guard == 0:
@@ -92,7 +94,6 @@ def guarded(work, directory, front):
     signal.signal(signal.SIGCHLD, lambda *_: None)
     status = 1
     try:
-        os.mkdir(directory, 0o700)
         worker = os.fork()
         if worker == 0:
             os._exit(worked(work, directory))
