@@ -24,6 +24,8 @@ mod failures_tier;
 mod guest;
 #[path = "e2e/places.rs"]
 mod places;
+#[path = "e2e/quickstart.rs"]
+mod quickstart;
 #[path = "e2e/readers.rs"]
 mod readers;
 #[path = "e2e/run.rs"]
