@@ -80,7 +80,7 @@ impl Saved {
                 _ => String::new(),
             };
             let why = [
-                part("absent", "had no copy yet"),
+                part("absent", "before the scan had ended"),
                 part("large", "large and not complete"),
                 part("refused", "without room or paused"),
                 part("changed", "changed since the scan, or not readable"),

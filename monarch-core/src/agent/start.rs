@@ -236,7 +236,7 @@ fn log_to(dir: &Path) {
     match rustix::fs::open(dir.join(place::LOG), flags, Mode::RUSR | Mode::WUSR) {
         Ok(log) => drop(rustix::stdio::dup2_stderr(&log)),
         Err(e) => {
-            tracing::warn!(dir = %dir.display(), error = %e, "the log cannot be written; the agent runs without one")
+            tracing::warn!(dir = %dir.display(), error = %e, "the log cannot be written; the agent runs without one");
         }
     }
 }
