@@ -235,7 +235,9 @@ fn log_to(dir: &Path) {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     match rustix::fs::open(dir.join(place::LOG), flags, Mode::RUSR | Mode::WUSR) {
         Ok(log) => drop(rustix::stdio::dup2_stderr(&log)),
-        Err(e) => tracing::warn!(error = %e, "no log"),
+        Err(e) => {
+            tracing::warn!(dir = %dir.display(), error = %e, "the log cannot be written; the agent runs without one");
+        }
     }
 }
 

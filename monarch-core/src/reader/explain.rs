@@ -199,6 +199,8 @@ impl Reader {
                 Some(Ok(copy)) if copy.len() == record.size => Verdict::Hit,
                 _ => Verdict::Vanished,
             },
+            // The agent gives up what it may not read, as it does what has changed.
+            State::Bypass if self.cannot_read(path) => Verdict::Forbidden,
             State::Bypass => Verdict::Changed { differs: differs(path, found) },
             _ if self.cannot_read(path) => Verdict::Forbidden,
             _ if !demand::agent_up(self.ctl.ctl) || !client::agent_alive(&self.dir) => Verdict::NoAgent,
