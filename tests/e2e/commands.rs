@@ -101,6 +101,20 @@ fn a_file_that_the_agent_may_not_read_is_not_called_changed() {
 }
 
 #[test]
+fn explain_sees_that_the_agent_does_not_run() {
+    let mut w = World::plan().files(8).args(&["--plain"]).set("prefetch.enabled=false").set("wait.stall=1s").build();
+    w.keep();
+    w.until("the index", |s| s.roots[0].state == "ready");
+    let files = crate::faults::regular(w.root());
+    w.run(&Job::new("cat").arg(&files[0])).good();
+    let agent = crate::faults::agent_pid(&w);
+    crate::faults::kill(agent, libc::SIGSTOP);
+    wait_for("silence", || explained(&w, &[&files[0], &files[1]]).0 == ["hit", "no_agent"]);
+    crate::faults::kill(agent, libc::SIGCONT);
+    wait_for("a pulse", || explained(&w, &[&files[1]]).0 == ["absent"]);
+}
+
+#[test]
 fn explain_sees_another_mount_at_the_roots_path() {
     let mut w = World::plan().files(8).args(&["--plain"]).build();
     w.settle();

@@ -134,7 +134,7 @@ impl Agent {
 
     fn begin(config: &Config, own_process: bool) -> Result<Arc<Self>, StartError> {
         let parts = parts(config, own_process)?;
-        super::upkeep::pulse(parts.ctl);
+        super::upkeep::pulse(parts.ctl, parts.stop.clone());
         parts.ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
         parts.driver.run();
         Ok(Arc::new(Self::new(config, parts, own_process)))
