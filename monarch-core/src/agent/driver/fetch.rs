@@ -170,6 +170,10 @@ impl Driver {
                     return Fetched::Failed(start.elapsed());
                 }
                 let transient = skip.iter().any(|&s| s) || self.tiers.iter().any(TierDir::resting);
+                if let Some(more) = self.seldom.full.now() {
+                    let file = String::from_utf8_lossy(f.rel);
+                    tracing::info!(%file, size = f.want.size, more, "no tier has room for it");
+                }
                 return Fetched::Refused(transient.then_some(RETRY));
             };
             let Some(tier) = self.tiers.get(at) else { return Fetched::Refused(None) };
