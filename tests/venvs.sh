@@ -3,6 +3,7 @@
 #   tests/venvs.sh            all of them
 #   tests/venvs.sh --quick    without those of several gigabytes (current PyTorch, TensorFlow)
 #   tests/venvs.sh NAME...    only these: io torch torch2 tf
+#   tests/venvs.sh --python NAME    makes nothing; prints the interpreter if the environment is there, whole and of today's list
 set -euo pipefail
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/monarch
@@ -59,11 +60,17 @@ make() {
   stamp "$name" >"$dir/stamp"
 }
 
+if [ "${1-}" = --python ]; then
+  whole "${2-}" || fail "venv-$2 is missing or out of date: run tests/venvs.sh $2"
+  echo "$cache/venv-$2/bin/python"
+  exit
+fi
+
 names=()
 for word in "$@"; do
   case $word in
     --quick) names+=("${quick[@]}") ;;
-    -h|--help) sed -n '2,5p' "$0" | cut -c3-; exit 0 ;;
+    -h|--help) sed -n '2,6p' "$0" | cut -c3-; exit 0 ;;
     -*) fail "unknown option $word (try --help)" ;;
     *) contents "$word" >/dev/null; names+=("$word") ;;
   esac

@@ -1,0 +1,235 @@
+//! Real frameworks, unmodified: the same data and the same losses, each file once from the PFS, nothing once it is resident.
+//!
+//! A row of the matrix is a program of `tests/programs/frameworks` in an environment of `tests/venvs.sh`; the first word of a
+//! test's name is the environment (`tensorflow` is `tf`). [`Row::check`] is what every row must show. docs/FRAMEWORKS.md is
+//! this matrix in words. Without its environment a row fails and says what to run; `./test --quick` leaves rows out by name.
+
+use crate::harness::{Ended, Job, World, assert_same, sources};
+use crate::traffic::traffic;
+use slowfs::{FaultKind, FaultSpec, PathCounts};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, str};
+
+/// The interpreter of an environment.
+fn interpreter(venv: &str) -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/venvs.sh");
+    let found = Command::new(script).args(["--python", venv]).output().expect("tests/venvs.sh");
+    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
+    str::from_utf8(&found.stdout).expect("a path").trim().into()
+}
+
+/// A program in one or several of its ways of reading.
+#[derive(Clone, Copy)]
+struct Row {
+    venv: &'static str,
+    program: &'static str,
+    how: &'static str,
+    /// Directory of the files that are only read, relative to the root.
+    inputs: &'static str,
+}
+
+impl Row {
+    fn new(venv: &'static str, program: &'static str, how: &'static str) -> Self {
+        Self { venv, program, how, inputs: "" }
+    }
+
+    fn python(self) -> Job {
+        let job = Job::new(interpreter(self.venv)).arg(sources().join("frameworks").join(self.program));
+        job.env("PYTHONDONTWRITEBYTECODE", "1").env("OMP_NUM_THREADS", "1")
+    }
+
+    fn world(self) -> World {
+        World::plan().made_by(self.python().arg("prepare")).build()
+    }
+
+    fn job(self, w: &World, epochs: u32) -> Job {
+        let job = self.python().args(["run", "--how", self.how, "--epochs", &epochs.to_string()]);
+        job.arg(w.root()).env("CHECKPOINTS", "checkpoints")
+    }
+
+    /// What the PFS has counted for the files that are only read.
+    fn counts(self, w: &World) -> BTreeMap<String, PathCounts> {
+        let inputs = w.backing().join(self.inputs);
+        let is_input = |path: &String| {
+            let path = w.backing().join(path);
+            path.starts_with(&inputs) && path.is_file()
+        };
+        w.pfs().paths().unwrap().into_iter().filter(|(path, _)| is_input(path)).collect()
+    }
+
+    /// All that is asked of a row.
+    fn check(self) {
+        let mut w = self.world();
+        let job = self.job(&w, 3);
+        let bare = self.bare(&w, &job);
+        self.cold(&w, &job, &bare);
+        let c = self.resident(&mut w, &job, &bare);
+        assert_eq!(c.calls(), 0, "{c:?}");
+    }
+
+    /// Without us every file is opened in every epoch, but for those that the program holds open.
+    fn bare(self, w: &World, job: &Job) -> Ended {
+        w.pfs().reset().unwrap();
+        let bare = w.bare(job).good();
+        assert!(!bare.text().is_empty(), "{}", bare.errors());
+        let counts = self.counts(w);
+        let opens: u64 = counts.values().map(|c| c.opens).sum();
+        assert!(counts.len() >= 4 && opens >= 3 * counts.len() as u64, "{opens} opens: {counts:?}");
+        bare
+    }
+
+    /// Three epochs from nothing: the same output, and each file at most once from the PFS.
+    fn cold(self, w: &World, job: &Job, bare: &Ended) {
+        w.pfs().reset().unwrap();
+        assert_same(bare, &w.run(job));
+        for (path, c) in self.counts(w) {
+            let size = fs::metadata(w.backing().join(&path)).unwrap().len();
+            assert!(c.opens <= 1 && c.bytes_read <= size, "{path}, {size} bytes: {c:?}");
+            assert!(c.lookups + c.getattrs <= 2, "{path}: {c:?}");
+        }
+    }
+
+    /// Everything is resident and the PFS has zeros under the same identities: the same output, and the PFS is not asked for
+    /// any input. Without us the zeros are seen, so the copies are where the bytes came from.
+    fn resident(self, w: &mut World, job: &Job, bare: &Ended) -> slowfs::Counters {
+        w.settle();
+        let zeros = FaultSpec::new(FaultKind::Zeros).path(Path::new(self.inputs).join("**").to_string_lossy());
+        w.pfs().fault(zeros).unwrap();
+        let (text, c) = traffic(w, job);
+        assert_eq!(text.strip_prefix("ready\n"), Some(&*bare.text()));
+        for (path, c) in self.counts(w) {
+            assert_eq!((c.opens, c.reads), (0, 0), "{path}: {c:?}");
+        }
+        let blind = w.bare(&self.job(w, 1).env("CHECKPOINTS", "blind"));
+        assert!(!blind.status.success() || !bare.text().starts_with(&blind.text()), "zeros are not seen without us");
+        w.pfs().clear().unwrap();
+        c
+    }
+}
+
+#[test]
+fn io_pictures() {
+    Row::new("io", "pictures.py", "pillow,pillow_file,opencv,opencv_bytes").check();
+}
+
+#[test]
+fn io_numpy() {
+    Row::new("io", "arrays.py", "load,load_file,mapped,mapped_private,archive,fromfile,memmap,text").check();
+}
+
+#[test]
+fn io_numpy_maps_that_may_be_written() {
+    // Files that are opened for writing are the PFS's: nothing is saved, and what was written is there.
+    let row = Row::new("io", "arrays.py", "mapped_shared");
+    let (bare, ours) = (row.world(), row.world());
+    assert_same(&bare.bare(&row.job(&bare, 3)), &ours.run(&row.job(&ours, 3)));
+    same_files(bare.backing(), ours.backing(), ".npy");
+}
+
+#[test]
+fn io_hdf5() {
+    Row::new("io", "hdf5.py", "reopened,held,virtual").check();
+}
+
+#[test]
+fn io_arrow() {
+    Row::new("io", "tables.py", "parquet,parquet_mapped,parquet_groups,dataset,arrow,arrow_mapped").check();
+}
+
+#[test]
+fn io_webdataset() {
+    Row::new("io", "shards.py", "plain").check();
+}
+
+#[test]
+fn torch_images_without_workers() {
+    Row::new("torch", "torch_images.py", "inline").check();
+}
+
+#[test]
+fn torch_images_with_forked_workers() {
+    Row::new("torch", "torch_images.py", "forked").check();
+}
+
+#[test]
+fn torch_images_with_spawned_workers() {
+    Row::new("torch", "torch_images.py", "spawned").check();
+}
+
+#[test]
+fn torch_images_with_persistent_workers() {
+    Row::new("torch", "torch_images.py", "persistent").check();
+}
+
+#[test]
+fn torch_images_on_two_ranks() {
+    Row::new("torch", "torch_images.py", "ranks").check();
+}
+
+#[test]
+fn torch_tensors() {
+    // PyTorch 1.13 cannot map.
+    Row::new("torch", "torch_tensors.py", "load,safetensors,safetensors_slices,decoder").check();
+}
+
+#[test]
+fn torch_webdataset_with_workers() {
+    Row::new("torch", "shards.py", "workers").check();
+}
+
+#[test]
+fn torch2_images_with_forked_workers() {
+    Row::new("torch2", "torch_images.py", "forked").check();
+}
+
+#[test]
+fn torch2_images_on_two_ranks() {
+    Row::new("torch2", "torch_images.py", "ranks").check();
+}
+
+#[test]
+fn torch2_tensors() {
+    Row::new("torch2", "torch_tensors.py", "load,load_mapped,safetensors,safetensors_slices,decoder").check();
+}
+
+#[test]
+fn tensorflow_records() {
+    Row { inputs: "records", ..Row::new("tf", "tensorflow_records.py", "parallel,interleaved") }.check();
+}
+
+#[test]
+fn tensorflow_files() {
+    Row::new("tf", "tensorflow_files.py", "whole,gfile").check();
+}
+
+#[test]
+fn tensorflow_checkpoints_below_the_root() {
+    // What the job writes goes to the PFS and is read back from there; its inputs are served as ever.
+    let row = Row { inputs: "records", ..Row::new("tf", "tensorflow_records.py", "checkpoints") };
+    let mut w = row.world();
+    let job = |to: &str| row.job(&w, 3).env("CHECKPOINTS", to);
+    let (plain, first, second) = (job("plain"), job("first"), job("second"));
+    let bare = row.bare(&w, &plain);
+    row.cold(&w, &first, &bare);
+    row.resident(&mut w, &second, &bare);
+    let written = |to: &str| w.backing().join(format!("checkpoints-{to}"));
+    // Not `checkpoint`, which tells the time.
+    for kind in [".index", ".data-00000-of-00001"] {
+        same_files(&written("plain"), &written("first"), kind);
+        same_files(&written("plain"), &written("second"), kind);
+    }
+}
+
+/// The files of two directories whose names end so: the same names and bytes.
+#[track_caller]
+fn same_files(a: &Path, b: &Path, suffix: &str) {
+    let files = |dir: &Path| -> BTreeMap<_, _> {
+        let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+        let wanted = entries.filter(|path| path.to_string_lossy().ends_with(suffix));
+        wanted.map(|path| (path.file_name().unwrap().to_owned(), fs::read(&path).unwrap())).collect()
+    };
+    let (a, b) = (files(a), files(b));
+    assert!(!a.is_empty() && a == b, "{:?} and {:?}", a.keys(), b.keys());
+}
