@@ -4,12 +4,13 @@
     PROGRAM run DIR [--how WAYS] [--epochs N]    reads it in each way and prints one line per way and epoch
 
     way W epoch E items N bytes B data SHA [loss HEX]
+    way W failed
 
 A program gives `main` a function that makes its data and its ways of reading. A way is a generator function of the data's
 directory: it sets up what lives as long as the job and then yields an `Epoch` for each epoch, without end. The lines do not
 depend on the order of reading, so any two runs over the same data may be compared.
 """
-import argparse, hashlib, os, random
+import argparse, hashlib, os, random, sys, traceback
 
 SEED = 7
 
@@ -80,7 +81,18 @@ def main(prepare, ways):
     if a.what == "prepare":
         os.makedirs(a.root)
         return prepare(a.root)
-    for how in a.how.split(","):
-        for number, epoch in zip(range(a.epochs), ways[how](a.root)):
+    failed = [how for how in a.how.split(",") if not run(how, ways[how](a.root), a.epochs)]
+    sys.exit(1 if failed else 0)
+
+
+def run(how, epochs, number):
+    """Prints a line per epoch; a way that fails says so and lets the others have their turn."""
+    try:
+        for i, epoch in zip(range(number), epochs):
             if epoch is not None:
-                print(f"way {how} epoch {number} {epoch}", flush=True)
+                print(f"way {how} epoch {i} {epoch}", flush=True)
+        return True
+    except Exception:
+        traceback.print_exc()
+        print(f"way {how} failed", flush=True)
+        return False
