@@ -56,14 +56,19 @@ impl Row {
         job.arg(w.root()).env("CHECKPOINTS", "checkpoints")
     }
 
-    /// What the PFS has counted for the files that are only read.
+    /// What the PFS has counted for the files that are only read. The sums are seen with `--no-capture`.
     fn counts(self, w: &World) -> BTreeMap<String, PathCounts> {
         let inputs = w.backing().join(self.inputs);
         let is_input = |path: &String| {
             let path = w.backing().join(path);
             path.starts_with(&inputs) && path.is_file()
         };
-        w.pfs().paths().unwrap().into_iter().filter(|(path, _)| is_input(path)).collect()
+        let all = w.pfs().paths().unwrap();
+        let counts: BTreeMap<_, _> = all.into_iter().filter(|(path, _)| is_input(path)).collect();
+        let sum = |of: fn(&PathCounts) -> u64| counts.values().map(of).sum::<u64>();
+        let (opens, bytes) = (sum(|c| c.opens), sum(|c| c.bytes_read));
+        println!("{} {} {}: {} files, {opens} opens, {bytes} bytes", self.venv, self.program, self.how, counts.len());
+        counts
     }
 
     /// All that is asked of a row.
