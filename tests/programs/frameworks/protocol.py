@@ -91,6 +91,7 @@ def run(how, epochs, number):
         for i, epoch in zip(range(number), epochs):
             if epoch is not None:
                 print(f"way {how} epoch {i} {epoch}", flush=True)
+        epochs.close()
         return True
     except Exception:
         traceback.print_exc()

@@ -65,12 +65,18 @@ def ranks(root):
     net = torch.nn.parallel.DistributedDataParallel(network())
     data = dataset(root)
     share = torch.utils.data.DistributedSampler(data, seed=protocol.SEED)
-    batches = torch.utils.data.DataLoader(data, BATCH, sampler=share, num_workers=1)
-    for number in range(10**9):
-        share.set_epoch(number)
-        lines = [None] * dist.get_world_size()
-        dist.all_gather_object(lines, str(train(net, batches)))
-        yield " | ".join(lines) if dist.get_rank() == 0 else None
+    # Without workers: forked beside gloo's threads they hang now and then inside CPython 3.11.2's own fork, Monarch or not.
+    batches = torch.utils.data.DataLoader(data, BATCH, sampler=share)
+    try:
+        for number in range(10**9):
+            share.set_epoch(number)
+            lines = [None] * dist.get_world_size()
+            dist.all_gather_object(lines, str(train(net, batches)))
+            yield " | ".join(lines) if dist.get_rank() == 0 else None
+    except GeneratorExit:
+        # A rank whose partner has gone may abort.
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def start_ranks():
