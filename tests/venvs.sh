@@ -54,9 +54,12 @@ make() {
   for word in $(contents "$name"); do
     case $word in --*) options+=("$word") ;; *) packages+=("$word") ;; esac
   done
-  "$base" -m venv "${options[@]}" "$dir" >"$log" 2>&1 &&
-    "$dir/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --only-binary :all: "${packages[@]}" >>"$log" 2>&1 ||
-    { tail -n 8 "$log" >&2; rm -rf "$dir"; fail "venv-$name could not be made (all of it: $log)"; }
+  if ! { "$base" -m venv "${options[@]}" "$dir" &&
+    "$dir/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --only-binary :all: "${packages[@]}"; } >"$log" 2>&1; then
+    tail -n 8 "$log" >&2
+    rm -rf "$dir"
+    fail "venv-$name could not be made (all of it: $log)"
+  fi
   stamp "$name" >"$dir/stamp"
 }
 

@@ -35,9 +35,9 @@ def held(root):
     opened = {}
 
     def read(path):
-        file = opened.setdefault(path, None) or h5py.File(path, "r")
-        opened[path] = file
-        return rows(file, range(0, ROWS, 2))
+        if path not in opened:
+            opened[path] = h5py.File(path, "r")
+        return rows(opened[path], range(0, ROWS, 2))
     yield from protocol.each(read, ".h5")(root)
 
 
