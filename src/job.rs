@@ -56,8 +56,13 @@ pub(crate) fn without(why: &str) {
     say::warn(format_args!("running without Monarch: {}", why.lines().next().unwrap_or_default()));
 }
 
-/// Says what was saved, to a file and to standard error.
-pub(crate) fn conclude(service: &mut Service, report: Option<&Path>, quiet: bool, took: Duration) {
+/// Says what was saved, to a file and to standard error, and lets go of the agent.
+pub(crate) fn conclude(mut service: Service, report: Option<&Path>, quiet: bool, took: Duration) {
+    say_what_was_saved(&mut service, report, quiet, took);
+    service.leave();
+}
+
+fn say_what_was_saved(service: &mut Service, report: Option<&Path>, quiet: bool, took: Duration) {
     let speaks = is_rank_0();
     let Some(after) = service.end() else {
         if speaks {
@@ -68,11 +73,31 @@ pub(crate) fn conclude(service: &mut Service, report: Option<&Path>, quiet: bool
     let saved = summary::Saved::between(&service.before, &after, took);
     if let Some(path) = report {
         let text = serde_json::to_string_pretty(&saved.json(&after)).unwrap_or_default();
-        if let Err(e) = std::fs::write(path, text + "\n") {
+        if let Err(e) = write_whole(path, &(text + "\n")) {
             say::warn(format_args!("cannot write the report {}: {e}", path.display()));
         }
     }
     if !quiet && speaks {
         say::err(format_args!("{}", saved.text(&after)));
     }
+}
+
+/// Writes a file such that nobody sees a part of it: the tasks of a job may be given the same name, and end at once.
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let is_replaceable = match std::fs::symlink_metadata(path) {
+        Ok(found) => found.is_file(),
+        Err(e) => e.kind() == std::io::ErrorKind::NotFound,
+    };
+    let Some(name) = path.file_name().filter(|_| is_replaceable) else { return std::fs::write(path, text) };
+    let mut beside = OsString::from(".");
+    beside.push(name);
+    // Process numbers repeat on other nodes, tasks do not.
+    let task = std::env::var("SLURM_PROCID").unwrap_or_default();
+    beside.push(format!(".{}-{task}", std::process::id()));
+    let beside = path.with_file_name(beside);
+    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
 }
