@@ -110,8 +110,8 @@ try "  the data set at another path" 0 "$want" \
   "${outside[@]}" "${base[@]}" --ro-bind "$work/data" /data "${shim[@]}" "${tier[@]}" "${memory[@]}" sh "$work/bin/read.sh" /data
 try "  the data set at its path and at another one, read there" 0 "$want" \
   "${outside[@]}" "${base[@]}" "${data[@]}" --ro-bind "$work/data" /data "${shim[@]}" "${tier[@]}" "${memory[@]}" sh "$work/bin/read.sh" /data
-try "  the data set at its path, a link to it at another" $all "$want" \
-  "${outside[@]}" env DATA="$work/data" "${base[@]}" "${data[@]}" --symlink "$work/data" /data "${shim[@]}" "${tier[@]}" "${memory[@]}" sh "$work/bin/read.sh" "$work/data"
+try "  the data set at its path, and read through a link to it" 0 "$want" \
+  "${outside[@]}" "${base[@]}" "${data[@]}" --symlink "$work/data" /data "${shim[@]}" "${tier[@]}" "${memory[@]}" sh "$work/bin/read.sh" /data
 try "  other data at the path of the data set" 0 "$other" \
   "${outside[@]}" "${base[@]}" --ro-bind "$work/other" "$work/data" "${shim[@]}" "${tier[@]}" "${memory[@]}" "${job[@]}"
 try "  as another user (--unshare-user --uid 1000)" 0 "$want" \
@@ -126,11 +126,13 @@ try "unshare -m, other data bound to the path: run outside" 0 "$other" \
   "${outside[@]}" unshare -m sh -c "$bind" sh "$work/other" "$work/data" "${job[@]}"
 chmod -R a+rX "$work"
 user=(setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/tmp)
-rm -rf "$work"/tier/*
-try "an ordinary user, unshare -Ur: run inside" $all "$want" "${user[@]}" unshare -Ur "${inside[@]}" "${disk[@]}" -- "${job[@]}"
-try "an ordinary user, run outside, unshare -Ur: other ids, not served" 0 "$want" "${user[@]}" "${outside[@]}" unshare -Ur "${job[@]}"
-try "an ordinary user, run outside, unshare -U --map-current-user" $all "$want" "${user[@]}" "${outside[@]}" unshare -U --map-current-user "${job[@]}"
-rm -rf "$work"/tier/*
+own=(--tier "$work/own:256MiB")
+mkdir "$work/own"
+chown 65534 "$work/own"
+outside_own=("$monarch" run "${options[@]}" "${own[@]}" --)
+try "an ordinary user, unshare -Ur: run inside" $all "$want" "${user[@]}" unshare -Ur "${inside[@]}" "${own[@]}" -- "${job[@]}"
+try "an ordinary user, run outside, unshare -Ur: other ids, not served" 0 "$want" "${user[@]}" "${outside_own[@]}" unshare -Ur "${job[@]}"
+try "an ordinary user, run outside, unshare -U --map-current-user" $all "$want" "${user[@]}" "${outside_own[@]}" unshare -U --map-current-user "${job[@]}"
 
 # ---- an older image
 if [ -x "$older/bin/cat" ]; then
