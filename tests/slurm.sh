@@ -173,7 +173,9 @@ for epoch in range(3):
         for n in sorted(names):
             with open(os.path.join(d, n), "rb") as f:
                 h.update(f.read())
-    print("read", rank, epoch, h.hexdigest()[:16], "preloaded" if "monarch" in env.get("LD_PRELOAD", "") else "bare", flush=True)
+    how = "preloaded" if "monarch" in env.get("LD_PRELOAD", "") else "bare"
+    # At once: tasks write to one file.
+    os.write(1, f"read {rank} {epoch} {h.hexdigest()[:16]} {how}\n".encode())
     time.sleep(0.5)
 if not os.path.exists("long") or int(env.get("SLURM_RESTART_COUNT", 0)) > 0:
     sys.exit(7 if os.path.exists("fail") else 0)
@@ -312,11 +314,13 @@ for _ in $(seq 100); do
   sleep 0.2
 done
 found=$(find "$work/job" -name 'saved-*.json' -newer "$work/array" -exec grep -l opens_local {} \; | wc -l)
-if [ "$(cat "$work/job/train-${array}_"[12].log | grep -c "$want preloaded")" = 6 ] && [ -z "$(left)" ] && [ "$found" -ge 2 ]; then
+count=$(cat "$work/job/train-${array}_"[12].log | grep -cE "^read 0 [0-2] $want preloaded$" || true)
+if [ "$count" = 6 ] && [ -z "$(left)" ] && [ "$found" = 2 ]; then
   row "job array of two" "ok (two reports)"
 else
   bad=1
-  row "job array of two" "FAILED"
+  row "job array of two" "FAILED: $count lines, $found reports, left: $(left)"
+  cat "$work/job/train-${array}_"[12].log
 fi
 
 touch "$work/job/long"
@@ -340,24 +344,20 @@ log "$job" | grep -q '^checkpoint$' || { bad=1; row "its checkpoint" FAILED; }
 check "time limit, run.sbatch" "$(submit --time=1 run-ram.sbatch)" TIMEOUT 0:15 1 preloaded $all
 
 # Killed without a warning: nobody can clean up. The next job takes over; the epilog is for nodes where none comes.
-job=$(submit run-ram.sbatch)
-until_read "$job"
-as_user scancel --signal=KILL --full "$job"
-until_state "$job" 'FAILED|CANCELLED'
-sleep 1
-row "SIGKILL: files in /dev/shm and processes left" "$(find /dev/shm -user $me -type f -path '/dev/shm/monarch-*' | wc -l) $(pgrep -u $me -x monarch | wc -l)"
+killed() {
+  job=$(submit run-ram.sbatch)
+  until_read "$job"
+  scontrol listpids "$job" | awk 'NR > 1 && $1 > 1 { print $1 }' | xargs -r kill -KILL || true
+  until_state "$job" 'FAILED|CANCELLED'
+  sleep 2
+}
+killed
+row "SIGKILL to all processes: files left in /dev/shm" "$(find /dev/shm -user $me -type f -path '/dev/shm/monarch-*' | wc -l)"
 rm "$work/job/long"
-check "the next job after SIGKILL" "$(submit run-ram.sbatch)" COMPLETED 0:0 1 preloaded $all
+check "the next job after that" "$(submit run-ram.sbatch)" COMPLETED 0:0 1 preloaded $all
 touch "$work/job/long"
 rm "$work/no-epilog"
-job=$(submit run-ram.sbatch)
-until_read "$job"
-as_user scancel --signal=KILL --full "$job"
-until_state "$job" 'FAILED|CANCELLED'
-for _ in $(seq 50); do
-  [ -z "$(left)" ] && break
-  sleep 0.1
-done
+killed
 if [ -z "$(left)" ]; then row "SIGKILL with the epilog of docs/SLURM.md" "ok (nothing is left)"; else bad=1; row "SIGKILL with the epilog" "FAILED: $(left)"; fi
 
 rm -rf "/dev/shm/monarch-$me"
