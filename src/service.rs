@@ -133,6 +133,12 @@ impl Service {
     /// How things are when the job has ended, if the agent can still say so.
     pub(crate) fn end(&mut self) -> Option<Status> {
         let _ = self.is_restarting();
+        if self.peer() == Peer::Gone && !self.stopped && is_last_of_its_job() {
+            // It went with another job, which had started it. The next one knows its figures, and removes what it has left.
+            if let Ok((client, _)) = client::attach_or_start(&self.config, true, || spawn::agent(&self.config)) {
+                self.client = client;
+            }
+        }
         if self.peer() == Peer::There { self.client.status().ok() } else { None }
     }
 

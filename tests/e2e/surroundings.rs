@@ -184,6 +184,23 @@ fn a_tier_in_memory_beside_the_runtime_directories_takes_none_of_them_along() {
 }
 
 #[test]
+fn an_agent_that_went_with_another_batch_job_leaves_nothing_behind() {
+    let w = crate::harness::World::plan().files(8).memory().args(&["--plain"]).build();
+    let report = w.scratch().join("saved.json");
+    let job = sh("echo kept; read -r line").option("--report").option(&report).env("SLURM_JOB_ID", "1");
+    let mut run = w.start(&job);
+    run.until_written("kept");
+    w.until("all copies", |s| s.tiers[0].files >= 8);
+    // Slurm kills the agent with the job that started it, just before this one ends.
+    kill(agent_pid(&w), libc::SIGKILL);
+    run.write(b"\n");
+    let ended = run.end().good();
+    assert_eq!(ended.errors(), "");
+    assert!(report.is_file() && w.agent().is_none());
+    assert_eq!((regular(w.tier()), regular(w.runtime())), (vec![], vec![]));
+}
+
+#[test]
 fn a_batch_job_does_not_wait_for_an_agent_that_others_use() {
     let w = world();
     let _one = keeper(&w, &[w.root()]);
