@@ -15,10 +15,12 @@ pub(crate) fn is_disabled() -> bool {
     std::env::var_os("MONARCH_DISABLE").is_some_and(|v| !v.is_empty() && v != "0")
 }
 
-/// Whether this is the process that speaks for the job.
+/// Whether this is the process that speaks for the job. A launcher within another has numbers of its own: mpirun in a batch
+/// script of Slurm starts all its processes as Slurm's task 0.
 pub(crate) fn is_rank_0() -> bool {
-    let names = ["MONARCH_RANK", "SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"];
-    names.iter().find_map(|n| std::env::var(n).ok()).is_none_or(|v| v.trim() == "0")
+    let is_0 = |name: &str| std::env::var(name).ok().map(|v| v.trim() == "0");
+    let launchers = ["SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"];
+    is_0("MONARCH_RANK").unwrap_or_else(|| launchers.into_iter().filter_map(is_0).all(|zero| zero))
 }
 
 /// The configuration of a job whose command has these words, with all ways to write its roots' paths that are found.

@@ -182,4 +182,5 @@ fi
 sleep 5
 left=$(find /dev/shm -user 65534 -path '/dev/shm/monarch-*/*' | head -n 3)
 [ -z "$left" ] || { bad=1; row "left over" "FAILED: $left"; }
+find /dev/shm -maxdepth 1 -user 65534 -name 'monarch-*' -empty -delete
 if [ $bad = 0 ]; then echo "containers: ok"; else echo "containers: FAILED"; exit 1; fi

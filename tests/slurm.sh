@@ -195,6 +195,8 @@ for f in run env torchrun srun; do in_memory $f.sbatch $f-ram.sbatch; done
 
 # ---- what is looked at
 bad=0
+# Monarch's own line of a task is there once.
+spoke_once() { [ "$(log "$1" | grep -c 'opens below the roots were local')" = 1 ]; }
 row() { printf 'slurm: %-58s %s\n' "$1" "$2"; }
 state() { scontrol show job -o "$1" | grep -oE "$2=[^ ]+" | head -n 1 | cut -d= -f2; }
 submit() { as_user sbatch --parsable "$@"; }
@@ -215,7 +217,7 @@ until_read() { # job
   sleep 1
 }
 left() { # whatever of this user is still there
-  find /dev/shm -user $me -path '/dev/shm/monarch-*' ! -path "/dev/shm/monarch-$me" 2>/dev/null | head -n 3
+  find /dev/shm -mindepth 2 -user $me -path '/dev/shm/monarch-*' 2>/dev/null | head -n 3
   pgrep -u $me -x -a --runstates R,S,D monarch || true
 }
 figure() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))'"$2"')' "$work/job/saved-$1.json" 2>/dev/null || echo none; }
@@ -304,7 +306,9 @@ check "monarch run -- mpirun, one node" "$(submit mpi.sbatch)" COMPLETED 0:0 2 p
 script mpi-within.sbatch <<'IN'
 mpirun --oversubscribe --mca plm isolated -n 2 monarch run --root "$data" --tier "$tier" --report "saved-$SLURM_JOB_ID.json" -- python train.py --data "$data"
 IN
-check "mpirun monarch run" "$(submit mpi-within.sbatch)" COMPLETED 0:0 2 preloaded $all
+job=$(submit mpi-within.sbatch)
+check "mpirun monarch run" "$job" COMPLETED 0:0 2 preloaded $all
+spoke_once "$job" || { bad=1; row "mpirun monarch run: one summary" FAILED; }
 
 touch "$work/array"
 array=$(submit --array=1-2 --output=train-%A_%a.log run-ram.sbatch)

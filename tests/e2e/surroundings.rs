@@ -229,6 +229,21 @@ fn a_signal_to_all_processes_of_a_job_spares_its_report() {
 }
 
 #[test]
+fn one_task_speaks_also_when_launchers_are_nested() {
+    let w = world();
+    let says = |ranks: &[(&str, &str)]| {
+        let run = w.monarch_run(&sh("exit 0"));
+        let words: Vec<_> = run.get_args().filter(|a| *a != "--quiet").map(ToOwned::to_owned).collect();
+        let mut loud = Command::new(built("monarch"));
+        loud.args(words).envs(run.get_envs().filter_map(|(k, v)| Some((k, v?)))).envs(ranks.iter().copied());
+        loud.current_dir(w.scratch()).output().unwrap().stderr.windows(7).any(|part| part == b"monarch")
+    };
+    assert!(says(&[]) && says(&[("SLURM_PROCID", "0"), ("OMPI_COMM_WORLD_RANK", "0")]));
+    assert!(!says(&[("SLURM_PROCID", "1")]) && !says(&[("SLURM_PROCID", "0"), ("OMPI_COMM_WORLD_RANK", "1")]));
+    assert!(says(&[("SLURM_PROCID", "1"), ("MONARCH_RANK", "0")]));
+}
+
+#[test]
 fn tasks_that_end_at_once_may_write_one_report() {
     let w = world();
     let report = w.scratch().join("saved.json");
