@@ -134,9 +134,15 @@ impl Service {
     /// How things are when the job has ended, if the agent can still say so.
     pub(crate) fn end(&mut self) -> Option<Status> {
         let _ = self.is_restarting();
-        if is_last_of_its_job() && !self.stopped {
-            self.revive();
+        let after = self.look();
+        if after.is_some() || self.stopped || !is_last_of_its_job() {
+            return after;
         }
+        self.revive();
+        self.look()
+    }
+
+    fn look(&mut self) -> Option<Status> {
         if self.peer() == Peer::There { self.client.status().ok() } else { None }
     }
 
