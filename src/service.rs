@@ -30,7 +30,8 @@ pub(crate) struct Service {
     restart: Option<Receiver<Result<Client, ClientError>>>,
     next_try: Instant,
     stopped: bool,
-    _lock: Option<rustix::fd::OwnedFd>,
+    /// Marks a job of the agent.
+    lock: Option<rustix::fd::OwnedFd>,
 }
 
 /// Names and values.
@@ -67,7 +68,7 @@ impl Service {
         let (mut client, control) = client::attach_or_start(&config, false, || spawn::agent(&config))?;
         let before = client.status()?;
         let (restart, next_try) = (None, Instant::now());
-        Ok(Self { config, client, control, shim, before, restart, next_try, stopped: false, _lock: lock })
+        Ok(Self { config, client, control, shim, before, restart, next_try, stopped: false, lock })
     }
 
     /// What the job's processes need.
@@ -133,23 +134,43 @@ impl Service {
     /// How things are when the job has ended, if the agent can still say so.
     pub(crate) fn end(&mut self) -> Option<Status> {
         let _ = self.is_restarting();
-        if self.peer() == Peer::Gone && !self.stopped && is_last_of_its_job() {
-            // It went with another job, which had started it. The next one knows its figures, and removes what it has left.
-            if let Ok((client, _)) = client::attach_or_start(&self.config, true, || spawn::agent(&self.config)) {
-                self.client = client;
-            }
+        let after = self.look();
+        if after.is_some() || self.stopped || !is_last_of_its_job() {
+            return after;
         }
+        self.revive();
+        self.look()
+    }
+
+    fn look(&mut self) -> Option<Status> {
         if self.peer() == Peer::There { self.client.status().ok() } else { None }
+    }
+
+    /// An agent for the end of the job, when that of before went with another job that had started it: it knows the figures, and removes
+    /// what the other has left.
+    fn revive(&mut self) {
+        let restarted = self.restart.take().and_then(|r| r.recv_timeout(PATIENCE).ok()?.ok());
+        if let Some(client) = restarted {
+            self.client = client;
+        } else if self.peer() == Peer::Gone
+            && let Ok((client, _)) = client::attach_or_start(&self.config, true, || spawn::agent(&self.config))
+        {
+            self.client = client;
+        }
     }
 
     /// Lets go of the agent. Where the end of this process takes all others along, it waits until the agent has given back what it
     /// holds in memory: killed before that, it would leave it there.
     pub(crate) fn leave(mut self) {
-        if !is_last_of_its_job() || self.peer() != Peer::There || self.client.ask(&Request::Leave).is_err() {
+        if !is_last_of_its_job() || self.peer() != Peer::There {
+            return;
+        }
+        // The agent removes it, once it is no job's.
+        self.lock = None;
+        if self.client.ask(&Request::Leave).is_err() {
             return;
         }
         let (dir, start) = (self.client.dir.clone(), Instant::now());
-        // What marks a job would stay with it.
         drop(self);
         while dir.exists() && !has_died(&dir) && start.elapsed() < PATIENCE {
             if Client::connect(&dir).and_then(|mut c| c.status()).is_ok_and(|s| s.jobs > 0) {

@@ -58,7 +58,7 @@ cat >"$work/epilog" <<IN
 #!/bin/sh
 rm -rf "$work/node/\$SLURM_JOB_ID"
 [ -e "$work/no-epilog" ] && exit 0
-pgrep -u "\$SLURM_JOB_UID" -x monarch >/dev/null || rm -rf "/dev/shm/monarch-\$SLURM_JOB_UID"
+ps -u "\$SLURM_JOB_UID" -o stat=,comm= | grep -q '^[^Z].* monarch\$' || rm -rf "/dev/shm/monarch-\$SLURM_JOB_UID"
 IN
 chmod 755 "$work/prolog" "$work/task-prolog" "$work/epilog"
 touch "$work/no-epilog"
