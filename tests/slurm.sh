@@ -34,6 +34,7 @@ finish() {
   fi
   for ((i = ${#pids[@]} - 1; i >= 0; i--)); do kill "${pids[i]}" 2>/dev/null || true; done
   wait || true
+  find /sys/fs/cgroup -depth -type d -path "*/slurm_$node*" -exec rmdir {} \; 2>/dev/null || true
   if [ -z "${MONARCH_TRIAL_KEEP:-}" ]; then rm -rf "$work"; else echo "kept $work"; fi
 }
 trap finish EXIT
@@ -245,6 +246,7 @@ check() {
     bad=1
     row "$what" "FAILED:$wrong"
     log "$job" | tail -n 20
+    tail -n 20 "$work/log/slurmd" | sed 's/^/  slurmd: /'
   else
     row "$what" "ok ($end, exit $code, $got local opens in the report)"
   fi
@@ -332,6 +334,12 @@ job=$(submit --requeue run-ram.sbatch)
 until_read "$job"
 scontrol requeue "$job"
 until_state "$job" PENDING
+# Until the epilog of the first start is through: both have one number.
+for _ in $(seq 100); do
+  [ "$(sinfo -h -o %t)" = idle ] && break
+  sleep 0.2
+done
+sleep 1
 scontrol update job="$job" StartTime=now
 check "scontrol requeue in the middle: the second start" "$job" COMPLETED 0:0 1 preloaded $all
 for kind in run env srun; do
