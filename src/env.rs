@@ -105,7 +105,7 @@ impl Shell {
             .unwrap_or_default()
             .as_bytes()
             .split(|&c| c == b':' || c == b' ')
-            .filter(|l| !l.is_empty() && !l.ends_with(crate::shim::NAME.as_bytes()))
+            .filter(|l| !l.is_empty() && !l.ends_with(crate::job::shim::NAME.as_bytes()))
             .map(<[u8]>::to_vec)
             .collect();
         let rest = OsString::from_vec(others.join(&b':'));

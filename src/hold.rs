@@ -6,8 +6,9 @@
 
 use crate::cli::ConfigArgs;
 use crate::env::Shell;
-use crate::service::Service;
-use crate::{job, say, service, shim, spawn};
+use crate::job::service::Service;
+use crate::job::{service, shim, spawn};
+use crate::{job, say};
 use anyhow::{Context, Result};
 use clap::Args;
 use monarch_core::config::Config;
@@ -89,7 +90,7 @@ fn send_off(args: &HoldArgs, config: &Config) -> Result<Said> {
 
 fn stay(args: &HoldArgs) -> Result<ExitCode> {
     // Before any thread is started.
-    crate::child::block_signals();
+    crate::job::child::block_signals();
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let config: Config = serde_json::from_str(&text).context("standard input is not a configuration as JSON")?;
@@ -103,10 +104,10 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
         }
     };
     tell(&Ok(service.control().to_owned()))?;
-    while is_alive(&process) && !crate::child::is_told_to_end() {
+    while is_alive(&process) && !crate::job::child::is_told_to_end() {
         service.keep_alive();
     }
-    job::conclude(service, args.report.as_deref(), true, started.elapsed(), crate::child::is_told_to_end());
+    job::conclude(service, args.report.as_deref(), true, started.elapsed(), crate::job::child::is_told_to_end());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,10 +1,26 @@
 //! What `run` and `env` have in common: whether Monarch is on, the configuration of a job, the agent behind it, and what is said
 //! at its end.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`service`] | the agent as a job sees it: attached to, watched, started again |
+//! | [`spawn`] | starting processes of ours that outlive the one that starts them |
+//! | [`child`] | the job's own process |
+//! | [`aliases`] | links by which the job will name its files |
+//! | [`shim`] | where the preload library is |
+//! | [`summary`] | what a run saved |
+
+mod aliases;
+pub(crate) mod child;
+pub(crate) mod service;
+pub(crate) mod shim;
+pub(crate) mod spawn;
+mod summary;
 
 use crate::cli::ConfigArgs;
-use crate::service::Service;
-use crate::{aliases, say, summary};
+use crate::say;
 use monarch_core::config::Config;
+use service::Service;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

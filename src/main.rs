@@ -3,8 +3,6 @@
 
 mod agent;
 mod agents;
-mod aliases;
-mod child;
 mod cli;
 mod config;
 mod env;
@@ -17,12 +15,8 @@ mod pages;
 mod progress;
 mod run;
 mod say;
-mod service;
-mod shim;
-mod spawn;
 mod status;
 mod stop;
-mod summary;
 
 fn main() -> std::process::ExitCode {
     cli::main()

@@ -3,9 +3,9 @@
 //! Nothing that goes wrong here keeps the job from running: without an agent it runs as it would have without us, with one
 //! line on standard error.
 
-use crate::child::{self, Child};
 use crate::cli::ConfigArgs;
-use crate::service::Service;
+use crate::job::child::{self, Child};
+use crate::job::service::Service;
 use crate::{job, say};
 use anyhow::Result;
 use clap::Args;

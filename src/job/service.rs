@@ -1,6 +1,6 @@
 //! The agent, as a job sees it: attached to, watched, started again when it dies.
 
-use crate::{shim, spawn};
+use crate::job::{shim, spawn};
 use anyhow::Result;
 use monarch_core::agent::client::{self, Client, ClientError};
 use monarch_core::agent::place;
