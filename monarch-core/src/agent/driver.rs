@@ -8,7 +8,8 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`queue`] | which file is looked at next |
-//! | [`fetch`] | one file: claim, copy, verify, publish |
+//! | [`fetch`] | one file before and after its copy: claim, room, outcome |
+//! | [`copying`] | one file while the engine copies it |
 //! | [`evict`] | second tries, copies that have to go, copies that somebody damaged |
 //! | [`unclaimed`] | copies of an earlier agent that no entry has claimed yet |
 //! | [`later`] | files whose pause ends at some time, and how often they failed |
@@ -17,6 +18,7 @@
 //! | [`pace`] | how many prefetches the PFS bears |
 //! | [`seldom`] | messages that could come once per file |
 
+mod copying;
 mod evict;
 mod fetch;
 mod gate;
@@ -29,7 +31,7 @@ mod unclaimed;
 
 pub use unclaimed::Unclaimed;
 
-use crate::engine::{CopyEngine, Limits, Source};
+use crate::engine::{CopyEngine, Limits, Source, Task, Work};
 use crate::tier::TierDir;
 use evict::Placed;
 use gate::Gate;
@@ -242,21 +244,40 @@ impl Driver {
         loop {
             // Read before looking for work: whatever is asked for after that ends the sleep at once.
             let seen = ctl.demand.load(Ordering::SeqCst);
+            self.engine.run(self);
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            match self.next_job() {
-                Some((key, RequestSource::Demand)) => self.fetch(key, RequestSource::Demand),
-                Some((key, RequestSource::Prefetch)) => {
-                    self.fetch(key, RequestSource::Prefetch);
-                    self.prefetching.fetch_sub(1, Ordering::AcqRel);
-                }
-                None => {
-                    ctl.sleepers.fetch_add(1, Ordering::SeqCst);
-                    futex_wait(&ctl.demand, seen, None);
-                    ctl.sleepers.fetch_sub(1, Ordering::SeqCst);
-                }
+            ctl.sleepers.fetch_add(1, Ordering::SeqCst);
+            futex_wait(&ctl.demand, seen, None);
+            ctl.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Work for Driver {
+    fn next(&self) -> Option<Box<dyn Task + '_>> {
+        while !self.stop.load(Ordering::Relaxed) {
+            let job = self.next_job()?;
+            if let Some(copying) = self.begin(job) {
+                return Some(Box::new(copying));
             }
+        }
+        None
+    }
+}
+
+/// A file that is looked at; a prefetch is counted for as long as it lives.
+struct Job<'a> {
+    key: u64,
+    source: RequestSource,
+    prefetching: Option<&'a AtomicUsize>,
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        if let Some(n) = self.prefetching {
+            n.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Which file is looked at next: demands first, in the order of the ring as far as it reaches, then prefetches.
 
-use super::{Driver, lock};
+use super::{Driver, Job, lock};
 use crate::agent::protocol::{Range, Tally};
 use crate::tier::TierDir;
 use monarch_abi::control::RING;
@@ -59,7 +59,7 @@ impl Queue {
 
 impl Driver {
     /// The next file to look at.
-    pub(super) fn next_job(&self) -> Option<(u64, RequestSource)> {
+    pub(super) fn next_job(&self) -> Option<Job<'_>> {
         let ctl = self.ctl.ctl;
         let mut q = lock(&self.queue);
         let now = ctl.demand.load(Ordering::SeqCst);
@@ -71,7 +71,7 @@ impl Driver {
             if !q.demands.is_empty() {
                 futex_wake(&ctl.demand, 1);
             }
-            return Some((key, RequestSource::Demand));
+            return Some(Job { key, source: RequestSource::Demand, prefetching: None });
         }
         let slots = self.gate.slots(Instant::now(), self.prefetch_slots());
         if slots == 0 {
@@ -86,7 +86,7 @@ impl Driver {
         if running < slots && ctl.sleepers.load(Ordering::SeqCst) > 0 {
             futex_wake(&ctl.demand, 1);
         }
-        Some((key, RequestSource::Prefetch))
+        Some(Job { key, source: RequestSource::Prefetch, prefetching: Some(&self.prefetching) })
     }
 
     /// Has the files in these ranges prefetched before all others; how many there are. Those with a copy are passed over then.
