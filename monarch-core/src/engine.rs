@@ -5,15 +5,19 @@
 //! thread that runs it. Both sides are traits with doubles that ship with the product, so that every failure can be
 //! driven in tests without waiting.
 
+mod choose;
 mod double;
 mod limits;
 mod pfs;
 mod threads;
+mod uring;
 
+pub use choose::{Engines, slots_ahead};
 pub use double::{FailingSink, FailingSource, MemSource, SlowSource};
 pub use limits::{Limits, TokenBucket};
 pub use pfs::PfsSource;
 pub use threads::ThreadsEngine;
+pub use uring::{Unavailable, UringEngine, UringOptions};
 
 use monarch_abi::hash::Identity;
 use rustix::fd::OwnedFd;
@@ -45,7 +49,7 @@ pub trait SourceFile: Send {
     /// Reads up to `buf.len()` bytes at `off`; 0 at the end.
     ///
     /// # Errors
-    /// What the kernel said; `Interrupted` is tried again.
+    /// What the kernel said; `Interrupted` and `WouldBlock` are tried again.
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<usize>;
     /// The identity as the PFS's server has it now.
     ///
@@ -110,6 +114,14 @@ pub trait Task {
     fn opened(&self, _took: Duration) {}
     /// The copy has ended, well or not. `true` when the task has another sink now and is to be copied once more.
     fn done(&mut self, end: Result<Copied, CopyError>) -> bool;
+}
+
+/// How often calls of one file are repeated that were interrupted or put off.
+const TRIES: u32 = 100;
+
+/// Whether a call failed in a way that asks for another one.
+fn is_passing(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
 /// Where an engine gets its files from.

@@ -115,8 +115,11 @@ pub struct Status {
     pub runtime_dir: PathBuf,
     /// Jobs attached now.
     pub jobs: usize,
-    /// Copy engine in use.
+    /// Copy engine for what is fetched ahead: `uring`, `threads`, or `auto` when each root has its own.
     pub engine: String,
+    /// Why that one.
+    #[serde(default)]
+    pub engine_why: String,
     /// Policy in use.
     pub policy: String,
     /// The roots.

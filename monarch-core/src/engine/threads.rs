@@ -1,7 +1,7 @@
 //! The `threads` engine: plain pread and pwrite on the calling thread. It needs nothing that a kernel or container could
 //! forbid, and is as fast as anything on sources whose reads block inline.
 
-use super::{Copied, CopyEngine, CopyError, Limits, Marks, SourceFile, Task, Work};
+use super::{Copied, CopyEngine, CopyError, Limits, Marks, SourceFile, TRIES, Task, Work, is_passing};
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
@@ -69,12 +69,15 @@ impl ThreadsEngine {
             buf.resize(want, 0);
         }
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
-        let mut off = 0u64;
+        let (mut off, mut tries) = (0u64, 0);
         while off < size {
             self.go_on()?;
             let n = usize::try_from(size - off).unwrap_or(usize::MAX).min(self.io_size);
             let got = match self.ask(marks, n, || from.read_at(&mut buf[..n], off)) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if is_passing(&e) && tries < TRIES => {
+                    tries += 1;
+                    continue;
+                }
                 other => other.map_err(CopyError::Source)?,
             };
             if got == 0 {

@@ -5,7 +5,7 @@
 use monarch_abi::hash::Identity;
 use monarch_core::engine::{
     Copied, CopyEngine, CopyError, FailingSink, FailingSource, Limits, Marks, MemSource, Sink, SlowSource, Source,
-    SourceFile, Task, ThreadsEngine, Work,
+    SourceFile, Task, ThreadsEngine, UringEngine, UringOptions, Work,
 };
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -14,14 +14,25 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Request size of the engines under test.
-const IO: usize = 4096;
+pub(crate) const IO: usize = 4096;
 
 /// Makes an engine with this request size, these limits and this stop flag.
-type Make = fn(u64, Arc<Limits>, Arc<AtomicBool>) -> Box<dyn CopyEngine>;
+pub(crate) type Make = fn(u64, Arc<Limits>, Arc<AtomicBool>) -> Box<dyn CopyEngine>;
 
 /// All engines.
-fn engines() -> Vec<Make> {
-    vec![|io_size, limits, stop| Box::new(ThreadsEngine::new(io_size, limits, stop))]
+pub(crate) fn engines() -> Vec<Make> {
+    let threads: Make = |io_size, limits, stop| Box::new(ThreadsEngine::new(io_size, limits, stop));
+    let uring: Make = |io_size, limits, stop| {
+        let options = UringOptions { io_size, depth: 8, direct: false };
+        Box::new(UringEngine::new(options, limits, stop).expect("io_uring"))
+    };
+    match UringEngine::new(UringOptions { io_size: 4096, depth: 8, direct: false }, Arc::default(), Arc::default()) {
+        Ok(_) => vec![threads, uring],
+        Err(e) => {
+            println!("without uring: {e}");
+            vec![threads]
+        }
+    }
 }
 
 /// Runs a requirement with every engine.
@@ -35,8 +46,8 @@ fn each(requirement: fn(&dyn CopyEngine)) {
 
 /// Counts marks: calls under way, most at once, PFS calls, progress.
 #[derive(Default)]
-struct Seen {
-    inside: AtomicI64,
+pub(crate) struct Seen {
+    pub(crate) inside: AtomicI64,
     calls: AtomicU64,
     progress: AtomicU64,
 }
@@ -56,20 +67,20 @@ impl Marks for Seen {
     }
 }
 
-fn sink() -> FailingSink {
+pub(crate) fn sink() -> FailingSink {
     FailingSink { data: Mutex::default(), after: AtomicU64::new(u64::MAX), errno: libc::ENOSPC }
 }
 
-fn data(len: usize) -> Vec<u8> {
+pub(crate) fn data(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
-fn written(sink: &FailingSink) -> Vec<u8> {
+pub(crate) fn written(sink: &FailingSink) -> Vec<u8> {
     sink.data.lock().expect("lock").clone()
 }
 
 /// How a copy ended.
-type End = Result<Copied, CopyError>;
+pub(crate) type End = Result<Copied, CopyError>;
 
 /// The file `f` of a source, to be copied once.
 struct Once<'a> {
@@ -112,7 +123,7 @@ impl Task for OnceTask<'_> {
 }
 
 /// Copies the file `f` of a source; marks must be even afterwards, however it ended.
-fn copy(engine: &dyn CopyEngine, from: &dyn Source, to: &dyn Sink, size: u64) -> End {
+pub(crate) fn copy(engine: &dyn CopyEngine, from: &dyn Source, to: &dyn Sink, size: u64) -> End {
     copy_seen(engine, from, to, size, &Seen::default())
 }
 
@@ -123,7 +134,7 @@ fn copy_seen(engine: &dyn CopyEngine, from: &dyn Source, to: &dyn Sink, size: u6
     once.end.into_inner().expect("every copy ends")
 }
 
-fn errno(end: &End) -> Option<i32> {
+pub(crate) fn errno(end: &End) -> Option<i32> {
     match end {
         Err(CopyError::Source(e) | CopyError::Sink(e)) => e.raw_os_error(),
         _ => None,
