@@ -69,6 +69,9 @@ fn text(s: &Status) -> String {
             ByteSize(r.bytes),
             ByteSize(r.index_bytes)
         );
+        if s.engine == "auto" && !r.engine.is_empty() {
+            let _ = writeln!(out, "           engine {}", r.engine);
+        }
     }
     for t in &s.tiers {
         let rest = if t.resting { ", resting after an error" } else { "" };

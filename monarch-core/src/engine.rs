@@ -42,6 +42,10 @@ pub trait Source: Send + Sync {
     fn root(&self) -> Option<Arc<OwnedFd>> {
         None
     }
+    /// Whether a read that is asked not to block does not.
+    fn keeps_nowait(&self) -> bool {
+        false
+    }
 }
 
 /// An open file on the PFS.

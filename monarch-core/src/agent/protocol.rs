@@ -152,6 +152,9 @@ pub struct RootStatus {
     pub index_bytes: u64,
     /// Opens below it by the jobs.
     pub opens: u64,
+    /// Copy engine for what is fetched ahead, and why that one; empty until the root is ready.
+    #[serde(default)]
+    pub engine: String,
 }
 
 /// How a tier is.

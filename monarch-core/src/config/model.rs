@@ -98,7 +98,7 @@ pub struct Io {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// What is quicker, for each root.
+    /// For each root by its file system: `uring` on local ones, `threads` on all others.
     #[default]
     Auto,
     /// io_uring: few threads, the kernel makes the calls. Where it is forbidden, as `threads`.

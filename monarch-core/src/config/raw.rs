@@ -125,7 +125,8 @@ pub(super) struct RawSource {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawIo {
     /// `uring` has the kernel make the calls, with few threads; where io_uring is forbidden, threads do. `threads` uses a
-    /// thread for each file under way. `auto` takes what is quicker, for each root. Default auto.
+    /// thread for each file under way. `auto` takes uring for roots on ext4, xfs, btrfs and tmpfs,
+    /// threads for all others. Default auto.
     pub(super) engine: Option<Given<OneOf<Engine>>>,
     /// Whether uring reads files of at least source.io_size past the page cache: less work for the processor, and other
     /// data stays cached. Default false.

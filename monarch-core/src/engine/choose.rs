@@ -17,7 +17,7 @@ pub struct Engines {
     pub uring: Option<UringEngine>,
     /// Threads that run `uring`.
     pub rings: usize,
-    /// Whether it is to be found out for each source which is quicker.
+    /// Whether each source has its own.
     pub auto: bool,
     /// Why these, in words.
     pub why: String,
@@ -40,7 +40,7 @@ impl Engines {
         match UringEngine::new(options, limits.clone(), stop.clone()) {
             Ok(uring) => {
                 let auto = io.engine == Engine::Auto;
-                let why = if auto { "measured for each root" } else { "io.engine is uring" }.to_owned();
+                let why = if auto { "for each root by its file system" } else { "io.engine is uring" }.to_owned();
                 tracing::info!(engine = if auto { "auto" } else { "uring" }, rings, "copy engine: {why}");
                 Self { threads, uring: Some(uring), rings, auto, why }
             }

@@ -9,10 +9,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+/// File systems on which a read that is asked not to block does not: ext4, xfs, btrfs, tmpfs.
+const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
+
 /// See the module.
 #[derive(Debug)]
 pub struct PfsSource {
     root: Arc<OwnedFd>,
+    local: bool,
 }
 
 impl PfsSource {
@@ -22,7 +26,9 @@ impl PfsSource {
     /// What the kernel said.
     pub fn new(root: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self { root: Arc::new(rustix::fs::open(root, flags, Mode::empty())?) })
+        let root = rustix::fs::open(root, flags, Mode::empty())?;
+        let local = rustix::fs::fstatfs(&root).is_ok_and(|fs| LOCAL.contains(&(fs.f_type as u64)));
+        Ok(Self { root: Arc::new(root), local })
     }
 }
 
@@ -49,6 +55,10 @@ impl Source for PfsSource {
 
     fn root(&self) -> Option<Arc<OwnedFd>> {
         Some(self.root.clone())
+    }
+
+    fn keeps_nowait(&self) -> bool {
+        self.local
     }
 }
 

@@ -4,7 +4,8 @@
 //! demands for files so large that their readers do not wait, go by the lane of their source. Whoever comes upon a file of the
 //! other lane hands it over, one at a time, and leaves the rest in line.
 
-use super::{Driver, parts};
+use super::{Driver, Live, parts};
+use crate::engine::Source;
 use monarch_abi::sys::{futex_wait, futex_wake};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -41,8 +42,33 @@ impl Bell {
 impl Driver {
     /// The lane of a file that nobody waits for.
     pub(super) fn lane(&self, key: u64) -> Lane {
-        let able = || self.segment(parts(key)?.0)?.source.root();
-        if self.engines.uring.is_some() && !self.engines.auto && able().is_some() { Lane::Rings } else { Lane::Threads }
+        if self.engines.uring.is_none() {
+            return Lane::Threads;
+        }
+        parts(key)
+            .and_then(|(number, _)| self.segment(number))
+            .map_or(Lane::Threads, |live| self.lane_of(&*live.source))
+    }
+
+    /// The lane of a source. Where it is to be chosen, rings copy from file systems on which reads need no thread of the
+    /// kernel; elsewhere each call occupies one anyhow, and our own spare the way there and back (docs/PERFORMANCE.md).
+    fn lane_of(&self, source: &dyn Source) -> Lane {
+        let wanted = !self.engines.auto || source.keeps_nowait();
+        if wanted && self.engines.uring.is_some() && source.root().is_some() { Lane::Rings } else { Lane::Threads }
+    }
+
+    /// Which engine copies what nobody waits for from the source of a segment, and why.
+    pub fn engine_of(&self, live: &Live) -> String {
+        let name = match self.lane_of(&*live.source) {
+            Lane::Rings => "uring",
+            Lane::Threads => "threads",
+        };
+        let why = match (self.engines.auto, live.source.keeps_nowait()) {
+            (false, _) => &self.engines.why,
+            (true, true) => "reads of its file system need not block",
+            (true, false) => "reads of its file system may block",
+        };
+        format!("{name}: {why}")
     }
 
     /// Wakes who works in a lane.

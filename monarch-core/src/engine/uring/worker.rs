@@ -6,12 +6,10 @@ use super::ring::{Finished, Op, Ring};
 use super::slot::{Slot, Want};
 use crate::engine::{Copied, CopyError, Work};
 use io_uring::types::OpenHow;
-use rustix::fd::OwnedFd;
 use rustix::fs::{OFlags, ResolveFlags};
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -19,9 +17,6 @@ use std::time::{Duration, Instant};
 const WINDOW: usize = 4;
 /// Longest sleep while files are under way: how late a stop, or work that came meanwhile, may be noticed.
 const TICK: Duration = Duration::from_millis(100);
-
-/// File systems on which a read that must not block does not: ext4, xfs, btrfs, tmpfs.
-const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
 
 /// A call that waits for its turn.
 struct Pending {
@@ -43,8 +38,6 @@ pub(super) struct Worker<'e, 'w> {
     /// Calls at the PFS; closes do not count.
     calls: usize,
     buffers: Buffers,
-    /// Roots seen, and whether calls below them may block.
-    roots: Vec<(Arc<OwnedFd>, bool)>,
     stopped: bool,
 }
 
@@ -59,7 +52,6 @@ impl<'e, 'w> Worker<'e, 'w> {
             since: Instant::now(),
             calls: 0,
             buffers: Buffers::default(),
-            roots: Vec::new(),
             stopped: false,
         }
     }
@@ -116,26 +108,15 @@ impl<'e, 'w> Worker<'e, 'w> {
     fn fill(&mut self) {
         while self.calls + self.pending.len() < self.ring.depth() {
             let Some(mut task) = self.work.next() else { return };
-            let Some(root) = task.source().root() else {
+            if task.source().root().is_none() {
                 // Nothing that the kernel could read: a double, or a source of another kind.
                 self.engine.plain.take(&mut *task);
                 continue;
-            };
+            }
             let direct = self.engine.options.direct && task.size() >= self.engine.options.io_size;
-            let may_block = self.may_block(&root);
+            let may_block = !task.source().keeps_nowait();
             self.add(Slot::new(task, direct, may_block));
         }
-    }
-
-    /// Whether reads below a root may block although they were asked not to. Local file systems keep the promise; elsewhere
-    /// a worker of the kernel makes each call, so that others can begin meanwhile.
-    fn may_block(&mut self, root: &Arc<OwnedFd>) -> bool {
-        if let Some((_, may_block)) = self.roots.iter().find(|(known, _)| Arc::ptr_eq(known, root)) {
-            return *may_block;
-        }
-        let local = rustix::fs::fstatfs(root).is_ok_and(|fs| LOCAL.contains(&(fs.f_type as u64)));
-        self.roots.push((root.clone(), !local));
-        !local
     }
 
     fn add(&mut self, slot: Slot<'w>) {
