@@ -12,9 +12,10 @@
 //! | [`slot`] | one file: which calls it needs, what their answers mean |
 //! | [`worker`] | many files: their turn, the limits, the stop |
 //!
-//! What was measured and left out: direct descriptors (`statx` takes none, and the identity must be that of the very file
-//! that was read), links between calls (reads that come back short break them, and limits stand between calls), writes
-//! through the ring (buffered writes to tmpfs and ext4 are handed to a worker, which costs more than the copy itself).
+//! Left out, and why: direct descriptors (`statx` takes none, and the identity must be that of the very file that was read,
+//! whose type is looked at before anything is read); writes through the ring (the kernel hands buffered writes to a worker
+//! where the file system cannot promise not to block, one worker a file: the thread that hashes the bytes writes them while
+//! they are in its cache). Calls of a file are not linked yet: a chain of read and stat would spare this thread one turn.
 //!
 //! On file systems that keep what a non-blocking read promises, reads are tried in place. Elsewhere (FUSE, Lustre, NFS) a read
 //! may block the submitting thread whatever it was asked, so that a worker of the kernel makes every call; there may be as
