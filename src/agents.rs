@@ -24,7 +24,7 @@ pub(crate) fn ask<T: Send + 'static>(
     question: impl Fn(&mut Client) -> io::Result<T> + Clone + Send + 'static,
 ) -> Result<(Answers<T>, Places), ExitCode> {
     let places = config.places()?;
-    let dirs = place::all(&bases(&places));
+    let dirs = directories(&places);
     let (send, receive) = channel();
     for (at, dir) in dirs.iter().cloned().enumerate() {
         let (send, question) = (send.clone(), question.clone());
@@ -41,6 +41,11 @@ pub(crate) fn ask<T: Send + 'static>(
     let silent = |(dir, answer): (&PathBuf, &Option<T>)| (answer.is_none() && agent_alive(dir)).then(|| dir.clone());
     let missing = dirs.iter().zip(&answers).filter_map(silent).collect();
     Ok((Answers { given: answers.into_iter().flatten().collect(), missing }, places))
+}
+
+/// The runtime directories of all agents of this user, of those that died under a job included.
+pub(crate) fn directories(places: &Places) -> Vec<PathBuf> {
+    place::all(&bases(places))
 }
 
 /// Where runtime directories may be.

@@ -66,6 +66,16 @@ pub(crate) fn block_signals() {
     }
 }
 
+/// Whether SIGTERM has come since [`block_signals`].
+pub(crate) fn is_told_to_end() -> bool {
+    // SAFETY: the buffer is ours.
+    unsafe {
+        let mut pending: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&raw mut pending);
+        libc::sigismember(&raw const pending, libc::SIGTERM) == 1
+    }
+}
+
 impl Child {
     /// Starts `words` with `env` added.
     pub(crate) fn start(words: &[OsString], env: &[(&str, OsString)]) -> io::Result<Self> {

@@ -50,7 +50,8 @@ enum Command {
         eval \"$(monarch env --config monarch.yaml --report saved.json)\"\n  \
         eval \"`monarch env --shell csh --root /scratch/imagenet`\"       # csh, tcsh\n  \
         monarch env --shell fish --root /scratch/imagenet | source      # fish\n  \
-        eval \"$(monarch env --off)\"                                  # from here on as before\n\n\
+        eval \"$(monarch env --off)\"                                  # from here on as before\n  \
+        eval \"$(monarch env --end)\"                                  # at the end of a batch script\n\n\
         It lasts as long as the shell. Whatever fails leaves the variables as they are; the script goes on with the parallel \
         file system. Prefer `monarch run` where you can: it says at the end what was saved.")]
     Env(env::EnvArgs),

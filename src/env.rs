@@ -27,6 +27,10 @@ pub(crate) struct EnvArgs {
     /// Print what takes it back: commands started after that read the parallel file system
     #[arg(long)]
     off: bool,
+    /// Print what ends it: takes it back, writes the report, and waits until nothing is left in memory. The last line of a batch
+    /// script, which the batch system ends together with all that it has started
+    #[arg(long, conflicts_with = "off")]
+    end: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -42,6 +46,11 @@ pub(crate) enum Shell {
 pub(crate) fn main(args: &EnvArgs) -> Result<ExitCode> {
     if args.off {
         say::out_bytes(&args.shell.unset())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.end {
+        let hold = [std::env::current_exe()?.into_os_string(), "hold".into(), "--end".into()];
+        say::out_bytes(&[args.shell.unset(), args.shell.evaluate(&hold)].concat())?;
         return Ok(ExitCode::SUCCESS);
     }
     // For its mistakes and warnings: `hold` is told not to repeat them.

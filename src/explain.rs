@@ -5,13 +5,12 @@ use crate::{agents, say};
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
-use monarch_core::agent::client::Client;
 use monarch_core::agent::place;
-use monarch_core::reader::{Explanation, Reader, Verdict};
+use monarch_core::reader::{Explanation, Reader, ReaderError, Verdict};
 use std::fmt::Write;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
@@ -25,8 +24,6 @@ pub(crate) struct ExplainArgs {
     config: ConfigArgs,
 }
 
-/// How long an agent may take to say where it is.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Lines of the log that are shown for a file.
 const LOG_LINES: usize = 3;
 
@@ -51,13 +48,18 @@ pub(crate) fn main(args: &ExplainArgs) -> Result<ExitCode> {
     Ok(if all_local { ExitCode::SUCCESS } else { ExitCode::from(EX_NO) })
 }
 
-/// The shared memory of all agents of this user.
+/// The shared memory of all agents of this user, dead and silent ones included: their jobs are served as far as there are copies.
 fn readers(config: &ConfigArgs) -> Result<Vec<Reader>, ExitCode> {
-    let (agents, _) = agents::ask(config, PATIENCE, |c: &mut Client| Ok(c.dir.join(place::CONTROL)))?;
-    // One that does not answer is looked into all the same: its jobs are served.
-    let silent = agents.missing.iter().map(|dir| dir.join(place::CONTROL));
-    let open = |control: PathBuf| Reader::open(&control).map_err(|e| say::warn(format_args!("{e}"))).ok();
-    Ok(agents.given.into_iter().chain(silent).filter_map(open).collect())
+    let open = |dir: PathBuf| match Reader::open(&dir.join(place::CONTROL)) {
+        Ok(reader) => Some(reader),
+        // Just being made, or removed.
+        Err(ReaderError::Map { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => {
+            say::warn(format_args!("{e}"));
+            None
+        }
+    };
+    Ok(agents::directories(&config.places()?).into_iter().filter_map(open).collect())
 }
 
 /// What the agent says that knows most about a path.

@@ -1,7 +1,8 @@
 //! `monarch hold`: a job for as long as a process lives that `run` did not start. What `monarch env` prints calls it.
 //!
 //! It prints the variables of the job as soon as the agent serves it. A process of its own session stays behind, watches over
-//! the agent as `run` does, and ends with the process it was started for.
+//! the agent as `run` does, and ends with the process it was started for, or when it is asked to (`--end`, SIGTERM). Batch systems
+//! kill it together with a script that ends, before it could write the report.
 
 use crate::cli::ConfigArgs;
 use crate::env::Shell;
@@ -12,7 +13,7 @@ use clap::Args;
 use monarch_core::config::Config;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -31,6 +32,9 @@ pub(crate) struct HoldArgs {
     /// When it has ended, write what was saved to this file as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// The job ends now: waits until the report is written and the agent has given back what it holds in memory
+    #[arg(long, conflicts_with = "report")]
+    end: bool,
     /// Do it here; the configuration comes as JSON on standard input
     #[arg(long, hide = true)]
     stay: bool,
@@ -42,6 +46,10 @@ type Said = Result<PathBuf, String>;
 pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
     if args.stay {
         return stay(args);
+    }
+    if args.end {
+        end(args.pid);
+        return Ok(ExitCode::SUCCESS);
     }
     // Warnings were given by `env`.
     let config = match job::config(&args.config, &[], true) {
@@ -80,6 +88,8 @@ fn send_off(args: &HoldArgs, config: &Config) -> Result<Said> {
 }
 
 fn stay(args: &HoldArgs) -> Result<ExitCode> {
+    // Before any thread is started.
+    crate::child::block_signals();
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let config: Config = serde_json::from_str(&text).context("standard input is not a configuration as JSON")?;
@@ -93,10 +103,10 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
         }
     };
     tell(&Ok(service.control().to_owned()))?;
-    while is_alive(&process) {
+    while is_alive(&process) && !crate::child::is_told_to_end() {
         service.keep_alive();
     }
-    job::conclude(&mut service, args.report.as_deref(), true, started.elapsed());
+    job::conclude(service, args.report.as_deref(), true, started.elapsed());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -108,6 +118,26 @@ fn tell(said: &Said) -> Result<()> {
 fn watch(pid: i32) -> Result<OwnedFd> {
     let pid_of = Pid::from_raw(pid).with_context(|| format!("{pid} is no process"))?;
     rustix::process::pidfd_open(pid_of, PidfdFlags::empty()).with_context(|| format!("process {pid}"))
+}
+
+/// Ends the jobs that are held for a process, and waits for those who hold them.
+fn end(pid: i32) {
+    let words = format!("hold\0--stay\0--for\0{pid}\0").into_bytes();
+    let holds = |holder: &Pid| {
+        let line = std::fs::read(format!("/proc/{}/cmdline", holder.as_raw_nonzero())).unwrap_or_default();
+        let behind_program = line.iter().position(|&c| c == 0).map_or(&line[..0], |at| &line[at + 1..]);
+        behind_program.starts_with(&words)
+    };
+    let Ok(processes) = std::fs::read_dir("/proc") else { return };
+    let numbers = processes.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+    for holder in numbers.filter_map(Pid::from_raw).filter(holds) {
+        // A handle first, then once more whose it is: numbers are given again.
+        let Ok(handle) = rustix::process::pidfd_open(holder, PidfdFlags::empty()) else { continue };
+        if holds(&holder) && rustix::process::pidfd_send_signal(&handle, Signal::TERM).is_ok() {
+            let start = Instant::now();
+            while is_alive(&handle) && start.elapsed() < service::PATIENCE {}
+        }
+    }
 }
 
 /// Waits a moment for the end of a process.

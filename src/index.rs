@@ -59,7 +59,7 @@ pub(crate) enum IndexCommand {
 pub(crate) fn main(command: &IndexCommand) -> Result<ExitCode> {
     match command {
         IndexCommand::Build { root, output, threads } => {
-            let root = root.canonicalize().with_context(|| format!("root {}", root.display()))?;
+            let root = root.canonicalize().with_context(|| format!("cannot use the root {}", root.display()))?;
             let start = std::time::Instant::now();
             let options = ScanOptions { threads: *threads, max_memory: u64::MAX };
             let what = format!("scanning {}", root.display());
@@ -108,7 +108,7 @@ fn verify(file: &Path, root: Option<&Path>, sample: Option<usize>, threads: usiz
         ))?;
         return Ok(ExitCode::SUCCESS);
     };
-    let root = root.canonicalize().with_context(|| format!("root {}", root.display()))?;
+    let root = root.canonicalize().with_context(|| format!("cannot use the root {}", root.display()))?;
     if index.header.root_id != index::root_id(&root) {
         bail!(
             "{} was built for a root with another path than {}; build one for this root with `monarch index build`",

@@ -15,10 +15,12 @@ pub(crate) fn is_disabled() -> bool {
     std::env::var_os("MONARCH_DISABLE").is_some_and(|v| !v.is_empty() && v != "0")
 }
 
-/// Whether this is the process that speaks for the job.
+/// Whether this is the process that speaks for the job. A launcher within another has numbers of its own: mpirun in a batch
+/// script of Slurm starts all its processes as Slurm's task 0.
 pub(crate) fn is_rank_0() -> bool {
-    let names = ["MONARCH_RANK", "SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"];
-    names.iter().find_map(|n| std::env::var(n).ok()).is_none_or(|v| v.trim() == "0")
+    let is_0 = |name: &str| std::env::var(name).ok().map(|v| v.trim() == "0");
+    let launchers = ["SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"];
+    is_0("MONARCH_RANK").unwrap_or_else(|| launchers.into_iter().filter_map(is_0).all(|zero| zero))
 }
 
 /// The configuration of a job whose command has these words, with all ways to write its roots' paths that are found.
@@ -56,8 +58,13 @@ pub(crate) fn without(why: &str) {
     say::warn(format_args!("running without Monarch: {}", why.lines().next().unwrap_or_default()));
 }
 
-/// Says what was saved, to a file and to standard error.
-pub(crate) fn conclude(service: &mut Service, report: Option<&Path>, quiet: bool, took: Duration) {
+/// Says what was saved, to a file and to standard error, and lets go of the agent.
+pub(crate) fn conclude(mut service: Service, report: Option<&Path>, quiet: bool, took: Duration) {
+    say_what_was_saved(&mut service, report, quiet, took);
+    service.leave();
+}
+
+fn say_what_was_saved(service: &mut Service, report: Option<&Path>, quiet: bool, took: Duration) {
     let speaks = is_rank_0();
     let Some(after) = service.end() else {
         if speaks {
@@ -68,11 +75,31 @@ pub(crate) fn conclude(service: &mut Service, report: Option<&Path>, quiet: bool
     let saved = summary::Saved::between(&service.before, &after, took);
     if let Some(path) = report {
         let text = serde_json::to_string_pretty(&saved.json(&after)).unwrap_or_default();
-        if let Err(e) = std::fs::write(path, text + "\n") {
+        if let Err(e) = write_whole(path, &(text + "\n")) {
             say::warn(format_args!("cannot write the report {}: {e}", path.display()));
         }
     }
     if !quiet && speaks {
         say::err(format_args!("{}", saved.text(&after)));
     }
+}
+
+/// Writes a file such that nobody sees a part of it: the tasks of a job may be given the same name, and end at once.
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let is_replaceable = match std::fs::symlink_metadata(path) {
+        Ok(found) => found.is_file(),
+        Err(e) => e.kind() == std::io::ErrorKind::NotFound,
+    };
+    let Some(name) = path.file_name().filter(|_| is_replaceable) else { return std::fs::write(path, text) };
+    let mut beside = OsString::from(".");
+    beside.push(name);
+    // Process numbers repeat on other nodes, tasks do not.
+    let task = std::env::var("SLURM_PROCID").unwrap_or_default();
+    beside.push(format!(".{}-{task}", std::process::id()));
+    let beside = path.with_file_name(beside);
+    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
 }

@@ -47,7 +47,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
             s.keep_alive();
         }
     })?;
-    if let Some(s) = &mut service {
+    if let Some(s) = service {
         job::conclude(s, args.report.as_deref(), args.quiet, started.elapsed());
     }
     Ok(child::end_like(end))

@@ -3,6 +3,7 @@
 use crate::{shim, spawn};
 use anyhow::Result;
 use monarch_core::agent::client::{self, Client, ClientError};
+use monarch_core::agent::place;
 use monarch_core::agent::protocol::{Request, Status};
 use monarch_core::config::Config;
 use rustix::net::RecvFlags;
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// A restart that failed is tried again after this.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long the agent may take to empty its memory tiers: hundreds of gigabytes take a while.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// See the module.
 pub(crate) struct Service {
@@ -27,7 +30,8 @@ pub(crate) struct Service {
     restart: Option<Receiver<Result<Client, ClientError>>>,
     next_try: Instant,
     stopped: bool,
-    _lock: Option<rustix::fd::OwnedFd>,
+    /// Marks a job of the agent.
+    lock: Option<rustix::fd::OwnedFd>,
 }
 
 /// Names and values.
@@ -64,7 +68,7 @@ impl Service {
         let (mut client, control) = client::attach_or_start(&config, false, || spawn::agent(&config))?;
         let before = client.status()?;
         let (restart, next_try) = (None, Instant::now());
-        Ok(Self { config, client, control, shim, before, restart, next_try, stopped: false, _lock: lock })
+        Ok(Self { config, client, control, shim, before, restart, next_try, stopped: false, lock })
     }
 
     /// What the job's processes need.
@@ -127,17 +131,64 @@ impl Service {
         }
     }
 
-    /// How things are when the job has ended, if the agent can still say so. Process 1 takes the agent along: the kernel would
-    /// kill it, and what it holds in memory would stay there.
+    /// How things are when the job has ended, if the agent can still say so.
     pub(crate) fn end(&mut self) -> Option<Status> {
         let _ = self.is_restarting();
-        let after = if self.peer() == Peer::There { self.client.status().ok() } else { None };
-        if std::process::id() == 1 && self.client.ask(&Request::Stop).is_ok() {
-            let start = Instant::now();
-            while client::agent_alive(&self.client.dir) && start.elapsed() < Duration::from_secs(5) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+        let after = self.look();
+        if after.is_some() || self.stopped || !is_last_of_its_job() {
+            return after;
         }
-        after
+        self.revive();
+        self.look()
     }
+
+    fn look(&mut self) -> Option<Status> {
+        if self.peer() == Peer::There { self.client.status().ok() } else { None }
+    }
+
+    /// An agent for the end of the job, when that of before went with another job that had started it: it knows the figures, and removes
+    /// what the other has left.
+    fn revive(&mut self) {
+        let restarted = self.restart.take().and_then(|r| r.recv_timeout(PATIENCE).ok()?.ok());
+        if let Some(client) = restarted {
+            self.client = client;
+        } else if self.peer() == Peer::Gone
+            && let Ok((client, _)) = client::attach_or_start(&self.config, true, || spawn::agent(&self.config))
+        {
+            self.client = client;
+        }
+    }
+
+    /// Lets go of the agent. Where the end of this process takes all others along, it waits until the agent has given back what it
+    /// holds in memory: killed before that, it would leave it there.
+    pub(crate) fn leave(mut self) {
+        if !is_last_of_its_job() || self.peer() != Peer::There {
+            return;
+        }
+        // The agent removes it, once it is no job's.
+        self.lock = None;
+        if self.client.ask(&Request::Leave).is_err() {
+            return;
+        }
+        let (dir, start) = (self.client.dir.clone(), Instant::now());
+        drop(self);
+        while dir.exists() && !has_died(&dir) && start.elapsed() < PATIENCE {
+            if Client::connect(&dir).and_then(|mut c| c.status()).is_ok_and(|s| s.jobs > 0) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Whether the kernel or a batch system kills what is left when this process has ended: as process 1 of a container, and when it was
+/// the last of a batch job, which it cannot know.
+fn is_last_of_its_job() -> bool {
+    let batch = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
+    std::process::id() == 1 || batch.iter().any(|name| std::env::var_os(name).is_some())
+}
+
+/// Whether an agent has ended without removing its runtime directory.
+fn has_died(dir: &Path) -> bool {
+    dir.join(place::LOCK).exists() && !client::agent_alive(dir)
 }

@@ -74,7 +74,7 @@ fn text(s: &Status) -> String {
         }
     }
     for t in &s.tiers {
-        let rest = if t.resting { ", resting after an error" } else { "" };
+        let rest = if t.resting { ", resting (its disk is full, or an error)" } else { "" };
         let _ = writeln!(
             out,
             "  tier     {} {}: {} copies, {} of {}{rest}",

@@ -82,7 +82,7 @@ fn real(path: &Path) -> PathBuf {
 fn purge(dir: &Path) -> Result<bool, TierError> {
     let there = dir.is_dir();
     if there {
-        TierDir::open("", dir, u64::MAX, 0)?.remove_all();
+        TierDir::open("to purge", dir, u64::MAX, 0)?.remove_all();
     }
     Ok(there)
 }

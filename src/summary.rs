@@ -1,6 +1,7 @@
 //! What a run saved: at most ten lines for people, one JSON object for scripts.
 
 use bytesize::ByteSize;
+use monarch_core::agent::place;
 use monarch_core::agent::protocol::Status;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -79,10 +80,10 @@ impl Saved {
                 _ => String::new(),
             };
             let why = [
-                part("absent", "had no copy yet"),
+                part("absent", "before the scan had ended"),
                 part("large", "large and not complete"),
                 part("refused", "without room or paused"),
-                part("changed", "changed by the job"),
+                part("changed", "changed since the scan, or not readable"),
                 part("deadline", "took too long"),
                 part("vanished", "copy dropped"),
             ]
@@ -104,7 +105,7 @@ impl Saved {
                 ByteSize(t.used),
                 ByteSize(t.capacity),
                 t.files,
-                if t.resting { ", resting after an error" } else { "" }
+                if t.resting { ", resting (its disk is full, or an error)" } else { "" }
             );
         }
         for r in &after.roots {
@@ -119,8 +120,13 @@ impl Saved {
             }
         }
         if self.restarts > 0 {
-            let _ =
-                writeln!(out, "monarch: warning: the agent was started again {} time(s); see its log", self.restarts);
+            let log = after.runtime_dir.join(place::LOG);
+            let _ = writeln!(
+                out,
+                "monarch: warning: the agent was started again {} time(s); see {}, removed 3 s after the last job",
+                self.restarts,
+                log.display()
+            );
         }
         if self.shared {
             let _ = writeln!(out, "monarch: other jobs share this agent; the figures are those of all of them");

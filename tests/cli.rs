@@ -1,5 +1,9 @@
-//! The command line: help, mistakes, configuration, saved indexes, and what it says when no agent is there.
+//! The command line: help, mistakes, configuration, saved indexes, what it says when no agent is there, and whether the document of
+//! messages is complete.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+#[path = "cli/messages.rs"]
+mod messages;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -70,6 +70,14 @@ pub fn agent_up(ctl: &Control) -> bool {
     ctl.dead.load(Ordering::Relaxed) != ctl.incarnation.load(Ordering::Relaxed)
 }
 
+/// Whether the agent, alive or not, has not run for longer than `stall` at a time of the monotonic clock, in microseconds. Then
+/// nobody waits for it at all.
+#[must_use]
+pub fn is_silent(ctl: &Control, now_us: u64) -> bool {
+    let pulse = ctl.pulse_ms.load(Ordering::Relaxed) * 1000;
+    pulse != 0 && now_us.saturating_sub(pulse) > clock(&ctl.stall_ms).max(SILENCE)
+}
+
 /// Asks for a file: Absent -> Wanted. Also repeats the bit of a demand whose client may have died. Gives the word.
 pub fn raise(ctl: &ControlMap<'_>, f: &Found<'_>) -> Word {
     let word = &f.entry.master.word;
@@ -128,15 +136,9 @@ const SILENCE: u64 = 1_000_000;
 const CHECK: u64 = 100_000;
 
 impl<W: Watch> Waiter<'_, '_, W> {
-    /// Whether the agent, alive or not, has not run for longer than `stall`. Then nobody waits for it at all.
-    fn silent(&self, now: u64) -> bool {
-        let pulse = self.ctl.ctl.pulse_ms.load(Ordering::Relaxed) * 1000;
-        pulse != 0 && now.saturating_sub(pulse) > clock(&self.ctl.ctl.stall_ms).max(SILENCE)
-    }
-
     /// Microseconds left until the clock that counts in this state runs out.
     fn left(&mut self, state: State, now: u64) -> u64 {
-        if self.silent(now) {
+        if is_silent(self.ctl.ctl, now) {
             return 0;
         }
         let waited = now.saturating_sub(self.start);

@@ -44,7 +44,7 @@ Examples:
   slowfs ctl S counters
   slowfs ctl S set meta_latency=2ms data_latency=500us bandwidth=115MiB/s cache=keep attr_ttl=5s flush=true
   slowfs ctl S fault kind=eio ops=open,read path='train/*' count=1 after=2
-  slowfs ctl S fault kind=stall:30s ops=read      (also: stall, estale, errno:28, short_read:100)
+  slowfs ctl S fault kind=stall:30s ops=read      (also: stall, estale, errno:28, short_read:100, zeros)
   slowfs ctl S mutate path=a/b kind=replace_same when=after_read:1
      kind: change, shrink, delete, replace, replace_same    when: now, after_open, after_read:N";
 

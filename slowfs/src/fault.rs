@@ -15,7 +15,7 @@ use crate::counters::Op;
 use crate::glob;
 use crate::units::{Time, string_conversions};
 
-/// What a rule does to a call. Written `eio`, `estale`, `errno:28`, `stall`, `stall:2s`, `short_read:100`.
+/// What a rule does to a call. Written `eio`, `estale`, `errno:28`, `stall`, `stall:2s`, `short_read:100`, `zeros`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum FaultKind {
@@ -26,6 +26,9 @@ pub enum FaultKind {
     /// A read returns at most this many bytes. (With a cache mode other than direct the kernel takes a short read for the
     /// end of the file.)
     ShortRead(u32),
+    /// A read returns zeros, as many as there are bytes; attributes stay as they are. Whoever still gets the bytes has them from
+    /// elsewhere.
+    Zeros,
 }
 
 impl FaultKind {
@@ -35,6 +38,11 @@ impl FaultKind {
     pub const ESTALE: Self = Self::Errno(libc::ESTALE);
     /// Held back until released.
     pub const STALL: Self = Self::Stall(None);
+
+    /// Whether it is about what reads return, and so about no other call.
+    const fn is_of_reads(self) -> bool {
+        matches!(self, Self::ShortRead(_) | Self::Zeros)
+    }
 }
 
 impl FromStr for FaultKind {
@@ -54,7 +62,8 @@ impl FromStr for FaultKind {
             ("stall", None) => Ok(Self::STALL),
             ("stall", Some(time)) => Ok(Self::Stall(Some(time.parse::<Time>()?.0))),
             ("short_read", _) => Ok(Self::ShortRead(number()?)),
-            _ => Err(format!("{text:?} is no fault (eio, estale, errno:N, stall, stall:2s, short_read:N)")),
+            ("zeros", None) => Ok(Self::Zeros),
+            _ => Err(format!("{text:?} is no fault (eio, estale, errno:N, stall, stall:2s, short_read:N, zeros)")),
         }
     }
 }
@@ -70,6 +79,7 @@ impl fmt::Display for FaultKind {
                 write!(f, "stall:{}", Time(time).to_string().replace(' ', ""))
             }
             Self::ShortRead(bytes) => write!(f, "short_read:{bytes}"),
+            Self::Zeros => f.write_str("zeros"),
         }
     }
 }
@@ -183,7 +193,7 @@ impl FaultStatus {
     fn hits(&mut self, op: Op, path: Option<&str>) -> Option<FaultKind> {
         let spec = &self.spec;
         let applies = (spec.ops.is_empty() || spec.ops.contains(&op))
-            && (op == Op::Read || !matches!(spec.kind, FaultKind::ShortRead(_)))
+            && (op == Op::Read || !spec.kind.is_of_reads())
             && spec.path.as_ref().is_none_or(|pattern| path.is_some_and(|path| glob::matches(pattern, path)));
         if !applies {
             return None;
@@ -203,11 +213,12 @@ mod tests {
 
     #[test]
     fn kinds_round_trip() {
-        for text in ["eio", "estale", "errno:28", "stall", "stall:2s", "short_read:100"] {
+        for text in ["eio", "estale", "errno:28", "stall", "stall:2s", "short_read:100", "zeros"] {
             assert_eq!(text.parse::<FaultKind>().map(|kind| kind.to_string()), Ok(text.to_string()));
         }
         assert!("errno:0".parse::<FaultKind>().is_err());
         assert!("eio:5".parse::<FaultKind>().is_err());
+        assert!("zeros:5".parse::<FaultKind>().is_err());
     }
 
     #[test]

@@ -122,14 +122,19 @@ impl Server {
         if fault.is_some() {
             self.counters.faults.fetch_add(1, Relaxed);
         }
-        let result = match fault {
+        let mut result = match fault {
             Some(FaultKind::Errno(errno)) => Err(Errno::from_i32(errno)),
             Some(FaultKind::ShortRead(bytes)) => work(self, &mut reply, bytes as usize),
-            Some(FaultKind::Stall(_)) | None => work(self, &mut reply, usize::MAX),
+            Some(FaultKind::Stall(_) | FaultKind::Zeros) | None => work(self, &mut reply, usize::MAX),
         };
         let mut bytes = 0;
-        match &result {
-            Ok(value) => bytes = R::payload(value),
+        match &mut result {
+            Ok(value) => {
+                bytes = R::payload(value);
+                if fault == Some(FaultKind::Zeros) {
+                    R::blank(value);
+                }
+            }
             Err(_) => {
                 self.counters.errors.fetch_add(1, Relaxed);
             }

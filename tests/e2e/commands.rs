@@ -1,13 +1,13 @@
 //! `monarch explain` and `monarch evict`, and the library, over the states that a real job leaves behind.
 
 use crate::faults::wait_for;
-use crate::harness::{Job, World};
+use crate::harness::{Job, World, built};
 use monarch_core::config::{self, Config, Overrides, SystemProbe};
 use monarch_core::reader::{Place, Verdict};
 use monarch_core::session::{Session, SessionError};
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
@@ -75,6 +75,43 @@ fn explain_tells_large_refused_and_absent_files_apart() {
     let (said, _) = explained(&w, &small.iter().map(|p| p.as_path()).collect::<Vec<_>>());
     let count = |what: &str| said.iter().filter(|s| *s == what).count();
     assert!(count("hit") >= 3 && count("refused") >= 1 && count("hit") + count("refused") == 8, "{said:?}");
+}
+
+#[test]
+fn a_file_that_the_agent_may_not_read_is_not_called_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |p: &Path| fs::set_permissions(p, fs::Permissions::from_mode(0o777)).unwrap();
+    open(dir.path());
+    let [root, tier, run] = ["root", "tier", "run"].map(|name| dir.path().join(name));
+    for d in [&root, &tier, &run] {
+        fs::create_dir(d).unwrap();
+        open(d);
+    }
+    let file = root.join("secret");
+    fs::write(&file, "x").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).unwrap();
+    let monarch = built("monarch");
+    let mut job = std::process::Command::new("setpriv");
+    job.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&monarch).arg("run").arg("--quiet");
+    job.arg("--root").arg(&root).arg("--tier").arg(format!("{}:16MiB", tier.display()));
+    job.args(["--set", "dataset.settle=0s", "--", "sh", "-c", "cat \"$1\"; \"$0\" explain \"$1\""]);
+    job.arg(&monarch).arg(&file).env("MONARCH_RUNTIME_DIR", &run);
+    let said = String::from_utf8(job.output().unwrap().stdout).unwrap();
+    assert!(said.contains("you may not read it") && !said.contains("changed"), "{said}");
+}
+
+#[test]
+fn explain_sees_that_the_agent_does_not_run() {
+    let mut w = World::plan().files(8).args(&["--plain"]).set("prefetch.enabled=false").set("wait.stall=1s").build();
+    w.keep();
+    w.until("the index", |s| s.roots[0].state == "ready");
+    let files = crate::faults::regular(w.root());
+    w.run(&Job::new("cat").arg(&files[0])).good();
+    let agent = crate::faults::agent_pid(&w);
+    crate::faults::kill(agent, libc::SIGSTOP);
+    wait_for("silence", || explained(&w, &[&files[0], &files[1]]).0 == ["hit", "no_agent"]);
+    crate::faults::kill(agent, libc::SIGCONT);
+    wait_for("a pulse", || explained(&w, &[&files[1]]).0 == ["absent"]);
 }
 
 #[test]

@@ -112,3 +112,32 @@ fn a_job_below_run_is_not_served_twice() {
     let ended = w.run(&script(&w, "$enter\necho \"$LD_PRELOAD\"")).good();
     assert_eq!(ended.text().matches("libmonarch_shim.so").count(), 1, "{}", ended.text());
 }
+
+#[test]
+fn a_batch_script_ends_its_job_itself() {
+    // Slurm kills whatever a script has left behind when it ends: the report is there before.
+    let w = world();
+    let report = w.scratch().join("saved.json");
+    let text = format!(
+        "$enter\n{READ_ALL} >&2\neval \"$(\"$MONARCH\" env --end)\"\necho \"${{LD_PRELOAD-none}}\"; cat \"$REPORT\""
+    );
+    let job = script(&w, &text).arg("--report").arg(&report).env("REPORT", &report).env("SLURM_JOB_ID", "1");
+    let ended = w.bare(&job).good();
+    let (first, saved) = ended.text().split_once('\n').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    assert_eq!(first, "none");
+    assert!(serde_json::from_str::<serde_json::Value>(&saved).unwrap()["counters"].is_object());
+    assert!(w.agent().is_none());
+    // Of another process nothing is ended, and where there is nothing it is no mistake.
+    w.bare(&script(&w, "eval \"$(\"$MONARCH\" env --end)\"")).good();
+}
+
+#[test]
+fn the_end_of_a_script_within_is_not_the_end_of_the_script() {
+    let w = world();
+    let text = "$enter\nsh -c 'eval \"$(\"$MONARCH\" env --end)\"'; echo entered; read -r line";
+    let mut shell = w.start_bare(&script(&w, text));
+    shell.until_written("entered");
+    assert!(w.agent().is_some_and(|s| s.jobs == 1));
+    shell.write(b"\n");
+    shell.end().good();
+}

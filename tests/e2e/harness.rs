@@ -9,7 +9,7 @@
 //! ```
 //! | what | where |
 //! |---|---|
-//! | making a world | [`World::plan`] gives a [`Plan`]: `files size args fodder disk memory pfs tier_size tier_dir second_tier set`, then `build` |
+//! | making a world | [`World::plan`] gives a [`Plan`]: `files size args made_by fodder disk memory pfs tier_size tier_dir second_tier set`, then `build` |
 //! | places | [`World::root`] (what jobs read), [`World::backing`] (behind slowfs), [`World::tier`], [`World::scratch`] |
 //! | programs | [`World::program`] (tests/programs/*.c, built once by make), [`World::python`], [`World::tools`], [`Job::new`] |
 //! | running | [`World::bare`], [`World::run`], [`World::same`]; in the background [`World::start`], [`World::start_bare`] -> [`Running`] |
@@ -265,6 +265,7 @@ type Shape = Box<dyn FnOnce(slowfs::Builder) -> slowfs::Builder>;
 /// What a world is to be like.
 pub struct Plan {
     data: Vec<OsString>,
+    maker: Option<Job>,
     files: usize,
     size: usize,
     fodder: bool,
@@ -288,6 +289,10 @@ impl Plan {
     pub fn args(mut self, words: &[&str]) -> Self {
         self.data.extend(words.iter().map(OsString::from));
         self
+    }
+    /// The data are made by this program, which gets the directory as its last word, instead of `mkdata.py`.
+    pub fn made_by(self, maker: Job) -> Self {
+        Self { maker: Some(maker), ..self }
     }
     /// With what the changer programs use up.
     pub fn fodder(self) -> Self {
@@ -345,8 +350,11 @@ impl Plan {
             set: self.set,
             _dirs: [disk, shm],
         };
-        let job = world.python("mkdata.py").arg("--files").arg(self.files.to_string());
-        world.bare(&job.arg("--size").arg(self.size.to_string()).args(self.data).arg(&world.backing)).good();
+        let maker = self.maker.unwrap_or_else(|| {
+            let (files, size) = (self.files.to_string(), self.size.to_string());
+            world.python("mkdata.py").args(["--files", &files, "--size", &size]).args(self.data)
+        });
+        world.bare(&maker.arg(&world.backing)).good();
         if self.fodder {
             world.bare(&world.program("changer").arg("prepare").arg(&world.backing)).good();
             world.bare(&world.python("changer.py").arg("prepare").arg(&world.backing)).good();
@@ -382,6 +390,7 @@ impl World {
     pub fn plan() -> Plan {
         Plan {
             data: vec![],
+            maker: None,
             files: 60,
             size: 40_000,
             fodder: false,

@@ -1,6 +1,6 @@
 //! What surrounds a job: descriptors, bindings and signals it inherits, outputs that nobody takes, the commands that look for agents.
 
-use crate::faults::{agent_pid, around, kill, regular, wait_for};
+use crate::faults::{agent_pid, around, control, kill, regular, wait_for};
 use crate::harness::{Job, Running, built};
 use crate::sharing::{command, keeper, set, sh, world};
 use monarch_core::agent::protocol::Status;
@@ -151,6 +151,114 @@ fn an_agent_of_a_configuration_file_is_found_and_a_silent_one_keeps_no_other_wai
     let said = monarch(&["stop", "--purge", "--config", file.to_str().unwrap()]);
     assert_eq!(said.status.code(), Some(0), "{said:?}");
     assert_eq!(regular(&tier), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn in_a_batch_job_nothing_is_left_in_memory_when_run_has_ended() {
+    let w = crate::harness::World::plan().files(8).memory().args(&["--plain"]).build();
+    for _ in 0..3 {
+        w.run(&crate::faults::reads(&w).env("SLURM_JOB_ID", "1")).good();
+        // Slurm kills what is left of a job at this moment.
+        assert!(w.agent().is_none());
+        assert_eq!((regular(w.tier()), regular(w.runtime())), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn a_tier_in_memory_beside_the_runtime_directories_takes_none_of_them_along() {
+    let w = world();
+    // As with `--tier /dev/shm:1GiB`: copies and runtime directories lie in one directory of the user's.
+    let _one = keeper(&w, &[w.root()]);
+    let pid = agent_pid(&w);
+    let two = command(&w, &[w.root()], &sh("cat \"$0\"/* >/dev/null 2>&1; exit 4").arg(w.root()));
+    let words: Vec<_> = two.get_args().map(ToOwned::to_owned).collect();
+    let at = words.iter().position(|a| a == "--tier").unwrap();
+    let mut again = Command::new(built("monarch"));
+    again.args(&words[..=at]).arg(format!("{}:64MiB", w.runtime().display())).args(&words[at + 2..]);
+    again.envs(two.get_envs().filter_map(|(k, v)| Some((k, v?)))).env("SLURM_JOB_ID", "1");
+    assert_eq!(again.current_dir(w.scratch()).output().unwrap().status.code(), Some(4));
+    assert!(Path::new(&control(&w)).is_file());
+    assert_eq!(agent_pid(&w), pid);
+    let own = control(&w).ancestors().nth(2).unwrap().to_owned();
+    assert!(!own.join("copies").exists() && own.join("lock").metadata().is_err());
+}
+
+#[test]
+fn an_agent_that_went_with_another_batch_job_leaves_nothing_behind() {
+    let w = crate::harness::World::plan().files(8).memory().args(&["--plain"]).build();
+    let report = w.scratch().join("saved.json");
+    let job = sh("echo kept; read -r line").option("--report").option(&report).env("SLURM_JOB_ID", "1");
+    let mut run = w.start(&job);
+    run.until_written("kept");
+    w.until("all copies", |s| s.tiers[0].files >= 8);
+    // Slurm kills the agent with the job that started it, just before this one ends.
+    kill(agent_pid(&w), libc::SIGKILL);
+    run.write(b"\n");
+    let ended = run.end().good();
+    assert_eq!(ended.errors(), "");
+    assert!(report.is_file() && w.agent().is_none());
+    assert_eq!((regular(w.tier()), regular(w.runtime())), (vec![], vec![]));
+}
+
+#[test]
+fn a_batch_job_does_not_wait_for_an_agent_that_others_use() {
+    let w = world();
+    let _one = keeper(&w, &[w.root()]);
+    let mut two = command(&w, &[w.root()], &sh("exit 4"));
+    let start = Instant::now();
+    assert_eq!(two.env("SLURM_JOB_ID", "1").output().unwrap().status.code(), Some(4));
+    assert!(start.elapsed() < Duration::from_secs(10) && w.agent().is_some());
+}
+
+#[test]
+fn a_signal_to_all_processes_of_a_job_spares_its_report() {
+    let w = world();
+    let report = w.scratch().join("saved.json");
+    let job = sh("echo kept; cat >/dev/null").option("--report").option(&report);
+    let mut run = w.start(&job);
+    run.until_written("kept");
+    // As `scancel` and a time limit do.
+    let agent = agent_pid(&w);
+    kill(agent, libc::SIGTERM);
+    std::thread::sleep(Duration::from_millis(300));
+    run.signal(libc::SIGTERM);
+    let ended = run.end();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended.status), Some(libc::SIGTERM));
+    assert!(serde_json::from_slice::<serde_json::Value>(&fs::read(&report).unwrap()).unwrap()["counters"].is_object());
+    wait_for("the end of the agent", || w.agent().is_none());
+}
+
+#[test]
+fn one_task_speaks_also_when_launchers_are_nested() {
+    let w = world();
+    let says = |ranks: &[(&str, &str)]| {
+        let run = w.monarch_run(&sh("exit 0"));
+        let words: Vec<_> = run.get_args().filter(|a| *a != "--quiet").map(ToOwned::to_owned).collect();
+        let mut loud = Command::new(built("monarch"));
+        loud.args(words).envs(run.get_envs().filter_map(|(k, v)| Some((k, v?)))).envs(ranks.iter().copied());
+        loud.current_dir(w.scratch()).output().unwrap().stderr.windows(7).any(|part| part == b"monarch")
+    };
+    assert!(says(&[]) && says(&[("SLURM_PROCID", "0"), ("OMPI_COMM_WORLD_RANK", "0")]));
+    assert!(!says(&[("SLURM_PROCID", "1")]) && !says(&[("SLURM_PROCID", "0"), ("OMPI_COMM_WORLD_RANK", "1")]));
+    assert!(says(&[("SLURM_PROCID", "1"), ("MONARCH_RANK", "0")]));
+}
+
+#[test]
+fn tasks_that_end_at_once_may_write_one_report() {
+    let w = world();
+    let report = w.scratch().join("saved.json");
+    let tasks: Vec<_> = (0..6).map(|_| w.start(&sh("sleep 0.5").option("--report").option(&report))).collect();
+    for task in tasks {
+        task.end().good();
+        let text = fs::read(&report).unwrap();
+        assert!(serde_json::from_slice::<serde_json::Value>(&text).is_ok(), "{}", String::from_utf8_lossy(&text));
+    }
+    let rest =
+        fs::read_dir(w.scratch()).unwrap().flatten().filter(|e| e.file_name().to_string_lossy().contains("saved"));
+    assert_eq!(rest.count(), 1);
+    // What is not a file is written to as it is.
+    let ended = w.run(&sh("exit 0").option("--report").option("/dev/stdout")).good();
+    assert!(serde_json::from_str::<serde_json::Value>(&ended.text()).is_ok(), "{}", ended.text());
 }
 
 fn uid() -> u32 {

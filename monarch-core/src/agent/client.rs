@@ -36,6 +36,9 @@ pub enum ClientError {
     Io(#[from] io::Error),
 }
 
+/// When a reply is one, but not to what was asked.
+const STRANGE: &str = "the agent gave an unexpected reply and may be of another version; stop it with `monarch stop`";
+
 fn connect_path(path: &Path) -> io::Result<UnixStream> {
     if path.as_os_str().len() < 100 {
         return UnixStream::connect(path);
@@ -78,7 +81,7 @@ impl Client {
     pub fn status(&mut self) -> io::Result<Status> {
         match self.ask(&Request::Status)? {
             Reply::Status(s) => Ok(*s),
-            other => Err(io::Error::other(format!("unexpected reply {other:?}"))),
+            other => Err(io::Error::other(format!("{STRANGE}: {other:?}"))),
         }
     }
 
@@ -92,7 +95,7 @@ impl Client {
             Reply::Attached { control } => Ok(control),
             Reply::Stopping => Err(ClientError::Io(io::ErrorKind::ConnectionReset.into())),
             Reply::Error { message } => Err(ClientError::Refused(message)),
-            Reply::Status(_) | Reply::Tally(_) => Err(ClientError::Refused("unexpected reply".to_owned())),
+            Reply::Status(_) | Reply::Tally(_) => Err(ClientError::Refused(STRANGE.to_owned())),
         }
     }
 
@@ -104,7 +107,7 @@ impl Client {
         match self.ask(request)? {
             Reply::Tally(t) => Ok(t),
             Reply::Error { message } => Err(ClientError::Refused(message)),
-            _ => Err(ClientError::Refused("unexpected reply".to_owned())),
+            _ => Err(ClientError::Refused(STRANGE.to_owned())),
         }
     }
 

@@ -19,7 +19,9 @@ pub(super) fn open(ctl: &ControlMap<'_>, root: usize, number: usize, segment: &S
         enter(ctl, number, segment, rel, names);
     });
     if !complete {
-        tracing::warn!("too many changes below the root while it was scanned: it is read from the PFS");
+        let path = ctl.roots().get(root).map_or(&[][..], |r| ctl.str(&r.path));
+        let path = String::from_utf8_lossy(path);
+        tracing::warn!(root = %path, "too many changes below the root while it was scanned: it is read from the PFS");
     }
     if left > 0 {
         tracing::info!(left, "changes made during the scan entered");

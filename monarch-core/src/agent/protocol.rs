@@ -38,6 +38,8 @@ pub enum Request {
         /// Also those of an earlier job that no file of this one's roots has claimed.
         unclaimed: bool,
     },
+    /// The job of this connection has ended, and no other follows on this node: an agent without jobs need not wait for one.
+    Leave,
     /// End now.
     Stop,
 }

@@ -118,7 +118,10 @@ impl Roots {
         again: bool,
     ) -> io::Result<Attachment> {
         let roots = &config.dataset.roots;
-        let metas: Vec<_> = roots.iter().map(|r| std::fs::metadata(&r.real_path)).collect::<io::Result<_>>()?;
+        let look = |path: &Path| {
+            std::fs::metadata(path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+        };
+        let metas: Vec<_> = roots.iter().map(|r| look(&r.real_path)).collect::<io::Result<_>>()?;
         let seen = Seen::all(spellings);
         let mut job = Attachment { roots: self.clone(), numbers: Vec::new() };
         let (mut scans, mut failed) = (Vec::new(), None);

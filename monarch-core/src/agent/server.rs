@@ -29,6 +29,9 @@ use tokio::sync::Notify;
 
 /// How long an agent without jobs waits for another one.
 const LINGER: Duration = Duration::from_secs(3);
+/// How long an agent that got SIGTERM waits for its jobs to go: whoever ends a whole job sends it to them too, and they ask for their
+/// figures before they go. Batch systems kill what is left, commonly after 30 s.
+const LEAVE_TAKING: Duration = Duration::from_secs(10);
 /// Time for the last words to jobs.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
@@ -57,6 +60,8 @@ pub struct Agent {
     own_process: bool,
     pub(super) jobs: AtomicUsize,
     had_jobs: AtomicBool,
+    /// Whether the job that left last said that no other follows.
+    hurry: AtomicBool,
     end: Mutex<Option<End>>,
     changed: Notify,
     quitting: Notify,
@@ -77,6 +82,7 @@ impl Agent {
             own_process,
             jobs: AtomicUsize::new(0),
             had_jobs: AtomicBool::new(false),
+            hurry: AtomicBool::new(false),
             end: Mutex::default(),
             changed: Notify::new(),
             quitting: Notify::new(),
@@ -97,6 +103,7 @@ impl Agent {
         // Of a process that is something else we touch no signals.
         let mut term = self.own_process.then(|| signal(SignalKind::terminate())).transpose()?;
         let mut idle_since = Some(Instant::now());
+        let mut told_at: Option<Instant> = None;
         let end = loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
@@ -105,7 +112,7 @@ impl Agent {
                     Err(_) => tokio::time::sleep(LAST_WORDS).await,
                 },
                 () = tokio::time::sleep(upkeep::PERIOD) => {},
-                () = told(&mut term) => self.end_as(End::Quit),
+                () = told(&mut term) => told_at = told_at.or_else(|| Some(Instant::now())),
                 () = self.changed.notified() => {},
             }
             if let Some(end) = *self.end.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -115,8 +122,13 @@ impl Agent {
                 0 => idle_since.or_else(|| Some(Instant::now())),
                 _ => None,
             };
-            if idle_since.is_some_and(|t| t.elapsed() > LINGER) {
+            let linger = if told_at.is_some() || self.hurry.load(Ordering::Acquire) { Duration::ZERO } else { LINGER };
+            if idle_since.is_some_and(|t| t.elapsed() >= linger) {
                 tracing::info!("no job left; ending");
+                break End::Quit;
+            }
+            if told_at.is_some_and(|t| t.elapsed() > LEAVE_TAKING) {
+                tracing::info!("told to end by a signal");
                 break End::Quit;
             }
         };
@@ -201,12 +213,18 @@ impl Agent {
                 match self.clone().attach(config, spellings, pid, again).await {
                     Ok(roots) => {
                         self.had_jobs.store(true, Ordering::Release);
+                        self.hurry.store(false, Ordering::Release);
                         new.roots = Some(roots);
                         *job = Some(new);
                         Reply::Attached { control: self.control.clone() }
                     }
                     Err(message) => Reply::Error { message },
                 }
+            }
+            Ok(Request::Leave) => {
+                *job = None;
+                self.hurry.store(true, Ordering::Release);
+                Reply::Stopping
             }
             Ok(Request::Status) => Reply::Status(Box::new(self.status())),
             Ok(Request::Prefetch { ranges }) => self.tally(move |driver| driver.prefetch_ranges(&ranges)).await,
@@ -274,8 +292,9 @@ impl Agent {
             self.driver.tiers.iter().enumerate().filter(|(at, _)| in_memory(*at)).for_each(|(_, t)| t.remove_all());
         }
         tracing::info!(?end, "ended");
-        let _ = std::fs::remove_dir_all(&self.dir);
+        // The directory last: a job that waits for the end looks at it.
         super::client::remove_jobs_file(&self.dir);
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 

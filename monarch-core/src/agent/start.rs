@@ -134,7 +134,7 @@ impl Agent {
 
     fn begin(config: &Config, own_process: bool) -> Result<Arc<Self>, StartError> {
         let parts = parts(config, own_process)?;
-        super::upkeep::pulse(parts.ctl);
+        super::upkeep::pulse(parts.ctl, parts.stop.clone());
         parts.ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
         parts.driver.run();
         Ok(Arc::new(Self::new(config, parts, own_process)))
@@ -235,7 +235,9 @@ fn log_to(dir: &Path) {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     match rustix::fs::open(dir.join(place::LOG), flags, Mode::RUSR | Mode::WUSR) {
         Ok(log) => drop(rustix::stdio::dup2_stderr(&log)),
-        Err(e) => tracing::warn!(error = %e, "no log"),
+        Err(e) => {
+            tracing::warn!(dir = %dir.display(), error = %e, "the log cannot be written; the agent runs without one");
+        }
     }
 }
 

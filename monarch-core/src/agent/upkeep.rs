@@ -3,7 +3,8 @@
 
 use super::driver::Driver;
 use monarch_abi::control::ControlMap;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How often it is done: `keep_free` is to be restored within a second.
@@ -29,8 +30,8 @@ pub fn round(driver: &Driver) {
 /// How often the agent says that it runs.
 const PULSE: Duration = Duration::from_millis(250);
 
-/// Says from now on that this process runs, which a lock cannot tell: it may be stopped.
-pub fn pulse(ctl: ControlMap<'static>) {
+/// Says until `stop` that this process runs, which a lock cannot tell: it may be stopped.
+pub fn pulse(ctl: ControlMap<'static>, stop: Arc<AtomicBool>) {
     let beat = move || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let ms = now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000;
@@ -38,9 +39,9 @@ pub fn pulse(ctl: ControlMap<'static>) {
     };
     beat();
     let work = move || {
-        loop {
-            std::thread::sleep(PULSE);
+        while !stop.load(Ordering::Relaxed) {
             beat();
+            std::thread::sleep(PULSE);
         }
     };
     if std::thread::Builder::new().name("pulse".to_owned()).stack_size(64 * 1024).spawn(work).is_err() {

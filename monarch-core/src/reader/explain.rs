@@ -3,7 +3,7 @@
 use super::{Reader, View, path_of};
 use crate::agent::client;
 use monarch_abi::control::Start;
-use monarch_abi::demand;
+use monarch_abi::demand::{self, Watch};
 use monarch_abi::resolve::{Found, Miss, resolve};
 use monarch_abi::word::State;
 use serde::Serialize;
@@ -199,14 +199,21 @@ impl Reader {
                 Some(Ok(copy)) if copy.len() == record.size => Verdict::Hit,
                 _ => Verdict::Vanished,
             },
+            // The agent gives up what it may not read, as it does what has changed.
+            State::Bypass if self.cannot_read(path) => Verdict::Forbidden,
             State::Bypass => Verdict::Changed { differs: differs(path, found) },
             _ if self.cannot_read(path) => Verdict::Forbidden,
-            _ if !demand::agent_up(self.ctl.ctl) || !client::agent_alive(&self.dir) => Verdict::NoAgent,
+            _ if !self.agent_runs() => Verdict::NoAgent,
             State::Refused => Verdict::Refused,
             _ if record.size > self.large() => Verdict::Large { threshold: self.large() },
             State::Absent => Verdict::Absent,
             _ => Verdict::Fetching,
         }
+    }
+
+    fn agent_runs(&self) -> bool {
+        let ctl = self.ctl.ctl;
+        demand::agent_up(ctl) && client::agent_alive(&self.dir) && !demand::is_silent(ctl, self.now_us())
     }
 
     fn large(&self) -> u64 {

@@ -268,7 +268,7 @@ impl TierDir {
         lock::mark_ending(&self.lock);
     }
 
-    /// Removes everything. `tmp` goes first, so that copiers which are still at work cannot add to what is being removed; the
+    /// Removes everything of the tier. `tmp` goes first, so that copiers which are still at work cannot add to what is being removed; the
     /// lock goes last, so that the next agent does not begin before.
     pub fn remove_all(&self) {
         self.give_up();
@@ -280,10 +280,12 @@ impl TierDir {
                 break;
             }
         }
-        let old = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
-        for e in old.filter(|e| e.file_name() != LOCK) {
-            let is_dir = e.file_type().is_ok_and(|t| t.is_dir());
-            let _ = if is_dir { std::fs::remove_dir_all(e.path()) } else { std::fs::remove_file(e.path()) };
+        // By their names: runtime directories of this and of other agents may lie beside them.
+        for name in ["copies", "dying"] {
+            let _ = std::fs::remove_dir_all(self.path.join(name));
+        }
+        for name in ["seed", "boot"] {
+            self.unlink(name);
         }
         self.unlink(LOCK);
         let _ = std::fs::remove_dir(&self.path);

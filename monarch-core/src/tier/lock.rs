@@ -42,7 +42,9 @@ pub(super) fn take(dir: impl AsFd) -> rustix::io::Result<Result<OwnedFd, Taken>>
 fn taken(lock: &OwnedFd) -> Taken {
     let mut bytes = [0u8; 64];
     let n = rustix::io::pread(lock, &mut bytes, 0).unwrap_or(0);
-    let text = String::from_utf8_lossy(bytes.get(..n).unwrap_or(&[])).trim().to_owned();
+    let text = String::from_utf8_lossy(bytes.get(..n).unwrap_or(&[])).into_owned();
+    // Behind the first line there may be more of what an earlier holder wrote.
+    let text = text.lines().next().unwrap_or("").trim().to_owned();
     let ending = text.ends_with(ENDING);
     let holder = if text.is_empty() { "unknown process".to_owned() } else { format!("process {text}") };
     Taken { holder, ending }
@@ -57,4 +59,21 @@ fn write(lock: &OwnedFd, what: &str) {
 /// Lets others know that they need not wait long.
 pub(super) fn mark_ending(lock: &OwnedFd) {
     write(lock, ENDING);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_earlier_holder_wrote_is_not_taken_for_the_present_one() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        std::fs::write(dir.path().join(LOCK), "123456789012 ending\n").expect("write");
+        let open = || std::fs::File::open(dir.path()).expect("open");
+        let lock = take(open()).expect("no error").expect("free");
+        let refused = take(open()).expect("no error").expect_err("taken");
+        assert_eq!((refused.holder, refused.ending), (format!("process {}", std::process::id()), false));
+        mark_ending(&lock);
+        assert!(take(open()).expect("no error").expect_err("taken").ending);
+    }
 }

@@ -221,10 +221,13 @@ fn everybody_at_once() {
         }));
         // The job bypasses half of the files, one after the other.
         others.push(t.spawn({
-            let (s, bypassed) = (&s, &bypassed);
+            let (s, bypassed, drained) = (&s, &bypassed, &drained);
             move || {
                 for id in 1..=FILES / 2 {
                     std::thread::sleep(Duration::from_millis(20));
+                    while drained[id as usize].load(Ordering::Relaxed) == 0 {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
                     bypass(s.word(id));
                     bypassed[id as usize].store(true, Ordering::Release);
                 }
@@ -243,7 +246,7 @@ fn everybody_at_once() {
         assert!(drained[id as usize].load(Ordering::Relaxed) > 0);
     }
     println!("resident {}, refused or bypassed {}", ends[0].load(Ordering::Relaxed), ends[1].load(Ordering::Relaxed));
-    assert!(ends.iter().take(2).all(|e| e.load(Ordering::Relaxed) > 100), "both ends were seen");
+    assert!(ends.iter().take(2).all(|e| e.load(Ordering::Relaxed) > 0), "both ends were seen");
 }
 
 #[test]

@@ -22,6 +22,9 @@ pub(super) trait Answer<T>: Send + 'static {
     fn payload(_value: &T) -> u64 {
         0
     }
+
+    /// Makes the content zeros.
+    fn blank(_value: &mut T) {}
 }
 
 /// A directory entry as sent to the kernel.
@@ -101,6 +104,10 @@ impl Answer<Buffer> for ReplyData {
 
     fn payload(data: &Buffer) -> u64 {
         data.len() as u64
+    }
+
+    fn blank(data: &mut Buffer) {
+        data.fill(0);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reusable read buffers: a fresh megabyte per read would cost more in page faults than the read itself.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
 
 use super::lock;
@@ -33,6 +33,12 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[u8] {
         &self.memory[..self.len]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[..self.len]
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -56,6 +57,31 @@ fn a_short_read_is_short() -> Test {
     assert_eq!(file.read(&mut [0; 1_000])?, 100);
     assert!(fs::read(pfs.mountpoint().join("f"))? == content, "a patient reader gets everything");
     assert_eq!(pfs.counters()?.bytes_read, 1_100);
+    Ok(())
+}
+
+#[test]
+fn zeros_replace_bytes_but_not_attributes() -> Test {
+    let Some(world) = World::new()? else {
+        return Ok(());
+    };
+    let content = world.file("d/f", 5_000)?;
+    let other = world.file("g", 1_000)?;
+    std::os::unix::fs::symlink("d/f", world.src().join("link"))?;
+    let pfs = world.builder().attr_ttl(Duration::ZERO).spawn()?;
+    let path = pfs.mountpoint().join("d/f");
+    let identity = || fs::metadata(&path).map(|m| (m.len(), m.ino(), m.mtime_nsec(), m.ctime_nsec()));
+    let before = identity()?;
+    assert!(fs::read(&path)? == content);
+
+    pfs.fault(FaultSpec::new(FaultKind::Zeros).path("d/*"))?;
+    assert!(fs::read(pfs.mountpoint().join("link"))? == [0; 5_000], "through a link, which is not blanked");
+    assert!(fs::read(pfs.mountpoint().join("g"))? == other);
+    assert_eq!(identity()?, before);
+    assert_eq!(pfs.paths()?["d/f"].bytes_read, 10_000);
+
+    pfs.clear()?;
+    assert!(fs::read(&path)? == content);
     Ok(())
 }
 

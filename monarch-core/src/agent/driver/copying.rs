@@ -49,6 +49,10 @@ impl<'a> Copying<'a> {
                 if self.too_large {
                     return Some(Fetched::Failed(self.file.start.elapsed()));
                 }
+                if let Some(more) = driver.seldom.full.now() {
+                    let file = String::from_utf8_lossy(&self.file.rel);
+                    tracing::info!(%file, size = self.file.want.size, more, "no tier has room for it");
+                }
                 let transient = self.tried.iter().any(|&t| t) || driver.tiers.iter().any(TierDir::resting);
                 return Some(Fetched::Refused(transient.then_some(RETRY)));
             };

@@ -180,7 +180,7 @@ impl Driver {
             }
             CopyError::Source(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
                 if let Some(more) = self.seldom.unreadable.now() {
-                    tracing::info!(%file, error = %e, more, "left to the PFS");
+                    tracing::info!(%file, error = %e, more, "it may not be read, or has gone; left to the PFS");
                 }
                 Fetched::Bypass
             }

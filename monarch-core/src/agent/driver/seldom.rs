@@ -30,4 +30,5 @@ pub(super) struct Seldom {
     pub(super) pfs: Kind,
     pub(super) tier: Kind,
     pub(super) damaged: Kind,
+    pub(super) full: Kind,
 }

@@ -175,7 +175,7 @@ fn load(file: &Path, root: &Path) -> Option<crate::index::SavedIndex> {
             None
         }
         Err(e) => {
-            tracing::warn!(error = %e, "scanning instead");
+            tracing::warn!(error = %e, "the saved index cannot be used; scanning");
             None
         }
     }

@@ -59,7 +59,7 @@ impl Roots {
             if target.is_some() && target == s.real {
                 good = true;
             } else {
-                tracing::info!(path = %s.path.display(), "leads elsewhere by now, or not for every job");
+                tracing::info!(path = %s.path.display(), "this path of a root leads elsewhere by now, or not for every job");
                 known.path.len.store(0, Ordering::Release);
             }
         }

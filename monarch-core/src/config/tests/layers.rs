@@ -89,6 +89,9 @@ fn names_of_others_are_left_alone_and_mistakes_are_not() {
         warned[0].contains("MONARCH_SOURCE_IO_SIZE is ignored") && warned[0].contains("MONARCH_SOURCE__"),
         "{warned:?}"
     );
+    let level = [("MONARCH_LOG_LEVEL", "debug")];
+    let warned = load_all(FILE, &level, &Overrides::default(), &node()).unwrap().warnings;
+    assert!(warned[0].contains("MONARCH_LOG_LEVEL is ignored") && warned[0].contains("MONARCH_LOG__"), "{warned:?}");
     for (name, value, kind, fragment) in [
         ("MONARCH_SOURCE__IO_SISE", "1MiB", ErrorKind::UnknownKey, "did you mean `io_size`"),
         ("MONARCH_X__Y", "1", ErrorKind::UnknownKey, "unknown key `x`"),

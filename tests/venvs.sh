@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# The Python environments of the framework tests, kept in ${XDG_CACHE_HOME:-~/.cache}/monarch and reused when present.
+#   tests/venvs.sh            all of them
+#   tests/venvs.sh --quick    without the large ones (current PyTorch, 5.4 GB; TensorFlow, 1.6 GB)
+#   tests/venvs.sh NAME...    only these: io torch torch2 tf
+#   tests/venvs.sh --python NAME    makes nothing; prints the interpreter if the environment is there, whole and of today's list
+set -euo pipefail
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/monarch
+base=/usr/bin/python3   # Debian's: its packages are for this interpreter, and a venv dies with the interpreter it was made with
+quick=(io torch)
+all=("${quick[@]}" torch2 tf)
+
+# What an environment is made of: options of `venv`, then packages. A changed line makes it anew.
+contents() {
+  case $1 in
+    io)     echo "numpy==2.4.* pillow==13.* h5py==3.16.* pyarrow==26.* opencv-python-headless==5.* safetensors==0.8.* webdataset==1.*" ;;
+    torch)  echo "--system-site-packages safetensors==0.8.* webdataset==1.*" ;;
+    torch2) echo "torch==2.15.* torchvision==0.29.* numpy==2.4.* pillow==13.* safetensors==0.8.*" ;;
+    tf)     echo "tensorflow-cpu==2.21.*" ;;
+    *)      fail "unknown environment $1 (${all[*]})" ;;
+  esac
+}
+gigabytes() { case $1 in torch2) echo 7 ;; tf) echo 3 ;; *) echo 1 ;; esac; }
+fail() { echo "venvs: $*" >&2; exit 1; }
+
+# Debian's packages that the environments stand on.
+system() {
+  local need=() package
+  for package in python3-venv python3-torch python3-torchvision; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || need+=("$package")
+  done
+  [ ${#need[@]} -gt 0 ] || return 0
+  echo "venvs: installing ${need[*]}"
+  local sudo=""; [ "$(id -u)" = 0 ] || sudo=sudo
+  $sudo apt-get update -qq || fail "apt-get update failed"
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${need[@]}" >"$cache/apt.log" 2>&1 ||
+    { tail -n 5 "$cache/apt.log" >&2; fail "Debian packages could not be installed: ${need[*]}"; }
+}
+
+# The last thing written into an environment: without it, or with another content, the environment is made anew.
+stamp() { echo "$("$base" -V): $(contents "$1")"; }
+
+whole() {
+  [ -x "$cache/venv-$1/bin/python" ] && [ "$(cat "$cache/venv-$1/stamp" 2>/dev/null)" = "$(stamp "$1")" ]
+}
+
+make() {
+  local name=$1 dir=$cache/venv-$1 log=$cache/venv-$1.log options=() packages=() word free
+  rm -rf "$dir"
+  free=$(df -k --output=avail "$cache" | tail -n 1)
+  [ "$free" -gt $(($(gigabytes "$name") << 20)) ] || fail "venv-$name needs $(gigabytes "$name") GB in $cache, $((free >> 10)) MB are free"
+  echo "venvs: making venv-$name"
+  for word in $(contents "$name"); do
+    case $word in --*) options+=("$word") ;; *) packages+=("$word") ;; esac
+  done
+  if ! { "$base" -m venv "${options[@]}" "$dir" &&
+    "$dir/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --only-binary :all: "${packages[@]}"; } >"$log" 2>&1; then
+    tail -n 8 "$log" >&2
+    rm -rf "$dir"
+    fail "venv-$name could not be made (all of it: $log)"
+  fi
+  stamp "$name" >"$dir/stamp"
+}
+
+if [ "${1-}" = --python ]; then
+  name=${2-}
+  contents "$name" >/dev/null
+  whole "$name" || fail "venv-$name is missing or out of date: run tests/venvs.sh $name"
+  echo "$cache/venv-$name/bin/python"
+  exit
+fi
+
+names=()
+for word in "$@"; do
+  case $word in
+    --quick) names+=("${quick[@]}") ;;
+    -h|--help) sed -n '2,6p' "$0" | cut -c3-; exit 0 ;;
+    -*) fail "unknown option $word (try --help)" ;;
+    *) contents "$word" >/dev/null; names+=("$word") ;;
+  esac
+done
+[ ${#names[@]} -gt 0 ] || names=("${all[@]}")
+
+# Whatever this script starts inherits the lock: a pip that outlives it keeps the next run waiting.
+mkdir -p "$cache"
+exec {lock}>"$cache/venvs.lock"
+flock "$lock"
+system
+for name in "${names[@]}"; do
+  whole "$name" || make "$name"
+done
