@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use monarch_core::config::{self, ConfigError, Overrides, Places, Resolved, SystemProbe};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 /// Exit code for wrong usage or configuration.
@@ -130,18 +130,27 @@ impl ConfigArgs {
     }
 
     pub(crate) fn overrides(&self) -> Overrides {
-        // What is typed means what it means to the shell; in a file, paths begin with a slash.
-        let here = |p: &PathBuf| std::path::absolute(p).unwrap_or_else(|_| p.clone());
-        let tier = |t: &String| match t.starts_with('/') {
-            true => t.clone(),
-            false => here(&PathBuf::from(t)).to_string_lossy().into_owned(),
+        let text = |t: &str| typed(Path::new(t)).to_string_lossy().into_owned();
+        let set = |(key, value): &(String, String)| match key.as_str() {
+            "index.file" | "runtime_dir" if !value.starts_with(['[', '{']) => (key.clone(), text(value)),
+            _ => (key.clone(), value.clone()),
         };
         Overrides {
-            roots: self.root.iter().map(here).collect(),
-            tiers: self.tier.iter().map(tier).collect(),
-            set: self.set.clone(),
+            roots: self.root.iter().map(|p| typed(p)).collect(),
+            tiers: self.tier.iter().map(|t| text(t)).collect(),
+            set: self.set.iter().map(set).collect(),
         }
     }
+}
+
+/// What is typed means what it means to the shell, `..` included; in a file, paths begin with a slash.
+fn typed(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    // What follows the last `..` need not be there yet.
+    let parts: Vec<Component<'_>> = path.components().collect();
+    let Some(last) = parts.iter().rposition(|c| *c == Component::ParentDir) else { return path };
+    let (there, rest) = parts.split_at(last + 1);
+    there.iter().collect::<PathBuf>().canonicalize().map_or(path.clone(), |p| p.join(rest.iter().collect::<PathBuf>()))
 }
 
 fn environment() -> impl Iterator<Item = (OsString, OsString)> {

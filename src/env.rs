@@ -53,12 +53,12 @@ pub(crate) fn main(args: &EnvArgs) -> Result<ExitCode> {
         say::out_bytes(&[args.shell.unset(), args.shell.evaluate(&hold)].concat())?;
         return Ok(ExitCode::SUCCESS);
     }
+    if job::is_disabled() {
+        return Ok(ExitCode::SUCCESS);
+    }
     // For its mistakes and warnings: `hold` is told not to repeat them.
     if let Err(code) = job::config(&args.config, &[], false) {
         return Ok(code);
-    }
-    if job::is_disabled() {
-        return Ok(ExitCode::SUCCESS);
     }
     let mut hold = vec![std::env::current_exe()?.into_os_string(), "hold".into(), "--shell".into()];
     hold.extend(args.shell.to_possible_value().map(|v| OsString::from(v.get_name())));

@@ -7,6 +7,7 @@ use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::place;
 use monarch_core::reader::{Explanation, Reader, ReaderError, Verdict};
+use std::ffi::OsStr;
 use std::fmt::Write;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,7 +60,14 @@ fn readers(config: &ConfigArgs) -> Result<Vec<Reader>, ExitCode> {
             None
         }
     };
-    Ok(agents::directories(&config.places()?).into_iter().filter_map(open).collect())
+    // Within a job only its own agent counts.
+    if let Some(control) = std::env::var_os("MONARCH_CTL") {
+        return Ok(Path::new(&control).parent().map(Path::to_owned).and_then(open).into_iter().collect());
+    }
+    let places = config.places()?;
+    let wanted = (!places.tiers.is_empty()).then(|| place::tiers_key(places.tiers.iter().map(|t| t.path.as_path())));
+    let is_wanted = |dir: &PathBuf| wanted.as_ref().is_none_or(|key| dir.file_name() == Some(OsStr::new(key)));
+    Ok(agents::directories(&places).into_iter().filter(is_wanted).filter_map(open).collect())
 }
 
 /// What the agent says that knows most about a path.
@@ -82,6 +90,9 @@ fn text(e: &Explanation, reader: &Reader, all: &[Reader]) -> String {
     if let Some(file) = &e.file {
         let size = if e.verdict == Verdict::Directory { String::new() } else { format!(", {}", ByteSize(file.size)) };
         let _ = writeln!(out, "  index    {}{size}, inode {}", shown(&file.path), file.ino);
+    }
+    if all.len() > 1 && e.root.is_some() {
+        let _ = writeln!(out, "  agent    {}", reader.runtime_dir().display());
     }
     if let Some(copy) = &e.copy {
         let _ = writeln!(out, "  copy     {}", copy.display());

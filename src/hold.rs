@@ -106,7 +106,7 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
     while is_alive(&process) && !crate::child::is_told_to_end() {
         service.keep_alive();
     }
-    job::conclude(service, args.report.as_deref(), true, started.elapsed());
+    job::conclude(service, args.report.as_deref(), true, started.elapsed(), crate::child::is_told_to_end());
     Ok(ExitCode::SUCCESS)
 }
 

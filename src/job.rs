@@ -58,10 +58,11 @@ pub(crate) fn without(why: &str) {
     say::warn(format_args!("running without Monarch: {}", why.lines().next().unwrap_or_default()));
 }
 
-/// Says what was saved, to a file and to standard error, and lets go of the agent.
-pub(crate) fn conclude(mut service: Service, report: Option<&Path>, quiet: bool, took: Duration) {
+/// Says what was saved, to a file and to standard error, and lets go of the agent. `wait`: until it has given back what it holds in
+/// memory, also where nothing kills it.
+pub(crate) fn conclude(mut service: Service, report: Option<&Path>, quiet: bool, took: Duration, wait: bool) {
     say_what_was_saved(&mut service, report, quiet, took);
-    service.leave();
+    service.leave(wait);
 }
 
 fn say_what_was_saved(service: &mut Service, report: Option<&Path>, quiet: bool, took: Duration) {

@@ -31,11 +31,14 @@ pub(crate) struct RunArgs {
 
 pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     child::block_signals();
-    let config = match job::config(&args.config, &args.command, args.quiet) {
-        Ok(c) => c,
-        Err(code) => return Ok(code),
-    };
-    let mut service = if job::is_disabled() { None } else { job::serve(config) };
+    let mut service = None;
+    // Off means off: also a configuration that is wrong must not matter then.
+    if !job::is_disabled() {
+        match job::config(&args.config, &args.command, args.quiet) {
+            Ok(config) => service = job::serve(config),
+            Err(code) => return Ok(code),
+        }
+    }
     let env = service.as_ref().map_or_else(Vec::new, Service::environment);
     let started = Instant::now();
     let child = match Child::start(&args.command, &env) {
@@ -48,7 +51,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
         }
     })?;
     if let Some(s) = service {
-        job::conclude(s, args.report.as_deref(), args.quiet, started.elapsed());
+        job::conclude(s, args.report.as_deref(), args.quiet, started.elapsed(), false);
     }
     Ok(child::end_like(end))
 }

@@ -159,10 +159,10 @@ impl Service {
         }
     }
 
-    /// Lets go of the agent. Where the end of this process takes all others along, it waits until the agent has given back what it
+    /// Lets go of the agent. Where the end of this process takes all others along, or if told to, it waits until the agent has given back what it
     /// holds in memory: killed before that, it would leave it there.
-    pub(crate) fn leave(mut self) {
-        if !is_last_of_its_job() || self.peer() != Peer::There {
+    pub(crate) fn leave(mut self, wait: bool) {
+        if !(wait || is_last_of_its_job()) || self.peer() != Peer::There {
             return;
         }
         // The agent removes it, once it is no job's.

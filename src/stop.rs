@@ -14,7 +14,8 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// Also remove the copies that stay on disk for the next job, of these agents and in the tiers that are named here
+    /// Also remove the copies that stay on disk for the next job: of these agents, and in the tiers that are named here, or else
+    /// where jobs keep theirs that name none
     #[arg(long)]
     purge: bool,
     #[command(flatten)]
@@ -40,7 +41,8 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
     if args.purge {
         // A tier's own directory lies in the one that was configured.
         let used = agents.given.iter().flat_map(|s| &s.tiers).filter_map(|t| t.path.parent());
-        let mut dirs: Vec<PathBuf> = used.chain(places.tiers.iter().map(|t| t.path.as_path())).map(real).collect();
+        let named = places.tiers.iter().map(|t| t.path.as_path()).chain(places.default_tier.as_deref());
+        let mut dirs: Vec<PathBuf> = used.chain(named).map(real).collect();
         dirs.sort();
         dirs.dedup();
         for dir in &dirs {

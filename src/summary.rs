@@ -64,7 +64,8 @@ impl Saved {
     pub(crate) fn text(&self, after: &Status) -> String {
         let (local, pfs) = self.opens();
         let mut out = String::new();
-        let share = if local + pfs == 0 { 0.0 } else { 100.0 * local as f64 / (local + pfs) as f64 };
+        // Rounded down: 100 % is all of them.
+        let share = (1000 * local).checked_div(local + pfs).unwrap_or(0) as f64 / 10.0;
         let _ = writeln!(out, "monarch: {local} of {} opens below the roots were local ({share:.1} %)", local + pfs);
         let _ = writeln!(
             out,
@@ -80,7 +81,7 @@ impl Saved {
                 _ => String::new(),
             };
             let why = [
-                part("absent", "before the scan had ended"),
+                part("absent", "before there was an index"),
                 part("large", "large and not complete"),
                 part("refused", "without room or paused"),
                 part("changed", "changed since the scan, or not readable"),

@@ -239,7 +239,7 @@ fn without_an_agent_status_and_stop_say_so() {
     std::fs::set_permissions(left.parent().expect("parent"), private).expect("chmod");
     std::fs::write(left.join("agent.sock"), b"").expect("write");
     p.monarch(["status"]).failed(4, &["no agent"]);
-    p.monarch(["stop", "--purge"]).failed(4, &["no agent"]);
+    p.monarch(["stop", "--purge", "--tier", &path(&p.at("none"))]).failed(4, &["no agent"]);
 }
 
 #[test]
@@ -250,7 +250,8 @@ fn status_and_stop_take_a_configuration() {
     p.monarch(["status", "--config", &file]).failed(4, &["no agent"]);
     p.monarch(["stop", "--set", "runtime_dir=/nowhere"]).failed(4, &["no agent"]);
     p.monarch(["status", "--config", &path(&p.at("no.yaml"))]).failed(2, &["no.yaml"]);
-    p.monarch(["stop", "--set", "runtime_dir=relative"]).failed(2, &["runtime_dir"]);
+    p.monarch(["stop", "--set", "runtime_dir=relative"]).failed(4, &["no agent"]);
+    p.monarch(["stop", "--set", "runtime_dir=[1]"]).failed(2, &["runtime_dir"]);
     // Without an agent the tiers that are named are purged.
     p.monarch(["stop", "--purge", "--config", &file]).fine(&["purged ", "tier"]);
     std::fs::remove_dir(p.at("tier")).expect("an empty directory");
@@ -331,4 +332,57 @@ fn env_tells_mistakes_to_people_and_nothing_to_the_shell() {
     let root = path(&p.at("root"));
     let tier = path(&p.at("tier"));
     p.monarch(["env", "--root", &root, "--tier", &tier]).fine(&["eval", "hold", &root, "--for $$"]);
+}
+
+#[test]
+fn switched_off_a_wrong_configuration_does_not_matter() {
+    let p = Place::new();
+    let run = |variable: &str| {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_monarch"));
+        c.env("MONARCH_DISABLE", variable).args(["run", "--root", "nowhere", "--", "echo", "ran"]);
+        Said::from(c.current_dir(p.dir.path()).output().expect("monarch starts"))
+    };
+    let off = run("1");
+    assert_eq!((off.code, &*off.out, &*off.err), (Some(0), "ran\n", ""));
+    run("0").failed(2, &["nowhere"]);
+}
+
+#[test]
+fn paths_on_the_command_line_mean_what_they_mean_to_the_shell() {
+    let p = Place::new();
+    let shown = p.monarch(["config", "show", "--root", "tmp/../root", "--tier", "tmp/../tier/new:64MiB"]);
+    shown.fine(&[&path(&p.at("root")), &path(&p.at("tier/new"))]);
+    assert!(!shown.out.contains(".."), "{shown:#?}");
+    p.monarch(["index", "build", "-o", "saved.idx", "root"]).fine(&[]);
+    let tier = path(&p.at("tier"));
+    let shown = p.monarch(["config", "show", "--root", "root", "--tier", &tier, "--set", "index.file=saved.idx"]);
+    shown.fine(&[&path(&p.at("saved.idx"))]);
+}
+
+#[test]
+fn a_tiers_size_that_is_none_is_a_mistake_and_no_directory() {
+    let p = Place::new();
+    for wrong in ["12blah", "50%", "", "400"] {
+        let tier = format!("{}:{wrong}", path(&p.at("tier")));
+        p.monarch(["config", "check", "--root", "root", "--tier", &tier]).failed(2, &["capacity", "help"]);
+    }
+    assert!(!p.at("tier:12blah").exists());
+}
+
+#[test]
+fn copies_of_a_job_without_a_tier_are_purged_without_naming_one() {
+    let p = Place::new();
+    let aside = |args: &[&str]| {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_monarch"));
+        c.env("MONARCH_RUNTIME_DIR", p.at("run")).env("TMPDIR", p.at("tmp")).args(args).current_dir(p.dir.path());
+        Said::from(c.output().expect("monarch starts"))
+    };
+    let uid = rustix::process::geteuid().as_raw();
+    let own = p.at("tmp").join(format!("monarch-{uid}"));
+    // What an agent that has ended leaves there.
+    std::fs::create_dir_all(own.join("copies/00")).expect("mkdir");
+    std::fs::set_permissions(&own, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("chmod");
+    let said = aside(&["stop", "--purge"]);
+    assert!(said.code == Some(0) && said.out.contains("purged"), "{said:#?}");
+    assert!(!own.exists(), "{said:#?}");
 }

@@ -72,6 +72,8 @@ pub struct Places {
     pub runtime_dir: Option<PathBuf>,
     /// The tiers, if any are named.
     pub tiers: Vec<Tier>,
+    /// If none are: the directory in which a job without a tier of its own has left copies.
+    pub default_tier: Option<PathBuf>,
 }
 
 /// Reads, merges, resolves and checks the configuration.
@@ -104,7 +106,8 @@ pub fn load_places(
 ) -> Result<Places, ConfigError> {
     let (mut cx, raw) = layered(file, env, overrides, probe)?;
     let tiers = raw.tiers.as_deref().map_or(Ok(Vec::new()), |tiers| tiers::resolve(&mut cx, tiers, &[]))?;
-    Ok(Places { runtime_dir: resolve::runtime_dir(&cx, &raw)?, tiers })
+    let default_tier = if raw.tiers.is_some() { None } else { default_tier::left(probe) };
+    Ok(Places { runtime_dir: resolve::runtime_dir(&cx, &raw)?, tiers, default_tier })
 }
 
 fn layered<'a>(

@@ -101,6 +101,34 @@ fn a_file_that_the_agent_may_not_read_is_not_called_changed() {
 }
 
 #[test]
+fn explain_answers_for_the_agent_of_the_job_that_asks() {
+    let mut w = World::plan().files(8).args(&["--plain"]).build();
+    w.settle();
+    let file = crate::faults::regular(w.root())[0].clone();
+    // Another agent of the same user, whose tier holds nothing.
+    let other = w.scratch().join("other");
+    let script = "\"$MONARCH\" explain --json \"$0\"; \"$MONARCH\" explain --json --tier \"$1\" \"$0\"";
+    let job = Job::new("sh").args(["-c", script]).arg(&file).arg(w.tier());
+    let job = job.env("MONARCH", crate::harness::built("monarch")).env("MONARCH_RUNTIME_DIR", w.runtime());
+    let mut run = w.monarch("run");
+    run.arg("-q").arg("--root").arg(w.root()).arg("--tier").arg(&other).args(["--set", "prefetch.enabled=false"]);
+    run.args(["--set", "dataset.settle=0s"]).arg("--").args(job.words());
+    run.env("MONARCH", crate::harness::built("monarch"));
+    let mut said = crate::harness::Running::new(run).end();
+    said.out.retain(|&c| c != b'\n' && c != b' ');
+    let text = said.text();
+    let verdicts: Vec<&str> = text.split("\"is\":\"").skip(1).filter_map(|t| t.split('"').next()).collect();
+    // Within the job its own agent answers, whatever is named.
+    assert!(verdicts.len() == 2 && verdicts.iter().all(|v| *v != "hit"), "{text} {}", said.errors());
+    let tier = |dir: &Path| {
+        let out = w.monarch("explain").arg("--json").arg("--tier").arg(dir).arg(&file).output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    assert!(tier(w.tier()).contains("\"hit\""));
+    assert!(!tier(&other).contains("\"hit\""));
+}
+
+#[test]
 fn explain_sees_that_the_agent_does_not_run() {
     let mut w = World::plan().files(8).args(&["--plain"]).set("prefetch.enabled=false").set("wait.stall=1s").build();
     w.keep();

@@ -19,7 +19,12 @@ pub const LOG: &str = "agent.log";
 /// The key of the agent that serves these tiers: sixteen hex digits.
 #[must_use]
 pub fn agent_key(config: &Config) -> String {
-    let mut paths: Vec<PathBuf> = config.tiers.iter().map(|t| real(&t.path)).collect();
+    tiers_key(config.tiers.iter().map(|t| t.path.as_path()))
+}
+
+/// [`agent_key`] by the tiers' directories alone.
+pub fn tiers_key<'a>(tiers: impl Iterator<Item = &'a Path>) -> String {
+    let mut paths: Vec<PathBuf> = tiers.map(real).collect();
     paths.sort();
     let mut text = Vec::new();
     for p in &paths {

@@ -4,11 +4,13 @@
 //! disk that others use. In memory it is also at most a quarter of the memory that the job has left, since what lies
 //! in tmpfs is charged to the job. What a tier of an earlier job holds counts as free: it is ours to reuse.
 
+use std::path::PathBuf;
+
 use super::context::Context;
 use super::error::{ConfigError, ErrorKind};
 use super::key::Key;
 use super::model::{Medium, Root, Tier};
-use super::probe::{FsClass, LocalDisk};
+use super::probe::{FsClass, LocalDisk, Probe};
 use super::site::Site;
 use super::tiers::{self, keep_free_of};
 use super::units::{GIB, MIB, about};
@@ -40,6 +42,12 @@ pub(super) fn find(cx: &mut Context<'_>, roots: &[Root]) -> Result<Tier, ConfigE
     }
     let message = format!("no tier is given, and no local disk was found for one; tried:{}", tried.concat());
     Err(cx.error(ErrorKind::Missing, &Key::new("tiers"), message, REMEDY))
+}
+
+/// The first local disk on which a job without a tier of its own has left copies.
+pub(super) fn left(probe: &dyn Probe) -> Option<PathBuf> {
+    let has_copies = |dir: &PathBuf| probe.meta(&dir.join(format!("monarch-{}/copies", probe.uid()))).is_ok();
+    probe.local_disks().into_iter().map(|disk| disk.path).find(has_copies)
 }
 
 fn candidate(cx: &Context<'_>, disk: &LocalDisk, roots: &[Root]) -> Result<(Site, u64, String), String> {

@@ -16,7 +16,7 @@ pub struct Overrides {
     /// `--root DIR`, each; together they replace the roots of file and environment.
     pub roots: Vec<PathBuf>,
     /// `--tier DIR[:SIZE]`, each, fastest first; together they replace the tiers of file and environment. What follows
-    /// the last `:` is a size only if it reads as one, so a directory's name may hold a `:`.
+    /// the last `:` is a size if it begins with a digit or is empty; otherwise the directory's name holds a `:`.
     pub tiers: Vec<String>,
     /// `--set KEY=VALUE`, each, such as `("source.io_size", "1MiB")` or `("tiers.0.capacity", "5GiB")`. A value that
     /// begins with `[` or `{` is YAML.
@@ -64,9 +64,10 @@ fn tier(text: &str) -> Value {
     Value::Mapping(map)
 }
 
-/// A size, or a number that lacks its unit: better an error about the unit than a directory called `x:400`.
+/// A size, or what was meant as one: better an error about it than a directory called `x:400`, `x:12blah` or `x:`.
 fn looks_like_size(text: &str) -> bool {
-    units::size(text).is_ok() || text.parse::<f64>().is_ok() || (text.ends_with("/s") && units::rate(text).is_ok())
+    let begins_so = text.starts_with(|c: char| c.is_ascii_digit()) && !text.contains('/');
+    text.is_empty() || begins_so || units::size(text).is_ok() || (text.ends_with("/s") && units::rate(text).is_ok())
 }
 
 /// A value as environment and `--set` give it: YAML in brackets, otherwise the text as it is.

@@ -108,7 +108,9 @@ impl Verdict {
     pub const fn remedy(&self) -> Option<&'static str> {
         Some(match self {
             Self::Outside => "add the directory of the data set to dataset.roots (--root)",
-            Self::OtherSpelling { .. } => "add the path in front of it to dataset.aliases, or use the real path",
+            Self::OtherSpelling { .. } => {
+                "use the real path; if a link leads there, name it in dataset.aliases (`..` outside of a root is not followed)"
+            }
             Self::OtherMount => "start `monarch run` inside the container, or mount the same directory there",
             Self::NoAgent => "look into the agent's log; `monarch run` starts another agent within a second",
             Self::RootGivenUp => "do not rename the root or mount over it while jobs run; the next job is served again",

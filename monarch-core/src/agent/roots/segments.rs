@@ -99,20 +99,35 @@ impl Roots {
     fn make_files(&self, scan: &Scan, path: &Path) -> io::Result<Made> {
         let index = &scan.config.index;
         let state_uuid = crate::sys::random_uuid();
+        let create = |index: &[u8], buckets: &[u8]| {
+            shm::create_segment(&self.dir, index, buckets, state_uuid).map_err(|e| self.no_room(e))
+        };
         let saved = index.file.as_ref().and_then(|file| load(file, path));
         let (fresh, (segment, ..)) = match saved {
             Some(saved) => {
-                let made = shm::create_segment(&self.dir, saved.index(), saved.buckets(), state_uuid)?;
+                let made = create(saved.index(), saved.buckets())?;
                 (index.trust == Trust::Frozen, made)
             }
             None => {
                 let options = ScanOptions { threads: index.scan_threads, max_memory: index.max_memory };
                 let tree = crate::index::scan(path, options, &scan.progress).map_err(io::Error::other)?;
                 let built = crate::index::build(tree, self.seed, crate::sys::random_uuid());
-                (true, shm::create_segment(&self.dir, &built.index, &built.buckets, state_uuid)?)
+                (true, create(&built.index, &built.buckets)?)
             }
         };
         Ok(Made { segment, state_uuid, fresh })
+    }
+
+    /// Says where there is no room for an index, and what to do about it.
+    fn no_room(&self, e: io::Error) -> io::Error {
+        if e.kind() != io::ErrorKind::StorageFull {
+            return e;
+        }
+        let dir = self.dir.display();
+        let why = format!(
+            "no room for the index in {dir}; set runtime_dir (MONARCH_RUNTIME_DIR) to a private local directory"
+        );
+        io::Error::new(e.kind(), why)
     }
 
     /// Enters a segment into the control block, in place of an earlier one of its root; it becomes visible with the next
