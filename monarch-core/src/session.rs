@@ -55,10 +55,10 @@ pub enum SessionError {
 /// A job. Dropping it detaches it from the agent.
 #[derive(Debug)]
 pub struct Session {
-    // Dropped in this order: detached first, then the agent, if it is ours.
+    // Dropped in this order: while this job is attached, the agent can tell by their number whether there are others.
+    _hosted: Option<Hosted>,
     client: Mutex<Client>,
     reader: Reader,
-    _hosted: Option<Hosted>,
 }
 
 impl Session {
