@@ -387,4 +387,5 @@ def main():
         json.dump(results, open(a.json, "w"), indent=1)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -54,9 +54,10 @@ fn text(s: &Status) -> String {
     // Writing to a string does not fail.
     let _ = writeln!(
         out,
-        "agent {} ({}), {} job(s), up {:.0} s, engine {}, policy {}",
-        s.pid, s.version, s.jobs, s.uptime_s, s.engine, s.policy
+        "agent {} ({}), {} job(s), up {:.0} s, policy {}",
+        s.pid, s.version, s.jobs, s.uptime_s, s.policy
     );
+    let _ = writeln!(out, "  engine   {}: {}", s.engine, s.engine_why);
     let _ = writeln!(out, "  runtime  {}", s.runtime_dir.display());
     for r in &s.roots {
         let _ = writeln!(
@@ -68,6 +69,9 @@ fn text(s: &Status) -> String {
             ByteSize(r.bytes),
             ByteSize(r.index_bytes)
         );
+        if s.engine == "auto" && !r.engine.is_empty() {
+            let _ = writeln!(out, "           engine {}", r.engine);
+        }
     }
     for t in &s.tiers {
         let rest = if t.resting { ", resting (its disk is full, or an error)" } else { "" };

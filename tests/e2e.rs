@@ -12,6 +12,8 @@ mod harness;
 mod changes;
 #[path = "e2e/commands.rs"]
 mod commands;
+#[path = "e2e/engines.rs"]
+mod engines;
 #[path = "e2e/env.rs"]
 mod env;
 #[path = "e2e/failures_agent.rs"]

@@ -1,21 +1,29 @@
 //! Copy engines: how bytes get from the PFS into a tier.
 //!
-//! The engine is given an open source and an open sink and moves bytes; what a copy means (identity, names, publishing)
-//! is the driver's business. Both sides are traits with doubles that ship with the product, so that every failure can be
+//! The engine is given files to copy, each with a place to write it to, and moves bytes; what a copy means (identity, names,
+//! publishing) is the driver's business. It takes as many files at a time as it can hold: the `threads` engine one for each
+//! thread that runs it. Both sides are traits with doubles that ship with the product, so that every failure can be
 //! driven in tests without waiting.
 
+mod choose;
 mod double;
 mod limits;
 mod pfs;
 mod threads;
+mod uring;
 
+pub use choose::{Engines, slots_ahead};
 pub use double::{FailingSink, FailingSource, MemSource, SlowSource};
 pub use limits::{Limits, TokenBucket};
 pub use pfs::PfsSource;
 pub use threads::ThreadsEngine;
+pub use uring::{Unavailable, UringEngine, UringOptions};
 
 use monarch_abi::hash::Identity;
+use rustix::fd::OwnedFd;
 use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// A root on the PFS, as the agent reads it.
 pub trait Source: Send + Sync {
@@ -29,6 +37,15 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// What the kernel said.
     fn identity(&self, rel: &[u8]) -> io::Result<Identity>;
+    /// The root's directory, where the kernel can open, read and stat files below it as well as the calls above do. Engines
+    /// that have the kernel do so need it; without one they are of no use for this source.
+    fn root(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
+    /// Whether a read that is asked not to block does not.
+    fn keeps_nowait(&self) -> bool {
+        false
+    }
 }
 
 /// An open file on the PFS.
@@ -36,7 +53,7 @@ pub trait SourceFile: Send {
     /// Reads up to `buf.len()` bytes at `off`; 0 at the end.
     ///
     /// # Errors
-    /// What the kernel said; `Interrupted` is tried again.
+    /// What the kernel said; `Interrupted` and `WouldBlock` are tried again.
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<usize>;
     /// The identity as the PFS's server has it now.
     ///
@@ -69,14 +86,52 @@ impl Sink for crate::tier::CopyFile<'_> {
     }
 }
 
+impl<S: Sink> Sink for Option<S> {
+    fn write_at(&self, buf: &[u8], off: u64) -> io::Result<()> {
+        self.as_ref().map_or_else(|| Err(io::ErrorKind::NotFound.into()), |to| to.write_at(buf, off))
+    }
+}
+
 /// Marks by which waiting readers see that a copier is alive.
 pub trait Marks {
-    /// Called before and after every PFS call, the sleep that the limits demand included.
+    /// Called before and after every PFS call, the wait that the limits demand included. Calls of one file may overlap.
     fn in_pfs(&self, inside: bool);
-    /// Called whenever bytes have arrived.
+    /// Called whenever the PFS has answered.
     fn progress(&self);
     /// Whether a reader waits for the copy: then it goes first within the limits.
     fn waited_for(&self) -> bool;
+}
+
+/// A file to be copied.
+pub trait Task {
+    /// The root that it lies below.
+    fn source(&self) -> &dyn Source;
+    /// Its path below the root.
+    fn rel(&self) -> &[u8];
+    /// Bytes to copy: exactly so many.
+    fn size(&self) -> u64;
+    /// Where they are written.
+    fn sink(&self) -> &dyn Sink;
+    /// What others see of the copy under way.
+    fn marks(&self) -> &dyn Marks;
+    /// Takes note of how long the PFS took to open the file.
+    fn opened(&self, _took: Duration) {}
+    /// The copy has ended, well or not. `true` when the task has another sink now and is to be copied once more.
+    fn done(&mut self, end: Result<Copied, CopyError>) -> bool;
+}
+
+/// How often calls of one file are repeated that were interrupted or put off.
+const TRIES: u32 = 100;
+
+/// Whether a call failed in a way that asks for another one.
+fn is_passing(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+}
+
+/// Where an engine gets its files from.
+pub trait Work {
+    /// The next file; `None` when there is nothing to be begun now.
+    fn next(&self) -> Option<Box<dyn Task + '_>>;
 }
 
 /// What was copied.
@@ -86,6 +141,8 @@ pub struct Copied {
     pub bytes: u64,
     /// XXH3-64 of them.
     pub checksum: u64,
+    /// Identity of the file after its bytes were read, as the PFS's server had it.
+    pub identity: Identity,
 }
 
 /// Why a copy failed.
@@ -109,9 +166,6 @@ pub enum CopyError {
 pub trait CopyEngine: Send + Sync {
     /// Its name in status and logs.
     fn name(&self) -> &'static str;
-    /// Copies exactly `size` bytes from `from` to `to`.
-    ///
-    /// # Errors
-    /// See [`CopyError`]; the sink is unusable then.
-    fn copy(&self, from: &dyn SourceFile, to: &dyn Sink, size: u64, marks: &dyn Marks) -> Result<Copied, CopyError>;
+    /// Copies on the calling thread until `work` has nothing more and every copy has ended.
+    fn run(&self, work: &dyn Work);
 }

@@ -1,5 +1,7 @@
 //! How bytes move and how readers and copiers agree about it: the copy engines, and the state words under contention.
 
+#[path = "copying/descriptors.rs"]
+mod descriptors;
 #[path = "copying/engines.rs"]
 mod engines;
 #[path = "copying/protocol.rs"]

@@ -8,18 +8,22 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`queue`] | which file is looked at next |
-//! | [`fetch`] | one file: claim, copy, verify, publish |
+//! | [`fetch`] | one file before and after its copy: claim, room, outcome |
+//! | [`copying`] | one file while the engine copies it |
 //! | [`evict`] | second tries, copies that have to go, copies that somebody damaged |
 //! | [`unclaimed`] | copies of an earlier agent that no entry has claimed yet |
+//! | [`lanes`] | which engine copies it |
 //! | [`later`] | files whose pause ends at some time, and how often they failed |
 //! | [`gate`] | whether anything is fetched ahead while the PFS fails |
 //! | [`mark`] | what waiting readers see of a copy under way |
 //! | [`pace`] | how many prefetches the PFS bears |
 //! | [`seldom`] | messages that could come once per file |
 
+mod copying;
 mod evict;
 mod fetch;
 mod gate;
+mod lanes;
 mod later;
 mod mark;
 mod pace;
@@ -29,10 +33,11 @@ mod unclaimed;
 
 pub use unclaimed::Unclaimed;
 
-use crate::engine::{CopyEngine, Limits, Source};
+use crate::engine::{CopyEngine, Engines, Limits, Source, Task, Work};
 use crate::tier::TierDir;
 use evict::Placed;
 use gate::Gate;
+use lanes::{Bell, Lane};
 use later::Later;
 use monarch_abi::control::ControlMap;
 use monarch_abi::segment::Segment;
@@ -111,7 +116,8 @@ pub struct Driver {
     /// Figures for status and report.
     pub figures: Figures,
     options: DriverOptions,
-    engine: Box<dyn CopyEngine>,
+    engines: Engines,
+    bell: Bell,
     limits: Arc<Limits>,
     policy: Mutex<Box<dyn Policy>>,
     segments: RwLock<Vec<Option<Live>>>,
@@ -121,7 +127,11 @@ pub struct Driver {
     walk: Mutex<Option<(usize, u32)>>,
     unclaimed: Mutex<Unclaimed>,
     placed: Mutex<Placed>,
+    /// Files being looked at, and those of them that nobody asked for.
+    running: AtomicUsize,
     prefetching: AtomicUsize,
+    /// Whether a ring was told that everything is in use.
+    rings_wait: AtomicBool,
     /// Whether prefetching waits for a tier or for the PFS.
     held_back: AtomicBool,
     pace: Pace,
@@ -146,7 +156,7 @@ impl Driver {
     pub fn new(
         ctl: ControlMap<'static>,
         tiers: Vec<TierDir>,
-        engine: Box<dyn CopyEngine>,
+        engines: Engines,
         limits: Arc<Limits>,
         policy: Box<dyn Policy>,
         options: DriverOptions,
@@ -156,7 +166,8 @@ impl Driver {
             ctl,
             figures: Figures::default(),
             options,
-            engine,
+            engines,
+            bell: Bell::default(),
             limits,
             policy: Mutex::new(policy),
             segments: RwLock::default(),
@@ -165,7 +176,9 @@ impl Driver {
             walk: Mutex::default(),
             unclaimed: Mutex::new(Unclaimed::new(tiers.len())),
             placed: Mutex::default(),
+            running: AtomicUsize::new(0),
             prefetching: AtomicUsize::new(0),
+            rings_wait: AtomicBool::new(false),
             held_back: AtomicBool::new(false),
             pace: Pace::default(),
             gate: Gate::default(),
@@ -175,10 +188,15 @@ impl Driver {
         }
     }
 
-    /// Name of the engine.
+    /// Name of the engine for what nobody waits for, and why it is that one.
     #[must_use]
-    pub fn engine(&self) -> &'static str {
-        self.engine.name()
+    pub fn engine(&self) -> (&'static str, &str) {
+        let name = match &self.engines.uring {
+            Some(_) if self.engines.auto => "auto",
+            Some(uring) => uring.name(),
+            None => self.engines.threads.name(),
+        };
+        (name, &self.engines.why)
     }
 
     /// Name of the policy.
@@ -194,13 +212,18 @@ impl Driver {
 
     /// Starts the copiers.
     pub fn run(self: &Arc<Self>) {
-        for i in 0..self.options.max_inflight {
+        let spawn = |name: String, work: fn(&Self)| {
             let me = self.clone();
-            let spawned = std::thread::Builder::new()
-                .name(format!("copier-{i}"))
-                .stack_size(256 * 1024)
-                .spawn(move || me.copier());
-            if let Err(e) = spawned {
+            std::thread::Builder::new().name(name).stack_size(256 * 1024).spawn(move || work(&me))
+        };
+        for i in 0..self.engines.rings {
+            if let Err(e) = spawn(format!("ring-{i}"), Self::ring) {
+                tracing::warn!(rings = i, error = %e, "fewer rings than there should be: the system allows no more threads");
+                break;
+            }
+        }
+        for i in 0..self.options.max_inflight {
+            if let Err(e) = spawn(format!("copier-{i}"), Self::copier) {
                 tracing::warn!(copiers = i, error = %e, "fewer copiers than configured: the system allows no more threads");
                 return;
             }
@@ -234,6 +257,7 @@ impl Driver {
     fn wake_all(&self) {
         self.ctl.ctl.demand.fetch_add(1, Ordering::SeqCst);
         futex_wake(&self.ctl.ctl.demand, u32::MAX >> 1);
+        self.bell.ring();
     }
 
     /// One copier: works while there is work, then sleeps on the demand word.
@@ -242,21 +266,74 @@ impl Driver {
         loop {
             // Read before looking for work: whatever is asked for after that ends the sleep at once.
             let seen = ctl.demand.load(Ordering::SeqCst);
+            self.engines.threads.run(&InLane(self, Lane::Threads));
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            match self.next_job() {
-                Some((key, RequestSource::Demand)) => self.fetch(key, RequestSource::Demand),
-                Some((key, RequestSource::Prefetch)) => {
-                    self.fetch(key, RequestSource::Prefetch);
-                    self.prefetching.fetch_sub(1, Ordering::AcqRel);
-                }
-                None => {
-                    ctl.sleepers.fetch_add(1, Ordering::SeqCst);
-                    futex_wait(&ctl.demand, seen, None);
-                    ctl.sleepers.fetch_sub(1, Ordering::SeqCst);
-                }
+            ctl.sleepers.fetch_add(1, Ordering::SeqCst);
+            futex_wait(&ctl.demand, seen, None);
+            ctl.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// One ring: works while there is work, then sleeps until somebody rings.
+    fn ring(&self) {
+        let Some(uring) = &self.engines.uring else { return };
+        loop {
+            let heard = self.bell.heard();
+            uring.run(&InLane(self, Lane::Rings));
+            if self.stop.load(Ordering::Relaxed) {
+                return;
             }
+            self.bell.sleep(heard);
+        }
+    }
+}
+
+/// The driver's files for one lane.
+struct InLane<'a>(&'a Driver, Lane);
+
+impl Work for InLane<'_> {
+    fn next(&self) -> Option<Box<dyn Task + '_>> {
+        while !self.0.stop.load(Ordering::Relaxed) {
+            let job = self.0.next_job(self.1)?;
+            if let Some(copying) = self.0.begin(job) {
+                return Some(Box::new(copying));
+            }
+        }
+        None
+    }
+}
+
+/// A file that is looked at, counted for as long as it lives.
+struct Job<'a> {
+    driver: &'a Driver,
+    key: u64,
+    source: RequestSource,
+}
+
+impl<'a> Job<'a> {
+    fn new(driver: &'a Driver, key: u64, source: RequestSource) -> Self {
+        driver.running.fetch_add(1, Ordering::AcqRel);
+        if source == RequestSource::Prefetch {
+            driver.prefetching.fetch_add(1, Ordering::AcqRel);
+        }
+        Self { driver, key, source }
+    }
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        if self.source == RequestSource::Prefetch {
+            self.driver.prefetching.fetch_sub(1, Ordering::AcqRel);
+        }
+        let before = self.driver.running.fetch_sub(1, Ordering::AcqRel);
+        // A demand may have been left in line because everything was in use, or a prefetch because of a demand.
+        if self.driver.engines.uring.is_some() && before >= self.driver.options.max_inflight {
+            self.driver.wake(Lane::Threads);
+        }
+        if self.driver.rings_wait.swap(false, Ordering::SeqCst) {
+            self.driver.wake(Lane::Rings);
         }
     }
 }

@@ -117,8 +117,11 @@ pub struct Status {
     pub runtime_dir: PathBuf,
     /// Jobs attached now.
     pub jobs: usize,
-    /// Copy engine in use.
+    /// Copy engine for what is fetched ahead: `uring`, `threads`, or `auto` when each root has its own.
     pub engine: String,
+    /// Why that one.
+    #[serde(default)]
+    pub engine_why: String,
     /// Policy in use.
     pub policy: String,
     /// The roots.
@@ -151,6 +154,9 @@ pub struct RootStatus {
     pub index_bytes: u64,
     /// Opens below it by the jobs.
     pub opens: u64,
+    /// Copy engine for what is fetched ahead, and why that one; empty until the root is ready.
+    #[serde(default)]
+    pub engine: String,
 }
 
 /// How a tier is.

@@ -10,7 +10,7 @@ impl Agent {
     /// How things are.
     #[must_use]
     pub fn status(&self) -> Status {
-        let f = &self.driver.figures;
+        let (f, (engine, why)) = (&self.driver.figures, self.driver.engine());
         let figures = [
             ("copied_on_demand", &f.demanded),
             ("copied_ahead", &f.prefetched),
@@ -31,7 +31,8 @@ impl Agent {
             incarnation: self.ctl.ctl.incarnation.load(Ordering::Relaxed),
             runtime_dir: self.dir.clone(),
             jobs: self.jobs.load(Ordering::Relaxed),
-            engine: self.driver.engine().to_owned(),
+            engine: engine.to_owned(),
+            engine_why: why.to_owned(),
             policy: self.driver.policy().to_owned(),
             roots: self.roots.status(),
             tiers: self.driver.tiers.iter().map(tier_status).collect(),

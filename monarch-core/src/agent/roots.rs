@@ -224,6 +224,7 @@ impl Roots {
                     bytes: h.map_or(0, |h| h.bytes),
                     index_bytes: h.map_or(0, |h| h.len + live.as_ref().map_or(0, |l| l.segment.state.header.len)),
                     opens: c.opens.load(Ordering::Relaxed),
+                    engine: live.as_ref().map_or_else(String::new, |l| self.driver.engine_of(l)),
                 }
             })
             .collect()

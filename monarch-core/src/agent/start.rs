@@ -8,7 +8,7 @@ use super::place;
 use super::roots::Roots;
 use super::server::Agent;
 use crate::config::{Config, Policy as PolicyName};
-use crate::engine::{Limits, ThreadsEngine};
+use crate::engine::{Engines, Limits};
 use crate::shm::{self, ControlParams};
 use crate::tier::{TierDir, TierError};
 use monarch_abi::control::ControlMap;
@@ -143,7 +143,7 @@ impl Agent {
 
 fn driver(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: Arc<AtomicBool>) -> Driver {
     let limits = Arc::new(Limits::new(config.source.bandwidth_limit, config.source.iops_limit.map(|n| n as u64)));
-    let engine = Box::new(ThreadsEngine::new(config.source.io_size, limits.clone(), stop.clone()));
+    let engines = Engines::choose(config, &limits, &stop);
     let policy: Box<dyn monarch_policies::Policy> = match config.placement.policy {
         PolicyName::FirstEpoch => Box::new(monarch_policies::FirstEpoch),
     };
@@ -153,7 +153,7 @@ fn driver(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: 
         prefetch: config.prefetch.enabled,
         backoff: config.source.backoff,
     };
-    Driver::new(ctl, tiers, engine, limits, policy, options, stop)
+    Driver::new(ctl, tiers, engines, limits, policy, options, stop)
 }
 
 /// Lists what lies in the tiers already. Where that is more than this job's capacity, the rest goes.

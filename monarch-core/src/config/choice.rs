@@ -6,7 +6,7 @@ use schemars::{Schema, json_schema};
 
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
-use super::model::{Consistency, LogLevel, Policy, Trust};
+use super::model::{Consistency, Engine, LogLevel, Policy, Trust};
 use super::suggest::nearest;
 use super::units::Parsed;
 
@@ -30,6 +30,12 @@ impl Choice for Policy {
     const WHAT: &'static str = "placement policy";
     const WORDS: &'static [(&'static str, Self)] = &[("first_epoch", Self::FirstEpoch)];
     const LATER: &'static [&'static str] = &["ops_per_byte", "clairvoyant", "lru", "lfu", "random"];
+}
+
+impl Choice for Engine {
+    const WHAT: &'static str = "copy engine";
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("uring", Self::Uring), ("threads", Self::Threads)];
 }
 
 impl Choice for Trust {

@@ -22,7 +22,7 @@ const INTERNAL: &[&str] = &["MONARCH_CTL", "MONARCH_DISABLE", "MONARCH_SHIM", "M
 const TOP: &[&str] = &["MONARCH_RUNTIME_DIR", "MONARCH_TIERS"];
 
 /// Sections; a name that goes on with one underscore is most likely a mistake.
-const SECTIONS: &[&str] = &["dataset", "source", "tiers", "placement", "prefetch", "index", "wait", "log"];
+const SECTIONS: &[&str] = &["dataset", "source", "io", "tiers", "placement", "prefetch", "index", "wait", "log"];
 
 /// Lays the environment over the layers.
 pub(super) fn apply(layers: &mut Layers, env: impl Iterator<Item = (OsString, OsString)>) -> Result<(), ConfigError> {

@@ -15,6 +15,9 @@ pub struct Config {
     pub dataset: Dataset,
     /// How the PFS is read.
     pub source: Source,
+    /// How bytes are moved.
+    #[serde(default)]
+    pub io: Io,
     /// Where copies are kept, fastest first; never empty.
     pub tiers: Vec<Tier>,
     /// What is kept.
@@ -80,6 +83,28 @@ pub struct Source {
     /// Files larger than this many bytes are read from the PFS until their copy is complete: the reader does not wait
     /// for it. Default 16 MiB; 4 KiB to 1 TiB.
     pub chunk_threshold: u64,
+}
+
+/// How bytes are moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Io {
+    /// What moves them. Default: auto.
+    pub engine: Engine,
+    /// Whether files of at least `source.io_size` are read past the page cache; `uring` only. Default false.
+    pub direct: bool,
+}
+
+/// What moves bytes from the PFS into a tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// For each root by its file system: `uring` on local ones, `threads` on all others.
+    #[default]
+    Auto,
+    /// io_uring: few threads, the kernel makes the calls. Where it is forbidden, as `threads`.
+    Uring,
+    /// A thread for each file under way.
+    Threads,
 }
 
 /// A directory where copies are kept.

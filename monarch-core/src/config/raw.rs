@@ -11,7 +11,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::choice::OneOf;
 use super::given::{Count, Given, Location, Name, OrNone, Rate, Size, SizeOrShare, Time, Toggle};
-use super::model::{Consistency, LogLevel, Policy, Trust};
+use super::model::{Consistency, Engine, LogLevel, Policy, Trust};
 
 /// Monarch's configuration file. Every value can also be set by an environment variable (`source.io_size` is
 /// `MONARCH_SOURCE__IO_SIZE`), and overridden by a flag (`--set source.io_size=4MiB`).
@@ -23,6 +23,8 @@ pub(super) struct RawConfig {
     pub(super) dataset: Option<RawDataset>,
     /// How the parallel file system (PFS) is read.
     pub(super) source: Option<RawSource>,
+    /// How bytes are moved from the PFS into the tiers.
+    pub(super) io: Option<RawIo>,
     /// Directories on this node where copies are kept, fastest first. Without any: a directory on the node's local disk.
     pub(super) tiers: Option<Vec<RawTier>>,
     /// What is kept.
@@ -116,6 +118,19 @@ pub(super) struct RawSource {
     /// Files larger than this are read from the PFS until their copy is complete: the reader does not wait for it.
     /// Default 16MiB; 4KiB to 1TiB.
     pub(super) chunk_threshold: Option<Given<Size>>,
+}
+
+/// How bytes are moved from the PFS into the tiers.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawIo {
+    /// `uring` has the kernel make the calls, with few threads; where io_uring is forbidden, threads do. `threads` uses a
+    /// thread for each file under way. `auto` takes uring for roots on ext4, xfs, btrfs and tmpfs,
+    /// threads for all others. Default auto.
+    pub(super) engine: Option<Given<OneOf<Engine>>>,
+    /// Whether uring reads files of at least source.io_size past the page cache: less work for the processor, and other
+    /// data stays cached. Default false.
+    pub(super) direct: Option<Given<Toggle>>,
 }
 
 /// A directory where copies are kept.

@@ -16,7 +16,7 @@ const COLUMN: usize = 44;
 /// Writes the configuration as YAML, with the origin of each value as a comment behind it.
 #[must_use]
 pub fn render_with_origins(resolved: &Resolved) -> String {
-    let Config { dataset, source, tiers, placement, prefetch, index, wait, runtime_dir, log } = &resolved.config;
+    let Config { dataset, source, io, tiers, placement, prefetch, index, wait, runtime_dir, log } = &resolved.config;
     let mut page = Page { out: String::new(), origins: &resolved.origins };
     page.section("dataset");
     page.roots(&dataset.roots);
@@ -29,6 +29,9 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("source.iops_limit", &OrNone::<Count>::show(&source.iops_limit));
     page.set("source.backoff", &source.backoff.to_string());
     page.set("source.chunk_threshold", &Size::show(&source.chunk_threshold));
+    page.section("io");
+    page.set("io.engine", &OneOf::show(&io.engine));
+    page.set("io.direct", &io.direct.to_string());
     page.section("tiers");
     page.tiers(tiers);
     page.section("placement");

@@ -9,10 +9,11 @@ use super::context::Context;
 use super::error::{ConfigError, ErrorKind};
 use super::key::Key;
 use super::model::{
-    Amount, Config, Consistency, Dataset, Index, Log, LogLevel, Placement, Policy, Prefetch, Source, Trust, Wait,
+    Amount, Config, Consistency, Dataset, Engine, Index, Io, Log, LogLevel, Placement, Policy, Prefetch, Source, Trust,
+    Wait,
 };
 use super::paths;
-use super::raw::{RawConfig, RawDataset, RawIndex, RawSource, RawWait};
+use super::raw::{RawConfig, RawDataset, RawIndex, RawIo, RawSource, RawWait};
 use super::units::{KIB, MIB, TIB, about};
 use super::{roots, tiers};
 
@@ -21,6 +22,7 @@ const HOUR: Duration = Duration::from_hours(1);
 /// Resolves the whole.
 pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, ConfigError> {
     let source = source(cx, raw.source.as_ref().unwrap_or(&RawSource::default()))?;
+    let io = io(cx, raw.io.as_ref().unwrap_or(&RawIo::default()))?;
     let wait = wait(cx, raw.wait.as_ref().unwrap_or(&RawWait::default()))?;
     let placement =
         cx.or("placement.policy", raw.placement.as_ref().and_then(|raw| raw.policy.as_ref()), Policy::FirstEpoch)?;
@@ -33,6 +35,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
     Ok(Config {
         dataset,
         source,
+        io,
         tiers,
         placement: Placement { policy: placement },
         prefetch: Prefetch { enabled: prefetch },
@@ -72,6 +75,13 @@ fn source(cx: &Context<'_>, raw: &RawSource) -> Result<Source, ConfigError> {
         iops_limit: cx.limit("source.iops_limit", raw.iops_limit.as_ref(), 1..=1_000_000)?,
         backoff: cx.or("source.backoff", raw.backoff.as_ref(), true)?,
         chunk_threshold: cx.within("source.chunk_threshold", raw.chunk_threshold.as_ref(), 16 * MIB, 4 * KIB..=TIB)?,
+    })
+}
+
+fn io(cx: &Context<'_>, raw: &RawIo) -> Result<Io, ConfigError> {
+    Ok(Io {
+        engine: cx.or("io.engine", raw.engine.as_ref(), Engine::Auto)?,
+        direct: cx.or("io.direct", raw.direct.as_ref(), false)?,
     })
 }
 

@@ -51,6 +51,8 @@ pub struct Limits {
 
 /// How long a prefetch lets demands go first.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// When to ask again after somebody else had the turn.
+const SHORTLY: Duration = Duration::from_millis(2);
 
 impl Limits {
     /// Limits in bytes and calls a second.
@@ -69,13 +71,43 @@ impl Limits {
             return;
         }
         let _turn = (!waited_for).then(|| self.until_even());
-        let now = Instant::now();
-        let a = self.bandwidth.as_ref().map_or(Duration::ZERO, |b| b.take(bytes as f64, now));
-        let b = self.calls.as_ref().map_or(Duration::ZERO, |c| c.take(1.0, now));
-        let pause = a.max(b);
+        let pause = self.take(bytes, Instant::now());
         if !pause.is_zero() {
             std::thread::sleep(pause);
         }
+    }
+
+    /// The same for a caller that must not sleep: `Ok` when the call is counted, with the pause before it may begin; `Err`
+    /// when it has to ask again after that time. `since` is when it first asked.
+    ///
+    /// # Errors
+    /// See above; nothing is counted then.
+    pub fn ask(&self, bytes: u64, waited_for: bool, since: Instant, now: Instant) -> Result<Duration, Duration> {
+        if self.bandwidth.is_none() && self.calls.is_none() {
+            return Ok(Duration::ZERO);
+        }
+        let rest = PATIENCE.saturating_sub(now.duration_since(since));
+        if waited_for || rest.is_zero() {
+            return Ok(self.take(bytes, now));
+        }
+        let _turn = self.turn.try_lock().map_err(|_| SHORTLY)?;
+        match self.debt(now) {
+            Duration::ZERO => Ok(self.take(bytes, now)),
+            debt => Err(debt.min(rest)),
+        }
+    }
+
+    /// How long until nobody is owed anything.
+    fn debt(&self, now: Instant) -> Duration {
+        let buckets = [&self.bandwidth, &self.calls].into_iter().flatten();
+        buckets.map(|b| b.debt(now)).max().unwrap_or_default()
+    }
+
+    /// Counts a call; how long to wait before it.
+    fn take(&self, bytes: u64, now: Instant) -> Duration {
+        let a = self.bandwidth.as_ref().map_or(Duration::ZERO, |b| b.take(bytes as f64, now));
+        let b = self.calls.as_ref().map_or(Duration::ZERO, |c| c.take(1.0, now));
+        a.max(b)
     }
 
     /// Waits until nobody is owed anything; others who do so come after the guard is dropped.
@@ -83,11 +115,9 @@ impl Limits {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
-            let now = Instant::now();
-            let debt = [&self.bandwidth, &self.calls].into_iter().flatten().map(|b| b.debt(now)).max();
-            match debt {
-                Some(d) if !d.is_zero() => std::thread::sleep(d.min(PATIENCE)),
-                _ => break,
+            match self.debt(Instant::now()) {
+                Duration::ZERO => break,
+                debt => std::thread::sleep(debt.min(PATIENCE)),
             }
         }
         turn

@@ -7,11 +7,16 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+
+/// File systems on which a read that is asked not to block does not: ext4, xfs, btrfs, tmpfs.
+const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
 
 /// See the module.
 #[derive(Debug)]
 pub struct PfsSource {
-    root: OwnedFd,
+    root: Arc<OwnedFd>,
+    local: bool,
 }
 
 impl PfsSource {
@@ -21,7 +26,9 @@ impl PfsSource {
     /// What the kernel said.
     pub fn new(root: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self { root: rustix::fs::open(root, flags, Mode::empty())? })
+        let root = rustix::fs::open(root, flags, Mode::empty())?;
+        let local = rustix::fs::fstatfs(&root).is_ok_and(|fs| LOCAL.contains(&(fs.f_type as u64)));
+        Ok(Self { root: Arc::new(root), local })
     }
 }
 
@@ -37,19 +44,30 @@ fn identity(st: &Statx) -> Identity {
 impl Source for PfsSource {
     fn open(&self, rel: &[u8]) -> io::Result<Box<dyn SourceFile>> {
         let fd = open_beneath(self.root.as_fd(), rel, OFlags::empty())?;
-        // The type never changes for an open file, so what the client has cached will do.
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let st = rustix::fs::statx(&fd, c"", flags, StatxFlags::TYPE)?;
-        if st.stx_mode & 0o170_000 != 0o100_000 {
-            return Err(rustix::io::Errno::INVAL.into());
-        }
+        check_regular(&fd)?;
         Ok(Box::new(PfsFile(fd)))
     }
 
     fn identity(&self, rel: &[u8]) -> io::Result<Identity> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
-        Ok(identity(&rustix::fs::statx(&self.root, rel, flags, StatxFlags::BASIC_STATS)?))
+        Ok(identity(&rustix::fs::statx(&*self.root, rel, flags, StatxFlags::BASIC_STATS)?))
     }
+
+    fn root(&self) -> Option<Arc<OwnedFd>> {
+        Some(self.root.clone())
+    }
+
+    fn keeps_nowait(&self) -> bool {
+        self.local
+    }
+}
+
+/// That what was opened is a regular file.
+pub(super) fn check_regular(fd: &OwnedFd) -> io::Result<()> {
+    // The type never changes for an open file, so what the client has cached will do.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let st = rustix::fs::statx(fd, c"", flags, StatxFlags::TYPE)?;
+    if st.stx_mode & 0o170_000 == 0o100_000 { Ok(()) } else { Err(rustix::io::Errno::INVAL.into()) }
 }
 
 impl SourceFile for PfsFile {

@@ -2,24 +2,37 @@
 //!
 //! The requirements are functions over `&dyn CopyEngine`; an engine is one line in [`engines`].
 
+use monarch_abi::hash::Identity;
 use monarch_core::engine::{
     Copied, CopyEngine, CopyError, FailingSink, FailingSource, Limits, Marks, MemSource, Sink, SlowSource, Source,
-    SourceFile, ThreadsEngine,
+    SourceFile, Task, ThreadsEngine, UringEngine, UringOptions, Work,
 };
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Request size of the engines under test.
-const IO: usize = 4096;
+pub(crate) const IO: usize = 4096;
 
 /// Makes an engine with this request size, these limits and this stop flag.
-type Make = fn(u64, Arc<Limits>, Arc<AtomicBool>) -> Box<dyn CopyEngine>;
+pub(crate) type Make = fn(u64, Arc<Limits>, Arc<AtomicBool>) -> Box<dyn CopyEngine>;
 
 /// All engines.
-fn engines() -> Vec<Make> {
-    vec![|io_size, limits, stop| Box::new(ThreadsEngine::new(io_size, limits, stop))]
+pub(crate) fn engines() -> Vec<Make> {
+    let threads: Make = |io_size, limits, stop| Box::new(ThreadsEngine::new(io_size, limits, stop));
+    let uring: Make = |io_size, limits, stop| {
+        let options = UringOptions { io_size, depth: 8, direct: false };
+        Box::new(UringEngine::new(options, limits, stop).expect("io_uring"))
+    };
+    match UringEngine::new(UringOptions { io_size: 4096, depth: 8, direct: false }, Arc::default(), Arc::default()) {
+        Ok(_) => vec![threads, uring],
+        Err(e) => {
+            println!("without uring: {e}");
+            vec![threads]
+        }
+    }
 }
 
 /// Runs a requirement with every engine.
@@ -33,8 +46,8 @@ fn each(requirement: fn(&dyn CopyEngine)) {
 
 /// Counts marks: calls under way, most at once, PFS calls, progress.
 #[derive(Default)]
-struct Seen {
-    inside: AtomicI64,
+pub(crate) struct Seen {
+    pub(crate) inside: AtomicI64,
     calls: AtomicU64,
     progress: AtomicU64,
 }
@@ -54,54 +67,109 @@ impl Marks for Seen {
     }
 }
 
-fn sink() -> FailingSink {
+pub(crate) fn sink() -> FailingSink {
     FailingSink { data: Mutex::default(), after: AtomicU64::new(u64::MAX), errno: libc::ENOSPC }
 }
 
-fn data(len: usize) -> Vec<u8> {
+pub(crate) fn data(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
-fn written(sink: &FailingSink) -> Vec<u8> {
+pub(crate) fn written(sink: &FailingSink) -> Vec<u8> {
     sink.data.lock().expect("lock").clone()
 }
 
-/// Copies the file `f` of a source; marks must be even afterwards, however it ended.
-fn copy(engine: &dyn CopyEngine, from: &dyn Source, to: &dyn Sink, size: u64) -> Result<Copied, CopyError> {
-    copy_file(engine, &*from.open(b"f").expect("open"), to, size, &Seen::default())
-}
+/// How a copy ended.
+pub(crate) type End = Result<Copied, CopyError>;
 
-fn copy_file(
-    engine: &dyn CopyEngine,
-    from: &dyn SourceFile,
-    to: &dyn Sink,
+/// The file `f` of a source, to be copied once.
+struct Once<'a> {
+    from: &'a dyn Source,
+    to: &'a dyn Sink,
     size: u64,
-    seen: &Seen,
-) -> Result<Copied, CopyError> {
-    let end = engine.copy(from, to, size, seen);
-    assert_eq!(seen.inside.load(Ordering::Relaxed), 0, "a copier that is not in a PFS call says it is");
-    end
+    seen: &'a Seen,
+    given: Cell<bool>,
+    end: RefCell<Option<End>>,
 }
 
-fn errno(end: &Result<Copied, CopyError>) -> Option<i32> {
+struct OnceTask<'a>(&'a Once<'a>);
+
+impl Work for Once<'_> {
+    fn next(&self) -> Option<Box<dyn Task + '_>> {
+        (!self.given.replace(true)).then(|| Box::new(OnceTask(self)) as Box<dyn Task>)
+    }
+}
+
+impl Task for OnceTask<'_> {
+    fn source(&self) -> &dyn Source {
+        self.0.from
+    }
+    fn rel(&self) -> &[u8] {
+        b"f"
+    }
+    fn size(&self) -> u64 {
+        self.0.size
+    }
+    fn sink(&self) -> &dyn Sink {
+        self.0.to
+    }
+    fn marks(&self) -> &dyn Marks {
+        self.0.seen
+    }
+    fn done(&mut self, end: End) -> bool {
+        assert!(self.0.end.replace(Some(end)).is_none(), "a copy ended twice");
+        false
+    }
+}
+
+/// Copies the file `f` of a source; marks must be even afterwards, however it ended.
+pub(crate) fn copy(engine: &dyn CopyEngine, from: &dyn Source, to: &dyn Sink, size: u64) -> End {
+    copy_seen(engine, from, to, size, &Seen::default())
+}
+
+fn copy_seen(engine: &dyn CopyEngine, from: &dyn Source, to: &dyn Sink, size: u64, seen: &Seen) -> End {
+    let once = Once { from, to, size, seen, given: Cell::new(false), end: RefCell::default() };
+    engine.run(&once);
+    assert_eq!(seen.inside.load(Ordering::Relaxed), 0, "a copier that is not in a PFS call says it is");
+    once.end.into_inner().expect("every copy ends")
+}
+
+pub(crate) fn errno(end: &End) -> Option<i32> {
     match end {
         Err(CopyError::Source(e) | CopyError::Sink(e)) => e.raw_os_error(),
         _ => None,
     }
 }
 
+const ANYBODY: Identity = Identity { size: 0, mtime_ns: 0, ctime_ns: 0, ino: 0 };
+
 /// A source whose files answer as `answer` says: (number of the call, buffer, offset).
-struct Scripted<F> {
+struct Scripted<F>(Arc<Script<F>>);
+
+struct Script<F> {
     calls: AtomicU64,
     answer: F,
 }
 
-impl<F: Fn(u64, &mut [u8], u64) -> io::Result<usize> + Send> SourceFile for Scripted<F> {
-    fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<usize> {
-        (self.answer)(self.calls.fetch_add(1, Ordering::Relaxed), buf, off)
+fn scripted<F: Fn(u64, &mut [u8], u64) -> io::Result<usize>>(answer: F) -> Scripted<F> {
+    Scripted(Arc::new(Script { calls: AtomicU64::new(0), answer }))
+}
+
+impl<F: Fn(u64, &mut [u8], u64) -> io::Result<usize> + Send + Sync + 'static> Source for Scripted<F> {
+    fn open(&self, _rel: &[u8]) -> io::Result<Box<dyn SourceFile>> {
+        Ok(Box::new(Scripted(self.0.clone())))
     }
-    fn identity_now(&self) -> io::Result<monarch_abi::hash::Identity> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn identity(&self, _rel: &[u8]) -> io::Result<Identity> {
+        Ok(ANYBODY)
+    }
+}
+
+impl<F: Fn(u64, &mut [u8], u64) -> io::Result<usize> + Send + Sync> SourceFile for Scripted<F> {
+    fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<usize> {
+        (self.0.answer)(self.0.calls.fetch_add(1, Ordering::Relaxed), buf, off)
+    }
+    fn identity_now(&self) -> io::Result<Identity> {
+        Ok(ANYBODY)
     }
 }
 
@@ -118,12 +186,13 @@ fn all_sizes_are_copied_whole_with_their_checksum() {
         for size in [0, 1, 511, IO - 1, IO, IO + 1, 2 * IO, 10 * IO + 7, 300 * IO - 1] {
             let (source, to, all) = (MemSource::default(), sink(), data(size));
             source.put(b"f", &all);
-            let seen = Seen::default();
-            let file = source.open(b"f").expect("open");
-            let done = copy_file(engine, &*file, &to, size as u64, &seen).expect("copied");
-            assert_eq!(done, Copied { bytes: size as u64, checksum: xxhash_rust::xxh3::xxh3_64(&all) }, "{size}");
+            let (seen, identity) = (Seen::default(), source.identity(b"f").expect("identity"));
+            let done = copy_seen(engine, &source, &to, size as u64, &seen).expect("copied");
+            let checksum = xxhash_rust::xxh3::xxh3_64(&all);
+            assert_eq!(done, Copied { bytes: size as u64, checksum, identity }, "{size}");
             assert!(written(&to) == all, "{size}: other bytes");
-            let requests = size.div_ceil(IO) as u64;
+            // The open, the reads, and who it is.
+            let requests = size.div_ceil(IO) as u64 + 2;
             assert_eq!(seen.calls.load(Ordering::Relaxed), requests, "{size}: PFS calls");
             assert!(seen.progress.load(Ordering::Relaxed) >= requests, "{size}: progress");
         }
@@ -179,14 +248,11 @@ fn an_interrupted_read_is_repeated() {
     each(|engine| {
         let all = data(3 * IO);
         let copy_of = all.clone();
-        let file = Scripted {
-            calls: AtomicU64::new(0),
-            answer: move |n, buf: &mut [u8], off| {
-                if n % 2 == 0 { Err(io::Error::from_raw_os_error(libc::EINTR)) } else { Ok(fill(&copy_of, buf, off)) }
-            },
-        };
+        let file = scripted(move |n, buf: &mut [u8], off| {
+            if n % 2 == 0 { Err(io::Error::from_raw_os_error(libc::EINTR)) } else { Ok(fill(&copy_of, buf, off)) }
+        });
         let to = sink();
-        copy_file(engine, &file, &to, all.len() as u64, &Seen::default()).expect("copied");
+        copy(engine, &file, &to, all.len() as u64).expect("copied");
         assert!(written(&to) == all);
     });
 }
@@ -229,11 +295,9 @@ fn of_a_file_that_grew_no_byte_more_is_read_or_written() {
 #[test]
 fn a_file_that_is_deleted_under_the_copier_is_the_sources_error() {
     each(|engine| {
-        let file = Scripted {
-            calls: AtomicU64::new(0),
-            answer: |n, buf: &mut [u8], _| if n == 0 { Ok(buf.len()) } else { Err(io::ErrorKind::NotFound.into()) },
-        };
-        let end = copy_file(engine, &file, &sink(), 2 * IO as u64, &Seen::default());
+        let file =
+            scripted(|n, buf: &mut [u8], _| if n == 0 { Ok(buf.len()) } else { Err(io::ErrorKind::NotFound.into()) });
+        let end = copy(engine, &file, &sink(), 2 * IO as u64);
         assert!(matches!(end, Err(CopyError::Source(e)) if e.kind() == io::ErrorKind::NotFound));
     });
 }
@@ -249,16 +313,13 @@ fn the_stop_flag_ends_a_copy() {
         stop.store(false, Ordering::Relaxed);
         // In the middle: no read after the one during which it was set.
         let set = stop.clone();
-        let file = Scripted {
-            calls: AtomicU64::new(0),
-            answer: move |n, buf: &mut [u8], _| {
-                set.store(n == 1, Ordering::Relaxed);
-                Ok(buf.len())
-            },
-        };
-        let end = copy_file(&*engine, &file, &sink(), 100 * IO as u64, &Seen::default());
+        let file = scripted(move |n, buf: &mut [u8], _| {
+            set.store(n == 1, Ordering::Relaxed);
+            Ok(buf.len())
+        });
+        let end = copy(&*engine, &file, &sink(), 100 * IO as u64);
         assert!(matches!(end, Err(CopyError::Stopped)), "{end:?}");
-        assert_eq!(file.calls.load(Ordering::Relaxed), 2);
+        assert_eq!(file.0.calls.load(Ordering::Relaxed), 2);
     }
 }
 
@@ -283,10 +344,7 @@ fn a_copier_that_the_limits_hold_back_counts_as_in_the_pfs() {
         let (source, seen) = (MemSource::default(), Seen::default());
         source.put(b"f", &data(6 * IO));
         std::thread::scope(|s| {
-            let copy = s.spawn(|| {
-                let file = source.open(b"f").expect("open");
-                copy_file(&*engine, &*file, &sink(), 6 * IO as u64, &seen).expect("copied")
-            });
+            let copy = s.spawn(|| copy_seen(&*engine, &source, &sink(), 6 * IO as u64, &seen).expect("copied"));
             let (mut inside, mut looks) = (0, 0);
             while !copy.is_finished() {
                 inside += u32::from(seen.inside.load(Ordering::Relaxed) > 0);

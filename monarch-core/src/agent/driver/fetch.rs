@@ -1,10 +1,11 @@
-//! One file: claimed in its state word, copied, verified, published; or the reason why not.
+//! One file before and after its copy: claimed in its state word, given room, and in the end resident or not, and why.
 
+use super::copying::Copying;
 use super::mark::Mark;
-use super::{Driver, Live, lock, parts};
+use super::{Driver, Job, Live, lock, parts};
 use crate::engine::{CopyError, Marks};
-use crate::tier::TierDir;
-use monarch_abi::hash::{CopyName, Identity, PathHash};
+use crate::tier::{CopyFile, TierDir};
+use monarch_abi::hash::{CopyName, Identity};
 use monarch_abi::segment::{Entry, Segment};
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::{State, Word};
@@ -13,12 +14,9 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Pause after a lack of space that may pass.
-const RETRY: Duration = Duration::from_secs(5);
-
 /// How a fetch ended.
 #[derive(Clone, Copy)]
-enum Fetched {
+pub(super) enum Fetched {
     Resident(usize),
     /// Not now; try again after the pause, if any.
     Refused(Option<Duration>),
@@ -28,47 +26,57 @@ enum Fetched {
     Stopped,
 }
 
-/// How a copy into one tier ended.
-enum Stored {
-    /// With so many bytes.
-    Whole(u64),
-    /// Not begun: there is no room.
-    NoRoom,
-    /// It took more blocks than there was room for.
-    TooLarge,
-}
-
 /// A claimed file.
-struct File<'a> {
-    live: &'a Live,
-    entry: &'a Entry<'static>,
+pub(super) struct File {
+    pub(super) live: Live,
+    pub(super) entry: Entry<'static>,
     /// Path below the root.
-    rel: &'a [u8],
-    key: u64,
-    source: RequestSource,
+    pub(super) rel: Vec<u8>,
+    pub(super) key: u64,
+    pub(super) source: RequestSource,
+    /// Its word while it is being copied.
+    claim: Word,
     /// What it is to be.
-    want: Identity,
-    name: CopyName,
+    pub(super) want: Identity,
+    pub(super) name: CopyName,
+    /// When it was claimed.
+    pub(super) start: Instant,
 }
 
 impl Driver {
-    /// Looks at one file: claims it, copies it, says how it ended.
-    pub(super) fn fetch(&self, key: u64, source: RequestSource) {
-        let Some((number, id)) = parts(key) else { return };
-        let Some(live) = self.segment(number) else { return };
+    /// Looks at one file: claims it and finds room for a copy. `None` when there is nothing to copy.
+    pub(super) fn begin<'a>(&'a self, job: Job<'a>) -> Option<Copying<'a>> {
+        let (number, id) = parts(job.key)?;
+        let live = self.segment(number)?;
         let mut path = [0u8; monarch_abi::PATH_MAX];
-        let Some(len) = live.segment.index.path(id, &mut path) else { return };
-        let rel = path.get(..len).unwrap_or(&[]);
-        let Some(entry) = live.segment.lookup(rel) else { return };
+        let len = live.segment.index.path(id, &mut path)?;
+        let rel = path.get(..len).unwrap_or(&[]).to_vec();
+        let entry = live.segment.lookup(&rel)?;
         if !core::ptr::eq(entry.slot, entry.master) {
             // A further name of an inode whose word lies elsewhere: that one is (or was) looked at.
-            return;
+            return None;
         }
-        let Some((claim, source)) = self.claim(&live.segment, &entry, source) else { return };
+        let (claim, source) = self.claim(&live.segment, &entry, job.source)?;
         let (want, name) = (entry.record.identity(), live.segment.copy_name(&entry));
-        let file = File { live: &live, entry: &entry, rel, key, source, want, name };
-        let end = self.claimed(&file);
-        self.conclude(&file, claim, end);
+        let file = File { live, entry, rel, key: job.key, source, claim, want, name, start: Instant::now() };
+        self.claimed(file, job)
+    }
+
+    /// Gets a copy of a claimed file: that of an earlier agent, or a new one, which is yet to be filled.
+    fn claimed<'a>(&'a self, f: File, job: Job<'a>) -> Option<Copying<'a>> {
+        if let Some(pause) = self.unsettled(&f.want) {
+            self.figures.unsettled.fetch_add(1, Ordering::Relaxed);
+            self.conclude(&f, Fetched::Refused(Some(pause)));
+            return None;
+        }
+        let mark = Mark::claim(&self.ctl, f.key, f.source);
+        let left = self.unclaimed().claim(&f.live.segment, &f.entry, &self.tiers);
+        if let Some(tier) = left {
+            let end = self.adopt(&f, tier, &mark);
+            self.conclude(&f, end);
+            return None;
+        }
+        Copying::new(self, f, mark, job)
     }
 
     /// Turns a file that is asked for (or, for a prefetch, absent) to Fetching: the claim, and why it is fetched.
@@ -98,8 +106,8 @@ impl Driver {
     }
 
     /// Writes the outcome into the state word and wakes everybody who waits.
-    fn conclude(&self, f: &File<'_>, claim: Word, end: Fetched) {
-        let word = &f.entry.master.word;
+    pub(super) fn conclude(&self, f: &File, end: Fetched) {
+        let (word, claim) = (&f.entry.master.word, f.claim);
         let to = match end {
             Fetched::Resident(tier) => claim.resident(tier),
             Fetched::Refused(_) | Fetched::Failed(_) => claim.next(State::Refused),
@@ -113,7 +121,7 @@ impl Driver {
         };
         match end {
             // Bypassed while it was being copied: nobody will ever open the copy.
-            _ if !published => self.drop_copies(&f.live.segment, f.entry),
+            _ if !published => self.drop_copies(&f.live.segment, &f.entry),
             Fetched::Resident(tier) => {
                 let demand = f.source == RequestSource::Demand;
                 count(if demand { &self.figures.demanded } else { &self.figures.prefetched });
@@ -136,7 +144,7 @@ impl Driver {
             Fetched::Bypass => {
                 count(&self.figures.changed);
                 lock(&self.later).worked(f.key);
-                self.drop_copies(&f.live.segment, f.entry);
+                self.drop_copies(&f.live.segment, &f.entry);
             }
             Fetched::Stopped => {}
         }
@@ -151,48 +159,7 @@ impl Driver {
         }
     }
 
-    /// Gets a copy of a claimed file: that of an earlier agent, or a new one.
-    fn claimed(&self, f: &File<'_>) -> Fetched {
-        if let Some(pause) = self.unsettled(&f.want) {
-            self.figures.unsettled.fetch_add(1, Ordering::Relaxed);
-            return Fetched::Refused(Some(pause));
-        }
-        let start = Instant::now();
-        let mark = Mark::claim(&self.ctl, f.key, f.source);
-        let left = self.unclaimed().claim(&f.live.segment, f.entry, &self.tiers);
-        if let Some(tier) = left {
-            return self.adopt(f, tier, &mark, start);
-        }
-        let (mut skip, mut too_large) = (vec![false; self.tiers.len()], false);
-        loop {
-            let Decision::Admit(at) = self.decide(f, &skip) else {
-                if too_large {
-                    return Fetched::Failed(start.elapsed());
-                }
-                let transient = skip.iter().any(|&s| s) || self.tiers.iter().any(TierDir::resting);
-                if let Some(more) = self.seldom.full.now() {
-                    let file = String::from_utf8_lossy(f.rel);
-                    tracing::info!(%file, size = f.want.size, more, "no tier has room for it");
-                }
-                return Fetched::Refused(transient.then_some(RETRY));
-            };
-            let Some(tier) = self.tiers.get(at) else { return Fetched::Refused(None) };
-            skip[at] = true;
-            match self.copy_into(at, tier, f, &mark) {
-                Ok(Stored::Whole(bytes)) => {
-                    self.gate.worked();
-                    self.figures.bytes.fetch_add(bytes, Ordering::Relaxed);
-                    return Fetched::Resident(at);
-                }
-                Ok(Stored::NoRoom) => {}
-                Ok(Stored::TooLarge) => too_large = true,
-                Err(CopyError::Sink(e)) => self.tier_failed(tier, &e),
-                Err(e) => return self.failed(&e, f, start),
-            }
-        }
-    }
-
-    fn tier_failed(&self, tier: &TierDir, e: &io::Error) {
+    pub(super) fn tier_failed(&self, tier: &TierDir, e: &io::Error) {
         self.figures.tier_errors.fetch_add(1, Ordering::Relaxed);
         tier.rest();
         if let Some(more) = self.seldom.tier.now() {
@@ -201,8 +168,8 @@ impl Driver {
     }
 
     /// What a failure on the PFS side means for the file.
-    fn failed(&self, e: &CopyError, f: &File<'_>, start: Instant) -> Fetched {
-        let file = String::from_utf8_lossy(f.rel);
+    pub(super) fn failed(&self, e: &CopyError, f: &File) -> Fetched {
+        let file = String::from_utf8_lossy(&f.rel);
         match e {
             CopyError::Stopped => Fetched::Stopped,
             CopyError::Changed => {
@@ -224,7 +191,7 @@ impl Driver {
                 }
                 let known = lock(&self.later).has_failed(f.key);
                 self.gate.failed(Instant::now(), known);
-                Fetched::Failed(start.elapsed())
+                Fetched::Failed(f.start.elapsed())
             }
         }
     }
@@ -243,7 +210,8 @@ impl Driver {
         Some(Duration::from_nanos(ns) + Duration::from_millis(1))
     }
 
-    fn decide(&self, f: &File<'_>, skip: &[bool]) -> Decision {
+    /// Where the policy wants a copy, tiers in `skip` aside.
+    pub(super) fn decide(&self, f: &File, skip: &[bool]) -> Decision {
         let unclaimed = self.unclaimed();
         let room = |(at, tier): (usize, &TierDir)| {
             let u = tier.ledger.usage();
@@ -267,30 +235,8 @@ impl Driver {
         mark.ask_pfs(limited).map_err(CopyError::Source)
     }
 
-    /// Copies into one tier: reserve, read, compare identities, publish.
-    fn copy_into(&self, at: usize, tier: &TierDir, f: &File<'_>, mark: &Mark) -> Result<Stored, CopyError> {
-        let Some(file) = self.room(at, tier, f.want.size).map_err(CopyError::Sink)? else {
-            return Ok(Stored::NoRoom);
-        };
-        let open = || {
-            let start = Instant::now();
-            let from = f.live.source.open(f.rel);
-            self.pace.note(start.elapsed());
-            from
-        };
-        let from = self.ask_pfs(mark, open)?;
-        let copied = self.engine.copy(from.as_ref(), &file, f.want.size, mark)?;
-        let after = self.ask_pfs(mark, || from.identity_now())?;
-        if after != f.want {
-            return Err(CopyError::Changed);
-        }
-        let hash = PathHash { fp: f.entry.master.fp, check: f.entry.record.check };
-        let done = file.publish(f.name, f.name.stamp(hash)).map_err(CopyError::Sink)?;
-        Ok(done.map_or(Stored::TooLarge, |_| Stored::Whole(copied.bytes)))
-    }
-
     /// Room for a copy; copies of an earlier run that nobody claims make way.
-    fn room<'a>(&self, at: usize, tier: &'a TierDir, size: u64) -> io::Result<Option<crate::tier::CopyFile<'a>>> {
+    pub(super) fn room<'a>(&self, at: usize, tier: &'a TierDir, size: u64) -> io::Result<Option<CopyFile<'a>>> {
         loop {
             if let Some(file) = tier.create(size)? {
                 return Ok(Some(file));
@@ -302,14 +248,14 @@ impl Driver {
     }
 
     /// Takes over a copy that an earlier run left, if the file on the PFS is still the one it was made of.
-    fn adopt(&self, f: &File<'_>, tier: usize, mark: &Mark, start: Instant) -> Fetched {
+    fn adopt(&self, f: &File, tier: usize, mark: &Mark) -> Fetched {
         if !f.live.fresh {
-            match self.ask_pfs(mark, || f.live.source.identity(f.rel)) {
+            match self.ask_pfs(mark, || f.live.source.identity(&f.rel)) {
                 Ok(id) if id == f.want => self.gate.worked(),
-                Ok(_) => return self.failed(&CopyError::Changed, f, start),
+                Ok(_) => return self.failed(&CopyError::Changed, f),
                 Err(e) => {
                     self.unclaimed().put_back(tier, f.name, &self.tiers);
-                    return self.failed(&e, f, start);
+                    return self.failed(&e, f);
                 }
             }
         }

@@ -3,12 +3,14 @@
 use crate::engine::Marks;
 use monarch_abi::control::{ControlMap, Inflight};
 use monarch_policies::RequestSource;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A claimed place; without one readers just see no progress.
 pub(super) struct Mark {
     entry: Option<&'static Inflight>,
     demand: bool,
+    /// PFS calls under way: there may be several for one large file.
+    calls: AtomicU32,
 }
 
 impl Mark {
@@ -18,7 +20,7 @@ impl Mark {
             i.file.load(Ordering::Relaxed) == 0
                 && i.file.compare_exchange(0, key, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
-        Self { entry, demand: source == RequestSource::Demand }
+        Self { entry, demand: source == RequestSource::Demand, calls: AtomicU32::new(0) }
     }
 
     /// Does something that asks the PFS.
@@ -33,8 +35,13 @@ impl Mark {
 
 impl Marks for Mark {
     fn in_pfs(&self, inside: bool) {
+        let calls = if inside {
+            self.calls.fetch_add(1, Ordering::Relaxed) + 1
+        } else {
+            self.calls.fetch_sub(1, Ordering::Relaxed) - 1
+        };
         if let Some(e) = self.entry {
-            e.in_pfs.store(u32::from(inside), Ordering::Relaxed);
+            e.in_pfs.store(calls, Ordering::Relaxed);
         }
     }
     fn progress(&self) {

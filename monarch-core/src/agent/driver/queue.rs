@@ -1,7 +1,9 @@
 //! Which file is looked at next: demands first, in the order of the ring as far as it reaches, then prefetches.
 
-use super::{Driver, lock};
+use super::lanes::Lane;
+use super::{Driver, Job, lock};
 use crate::agent::protocol::{Range, Tally};
+use crate::engine::slots_ahead;
 use crate::tier::TierDir;
 use monarch_abi::control::RING;
 use monarch_abi::demand::file_key;
@@ -20,6 +22,10 @@ const RETRIES: usize = 1 << 17;
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     demands: VecDeque<u64>,
+    /// Demands for files so large that nobody waits, whose lane are the rings.
+    for_rings: VecDeque<u64>,
+    /// A file that was taken for prefetching by the other lane.
+    handed_over: Option<u64>,
     drained_at: Option<u32>,
     ring_tail: u64,
     retries: BTreeSet<u64>,
@@ -58,8 +64,8 @@ impl Queue {
 }
 
 impl Driver {
-    /// The next file to look at.
-    pub(super) fn next_job(&self) -> Option<(u64, RequestSource)> {
+    /// The next file to look at in this lane.
+    pub(super) fn next_job(&self, lane: Lane) -> Option<Job<'_>> {
         let ctl = self.ctl.ctl;
         let mut q = lock(&self.queue);
         let now = ctl.demand.load(Ordering::SeqCst);
@@ -67,11 +73,8 @@ impl Driver {
             q.drained_at = Some(now);
             self.drain(&mut q);
         }
-        if let Some(key) = q.demands.pop_front() {
-            if !q.demands.is_empty() {
-                futex_wake(&ctl.demand, 1);
-            }
-            return Some((key, RequestSource::Demand));
+        if let Some(key) = self.next_demand(&mut q, lane) {
+            return Some(Job::new(self, key, RequestSource::Demand));
         }
         let slots = self.gate.slots(Instant::now(), self.prefetch_slots());
         if slots == 0 {
@@ -80,13 +83,72 @@ impl Driver {
         if self.prefetching.load(Ordering::Acquire) >= slots || self.all_rest() {
             return None;
         }
-        let key = self.next_prefetch(&mut q)?;
-        let running = self.prefetching.fetch_add(1, Ordering::AcqRel) + 1;
+        if lane == Lane::Rings && !self.has_place(&q) {
+            return None;
+        }
+        let key = self.prefetch_in(&mut q, lane)?;
+        let job = Job::new(self, key, RequestSource::Prefetch);
         // After a pause more copiers may sleep than should.
-        if running < slots && ctl.sleepers.load(Ordering::SeqCst) > 0 {
+        let more = self.prefetching.load(Ordering::Acquire) < slots;
+        if lane == Lane::Threads && more && ctl.sleepers.load(Ordering::SeqCst) > 0 {
             futex_wake(&ctl.demand, 1);
         }
-        Some((key, RequestSource::Prefetch))
+        Some(job)
+    }
+
+    /// Whether a ring may begin one more file: demands that are in line go first. If not, it will be told.
+    fn has_place(&self, q: &Queue) -> bool {
+        self.rings_wait.store(true, Ordering::SeqCst);
+        let free = self.running.load(Ordering::SeqCst) + q.demands.len() < self.options.max_inflight;
+        if free {
+            self.rings_wait.store(false, Ordering::SeqCst);
+        }
+        free
+    }
+
+    /// The next demand. Copiers take all but those for the rings.
+    fn next_demand(&self, q: &mut Queue, lane: Lane) -> Option<u64> {
+        if lane == Lane::Rings {
+            return q.for_rings.pop_front();
+        }
+        // With rings at work there may be more copiers than files that may be under way.
+        while self.running.load(Ordering::Acquire) < self.options.max_inflight {
+            let key = q.demands.pop_front()?;
+            if self.lane(key) == Lane::Rings && self.is_large(key) {
+                q.for_rings.push_back(key);
+                self.wake(Lane::Rings);
+                continue;
+            }
+            if !q.demands.is_empty() {
+                futex_wake(&self.ctl.ctl.demand, 1);
+            }
+            return Some(key);
+        }
+        None
+    }
+
+    /// Whether readers of a file do not wait for its copy.
+    fn is_large(&self, key: u64) -> bool {
+        let size = || {
+            let (number, id) = super::parts(key)?;
+            Some(self.segment(number)?.segment.index.record(id)?.size)
+        };
+        size().is_some_and(|size| size > self.ctl.ctl.large.load(Ordering::Relaxed))
+    }
+
+    /// The next file to be prefetched, if it is one for this lane; otherwise the other one is told.
+    fn prefetch_in(&self, q: &mut Queue, lane: Lane) -> Option<u64> {
+        let key = match q.handed_over.take() {
+            Some(key) => key,
+            None => self.next_prefetch(q)?,
+        };
+        let its = self.lane(key);
+        if its == lane {
+            return Some(key);
+        }
+        q.handed_over = Some(key);
+        self.wake(its);
+        None
     }
 
     /// Has the files in these ranges prefetched before all others; how many there are. Those with a copy are passed over then.
@@ -122,9 +184,7 @@ impl Driver {
 
     /// Copiers that prefetching may use: some are kept free for demands.
     fn prefetch_slots(&self) -> usize {
-        let all = self.options.max_inflight;
-        let kept = (all / 8).clamp(1, 4).min(all.saturating_sub(1));
-        let slots = all - kept;
+        let slots = slots_ahead(self.options.max_inflight);
         if self.options.backoff { (slots / self.pace.divisor()).max(1) } else { slots }
     }
 

@@ -1,0 +1,325 @@
+//! One thread's turn at the ring: takes files, keeps the ring deep, handles what has ended.
+
+use super::UringEngine;
+use super::buffer::Buffers;
+use super::ring::{Finished, Op, Ring};
+use super::slot::{Slot, Want};
+use crate::engine::{Copied, CopyError, Work};
+use io_uring::types::OpenHow;
+use rustix::fs::{OFlags, ResolveFlags};
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Pieces of a large file that are on their way at a time.
+const WINDOW: usize = 4;
+/// Longest sleep while files are under way: how late a stop, or work that came meanwhile, may be noticed.
+const TICK: Duration = Duration::from_millis(100);
+
+/// A call that waits for its turn.
+struct Pending {
+    slot: usize,
+    want: Want,
+    /// When it may begin, once the limits have said so.
+    at: Option<Instant>,
+}
+
+/// See the module.
+pub(super) struct Worker<'e, 'w> {
+    engine: &'e UringEngine,
+    work: &'w dyn Work,
+    ring: &'e mut Ring,
+    slots: Vec<Option<Slot<'w>>>,
+    pending: VecDeque<Pending>,
+    /// When the first of `pending` became the first.
+    since: Instant,
+    /// Calls at the PFS; closes do not count.
+    calls: usize,
+    buffers: Buffers,
+    stopped: bool,
+}
+
+impl<'e, 'w> Worker<'e, 'w> {
+    pub(super) fn new(engine: &'e UringEngine, work: &'w dyn Work, ring: &'e mut Ring) -> Self {
+        Self {
+            engine,
+            work,
+            ring,
+            slots: Vec::new(),
+            pending: VecDeque::new(),
+            since: Instant::now(),
+            calls: 0,
+            buffers: Buffers::default(),
+            stopped: false,
+        }
+    }
+
+    /// Works until there is nothing left and the kernel is done.
+    ///
+    /// # Errors
+    /// The ring is unusable; every file has been ended as failed then.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        let ran = self.turns();
+        if let Err(e) = &ran {
+            self.pending.clear();
+            for slot in self.slots.iter_mut().filter_map(Option::take) {
+                (0..slot.calls).for_each(|_| slot.task.marks().in_pfs(false));
+                drop(slot.end(Err(CopyError::Source(io::Error::new(e.kind(), e.to_string())))));
+            }
+        }
+        ran
+    }
+
+    fn turns(&mut self) -> io::Result<()> {
+        loop {
+            self.stop_if_told()?;
+            self.fill();
+            let pause = self.begin()?;
+            if self.pending.is_empty() && self.ring.is_idle() {
+                return Ok(());
+            }
+            self.ring.wait(pause.min(TICK))?;
+            while let Some(finished) = self.ring.finished() {
+                self.finished(finished)?;
+            }
+        }
+    }
+
+    fn is_told(&self) -> bool {
+        self.engine.stop.load(Ordering::Relaxed)
+    }
+
+    /// When the agent stops, what is under way is cancelled and what is not never begins.
+    fn stop_if_told(&mut self) -> io::Result<()> {
+        if self.stopped || !self.is_told() {
+            return Ok(());
+        }
+        self.stopped = true;
+        self.ring.cancel()?;
+        for at in 0..self.slots.len() {
+            self.fail(at, CopyError::Stopped)?;
+        }
+        Ok(())
+    }
+
+    /// Takes files while there is room for their calls.
+    fn fill(&mut self) {
+        while self.calls + self.pending.len() < self.ring.depth() {
+            let Some(mut task) = self.work.next() else { return };
+            if task.source().root().is_none() {
+                // Nothing that the kernel could read: a double, or a source of another kind.
+                self.engine.plain.take(&mut *task);
+                continue;
+            }
+            let direct = self.engine.options.direct && task.size() >= self.engine.options.io_size;
+            let may_block = !task.source().keeps_nowait();
+            self.add(Slot::new(task, direct, may_block));
+        }
+    }
+
+    fn add(&mut self, slot: Slot<'w>) {
+        let free = self.slots.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[at] = Some(slot);
+        self.want(at, [Want::Open]);
+        if self.stopped || self.is_told() {
+            // Cannot fail: nothing is under way.
+            let _ = self.fail(at, CopyError::Stopped);
+        }
+    }
+
+    /// Puts calls in line. From here on the file counts as being at the PFS.
+    fn want(&mut self, at: usize, wants: impl IntoIterator<Item = Want>) {
+        let Some(slot) = self.slots[at].as_mut() else { return };
+        for want in wants {
+            slot.calls += 1;
+            slot.task.marks().in_pfs(true);
+            let pending = Pending { slot: at, want, at: None };
+            // What has a buffer goes first: others may be waiting for that one.
+            if matches!(pending.want, Want::Read(_, _, Some(_))) {
+                self.pending.push_front(pending);
+            } else {
+                self.pending.push_back(pending);
+            }
+        }
+    }
+
+    /// Begins the calls whose turn has come; how long until the next may begin.
+    fn begin(&mut self) -> io::Result<Duration> {
+        while self.calls < self.ring.depth() {
+            let Some(first) = self.pending.front_mut() else { break };
+            let Some(slot) = self.slots[first.slot].as_mut() else {
+                self.pending.pop_front();
+                continue;
+            };
+            let now = Instant::now();
+            if first.at.is_none() {
+                let bytes = if let Want::Read(off, end, _) = first.want { end - off } else { 0 };
+                match self.engine.limits.ask(bytes, slot.task.marks().waited_for(), self.since, now) {
+                    Ok(pause) => first.at = Some(now + pause),
+                    Err(pause) => return Ok(pause),
+                }
+            }
+            if let Some(pause) = first.at.map(|at| at.saturating_duration_since(now)).filter(|p| !p.is_zero()) {
+                return Ok(pause);
+            }
+            if let Want::Read(off, end, buffer @ None) = &mut first.want {
+                *buffer = self.buffers.take(usize::try_from(*end - *off).unwrap_or(usize::MAX));
+                if buffer.is_none() {
+                    break;
+                }
+            }
+            let Some(Pending { slot: at, want, .. }) = self.pending.pop_front() else { break };
+            self.since = now;
+            if let Want::Open = want {
+                slot.opening = now;
+            }
+            match op(slot, want) {
+                Ok(op) => {
+                    self.calls += 1;
+                    self.ring.start(at, op, slot.may_block)?;
+                }
+                Err(e) => {
+                    slot.calls -= 1;
+                    slot.task.marks().in_pfs(false);
+                    self.fail(at, CopyError::Source(e))?;
+                }
+            }
+        }
+        Ok(TICK)
+    }
+
+    /// Handles the end of a call.
+    fn finished(&mut self, f: Finished) -> io::Result<()> {
+        if let Op::Close(_) = f.op {
+            return Ok(());
+        }
+        self.calls -= 1;
+        let at = f.slot;
+        let Some(slot) = self.slots[at].as_mut() else { return Ok(()) };
+        slot.calls -= 1;
+        slot.task.marks().in_pfs(false);
+        slot.task.marks().progress();
+        if slot.failed.is_some() {
+            if let Some(file) = f.opened {
+                let _ = slot.opened(file);
+            }
+            if let Op::Read { buffer, .. } = f.op {
+                self.buffers.give_back(buffer);
+            }
+            return self.end_if_over(at);
+        }
+        match answer(slot, f, self.engine.options.io_size) {
+            Ok(Answer::Call(wants)) => self.want(at, wants),
+            Ok(Answer::Whole(copied)) => return self.end(at, Ok(copied)),
+            Err(e) => return self.fail(at, e),
+        }
+        self.take_back(at);
+        Ok(())
+    }
+
+    fn take_back(&mut self, at: usize) {
+        let Some(slot) = self.slots[at].as_mut() else { return };
+        slot.emptied.drain(..).for_each(|b| self.buffers.give_back(b));
+    }
+
+    /// A file has failed: nothing more of it is begun, and it ends with its last call.
+    fn fail(&mut self, at: usize, e: CopyError) -> io::Result<()> {
+        let Some(slot) = self.slots[at].as_mut() else { return Ok(()) };
+        slot.fail(e);
+        let mut kept = VecDeque::with_capacity(self.pending.len());
+        for pending in self.pending.drain(..) {
+            if pending.slot != at {
+                kept.push_back(pending);
+                continue;
+            }
+            slot.calls -= 1;
+            slot.task.marks().in_pfs(false);
+            if let Want::Read(_, _, Some(buffer)) = pending.want {
+                slot.emptied.push(buffer);
+            }
+        }
+        self.pending = kept;
+        self.end_if_over(at)
+    }
+
+    fn end_if_over(&mut self, at: usize) -> io::Result<()> {
+        let Some(slot) = self.slots[at].as_mut().filter(|s| s.calls == 0) else { return Ok(()) };
+        match slot.failed.take() {
+            Some(e) => self.end(at, Err(e)),
+            None => Ok(()),
+        }
+    }
+
+    fn end(&mut self, at: usize, end: Result<Copied, CopyError>) -> io::Result<()> {
+        self.take_back(at);
+        let Some(slot) = self.slots[at].take() else { return Ok(()) };
+        let may_block = slot.may_block;
+        let (file, again) = slot.end(end);
+        if let Some(file) = file {
+            self.ring.start(at, Op::close(file), may_block)?;
+        }
+        if let Some(slot) = again {
+            self.add(slot);
+        }
+        Ok(())
+    }
+}
+
+/// What is to follow an answer.
+enum Answer {
+    /// These calls; none while others of the file are under way.
+    Call(Vec<Want>),
+    /// Nothing: the copy is complete.
+    Whole(Copied),
+}
+
+/// What the answer to a call means for its file.
+fn answer(slot: &mut Slot<'_>, f: Finished, io_size: u64) -> Result<Answer, CopyError> {
+    let took = slot.opening.elapsed();
+    if matches!(f.op, Op::Open { .. }) {
+        slot.task.opened(took);
+    }
+    let n = match f.result {
+        Ok(n) => n,
+        Err(errno) => return slot.once_more(f.op, errno).map(|want| Answer::Call(vec![want])),
+    };
+    let mut wants = Vec::new();
+    match f.op {
+        Op::Stat { out, .. } => return Ok(Answer::Whole(slot.copied(&out))),
+        Op::Read { buffer, off, len, .. } => wants.extend(slot.arrived(off, off + len as u64, n, buffer)?),
+        Op::Open { .. } | Op::Close(_) => {
+            let file = f.opened.ok_or_else(|| CopyError::Source(io::ErrorKind::NotFound.into()))?;
+            slot.opened(file).map_err(CopyError::Source)?;
+        }
+    }
+    wants.extend(slot.ahead(WINDOW, io_size));
+    Ok(Answer::Call(wants))
+}
+
+/// The call for what a slot wants.
+fn op(slot: &Slot<'_>, want: Want) -> io::Result<Op> {
+    Ok(match (want, &slot.file) {
+        (Want::Read(off, end, Some(buffer)), Some(file)) => {
+            Op::Read { file: file.clone(), buffer, off, len: usize::try_from(end - off).unwrap_or(usize::MAX) }
+        }
+        (_, Some(file)) => Op::stat(file.clone()),
+        (_, None) => {
+            let root = slot.task.source().root().ok_or(io::ErrorKind::Unsupported)?;
+            Op::Open { root, path: CString::new(slot.task.rel())?, how: Box::new(how(slot.direct)) }
+        }
+    })
+}
+
+/// How sources are opened: see [`crate::engine::PfsSource`].
+fn how(direct: bool) -> OpenHow {
+    let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    flags.set(OFlags::DIRECT, direct);
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    OpenHow::new().flags(u64::from(flags.bits())).resolve(resolve.bits())
+}
