@@ -39,6 +39,9 @@ pub enum ReaderError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The agent has other groups: what they let it read, this process perhaps may not.
+    #[error("the agent of the control block {0} runs with other groups than this process")]
+    OtherGroups(PathBuf),
     /// It is another user's: what that user may read, this one perhaps may not.
     #[error("the control block {path} belongs to user {uid}; each user has agents of their own")]
     OtherUser {
@@ -106,6 +109,9 @@ impl Reader {
             return Err(ReaderError::OtherUser { path: control.to_owned(), uid: owner });
         }
         let ctl = shm::open_control(control).map_err(fail)?;
+        if owner != 0 && ctl.ctl.groups != shm::our_groups() {
+            return Err(ReaderError::OtherGroups(control.to_owned()));
+        }
         let dir = control.parent().unwrap_or(Path::new("/")).to_owned();
         let segments = (0..MAX_SEGMENTS).map(|_| OnceLock::new()).collect();
         Ok(Self { ctl, dir, segments, same_mounts: crate::agent::start::same_mounts(&ctl) })
@@ -138,8 +144,14 @@ impl Reader {
 
     /// The entry of a path, links followed.
     fn find(&self, path: &Path) -> Result<Found<'_>, Miss> {
-        let path = std::path::absolute(path).map_err(|_| Miss::Outside)?;
+        let path = self.spelled(path).map_err(|_| Miss::Outside)?;
         resolve(&self.ctl, &View { reader: self, trusting: false }, path.as_os_str().as_bytes(), true)
+    }
+
+    /// A path as it is looked up. Where this process has mounts of its own, links and other spellings may lead elsewhere than for
+    /// the agent: there only the real path counts.
+    fn spelled(&self, path: &Path) -> io::Result<PathBuf> {
+        if self.same_mounts { std::path::absolute(path) } else { path.canonicalize() }
     }
 
     /// The entries of a path and of all that lies below it, for requests to the agent.
@@ -247,7 +259,7 @@ impl Reader {
         left || self.ctl.ctl.bypassed.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a root's path and the tiers' lead where they lead for the agent.
+    /// Whether a root's path and the tiers' lead where they lead for the agent, and nothing else is mounted below the root.
     fn leads_there(&self, root: usize) -> bool {
         if self.same_mounts {
             return true;
@@ -259,6 +271,7 @@ impl Reader {
         let Some(r) = self.ctl.roots().get(root) else { return false };
         is(self.ctl.str(&r.path), load(&r.dev), load(&r.ino))
             && self.ctl.tiers().iter().all(|t| is(self.ctl.str(&t.path), load(&t.dev), load(&t.ino)))
+            && !crate::config::mounted_below(&path_of(self.ctl.str(&r.path)))
     }
 }
 

@@ -103,7 +103,7 @@ pub fn create_control(path: &Path, params: ControlParams) -> io::Result<ControlM
 }
 
 /// What the shim compares its own groups with.
-fn our_groups() -> u64 {
+pub(crate) fn our_groups() -> u64 {
     let others = rustix::process::getgroups().unwrap_or_default();
     let others: Vec<u32> = others.into_iter().map(rustix::process::Gid::as_raw).collect();
     monarch_abi::hash::hash_groups(rustix::process::getegid().as_raw(), &others)

@@ -155,6 +155,18 @@ fn explain_sees_another_mount_at_the_roots_path() {
     let out = crate::faults::around(&words, &explain).output().unwrap();
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(said.contains("other_mount"), "{said} {}", String::from_utf8_lossy(&out.stderr));
+    // Mounted below the root; a bind mount of elsewhere leaves it as it is.
+    let aside = w.scratch().join("aside");
+    fs::create_dir(&aside).unwrap();
+    for (place, verdict) in [(file.parent().unwrap(), "other_mount"), (aside.as_path(), "hit")] {
+        let mounted = "mount -t tmpfs none \"$0\" && exec \"$@\"";
+        let words = ["unshare", "-m", "sh", "-c", mounted, place.to_str().unwrap()];
+        let mut explain = w.monarch("explain");
+        explain.arg("--json").arg(if verdict == "hit" { &file } else { w.root() });
+        let out = crate::faults::around(&words, &explain).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(said.contains(verdict), "{said} {}", String::from_utf8_lossy(&out.stderr));
+    }
 }
 
 #[test]

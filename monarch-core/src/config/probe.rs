@@ -6,7 +6,7 @@
 mod fake;
 mod fs_class;
 mod memory;
-mod mounts;
+pub(crate) mod mounts;
 mod system;
 
 use std::io;

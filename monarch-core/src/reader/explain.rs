@@ -165,7 +165,8 @@ impl Reader {
     pub fn explain(&self, path: &Path) -> Explanation {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut said = Explanation { path, root: None, file: None, copy: None, verdict: Verdict::Outside };
-        let bytes = said.path.as_os_str().as_bytes();
+        let spelled = self.spelled(&said.path).unwrap_or_else(|_| said.path.clone());
+        let bytes = spelled.as_os_str().as_bytes();
         // Where the roots lead elsewhere in this process, what the index holds is of interest all the same.
         match resolve(&self.ctl, &View { reader: self, trusting: true }, bytes, true) {
             Ok(found) => {

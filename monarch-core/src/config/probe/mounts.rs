@@ -13,6 +13,15 @@ pub(super) fn fs_type(mountinfo: &str, path: &Path, dev: u64) -> Option<String> 
         .or_else(|| best(above().max_by_key(|mount| mount.point.len())))
 }
 
+/// Whether something is mounted below a directory (which must be real) in this process's view. Unreadable counts as yes.
+pub(crate) fn any_below(dir: &Path) -> bool {
+    std::fs::read_to_string("/proc/self/mountinfo").map_or(true, |info| below(&info, dir))
+}
+
+fn below(mountinfo: &str, dir: &Path) -> bool {
+    mounts(mountinfo).any(|mount| Path::new(&mount.point) != dir && Path::new(&mount.point).starts_with(dir))
+}
+
 struct Mount<'a> {
     device: &'a str,
     point: String,
@@ -43,6 +52,13 @@ mod tests {
         30 22 0:28 / /dev/shm rw shared:5 - tmpfs tmpfs rw\n\
         40 22 0:50 / /scratch/my\\040data rw shared:9 - lustre 10.0.0.1@o2ib:/fs rw\n\
         41 22 0:60 /sub /pool rw - btrfs /dev/sdb rw\n";
+
+    #[test]
+    fn mounts_below_a_directory_and_not_on_it() {
+        let is = |dir: &str| below(INFO, Path::new(dir));
+        assert!(is("/scratch") && is("/dev") && is("/"));
+        assert!(!is("/scratch/my data") && !is("/pool") && !is("/scratch/my"));
+    }
 
     #[test]
     fn by_device_or_else_by_the_innermost_mount() {
