@@ -10,6 +10,8 @@ mod harness;
 
 #[path = "e2e/changes.rs"]
 mod changes;
+#[path = "e2e/chunks.rs"]
+mod chunks;
 #[path = "e2e/commands.rs"]
 mod commands;
 #[path = "e2e/engines.rs"]

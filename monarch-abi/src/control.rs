@@ -168,13 +168,23 @@ pub enum Counter {
     MissBytes = 13,
     /// Time spent waiting for demands, microseconds.
     WaitMicros = 14,
-    /// ... because the file is large and its copy is not complete.
+    /// ... because the file is large and its copy was not complete in time for one who reads past us.
     Large = 15,
+    /// Reads of large files served through the descriptor of the PFS from what was there of a copy.
+    ChunkReads = 16,
+    /// Their bytes.
+    ChunkBytes = 17,
+    /// Reads of large files that went to the PFS.
+    ChunkMisses = 18,
+    /// Their bytes.
+    ChunkMissBytes = 19,
+    /// Opens of large files whose copy was not complete: their reads are counted one by one.
+    Chunked = 20,
 }
 /// Number of counters.
-pub const COUNTERS: usize = 16;
+pub const COUNTERS: usize = 21;
 
-/// Counters of some of the processes: two cache lines.
+/// Counters of some of the processes: four cache lines.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct Stripe {
@@ -231,12 +241,16 @@ pub struct Control {
     pub ranges_len: AtomicU32,
     /// Bytes of strings used.
     pub strings_len: AtomicU32,
-    /// Files above this size are not waited for.
-    pub large: AtomicU64,
     /// When the agent last said that it runs: milliseconds of the monotonic clock, 0 when it never did.
     pub pulse_ms: AtomicU64,
+    /// Longest wait for a large file to be complete, where single chunks are of no use, ms.
+    pub complete_ms: AtomicU32,
     /// Zero.
-    pub reserved2: [AtomicU64; 8],
+    pub reserved1: AtomicU32,
+    /// Bytes a second at which large files were copied lately.
+    pub rate: AtomicU64,
+    /// Zero.
+    pub reserved2: [AtomicU64; 7],
 
     /// Futex word of the copiers: goes up with every demand.
     pub demand: AtomicU32,

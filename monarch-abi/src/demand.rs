@@ -7,6 +7,7 @@
 //! overloaded PFS is not asked twice. An agent that lives but does not run (stopped, swapped out) is told by its pulse:
 //! once it is missing for `stall`, demands are still left for it, but nobody waits.
 
+use crate::chunks::LargeFile;
 use crate::control::{Control, ControlMap, Inflight, RING};
 use crate::resolve::Found;
 use crate::sys::{futex_wait, futex_wake};
@@ -19,6 +20,8 @@ use core::time::Duration;
 pub enum Outcome {
     /// Resident: open the copy.
     Resident(Word),
+    /// A large file, of which chunks can be had.
+    Filling(Word),
     /// The agent said no, or the file was bypassed.
     Refused(State),
     /// A clock ran out or the agent is dead.
@@ -117,7 +120,6 @@ fn inflight<'a>(ctl: &ControlMap<'a>, key: u64) -> Option<&'a Inflight> {
 struct Waiter<'a, 'c, W> {
     ctl: &'a ControlMap<'c>,
     watch: &'a W,
-    key: u64,
     start: u64,
     /// When progress was last seen, and the mark then.
     mark: (u64, u32),
@@ -135,20 +137,57 @@ const SILENCE: u64 = 1_000_000;
 /// How often the agent's lock is looked at, microseconds.
 const CHECK: u64 = 100_000;
 
-impl<W: Watch> Waiter<'_, '_, W> {
-    /// Microseconds left until the clock that counts in this state runs out.
-    fn left(&mut self, state: State, now: u64) -> u64 {
+/// What the agent makes of a demand.
+enum Step {
+    /// It has not taken it.
+    NotTaken,
+    /// It has: the mark that goes up with each progress, and whether it is inside a PFS call.
+    Taken(u32, bool),
+}
+
+impl<'a, 'c, W: Watch> Waiter<'a, 'c, W> {
+    fn new(ctl: &'a ControlMap<'c>, watch: &'a W) -> Self {
+        let start = watch.now_us();
+        Self { ctl, watch, start, mark: (start, 0), checked: start }
+    }
+
+    /// How a copy under way gets on.
+    fn step_of_copy(&self, key: u64) -> Step {
+        let copy = inflight(self.ctl, key);
+        let progress = copy.map_or(0, |c| c.progress.load(Ordering::Relaxed));
+        Step::Taken(progress, copy.is_some_and(|c| c.in_pfs.load(Ordering::Relaxed) != 0))
+    }
+
+    /// Sleeps on `on` for as long as the clock that counts lets it, 50 ms at most; `false` when there is nothing to wait for
+    /// any more.
+    fn sleep(&mut self, step: &Step, on: &AtomicU32, seen: u32) -> bool {
+        let now = self.watch.now_us();
+        let left = self.left(step, now);
+        if left == 0 {
+            self.alive();
+            return false;
+        }
+        // The agent's death is noticed within a tenth of a second, whatever the clocks say.
+        if now.saturating_sub(self.checked) > CHECK {
+            self.checked = now;
+            if !self.alive() {
+                return false;
+            }
+        }
+        wait_on(on, seen, Duration::from_micros(left.min(50_000)));
+        true
+    }
+
+    /// Microseconds left until the clock that counts now runs out.
+    fn left(&mut self, step: &Step, now: u64) -> u64 {
         if is_silent(self.ctl.ctl, now) {
             return 0;
         }
         let waited = now.saturating_sub(self.start);
-        if state == State::Wanted {
+        let &Step::Taken(progress, in_pfs) = step else {
             self.mark.0 = now;
             return clock(&self.ctl.ctl.pickup_ms).saturating_sub(waited);
-        }
-        let copy = inflight(self.ctl, self.key);
-        let progress = copy.map_or(0, |c| c.progress.load(Ordering::Relaxed));
-        let in_pfs = copy.is_some_and(|c| c.in_pfs.load(Ordering::Relaxed) != 0);
+        };
         if progress != self.mark.1 || in_pfs {
             self.mark = (now, progress);
         }
@@ -169,32 +208,93 @@ impl<W: Watch> Waiter<'_, '_, W> {
     }
 }
 
-/// Waits until a demanded file is resident.
+/// Waits until a demanded file is resident, or, if it is large, until chunks of it can be had.
 pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, watch: &impl Watch) -> Outcome {
     let word = &f.entry.master.word;
-    let start = watch.now_us();
     let key = file_key(f.number, f.entry.master.id);
-    let mut waiter = Waiter { ctl, watch, key, start, mark: (start, 0), checked: start };
+    let mut waiter = Waiter::new(ctl, watch);
     loop {
         let w = Word(word.load(Ordering::Acquire));
-        match w.state() {
+        let step = match w.state() {
             State::Resident => return Outcome::Resident(w),
-            State::Wanted | State::Fetching => {}
+            State::Filling => return Outcome::Filling(w),
+            State::Wanted => Step::NotTaken,
+            State::Fetching => waiter.step_of_copy(key),
             other => return Outcome::Refused(other),
-        }
-        let now = watch.now_us();
-        let left = waiter.left(w.state(), now);
-        if left == 0 {
-            waiter.alive();
+        };
+        if !waiter.sleep(&step, word, w.0) {
             return Outcome::Deadline;
         }
-        // The agent's death is noticed within a tenth of a second, whatever the clocks say.
-        if now.saturating_sub(waiter.checked) > CHECK {
-            waiter.checked = now;
-            if !waiter.alive() {
-                return Outcome::Deadline;
-            }
+    }
+}
+
+/// Asks for those of the chunks `from..end` that are not there.
+pub fn want_chunks(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, from: u32, end: u32) {
+    let mut any = false;
+    for chunk in (from..end.min(file.head.chunks)).filter(|&c| !file.has(c)) {
+        // Also where somebody else has asked: who did may have died before it told the agent.
+        let _ = file.want(chunk);
+        any = true;
+    }
+    if any {
+        announce(ctl, f);
+    }
+}
+
+/// Waits until a chunk that was asked for is there, while the file's word stays as it is.
+#[must_use]
+pub fn wait_chunk(
+    ctl: &ControlMap<'_>,
+    f: &Found<'_>,
+    file: &LargeFile<'_>,
+    word: Word,
+    chunk: u32,
+    watch: &impl Watch,
+) -> bool {
+    let mut waiter = Waiter::new(ctl, watch);
+    loop {
+        let tick = file.head.tick.load(Ordering::Acquire);
+        if file.has(chunk) {
+            return true;
         }
-        wait_on(word, w.0, Duration::from_micros(left.min(50_000)));
+        if f.entry.word() != word {
+            return false;
+        }
+        let step = if file.is_wanted(chunk) {
+            Step::NotTaken
+        } else {
+            Step::Taken(tick, file.head.in_pfs.load(Ordering::Relaxed) != 0)
+        };
+        if !waiter.sleep(&step, &file.head.tick, tick) {
+            return false;
+        }
+    }
+}
+
+/// Waits for a large file to be complete, for readers to whom single chunks are of no use: only if that is near, by the rate of
+/// late.
+pub fn wait_complete(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, watch: &impl Watch) -> Outcome {
+    let most = clock(&ctl.ctl.complete_ms);
+    let start = watch.now_us();
+    let mut waiter = Waiter::new(ctl, watch);
+    loop {
+        let tick = file.head.tick.load(Ordering::Acquire);
+        let w = f.entry.word();
+        let step = match w.state() {
+            State::Filling => Step::Taken(tick, file.head.in_pfs.load(Ordering::Relaxed) != 0),
+            State::Fetching => Step::Taken(tick, false),
+            State::Wanted => Step::NotTaken,
+            State::Resident => return Outcome::Resident(w),
+            other => return Outcome::Refused(other),
+        };
+        let missing = u64::from(file.head.chunks.saturating_sub(file.count())).saturating_mul(file.chunk);
+        let rate = ctl.ctl.rate.load(Ordering::Relaxed).max(1);
+        let needed = missing.min(f.entry.record.size).saturating_mul(1_000_000).checked_div(rate).unwrap_or(u64::MAX);
+        let left = most.saturating_sub(watch.now_us().saturating_sub(start));
+        let hopeless = needed > left || left == 0 || file.is_streamed();
+        let on = if w.state() == State::Filling { (&file.head.tick, tick) } else { (&f.entry.master.word, w.0) };
+        if hopeless || !waiter.sleep(&step, on.0, on.1) {
+            return Outcome::Deadline;
+        }
     }
 }

@@ -10,6 +10,7 @@
 //! | [`word`] | the 32-bit state word of a file and its transitions |
 //! | [`index`] | the immutable index of a namespace: records, directories, names |
 //! | [`state`] | the writable companion: lookup table with the state words, demand bitmaps |
+//! | [`chunks`] | which parts of a large file are there while its copy is being made |
 //! | [`control`] | the control block: roots, tiers, segments, in-flight copies, counters |
 //! | [`segment`] | an index and a state together: lookup, listing, path reconstruction |
 //! | [`resolve`] | from a path as spelled to an entry, as the kernel would |
@@ -24,6 +25,7 @@ compile_error!("the shared-memory layout is little-endian");
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("the shared-memory layout needs 64-bit pointers");
 
+pub mod chunks;
 pub mod control;
 pub mod demand;
 pub mod early;
@@ -37,6 +39,6 @@ pub mod sys;
 pub mod word;
 
 /// Version of the shared-memory layout. A shim that finds another one passes everything through.
-pub const LAYOUT: u32 = 3;
+pub const LAYOUT: u32 = 4;
 /// Longest path the kernel takes, with its final NUL.
 pub const PATH_MAX: usize = 4096;

@@ -62,6 +62,14 @@ impl<'a> Segment<'a> {
         Some(Entry { id: slot.id, record, slot, master })
     }
 
+    /// The entry of a large file.
+    #[must_use]
+    #[inline]
+    pub fn large_entry(&self, file: &crate::chunks::LargeFile<'_>) -> Option<Entry<'a>> {
+        let slot = self.state.slot(file.head.slot).filter(|s| s.id == file.head.id)?;
+        Some(Entry { id: slot.id, record: self.index.record(slot.id)?, slot, master: slot })
+    }
+
     /// The entry with this id, found by its path.
     #[must_use]
     pub fn by_id(&self, id: u32) -> Option<Entry<'a>> {

@@ -1,9 +1,10 @@
-//! The writable companion of an index: lookup table with the state words, and demand bitmaps.
+//! The writable companion of an index: lookup table with the state words, demand bitmaps, chunks of large files.
 //!
 //! The table is an array of 64-byte buckets of four 16-byte slots; a slot holds a fingerprint, the state word and the
 //! id, so that one cache miss decides a lookup. Collisions go to the next bucket; a bucket with an empty slot ends the
 //! search. Slots are filled when the table is built and never move; only the state words change.
 
+use crate::chunks::{Large, LargeFile};
 use crate::index::Index;
 use crate::mem::{Map, Pod};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -41,6 +42,18 @@ pub struct StateHeader {
     pub bits_off: u64,
     /// Offset of its summary, one bit per word of the bitmap.
     pub summary_off: u64,
+    /// Offset of the large files, sorted by id.
+    pub large_off: u64,
+    /// Number of large files.
+    pub large: u64,
+    /// Offset of their positions, sorted by inode number.
+    pub by_ino_off: u64,
+    /// Offset of the bitmaps of their chunks.
+    pub chunks_off: u64,
+    /// Words of all those bitmaps.
+    pub chunk_words: u64,
+    /// Bytes of a chunk.
+    pub chunk: u64,
 }
 // SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is published.
 unsafe impl Pod for StateHeader {}
@@ -84,14 +97,34 @@ pub const fn home_bucket(fp44: u64, buckets: u64) -> u64 {
 /// [`StateHeader::bypassed`] while the agent enters the changes that were made before the segment appeared.
 pub const OPENING: u32 = 2;
 
-/// Offsets of the parts of a state file: bitmap, summary, end.
+/// Where the parts of a state file lie.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Demand bitmap.
+    pub bits: u64,
+    /// Its summary.
+    pub summary: u64,
+    /// Large files.
+    pub large: u64,
+    /// The same by inode number.
+    pub by_ino: u64,
+    /// Bitmaps of their chunks.
+    pub chunks: u64,
+    /// Length of the file.
+    pub len: u64,
+}
+
+/// The layout for `entries` paths in `buckets`, of which `large` files have `chunk_words` words of bitmaps together.
 #[must_use]
-pub const fn layout_of(entries: u64, buckets: u64) -> (u64, u64, u64) {
+pub const fn layout_of(entries: u64, buckets: u64, large: u64, chunk_words: u64) -> Layout {
     let bits = TABLE_OFF as u64 + buckets * 64;
     let words = entries.div_ceil(64);
     let summary = bits + words.next_multiple_of(8) * 8;
-    let end = summary + words.div_ceil(64).next_multiple_of(8) * 8;
-    (bits, summary, end.next_multiple_of(4096))
+    let large_off = summary + words.div_ceil(64).next_multiple_of(8) * 8;
+    let by_ino = large_off + large * 64;
+    let chunks = (by_ino + large * 4).next_multiple_of(64);
+    let len = (chunks + chunk_words * 8).next_multiple_of(4096);
+    Layout { bits, summary, large: large_off, by_ino, chunks, len }
 }
 
 /// A mapped state file.
@@ -102,6 +135,9 @@ pub struct StateMap<'a> {
     buckets: &'a [Bucket],
     bits: &'a [AtomicU64],
     summary: &'a [AtomicU64],
+    large: &'a [Large],
+    by_ino: &'a [u32],
+    chunk_words: &'a [AtomicU64],
 }
 
 impl<'a> StateMap<'a> {
@@ -124,7 +160,38 @@ impl<'a> StateMap<'a> {
             buckets: map.array(TABLE_OFF, h.buckets as usize)?,
             bits: map.array(h.bits_off as usize, words)?,
             summary: map.array(h.summary_off as usize, words.div_ceil(64))?,
+            large: map.array(h.large_off as usize, h.large as usize)?,
+            by_ino: map.array(h.by_ino_off as usize, h.large as usize)?,
+            chunk_words: map.array(h.chunks_off as usize, h.chunk_words as usize)?,
         })
+    }
+
+    /// The large file at a position of the table.
+    #[must_use]
+    #[inline]
+    pub fn large_at(&self, number: u32) -> Option<LargeFile<'a>> {
+        LargeFile::new(number, self.large.get(number as usize)?, self.header.chunk, self.chunk_words)
+    }
+
+    /// The large file with this entry.
+    #[must_use]
+    pub fn large(&self, id: u32) -> Option<LargeFile<'a>> {
+        let at = self.large.binary_search_by_key(&id, |l| l.id).ok()?;
+        self.large_at(u32::try_from(at).ok()?)
+    }
+
+    /// The large file with this inode number.
+    #[must_use]
+    pub fn large_with_ino(&self, ino: u64) -> Option<LargeFile<'a>> {
+        let of = |number: &u32| self.large.get(*number as usize).map_or(0, |l| l.ino);
+        let at = self.by_ino.binary_search_by_key(&ino, of).ok()?;
+        self.large_at(*self.by_ino.get(at)?)
+    }
+
+    /// All large files.
+    pub fn all_large(&self) -> impl Iterator<Item = LargeFile<'a>> + use<'a> {
+        let this = *self;
+        (0..u32::try_from(this.large.len()).unwrap_or(u32::MAX)).filter_map(move |number| this.large_at(number))
     }
 
     /// The slot number `n` (bucket * 4 + position).

@@ -8,6 +8,7 @@
 //! ```
 //! The generation goes up by one whenever a copy is dropped or the file is bypassed, so that a copier that was slow
 //! cannot publish over a decision taken meanwhile: publication is a compare-and-swap of the whole word.
+//! The tier is that of a copy, complete (Resident) or partial (Filling).
 
 /// What is known about a file's copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,12 @@ pub enum State {
     Link = 6,
     /// A directory, symbolic link or special file: metadata only.
     Plain = 7,
+    /// A large file of which some chunks are in the tier named by the word, and more to come.
+    Filling = 8,
 }
+
+/// Mark of a refused file that can be streamed, where others have the tier.
+const STREAMABLE: u32 = 0x10;
 
 /// A state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,11 +60,12 @@ impl Word {
             4 => State::Refused,
             6 => State::Link,
             7 => State::Plain,
+            8 => State::Filling,
             _ => State::Bypass,
         }
     }
 
-    /// The tier of a resident copy.
+    /// The tier of a copy, complete or partial.
     #[must_use]
     #[inline]
     pub const fn tier(self) -> usize {
@@ -81,6 +88,31 @@ impl Word {
     #[must_use]
     pub const fn resident(self, tier: usize) -> Self {
         Self(self.0 & !0xff | (tier as u32 & 0xf) << 4 | State::Resident as u32)
+    }
+
+    /// Filling in `tier`, same generation.
+    #[must_use]
+    pub const fn filling(self, tier: usize) -> Self {
+        Self(self.0 & !0xff | (tier as u32 & 0xf) << 4 | State::Filling as u32)
+    }
+
+    /// What a Filling word turns to when the copy is complete.
+    #[must_use]
+    pub const fn completed(self) -> Self {
+        self.resident(self.tier())
+    }
+
+    /// Refused, next generation, but a reader who goes through it in order may ask for chunks.
+    #[must_use]
+    pub const fn refused_streamable(self) -> Self {
+        Self(self.next(State::Refused).0 | STREAMABLE)
+    }
+
+    /// Whether this is [`Word::refused_streamable`].
+    #[must_use]
+    #[inline]
+    pub const fn is_streamable(self) -> bool {
+        self.0 & 0xff == State::Refused as u32 | STREAMABLE
     }
 
     /// Another state, next generation.

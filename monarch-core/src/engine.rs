@@ -8,6 +8,7 @@
 mod choose;
 mod double;
 mod limits;
+mod pages;
 mod pfs;
 mod threads;
 mod uring;
@@ -22,6 +23,7 @@ pub use uring::{Unavailable, UringEngine, UringOptions};
 use monarch_abi::hash::Identity;
 use rustix::fd::OwnedFd;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +34,13 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// What the kernel said.
     fn open(&self, rel: &[u8]) -> io::Result<Box<dyn SourceFile>>;
+    /// The same past the page cache, where that can be; reads are of whole pages then.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    fn open_direct(&self, rel: &[u8]) -> io::Result<Box<dyn SourceFile>> {
+        self.open(rel)
+    }
     /// Identity of the file that the path names now, for copies that may be of an older version.
     ///
     /// # Errors
@@ -49,7 +58,7 @@ pub trait Source: Send + Sync {
 }
 
 /// An open file on the PFS.
-pub trait SourceFile: Send {
+pub trait SourceFile: Send + Sync {
     /// Reads up to `buf.len()` bytes at `off`; 0 at the end.
     ///
     /// # Errors
@@ -60,6 +69,12 @@ pub trait SourceFile: Send {
     /// # Errors
     /// What the kernel said.
     fn identity_now(&self) -> io::Result<Identity>;
+    /// Reads go through the page cache from now on.
+    fn use_cache(&self) {}
+    /// Its descriptor, where the kernel can do the same as the calls above.
+    fn fd(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
 }
 
 /// Where a copy is written.
@@ -73,16 +88,7 @@ pub trait Sink {
 
 impl Sink for crate::tier::CopyFile<'_> {
     fn write_at(&self, buf: &[u8], off: u64) -> io::Result<()> {
-        let mut done = 0;
-        while done < buf.len() {
-            match rustix::io::pwrite(self.fd(), &buf[done..], off + done as u64) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => done += n,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(())
+        crate::tier::write_all_at(self.fd(), buf, off)
     }
 }
 
@@ -102,20 +108,32 @@ pub trait Marks {
     fn waited_for(&self) -> bool;
 }
 
-/// A file to be copied.
+/// A file to be copied, or a part of one.
 pub trait Task {
     /// The root that it lies below.
     fn source(&self) -> &dyn Source;
     /// Its path below the root.
     fn rel(&self) -> &[u8];
-    /// Bytes to copy: exactly so many.
-    fn size(&self) -> u64;
+    /// Bytes to copy: exactly these.
+    fn range(&self) -> Range<u64>;
+    /// Whether it is to be read past the page cache.
+    fn is_direct(&self) -> bool {
+        false
+    }
+    /// The file, where it is open already.
+    fn file(&self) -> Option<Arc<dyn SourceFile>> {
+        None
+    }
     /// Where they are written.
     fn sink(&self) -> &dyn Sink;
     /// What others see of the copy under way.
     fn marks(&self) -> &dyn Marks;
-    /// Takes note of how long the PFS took to open the file.
-    fn opened(&self, _took: Duration) {}
+    /// The file is open now, which took the PFS so long.
+    fn opened(&self, _file: &Arc<dyn SourceFile>, _took: Duration) {}
+    /// Asked once, when all bytes are written: whether the file is to be asked who it is now.
+    fn is_checked(&self) -> bool {
+        true
+    }
     /// The copy has ended, well or not. `true` when the task has another sink now and is to be copied once more.
     fn done(&mut self, end: Result<Copied, CopyError>) -> bool;
 }
@@ -141,8 +159,8 @@ pub struct Copied {
     pub bytes: u64,
     /// XXH3-64 of them.
     pub checksum: u64,
-    /// Identity of the file after its bytes were read, as the PFS's server had it.
-    pub identity: Identity,
+    /// Identity of the file after its bytes were read, as the PFS's server had it; if it was asked for.
+    pub identity: Option<Identity>,
 }
 
 /// Why a copy failed.

@@ -215,7 +215,7 @@ impl Reader {
             _ => {}
         }
         demand::raise(&self.ctl, found);
-        if found.entry.record.size > self.ctl.ctl.large.load(Ordering::Relaxed) {
+        if found.segment.state.large(found.entry.master.id).is_some() {
             return Err(Counter::Large);
         }
         let start = self.now_us();
@@ -229,6 +229,7 @@ impl Reader {
             Outcome::Refused(State::Bypass) => Err(Counter::Changed),
             Outcome::Refused(State::Refused) => Err(Counter::Refused),
             Outcome::Refused(_) => Err(Counter::Absent),
+            Outcome::Filling(_) => Err(Counter::Large),
             Outcome::Deadline => Err(Counter::Deadline),
         }
     }

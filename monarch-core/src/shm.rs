@@ -5,15 +5,18 @@
 //! rename, so that nobody sees them half-written. Mappings are kept for the life of the process: threads may hold
 //! references anywhere.
 
+use monarch_abi::chunks::{Large, chunks_of, words_of};
 use monarch_abi::control::{CONTROL_LEN, CONTROL_MAGIC, Control, ControlMap, Str};
-use monarch_abi::index::{Index, IndexHeader};
+use monarch_abi::index::{Index, IndexHeader, Record};
 use monarch_abi::mem::Map;
 use monarch_abi::segment::Segment;
-use monarch_abi::state::{STATE_MAGIC, StateMap, TABLE_OFF, layout_of};
+use monarch_abi::state::{NO_ID, STATE_MAGIC, Slot, StateHeader, StateMap, TABLE_OFF, layout_of};
+use monarch_abi::word::{State, Word};
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::fs::File;
 use std::io;
+use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,14 +93,14 @@ pub struct ControlParams {
 pub fn create_control(path: &Path, params: ControlParams) -> io::Result<ControlMap<'static>> {
     create(path, CONTROL_LEN as u64, |f| {
         let put = |off: usize, v: &[u8]| f.write_all_at(v, off as u64);
-        put(std::mem::offset_of!(Control, magic), &CONTROL_MAGIC.to_le_bytes())?;
-        put(std::mem::offset_of!(Control, layout), &monarch_abi::LAYOUT.to_le_bytes())?;
-        put(std::mem::offset_of!(Control, uid), &rustix::process::geteuid().as_raw().to_le_bytes())?;
-        put(std::mem::offset_of!(Control, len), &(CONTROL_LEN as u64).to_le_bytes())?;
-        put(std::mem::offset_of!(Control, groups), &our_groups().to_le_bytes())?;
-        put(std::mem::offset_of!(Control, mnt_ns), &params.mnt_ns.to_le_bytes())?;
-        put(std::mem::offset_of!(Control, slash_dev), &params.slash.0.to_le_bytes())?;
-        put(std::mem::offset_of!(Control, slash_ino), &params.slash.1.to_le_bytes())
+        put(offset_of!(Control, magic), &CONTROL_MAGIC.to_le_bytes())?;
+        put(offset_of!(Control, layout), &monarch_abi::LAYOUT.to_le_bytes())?;
+        put(offset_of!(Control, uid), &rustix::process::geteuid().as_raw().to_le_bytes())?;
+        put(offset_of!(Control, len), &(CONTROL_LEN as u64).to_le_bytes())?;
+        put(offset_of!(Control, groups), &our_groups().to_le_bytes())?;
+        put(offset_of!(Control, mnt_ns), &params.mnt_ns.to_le_bytes())?;
+        put(offset_of!(Control, slash_dev), &params.slash.0.to_le_bytes())?;
+        put(offset_of!(Control, slash_ino), &params.slash.1.to_le_bytes())
     })?;
     open_control(path)
 }
@@ -166,6 +169,60 @@ pub fn get_uuid(from: &[AtomicU64; 2]) -> [u8; 16] {
     out
 }
 
+/// Which files are read in chunks, and how large those are.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunking {
+    /// Files larger than this.
+    pub threshold: u64,
+    /// Bytes of a chunk.
+    pub size: u64,
+}
+
+/// The large files of an index, as a state file holds them.
+struct LargeTable {
+    /// By id.
+    files: Vec<[u8; size_of::<Large>()]>,
+    /// Their positions by inode number.
+    by_ino: Vec<u32>,
+    /// Words of all bitmaps.
+    words: u64,
+}
+
+impl LargeTable {
+    /// From an index and its lookup table. Further names of a hard-linked inode are left out.
+    fn of(index: &Index<'_>, buckets: &[u8], chunking: Chunking) -> Self {
+        // In the order of the records first: the table is in that of the hashes, and most files are small.
+        let is_large = |r: &Record| r.is_file() && r.size > chunking.threshold;
+        let mut marks = vec![0u64; index.len().div_ceil(64)];
+        for id in (0..index.len() as u32).filter(|&id| index.record(id).is_some_and(is_large)) {
+            marks[id as usize / 64] |= 1 << (id % 64);
+        }
+        let marked = |id: u32| marks.get(id as usize / 64).is_some_and(|m| m & 1 << (id % 64) != 0);
+        let mut found: Vec<(u32, u32, u64, u64)> = Vec::new();
+        let slots = if marks.iter().all(|&m| m == 0) { &[][..] } else { buckets };
+        for (n, slot) in slots.chunks_exact(size_of::<Slot>()).enumerate() {
+            let field = |at: usize| {
+                slot.get(at..at + 4).and_then(<[u8]>::first_chunk).map_or(NO_ID, |b| u32::from_le_bytes(*b))
+            };
+            let (word, id) = (Word(field(8)), field(12));
+            let record =
+                Some(id).filter(|&id| marked(id) && word.state() != State::Link).and_then(|id| index.record(id));
+            found.extend(record.map(|r| (id, n as u32, r.ino, chunks_of(r.size, chunking.size))));
+        }
+        // Positions of chunks are 32 bits wide: what has more of them is left to the PFS as any other file is that no tier takes.
+        found.retain(|f| u32::try_from(f.3).is_ok());
+        found.sort_unstable();
+        let (mut files, mut words) = (Vec::with_capacity(found.len()), 0);
+        for &(id, slot, ino, chunks) in &found {
+            files.push(Large::to_bytes(ino, id, slot, words, chunks as u32));
+            words += 2 * words_of(chunks as u32) as u64;
+        }
+        let mut by_ino: Vec<u32> = (0..found.len() as u32).collect();
+        by_ino.sort_by_key(|&at| found[at as usize].2);
+        Self { files, by_ino, words }
+    }
+}
+
 /// Writes the two files of a segment into `dir` and maps them.
 ///
 /// # Errors
@@ -175,32 +232,48 @@ pub fn create_segment(
     index: &[u8],
     buckets: &[u8],
     state_uuid: [u8; 16],
+    chunking: Chunking,
 ) -> io::Result<(Segment<'static>, u64, u64)> {
-    let header: IndexHeader = zerocopy::FromBytes::read_from_prefix(index)
-        .map(|(h, _)| h)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "short index"))?;
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, "short index");
+    let header: IndexHeader = zerocopy::FromBytes::read_from_prefix(index).map(|(h, _)| h).map_err(|_| bad())?;
     let (index_path, state_path) = segment_paths(dir, header.uuid, state_uuid);
-    let (bits, summary, len) = layout_of(u64::from(header.entries), header.buckets);
     create(&index_path, index.len() as u64, |f| f.write_all_at(index, 0))?;
-    let made = create(&state_path, len, |f| {
-        let mut head = [0u8; 80];
-        head[0..8].copy_from_slice(&STATE_MAGIC.to_le_bytes());
-        head[8..12].copy_from_slice(&monarch_abi::LAYOUT.to_le_bytes());
-        head[16..32].copy_from_slice(&header.uuid);
-        head[32..40].copy_from_slice(&header.buckets.to_le_bytes());
-        head[40..48].copy_from_slice(&u64::from(header.entries).to_le_bytes());
-        head[48..56].copy_from_slice(&len.to_le_bytes());
-        head[56..64].copy_from_slice(&bits.to_le_bytes());
-        head[64..72].copy_from_slice(&summary.to_le_bytes());
-        f.write_all_at(&head, 0)?;
-        f.write_all_at(buckets, TABLE_OFF as u64)
-    })
-    .and_then(|()| open_segment(dir, header.uuid, state_uuid));
+    let made = write_state(&state_path, &header, index, buckets, chunking)
+        .and_then(|len| Ok((open_segment(dir, header.uuid, state_uuid)?, len)));
     if made.is_err() {
         let _ = std::fs::remove_file(&index_path);
         let _ = std::fs::remove_file(&state_path);
     }
-    made.map(|s| (s, index.len() as u64, len))
+    made.map(|(segment, len)| (segment, index.len() as u64, len))
+}
+
+/// Writes a state file; its length.
+fn write_state(path: &Path, of: &IndexHeader, index: &[u8], buckets: &[u8], chunking: Chunking) -> io::Result<u64> {
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, "short index");
+    let large = LargeTable::of(&IndexBytes(index).open().ok_or_else(bad)?, buckets, chunking);
+    let at = layout_of(u64::from(of.entries), of.buckets, large.files.len() as u64, large.words);
+    create(path, at.len, |f| {
+        let put = |off: usize, v: &[u8]| f.write_all_at(v, off as u64);
+        let number = |off: usize, v: u64| put(off, &v.to_le_bytes());
+        put(offset_of!(StateHeader, magic), &STATE_MAGIC.to_le_bytes())?;
+        put(offset_of!(StateHeader, layout), &monarch_abi::LAYOUT.to_le_bytes())?;
+        put(offset_of!(StateHeader, index_uuid), &of.uuid)?;
+        number(offset_of!(StateHeader, buckets), of.buckets)?;
+        number(offset_of!(StateHeader, entries), u64::from(of.entries))?;
+        number(offset_of!(StateHeader, len), at.len)?;
+        number(offset_of!(StateHeader, bits_off), at.bits)?;
+        number(offset_of!(StateHeader, summary_off), at.summary)?;
+        number(offset_of!(StateHeader, large_off), at.large)?;
+        number(offset_of!(StateHeader, large), large.files.len() as u64)?;
+        number(offset_of!(StateHeader, by_ino_off), at.by_ino)?;
+        number(offset_of!(StateHeader, chunks_off), at.chunks)?;
+        number(offset_of!(StateHeader, chunk_words), large.words)?;
+        number(offset_of!(StateHeader, chunk), chunking.size)?;
+        put(TABLE_OFF, buckets)?;
+        f.write_all_at(large.files.as_flattened(), at.large)?;
+        f.write_all_at(zerocopy::IntoBytes::as_bytes(large.by_ino.as_slice()), at.by_ino)
+    })?;
+    Ok(at.len)
 }
 
 /// Maps the two files of an existing segment.

@@ -74,6 +74,13 @@ pub fn mapped() -> Option<Ctx> {
     open_gate()
 }
 
+/// Whether the gate is open, as far as a look at it tells.
+#[inline]
+#[must_use]
+pub fn is_on() -> bool {
+    GATE.load(Ordering::Relaxed) == ON
+}
+
 #[inline]
 fn open_gate() -> Option<Ctx> {
     // SAFETY: written before the gate opened.

@@ -101,6 +101,18 @@ pub fn is_version_of(ctx: &Ctx, f: &Found<'static>, st: &libc::stat64) -> bool {
     is_inode_of(ctx, f, st) && st.st_size as u64 == r.size && ns(st.st_mtime, st.st_mtime_nsec) == r.mtime_ns
 }
 
+/// [`is_version_of`] for an answer of statx.
+#[must_use]
+pub fn is_version_of_statx(ctx: &Ctx, f: &Found<'static>, st: &libc::statx) -> bool {
+    let r = f.entry.record;
+    let ns = st.stx_mtime.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(st.stx_mtime.tv_nsec));
+    let dev = ctx.map.ctl.roots.get(f.root).map(|r| r.dev.load(Ordering::Relaxed));
+    st.stx_ino == r.ino
+        && st.stx_size == r.size
+        && ns == r.mtime_ns
+        && Some(crate::sys::makedev(st.stx_dev_major, st.stx_dev_minor)) == dev
+}
+
 /// Seconds and nanoseconds of a time in nanoseconds.
 const fn split(ns: i64) -> (i64, i64) {
     (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000))

@@ -1,8 +1,8 @@
 //! The preload library of Monarch: a guest in every process of a job.
 //!
 //! It answers calls about files below a root from shared memory and gives the application a real kernel descriptor on a local
-//! copy; everything else it passes on to the next definition of the symbol. It keeps no descriptors and no table of
-//! descriptors, starts no threads, installs no handlers, uses no thread-local storage and does not allocate on the hit
+//! copy; everything else it passes on to the next definition of the symbol. It keeps no descriptors, remembers nothing about
+//! any on which an answer rests, starts no threads, installs no handlers, uses no thread-local storage and does not allocate on the hit
 //! path (a virtual directory stream is the one object it allocates).
 //!
 //! | module | what it holds |
@@ -16,6 +16,7 @@
 //! | [`sys`] | bare system calls |
 //! | [`user`] | reading and writing through pointers of the application |
 //! | [`serve`] | opens: hit, demand, bypass |
+//! | [`chunks`] | reads of large files whose copy is being made |
 //! | [`identity`] | which file a descriptor is a copy of, and what stat says about it |
 //! | [`mounts`] | what is mounted where |
 //! | [`changes`] | what the job changes below a root |
@@ -27,6 +28,7 @@
 #![allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "C types")]
 
 pub mod changes;
+pub mod chunks;
 pub mod ctx;
 pub mod cwd;
 pub mod dirs;

@@ -35,7 +35,8 @@ pub const fn only_reads(flags: c_int) -> bool {
 
 /// Where the copy of a resident file lies.
 #[inline]
-fn copy_path(ctx: &Ctx, f: &Found<'static>, word: Word, out: &mut core::mem::MaybeUninit<[u8; PATH_MAX]>) -> bool {
+#[must_use]
+pub fn copy_path(ctx: &Ctx, f: &Found<'static>, word: Word, out: &mut core::mem::MaybeUninit<[u8; PATH_MAX]>) -> bool {
     let Some(tier) = ctx.map.tiers().get(word.tier()) else { return false };
     let base = ctx.map.str(&tier.path);
     let rel = f.segment.copy_name(&f.entry).rel_path();
@@ -59,11 +60,22 @@ pub enum Served<T> {
     Copy(T),
     /// The PFS, as if we were not there.
     Pfs,
+    /// The PFS, and the descriptor is to be remembered as that of a large file.
+    Large(u64),
+}
+
+/// What whoever opens a file does with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// Reads it through functions of ours: parts of a copy will do.
+    Parts,
+    /// Reads it past us: only a complete copy will do.
+    Whole,
 }
 
 /// Opens the copy of a file if there is one or the agent makes one in time. `open` opens the copy's path.
 #[inline]
-pub fn open_copy<T>(ctx: &Ctx, f: &Found<'static>, mut open: impl FnMut(&CStr) -> Option<T>) -> Served<T> {
+pub fn open_copy<T>(ctx: &Ctx, f: &Found<'static>, what: Use, mut open: impl FnMut(&CStr) -> Option<T>) -> Served<T> {
     if let Some(root) = ctx.map.ctl.roots.get(f.root) {
         // A mark, not a count: a counter here would be one cache line for all processes of the node.
         if root.opens.load(Ordering::Relaxed) == 0 {
@@ -82,7 +94,7 @@ pub fn open_copy<T>(ctx: &Ctx, f: &Found<'static>, mut open: impl FnMut(&CStr) -
         }
         return open_moved(ctx, f, word, &mut open);
     }
-    miss(ctx, f, word, &mut open)
+    miss(ctx, f, word, what, &mut open)
 }
 
 /// Opens the copy that a word speaks of.
@@ -119,7 +131,7 @@ fn to_pfs<T>(ctx: &Ctx, f: &Found<'static>, why: Counter) -> Served<T> {
 }
 
 /// This process, waiting.
-struct Here;
+pub struct Here;
 
 impl Watch for Here {
     fn now_us(&self) -> u64 {
@@ -136,19 +148,27 @@ impl Watch for Here {
 /// Not resident: ask and wait, if that makes sense.
 #[cold]
 #[inline(never)]
-fn miss<T>(ctx: &Ctx, f: &Found<'static>, word: Word, open: &mut impl FnMut(&CStr) -> Option<T>) -> Served<T> {
+fn miss<T>(
+    ctx: &Ctx,
+    f: &Found<'static>,
+    word: Word,
+    what: Use,
+    open: &mut impl FnMut(&CStr) -> Option<T>,
+) -> Served<T> {
     match word.state() {
         State::Bypass => return to_pfs(ctx, f, Counter::Changed),
-        State::Refused => return to_pfs(ctx, f, Counter::Refused),
         _ => {}
+    }
+    if let Some(hint) = crate::chunks::hint(f) {
+        return large(ctx, f, (word, hint), what, open);
+    }
+    if word.state() == State::Refused {
+        return to_pfs(ctx, f, Counter::Refused);
     }
     if !demand::agent_up(ctx.map.ctl) {
         return to_pfs(ctx, f, Counter::Deadline);
     }
     demand::raise(ctx.map, f);
-    if f.entry.record.size > ctx.map.ctl.large.load(Ordering::Relaxed) {
-        return to_pfs(ctx, f, Counter::Large);
-    }
     let start = Here.now_us();
     let outcome = demand::wait(ctx.map, f, &Here);
     ctx.count(Counter::WaitMicros, Here.now_us().saturating_sub(start));
@@ -162,9 +182,32 @@ fn miss<T>(ctx: &Ctx, f: &Found<'static>, word: Word, open: &mut impl FnMut(&CSt
         },
         Outcome::Refused(State::Bypass) => to_pfs(ctx, f, Counter::Changed),
         Outcome::Refused(State::Refused) => to_pfs(ctx, f, Counter::Refused),
-        Outcome::Refused(_) => to_pfs(ctx, f, Counter::Absent),
+        Outcome::Refused(_) | Outcome::Filling(_) => to_pfs(ctx, f, Counter::Absent),
         Outcome::Deadline => to_pfs(ctx, f, Counter::Deadline),
     }
+}
+
+/// A large file whose copy is not complete: its reads are served, or counted, one by one.
+fn large<T>(
+    ctx: &Ctx,
+    f: &Found<'static>,
+    (word, hint): (Word, u64),
+    what: Use,
+    open: &mut impl FnMut(&CStr) -> Option<T>,
+) -> Served<T> {
+    if what == Use::Whole {
+        let copy = crate::chunks::wait_whole(ctx, f, word).and_then(|word| try_copy(ctx, f, word, open));
+        if let Some(t) = copy {
+            ctx.count(Counter::Waited, 1);
+            return Served::Copy(t);
+        }
+        return to_pfs(ctx, f, Counter::Large);
+    }
+    if word.state() == State::Absent && demand::agent_up(ctx.map.ctl) {
+        demand::raise(ctx.map, f);
+    }
+    ctx.count(Counter::Chunked, 1);
+    Served::Large(hint)
 }
 
 /// Counts an open below a root that the index knows nothing about.

@@ -98,6 +98,36 @@ pub fn statx(path: &CStr, flags: c_int, mask: u32) -> Option<libc::statx> {
     unsafe { (call(libc::SYS_statx, args) == 0).then(|| st.assume_init()) }
 }
 
+/// statx(2) of a descriptor: who it is, as far as this machine knows. The PFS is not asked.
+#[inline]
+#[must_use]
+pub fn statx_fd(fd: c_int) -> Option<libc::statx> {
+    let mut st = core::mem::MaybeUninit::<libc::statx>::uninit();
+    let flags = (libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC) as usize;
+    let mask = (libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE | libc::STATX_MTIME) as usize;
+    let args = [fd as isize as usize, c"".as_ptr() as usize, flags, mask, st.as_mut_ptr() as usize, 0];
+    // SAFETY: a C string and a buffer of the right type; filled when the call says so.
+    unsafe { (call(libc::SYS_statx, args) == 0).then(|| st.assume_init()) }
+}
+
+/// lseek(2) relative to the present offset: the new one.
+#[must_use]
+pub fn seek(fd: c_int, by: i64) -> Option<u64> {
+    // SAFETY: a plain descriptor call.
+    let at = unsafe { call(libc::SYS_lseek, [fd as isize as usize, by as usize, libc::SEEK_CUR as usize, 0, 0, 0]) };
+    u64::try_from(at).ok()
+}
+
+/// pread(2), negative errno on failure.
+///
+/// # Safety
+/// `n` bytes from `buf` on are the caller's (the kernel checks that they can be written).
+#[must_use]
+pub unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, off: u64) -> isize {
+    // SAFETY: by contract.
+    unsafe { call(libc::SYS_pread64, [fd as isize as usize, buf as usize, n, off as usize, 0, 0]) }
+}
+
 /// fstatat(2) of an absolute path without a final NUL.
 #[must_use]
 pub fn stat_bytes(path: &[u8], flags: c_int) -> Option<libc::stat64> {

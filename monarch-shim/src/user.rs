@@ -105,6 +105,28 @@ pub unsafe fn path<'a>(p: *const c_char) -> Option<&'a [u8]> {
     }
 }
 
+/// The elements of an array, if their pages are good; at most a few pages of them.
+///
+/// # Safety
+/// That of [`path`].
+#[must_use]
+pub unsafe fn slice<'a, T>(p: *const T, n: usize) -> Option<&'a [T]> {
+    let start = p as usize;
+    let len = n.checked_mul(size_of::<T>()).filter(|&len| len <= 8 * PAGE)?;
+    if start < PAGE || start >> 63 != 0 || len == 0 || !start.is_multiple_of(align_of::<T>()) {
+        return None;
+    }
+    let mut at = start;
+    while at < start + len {
+        if !page_ok(&READABLE, at, test_read) {
+            return None;
+        }
+        at = (at / PAGE + 1) * PAGE;
+    }
+    // SAFETY: aligned, and every page was tested.
+    Some(unsafe { core::slice::from_raw_parts(p, n) })
+}
+
 /// Whether a result of type `T` (of at least eight bytes and at most a page) can be written to `p`. The content of `*p` is lost.
 #[inline]
 #[must_use]

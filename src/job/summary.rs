@@ -53,6 +53,7 @@ impl Saved {
             "seconds": self.seconds,
             "opens_local": local,
             "opens_pfs": pfs,
+            "opens_chunked": self.get("chunked"),
             "counters": self.counters,
             "agent": self.agent,
             "agent_restarts": self.restarts,
@@ -62,11 +63,11 @@ impl Saved {
     }
 
     pub(crate) fn text(&self, after: &Status) -> String {
-        let (local, pfs) = self.opens();
-        let mut out = String::new();
+        let ((local, pfs), chunked) = (self.opens(), self.get("chunked"));
+        let (mut out, all) = (String::new(), local + pfs + chunked);
         // Rounded down: 100 % is all of them.
-        let share = (1000 * local).checked_div(local + pfs).unwrap_or(0) as f64 / 10.0;
-        let _ = writeln!(out, "monarch: {local} of {} opens below the roots were local ({share:.1} %)", local + pfs);
+        let share = (1000 * local).checked_div(all).unwrap_or(0) as f64 / 10.0;
+        let _ = writeln!(out, "monarch: {local} of {all} opens below the roots were local ({share:.1} %)");
         let _ = writeln!(
             out,
             "monarch: {} read from copies, {} copied from the PFS; {} stats and {} listings answered from memory",
@@ -90,6 +91,14 @@ impl Saved {
             ]
             .concat();
             let _ = writeln!(out, "monarch: {pfs} opens went to the PFS:{}", why.trim_end_matches(','));
+        }
+        if chunked > 0 {
+            let _ = writeln!(
+                out,
+                "monarch: {chunked} opens of large files were served in chunks: {} from what there was of copies, {} from the PFS",
+                ByteSize(self.get("chunk_bytes")),
+                ByteSize(self.get("chunk_miss_bytes"))
+            );
         }
         let fresh = self.get("unsettled");
         if fresh > 0 {

@@ -184,8 +184,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("lseek", REAL),
     ("lseek64", REAL),
     ("llseek", REAL),
-    ("mmap", REAL),
-    ("mmap64", REAL),
     ("sendfile", REAL),
     ("sendfile64", REAL),
     ("copy_file_range", REAL),
@@ -199,9 +197,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("close", REAL),
     ("close_range", REAL),
     ("closefrom", REAL),
-    ("posix_fadvise", REAL),
-    ("posix_fadvise64", REAL),
-    ("readahead", REAL),
 ];
 
 /// Functions of the C library that programs may call.

@@ -10,6 +10,10 @@
 //! | [`queue`] | which file is looked at next |
 //! | [`fetch`] | one file before and after its copy: claim, room, outcome |
 //! | [`copying`] | one file while the engine copies it |
+//! | [`fills`] | large files: their chunks, given out one by one |
+//! | [`fill`] | one large file: which chunks are wanted, on their way, there |
+//! | [`piece`] | one chunk while the engine copies it |
+//! | [`window`] | room through which files pass that no tier has room for |
 //! | [`evict`] | second tries, copies that have to go, copies that somebody damaged |
 //! | [`unclaimed`] | copies of an earlier agent that no entry has claimed yet |
 //! | [`lanes`] | which engine copies it |
@@ -22,20 +26,26 @@
 mod copying;
 mod evict;
 mod fetch;
+mod fill;
+mod fills;
 mod gate;
 mod lanes;
 mod later;
 mod mark;
 mod pace;
+mod piece;
 mod queue;
 mod seldom;
 mod unclaimed;
+mod window;
 
 pub use unclaimed::Unclaimed;
 
+use crate::config::Direct;
 use crate::engine::{CopyEngine, Engines, Limits, Source, Task, Work};
 use crate::tier::TierDir;
 use evict::Placed;
+use fills::Fills;
 use gate::Gate;
 use lanes::{Bell, Lane};
 use later::Later;
@@ -44,7 +54,7 @@ use monarch_abi::segment::Segment;
 use monarch_abi::sys::{futex_wait, futex_wake};
 use monarch_policies::{Policy, RequestSource};
 use pace::Pace;
-use queue::Queue;
+use queue::{Next, Queue};
 use seldom::Seldom;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -78,6 +88,8 @@ pub struct DriverOptions {
     pub prefetch: bool,
     /// Whether prefetching slows down when the PFS does.
     pub backoff: bool,
+    /// What of the PFS is read past the page cache.
+    pub direct: Direct,
 }
 
 /// Figures of the driver.
@@ -89,6 +101,8 @@ pub struct Figures {
     pub prefetched: AtomicU64,
     /// Bytes copied.
     pub bytes: AtomicU64,
+    /// Chunks of large files copied.
+    pub chunks: AtomicU64,
     /// Copies adopted from an earlier run.
     pub adopted: AtomicU64,
     /// Files refused by policy or quota, or for now.
@@ -127,6 +141,9 @@ pub struct Driver {
     walk: Mutex<Option<(usize, u32)>>,
     unclaimed: Mutex<Unclaimed>,
     placed: Mutex<Placed>,
+    fills: Mutex<Fills>,
+    /// Chunks on their way that nobody waits for.
+    pieces_ahead: AtomicUsize,
     /// Files being looked at, and those of them that nobody asked for.
     running: AtomicUsize,
     prefetching: AtomicUsize,
@@ -176,6 +193,8 @@ impl Driver {
             walk: Mutex::default(),
             unclaimed: Mutex::new(Unclaimed::new(tiers.len())),
             placed: Mutex::default(),
+            fills: Mutex::default(),
+            pieces_ahead: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             prefetching: AtomicUsize::new(0),
             rings_wait: AtomicBool::new(false),
@@ -242,8 +261,9 @@ impl Driver {
         if segs.len() <= number {
             segs.resize(number + 1, None);
         }
-        segs[number] = Some(live);
+        segs[number] = Some(live.clone());
         drop(segs);
+        self.make_window(&live);
         lock(&self.queue).begin(number, self.options.prefetch);
         self.wake_all();
     }
@@ -296,9 +316,17 @@ struct InLane<'a>(&'a Driver, Lane);
 impl Work for InLane<'_> {
     fn next(&self) -> Option<Box<dyn Task + '_>> {
         while !self.0.stop.load(Ordering::Relaxed) {
-            let job = self.0.next_job(self.1)?;
-            if let Some(copying) = self.0.begin(job) {
-                return Some(Box::new(copying));
+            match self.0.next_job(self.1)? {
+                Next::File(job) => {
+                    if let Some(copying) = self.0.begin(job) {
+                        return Some(Box::new(copying));
+                    }
+                }
+                Next::Chunk(piece) => {
+                    if let Some(piece) = piece.ready() {
+                        return Some(Box::new(piece));
+                    }
+                }
             }
         }
         None

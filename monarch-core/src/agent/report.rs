@@ -15,6 +15,7 @@ impl Agent {
             ("copied_on_demand", &f.demanded),
             ("copied_ahead", &f.prefetched),
             ("bytes_copied", &f.bytes),
+            ("chunks_copied", &f.chunks),
             ("adopted", &f.adopted),
             ("refused", &f.refused),
             ("unsettled", &f.unsettled),
@@ -76,6 +77,11 @@ pub fn counters(ctl: &ControlMap<'_>) -> std::collections::BTreeMap<String, u64>
         ("miss_bytes", C::MissBytes),
         ("wait_us", C::WaitMicros),
         ("large", C::Large),
+        ("chunked", C::Chunked),
+        ("chunk_reads", C::ChunkReads),
+        ("chunk_bytes", C::ChunkBytes),
+        ("chunk_misses", C::ChunkMisses),
+        ("chunk_miss_bytes", C::ChunkMissBytes),
     ]
     .into_iter()
     .map(|(n, c)| (n.to_owned(), ctl.total(c)))

@@ -64,6 +64,9 @@ pub const TAKEN: u8 = 75;
 /// Exit status when another agent holds a lock and is about to end.
 pub const ENDING: u8 = 76;
 
+/// What is assumed of the PFS before a large file was copied, bytes a second.
+const FIRST_RATE: u64 = 1 << 30;
+
 /// What an agent starts with.
 pub(super) struct Parts {
     pub(super) dir: PathBuf,
@@ -152,6 +155,7 @@ fn driver(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: 
         settle: config.dataset.settle,
         prefetch: config.prefetch.enabled,
         backoff: config.source.backoff,
+        direct: config.io.direct,
     };
     Driver::new(ctl, tiers, engines, limits, policy, options, stop)
 }
@@ -254,7 +258,10 @@ fn set_parameters(ctl: &ControlMap<'_>, config: &Config) {
     c.pickup_ms.store(ms(config.wait.pickup), Ordering::Relaxed);
     c.stall_ms.store(ms(config.wait.stall), Ordering::Relaxed);
     c.max_wait_ms.store(ms(config.wait.max_wait), Ordering::Relaxed);
-    c.large.store(config.source.chunk_threshold, Ordering::Relaxed);
+    c.complete_ms.store(ms(config.wait.complete), Ordering::Relaxed);
+    if c.rate.load(Ordering::Relaxed) == 0 {
+        c.rate.store(FIRST_RATE, Ordering::Relaxed);
+    }
 }
 
 /// Enters the tiers, unless an earlier agent did.

@@ -22,6 +22,7 @@ pub fn round(driver: &Driver) {
             }
         }
     }
+    driver.tend_fills();
     driver.second_tries();
     driver.audit();
     driver.wake_after_rest();

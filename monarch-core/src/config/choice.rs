@@ -6,7 +6,7 @@ use schemars::{Schema, json_schema};
 
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
-use super::model::{Consistency, Engine, LogLevel, Policy, Trust};
+use super::model::{Consistency, Direct, Engine, LogLevel, Policy, Trust};
 use super::suggest::nearest;
 use super::units::Parsed;
 
@@ -36,6 +36,11 @@ impl Choice for Engine {
     const WHAT: &'static str = "copy engine";
     const WORDS: &'static [(&'static str, Self)] =
         &[("auto", Self::Auto), ("uring", Self::Uring), ("threads", Self::Threads)];
+}
+
+impl Choice for Direct {
+    const WHAT: &'static str = "way of reading past the page cache";
+    const WORDS: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("true", Self::Yes), ("false", Self::No)];
 }
 
 impl Choice for Trust {

@@ -80,9 +80,11 @@ pub struct Source {
     pub iops_limit: Option<usize>,
     /// Whether background copying slows down when the PFS's latency rises. Default true.
     pub backoff: bool,
-    /// Files larger than this many bytes are read from the PFS until their copy is complete: the reader does not wait
-    /// for it. Default 16 MiB; 4 KiB to 1 TiB.
+    /// Files larger than this many bytes are copied in chunks, which are served as they arrive: nobody waits for the
+    /// whole copy. Default 16 MiB; 4 KiB to 1 TiB.
     pub chunk_threshold: u64,
+    /// Bytes of a chunk. Default 4 MiB; 4 KiB to 64 MiB, a multiple of 4 KiB.
+    pub chunk_size: u64,
 }
 
 /// How bytes are moved.
@@ -90,8 +92,24 @@ pub struct Source {
 pub struct Io {
     /// What moves them. Default: auto.
     pub engine: Engine,
-    /// Whether files of at least `source.io_size` are read past the page cache; `uring` only. Default false.
-    pub direct: bool,
+    /// Whether the PFS is read past the page cache. Default: auto.
+    pub direct: Direct,
+}
+
+/// Whether the PFS is read past the page cache: in requests as large as they are made, and without filling memory with pages
+/// that are not needed again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Direct {
+    /// Chunks of large files are, except on local file systems.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// Chunks are, and files of at least `source.io_size`.
+    #[serde(rename = "true")]
+    Yes,
+    /// Nothing is.
+    #[serde(rename = "false")]
+    No,
 }
 
 /// What moves bytes from the PFS into a tier.
@@ -196,6 +214,9 @@ pub struct Wait {
     pub stall: Duration,
     /// The agent itself waits for the PFS. Default 120 s; at most 1 h.
     pub max_wait: Duration,
+    /// A reader to whom single chunks are of no use (fopen, mmap) waits for the rest of a large file if it is expected within
+    /// this time. Default 2 s; at most 1 h.
+    pub complete: Duration,
 }
 
 /// The agent's log.

@@ -11,7 +11,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::choice::OneOf;
 use super::given::{Count, Given, Location, Name, OrNone, Rate, Size, SizeOrShare, Time, Toggle};
-use super::model::{Consistency, Engine, LogLevel, Policy, Trust};
+use super::model::{Consistency, Direct, Engine, LogLevel, Policy, Trust};
 
 /// Monarch's configuration file. Every value can also be set by an environment variable (`source.io_size` is
 /// `MONARCH_SOURCE__IO_SIZE`), and overridden by a flag (`--set source.io_size=4MiB`).
@@ -115,9 +115,11 @@ pub(super) struct RawSource {
     pub(super) iops_limit: Option<Given<OrNone<Count>>>,
     /// Whether background copying slows down when the PFS's latency rises. Default true.
     pub(super) backoff: Option<Given<Toggle>>,
-    /// Files larger than this are read from the PFS until their copy is complete: the reader does not wait for it.
+    /// Files larger than this are copied in chunks, which are served as they arrive: nobody waits for the whole copy.
     /// Default 16MiB; 4KiB to 1TiB.
     pub(super) chunk_threshold: Option<Given<Size>>,
+    /// Size of a chunk. Default 4MiB; 4KiB to 64MiB, a multiple of 4KiB.
+    pub(super) chunk_size: Option<Given<Size>>,
 }
 
 /// How bytes are moved from the PFS into the tiers.
@@ -128,9 +130,10 @@ pub(super) struct RawIo {
     /// thread for each file under way. `auto` takes uring for roots on ext4, xfs, btrfs and tmpfs,
     /// threads for all others. Default auto.
     pub(super) engine: Option<Given<OneOf<Engine>>>,
-    /// Whether uring reads files of at least source.io_size past the page cache: less work for the processor, and other
-    /// data stays cached. Default false.
-    pub(super) direct: Option<Given<Toggle>>,
+    /// Whether the PFS is read past the page cache: in requests as large as source.io_size, with less work for the
+    /// processor, and other data stays cached. auto: chunks of large files are, except on ext4, xfs, btrfs and tmpfs.
+    /// true: chunks are, and files of at least source.io_size. Default auto.
+    pub(super) direct: Option<Given<OneOf<Direct>>>,
 }
 
 /// A directory where copies are kept.
@@ -195,6 +198,9 @@ pub(super) struct RawWait {
     pub(super) stall: Option<Given<Time>>,
     /// The agent itself waits for the PFS. Default 120s; at most 1h.
     pub(super) max_wait: Option<Given<Time>>,
+    /// A reader to whom single chunks are of no use (fopen, mmap) waits for the rest of a large file if it is expected
+    /// within this time. Default 2s; 0s to 1h.
+    pub(super) complete: Option<Given<Time>>,
 }
 
 /// The agent's log.

@@ -29,9 +29,10 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("source.iops_limit", &OrNone::<Count>::show(&source.iops_limit));
     page.set("source.backoff", &source.backoff.to_string());
     page.set("source.chunk_threshold", &Size::show(&source.chunk_threshold));
+    page.set("source.chunk_size", &Size::show(&source.chunk_size));
     page.section("io");
     page.set("io.engine", &OneOf::show(&io.engine));
-    page.set("io.direct", &io.direct.to_string());
+    page.set("io.direct", &OneOf::show(&io.direct));
     page.section("tiers");
     page.tiers(tiers);
     page.section("placement");
@@ -47,6 +48,7 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("wait.pickup", &Time::show(&wait.pickup));
     page.set("wait.stall", &Time::show(&wait.stall));
     page.set("wait.max_wait", &Time::show(&wait.max_wait));
+    page.set("wait.complete", &Time::show(&wait.complete));
     page.line("", "runtime_dir", &runtime_dir.as_deref().map_or_else(|| "null".to_owned(), quoted), "runtime_dir");
     page.section("log");
     page.set("log.level", &OneOf::show(&log.level));

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use super::context::Context;
 use super::error::{ConfigError, ErrorKind};
+use super::given::{Given, Size};
 use super::key::Key;
 use super::model::{
-    Amount, Config, Consistency, Dataset, Engine, Index, Io, Log, LogLevel, Placement, Policy, Prefetch, Source, Trust,
-    Wait,
+    Amount, Config, Consistency, Dataset, Direct, Engine, Index, Io, Log, LogLevel, Placement, Policy, Prefetch,
+    Source, Trust, Wait,
 };
 use super::paths;
 use super::raw::{RawConfig, RawDataset, RawIndex, RawIo, RawSource, RawWait};
@@ -62,12 +63,17 @@ fn dataset(cx: &mut Context<'_>, raw: &RawDataset) -> Result<Dataset, ConfigErro
 }
 
 fn source(cx: &Context<'_>, raw: &RawSource) -> Result<Source, ConfigError> {
-    let io_size = cx.within("source.io_size", raw.io_size.as_ref(), 4 * MIB, 4 * KIB..=64 * MIB)?;
-    if !io_size.is_multiple_of(4 * KIB) {
-        let message = format!("{io_size} bytes are not a multiple of 4KiB, which unbuffered reads require");
+    let pages = |key: &'static str, raw: Option<&Given<Size>>| -> Result<u64, ConfigError> {
+        let size = cx.within(key, raw, 4 * MIB, 4 * KIB..=64 * MIB)?;
+        if size.is_multiple_of(4 * KIB) {
+            return Ok(size);
+        }
+        let message = format!("{size} bytes are not a multiple of 4KiB, which unbuffered reads require");
         let remedy = "write a binary unit, such as 4MiB instead of 4MB";
-        return Err(cx.error(ErrorKind::OutOfBounds, &Key::new("source.io_size"), message, remedy));
-    }
+        Err(cx.error(ErrorKind::OutOfBounds, &Key::new(key), message, remedy))
+    };
+    let io_size = pages("source.io_size", raw.io_size.as_ref())?;
+    let chunk_size = pages("source.chunk_size", raw.chunk_size.as_ref())?;
     Ok(Source {
         io_size,
         max_inflight: cx.within("source.max_inflight", raw.max_inflight.as_ref(), 64, 1..=1024)?,
@@ -75,13 +81,14 @@ fn source(cx: &Context<'_>, raw: &RawSource) -> Result<Source, ConfigError> {
         iops_limit: cx.limit("source.iops_limit", raw.iops_limit.as_ref(), 1..=1_000_000)?,
         backoff: cx.or("source.backoff", raw.backoff.as_ref(), true)?,
         chunk_threshold: cx.within("source.chunk_threshold", raw.chunk_threshold.as_ref(), 16 * MIB, 4 * KIB..=TIB)?,
+        chunk_size,
     })
 }
 
 fn io(cx: &Context<'_>, raw: &RawIo) -> Result<Io, ConfigError> {
     Ok(Io {
         engine: cx.or("io.engine", raw.engine.as_ref(), Engine::Auto)?,
-        direct: cx.or("io.direct", raw.direct.as_ref(), false)?,
+        direct: cx.or("io.direct", raw.direct.as_ref(), Direct::Auto)?,
     })
 }
 
@@ -91,6 +98,7 @@ fn wait(cx: &Context<'_>, raw: &RawWait) -> Result<Wait, ConfigError> {
         pickup: cx.within("wait.pickup", raw.pickup.as_ref(), Duration::from_millis(50), least..=HOUR)?,
         stall: cx.within("wait.stall", raw.stall.as_ref(), Duration::from_secs(2), least..=HOUR)?,
         max_wait: cx.within("wait.max_wait", raw.max_wait.as_ref(), Duration::from_secs(120), least..=HOUR)?,
+        complete: cx.within("wait.complete", raw.complete.as_ref(), Duration::from_secs(2), Duration::ZERO..=HOUR)?,
     };
     let (key, low, high) = if wait.pickup >= wait.stall {
         ("wait.pickup", "pickup", "stall")

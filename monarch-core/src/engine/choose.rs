@@ -1,7 +1,7 @@
 //! Which engines an agent has, by its configuration and by what kernel and container allow.
 
 use super::{Limits, ThreadsEngine, UringEngine, UringOptions};
-use crate::config::{Config, Engine};
+use crate::config::{Config, Direct, Engine};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -36,7 +36,8 @@ impl Engines {
         let slots = slots_ahead(source.max_inflight);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let rings = RINGS.min(cores).min(slots);
-        let options = UringOptions { io_size: source.io_size, depth: slots.div_ceil(rings), direct: io.direct };
+        let options =
+            UringOptions { io_size: source.io_size, depth: slots.div_ceil(rings), direct: io.direct == Direct::Yes };
         match UringEngine::new(options, limits.clone(), stop.clone()) {
             Ok(uring) => {
                 let auto = io.engine == Engine::Auto;

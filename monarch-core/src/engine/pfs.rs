@@ -32,8 +32,9 @@ impl PfsSource {
     }
 }
 
+/// A file that was opened beneath a root.
 #[derive(Debug)]
-struct PfsFile(OwnedFd);
+pub(super) struct PfsFile(pub(super) Arc<OwnedFd>);
 
 fn identity(st: &Statx) -> Identity {
     let ns =
@@ -41,11 +42,24 @@ fn identity(st: &Statx) -> Identity {
     Identity { size: st.stx_size, mtime_ns: ns(st.stx_mtime), ctime_ns: ns(st.stx_ctime), ino: st.stx_ino }
 }
 
+impl PfsSource {
+    fn open_with(&self, rel: &[u8], flags: OFlags) -> io::Result<Box<dyn SourceFile>> {
+        let fd = open_beneath(self.root.as_fd(), rel, flags)?;
+        check_regular(&fd)?;
+        Ok(Box::new(PfsFile(Arc::new(fd))))
+    }
+}
+
 impl Source for PfsSource {
     fn open(&self, rel: &[u8]) -> io::Result<Box<dyn SourceFile>> {
-        let fd = open_beneath(self.root.as_fd(), rel, OFlags::empty())?;
-        check_regular(&fd)?;
-        Ok(Box::new(PfsFile(fd)))
+        self.open_with(rel, OFlags::empty())
+    }
+
+    fn open_direct(&self, rel: &[u8]) -> io::Result<Box<dyn SourceFile>> {
+        match self.open_with(rel, OFlags::DIRECT) {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => self.open(rel),
+            other => other,
+        }
     }
 
     fn identity(&self, rel: &[u8]) -> io::Result<Identity> {
@@ -73,7 +87,7 @@ pub(super) fn check_regular(fd: &OwnedFd) -> io::Result<()> {
 impl SourceFile for PfsFile {
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<usize> {
         loop {
-            match rustix::io::pread(&self.0, &mut *buf, off) {
+            match rustix::io::pread(&*self.0, &mut *buf, off) {
                 Err(rustix::io::Errno::INTR) => {}
                 other => return Ok(other?),
             }
@@ -82,6 +96,15 @@ impl SourceFile for PfsFile {
 
     fn identity_now(&self) -> io::Result<Identity> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-        Ok(identity(&rustix::fs::statx(&self.0, c"", flags, StatxFlags::BASIC_STATS)?))
+        Ok(identity(&rustix::fs::statx(&*self.0, c"", flags, StatxFlags::BASIC_STATS)?))
+    }
+
+    fn use_cache(&self) {
+        let _ = rustix::fs::fcntl_getfl(&*self.0)
+            .and_then(|flags| rustix::fs::fcntl_setfl(&*self.0, flags - OFlags::DIRECT));
+    }
+
+    fn fd(&self) -> Option<Arc<OwnedFd>> {
+        Some(self.0.clone())
     }
 }

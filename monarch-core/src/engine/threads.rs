@@ -1,11 +1,12 @@
 //! The `threads` engine: plain pread and pwrite on the calling thread. It needs nothing that a kernel or container could
 //! forbid, and is as fast as anything on sources whose reads block inline.
 
+use super::pages::{PAGE, Pages};
 use super::{Copied, CopyEngine, CopyError, Limits, Marks, SourceFile, TRIES, Task, Work, is_passing};
 use std::cell::RefCell;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// See the module.
@@ -14,20 +15,23 @@ pub struct ThreadsEngine {
     io_size: usize,
     limits: Arc<Limits>,
     stop: Arc<AtomicBool>,
+    large: LargeBuffers,
 }
 
 /// A thread keeps a buffer up to this size between copies.
 const KEEP: usize = 1 << 20;
+/// Larger buffers that are kept for all threads.
+const LARGE: usize = 8;
 
 thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static BUFFER: RefCell<Pages> = RefCell::new(Pages::default());
 }
 
 impl ThreadsEngine {
     /// An engine that reads at most `io_size` bytes a call, within `limits`, until `stop`.
     #[must_use]
     pub fn new(io_size: u64, limits: Arc<Limits>, stop: Arc<AtomicBool>) -> Self {
-        Self { io_size: usize::try_from(io_size).unwrap_or(4 << 20), limits, stop }
+        Self { io_size: usize::try_from(io_size).unwrap_or(4 << 20), limits, stop, large: LargeBuffers::default() }
     }
 
     /// Makes a call to the PFS, as far as the limits let it.
@@ -39,22 +43,35 @@ impl ThreadsEngine {
         answer
     }
 
-    /// Copies one file.
-    fn copy(&self, buf: &mut Vec<u8>, task: &dyn Task) -> Result<Copied, CopyError> {
+    /// Copies one file, or a part of it.
+    fn copy(&self, buf: &mut Pages, task: &dyn Task) -> Result<Copied, CopyError> {
         let marks = task.marks();
+        self.go_on()?;
+        let from = match task.file() {
+            Some(from) => from,
+            None => self.open(task).map_err(CopyError::Source)?,
+        };
+        let (bytes, checksum) = self.bytes(buf, task, &*from)?;
+        let mut identity = None;
+        if task.is_checked() {
+            identity = Some(self.ask(marks, 0, || from.identity_now()).map_err(CopyError::Source)?);
+            marks.progress();
+        }
+        Ok(Copied { bytes, checksum, identity })
+    }
+
+    fn open(&self, task: &dyn Task) -> io::Result<Arc<dyn SourceFile>> {
         let open = || {
             let start = Instant::now();
-            let from = task.source().open(task.rel());
-            task.opened(start.elapsed());
-            from
+            let (source, rel) = (task.source(), task.rel());
+            let from = if task.is_direct() { source.open_direct(rel)? } else { source.open(rel)? };
+            let from: Arc<dyn SourceFile> = from.into();
+            task.opened(&from, start.elapsed());
+            Ok(from)
         };
-        self.go_on()?;
-        let from = self.ask(marks, 0, open).map_err(CopyError::Source)?;
-        marks.progress();
-        let (bytes, checksum) = self.bytes(buf, task, &*from)?;
-        let identity = self.ask(marks, 0, || from.identity_now()).map_err(CopyError::Source)?;
-        marks.progress();
-        Ok(Copied { bytes, checksum, identity })
+        let from = self.ask(task.marks(), 0, open)?;
+        task.marks().progress();
+        Ok(from)
     }
 
     fn go_on(&self) -> Result<(), CopyError> {
@@ -62,49 +79,86 @@ impl ThreadsEngine {
     }
 
     /// Moves the bytes of an open file: how many, and their checksum.
-    fn bytes(&self, buf: &mut Vec<u8>, task: &dyn Task, from: &dyn SourceFile) -> Result<(u64, u64), CopyError> {
-        let (size, marks) = (task.size(), task.marks());
-        let want = usize::try_from(size).unwrap_or(usize::MAX).min(self.io_size);
+    fn bytes(&self, buf: &mut Pages, task: &dyn Task, from: &dyn SourceFile) -> Result<(u64, u64), CopyError> {
+        let (range, marks) = (task.range(), task.marks());
+        let want = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(self.io_size);
         if buf.len() < want {
-            buf.resize(want, 0);
+            *buf = Pages::new(want);
         }
+        let mut direct = task.is_direct();
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
-        let (mut off, mut tries) = (0u64, 0);
-        while off < size {
+        let (mut off, mut tries) = (range.start, 0);
+        while off < range.end {
             self.go_on()?;
-            let n = usize::try_from(size - off).unwrap_or(usize::MAX).min(self.io_size);
-            let got = match self.ask(marks, n, || from.read_at(&mut buf[..n], off)) {
+            let n = usize::try_from(range.end - off).unwrap_or(usize::MAX).min(self.io_size);
+            // Past the page cache whole pages are asked for; what the file has grown by is left out.
+            let asked = if direct { n.next_multiple_of(PAGE).min(buf.len()) } else { n };
+            let got = match self.ask(marks, n, || from.read_at(&mut buf.bytes_mut()[..asked], off)) {
+                Err(e) if direct && e.raw_os_error() == Some(libc::EINVAL) => {
+                    direct = false;
+                    from.use_cache();
+                    continue;
+                }
                 Err(e) if is_passing(&e) && tries < TRIES => {
                     tries += 1;
                     continue;
                 }
-                other => other.map_err(CopyError::Source)?,
+                other => other.map_err(CopyError::Source)?.min(n),
             };
             if got == 0 {
                 return Err(CopyError::Changed);
             }
-            task.sink().write_at(&buf[..got], off).map_err(CopyError::Sink)?;
-            hash.update(&buf[..got]);
+            let bytes = &buf.bytes()[..got];
+            task.sink().write_at(bytes, off).map_err(CopyError::Sink)?;
+            hash.update(bytes);
             off += got as u64;
             marks.progress();
+            if off < range.end && direct && !off.is_multiple_of(PAGE as u64) {
+                // After a short read there is no telling where a page begins.
+                direct = false;
+                from.use_cache();
+            }
         }
-        Ok((off, hash.digest()))
+        Ok((off - range.start, hash.digest()))
     }
 
     /// Copies one file, into another place if it has to be.
     pub(super) fn take(&self, task: &mut dyn Task) {
         BUFFER.with_borrow_mut(|buf| {
+            if buf.len() < KEEP && task.range().end - task.range().start > KEEP as u64 {
+                *buf = self.large.take();
+            }
             loop {
                 let end = self.copy(buf, task);
-                if buf.len() > KEEP {
-                    buf.truncate(KEEP);
-                    buf.shrink_to_fit();
-                }
                 if !task.done(end) {
-                    return;
+                    break;
                 }
             }
+            if buf.len() > KEEP {
+                self.large.give_back(std::mem::take(buf));
+            }
         });
+    }
+}
+
+/// Large buffers, for any thread: the one used last first.
+#[derive(Debug, Default)]
+struct LargeBuffers(Mutex<Vec<Pages>>);
+
+impl LargeBuffers {
+    fn lock(&self) -> MutexGuard<'_, Vec<Pages>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Pages {
+        self.lock().pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, buf: Pages) {
+        let mut kept = self.lock();
+        if kept.len() < LARGE {
+            kept.push(buf);
+        }
     }
 }
 

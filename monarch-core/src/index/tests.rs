@@ -41,7 +41,14 @@ fn tree(dirs: usize, files: usize) -> (Tree, usize) {
 fn segment(built: &Built) -> Segment<'static> {
     let h: IndexHeader = built.header();
     let dir = tempfile::tempdir().expect("temp dir");
-    let made = crate::shm::create_segment(dir.path(), &built.index, &built.buckets, h.uuid).expect("segment");
+    let made = crate::shm::create_segment(
+        dir.path(),
+        &built.index,
+        &built.buckets,
+        h.uuid,
+        crate::shm::Chunking { threshold: 16 << 20, size: 4 << 20 },
+    )
+    .expect("segment");
     made.0
 }
 
@@ -97,7 +104,7 @@ fn an_entry_takes_96_bytes_and_its_name() {
         let (tree, names) = tree(dirs, files);
         let built = build(tree, 1, [3; 16]);
         let h = built.header();
-        let (_, _, state) = layout_of(h.entries.into(), h.buckets);
+        let state = layout_of(h.entries.into(), h.buckets, 0, 0).len;
         let per_entry = ((h.len + state) as usize - names) as f64 / f64::from(h.entries);
         println!("{dirs} directories of {files} files: {per_entry:.2} bytes and the name");
         // A directory takes 16 bytes more than a file.

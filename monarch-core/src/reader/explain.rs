@@ -81,8 +81,10 @@ pub enum Verdict {
     },
     /// Larger than `source.chunk_threshold`, and its copy is not complete.
     Large {
-        /// The threshold in bytes.
-        threshold: u64,
+        /// Chunks that are there.
+        there: u32,
+        /// Chunks of the file.
+        chunks: u32,
     },
     /// No copy yet: the first open makes one.
     Absent,
@@ -118,7 +120,6 @@ impl Verdict {
             Self::OtherDevice => "make the mounted directory a root of its own",
             Self::NotInIndex => "the next job that starts after all others have ended scans the root again",
             Self::Changed { .. } => "the next job that starts after all others have ended sees the new version",
-            Self::Large { .. } => "raise source.chunk_threshold if readers should wait for the whole copy",
             Self::Refused => "look at `monarch status` for the room in the tiers, and into the agent's log",
             Self::Vanished => "leave the tier's directory alone; the copy is made again",
             _ => return None,
@@ -147,8 +148,11 @@ impl fmt::Display for Verdict {
             }
             Self::Changed { differs: true } => "changed: it is not what was indexed any more",
             Self::Changed { differs: false } => "changed: a job wrote to it or touched its attributes or directory",
-            Self::Large { threshold } => {
-                return write!(f, "large: above {} and its copy is not complete", bytesize::ByteSize(*threshold));
+            Self::Large { there, chunks } => {
+                return write!(
+                    f,
+                    "large: {there} of {chunks} chunks are there and served, the others as they are read"
+                );
             }
             Self::Absent => "no copy yet: the first open makes one",
             Self::Fetching => "being copied: an open waits for it",
@@ -208,7 +212,10 @@ impl Reader {
             _ if self.cannot_read(path) => Verdict::Forbidden,
             _ if !self.agent_runs() => Verdict::NoAgent,
             State::Refused => Verdict::Refused,
-            _ if record.size > self.large() => Verdict::Large { threshold: self.large() },
+            state if let Some(large) = found.segment.state.large(found.entry.master.id) => {
+                let there = if state == State::Filling { large.count() } else { 0 };
+                Verdict::Large { there, chunks: large.head.chunks }
+            }
             State::Absent => Verdict::Absent,
             _ => Verdict::Fetching,
         }
@@ -217,10 +224,6 @@ impl Reader {
     fn agent_runs(&self) -> bool {
         let ctl = self.ctl.ctl;
         demand::agent_up(ctl) && client::agent_alive(&self.dir) && !demand::is_silent(ctl, self.now_us())
-    }
-
-    fn large(&self) -> u64 {
-        self.ctl.ctl.large.load(Ordering::Relaxed)
     }
 
     fn cannot_read(&self, path: &Path) -> bool {

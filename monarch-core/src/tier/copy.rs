@@ -15,7 +15,7 @@ pub struct CopyFile<'a> {
     pub(super) tier: &'a TierDir,
     pub(super) fd: OwnedFd,
     pub(super) tmp: String,
-    pub(super) room: Option<Reservation<'a>>,
+    pub(super) room: Option<Reservation>,
 }
 
 impl CopyFile<'_> {
@@ -72,6 +72,20 @@ impl Drop for CopyFile<'_> {
             self.tier.leaves_later(std::mem::take(&mut self.tmp), blocks);
         }
     }
+}
+
+/// Writes all of `buf` at `off`.
+pub(crate) fn write_all_at(fd: impl AsFd, buf: &[u8], off: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        match rustix::io::pwrite(&fd, &buf[done..], off + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Sets the modification time that says which copy this is.

@@ -51,8 +51,8 @@ pub struct TierDir {
     pub(super) leaving: Leaving,
     rests_since: Mutex<Option<Instant>>,
     pub(super) given_up: AtomicBool,
-    /// Bytes of copies whose blocks are being allocated.
-    allocating: AtomicU64,
+    /// Bytes of copies whose blocks are being allocated, and of partial ones whose blocks are yet to be.
+    pub(super) allocating: AtomicU64,
     pub(super) counter: AtomicU64,
 }
 
@@ -135,7 +135,7 @@ impl TierDir {
                 bytes += st.st_blocks as u64 * 512;
             }
         };
-        [".", "copies", "tmp", "dying", "seed", "boot", LOCK].iter().for_each(|n| add(n));
+        [".", "copies", "tmp", "part", "dying", "seed", "boot", LOCK].iter().for_each(|n| add(n));
         (0..256).for_each(|i| add(&format!("copies/{i:02x}")));
         self.ledger.charge(bytes, 0);
     }
@@ -191,7 +191,7 @@ impl TierDir {
             Err(e) => !matches!(e, Errno::NOENT | Errno::NOTDIR),
         };
         let has = |n: &str| !matches!(rustix::fs::statat(&self.fd, n, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT));
-        here && ["copies", "tmp", "dying"].into_iter().all(has)
+        here && ["copies", "tmp", "part", "dying"].into_iter().all(has)
     }
 
     /// Starts a copy of `size` bytes: room in the ledger, above `keep_free` on the disk, blocks allocated. `Ok(None)` when
@@ -225,7 +225,7 @@ impl TierDir {
 
     /// Whether all that is being allocated fits above `keep_free`. What of it is allocated already counts twice: then too
     /// little is taken for a moment, never too much.
-    fn disk_has_room(&self) -> io::Result<bool> {
+    pub(super) fn disk_has_room(&self) -> io::Result<bool> {
         let wanted = self.allocating.load(Ordering::SeqCst);
         let vfs = rustix::fs::fstatvfs(&self.fd)?;
         let above = vfs.f_bavail.saturating_mul(vfs.f_frsize).saturating_sub(self.keep_free);
@@ -281,7 +281,7 @@ impl TierDir {
             }
         }
         // By their names: runtime directories of this and of other agents may lie beside them.
-        for name in ["copies", "dying"] {
+        for name in ["copies", "part", "dying"] {
             let _ = std::fs::remove_dir_all(self.path.join(name));
         }
         for name in ["seed", "boot"] {
@@ -313,7 +313,7 @@ pub(super) fn make_dirs(fd: &OwnedFd) -> rustix::io::Result<()> {
         Err(Errno::EXIST) => Ok(()),
         other => other,
     };
-    ["copies", "tmp", "dying"].into_iter().try_for_each(make)?;
+    ["copies", "tmp", "part", "dying"].into_iter().try_for_each(make)?;
     (0..256).try_for_each(|i| make(&format!("copies/{i:02x}")))
 }
 

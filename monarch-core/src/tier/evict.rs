@@ -112,6 +112,21 @@ impl TierDir {
         self.leaving.lock().dying.push(Dying { path, charged });
     }
 
+    /// A file that is not needed any more, and was charged so much: gone as soon as nobody has it open. It is moved out of the
+    /// way first.
+    pub(super) fn dies(&self, path: &str, charged: u64) {
+        let n = self.counter.fetch_add(1, Ordering::Relaxed);
+        let to = format!("dying/{n:x}.part");
+        let path = match rustix::fs::renameat(self.fd(), path, self.fd(), &to) {
+            Ok(()) => to,
+            Err(_) => path.to_owned(),
+        };
+        let d = Dying { path, charged };
+        if !self.try_remove(&d) {
+            self.leaving.lock().dying.push(d);
+        }
+    }
+
     /// Removes evicted copies that nobody has open any more; how many are left. Copiers are not kept waiting meanwhile.
     pub fn sweep(&self) -> usize {
         let stuck = self.leaving.lock().stuck.len();

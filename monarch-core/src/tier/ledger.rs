@@ -4,7 +4,7 @@
 //! reservation that is dropped gives its bytes back. Every file is also charged [`NAME_COST`] bytes towards the growth
 //! of directories.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Charged per file for its name in a directory: an ext4 entry with a 32-byte name is 40 bytes, half-full blocks double
 /// it.
@@ -26,19 +26,23 @@ pub struct Usage {
 /// See the module.
 #[derive(Debug)]
 pub struct Ledger {
-    usage: Mutex<Usage>,
+    usage: Arc<Mutex<Usage>>,
     block: u64,
+}
+
+fn lock(usage: &Mutex<Usage>) -> MutexGuard<'_, Usage> {
+    usage.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Ledger {
     /// An empty ledger; `block` is the allocation unit of the file system.
     #[must_use]
     pub fn new(capacity: u64, block: u64) -> Self {
-        Self { usage: Mutex::new(Usage { capacity, ..Usage::default() }), block: block.max(512) }
+        Self { usage: Arc::new(Mutex::new(Usage { capacity, ..Usage::default() })), block: block.max(512) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Usage> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.usage)
     }
 
     /// Bytes that a file of `size` bytes will take.
@@ -49,14 +53,19 @@ impl Ledger {
 
     /// Promises room for a file of `size` bytes; `None` when it does not fit.
     #[must_use]
-    pub fn reserve(&self, size: u64) -> Option<Reservation<'_>> {
-        let bytes = self.cost(size);
+    pub fn reserve(&self, size: u64) -> Option<Reservation> {
+        self.reserve_bytes(self.cost(size))
+    }
+
+    /// Promises exactly so many bytes; `None` when they do not fit.
+    #[must_use]
+    pub fn reserve_bytes(&self, bytes: u64) -> Option<Reservation> {
         let mut u = self.lock();
         if u.used.saturating_add(u.reserved).saturating_add(bytes) > u.capacity {
             return None;
         }
         u.reserved += bytes;
-        Some(Reservation { ledger: self, bytes })
+        Some(Reservation { usage: self.usage.clone(), bytes })
     }
 
     /// Whether a file of `size` bytes could fit into the empty tier.
@@ -88,12 +97,12 @@ impl Ledger {
 
 /// A promise of room; dropped, it gives the room back.
 #[derive(Debug)]
-pub struct Reservation<'a> {
-    ledger: &'a Ledger,
+pub struct Reservation {
+    usage: Arc<Mutex<Usage>>,
     bytes: u64,
 }
 
-impl Reservation<'_> {
+impl Reservation {
     /// Bytes promised.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -107,7 +116,7 @@ impl Reservation<'_> {
     /// The bytes by which the capacity would have been exceeded.
     pub fn settle(mut self, allocated: u64) -> Result<u64, u64> {
         let charge = allocated.saturating_add(NAME_COST);
-        let mut u = self.ledger.lock();
+        let mut u = lock(&self.usage);
         let others = u.used + u.reserved - self.bytes;
         if others + charge > u.capacity {
             return Err(others + charge - u.capacity);
@@ -118,12 +127,27 @@ impl Reservation<'_> {
         self.bytes = 0;
         Ok(charge)
     }
+
+    /// Takes over another promise of the same ledger.
+    pub fn absorb(&mut self, mut other: Self) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// Turns the promise into a charge for something that is not a copy; its bytes.
+    #[must_use]
+    pub fn into_charge(mut self) -> u64 {
+        let bytes = std::mem::take(&mut self.bytes);
+        let mut u = lock(&self.usage);
+        u.reserved = u.reserved.saturating_sub(bytes);
+        u.used += bytes;
+        bytes
+    }
 }
 
-impl Drop for Reservation<'_> {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            let mut u = self.ledger.lock();
+            let mut u = lock(&self.usage);
             u.reserved = u.reserved.saturating_sub(self.bytes);
         }
     }
@@ -156,7 +180,7 @@ mod tests {
         #[test]
         fn never_exceeds_capacity_and_is_exact(ops in proptest::collection::vec(op(), 1..200)) {
             let ledger = Ledger::new(1_000_000, 4096);
-            let mut promised: Vec<Reservation<'_>> = Vec::new();
+            let mut promised: Vec<Reservation> = Vec::new();
             let mut charged: Vec<u64> = Vec::new();
             for o in ops {
                 match o {

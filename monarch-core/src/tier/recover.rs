@@ -19,10 +19,12 @@ impl TierDir {
     /// # Errors
     /// What the kernel said. The tier must not be used then: what lies there is not charged.
     pub fn recover(&self) -> io::Result<Vec<Copy>> {
-        for (file, st) in self.list("tmp")? {
-            let path = format!("tmp/{file}");
-            if !self.unlink(&path) {
-                self.leaves_later(path, charge_of(&st));
+        for sub in ["tmp", "part"] {
+            for (file, st) in self.list(sub)? {
+                let path = format!("{sub}/{file}");
+                if !self.unlink(&path) {
+                    self.leaves_later(path, charge_of(&st));
+                }
             }
         }
         for (file, st) in self.list("dying")? {

@@ -27,7 +27,15 @@ pub(crate) fn built(root: &Path) -> Built {
 
 /// Writes a segment into `dir` and maps it, as the agent does.
 pub(crate) fn publish(dir: &Path, built: &Built) -> Segment<'static> {
-    shm::create_segment(dir, &built.index, &built.buckets, monarch_core::sys::random_uuid()).expect("segment").0
+    shm::create_segment(
+        dir,
+        &built.index,
+        &built.buckets,
+        monarch_core::sys::random_uuid(),
+        shm::Chunking { threshold: 16 << 20, size: 4 << 20 },
+    )
+    .expect("segment")
+    .0
 }
 
 /// A tree below a temporary directory with its segment.

@@ -49,7 +49,14 @@ fn files() -> &'static Files {
         });
         let made = built(&tree.root);
         let state_uuid = [9; 16];
-        monarch_core::shm::create_segment(tree.dir.path(), &made.index, &made.buckets, state_uuid).expect("segment");
+        monarch_core::shm::create_segment(
+            tree.dir.path(),
+            &made.index,
+            &made.buckets,
+            state_uuid,
+            monarch_core::shm::Chunking { threshold: 16 << 20, size: 4 << 20 },
+        )
+        .expect("segment");
         let (_, state) = monarch_core::shm::segment_paths(tree.dir.path(), made.header().uuid, state_uuid);
         Files { index: made.index, state: std::fs::read(state).expect("read"), _tree: tree }
     })

@@ -4,25 +4,30 @@ use super::{enter, enter_change, hook};
 use crate::changes::{before_write_open, opened_for_writing};
 use crate::ctx::Ctx;
 use crate::paths::find;
-use crate::serve::{Served, count_miss, only_reads, open_copy, raw_open};
+use crate::serve::{Served, Use, count_miss, only_reads, open_copy, raw_open};
 use crate::user;
 use core::ffi::{c_char, c_int};
 use libc::mode_t;
 
-/// An open: `Some` is the answer, `None` means that the kernel decides and nothing has to be done afterwards.
+/// An open that only reads.
 #[inline]
-fn serve(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> Option<c_int> {
+fn serve(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
     match find(ctx, dirfd, path, flags & libc::O_NOFOLLOW == 0) {
         Ok(f) => {
             // A link with O_NOFOLLOW, a directory: the kernel's business.
-            match open_copy(ctx, &f, |copy| raw_open(copy, flags)) {
-                Served::Copy(fd) => Some(fd),
-                Served::Pfs => None,
+            match open_copy(ctx, &f, Use::Parts, |copy| raw_open(copy, flags)) {
+                Served::Copy(fd) => fd,
+                Served::Pfs => next(),
+                Served::Large(hint) => {
+                    let fd = next();
+                    crate::chunks::remember(fd, hint);
+                    fd
+                }
             }
         }
         Err(miss) => {
             count_miss(ctx, miss);
-            None
+            next()
         }
     }
 }
@@ -59,7 +64,7 @@ unsafe fn open_any(dirfd: c_int, path: *const c_char, flags: c_int, next: impl F
     if only_reads(flags) {
         // SAFETY: the application's pointer, tested before it is read.
         let Some((ctx, bytes)) = (unsafe { enter(path) }) else { return next() };
-        serve(&ctx, dirfd, bytes, flags).unwrap_or_else(next)
+        serve(&ctx, dirfd, bytes, flags, next)
     } else {
         // SAFETY: as above.
         let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else { return next() };

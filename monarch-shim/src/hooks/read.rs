@@ -1,8 +1,10 @@
-//! Reads: the kernel's, untouched. Only when the device under a copy fails (EIO) is the descriptor moved to the PFS, at the same
-//! offset, and the read repeated: the job must not get an error that it would not have had without us.
+//! Reads: the kernel's, untouched, unless the descriptor is that of a large file whose copy is being made (see
+//! [`crate::chunks`]). When the device under a copy fails (EIO), the descriptor is moved to the PFS, at the same offset, and the
+//! read repeated: the job must not get an error that it would not have had without us.
 
 use super::hook;
 use crate::changes::{bypass, pfs_path};
+use crate::chunks;
 use crate::ctx;
 use crate::identity::{copy_of_fd, is_version_of};
 use crate::user;
@@ -40,34 +42,105 @@ fn move_to_pfs(fd: c_int) -> Option<()> {
     }
 }
 
+/// An offset, if it is not the descriptor's own that is meant.
+const fn at(off: off_t) -> Option<off_t> {
+    if off == -1 { None } else { Some(off) }
+}
+
+/// A read of a descriptor that may be a large file's is tried from its chunks first.
+macro_rules! chunks_or {
+    ($fd:ident, $chunks:expr, $next:expr) => {{
+        if chunks::may_be($fd)
+            && let Some(done) = $chunks
+        {
+            return done;
+        }
+        retry($fd, $next, || $next)
+    }};
+}
+
 hook! { next;
-    fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t { retry(fd, next(fd, buf, n), || next(fd, buf, n)) }
+    fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+        chunks_or!(fd, chunks::read(fd, buf.cast(), n), next(fd, buf, n))
+    }
     fn pread(fd: c_int, buf: *mut c_void, n: size_t, off: off_t) -> ssize_t {
-        retry(fd, next(fd, buf, n, off), || next(fd, buf, n, off))
+        chunks_or!(fd, chunks::pread(fd, buf.cast(), n, off), next(fd, buf, n, off))
     }
     fn pread64(fd: c_int, buf: *mut c_void, n: size_t, off: off_t) -> ssize_t {
-        retry(fd, next(fd, buf, n, off), || next(fd, buf, n, off))
+        chunks_or!(fd, chunks::pread(fd, buf.cast(), n, off), next(fd, buf, n, off))
     }
-    fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t { retry(fd, next(fd, iov, n), || next(fd, iov, n)) }
+    fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+        chunks_or!(fd, chunks::readv(fd, iov, n, None), next(fd, iov, n))
+    }
     fn preadv(fd: c_int, iov: *const iovec, n: c_int, off: off_t) -> ssize_t {
-        retry(fd, next(fd, iov, n, off), || next(fd, iov, n, off))
+        chunks_or!(fd, chunks::readv(fd, iov, n, Some(off)), next(fd, iov, n, off))
     }
     fn preadv64(fd: c_int, iov: *const iovec, n: c_int, off: off_t) -> ssize_t {
-        retry(fd, next(fd, iov, n, off), || next(fd, iov, n, off))
+        chunks_or!(fd, chunks::readv(fd, iov, n, Some(off)), next(fd, iov, n, off))
     }
     fn preadv2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t {
+        if flags == 0 {
+            return chunks_or!(fd, chunks::readv(fd, iov, n, at(off)), next(fd, iov, n, off, flags));
+        }
         retry(fd, next(fd, iov, n, off, flags), || next(fd, iov, n, off, flags))
     }
     fn preadv64v2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t {
+        if flags == 0 {
+            return chunks_or!(fd, chunks::readv(fd, iov, n, at(off)), next(fd, iov, n, off, flags));
+        }
         retry(fd, next(fd, iov, n, off, flags), || next(fd, iov, n, off, flags))
     }
     fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, size: size_t) -> ssize_t {
-        retry(fd, next(fd, buf, n, size), || next(fd, buf, n, size))
+        // The check that the buffer is large enough is the next one's.
+        if n > size {
+            return next(fd, buf, n, size);
+        }
+        chunks_or!(fd, chunks::read(fd, buf.cast(), n), next(fd, buf, n, size))
     }
     fn __pread_chk(fd: c_int, buf: *mut c_void, n: size_t, off: off_t, size: size_t) -> ssize_t {
-        retry(fd, next(fd, buf, n, off, size), || next(fd, buf, n, off, size))
+        if n > size {
+            return next(fd, buf, n, off, size);
+        }
+        chunks_or!(fd, chunks::pread(fd, buf.cast(), n, off), next(fd, buf, n, off, size))
     }
     fn __pread64_chk(fd: c_int, buf: *mut c_void, n: size_t, off: off_t, size: size_t) -> ssize_t {
-        retry(fd, next(fd, buf, n, off, size), || next(fd, buf, n, off, size))
+        if n > size {
+            return next(fd, buf, n, off, size);
+        }
+        chunks_or!(fd, chunks::pread(fd, buf.cast(), n, off), next(fd, buf, n, off, size))
     }
+    fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, off: off_t) -> *mut c_void {
+        map_any(prot, flags, fd, |fd| next(addr, len, prot, flags, fd, off))
+    }
+    fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, off: off_t) -> *mut c_void {
+        map_any(prot, flags, fd, |fd| next(addr, len, prot, flags, fd, off))
+    }
+    fn posix_fadvise(fd: c_int, off: off_t, len: off_t, advice: c_int) -> c_int {
+        if takes_advice(fd, off, len, advice) { 0 } else { next(fd, off, len, advice) }
+    }
+    fn posix_fadvise64(fd: c_int, off: off_t, len: off_t, advice: c_int) -> c_int {
+        if takes_advice(fd, off, len, advice) { 0 } else { next(fd, off, len, advice) }
+    }
+    fn readahead(fd: c_int, off: off_t, n: size_t) -> ssize_t {
+        if takes_advice(fd, off, n as off_t, libc::POSIX_FADV_WILLNEED) { 0 } else { next(fd, off, n) }
+    }
+}
+
+/// A mapping for reading gets the complete copy of a large file, if there is one or will be soon.
+#[inline]
+unsafe fn map_any(prot: c_int, flags: c_int, fd: c_int, map: impl Fn(c_int) -> *mut c_void) -> *mut c_void {
+    let reads = prot & libc::PROT_WRITE == 0 || flags & libc::MAP_PRIVATE != 0;
+    if fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && reads && chunks::may_be(fd) {
+        // It may fail for its own reasons; then the descriptor itself is mapped.
+        let saved = user::errno();
+        if let Some(p) = chunks::mmap(fd, &map) {
+            return p;
+        }
+        user::set_errno(saved);
+    }
+    map(fd)
+}
+
+fn takes_advice(fd: c_int, off: off_t, len: off_t, advice: c_int) -> bool {
+    advice == libc::POSIX_FADV_WILLNEED && len >= 0 && chunks::may_be(fd) && chunks::advise(fd, off, len as u64)
 }

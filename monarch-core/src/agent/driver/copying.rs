@@ -3,10 +3,11 @@
 use super::fetch::{Fetched, File};
 use super::mark::Mark;
 use super::{Driver, Job};
-use crate::engine::{Copied, CopyError, Marks, Sink, Source, Task};
+use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
 use crate::tier::{CopyFile, TierDir};
-use monarch_abi::hash::PathHash;
 use monarch_policies::Decision;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -72,12 +73,11 @@ impl<'a> Copying<'a> {
     /// Publishes what was copied; `false` when it took more blocks than there was room for.
     fn publish(&mut self, copied: Copied) -> Result<bool, CopyError> {
         let f = &self.file;
-        if copied.identity != f.want {
+        if copied.identity != Some(f.want) {
             return Err(CopyError::Changed);
         }
-        let hash = PathHash { fp: f.entry.master.fp, check: f.entry.record.check };
         let Some(copy) = self.copy.take() else { return Ok(false) };
-        let done = copy.publish(f.name, f.name.stamp(hash)).map_err(CopyError::Sink)?;
+        let done = copy.publish(f.name, f.stamp()).map_err(CopyError::Sink)?;
         if done.is_some() {
             self.driver.gate.worked();
             self.driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
@@ -114,8 +114,8 @@ impl Task for Copying<'_> {
     fn rel(&self) -> &[u8] {
         &self.file.rel
     }
-    fn size(&self) -> u64 {
-        self.file.want.size
+    fn range(&self) -> Range<u64> {
+        0..self.file.want.size
     }
     fn sink(&self) -> &dyn Sink {
         &self.copy
@@ -123,7 +123,7 @@ impl Task for Copying<'_> {
     fn marks(&self) -> &dyn Marks {
         &self.mark
     }
-    fn opened(&self, took: Duration) {
+    fn opened(&self, _file: &Arc<dyn SourceFile>, took: Duration) {
         self.driver.pace.note(took);
     }
     fn done(&mut self, end: Result<Copied, CopyError>) -> bool {

@@ -115,6 +115,11 @@ impl Driver {
     pub fn shrink(&self, tier: usize, bytes: u64) -> usize {
         let Some(dir) = self.tiers.get(tier) else { return 0 };
         let (mut dropped, mut freed) = self.unclaimed().make_room(tier, bytes, &self.tiers);
+        if freed < bytes {
+            let (ended, partial) = self.drop_fills(tier, bytes - freed, DROPPED);
+            dropped += ended;
+            freed += partial;
+        }
         let mut kept = Vec::new();
         while freed < bytes {
             let Some(key) = lock(&self.placed).keys.pop_back() else { break };
@@ -202,6 +207,12 @@ impl Driver {
                 let Some((live, entry)) = self.entry(key) else { continue };
                 let w = entry.word();
                 let first_name = core::ptr::eq(entry.slot, entry.master);
+                if first_name
+                    && w.state() == State::Filling
+                    && let Some(partial) = self.drop_fill(key)
+                {
+                    tally.add(partial);
+                }
                 if first_name && w.state() == State::Resident && self.drop_copy(&live, &entry, w) {
                     tally.add(entry.record.size);
                     lock(&self.policy).event(&Event::Dropped { file: FileKey(key) });

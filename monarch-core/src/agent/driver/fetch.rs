@@ -5,7 +5,7 @@ use super::mark::Mark;
 use super::{Driver, Job, Live, lock, parts};
 use crate::engine::{CopyError, Marks};
 use crate::tier::{CopyFile, TierDir};
-use monarch_abi::hash::{CopyName, Identity};
+use monarch_abi::hash::{CopyName, Identity, PathHash, Stamp};
 use monarch_abi::segment::{Entry, Segment};
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::{State, Word};
@@ -27,6 +27,7 @@ pub(super) enum Fetched {
 }
 
 /// A claimed file.
+#[derive(Clone)]
 pub(super) struct File {
     pub(super) live: Live,
     pub(super) entry: Entry<'static>,
@@ -35,12 +36,19 @@ pub(super) struct File {
     pub(super) key: u64,
     pub(super) source: RequestSource,
     /// Its word while it is being copied.
-    claim: Word,
+    pub(super) claim: Word,
     /// What it is to be.
     pub(super) want: Identity,
     pub(super) name: CopyName,
     /// When it was claimed.
     pub(super) start: Instant,
+}
+
+impl File {
+    /// What marks its copy.
+    pub(super) fn stamp(&self) -> Stamp {
+        self.name.stamp(PathHash { fp: self.entry.master.fp, check: self.entry.record.check })
+    }
 }
 
 impl Driver {
@@ -56,7 +64,12 @@ impl Driver {
             // A further name of an inode whose word lies elsewhere: that one is (or was) looked at.
             return None;
         }
-        let (claim, source) = self.claim(&live.segment, &entry, job.source)?;
+        let Some((claim, source)) = self.claim(&live.segment, &entry, job.source) else {
+            if entry.word().state() == State::Filling {
+                self.asked_while_filling(&job);
+            }
+            return None;
+        };
         let (want, name) = (entry.record.identity(), live.segment.copy_name(&entry));
         let file = File { live, entry, rel, key: job.key, source, claim, want, name, start: Instant::now() };
         self.claimed(file, job)
@@ -76,7 +89,19 @@ impl Driver {
             self.conclude(&f, end);
             return None;
         }
+        if let Some(large) = f.live.segment.state.large(f.entry.id) {
+            self.begin_fill(f, large);
+            return None;
+        }
         Copying::new(self, f, mark, job)
+    }
+
+    /// Somebody asked for a file whose chunks are being fetched.
+    fn asked_while_filling(&self, job: &Job<'_>) {
+        match job.source {
+            RequestSource::Demand => drop(self.heed(job.key)),
+            RequestSource::Prefetch => self.fetch_rest(job.key),
+        }
     }
 
     /// Turns a file that is asked for (or, for a prefetch, absent) to Fetching: the claim, and why it is fetched.
@@ -110,6 +135,7 @@ impl Driver {
         let (word, claim) = (&f.entry.master.word, f.claim);
         let to = match end {
             Fetched::Resident(tier) => claim.resident(tier),
+            Fetched::Refused(None) if self.can_stream(f) => claim.refused_streamable(),
             Fetched::Refused(_) | Fetched::Failed(_) => claim.next(State::Refused),
             Fetched::Bypass => claim.next(State::Bypass),
             Fetched::Stopped => claim.next(State::Absent),

@@ -1,6 +1,7 @@
 //! Which file is looked at next: demands first, in the order of the ring as far as it reaches, then prefetches.
 
 use super::lanes::Lane;
+use super::piece::Piece;
 use super::{Driver, Job, lock};
 use crate::agent::protocol::{Range, Tally};
 use crate::engine::slots_ahead;
@@ -22,8 +23,6 @@ const RETRIES: usize = 1 << 17;
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     demands: VecDeque<u64>,
-    /// Demands for files so large that nobody waits, whose lane are the rings.
-    for_rings: VecDeque<u64>,
     /// A file that was taken for prefetching by the other lane.
     handed_over: Option<u64>,
     drained_at: Option<u32>,
@@ -63,9 +62,17 @@ impl Queue {
     }
 }
 
+/// What a lane does next.
+pub(super) enum Next<'a> {
+    /// Looks at a file.
+    File(Job<'a>),
+    /// Fetches a chunk of a large one.
+    Chunk(Piece<'a>),
+}
+
 impl Driver {
-    /// The next file to look at in this lane.
-    pub(super) fn next_job(&self, lane: Lane) -> Option<Job<'_>> {
+    /// What is to be done next in this lane.
+    pub(super) fn next_job(&self, lane: Lane) -> Option<Next<'_>> {
         let ctl = self.ctl.ctl;
         let mut q = lock(&self.queue);
         let now = ctl.demand.load(Ordering::SeqCst);
@@ -73,8 +80,8 @@ impl Driver {
             q.drained_at = Some(now);
             self.drain(&mut q);
         }
-        if let Some(key) = self.next_demand(&mut q, lane) {
-            return Some(Job::new(self, key, RequestSource::Demand));
+        if let Some(demand) = self.next_demand(&mut q, lane) {
+            return Some(demand);
         }
         let slots = self.gate.slots(Instant::now(), self.prefetch_slots());
         if slots == 0 {
@@ -86,6 +93,13 @@ impl Driver {
         if lane == Lane::Rings && !self.has_place(&q) {
             return None;
         }
+        if let Some(piece) = self.next_piece(lane, false) {
+            return Some(Next::Chunk(piece));
+        }
+        // The next file waits for its turn, as it may be a large one.
+        if self.enough_ahead() {
+            return None;
+        }
         let key = self.prefetch_in(&mut q, lane)?;
         let job = Job::new(self, key, RequestSource::Prefetch);
         // After a pause more copiers may sleep than should.
@@ -93,7 +107,7 @@ impl Driver {
         if lane == Lane::Threads && more && ctl.sleepers.load(Ordering::SeqCst) > 0 {
             futex_wake(&ctl.demand, 1);
         }
-        Some(job)
+        Some(Next::File(job))
     }
 
     /// Whether a ring may begin one more file: demands that are in line go first. If not, it will be told.
@@ -106,34 +120,23 @@ impl Driver {
         free
     }
 
-    /// The next demand. Copiers take all but those for the rings.
-    fn next_demand(&self, q: &mut Queue, lane: Lane) -> Option<u64> {
-        if lane == Lane::Rings {
-            return q.for_rings.pop_front();
-        }
+    /// The next demand: a chunk, or a file, which copiers take.
+    fn next_demand(&self, q: &mut Queue, lane: Lane) -> Option<Next<'_>> {
         // With rings at work there may be more copiers than files that may be under way.
-        while self.running.load(Ordering::Acquire) < self.options.max_inflight {
-            let key = q.demands.pop_front()?;
-            if self.lane(key) == Lane::Rings && self.is_large(key) {
-                q.for_rings.push_back(key);
-                self.wake(Lane::Rings);
-                continue;
-            }
-            if !q.demands.is_empty() {
-                futex_wake(&self.ctl.ctl.demand, 1);
-            }
-            return Some(key);
+        if lane == Lane::Threads && self.running.load(Ordering::Acquire) >= self.options.max_inflight {
+            return None;
         }
-        None
-    }
-
-    /// Whether readers of a file do not wait for its copy.
-    fn is_large(&self, key: u64) -> bool {
-        let size = || {
-            let (number, id) = super::parts(key)?;
-            Some(self.segment(number)?.segment.index.record(id)?.size)
-        };
-        size().is_some_and(|size| size > self.ctl.ctl.large.load(Ordering::Relaxed))
+        if let Some(piece) = self.next_piece(lane, true) {
+            return Some(Next::Chunk(piece));
+        }
+        if lane == Lane::Rings {
+            return None;
+        }
+        let key = q.demands.pop_front()?;
+        if !q.demands.is_empty() {
+            futex_wake(&self.ctl.ctl.demand, 1);
+        }
+        Some(Next::File(Job::new(self, key, RequestSource::Demand)))
     }
 
     /// The next file to be prefetched, if it is one for this lane; otherwise the other one is told.
@@ -195,7 +198,7 @@ impl Driver {
         let tail = q.ring_tail.max(head.saturating_sub(RING as u64));
         for at in tail..head {
             let key = ctl.ring.get(at as usize % RING).map_or(0, |r| r.swap(0, Ordering::AcqRel));
-            if key != 0 {
+            if key != 0 && !self.heed(key) {
                 q.demands.push_back(key);
             }
         }
@@ -204,7 +207,12 @@ impl Driver {
         let segs = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         for (number, live) in segs.iter().enumerate() {
             if let Some(live) = live {
-                live.segment.state.drain(|id| q.demands.push_back(file_key(number, id)));
+                live.segment.state.drain(|id| {
+                    let key = file_key(number, id);
+                    if !self.heed(key) {
+                        q.demands.push_back(key);
+                    }
+                });
             }
         }
     }

@@ -6,10 +6,11 @@ use crate::agent::early;
 use crate::config::{Config, Trust};
 use crate::engine::{PfsSource, Source};
 use crate::shm;
+use monarch_abi::chunks::WHOLE;
 use monarch_abi::control::{SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::file_key;
 use monarch_abi::sys::futex_wake;
-use monarch_abi::word::State;
+use monarch_abi::word::{State, Word};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -49,11 +50,12 @@ impl Roots {
         let path = self.list().get(root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
         let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
         let mut unclaimed = self.driver.unclaimed();
+        let was_filling = |w: Word| w.state() == State::Filling;
         let mut keys = Vec::new();
         for e in segment.files() {
             let w = e.word();
             let to = match w.state() {
-                State::Wanted | State::Fetching | State::Refused => w.next(State::Absent),
+                State::Wanted | State::Fetching | State::Filling | State::Refused => w.next(State::Absent),
                 State::Resident => match unclaimed.claim(&segment, &e, &self.driver.tiers) {
                     Some(tier) => w.resident(tier),
                     None => w.next(State::Absent),
@@ -65,6 +67,11 @@ impl Roots {
             }
             if to != w && e.slot.word.compare_exchange(w.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 futex_wake(&e.slot.word, u32::MAX >> 1);
+                // What there was of it has been removed from the tier.
+                if let Some(large) = segment.state.large(e.id).filter(|_| was_filling(w)) {
+                    large.begin(0, WHOLE);
+                    large.ticked();
+                }
             }
         }
         drop(unclaimed);

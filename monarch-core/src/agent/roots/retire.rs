@@ -47,6 +47,8 @@ impl Roots {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+        // Files of which only a part was there: their words say something else now.
+        self.driver.tend_fills();
     }
 
     /// One pass over a retired segment; how many copies are still under way.

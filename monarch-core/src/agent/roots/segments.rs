@@ -100,7 +100,9 @@ impl Roots {
         let index = &scan.config.index;
         let state_uuid = crate::sys::random_uuid();
         let create = |index: &[u8], buckets: &[u8]| {
-            shm::create_segment(&self.dir, index, buckets, state_uuid).map_err(|e| self.no_room(e))
+            let source = &scan.config.source;
+            let chunking = shm::Chunking { threshold: source.chunk_threshold, size: source.chunk_size };
+            shm::create_segment(&self.dir, index, buckets, state_uuid, chunking).map_err(|e| self.no_room(e))
         };
         let saved = index.file.as_ref().and_then(|file| load(file, path));
         let (fresh, (segment, ..)) = match saved {

@@ -110,6 +110,8 @@ fn dataset_and_source() {
     with_root(&source("backoff: maybe"), WrongType, 3, &["neither true nor false"]);
     with_root(&source("chunk_threshold: 1"), WrongUnit, 3, &["without a unit"]);
     with_root(&source("chunk_threshold: 2TiB"), OutOfBounds, 3, &["above the most allowed, 1TiB"]);
+    with_root(&source("chunk_size: 4MB"), OutOfBounds, 3, &["not a multiple of 4KiB"]);
+    with_root(&source("chunk_size: 1GiB"), OutOfBounds, 3, &["above the most allowed, 64MiB"]);
 }
 
 #[test]
@@ -195,6 +197,7 @@ fn the_other_sections() {
     with_root("wait: { pickup: 5s }\n", OutOfBounds, 2, &["pickup is not below stall", "pickup < stall <= max_wait"]);
     with_root("wait: { stall: 10ms }\n", OutOfBounds, 2, &["wait.stall", "pickup is not below stall"]);
     with_root("wait: { max_wait: 1s }\n", OutOfBounds, 2, &["wait.max_wait", "stall is not below max_wait"]);
+    with_root("wait: { complete: 2h }\n", OutOfBounds, 2, &["wait.complete", "above the most allowed, 1h"]);
     with_root("wait: { max_wait: 2h }\n", OutOfBounds, 2, &["above the most allowed, 1h"]);
     with_root("runtime_dir: run\n", WrongType, 2, &["runtime_dir", "relative path"]);
     with_root("log: { level: verbose }\n", WrongType, 2, &["no log level called", "info"]);

@@ -1,34 +1,11 @@
 //! Buffers of a ring: aligned for unbuffered reads, used again, bounded in sum.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+pub(super) use crate::engine::pages::{PAGE, Pages as Buffer};
 
-/// Unit and alignment of buffers: what unbuffered reads ask for.
-pub(super) const PAGE: usize = 4096;
 /// Buffers of small files are of this size, so that any of them fits.
 const SMALL: usize = 128 << 10;
 /// Most bytes that one ring holds. A single buffer may be larger.
 const MOST: usize = 64 << 20;
-
-#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C, align(4096))]
-struct Page([u8; PAGE]);
-
-/// Whole pages.
-pub(super) struct Buffer(Vec<Page>);
-
-impl Buffer {
-    pub(super) fn bytes(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
-
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        self.0.as_mut_bytes()
-    }
-
-    fn len(&self) -> usize {
-        self.0.len() * PAGE
-    }
-}
 
 /// The buffers of a ring.
 #[derive(Default)]
@@ -55,7 +32,7 @@ impl Buffers {
             return None;
         }
         self.total += len;
-        Some(Buffer(vec![Page([0; PAGE]); len / PAGE]))
+        Some(Buffer::new(len))
     }
 
     pub(super) fn give_back(&mut self, buffer: Buffer) {

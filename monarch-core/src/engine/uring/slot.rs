@@ -5,7 +5,8 @@
 
 use super::buffer::Buffer;
 use super::ring::Op;
-use crate::engine::{Copied, CopyError, TRIES, Task};
+use crate::engine::pfs::PfsFile;
+use crate::engine::{Copied, CopyError, SourceFile, TRIES, Task};
 use monarch_abi::hash::Identity;
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
@@ -55,16 +56,17 @@ pub(super) struct Slot<'w> {
 
 impl<'w> Slot<'w> {
     pub(super) fn new(task: Box<dyn Task + 'w>, direct: bool, may_block: bool) -> Self {
+        let (start, file) = (task.range().start, task.file().and_then(|f| f.fd()));
         Self {
             task,
             opening: Instant::now(),
             direct,
-            file: None,
+            file,
             calls: 0,
             failed: None,
             may_block,
-            asked: 0,
-            written: 0,
+            asked: start,
+            written: start,
             early: BTreeMap::new(),
             emptied: Vec::new(),
             hash: Xxh3::new(),
@@ -82,18 +84,25 @@ impl<'w> Slot<'w> {
     /// The file is open.
     pub(super) fn opened(&mut self, file: OwnedFd) -> io::Result<()> {
         let regular = crate::engine::pfs::check_regular(&file);
-        self.file = Some(Arc::new(file));
-        regular
+        let file = Arc::new(file);
+        self.file = Some(file.clone());
+        regular?;
+        let took = self.opening.elapsed();
+        let file: Arc<dyn SourceFile> = Arc::new(PfsFile(file));
+        self.task.opened(&file, took);
+        Ok(())
     }
 
-    /// The reads to be begun so that `window` pieces of `io_size` are on their way; the stat, when all bytes are written.
+    /// Whether all bytes are written.
+    pub(super) fn is_whole(&self) -> bool {
+        self.written == self.task.range().end
+    }
+
+    /// The reads to be begun so that `window` pieces of `io_size` are on their way.
     pub(super) fn ahead(&mut self, window: usize, io_size: u64) -> Vec<Want> {
-        if self.written == self.task.size() {
-            return vec![Want::Stat];
-        }
-        let mut wants = Vec::new();
-        while self.asked < self.task.size() && self.calls + wants.len() + self.early.len() < window {
-            let end = self.task.size().min(self.asked + io_size);
+        let (whole, mut wants) = (self.task.range().end, Vec::new());
+        while self.asked < whole && self.calls + wants.len() + self.early.len() < window {
+            let end = whole.min(self.asked + io_size);
             wants.push(Want::Read(self.asked, end, None));
             self.asked = end;
         }
@@ -174,12 +183,14 @@ impl<'w> Slot<'w> {
         self.direct = false;
     }
 
-    /// What was copied, by this identity.
-    pub(super) fn copied(&self, st: &libc::statx) -> Copied {
+    /// What was copied, by this identity if it was asked for.
+    pub(super) fn copied(&self, st: Option<&libc::statx>) -> Copied {
         let ns = |t: libc::statx_timestamp| t.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(t.tv_nsec));
-        let (mtime_ns, ctime_ns) = (ns(st.stx_mtime), ns(st.stx_ctime));
-        let identity = Identity { size: st.stx_size, mtime_ns, ctime_ns, ino: st.stx_ino };
-        Copied { bytes: self.written, checksum: self.hash.digest(), identity }
+        let identity = st.map(|st| {
+            let (mtime_ns, ctime_ns) = (ns(st.stx_mtime), ns(st.stx_ctime));
+            Identity { size: st.stx_size, mtime_ns, ctime_ns, ino: st.stx_ino }
+        });
+        Copied { bytes: self.written - self.task.range().start, checksum: self.hash.digest(), identity }
     }
 
     /// Ends the copy: the file, which is to be closed, and the slot once more if the task has another sink.

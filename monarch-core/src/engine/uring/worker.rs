@@ -113,7 +113,9 @@ impl<'e, 'w> Worker<'e, 'w> {
                 self.engine.plain.take(&mut *task);
                 continue;
             }
-            let direct = self.engine.options.direct && task.size() >= self.engine.options.io_size;
+            let bytes = task.range().end - task.range().start;
+            let large = self.engine.options.direct && bytes >= self.engine.options.io_size;
+            let direct = large || task.is_direct();
             let may_block = !task.source().keeps_nowait();
             self.add(Slot::new(task, direct, may_block));
         }
@@ -125,8 +127,11 @@ impl<'e, 'w> Worker<'e, 'w> {
             self.slots.push(None);
             self.slots.len() - 1
         });
+        let mut slot = slot;
+        let first =
+            if slot.file.is_some() { slot.ahead(WINDOW, self.engine.options.io_size) } else { vec![Want::Open] };
         self.slots[at] = Some(slot);
-        self.want(at, [Want::Open]);
+        self.want(at, first);
         if self.stopped || self.is_told() {
             // Cannot fail: nothing is under way.
             let _ = self.fail(at, CopyError::Stopped);
@@ -281,22 +286,22 @@ enum Answer {
 
 /// What the answer to a call means for its file.
 fn answer(slot: &mut Slot<'_>, f: Finished, io_size: u64) -> Result<Answer, CopyError> {
-    let took = slot.opening.elapsed();
-    if matches!(f.op, Op::Open { .. }) {
-        slot.task.opened(took);
-    }
     let n = match f.result {
         Ok(n) => n,
         Err(errno) => return slot.once_more(f.op, errno).map(|want| Answer::Call(vec![want])),
     };
     let mut wants = Vec::new();
     match f.op {
-        Op::Stat { out, .. } => return Ok(Answer::Whole(slot.copied(&out))),
+        Op::Stat { out, .. } => return Ok(Answer::Whole(slot.copied(Some(&out)))),
         Op::Read { buffer, off, len, .. } => wants.extend(slot.arrived(off, off + len as u64, n, buffer)?),
         Op::Open { .. } | Op::Close(_) => {
             let file = f.opened.ok_or_else(|| CopyError::Source(io::ErrorKind::NotFound.into()))?;
             slot.opened(file).map_err(CopyError::Source)?;
         }
+    }
+    if slot.is_whole() {
+        let checked = slot.task.is_checked();
+        return Ok(if checked { Answer::Call(vec![Want::Stat]) } else { Answer::Whole(slot.copied(None)) });
     }
     wants.extend(slot.ahead(WINDOW, io_size));
     Ok(Answer::Call(wants))

@@ -1,0 +1,229 @@
+//! Chunks: which parts of a large file lie in a tier while its copy is being made.
+//!
+//! A state file holds one [`Large`] per file above the threshold, sorted by id, with two bitmaps each: chunks that are *present*
+//! in the partial copy, and chunks that are *wanted* by a reader. A reader serves itself from present chunks and looks again
+//! afterwards ([`Glance`]): the agent clears a bit, counts the drop, and only then takes the bytes away.
+
+use crate::mem::Pod;
+use crate::word::{State, Word};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// A file above the threshold: one cache line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Large {
+    /// Inode number on the PFS.
+    pub ino: u64,
+    /// Its entry: the first name of the inode.
+    pub id: u32,
+    /// Slot of that entry.
+    pub slot: u32,
+    /// First word of its present chunks; those of the wanted ones follow.
+    pub bits: u64,
+    /// Number of chunks.
+    pub chunks: u32,
+    /// How many chunks a reader in order asks for before it needs them.
+    pub ahead: AtomicU32,
+    /// Name of the partial copy, as a number.
+    pub part: AtomicU64,
+    /// Futex word: goes up whenever something was achieved.
+    pub tick: AtomicU32,
+    /// How often a chunk was dropped.
+    pub drops: AtomicU32,
+    /// How many PFS calls are under way for it.
+    pub in_pfs: AtomicU32,
+    /// One of [`WHOLE`] and [`STREAMED`].
+    pub mode: AtomicU32,
+    /// Zero.
+    pub reserved2: u64,
+}
+const _: () = assert!(size_of::<Large>() == 64);
+// SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is published.
+unsafe impl Pod for Large {}
+
+/// [`Large::mode`]: there is room for all chunks, and all will be there in the end.
+pub const WHOLE: u32 = 0;
+/// [`Large::mode`]: chunks pass through; only who reads in order asks for them.
+pub const STREAMED: u32 = 1;
+
+impl Large {
+    /// The bytes of an entry, as the maker of a state file writes them.
+    #[must_use]
+    pub const fn to_bytes(ino: u64, id: u32, slot: u32, bits: u64, chunks: u32) -> [u8; 64] {
+        let mut out = [0; 64];
+        let mut at = 0;
+        while at < 8 {
+            out[at] = ino.to_le_bytes()[at];
+            out[16 + at] = bits.to_le_bytes()[at];
+            at += 1;
+        }
+        at = 0;
+        while at < 4 {
+            out[8 + at] = id.to_le_bytes()[at];
+            out[12 + at] = slot.to_le_bytes()[at];
+            out[24 + at] = chunks.to_le_bytes()[at];
+            at += 1;
+        }
+        out
+    }
+}
+
+/// Number of chunks of a file.
+#[must_use]
+#[inline]
+pub const fn chunks_of(size: u64, chunk: u64) -> u64 {
+    if chunk == 0 { 0 } else { size.div_ceil(chunk) }
+}
+
+/// Words of one bitmap.
+#[must_use]
+#[inline]
+pub const fn words_of(chunks: u32) -> usize {
+    (chunks as usize).div_ceil(64)
+}
+
+/// A large file with its bitmaps.
+#[derive(Clone, Copy, Debug)]
+pub struct LargeFile<'a> {
+    /// Position in the table.
+    pub number: u32,
+    /// The entry.
+    pub head: &'a Large,
+    /// Bytes of a chunk; the last one may be shorter.
+    pub chunk: u64,
+    present: &'a [AtomicU64],
+    wanted: &'a [AtomicU64],
+}
+
+fn is_set(bits: &[AtomicU64], chunk: u32) -> bool {
+    bits.get(chunk as usize / 64).is_some_and(|w| w.load(Ordering::Acquire) & 1 << (chunk % 64) != 0)
+}
+
+/// Sets a bit; whether it was not set.
+fn set(bits: &[AtomicU64], chunk: u32) -> bool {
+    let bit = 1 << (chunk % 64);
+    bits.get(chunk as usize / 64).is_some_and(|w| w.fetch_or(bit, Ordering::AcqRel) & bit == 0)
+}
+
+impl<'a> LargeFile<'a> {
+    /// From the parts of a state file; `None` when they do not fit.
+    #[must_use]
+    pub fn new(number: u32, head: &'a Large, chunk: u64, words: &'a [AtomicU64]) -> Option<Self> {
+        let n = words_of(head.chunks);
+        let from = usize::try_from(head.bits).ok()?;
+        let middle = from.checked_add(n)?;
+        let present = words.get(from..middle)?;
+        let wanted = words.get(middle..middle.checked_add(n)?)?;
+        Some(Self { number, head, chunk, present, wanted })
+    }
+
+    /// Which chunk holds the byte at `off`.
+    #[must_use]
+    #[inline]
+    pub fn at(&self, off: u64) -> u32 {
+        off.checked_div(self.chunk).and_then(|c| u32::try_from(c).ok()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a chunk is in the partial copy.
+    #[must_use]
+    #[inline]
+    pub fn has(&self, chunk: u32) -> bool {
+        is_set(self.present, chunk)
+    }
+
+    /// Number of chunks in the partial copy.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.present.iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum()
+    }
+
+    /// The bytes of a chunk have been written: readers may have them.
+    pub fn arrived(&self, chunk: u32) {
+        set(self.present, chunk);
+        self.ticked();
+    }
+
+    /// Something was achieved: tells those who wait.
+    pub fn ticked(&self) {
+        self.head.tick.fetch_add(1, Ordering::AcqRel);
+        crate::sys::futex_wake(&self.head.tick, u32::MAX >> 1);
+    }
+
+    /// A chunk is about to be taken away. Only then may its bytes go.
+    pub fn dropped(&self, chunk: u32) {
+        if let Some(w) = self.present.get(chunk as usize / 64) {
+            w.fetch_and(!(1 << (chunk % 64)), Ordering::AcqRel);
+        }
+        self.head.drops.fetch_add(1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+    }
+
+    /// No chunk is there: a partial copy begins, under another name.
+    pub fn begin(&self, part: u64, mode: u32) {
+        self.present.iter().for_each(|w| w.store(0, Ordering::Release));
+        self.head.drops.fetch_add(1, Ordering::AcqRel);
+        self.head.in_pfs.store(0, Ordering::Relaxed);
+        self.head.mode.store(mode, Ordering::Relaxed);
+        self.head.part.store(part, Ordering::Release);
+    }
+
+    /// Asks for a chunk; whether nobody had.
+    #[must_use]
+    pub fn want(&self, chunk: u32) -> bool {
+        set(self.wanted, chunk)
+    }
+
+    /// Whether a chunk was asked for and the agent has not taken note yet.
+    #[must_use]
+    pub fn is_wanted(&self, chunk: u32) -> bool {
+        is_set(self.wanted, chunk)
+    }
+
+    /// Takes what was asked for, in order.
+    pub fn take_wanted(&self, mut found: impl FnMut(u32)) {
+        for (i, word) in self.wanted.iter().enumerate() {
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut bits = word.swap(0, Ordering::AcqRel);
+            while bits != 0 {
+                #[expect(clippy::cast_possible_truncation, reason = "chunks are 32 bits")]
+                found((i * 64) as u32 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// Whether only those who read in order ask for chunks.
+    #[must_use]
+    pub fn is_streamed(&self) -> bool {
+        self.head.mode.load(Ordering::Relaxed) == STREAMED
+    }
+
+    /// Takes a look before bytes of the partial copy are read.
+    #[must_use]
+    #[inline]
+    pub fn glance(&self, word: Word) -> Glance {
+        Glance { word, drops: self.head.drops.load(Ordering::Acquire) }
+    }
+}
+
+/// What a reader saw before it read bytes of a copy: they count only if it sees the same afterwards.
+#[derive(Clone, Copy, Debug)]
+pub struct Glance {
+    word: Word,
+    drops: u32,
+}
+
+impl Glance {
+    /// Whether nothing was taken away in between.
+    #[must_use]
+    #[inline]
+    pub fn still_holds(&self, file: &LargeFile<'_>, word: &AtomicU32) -> bool {
+        // What the kernel copied for us is older than what is looked at now.
+        fence(Ordering::SeqCst);
+        let now = Word(word.load(Ordering::Acquire));
+        let same_copy = now == self.word || (self.word.state() == State::Filling && now == self.word.completed());
+        same_copy && file.head.drops.load(Ordering::Acquire) == self.drops
+    }
+}

@@ -1,0 +1,382 @@
+//! A large file while its chunks are fetched: which are wanted, which are on their way, which are there.
+//!
+//! Chunks that readers ask for go first, then, if the file is fetched ahead at all, the rest, from where the last reader is. One
+//! chunk opens the file on the PFS for all others. Who reads in order asks for some chunks before it needs them: how many, the
+//! entry says ([`Large::ahead`](monarch_abi::chunks::Large::ahead)).
+
+use super::fetch::File;
+use super::lanes::Lane;
+use super::lock;
+use crate::engine::{Marks, SourceFile};
+use crate::tier::PartCopy;
+use monarch_abi::chunks::LargeFile;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long the file on the PFS stays open without being read.
+const KEEP_OPEN: Duration = Duration::from_secs(60);
+/// How old the last check of the file's identity may be when a chunk is given to readers.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(super) struct Fill {
+    pub(super) file: File,
+    pub(super) large: LargeFile<'static>,
+    pub(super) lane: Lane,
+    /// Tier of the partial copy.
+    pub(super) tier: usize,
+    pub(super) part: PartCopy,
+    /// Whether chunks pass through, because there is no room for all of them.
+    pub(super) streamed: bool,
+    /// PFS calls under way.
+    calls: AtomicU32,
+    progress: Mutex<Progress>,
+}
+
+/// Where a chunk's bytes have room.
+pub(super) enum Room {
+    /// Reserved for the file.
+    Own,
+    /// In the window of streamed files.
+    Window(Slot),
+}
+
+/// Room for one chunk in the window of streamed files.
+pub(super) struct Slot(Arc<AtomicUsize>);
+
+impl Slot {
+    /// One of `all`, of which so many are in use.
+    pub(super) fn take(used: &Arc<AtomicUsize>, all: usize) -> Option<Self> {
+        let more = |n: usize| (n < all).then_some(n + 1);
+        used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(Self(used.clone()))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The file on the PFS.
+enum Original {
+    Closed,
+    Opening,
+    Open(Arc<dyn SourceFile>),
+}
+
+struct Progress {
+    original: Original,
+    /// Asked for by readers, in order.
+    wanted: VecDeque<u32>,
+    /// Whether everything is fetched, and where that goes on.
+    rest: bool,
+    cursor: u32,
+    /// One bit for each chunk that is on its way or there.
+    taken: Vec<u64>,
+    /// Chunks whose bytes are all written.
+    written: u32,
+    /// Chunks that are there and lie in the window of streamed files, oldest first.
+    passing: VecDeque<(u32, Slot)>,
+    /// Slots whose blocks could not be given back.
+    lost: Vec<Slot>,
+    /// When a reader last asked.
+    asked: Instant,
+    checked: Option<Instant>,
+    /// When a chunk was last on its way.
+    busy: Instant,
+    over: bool,
+}
+
+impl Progress {
+    fn is_taken(&self, chunk: u32) -> bool {
+        self.taken.get(chunk as usize / 64).is_none_or(|w| w & 1 << (chunk % 64) != 0)
+    }
+
+    fn take(&mut self, chunk: u32) {
+        if let Some(w) = self.taken.get_mut(chunk as usize / 64) {
+            *w |= 1 << (chunk % 64);
+        }
+    }
+
+    fn give_back(&mut self, chunk: u32) {
+        if let Some(w) = self.taken.get_mut(chunk as usize / 64) {
+            *w &= !(1 << (chunk % 64));
+        }
+    }
+
+    /// The next chunk to be fetched.
+    fn next(&mut self, demanded: bool, chunks: u32) -> Option<u32> {
+        if self.over || matches!(self.original, Original::Opening) {
+            return None;
+        }
+        if demanded {
+            while let Some(&chunk) = self.wanted.front() {
+                if !self.is_taken(chunk) {
+                    return Some(chunk);
+                }
+                self.wanted.pop_front();
+            }
+            return None;
+        }
+        if self.rest {
+            let found = (self.cursor..chunks).chain(0..self.cursor.min(chunks)).find(|&c| !self.is_taken(c));
+            self.rest = found.is_some();
+            self.cursor = found.unwrap_or(0);
+            return found;
+        }
+        None
+    }
+}
+
+impl Fill {
+    pub(super) fn new(
+        file: File,
+        large: LargeFile<'static>,
+        lane: Lane,
+        (tier, part): (usize, PartCopy),
+        streamed: bool,
+        rest: bool,
+    ) -> Self {
+        let (now, chunks) = (Instant::now(), large.head.chunks);
+        let progress = Progress {
+            original: Original::Closed,
+            wanted: VecDeque::new(),
+            rest,
+            cursor: 0,
+            taken: vec![0; monarch_abi::chunks::words_of(chunks)],
+            written: 0,
+            passing: VecDeque::new(),
+            lost: Vec::new(),
+            asked: now,
+            checked: None,
+            busy: now,
+            over: false,
+        };
+        Self { file, large, lane, tier, part, streamed, calls: AtomicU32::new(0), progress: Mutex::new(progress) }
+    }
+
+    /// Bytes of a chunk.
+    pub(super) fn range(&self, chunk: u32) -> Range<u64> {
+        let start = u64::from(chunk) * self.large.chunk;
+        start..self.part.size.min(start + self.large.chunk)
+    }
+
+    /// Takes over what readers have asked for; whether they have.
+    pub(super) fn heed(&self) -> bool {
+        let mut p = lock(&self.progress);
+        let mut any = false;
+        self.large.take_wanted(|chunk| {
+            any = true;
+            p.cursor = chunk + 1;
+            if !p.is_taken(chunk) && !p.wanted.contains(&chunk) {
+                p.wanted.push_back(chunk);
+            }
+        });
+        if any {
+            p.asked = Instant::now();
+        }
+        any
+    }
+
+    /// Has everything fetched.
+    pub(super) fn fetch_rest(&self) {
+        lock(&self.progress).rest = !self.streamed;
+    }
+
+    /// A chunk to be fetched now, which is on its way from here on, with room for it; and whether there are more. `room` may
+    /// find none: then it stays in line.
+    pub(super) fn take(&self, demanded: bool, room: impl FnOnce(u32) -> Option<Room>) -> Option<(u32, Room, bool)> {
+        let chunks = self.large.head.chunks;
+        let chunk = lock(&self.progress).next(demanded, chunks)?;
+        // Without the lock: a chunk of this very file may have to make room.
+        let room = room(chunk)?;
+        let mut p = lock(&self.progress);
+        if p.over || p.is_taken(chunk) || matches!(p.original, Original::Opening) {
+            return None;
+        }
+        p.take(chunk);
+        p.busy = Instant::now();
+        if let Original::Closed = p.original {
+            p.original = Original::Opening;
+        }
+        let more = p.next(demanded, chunks).is_some();
+        Some((chunk, room, more))
+    }
+
+    /// Whether there is something to be fetched now.
+    pub(super) fn has_work(&self, demanded: bool) -> bool {
+        lock(&self.progress).next(demanded, self.large.head.chunks).is_some()
+    }
+
+    /// The file on the PFS, if it is open.
+    pub(super) fn original(&self) -> Option<Arc<dyn SourceFile>> {
+        match &lock(&self.progress).original {
+            Original::Open(file) => Some(file.clone()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn opened(&self, file: &Arc<dyn SourceFile>) {
+        lock(&self.progress).original = Original::Open(file.clone());
+    }
+
+    /// Nobody opens the file any more who was about to.
+    pub(super) fn not_opened(&self) {
+        let mut p = lock(&self.progress);
+        if let Original::Opening = p.original {
+            p.original = Original::Closed;
+        }
+    }
+
+    /// Closes the file on the PFS if it has not been read for a while.
+    pub(super) fn close_if_idle(&self) {
+        let mut p = lock(&self.progress);
+        if p.busy.elapsed() > KEEP_OPEN && matches!(p.original, Original::Open(_)) {
+            p.original = Original::Closed;
+        }
+    }
+
+    /// A chunk's bytes are all written: whether it was the last one, and whether the file's identity is to be asked for.
+    pub(super) fn written(&self) -> (bool, bool) {
+        let mut p = lock(&self.progress);
+        p.written += 1;
+        p.busy = Instant::now();
+        let last = !self.streamed && p.written == self.large.head.chunks;
+        (last, last || p.checked.is_none_or(|t| t.elapsed() > RECHECK))
+    }
+
+    /// The file was what it is to be.
+    pub(super) fn checked(&self) {
+        lock(&self.progress).checked = Some(Instant::now());
+    }
+
+    /// A chunk is there.
+    pub(super) fn arrived(&self, chunk: u32, room: Room) {
+        let mut p = lock(&self.progress);
+        if p.over {
+            return;
+        }
+        if let Room::Window(slot) = room {
+            p.passing.push_back((chunk, slot));
+        }
+        drop(p);
+        self.large.arrived(chunk);
+    }
+
+    /// A chunk could not be fetched.
+    pub(super) fn give_back(&self, chunk: u32) {
+        lock(&self.progress).give_back(chunk);
+    }
+
+    /// Drops the oldest chunk that lies in the window, for readers; which one, and its slot. Its bytes may go then.
+    pub(super) fn pass_on(&self) -> Option<(u32, Slot)> {
+        let mut p = lock(&self.progress);
+        let (chunk, slot) = p.passing.pop_front()?;
+        self.large.dropped(chunk);
+        p.give_back(chunk);
+        Some((chunk, slot))
+    }
+
+    /// The blocks of a chunk that was passed on are still taken.
+    pub(super) fn keep_slot(&self, slot: Slot) {
+        lock(&self.progress).lost.push(slot);
+    }
+
+    /// Chunks in the window.
+    pub(super) fn passing(&self) -> usize {
+        lock(&self.progress).passing.len()
+    }
+
+    /// How long nobody has asked.
+    pub(super) fn idle(&self) -> Duration {
+        lock(&self.progress).asked.elapsed()
+    }
+
+    /// Ends it; `false` if it had ended. Its slots in the window stay taken for as long as it lives.
+    pub(super) fn end(&self) -> bool {
+        let mut p = lock(&self.progress);
+        p.original = Original::Closed;
+        !std::mem::replace(&mut p.over, true)
+    }
+}
+
+/// What readers see of the PFS calls for one chunk.
+pub(super) struct ChunkMarks {
+    pub(super) fill: Arc<Fill>,
+    pub(super) demanded: bool,
+}
+
+impl Marks for ChunkMarks {
+    fn in_pfs(&self, inside: bool) {
+        let calls = &self.fill.calls;
+        let now = if inside {
+            calls.fetch_add(1, Ordering::Relaxed) + 1
+        } else {
+            calls.fetch_sub(1, Ordering::Relaxed).saturating_sub(1)
+        };
+        // The entry may be another partial copy's by now.
+        let head = self.fill.large.head;
+        if head.part.load(Ordering::Relaxed) == self.fill.part.number {
+            head.in_pfs.store(now, Ordering::Relaxed);
+        }
+    }
+    fn progress(&self) {
+        self.fill.large.head.tick.fetch_add(1, Ordering::Relaxed);
+    }
+    fn waited_for(&self) -> bool {
+        self.demanded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(chunks: u32, rest: bool) -> Progress {
+        Progress {
+            original: Original::Closed,
+            wanted: VecDeque::new(),
+            rest,
+            cursor: 0,
+            taken: vec![0; monarch_abi::chunks::words_of(chunks)],
+            written: 0,
+            passing: VecDeque::new(),
+            lost: Vec::new(),
+            asked: Instant::now(),
+            checked: None,
+            busy: Instant::now(),
+            over: false,
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_goes_first_and_the_rest_goes_round_from_the_reader() {
+        let mut p = progress(5, true);
+        p.wanted.extend([3, 1]);
+        p.cursor = 4;
+        let mut order = Vec::new();
+        while let Some(c) = p.next(true, 5).or_else(|| p.next(false, 5)) {
+            p.take(c);
+            order.push(c);
+        }
+        assert_eq!(order, [3, 1, 4, 0, 2]);
+        p.give_back(2);
+        assert_eq!(p.next(false, 5), None, "the rest was fetched; who wants it asks");
+    }
+
+    #[test]
+    fn nothing_is_given_out_while_the_file_is_being_opened() {
+        let mut p = progress(3, true);
+        p.wanted.push_back(0);
+        p.original = Original::Opening;
+        assert_eq!((p.next(true, 3), p.next(false, 3)), (None, None));
+        p.original = Original::Closed;
+        p.over = true;
+        assert_eq!(p.next(true, 3), None);
+    }
+}

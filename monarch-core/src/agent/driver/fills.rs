@@ -1,0 +1,465 @@
+//! All large files whose chunks are being fetched: beginning, giving out chunks, ending.
+
+use super::fetch::{Fetched, File};
+use super::fill::{Fill, Room};
+use super::lanes::Lane;
+use super::piece::Piece;
+use super::window::{self, Window};
+use super::{Driver, Job, Live, lock};
+use crate::tier::{PartCopy, TierDir};
+use monarch_abi::chunks::{LargeFile, STREAMED, WHOLE};
+use monarch_abi::sys::futex_wake;
+use monarch_policies::{Candidate, Decision, FileKey, RequestSource, TierRoom};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Most chunks on their way that nobody waits for.
+const AHEAD: usize = 16;
+/// Chunks that a reader in order asks for before it needs them.
+const READ_AHEAD: u32 = 4;
+/// Pause after a lack of room that may pass.
+const RETRY: Duration = Duration::from_secs(5);
+/// A streamed file that nobody has read for so long is given up.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Fills {
+    by_key: HashMap<u64, Arc<Fill>>,
+    /// Files with chunks that somebody waits for, in each lane.
+    demanded: [VecDeque<Arc<Fill>>; 2],
+    /// Files of which all is to be fetched.
+    rest: [VecDeque<Arc<Fill>>; 2],
+    streamed: Vec<Arc<Fill>>,
+    window: Option<Window>,
+    rate: Rate,
+}
+
+/// How fast chunks come.
+#[derive(Default)]
+struct Rate {
+    since: Option<Instant>,
+    bytes: u64,
+}
+
+impl Rate {
+    /// Takes note of bytes; the rate, once there are enough of them.
+    fn note(&mut self, bytes: u64) -> Option<u64> {
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now);
+        self.bytes += bytes;
+        let took = now.duration_since(since);
+        if took < Duration::from_millis(200) {
+            return None;
+        }
+        let rate = (self.bytes as f64 / took.as_secs_f64()) as u64;
+        *self = Self { since: Some(now), bytes: 0 };
+        // After a pause it says nothing.
+        (took < Duration::from_secs(2)).then_some(rate.max(1))
+    }
+}
+
+const fn index(lane: Lane) -> usize {
+    match lane {
+        Lane::Threads => 0,
+        Lane::Rings => 1,
+    }
+}
+
+fn put(line: &mut VecDeque<Arc<Fill>>, fill: &Arc<Fill>) {
+    if !line.iter().any(|f| Arc::ptr_eq(f, fill)) {
+        line.push_back(fill.clone());
+    }
+}
+
+impl Fills {
+    /// Puts a file in line for what it has to be fetched; whether there is something.
+    fn line_up(&mut self, fill: &Arc<Fill>) -> bool {
+        let at = index(fill.lane);
+        let (wanted, rest) = (fill.has_work(true), fill.has_work(false));
+        if wanted {
+            put(&mut self.demanded[at], fill);
+        }
+        if rest {
+            put(&mut self.rest[at], fill);
+        }
+        wanted || rest
+    }
+
+    fn remove(&mut self, fill: &Arc<Fill>) {
+        if self.by_key.get(&fill.file.key).is_some_and(|f| Arc::ptr_eq(f, fill)) {
+            self.by_key.remove(&fill.file.key);
+        }
+        let lines = self.demanded.iter_mut().chain(&mut self.rest);
+        lines.for_each(|line| line.retain(|f| !Arc::ptr_eq(f, fill)));
+        self.streamed.retain(|f| !Arc::ptr_eq(f, fill));
+        self.share_window();
+    }
+
+    fn all(&self) -> Vec<Arc<Fill>> {
+        self.by_key.values().cloned().collect()
+    }
+}
+
+impl Driver {
+    /// Readers have asked for chunks of a file; `false` if none is being fetched.
+    pub(super) fn heed(&self, key: u64) -> bool {
+        let mut fills = lock(&self.fills);
+        let Some(fill) = fills.by_key.get(&key).cloned() else { return false };
+        if fill.heed() {
+            fills.line_up(&fill);
+        }
+        true
+    }
+
+    /// Has all of a file fetched, if its chunks are being fetched.
+    pub(super) fn fetch_rest(&self, key: u64) {
+        let mut fills = lock(&self.fills);
+        let Some(fill) = fills.by_key.get(&key).cloned() else { return };
+        fill.fetch_rest();
+        fills.line_up(&fill);
+    }
+
+    /// Whether as many chunks are on their way as may be that nobody waits for.
+    pub(super) fn enough_ahead(&self) -> bool {
+        self.pieces_ahead.load(Ordering::Acquire) >= AHEAD
+    }
+
+    /// A chunk to be fetched in this lane, for a reader or ahead.
+    pub(super) fn next_piece(&self, lane: Lane, demanded: bool) -> Option<Piece<'_>> {
+        if !demanded && self.enough_ahead() {
+            return None;
+        }
+        let at = index(lane);
+        let mut fills = lock(&self.fills);
+        // Each once: what cannot go on now is put in line again by what holds it up.
+        for _ in 0..fills.line(demanded, at).len() {
+            let Some(fill) = fills.line(demanded, at).pop_front() else { break };
+            let taken = fill.take(demanded, |chunk| self.room_for(&fills, &fill, chunk));
+            let Some((chunk, room, more)) = taken else { continue };
+            let line = fills.line(demanded, at);
+            match (more, demanded) {
+                // Readers take turns; of what nobody waits for one file is finished before the next.
+                (true, true) => line.push_back(fill.clone()),
+                (true, false) => line.push_front(fill.clone()),
+                (false, _) => {}
+            }
+            let more = !line.is_empty();
+            drop(fills);
+            if more && lane == Lane::Threads && self.ctl.ctl.sleepers.load(Ordering::SeqCst) > 0 {
+                futex_wake(&self.ctl.ctl.demand, 1);
+            }
+            return Some(self.piece(fill, chunk, room, demanded));
+        }
+        None
+    }
+
+    fn piece(&self, fill: Arc<Fill>, chunk: u32, room: Room, demanded: bool) -> Piece<'_> {
+        let source = if demanded { RequestSource::Demand } else { RequestSource::Prefetch };
+        let ahead = (!demanded).then(|| Counted::new(&self.pieces_ahead));
+        Piece::new(self, fill.clone(), chunk, room, (Job::new(self, fill.file.key, source), ahead))
+    }
+
+    /// Room for a chunk. Of a file that is to be whole it is reserved already.
+    fn room_for(&self, fills: &Fills, fill: &Fill, chunk: u32) -> Option<Room> {
+        if !fill.streamed {
+            return Some(Room::Own);
+        }
+        let range = fill.range(chunk);
+        let tier = self.tiers.get(fill.tier)?;
+        if self.keeps(fill, range.end - range.start) && tier.grow_part(&fill.part, range.end - range.start) {
+            return Some(Room::Own);
+        }
+        let slot = fills.window.as_ref()?.slot(fill, &fills.streamed, &self.tiers)?;
+        Some(Room::Window(slot))
+    }
+
+    /// Whether the policy keeps a chunk of a file that does not fit as a whole.
+    fn keeps(&self, fill: &Fill, bytes: u64) -> bool {
+        let room = |(at, tier): (usize, &TierDir)| {
+            let u = tier.ledger.usage();
+            TierRoom {
+                cost: bytes,
+                free: u.capacity.saturating_sub(u.used + u.reserved),
+                usable: at == fill.tier && !tier.resting(),
+            }
+        };
+        let rooms: Vec<TierRoom> = self.tiers.iter().enumerate().map(room).collect();
+        let candidate = Candidate { file: FileKey(fill.file.key), size: bytes, source: RequestSource::Demand };
+        lock(&self.policy).place(&candidate, &rooms) == Decision::Admit(fill.tier)
+    }
+
+    /// Begins to fetch the chunks of a claimed file.
+    pub(super) fn begin_fill(&self, file: File, large: LargeFile<'static>) {
+        let mut tried = vec![false; self.tiers.len()];
+        while let Decision::Admit(at) = self.decide(&file, &tried) {
+            let Some(tier) = self.tiers.get(at) else { break };
+            tried[at] = true;
+            match self.room_for_part(at, tier, file.want.size) {
+                Ok(Some(part)) => return self.fill(file, large, (at, part), false),
+                Ok(None) => {}
+                Err(e) => self.tier_failed(tier, &e),
+            }
+        }
+        let mut transient = tried.contains(&true) || self.tiers.iter().any(TierDir::resting);
+        if file.source == RequestSource::Demand && !transient {
+            if self.stream(&file, large) {
+                return;
+            }
+            // Others are being streamed: their readers may end.
+            transient = self.can_stream(&file);
+        }
+        if let Some(more) = self.seldom.full.now() {
+            let name = String::from_utf8_lossy(&file.rel);
+            tracing::info!(file = %name, size = file.want.size, more, "no tier has room for it");
+        }
+        self.conclude(&file, Fetched::Refused(transient.then_some(RETRY)));
+    }
+
+    /// Room for a partial copy; copies of an earlier run that nobody claims make way.
+    fn room_for_part(&self, at: usize, tier: &TierDir, size: u64) -> std::io::Result<Option<PartCopy>> {
+        loop {
+            if let Some(part) = tier.begin_part(size, true)? {
+                return Ok(Some(part));
+            }
+            if !self.unclaimed().make_way(at, &self.tiers) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Lets a file that no tier has room for pass through the window; `false` if that cannot be.
+    fn stream(&self, file: &File, large: LargeFile<'static>) -> bool {
+        let tier = {
+            let mut fills = lock(&self.fills);
+            let Some(window) = &fills.window else { return false };
+            let (tier, most) = (window.tier, window.most());
+            if fills.streamed.len() >= most {
+                let idle = fills.streamed.iter().max_by_key(|f| f.idle()).filter(|f| f.idle() > window::IDLE).cloned();
+                let Some(idle) = idle else { return false };
+                fills.remove(&idle);
+                drop(fills);
+                self.end_fill(&idle, Fetched::Refused(None));
+            }
+            tier
+        };
+        let Some(dir) = self.tiers.get(tier) else { return false };
+        match dir.begin_part(file.want.size, false) {
+            Ok(Some(part)) => {
+                self.fill(file.clone(), large, (tier, part), true);
+                true
+            }
+            Ok(None) => false,
+            Err(e) => {
+                self.tier_failed(dir, &e);
+                false
+            }
+        }
+    }
+
+    /// Opens a partial copy to readers.
+    fn fill(&self, mut file: File, large: LargeFile<'static>, (at, part): (usize, PartCopy), streamed: bool) {
+        let rest = !streamed && (self.options.prefetch || file.source == RequestSource::Prefetch);
+        let lane = self.lane(file.key);
+        let word = &file.entry.master.word;
+        large.begin(part.number, if streamed { STREAMED } else { WHOLE });
+        let claim = file.claim.filling(at);
+        let before = std::mem::replace(&mut file.claim, claim);
+        let fill = Arc::new(Fill::new(file.clone(), large, lane, (at, part), streamed, rest));
+        let mut fills = lock(&self.fills);
+        // Known before readers can ask for chunks.
+        if let Some(old) = fills.by_key.insert(fill.file.key, fill.clone()) {
+            fills.remove(&old);
+        }
+        large.head.ahead.store(READ_AHEAD, Ordering::Relaxed);
+        if streamed {
+            fills.streamed.push(fill.clone());
+            fills.share_window();
+        }
+        let open = word.compare_exchange(before.0, claim.0, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if !open {
+            fills.remove(&fill);
+            drop(fills);
+            self.end_fill(&fill, Fetched::Bypass);
+            return;
+        }
+        fill.heed();
+        let work = fills.line_up(&fill);
+        drop(fills);
+        futex_wake(word, u32::MAX >> 1);
+        large.ticked();
+        if work {
+            self.wake(lane);
+        }
+    }
+
+    /// Something of a file may go on that could not before.
+    pub(super) fn goes_on(&self, fill: &Arc<Fill>) {
+        let mut fills = lock(&self.fills);
+        if !fills.by_key.get(&fill.file.key).is_some_and(|f| Arc::ptr_eq(f, fill)) {
+            return;
+        }
+        let mut work = fills.line_up(fill);
+        if fill.streamed {
+            for other in fills.streamed.clone() {
+                work |= fills.line_up(&other);
+            }
+        }
+        drop(fills);
+        if work {
+            self.wake(fill.lane);
+        }
+    }
+
+    /// Bytes of a chunk have come.
+    pub(super) fn note_rate(&self, bytes: u64) {
+        let rate = lock(&self.fills).rate.note(bytes);
+        if let Some(now) = rate {
+            let old = self.ctl.ctl.rate.load(Ordering::Relaxed);
+            self.ctl.ctl.rate.store(old / 2 + now / 2, Ordering::Relaxed);
+        }
+    }
+
+    /// All chunks are there: the partial copy becomes a copy.
+    pub(super) fn complete(&self, fill: &Arc<Fill>) {
+        if !fill.end() {
+            return;
+        }
+        lock(&self.fills).remove(fill);
+        let Some(tier) = self.tiers.get(fill.tier) else { return };
+        let published = tier.publish_part(&fill.part, fill.file.name, fill.file.stamp());
+        let end = match published {
+            Ok(Some(_)) => {
+                self.gate.worked();
+                Fetched::Resident(fill.tier)
+            }
+            Ok(None) => Fetched::Failed(fill.file.start.elapsed()),
+            Err(e) => {
+                self.tier_failed(tier, &e);
+                Fetched::Refused(Some(RETRY))
+            }
+        };
+        self.conclude(&fill.file, end);
+        fill.large.ticked();
+    }
+
+    /// Gives a file up that is being fetched.
+    pub(super) fn give_up(&self, fill: &Arc<Fill>, end: Fetched) {
+        lock(&self.fills).remove(fill);
+        self.end_fill(fill, end);
+    }
+
+    /// Its word first, so that readers look elsewhere; then its bytes.
+    fn end_fill(&self, fill: &Arc<Fill>, end: Fetched) {
+        if !fill.end() {
+            return;
+        }
+        // Of a word that says something else by now nothing is concluded: another fetch may have begun.
+        if fill.file.entry.word() == fill.file.claim {
+            self.conclude(&fill.file, end);
+        }
+        fill.large.ticked();
+        if let Some(tier) = self.tiers.get(fill.tier) {
+            tier.drop_part(&fill.part);
+        }
+    }
+
+    /// Upkeep: files whose word says something else by now, and streamed ones that nobody reads any more.
+    pub fn tend_fills(&self) {
+        let all = lock(&self.fills).all();
+        for fill in all {
+            if fill.file.entry.word() != fill.file.claim {
+                self.give_up(&fill, Fetched::Bypass);
+            } else if fill.streamed && fill.idle() > FORGOTTEN {
+                self.give_up(&fill, Fetched::Refused(None));
+            } else {
+                fill.close_if_idle();
+            }
+        }
+    }
+
+    /// Drops what there is of some files in a tier until about `bytes` are free again; how many bytes were.
+    pub(super) fn drop_fills(&self, tier: usize, bytes: u64, pause: Duration) -> (usize, u64) {
+        let mut all = lock(&self.fills).all();
+        all.retain(|f| f.tier == tier);
+        all.sort_by_key(|f| std::cmp::Reverse(f.file.start));
+        let (mut dropped, mut freed) = (0, 0);
+        for fill in all {
+            if freed >= bytes {
+                break;
+            }
+            freed += u64::from(fill.large.count()) * fill.large.chunk;
+            dropped += 1;
+            self.give_up(&fill, Fetched::Refused(Some(pause)));
+        }
+        (dropped, freed)
+    }
+
+    /// Drops what there is of a file that is being fetched, if it is; its bytes.
+    pub(super) fn drop_fill(&self, key: u64) -> Option<u64> {
+        let fill = lock(&self.fills).by_key.get(&key).cloned()?;
+        let bytes = u64::from(fill.large.count()) * fill.large.chunk;
+        self.give_up(&fill, Fetched::Stopped);
+        Some(bytes.min(fill.part.size))
+    }
+
+    /// Files that are being fetched in chunks, and the bytes that are there of them.
+    pub fn filling(&self) -> (usize, u64) {
+        let all = lock(&self.fills).all();
+        let there = |f: &Arc<Fill>| (u64::from(f.large.count()) * f.large.chunk).min(f.part.size);
+        (all.len(), all.iter().map(there).sum())
+    }
+
+    /// Keeps room for a window if there are large files and not everything fits.
+    pub(super) fn make_window(&self, live: &Live) {
+        let chunk = live.segment.state.header.chunk;
+        if live.segment.state.all_large().next().is_none() {
+            return;
+        }
+        let room: u64 = self.tiers.iter().map(|t| t.ledger.usage().capacity).sum();
+        let segments: Vec<Live> = {
+            let all = self.segments.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            all.iter().flatten().cloned().collect()
+        };
+        let bytes: u64 = segments.iter().map(|l| l.segment.index.header.bytes).sum();
+        let mut fills = lock(&self.fills);
+        if fills.window.is_none() && bytes > room / 16 * 15 {
+            fills.window = Window::make(&self.tiers, chunk);
+        }
+    }
+
+    /// Whether a file that no tier takes may be streamed if somebody reads it.
+    pub(super) fn can_stream(&self, file: &File) -> bool {
+        file.live.segment.state.large(file.entry.id).is_some() && lock(&self.fills).window.is_some()
+    }
+}
+
+impl Fills {
+    fn line(&mut self, demanded: bool, lane: usize) -> &mut VecDeque<Arc<Fill>> {
+        if demanded { &mut self.demanded[lane] } else { &mut self.rest[lane] }
+    }
+
+    /// Says to the readers of streamed files how many chunks they may ask for ahead, by how many such files there are.
+    fn share_window(&self) {
+        let ahead = self.window.as_ref().map_or(0, |w| w.ahead(self.streamed.len()));
+        self.streamed.iter().for_each(|f| f.large.head.ahead.store(ahead, Ordering::Relaxed));
+    }
+}
+
+/// Counted for as long as it lives.
+pub(super) struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,164 @@
+//! One chunk of a large file while the engine copies it.
+
+use super::fetch::Fetched;
+use super::fill::{ChunkMarks, Fill, Room};
+use super::fills::Counted;
+use super::{Driver, Job};
+use crate::config::Direct;
+use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
+use crate::tier::PartWriter;
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often a chunk is tried again before its file is given up for a while.
+const TRIES: u32 = 2;
+/// Pause after a failure of the tier.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub(super) struct Piece<'a> {
+    driver: &'a Driver,
+    fill: Arc<Fill>,
+    chunk: u32,
+    room: Option<Room>,
+    marks: ChunkMarks,
+    sink: Option<PartWriter>,
+    /// Whether its bytes were counted as written, and whether they were the last ones.
+    written: Cell<Option<bool>>,
+    failed: u32,
+    _counted: (Job<'a>, Option<Counted<'a>>),
+}
+
+impl<'a> Piece<'a> {
+    pub(super) fn new(
+        driver: &'a Driver,
+        fill: Arc<Fill>,
+        chunk: u32,
+        room: Room,
+        counted: (Job<'a>, Option<Counted<'a>>),
+    ) -> Self {
+        let marks = ChunkMarks { fill: fill.clone(), demanded: counted.1.is_none() };
+        let room = Some(room);
+        let written = Cell::new(None);
+        Self { driver, fill, chunk, room, marks, sink: None, written, failed: 0, _counted: counted }
+    }
+
+    /// Opens the partial copy; `None` when that fails, which ends the file.
+    pub(super) fn ready(mut self) -> Option<Self> {
+        let (range, fill) = (self.range(), &self.fill);
+        let tier = self.driver.tiers.get(fill.tier)?;
+        match tier.open_part(&fill.part, range.start, range.end - range.start) {
+            Ok(sink) => {
+                self.sink = Some(sink);
+                Some(self)
+            }
+            Err(e) => {
+                if fill.file.entry.word() == fill.file.claim {
+                    self.driver.tier_failed(tier, &e);
+                }
+                self.driver.give_up(fill, Fetched::Refused(Some(RETRY)));
+                None
+            }
+        }
+    }
+
+    /// What came of it; `true` if it is to be copied once more.
+    fn settle(&mut self, end: Result<Copied, CopyError>) -> bool {
+        let (driver, fill) = (self.driver, self.fill.clone());
+        let copied = match end.and_then(|copied| same(copied, &fill)) {
+            Ok(copied) => copied,
+            Err(e) => return self.failed(e),
+        };
+        if copied.identity.is_some() {
+            fill.checked();
+        }
+        driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
+        driver.figures.chunks.fetch_add(1, Ordering::Relaxed);
+        driver.note_rate(copied.bytes);
+        if let Some(room) = self.room.take() {
+            fill.arrived(self.chunk, room);
+        }
+        if self.written.get() == Some(true) {
+            driver.complete(&fill);
+        } else {
+            driver.goes_on(&fill);
+        }
+        false
+    }
+
+    fn failed(&mut self, e: CopyError) -> bool {
+        let (driver, fill) = (self.driver, &self.fill);
+        fill.not_opened();
+        let gone = fill.file.entry.word() != fill.file.claim;
+        self.failed += 1;
+        let again = matches!(e, CopyError::Source(_)) && self.failed <= TRIES && self.written.get().is_none() && !gone;
+        if again {
+            return true;
+        }
+        let end = match &e {
+            CopyError::Stopped => {
+                fill.give_back(self.chunk);
+                return false;
+            }
+            _ if gone => Fetched::Bypass,
+            CopyError::Sink(e) => {
+                if let Some(tier) = driver.tiers.get(fill.tier) {
+                    driver.tier_failed(tier, e);
+                }
+                Fetched::Refused(Some(RETRY))
+            }
+            _ => driver.failed(&e, &fill.file),
+        };
+        driver.give_up(fill, end);
+        false
+    }
+}
+
+/// That what was copied is of the version that it is to be.
+fn same(copied: Copied, fill: &Fill) -> Result<Copied, CopyError> {
+    if copied.identity.is_none_or(|id| id == fill.file.want) { Ok(copied) } else { Err(CopyError::Changed) }
+}
+
+impl Task for Piece<'_> {
+    fn source(&self) -> &dyn Source {
+        &*self.fill.file.live.source
+    }
+    fn rel(&self) -> &[u8] {
+        &self.fill.file.rel
+    }
+    fn range(&self) -> Range<u64> {
+        self.fill.range(self.chunk)
+    }
+    fn is_direct(&self) -> bool {
+        match self.driver.options.direct {
+            Direct::Yes => true,
+            Direct::No => false,
+            Direct::Auto => !self.source().keeps_nowait(),
+        }
+    }
+    fn file(&self) -> Option<Arc<dyn SourceFile>> {
+        self.fill.original()
+    }
+    fn sink(&self) -> &dyn Sink {
+        &self.sink
+    }
+    fn marks(&self) -> &dyn Marks {
+        &self.marks
+    }
+    fn opened(&self, file: &Arc<dyn SourceFile>, took: Duration) {
+        self.driver.pace.note(took);
+        self.fill.opened(file);
+        self.driver.goes_on(&self.fill);
+    }
+    fn is_checked(&self) -> bool {
+        let (last, check) = self.fill.written();
+        self.written.set(Some(last));
+        check
+    }
+    fn done(&mut self, end: Result<Copied, CopyError>) -> bool {
+        self.settle(end)
+    }
+}

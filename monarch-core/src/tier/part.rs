@@ -1,0 +1,157 @@
+//! Partial copies of large files: chunks in any order, read while they arrive.
+//!
+//! Readers open a partial copy by its number, which is never used again, for one read at a time. Room is reserved for all of it
+//! at first, or for each chunk as it comes; blocks are allocated chunk by chunk, so that the first one need not wait for the last.
+
+use super::copy::CopyFile;
+use super::dir::{Copy, TierDir};
+use super::ledger::Reservation;
+use crate::engine::Sink;
+use monarch_abi::hash::{CopyName, Stamp};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A partial copy. It has to be published or dropped by its tier.
+#[derive(Debug)]
+pub struct PartCopy {
+    /// Its number.
+    pub number: u64,
+    /// Size of the file.
+    pub size: u64,
+    room: Mutex<Option<Reservation>>,
+    /// Bytes whose room is reserved but whose blocks are not allocated.
+    unallocated: AtomicU64,
+}
+
+impl PartCopy {
+    fn path(&self) -> String {
+        format!("part/{:016x}", self.number)
+    }
+
+    fn take_room(&self) -> Option<Reservation> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// A partial copy, open for one chunk.
+#[derive(Debug)]
+pub struct PartWriter(OwnedFd);
+
+impl Sink for PartWriter {
+    fn write_at(&self, buf: &[u8], off: u64) -> io::Result<()> {
+        super::copy::write_all_at(&self.0, buf, off)
+    }
+}
+
+impl TierDir {
+    /// Begins a partial copy of a file of `size` bytes, with room for all of it if it is to be `whole`. `Ok(None)` when it does not
+    /// fit.
+    ///
+    /// # Errors
+    /// What the kernel said, other than that the disk is full.
+    pub fn begin_part(&self, size: u64, whole: bool) -> io::Result<Option<PartCopy>> {
+        let Some(room) = self.ledger.reserve(if whole { size } else { 0 }) else { return Ok(None) };
+        let number = crate::sys::random_u64().max(1);
+        let unallocated = AtomicU64::new(room.bytes());
+        self.allocating.fetch_add(room.bytes(), Ordering::SeqCst);
+        let part = PartCopy { number, size, room: Mutex::new(Some(room)), unallocated };
+        let made = self.disk_has_room().and_then(|has| if has { self.make_part(&part) } else { Ok(false) });
+        match made {
+            Ok(true) => Ok(Some(part)),
+            other => {
+                self.forget_allocation(&part);
+                other.map(|_| None)
+            }
+        }
+    }
+
+    /// Makes its file; `false` when the disk is full.
+    fn make_part(&self, part: &PartCopy) -> io::Result<bool> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let made = rustix::fs::openat(self.fd(), part.path(), flags, Mode::RUSR | Mode::WUSR).and_then(|fd| {
+            rustix::fs::ftruncate(&fd, part.size).inspect_err(|_| {
+                self.unlink(&part.path());
+            })
+        });
+        match made {
+            Ok(()) => Ok(true),
+            Err(Errno::NOSPC | Errno::DQUOT) => {
+                self.rest();
+                Ok(false)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Opens a partial copy to write the bytes from `off` on, of which `len` get their blocks.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open_part(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<PartWriter> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::openat(self.fd(), part.path(), flags, Mode::empty())?;
+        match rustix::fs::fallocate(&fd, FallocateFlags::KEEP_SIZE, off, len) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let less = |left: u64| Some(left.saturating_sub(len));
+        let before = part.unallocated.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).unwrap_or(0);
+        self.allocating.fetch_sub(before.min(len), Ordering::SeqCst);
+        Ok(PartWriter(fd))
+    }
+
+    /// Reserves room for one more chunk of `bytes`; `false` when there is none.
+    pub fn grow_part(&self, part: &PartCopy, bytes: u64) -> bool {
+        let Some(more) = self.ledger.reserve_bytes(bytes) else { return false };
+        match part.room.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            Some(room) => room.absorb(more),
+            None => return false,
+        }
+        true
+    }
+
+    /// Gives the blocks of a chunk back, whose room is somebody else's.
+    ///
+    /// # Errors
+    /// What the kernel said; `Unsupported` where the file system cannot do that.
+    pub fn punch(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::openat(self.fd(), part.path(), flags, Mode::empty())?;
+        Ok(rustix::fs::fallocate(&fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, off, len)?)
+    }
+
+    /// Makes a complete partial copy a copy: see [`CopyFile::publish`].
+    ///
+    /// # Errors
+    /// What the kernel said; the file is gone then.
+    pub fn publish_part(&self, part: &PartCopy, name: CopyName, stamp: Stamp) -> io::Result<Option<Copy>> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let opened = rustix::fs::openat(self.fd(), part.path(), flags, Mode::empty())
+            .and_then(|fd| rustix::fs::fchmod(&fd, Mode::RUSR).map(|()| fd));
+        let fd = match opened {
+            Ok(fd) => fd,
+            Err(e) => {
+                self.drop_part(part);
+                return Err(e.into());
+            }
+        };
+        self.forget_allocation(part);
+        CopyFile { tier: self, fd, tmp: part.path(), room: part.take_room() }.publish(name, stamp)
+    }
+
+    /// Takes a partial copy away. The caller has taken it out of the state word before.
+    pub fn drop_part(&self, part: &PartCopy) {
+        self.forget_allocation(part);
+        if let Some(room) = part.take_room() {
+            self.dies(&part.path(), room.into_charge());
+        }
+    }
+
+    fn forget_allocation(&self, part: &PartCopy) {
+        self.allocating.fetch_sub(part.unallocated.swap(0, Ordering::AcqRel), Ordering::SeqCst);
+    }
+}
