@@ -252,10 +252,17 @@ pub fn wait_chunk(
     watch: &impl Watch,
 ) -> bool {
     let mut waiter = Waiter::new(ctl, watch);
+    let mut drops = file.head.drops.load(Ordering::Acquire);
     loop {
         let tick = file.head.tick.load(Ordering::Acquire);
         if file.has(chunk) {
             return true;
+        }
+        // It may have come and gone again before this reader woke.
+        let now = file.head.drops.load(Ordering::Acquire);
+        if now != drops {
+            drops = now;
+            want_chunks(ctl, f, file, chunk, chunk + 1);
         }
         if f.entry.word() != word {
             return false;
