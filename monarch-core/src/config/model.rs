@@ -76,13 +76,17 @@ pub struct Source {
     /// Bytes a second read from the PFS by this node, on average over a second. Default `None`: no limit; at least
     /// 1 MiB/s.
     pub bandwidth_limit: Option<u64>,
-    /// PFS operations a second started by this node. Default `None`: no limit; at least 1.
+    /// PFS operations a second started by this node, those of the scan included. Default `None`: no limit; at least 1.
     pub iops_limit: Option<usize>,
     /// Whether background copying slows down when the PFS's latency rises. Default true.
     pub backoff: bool,
     /// Files larger than this many bytes are read from the PFS until their copy is complete: the reader does not wait
     /// for it. Default 16 MiB; 4 KiB to 1 TiB.
     pub chunk_threshold: u64,
+    /// Age, since its last access, at which the site removes a file. Default `None`: it removes none, or nobody knows; 1 to
+    /// 3650 days.
+    #[serde(default)]
+    pub purge_age: Option<Duration>,
 }
 
 /// How bytes are moved.

@@ -111,13 +111,16 @@ pub(super) struct RawSource {
     pub(super) max_inflight: Option<Given<Count>>,
     /// Limit of what this node reads from the PFS, such as 500MiB/s. Default none; at least 1MiB/s.
     pub(super) bandwidth_limit: Option<Given<OrNone<Rate>>>,
-    /// Limit of the PFS operations that this node starts in a second. Default none; 1 to 1000000.
+    /// Limit of the PFS operations that this node starts in a second, those of the scan included. Default none; 1 to 1000000.
     pub(super) iops_limit: Option<Given<OrNone<Count>>>,
     /// Whether background copying slows down when the PFS's latency rises. Default true.
     pub(super) backoff: Option<Given<Toggle>>,
     /// Files larger than this are read from the PFS until their copy is complete: the reader does not wait for it.
     /// Default 16MiB; 4KiB to 1TiB.
     pub(super) chunk_threshold: Option<Given<Size>>,
+    /// Age, since its last access, at which this site removes a file, such as 30d: Monarch then warns before files of the
+    /// data set reach it. Default none; 1d to 3650d.
+    pub(super) purge_age: Option<Given<OrNone<Time>>>,
 }
 
 /// How bytes are moved from the PFS into the tiers.

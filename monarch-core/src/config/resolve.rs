@@ -18,6 +18,9 @@ use super::units::{KIB, MIB, TIB, about};
 use super::{roots, tiers};
 
 const HOUR: Duration = Duration::from_hours(1);
+const DAY: Duration = Duration::from_hours(24);
+/// The longest time that a site keeps files.
+const KEPT: Duration = Duration::from_hours(24 * 3650);
 
 /// Resolves the whole.
 pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, ConfigError> {
@@ -61,7 +64,8 @@ fn dataset(cx: &mut Context<'_>, raw: &RawDataset) -> Result<Dataset, ConfigErro
     })
 }
 
-fn source(cx: &Context<'_>, raw: &RawSource) -> Result<Source, ConfigError> {
+/// How the PFS is read.
+pub(super) fn source(cx: &Context<'_>, raw: &RawSource) -> Result<Source, ConfigError> {
     let io_size = cx.within("source.io_size", raw.io_size.as_ref(), 4 * MIB, 4 * KIB..=64 * MIB)?;
     if !io_size.is_multiple_of(4 * KIB) {
         let message = format!("{io_size} bytes are not a multiple of 4KiB, which unbuffered reads require");
@@ -75,6 +79,7 @@ fn source(cx: &Context<'_>, raw: &RawSource) -> Result<Source, ConfigError> {
         iops_limit: cx.limit("source.iops_limit", raw.iops_limit.as_ref(), 1..=1_000_000)?,
         backoff: cx.or("source.backoff", raw.backoff.as_ref(), true)?,
         chunk_threshold: cx.within("source.chunk_threshold", raw.chunk_threshold.as_ref(), 16 * MIB, 4 * KIB..=TIB)?,
+        purge_age: cx.limit("source.purge_age", raw.purge_age.as_ref(), DAY..=KEPT)?,
     })
 }
 
