@@ -153,7 +153,7 @@ fn driver(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: 
         prefetch: config.prefetch.enabled,
         backoff: config.source.backoff,
     };
-    Driver::new(ctl, tiers, engines, limits, policy, options, stop)
+    Driver::new(ctl, tiers, engines, limits, policy, options, stop).with_purge_age(config.source.purge_age)
 }
 
 /// Lists what lies in the tiers already. Where that is more than this job's capacity, the rest goes.
