@@ -127,6 +127,27 @@ fn files_on_tape_are_fetched_on_demand_only() {
 }
 
 #[test]
+fn a_reader_waits_for_the_tape_and_prefetching_does_not_slow_down() {
+    let plan = World::plan().files(2500).size(1000).args(&["--plain"]);
+    let mut w = plan.set("source.max_inflight=2").build();
+    on_tape(&w.backing().join("one.tape"));
+    w.pfs().set(Settings { meta_latency: Some(Time(Duration::from_millis(4))), ..Settings::default() }).unwrap();
+    let tape =
+        FaultSpec::new(FaultKind::Stall(Some(Duration::from_secs(6)))).ops(&[Op::Open]).path("one.tape").count(1);
+    w.pfs().fault(tape).unwrap();
+    w.keep();
+    w.until("some copies", |s| s.agent["copied_ahead"] > 40);
+    let start = Instant::now();
+    assert_eq!(w.run(&Job::new("cat").arg(w.root().join("one.tape"))).good().out, vec![0; 100_000]);
+    assert!(start.elapsed() > Duration::from_secs(6), "{:?}", start.elapsed());
+    // An open of 6 s among those of 4 ms would show for a while.
+    for _ in 0..10 {
+        assert_eq!(w.agent().unwrap().prefetch, Ahead::Running);
+    }
+    assert_eq!((w.counter("waited"), w.counter("deadline")), (1, 0));
+}
+
+#[test]
 fn a_file_system_that_shows_no_blocks_is_prefetched() {
     let mut w = World::plan().files(3).args(&["--plain"]).build();
     (0..97).for_each(|n| on_tape(&w.backing().join(format!("{n}.hole"))));

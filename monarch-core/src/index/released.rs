@@ -32,17 +32,16 @@ impl Released {
     #[must_use]
     pub fn of(index: &Index<'_>) -> Self {
         let mut found = Self { scanned_ns: index.header.scanned_ns, ..Self::default() };
-        let mut others = 0;
-        for r in index.records().iter().filter(|r| r.is_file() && r.size > INLINE) {
+        let mut with_blocks = 0;
+        for r in index.records().iter().filter(|r| r.is_file()) {
+            with_blocks += u64::from(r.blocks > BLOCKS);
             if found.looks(r) {
                 found.files += 1;
                 found.bytes += r.size;
-            } else {
-                others += 1;
             }
         }
         // 19 of 20.
-        if found.files > 0 && others * 19 <= found.files {
+        if found.files > 0 && with_blocks * 19 <= found.files {
             return Self { unknown: true, ..Self::default() };
         }
         found
@@ -104,5 +103,9 @@ mod tests {
         }
         let (found, _) = with(|_, r| (r.blocks, r.size) = (0, 100));
         assert!(!found.unknown, "files that fit into an inode say nothing about the file system");
+        let (found, _) = with(|n, r| (r.blocks, r.mtime_ns) = (0, if n < 50 { crate::index::now_ns() } else { 1 }));
+        assert!(found.unknown, "nor do files just written");
+        let (found, _) = with(|n, r| (r.blocks, r.size) = if n < 50 { (8, 100) } else { (0, 100_000) });
+        assert_eq!((found.files, found.unknown), (50, false), "small files with blocks do");
     }
 }
