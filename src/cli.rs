@@ -4,6 +4,7 @@ use crate::{agent, config as config_command, env, evict, explain, hold, index, p
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use monarch_core::config::{self, ConfigError, Overrides, Places, Resolved, SystemProbe};
+use monarch_core::engine::Limits;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
@@ -110,6 +111,27 @@ pub(crate) struct ConfigArgs {
     /// Any other setting, such as source.max_inflight=8; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) set: Vec<(String, String)>,
+}
+
+/// How the PFS is read, for commands that need neither roots nor tiers.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct SourceArgs {
+    /// Configuration file (YAML): its source.iops_limit holds here, too
+    #[arg(long, short, value_name = "FILE", env = "MONARCH_CONFIG")]
+    config: Option<PathBuf>,
+    /// A setting, such as source.iops_limit=500; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    set: Vec<(String, String)>,
+}
+
+impl SourceArgs {
+    /// The limits that the configuration gives; on a mistake prints one screen about it.
+    pub(crate) fn limits(&self) -> Result<Limits, ExitCode> {
+        let overrides = Overrides { set: self.set.clone(), ..Overrides::default() };
+        let source = config::load_source(self.config.as_deref(), environment(), &overrides, &SystemProbe);
+        let source = source.map_err(|e| wrong(&e))?;
+        Ok(Limits::new(source.bandwidth_limit, source.iops_limit.map(|n| n as u64)))
+    }
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

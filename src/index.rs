@@ -1,10 +1,11 @@
 //! `monarch index build | show | verify`.
 
-use crate::cli::EX_NO;
+use crate::cli::{EX_NO, SourceArgs};
 use crate::progress::while_scanning;
 use crate::say;
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
+use monarch_core::engine::Limits;
 use monarch_core::index::{self, Differences, ScanOptions};
 use monarch_core::shm::IndexBytes;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use std::process::ExitCode;
 #[derive(Debug, Subcommand)]
 pub(crate) enum IndexCommand {
     /// Scan a root and save its index
-    #[command(after_help = "Example:\n  monarch index build -o imagenet.idx /scratch/imagenet\n  \
+    #[command(after_help = "Examples:\n  monarch index build -o imagenet.idx /scratch/imagenet\n  \
+        monarch index build --set source.iops_limit=500 -o imagenet.idx /scratch/imagenet    # slowly\n  \
         monarch run --root /scratch/imagenet --set index.file=imagenet.idx -- python train.py")]
     Build {
         /// The root
@@ -24,6 +26,8 @@ pub(crate) enum IndexCommand {
         /// Threads that scan
         #[arg(long, default_value_t = 16)]
         threads: usize,
+        #[command(flatten)]
+        source: SourceArgs,
     },
     /// Show what a saved index holds
     #[command(after_help = "Example:\n  monarch index show imagenet.idx")]
@@ -53,17 +57,23 @@ pub(crate) enum IndexCommand {
         /// Print an object
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        source: SourceArgs,
     },
 }
 
 pub(crate) fn main(command: &IndexCommand) -> Result<ExitCode> {
     match command {
-        IndexCommand::Build { root, output, threads } => {
+        IndexCommand::Build { root, output, threads, source } => {
+            let limits = match source.limits() {
+                Ok(limits) => limits,
+                Err(code) => return Ok(code),
+            };
             let root = root.canonicalize().with_context(|| format!("cannot use the root {}", root.display()))?;
             let start = std::time::Instant::now();
             let options = ScanOptions { threads: *threads, max_memory: u64::MAX };
             let what = format!("scanning {}", root.display());
-            let tree = while_scanning(&what, |progress| index::scan(&root, options, progress))?;
+            let tree = while_scanning(&what, |progress| index::scan_within(&root, options, &limits, progress))?;
             if tree.incomplete {
                 say::warn(format_args!("parts of {} could not be read and are left to the kernel", root.display()));
             }
@@ -90,14 +100,25 @@ pub(crate) fn main(command: &IndexCommand) -> Result<ExitCode> {
                 h.entries, h.files, h.dirs, h.bytes, h.len
             ))?;
         }
-        IndexCommand::Verify { file, root, sample, threads, json } => {
-            return verify(file, root.as_deref(), *sample, *threads, *json);
+        IndexCommand::Verify { file, root, sample, threads, json, source } => {
+            let limits = match source.limits() {
+                Ok(limits) => limits,
+                Err(code) => return Ok(code),
+            };
+            return verify(file, root.as_deref(), *sample, *threads, &limits, *json);
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn verify(file: &Path, root: Option<&Path>, sample: Option<usize>, threads: usize, json: bool) -> Result<ExitCode> {
+fn verify(
+    file: &Path,
+    root: Option<&Path>,
+    sample: Option<usize>,
+    threads: usize,
+    limits: &Limits,
+    json: bool,
+) -> Result<ExitCode> {
     let saved = index::load(file)?;
     let index = IndexBytes(saved.index()).open().context("the index does not make sense")?;
     let Some(root) = root else {
@@ -118,8 +139,8 @@ fn verify(file: &Path, root: Option<&Path>, sample: Option<usize>, threads: usiz
     }
     let what = format!("comparing {}", root.display());
     let found = while_scanning(&what, |progress| match sample {
-        Some(count) => index::verify_sample(&index, &root, count, threads, progress),
-        None => index::verify(&index, &root, ScanOptions { threads, max_memory: u64::MAX }, progress),
+        Some(count) => index::verify_sample(&index, &root, count, threads, limits, progress),
+        None => index::verify(&index, &root, ScanOptions { threads, max_memory: u64::MAX }, limits, progress),
     })?;
     if json {
         say::out(format_args!("{}\n", serde_json::to_string_pretty(&found)?))?;

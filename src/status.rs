@@ -59,6 +59,9 @@ fn text(s: &Status) -> String {
     );
     let _ = writeln!(out, "  engine   {}: {}", s.engine, s.engine_why);
     let _ = writeln!(out, "  runtime  {}", s.runtime_dir.display());
+    if let Some(trouble) = s.prefetch.trouble() {
+        let _ = writeln!(out, "  notice   {trouble}");
+    }
     for r in &s.roots {
         let _ = writeln!(
             out,
@@ -71,6 +74,9 @@ fn text(s: &Status) -> String {
         );
         if s.engine == "auto" && !r.engine.is_empty() {
             let _ = writeln!(out, "           engine {}", r.engine);
+        }
+        for notice in r.notices() {
+            let _ = writeln!(out, "           notice {notice}");
         }
     }
     for t in &s.tiers {

@@ -386,3 +386,26 @@ fn copies_of_a_job_without_a_tier_are_purged_without_naming_one() {
     assert!(said.code == Some(0) && said.out.contains("purged"), "{said:#?}");
     assert!(!own.exists(), "{said:#?}");
 }
+
+#[test]
+fn an_index_is_built_and_compared_within_the_limit_of_calls() {
+    let p = Place::new();
+    let file = p.config("source: { iops_limit: 10 }\n");
+    let slow = |words: &[&str]| {
+        let start = std::time::Instant::now();
+        p.monarch(words).fine(&[]);
+        start.elapsed().as_secs_f64()
+    };
+    // 18 calls or more: three directories, seven names, the target of a link.
+    let limited = [
+        slow(&["index", "build", "-o", "set.idx", "root", "--config", &file]),
+        slow(&["index", "build", "-o", "set.idx", "root", "--set", "source.iops_limit=10"]),
+        slow(&["index", "verify", "set.idx", "root", "--set", "source.iops_limit=10"]),
+    ];
+    assert!(limited.iter().all(|took| (1.4..20.0).contains(took)), "{limited:?}");
+    let sampled = slow(&["index", "verify", "--sample", "3", "set.idx", "root", "--set", "source.iops_limit=3"]);
+    assert!((1.4..20.0).contains(&sampled), "6 calls at 3/s took {sampled} s");
+    assert!(slow(&["index", "build", "-o", "set.idx", "root"]) < 1.4, "no limit");
+    p.monarch(["index", "build", "-o", "x", "root", "--set", "source.iops_limit=0"]).failed(2, &["1 to 1000000"]);
+    p.monarch(["index", "build", "-o", "x", "root", "--config", "none.yaml"]).failed(2, &["none.yaml"]);
+}

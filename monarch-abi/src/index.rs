@@ -219,6 +219,12 @@ impl<'a> Index<'a> {
         self.records.is_empty()
     }
 
+    /// All records, by id.
+    #[must_use]
+    pub const fn records(&self) -> &'a [Record] {
+        self.records
+    }
+
     /// The record of entry `id`.
     #[must_use]
     #[inline]

@@ -111,6 +111,20 @@ pub fn load_places(
     Ok(Places { runtime_dir: resolve::runtime_dir(&cx, &raw)?, tiers, default_tier })
 }
 
+/// How the PFS is to be read, for commands that need no more of a configuration than that; arguments and errors as for [`load`].
+///
+/// # Errors
+/// What is wrong in a layer, or with the settings that are looked at.
+pub fn load_source(
+    file: Option<&Path>,
+    env: impl Iterator<Item = (OsString, OsString)>,
+    overrides: &Overrides,
+    probe: &dyn Probe,
+) -> Result<Source, ConfigError> {
+    let (cx, raw) = layered(file, env, overrides, probe)?;
+    resolve::source(&cx, &raw.source.unwrap_or_default())
+}
+
 fn layered<'a>(
     file: Option<&Path>,
     env: impl Iterator<Item = (OsString, OsString)>,

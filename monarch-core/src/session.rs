@@ -110,7 +110,8 @@ impl Session {
         self.reader.explain(path.as_ref())
     }
 
-    /// Has files, and all files below directories, copied in the background, behind what readers wait for.
+    /// Has files, and all files below directories, copied in the background, behind what readers wait for. Files on tape are
+    /// fetched from there only when they are named themselves.
     ///
     /// # Errors
     /// [`SessionError::Path`] for a path that is not in the index: nothing is fetched then.

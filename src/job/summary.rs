@@ -119,6 +119,9 @@ impl Saved {
             );
         }
         for r in &after.roots {
+            for notice in r.notices() {
+                let _ = writeln!(out, "monarch: root {}: {notice}", r.path.display());
+            }
             if r.state != "ready" {
                 let _ = writeln!(out, "monarch: root {}: {} ({} entries)", r.path.display(), r.state, r.entries);
             } else if r.opens == 0 && self.get("stats") == 0 {

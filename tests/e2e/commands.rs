@@ -201,7 +201,7 @@ fn evict_drops_what_is_named_and_readers_get_it_back() {
     assert_eq!(w.run(&job).good().text(), bare);
 }
 
-fn config(w: &World) -> Config {
+pub fn config(w: &World) -> Config {
     let mut tier = w.tier().as_os_str().to_owned();
     tier.push(":64MiB");
     let runtime = ("runtime_dir".to_owned(), w.runtime().display().to_string());

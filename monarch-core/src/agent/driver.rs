@@ -21,8 +21,11 @@
 //! | [`gate`] | whether anything is fetched ahead while the PFS fails |
 //! | [`mark`] | what waiting readers see of a copy under way |
 //! | [`pace`] | how many prefetches the PFS bears |
+//! | [`manners`] | files on tape, files that the site will remove |
+//! | [`ahead`] | how fetching ahead goes, in words |
 //! | [`seldom`] | messages that could come once per file |
 
+mod ahead;
 mod copying;
 mod evict;
 mod fetch;
@@ -31,6 +34,7 @@ mod fills;
 mod gate;
 mod lanes;
 mod later;
+mod manners;
 mod mark;
 mod pace;
 mod piece;
@@ -44,11 +48,13 @@ pub use unclaimed::Unclaimed;
 use crate::config::Direct;
 use crate::engine::{CopyEngine, Engines, Limits, Source, Task, Work};
 use crate::tier::TierDir;
+use ahead::Told;
 use evict::Placed;
 use fills::Fills;
 use gate::Gate;
 use lanes::{Bell, Lane};
 use later::Later;
+use manners::Manners;
 use monarch_abi::control::ControlMap;
 use monarch_abi::segment::Segment;
 use monarch_abi::sys::{futex_wait, futex_wake};
@@ -153,6 +159,8 @@ pub struct Driver {
     held_back: AtomicBool,
     pace: Pace,
     gate: Gate,
+    manners: Manners,
+    told: Mutex<Told>,
     seldom: Seldom,
     stop: Arc<AtomicBool>,
 }
@@ -201,6 +209,8 @@ impl Driver {
             held_back: AtomicBool::new(false),
             pace: Pace::default(),
             gate: Gate::default(),
+            manners: Manners::default(),
+            told: Mutex::default(),
             seldom: Seldom::default(),
             stop,
             tiers,
@@ -257,6 +267,7 @@ impl Driver {
 
     /// Adds or replaces the segment with this number, and prefetches it if asked to.
     pub fn add_segment(&self, number: usize, live: Live) {
+        self.manners.begin(number, &live);
         let mut segs = self.segments.write().unwrap_or_else(PoisonError::into_inner);
         if segs.len() <= number {
             segs.resize(number + 1, None);

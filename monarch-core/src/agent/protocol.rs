@@ -5,6 +5,7 @@
 use crate::config::Config;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 /// A request.
@@ -26,7 +27,8 @@ pub enum Request {
     },
     /// Say how things are.
     Status,
-    /// Copy what lies in these ranges in the background, behind what readers wait for.
+    /// Copy what lies in these ranges in the background, behind what readers wait for; files on tape only where they are a range
+    /// of their own.
     Prefetch {
         /// Which entries.
         ranges: Vec<Range>,
@@ -124,6 +126,9 @@ pub struct Status {
     pub engine_why: String,
     /// Policy in use.
     pub policy: String,
+    /// How fetching ahead goes.
+    #[serde(default)]
+    pub prefetch: Ahead,
     /// The roots.
     pub roots: Vec<RootStatus>,
     /// The tiers.
@@ -157,6 +162,108 @@ pub struct RootStatus {
     /// Copy engine for what is fetched ahead, and why that one; empty until the root is ready.
     #[serde(default)]
     pub engine: String,
+    /// Files that look as if they were on tape: they are fetched on demand only.
+    #[serde(default)]
+    pub released: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub released_bytes: u64,
+    /// Files that the site will soon remove, if `source.purge_age` says when it does.
+    #[serde(default)]
+    pub near_purge: Option<NearPurge>,
+}
+
+impl RootStatus {
+    /// What the user should know of its files, one line each.
+    #[must_use]
+    pub fn notices(&self) -> Vec<String> {
+        let tape = (self.released > 0).then(|| {
+            let (n, bytes) = (self.released, bytesize::ByteSize(self.released_bytes));
+            format!("{n} files ({bytes}) released to tape: fetched on demand only")
+        });
+        tape.into_iter().chain(self.near_purge.map(|near| near.to_string())).collect()
+    }
+}
+
+/// Files that the site will soon remove, because nobody has read them on the PFS for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NearPurge {
+    /// How many: four fifths of `purge_days` have passed.
+    pub files: u64,
+    /// Days since the first of them was read.
+    pub oldest_days: u64,
+    /// Days after which the site removes a file.
+    pub purge_days: u64,
+}
+
+impl fmt::Display for NearPurge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { files, oldest_days, purge_days } = self;
+        write!(
+            f,
+            "{files} files have not been read on the PFS for up to {oldest_days} days, and this site removes them after \
+             {purge_days} (source.purge_age): ask it to keep them, or move the data set to storage that is not purged"
+        )
+    }
+}
+
+/// How fetching ahead goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Ahead {
+    /// Nothing is to be fetched.
+    #[default]
+    Idle,
+    /// It goes on as configured.
+    Running,
+    /// The PFS answers slowly (`source.backoff`).
+    Slowed {
+        /// One in so many of the usual number of files is fetched at a time.
+        divisor: usize,
+        /// How long opens take now, microseconds.
+        opens_us: u64,
+        /// How long they took at best.
+        best_us: u64,
+    },
+    /// The PFS answers with errors: one file at a time is tried.
+    PfsFails {
+        /// Seconds until the next try.
+        next_try_s: u64,
+    },
+    /// No tier takes copies at present.
+    TiersRest,
+}
+
+impl Ahead {
+    /// What holds it up, if anything does.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        (!matches!(self, Self::Idle | Self::Running)).then(|| self.to_string())
+    }
+}
+
+impl fmt::Display for Ahead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |us: u64| {
+            if us < 10_000 { format!("{:.1} ms", us as f64 / 1000.0) } else { format!("{} ms", us / 1000) }
+        };
+        match self {
+            Self::Idle => f.write_str("nothing is left to prefetch"),
+            Self::Running => f.write_str("prefetching goes on at full pace"),
+            Self::Slowed { divisor, opens_us, best_us } => write!(
+                f,
+                "prefetching slowed to 1/{divisor}: opens at the PFS take {}, {} at best",
+                ms(*opens_us),
+                ms(*best_us)
+            ),
+            Self::PfsFails { next_try_s } => {
+                write!(f, "prefetching held back: the PFS fails; next try in {next_try_s} s")
+            }
+            Self::TiersRest => {
+                f.write_str("prefetching held back: no tier takes copies (their disks are full, or an error)")
+            }
+        }
+    }
 }
 
 /// How a tier is.
@@ -176,4 +283,21 @@ pub struct TierStatus {
     pub files: u64,
     /// Whether it rests after an error.
     pub resting: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_up_prefetching_is_told_with_its_figures() {
+        let slowed = Ahead::Slowed { divisor: 4, opens_us: 480_900, best_us: 12_000 };
+        assert_eq!(slowed.to_string(), "prefetching slowed to 1/4: opens at the PFS take 480 ms, 12 ms at best");
+        let fails = Ahead::PfsFails { next_try_s: 7 };
+        assert_eq!(fails.trouble().as_deref(), Some("prefetching held back: the PFS fails; next try in 7 s"));
+        assert_eq!((Ahead::Idle.trouble(), Ahead::Running.trouble()), (None, None));
+        let json = serde_json::to_value(&slowed).unwrap();
+        assert_eq!((json["state"].as_str(), json["divisor"].as_u64()), (Some("slowed"), Some(4)));
+        assert_eq!(serde_json::from_value::<Ahead>(json).unwrap(), slowed);
+    }
 }

@@ -35,6 +35,7 @@ impl Agent {
             engine: engine.to_owned(),
             engine_why: why.to_owned(),
             policy: self.driver.policy().to_owned(),
+            prefetch: self.driver.ahead(),
             roots: self.roots.status(),
             tiers: self.driver.tiers.iter().map(tier_status).collect(),
             counters: counters(&self.ctl),

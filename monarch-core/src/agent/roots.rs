@@ -6,10 +6,12 @@
 //! | [`segments`] | scanning a root (or loading its index), publishing its segment |
 //! | [`retire`] | taking a segment out of use, files that no segment needs |
 //! | [`adopt`] | what an agent that died left |
+//! | [`purge`] | warnings of files that the site will soon remove |
 //!
 //! The PFS is never asked while the list is locked: it may hang, and `status` and `stop` need the list.
 
 mod adopt;
+mod purge;
 mod retire;
 mod segments;
 mod spellings;
@@ -47,12 +49,14 @@ struct RootState {
     used: bool,
     /// When a scan that could not begin is tried again.
     retry: Option<Instant>,
+    /// When its job was warned of files that will be removed.
+    warned: Option<Instant>,
 }
 
 impl RootState {
     fn new(path: PathBuf, config: Arc<Config>) -> Self {
         let (progress, state) = (Arc::default(), "scanning".to_owned());
-        Self { path, state, progress, segment: None, config, jobs: 0, used: false, retry: None }
+        Self { path, state, progress, segment: None, config, jobs: 0, used: false, retry: None, warned: None }
     }
 
     /// Begins anew; a scan under way counts no more.
@@ -214,6 +218,7 @@ impl Roots {
             .zip(self.ctl.roots())
             .map(|(r, c)| {
                 let live = r.segment.and_then(|n| self.driver.segment(n));
+                let released = r.segment.map(|n| self.driver.released(n)).unwrap_or_default();
                 let h = live.as_ref().map(|l| l.segment.index.header);
                 RootStatus {
                     path: r.path.clone(),
@@ -224,6 +229,9 @@ impl Roots {
                     bytes: h.map_or(0, |h| h.bytes),
                     index_bytes: h.map_or(0, |h| h.len + live.as_ref().map_or(0, |l| l.segment.state.header.len)),
                     opens: c.opens.load(Ordering::Relaxed),
+                    released: released.files,
+                    released_bytes: released.bytes,
+                    near_purge: r.segment.and_then(|n| self.driver.near_purge(n)),
                     engine: live.as_ref().map_or_else(String::new, |l| self.driver.engine_of(l)),
                 }
             })

@@ -161,6 +161,7 @@ impl Agent {
                 std::thread::sleep(upkeep::PERIOD);
                 upkeep::round(&self.driver);
                 self.roots.retry();
+                self.roots.warn_of_purges();
                 if !self.control.exists() {
                     tracing::error!(dir = %self.dir.display(), "the runtime directory was wiped; making room for a new agent");
                     self.end_as(End::Renew);

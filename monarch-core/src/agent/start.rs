@@ -157,7 +157,7 @@ fn driver(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: 
         backoff: config.source.backoff,
         direct: config.io.direct,
     };
-    Driver::new(ctl, tiers, engines, limits, policy, options, stop)
+    Driver::new(ctl, tiers, engines, limits, policy, options, stop).with_purge_age(config.source.purge_age)
 }
 
 /// Lists what lies in the tiers already. Where that is more than this job's capacity, the rest goes.

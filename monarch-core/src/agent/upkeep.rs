@@ -1,5 +1,5 @@
 //! Periodic work of the agent: outside pressure on the disk, evicted files that were still open, second tries, copies that
-//! somebody else damaged.
+//! somebody else damaged, what holds up prefetching.
 
 use super::driver::Driver;
 use monarch_abi::control::ControlMap;
@@ -26,6 +26,7 @@ pub fn round(driver: &Driver) {
     driver.second_tries();
     driver.audit();
     driver.wake_after_rest();
+    driver.tell_ahead();
 }
 
 /// How often the agent says that it runs.

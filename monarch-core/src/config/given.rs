@@ -141,10 +141,10 @@ impl Kind for Time {
         units::duration(text)
     }
     fn show(value: &Duration) -> String {
-        humantime::format_duration(*value).to_string()
+        units::time(*value)
     }
     fn schema() -> Schema {
-        json_schema!({ "type": ["string", "integer"], "pattern": r"^([0-9]+ ?(ns|us|ms|s|sec|m|min|h|d) ?)+$", "maximum": 0, "examples": ["50ms", "2s"] })
+        json_schema!({ "type": ["string", "integer"], "pattern": r"^([0-9]+ ?(ns|us|ms|s|sec|m|min|h|d) ?)+$", "maximum": 0, "examples": ["50ms", "2s", "30d"] })
     }
 }
 

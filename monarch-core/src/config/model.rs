@@ -76,7 +76,7 @@ pub struct Source {
     /// Bytes a second read from the PFS by this node, on average over a second. Default `None`: no limit; at least
     /// 1 MiB/s.
     pub bandwidth_limit: Option<u64>,
-    /// PFS operations a second started by this node. Default `None`: no limit; at least 1.
+    /// PFS operations a second started by this node, those of the scan included. Default `None`: no limit; at least 1.
     pub iops_limit: Option<usize>,
     /// Whether background copying slows down when the PFS's latency rises. Default true.
     pub backoff: bool,
@@ -85,6 +85,10 @@ pub struct Source {
     pub chunk_threshold: u64,
     /// Bytes of a chunk. Default 4 MiB; 4 KiB to 64 MiB, a multiple of 4 KiB.
     pub chunk_size: u64,
+    /// Age, since its last access, at which the site removes a file. Default `None`: it removes none, or nobody knows; 1 to
+    /// 3650 days.
+    #[serde(default)]
+    pub purge_age: Option<Duration>,
 }
 
 /// How bytes are moved.

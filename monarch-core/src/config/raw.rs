@@ -111,7 +111,7 @@ pub(super) struct RawSource {
     pub(super) max_inflight: Option<Given<Count>>,
     /// Limit of what this node reads from the PFS, such as 500MiB/s. Default none; at least 1MiB/s.
     pub(super) bandwidth_limit: Option<Given<OrNone<Rate>>>,
-    /// Limit of the PFS operations that this node starts in a second. Default none; 1 to 1000000.
+    /// Limit of the PFS operations that this node starts in a second, those of the scan included. Default none; 1 to 1000000.
     pub(super) iops_limit: Option<Given<OrNone<Count>>>,
     /// Whether background copying slows down when the PFS's latency rises. Default true.
     pub(super) backoff: Option<Given<Toggle>>,
@@ -120,6 +120,9 @@ pub(super) struct RawSource {
     pub(super) chunk_threshold: Option<Given<Size>>,
     /// Size of a chunk. Default 4MiB; 4KiB to 64MiB, a multiple of 4KiB.
     pub(super) chunk_size: Option<Given<Size>>,
+    /// Age, since its last access, at which this site removes a file, such as 30d: Monarch then warns before files of the
+    /// data set reach it. Default none; 1d to 3650d.
+    pub(super) purge_age: Option<Given<OrNone<Time>>>,
 }
 
 /// How bytes are moved from the PFS into the tiers.

@@ -30,6 +30,7 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("source.backoff", &source.backoff.to_string());
     page.set("source.chunk_threshold", &Size::show(&source.chunk_threshold));
     page.set("source.chunk_size", &Size::show(&source.chunk_size));
+    page.set("source.purge_age", &OrNone::<Time>::show(&source.purge_age));
     page.section("io");
     page.set("io.engine", &OneOf::show(&io.engine));
     page.set("io.direct", &OneOf::show(&io.direct));

@@ -19,6 +19,9 @@ use super::units::{KIB, MIB, TIB, about};
 use super::{roots, tiers};
 
 const HOUR: Duration = Duration::from_hours(1);
+const DAY: Duration = Duration::from_hours(24);
+/// The longest time that a site keeps files.
+const KEPT: Duration = Duration::from_hours(24 * 3650);
 
 /// Resolves the whole.
 pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, ConfigError> {
@@ -62,7 +65,8 @@ fn dataset(cx: &mut Context<'_>, raw: &RawDataset) -> Result<Dataset, ConfigErro
     })
 }
 
-fn source(cx: &Context<'_>, raw: &RawSource) -> Result<Source, ConfigError> {
+/// How the PFS is read.
+pub(super) fn source(cx: &Context<'_>, raw: &RawSource) -> Result<Source, ConfigError> {
     let pages = |key: &'static str, raw: Option<&Given<Size>>| -> Result<u64, ConfigError> {
         let size = cx.within(key, raw, 4 * MIB, 4 * KIB..=64 * MIB)?;
         if size.is_multiple_of(4 * KIB) {
@@ -82,6 +86,7 @@ fn source(cx: &Context<'_>, raw: &RawSource) -> Result<Source, ConfigError> {
         backoff: cx.or("source.backoff", raw.backoff.as_ref(), true)?,
         chunk_threshold: cx.within("source.chunk_threshold", raw.chunk_threshold.as_ref(), 16 * MIB, 4 * KIB..=TIB)?,
         chunk_size,
+        purge_age: cx.limit("source.purge_age", raw.purge_age.as_ref(), DAY..=KEPT)?,
     })
 }
 

@@ -78,7 +78,7 @@ pub(super) fn percent(text: &str) -> Option<Parsed<f64>> {
     })
 }
 
-/// A duration: `50ms`, `2s`, `1m 30s`.
+/// A duration: `50ms`, `2s`, `1m 30s`, `30d`.
 pub(super) fn duration(text: &str) -> Parsed<Duration> {
     let text = text.trim();
     if text != "0" && text.parse::<f64>().is_ok() {
@@ -90,6 +90,13 @@ pub(super) fn duration(text: &str) -> Parsed<Duration> {
     humantime::parse_duration(text).map_err(|_| {
         unit(format!("`{text}` is not a duration"), "write a number and a unit, such as 50ms, 2s or 1m 30s")
     })
+}
+
+/// A duration exactly; [`duration`] reads it back. Whole days stay days: months of 30.44 days help nobody.
+pub(super) fn time(value: Duration) -> String {
+    const DAY: u64 = 86_400;
+    let whole_days = value.subsec_nanos() == 0 && value.as_secs() >= DAY && value.as_secs().is_multiple_of(DAY);
+    if whole_days { format!("{}d", value.as_secs() / DAY) } else { humantime::format_duration(value).to_string() }
 }
 
 /// A size exactly, in the largest binary unit that divides it; [`size`] reads it back.
@@ -147,6 +154,11 @@ mod tests {
     #[test]
     fn durations_and_shares() {
         assert_eq!(duration("1m 30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("30d"), Ok(Duration::from_hours(720)));
+        for (text, shown) in [("60d", "60d"), ("36h", "1day 12h"), ("50ms", "50ms"), ("0s", "0s"), ("2days", "2d")] {
+            assert_eq!(time(duration(text).unwrap()), shown);
+            assert_eq!(duration(shown), duration(text));
+        }
         for bad in ["10", "2.5", "soon", "", "-1s", "5 parsecs"] {
             assert_eq!(duration(bad).unwrap_err().0, ErrorKind::WrongUnit, "{bad}");
         }

@@ -2,7 +2,8 @@
 //!
 //! Demands go first: a prefetch waits until the buckets are even, one request at a time, so that a demand finds at most one
 //! request's debt before it. A prefetch may itself be waited for by now, which nobody can tell: after [`PATIENCE`] it goes
-//! on as a demand does.
+//! on as a demand does. The calls of a scan wait in the same way, in a line of their own: they move no bytes, so that only the
+//! limit of calls is theirs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,6 +48,8 @@ pub struct Limits {
     calls: Option<TokenBucket>,
     /// Held by the prefetch that is next.
     turn: Mutex<()>,
+    /// Held by the call of a scan that is next.
+    scan_turn: Mutex<()>,
 }
 
 /// How long a prefetch lets demands go first.
@@ -62,6 +65,7 @@ impl Limits {
             bandwidth: bandwidth.map(|b| TokenBucket::new(b as f64)),
             calls: iops.map(|c| TokenBucket::new(c as f64)),
             turn: Mutex::default(),
+            scan_turn: Mutex::default(),
         }
     }
 
@@ -70,7 +74,7 @@ impl Limits {
         if self.bandwidth.is_none() && self.calls.is_none() {
             return;
         }
-        let _turn = (!waited_for).then(|| self.until_even());
+        let _turn = (!waited_for).then(|| until_even(&self.turn, |now| self.debt(now)));
         let pause = self.take(bytes, Instant::now());
         if !pause.is_zero() {
             std::thread::sleep(pause);
@@ -97,6 +101,16 @@ impl Limits {
         }
     }
 
+    /// Sleeps as long as the limit of calls demands before a call of a scan.
+    pub fn before_scan_call(&self) {
+        let Some(calls) = &self.calls else { return };
+        let _turn = until_even(&self.scan_turn, |now| calls.debt(now));
+        let pause = calls.take(1.0, Instant::now());
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
+    }
+
     /// How long until nobody is owed anything.
     fn debt(&self, now: Instant) -> Duration {
         let buckets = [&self.bandwidth, &self.calls].into_iter().flatten();
@@ -109,19 +123,19 @@ impl Limits {
         let b = self.calls.as_ref().map_or(Duration::ZERO, |c| c.take(1.0, now));
         a.max(b)
     }
+}
 
-    /// Waits until nobody is owed anything; others who do so come after the guard is dropped.
-    fn until_even(&self) -> MutexGuard<'_, ()> {
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            match self.debt(Instant::now()) {
-                Duration::ZERO => break,
-                debt => std::thread::sleep(debt.min(PATIENCE)),
-            }
+/// Waits in line until nothing is owed, for [`PATIENCE`] at most; others who do so come after the guard is dropped.
+fn until_even<'a>(line: &'a Mutex<()>, debt: impl Fn(Instant) -> Duration) -> MutexGuard<'a, ()> {
+    let turn = line.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        match debt(Instant::now()) {
+            Duration::ZERO => break,
+            debt => std::thread::sleep(debt.min(PATIENCE)),
         }
-        turn
     }
+    turn
 }
 
 #[cfg(test)]
@@ -154,6 +168,36 @@ mod tests {
             limits.before_call(request, true);
             assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
         });
+    }
+
+    #[test]
+    fn demands_go_before_the_calls_of_a_scan() {
+        // 16 threads of a scan keep 10 calls a second busy.
+        let limits = Limits::new(None, Some(10));
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let call = || {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    limits.before_scan_call();
+                }
+            };
+            (0..16).for_each(|_| drop(s.spawn(call)));
+            std::thread::sleep(Duration::from_millis(300));
+            let start = Instant::now();
+            limits.before_call(0, true);
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
+        });
+    }
+
+    #[test]
+    fn a_scan_waits_for_the_limit_of_calls_and_for_no_other() {
+        let limits = Limits::new(Some(1 << 20), Some(100));
+        limits.before_call(8 << 20, true);
+        let start = Instant::now();
+        (0..50).for_each(|_| limits.before_scan_call());
+        let took = start.elapsed().as_secs_f64();
+        assert!((0.35..3.0).contains(&took), "50 calls at 100/s took {took} s behind 8 s of bytes");
     }
 
     #[test]

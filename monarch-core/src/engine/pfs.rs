@@ -108,3 +108,26 @@ impl SourceFile for PfsFile {
         Some(self.0.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sites remove what nobody reads: our reads have to be seen.
+    #[test]
+    fn reading_a_file_renews_its_access_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "bytes").unwrap();
+        let long_ago = std::time::SystemTime::now() - std::time::Duration::from_hours(24 * 20);
+        let times = std::fs::FileTimes::new().set_accessed(long_ago).set_modified(long_ago);
+        std::fs::File::open(&path).unwrap().set_times(times).unwrap();
+        let source = PfsSource::new(dir.path()).unwrap();
+        let fd = open_beneath(source.root.as_fd(), b"file", OFlags::empty()).unwrap();
+        assert!(!rustix::fs::fcntl_getfl(&fd).unwrap().contains(OFlags::NOATIME));
+        source.open(b"file").unwrap().read_at(&mut [0; 5], 0).unwrap();
+        let keeps = rustix::fs::fstatvfs(&fd).unwrap().f_flag.contains(rustix::fs::StatVfsMountFlags::NOATIME);
+        let read = std::fs::metadata(&path).unwrap().accessed().unwrap();
+        assert!(keeps || read > long_ago + std::time::Duration::from_hours(1), "as if nobody had read it");
+    }
+}

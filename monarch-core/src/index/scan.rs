@@ -4,7 +4,10 @@
 //! directory's descriptor (with readdirplus the kernel has the answer already). Directories are opened beneath the root
 //! without following links. Other devices, unreadable directories, `.snapshot` and what exceeds the memory bound are marked
 //! incomplete: the kernel answers there. A directory that was cut off by the memory bound keeps the names that fitted.
+//!
+//! Every call waits for the limit of calls, if there is one, and lets those go first that somebody waits for.
 
+use crate::engine::Limits;
 use monarch_abi::index::{DIR_INCOMPLETE, Dir, OWNER_KERNEL, Record};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxFlags};
@@ -127,6 +130,14 @@ impl Tree {
     }
 }
 
+#[cfg(test)]
+impl Tree {
+    /// The entries of a directory, to make up their attributes.
+    pub(crate) fn entries_mut(&mut self, dir: usize) -> &mut [Record] {
+        &mut self.dirs[dir].entries
+    }
+}
+
 /// The id of a root in names of copies: a hash of its real path.
 #[must_use]
 pub fn root_id(path: &Path) -> u64 {
@@ -141,6 +152,7 @@ struct Shared<'a> {
     owners: Mutex<Owners>,
     options: ScanOptions,
     memory: AtomicU64,
+    limits: &'a Limits,
     progress: &'a ScanProgress,
 }
 
@@ -163,6 +175,18 @@ impl Shared<'_> {
         let bytes = bytes as u64;
         self.memory.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.options.max_memory
     }
+
+    /// Makes a call to the PFS, as soon as the limits let it.
+    fn ask<T>(&self, ask: impl FnOnce() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+        self.turn()?;
+        ask()
+    }
+
+    /// Waits for the limits. A directory may take long within them: whoever cancels does not wait for its end.
+    fn turn(&self) -> rustix::io::Result<()> {
+        self.limits.before_scan_call();
+        if self.progress.cancel.load(Ordering::Relaxed) { Err(rustix::io::Errno::CANCELED) } else { Ok(()) }
+    }
 }
 
 /// What an entry takes beside its name: record, its share of the lookup table, birth time.
@@ -184,14 +208,29 @@ impl Owners {
     }
 }
 
-/// Scans the directory `path`.
+/// Scans the directory `path`, as fast as it can.
 ///
 /// # Errors
 /// When the root itself cannot be opened, or the scan was cancelled.
 pub fn scan(path: &Path, options: ScanOptions, progress: &ScanProgress) -> Result<Tree, ScanError> {
+    scan_within(path, options, &Limits::default(), progress)
+}
+
+/// Scans the directory `path` within the limit of calls.
+///
+/// # Errors
+/// As [`scan`].
+pub fn scan_within(
+    path: &Path,
+    options: ScanOptions,
+    limits: &Limits,
+    progress: &ScanProgress,
+) -> Result<Tree, ScanError> {
     let fail = |e: rustix::io::Errno| ScanError::Root { path: path.display().to_string(), source: e.into() };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    limits.before_scan_call();
     let root = rustix::fs::open(path, flags, Mode::empty()).map_err(fail)?;
+    limits.before_scan_call();
     let st = rustix::fs::statx(&root, c"", AtFlags::EMPTY_PATH, wanted()).map_err(fail)?;
     let shared = Shared {
         root: root.as_fd(),
@@ -201,6 +240,7 @@ pub fn scan(path: &Path, options: ScanOptions, progress: &ScanProgress) -> Resul
         owners: Mutex::default(),
         options,
         memory: AtomicU64::new(0),
+        limits,
         progress,
     };
     let (mut root_record, root_btime) = record(&st, &shared.owners);
@@ -296,11 +336,15 @@ const SKIP: u32 = u32::MAX;
 
 /// Opens a directory beneath the root and reads all of it.
 fn read_dir(shared: &Shared<'_>, path: &[u8]) -> rustix::io::Result<DirScan> {
-    let fd = open_beneath(shared.root, path, OFlags::DIRECTORY)?;
+    let fd = shared.ask(|| open_beneath(shared.root, path, OFlags::DIRECTORY))?;
     let mut dir = DirScan::default();
     let mut buf: Vec<MaybeUninit<u8>> = vec![MaybeUninit::uninit(); 64 * 1024];
     let mut iter = RawDir::new(&fd, &mut buf);
-    while let Some(entry) = iter.next() {
+    loop {
+        if iter.is_buffer_empty() {
+            shared.turn()?;
+        }
+        let Some(entry) = iter.next() else { break };
         let entry = entry?;
         let name = entry.file_name().to_owned();
         if name.as_bytes() == b".." {
@@ -337,7 +381,7 @@ fn add_entry(shared: &Shared<'_>, fd: &OwnedFd, dir: &mut DirScan, name: &CStr) 
     if !shared.charge(ENTRY_COST + bytes.len()) {
         return Ok(false);
     }
-    let st = match rustix::fs::statx(fd, name, AtFlags::SYMLINK_NOFOLLOW, wanted()) {
+    let st = match shared.ask(|| rustix::fs::statx(fd, name, AtFlags::SYMLINK_NOFOLLOW, wanted())) {
         Ok(st) => st,
         Err(rustix::io::Errno::NOENT) => {
             dir.flags |= DIR_INCOMPLETE;
@@ -356,7 +400,7 @@ fn add_entry(shared: &Shared<'_>, fd: &OwnedFd, dir: &mut DirScan, name: &CStr) 
         let skip = elsewhere || bytes == b".snapshot" || !shared.charge(size_of::<Dir>());
         r.aux = if skip { SKIP } else { 0 };
     } else if r.is_link() {
-        let target = rustix::fs::readlinkat(fd, name, Vec::new())?;
+        let target = shared.ask(|| rustix::fs::readlinkat(fd, name, Vec::new()))?;
         if !shared.charge(4 + target.as_bytes().len()) {
             return Ok(false);
         }
@@ -399,7 +443,8 @@ fn record(st: &Statx, owners: &Mutex<Owners>) -> (Record, i64) {
         ctime_ns: times.1.unwrap_or(0),
         atime_ns: times.2.unwrap_or(0),
         ino: st.stx_ino,
-        blocks: blocks.unwrap_or(0),
+        // None would look as if the file had been released to tape.
+        blocks: blocks.unwrap_or(u32::MAX),
         nlink: nlink.unwrap_or(u16::MAX),
         mode: st.stx_mode,
         owner,

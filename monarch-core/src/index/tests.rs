@@ -1,7 +1,8 @@
-//! The lookup table and the size of an index, on trees that exist in memory only.
+//! The lookup table and the size of an index, on trees that exist in memory only; scans within the limit of calls.
 
 use super::build::{Built, build};
 use super::scan::{DirScan, Tree};
+use super::{ScanError, ScanOptions, ScanProgress, scan_within};
 use monarch_abi::hash::path_hash;
 use monarch_abi::index::{IndexHeader, Record};
 use monarch_abi::segment::Segment;
@@ -141,4 +142,40 @@ fn bytes_that_are_not_aligned_are_no_index() {
     let at = (0..64).find(|n| (moved.as_ptr().addr() + n) % 8 == 1).expect("an odd place");
     moved[at..at + built.index.len()].copy_from_slice(&built.index);
     assert!(crate::shm::IndexBytes(&moved[at..at + built.index.len()]).open().is_none());
+}
+
+#[test]
+fn a_scan_keeps_within_the_limit_of_calls() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    for n in 0..55 {
+        std::fs::write(dir.path().join(format!("f{n}")), "x").expect("write");
+    }
+    for n in 0..5 {
+        std::os::unix::fs::symlink("f0", dir.path().join(format!("l{n}"))).expect("link");
+    }
+    let options = ScanOptions { threads: 4, max_memory: u64::MAX };
+    let limits = crate::engine::Limits::new(None, Some(100));
+    let start = std::time::Instant::now();
+    let tree = scan_within(dir.path(), options, &limits, &ScanProgress::default()).expect("scan");
+    let took = start.elapsed().as_secs_f64();
+    assert!(!tree.incomplete);
+    // The root is opened and looked at, then opened and listed as a directory (3 calls), 60 names and 5 targets are asked for:
+    // 70 calls, of which 10 are the burst.
+    assert!((0.58..3.0).contains(&took), "70 calls at 100/s took {took} s");
+}
+
+#[test]
+fn a_scan_that_waits_for_the_limits_can_be_cancelled() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    (0..200).for_each(|n| std::fs::write(dir.path().join(n.to_string()), "x").expect("write"));
+    let options = ScanOptions { threads: 4, max_memory: u64::MAX };
+    let (limits, progress) = (crate::engine::Limits::new(None, Some(2)), ScanProgress::default());
+    std::thread::scope(|s| {
+        let scan = s.spawn(|| scan_within(dir.path(), options, &limits, &progress));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        progress.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+        let start = std::time::Instant::now();
+        assert!(matches!(scan.join().expect("scan"), Err(ScanError::Cancelled)));
+        assert!(start.elapsed() < std::time::Duration::from_secs(10), "{:?}", start.elapsed());
+    });
 }

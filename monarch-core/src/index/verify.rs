@@ -4,7 +4,8 @@
 //! decides whether a copy may be served. Directories that either side left to the kernel are passed over.
 
 use super::scan::open_beneath;
-use super::{ScanError, ScanOptions, ScanProgress, build, scan};
+use super::{ScanError, ScanOptions, ScanProgress, build, scan_within};
+use crate::engine::Limits;
 use crate::shm::IndexBytes;
 use monarch_abi::PATH_MAX;
 use monarch_abi::index::{DIR_INCOMPLETE, Dir, Index, Record};
@@ -60,7 +61,7 @@ impl Differences {
     }
 }
 
-/// Scans `root` and compares all of it with an index.
+/// Scans `root` within the limit of calls and compares all of it with an index.
 ///
 /// # Errors
 /// When the root cannot be opened.
@@ -68,9 +69,10 @@ pub fn verify(
     old: &Index<'_>,
     root: &Path,
     options: ScanOptions,
+    limits: &Limits,
     progress: &ScanProgress,
 ) -> Result<Differences, ScanError> {
-    let built = build(scan(root, options, progress)?, old.header.seed, old.header.uuid);
+    let built = build(scan_within(root, options, limits, progress)?, old.header.seed, old.header.uuid);
     let mut out = Differences::default();
     if let Some(new) = IndexBytes(&built.index).open() {
         let (a, b) = (old.dirs().first(), new.dirs().first());
@@ -132,7 +134,8 @@ fn same(old: &Index<'_>, new: &Index<'_>, was: &Record, is: &Record) -> bool {
     }
 }
 
-/// Compares `count` files of an index, chosen at random, with those below `root`: one `stat` each, by `threads` threads.
+/// Compares `count` files of an index, chosen at random, with those below `root`: two calls each, within the limit of calls, by
+/// `threads` threads.
 ///
 /// # Errors
 /// When the root cannot be opened.
@@ -141,6 +144,7 @@ pub fn verify_sample(
     root: &Path,
     count: usize,
     threads: usize,
+    limits: &Limits,
     progress: &ScanProgress,
 ) -> Result<Differences, ScanError> {
     let fail = |e: rustix::io::Errno| ScanError::Root { path: root.display().to_string(), source: e.into() };
@@ -154,6 +158,7 @@ pub fn verify_sample(
                 while let Some(&id) = ids.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let mut buf = [0; PATH_MAX];
                     let Some(path) = index.path(id, &mut buf).and_then(|len| buf.get(..len)) else { continue };
+                    (0..2).for_each(|_| limits.before_scan_call());
                     let now = identity(dir.as_fd(), path);
                     progress.entries.fetch_add(1, Ordering::Relaxed);
                     let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +218,7 @@ mod tests {
 
     fn indexed(root: &Path) -> super::super::Built {
         let options = ScanOptions { threads: 2, max_memory: u64::MAX };
-        build(scan(root, options, &ScanProgress::default()).unwrap(), 1, [1; 16])
+        build(scan_within(root, options, &Limits::default(), &ScanProgress::default()).unwrap(), 1, [1; 16])
     }
 
     fn names(p: &Paths) -> Vec<&str> {
@@ -235,7 +240,7 @@ mod tests {
         let old = IndexBytes(&built.index).open().unwrap();
         let options = ScanOptions { threads: 2, max_memory: u64::MAX };
         let progress = ScanProgress::default();
-        let none = verify(&old, dir.path(), options, &progress).unwrap();
+        let none = verify(&old, dir.path(), options, &Limits::default(), &progress).unwrap();
         assert!(none.is_empty() && none.compared == 9, "{none:?}");
 
         fs::write(at("a/cut"), "").unwrap();
@@ -246,12 +251,12 @@ mod tests {
         fs::write(at("a/b/added"), "x").unwrap();
         fs::remove_file(at("link")).unwrap();
         std::os::unix::fs::symlink("a", at("link")).unwrap();
-        let all = verify(&old, dir.path(), options, &progress).unwrap();
+        let all = verify(&old, dir.path(), options, &Limits::default(), &progress).unwrap();
         assert_eq!(names(&all.missing), ["a/gone"]);
         assert_eq!(names(&all.new), ["a/b/added"]);
         assert_eq!(names(&all.changed), ["a/b/touched", "a/cut", "link", "turned"]);
 
-        let some = verify_sample(&old, dir.path(), 100, 3, &progress).unwrap();
+        let some = verify_sample(&old, dir.path(), 100, 3, &Limits::default(), &progress).unwrap();
         assert_eq!(some.compared, 6);
         assert_eq!(names(&some.missing), ["a/gone"]);
         assert_eq!(names(&some.changed), ["a/b/touched", "a/cut", "turned"]);

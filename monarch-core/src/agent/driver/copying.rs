@@ -81,6 +81,7 @@ impl<'a> Copying<'a> {
         if done.is_some() {
             self.driver.gate.worked();
             self.driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
+            self.driver.manners.was_read(f.key, f.entry.record);
         }
         Ok(done.is_some())
     }
@@ -124,7 +125,7 @@ impl Task for Copying<'_> {
         &self.mark
     }
     fn opened(&self, _file: &Arc<dyn SourceFile>, took: Duration) {
-        self.driver.pace.note(took);
+        self.driver.note_open(&self.file, took);
     }
     fn done(&mut self, end: Result<Copied, CopyError>) -> bool {
         let end = self.settle(end);

@@ -96,7 +96,9 @@ impl Driver {
         *walk = Some(if to == len { (number + 1, 0) } else { (number, to) });
     }
 
-    fn fetch_again(&self, keys: Vec<u64>) {
+    /// Files on tape wait for somebody who wants them.
+    fn fetch_again(&self, mut keys: Vec<u64>) {
+        keys.retain(|&key| !self.is_released(key));
         if self.options.prefetch && !keys.is_empty() {
             lock(&self.queue).retry(keys);
             self.wake_all();

@@ -127,6 +127,11 @@ impl Driver {
         self.pieces_ahead.load(Ordering::Acquire) >= AHEAD
     }
 
+    /// Whether chunks are in line that nobody waits for.
+    pub(super) fn has_rest(&self) -> bool {
+        lock(&self.fills).rest.iter().any(|line| !line.is_empty())
+    }
+
     /// A chunk to be fetched in this lane, for a reader or ahead.
     pub(super) fn next_piece(&self, lane: Lane, demanded: bool) -> Option<Piece<'_>> {
         if !demanded && self.enough_ahead() {
@@ -333,6 +338,7 @@ impl Driver {
         let end = match published {
             Ok(Some(_)) => {
                 self.gate.worked();
+                self.manners.was_read(fill.file.key, fill.file.entry.record);
                 Fetched::Resident(fill.tier)
             }
             Ok(None) => Fetched::Failed(fill.file.start.elapsed()),

@@ -56,6 +56,11 @@ impl Gate {
         lock(&self.0).closed.is_some()
     }
 
+    /// How long until the next probe, while only probes go through.
+    pub(super) fn next_try(&self, now: Instant) -> Option<Duration> {
+        lock(&self.0).closed.map(|(at, _)| at.saturating_duration_since(now))
+    }
+
     /// How many of `slots` files may be fetched ahead now.
     pub(super) fn slots(&self, now: Instant, slots: usize) -> usize {
         lock(&self.0).closed.map_or(slots, |(at, _)| usize::from(now >= at))
@@ -76,6 +81,7 @@ mod tests {
         let mut probes = Vec::new();
         for _ in 0..7 {
             assert_eq!(gate.slots(now, 56), 0);
+            assert!(gate.next_try(now).is_some_and(|rest| gate.slots(now + rest, 56) == 1));
             while gate.slots(now, 56) == 0 {
                 now += Duration::from_millis(500);
             }
@@ -84,6 +90,6 @@ mod tests {
         }
         assert_eq!(probes, [1, 3, 7, 15, 31, 61, 91]);
         gate.worked();
-        assert_eq!(gate.slots(now, 56), 56);
+        assert_eq!((gate.slots(now, 56), gate.next_try(now)), (56, None));
     }
 }

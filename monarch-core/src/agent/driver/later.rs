@@ -40,6 +40,11 @@ impl Later {
         }
     }
 
+    /// Whether no file waits for the end of its pause.
+    pub(super) fn is_empty(&self) -> bool {
+        self.paused.is_empty() && self.walk_at.is_none()
+    }
+
     /// Takes a file whose pause is over.
     pub(super) fn due(&mut self, now: Instant) -> Option<Paused> {
         let Reverse((at, key, word)) = *self.paused.peek()?;

@@ -25,6 +25,11 @@ impl Pace {
         self.recent_us.store((old * 15 + us) / 16, Ordering::Relaxed);
     }
 
+    /// How long opens take now, and took at best, in microseconds.
+    pub(super) fn figures(&self) -> (u64, u64) {
+        (self.recent_us.load(Ordering::Relaxed), self.best_us.load(Ordering::Relaxed))
+    }
+
     /// Divisor of the number of prefetches: 1, 2, 4 or 8 as latency exceeds its best by factors, and 50 ms in any case.
     pub(super) fn divisor(&self) -> usize {
         let recent = self.recent_us.load(Ordering::Relaxed);

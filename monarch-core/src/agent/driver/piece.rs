@@ -149,7 +149,7 @@ impl Task for Piece<'_> {
         &self.marks
     }
     fn opened(&self, file: &Arc<dyn SourceFile>, took: Duration) {
-        self.driver.pace.note(took);
+        self.driver.note_open(&self.fill.file, took);
         self.fill.opened(file);
         self.driver.goes_on(&self.fill);
     }

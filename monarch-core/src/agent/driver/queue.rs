@@ -1,6 +1,7 @@
 //! Which file is looked at next: demands first, in the order of the ring as far as it reaches, then prefetches.
 
 use super::lanes::Lane;
+use super::manners::{is_asked_for, trimmed};
 use super::piece::Piece;
 use super::{Driver, Job, lock};
 use crate::agent::protocol::{Range, Tally};
@@ -53,6 +54,12 @@ impl Queue {
             self.retries.clear();
             self.begin_all();
         }
+    }
+
+    /// Whether something is left to be fetched ahead, where a segment has so many entries.
+    pub(super) fn has_more(&self, entries: impl Fn(usize) -> u32) -> bool {
+        let listed = self.handed_over.is_some() || !self.retries.is_empty() || !self.asked.is_empty();
+        listed || (self.segment..self.cursors.len()).any(|n| self.cursors[n] < entries(n))
     }
 
     /// Goes over all segments again; what is not Absent is passed over.
@@ -154,15 +161,19 @@ impl Driver {
         None
     }
 
-    /// Has the files in these ranges prefetched before all others; how many there are. Those with a copy are passed over then.
+    /// Has the files in these ranges prefetched before all others; how many there are. Those with a copy are passed over then, and
+    /// those on tape that were not named themselves.
     pub fn prefetch_ranges(&self, ranges: &[Range]) -> Tally {
         let mut tally = Tally::default();
         for r in ranges {
             let Some(live) = self.segment(r.segment) else { continue };
-            let files = (r.from..r.end).map_while(|id| live.segment.index.record(id)).filter(|r| r.is_file());
-            files.for_each(|file| tally.add(file.size));
+            let released = self.released(r.segment);
+            let r = trimmed(*r, &live.segment, &released);
+            let records = (r.from..r.end).filter_map(|id| Some((id, live.segment.index.record(id)?)));
+            let files = records.filter(|(id, record)| is_asked_for(&r, *id, record, &released));
+            files.for_each(|(_, file)| tally.add(file.size));
+            lock(&self.queue).asked.push_back(r);
         }
-        lock(&self.queue).asked.extend(ranges);
         self.wake_all();
         tally
     }
@@ -229,8 +240,10 @@ impl Driver {
         while let Some(r) = q.asked.front_mut() {
             let (number, live) = (r.segment, segs.get(r.segment).and_then(Option::as_ref));
             let end = live.map_or(0, |l| r.end.min(l.segment.index.len() as u32));
-            let is_file = |id: u32| live.and_then(|l| l.segment.index.record(id)).is_some_and(Record::is_file);
-            match (r.from..end).find(|&id| is_file(id)) {
+            let record = |id: u32| live.and_then(|l| l.segment.index.record(id));
+            let released = self.released(number);
+            let is_asked = |id: u32| record(id).is_some_and(|record| is_asked_for(r, id, record, &released));
+            match (r.from..end).find(|&id| is_asked(id)) {
                 Some(id) => {
                     r.from = id + 1;
                     return Some(file_key(number, id));
@@ -242,10 +255,12 @@ impl Driver {
             let number = q.segment;
             if let Some(live) = segs.get(number).and_then(Option::as_ref) {
                 let n = live.segment.index.len() as u32;
+                let released = self.released(number);
+                let is_wanted = |r: &Record| r.is_file() && !released.holds(r);
                 while q.cursors[number] < n {
                     let id = q.cursors[number];
                     q.cursors[number] += 1;
-                    if live.segment.index.record(id).is_some_and(Record::is_file) {
+                    if live.segment.index.record(id).is_some_and(is_wanted) {
                         return Some(file_key(number, id));
                     }
                 }

@@ -112,7 +112,9 @@ impl Roots {
             }
             None => {
                 let options = ScanOptions { threads: index.scan_threads, max_memory: index.max_memory };
-                let tree = crate::index::scan(path, options, &scan.progress).map_err(io::Error::other)?;
+                let limits = self.driver.limits();
+                let tree =
+                    crate::index::scan_within(path, options, limits, &scan.progress).map_err(io::Error::other)?;
                 let built = crate::index::build(tree, self.seed, crate::sys::random_uuid());
                 (true, create(&built.index, &built.buckets)?)
             }

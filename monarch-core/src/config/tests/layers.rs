@@ -186,3 +186,15 @@ fn no_such_file() {
     let error = load(Some(Path::new("/none/monarch.yaml")), env(&[]), &Overrides::default(), &node()).unwrap_err();
     assert!(error.kind() == ErrorKind::Unreadable && error.to_string().contains("/none/monarch.yaml"), "{error}");
 }
+
+#[test]
+fn how_the_pfs_is_read_needs_no_root() {
+    let source = |set_: &[(&str, &str)]| {
+        let variables = [("MONARCH_SOURCE__IOPS_LIMIT", "500"), ("MONARCH_SOURCE__PURGE_AGE", "30d")];
+        super::super::load_source(None, env(&variables), &set(set_), &node())
+    };
+    let found = source(&[]).unwrap();
+    assert_eq!((found.iops_limit, found.purge_age), (Some(500), Some(Duration::from_hours(720))));
+    assert_eq!(source(&[("source.iops_limit", "none")]).unwrap().iops_limit, None);
+    assert_eq!(source(&[("source.iops_limit", "0")]).unwrap_err().kind(), ErrorKind::OutOfBounds);
+}

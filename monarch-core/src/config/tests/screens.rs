@@ -41,7 +41,7 @@ error: source: unknown key `max_inflght`
 8 |   - name: ram
   |
  help: did you mean `max_inflight`? known here: io_size, max_inflight, bandwidth_limit, iops_limit,
-       backoff, chunk_threshold, chunk_size
+       backoff, chunk_threshold, chunk_size, purge_age
 ",
     );
 }

@@ -1,0 +1,125 @@
+//! When the files of a root were last read, as far as the PFS knows: for sites that remove what nobody reads.
+//!
+//! A histogram by the hour, made from the times of the scan. A file that we read counts as read now, once, where the
+//! mount keeps access times; one that is served from a copy does not: the PFS learns nothing of it.
+
+use monarch_abi::index::Index;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const HOUR_NS: i64 = 3600 * 1_000_000_000;
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Ages {
+    /// Files by the hour of their last access.
+    hours: BTreeMap<i64, u64>,
+    /// A bit for each entry that was read since the scan.
+    read: Vec<u64>,
+}
+
+/// Files that will soon be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Near {
+    /// How many.
+    pub files: u64,
+    /// How long ago the first of them was read.
+    pub oldest: Duration,
+}
+
+impl Ages {
+    /// Those of all files of an index. A time of 0 is none.
+    #[must_use]
+    pub fn of(index: &Index<'_>) -> Self {
+        let mut hours = BTreeMap::<i64, u64>::new();
+        for r in index.records().iter().filter(|r| r.is_file() && r.atime_ns > 0) {
+            *hours.entry(r.atime_ns / HOUR_NS).or_default() += 1;
+        }
+        Self { hours, read: vec![0; index.len().div_ceil(64)] }
+    }
+
+    /// Takes note that the file with this id, whose last access was at `atime_ns`, is read at `now_ns`.
+    pub fn note(&mut self, id: u32, atime_ns: i64, now_ns: i64) {
+        let Some(bits) = self.read.get_mut(id as usize / 64) else { return };
+        let bit = 1 << (id % 64);
+        if *bits & bit != 0 || atime_ns <= 0 {
+            return;
+        }
+        *bits |= bit;
+        if let Some(n) = self.hours.get_mut(&(atime_ns / HOUR_NS)) {
+            *n = n.saturating_sub(1);
+        }
+        *self.hours.entry(now_ns / HOUR_NS).or_default() += 1;
+    }
+
+    /// The files that are not younger than four fifths of `limit`.
+    #[must_use]
+    pub fn near(&self, limit: Duration, now_ns: i64) -> Option<Near> {
+        let limit = i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
+        // The end of an hour counts for all of it: no file is taken for older than it is.
+        let last = now_ns.saturating_sub(limit / 5 * 4) / HOUR_NS - 1;
+        let old = self.hours.range(..=last).filter(|(_, n)| **n > 0);
+        let (mut files, mut first) = (0, None);
+        for (hour, n) in old {
+            first.get_or_insert(*hour);
+            files += n;
+        }
+        let oldest = now_ns.saturating_sub(first?.saturating_add(1).saturating_mul(HOUR_NS));
+        Some(Near { files, oldest: Duration::from_nanos(u64::try_from(oldest).unwrap_or(0)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::{Tree, build};
+    use crate::shm::IndexBytes;
+
+    const DAY: Duration = Duration::from_hours(24);
+    const NOW: i64 = 1_800_000_000 * 1_000_000_000;
+
+    /// Files that were last read so many days ago.
+    fn files(days: &[u32]) -> Ages {
+        let mut tree = Tree::synthetic(1, days.len() as u32);
+        for (r, d) in tree.entries_mut(1).iter_mut().zip(days) {
+            r.atime_ns = NOW - (DAY * *d).as_nanos() as i64;
+        }
+        let built = build(tree, 1, [1; 16]);
+        Ages::of(&IndexBytes(&built.index).open().expect("index"))
+    }
+
+    #[test]
+    fn files_near_the_age_at_which_they_are_removed_are_counted() {
+        let ages = files(&[1, 5, 20, 23, 25, 25, 29]);
+        let near = ages.near(DAY * 30, NOW).expect("three files of more than 24 days");
+        assert_eq!(near.files, 3);
+        assert!((DAY * 28..=DAY * 29).contains(&near.oldest), "{near:?}");
+        assert_eq!(ages.near(DAY * 90, NOW), None);
+        let later = NOW + (DAY * 5).as_nanos() as i64;
+        assert_eq!(ages.near(DAY * 30, later).expect("older by now").files, 5);
+    }
+
+    #[test]
+    fn a_file_that_was_read_is_young_again() {
+        let mut ages = files(&[29, 28, 1]);
+        let at = |days: u32| NOW - (DAY * days).as_nanos() as i64;
+        // Ids: root, directory, then the files. Twice counts once.
+        ages.note(2, at(29), NOW);
+        ages.note(2, at(29), NOW);
+        let near = ages.near(DAY * 30, NOW).expect("one");
+        assert_eq!(near.files, 1);
+        assert!(near.oldest < DAY * 29, "{near:?}");
+        ages.note(3, at(28), NOW);
+        ages.note(4_000_000, at(28), NOW);
+        assert_eq!(ages.near(DAY * 30, NOW), None);
+    }
+
+    #[test]
+    fn a_file_system_without_access_times_is_not_old() {
+        let mut tree = Tree::synthetic(1, 3);
+        tree.entries_mut(1).iter_mut().for_each(|r| r.atime_ns = 0);
+        let built = build(tree, 1, [1; 16]);
+        let ages = Ages::of(&IndexBytes(&built.index).open().expect("index"));
+        assert_eq!(ages.near(DAY, NOW), None);
+    }
+}
