@@ -34,8 +34,10 @@ pub struct Large {
     pub in_pfs: AtomicU32,
     /// One of [`WHOLE`] and [`STREAMED`].
     pub mode: AtomicU32,
+    /// Not zero: somebody reads the file past us, and is served once all of it is there.
+    pub rest: AtomicU32,
     /// Zero.
-    pub reserved2: u64,
+    pub reserved: u32,
 }
 const _: () = assert!(size_of::<Large>() == 64);
 // SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is published.

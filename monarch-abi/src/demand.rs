@@ -283,6 +283,7 @@ pub fn wait_chunk(
 pub fn wait_complete(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, watch: &impl Watch) -> Outcome {
     let most = clock(&ctl.ctl.complete_ms);
     let start = watch.now_us();
+    let mut asked = false;
     let mut waiter = Waiter::new(ctl, watch);
     loop {
         let tick = file.head.tick.load(Ordering::Acquire);
@@ -300,7 +301,19 @@ pub fn wait_complete(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, 
         let left = most.saturating_sub(watch.now_us().saturating_sub(start));
         let hopeless = needed > left || left == 0 || file.is_streamed();
         let on = if w.state() == State::Filling { (&file.head.tick, tick) } else { (&f.entry.master.word, w.0) };
-        if hopeless || !waiter.sleep(&step, on.0, on.1) {
+        if hopeless {
+            // For those who come later.
+            if !file.is_streamed() && file.head.rest.swap(1, Ordering::AcqRel) == 0 {
+                announce(ctl, f);
+            }
+            return Outcome::Deadline;
+        }
+        if !asked {
+            // Perhaps nobody would fetch them otherwise.
+            asked = true;
+            want_chunks(ctl, f, file, 0, file.head.chunks);
+        }
+        if !waiter.sleep(&step, on.0, on.1) {
             return Outcome::Deadline;
         }
     }

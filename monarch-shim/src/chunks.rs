@@ -49,6 +49,21 @@ pub fn may_be(fd: c_int) -> bool {
     ctx::is_on() && HINTS.get(fd as usize).is_none_or(|h| h.load(Ordering::Relaxed) != NONE)
 }
 
+/// [`may_be`] for calls that are rare: what was remembered may be about another file with this number.
+#[inline]
+#[must_use]
+pub fn could_be(fd: c_int) -> bool {
+    fd >= 0 && ctx::is_on()
+}
+
+/// A descriptor got a second number.
+#[inline]
+pub fn duplicated(from: c_int, to: c_int) {
+    if let (Some(a), Some(b)) = (HINTS.get(from as usize), HINTS.get(to as usize)) {
+        b.store(a.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
 /// A large file with where it was found.
 pub struct Known {
     f: Found<'static>,
@@ -383,7 +398,7 @@ impl Known {
     /// A reader in order has come to another chunk: asks for those behind it.
     fn ask_ahead(&self, ctx: &Ctx, from: u64, to: u64) {
         let chunk = self.large.at(to);
-        if self.large.at(from) == chunk && from % self.large.chunk.max(1) != 0 {
+        if self.large.at(from) == chunk && !from.is_multiple_of(self.large.chunk.max(1)) {
             return;
         }
         let behind = chunk.saturating_add(1).saturating_add(self.large.head.ahead.load(Ordering::Relaxed));
@@ -487,6 +502,43 @@ pub fn mmap(fd: c_int, map: impl FnOnce(c_int) -> *mut core::ffi::c_void) -> Opt
     }
     ctx.count(Counter::Hits, 1);
     Some(at)
+}
+
+/// Puts the complete copy of a large file in the place of its descriptor, at the same offset, before a stream reads from it past
+/// us: if there is one or will be soon. The offset is the descriptor's own from then on.
+pub fn replace(fd: c_int) -> Option<()> {
+    let ctx = ctx::get()?;
+    let copy = identify(&ctx, fd)?.whole(&ctx)?;
+    let at = sys::seek(fd, 0)?;
+    sys::seek_to(copy.0, at)?;
+    let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
+    let cloexec = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+    let _ = sys::fcntl(copy.0, libc::F_SETFL, flags & libc::O_NONBLOCK);
+    if !sys::dup_to(copy.0, fd, cloexec) {
+        return None;
+    }
+    if let Some(h) = HINTS.get(fd as usize) {
+        h.store(NONE, Ordering::Relaxed);
+    }
+    ctx.count(Counter::Hits, 1);
+    Some(())
+}
+
+/// sendfile(2) from a large file: from its complete copy, if there is one or will be soon. `send` is the call itself, which is given
+/// a descriptor and where its offset is.
+#[must_use]
+pub fn sendfile(fd: c_int, off: *mut i64, n: usize, send: impl FnOnce(c_int, *mut i64) -> isize) -> Option<isize> {
+    let ctx = ctx::get()?;
+    let known = identify(&ctx, fd)?;
+    let copy = known.whole(&ctx)?;
+    if !off.is_null() {
+        return Some(send(copy.0, off));
+    }
+    let claim = Claim::make(fd, n.min(MOST), known.f.entry.record.size)?;
+    let mut at = i64::try_from(claim.start).ok()?;
+    let done = send(copy.0, &raw mut at);
+    claim.settle(fd, done);
+    Some(done)
 }
 
 /// Takes posix_fadvise(2) (`POSIX_FADV_WILLNEED`) and readahead(2) of a large file as what they are, a hint: asks for the

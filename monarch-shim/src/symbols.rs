@@ -24,7 +24,8 @@ symbols! {
     open open64 openat openat64 creat creat64 __open_2 __open64_2 __openat_2 __openat64_2
     fopen fopen64 freopen freopen64
     read pread pread64 readv preadv preadv64 preadv2 preadv64v2 __read_chk __pread_chk __pread64_chk
-    mmap mmap64 posix_fadvise posix_fadvise64 readahead
+    mmap mmap64 posix_fadvise posix_fadvise64 readahead fdopen sendfile sendfile64
+    dup dup2 dup3 fcntl fcntl64
     // metadata
     stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
     __xstat __xstat64 __lxstat __lxstat64 __fxstat __fxstat64 __fxstatat __fxstatat64

@@ -118,6 +118,28 @@ pub fn seek(fd: c_int, by: i64) -> Option<u64> {
     u64::try_from(at).ok()
 }
 
+/// lseek(2) to an offset.
+pub fn seek_to(fd: c_int, at: u64) -> Option<u64> {
+    // SAFETY: a plain descriptor call.
+    let at = unsafe { call(libc::SYS_lseek, [fd as isize as usize, at as usize, libc::SEEK_SET as usize, 0, 0, 0]) };
+    u64::try_from(at).ok()
+}
+
+/// fcntl(2) with a number.
+pub fn fcntl(fd: c_int, what: c_int, arg: c_int) -> Option<c_int> {
+    // SAFETY: a plain descriptor call.
+    let r = unsafe { call(libc::SYS_fcntl, [fd as isize as usize, what as usize, arg as usize, 0, 0, 0]) };
+    c_int::try_from(r).ok().filter(|&r| r >= 0)
+}
+
+/// dup3(2): `from` in the place of `to`; whether it worked.
+#[must_use]
+pub fn dup_to(from: c_int, to: c_int, cloexec: bool) -> bool {
+    let flags = if cloexec { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: a plain descriptor call.
+    unsafe { call(libc::SYS_dup3, [from as isize as usize, to as isize as usize, flags as usize, 0, 0, 0]) >= 0 }
+}
+
 /// pread(2), negative errno on failure.
 ///
 /// # Safety

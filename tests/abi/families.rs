@@ -96,7 +96,6 @@ const KERNEL: &str = "asks the kernel, which has the truth";
 const INSIDE: &str = "walks inside the C library, with calls that nobody can interpose: the kernel answers";
 const REAL: &str = "descriptors are the kernel's own";
 const WRITTEN: &str = "the descriptor was opened for writing, which was seen";
-const STREAM: &str = "a stream on a descriptor that is right already";
 const NAME_ONLY: &str = "makes up a name, no file";
 const RESERVED: &str = "a name reserved for the C library, which programs are not compiled to";
 
@@ -116,7 +115,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("__close", RESERVED),
     ("__dup2", RESERVED),
     ("__statfs", RESERVED),
-    ("fdopen", STREAM),
     ("open_by_handle_at", "handles come from name_to_handle_at, which asked the kernel"),
     ("open_tree", "mounts, not files"),
     ("statfs", KERNEL),
@@ -184,16 +182,9 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("lseek", REAL),
     ("lseek64", REAL),
     ("llseek", REAL),
-    ("sendfile", REAL),
-    ("sendfile64", REAL),
     ("copy_file_range", REAL),
     ("splice", REAL),
     ("vmsplice", REAL),
-    ("dup", REAL),
-    ("dup2", REAL),
-    ("dup3", REAL),
-    ("fcntl", REAL),
-    ("fcntl64", REAL),
     ("close", REAL),
     ("close_range", REAL),
     ("closefrom", REAL),

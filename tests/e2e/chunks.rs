@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 const SIZES: [u64; 3] = [5_000_000, 3_000_001, 2_097_152];
-/// What reads through functions of ours, in parts.
-const PARTS: &str = "seq,read,whole,random,vector,seek,buffered,threads,shared,dup,passed,odd";
+/// What reads through functions of ours, in parts, or past them once all is there.
+const PARTS: &str = "mapped,stdio,stream,sent,seq,read,whole,random,vector,seek,buffered,threads,shared,dup,passed,odd";
 
 fn make(sizes: &[u64]) -> Job {
     let sizes = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
@@ -45,8 +45,10 @@ fn every_way_of_reading_is_right_while_chunks_arrive_and_after() {
     let ms = Duration::from_millis(1);
     for prefetch in ["true", "false"] {
         let w = plan(&SIZES).pfs(move |b| b.data_latency(ms)).set(&format!("prefetch.enabled={prefetch}")).build();
-        let all =
-            reads(&w, "seq,read,whole,random,vector,seek,buffered,mapped,stdio,threads,shared,dup,passed,odd,hints");
+        let all = reads(
+            &w,
+            "seq,read,whole,random,vector,seek,buffered,mapped,stdio,stream,sent,threads,shared,dup,passed,odd,hints",
+        );
         let bare = w.bare(&all).good();
         let ours = begun(&w, &all.clone().args(["--times", "2"])).end().good().text();
         assert_eq!(ours, format!("ready\n{0}{0}", bare.text()));

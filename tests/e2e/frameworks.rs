@@ -197,6 +197,66 @@ fn io_demands_while_a_prefetch_runs() {
     }
 }
 
+/// The same rows with files that count as large: they are served in chunks while their copies are made, and each byte leaves the
+/// PFS once. The bare program says what is right.
+fn in_chunks(row: Row) {
+    let ms = Duration::from_millis(1);
+    for prefetch in ["prefetch.enabled=false", "prefetch.enabled=true"] {
+        let plan =
+            row.plan(row.python().arg("prepare")).set("source.chunk_threshold=4KiB").set("source.chunk_size=8KiB");
+        let w = plan.set("wait.complete=20s").set(prefetch).pfs(move |b| b.data_latency(ms)).build();
+        let job = row.job(&w, 3);
+        let bare = row.bare(&w, &job);
+        w.pfs().reset().unwrap();
+        let mut running = w.start(&job.announced());
+        running.until_written("ready");
+        w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
+        running.begin();
+        let mut ours = running.end();
+        ours.out.drain(.."ready\n".len());
+        assert_same(&bare, &ours);
+        for (path, c) in row.counts(&w) {
+            let size = fs::metadata(w.backing().join(&path)).unwrap().len();
+            assert!(c.bytes_read <= size, "{prefetch}: {path}, {size} bytes: {c:?}");
+        }
+    }
+}
+
+#[test]
+fn io_numpy_in_chunks() {
+    in_chunks(NUMPY);
+}
+
+#[test]
+fn io_hdf5_in_chunks() {
+    in_chunks(HDF5);
+}
+
+#[test]
+fn io_arrow_in_chunks() {
+    in_chunks(ARROW);
+}
+
+#[test]
+fn io_webdataset_in_chunks() {
+    in_chunks(SHARDS);
+}
+
+#[test]
+fn torch_tensors_in_chunks() {
+    in_chunks(Row::new("torch", "torch_tensors.py", "load,safetensors,safetensors_slices,decoder"));
+}
+
+#[test]
+fn torch2_tensors_in_chunks() {
+    in_chunks(Row::new("torch2", "torch_tensors.py", "load,load_mapped,safetensors,safetensors_slices,decoder"));
+}
+
+#[test]
+fn tensorflow_records_in_chunks() {
+    in_chunks(Row { inputs: "records", ..Row::new("tf", "tensorflow_records.py", "parallel,interleaved") });
+}
+
 #[test]
 fn torch_images_without_workers() {
     Row::new("torch", "torch_images.py", "inline").check();

@@ -116,6 +116,37 @@ def stdio(f, rng):
     libc.fclose(stream)
 
 
+def stream(f, rng):
+    """fdopen and fread, as numpy does it."""
+    libc.fdopen.restype = ctypes.c_void_p
+    libc.fread.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
+    libc.fclose.argtypes = [ctypes.c_void_p]
+    libc.ftell.argtypes = [ctypes.c_void_p]
+    libc.ftell.restype = ctypes.c_long
+    off = rng.randrange(f.size)
+    os.lseek(f.fd, off, os.SEEK_SET)
+    stream = libc.fdopen(os.dup(f.fd), b"rb")
+    buf = ctypes.create_string_buffer(500_000)
+    got = libc.fread(buf, 1, 500_000, stream)
+    f.right(buf.raw[:got], off, 500_000, "stream")
+    assert libc.ftell(stream) == off + got
+    libc.fclose(stream)
+
+
+def sent(f, rng):
+    """sendfile, by the offset of the descriptor and by one of its own."""
+    out = os.memfd_create("sent")
+    os.lseek(f.fd, 7000, os.SEEK_SET)
+    done = 0
+    while n := os.sendfile(out, f.fd, None, 1 << 20):
+        done += n
+    assert os.lseek(f.fd, 0, os.SEEK_CUR) == f.size and done == f.size - 7000
+    f.right(os.pread(out, f.size, 0), 7000, f.size, "sent")
+    n = os.sendfile(out, f.fd, 100, 5000)
+    f.right(os.pread(out, n, done), 100, 5000, "sent")
+    os.close(out)
+
+
 def threads(f, rng):
     def work(seed):
         rng = random.Random(seed)
@@ -206,7 +237,7 @@ def hints(f, rng):
     f.right(os.pread(f.fd, 1000, 5), 5, 1000, "hints")
 
 
-WAYS = dict(seq=seq, read=read, whole=whole, random=rand, vector=vector, seek=seek, buffered=buffered, mapped=mapped, stdio=stdio,
+WAYS = dict(seq=seq, read=read, whole=whole, random=rand, vector=vector, seek=seek, buffered=buffered, mapped=mapped, stdio=stdio, stream=stream, sent=sent,
             threads=threads, shared=shared, dup=dup, passed=passed, odd=odd, hints=hints)
 
 

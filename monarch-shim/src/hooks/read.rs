@@ -109,6 +109,17 @@ hook! { next;
         }
         chunks_or!(fd, chunks::pread(fd, buf.cast(), n, off), next(fd, buf, n, off, size))
     }
+    fn dup(fd: c_int) -> c_int { duplicated(fd, next(fd)) }
+    fn dup2(fd: c_int, to: c_int) -> c_int { duplicated(fd, next(fd, to)) }
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int { duplicated(fd, next(fd, to, flags)) }
+    fn fcntl(fd: c_int, what: c_int, arg: usize) -> c_int { fcntl_any(fd, what, next(fd, what, arg)) }
+    fn fcntl64(fd: c_int, what: c_int, arg: usize) -> c_int { fcntl_any(fd, what, next(fd, what, arg)) }
+    fn sendfile(to: c_int, from: c_int, off: *mut off_t, n: size_t) -> ssize_t {
+        send_any(from, off, n, |from, off| next(to, from, off, n))
+    }
+    fn sendfile64(to: c_int, from: c_int, off: *mut off_t, n: size_t) -> ssize_t {
+        send_any(from, off, n, |from, off| next(to, from, off, n))
+    }
     fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, off: off_t) -> *mut c_void {
         map_any(prot, flags, fd, |fd| next(addr, len, prot, flags, fd, off))
     }
@@ -130,7 +141,7 @@ hook! { next;
 #[inline]
 unsafe fn map_any(prot: c_int, flags: c_int, fd: c_int, map: impl Fn(c_int) -> *mut c_void) -> *mut c_void {
     let reads = prot & libc::PROT_WRITE == 0 || flags & libc::MAP_PRIVATE != 0;
-    if fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && reads && chunks::may_be(fd) {
+    if flags & libc::MAP_ANONYMOUS == 0 && reads && chunks::could_be(fd) {
         // It may fail for its own reasons; then the descriptor itself is mapped.
         let saved = user::errno();
         if let Some(p) = chunks::mmap(fd, &map) {
@@ -141,6 +152,29 @@ unsafe fn map_any(prot: c_int, flags: c_int, fd: c_int, map: impl Fn(c_int) -> *
     map(fd)
 }
 
+#[inline]
+fn duplicated(fd: c_int, new: c_int) -> c_int {
+    if new >= 0 {
+        chunks::duplicated(fd, new);
+    }
+    new
+}
+
+#[inline]
+fn fcntl_any(fd: c_int, what: c_int, result: c_int) -> c_int {
+    if what == libc::F_DUPFD || what == libc::F_DUPFD_CLOEXEC { duplicated(fd, result) } else { result }
+}
+
+/// sendfile: from the complete copy of a large file, if there is one or will be soon.
+unsafe fn send_any(from: c_int, off: *mut off_t, n: size_t, send: impl Fn(c_int, *mut off_t) -> ssize_t) -> ssize_t {
+    if chunks::could_be(from)
+        && let Some(done) = chunks::sendfile(from, off, n, &send)
+    {
+        return done;
+    }
+    send(from, off)
+}
+
 fn takes_advice(fd: c_int, off: off_t, len: off_t, advice: c_int) -> bool {
-    advice == libc::POSIX_FADV_WILLNEED && len >= 0 && chunks::may_be(fd) && chunks::advise(fd, off, len as u64)
+    advice == libc::POSIX_FADV_WILLNEED && len >= 0 && chunks::could_be(fd) && chunks::advise(fd, off, len as u64)
 }

@@ -114,6 +114,15 @@ hook! { next;
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
         open_stream(path, mode, |p| next(p, mode), libc::fileno)
     }
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+        // What a stream reads from here on is the kernel's affair.
+        if crate::chunks::could_be(fd) && reads(mode) == Some(true) {
+            let saved = user::errno();
+            let _ = crate::chunks::replace(fd);
+            user::set_errno(saved);
+        }
+        next(fd, mode)
+    }
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
         reopen_stream(path, mode, |p| next(p, mode, stream))
     }

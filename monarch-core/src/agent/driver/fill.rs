@@ -177,6 +177,10 @@ impl Fill {
                 p.wanted.push_back(chunk);
             }
         });
+        if self.large.head.rest.swap(0, Ordering::AcqRel) != 0 {
+            any = true;
+            p.rest = !self.streamed;
+        }
         if any {
             p.asked = Instant::now();
         }
