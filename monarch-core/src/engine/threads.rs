@@ -20,6 +20,8 @@ pub struct ThreadsEngine {
 
 /// A thread keeps a buffer up to this size between copies.
 const KEEP: usize = 1 << 20;
+/// Largest read where a request costs nothing: what was read is hashed and written while it is in the processor's cache.
+pub(super) const LOCAL: usize = 512 << 10;
 /// Larger buffers that are kept for all threads.
 const LARGE: usize = 8;
 
@@ -81,7 +83,8 @@ impl ThreadsEngine {
     /// Moves the bytes of an open file: how many, and their checksum.
     fn bytes(&self, buf: &mut Pages, task: &dyn Task, from: &dyn SourceFile) -> Result<(u64, u64), CopyError> {
         let (range, marks) = (task.range(), task.marks());
-        let want = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(self.io_size);
+        let io_size = if task.source().keeps_nowait() { self.io_size.min(LOCAL) } else { self.io_size };
+        let want = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(io_size);
         if buf.len() < want {
             *buf = Pages::new(want);
         }
@@ -90,7 +93,7 @@ impl ThreadsEngine {
         let (mut off, mut tries) = (range.start, 0);
         while off < range.end {
             self.go_on()?;
-            let n = usize::try_from(range.end - off).unwrap_or(usize::MAX).min(self.io_size);
+            let n = usize::try_from(range.end - off).unwrap_or(usize::MAX).min(io_size);
             // Past the page cache whole pages are asked for; what the file has grown by is left out.
             let asked = if direct { n.next_multiple_of(PAGE).min(buf.len()) } else { n };
             let got = match self.ask(marks, n, || from.read_at(&mut buf.bytes_mut()[..asked], off)) {
@@ -125,7 +128,8 @@ impl ThreadsEngine {
     /// Copies one file, into another place if it has to be.
     pub(super) fn take(&self, task: &mut dyn Task) {
         BUFFER.with_borrow_mut(|buf| {
-            if buf.len() < KEEP && task.range().end - task.range().start > KEEP as u64 {
+            if !task.source().keeps_nowait() && buf.len() < KEEP && task.range().end - task.range().start > KEEP as u64
+            {
                 *buf = self.large.take();
             }
             loop {

@@ -93,6 +93,15 @@ impl UringEngine {
         Ok(Self { options: UringOptions { depth, ..options }, limits, stop, plain, said: AtomicBool::new(false) })
     }
 
+    /// Bytes of one read of a file.
+    fn io_size(&self, slot: &slot::Slot<'_>) -> u64 {
+        if slot.may_block || slot.direct {
+            self.options.io_size
+        } else {
+            self.options.io_size.min(super::threads::LOCAL as u64)
+        }
+    }
+
     /// A ring fails that the kernel granted at first: descriptors or memory are short now.
     fn say(&self, e: &io::Error) {
         if !self.said.swap(true, Ordering::Relaxed) {

@@ -45,6 +45,8 @@ pub struct TierDir {
     pub seed: u64,
     /// Its quota.
     pub ledger: Ledger,
+    /// Whether its file system is in memory.
+    pub(super) in_memory: bool,
     keep_free: u64,
     fd: OwnedFd,
     lock: OwnedFd,
@@ -62,6 +64,8 @@ const REST: Duration = Duration::from_secs(5);
 const DOUBT: Duration = Duration::from_secs(60);
 /// With less than this above `keep_free` a disk counts as full.
 const NEARLY_FULL: u64 = 16 << 20;
+/// What tmpfs is called.
+const TMPFS: u64 = 0x0102_1994;
 /// Inodes left to others.
 const KEEP_INODES: u64 = 16;
 
@@ -113,6 +117,7 @@ impl TierDir {
             path,
             dev: st.st_dev,
             ino: st.st_ino,
+            in_memory: rustix::fs::fstatfs(&fd).is_ok_and(|fs| fs.f_type as u64 == TMPFS),
             keep_free,
             fd,
             lock,

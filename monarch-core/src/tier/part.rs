@@ -94,9 +94,12 @@ impl TierDir {
     pub fn open_part(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<PartWriter> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = rustix::fs::openat(self.fd(), part.path(), flags, Mode::empty())?;
-        match rustix::fs::fallocate(&fd, FallocateFlags::KEEP_SIZE, off, len) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-            Err(e) => return Err(e.into()),
+        // In memory the write itself allocates, and nothing is gained by asking before.
+        if !self.in_memory {
+            match rustix::fs::fallocate(&fd, FallocateFlags::KEEP_SIZE, off, len) {
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Err(e) => return Err(e.into()),
+            }
         }
         let less = |left: u64| Some(left.saturating_sub(len));
         let before = part.unallocated.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).unwrap_or(0);

@@ -16,6 +16,10 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// Most chunks of a file on their way that nobody asked for: writers of one file wait for each other.
+const WIDTH: u32 = 8;
+/// The same where the source does not make anybody wait.
+const LOCAL_WIDTH: u32 = 2;
 /// How long the file on the PFS stays open without being read.
 const KEEP_OPEN: Duration = Duration::from_secs(60);
 /// How old the last check of the file's identity may be when a chunk is given to readers.
@@ -76,6 +80,9 @@ struct Progress {
     /// Whether everything is fetched, and where that goes on.
     rest: bool,
     cursor: u32,
+    /// Chunks on their way that nobody asked for, and how many those may be.
+    unasked: u32,
+    width: u32,
     /// One bit for each chunk that is on its way or there.
     taken: Vec<u64>,
     /// Chunks whose bytes are all written.
@@ -123,7 +130,7 @@ impl Progress {
             }
             return None;
         }
-        if self.rest {
+        if self.rest && self.unasked < self.width {
             let found = (self.cursor..chunks).chain(0..self.cursor.min(chunks)).find(|&c| !self.is_taken(c));
             self.rest = found.is_some();
             self.cursor = found.unwrap_or(0);
@@ -148,6 +155,8 @@ impl Fill {
             wanted: VecDeque::new(),
             rest,
             cursor: 0,
+            unasked: 0,
+            width: if file.live.source.keeps_nowait() { LOCAL_WIDTH } else { WIDTH },
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],
             written: 0,
             passing: VecDeque::new(),
@@ -204,6 +213,7 @@ impl Fill {
             return None;
         }
         p.take(chunk);
+        p.unasked += u32::from(!demanded);
         p.busy = Instant::now();
         if let Original::Closed = p.original {
             p.original = Original::Opening;
@@ -270,6 +280,12 @@ impl Fill {
         }
         drop(p);
         self.large.arrived(chunk);
+    }
+
+    /// A chunk that nobody asked for is not on its way any more.
+    pub(super) fn landed(&self) {
+        let mut p = lock(&self.progress);
+        p.unasked = p.unasked.saturating_sub(1);
     }
 
     /// A chunk could not be fetched.
@@ -347,6 +363,8 @@ mod tests {
             wanted: VecDeque::new(),
             rest,
             cursor: 0,
+            unasked: 0,
+            width: WIDTH,
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],
             written: 0,
             passing: VecDeque::new(),

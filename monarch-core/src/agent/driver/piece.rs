@@ -65,6 +65,13 @@ impl<'a> Piece<'a> {
         }
     }
 
+    /// It is over; others may go on now.
+    fn land(&self) {
+        if !self.marks.demanded {
+            self.fill.landed();
+        }
+    }
+
     /// What came of it; `true` if it is to be copied once more.
     fn settle(&mut self, end: Result<Copied, CopyError>) -> bool {
         let (driver, fill) = (self.driver, self.fill.clone());
@@ -81,6 +88,7 @@ impl<'a> Piece<'a> {
         if let Some(room) = self.room.take() {
             fill.arrived(self.chunk, room);
         }
+        self.land();
         if self.written.get() == Some(true) {
             driver.complete(&fill);
         } else {
@@ -98,6 +106,7 @@ impl<'a> Piece<'a> {
         if again {
             return true;
         }
+        self.land();
         let end = match e {
             CopyError::Stopped => {
                 fill.give_back(self.chunk);

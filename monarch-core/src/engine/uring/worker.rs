@@ -128,8 +128,7 @@ impl<'e, 'w> Worker<'e, 'w> {
             self.slots.len() - 1
         });
         let mut slot = slot;
-        let first =
-            if slot.file.is_some() { slot.ahead(WINDOW, self.engine.options.io_size) } else { vec![Want::Open] };
+        let first = if slot.file.is_some() { slot.ahead(WINDOW, self.engine.io_size(&slot)) } else { vec![Want::Open] };
         self.slots[at] = Some(slot);
         self.want(at, first);
         if self.stopped || self.is_told() {
@@ -219,7 +218,7 @@ impl<'e, 'w> Worker<'e, 'w> {
             }
             return self.end_if_over(at);
         }
-        match answer(slot, f, self.engine.options.io_size) {
+        match answer(slot, f, self.engine.io_size(slot)) {
             Ok(Answer::Call(wants)) => self.want(at, wants),
             Ok(Answer::Whole(copied)) => return self.end(at, Ok(copied)),
             Err(e) => return self.fail(at, e),
