@@ -21,7 +21,7 @@ pub(super) struct Placed {
 }
 
 /// Copies looked at in one round of the audit.
-const AUDIT: usize = 256;
+const AUDIT: usize = 128;
 /// Second tries in one round.
 const TRIES: usize = 4096;
 /// The same after a tier has failed, until a copy succeeds.
