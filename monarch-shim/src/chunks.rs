@@ -383,7 +383,7 @@ impl Known {
     /// A reader in order has come to another chunk: asks for those behind it.
     fn ask_ahead(&self, ctx: &Ctx, from: u64, to: u64) {
         let chunk = self.large.at(to);
-        if self.large.at(from) == chunk && from % self.large.chunk.max(1) != 0 {
+        if self.large.at(from) == chunk && !from.is_multiple_of(self.large.chunk.max(1)) {
             return;
         }
         let behind = chunk.saturating_add(1).saturating_add(self.large.head.ahead.load(Ordering::Relaxed));

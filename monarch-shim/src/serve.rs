@@ -155,9 +155,8 @@ fn miss<T>(
     what: Use,
     open: &mut impl FnMut(&CStr) -> Option<T>,
 ) -> Served<T> {
-    match word.state() {
-        State::Bypass => return to_pfs(ctx, f, Counter::Changed),
-        _ => {}
+    if word.state() == State::Bypass {
+        return to_pfs(ctx, f, Counter::Changed);
     }
     if let Some(hint) = crate::chunks::hint(f) {
         return large(ctx, f, (word, hint), what, open);

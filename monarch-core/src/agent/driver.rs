@@ -266,15 +266,15 @@ impl Driver {
     }
 
     /// Adds or replaces the segment with this number, and prefetches it if asked to.
-    pub fn add_segment(&self, number: usize, live: Live) {
-        self.manners.begin(number, &live);
+    pub fn add_segment(&self, number: usize, live: &Live) {
+        self.manners.begin(number, live);
         let mut segs = self.segments.write().unwrap_or_else(PoisonError::into_inner);
         if segs.len() <= number {
             segs.resize(number + 1, None);
         }
         segs[number] = Some(live.clone());
         drop(segs);
-        self.make_window(&live);
+        self.make_window(live);
         lock(&self.queue).begin(number, self.options.prefetch);
         self.wake_all();
     }

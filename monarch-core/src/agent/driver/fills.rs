@@ -156,12 +156,12 @@ impl Driver {
             if more && lane == Lane::Threads && self.ctl.ctl.sleepers.load(Ordering::SeqCst) > 0 {
                 futex_wake(&self.ctl.ctl.demand, 1);
             }
-            return Some(self.piece(fill, chunk, room, demanded));
+            return Some(self.piece(&fill, chunk, room, demanded));
         }
         None
     }
 
-    fn piece(&self, fill: Arc<Fill>, chunk: u32, room: Room, demanded: bool) -> Piece<'_> {
+    fn piece(&self, fill: &Arc<Fill>, chunk: u32, room: Room, demanded: bool) -> Piece<'_> {
         let source = if demanded { RequestSource::Demand } else { RequestSource::Prefetch };
         let ahead = (!demanded).then(|| Counted::new(&self.pieces_ahead));
         Piece::new(self, fill.clone(), chunk, room, (Job::new(self, fill.file.key, source), ahead))

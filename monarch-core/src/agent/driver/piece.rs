@@ -70,7 +70,7 @@ impl<'a> Piece<'a> {
         let (driver, fill) = (self.driver, self.fill.clone());
         let copied = match end.and_then(|copied| same(copied, &fill)) {
             Ok(copied) => copied,
-            Err(e) => return self.failed(e),
+            Err(e) => return self.failed(&e),
         };
         if copied.identity.is_some() {
             fill.checked();
@@ -89,7 +89,7 @@ impl<'a> Piece<'a> {
         false
     }
 
-    fn failed(&mut self, e: CopyError) -> bool {
+    fn failed(&mut self, e: &CopyError) -> bool {
         let (driver, fill) = (self.driver, &self.fill);
         fill.not_opened();
         let gone = fill.file.entry.word() != fill.file.claim;
@@ -98,7 +98,7 @@ impl<'a> Piece<'a> {
         if again {
             return true;
         }
-        let end = match &e {
+        let end = match e {
             CopyError::Stopped => {
                 fill.give_back(self.chunk);
                 return false;
@@ -110,7 +110,7 @@ impl<'a> Piece<'a> {
                 }
                 Fetched::Refused(Some(RETRY))
             }
-            _ => driver.failed(&e, &fill.file),
+            _ => driver.failed(e, &fill.file),
         };
         driver.give_up(fill, end);
         false

@@ -82,7 +82,7 @@ impl Roots {
         early::open(&self.ctl, root, at, &segment);
         // A loaded index was perhaps not checked to its end.
         let fresh = config.index.file.is_none() || config.index.trust == Trust::Frozen;
-        self.driver.add_segment(at, Live { segment, source, fresh });
+        self.driver.add_segment(at, &Live { segment, source, fresh });
         if let Some(r) = self.list().get_mut(root) {
             r.state = "ready".to_owned();
             r.segment = Some(at);

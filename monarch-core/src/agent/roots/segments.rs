@@ -83,7 +83,7 @@ impl Roots {
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
         let adopted = if made.fresh { self.claim_copies(number, &segment) } else { 0 };
         early::open(&self.ctl, scan.root, number, &segment);
-        self.driver.add_segment(number, Live { segment, source, fresh: made.fresh });
+        self.driver.add_segment(number, &Live { segment, source, fresh: made.fresh });
         let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
         if !self.ctl.segments().get(number).is_some_and(live) {
             // Retired before the driver knew of it.
