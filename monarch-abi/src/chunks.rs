@@ -5,8 +5,8 @@
 //! afterwards ([`Glance`]): the agent clears a bit, counts the drop, and only then takes the bytes away.
 
 use crate::mem::Pod;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::word::{State, Word};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A file above the threshold: one cache line.
 #[derive(Debug)]
@@ -37,7 +37,6 @@ pub struct Large {
     /// Zero.
     pub reserved2: u64,
 }
-const _: () = assert!(size_of::<Large>() == 64);
 // SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is published.
 unsafe impl Pod for Large {}
 

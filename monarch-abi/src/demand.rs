@@ -10,9 +10,9 @@
 use crate::chunks::LargeFile;
 use crate::control::{Control, ControlMap, Inflight, RING};
 use crate::resolve::Found;
+use crate::sync::{AtomicU32, Ordering};
 use crate::sys::{futex_wait, futex_wake};
 use crate::word::{State, Word};
-use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
 /// How a wait ended.
@@ -109,6 +109,25 @@ fn announce(ctl: &ControlMap<'_>, f: &Found<'_>) {
         r.store(file_key(f.number, id), Ordering::Release);
     }
     ring_the_bell(ctl.ctl);
+}
+
+/// Turns a file to Bypass, for good, and tells readers who wait and the agent.
+pub fn bypass(ctl: &ControlMap<'_>, f: &Found<'_>) {
+    let word = &f.entry.master.word;
+    let mut now = Word(word.load(Ordering::Acquire));
+    while now.state() != State::Bypass {
+        match word.compare_exchange_weak(now.0, now.next(State::Bypass).0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                futex_wake(word, u32::MAX >> 1);
+                if f.entry.record.is_file() {
+                    f.segment.state.raise(f.entry.master.id);
+                    ring_the_bell(ctl.ctl);
+                }
+                return;
+            }
+            Err(seen) => now = Word(seen),
+        }
+    }
 }
 
 /// The in-flight entry of a file.

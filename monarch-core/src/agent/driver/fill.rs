@@ -8,12 +8,12 @@ use super::fetch::File;
 use super::lanes::Lane;
 use super::lock;
 use crate::engine::{Marks, SourceFile};
+use crate::sync::{AtomicU32, AtomicUsize, Mutex, Ordering};
 use crate::tier::PartCopy;
 use monarch_abi::chunks::LargeFile;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the file on the PFS stays open without being read.
