@@ -255,7 +255,8 @@ impl Fill {
         lock(&self.progress).checked = Some(Instant::now());
     }
 
-    /// A chunk is there.
+    /// A chunk is there. Readers are told before anybody can end the file or pass the chunk on: its bit would be another partial
+    /// copy's, or that of bytes that are gone.
     pub(super) fn arrived(&self, chunk: u32, room: Room) {
         let mut p = lock(&self.progress);
         if p.over {
@@ -264,7 +265,6 @@ impl Fill {
         if let Room::Window(slot) = room {
             p.passing.push_back((chunk, slot));
         }
-        drop(p);
         self.large.arrived(chunk);
     }
 
