@@ -207,11 +207,11 @@ impl<'a> LargeFile<'a> {
     }
 }
 
-/// What a reader saw before it read bytes of a copy: they count only if it sees the same afterwards.
+/// What a reader saw before it read bytes of a copy, which count only if it sees the same afterwards, or before it asked for a chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct Glance {
-    word: Word,
-    drops: u32,
+    pub(crate) word: Word,
+    pub(crate) drops: u32,
 }
 
 impl Glance {

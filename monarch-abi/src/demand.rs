@@ -7,7 +7,7 @@
 //! overloaded PFS is not asked twice. An agent that lives but does not run (stopped, swapped out) is told by its pulse:
 //! once it is missing for `stall`, demands are still left for it, but nobody waits.
 
-use crate::chunks::LargeFile;
+use crate::chunks::{Glance, LargeFile};
 use crate::control::{Control, ControlMap, Inflight, RING};
 use crate::resolve::Found;
 use crate::sync::{AtomicU32, Ordering};
@@ -260,18 +260,19 @@ pub fn want_chunks(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, fr
     }
 }
 
-/// Waits until a chunk that was asked for is there, while the file's word stays as it is.
+/// Waits until a chunk that was asked for is there, while the file's word stays as it is. `seen` is what was seen before it was asked
+/// for.
 #[must_use]
 pub fn wait_chunk(
     ctl: &ControlMap<'_>,
     f: &Found<'_>,
     file: &LargeFile<'_>,
-    word: Word,
+    seen: Glance,
     chunk: u32,
     watch: &impl Watch,
 ) -> bool {
     let mut waiter = Waiter::new(ctl, watch);
-    let mut drops = file.head.drops.load(Ordering::Acquire);
+    let mut drops = seen.drops;
     loop {
         let tick = file.head.tick.load(Ordering::Acquire);
         if file.has(chunk) {
@@ -283,7 +284,7 @@ pub fn wait_chunk(
             drops = now;
             want_chunks(ctl, f, file, chunk, chunk + 1);
         }
-        if f.entry.word() != word {
+        if f.entry.word() != seen.word {
             return false;
         }
         let step = if file.is_wanted(chunk) {

@@ -399,8 +399,10 @@ impl Known {
             return false;
         }
         let start = demand::Watch::now_us(&Here);
+        // The chunk may come and go again before the waiting begins.
+        let seen = self.large.glance(word);
         self.ask(ctx, at, end, ordered);
-        let came = demand::wait_chunk(ctx.map, &self.f, &self.large, word, self.large.at(at), &Here);
+        let came = demand::wait_chunk(ctx.map, &self.f, &self.large, seen, self.large.at(at), &Here);
         ctx.count(Counter::WaitMicros, demand::Watch::now_us(&Here).saturating_sub(start));
         came
     }
