@@ -279,6 +279,9 @@ impl Fill {
         let (chunk, slot) = p.passing.pop_front()?;
         self.large.dropped(chunk);
         p.give_back(chunk);
+        drop(p);
+        // Who waits for it and looked between bit and count goes to sleep again, not knowing.
+        self.large.ticked();
         Some((chunk, slot))
     }
 
