@@ -295,6 +295,10 @@ impl Known {
             let glance = self.large.glance(word);
             // Looked at before the bits: a chunk dropped since then is noticed below.
             let to = self.there(word, at, end).min(to);
+            if to == at {
+                tries += 1;
+                continue;
+            }
             if open.as_ref().is_none_or(|(of, _)| *of != word) {
                 open = self.open(ctx, word).map(|fd| (word, fd));
             }
