@@ -5,8 +5,8 @@
 //! afterwards ([`Glance`]): the agent clears a bit, counts the drop, and only then takes the bytes away.
 
 use crate::mem::Pod;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::word::{State, Word};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A file above the threshold: one cache line.
 #[derive(Debug)]
@@ -39,7 +39,6 @@ pub struct Large {
     /// Zero.
     pub reserved: u32,
 }
-const _: () = assert!(size_of::<Large>() == 64);
 // SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is published.
 unsafe impl Pod for Large {}
 
@@ -210,11 +209,11 @@ impl<'a> LargeFile<'a> {
     }
 }
 
-/// What a reader saw before it read bytes of a copy: they count only if it sees the same afterwards.
+/// What a reader saw before it read bytes of a copy, which count only if it sees the same afterwards, or before it asked for a chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct Glance {
-    word: Word,
-    drops: u32,
+    pub(crate) word: Word,
+    pub(crate) drops: u32,
 }
 
 impl Glance {

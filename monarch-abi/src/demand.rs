@@ -7,12 +7,12 @@
 //! overloaded PFS is not asked twice. An agent that lives but does not run (stopped, swapped out) is told by its pulse:
 //! once it is missing for `stall`, demands are still left for it, but nobody waits.
 
-use crate::chunks::LargeFile;
+use crate::chunks::{Glance, LargeFile};
 use crate::control::{Control, ControlMap, Inflight, RING};
 use crate::resolve::Found;
+use crate::sync::{AtomicU32, Ordering};
 use crate::sys::{futex_wait, futex_wake};
 use crate::word::{State, Word};
-use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
 /// How a wait ended.
@@ -109,6 +109,25 @@ fn announce(ctl: &ControlMap<'_>, f: &Found<'_>) {
         r.store(file_key(f.number, id), Ordering::Release);
     }
     ring_the_bell(ctl.ctl);
+}
+
+/// Turns a file to Bypass, for good, and tells readers who wait and the agent.
+pub fn bypass(ctl: &ControlMap<'_>, f: &Found<'_>) {
+    let word = &f.entry.master.word;
+    let mut now = Word(word.load(Ordering::Acquire));
+    while now.state() != State::Bypass {
+        match word.compare_exchange_weak(now.0, now.next(State::Bypass).0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                futex_wake(word, u32::MAX >> 1);
+                if f.entry.record.is_file() {
+                    f.segment.state.raise(f.entry.master.id);
+                    ring_the_bell(ctl.ctl);
+                }
+                return;
+            }
+            Err(seen) => now = Word(seen),
+        }
+    }
 }
 
 /// The in-flight entry of a file.
@@ -241,18 +260,19 @@ pub fn want_chunks(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, fr
     }
 }
 
-/// Waits until a chunk that was asked for is there, while the file's word stays as it is.
+/// Waits until a chunk that was asked for is there, while the file's word stays as it is. `seen` is what was seen before it was asked
+/// for.
 #[must_use]
 pub fn wait_chunk(
     ctl: &ControlMap<'_>,
     f: &Found<'_>,
     file: &LargeFile<'_>,
-    word: Word,
+    seen: Glance,
     chunk: u32,
     watch: &impl Watch,
 ) -> bool {
     let mut waiter = Waiter::new(ctl, watch);
-    let mut drops = file.head.drops.load(Ordering::Acquire);
+    let mut drops = seen.drops;
     loop {
         let tick = file.head.tick.load(Ordering::Acquire);
         if file.has(chunk) {
@@ -264,7 +284,7 @@ pub fn wait_chunk(
             drops = now;
             want_chunks(ctl, f, file, chunk, chunk + 1);
         }
-        if f.entry.word() != word {
+        if f.entry.word() != seen.word {
             return false;
         }
         let step = if file.is_wanted(chunk) {

@@ -10,6 +10,7 @@
 //! | [`word`] | the 32-bit state word of a file and its transitions |
 //! | [`index`] | the immutable index of a namespace: records, directories, names |
 //! | [`state`] | the writable companion: lookup table with the state words, demand bitmaps |
+//! | [`bitmap`] | marks set by anybody and taken all at once |
 //! | [`chunks`] | which parts of a large file are there while its copy is being made |
 //! | [`control`] | the control block: roots, tiers, segments, in-flight copies, counters |
 //! | [`segment`] | an index and a state together: lookup, listing, path reconstruction |
@@ -25,6 +26,7 @@ compile_error!("the shared-memory layout is little-endian");
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("the shared-memory layout needs 64-bit pointers");
 
+pub mod bitmap;
 pub mod chunks;
 pub mod control;
 pub mod demand;
@@ -35,6 +37,7 @@ pub mod mem;
 pub mod resolve;
 pub mod segment;
 pub mod state;
+mod sync;
 pub mod sys;
 pub mod word;
 

@@ -4,10 +4,11 @@
 //! id, so that one cache miss decides a lookup. Collisions go to the next bucket; a bucket with an empty slot ends the
 //! search. Slots are filled when the table is built and never move; only the state words change.
 
+use crate::bitmap::Bitmap;
 use crate::chunks::{Large, LargeFile};
 use crate::index::Index;
 use crate::mem::{Map, Pod};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// First bytes of a state file.
 pub const STATE_MAGIC: u64 = u64::from_le_bytes(*b"MONSTAT1");
@@ -69,6 +70,8 @@ pub struct Slot {
     /// Entry in the index, [`NO_ID`] when empty.
     pub id: u32,
 }
+
+const _: () = assert!(size_of::<Large>() == 64);
 
 /// Four slots: one cache line.
 #[derive(Debug)]
@@ -133,8 +136,7 @@ pub struct StateMap<'a> {
     /// Its header.
     pub header: &'a StateHeader,
     buckets: &'a [Bucket],
-    bits: &'a [AtomicU64],
-    summary: &'a [AtomicU64],
+    demands: Bitmap<'a>,
     large: &'a [Large],
     by_ino: &'a [u32],
     chunk_words: &'a [AtomicU64],
@@ -158,8 +160,10 @@ impl<'a> StateMap<'a> {
         Some(Self {
             header: h,
             buckets: map.array(TABLE_OFF, h.buckets as usize)?,
-            bits: map.array(h.bits_off as usize, words)?,
-            summary: map.array(h.summary_off as usize, words.div_ceil(64))?,
+            demands: Bitmap {
+                bits: map.array(h.bits_off as usize, words)?,
+                summary: map.array(h.summary_off as usize, words.div_ceil(64))?,
+            },
             large: map.array(h.large_off as usize, h.large as usize)?,
             by_ino: map.array(h.by_ino_off as usize, h.large as usize)?,
             chunk_words: map.array(h.chunks_off as usize, h.chunk_words as usize)?,
@@ -232,32 +236,13 @@ impl<'a> StateMap<'a> {
         self.buckets.iter().flat_map(|b| &b.slots).filter(|s| s.id != NO_ID)
     }
 
-    /// Marks entry `id` as demanded: bit first, then summary, so that a scan that sees the summary sees the bit.
+    /// Marks entry `id` as demanded.
     pub fn raise(&self, id: u32) {
-        let word = id as usize / 64;
-        if let (Some(bits), Some(sum)) = (self.bits.get(word), self.summary.get(word / 64)) {
-            bits.fetch_or(1 << (id % 64), Ordering::AcqRel);
-            sum.fetch_or(1 << (word % 64), Ordering::AcqRel);
-        }
+        self.demands.raise(id);
     }
 
     /// Takes all marked entries, in order of id.
-    pub fn drain(&self, mut found: impl FnMut(u32)) {
-        for (i, sum) in self.summary.iter().enumerate() {
-            if sum.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            let mut words = sum.swap(0, Ordering::AcqRel);
-            while words != 0 {
-                let w = i * 64 + words.trailing_zeros() as usize;
-                words &= words - 1;
-                let mut bits = self.bits.get(w).map_or(0, |b| b.swap(0, Ordering::AcqRel));
-                while bits != 0 {
-                    #[expect(clippy::cast_possible_truncation, reason = "ids are 32 bits")]
-                    found((w * 64) as u32 + bits.trailing_zeros());
-                    bits &= bits - 1;
-                }
-            }
-        }
+    pub fn drain(&self, found: impl FnMut(u32)) {
+        self.demands.drain(found);
     }
 }

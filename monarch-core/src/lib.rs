@@ -21,5 +21,6 @@ pub mod private_dir;
 pub mod reader;
 pub mod session;
 pub mod shm;
+mod sync;
 pub mod sys;
 pub mod tier;

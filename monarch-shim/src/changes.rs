@@ -11,29 +11,14 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::PATH_MAX;
 use monarch_abi::control::{NO_ROOT, Start};
-use monarch_abi::demand::ring_the_bell;
+use monarch_abi::demand;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_parent, split_last};
-use monarch_abi::sys::futex_wake;
-use monarch_abi::word::{State, Word};
+use monarch_abi::word::State;
 
 /// Turns one entry to Bypass and tells readers who wait and the agent.
 pub fn bypass(ctx: &Ctx, f: &Found<'static>) {
-    let word = &f.entry.master.word;
-    let mut now = Word(word.load(Ordering::Acquire));
-    while now.state() != State::Bypass {
-        match word.compare_exchange_weak(now.0, now.next(State::Bypass).0, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                futex_wake(word, u32::MAX >> 1);
-                if f.entry.record.is_file() {
-                    f.segment.state.raise(f.entry.master.id);
-                    ring_the_bell(ctx.map.ctl);
-                }
-                return;
-            }
-            Err(seen) => now = Word(seen),
-        }
-    }
+    demand::bypass(ctx.map, f);
 }
 
 /// Bypasses a whole subtree: directories that are moved or covered.

@@ -310,6 +310,10 @@ impl Known {
             let glance = self.large.glance(word);
             // Looked at before the bits: a chunk dropped since then is noticed below.
             let to = self.there(word, at, end).min(to);
+            if to == at {
+                tries += 1;
+                continue;
+            }
             if open.as_ref().is_none_or(|(of, _)| *of != word) {
                 open = self.open(ctx, word).map(|fd| (word, fd));
             }
@@ -414,8 +418,10 @@ impl Known {
             return false;
         }
         let start = demand::Watch::now_us(&Here);
+        // The chunk may come and go again before the waiting begins.
+        let seen = self.large.glance(word);
         self.ask(ctx, at, end, ordered);
-        let came = demand::wait_chunk(ctx.map, &self.f, &self.large, word, self.large.at(at), &Here);
+        let came = demand::wait_chunk(ctx.map, &self.f, &self.large, seen, self.large.at(at), &Here);
         ctx.count(Counter::WaitMicros, demand::Watch::now_us(&Here).saturating_sub(start));
         came
     }

@@ -8,18 +8,14 @@ use super::fetch::File;
 use super::lanes::Lane;
 use super::lock;
 use crate::engine::{Marks, SourceFile};
+use crate::sync::{AtomicU32, AtomicUsize, Mutex, Ordering};
 use crate::tier::PartCopy;
 use monarch_abi::chunks::LargeFile;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most chunks of a file on their way that nobody asked for: writers of one file wait for each other.
-const WIDTH: u32 = 8;
-/// The same where the source does not make anybody wait.
-const LOCAL_WIDTH: u32 = 2;
 /// How long the file on the PFS stays open without being read.
 const KEEP_OPEN: Duration = Duration::from_secs(60);
 /// How old the last check of the file's identity may be when a chunk is given to readers.
@@ -148,6 +144,7 @@ impl Fill {
         (tier, part): (usize, PartCopy),
         streamed: bool,
         rest: bool,
+        width: u32,
     ) -> Self {
         let (now, chunks) = (Instant::now(), large.head.chunks);
         let progress = Progress {
@@ -156,7 +153,7 @@ impl Fill {
             rest,
             cursor: 0,
             unasked: 0,
-            width: if file.live.source.keeps_nowait() { LOCAL_WIDTH } else { WIDTH },
+            width,
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],
             written: 0,
             passing: VecDeque::new(),
@@ -269,7 +266,8 @@ impl Fill {
         lock(&self.progress).checked = Some(Instant::now());
     }
 
-    /// A chunk is there.
+    /// A chunk is there. Readers are told before anybody can end the file or pass the chunk on: its bit would be another partial
+    /// copy's, or that of bytes that are gone.
     pub(super) fn arrived(&self, chunk: u32, room: Room) {
         let mut p = lock(&self.progress);
         if p.over {
@@ -278,7 +276,6 @@ impl Fill {
         if let Room::Window(slot) = room {
             p.passing.push_back((chunk, slot));
         }
-        drop(p);
         self.large.arrived(chunk);
     }
 
@@ -299,6 +296,9 @@ impl Fill {
         let (chunk, slot) = p.passing.pop_front()?;
         self.large.dropped(chunk);
         p.give_back(chunk);
+        drop(p);
+        // Who waits for it and looked between bit and count goes to sleep again, not knowing.
+        self.large.ticked();
         Some((chunk, slot))
     }
 
@@ -364,7 +364,7 @@ mod tests {
             rest,
             cursor: 0,
             unasked: 0,
-            width: WIDTH,
+            width: 8,
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],
             written: 0,
             passing: VecDeque::new(),

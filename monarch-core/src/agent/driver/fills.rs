@@ -17,6 +17,10 @@ use std::time::{Duration, Instant};
 
 /// Most chunks on their way that nobody waits for.
 const AHEAD: usize = 16;
+/// Most chunks of a file on their way that nobody asked for: writers of one file wait for each other.
+const WIDTH: u32 = 8;
+/// The same where the source does not make anybody wait.
+const LOCAL_WIDTH: u32 = 2;
 /// Chunks that a reader in order asks for before it needs them.
 const READ_AHEAD: u32 = 4;
 /// Pause after a lack of room that may pass.
@@ -268,11 +272,12 @@ impl Driver {
     fn fill(&self, mut file: File, large: LargeFile<'static>, (at, part): (usize, PartCopy), streamed: bool) {
         let rest = !streamed && (self.options.prefetch || file.source == RequestSource::Prefetch);
         let lane = self.lane(file.key);
+        let width = if file.live.source.keeps_nowait() { LOCAL_WIDTH } else { WIDTH };
         let word = &file.entry.master.word;
         large.begin(part.number, if streamed { STREAMED } else { WHOLE });
         let claim = file.claim.filling(at);
         let before = std::mem::replace(&mut file.claim, claim);
-        let fill = Arc::new(Fill::new(file.clone(), large, lane, (at, part), streamed, rest));
+        let fill = Arc::new(Fill::new(file.clone(), large, lane, (at, part), streamed, rest, width));
         let mut fills = lock(&self.fills);
         // Known before readers can ask for chunks.
         if let Some(old) = fills.by_key.insert(fill.file.key, fill.clone()) {

@@ -1,0 +1,48 @@
+//! Every order in which readers, the agent and the job can meet over a large file that is being fetched, by `loom`.
+//!
+//! What is tested are the files of the product themselves, compiled here with loom's atomics and locks in place of the usual ones: the
+//! bits and counters of chunks, demands, the reader of the preload library, the agent's account of one file. They see the rest of the
+//! world as `crate::...`, and find small stand-ins here: a control block of a few fields, files of a few bytes, a futex. What the agent
+//! does around its account ([`agent`]) is written anew after `driver/fills.rs`, step by step.
+//!
+//! One byte is a chunk. The bytes of files are atomics without any order of their own, as the page cache gives none.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests")]
+
+extern crate self as monarch_abi;
+
+#[path = "model/agent.rs"]
+mod agent;
+#[path = "model/tests.rs"]
+mod tests;
+#[path = "model/world.rs"]
+mod world;
+
+/// The product.
+#[allow(dead_code, reason = "not all of it is needed here")]
+#[path = "../monarch-abi/src/bitmap.rs"]
+mod bitmap;
+#[allow(dead_code, reason = "not all of it is needed here")]
+#[path = "../monarch-abi/src/chunks.rs"]
+mod chunks;
+#[allow(dead_code, reason = "not all of it is needed here")]
+#[path = "../monarch-abi/src/demand.rs"]
+mod demand;
+#[allow(dead_code, reason = "not all of it is needed here")]
+#[path = "../monarch-core/src/agent/driver/fill.rs"]
+mod fill;
+#[allow(dead_code, reason = "not all of it is needed here")]
+#[path = "../monarch-shim/src/chunks.rs"]
+mod reader;
+#[allow(dead_code, reason = "not all of it is needed here")]
+#[path = "../monarch-abi/src/word.rs"]
+mod word;
+
+/// Its surroundings.
+use world::{changes, control, ctx, engine, fetch, identity, lanes, mem, paths, resolve, serve, sync, sys, tier, user};
+
+const PATH_MAX: usize = 64;
+
+/// As in the agent's driver.
+fn lock<T>(m: &sync::Mutex<T>) -> loom::sync::MutexGuard<'_, T> {
+    m.lock().unwrap()
+}

@@ -1,0 +1,153 @@
+//! The agent, after `driver/{fetch,fills,evict}.rs`: the same steps in the same order, with the product's own account of a file.
+
+use crate::fetch::File;
+use crate::fill::{Fill, Room, Slot};
+use crate::lanes::Lane;
+use crate::sync::{AtomicUsize, Mutex, Ordering};
+use crate::sys::futex_wake;
+use crate::tier::PartCopy;
+use crate::word::{State, Word};
+use crate::world::{COPY, HOLE, NO_NAME, RIGHT, World, is_part};
+use crate::{chunks, lock};
+use std::sync::Arc;
+
+/// See the module.
+pub struct Agent {
+    w: &'static World,
+    fills: Mutex<Option<Arc<Fill>>>,
+    /// Slots of the window in use.
+    window: Arc<AtomicUsize>,
+}
+
+fn swap(w: &World, from: Word, to: Word) -> bool {
+    w.segment.slot.word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+impl Agent {
+    pub fn new(w: &'static World) -> Arc<Self> {
+        Arc::new(Self { w, fills: Mutex::new(None), window: Arc::new(AtomicUsize::new(0)) })
+    }
+
+    /// Takes over what was asked for: `Driver::drain`.
+    pub fn drain(&self) -> bool {
+        let mut any = false;
+        self.w.segment.state.drain(|_| any = true);
+        any && !self.heed()
+    }
+
+    /// `Driver::heed`.
+    pub fn heed(&self) -> bool {
+        let fills = lock(&self.fills);
+        let Some(fill) = fills.clone() else { return false };
+        fill.heed();
+        true
+    }
+
+    /// The present fill.
+    pub fn fill(&self) -> Option<Arc<Fill>> {
+        lock(&self.fills).clone()
+    }
+
+    /// Claims the file and opens the partial copy with this number to readers: `Driver::{begin, claim, fill}`.
+    pub fn begin(&self, number: usize, streamed: bool, from: State) -> Option<Arc<Fill>> {
+        let w = self.w;
+        let before = w.segment.entry().word();
+        if before.state() == State::Filling {
+            self.heed();
+        }
+        let fetching = before.with(State::Fetching);
+        if before.state() != from || !swap(w, before, fetching) {
+            return None;
+        }
+        w.files[number].name.store(is_part(number), Ordering::Release);
+        let large = w.large();
+        large.begin(number as u64, if streamed { chunks::STREAMED } else { chunks::WHOLE });
+        let claim = fetching.filling(0);
+        let part = PartCopy { number: number as u64, size: w.segment.record.size };
+        let file = File { entry: w.segment.entry(), claim };
+        let fill = Arc::new(Fill::new(file, large, Lane, (0, part), streamed, false, 8));
+        let mut fills = lock(&self.fills);
+        *fills = Some(fill.clone());
+        if !swap(w, fetching, claim) {
+            *fills = None;
+            drop(fills);
+            self.end(&fill, State::Bypass);
+            return None;
+        }
+        fill.heed();
+        drop(fills);
+        futex_wake(&w.segment.slot.word, 1);
+        large.ticked();
+        Some(fill)
+    }
+
+    /// Chunks that were asked for, on their way from here on: `Driver::next_piece`.
+    pub fn wanted(&self, fill: &Fill) -> Option<(u32, Room)> {
+        let taken = {
+            let fills = lock(&self.fills);
+            let (chunk, room, _) = fill.take(true, |_| Some(Room::Own))?;
+            drop(fills);
+            (chunk, room)
+        };
+        // It is open; others may go on: `Piece::opened`.
+        fill.not_opened();
+        fill.has_work(true);
+        Some(taken)
+    }
+
+    /// The engine writes a chunk.
+    pub fn write(&self, fill: &Fill, chunk: u32) {
+        self.w.files[fill.part.number as usize].bytes[chunk as usize].store(RIGHT, Ordering::Relaxed);
+    }
+
+    /// Room in the window.
+    pub fn slot(&self) -> Room {
+        Room::Window(Slot::take(&self.window, 8).unwrap())
+    }
+
+    /// `TierDir::punch`.
+    pub fn punch(&self, fill: &Fill, chunk: u32) {
+        self.w.files[fill.part.number as usize].bytes[chunk as usize].store(HOLE, Ordering::Relaxed);
+    }
+
+    /// `Driver::end_fill`.
+    pub fn end(&self, fill: &Arc<Fill>, to: State) {
+        lock(&self.fills).take_if(|f| Arc::ptr_eq(f, fill));
+        if !fill.end() {
+            return;
+        }
+        if fill.file.entry.word() == fill.file.claim {
+            swap(self.w, fill.file.claim, fill.file.claim.next(to));
+            futex_wake(&self.w.segment.slot.word, 1);
+        }
+        fill.large.ticked();
+        self.w.files[fill.part.number as usize].name.store(NO_NAME, Ordering::Release);
+    }
+
+    /// `Driver::complete`; whether it was published.
+    pub fn complete(&self, fill: &Arc<Fill>) -> bool {
+        if !fill.end() {
+            return false;
+        }
+        lock(&self.fills).take_if(|f| Arc::ptr_eq(f, fill));
+        self.w.files[fill.part.number as usize].name.store(COPY, Ordering::Release);
+        let published = swap(self.w, fill.file.claim, fill.file.claim.resident(0));
+        futex_wake(&self.w.segment.slot.word, 1);
+        if !published {
+            self.w.files[fill.part.number as usize].name.store(NO_NAME, Ordering::Release);
+        }
+        fill.large.ticked();
+        published
+    }
+
+    /// `Driver::drop_copy`.
+    pub fn evict_copy(&self, number: usize) -> bool {
+        let word = self.w.segment.entry().word();
+        let refused = word.next(State::Refused);
+        if word.state() != State::Resident || !swap(self.w, word, refused) {
+            return false;
+        }
+        self.w.files[number].name.store(NO_NAME, Ordering::Release);
+        swap(self.w, refused, refused.next(State::Absent))
+    }
+}
