@@ -271,7 +271,7 @@ impl Driver {
     /// Opens a partial copy to readers.
     fn fill(&self, mut file: File, large: LargeFile<'static>, (at, part): (usize, PartCopy), streamed: bool) {
         let rest = !streamed && (self.options.prefetch || file.source == RequestSource::Prefetch);
-        let lane = self.lane(file.key);
+        let lane = self.lane_of_chunks(file.key);
         let width = if file.live.source.keeps_nowait() { LOCAL_WIDTH } else { WIDTH };
         let word = &file.entry.master.word;
         large.begin(part.number, if streamed { STREAMED } else { WHOLE });

@@ -5,6 +5,7 @@
 //! other lane hands it over, one at a time, and leaves the rest in line.
 
 use super::{Driver, Live, parts};
+use crate::config::Direct;
 use crate::engine::Source;
 use monarch_abi::sys::{futex_wait, futex_wake};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -55,6 +56,12 @@ impl Driver {
     fn lane_of(&self, source: &dyn Source) -> Lane {
         let wanted = !self.engines.auto || source.keeps_nowait();
         if wanted && self.engines.uring.is_some() && source.root().is_some() { Lane::Rings } else { Lane::Threads }
+    }
+
+    /// The lane of a large file's chunks. Where it is to be chosen, rings get them if they are read past the page cache from a
+    /// local disk: that spares the processor most. Otherwise copiers are faster (docs/PERFORMANCE.md).
+    pub(super) fn lane_of_chunks(&self, key: u64) -> Lane {
+        if self.engines.auto && self.options.direct != Direct::Yes { Lane::Threads } else { self.lane(key) }
     }
 
     /// Which engine copies what nobody waits for from the source of a segment, and why.
