@@ -88,6 +88,10 @@ pub fn remember(fd: c_int, hint: u64) {
 /// The large file that a descriptor is, if it is one of the version that was indexed.
 #[must_use]
 pub fn identify(ctx: &Ctx, fd: c_int) -> Option<Known> {
+    // Without large files no descriptor is worth a question.
+    if !ctx.knows_large() {
+        return None;
+    }
     let st = sys::statx_fd(fd)?;
     let dev = sys::makedev(st.stx_dev_major, st.stx_dev_minor);
     let slot = HINTS.get(fd as usize);

@@ -108,6 +108,21 @@ fn a_reader_who_jumps_gets_the_chunks_that_it_touches() {
 }
 
 #[test]
+fn where_there_are_no_large_files_reads_ask_nothing() {
+    if !crate::harness::has_command("strace") {
+        return;
+    }
+    let w = plan(&[5000]).build();
+    let script = "import os,sys; f=os.open(sys.argv[1]+'/l0.bin',0); os.read(f,10); r,w=os.pipe(); os.write(w,b'x'); os.read(r,1)";
+    let job = Job::new("strace").args(["-f", "-e", "trace=statx", "python3", "-c", script]).arg(w.root());
+    let errors = begun(&w, &job).end().good().errors();
+    assert!(
+        !errors.contains("AT_EMPTY_PATH|AT_STATX_DONT_SYNC") && !errors.contains("AT_STATX_DONT_SYNC|AT_EMPTY_PATH"),
+        "{errors}"
+    );
+}
+
+#[test]
 fn a_hint_fetches_what_it_names() {
     let w = plan(&[8 << 20]).set("prefetch.enabled=false").build();
     let script = "import os,sys,time; f=os.open(sys.argv[1]+'/l0.bin',0)\n\

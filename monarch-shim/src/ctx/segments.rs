@@ -28,6 +28,9 @@ static SEGMENTS: [SegmentCell; MAX_SEGMENTS] =
 /// Number + 1 of the live segment of each root.
 static ROOT_SEGMENT: [AtomicU32; MAX_ROOTS] = [const { AtomicU32::new(0) }; MAX_ROOTS];
 
+/// Not zero: some segment that was mapped has large files.
+static LARGE: AtomicU32 = AtomicU32::new(0);
+
 /// Generation of the control block that was taken over.
 static SYNCED: AtomicU32 = AtomicU32::new(0);
 
@@ -67,6 +70,15 @@ impl Ctx {
         if let Some(r) = self.map.roots().get(root) {
             r.bypassed.store(1, Ordering::Release);
         }
+    }
+
+    /// Whether there are large files, as far as this process has looked; it looks once at least.
+    #[must_use]
+    pub fn knows_large(&self) -> bool {
+        if SYNCED.load(Ordering::Relaxed) == 0 {
+            self.sync();
+        }
+        LARGE.load(Ordering::Relaxed) != 0
     }
 
     /// Takes over segments that appeared since the last look.
@@ -140,6 +152,9 @@ fn segment_at(at: usize, s: &SegmentRef) -> Option<()> {
     }
     let mapped = map_segment(s);
     let flag = if let Some(segment) = mapped {
+        if segment.state.header.large > 0 {
+            LARGE.store(1, Ordering::Relaxed);
+        }
         // SAFETY: we claimed the cell.
         unsafe { (*cell.segment.0.get()).write(segment) };
         2
