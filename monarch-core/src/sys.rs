@@ -18,6 +18,13 @@ pub fn nobody_else_has_it_open(fd: BorrowedFd<'_>) -> bool {
     }
 }
 
+/// Has the kernel begin to write a part of a file to its disk. That may wait for the disk's queue, which bounds what is unwritten.
+pub fn begin_to_write_out(fd: BorrowedFd<'_>, off: u64, len: u64) {
+    let (Ok(off), Ok(len)) = (i64::try_from(off), i64::try_from(len)) else { return };
+    // SAFETY: a plain descriptor call. What it says does not matter: the kernel writes sooner or later.
+    unsafe { libc::sync_file_range(fd.as_raw_fd(), off, len, libc::SYNC_FILE_RANGE_WRITE) };
+}
+
 /// Eight random bytes from the kernel.
 #[must_use]
 pub fn random_u64() -> u64 {

@@ -108,6 +108,17 @@ fn a_reader_who_jumps_gets_the_chunks_that_it_touches() {
 }
 
 #[test]
+fn a_tier_on_disk_takes_chunks_and_streams_as_one_in_memory() {
+    let disk = tempfile::tempdir().unwrap();
+    let w = plan(&SIZES).tier_dir(disk.path().join("whole")).build();
+    begun(&w, &reads(&w, "seq,random,shared,mapped").args(["--times", "2"])).end().good();
+    assert_eq!(bytes(&w), SIZES.iter().sum::<u64>());
+    let w = plan(&[24 * MIB]).tier_dir(disk.path().join("part")).tier_size("10MiB").build();
+    begun(&w, &reads(&w, "seq,read,random")).end().good();
+    assert!(du(w.tier()) <= 10 * MIB, "{}", du(w.tier()));
+}
+
+#[test]
 fn where_there_are_no_large_files_reads_ask_nothing() {
     if !crate::harness::has_command("strace") {
         return;

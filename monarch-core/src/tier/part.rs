@@ -8,7 +8,7 @@ use super::dir::{Copy, TierDir};
 use super::ledger::Reservation;
 use crate::engine::Sink;
 use monarch_abi::hash::{CopyName, Stamp};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
@@ -39,11 +39,19 @@ impl PartCopy {
 
 /// A partial copy, open for one chunk.
 #[derive(Debug)]
-pub struct PartWriter(OwnedFd);
+pub struct PartWriter {
+    fd: OwnedFd,
+    /// Whether its bytes are to be written to a disk: soon, so that they do not pile up in memory.
+    on_disk: bool,
+}
 
 impl Sink for PartWriter {
     fn write_at(&self, buf: &[u8], off: u64) -> io::Result<()> {
-        super::copy::write_all_at(&self.0, buf, off)
+        super::copy::write_all_at(&self.fd, buf, off)?;
+        if self.on_disk {
+            crate::sys::begin_to_write_out(self.fd.as_fd(), off, buf.len() as u64);
+        }
+        Ok(())
     }
 }
 
@@ -104,7 +112,7 @@ impl TierDir {
         let less = |left: u64| Some(left.saturating_sub(len));
         let before = part.unallocated.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).unwrap_or(0);
         self.allocating.fetch_sub(before.min(len), Ordering::SeqCst);
-        Ok(PartWriter(fd))
+        Ok(PartWriter { fd, on_disk: !self.in_memory })
     }
 
     /// Reserves room for one more chunk of `bytes`; `false` when there is none.
