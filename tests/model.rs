@@ -31,6 +31,9 @@ mod demand;
 #[path = "../monarch-core/src/agent/driver/fill.rs"]
 mod fill;
 #[allow(dead_code, reason = "not all of it is needed here")]
+#[path = "../monarch-shim/src/large.rs"]
+mod large;
+#[allow(dead_code, reason = "not all of it is needed here")]
 #[path = "../monarch-shim/src/chunks.rs"]
 mod reader;
 #[allow(dead_code, reason = "not all of it is needed here")]
@@ -38,7 +41,7 @@ mod reader;
 mod word;
 
 /// Its surroundings.
-use world::{changes, control, ctx, engine, fetch, identity, lanes, mem, paths, resolve, serve, sync, sys, tier, user};
+use world::{changes, control, ctx, engine, fetch, identity, mem, paths, resolve, serve, sync, sys, tier, user};
 
 const PATH_MAX: usize = 64;
 

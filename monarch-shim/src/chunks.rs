@@ -1,145 +1,24 @@
 //! Reads of large files whose copy is being made: the application holds the descriptor of the PFS, and gets the bytes of chunks that
 //! are there from the partial copy; the others are asked for.
 //!
-//! Which file a descriptor is, the kernel says at each read (identity of inode, size and time). What is remembered by number is
-//! only that a descriptor is *not* worth that question, or where its file was found the last time; both may be wrong and do no
-//! harm. The partial copy is opened for one read and closed again, and the bytes count only if its state is still the same
-//! afterwards. `read` claims its range by moving the offset first, so that processes that share it get each record once.
+//! The partial copy is opened for one read and closed again, and the bytes count only if its state is still the same afterwards.
+//! `read` claims its range by moving the offset first, so that processes that share it get each record once.
 
 use crate::changes::bypass;
 use crate::ctx::{self, Ctx};
-use crate::identity::is_version_of_statx;
-use crate::paths::is_root_device;
-use crate::serve::{Here, copy_path};
+use crate::large::{Claim, Known, MOST, identify, in_order};
+use crate::serve::Here;
 use crate::sys::{self, Fd};
-use core::ffi::{CStr, c_int};
-use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU64, Ordering};
-use monarch_abi::PATH_MAX;
-use monarch_abi::chunks::LargeFile;
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
 use monarch_abi::control::Counter;
 use monarch_abi::demand::{self, Outcome};
-use monarch_abi::resolve::{Found, Segments};
 use monarch_abi::word::{State, Word};
-
-/// Descriptors about which something is remembered.
-const FDS: usize = 4096;
-/// Nothing is known about a descriptor.
-const UNKNOWN: u64 = 0;
-/// It was no large file when it was last asked about.
-const NONE: u64 = 1;
-/// By descriptor: one of these, or number + 1 of a segment and position of a large file there.
-static HINTS: [AtomicU64; FDS] = [const { AtomicU64::new(UNKNOWN) }; FDS];
-/// By descriptor: where its last read ended.
-static ENDS: [AtomicU64; FDS] = [const { AtomicU64::new(0) }; FDS];
 
 /// Chunks asked for at a time by one long read.
 const AT_ONCE: u32 = 16;
 /// How often a read begins anew because something was taken away meanwhile.
 const TRIES: u32 = 8;
-/// Most bytes of one read.
-const MOST: usize = 0x7fff_f000;
-/// A first read of this size or more is taken for the beginning of a pass in order, where that decides whether chunks are asked for.
-const IN_ORDER: usize = 64 << 10;
-
-/// Whether a descriptor may be that of a large file.
-#[inline]
-#[must_use]
-pub fn may_be(fd: c_int) -> bool {
-    ctx::is_on() && HINTS.get(fd as usize).is_none_or(|h| h.load(Ordering::Relaxed) != NONE)
-}
-
-/// [`may_be`] for calls that are rare: what was remembered may be about another file with this number.
-#[inline]
-#[must_use]
-pub fn could_be(fd: c_int) -> bool {
-    fd >= 0 && ctx::is_on()
-}
-
-/// A descriptor got a second number.
-#[inline]
-pub fn duplicated(from: c_int, to: c_int) {
-    if let (Some(a), Some(b)) = (HINTS.get(from as usize), HINTS.get(to as usize)) {
-        b.store(a.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-}
-
-/// A large file with where it was found.
-pub struct Known {
-    f: Found<'static>,
-    large: LargeFile<'static>,
-}
-
-/// What is to be remembered about the descriptor of a large file.
-#[must_use]
-pub fn hint(f: &Found<'static>) -> Option<u64> {
-    let large = f.segment.state.large(f.entry.master.id)?;
-    Some((f.number as u64 + 1) << 32 | u64::from(large.number))
-}
-
-/// Remembers it for a descriptor that was just opened.
-pub fn remember(fd: c_int, hint: u64) {
-    if let (Some(h), Some(end)) = (HINTS.get(fd as usize), ENDS.get(fd as usize)) {
-        h.store(hint, Ordering::Relaxed);
-        end.store(0, Ordering::Relaxed);
-    }
-}
-
-/// The large file that a descriptor is, if it is one of the version that was indexed.
-#[must_use]
-pub fn identify(ctx: &Ctx, fd: c_int) -> Option<Known> {
-    // Without large files no descriptor is worth a question.
-    if !ctx.knows_large() {
-        return None;
-    }
-    let st = sys::statx_fd(fd)?;
-    let dev = sys::makedev(st.stx_dev_major, st.stx_dev_minor);
-    let slot = HINTS.get(fd as usize);
-    let note = |what: u64| {
-        if let Some(h) = slot {
-            h.store(what, Ordering::Relaxed);
-        }
-    };
-    if u32::from(st.stx_mode) & libc::S_IFMT != libc::S_IFREG || !is_root_device(ctx, dev) {
-        note(NONE);
-        return None;
-    }
-    let hint = slot.map_or(UNKNOWN, |h| h.load(Ordering::Relaxed));
-    if let Some(number) = (hint >> 32).checked_sub(1) {
-        let known = at(ctx, number as usize, hint as u32).filter(|k| is_version_of_statx(ctx, &k.f, &st));
-        if known.is_some() {
-            return known;
-        }
-    }
-    let mut undecided = false;
-    for (root, r) in ctx.map.roots().iter().enumerate() {
-        if r.dev.load(Ordering::Relaxed) != dev {
-            continue;
-        }
-        let Some((number, segment)) = ctx.segment(root) else {
-            undecided = true;
-            continue;
-        };
-        let known = segment.state.large_with_ino(st.stx_ino).and_then(|l| at(ctx, number, l.number));
-        if let Some(known) = known.filter(|k| is_version_of_statx(ctx, &k.f, &st)) {
-            note((number as u64 + 1) << 32 | u64::from(known.large.number));
-            return Some(known);
-        }
-    }
-    // Where an index is still to come, the answer may be another one then.
-    note(if undecided { UNKNOWN } else { NONE });
-    None
-}
-
-/// The large file at a position of a segment, if that is the live one of its root.
-fn at(ctx: &Ctx, number: usize, position: u32) -> Option<Known> {
-    let root = ctx.map.segments().get(number)?.root.load(Ordering::Relaxed) as usize;
-    let (live, segment) = ctx.segment(root)?;
-    let large = segment.state.large_at(position)?;
-    let entry = segment.large_entry(&large).filter(|_| live == number)?;
-    Some(Known { f: Found { root, number, segment, entry }, large })
-}
-
 /// pread(2) of a descriptor that may be a large file's; `None` when the kernel is to answer.
 ///
 /// # Safety
@@ -243,42 +122,6 @@ fn answer(done: isize) -> isize {
     done
 }
 
-/// A part of the file that this call has made its own.
-struct Claim {
-    start: u64,
-    /// What there is of the file from there on, and was asked for.
-    bytes: usize,
-}
-
-impl Claim {
-    /// Moves the offset behind `n` bytes, or to the end of the file.
-    fn make(fd: c_int, n: usize, size: u64) -> Option<Self> {
-        let end = sys::seek(fd, n as i64)?;
-        let start = end.saturating_sub(n as u64);
-        let bytes = n.min(usize::try_from(size.saturating_sub(start)).unwrap_or(usize::MAX));
-        let claim = Self { start, bytes };
-        claim.give_back(fd, n - bytes);
-        Some(claim)
-    }
-
-    /// Gives back what was not read after all.
-    fn settle(&self, fd: c_int, done: isize) {
-        self.give_back(fd, self.bytes - usize::try_from(done).unwrap_or(0).min(self.bytes));
-    }
-
-    fn give_back(&self, fd: c_int, n: usize) {
-        if n > 0 {
-            let _ = sys::seek(fd, -(n as i64));
-        }
-    }
-}
-
-/// Whether a read goes on where the last one of the descriptor ended.
-fn in_order(fd: c_int, off: u64, n: usize) -> bool {
-    let before = ENDS.get(fd as usize).map_or(u64::MAX, |end| end.swap(off.wrapping_add(n as u64), Ordering::Relaxed));
-    before == off && (off > 0 || n >= IN_ORDER)
-}
-
 /// After `served` of `n` bytes: the rest, which the PFS has to give. Negative errno when there is nothing else.
 unsafe fn with_rest(ctx: &Ctx, fd: c_int, buf: *mut u8, n: usize, off: u64, served: usize, size: u64) -> isize {
     let at = off + served as u64;
@@ -356,7 +199,7 @@ impl Known {
 
     /// The file's word, once it speaks of a copy, complete or partial; asks for one if there is none.
     fn usable(&self, ctx: &Ctx, at: u64, end: u64, ordered: bool) -> Option<Word> {
-        let mut word = self.f.entry.word();
+        let word = self.f.entry.word();
         match word.state() {
             State::Resident | State::Filling => return Some(word),
             State::Absent | State::Wanted | State::Fetching => {}
@@ -373,10 +216,7 @@ impl Known {
         self.ask(ctx, at, end, ordered);
         demand::raise(ctx.map, &self.f);
         match demand::wait(ctx.map, &self.f, &Here) {
-            Outcome::Resident(now) | Outcome::Filling(now) => {
-                word = now;
-                Some(word)
-            }
+            Outcome::Resident(word) | Outcome::Filling(word) => Some(word),
             Outcome::Refused(_) | Outcome::Deadline => None,
         }
     }
@@ -429,126 +269,6 @@ impl Known {
         ctx.count(Counter::WaitMicros, demand::Watch::now_us(&Here).saturating_sub(start));
         came
     }
-
-    /// Opens what there is of a copy.
-    fn open(&self, ctx: &Ctx, word: Word) -> Option<Fd> {
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-        let mut buf = MaybeUninit::uninit();
-        if word.state() == State::Filling && self.part_path(ctx, word, &mut buf) {
-            // SAFETY: part_path wrote a string that ends with a NUL.
-            let path = unsafe { CStr::from_ptr(buf.as_ptr().cast()) };
-            if let Some(fd) = sys::open(path, flags) {
-                return Some(Fd(fd));
-            }
-        }
-        // Perhaps it has just been completed.
-        if !copy_path(ctx, &self.f, word, &mut buf) {
-            return None;
-        }
-        // SAFETY: copy_path wrote a string that ends with a NUL.
-        sys::open(unsafe { CStr::from_ptr(buf.as_ptr().cast()) }, flags).map(Fd)
-    }
-
-    /// Where the partial copy lies: `<tier>/part/<16 hex>`.
-    fn part_path(&self, ctx: &Ctx, word: Word, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> bool {
-        const NAME: &[u8; 6] = b"/part/";
-        let Some(tier) = ctx.map.tiers().get(word.tier()) else { return false };
-        let base = ctx.map.str(&tier.path);
-        if base.len() + NAME.len() + 16 + 1 > PATH_MAX {
-            return false;
-        }
-        let number = self.large.head.part.load(Ordering::Acquire);
-        let p = out.as_mut_ptr().cast::<u8>();
-        // SAFETY: the parts fit, as just checked.
-        unsafe {
-            core::ptr::copy_nonoverlapping(base.as_ptr(), p, base.len());
-            let mut p = p.add(base.len());
-            core::ptr::copy_nonoverlapping(NAME.as_ptr(), p, NAME.len());
-            p = p.add(NAME.len());
-            for digit in 0..16 {
-                let v = (number >> (60 - 4 * digit) & 15) as u8;
-                p.add(digit).write(if v < 10 { b'0' + v } else { b'a' + v - 10 });
-            }
-            p.add(16).write(0);
-        }
-        true
-    }
-
-    /// The complete copy, open, for readers to whom chunks are of no use: waits for it if that is near.
-    fn whole(&self, ctx: &Ctx) -> Option<Fd> {
-        let word = match self.f.entry.word() {
-            w if w.state() == State::Resident => w,
-            w => wait_whole(ctx, &self.f, w)?,
-        };
-        self.open(ctx, word)
-    }
-}
-
-/// Waits until the copy of a large file is complete, if that is near; its word.
-#[must_use]
-pub fn wait_whole(ctx: &Ctx, f: &Found<'static>, word: Word) -> Option<Word> {
-    if !matches!(word.state(), State::Absent | State::Wanted | State::Fetching | State::Filling) {
-        return None;
-    }
-    let large = f.segment.state.large(f.entry.master.id).filter(|_| demand::agent_up(ctx.map.ctl))?;
-    demand::raise(ctx.map, f);
-    let start = demand::Watch::now_us(&Here);
-    let end = demand::wait_complete(ctx.map, f, &large, &Here);
-    ctx.count(Counter::WaitMicros, demand::Watch::now_us(&Here).saturating_sub(start));
-    match end {
-        Outcome::Resident(word) => Some(word),
-        _ => None,
-    }
-}
-
-/// Maps the complete copy in place of a large file of the PFS, if there is one or will be soon; `map` maps a descriptor.
-#[must_use]
-pub fn mmap(fd: c_int, map: impl FnOnce(c_int) -> *mut core::ffi::c_void) -> Option<*mut core::ffi::c_void> {
-    let ctx = ctx::get()?;
-    let copy = identify(&ctx, fd)?.whole(&ctx)?;
-    let at = map(copy.0);
-    if at == libc::MAP_FAILED {
-        return None;
-    }
-    ctx.count(Counter::Hits, 1);
-    Some(at)
-}
-
-/// Puts the complete copy of a large file in the place of its descriptor, at the same offset, before a stream reads from it past
-/// us: if there is one or will be soon. The offset is the descriptor's own from then on.
-pub fn replace(fd: c_int) -> Option<()> {
-    let ctx = ctx::get()?;
-    let copy = identify(&ctx, fd)?.whole(&ctx)?;
-    let at = sys::seek(fd, 0)?;
-    sys::seek_to(copy.0, at)?;
-    let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
-    let cloexec = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
-    let _ = sys::fcntl(copy.0, libc::F_SETFL, flags & libc::O_NONBLOCK);
-    if !sys::dup_to(copy.0, fd, cloexec) {
-        return None;
-    }
-    if let Some(h) = HINTS.get(fd as usize) {
-        h.store(NONE, Ordering::Relaxed);
-    }
-    ctx.count(Counter::Hits, 1);
-    Some(())
-}
-
-/// sendfile(2) from a large file: from its complete copy, if there is one or will be soon. `send` is the call itself, which is given
-/// a descriptor and where its offset is.
-#[must_use]
-pub fn sendfile(fd: c_int, off: *mut i64, n: usize, send: impl FnOnce(c_int, *mut i64) -> isize) -> Option<isize> {
-    let ctx = ctx::get()?;
-    let known = identify(&ctx, fd)?;
-    let copy = known.whole(&ctx)?;
-    if !off.is_null() {
-        return Some(send(copy.0, off));
-    }
-    let claim = Claim::make(fd, n.min(MOST), known.f.entry.record.size)?;
-    let mut at = i64::try_from(claim.start).ok()?;
-    let done = send(copy.0, &raw mut at);
-    claim.settle(fd, done);
-    Some(done)
 }
 
 /// Takes posix_fadvise(2) (`POSIX_FADV_WILLNEED`) and readahead(2) of a large file as what they are, a hint: asks for the

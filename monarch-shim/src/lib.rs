@@ -16,7 +16,9 @@
 //! | [`sys`] | bare system calls |
 //! | [`user`] | reading and writing through pointers of the application |
 //! | [`serve`] | opens: hit, demand, bypass |
+//! | [`large`] | which descriptor is a large file's |
 //! | [`chunks`] | reads of large files whose copy is being made |
+//! | [`whole`] | complete copies of large files, for readers past us |
 //! | [`identity`] | which file a descriptor is a copy of, and what stat says about it |
 //! | [`mounts`] | what is mounted where |
 //! | [`changes`] | what the job changes below a root |
@@ -35,6 +37,7 @@ pub mod dirs;
 pub mod fallback;
 mod hooks;
 pub mod identity;
+pub mod large;
 pub mod mounts;
 pub mod next;
 pub mod paths;
@@ -42,6 +45,7 @@ pub mod serve;
 pub mod symbols;
 pub mod sys;
 pub mod user;
+pub mod whole;
 
 /// The linker finds this symbol undefined if any panic is reachable; a test checks that it is not.
 #[cfg(not(test))]

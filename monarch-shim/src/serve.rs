@@ -158,7 +158,7 @@ fn miss<T>(
     if word.state() == State::Bypass {
         return to_pfs(ctx, f, Counter::Changed);
     }
-    if let Some(hint) = crate::chunks::hint(f) {
+    if let Some(hint) = crate::large::hint(f) {
         return large(ctx, f, (word, hint), what, open);
     }
     if word.state() == State::Refused {
@@ -195,7 +195,7 @@ fn large<T>(
     open: &mut impl FnMut(&CStr) -> Option<T>,
 ) -> Served<T> {
     if what == Use::Whole {
-        let copy = crate::chunks::wait_whole(ctx, f, word).and_then(|word| try_copy(ctx, f, word, open));
+        let copy = crate::whole::wait_whole(ctx, f, word).and_then(|word| try_copy(ctx, f, word, open));
         if let Some(t) = copy {
             ctx.count(Counter::Waited, 1);
             return Served::Copy(t);

@@ -29,11 +29,7 @@ fn reads(w: &World, how: &str) -> Job {
 /// A job that begins when the index is there, and has begun.
 fn begun(w: &World, job: &Job) -> Running {
     w.pfs().reset().unwrap();
-    let mut running = w.start(&job.announced());
-    running.until_written("ready");
-    w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
-    running.begin();
-    running
+    w.start_indexed(job)
 }
 
 fn bytes(w: &World) -> u64 {
@@ -116,6 +112,25 @@ fn a_tier_on_disk_takes_chunks_and_streams_as_one_in_memory() {
     let w = plan(&[24 * MIB]).tier_dir(disk.path().join("part")).tier_size("10MiB").build();
     begun(&w, &reads(&w, "seq,read,random")).end().good();
     assert!(du(w.tier()) <= 10 * MIB, "{}", du(w.tier()));
+}
+
+#[test]
+fn a_tier_that_an_earlier_job_filled_has_a_window_all_the_same() {
+    let disk = tempfile::tempdir().unwrap();
+    // Small enough that hardly anything of the tier is left.
+    let sizes: Vec<u64> = [[2 * MIB; 8].to_vec(), [130_000; 40].to_vec()].concat();
+    let w = plan(&sizes).tier_dir(disk.path().join("tier")).tier_size("12MiB").build();
+    let stop = || {
+        let out = w.monarch("stop").output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+    };
+    begun(&w, &reads(&w, "seq").option("--set=source.chunk_threshold=1GiB")).end().good();
+    w.until("a full tier", |s| s.tiers[0].capacity - s.tiers[0].used < 200_000);
+    stop();
+    begun(&w, &reads(&w, "seq")).end().good();
+    assert!(w.agent().is_some_and(|s| s.agent["chunks_copied"] > 0), "{}", w.log());
+    assert!(du(w.tier()) <= 12 * MIB, "{}", du(w.tier()));
+    stop();
 }
 
 #[test]

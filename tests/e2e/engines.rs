@@ -67,14 +67,38 @@ fn every_engine_fills_the_tier() {
 }
 
 #[test]
-fn auto_chooses_by_the_file_system_and_says_so() {
+fn auto_begins_with_what_the_file_system_suggests_and_says_so() {
     let mut w = World::plan().files(20).args(&["--plain"]).build();
     w.settle();
     let status = w.agent().unwrap();
     assert_eq!(status.engine, "auto");
-    assert_eq!(status.roots[0].engine, "threads: reads of its file system may block");
+    assert_eq!(status.roots[0].engine, "files threads (not measured yet), chunks threads (not measured yet)");
     let text = String::from_utf8(monarch(&w, &["status"]).stdout).unwrap();
-    assert!(text.contains("engine threads: reads of its file system may block"), "{text}");
+    assert!(text.contains("engine files threads (not measured yet)"), "{text}");
+}
+
+#[test]
+fn auto_lets_both_engines_take_turns_and_keeps_the_better_one() {
+    // Five turns of 512 files, and what is left over; chunks: five turns of 64.
+    let mut w = World::plan().files(2_800).size(400).args(&["--plain"]).build();
+    w.settle();
+    let status = w.agent().unwrap();
+    let (files, chunks) = status.roots[0].engine.split_once(", ").unwrap();
+    assert!(files.contains("(measured: uring takes ") && chunks == "chunks threads (not measured yet)", "{status:?}");
+    assert!(w.log().contains("copy engine chosen: uring takes "), "{}", w.log());
+    assert_eq!((status.tiers[0].files, status.agent["source_errors"]), (status.roots[0].files, 0));
+    w.run(&reads(&w)).good();
+    let mut w = World::plan()
+        .files(12)
+        .args(&["--plain"])
+        .size(1_000_000)
+        .set("source.chunk_threshold=64KiB")
+        .set("source.chunk_size=32KiB")
+        .build();
+    w.settle();
+    let engine = w.agent().unwrap().roots[0].engine.clone();
+    assert!(engine.contains("chunks threads (measured: ") || engine.contains("chunks uring (measured: "), "{engine}");
+    w.run(&reads(&w)).good();
 }
 
 #[test]

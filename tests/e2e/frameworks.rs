@@ -96,11 +96,7 @@ impl Row {
     /// there: what is opened before that is read from the PFS, and these programs are done in a moment.
     fn cold(self, w: &World, job: &Job, bare: &Ended) {
         w.pfs().reset().unwrap();
-        let mut running = w.start(&job.announced());
-        running.until_written("ready");
-        w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
-        running.begin();
-        let mut ours = running.end();
+        let mut ours = w.start_indexed(job).end();
         ours.out.drain(.."ready\n".len());
         assert_same(bare, &ours);
         let counts = self.counts(w);
@@ -208,11 +204,7 @@ fn in_chunks(row: Row) {
         let job = row.job(&w, 3);
         let bare = row.bare(&w, &job);
         w.pfs().reset().unwrap();
-        let mut running = w.start(&job.announced());
-        running.until_written("ready");
-        w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
-        running.begin();
-        let mut ours = running.end();
+        let mut ours = w.start_indexed(&job).end();
         ours.out.drain(.."ready\n".len());
         assert_same(&bare, &ours);
         for (path, c) in row.counts(&w) {

@@ -511,6 +511,17 @@ impl World {
         Running::new(self.monarch_run(job))
     }
 
+    /// Starts a job that begins when the index is there: what is opened before that is read from the PFS. Its output has a line
+    /// `ready` in front.
+    #[track_caller]
+    pub fn start_indexed(&self, job: &Job) -> Running {
+        let mut running = self.start(&job.announced());
+        running.until_written("ready");
+        self.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
+        running.begin();
+        running
+    }
+
     /// Runs a job under `monarch run`.
     #[track_caller]
     pub fn run(&self, job: &Job) -> Ended {

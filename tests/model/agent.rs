@@ -2,7 +2,6 @@
 
 use crate::fetch::File;
 use crate::fill::{Fill, Room, Slot};
-use crate::lanes::Lane;
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 use crate::sys::futex_wake;
 use crate::tier::PartCopy;
@@ -65,7 +64,7 @@ impl Agent {
         let claim = fetching.filling(0);
         let part = PartCopy { number: number as u64, size: w.segment.record.size };
         let file = File { entry: w.segment.entry(), claim };
-        let fill = Arc::new(Fill::new(file, large, Lane, (0, part), streamed, false, 8));
+        let fill = Arc::new(Fill::new(file, large, (0, part), streamed, false, 8));
         let mut fills = lock(&self.fills);
         *fills = Some(fill.clone());
         if !swap(w, fetching, claim) {

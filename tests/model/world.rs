@@ -84,7 +84,6 @@ pub mod control {
         ChunkReads,
         ChunkBytes,
         WaitMicros,
-        Hits,
     }
 }
 
@@ -263,15 +262,6 @@ pub mod sys {
     pub const fn makedev(_: u32, _: u32) -> u64 {
         0
     }
-    pub const fn seek_to(_fd: i32, _at: u64) -> Option<u64> {
-        None
-    }
-    pub const fn fcntl(_fd: i32, _what: i32, _arg: i32) -> Option<i32> {
-        None
-    }
-    pub const fn dup_to(_from: i32, _to: i32, _cloexec: bool) -> bool {
-        false
-    }
     pub const fn seek(_fd: i32, _by: i64) -> Option<u64> {
         None
     }
@@ -339,10 +329,6 @@ pub mod fetch {
         pub entry: super::segment::Entry<'static>,
         pub claim: crate::word::Word,
     }
-}
-
-pub mod lanes {
-    pub struct Lane;
 }
 
 pub mod tier {
@@ -469,7 +455,7 @@ impl World {
         builder.check(move || {
             let world: &'static Self = Box::leak(Box::new(Self::new(fd, chunks, agent)));
             HERE.set(Some(world));
-            crate::reader::remember(fd, 1 << 32);
+            crate::large::remember(fd, 1 << 32);
             run(world);
         });
     }

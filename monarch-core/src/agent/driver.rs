@@ -13,10 +13,12 @@
 //! | [`fills`] | large files: their chunks, given out one by one |
 //! | [`fill`] | one large file: which chunks are wanted, on their way, there |
 //! | [`piece`] | one chunk while the engine copies it |
+//! | [`streams`] | large files that no tier has room for |
 //! | [`window`] | room through which files pass that no tier has room for |
 //! | [`evict`] | second tries, copies that have to go, copies that somebody damaged |
 //! | [`unclaimed`] | copies of an earlier agent that no entry has claimed yet |
 //! | [`lanes`] | which engine copies it |
+//! | [`trial`] | which engine is the better one for a mount |
 //! | [`later`] | files whose pause ends at some time, and how often they failed |
 //! | [`gate`] | whether anything is fetched ahead while the PFS fails |
 //! | [`mark`] | what waiting readers see of a copy under way |
@@ -40,6 +42,8 @@ mod pace;
 mod piece;
 mod queue;
 mod seldom;
+mod streams;
+mod trial;
 mod unclaimed;
 mod window;
 
@@ -65,6 +69,7 @@ use seldom::Seldom;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
+use trial::{Mount, Mounts};
 
 /// A segment that the driver serves.
 #[derive(Clone)]
@@ -75,6 +80,8 @@ pub struct Live {
     pub source: Arc<dyn Source>,
     /// Whether the index was scanned by this agent; a loaded one is checked per file before a warm hit.
     pub fresh: bool,
+    root: usize,
+    mount: Arc<Mount>,
 }
 
 impl std::fmt::Debug for Live {
@@ -160,6 +167,7 @@ pub struct Driver {
     pace: Pace,
     gate: Gate,
     manners: Manners,
+    mounts: Mounts,
     told: Mutex<Told>,
     seldom: Seldom,
     stop: Arc<AtomicBool>,
@@ -210,6 +218,7 @@ impl Driver {
             pace: Pace::default(),
             gate: Gate::default(),
             manners: Manners::default(),
+            mounts: Mounts::default(),
             told: Mutex::default(),
             seldom: Seldom::default(),
             stop,
@@ -263,6 +272,14 @@ impl Driver {
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.wake_all();
+    }
+
+    /// A segment of a root that can be served with [`Driver::add_segment`].
+    #[must_use]
+    pub fn live(&self, root: usize, segment: Segment<'static>, source: Arc<dyn Source>, fresh: bool) -> Live {
+        let device = self.ctl.roots().get(root).map_or(0, |r| r.dev.load(Ordering::Relaxed));
+        let mount = self.mounts.of(device, &*source, self.options.direct == Direct::Yes);
+        Live { segment, source, fresh, root, mount }
     }
 
     /// Adds or replaces the segment with this number, and prefetches it if asked to.
@@ -330,11 +347,13 @@ impl Work for InLane<'_> {
             match self.0.next_job(self.1)? {
                 Next::File(job) => {
                     if let Some(copying) = self.0.begin(job) {
+                        copying.given(self.1);
                         return Some(Box::new(copying));
                     }
                 }
                 Next::Chunk(piece) => {
                     if let Some(piece) = piece.ready() {
+                        piece.given(self.1);
                         return Some(Box::new(piece));
                     }
                 }

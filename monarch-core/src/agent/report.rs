@@ -11,6 +11,7 @@ impl Agent {
     #[must_use]
     pub fn status(&self) -> Status {
         let (f, (engine, why)) = (&self.driver.figures, self.driver.engine());
+        let (filling, filling_bytes) = self.driver.filling();
         let figures = [
             ("copied_on_demand", &f.demanded),
             ("copied_ahead", &f.prefetched),
@@ -39,7 +40,12 @@ impl Agent {
             roots: self.roots.status(),
             tiers: self.driver.tiers.iter().map(tier_status).collect(),
             counters: counters(&self.ctl),
-            agent: figures.iter().map(|(n, v)| ((*n).to_owned(), v.load(Ordering::Relaxed))).collect(),
+            agent: figures
+                .iter()
+                .map(|(n, v)| (*n, v.load(Ordering::Relaxed)))
+                .chain([("filling", filling), ("filling_bytes", filling_bytes)])
+                .map(|(n, v)| (n.to_owned(), v))
+                .collect(),
         }
     }
 }

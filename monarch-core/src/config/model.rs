@@ -120,7 +120,7 @@ pub enum Direct {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// For each root by its file system: `uring` on local ones, `threads` on all others.
+    /// For each mount the better one: both take turns until that is measured.
     #[default]
     Auto,
     /// io_uring: few threads, the kernel makes the calls. Where it is forbidden, as `threads`.

@@ -17,7 +17,7 @@ pub struct Engines {
     pub uring: Option<UringEngine>,
     /// Threads that run `uring`.
     pub rings: usize,
-    /// Whether each source has its own.
+    /// Whether the better one is to be found out for each mount.
     pub auto: bool,
     /// Why these, in words.
     pub why: String,
@@ -41,7 +41,9 @@ impl Engines {
         match UringEngine::new(options, limits.clone(), stop.clone()) {
             Ok(uring) => {
                 let auto = io.engine == Engine::Auto;
-                let why = if auto { "for each root by its file system" } else { "io.engine is uring" }.to_owned();
+                let why =
+                    if auto { "both take turns on each mount until they are measured" } else { "io.engine is uring" }
+                        .to_owned();
                 tracing::info!(engine = if auto { "auto" } else { "uring" }, rings, "copy engine: {why}");
                 Self { threads, uring: Some(uring), rings, auto, why }
             }

@@ -298,10 +298,10 @@ impl TierDir {
 }
 
 /// Bytes that are being allocated, for as long as it lives.
-struct Allocating<'a>(&'a AtomicU64, u64);
+pub(super) struct Allocating<'a>(&'a AtomicU64, u64);
 
 impl<'a> Allocating<'a> {
-    fn new(sum: &'a AtomicU64, bytes: u64) -> Self {
+    pub(super) fn new(sum: &'a AtomicU64, bytes: u64) -> Self {
         sum.fetch_add(bytes, Ordering::SeqCst);
         Self(sum, bytes)
     }

@@ -4,7 +4,7 @@
 //! at first, or for each chunk as it comes; blocks are allocated chunk by chunk, so that the first one need not wait for the last.
 
 use super::copy::CopyFile;
-use super::dir::{Copy, TierDir};
+use super::dir::{Allocating, Copy, TierDir};
 use super::ledger::Reservation;
 use crate::engine::Sink;
 use monarch_abi::hash::{CopyName, Stamp};
@@ -115,8 +115,12 @@ impl TierDir {
         Ok(PartWriter { fd, on_disk: !self.in_memory })
     }
 
-    /// Reserves room for one more chunk of `bytes`; `false` when there is none.
+    /// Reserves room for one more chunk of `bytes`, above `keep_free` on the disk; `false` when there is none.
     pub fn grow_part(&self, part: &PartCopy, bytes: u64) -> bool {
+        let _allocating = Allocating::new(&self.allocating, bytes);
+        if !self.disk_has_room().unwrap_or(false) {
+            return false;
+        }
         let Some(more) = self.ledger.reserve_bytes(bytes) else { return false };
         match part.room.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             Some(room) => room.absorb(more),

@@ -20,7 +20,7 @@ fn serve(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl FnOnce()
                 Served::Pfs => next(),
                 Served::Large(hint) => {
                     let fd = next();
-                    crate::chunks::remember(fd, hint);
+                    crate::large::remember(fd, hint);
                     fd
                 }
             }

@@ -4,10 +4,10 @@
 
 use super::hook;
 use crate::changes::{bypass, pfs_path};
-use crate::chunks;
 use crate::ctx;
 use crate::identity::{copy_of_fd, is_version_of};
 use crate::user;
+use crate::{chunks, large, whole};
 use core::ffi::{c_int, c_void};
 use libc::{iovec, off_t, size_t, ssize_t};
 
@@ -50,7 +50,7 @@ const fn at(off: off_t) -> Option<off_t> {
 /// A read of a descriptor that may be a large file's is tried from its chunks first.
 macro_rules! chunks_or {
     ($fd:ident, $chunks:expr, $next:expr) => {{
-        if chunks::may_be($fd)
+        if large::may_be($fd)
             && let Some(done) = $chunks
         {
             return done;
@@ -141,10 +141,10 @@ hook! { next;
 #[inline]
 unsafe fn map_any(prot: c_int, flags: c_int, fd: c_int, map: impl Fn(c_int) -> *mut c_void) -> *mut c_void {
     let reads = prot & libc::PROT_WRITE == 0 || flags & libc::MAP_PRIVATE != 0;
-    if flags & libc::MAP_ANONYMOUS == 0 && reads && chunks::could_be(fd) {
+    if flags & libc::MAP_ANONYMOUS == 0 && reads && large::could_be(fd) {
         // It may fail for its own reasons; then the descriptor itself is mapped.
         let saved = user::errno();
-        if let Some(p) = chunks::mmap(fd, &map) {
+        if let Some(p) = whole::mmap(fd, &map) {
             return p;
         }
         user::set_errno(saved);
@@ -155,7 +155,7 @@ unsafe fn map_any(prot: c_int, flags: c_int, fd: c_int, map: impl Fn(c_int) -> *
 #[inline]
 fn duplicated(fd: c_int, new: c_int) -> c_int {
     if new >= 0 {
-        chunks::duplicated(fd, new);
+        large::duplicated(fd, new);
     }
     new
 }
@@ -167,8 +167,8 @@ fn fcntl_any(fd: c_int, what: c_int, result: c_int) -> c_int {
 
 /// sendfile: from the complete copy of a large file, if there is one or will be soon.
 unsafe fn send_any(from: c_int, off: *mut off_t, n: size_t, send: impl Fn(c_int, *mut off_t) -> ssize_t) -> ssize_t {
-    if chunks::could_be(from)
-        && let Some(done) = chunks::sendfile(from, off, n, &send)
+    if large::could_be(from)
+        && let Some(done) = whole::sendfile(from, off, n, &send)
     {
         return done;
     }
@@ -176,5 +176,5 @@ unsafe fn send_any(from: c_int, off: *mut off_t, n: size_t, send: impl Fn(c_int,
 }
 
 fn takes_advice(fd: c_int, off: off_t, len: off_t, advice: c_int) -> bool {
-    advice == libc::POSIX_FADV_WILLNEED && len >= 0 && chunks::could_be(fd) && chunks::advise(fd, off, len as u64)
+    advice == libc::POSIX_FADV_WILLNEED && len >= 0 && large::could_be(fd) && chunks::advise(fd, off, len as u64)
 }

@@ -116,9 +116,9 @@ hook! { next;
     }
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         // What a stream reads from here on is the kernel's affair.
-        if crate::chunks::could_be(fd) && reads(mode) == Some(true) {
+        if crate::large::could_be(fd) && reads(mode) == Some(true) {
             let saved = user::errno();
-            let _ = crate::chunks::replace(fd);
+            let _ = crate::whole::replace(fd);
             user::set_errno(saved);
         }
         next(fd, mode)

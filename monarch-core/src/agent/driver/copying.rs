@@ -1,11 +1,13 @@
 //! A claimed file while the engine copies it: into which tier, and what comes of it.
 
 use super::fetch::{Fetched, File};
+use super::lanes::Lane;
 use super::mark::Mark;
+use super::trial::Kind;
 use super::{Driver, Job};
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
 use crate::tier::{CopyFile, TierDir};
-use monarch_policies::Decision;
+use monarch_policies::{Decision, RequestSource};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,6 +41,13 @@ impl<'a> Copying<'a> {
                 None
             }
             None => Some(new),
+        }
+    }
+
+    /// It was given out to a lane, which it might not have been: what somebody waits for always goes to copiers.
+    pub(super) fn given(&self, lane: Lane) {
+        if self.file.source == RequestSource::Prefetch {
+            self.driver.given(&self.file.live, Kind::Files, lane, self.file.want.size);
         }
     }
 

@@ -5,7 +5,6 @@
 //! entry says ([`Large::ahead`](monarch_abi::chunks::Large::ahead)).
 
 use super::fetch::File;
-use super::lanes::Lane;
 use super::lock;
 use crate::engine::{Marks, SourceFile};
 use crate::sync::{AtomicU32, AtomicUsize, Mutex, Ordering};
@@ -25,7 +24,6 @@ const RECHECK: Duration = Duration::from_secs(1);
 pub(super) struct Fill {
     pub(super) file: File,
     pub(super) large: LargeFile<'static>,
-    pub(super) lane: Lane,
     /// Tier of the partial copy.
     pub(super) tier: usize,
     pub(super) part: PartCopy,
@@ -140,7 +138,6 @@ impl Fill {
     pub(super) fn new(
         file: File,
         large: LargeFile<'static>,
-        lane: Lane,
         (tier, part): (usize, PartCopy),
         streamed: bool,
         rest: bool,
@@ -163,7 +160,7 @@ impl Fill {
             busy: now,
             over: false,
         };
-        Self { file, large, lane, tier, part, streamed, calls: AtomicU32::new(0), progress: Mutex::new(progress) }
+        Self { file, large, tier, part, streamed, calls: AtomicU32::new(0), progress: Mutex::new(progress) }
     }
 
     /// Bytes of a chunk.

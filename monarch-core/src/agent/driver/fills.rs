@@ -4,12 +4,13 @@ use super::fetch::{Fetched, File};
 use super::fill::{Fill, Room};
 use super::lanes::Lane;
 use super::piece::Piece;
-use super::window::{self, Window};
-use super::{Driver, Job, Live, lock};
+use super::trial::Kind;
+use super::window::Window;
+use super::{Driver, Job, lock};
 use crate::tier::{PartCopy, TierDir};
 use monarch_abi::chunks::{LargeFile, STREAMED, WHOLE};
 use monarch_abi::sys::futex_wake;
-use monarch_policies::{Candidate, Decision, FileKey, RequestSource, TierRoom};
+use monarch_policies::{Decision, RequestSource};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,12 +33,12 @@ const FORGOTTEN: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(super) struct Fills {
     by_key: HashMap<u64, Arc<Fill>>,
-    /// Files with chunks that somebody waits for, in each lane.
-    demanded: [VecDeque<Arc<Fill>>; 2],
+    /// Files with chunks that somebody waits for.
+    demanded: VecDeque<Arc<Fill>>,
     /// Files of which all is to be fetched.
-    rest: [VecDeque<Arc<Fill>>; 2],
-    streamed: Vec<Arc<Fill>>,
-    window: Option<Window>,
+    rest: VecDeque<Arc<Fill>>,
+    pub(super) streamed: Vec<Arc<Fill>>,
+    pub(super) window: Option<Window>,
     rate: Rate,
 }
 
@@ -65,13 +66,6 @@ impl Rate {
     }
 }
 
-const fn index(lane: Lane) -> usize {
-    match lane {
-        Lane::Threads => 0,
-        Lane::Rings => 1,
-    }
-}
-
 fn put(line: &mut VecDeque<Arc<Fill>>, fill: &Arc<Fill>) {
     if !line.iter().any(|f| Arc::ptr_eq(f, fill)) {
         line.push_back(fill.clone());
@@ -81,23 +75,23 @@ fn put(line: &mut VecDeque<Arc<Fill>>, fill: &Arc<Fill>) {
 impl Fills {
     /// Puts a file in line for what it has to be fetched; whether there is something.
     fn line_up(&mut self, fill: &Arc<Fill>) -> bool {
-        let at = index(fill.lane);
         let (wanted, rest) = (fill.has_work(true), fill.has_work(false));
         if wanted {
-            put(&mut self.demanded[at], fill);
+            put(&mut self.demanded, fill);
         }
         if rest {
-            put(&mut self.rest[at], fill);
+            put(&mut self.rest, fill);
         }
         wanted || rest
     }
 
-    fn remove(&mut self, fill: &Arc<Fill>) {
+    pub(super) fn remove(&mut self, fill: &Arc<Fill>) {
         if self.by_key.get(&fill.file.key).is_some_and(|f| Arc::ptr_eq(f, fill)) {
             self.by_key.remove(&fill.file.key);
         }
-        let lines = self.demanded.iter_mut().chain(&mut self.rest);
-        lines.for_each(|line| line.retain(|f| !Arc::ptr_eq(f, fill)));
+        for line in [&mut self.demanded, &mut self.rest] {
+            line.retain(|f| !Arc::ptr_eq(f, fill));
+        }
         self.streamed.retain(|f| !Arc::ptr_eq(f, fill));
         self.share_window();
     }
@@ -112,8 +106,11 @@ impl Driver {
     pub(super) fn heed(&self, key: u64) -> bool {
         let mut fills = lock(&self.fills);
         let Some(fill) = fills.by_key.get(&key).cloned() else { return false };
-        if fill.heed() {
-            fills.line_up(&fill);
+        let work = fill.heed() && fills.line_up(&fill);
+        drop(fills);
+        // Copiers are those who heed.
+        if work && self.lane_of_fill(&fill) == Lane::Rings {
+            self.wake(Lane::Rings);
         }
         true
     }
@@ -133,7 +130,7 @@ impl Driver {
 
     /// Whether chunks are in line that nobody waits for.
     pub(super) fn has_rest(&self) -> bool {
-        lock(&self.fills).rest.iter().any(|line| !line.is_empty())
+        !lock(&self.fills).rest.is_empty()
     }
 
     /// A chunk to be fetched in this lane, for a reader or ahead.
@@ -141,14 +138,17 @@ impl Driver {
         if !demanded && self.enough_ahead() {
             return None;
         }
-        let at = index(lane);
         let mut fills = lock(&self.fills);
         // Each once: what cannot go on now is put in line again by what holds it up.
-        for _ in 0..fills.line(demanded, at).len() {
-            let Some(fill) = fills.line(demanded, at).pop_front() else { break };
+        for _ in 0..fills.line(demanded).len() {
+            let Some(fill) = fills.line(demanded).pop_front() else { break };
+            if self.lane_of_fill(&fill) != lane {
+                fills.line(demanded).push_back(fill);
+                continue;
+            }
             let taken = fill.take(demanded, |chunk| self.room_for(&fills, &fill, chunk));
             let Some((chunk, room, more)) = taken else { continue };
-            let line = fills.line(demanded, at);
+            let line = fills.line(demanded);
             match (more, demanded) {
                 // Readers take turns; of what nobody waits for one file is finished before the next.
                 (true, true) => line.push_back(fill.clone()),
@@ -169,35 +169,6 @@ impl Driver {
         let source = if demanded { RequestSource::Demand } else { RequestSource::Prefetch };
         let ahead = (!demanded).then(|| Counted::new(&self.pieces_ahead));
         Piece::new(self, fill.clone(), chunk, room, (Job::new(self, fill.file.key, source), ahead))
-    }
-
-    /// Room for a chunk. Of a file that is to be whole it is reserved already.
-    fn room_for(&self, fills: &Fills, fill: &Fill, chunk: u32) -> Option<Room> {
-        if !fill.streamed {
-            return Some(Room::Own);
-        }
-        let range = fill.range(chunk);
-        let tier = self.tiers.get(fill.tier)?;
-        if self.keeps(fill, range.end - range.start) && tier.grow_part(&fill.part, range.end - range.start) {
-            return Some(Room::Own);
-        }
-        let slot = fills.window.as_ref()?.slot(fill, &fills.streamed, &self.tiers)?;
-        Some(Room::Window(slot))
-    }
-
-    /// Whether the policy keeps a chunk of a file that does not fit as a whole.
-    fn keeps(&self, fill: &Fill, bytes: u64) -> bool {
-        let room = |(at, tier): (usize, &TierDir)| {
-            let u = tier.ledger.usage();
-            TierRoom {
-                cost: bytes,
-                free: u.capacity.saturating_sub(u.used + u.reserved),
-                usable: at == fill.tier && !tier.resting(),
-            }
-        };
-        let rooms: Vec<TierRoom> = self.tiers.iter().enumerate().map(room).collect();
-        let candidate = Candidate { file: FileKey(fill.file.key), size: bytes, source: RequestSource::Demand };
-        lock(&self.policy).place(&candidate, &rooms) == Decision::Admit(fill.tier)
     }
 
     /// Begins to fetch the chunks of a claimed file.
@@ -239,45 +210,21 @@ impl Driver {
         }
     }
 
-    /// Lets a file that no tier has room for pass through the window; `false` if that cannot be.
-    fn stream(&self, file: &File, large: LargeFile<'static>) -> bool {
-        let tier = {
-            let mut fills = lock(&self.fills);
-            let Some(window) = &fills.window else { return false };
-            let (tier, most) = (window.tier, window.most());
-            if fills.streamed.len() >= most {
-                let idle = fills.streamed.iter().max_by_key(|f| f.idle()).filter(|f| f.idle() > window::IDLE).cloned();
-                let Some(idle) = idle else { return false };
-                fills.remove(&idle);
-                drop(fills);
-                self.end_fill(&idle, Fetched::Refused(None));
-            }
-            tier
-        };
-        let Some(dir) = self.tiers.get(tier) else { return false };
-        match dir.begin_part(file.want.size, false) {
-            Ok(Some(part)) => {
-                self.fill(file.clone(), large, (tier, part), true);
-                true
-            }
-            Ok(None) => false,
-            Err(e) => {
-                self.tier_failed(dir, &e);
-                false
-            }
-        }
-    }
-
     /// Opens a partial copy to readers.
-    fn fill(&self, mut file: File, large: LargeFile<'static>, (at, part): (usize, PartCopy), streamed: bool) {
+    pub(super) fn fill(
+        &self,
+        mut file: File,
+        large: LargeFile<'static>,
+        (at, part): (usize, PartCopy),
+        streamed: bool,
+    ) {
         let rest = !streamed && (self.options.prefetch || file.source == RequestSource::Prefetch);
-        let lane = self.lane_of_chunks(file.key);
         let width = if file.live.source.keeps_nowait() { LOCAL_WIDTH } else { WIDTH };
         let word = &file.entry.master.word;
         large.begin(part.number, if streamed { STREAMED } else { WHOLE });
         let claim = file.claim.filling(at);
         let before = std::mem::replace(&mut file.claim, claim);
-        let fill = Arc::new(Fill::new(file.clone(), large, lane, (at, part), streamed, rest, width));
+        let fill = Arc::new(Fill::new(file.clone(), large, (at, part), streamed, rest, width));
         let mut fills = lock(&self.fills);
         // Known before readers can ask for chunks.
         if let Some(old) = fills.by_key.insert(fill.file.key, fill.clone()) {
@@ -301,8 +248,13 @@ impl Driver {
         futex_wake(word, u32::MAX >> 1);
         large.ticked();
         if work {
-            self.wake(lane);
+            self.wake(self.lane_of_fill(&fill));
         }
+    }
+
+    /// The lane of a file's chunks.
+    fn lane_of_fill(&self, fill: &Fill) -> Lane {
+        self.lane_of(&fill.file.live, Kind::Chunks)
     }
 
     /// Something of a file may go on that could not before.
@@ -319,7 +271,7 @@ impl Driver {
         }
         drop(fills);
         if work {
-            self.wake(fill.lane);
+            self.wake(self.lane_of_fill(fill));
         }
     }
 
@@ -363,7 +315,7 @@ impl Driver {
     }
 
     /// Its word first, so that readers look elsewhere; then its bytes.
-    fn end_fill(&self, fill: &Arc<Fill>, end: Fetched) {
+    pub(super) fn end_fill(&self, fill: &Arc<Fill>, end: Fetched) {
         if !fill.end() {
             return;
         }
@@ -391,6 +343,13 @@ impl Driver {
         }
     }
 
+    /// How many files are being fetched in chunks, and the bytes that are there of them.
+    pub fn filling(&self) -> (u64, u64) {
+        let all = lock(&self.fills).all();
+        let there = |f: &Arc<Fill>| (u64::from(f.large.count()) * f.large.chunk).min(f.part.size);
+        (all.len() as u64, all.iter().map(there).sum())
+    }
+
     /// Drops what there is of some files in a tier until about `bytes` are free again; how many bytes were.
     pub(super) fn drop_fills(&self, tier: usize, bytes: u64, pause: Duration) -> (usize, u64) {
         let mut all = lock(&self.fills).all();
@@ -415,47 +374,11 @@ impl Driver {
         self.give_up(&fill, Fetched::Stopped);
         Some(bytes.min(fill.part.size))
     }
-
-    /// Files that are being fetched in chunks, and the bytes that are there of them.
-    pub fn filling(&self) -> (usize, u64) {
-        let all = lock(&self.fills).all();
-        let there = |f: &Arc<Fill>| (u64::from(f.large.count()) * f.large.chunk).min(f.part.size);
-        (all.len(), all.iter().map(there).sum())
-    }
-
-    /// Keeps room for a window if there are large files and not everything fits.
-    pub(super) fn make_window(&self, live: &Live) {
-        let chunk = live.segment.state.header.chunk;
-        if live.segment.state.all_large().next().is_none() {
-            return;
-        }
-        let room: u64 = self.tiers.iter().map(|t| t.ledger.usage().capacity).sum();
-        let segments: Vec<Live> = {
-            let all = self.segments.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-            all.iter().flatten().cloned().collect()
-        };
-        let bytes: u64 = segments.iter().map(|l| l.segment.index.header.bytes).sum();
-        let mut fills = lock(&self.fills);
-        if fills.window.is_none() && bytes > room / 16 * 15 {
-            fills.window = Window::make(&self.tiers, chunk);
-        }
-    }
-
-    /// Whether a file that no tier takes may be streamed if somebody reads it.
-    pub(super) fn can_stream(&self, file: &File) -> bool {
-        file.live.segment.state.large(file.entry.id).is_some() && lock(&self.fills).window.is_some()
-    }
 }
 
 impl Fills {
-    fn line(&mut self, demanded: bool, lane: usize) -> &mut VecDeque<Arc<Fill>> {
-        if demanded { &mut self.demanded[lane] } else { &mut self.rest[lane] }
-    }
-
-    /// Says to the readers of streamed files how many chunks they may ask for ahead, by how many such files there are.
-    fn share_window(&self) {
-        let ahead = self.window.as_ref().map_or(0, |w| w.ahead(self.streamed.len()));
-        self.streamed.iter().for_each(|f| f.large.head.ahead.store(ahead, Ordering::Relaxed));
+    const fn line(&mut self, demanded: bool) -> &mut VecDeque<Arc<Fill>> {
+        if demanded { &mut self.demanded } else { &mut self.rest }
     }
 }
 

@@ -1,14 +1,14 @@
 //! Two lanes for copies: the copiers' own threads, and the rings.
 //!
-//! A demand that somebody waits for is always copied by a copier, woken by the reader itself. What is fetched ahead, and
-//! demands for files so large that their readers do not wait, go by the lane of their source. Whoever comes upon a file of the
+//! A demand for a whole file is always copied by a copier, woken by the reader itself. What is fetched ahead, and chunks of
+//! large files, go by the lane of their source, which [`trial`](super::trial) finds out. Whoever comes upon a file of the
 //! other lane hands it over, one at a time, and leaves the rest in line.
 
+use super::trial::{Change, Kind};
 use super::{Driver, Live, parts};
-use crate::config::Direct;
-use crate::engine::Source;
 use monarch_abi::sys::{futex_wait, futex_wake};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// Who copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,42 +40,80 @@ impl Bell {
     }
 }
 
+impl Lane {
+    pub(super) const fn other(self) -> Self {
+        match self {
+            Self::Threads => Self::Rings,
+            Self::Rings => Self::Threads,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Threads => "threads",
+            Self::Rings => "uring",
+        }
+    }
+}
+
 impl Driver {
     /// The lane of a file that nobody waits for.
     pub(super) fn lane(&self, key: u64) -> Lane {
-        if self.engines.uring.is_none() {
-            return Lane::Threads;
-        }
         parts(key)
             .and_then(|(number, _)| self.segment(number))
-            .map_or(Lane::Threads, |live| self.lane_of(&*live.source))
+            .map_or(Lane::Threads, |live| self.lane_of(&live, Kind::Files))
     }
 
-    /// The lane of a source. Where it is to be chosen, rings copy from file systems on which reads need no thread of the
-    /// kernel; elsewhere each call occupies one anyhow, and our own spare the way there and back (docs/PERFORMANCE.md).
-    fn lane_of(&self, source: &dyn Source) -> Lane {
-        let wanted = !self.engines.auto || source.keeps_nowait();
-        if wanted && self.engines.uring.is_some() && source.root().is_some() { Lane::Rings } else { Lane::Threads }
+    /// The lane of what is fetched from the source of a segment.
+    pub(super) fn lane_of(&self, live: &Live, kind: Kind) -> Lane {
+        match self.has_choice(live) {
+            None => Lane::Threads,
+            Some(false) => Lane::Rings,
+            Some(true) => live.mount.trial(kind).lane(),
+        }
     }
 
-    /// The lane of a large file's chunks. Where it is to be chosen, rings get them if they are read past the page cache from a
-    /// local disk: that spares the processor most. Otherwise copiers are faster (docs/PERFORMANCE.md).
-    pub(super) fn lane_of_chunks(&self, key: u64) -> Lane {
-        if self.engines.auto && self.options.direct != Direct::Yes { Lane::Threads } else { self.lane(key) }
+    /// Whether there are rings for a source, and copiers if they are better.
+    fn has_choice(&self, live: &Live) -> Option<bool> {
+        (self.engines.uring.is_some() && live.source.root().is_some()).then_some(self.engines.auto)
+    }
+
+    /// Something of `bytes` was given out to a lane, of which it could have been the other.
+    pub(super) fn given(&self, live: &Live, kind: Kind, lane: Lane, bytes: u64) {
+        if self.has_choice(live) != Some(true) {
+            return;
+        }
+        let processor = || {
+            let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+            Duration::new(t.tv_sec.unsigned_abs(), t.tv_nsec as u32)
+        };
+        match live.mount.trial(kind).note(lane, bytes, Instant::now(), processor) {
+            None => {}
+            Some(Change::Turn(lane)) => self.wake(lane),
+            Some(Change::Measured(lane, ratios)) => {
+                let what = match kind {
+                    Kind::Files => "files",
+                    Kind::Chunks => "chunks",
+                };
+                let root = self.ctl.roots().get(live.root).map(|r| String::from_utf8_lossy(self.ctl.str(&r.path)));
+                let root = root.unwrap_or_default();
+                tracing::info!(%root, what, engine = lane.name(), "copy engine chosen: {ratios}");
+                self.wake(lane);
+            }
+        }
     }
 
     /// Which engine copies what nobody waits for from the source of a segment, and why.
     pub fn engine_of(&self, live: &Live) -> String {
-        let name = match self.lane_of(&*live.source) {
-            Lane::Rings => "uring",
-            Lane::Threads => "threads",
+        let of = |kind| {
+            let trial = live.mount.trial(kind);
+            format!("{} ({})", trial.lane().name(), trial.why())
         };
-        let why = match (self.engines.auto, live.source.keeps_nowait()) {
-            (false, _) => &self.engines.why,
-            (true, true) => "reads of its file system need not block",
-            (true, false) => "reads of its file system may block",
-        };
-        format!("{name}: {why}")
+        match self.has_choice(live) {
+            None => format!("{}: {}", Lane::Threads.name(), self.engines.why),
+            Some(false) => format!("{}: {}", Lane::Rings.name(), self.engines.why),
+            Some(true) => format!("files {}, chunks {}", of(Kind::Files), of(Kind::Chunks)),
+        }
     }
 
     /// Wakes who works in a lane.

@@ -3,6 +3,8 @@
 use super::fetch::Fetched;
 use super::fill::{ChunkMarks, Fill, Room};
 use super::fills::Counted;
+use super::lanes::Lane;
+use super::trial::Kind;
 use super::{Driver, Job};
 use crate::config::Direct;
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
@@ -63,6 +65,12 @@ impl<'a> Piece<'a> {
                 None
             }
         }
+    }
+
+    /// It was given out to a lane.
+    pub(super) fn given(&self, lane: Lane) {
+        let range = self.range();
+        self.driver.given(&self.fill.file.live, Kind::Chunks, lane, range.end - range.start);
     }
 
     /// It is over; others may go on now.

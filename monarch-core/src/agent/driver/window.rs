@@ -27,14 +27,18 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// A window for chunks of `chunk` bytes in the first tier that has room for one.
-    pub(super) fn make(tiers: &[TierDir], chunk: u64) -> Option<Self> {
+    /// A window for chunks of `chunk` bytes in the first tier that is large enough. `make_room` frees so many bytes of a tier that has
+    /// been filled by an earlier job.
+    pub(super) fn make(tiers: &[TierDir], chunk: u64, make_room: impl Fn(usize, u64)) -> Option<Self> {
         tiers.iter().enumerate().find_map(|(tier, dir)| {
             let slots = SLOTS.min((dir.ledger.usage().capacity / SHARE).checked_div(chunk)?);
             if slots < 2 || dir.resting() {
                 return None;
             }
-            let room = dir.ledger.reserve_bytes(slots * chunk)?;
+            let room = dir.ledger.reserve_bytes(slots * chunk).or_else(|| {
+                make_room(tier, slots * chunk);
+                dir.ledger.reserve_bytes(slots * chunk)
+            })?;
             Some(Self { tier, used: Arc::default(), slots: slots as usize, _room: room })
         })
     }

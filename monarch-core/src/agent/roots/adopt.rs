@@ -1,7 +1,7 @@
 //! Taking over the roots and segments of an agent that died.
 
 use super::{RootState, Roots};
-use crate::agent::driver::Live;
+
 use crate::agent::early;
 use crate::config::{Config, Trust};
 use crate::engine::{PfsSource, Source};
@@ -82,7 +82,7 @@ impl Roots {
         early::open(&self.ctl, root, at, &segment);
         // A loaded index was perhaps not checked to its end.
         let fresh = config.index.file.is_none() || config.index.trust == Trust::Frozen;
-        self.driver.add_segment(at, &Live { segment, source, fresh });
+        self.driver.add_segment(at, &self.driver.live(root, segment, source, fresh));
         if let Some(r) = self.list().get_mut(root) {
             r.state = "ready".to_owned();
             r.segment = Some(at);

@@ -1,7 +1,7 @@
 //! Scanning a root (or loading its index) and publishing its segment.
 
 use super::{RETRY, Roots};
-use crate::agent::driver::Live;
+
 use crate::agent::early;
 use crate::config::{Config, Trust};
 use crate::engine::{PfsSource, Source};
@@ -83,7 +83,7 @@ impl Roots {
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
         let adopted = if made.fresh { self.claim_copies(number, &segment) } else { 0 };
         early::open(&self.ctl, scan.root, number, &segment);
-        self.driver.add_segment(number, &Live { segment, source, fresh: made.fresh });
+        self.driver.add_segment(number, &self.driver.live(scan.root, segment, source, made.fresh));
         let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
         if !self.ctl.segments().get(number).is_some_and(live) {
             // Retired before the driver knew of it.

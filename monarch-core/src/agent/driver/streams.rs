@@ -1,0 +1,104 @@
+//! Large files that no tier has room for: some chunks stay as long as there is room for chunks, the others pass through the window.
+
+use super::fetch::{Fetched, File};
+use super::fill::{Fill, Room};
+use super::fills::Fills;
+use super::window::{self, Window};
+use super::{Driver, Live, lock};
+use crate::tier::TierDir;
+use monarch_abi::chunks::LargeFile;
+use monarch_policies::{Candidate, Decision, FileKey, RequestSource, TierRoom};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+impl Driver {
+    /// Room for a chunk. Of a file that is to be whole it is reserved already.
+    pub(super) fn room_for(&self, fills: &Fills, fill: &Fill, chunk: u32) -> Option<Room> {
+        if !fill.streamed {
+            return Some(Room::Own);
+        }
+        let range = fill.range(chunk);
+        let tier = self.tiers.get(fill.tier)?;
+        if self.keeps(fill, range.end - range.start) && tier.grow_part(&fill.part, range.end - range.start) {
+            return Some(Room::Own);
+        }
+        let slot = fills.window.as_ref()?.slot(fill, &fills.streamed, &self.tiers)?;
+        Some(Room::Window(slot))
+    }
+
+    /// Whether the policy keeps a chunk of a file that does not fit as a whole.
+    fn keeps(&self, fill: &Fill, bytes: u64) -> bool {
+        let room = |(at, tier): (usize, &TierDir)| {
+            let u = tier.ledger.usage();
+            TierRoom {
+                cost: bytes,
+                free: u.capacity.saturating_sub(u.used + u.reserved),
+                usable: at == fill.tier && !tier.resting(),
+            }
+        };
+        let rooms: Vec<TierRoom> = self.tiers.iter().enumerate().map(room).collect();
+        let candidate = Candidate { file: FileKey(fill.file.key), size: bytes, source: RequestSource::Demand };
+        lock(&self.policy).place(&candidate, &rooms) == Decision::Admit(fill.tier)
+    }
+
+    /// Lets a file that no tier has room for pass through the window; `false` if that cannot be.
+    pub(super) fn stream(&self, file: &File, large: LargeFile<'static>) -> bool {
+        let tier = {
+            let mut fills = lock(&self.fills);
+            let Some(window) = &fills.window else { return false };
+            let (tier, most) = (window.tier, window.most());
+            if fills.streamed.len() >= most {
+                let idle = fills.streamed.iter().max_by_key(|f| f.idle()).filter(|f| f.idle() > window::IDLE).cloned();
+                let Some(idle) = idle else { return false };
+                fills.remove(&idle);
+                drop(fills);
+                self.end_fill(&idle, Fetched::Refused(None));
+            }
+            tier
+        };
+        let Some(dir) = self.tiers.get(tier) else { return false };
+        match dir.begin_part(file.want.size, false) {
+            Ok(Some(part)) => {
+                self.fill(file.clone(), large, (tier, part), true);
+                true
+            }
+            Ok(None) => false,
+            Err(e) => {
+                self.tier_failed(dir, &e);
+                false
+            }
+        }
+    }
+
+    /// Keeps room for a window if there are large files and not everything fits.
+    pub(super) fn make_window(&self, live: &Live) {
+        let state = &live.segment.state;
+        let room: u64 = self.tiers.iter().map(|t| t.ledger.usage().capacity).sum();
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let bytes: u64 = segments.iter().flatten().map(|l| l.segment.index.header.bytes).sum();
+        drop(segments);
+        if state.header.large == 0 || bytes <= room / 16 * 15 || lock(&self.fills).window.is_some() {
+            return;
+        }
+        let make_room = |tier, bytes| {
+            self.shrink(tier, bytes);
+        };
+        let window = Window::make(&self.tiers, state.header.chunk, make_room);
+        // Another root may have come first: then this one gives its room back.
+        let mut fills = lock(&self.fills);
+        fills.window = fills.window.take().or(window);
+    }
+
+    /// Whether a file that no tier takes may be streamed if somebody reads it.
+    pub(super) fn can_stream(&self, file: &File) -> bool {
+        file.live.segment.state.large(file.entry.id).is_some() && lock(&self.fills).window.is_some()
+    }
+}
+
+impl Fills {
+    /// Says to the readers of streamed files how many chunks they may ask for ahead, by how many such files there are.
+    pub(super) fn share_window(&self) {
+        let ahead = self.window.as_ref().map_or(0, |w| w.ahead(self.streamed.len()));
+        self.streamed.iter().for_each(|f| f.large.head.ahead.store(ahead, Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,227 @@
+//! Which descriptor is a large file's, and where what there is of its copy lies.
+//!
+//! Which file a descriptor is, the kernel says at each read (identity of inode, size and time). What is remembered by number is
+//! only that a descriptor is *not* worth that question, or where its file was found the last time; both may be wrong and do no
+//! harm.
+
+use crate::ctx::{self, Ctx};
+use crate::identity::is_version_of_statx;
+use crate::paths::is_root_device;
+use crate::serve::copy_path;
+use crate::sys::{self, Fd};
+use core::ffi::{CStr, c_int};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU64, Ordering};
+use monarch_abi::PATH_MAX;
+use monarch_abi::chunks::LargeFile;
+use monarch_abi::resolve::{Found, Segments};
+use monarch_abi::word::{State, Word};
+
+/// Descriptors about which something is remembered.
+const FDS: usize = 4096;
+/// Nothing is known about a descriptor.
+const UNKNOWN: u64 = 0;
+/// It was no large file when it was last asked about.
+const NONE: u64 = 1;
+/// By descriptor: one of these, or number + 1 of a segment and position of a large file there.
+static HINTS: [AtomicU64; FDS] = [const { AtomicU64::new(UNKNOWN) }; FDS];
+/// By descriptor: where its last read ended.
+static ENDS: [AtomicU64; FDS] = [const { AtomicU64::new(0) }; FDS];
+
+/// Most bytes of one read.
+pub const MOST: usize = 0x7fff_f000;
+/// A first read of this size or more is taken for the beginning of a pass in order, where that decides whether chunks are asked for.
+const IN_ORDER: usize = 64 << 10;
+
+/// Whether a descriptor may be that of a large file.
+#[inline]
+#[must_use]
+pub fn may_be(fd: c_int) -> bool {
+    ctx::is_on() && HINTS.get(fd as usize).is_none_or(|h| h.load(Ordering::Relaxed) != NONE)
+}
+
+/// [`may_be`] for calls that are rare: what was remembered may be about another file with this number.
+#[inline]
+#[must_use]
+pub fn could_be(fd: c_int) -> bool {
+    fd >= 0 && ctx::is_on()
+}
+
+/// A descriptor got a second number.
+#[inline]
+pub fn duplicated(from: c_int, to: c_int) {
+    if let (Some(a), Some(b)) = (HINTS.get(from as usize), HINTS.get(to as usize)) {
+        b.store(a.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// A large file with where it was found.
+pub struct Known {
+    /// Its entry.
+    pub f: Found<'static>,
+    /// Its chunks.
+    pub large: LargeFile<'static>,
+}
+
+/// What is to be remembered about the descriptor of a large file.
+#[must_use]
+pub fn hint(f: &Found<'static>) -> Option<u64> {
+    let large = f.segment.state.large(f.entry.master.id)?;
+    Some((f.number as u64 + 1) << 32 | u64::from(large.number))
+}
+
+/// Remembers it for a descriptor that was just opened.
+pub fn remember(fd: c_int, hint: u64) {
+    if let (Some(h), Some(end)) = (HINTS.get(fd as usize), ENDS.get(fd as usize)) {
+        h.store(hint, Ordering::Relaxed);
+        end.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Nothing is to be asked about a descriptor any more.
+pub fn forget(fd: c_int) {
+    if let Some(h) = HINTS.get(fd as usize) {
+        h.store(NONE, Ordering::Relaxed);
+    }
+}
+
+/// The large file that a descriptor is, if it is one of the version that was indexed.
+#[must_use]
+pub fn identify(ctx: &Ctx, fd: c_int) -> Option<Known> {
+    // Without large files no descriptor is worth a question.
+    if !ctx.knows_large() {
+        return None;
+    }
+    let st = sys::statx_fd(fd)?;
+    let dev = sys::makedev(st.stx_dev_major, st.stx_dev_minor);
+    let slot = HINTS.get(fd as usize);
+    let note = |what: u64| {
+        if let Some(h) = slot {
+            h.store(what, Ordering::Relaxed);
+        }
+    };
+    if u32::from(st.stx_mode) & libc::S_IFMT != libc::S_IFREG || !is_root_device(ctx, dev) {
+        note(NONE);
+        return None;
+    }
+    let hint = slot.map_or(UNKNOWN, |h| h.load(Ordering::Relaxed));
+    if let Some(number) = (hint >> 32).checked_sub(1) {
+        let known = at(ctx, number as usize, hint as u32).filter(|k| is_version_of_statx(ctx, &k.f, &st));
+        if known.is_some() {
+            return known;
+        }
+    }
+    let mut undecided = false;
+    for (root, r) in ctx.map.roots().iter().enumerate() {
+        if r.dev.load(Ordering::Relaxed) != dev {
+            continue;
+        }
+        let Some((number, segment)) = ctx.segment(root) else {
+            undecided = true;
+            continue;
+        };
+        let known = segment.state.large_with_ino(st.stx_ino).and_then(|l| at(ctx, number, l.number));
+        if let Some(known) = known.filter(|k| is_version_of_statx(ctx, &k.f, &st)) {
+            note((number as u64 + 1) << 32 | u64::from(known.large.number));
+            return Some(known);
+        }
+    }
+    // Where an index is still to come, the answer may be another one then.
+    note(if undecided { UNKNOWN } else { NONE });
+    None
+}
+
+/// The large file at a position of a segment, if that is the live one of its root.
+fn at(ctx: &Ctx, number: usize, position: u32) -> Option<Known> {
+    let root = ctx.map.segments().get(number)?.root.load(Ordering::Relaxed) as usize;
+    let (live, segment) = ctx.segment(root)?;
+    let large = segment.state.large_at(position)?;
+    let entry = segment.large_entry(&large).filter(|_| live == number)?;
+    Some(Known { f: Found { root, number, segment, entry }, large })
+}
+
+/// Whether a read goes on where the last one of the descriptor ended.
+#[must_use]
+pub fn in_order(fd: c_int, off: u64, n: usize) -> bool {
+    let before = ENDS.get(fd as usize).map_or(u64::MAX, |end| end.swap(off.wrapping_add(n as u64), Ordering::Relaxed));
+    before == off && (off > 0 || n >= IN_ORDER)
+}
+
+/// A part of the file that this call has made its own.
+pub struct Claim {
+    /// Where it begins.
+    pub start: u64,
+    /// What there is of the file from there on, and was asked for.
+    pub bytes: usize,
+}
+
+impl Claim {
+    /// Moves the offset behind `n` bytes, or to the end of the file.
+    #[must_use]
+    pub fn make(fd: c_int, n: usize, size: u64) -> Option<Self> {
+        let end = sys::seek(fd, n as i64)?;
+        let start = end.saturating_sub(n as u64);
+        let bytes = n.min(usize::try_from(size.saturating_sub(start)).unwrap_or(usize::MAX));
+        let claim = Self { start, bytes };
+        claim.give_back(fd, n - bytes);
+        Some(claim)
+    }
+
+    /// Gives back what was not read after all.
+    pub fn settle(&self, fd: c_int, done: isize) {
+        self.give_back(fd, self.bytes - usize::try_from(done).unwrap_or(0).min(self.bytes));
+    }
+
+    fn give_back(&self, fd: c_int, n: usize) {
+        if n > 0 {
+            let _ = sys::seek(fd, -(n as i64));
+        }
+    }
+}
+
+impl Known {
+    /// Opens what there is of a copy.
+    #[must_use]
+    pub fn open(&self, ctx: &Ctx, word: Word) -> Option<Fd> {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+        let mut buf = MaybeUninit::uninit();
+        if word.state() == State::Filling && self.part_path(ctx, word, &mut buf) {
+            // SAFETY: part_path wrote a string that ends with a NUL.
+            let path = unsafe { CStr::from_ptr(buf.as_ptr().cast()) };
+            if let Some(fd) = sys::open(path, flags) {
+                return Some(Fd(fd));
+            }
+        }
+        // Perhaps it has just been completed.
+        if !copy_path(ctx, &self.f, word, &mut buf) {
+            return None;
+        }
+        // SAFETY: copy_path wrote a string that ends with a NUL.
+        sys::open(unsafe { CStr::from_ptr(buf.as_ptr().cast()) }, flags).map(Fd)
+    }
+
+    /// Where the partial copy lies: `<tier>/part/<16 hex>`.
+    fn part_path(&self, ctx: &Ctx, word: Word, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> bool {
+        const NAME: &[u8; 6] = b"/part/";
+        let Some(tier) = ctx.map.tiers().get(word.tier()) else { return false };
+        let base = ctx.map.str(&tier.path);
+        if base.len() + NAME.len() + 16 + 1 > PATH_MAX {
+            return false;
+        }
+        let number = self.large.head.part.load(Ordering::Acquire);
+        let p = out.as_mut_ptr().cast::<u8>();
+        // SAFETY: the parts fit, as just checked.
+        unsafe {
+            core::ptr::copy_nonoverlapping(base.as_ptr(), p, base.len());
+            let mut p = p.add(base.len());
+            core::ptr::copy_nonoverlapping(NAME.as_ptr(), p, NAME.len());
+            p = p.add(NAME.len());
+            for digit in 0..16 {
+                let v = (number >> (60 - 4 * digit) & 15) as u8;
+                p.add(digit).write(if v < 10 { b'0' + v } else { b'a' + v - 10 });
+            }
+            p.add(16).write(0);
+        }
+        true
+    }
+}

@@ -1,0 +1,87 @@
+//! Complete copies of large files for readers past us: streams, mappings, sendfile. They wait for one if it is near.
+
+use crate::ctx::{self, Ctx};
+use crate::large::{Claim, Known, MOST, forget, identify};
+use crate::serve::Here;
+use crate::sys::{self, Fd};
+use core::ffi::c_int;
+use monarch_abi::control::Counter;
+use monarch_abi::demand::{self, Outcome};
+use monarch_abi::resolve::Found;
+use monarch_abi::word::{State, Word};
+
+impl Known {
+    /// The complete copy, open, for readers to whom chunks are of no use: waits for it if that is near.
+    fn whole(&self, ctx: &Ctx) -> Option<Fd> {
+        let word = match self.f.entry.word() {
+            w if w.state() == State::Resident => w,
+            w => wait_whole(ctx, &self.f, w)?,
+        };
+        self.open(ctx, word)
+    }
+}
+
+/// Waits until the copy of a large file is complete, if that is near; its word.
+#[must_use]
+pub fn wait_whole(ctx: &Ctx, f: &Found<'static>, word: Word) -> Option<Word> {
+    if !matches!(word.state(), State::Absent | State::Wanted | State::Fetching | State::Filling) {
+        return None;
+    }
+    let large = f.segment.state.large(f.entry.master.id).filter(|_| demand::agent_up(ctx.map.ctl))?;
+    demand::raise(ctx.map, f);
+    let start = demand::Watch::now_us(&Here);
+    let end = demand::wait_complete(ctx.map, f, &large, &Here);
+    ctx.count(Counter::WaitMicros, demand::Watch::now_us(&Here).saturating_sub(start));
+    match end {
+        Outcome::Resident(word) => Some(word),
+        _ => None,
+    }
+}
+
+/// Maps the complete copy in place of a large file of the PFS, if there is one or will be soon; `map` maps a descriptor.
+#[must_use]
+pub fn mmap(fd: c_int, map: impl FnOnce(c_int) -> *mut core::ffi::c_void) -> Option<*mut core::ffi::c_void> {
+    let ctx = ctx::get()?;
+    let copy = identify(&ctx, fd)?.whole(&ctx)?;
+    let at = map(copy.0);
+    if at == libc::MAP_FAILED {
+        return None;
+    }
+    ctx.count(Counter::Hits, 1);
+    Some(at)
+}
+
+/// Puts the complete copy of a large file in the place of its descriptor, at the same offset, before a stream reads from it past
+/// us: if there is one or will be soon. The offset is the descriptor's own from then on.
+pub fn replace(fd: c_int) -> Option<()> {
+    let ctx = ctx::get()?;
+    let copy = identify(&ctx, fd)?.whole(&ctx)?;
+    let at = sys::seek(fd, 0)?;
+    sys::seek_to(copy.0, at)?;
+    let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
+    let cloexec = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+    let _ = sys::fcntl(copy.0, libc::F_SETFL, flags & libc::O_NONBLOCK);
+    if !sys::dup_to(copy.0, fd, cloexec) {
+        return None;
+    }
+    forget(fd);
+    ctx.count(Counter::Hits, 1);
+    Some(())
+}
+
+/// sendfile(2) from a large file: from its complete copy, if there is one or will be soon. `send` is the call itself, which is given
+/// a descriptor and where its offset is.
+#[must_use]
+pub fn sendfile(fd: c_int, off: *mut i64, n: usize, send: impl FnOnce(c_int, *mut i64) -> isize) -> Option<isize> {
+    let ctx = ctx::get()?;
+    let known = identify(&ctx, fd)?;
+    let copy = known.whole(&ctx)?;
+    if !off.is_null() {
+        return Some(send(copy.0, off));
+    }
+    let claim = Claim::make(fd, n.min(MOST), known.f.entry.record.size)?;
+    let mut at = i64::try_from(claim.start).ok()?;
+    let done = send(copy.0, &raw mut at);
+    claim.settle(fd, done);
+    Some(done)
+}
