@@ -130,6 +130,10 @@ pub trait Task {
     fn marks(&self) -> &dyn Marks;
     /// The file is open now, which took the PFS so long.
     fn opened(&self, _file: &Arc<dyn SourceFile>, _took: Duration) {}
+    /// Whether it is a file as a whole, which is asked who it is in any case: the kernel can do so right after the last read.
+    fn is_whole_file(&self) -> bool {
+        true
+    }
     /// Asked once, when all bytes are written: whether the file is to be asked who it is now.
     fn is_checked(&self) -> bool {
         true

@@ -92,14 +92,17 @@ fn a_stall_of_one_file_does_not_hold_up_the_others() {
 
 #[test]
 fn short_reads_of_the_pfs_are_completed() {
-    let w = World::plan()
-        .files(20)
-        .args(&["--plain"])
-        .pfs(|b| b.cache(slowfs::CacheMode::Direct))
-        .set("prefetch.enabled=false")
-        .build();
+    let plan = || World::plan().files(20).args(&["--plain"]).pfs(|b| b.cache(slowfs::CacheMode::Direct));
+    let w = plan().set("prefetch.enabled=false").build();
     w.pfs().fault(FaultSpec::new(FaultKind::ShortRead(777)).ops(&[Op::Read])).unwrap();
     w.run(&reads(&w).args(["--rounds", "2"])).good();
+
+    // In a ring the question who the file is now is linked to the read, and must not be asked before all is there.
+    let mut w = plan().set("io.engine=uring").build();
+    w.pfs().fault(FaultSpec::new(FaultKind::ShortRead(777)).ops(&[Op::Read])).unwrap();
+    w.settle();
+    assert_eq!(w.agent().unwrap().agent["source_errors"], 0);
+    w.run(&reads(&w)).good();
 }
 
 /// A file changes at some moment of its copying: whoever reads it gets one version, whole; the others are served.

@@ -71,7 +71,7 @@ impl Limits {
 
     /// Sleeps as long as the limits demand before a PFS call that moves `bytes`, and that somebody waits for or not.
     pub fn before_call(&self, bytes: u64, waited_for: bool) {
-        if self.bandwidth.is_none() && self.calls.is_none() {
+        if !self.limit() {
             return;
         }
         let _turn = (!waited_for).then(|| until_even(&self.turn, |now| self.debt(now)));
@@ -79,6 +79,11 @@ impl Limits {
         if !pause.is_zero() {
             std::thread::sleep(pause);
         }
+    }
+
+    /// Whether there are any.
+    pub const fn limit(&self) -> bool {
+        self.bandwidth.is_some() || self.calls.is_some()
     }
 
     /// The same for a caller that must not sleep: `Ok` when the call is counted, with the pause before it may begin; `Err`

@@ -15,7 +15,7 @@
 //! Left out, and why: direct descriptors (`statx` takes none, and the identity must be that of the very file that was read,
 //! whose type is looked at before anything is read); writes through the ring (the kernel hands buffered writes to a worker
 //! where the file system cannot promise not to block, one worker a file: the thread that hashes the bytes writes them while
-//! they are in its cache). Calls of a file are not linked yet: a chain of read and stat would spare this thread one turn.
+//! they are in its cache). What can be linked is: the stat to the read that brings the last bytes of a file.
 //!
 //! On file systems that keep what a non-blocking read promises, reads are tried in place. Elsewhere (FUSE, Lustre, NFS) a read
 //! may block the submitting thread whatever it was asked, so that a worker of the kernel makes every call; there may be as

@@ -170,6 +170,9 @@ impl Task for Piece<'_> {
         self.fill.opened(file);
         self.driver.goes_on(&self.fill);
     }
+    fn is_whole_file(&self) -> bool {
+        false
+    }
     fn is_checked(&self) -> bool {
         let (last, check) = self.fill.written();
         self.written.set(Some(last));

@@ -20,19 +20,19 @@ use std::time::Duration;
 pub(super) enum Op {
     /// Opens a path below a root.
     Open { root: Arc<OwnedFd>, path: CString, how: Box<OpenHow> },
-    /// Reads up to `len` bytes at `off`; unbuffered files get whole pages.
-    Read { file: Arc<OwnedFd>, buffer: Buffer, off: u64, len: usize },
+    /// Reads up to `len` bytes at `off`; unbuffered files get whole pages. A stat may be linked to it, which needs the exact length.
+    Read { file: Arc<OwnedFd>, buffer: Buffer, off: u64, len: usize, linked: bool },
     /// Asks the PFS's server who a file is.
-    Stat { file: Arc<OwnedFd>, out: Box<libc::statx> },
+    Stat { file: Arc<OwnedFd>, out: Box<libc::statx>, linked: bool },
     /// Closes a descriptor.
     Close(RawFd),
 }
 
 impl Op {
-    /// A stat of an open file.
-    pub(super) fn stat(file: Arc<OwnedFd>) -> Self {
+    /// A stat of an open file; `linked` to the read before it.
+    pub(super) fn stat(file: Arc<OwnedFd>, linked: bool) -> Self {
         // SAFETY: a structure of integers, for which zeros are a value.
-        Self::Stat { file, out: Box::new(unsafe { std::mem::zeroed() }) }
+        Self::Stat { file, out: Box::new(unsafe { std::mem::zeroed() }), linked }
     }
 
     /// Closing a file.
@@ -46,12 +46,12 @@ impl Op {
             Self::Open { root, path, how } => {
                 opcode::OpenAt2::new(Fd(root.as_raw_fd()), path.as_ptr(), &raw const **how).build()
             }
-            Self::Read { file, buffer, off, len } => {
+            Self::Read { file, buffer, off, len, linked } => {
                 let bytes = buffer.bytes_mut();
-                let len = len.next_multiple_of(PAGE).min(bytes.len());
+                let len = if *linked { *len } else { len.next_multiple_of(PAGE) }.min(bytes.len());
                 opcode::Read::new(Fd(file.as_raw_fd()), bytes.as_mut_ptr(), len as u32).offset(*off).build()
             }
-            Self::Stat { file, out } => {
+            Self::Stat { file, out, .. } => {
                 let out = (&raw mut **out).cast();
                 opcode::Statx::new(Fd(file.as_raw_fd()), c"".as_ptr(), out)
                     .flags(libc::AT_EMPTY_PATH | libc::AT_STATX_FORCE_SYNC)
@@ -118,6 +118,19 @@ impl Ring {
 
     /// Begins a call with the next [`Ring::wait`]; `may_block` has a worker of the kernel make it.
     pub(super) fn start(&mut self, slot: usize, op: Op, may_block: bool) -> io::Result<()> {
+        let entry = self.hold(slot, op, may_block);
+        self.push(&[entry])
+    }
+
+    /// Begins two calls, the second as soon as the first has done all that it was to do. Otherwise the second is cancelled.
+    pub(super) fn start_linked(&mut self, slot: usize, ops: [Op; 2], may_block: bool) -> io::Result<()> {
+        let [first, second] = ops.map(|op| self.hold(slot, op, may_block));
+        let flags = if may_block { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
+        self.push(&[first.flags(flags | squeue::Flags::IO_LINK), second])
+    }
+
+    /// Takes what the kernel will touch; the entry that tells it.
+    fn hold(&mut self, slot: usize, op: Op, may_block: bool) -> squeue::Entry {
         let at = self.free.pop().unwrap_or_else(|| {
             self.held.push(None);
             self.held.len() - 1
@@ -127,16 +140,16 @@ impl Ring {
         if may_block {
             entry = entry.flags(squeue::Flags::ASYNC);
         }
-        self.push(&entry)?;
-        self.under_way += 1;
-        Ok(())
+        entry
     }
 
-    fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+    /// Puts entries into the submission queue, all of them or none: a chain ends with what is submitted at a time.
+    fn push(&mut self, entries: &[squeue::Entry]) -> io::Result<()> {
         loop {
-            // SAFETY: what the entry points to is owned by an op in `held` (or it points to nothing) and stays there, at its
+            // SAFETY: what the entries point to is owned by ops in `held` (or they point to nothing) and stays there, at its
             // place on the heap, until the completion is seen.
-            if unsafe { self.io.submission().push(entry) }.is_ok() {
+            if unsafe { self.io.submission().push_multiple(entries) }.is_ok() {
+                self.under_way += entries.iter().filter(|e| e.get_user_data() != NOBODY).count();
                 return Ok(());
             }
             match self.io.submit() {
@@ -182,7 +195,7 @@ impl Ring {
     /// Cancels everything under way; each call still ends by a completion of its own.
     pub(super) fn cancel(&mut self) -> io::Result<()> {
         let entry = opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(NOBODY);
-        self.push(&entry)
+        self.push(&[entry])
     }
 }
 

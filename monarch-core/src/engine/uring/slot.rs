@@ -42,6 +42,8 @@ pub(super) struct Slot<'w> {
     /// Calls wanted or under way.
     pub(super) calls: usize,
     pub(super) failed: Option<CopyError>,
+    /// What was copied, when everything was; what is under way then is a stat that was cancelled.
+    pub(super) whole: Option<Copied>,
     /// Whether its source answers at once what is in the cache.
     pub(super) may_block: bool,
     /// Next byte to be asked for, and next byte to be written.
@@ -64,6 +66,7 @@ impl<'w> Slot<'w> {
             file,
             calls: 0,
             failed: None,
+            whole: None,
             may_block,
             asked: start,
             written: start,
@@ -91,6 +94,16 @@ impl<'w> Slot<'w> {
         let file: Arc<dyn SourceFile> = Arc::new(PfsFile(file));
         self.task.opened(&file, took);
         Ok(())
+    }
+
+    /// Whether a read that ends at `end` is the last call before the stat, which can be linked to it then. Unbuffered reads are
+    /// of whole pages: at the end of a file they are short.
+    pub(super) fn ends_with(&self, off: u64, end: u64) -> bool {
+        self.task.is_whole_file()
+            && !self.direct
+            && self.calls == 1
+            && off == self.written
+            && end == self.task.range().end
     }
 
     /// Whether all bytes are written.

@@ -184,6 +184,17 @@ impl<'e, 'w> Worker<'e, 'w> {
                 slot.opening = now;
             }
             match op(slot, want) {
+                Ok(Op::Read { file, buffer, off, len, .. })
+                    if !self.engine.limits.limit() && slot.ends_with(off, off + len as u64) =>
+                {
+                    // One after the other they take one place.
+                    self.calls += 1;
+                    slot.calls += 1;
+                    slot.task.marks().in_pfs(true);
+                    let stat = Op::stat(file.clone(), true);
+                    let read = Op::Read { file, buffer, off, len, linked: true };
+                    self.ring.start_linked(at, [read, stat], slot.may_block)?;
+                }
                 Ok(op) => {
                     self.calls += 1;
                     self.ring.start(at, op, slot.may_block)?;
@@ -203,7 +214,8 @@ impl<'e, 'w> Worker<'e, 'w> {
         if let Op::Close(_) = f.op {
             return Ok(());
         }
-        self.calls -= 1;
+        // The place of a chain becomes free with its end.
+        self.calls -= usize::from(!matches!(f.op, Op::Read { linked: true, .. }));
         let at = f.slot;
         let Some(slot) = self.slots[at].as_mut() else { return Ok(()) };
         slot.calls -= 1;
@@ -220,11 +232,14 @@ impl<'e, 'w> Worker<'e, 'w> {
         }
         match answer(slot, f, self.engine.io_size(slot)) {
             Ok(Answer::Call(wants)) => self.want(at, wants),
-            Ok(Answer::Whole(copied)) => return self.end(at, Ok(copied)),
+            Ok(Answer::Whole(copied)) => {
+                slot.whole = Some(copied);
+                return self.end_if_over(at);
+            }
             Err(e) => return self.fail(at, e),
         }
         self.take_back(at);
-        Ok(())
+        self.end_if_over(at)
     }
 
     fn take_back(&mut self, at: usize) {
@@ -254,9 +269,10 @@ impl<'e, 'w> Worker<'e, 'w> {
 
     fn end_if_over(&mut self, at: usize) -> io::Result<()> {
         let Some(slot) = self.slots[at].as_mut().filter(|s| s.calls == 0) else { return Ok(()) };
-        match slot.failed.take() {
-            Some(e) => self.end(at, Err(e)),
-            None => Ok(()),
+        match (slot.failed.take(), slot.whole.take()) {
+            (Some(e), _) => self.end(at, Err(e)),
+            (None, Some(copied)) => self.end(at, Ok(copied)),
+            (None, None) => Ok(()),
         }
     }
 
@@ -286,13 +302,24 @@ enum Answer {
 /// What the answer to a call means for its file.
 fn answer(slot: &mut Slot<'_>, f: Finished, io_size: u64) -> Result<Answer, CopyError> {
     let n = match f.result {
+        // The read that it was linked to has not brought everything, and was followed by what that called for.
+        Err(libc::ECANCELED)
+            if matches!(f.op, Op::Stat { linked: true, .. }) && (slot.calls > 0 || !slot.is_whole()) =>
+        {
+            return Ok(Answer::Call(Vec::new()));
+        }
         Ok(n) => n,
         Err(errno) => return slot.once_more(f.op, errno).map(|want| Answer::Call(vec![want])),
     };
     let mut wants = Vec::new();
     match f.op {
         Op::Stat { out, .. } => return Ok(Answer::Whole(slot.copied(Some(&out)))),
-        Op::Read { buffer, off, len, .. } => wants.extend(slot.arrived(off, off + len as u64, n, buffer)?),
+        Op::Read { buffer, off, len, linked, .. } => {
+            wants.extend(slot.arrived(off, off + len as u64, n, buffer)?);
+            if linked && slot.is_whole() {
+                return Ok(Answer::Call(wants));
+            }
+        }
         Op::Open { .. } | Op::Close(_) => {
             let file = f.opened.ok_or_else(|| CopyError::Source(io::ErrorKind::NotFound.into()))?;
             slot.opened(file).map_err(CopyError::Source)?;
@@ -310,9 +337,10 @@ fn answer(slot: &mut Slot<'_>, f: Finished, io_size: u64) -> Result<Answer, Copy
 fn op(slot: &Slot<'_>, want: Want) -> io::Result<Op> {
     Ok(match (want, &slot.file) {
         (Want::Read(off, end, Some(buffer)), Some(file)) => {
-            Op::Read { file: file.clone(), buffer, off, len: usize::try_from(end - off).unwrap_or(usize::MAX) }
+            let len = usize::try_from(end - off).unwrap_or(usize::MAX);
+            Op::Read { file: file.clone(), buffer, off, len, linked: false }
         }
-        (_, Some(file)) => Op::stat(file.clone()),
+        (_, Some(file)) => Op::stat(file.clone(), false),
         (_, None) => {
             let root = slot.task.source().root().ok_or(io::ErrorKind::Unsupported)?;
             Op::Open { root, path: CString::new(slot.task.rel())?, how: Box::new(how(slot.direct)) }
