@@ -140,7 +140,7 @@ struct Turns {
 pub(super) struct Trial {
     expected: Lane,
     length: u32,
-    /// See [`Trial::encode`]; read with every file.
+    /// The lane whose turn it is, or that won, and [`OVER`]; read with every file.
     now: AtomicU8,
     turns: Mutex<Turns>,
 }
