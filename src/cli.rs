@@ -1,6 +1,6 @@
 //! Arguments, help and exit codes.
 
-use crate::{agent, config as config_command, env, evict, explain, hold, index, pages, run, say, status, stop};
+use crate::{agent, config as config_command, env, evict, explain, hold, index, pages, run, say, stage, status, stop};
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use monarch_core::config::{self, ConfigError, Overrides, Places, Resolved, SystemProbe};
@@ -28,7 +28,7 @@ pub(crate) const EX_NO_AGENT: u8 = 4;
         Exit codes: run gives the command's own status (128 + N when it died of signal N as seen by a shell, 127 when it \
         was not found, 126 when it cannot be executed). All others: 0 when it went well, 1 when something failed, 2 for wrong \
         usage or configuration, 3 when the answer is no (explain: not served from a copy; evict: not below a root; index verify: \
-        it differs), 4 when no agent is running."
+        it differs; stage: no room), 4 when no agent is running."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -68,6 +68,18 @@ enum Command {
         Run it where the job runs (same node, same container, same user). Exit code 0 when all paths are served from memory \
         or from copies, 3 when not.")]
     Explain(explain::ExplainArgs),
+    /// Copy a data set, or parts of it, to this node before or while a job needs it
+    #[command(
+        after_help = "Examples:\n  monarch stage --config monarch.yaml                              # everything, before the job\n  \
+        monarch stage --config monarch.yaml /scratch/imagenet/train      # a part of it, first\n  \
+        monarch stage --tier /local/nvme:400GiB /scratch/imagenet        # the path is the root\n  \
+        monarch stage --dry-run --config monarch.yaml\n\n\
+        Use the configuration of the job: it finds the copies in the same tiers. What is there already is not copied again, so \
+        that an interrupted stage goes on where it was. In a tier in memory copies last as long as a job unless it has \
+        `persist: node`.\n\n\
+        Exit code 0 when all that was asked for is resident, 3 when there was no room for some of it, 1 when something failed."
+    )]
+    Stage(stage::StageArgs),
     /// Drop copies that are not needed on this node any more
     #[command(after_help = "Examples:\n  monarch evict /scratch/imagenet/val\n  monarch evict --all\n\n\
         A file that is opened again is copied again. Who has a copy open keeps it; its space is free when it is closed.")]
@@ -199,6 +211,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Hold(args) => hold::main(&args),
         Command::Status(args) => status::main(&args),
         Command::Explain(args) => explain::main(&args),
+        Command::Stage(args) => stage::main(&args),
         Command::Evict(args) => evict::main(&args),
         Command::Stop(args) => stop::main(&args),
         Command::Config(c) => config_command::main(&c),

@@ -15,6 +15,7 @@ mod pages;
 mod progress;
 mod run;
 mod say;
+mod stage;
 mod status;
 mod stop;
 

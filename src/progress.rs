@@ -1,9 +1,14 @@
-//! Progress of long work, for people: nothing is shown when standard error is not a terminal.
+//! Progress of long work, for people, on standard error. Where that is not a terminal, staging writes a line now and then, and
+//! nothing else is shown.
 
+use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
+use monarch_core::agent::protocol::Census;
 use monarch_core::index::ScanProgress;
+use std::cell::Cell;
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the figures are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -29,4 +34,89 @@ pub(crate) fn while_scanning<T>(what: &str, work: impl FnOnce(&ScanProgress) -> 
         done.store(true, Ordering::Relaxed);
         out
     })
+}
+
+/// Pause between two lines where there is no terminal.
+const LINE: Duration = Duration::from_secs(10);
+
+/// How far staging is.
+pub(crate) struct Staging {
+    bar: ProgressBar,
+    /// Without a terminal: when a line was last written, and the bytes that were there at first.
+    lines: Option<(Cell<Instant>, Cell<Option<u64>>)>,
+    start: Instant,
+}
+
+impl Staging {
+    pub(crate) fn new(quiet: bool) -> Self {
+        let start = Instant::now();
+        let terminal = std::io::stderr().is_terminal();
+        let lines = (!quiet && !terminal).then(|| (Cell::new(start), Cell::new(None)));
+        let bar = if quiet || !terminal { ProgressBar::hidden() } else { ProgressBar::new(0) };
+        Self { bar, lines, start }
+    }
+
+    fn style(&self, template: &str) {
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style);
+        }
+    }
+
+    /// The index is being made.
+    pub(crate) fn scanning(&self, entries: u64) {
+        self.style("{spinner} scanning: {msg} entries, {elapsed}");
+        self.bar.set_message(entries.to_string());
+        self.bar.tick();
+        self.line(|| format!("scanning: {entries} entries"));
+    }
+
+    /// What is there; `held_up` says why nothing more comes at present.
+    pub(crate) fn copied(&self, c: &Census, held_up: Option<&str>) {
+        let done = c.resident.bytes + c.chunks;
+        let all = done.max(c.all.bytes - c.no_room.bytes.min(c.all.bytes) - c.on_tape.bytes - c.left.bytes);
+        let left = c.under_way.files;
+        if self.bar.length() != Some(all) || self.bar.position() == 0 {
+            self.style("{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left, {msg}");
+            self.bar.set_length(all);
+        }
+        self.bar.set_position(done);
+        let wrong = c.failing.files + c.left.files;
+        let wrong = if wrong == 0 { String::new() } else { format!(", {wrong} failed") };
+        let held_up = held_up.map_or_else(String::new, |why| format!(" ({why})"));
+        self.bar.set_message(format!("{left} files to go{wrong}{held_up}"));
+        self.line(|| {
+            let first = self.lines.as_ref().and_then(|(_, first)| first.get()).unwrap_or(done);
+            let rate = (done - first.min(done)) as f64 / self.start.elapsed().as_secs_f64().max(1e-3);
+            let eta = if rate < 1.0 { "?".to_owned() } else { format!("{:.0} s", (all - done) as f64 / rate) };
+            format!(
+                "staged {} of {} files, {} of {}, {}/s, {eta} left{wrong}{held_up}",
+                c.resident.files,
+                c.all.files,
+                ByteSize(done),
+                ByteSize(all),
+                ByteSize(rate as u64)
+            )
+        });
+        if let Some((_, first)) = &self.lines
+            && first.get().is_none()
+        {
+            first.set(Some(done));
+        }
+    }
+
+    /// A line, when it is time for one.
+    fn line(&self, text: impl FnOnce() -> String) {
+        if let Some((last, _)) = &self.lines
+            && last.get().elapsed() >= LINE
+        {
+            last.set(Instant::now());
+            crate::say::err(format_args!("{}\n", text()));
+        }
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }

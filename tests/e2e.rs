@@ -42,6 +42,8 @@ mod run;
 mod semantics;
 #[path = "e2e/sharing.rs"]
 mod sharing;
+#[path = "e2e/stage.rs"]
+mod stage;
 #[path = "e2e/steps.rs"]
 mod steps;
 #[path = "e2e/surroundings.rs"]

@@ -8,7 +8,7 @@
 //! ```
 //! The generation goes up by one whenever a copy is dropped or the file is bypassed, so that a copier that was slow
 //! cannot publish over a decision taken meanwhile: publication is a compare-and-swap of the whole word.
-//! The tier is that of a copy, complete (Resident) or partial (Filling).
+//! The tier is that of a copy, complete (Resident) or partial (Filling). A Refused word has the reason in its place.
 
 /// What is known about a file's copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,23 @@ pub enum State {
     Filling = 8,
 }
 
-/// Mark of a refused file that can be streamed, where others have the tier.
-const STREAMABLE: u32 = 0x10;
+/// Why a file is Refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Refusal {
+    /// No tier has room for it.
+    NoRoom = 0,
+    /// The same, but a reader who goes through it in order may ask for chunks.
+    Streamable = 1,
+    /// It was changed a moment ago.
+    Unsettled = 2,
+    /// The PFS failed.
+    PfsFailed = 3,
+    /// A tier failed, or takes no copies at present.
+    TierFailed = 4,
+    /// Its copy had to go, or is being dropped; or its root is served anew.
+    Dropped = 5,
+}
 
 /// A state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,17 +117,31 @@ impl Word {
         self.resident(self.tier())
     }
 
-    /// Refused, next generation, but a reader who goes through it in order may ask for chunks.
+    /// Refused, next generation.
     #[must_use]
-    pub const fn refused_streamable(self) -> Self {
-        Self(self.next(State::Refused).0 | STREAMABLE)
+    pub const fn refused(self, why: Refusal) -> Self {
+        Self(self.next(State::Refused).0 | (why as u32) << 4)
     }
 
-    /// Whether this is [`Word::refused_streamable`].
+    /// Why it is Refused, if it is.
+    #[must_use]
+    pub const fn refusal(self) -> Option<Refusal> {
+        match (self.state(), self.tier()) {
+            (State::Refused, 0) => Some(Refusal::NoRoom),
+            (State::Refused, 1) => Some(Refusal::Streamable),
+            (State::Refused, 2) => Some(Refusal::Unsettled),
+            (State::Refused, 3) => Some(Refusal::PfsFailed),
+            (State::Refused, 4) => Some(Refusal::TierFailed),
+            (State::Refused, _) => Some(Refusal::Dropped),
+            _ => None,
+        }
+    }
+
+    /// Whether a reader in order may ask for chunks of it.
     #[must_use]
     #[inline]
     pub const fn is_streamable(self) -> bool {
-        self.0 & 0xff == State::Refused as u32 | STREAMABLE
+        self.0 & 0xff == State::Refused as u32 | (Refusal::Streamable as u32) << 4
     }
 
     /// Another state, next generation.

@@ -10,7 +10,7 @@
 
 mod explain;
 
-pub use explain::{Explanation, FileInfo, Verdict};
+pub use explain::{Explanation, FileInfo, RefusedFor, Verdict};
 
 use crate::agent::{client, place};
 use crate::shm;

@@ -4,7 +4,7 @@ use crate::job::{shim, spawn};
 use anyhow::Result;
 use monarch_core::agent::client::{self, Client, ClientError};
 use monarch_core::agent::place;
-use monarch_core::agent::protocol::{Request, Status};
+use monarch_core::agent::protocol::{Reply, Request, Status};
 use monarch_core::config::Config;
 use rustix::net::RecvFlags;
 use std::ffi::OsString;
@@ -30,6 +30,8 @@ pub(crate) struct Service {
     restart: Option<Receiver<Result<Client, ClientError>>>,
     next_try: Instant,
     stopped: bool,
+    /// How many agents have served the job.
+    generation: u32,
     /// Marks a job of the agent.
     lock: Option<rustix::fd::OwnedFd>,
 }
@@ -68,7 +70,7 @@ impl Service {
         let (mut client, control) = client::attach_or_start(&config, false, || spawn::agent(&config))?;
         let before = client.status()?;
         let (restart, next_try) = (None, Instant::now());
-        Ok(Self { config, client, control, shim, before, restart, next_try, stopped: false, lock })
+        Ok(Self { config, client, control, shim, before, restart, next_try, stopped: false, generation: 1, lock })
     }
 
     /// What the job's processes need.
@@ -79,6 +81,21 @@ impl Service {
     /// The control block of the job.
     pub(crate) fn control(&self) -> &Path {
         &self.control
+    }
+
+    /// How many agents have served the job: another one knows nothing of what was asked for.
+    pub(crate) const fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Asks the agent something; `None` while there is none. One that has gone is started again.
+    pub(crate) fn ask(&mut self, request: &Request) -> Option<Reply> {
+        self.keep_alive();
+        match self.peer() {
+            Peer::There => self.client.ask(request).ok(),
+            Peer::Stopping => Some(Reply::Stopping),
+            Peer::Gone => None,
+        }
     }
 
     /// Starts the agent again when it has gone without having been told to.
@@ -112,6 +129,7 @@ impl Service {
             Some(Err(TryRecvError::Empty)) => return true,
             Some(Ok(Ok(client))) => {
                 self.client = client;
+                self.generation += 1;
                 self.next_try = Instant::now();
             }
             Some(_) => {}

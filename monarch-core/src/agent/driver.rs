@@ -19,6 +19,8 @@
 //! | [`unclaimed`] | copies of an earlier agent that no entry has claimed yet |
 //! | [`lanes`] | which engine copies it |
 //! | [`trial`] | which engine is the better one for a mount |
+//! | [`census`] | how far the copies of some files are |
+//! | [`trouble`] | what went wrong with which file |
 //! | [`later`] | files whose pause ends at some time, and how often they failed |
 //! | [`gate`] | whether anything is fetched ahead while the PFS fails |
 //! | [`mark`] | what waiting readers see of a copy under way |
@@ -28,6 +30,7 @@
 //! | [`seldom`] | messages that could come once per file |
 
 mod ahead;
+mod census;
 mod copying;
 mod evict;
 mod fetch;
@@ -44,6 +47,7 @@ mod queue;
 mod seldom;
 mod streams;
 mod trial;
+mod trouble;
 mod unclaimed;
 mod window;
 
@@ -70,6 +74,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use trial::{Mount, Mounts};
+use trouble::Trouble;
 
 /// A segment that the driver serves.
 #[derive(Clone)]
@@ -169,6 +174,7 @@ pub struct Driver {
     manners: Manners,
     mounts: Mounts,
     told: Mutex<Told>,
+    trouble: Trouble,
     seldom: Seldom,
     stop: Arc<AtomicBool>,
 }
@@ -220,6 +226,7 @@ impl Driver {
             manners: Manners::default(),
             mounts: Mounts::default(),
             told: Mutex::default(),
+            trouble: Trouble::default(),
             seldom: Seldom::default(),
             stop,
             tiers,

@@ -33,6 +33,15 @@ pub enum Request {
         /// Which entries.
         ranges: Vec<Range>,
     },
+    /// Say how far the copies of what lies in these ranges are.
+    Census {
+        /// Which entries.
+        ranges: Vec<Range>,
+        /// Whether to say how much of what is not there will fit.
+        plan: bool,
+        /// How many files that went wrong are named.
+        list: usize,
+    },
     /// Drop the copies of what lies in these ranges.
     Evict {
         /// Which entries.
@@ -73,6 +82,44 @@ impl Tally {
     }
 }
 
+/// Files by what has become of their copies. Every file of the ranges is in one group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Census {
+    /// All files.
+    pub all: Tally,
+    /// With a complete copy.
+    pub resident: Tally,
+    /// In line, or being copied.
+    pub under_way: Tally,
+    /// Bytes that are there of large files being copied.
+    pub chunks: u64,
+    /// No tier has room for them.
+    pub no_room: Tally,
+    /// Their copies had to go for lack of room; tried again after a while.
+    pub dropped: Tally,
+    /// Changed a moment ago: copied once `dataset.settle` has passed.
+    pub unsettled: Tally,
+    /// The PFS or the tier failed; tried again after pauses that grow.
+    pub failing: Tally,
+    /// Left to the PFS: changed since they were indexed, gone, or not readable.
+    pub left: Tally,
+    /// Released to tape: copied only when they are asked for by their own names.
+    pub on_tape: Tally,
+    /// Of what has no copy yet: what there is room for, if that was asked.
+    pub fits: Tally,
+    /// Some of `failing` and `left`, and why.
+    pub trouble: Vec<Trouble>,
+}
+
+/// A file that went wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// Its path.
+    pub path: PathBuf,
+    /// What happened.
+    pub why: String,
+}
+
 /// A way to write the path of a root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spelling {
@@ -93,6 +140,8 @@ pub enum Reply {
     },
     /// How things are.
     Status(Box<Status>),
+    /// How far copies are.
+    Census(Box<Census>),
     /// It was done, or begun.
     Tally(Tally),
     /// The agent ends.

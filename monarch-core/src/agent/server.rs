@@ -1,19 +1,19 @@
 //! The agent's life: control socket, jobs, end.
 //!
 //! It holds two kinds of locks for as long as it lives: one in its runtime directory, by which the shim and `monarch run` tell
-//! that it is alive, and one per tier. It ends a short while after the last job has gone, or when it is told to. Memory
-//! tiers are emptied then; copies on disk stay for the next job, which finds them by their names.
+//! that it is alive, and one per tier. It ends a short while after the last job has gone, or when it is told to. Tiers that
+//! hold copies for one job (`persist`) are emptied then; in others they stay for the next one, which finds them by their names.
 //!
 //! A job that comes after all others have gone may find files that changed in between. It gets an agent of its own: this
 //! one ends, the next one scans again and claims the copies whose files are still the same.
 
 use super::driver::Driver;
 use super::place;
-use super::protocol::{Reply, Request, Spelling, Tally};
+use super::protocol::{Reply, Request, Spelling};
 use super::roots::{Attachment, Roots};
 use super::start::Parts;
 use super::upkeep;
-use crate::config::{Config, Medium};
+use crate::config::{Config, Persist};
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
 use std::io;
@@ -228,9 +228,14 @@ impl Agent {
                 Reply::Stopping
             }
             Ok(Request::Status) => Reply::Status(Box::new(self.status())),
-            Ok(Request::Prefetch { ranges }) => self.tally(move |driver| driver.prefetch_ranges(&ranges)).await,
+            Ok(Request::Prefetch { ranges }) => {
+                self.reply(move |driver| Reply::Tally(driver.prefetch_ranges(&ranges))).await
+            }
+            Ok(Request::Census { ranges, plan, list }) => {
+                self.reply(move |driver| Reply::Census(Box::new(driver.census(&ranges, plan, list)))).await
+            }
             Ok(Request::Evict { ranges, unclaimed }) => {
-                self.tally(move |driver| driver.evict_ranges(&ranges, unclaimed)).await
+                self.reply(move |driver| Reply::Tally(driver.evict_ranges(&ranges, unclaimed))).await
             }
             Ok(Request::Stop) => {
                 self.end_as(End::Quit);
@@ -241,12 +246,10 @@ impl Agent {
     }
 
     /// Work that goes over many files, away from the thread that serves the socket.
-    async fn tally(&self, work: impl FnOnce(&Driver) -> Tally + Send + 'static) -> Reply {
+    async fn reply(&self, work: impl FnOnce(&Driver) -> Reply + Send + 'static) -> Reply {
         let driver = self.driver.clone();
-        match tokio::task::spawn_blocking(move || work(&driver)).await {
-            Ok(tally) => Reply::Tally(tally),
-            Err(e) => Reply::Error { message: e.to_string() },
-        }
+        let done = tokio::task::spawn_blocking(move || work(&driver)).await;
+        done.unwrap_or_else(|e| Reply::Error { message: e.to_string() })
     }
 
     /// Whether the index may be out of date: the jobs that it was made for have gone.
@@ -288,9 +291,9 @@ impl Agent {
             tracing::info!("ended; the next agent takes over");
             return;
         }
-        let in_memory = |at: usize| self.config.tiers.get(at).is_some_and(|t| t.medium == Medium::Memory);
+        let passing = |at: usize| self.config.tiers.get(at).is_some_and(|t| t.persist == Persist::Job);
         if end == End::Quit {
-            self.driver.tiers.iter().enumerate().filter(|(at, _)| in_memory(*at)).for_each(|(_, t)| t.remove_all());
+            self.driver.tiers.iter().enumerate().filter(|(at, _)| passing(*at)).for_each(|(_, t)| t.remove_all());
         }
         tracing::info!(?end, "ended");
         // The directory last: a job that waits for the end looks at it.
@@ -336,18 +339,20 @@ async fn send(to: &mut OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
 fn conflict(ours: &Config, theirs: &Config) -> Option<String> {
     for (a, b) in ours.tiers.iter().zip(&theirs.tiers) {
         let capacity_differs = a.capacity != b.capacity && !(a.capacity_is_default && b.capacity_is_default);
-        if a.path != b.path || capacity_differs || a.keep_free != b.keep_free {
+        if a.path != b.path || capacity_differs || a.keep_free != b.keep_free || a.persist != b.persist {
             return Some(format!(
-                "another job of yours uses these tiers with other settings: {} {} with capacity {} and keep_free {}, this job \
-                 asks for {} {} with {} and {}; give both jobs the same tiers, or different directories",
+                "another job of yours uses these tiers with other settings: {} {} with capacity {}, keep_free {} and \
+                 persist {}, this job asks for {} {} with {}, {} and {}; give both jobs the same tiers, or different directories",
                 a.name,
                 a.path.display(),
                 bytesize::ByteSize(a.capacity),
                 bytesize::ByteSize(a.keep_free),
+                a.persist,
                 b.name,
                 b.path.display(),
                 bytesize::ByteSize(b.capacity),
                 bytesize::ByteSize(b.keep_free),
+                b.persist,
             ));
         }
     }

@@ -6,7 +6,7 @@ use schemars::{Schema, json_schema};
 
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
-use super::model::{Consistency, Direct, Engine, LogLevel, Policy, Trust};
+use super::model::{Consistency, Direct, Engine, LogLevel, Persist, Policy, Trust};
 use super::suggest::nearest;
 use super::units::Parsed;
 
@@ -41,6 +41,11 @@ impl Choice for Engine {
 impl Choice for Direct {
     const WHAT: &'static str = "way of reading past the page cache";
     const WORDS: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("true", Self::Yes), ("false", Self::No)];
+}
+
+impl Choice for Persist {
+    const WHAT: &'static str = "life of copies";
+    const WORDS: &'static [(&'static str, Self)] = &[("node", Self::Node), ("job", Self::Job)];
 }
 
 impl Choice for Trust {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::context::Context;
 use super::error::{ConfigError, ErrorKind};
 use super::key::Key;
-use super::model::{Medium, Root, Tier};
+use super::model::{Medium, Persist, Root, Tier};
 use super::probe::{FsClass, LocalDisk, Probe};
 use super::site::Site;
 use super::tiers::{self, keep_free_of};
@@ -79,6 +79,7 @@ fn adopt(cx: &mut Context<'_>, disk: &LocalDisk, site: &Site, capacity: u64, how
         capacity_is_default: true,
         keep_free,
         allow_network: false,
+        persist: Persist::of(site.medium),
         medium: site.medium,
     })
 }

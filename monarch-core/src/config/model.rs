@@ -148,8 +148,42 @@ pub struct Tier {
     /// Whether the directory may be on a network or FUSE file system. Default false.
     #[serde(default)]
     pub allow_network: bool,
+    /// How long copies stay. Default: `node` on a disk, `job` in memory.
+    #[serde(default)]
+    pub persist: Persist,
     /// What the directory is made of.
     pub medium: Medium,
+}
+
+/// How long the copies in a tier stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Persist {
+    /// Until the last job has ended.
+    Job,
+    /// For the next jobs on this node, until somebody removes them.
+    #[default]
+    Node,
+}
+
+impl std::fmt::Display for Persist {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Job => "job",
+            Self::Node => "node",
+        })
+    }
+}
+
+impl Persist {
+    /// The default for what a tier is made of.
+    #[must_use]
+    pub const fn of(medium: Medium) -> Self {
+        match medium {
+            Medium::Memory => Self::Job,
+            Medium::Disk => Self::Node,
+        }
+    }
 }
 
 /// What a tier is made of.

@@ -11,7 +11,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::choice::OneOf;
 use super::given::{Count, Given, Location, Name, OrNone, Rate, Size, SizeOrShare, Time, Toggle};
-use super::model::{Consistency, Direct, Engine, LogLevel, Policy, Trust};
+use super::model::{Consistency, Direct, Engine, LogLevel, Persist, Policy, Trust};
 
 /// Monarch's configuration file. Every value can also be set by an environment variable (`source.io_size` is
 /// `MONARCH_SOURCE__IO_SIZE`), and overridden by a flag (`--set source.io_size=4MiB`).
@@ -157,6 +157,9 @@ pub(super) struct RawTier {
     /// Space of its file system that is left free for others, as a size or a share of the file system. Default 5% or
     /// 1GiB, whichever is less; 0 in memory.
     pub(super) keep_free: Option<Given<SizeOrShare>>,
+    /// How long copies stay: node (for the next jobs on this node) or job (until the last job has ended). Default node on a
+    /// disk, job in memory, where they would keep memory from others.
+    pub(super) persist: Option<Given<OneOf<Persist>>>,
 }
 
 /// What is kept.

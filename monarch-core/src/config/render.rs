@@ -106,6 +106,7 @@ impl Page<'_> {
             self.line("    ", "capacity", &Size::show(&tier.capacity), &key("capacity"));
             self.line("    ", "allow_network", &tier.allow_network.to_string(), &key("allow_network"));
             self.line("    ", "keep_free", &Size::show(&tier.keep_free), &key("keep_free"));
+            self.line("    ", "persist", &OneOf::show(&tier.persist), &key("persist"));
         }
     }
 }

@@ -4,7 +4,7 @@ use super::context::Context;
 use super::default_tier;
 use super::error::{ConfigError, ErrorKind};
 use super::key::Key;
-use super::model::{Amount, Medium, Root, Tier};
+use super::model::{Amount, Medium, Persist, Root, Tier};
 use super::paths::nested;
 use super::raw::RawTier;
 use super::site::{Site, refuse};
@@ -46,6 +46,7 @@ fn one(cx: &mut Context<'_>, index: usize, raw: &RawTier, roots: &[Root]) -> Res
     };
     let keep_free = cx.get(&key.name("keep_free"), raw.keep_free.as_ref())?;
     let keep_free = keep_free_of(cx, &key.name("keep_free"), keep_free, &site)?;
+    let persist = cx.get(&key.name("persist"), raw.persist.as_ref())?.unwrap_or_else(|| Persist::of(site.medium));
     let tier = Tier {
         name,
         path: site.path.clone(),
@@ -53,6 +54,7 @@ fn one(cx: &mut Context<'_>, index: usize, raw: &RawTier, roots: &[Root]) -> Res
         capacity_is_default: given.is_none(),
         keep_free,
         allow_network,
+        persist,
         medium: site.medium,
     };
     Ok((tier, site))

@@ -5,7 +5,7 @@ use crate::agent::client;
 use monarch_abi::control::Start;
 use monarch_abi::demand::{self, Watch};
 use monarch_abi::resolve::{Found, Miss, resolve};
-use monarch_abi::word::State;
+use monarch_abi::word::{Refusal, State};
 use serde::Serialize;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -90,12 +90,43 @@ pub enum Verdict {
     Absent,
     /// Being copied, or about to be.
     Fetching,
-    /// No room in the tiers, changed a moment ago, or tried again later.
-    Refused,
+    /// Not copied for now.
+    Refused {
+        /// Why not.
+        why: RefusedFor,
+    },
     /// The copy was removed or damaged by somebody else.
     Vanished,
     /// This user may not read it.
     Forbidden,
+}
+
+/// Why a file is not copied for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusedFor {
+    /// No tier has room for it.
+    NoRoom,
+    /// It was changed a moment ago.
+    Unsettled,
+    /// The PFS failed.
+    PfsFailed,
+    /// A tier failed.
+    TierFailed,
+    /// Its copy had to go.
+    Dropped,
+}
+
+impl From<Refusal> for RefusedFor {
+    fn from(why: Refusal) -> Self {
+        match why {
+            Refusal::NoRoom | Refusal::Streamable => Self::NoRoom,
+            Refusal::Unsettled => Self::Unsettled,
+            Refusal::PfsFailed => Self::PfsFailed,
+            Refusal::TierFailed => Self::TierFailed,
+            Refusal::Dropped => Self::Dropped,
+        }
+    }
 }
 
 impl Verdict {
@@ -120,7 +151,11 @@ impl Verdict {
             Self::OtherDevice => "make the mounted directory a root of its own",
             Self::NotInIndex => "the next job that starts after all others have ended scans the root again",
             Self::Changed { .. } => "the next job that starts after all others have ended sees the new version",
-            Self::Refused => "look at `monarch status` for the room in the tiers, and into the agent's log",
+            Self::Refused { why: RefusedFor::NoRoom | RefusedFor::Dropped } => {
+                "give the tiers more capacity; `monarch status` shows what is taken, `monarch evict` frees what is not needed"
+            }
+            Self::Refused { why: RefusedFor::Unsettled } => "wait until dataset.settle has passed",
+            Self::Refused { .. } => "look into the agent's log; it is tried again",
             Self::Vanished => "leave the tier's directory alone; the copy is made again",
             _ => return None,
         })
@@ -156,7 +191,13 @@ impl fmt::Display for Verdict {
             }
             Self::Absent => "no copy yet: the first open makes one",
             Self::Fetching => "being copied: an open waits for it",
-            Self::Refused => "refused for now: no room in the tiers, changed a moment ago, or the last try failed",
+            Self::Refused { why } => match why {
+                RefusedFor::NoRoom => "refused: no tier has room for it",
+                RefusedFor::Unsettled => "refused for now: changed a moment ago",
+                RefusedFor::PfsFailed => "refused for now: the PFS failed at the last try",
+                RefusedFor::TierFailed => "refused for now: a tier failed, or takes no copies at present",
+                RefusedFor::Dropped => "refused for now: its copy had to make room",
+            },
             Self::Vanished => "its copy was removed or damaged by somebody else",
             Self::Forbidden => "you may not read it",
         })
@@ -211,7 +252,7 @@ impl Reader {
             State::Bypass => Verdict::Changed { differs: differs(path, found) },
             _ if self.cannot_read(path) => Verdict::Forbidden,
             _ if !self.agent_runs() => Verdict::NoAgent,
-            State::Refused => Verdict::Refused,
+            State::Refused => Verdict::Refused { why: word.refusal().map_or(RefusedFor::NoRoom, RefusedFor::from) },
             state if let Some(large) = found.segment.state.large(found.entry.master.id) => {
                 let there = if state == State::Filling { large.count() } else { 0 };
                 Verdict::Large { there, chunks: large.head.chunks }

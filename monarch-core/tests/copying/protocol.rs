@@ -9,7 +9,7 @@ use monarch_abi::demand::{Life, Outcome, Watch, raise, wait};
 use monarch_abi::resolve::Found;
 use monarch_abi::segment::Segment;
 use monarch_abi::sys::{futex_wait, futex_wake};
-use monarch_abi::word::{State, Word};
+use monarch_abi::word::{Refusal, State, Word};
 use monarch_core::index::{ScanOptions, ScanProgress, build, scan};
 use monarch_core::shm;
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ proptest! {
         let f = w.filling(tier);
         prop_assert_eq!((f.state(), f.tier(), f.generation()), (State::Filling, tier, w.generation()));
         prop_assert_eq!(f.completed(), w.resident(tier));
-        let s = w.refused_streamable();
+        let s = w.refused(Refusal::Streamable);
         prop_assert!(s.state() == State::Refused && s.is_streamable() && !w.next(State::Refused).is_streamable());
         let r = w.resident(tier);
         prop_assert_eq!((r.state(), r.tier(), r.generation()), (State::Resident, tier, w.generation()));

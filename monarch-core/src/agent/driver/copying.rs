@@ -7,6 +7,7 @@ use super::trial::Kind;
 use super::{Driver, Job};
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
 use crate::tier::{CopyFile, TierDir};
+use monarch_abi::word::Refusal;
 use monarch_policies::{Decision, RequestSource};
 use std::ops::Range;
 use std::sync::Arc;
@@ -64,9 +65,10 @@ impl<'a> Copying<'a> {
                     tracing::info!(%file, size = self.file.want.size, more, "no tier has room for it");
                 }
                 let transient = self.tried.iter().any(|&t| t) || driver.tiers.iter().any(TierDir::resting);
-                return Some(Fetched::Refused(transient.then_some(RETRY)));
+                let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
+                return Some(Fetched::Refused(why, transient.then_some(RETRY)));
             };
-            let Some(tier) = driver.tiers.get(at) else { return Some(Fetched::Refused(None)) };
+            let Some(tier) = driver.tiers.get(at) else { return Some(Fetched::Refused(Refusal::NoRoom, None)) };
             self.tried[at] = true;
             match driver.room(at, tier, self.file.want.size) {
                 Ok(Some(copy)) => {

@@ -5,7 +5,7 @@ use crate::agent::protocol::{Range, Tally};
 use crate::tier::TierDir;
 use monarch_abi::demand::file_key;
 use monarch_abi::segment::Entry;
-use monarch_abi::word::{State, Word};
+use monarch_abi::word::{Refusal, State, Word};
 use monarch_policies::{Event, FileKey};
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -130,7 +130,7 @@ impl Driver {
             if w.state() == State::Resident && w.tier() != tier {
                 kept.push(key);
             }
-            let refused = w.next(State::Refused);
+            let refused = w.refused(Refusal::Dropped);
             if w.state() != State::Resident || w.tier() != tier || !swap(&entry, w, refused) {
                 continue;
             }
@@ -190,7 +190,7 @@ impl Driver {
     fn drop_copy(&self, live: &Live, entry: &Entry<'static>, w: Word) -> bool {
         let Some(tier) = self.tiers.get(w.tier()) else { return false };
         // Refused until it is out of the way: whoever copied the file anew at once would have the new copy evicted.
-        let refused = w.next(State::Refused);
+        let refused = w.refused(Refusal::Dropped);
         if !swap(entry, w, refused) {
             return false;
         }

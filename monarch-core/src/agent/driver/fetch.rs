@@ -8,7 +8,7 @@ use crate::tier::{CopyFile, TierDir};
 use monarch_abi::hash::{CopyName, Identity, PathHash, Stamp};
 use monarch_abi::segment::{Entry, Segment};
 use monarch_abi::sys::futex_wake;
-use monarch_abi::word::{State, Word};
+use monarch_abi::word::{Refusal, State, Word};
 use monarch_policies::{Candidate, Decision, Event, FileKey, RequestSource, TierRoom};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 pub(super) enum Fetched {
     Resident(usize),
     /// Not now; try again after the pause, if any.
-    Refused(Option<Duration>),
+    Refused(Refusal, Option<Duration>),
     /// Something went wrong after so much time; try again after a pause that grows.
     Failed(Duration),
     Bypass,
@@ -79,7 +79,7 @@ impl Driver {
     fn claimed<'a>(&'a self, f: File, job: Job<'a>) -> Option<Copying<'a>> {
         if let Some(pause) = self.unsettled(&f.want) {
             self.figures.unsettled.fetch_add(1, Ordering::Relaxed);
-            self.conclude(&f, Fetched::Refused(Some(pause)));
+            self.conclude(&f, Fetched::Refused(Refusal::Unsettled, Some(pause)));
             return None;
         }
         let mark = Mark::claim(&self.ctl, f.key, f.source);
@@ -135,8 +135,9 @@ impl Driver {
         let (word, claim) = (&f.entry.master.word, f.claim);
         let to = match end {
             Fetched::Resident(tier) => claim.resident(tier),
-            Fetched::Refused(None) if self.can_stream(f) => claim.refused_streamable(),
-            Fetched::Refused(_) | Fetched::Failed(_) => claim.next(State::Refused),
+            Fetched::Refused(_, None) if self.can_stream(f) => claim.refused(Refusal::Streamable),
+            Fetched::Refused(why, _) => claim.refused(why),
+            Fetched::Failed(_) => claim.refused(Refusal::PfsFailed),
             Fetched::Bypass => claim.next(State::Bypass),
             Fetched::Stopped => claim.next(State::Absent),
         };
@@ -153,9 +154,10 @@ impl Driver {
                 count(if demand { &self.figures.demanded } else { &self.figures.prefetched });
                 lock(&self.placed).add(f.key);
                 lock(&self.later).worked(f.key);
+                self.trouble.over(f.key);
                 lock(&self.policy).event(&Event::Placed { file: FileKey(f.key), tier });
             }
-            Fetched::Refused(pause) => {
+            Fetched::Refused(_, pause) => {
                 count(&self.figures.refused);
                 if let Some(pause) = pause {
                     lock(&self.later).add(pause, (f.key, to));
@@ -196,6 +198,9 @@ impl Driver {
     /// What a failure on the PFS side means for the file.
     pub(super) fn failed(&self, e: &CopyError, f: &File) -> Fetched {
         let file = String::from_utf8_lossy(&f.rel);
+        if !matches!(e, CopyError::Stopped) {
+            self.trouble.note(f.key, e);
+        }
         match e {
             CopyError::Stopped => Fetched::Stopped,
             CopyError::Changed => {

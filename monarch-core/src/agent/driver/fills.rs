@@ -10,6 +10,7 @@ use super::{Driver, Job, lock};
 use crate::tier::{PartCopy, TierDir};
 use monarch_abi::chunks::{LargeFile, STREAMED, WHOLE};
 use monarch_abi::sys::futex_wake;
+use monarch_abi::word::Refusal;
 use monarch_policies::{Decision, RequestSource};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -184,6 +185,7 @@ impl Driver {
             }
         }
         let mut transient = tried.contains(&true) || self.tiers.iter().any(TierDir::resting);
+        let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
         if file.source == RequestSource::Demand && !transient {
             if self.stream(&file, large) {
                 return;
@@ -195,7 +197,7 @@ impl Driver {
             let name = String::from_utf8_lossy(&file.rel);
             tracing::info!(file = %name, size = file.want.size, more, "no tier has room for it");
         }
-        self.conclude(&file, Fetched::Refused(transient.then_some(RETRY)));
+        self.conclude(&file, Fetched::Refused(why, transient.then_some(RETRY)));
     }
 
     /// Room for a partial copy; copies of an earlier run that nobody claims make way.
@@ -301,7 +303,7 @@ impl Driver {
             Ok(None) => Fetched::Failed(fill.file.start.elapsed()),
             Err(e) => {
                 self.tier_failed(tier, &e);
-                Fetched::Refused(Some(RETRY))
+                Fetched::Refused(Refusal::TierFailed, Some(RETRY))
             }
         };
         self.conclude(&fill.file, end);
@@ -336,7 +338,7 @@ impl Driver {
             if fill.file.entry.word() != fill.file.claim {
                 self.give_up(&fill, Fetched::Bypass);
             } else if fill.streamed && fill.idle() > FORGOTTEN {
-                self.give_up(&fill, Fetched::Refused(None));
+                self.give_up(&fill, Fetched::Refused(Refusal::NoRoom, None));
             } else {
                 fill.close_if_idle();
             }
@@ -362,7 +364,7 @@ impl Driver {
             }
             freed += u64::from(fill.large.count()) * fill.large.chunk;
             dropped += 1;
-            self.give_up(&fill, Fetched::Refused(Some(pause)));
+            self.give_up(&fill, Fetched::Refused(Refusal::Dropped, Some(pause)));
         }
         (dropped, freed)
     }

@@ -9,6 +9,7 @@ use super::{Driver, Job};
 use crate::config::Direct;
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
 use crate::tier::PartWriter;
+use monarch_abi::word::Refusal;
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,7 +62,7 @@ impl<'a> Piece<'a> {
                 if fill.file.entry.word() == fill.file.claim {
                     self.driver.tier_failed(tier, &e);
                 }
-                self.driver.give_up(fill, Fetched::Refused(Some(RETRY)));
+                self.driver.give_up(fill, Fetched::Refused(Refusal::TierFailed, Some(RETRY)));
                 None
             }
         }
@@ -125,7 +126,7 @@ impl<'a> Piece<'a> {
                 if let Some(tier) = driver.tiers.get(fill.tier) {
                     driver.tier_failed(tier, e);
                 }
-                Fetched::Refused(Some(RETRY))
+                Fetched::Refused(Refusal::TierFailed, Some(RETRY))
             }
             _ => driver.failed(e, &fill.file),
         };

@@ -7,6 +7,7 @@ use super::window::{self, Window};
 use super::{Driver, Live, lock};
 use crate::tier::TierDir;
 use monarch_abi::chunks::LargeFile;
+use monarch_abi::word::Refusal;
 use monarch_policies::{Candidate, Decision, FileKey, RequestSource, TierRoom};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -52,7 +53,7 @@ impl Driver {
                 let Some(idle) = idle else { return false };
                 fills.remove(&idle);
                 drop(fills);
-                self.end_fill(&idle, Fetched::Refused(None));
+                self.end_fill(&idle, Fetched::Refused(Refusal::NoRoom, None));
             }
             tier
         };

@@ -8,7 +8,7 @@ use crate::shm;
 use monarch_abi::control::{SEGMENT_LIVE, SEGMENT_RETIRED, SegmentRef};
 use monarch_abi::segment::Segment;
 use monarch_abi::sys::futex_wake;
-use monarch_abi::word::State;
+use monarch_abi::word::{Refusal, State};
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -61,7 +61,7 @@ impl Roots {
                 State::Bypass | State::Link | State::Plain => {}
                 _ => {
                     // Another generation, so that a second try that was planned finds another word.
-                    let to = w.next(State::Refused);
+                    let to = w.refused(Refusal::Dropped);
                     if e.slot.word.compare_exchange(w.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                         continue;
                     }

@@ -1,0 +1,115 @@
+//! How far the copies of some files are, for those who wait for them.
+
+use super::manners::{is_asked_for, trimmed};
+use super::{Driver, Live, lock};
+use crate::agent::protocol::{Census, Range, Tally, Trouble};
+use crate::tier::TierDir;
+use monarch_abi::demand::file_key;
+use monarch_abi::segment::Entry;
+use monarch_abi::word::{Refusal, State};
+use monarch_policies::{Candidate, Decision, FileKey, RequestSource, TierRoom};
+use std::path::PathBuf;
+
+impl Driver {
+    /// Counts the files in these ranges by what has become of them; `list` of those that went wrong are named. `plan`: also how
+    /// many of those that are not there yet will fit.
+    pub fn census(&self, ranges: &[Range], plan: bool, list: usize) -> Census {
+        let mut census = Census::default();
+        let mut missing = Vec::new();
+        for range in ranges {
+            let Some(live) = self.segment(range.segment) else { continue };
+            let released = self.released(range.segment);
+            let asked = trimmed(*range, &live.segment, &released);
+            let inside = |e: &Entry<'_>| (range.from..range.end).contains(&e.id);
+            for entry in live.segment.files().filter(inside) {
+                let is_asked = entry.id < asked.end && is_asked_for(&asked, entry.id, entry.record, &released);
+                self.count(&mut census, &live, file_key(range.segment, entry.id), &entry, (is_asked, list));
+                if plan && entry.word().state() != State::Resident {
+                    missing.push((entry.id, file_key(range.segment, entry.id), entry.record.size));
+                }
+            }
+        }
+        if plan {
+            // As they are fetched.
+            missing.sort_unstable();
+            census.fits = self.fits(&missing);
+        }
+        census
+    }
+
+    fn count(
+        &self,
+        census: &mut Census,
+        live: &Live,
+        key: u64,
+        entry: &Entry<'static>,
+        (is_asked, list): (bool, usize),
+    ) {
+        let (word, size) = (entry.word(), entry.record.size);
+        census.all.add(size);
+        let group = match (word.state(), word.refusal()) {
+            (State::Resident, _) => &mut census.resident,
+            (State::Bypass, _) => &mut census.left,
+            (_, Some(Refusal::NoRoom | Refusal::Streamable)) => &mut census.no_room,
+            (_, Some(Refusal::Dropped)) => &mut census.dropped,
+            (_, Some(Refusal::Unsettled)) => &mut census.unsettled,
+            (_, Some(Refusal::PfsFailed | Refusal::TierFailed)) => &mut census.failing,
+            (State::Absent, _) if !is_asked => &mut census.on_tape,
+            _ => &mut census.under_way,
+        };
+        group.add(size);
+        if word.state() == State::Filling
+            && let Some(large) = live.segment.state.large(entry.id)
+        {
+            census.chunks += (u64::from(large.count()) * large.chunk).min(size);
+        }
+        let wrong = matches!(word.state(), State::Bypass)
+            || matches!(word.refusal(), Some(Refusal::PfsFailed | Refusal::TierFailed));
+        if wrong && census.trouble.len() < list {
+            let why = match (word.state(), word.refusal()) {
+                (State::Bypass, _) => "changed by a job, or since it was indexed",
+                (_, Some(Refusal::TierFailed)) => "the tier takes no copies at present",
+                _ => "the PFS failed",
+            };
+            let why = self.trouble.of(key).unwrap_or_else(|| why.to_owned());
+            census.trouble.push(Trouble { path: self.path_of(live, entry.id), why });
+        }
+    }
+
+    /// The full path of an entry.
+    fn path_of(&self, live: &Live, id: u32) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        let mut buf = [0u8; monarch_abi::PATH_MAX];
+        let len = live.segment.index.path(id, &mut buf).unwrap_or(0);
+        let root = self.ctl.roots().get(live.root).map_or(&b"/"[..], |r| self.ctl.str(&r.path));
+        let rel = std::ffi::OsStr::from_bytes(buf.get(..len).unwrap_or_default());
+        PathBuf::from(std::ffi::OsStr::from_bytes(root)).join(rel)
+    }
+
+    /// How many of these files (id, key, size) there is room for, as the policy would have it.
+    fn fits(&self, files: &[(u32, u64, u64)]) -> Tally {
+        let mut fits = Tally::default();
+        let Some(mut policy) = monarch_policies::by_name(lock(&self.policy).name()) else { return fits };
+        let unclaimed = self.unclaimed();
+        let room = |(at, tier): (usize, &TierDir)| {
+            let u = tier.ledger.usage();
+            let taken = (u.used + u.reserved).saturating_sub(unclaimed.bytes(at));
+            TierRoom { cost: 0, free: u.capacity.saturating_sub(taken), usable: !tier.resting() }
+        };
+        let mut rooms: Vec<TierRoom> = self.tiers.iter().enumerate().map(room).collect();
+        drop(unclaimed);
+        for &(_, key, size) in files {
+            for (room, tier) in rooms.iter_mut().zip(&self.tiers) {
+                room.cost = tier.ledger.cost(size);
+            }
+            let candidate = Candidate { file: FileKey(key), size, source: RequestSource::Prefetch };
+            if let Decision::Admit(at) = policy.place(&candidate, &rooms)
+                && let Some(room) = rooms.get_mut(at)
+            {
+                room.free = room.free.saturating_sub(room.cost);
+                fits.add(size);
+            }
+        }
+        fits
+    }
+}

@@ -1,0 +1,296 @@
+//! `monarch stage`: copies a data set, or parts of it, to this node, and waits until it is there.
+//!
+//! It is a job like `run`: it finds or starts the agent, asks it to fetch what was named before all else, and counts what has
+//! become of it.
+
+use crate::cli::{ConfigArgs, EX_NO, EX_USAGE};
+use crate::job::{self, service::Service};
+use crate::progress::Staging;
+use crate::say;
+use anyhow::{Result, bail};
+use bytesize::ByteSize;
+use clap::Args;
+use monarch_core::agent::protocol::{Ahead, Census, Range, Reply, Request, Tally};
+use monarch_core::config::{Config, Persist};
+use monarch_core::reader::Reader;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+#[derive(Debug, Args)]
+pub(crate) struct StageArgs {
+    /// Files, or directories with all that lies below them, in this order; without any, all roots. Where no root is configured,
+    /// these are the roots
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Copy nothing; say what would be copied and how much of it there is room for
+    #[arg(long)]
+    dry_run: bool,
+    /// How long files are tried again that fail, or that were changed a moment ago
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = humantime::parse_duration)]
+    retry: Duration,
+    /// Print what came of it as an object
+    #[arg(long)]
+    json: bool,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Files that are named which were not staged.
+const LISTED: usize = 20;
+/// Shortest and longest pause between two looks.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// How long an agent that has gone may be away.
+const AWAY: Duration = Duration::from_secs(60);
+
+pub(crate) fn main(args: &StageArgs) -> Result<ExitCode> {
+    let (settings, paths) = args.wanted();
+    let mut config = match job::config(&settings, &[], args.quiet) {
+        Ok(config) => config,
+        Err(code) => return Ok(code),
+    };
+    if args.dry_run {
+        config.prefetch.enabled = false;
+    }
+    let start = Instant::now();
+    let mut stage = Stage { service: Service::start(config.clone())?, config, ranges: Vec::new(), start };
+    if let Err(strange) = stage.find(&paths, args.quiet)? {
+        say::err(format_args!(
+            "monarch: {} is not below a root, or not in its index; see `monarch explain`\n",
+            strange.display()
+        ));
+        return Ok(ExitCode::from(EX_USAGE));
+    }
+    let code = if args.dry_run { stage.plan(args)? } else { stage.copy(args, &paths)? };
+    stage.service.leave(false);
+    Ok(code)
+}
+
+impl StageArgs {
+    /// The configuration, and what is to be staged of it.
+    fn wanted(&self) -> (ConfigArgs, Vec<PathBuf>) {
+        let mut settings = self.config.clone();
+        let given = !settings.root.is_empty()
+            || settings.config.is_some()
+            || settings.set.iter().any(|(key, _)| key == "dataset.roots")
+            || std::env::var_os("MONARCH_DATASET__ROOTS").is_some();
+        if given || self.paths.is_empty() {
+            return (settings, self.paths.clone());
+        }
+        settings.root.clone_from(&self.paths);
+        (settings, Vec::new())
+    }
+}
+
+struct Stage {
+    service: Service,
+    config: Config,
+    ranges: Vec<Range>,
+    start: Instant,
+}
+
+impl Stage {
+    /// Waits for the index and finds the paths there; or the first that is not.
+    fn find(&mut self, paths: &[PathBuf], quiet: bool) -> Result<Result<(), PathBuf>> {
+        let progress = Staging::new(quiet);
+        let roots: Vec<PathBuf> = self.config.dataset.roots.iter().map(|r| r.real_path.clone()).collect();
+        loop {
+            let Reply::Status(status) = self.ask(&Request::Status)? else { bail!("the agent gave a strange answer") };
+            let ours = || status.roots.iter().filter(|r| roots.contains(&r.path));
+            if let Some(failed) = ours().find(|r| r.state.starts_with("failed")) {
+                bail!("{}: {}", failed.path.display(), failed.state);
+            }
+            if ours().filter(|r| r.state == "ready").count() == roots.len() {
+                break;
+            }
+            progress.scanning(ours().map(|r| r.entries).sum());
+            std::thread::sleep(PAUSE.0);
+        }
+        let reader = Reader::open(self.service.control())?;
+        let wanted = if paths.is_empty() { &roots[..] } else { paths };
+        self.ranges.clear();
+        for path in wanted {
+            match reader.range(path) {
+                Ok(range) => self.ranges.push(range),
+                Err(_) => return Ok(Err(path.clone())),
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Asks the agent. One that has gone is waited for, as the job's service starts another.
+    fn ask(&mut self, request: &Request) -> Result<Reply> {
+        let start = Instant::now();
+        loop {
+            match self.service.ask(request) {
+                Some(Reply::Stopping) => bail!("the agent was told to end (`monarch stop`)"),
+                Some(Reply::Error { message }) => bail!("{message}"),
+                Some(reply) => return Ok(reply),
+                None if start.elapsed() > AWAY => bail!("the agent has gone and does not come back"),
+                None => std::thread::sleep(PAUSE.0),
+            }
+        }
+    }
+
+    fn census(&mut self, plan: bool, list: usize) -> Result<Census> {
+        match self.ask(&Request::Census { ranges: self.ranges.clone(), plan, list })? {
+            Reply::Census(census) => Ok(*census),
+            _ => bail!("the agent gave a strange answer"),
+        }
+    }
+
+    /// What would be copied.
+    fn plan(&mut self, args: &StageArgs) -> Result<ExitCode> {
+        let c = self.census(true, 0)?;
+        let missing = less(c.all, &[c.resident, c.left, c.on_tape]);
+        let rest = less(missing, &[c.fits]);
+        if args.json {
+            let told = json!({"all": c.all, "resident": c.resident, "to_copy": missing, "fits": c.fits,
+                "does_not_fit": rest, "on_tape": c.on_tape, "left": c.left});
+            say::out(format_args!("{}\n", serde_json::to_string_pretty(&told)?))?;
+        } else {
+            let mut text = format!("{} in all, {} resident\n", shown(c.all), shown(c.resident));
+            if c.on_tape.files > 0 {
+                let _ = writeln!(text, "on tape, copied only by their own names: {}", shown(c.on_tape));
+            }
+            let _ = writeln!(text, "to be copied: {}; there is room for {}", shown(missing), shown(c.fits));
+            if rest.files > 0 {
+                let _ = writeln!(text, "no room for {}: give the tiers more capacity, or stage less", shown(rest));
+            }
+            say::out(format_args!("{text}"))?;
+        }
+        Ok(if rest.files == 0 { ExitCode::SUCCESS } else { ExitCode::from(EX_NO) })
+    }
+
+    /// Has everything copied and waits for it.
+    fn copy(&mut self, args: &StageArgs, paths: &[PathBuf]) -> Result<ExitCode> {
+        self.warn_of_tiers_that_do_not_last();
+        let mut generation = self.service.generation();
+        let progress = Staging::new(args.quiet);
+        self.ask(&Request::Prefetch { ranges: self.ranges.clone() })?;
+        // Since when all that is left are files that are to be tried again.
+        let mut tried_since: Option<Instant> = None;
+        loop {
+            let asked = Instant::now();
+            let census = self.census(false, 0)?;
+            let took = asked.elapsed();
+            if generation != self.service.generation() {
+                // Another agent, which nobody has asked for anything.
+                generation = self.service.generation();
+                if let Err(path) = self.find(paths, true)? {
+                    bail!("{} is not in the index any more", path.display());
+                }
+                self.ask(&Request::Prefetch { ranges: self.ranges.clone() })?;
+                continue;
+            }
+            progress.copied(&census, self.held_up()?.as_deref());
+            if census.under_way.files == 0 {
+                let again = census.unsettled.files + census.failing.files + census.dropped.files;
+                if again == 0 || tried_since.get_or_insert(asked).elapsed() >= args.retry {
+                    break;
+                }
+            }
+            std::thread::sleep((took * 10).clamp(PAUSE.0, PAUSE.1));
+        }
+        let (took, after, copied) = (self.start.elapsed(), self.census(false, LISTED)?, self.copied()?);
+        drop(progress);
+        if args.json {
+            let told = json!({"copied": copied, "census": after, "seconds": took.as_secs_f64()});
+            say::out(format_args!("{}\n", serde_json::to_string_pretty(&told)?))?;
+        } else {
+            say::out(format_args!("{}", told(copied, &after, took)))?;
+        }
+        Ok(code(&after))
+    }
+
+    /// What the agent has copied since it was asked: an agent that was started for this had begun by itself.
+    fn copied(&mut self) -> Result<Tally> {
+        let Reply::Status(now) = self.ask(&Request::Status)? else { return Ok(Tally::default()) };
+        let before = if self.service.generation() == 1 { Some(&self.service.before.agent) } else { None };
+        let sum = |names: &[&str]| {
+            let of = |all: &BTreeMap<String, u64>| names.iter().filter_map(|n| all.get(*n)).sum::<u64>();
+            of(&now.agent).saturating_sub(before.map_or(0, of))
+        };
+        Ok(Tally { files: sum(&["copied_ahead", "copied_on_demand"]), bytes: sum(&["bytes_copied"]) })
+    }
+
+    /// Why nothing is fetched at present, if so.
+    fn held_up(&mut self) -> Result<Option<String>> {
+        let Reply::Status(status) = self.ask(&Request::Status)? else { return Ok(None) };
+        let flows = matches!(status.prefetch, Ahead::Idle | Ahead::Running);
+        Ok((!flows).then(|| status.prefetch.to_string()))
+    }
+
+    fn warn_of_tiers_that_do_not_last(&self) {
+        let passing = |t: &&monarch_core::config::Tier| t.persist == Persist::Job;
+        let names: Vec<&str> = self.config.tiers.iter().filter(passing).map(|t| t.name.as_str()).collect();
+        if !names.is_empty() && self.service.before.jobs <= 1 {
+            say::warn(format_args!(
+                "copies in {} go when the last job does, and this is the only one: set `persist: node` for a tier that is to \
+                 keep them for the next",
+                names.join(", ")
+            ));
+        }
+    }
+}
+
+fn less(all: Tally, parts: &[Tally]) -> Tally {
+    parts.iter().fold(all, |left, part| Tally {
+        files: left.files.saturating_sub(part.files),
+        bytes: left.bytes.saturating_sub(part.bytes),
+    })
+}
+
+fn shown(t: Tally) -> String {
+    format!("{} files, {}", t.files, ByteSize(t.bytes))
+}
+
+/// 0 when everything is there, 1 when something failed, 3 when all else is for lack of room.
+fn code(after: &Census) -> ExitCode {
+    let full = after.no_room.files + after.dropped.files;
+    let missing = less(after.all, &[after.resident]).files;
+    match (missing, missing - full.min(missing)) {
+        (0, _) => ExitCode::SUCCESS,
+        (_, 0) => ExitCode::from(EX_NO),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn told(copied: Tally, after: &Census, took: Duration) -> String {
+    let rate = (copied.bytes as f64 / took.as_secs_f64().max(1e-3)) as u64;
+    let mut text = format!(
+        "staged: {} of {} files, {}; copied now: {} in {:.1} s, {}/s\n",
+        after.resident.files,
+        after.all.files,
+        ByteSize(after.resident.bytes),
+        shown(copied),
+        took.as_secs_f64(),
+        ByteSize(rate)
+    );
+    let full =
+        Tally { files: after.no_room.files + after.dropped.files, bytes: after.no_room.bytes + after.dropped.bytes };
+    let groups = [
+        (full, "no room in the tiers: give them more capacity, or stage less"),
+        (after.unsettled, "changed a moment ago: stage them again once dataset.settle has passed"),
+        (after.failing, "failed: they are tried again while a job runs; stage again"),
+        (after.left, "left to the PFS: changed since they were indexed, gone, or not readable"),
+        (after.on_tape, "on tape: name them to have them recalled"),
+    ];
+    for (tally, why) in groups.into_iter().filter(|(t, _)| t.files > 0) {
+        let _ = writeln!(text, "not staged: {}: {why}", shown(tally));
+    }
+    for t in &after.trouble {
+        let _ = writeln!(text, "  {}: {}", t.path.display(), t.why);
+    }
+    let more = (after.failing.files + after.left.files).saturating_sub(after.trouble.len() as u64);
+    if more > 0 && !after.trouble.is_empty() {
+        let _ = writeln!(text, "  and {more} more");
+    }
+    text
+}

@@ -1,0 +1,159 @@
+//! `monarch stage`: what is copied before a job, what is said about it, what is left of it for the job.
+
+use crate::faults::{agent_pid, copies, kill, reads, regular, wait_for};
+use crate::harness::{Ended, Running, World};
+use slowfs::{FaultKind, FaultSpec, Op};
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+fn command(w: &World, words: &[&str]) -> Command {
+    let mut c = w.monarch("stage");
+    c.args(w.words()).args(words);
+    c
+}
+
+fn stage(w: &World, words: &[&str]) -> Ended {
+    Running::new(command(w, words)).end()
+}
+
+/// A world with a tier on disk, where copies stay.
+fn on_disk(files: usize, size: usize, tier: &str) -> (World, TempDir) {
+    let disk = tempfile::tempdir().unwrap();
+    let plan = World::plan().files(files).size(size).args(&["--plain"]);
+    (plan.tier_dir(disk.path().join("tier")).tier_size(tier).build(), disk)
+}
+
+#[track_caller]
+fn says(ended: &Ended, code: i32, text: &str) {
+    assert_eq!(ended.status.code(), Some(code), "{ended:?}");
+    assert!(ended.text().contains(text) || ended.errors().contains(text), "{text}: {ended:?}");
+}
+
+/// The agent has ended, whose last job the stage was.
+fn until_gone(w: &World) {
+    wait_for("the end of the agent", || w.agent().is_none());
+}
+
+#[test]
+fn what_is_staged_the_job_reads_here() {
+    let (w, _disk) = on_disk(80, 20_000, "64MiB");
+    let all = regular(w.backing()).len();
+    says(&stage(&w, &[]), 0, &format!("staged: {all} of {all} files, "));
+    until_gone(&w);
+    says(&stage(&w, &[]), 0, "copied now: 0 files, 0 B");
+    until_gone(&w);
+    w.pfs().reset().unwrap();
+    w.start_indexed(&reads(&w)).end().good();
+    let c = w.pfs().counters().unwrap();
+    assert_eq!((c.opens(), c.bytes_read), (0, 0));
+}
+
+#[test]
+fn a_part_is_staged_before_all_else_and_nothing_else_is_waited_for() {
+    let disk = tempfile::tempdir().unwrap();
+    let ms = Duration::from_millis(2);
+    let plan =
+        World::plan().files(400).size(20_000).args(&["--plain"]).pfs(move |b| b.meta_latency(ms).data_latency(ms));
+    let w = plan.tier_dir(disk.path().join("tier")).set("source.max_inflight=2").build();
+    let files = regular(w.backing());
+    let one = w.root().join(files[200].strip_prefix(w.backing()).unwrap());
+    says(&stage(&w, &[one.to_str().unwrap()]), 0, "staged: 1 of 1 files");
+    assert!(copies(&w).len() < files.len());
+    let strange = stage(&w, &[w.root().join("nothing").to_str().unwrap()]);
+    says(&strange, 2, "nothing is not below a root, or not in its index; see `monarch explain`");
+}
+
+#[test]
+fn a_dry_run_says_what_a_run_then_does() {
+    let (w, _disk) = on_disk(100, 50_000, "2MiB");
+    w.pfs().reset().unwrap();
+    let dry = stage(&w, &["--dry-run", "--json"]);
+    assert_eq!(dry.status.code(), Some(3), "{dry:?}");
+    let told: serde_json::Value = serde_json::from_str(&dry.text()).unwrap();
+    assert_eq!((w.pfs().counters().unwrap().opens(), copies(&w).len()), (0, 0));
+    until_gone(&w);
+    let ran = stage(&w, &["--json"]);
+    assert_eq!(ran.status.code(), Some(3), "{ran:?}");
+    let done: serde_json::Value = serde_json::from_str(&ran.text()).unwrap();
+    assert_eq!(told["fits"]["files"], done["census"]["resident"]["files"]);
+    assert_eq!(told["does_not_fit"], done["census"]["no_room"]);
+    says(&stage(&w, &[]), 3, "no room in the tiers");
+}
+
+#[test]
+fn a_stage_that_was_killed_goes_on_where_it_was() {
+    let (w, _disk) = on_disk(100, 200_000, "64MiB");
+    let all = regular(w.backing());
+    let bytes: u64 = all.iter().map(|p| p.metadata().unwrap().len()).sum();
+    w.pfs().reset().unwrap();
+    let first = Running::new(command(&w, &["--set", "source.bandwidth_limit=1MiB/s"]));
+    wait_for("some copies", || copies(&w).len() > 10);
+    first.signal(libc::SIGKILL);
+    assert!(!first.end().status.success());
+    until_gone(&w);
+    let there = copies(&w).len();
+    assert!(there < all.len(), "{there}");
+    says(&stage(&w, &[]), 0, &format!("staged: {0} of {0} files", all.len()));
+    // Nothing that had been copied was read again; what was under way may have been.
+    let read = w.pfs().counters().unwrap().bytes_read;
+    assert!(read <= bytes + 64 * 200_000, "{read} of {bytes}");
+}
+
+#[test]
+fn an_agent_that_dies_under_it_is_replaced() {
+    let (w, _disk) = on_disk(150, 20_000, "64MiB");
+    let running = Running::new(command(&w, &["--set", "source.bandwidth_limit=1MiB/s"]));
+    wait_for("some copies", || copies(&w).len() > 20);
+    assert!(kill(agent_pid(&w), libc::SIGKILL));
+    says(&running.end(), 0, "staged: 150 of 150 files");
+    assert_eq!(copies(&w).len(), 150);
+}
+
+#[test]
+fn what_fails_is_named_with_its_reason() {
+    let (w, _disk) = on_disk(20, 20_000, "64MiB");
+    let victim = regular(w.backing())[7].strip_prefix(w.backing()).unwrap().to_owned();
+    let rule = FaultSpec::new(FaultKind::EIO).ops(&[Op::Read]).path(victim.to_str().unwrap());
+    w.pfs().fault(rule).unwrap();
+    let ended = stage(&w, &["--retry", "1s"]);
+    says(&ended, 1, "not staged: 1 files");
+    says(&ended, 1, &format!("{}: reading the source: Input/output error", w.root().join(&victim).display()));
+    w.pfs().clear().unwrap();
+    says(&stage(&w, &[]), 0, "staged: 20 of 20 files");
+    // One that fails at first is tried again.
+    w.pfs().fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Open]).count(1)).unwrap();
+    let (w, _disk) = on_disk(20, 20_000, "64MiB");
+    w.pfs().fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Open]).count(1)).unwrap();
+    says(&stage(&w, &[]), 0, "staged: 20 of 20 files");
+}
+
+#[test]
+fn during_a_job_it_uses_the_jobs_agent() {
+    let (mut w, _disk) = on_disk(60, 20_000, "64MiB");
+    w.keep();
+    let pid = agent_pid(&w);
+    says(&stage(&w, &[]), 0, "staged: 60 of 60 files");
+    assert_eq!(agent_pid(&w), pid);
+}
+
+#[test]
+fn copies_last_as_long_as_the_tier_says() {
+    // In memory: gone with the job, and said so, unless they are to stay.
+    let w = World::plan().files(30).args(&["--plain"]).build();
+    says(&stage(&w, &[]), 0, "copies in tier0 go when the last job does");
+    wait_for("an empty tier", || copies(&w).is_empty());
+    let w = World::plan().files(30).args(&["--plain"]).set("tiers[0].persist=node").build();
+    let ended = stage(&w, &[]);
+    says(&ended, 0, "staged: 30 of 30 files");
+    assert!(!ended.errors().contains("go when the last job does"), "{ended:?}");
+    until_gone(&w);
+    assert_eq!(copies(&w).len(), 30);
+    says(&stage(&w, &[]), 0, "copied now: 0 files");
+    // On disk: stay, unless they are to go.
+    let disk = tempfile::tempdir().unwrap();
+    let plan = World::plan().files(30).args(&["--plain"]).set("tiers[0].persist=job");
+    let w = plan.tier_dir(disk.path().join("tier")).build();
+    says(&stage(&w, &[]), 0, "staged: 30 of 30 files");
+    wait_for("an empty tier", || copies(&w).is_empty());
+}
