@@ -1,6 +1,8 @@
 //! Arguments, help and exit codes.
 
-use crate::{agent, config as config_command, env, evict, explain, hold, index, pages, run, say, stage, status, stop};
+use crate::{
+    agent, config as config_command, env, evict, explain, hold, index, pages, run, say, stage, status, stop, verify,
+};
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use monarch_core::config::{self, ConfigError, Overrides, Places, Resolved, SystemProbe};
@@ -84,6 +86,13 @@ enum Command {
     #[command(after_help = "Examples:\n  monarch evict /scratch/imagenet/val\n  monarch evict --all\n\n\
         A file that is opened again is copied again. Who has a copy open keeps it; its space is free when it is closed.")]
     Evict(evict::EvictArgs),
+    /// Read the copies on this node and compare them with what was copied
+    #[command(after_help = "Examples:\n  monarch verify\n  monarch verify --repair /scratch/imagenet/train\n  \
+        monarch verify --source --set source.bandwidth_limit=200MB/s      # reads the parallel file system, too\n  \
+        monarch verify --tier /local/nvme:400GiB                          # no agent is running\n\n\
+        A damaged copy is dropped at once, so that nobody is served it again; the file is read from the parallel file system, and \
+        copied again when somebody asks. Exit code 0 when all copies are what they should be, 1 when not.")]
+    Verify(verify::VerifyArgs),
     /// End the agents of this user; running jobs go on with the parallel file system
     #[command(after_help = "Examples:\n  monarch stop\n  monarch stop --purge    # also remove the copies on disk\n  \
         monarch stop --purge --config monarch.yaml    # also when no agent is running")]
@@ -157,6 +166,11 @@ impl ConfigArgs {
         config::load(self.config.as_deref(), environment(), &self.overrides(), &SystemProbe).map_err(|e| wrong(&e))
     }
 
+    /// How fast the PFS may be read.
+    pub(crate) fn limits(&self) -> Result<Limits, ExitCode> {
+        SourceArgs { config: self.config.clone(), set: self.set.clone() }.limits()
+    }
+
     /// Where agents and copies are, for commands that need no data set.
     pub(crate) fn places(&self) -> Result<Places, ExitCode> {
         config::load_places(self.config.as_deref(), environment(), &self.overrides(), &SystemProbe)
@@ -213,6 +227,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Explain(args) => explain::main(&args),
         Command::Stage(args) => stage::main(&args),
         Command::Evict(args) => evict::main(&args),
+        Command::Verify(args) => verify::main(&args),
         Command::Stop(args) => stop::main(&args),
         Command::Config(c) => config_command::main(&c),
         Command::Index(c) => index::main(&c),

@@ -83,7 +83,7 @@ fn evict(client: &mut Client, paths: &[PathBuf], all: bool) -> io::Result<Done> 
     if ranges.is_empty() && !all {
         return Ok(Done { tally: Tally::default(), known });
     }
-    match client.tally(&Request::Evict { ranges, unclaimed: all }) {
+    match client.tally(&Request::Evict { ranges, unclaimed: all, copies: Vec::new() }) {
         Ok(tally) => Ok(Done { tally, known }),
         Err(ClientError::Io(e)) => Err(e),
         Err(e) => Err(io::Error::other(e)),

@@ -18,6 +18,7 @@ mod say;
 mod stage;
 mod status;
 mod stop;
+mod verify;
 
 fn main() -> std::process::ExitCode {
     cli::main()

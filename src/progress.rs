@@ -39,15 +39,15 @@ pub(crate) fn while_scanning<T>(what: &str, work: impl FnOnce(&ScanProgress) -> 
 /// Pause between two lines where there is no terminal.
 const LINE: Duration = Duration::from_secs(10);
 
-/// How far staging is.
-pub(crate) struct Staging {
+/// How far something is that moves bytes.
+pub(crate) struct Bar {
     bar: ProgressBar,
     /// Without a terminal: when a line was last written, and the bytes that were there at first.
     lines: Option<(Cell<Instant>, Cell<Option<u64>>)>,
     start: Instant,
 }
 
-impl Staging {
+impl Bar {
     pub(crate) fn new(quiet: bool) -> Self {
         let start = Instant::now();
         let terminal = std::io::stderr().is_terminal();
@@ -70,38 +70,37 @@ impl Staging {
         self.line(|| format!("scanning: {entries} entries"));
     }
 
-    /// What is there; `held_up` says why nothing more comes at present.
-    pub(crate) fn copied(&self, c: &Census, held_up: Option<&str>) {
-        let done = c.resident.bytes + c.chunks;
-        let all = done.max(c.all.bytes - c.no_room.bytes.min(c.all.bytes) - c.on_tape.bytes - c.left.bytes);
-        let left = c.under_way.files;
+    /// So many bytes of all are done, and what else there is to say.
+    pub(crate) fn at(&self, done: u64, all: u64, note: &str) {
+        self.bar.set_message(note.to_owned());
         if self.bar.length() != Some(all) || self.bar.position() == 0 {
             self.style("{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left, {msg}");
             self.bar.set_length(all);
         }
         self.bar.set_position(done);
-        let wrong = c.failing.files + c.left.files;
-        let wrong = if wrong == 0 { String::new() } else { format!(", {wrong} failed") };
-        let held_up = held_up.map_or_else(String::new, |why| format!(" ({why})"));
-        self.bar.set_message(format!("{left} files to go{wrong}{held_up}"));
         self.line(|| {
             let first = self.lines.as_ref().and_then(|(_, first)| first.get()).unwrap_or(done);
-            let rate = (done - first.min(done)) as f64 / self.start.elapsed().as_secs_f64().max(1e-3);
-            let eta = if rate < 1.0 { "?".to_owned() } else { format!("{:.0} s", (all - done) as f64 / rate) };
-            format!(
-                "staged {} of {} files, {} of {}, {}/s, {eta} left{wrong}{held_up}",
-                c.resident.files,
-                c.all.files,
-                ByteSize(done),
-                ByteSize(all),
-                ByteSize(rate as u64)
-            )
+            let rate = done.saturating_sub(first) as f64 / self.start.elapsed().as_secs_f64().max(1e-3);
+            let left = all.saturating_sub(done) as f64;
+            let eta = if rate < 1.0 { "?".to_owned() } else { format!("{:.0} s", left / rate) };
+            format!("{} of {}, {}/s, {eta} left, {note}", ByteSize(done), ByteSize(all), ByteSize(rate as u64))
         });
         if let Some((_, first)) = &self.lines
             && first.get().is_none()
         {
             first.set(Some(done));
         }
+    }
+
+    /// How far staging is; `held_up` says why nothing more comes at present.
+    pub(crate) fn staged(&self, c: &Census, held_up: Option<&str>) {
+        let done = c.resident.bytes + c.chunks;
+        let never = c.no_room.bytes + c.on_tape.bytes + c.left.bytes;
+        let wrong = c.failing.files + c.left.files;
+        let wrong = if wrong == 0 { String::new() } else { format!(", {wrong} failed") };
+        let held_up = held_up.map_or_else(String::new, |why| format!(" ({why})"));
+        let note = format!("{} of {} files{wrong}{held_up}", c.resident.files, c.all.files);
+        self.at(done, c.all.bytes.saturating_sub(never).max(done), &note);
     }
 
     /// A line, when it is time for one.
@@ -115,7 +114,7 @@ impl Staging {
     }
 }
 
-impl Drop for Staging {
+impl Drop for Bar {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

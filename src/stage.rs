@@ -5,7 +5,7 @@
 
 use crate::cli::{ConfigArgs, EX_NO, EX_USAGE};
 use crate::job::{self, service::Service};
-use crate::progress::Staging;
+use crate::progress::Bar;
 use crate::say;
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
@@ -98,7 +98,7 @@ struct Stage {
 impl Stage {
     /// Waits for the index and finds the paths there; or the first that is not.
     fn find(&mut self, paths: &[PathBuf], quiet: bool) -> Result<Result<(), PathBuf>> {
-        let progress = Staging::new(quiet);
+        let progress = Bar::new(quiet);
         let roots: Vec<PathBuf> = self.config.dataset.roots.iter().map(|r| r.real_path.clone()).collect();
         loop {
             let Reply::Status(status) = self.ask(&Request::Status)? else { bail!("the agent gave a strange answer") };
@@ -172,7 +172,7 @@ impl Stage {
     fn copy(&mut self, args: &StageArgs, paths: &[PathBuf]) -> Result<ExitCode> {
         self.warn_of_tiers_that_do_not_last();
         let mut generation = self.service.generation();
-        let progress = Staging::new(args.quiet);
+        let progress = Bar::new(args.quiet);
         self.ask(&Request::Prefetch { ranges: self.ranges.clone() })?;
         // Since when all that is left are files that are to be tried again.
         let mut tried_since: Option<Instant> = None;
@@ -189,7 +189,7 @@ impl Stage {
                 self.ask(&Request::Prefetch { ranges: self.ranges.clone() })?;
                 continue;
             }
-            progress.copied(&census, self.held_up()?.as_deref());
+            progress.staged(&census, self.held_up()?.as_deref());
             if census.under_way.files == 0 {
                 let again = census.unsettled.files + census.failing.files + census.dropped.files;
                 if again == 0 || tried_since.get_or_insert(asked).elapsed() >= args.retry {

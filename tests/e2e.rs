@@ -54,3 +54,5 @@ mod tiers;
 mod traffic;
 #[path = "e2e/truth.rs"]
 mod truth;
+#[path = "e2e/warm.rs"]
+mod warm;

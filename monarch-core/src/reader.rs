@@ -6,8 +6,10 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`copies`] | which copy belongs to which file |
 //! | [`explain`] | says what an open of a path would do, and why |
 
+mod copies;
 mod explain;
 
 pub use explain::{Explanation, FileInfo, RefusedFor, Verdict};

@@ -124,7 +124,7 @@ impl Session {
     /// # Errors
     /// As [`Session::prefetch`].
     pub fn evict(&self, paths: &[impl AsRef<Path>]) -> Result<Tally, SessionError> {
-        self.request(&Request::Evict { ranges: self.ranges(paths)?, unclaimed: false })
+        self.request(&Request::Evict { ranges: self.ranges(paths)?, unclaimed: false, copies: Vec::new() })
     }
 
     /// How the agent is.

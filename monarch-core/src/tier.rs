@@ -4,14 +4,14 @@
 //! <configured path>/monarch-<uid>/     0700, ours or another name is taken
 //!     lock                             held by the agent (flock), one agent per tier; its process id
 //!     seed                             seed of the path hashes, so that names survive a restart
-//!     boot                             boot of the machine in which the copies were written
+//!     log                              checksums of the copies, and which of them have reached the disk
 //!     copies/00 .. copies/ff/          complete copies under their 128-bit names, 0400
 //!     tmp/                             being written; emptied at start
 //!     part/                            partial copies of large files, 0600; emptied at start
 //!     dying/                           evicted but still open somewhere: still charged
 //! ```
-//! A copy is written in `tmp`, stamped, renamed, and only then published in the state word. Nothing is synced: copies of
-//! another boot may hold anything and are dropped at start.
+//! A copy is written in `tmp`, stamped, logged, renamed, and only then published in the state word. The file system is synced now and
+//! then; copies of another boot that had not reached the disk may hold anything, and are read in full before they are used.
 
 mod copy;
 mod dir;
@@ -19,8 +19,10 @@ mod error;
 mod evict;
 mod ledger;
 mod lock;
+mod log;
 mod part;
 mod recover;
+mod view;
 
 pub use copy::CopyFile;
 pub(crate) use copy::write_all_at;
@@ -28,4 +30,7 @@ pub(crate) use dir::bytes;
 pub use dir::{Copy, TierDir};
 pub use error::TierError;
 pub use ledger::{Ledger, Reservation, Usage};
+pub use log::{Logged, Sum};
+pub use monarch_abi::hash::CopyName;
 pub use part::{PartCopy, PartWriter};
+pub use view::{Health, TierView};

@@ -332,6 +332,13 @@ pub mod fetch {
 }
 
 pub mod tier {
+    /// Checksums are not of interest here.
+    pub struct Sum;
+    impl Sum {
+        pub fn of_pieces(_: &[u64], _: u64) -> Self {
+            Self
+        }
+    }
     pub struct PartCopy {
         pub number: u64,
         pub size: u64,

@@ -123,6 +123,8 @@ pub struct Figures {
     pub chunks: AtomicU64,
     /// Copies adopted from an earlier run.
     pub adopted: AtomicU64,
+    /// Those of them whose bytes were read and found right first.
+    pub verified: AtomicU64,
     /// Files refused by policy or quota, or for now.
     pub refused: AtomicU64,
     /// Those of them that had just been changed.

@@ -48,6 +48,9 @@ pub enum Request {
         ranges: Vec<Range>,
         /// Also those of an earlier job that no file of this one's roots has claimed.
         unclaimed: bool,
+        /// Of those, the ones with these names.
+        #[serde(default)]
+        copies: Vec<String>,
     },
     /// The job of this connection has ended, and no other follows on this node: an agent without jobs need not wait for one.
     Leave,

@@ -18,6 +18,7 @@ impl Agent {
             ("bytes_copied", &f.bytes),
             ("chunks_copied", &f.chunks),
             ("adopted", &f.adopted),
+            ("verified", &f.verified),
             ("refused", &f.refused),
             ("unsettled", &f.unsettled),
             ("changed", &f.changed),

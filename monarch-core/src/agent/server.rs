@@ -234,8 +234,8 @@ impl Agent {
             Ok(Request::Census { ranges, plan, list }) => {
                 self.reply(move |driver| Reply::Census(Box::new(driver.census(&ranges, plan, list)))).await
             }
-            Ok(Request::Evict { ranges, unclaimed }) => {
-                self.reply(move |driver| Reply::Tally(driver.evict_ranges(&ranges, unclaimed))).await
+            Ok(Request::Evict { ranges, unclaimed, copies }) => {
+                self.reply(move |driver| Reply::Tally(driver.evict_ranges(&ranges, unclaimed, &copies))).await
             }
             Ok(Request::Stop) => {
                 self.end_as(End::Quit);

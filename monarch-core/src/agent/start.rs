@@ -10,7 +10,7 @@ use super::server::Agent;
 use crate::config::{Config, Policy as PolicyName};
 use crate::engine::{Engines, Limits};
 use crate::shm::{self, ControlParams};
-use crate::tier::{TierDir, TierError};
+use crate::tier::{Copy, TierDir, TierError};
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -82,7 +82,9 @@ pub(super) struct Parts {
 fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     let mut tiers = Vec::new();
     for t in &config.tiers {
-        tiers.push(TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?);
+        let tier = TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?;
+        tier.check_format()?;
+        tiers.push(tier);
     }
     let (dir, lock) = runtime_dir(config)?;
     if log {
@@ -140,6 +142,7 @@ impl Agent {
         super::upkeep::pulse(parts.ctl, parts.stop.clone());
         parts.ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
         parts.driver.run();
+        super::upkeep::sync(&parts.driver, parts.stop.clone());
         Ok(Arc::new(Self::new(config, parts, own_process)))
     }
 }
@@ -164,14 +167,14 @@ fn driver(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: 
 fn find_copies(driver: &Driver) {
     let mut unclaimed = driver.unclaimed();
     for (at, tier) in driver.tiers.iter().enumerate() {
-        match tier.recover() {
-            Ok(copies) => {
-                for c in copies {
-                    // The same copy in two tiers: the slower one goes.
-                    if !unclaimed.add(at, &c) {
-                        tier.evict(c.name, c.size);
-                    }
-                }
+        let found = |c: Copy| {
+            // The same copy in two tiers: the slower one goes.
+            if !unclaimed.add(at, &c) {
+                tier.evict(c.name, c.size);
+            }
+        };
+        match tier.recover(found) {
+            Ok(()) => {
                 let u = tier.ledger.usage();
                 let (dropped, bytes) = unclaimed.make_room(at, u.used.saturating_sub(u.capacity), &driver.tiers);
                 if dropped > 0 {

@@ -2,10 +2,11 @@
 //! somebody else damaged, what holds up prefetching.
 
 use super::driver::Driver;
+use crate::tier::TierDir;
 use monarch_abi::control::ControlMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often it is done: `keep_free` is to be restored within a second.
 pub const PERIOD: Duration = Duration::from_millis(500);
@@ -27,6 +28,25 @@ pub fn round(driver: &Driver) {
     driver.audit();
     driver.wake_after_rest();
     driver.tell_ahead();
+}
+
+/// How often what was copied is synced: what is younger has to be verified after a power loss.
+const SYNC: Duration = Duration::from_secs(60);
+
+/// Syncs the tiers now and then until `stop`, on a thread of its own: it takes as long as the disk takes.
+pub fn sync(driver: &Arc<Driver>, stop: Arc<AtomicBool>) {
+    let driver = driver.clone();
+    let work = move || {
+        let mut last = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(PERIOD);
+            if last.elapsed() >= SYNC {
+                driver.tiers.iter().for_each(TierDir::sync);
+                last = Instant::now();
+            }
+        }
+    };
+    let _ = std::thread::Builder::new().name("sync".to_owned()).stack_size(64 * 1024).spawn(work);
 }
 
 /// How often the agent says that it runs.

@@ -2,6 +2,7 @@
 
 use super::dir::{Copy, TierDir, make_dirs};
 use super::ledger::Reservation;
+use super::log::Sum;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Timespec, Timestamps};
@@ -24,12 +25,12 @@ impl CopyFile<'_> {
         self.fd.as_fd()
     }
 
-    /// Stamps the copy, gives it its name and settles its charge. `Ok(None)` when the file system took more than the
+    /// Stamps the copy, logs its checksum, gives it its name and settles its charge. `Ok(None)` when the file system took more than the
     /// quota allows; the file is gone then.
     ///
     /// # Errors
     /// What the kernel said; the file is gone then, too.
-    pub fn publish(mut self, name: CopyName, stamp: Stamp) -> io::Result<Option<Copy>> {
+    pub fn publish(mut self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
         set_stamp(&self.fd, stamp)?;
         let st = rustix::fs::fstat(&self.fd)?;
         let Some(room) = self.room.take() else { return Ok(None) };
@@ -37,14 +38,15 @@ impl CopyFile<'_> {
         // A copy of this name that nobody knew of, or that could not be evicted: its charge must not be lost.
         self.tier.make_name_free(name, size)?;
         let Ok(charged) = room.settle(st.st_blocks as u64 * 512) else { return Ok(None) };
-        if let Err(e) = self.rename(name) {
+        let named = self.tier.log_copy(name, sum, size).and_then(|()| Ok(self.rename(name)?));
+        if let Err(e) = named {
             self.tier.ledger.release(charged, 1);
-            return Err(e.into());
+            return Err(e);
         }
         self.tier.leaving.note_charge(name, room_bytes, charged);
         self.tmp.clear();
         self.tier.worked();
-        Ok(Some(Copy { name, size, charged, stamp }))
+        Ok(Some(Copy { name, size, charged, stamp, check: None }))
     }
 
     fn rename(&self, name: CopyName) -> rustix::io::Result<()> {

@@ -5,6 +5,7 @@ use super::error::TierError;
 use super::evict::Leaving;
 use super::ledger::Ledger;
 use super::lock::{self, LOCK};
+use super::log::{LOG, Log, Sum};
 use super::recover::{charge_of, read_seed};
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::OwnedFd;
@@ -28,6 +29,8 @@ pub struct Copy {
     pub charged: u64,
     /// The stamp that it carries.
     pub stamp: Stamp,
+    /// What its bytes must come to, where nobody can tell without reading them.
+    pub check: Option<Sum>,
 }
 
 /// A tier in use by this agent.
@@ -51,6 +54,9 @@ pub struct TierDir {
     fd: OwnedFd,
     lock: OwnedFd,
     pub(super) leaving: Leaving,
+    pub(super) log: Log,
+    /// Held while a record is appended.
+    pub(super) logging: Mutex<()>,
     rests_since: Mutex<Option<Instant>>,
     pub(super) given_up: AtomicBool,
     /// Bytes of copies whose blocks are being allocated, and of partial ones whose blocks are yet to be.
@@ -122,6 +128,8 @@ impl TierDir {
             fd,
             lock,
             leaving: Leaving::default(),
+            log: Log::default(),
+            logging: Mutex::default(),
             rests_since: Mutex::default(),
             given_up: AtomicBool::new(false),
             allocating: AtomicU64::new(0),
@@ -140,7 +148,7 @@ impl TierDir {
                 bytes += st.st_blocks as u64 * 512;
             }
         };
-        [".", "copies", "tmp", "part", "dying", "seed", "boot", LOCK].iter().for_each(|n| add(n));
+        [".", "copies", "tmp", "part", "dying", "seed", LOCK].iter().for_each(|n| add(n));
         (0..256).for_each(|i| add(&format!("copies/{i:02x}")));
         self.ledger.charge(bytes, 0);
     }
@@ -258,7 +266,17 @@ impl TierDir {
         };
         let nsec = u32::try_from(st.st_mtime_nsec).unwrap_or(u32::MAX);
         let stamp = Stamp::from_time(st.st_mtime, nsec).unwrap_or(Stamp(0));
-        Ok(Some(Copy { name, size: st.st_size as u64, charged: charge_of(&st), stamp }))
+        Ok(Some(Copy { name, size: st.st_size as u64, charged: charge_of(&st), stamp, check: None }))
+    }
+
+    /// Whether the bytes of a copy are what they must be; `false` also when it cannot be read.
+    #[must_use]
+    pub fn verify(&self, name: CopyName, size: u64, sum: Sum) -> bool {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        rustix::fs::openat(&self.fd, name.rel_path().as_slice(), flags, Mode::empty())
+            .map_err(io::Error::from)
+            .and_then(|fd| sum.fits(&fd, size))
+            .unwrap_or(false)
     }
 
     /// Bytes that must be freed to restore `keep_free`.
@@ -289,7 +307,7 @@ impl TierDir {
         for name in ["copies", "part", "dying"] {
             let _ = std::fs::remove_dir_all(self.path.join(name));
         }
-        for name in ["seed", "boot"] {
+        for name in ["seed", LOG] {
             self.unlink(name);
         }
         self.unlink(LOCK);

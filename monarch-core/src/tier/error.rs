@@ -42,6 +42,19 @@ pub enum TierError {
         /// Our user id.
         uid: u32,
     },
+    /// Its copies were made by another version.
+    #[error(
+        "tier {name} ({path}): its copies are of format {found}, this program knows {}; use another directory, or remove them with `monarch stop --purge`",
+        super::log::VERSION
+    )]
+    Format {
+        /// Name of the tier.
+        name: String,
+        /// Its path.
+        path: PathBuf,
+        /// The format that was found.
+        found: u8,
+    },
     /// The file system cannot hold the stamps that copies carry.
     #[error("tier {name} ({path}): its file system keeps no nanosecond timestamps; use tmpfs, ext4, xfs or btrfs")]
     Timestamps {

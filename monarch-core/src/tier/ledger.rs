@@ -41,6 +41,11 @@ impl Ledger {
         Self { usage: Arc::new(Mutex::new(Usage { capacity, ..Usage::default() })), block: block.max(512) }
     }
 
+    /// The allocation unit.
+    pub(super) const fn block(&self) -> u64 {
+        self.block
+    }
+
     fn lock(&self) -> MutexGuard<'_, Usage> {
         lock(&self.usage)
     }

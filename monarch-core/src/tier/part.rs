@@ -6,6 +6,7 @@
 use super::copy::CopyFile;
 use super::dir::{Allocating, Copy, TierDir};
 use super::ledger::Reservation;
+use super::log::Sum;
 use crate::engine::Sink;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
@@ -143,7 +144,7 @@ impl TierDir {
     ///
     /// # Errors
     /// What the kernel said; the file is gone then.
-    pub fn publish_part(&self, part: &PartCopy, name: CopyName, stamp: Stamp) -> io::Result<Option<Copy>> {
+    pub fn publish_part(&self, part: &PartCopy, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened = rustix::fs::openat(self.fd(), part.path(), flags, Mode::empty())
             .and_then(|fd| rustix::fs::fchmod(&fd, Mode::RUSR).map(|()| fd));
@@ -155,7 +156,7 @@ impl TierDir {
             }
         };
         self.forget_allocation(part);
-        CopyFile { tier: self, fd, tmp: part.path(), room: part.take_room() }.publish(name, stamp)
+        CopyFile { tier: self, fd, tmp: part.path(), room: part.take_room() }.publish(name, stamp, sum)
     }
 
     /// Takes a partial copy away. The caller has taken it out of the state word before.

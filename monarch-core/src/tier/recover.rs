@@ -1,24 +1,41 @@
 //! What an earlier agent left in a tier: accounting for all of it, keeping what can be trusted.
 //!
-//! A copy is trusted if its name, size and stamp belong together and it was written in this boot of the machine: copies are
-//! not synced, so that after a power loss a file of the right size may hold anything.
+//! A copy is kept if its name, size and stamp belong together and the log knows it. One of another boot of the machine that had not
+//! reached the disk then may hold anything; it has to be verified before it is used.
 
 use super::dir::{Copy, TierDir};
+use super::error::TierError;
 use super::ledger::NAME_COST;
+use super::log::{self, Sum};
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use std::io;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
-/// File that names the boot.
-const BOOT: &str = "boot";
+/// Records of copies that are gone which the log may have at any size.
+const SPARE: u64 = 4096;
 
 impl TierDir {
-    /// Accounts for everything on disk: unfinished files go, evicted ones are tried again, copies are listed and charged.
+    /// Whether what lies here is of a format that this program knows.
+    ///
+    /// # Errors
+    /// [`TierError::Format`] if not.
+    pub fn check_format(&self) -> Result<(), TierError> {
+        match log::version(self.fd()) {
+            Some(found) if found != log::VERSION => {
+                Err(TierError::Format { name: self.name.clone(), path: self.path.clone(), found })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Accounts for everything on disk: unfinished files go, evicted ones are tried again, copies are charged and given to `found`.
     ///
     /// # Errors
     /// What the kernel said. The tier must not be used then: what lies there is not charged.
-    pub fn recover(&self) -> io::Result<Vec<Copy>> {
+    pub fn recover(&self, mut found: impl FnMut(Copy)) -> io::Result<()> {
         for sub in ["tmp", "part"] {
             for (file, st) in self.list(sub)? {
                 let path = format!("{sub}/{file}");
@@ -31,29 +48,94 @@ impl TierDir {
             self.leaves_later(format!("dying/{file}"), charge_of(&st));
         }
         let boot = boot_id();
-        let same_boot = boot.is_some() && self.read_small(BOOT) == boot;
-        let mut found = Vec::new();
+        let mut read = log::read(self.fd(), boot)?;
+        let (mut kept, mut unknown) = (0, 0);
         for i in 0..256 {
             let sub = format!("copies/{i:02x}");
             for (file, st) in self.list(&sub)? {
                 let charged = charge_of(&st);
                 self.ledger.charge(charged, 1);
-                match sound(&file, &st).filter(|_| same_boot) {
-                    Some((name, stamp)) => {
-                        let size = st.st_size as u64;
+                let size = st.st_size as u64;
+                let known = match sound(&file, &st) {
+                    Some((name, stamp)) => read.copies.get_mut(&name).map(|logged| (name, stamp, logged)),
+                    None => None,
+                };
+                match known.filter(|(_, _, logged)| logged.size == size) {
+                    Some((name, stamp, logged)) => {
+                        logged.is_there = true;
+                        kept += 1;
                         self.leaving.note_charge(name, self.ledger.cost(size), charged);
-                        found.push(Copy { name, size, charged, stamp });
+                        let check = (!logged.is_safe()).then_some(logged.sum);
+                        found(Copy { name, size, charged, stamp, check });
                     }
-                    None if self.unlink(&format!("{sub}/{file}")) => self.ledger.release(charged, 1),
+                    None if self.unlink(&format!("{sub}/{file}")) => {
+                        unknown += 1;
+                        self.ledger.release(charged, 1);
+                    }
                     None => {}
                 }
             }
         }
-        if !same_boot && let Err(e) = self.write_small(BOOT, &boot.unwrap_or_default()) {
-            tracing::warn!(tier = self.name, error = %e, "the copies cannot be marked with this boot; the next agent will drop them");
+        if unknown > 0 {
+            tracing::info!(tier = self.name, copies = unknown, "copies that the log does not know were removed");
         }
+        // Of an older version of this program.
+        self.unlink("boot");
+        self.go_on_with_log(boot, read, kept);
         self.sweep();
-        Ok(found)
+        Ok(())
+    }
+
+    /// Goes on with the log, or with a new one if much of it is of no use any more.
+    fn go_on_with_log(&self, boot: Option<[u8; 16]>, mut read: log::Read, kept: u64) {
+        let anew = read.records == 0 || read.broken > 0 || read.records > kept + kept / 4 + SPARE;
+        let went_on = if anew {
+            read.copies.retain(|_, l| l.is_there);
+            self.log.begin(self.fd(), boot, &read.copies)
+        } else {
+            self.log.resume(self.fd(), boot, &read)
+        };
+        match went_on {
+            Ok(bytes) => self.ledger.charge(bytes, 0),
+            Err(e) => {
+                tracing::warn!(tier = self.name, error = %e, "the copies cannot be logged; the next agent will drop them");
+            }
+        }
+    }
+
+    /// Takes note of a copy that is complete and about to get its name.
+    ///
+    /// # Errors
+    /// What the kernel said; `StorageFull` when the quota has no room for one more block of the log.
+    pub(super) fn log_copy(&self, name: CopyName, sum: Sum, size: u64) -> io::Result<()> {
+        let _turn = self.logging.lock().unwrap_or_else(PoisonError::into_inner);
+        let block = self.ledger.block();
+        let room = match self.log.begins_block(block) {
+            true => Some(self.ledger.reserve_bytes(block).ok_or(io::ErrorKind::StorageFull)?),
+            false => None,
+        };
+        self.log.append(name, sum, size)?;
+        if let Some(room) = room {
+            let _ = room.into_charge();
+        }
+        Ok(())
+    }
+
+    /// A copy was read in full and is what it should be: it need not be read again in this boot.
+    pub fn verified(&self, name: CopyName, sum: Sum, size: u64) {
+        if let Err(e) = self.log_copy(name, sum, size) {
+            tracing::debug!(tier = self.name, error = %e, "a verified copy could not be logged");
+        }
+    }
+
+    /// Has copies reach the disk, so that they need not be verified after a power loss. Of use on disks only.
+    pub fn sync(&self) {
+        if self.in_memory || self.given_up.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(e) = self.log.sync(self.fd()) {
+            tracing::warn!(tier = self.name, error = %e, "the copies could not be synced; after a power loss they are verified");
+        }
     }
 
     /// Names below `sub`, with what they are. What vanishes meanwhile is left out.
@@ -76,25 +158,13 @@ impl TierDir {
         Ok(out)
     }
 
+    /// Removes a copy that nobody uses: the caller holds the tier, and serves nobody.
+    pub fn remove_copy(&self, name: CopyName) {
+        let _ = rustix::fs::unlinkat(self.fd(), name.rel_path().as_slice(), AtFlags::empty());
+    }
+
     pub(super) fn unlink(&self, name: &str) -> bool {
         rustix::fs::unlinkat(self.fd(), name, AtFlags::empty()).is_ok()
-    }
-
-    fn read_small(&self, name: &str) -> Option<String> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let f = rustix::fs::openat(self.fd(), name, flags, Mode::empty()).ok()?;
-        let mut bytes = [0u8; 128];
-        let n = rustix::io::read(&f, &mut bytes).ok()?;
-        Some(String::from_utf8_lossy(bytes.get(..n)?).trim().to_owned())
-    }
-
-    fn write_small(&self, name: &str, text: &str) -> io::Result<()> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let f = rustix::fs::openat(self.fd(), name, flags, Mode::RUSR | Mode::WUSR)?;
-        rustix::io::write(&f, text.as_bytes())?;
-        let blocks = rustix::fs::fstat(&f)?.st_blocks as u64;
-        self.ledger.charge(blocks * 512, 0);
-        Ok(())
     }
 }
 
@@ -104,7 +174,7 @@ pub(super) fn charge_of(st: &Stat) -> u64 {
 }
 
 /// Name and stamp of what looks like a copy.
-fn sound(file: &str, st: &Stat) -> Option<(CopyName, Stamp)> {
+pub(super) fn sound(file: &str, st: &Stat) -> Option<(CopyName, Stamp)> {
     let name = CopyName::parse(file.as_bytes())?;
     let stamp = Stamp::from_time(st.st_mtime, u32::try_from(st.st_mtime_nsec).ok()?)?;
     let regular = st.st_mode & 0o170_000 == 0o100_000;
@@ -112,9 +182,10 @@ fn sound(file: &str, st: &Stat) -> Option<(CopyName, Stamp)> {
 }
 
 /// The boot of this machine, if it can be told.
-fn boot_id() -> Option<String> {
+fn boot_id() -> Option<[u8; 16]> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    Some(id.trim().to_owned())
+    let hex: String = id.chars().filter(char::is_ascii_hexdigit).collect();
+    Some(u128::from_str_radix(&hex, 16).ok()?.to_le_bytes())
 }
 
 /// The seed kept in the tier, made when there is none. If it cannot be kept, the copies serve this agent only.

@@ -6,7 +6,7 @@ use super::mark::Mark;
 use super::trial::Kind;
 use super::{Driver, Job};
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
-use crate::tier::{CopyFile, TierDir};
+use crate::tier::{CopyFile, Sum, TierDir};
 use monarch_abi::word::Refusal;
 use monarch_policies::{Decision, RequestSource};
 use std::ops::Range;
@@ -88,7 +88,7 @@ impl<'a> Copying<'a> {
             return Err(CopyError::Changed);
         }
         let Some(copy) = self.copy.take() else { return Ok(false) };
-        let done = copy.publish(f.name, f.stamp()).map_err(CopyError::Sink)?;
+        let done = copy.publish(f.name, f.stamp(), Sum::whole(copied.checksum)).map_err(CopyError::Sink)?;
         if done.is_some() {
             self.driver.gate.worked();
             self.driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);

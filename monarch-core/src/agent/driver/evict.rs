@@ -4,6 +4,7 @@ use super::{Driver, Live, lock, parts};
 use crate::agent::protocol::{Range, Tally};
 use crate::tier::TierDir;
 use monarch_abi::demand::file_key;
+use monarch_abi::hash::CopyName;
 use monarch_abi::segment::Entry;
 use monarch_abi::word::{Refusal, State, Word};
 use monarch_policies::{Event, FileKey};
@@ -199,8 +200,9 @@ impl Driver {
         true
     }
 
-    /// Drops the copies in these ranges, and those that nobody has claimed if asked to. They are made again when somebody asks.
-    pub fn evict_ranges(&self, ranges: &[Range], unclaimed: bool) -> Tally {
+    /// Drops the copies in these ranges, and those that nobody has claimed if asked to, all or by name. They are made again when
+    /// somebody asks.
+    pub fn evict_ranges(&self, ranges: &[Range], unclaimed: bool, copies: &[String]) -> Tally {
         let mut tally = Tally::default();
         for r in ranges {
             let len = self.segment(r.segment).map_or(0, |live| live.segment.index.len() as u32);
@@ -219,6 +221,11 @@ impl Driver {
                     tally.add(entry.record.size);
                     lock(&self.policy).event(&Event::Dropped { file: FileKey(key) });
                 }
+            }
+        }
+        for name in copies.iter().filter_map(|name| CopyName::parse(name.as_bytes())) {
+            if let Some(bytes) = self.unclaimed().evict(name, &self.tiers) {
+                tally.add(bytes);
             }
         }
         if unclaimed {

@@ -4,7 +4,7 @@ use super::copying::Copying;
 use super::mark::Mark;
 use super::{Driver, Job, Live, lock, parts};
 use crate::engine::{CopyError, Marks};
-use crate::tier::{CopyFile, TierDir};
+use crate::tier::{CopyFile, Sum, TierDir};
 use monarch_abi::hash::{CopyName, Identity, PathHash, Stamp};
 use monarch_abi::segment::{Entry, Segment};
 use monarch_abi::sys::futex_wake;
@@ -83,9 +83,10 @@ impl Driver {
             return None;
         }
         let mark = Mark::claim(&self.ctl, f.key, f.source);
-        let left = self.unclaimed().claim(&f.live.segment, &f.entry, &self.tiers);
-        if let Some(tier) = left {
-            let end = self.adopt(&f, tier, &mark);
+        let left = self.unclaimed().claim_any(&f.live.segment, &f.entry, &self.tiers);
+        if let Some((tier, check)) = left
+            && let Some(end) = self.adopt(&f, tier, check, &mark)
+        {
             self.conclude(&f, end);
             return None;
         }
@@ -278,19 +279,34 @@ impl Driver {
         }
     }
 
-    /// Takes over a copy that an earlier run left, if the file on the PFS is still the one it was made of.
-    fn adopt(&self, f: &File, tier: usize, mark: &Mark) -> Fetched {
+    /// Takes over a copy that an earlier run left, if the file on the PFS is still the one it was made of; `None` if its bytes
+    /// are not what they must be, and it is to be copied anew.
+    fn adopt(&self, f: &File, tier: usize, check: Option<Sum>, mark: &Mark) -> Option<Fetched> {
         if !f.live.fresh {
             match self.ask_pfs(mark, || f.live.source.identity(&f.rel)) {
                 Ok(id) if id == f.want => self.gate.worked(),
-                Ok(_) => return self.failed(&CopyError::Changed, f),
+                Ok(_) => return Some(self.failed(&CopyError::Changed, f)),
                 Err(e) => {
-                    self.unclaimed().put_back(tier, f.name, &self.tiers);
-                    return self.failed(&e, f);
+                    self.unclaimed().put_back_to_verify(tier, f.name, &self.tiers, check);
+                    return Some(self.failed(&e, f));
                 }
             }
         }
+        let dir = self.tiers.get(tier)?;
+        if let Some(sum) = check {
+            if !dir.verify(f.name, f.want.size, sum) {
+                dir.evict_resident(f.name, f.want.size);
+                self.figures.damaged.fetch_add(1, Ordering::Relaxed);
+                if let Some(more) = self.seldom.hurt.now() {
+                    let file = String::from_utf8_lossy(&f.rel);
+                    tracing::warn!(%file, more, "a copy of before the machine was started is damaged; it is made again");
+                }
+                return None;
+            }
+            dir.verified(f.name, sum, f.want.size);
+            self.figures.verified.fetch_add(1, Ordering::Relaxed);
+        }
         self.figures.adopted.fetch_add(1, Ordering::Relaxed);
-        Fetched::Resident(tier)
+        Some(Fetched::Resident(tier))
     }
 }

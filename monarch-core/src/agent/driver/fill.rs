@@ -8,7 +8,7 @@ use super::fetch::File;
 use super::lock;
 use crate::engine::{Marks, SourceFile};
 use crate::sync::{AtomicU32, AtomicUsize, Mutex, Ordering};
-use crate::tier::PartCopy;
+use crate::tier::{PartCopy, Sum};
 use monarch_abi::chunks::LargeFile;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -79,6 +79,8 @@ struct Progress {
     width: u32,
     /// One bit for each chunk that is on its way or there.
     taken: Vec<u64>,
+    /// By chunk; what is only streamed is never whole.
+    sums: Vec<u64>,
     /// Chunks whose bytes are all written.
     written: u32,
     /// Chunks that are there and lie in the window of streamed files, oldest first.
@@ -152,6 +154,7 @@ impl Fill {
             unasked: 0,
             width,
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],
+            sums: vec![0; if streamed { 0 } else { chunks as usize }],
             written: 0,
             passing: VecDeque::new(),
             lost: Vec::new(),
@@ -263,6 +266,19 @@ impl Fill {
         lock(&self.progress).checked = Some(Instant::now());
     }
 
+    /// The checksum of a chunk that is about to be there.
+    pub(super) fn summed(&self, chunk: u32, sum: u64) {
+        let mut p = lock(&self.progress);
+        if let Some(s) = p.sums.get_mut(chunk as usize) {
+            *s = sum;
+        }
+    }
+
+    /// The checksum of the whole, once all chunks are there.
+    pub(super) fn sum(&self) -> Sum {
+        Sum::of_pieces(&lock(&self.progress).sums, self.large.chunk)
+    }
+
     /// A chunk is there. Readers are told before anybody can end the file or pass the chunk on: its bit would be another partial
     /// copy's, or that of bytes that are gone.
     pub(super) fn arrived(&self, chunk: u32, room: Room) {
@@ -363,6 +379,7 @@ mod tests {
             unasked: 0,
             width: 8,
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],
+            sums: Vec::new(),
             written: 0,
             passing: VecDeque::new(),
             lost: Vec::new(),

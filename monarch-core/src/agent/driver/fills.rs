@@ -293,7 +293,7 @@ impl Driver {
         }
         lock(&self.fills).remove(fill);
         let Some(tier) = self.tiers.get(fill.tier) else { return };
-        let published = tier.publish_part(&fill.part, fill.file.name, fill.file.stamp());
+        let published = tier.publish_part(&fill.part, fill.file.name, fill.file.stamp(), fill.sum());
         let end = match published {
             Ok(Some(_)) => {
                 self.gate.worked();

@@ -94,6 +94,7 @@ impl<'a> Piece<'a> {
         driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
         driver.figures.chunks.fetch_add(1, Ordering::Relaxed);
         driver.note_rate(copied.bytes);
+        fill.summed(self.chunk, copied.checksum);
         if let Some(room) = self.room.take() {
             fill.arrived(self.chunk, room);
         }

@@ -30,5 +30,6 @@ pub(super) struct Seldom {
     pub(super) pfs: Kind,
     pub(super) tier: Kind,
     pub(super) damaged: Kind,
+    pub(super) hurt: Kind,
     pub(super) full: Kind,
 }

@@ -1,0 +1,556 @@
+//! The log of a tier: the checksum of every copy, and which of them a power loss cannot have hurt.
+//!
+//! ```text
+//! offset  0    1       2        4      8        24     32     40     48
+//!        +----+-------+--------+------+--------+------+------+------+
+//!        |kind|version| 0      |piece | name   | sum  | size |check |   little endian, one record of 48 bytes
+//!        +----+-------+--------+------+--------+------+------+------+
+//! ```
+//! `check` is the XXH3-64 of the 40 bytes before it. `piece` is 0 where `sum` is the XXH3-64 of the whole copy; otherwise `sum` is that
+//! of the XXH3-64s of its pieces, so many pages of 4 KiB each. The first record is `Begin`; `Boot` names the boot of the machine in which what
+//! follows was written; `Synced` says that the copies among the first `size` records have reached the disk.
+//!
+//! A copy's record is appended before the copy gets its name. Copies are not synced one by one: of another boot, and not synced, a
+//! copy of the right size may hold anything, and is read in full before it is used. What has no record is not used at all.
+
+use monarch_abi::hash::CopyName;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+/// Its name in the tier's directory.
+pub(super) const LOG: &str = "log";
+/// The same while it is being written anew.
+const NEW: &str = "log.new";
+/// Version of its records.
+pub(super) const VERSION: u8 = 1;
+/// Bytes of a record.
+pub(super) const RECORD: usize = 48;
+/// Name in the first record.
+const MAGIC: [u8; 16] = *b"Monarch tier log";
+const PAGE: u64 = 4096;
+/// Bytes read at a time.
+const READ: usize = RECORD << 14;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Begin = 1,
+    Boot = 2,
+    Copy = 3,
+    Synced = 4,
+}
+
+/// What the bytes of a copy come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sum {
+    /// The checksum, XXH3-64.
+    pub value: u64,
+    /// Bytes of the pieces whose checksums it is the checksum of; 0: it is that of the bytes themselves.
+    pub piece: u64,
+}
+
+impl Sum {
+    /// That of a copy that was not made in pieces.
+    #[must_use]
+    pub const fn whole(value: u64) -> Self {
+        Self { value, piece: 0 }
+    }
+
+    /// That of a copy whose pieces of `piece` bytes have these checksums.
+    #[must_use]
+    pub fn of_pieces(sums: &[u64], piece: u64) -> Self {
+        let mut hash = Xxh3::new();
+        sums.iter().for_each(|sum| hash.update(&sum.to_le_bytes()));
+        Self { value: hash.digest(), piece }
+    }
+
+    /// Whether the first `size` bytes of a file have this checksum, and it has no more.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn fits(&self, file: impl AsFd, size: u64) -> io::Result<bool> {
+        const AT_ONCE: usize = 1 << 20;
+        let mut buf = vec![0; AT_ONCE.min(usize::try_from(size).unwrap_or(AT_ONCE) + 1)];
+        let (mut off, mut whole, mut part, mut sums) = (0, Xxh3::new(), Xxh3::new(), Vec::new());
+        loop {
+            let left_of_piece = if self.piece == 0 { u64::MAX } else { self.piece - off % self.piece };
+            let n = usize::try_from(left_of_piece).unwrap_or(AT_ONCE).min(buf.len());
+            let got = match rustix::io::pread(&file, &mut buf[..n], off) {
+                Err(Errno::INTR) => continue,
+                other => other?,
+            };
+            if got == 0 {
+                break;
+            }
+            off += got as u64;
+            if off > size {
+                return Ok(false);
+            }
+            let bytes = &buf[..got];
+            if self.piece == 0 {
+                whole.update(bytes);
+                continue;
+            }
+            part.update(bytes);
+            if off.is_multiple_of(self.piece) || off == size {
+                sums.push(part.digest());
+                part.reset();
+            }
+        }
+        let found = if self.piece == 0 { Self::whole(whole.digest()) } else { Self::of_pieces(&sums, self.piece) };
+        Ok(off == size && found == *self)
+    }
+}
+
+/// A copy, as the log has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Logged {
+    /// Its checksum.
+    pub sum: Sum,
+    /// Its bytes.
+    pub size: u64,
+    /// Whether it has reached the disk.
+    pub synced: bool,
+    /// Whether it was written in this boot of the machine.
+    pub this_boot: bool,
+    /// Whether it was found.
+    pub(super) is_there: bool,
+    /// Its record's number.
+    at: u64,
+}
+
+impl Logged {
+    /// Whether a copy that looks right is right.
+    #[must_use]
+    pub const fn is_safe(&self) -> bool {
+        self.synced || self.this_boot
+    }
+}
+
+fn record(kind: Kind, piece: u32, name: [u8; 16], sum: u64, size: u64) -> [u8; RECORD] {
+    let mut r = [0u8; RECORD];
+    r[0] = kind as u8;
+    r[1] = VERSION;
+    r[4..8].copy_from_slice(&piece.to_le_bytes());
+    r[8..24].copy_from_slice(&name);
+    r[24..32].copy_from_slice(&sum.to_le_bytes());
+    r[32..40].copy_from_slice(&size.to_le_bytes());
+    let check = xxh3_64(&r[..40]);
+    r[40..48].copy_from_slice(&check.to_le_bytes());
+    r
+}
+
+fn copy_record(name: CopyName, sum: Sum, size: u64) -> [u8; RECORD] {
+    // Pieces are chunks: whole pages, 4 KiB to 64 MiB.
+    record(Kind::Copy, (sum.piece / PAGE) as u32, name.0.to_le_bytes(), sum.value, size)
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    if let Some(part) = bytes.get(at..at + N) {
+        out.copy_from_slice(part);
+    }
+    out
+}
+
+/// What a record says, if it is one.
+fn parse(r: &[u8]) -> Option<(Kind, [u8; 16], Sum, u64)> {
+    if r.len() != RECORD || r[1] != VERSION || u64::from_le_bytes(array(r, 40)) != xxh3_64(&r[..40]) {
+        return None;
+    }
+    let kind = [Kind::Begin, Kind::Boot, Kind::Copy, Kind::Synced].into_iter().find(|k| *k as u8 == r[0])?;
+    let piece = u64::from(u32::from_le_bytes(array(r, 4))) * PAGE;
+    let sum = Sum { value: u64::from_le_bytes(array(r, 24)), piece };
+    Some((kind, array(r, 8), sum, u64::from_le_bytes(array(r, 32))))
+}
+
+/// What a log says.
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    /// The copies, by name. That a copy has a record does not mean that it is there.
+    pub(super) copies: HashMap<CopyName, Logged>,
+    /// Records that were read, and those that made no sense.
+    pub(super) records: u64,
+    /// See `records`.
+    pub(super) broken: u64,
+    /// The boot that is named last.
+    boot: Option<[u8; 16]>,
+}
+
+/// The version of a log, if there is one that can be told from garbage.
+pub(super) fn version(dir: impl AsFd) -> Option<u8> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat(dir, LOG, flags, Mode::empty()).ok()?;
+    let mut first = [0; RECORD];
+    let got = rustix::io::pread(&file, &mut first, 0).ok()?;
+    // All versions begin alike; what is behind that may be anything.
+    (got >= 24 && first[0] == Kind::Begin as u8 && first[8..24] == MAGIC).then_some(first[1])
+}
+
+/// Reads the log of the tier in the directory `dir`, in the given boot of the machine.
+///
+/// # Errors
+/// What the kernel said.
+pub(super) fn read(dir: impl AsFd, boot: Option<[u8; 16]>) -> io::Result<Read> {
+    let mut read = Read::default();
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = match rustix::fs::openat(dir, LOG, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(read),
+        other => other?,
+    };
+    let (mut buf, mut off, mut unsynced) = (vec![0; READ], 0, VecDeque::new());
+    loop {
+        let mut got = 0;
+        // Whole records, whatever the kernel gives at a time.
+        while got < buf.len() {
+            match rustix::io::pread(&file, &mut buf[got..], off + got as u64) {
+                Ok(0) => break,
+                Ok(n) => got += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        for r in buf[..got].chunks_exact(RECORD) {
+            read.take(r, boot, &mut unsynced);
+        }
+        off += got as u64;
+        if got < buf.len() {
+            return Ok(read);
+        }
+    }
+}
+
+impl Read {
+    fn take(&mut self, r: &[u8], boot: Option<[u8; 16]>, unsynced: &mut VecDeque<(u64, CopyName)>) {
+        let at = self.records;
+        self.records += 1;
+        let Some((kind, name, sum, size)) = parse(r) else {
+            self.broken += 1;
+            return;
+        };
+        match kind {
+            Kind::Begin => {}
+            Kind::Boot => self.boot = Some(name),
+            Kind::Synced => {
+                while let Some((at, name)) = unsynced.pop_front_if(|(at, _)| *at < size) {
+                    if let Some(logged) = self.copies.get_mut(&name).filter(|l| l.at == at) {
+                        logged.synced = true;
+                    }
+                }
+            }
+            Kind::Copy => {
+                let name = CopyName(u128::from_le_bytes(name));
+                let this_boot = boot.is_some() && self.boot == boot;
+                self.copies.insert(name, Logged { sum, size, synced: false, this_boot, is_there: false, at });
+                unsynced.push_back((at, name));
+            }
+        }
+    }
+}
+
+/// The log of a tier that is in use.
+#[derive(Debug, Default)]
+pub(super) struct Log(Mutex<Option<Open>>);
+
+#[derive(Debug)]
+struct Open {
+    file: OwnedFd,
+    records: u64,
+    /// Records when the last sync began.
+    synced: u64,
+}
+
+impl Open {
+    fn append(&mut self, record: &[u8; RECORD]) -> io::Result<()> {
+        match rustix::io::retry_on_intr(|| rustix::io::write(&self.file, record)) {
+            Ok(RECORD) => {
+                self.records += 1;
+                Ok(())
+            }
+            Err(e) => Err(e.into()),
+            Ok(_) => {
+                // A part of one would make those behind it unreadable.
+                rustix::fs::ftruncate(&self.file, self.records * RECORD as u64)?;
+                Err(Errno::NOSPC.into())
+            }
+        }
+    }
+}
+
+impl Log {
+    fn lock(&self) -> MutexGuard<'_, Option<Open>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the log of `dir` anew with these copies, and goes on with it; the bytes that it takes on disk.
+    pub(super) fn begin(
+        &self,
+        dir: impl AsFd + core::marker::Copy,
+        boot: Option<[u8; 16]>,
+        copies: &HashMap<CopyName, Logged>,
+    ) -> io::Result<u64> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::openat(dir, NEW, flags, Mode::RUSR | Mode::WUSR)?;
+        let mut out = Out { file: &file, buf: Vec::with_capacity(READ), records: 0 };
+        out.put(&record(Kind::Begin, 0, MAGIC, 0, 0))?;
+        let put = |out: &mut Out<'_>, which: fn(&Logged) -> bool| {
+            let of = copies.iter().filter(|(_, l)| which(l));
+            of.map(|(name, l)| copy_record(*name, l.sum, l.size)).try_for_each(|r| out.put(&r))
+        };
+        put(&mut out, |l| l.synced)?;
+        let synced = out.records;
+        out.put(&record(Kind::Synced, 0, [0; 16], 0, synced))?;
+        // Of no boot that there is: whoever finds them verifies them.
+        out.put(&record(Kind::Boot, 0, [0; 16], 0, 0))?;
+        put(&mut out, |l| !l.is_safe())?;
+        out.put(&record(Kind::Boot, 0, boot.unwrap_or_default(), 0, 0))?;
+        put(&mut out, |l| l.this_boot && !l.synced)?;
+        let records = out.end()?;
+        rustix::fs::fdatasync(&file)?;
+        rustix::fs::renameat(dir, NEW, dir, LOG)?;
+        let blocks = rustix::fs::fstat(&file)?.st_blocks as u64 * 512;
+        *self.lock() = Some(Open { file, records, synced });
+        Ok(blocks)
+    }
+
+    /// Goes on with the log that was read, in this boot.
+    pub(super) fn resume(&self, dir: impl AsFd, boot: Option<[u8; 16]>, read: &Read) -> io::Result<u64> {
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::openat(dir, LOG, flags, Mode::empty())?;
+        let mut log = Open { file, records: read.records, synced: 0 };
+        rustix::fs::ftruncate(&log.file, log.records * RECORD as u64)?;
+        if read.boot.is_none() || read.boot != boot {
+            log.append(&record(Kind::Boot, 0, boot.unwrap_or_default(), 0, 0))?;
+        }
+        let blocks = rustix::fs::fstat(&log.file)?.st_blocks as u64 * 512;
+        *self.lock() = Some(log);
+        Ok(blocks)
+    }
+
+    /// Whether the next record begins another block of `block` bytes.
+    pub(super) fn begins_block(&self, block: u64) -> bool {
+        let of = |records: u64| (records * RECORD as u64).div_ceil(block.max(RECORD as u64));
+        self.lock().as_ref().is_some_and(|log| of(log.records + 1) > of(log.records))
+    }
+
+    /// Takes note of a copy that is complete and about to get its name.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub(super) fn append(&self, name: CopyName, sum: Sum, size: u64) -> io::Result<()> {
+        self.lock().as_mut().map_or(Ok(()), |log| log.append(&copy_record(name, sum, size)))
+    }
+
+    /// Has everything that was logged reach the disk, and says so in the log; `false` when there was nothing to do.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub(super) fn sync(&self, dir: impl AsFd) -> io::Result<bool> {
+        let records = match &*self.lock() {
+            Some(log) if log.records > log.synced => log.records,
+            _ => return Ok(false),
+        };
+        rustix::fs::syncfs(dir)?;
+        if let Some(log) = self.lock().as_mut() {
+            log.append(&record(Kind::Synced, 0, [0; 16], 0, records))?;
+            rustix::fs::fdatasync(&log.file)?;
+            // Copies that were logged meanwhile are yet to be synced: one sync too many does no harm.
+            log.synced = if log.records == records + 1 { log.records } else { records };
+        }
+        Ok(true)
+    }
+}
+
+/// Records on their way into a new log.
+struct Out<'a> {
+    file: &'a OwnedFd,
+    buf: Vec<u8>,
+    records: u64,
+}
+
+impl Out<'_> {
+    fn put(&mut self, r: &[u8; RECORD]) -> io::Result<()> {
+        self.buf.extend_from_slice(r);
+        self.records += 1;
+        if self.buf.len() >= READ { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        write_all(self.file, &self.buf)?;
+        self.buf.clear();
+        Ok(())
+    }
+
+    fn end(mut self) -> io::Result<u64> {
+        self.flush()?;
+        Ok(self.records)
+    }
+}
+
+fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(file, bytes) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    const BOOTS: [Option<[u8; 16]>; 2] = [Some([1; 16]), Some([2; 16])];
+
+    fn open(dir: &tempfile::TempDir) -> OwnedFd {
+        rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap()
+    }
+
+    fn name(n: u128) -> CopyName {
+        CopyName(n)
+    }
+
+    fn all_there(mut read: Read) -> HashMap<CopyName, Logged> {
+        read.copies.values_mut().for_each(|l| l.is_there = true);
+        read.copies
+    }
+
+    #[test]
+    fn what_is_logged_is_read_and_safe_in_its_boot_or_once_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = open(&dir);
+        let log = Log::default();
+        log.begin(&fd, BOOTS[0], &HashMap::new()).unwrap();
+        log.append(name(1), Sum::whole(11), 100).unwrap();
+        log.append(name(2), Sum { value: 22, piece: 4 << 20 }, 200).unwrap();
+        assert!(log.sync(&fd).unwrap() && !log.sync(&fd).unwrap(), "nothing to do the second time");
+        log.append(name(3), Sum::whole(33), 300).unwrap();
+        let (same, other) = (read(&fd, BOOTS[0]).unwrap(), read(&fd, BOOTS[1]).unwrap());
+        let safe = |r: &Read| [1, 2, 3].map(|n| r.copies[&name(n)].is_safe());
+        assert_eq!((safe(&same), safe(&other)), ([true; 3], [true, true, false]));
+        let l = other.copies[&name(2)];
+        assert_eq!((l.sum, l.size, other.broken), (Sum { value: 22, piece: 4 << 20 }, 200, 0));
+        // Nobody knows which boot this is: then it is another one.
+        assert_eq!(safe(&read(&fd, None).unwrap()), [true, true, false]);
+    }
+
+    #[test]
+    fn a_copy_that_was_made_again_after_a_sync_began_is_not_taken_for_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = open(&dir);
+        let log = Log::default();
+        log.begin(&fd, BOOTS[0], &HashMap::new()).unwrap();
+        log.append(name(1), Sum::whole(11), 100).unwrap();
+        let records = log.lock().as_ref().unwrap().records;
+        log.append(name(1), Sum::whole(12), 100).unwrap();
+        log.lock().as_mut().unwrap().append(&record(Kind::Synced, 0, [0; 16], 0, records)).unwrap();
+        let read = read(&fd, BOOTS[1]).unwrap();
+        assert_eq!((read.copies[&name(1)].sum.value, read.copies[&name(1)].is_safe()), (12, false));
+    }
+
+    #[test]
+    fn a_log_that_is_resumed_or_written_anew_says_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = open(&dir);
+        let first = Log::default();
+        first.begin(&fd, BOOTS[0], &HashMap::new()).unwrap();
+        first.append(name(1), Sum::whole(1), 1).unwrap();
+        first.sync(&fd).unwrap();
+        first.append(name(2), Sum::whole(2), 2).unwrap();
+        // The same boot: the second is safe, and stays so for this boot only.
+        for anew in [false, true, true] {
+            let log = Log::default();
+            let found = read(&fd, BOOTS[0]).unwrap();
+            match anew {
+                true => log.begin(&fd, BOOTS[0], &all_there(found)).unwrap(),
+                false => log.resume(&fd, BOOTS[0], &found).unwrap(),
+            };
+            let safe = |boot| [1, 2].map(|n| read(&fd, boot).unwrap().copies[&name(n)].is_safe());
+            assert_eq!((safe(BOOTS[0]), safe(BOOTS[1])), ([true, true], [true, false]));
+        }
+        // Another boot: the second has to be verified, also after it was written anew, and is safe once that is done.
+        for anew in [true, false] {
+            let log = Log::default();
+            let found = read(&fd, BOOTS[1]).unwrap();
+            match anew {
+                true => log.begin(&fd, BOOTS[1], &all_there(found)).unwrap(),
+                false => log.resume(&fd, BOOTS[1], &found).unwrap(),
+            };
+            let safe = |n| read(&fd, BOOTS[1]).unwrap().copies[&name(n)].is_safe();
+            assert!(safe(1) && !safe(2));
+        }
+        let log = Log::default();
+        log.resume(&fd, BOOTS[1], &read(&fd, BOOTS[1]).unwrap()).unwrap();
+        log.append(name(2), Sum::whole(2), 2).unwrap();
+        assert!(read(&fd, BOOTS[1]).unwrap().copies[&name(2)].is_safe());
+    }
+
+    #[test]
+    fn what_a_power_loss_leaves_of_a_log_is_never_misread() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = open(&dir);
+        let log = Log::default();
+        log.begin(&fd, BOOTS[0], &HashMap::new()).unwrap();
+        (1..=20).for_each(|n| log.append(name(n), Sum::whole(n as u64), 7).unwrap());
+        let whole = std::fs::read(dir.path().join(LOG)).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(LOG)).unwrap();
+        // Cut anywhere, or with zeros from anywhere on.
+        for at in (0..=whole.len()).step_by(7) {
+            file.write_all_at(&whole, 0).unwrap();
+            file.set_len(at as u64).unwrap();
+            let cut = read(&fd, BOOTS[0]).unwrap();
+            let mut zeros = whole.clone();
+            zeros[at..].fill(0);
+            file.set_len(whole.len() as u64).unwrap();
+            file.write_all_at(&zeros, 0).unwrap();
+            let zeroed = read(&fd, BOOTS[0]).unwrap();
+            for found in [&cut, &zeroed] {
+                assert!(found.copies.iter().all(|(n, l)| u128::from(l.sum.value) == n.0 && l.size == 7));
+            }
+            assert_eq!(cut.copies.len(), zeroed.copies.len());
+        }
+    }
+
+    #[test]
+    fn another_format_is_recognised() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = open(&dir);
+        assert_eq!(version(&fd), None);
+        let log = Log::default();
+        log.begin(&fd, BOOTS[0], &HashMap::new()).unwrap();
+        assert_eq!(version(&fd), Some(VERSION));
+        let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(LOG)).unwrap();
+        file.write_all_at(&[VERSION + 1], 1).unwrap();
+        assert_eq!(version(&fd), Some(VERSION + 1));
+        assert_eq!(read(&fd, BOOTS[0]).unwrap().broken, 1);
+        file.write_all_at(&[0; RECORD], 0).unwrap();
+        assert_eq!(version(&fd), None, "garbage is of no version: its copies go");
+    }
+
+    #[test]
+    fn sums_of_whole_files_and_of_pieces() {
+        let bytes: Vec<u8> = (0..3_000_001u32).map(|n| ((n * 7) >> 3) as u8).collect();
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+        let size = bytes.len() as u64;
+        for piece in [4096, 1 << 20, 4 << 20] {
+            let sums: Vec<u64> = bytes.chunks(piece).map(xxh3_64).collect();
+            let sum = Sum::of_pieces(&sums, piece as u64);
+            assert!(sum.fits(&file, size).unwrap() && !sum.fits(&file, size - 1).unwrap(), "{piece}");
+            assert!(!sum.fits(&file, size + 1).unwrap() && !Sum::whole(sum.value).fits(&file, size).unwrap());
+        }
+        let sum = Sum::whole(xxh3_64(&bytes));
+        assert!(sum.fits(&file, size).unwrap() && !sum.fits(&file, size + 1).unwrap());
+        file.write_all_at(&[bytes[2_000_000] ^ 1], 2_000_000).unwrap();
+        assert!(!sum.fits(&file, size).unwrap());
+        assert!(Sum::whole(xxh3_64(b"")).fits(tempfile::tempfile().unwrap(), 0).unwrap());
+    }
+}

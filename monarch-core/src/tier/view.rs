@@ -1,0 +1,104 @@
+//! A tier as somebody sees it who need not hold it: which copies are there, and whether they are what they should be.
+
+use super::log::{self, Logged};
+use super::recover::sound;
+use monarch_abi::hash::CopyName;
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+
+/// See the module.
+#[derive(Debug)]
+pub struct TierView {
+    fd: OwnedFd,
+    logged: HashMap<CopyName, Logged>,
+}
+
+/// How a copy is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Its bytes are what was copied.
+    Sound,
+    /// They are not, or it cannot be read; why.
+    Damaged(String),
+    /// Nobody knows what its bytes should be.
+    Unknown,
+    /// It has gone meanwhile.
+    Gone,
+}
+
+impl TierView {
+    /// Looks at the tier in this directory: the one that holds `copies`.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())?;
+        let logged = log::read(&fd, None)?.copies;
+        Ok(Self { fd, logged })
+    }
+
+    /// Reads the log once more: copies that were published since have records there.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn refresh(&mut self) -> io::Result<()> {
+        self.logged = log::read(&self.fd, None)?.copies;
+        Ok(())
+    }
+
+    /// Names in one of the 256 directories of copies.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn names(&self, directory: u8) -> io::Result<Vec<CopyName>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&self.fd, format!("copies/{directory:02x}"), flags, Mode::empty())?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&dir)? {
+            names.extend(CopyName::parse(entry?.file_name().to_bytes()));
+        }
+        Ok(names)
+    }
+
+    /// What the log says about a copy.
+    #[must_use]
+    pub fn logged(&self, name: CopyName) -> Option<Logged> {
+        self.logged.get(&name).copied()
+    }
+
+    /// Reads a copy and compares it with the log; also its bytes.
+    #[must_use]
+    pub fn check(&self, name: CopyName) -> (Health, u64) {
+        let path = name.rel_path();
+        let hex = name.hex();
+        let file = String::from_utf8_lossy(&hex);
+        let st = match rustix::fs::statat(&self.fd, path.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return (Health::Gone, 0),
+            Err(e) => return (Health::Damaged(e.to_string()), 0),
+            Ok(st) => st,
+        };
+        let size = st.st_size as u64;
+        let Some(logged) = self.logged(name) else { return (Health::Unknown, size) };
+        if logged.size != size {
+            return (Health::Damaged(format!("it has {size} bytes, not {}", logged.size)), size);
+        }
+        if sound(&file, &st).is_none() {
+            return (Health::Damaged("its modification time was changed".to_owned()), size);
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let opened = rustix::fs::openat(&self.fd, path.as_slice(), flags, Mode::empty());
+        let fits = opened.map_err(io::Error::from).and_then(|fd| logged.sum.fits(fd, size));
+        let health = match fits {
+            Ok(true) => Health::Sound,
+            Ok(false) => Health::Damaged("its bytes are not those that were copied".to_owned()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Health::Gone,
+            Err(e) => Health::Damaged(e.to_string()),
+        };
+        (health, size)
+    }
+}

@@ -1,0 +1,357 @@
+//! `monarch verify`: reads the copies on this node and compares them with what was copied, and with the parallel file system if asked to.
+
+use crate::cli::{ConfigArgs, EX_NO_AGENT, EX_USAGE};
+use crate::progress::Bar;
+use crate::{agents, say};
+use anyhow::{Result, bail};
+use bytesize::ByteSize;
+use clap::Args;
+use monarch_core::agent::client::Client;
+use monarch_core::agent::place;
+use monarch_core::agent::protocol::{Range, Reply, Request};
+use monarch_core::engine::Limits;
+use monarch_core::reader::Reader;
+use monarch_core::tier::{CopyName, Health, TierDir, TierError, TierView};
+use rustix::fs::{Mode, OFlags};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// Only copies of these files, and of what lies below these directories
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Also read the files on the parallel file system, and compare them with their copies; within source.bandwidth_limit
+    #[arg(long)]
+    source: bool,
+    /// Have damaged copies made again, and wait for them
+    #[arg(long)]
+    repair: bool,
+    /// Threads that read
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: u32,
+    /// Print an object
+    #[arg(long)]
+    json: bool,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Damaged copies that are named.
+const LISTED: usize = 20;
+/// How long an agent may take to make damaged copies again.
+const REPAIR: Duration = Duration::from_secs(600);
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long an agent that ends may hold its tiers.
+const ENDING: Duration = Duration::from_secs(3);
+
+/// What was found.
+#[derive(Debug, Default, Serialize)]
+struct Found {
+    /// Copies that were read, and their bytes.
+    copies: u64,
+    bytes: u64,
+    /// Compared with the parallel file system, too.
+    with_source: u64,
+    /// Copies of which nobody knows what they should be.
+    unknown: u64,
+    damaged: Vec<Damaged>,
+    /// Damaged copies that were made again.
+    repaired: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Damaged {
+    tier: String,
+    copy: String,
+    /// The file that it is a copy of, if an index knows it.
+    path: Option<PathBuf>,
+    why: String,
+    #[serde(skip)]
+    file: Option<Range>,
+}
+
+/// A tier with the agent that holds it, or held by us.
+struct Tier {
+    name: String,
+    path: PathBuf,
+    used: u64,
+    held: Option<TierDir>,
+}
+
+pub(crate) fn main(args: &VerifyArgs) -> Result<ExitCode> {
+    let limits = match args.config.limits() {
+        Ok(limits) => limits,
+        Err(code) => return Ok(code),
+    };
+    let places = match args.config.places() {
+        Ok(places) => places,
+        Err(code) => return Ok(code),
+    };
+    let mut found = Found::default();
+    let mut any = false;
+    let mut known = vec![false; args.paths.len()];
+    for dir in agents::directories(&places) {
+        let Ok(mut client) = Client::connect(&dir) else { continue };
+        let status = client.status()?;
+        let reader = Reader::open(&dir.join(place::CONTROL))?;
+        any = true;
+        let ranges = ranges(&reader, &args.paths, &mut known);
+        if !args.paths.is_empty() && ranges.is_empty() {
+            continue;
+        }
+        let within = (!args.paths.is_empty()).then_some(&ranges[..]);
+        let files: HashMap<CopyName, Range> = reader.copy_names(within).collect();
+        for t in status.tiers {
+            let tier = Tier { name: t.name, path: t.path, used: t.used, held: None };
+            let verify = Verify { tier: &tier, files: &files, reader: Some(&reader), limits: &limits, args };
+            let damaged = verify.all(&mut found)?;
+            drop_damaged(&tier, Some(&mut client), &damaged)?;
+            if args.repair {
+                found.repaired += repair(&mut client, &damaged)?;
+            }
+            found.damaged.extend(damaged);
+        }
+    }
+    if let Some(path) = args.paths.iter().zip(&known).find_map(|(path, known)| (!known).then_some(path)) {
+        if any {
+            say::err(format_args!(
+                "monarch: {} is not below a root, or not in its index; see `monarch explain`\n",
+                path.display()
+            ));
+            return Ok(ExitCode::from(EX_USAGE));
+        }
+    } else if !any {
+        any = without_agent(args, &places, &limits, &mut found)?;
+    }
+    if !any {
+        say::err(format_args!("monarch: no agent of yours is running on this node, and no tier was found\n"));
+        return Ok(ExitCode::from(EX_NO_AGENT));
+    }
+    say_found(args, &found)?;
+    Ok(if found.damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Where the paths are in an index.
+fn ranges(reader: &Reader, paths: &[PathBuf], known: &mut [bool]) -> Vec<Range> {
+    let mut ranges = Vec::new();
+    for (path, known) in paths.iter().zip(known) {
+        if let Ok(range) = reader.range(path) {
+            ranges.push(range);
+            *known = true;
+        }
+    }
+    ranges
+}
+
+/// Tiers that no agent holds: as the configuration names them.
+fn without_agent(
+    args: &VerifyArgs,
+    places: &monarch_core::config::Places,
+    limits: &Limits,
+    found: &mut Found,
+) -> Result<bool> {
+    if args.source || args.repair {
+        say::warn(format_args!(
+            "without an agent nobody knows the files of the copies: --source and --repair need one"
+        ));
+    }
+    let mut any = false;
+    let dirs = places.tiers.iter().map(|t| t.path.as_path()).chain(places.default_tier.as_deref());
+    for (number, dir) in dirs.filter(|dir| dir.is_dir()).enumerate() {
+        let name = format!("tier{number}");
+        let held = hold(&name, dir)?;
+        held.check_format()?;
+        let path = held.path.clone();
+        let tier = Tier { name, path, used: 0, held: Some(held) };
+        let verify = Verify { tier: &tier, files: &HashMap::new(), reader: None, limits, args };
+        let damaged = verify.all(found)?;
+        drop_damaged(&tier, None, &damaged)?;
+        found.damaged.extend(damaged);
+        any = true;
+    }
+    Ok(any)
+}
+
+/// Holds a tier. An agent that ends lets go of its socket first, and of its tiers a moment later.
+fn hold(name: &str, dir: &Path) -> Result<TierDir, TierError> {
+    let start = Instant::now();
+    loop {
+        match TierDir::open(name, dir, u64::MAX, 0) {
+            Err(TierError::Locked { .. }) if start.elapsed() < ENDING => std::thread::sleep(PAUSE),
+            other => return other,
+        }
+    }
+}
+
+/// One tier being read.
+struct Verify<'a> {
+    tier: &'a Tier,
+    files: &'a HashMap<CopyName, Range>,
+    reader: Option<&'a Reader>,
+    limits: &'a Limits,
+    args: &'a VerifyArgs,
+}
+
+impl Verify<'_> {
+    /// Reads all copies; those that are damaged.
+    fn all(&self, found: &mut Found) -> Result<Vec<Damaged>> {
+        let view = TierView::open(&self.tier.path)?;
+        let (next, done) = (AtomicU32::new(0), AtomicU64::new(0));
+        let total: Mutex<(Found, Vec<CopyName>)> = Mutex::default();
+        let bar = Bar::new(self.args.quiet);
+        std::thread::scope(|s| {
+            for _ in 0..self.args.threads {
+                s.spawn(|| {
+                    let mut part = (Found::default(), Vec::new());
+                    while let Ok(directory) = u8::try_from(next.fetch_add(1, Ordering::Relaxed)) {
+                        for name in view.names(directory).unwrap_or_default() {
+                            self.one(&view, name, &done, &mut part);
+                        }
+                    }
+                    let mut all = total.lock().unwrap_or_else(PoisonError::into_inner);
+                    all.0.add(part.0);
+                    all.1.append(&mut part.1);
+                });
+            }
+            while next.load(Ordering::Relaxed) < 256 {
+                let done = done.load(Ordering::Relaxed);
+                bar.at(done, self.tier.used.max(done), &format!("in tier {}", self.tier.name));
+                std::thread::sleep(PAUSE / 2);
+            }
+        });
+        let (mut sum, unknown) = total.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // Published since the log was read.
+        let mut view = view;
+        view.refresh()?;
+        let mut rest = (Found::default(), Vec::new());
+        unknown.into_iter().for_each(|name| self.one(&view, name, &done, &mut rest));
+        rest.0.unknown = rest.1.len() as u64;
+        sum.add(rest.0);
+        let damaged = std::mem::take(&mut sum.damaged);
+        found.add(sum);
+        Ok(damaged)
+    }
+
+    fn one(&self, view: &TierView, name: CopyName, done: &AtomicU64, part: &mut (Found, Vec<CopyName>)) {
+        let file = self.files.get(&name).copied();
+        if file.is_none() && !self.args.paths.is_empty() {
+            return;
+        }
+        let (mut health, size) = view.check(name);
+        if health == Health::Sound
+            && self.args.source
+            && let Some(path) = file.and_then(|f| self.reader?.path(f))
+            && let Some(logged) = view.logged(name)
+        {
+            part.0.with_source += 1;
+            self.limits.before_call(size, false);
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let opened = rustix::fs::open(&path, flags, Mode::empty()).map_err(std::io::Error::from);
+            health = match opened.and_then(|fd| logged.sum.fits(fd, size)) {
+                Ok(true) => Health::Sound,
+                Ok(false) => Health::Damaged("it is not what lies on the parallel file system".to_owned()),
+                Err(e) => Health::Damaged(format!("its file on the parallel file system: {e}")),
+            };
+        }
+        done.fetch_add(size, Ordering::Relaxed);
+        match health {
+            Health::Gone => return,
+            Health::Unknown => return part.1.push(name),
+            Health::Sound => {}
+            Health::Damaged(why) => part.0.damaged.push(Damaged {
+                tier: self.tier.name.clone(),
+                copy: String::from_utf8_lossy(&name.hex()).into_owned(),
+                path: file.and_then(|f| self.reader?.path(f)),
+                why,
+                file,
+            }),
+        }
+        part.0.copies += 1;
+        part.0.bytes += size;
+    }
+}
+
+impl Found {
+    fn add(&mut self, other: Self) {
+        self.copies += other.copies;
+        self.bytes += other.bytes;
+        self.with_source += other.with_source;
+        self.unknown += other.unknown;
+        self.damaged.extend(other.damaged);
+    }
+}
+
+/// Takes damaged copies out of the way, so that nobody is served one again.
+fn drop_damaged(tier: &Tier, client: Option<&mut Client>, damaged: &[Damaged]) -> Result<()> {
+    if damaged.is_empty() {
+        return Ok(());
+    }
+    let Some(client) = client else {
+        let names = damaged.iter().filter_map(|d| CopyName::parse(d.copy.as_bytes()));
+        names.for_each(|name| {
+            tier.held.iter().for_each(|t| t.remove_copy(name));
+        });
+        return Ok(());
+    };
+    let ranges = damaged.iter().filter_map(|d| d.file).collect();
+    let copies = damaged.iter().filter(|d| d.file.is_none()).map(|d| d.copy.clone()).collect();
+    client.tally(&Request::Evict { ranges, unclaimed: false, copies })?;
+    Ok(())
+}
+
+/// Has damaged copies made again; how many were.
+fn repair(client: &mut Client, damaged: &[Damaged]) -> Result<u64> {
+    let ranges: Vec<Range> = damaged.iter().filter_map(|d| d.file).collect();
+    if ranges.is_empty() {
+        return Ok(0);
+    }
+    client.tally(&Request::Prefetch { ranges: ranges.clone() })?;
+    let start = Instant::now();
+    loop {
+        let Reply::Census(census) = client.ask(&Request::Census { ranges: ranges.clone(), plan: false, list: 0 })?
+        else {
+            bail!("the agent gave a strange answer")
+        };
+        if census.under_way.files == 0 || start.elapsed() > REPAIR {
+            return Ok(census.resident.files);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn say_found(args: &VerifyArgs, found: &Found) -> Result<()> {
+    if args.json {
+        return Ok(say::out(format_args!("{}\n", serde_json::to_string_pretty(found)?))?);
+    }
+    let source = if args.source {
+        format!(", {} of them compared with the parallel file system", found.with_source)
+    } else {
+        String::new()
+    };
+    let mut text = format!("{} copies, {} read{source}: ", found.copies, ByteSize(found.bytes));
+    text += &match (found.damaged.len(), found.repaired) {
+        (0, _) => "no difference\n".to_owned(),
+        (n, 0) => format!("{n} damaged and dropped\n"),
+        (n, repaired) => format!("{n} damaged and dropped, {repaired} made again\n"),
+    };
+    for d in found.damaged.iter().take(LISTED) {
+        let name = d.path.as_deref().map_or_else(|| format!("copy {}", d.copy), |p: &Path| p.display().to_string());
+        text += &format!("  {name} (tier {}): {}\n", d.tier, d.why);
+    }
+    if found.damaged.len() > LISTED {
+        text += &format!("  and {} more\n", found.damaged.len() - LISTED);
+    }
+    if found.unknown > 0 {
+        text += &format!("{} copies have no checksum; the next agent drops them\n", found.unknown);
+    }
+    Ok(say::out(format_args!("{text}"))?)
+}
