@@ -28,6 +28,8 @@ mod failures_tier;
 mod frameworks;
 #[path = "e2e/guest.rs"]
 mod guest;
+#[path = "e2e/hierarchy.rs"]
+mod hierarchy;
 #[path = "e2e/manners.rs"]
 mod manners;
 #[path = "e2e/places.rs"]

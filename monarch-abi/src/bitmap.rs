@@ -21,6 +21,12 @@ impl Bitmap<'_> {
         }
     }
 
+    /// Whether a number is marked.
+    #[must_use]
+    pub fn is_raised(&self, id: u32) -> bool {
+        self.bits.get(id as usize / 64).is_some_and(|bits| bits.load(Ordering::Relaxed) & 1 << (id % 64) != 0)
+    }
+
     /// Takes all marks, in order.
     pub fn drain(&self, mut found: impl FnMut(u32)) {
         for (i, sum) in self.summary.iter().enumerate() {

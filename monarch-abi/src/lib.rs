@@ -42,6 +42,6 @@ pub mod sys;
 pub mod word;
 
 /// Version of the shared-memory layout. A shim that finds another one passes everything through.
-pub const LAYOUT: u32 = 4;
+pub const LAYOUT: u32 = 5;
 /// Longest path the kernel takes, with its final NUL.
 pub const PATH_MAX: usize = 4096;

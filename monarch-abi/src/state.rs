@@ -55,6 +55,10 @@ pub struct StateHeader {
     pub chunk_words: u64,
     /// Bytes of a chunk.
     pub chunk: u64,
+    /// Offset of the bitmap of entries whose copy in a slower tier was opened, and behind it that of its summary.
+    pub touched_off: u64,
+    /// See `touched_off`.
+    pub touched_summary_off: u64,
 }
 // SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is published.
 unsafe impl Pod for StateHeader {}
@@ -107,6 +111,10 @@ pub struct Layout {
     pub bits: u64,
     /// Its summary.
     pub summary: u64,
+    /// Bitmap of what was opened in a slower tier.
+    pub touched: u64,
+    /// Its summary.
+    pub touched_summary: u64,
     /// Large files.
     pub large: u64,
     /// The same by inode number.
@@ -123,11 +131,13 @@ pub const fn layout_of(entries: u64, buckets: u64, large: u64, chunk_words: u64)
     let bits = TABLE_OFF as u64 + buckets * 64;
     let words = entries.div_ceil(64);
     let summary = bits + words.next_multiple_of(8) * 8;
-    let large_off = summary + words.div_ceil(64).next_multiple_of(8) * 8;
+    let touched = summary + words.div_ceil(64).next_multiple_of(8) * 8;
+    let touched_summary = touched + words.next_multiple_of(8) * 8;
+    let large_off = touched_summary + words.div_ceil(64).next_multiple_of(8) * 8;
     let by_ino = large_off + large * 64;
     let chunks = (by_ino + large * 4).next_multiple_of(64);
     let len = (chunks + chunk_words * 8).next_multiple_of(4096);
-    Layout { bits, summary, large: large_off, by_ino, chunks, len }
+    Layout { bits, summary, touched, touched_summary, large: large_off, by_ino, chunks, len }
 }
 
 /// A mapped state file.
@@ -137,6 +147,7 @@ pub struct StateMap<'a> {
     pub header: &'a StateHeader,
     buckets: &'a [Bucket],
     demands: Bitmap<'a>,
+    touched: Bitmap<'a>,
     large: &'a [Large],
     by_ino: &'a [u32],
     chunk_words: &'a [AtomicU64],
@@ -163,6 +174,10 @@ impl<'a> StateMap<'a> {
             demands: Bitmap {
                 bits: map.array(h.bits_off as usize, words)?,
                 summary: map.array(h.summary_off as usize, words.div_ceil(64))?,
+            },
+            touched: Bitmap {
+                bits: map.array(h.touched_off as usize, words)?,
+                summary: map.array(h.touched_summary_off as usize, words.div_ceil(64))?,
             },
             large: map.array(h.large_off as usize, h.large as usize)?,
             by_ino: map.array(h.by_ino_off as usize, h.large as usize)?,
@@ -234,6 +249,18 @@ impl<'a> StateMap<'a> {
     /// All slots in use.
     pub fn all(&self) -> impl Iterator<Item = &'a Slot> + use<'a> {
         self.buckets.iter().flat_map(|b| &b.slots).filter(|s| s.id != NO_ID)
+    }
+
+    /// Marks entry `id` as one whose copy in a slower tier was opened.
+    pub fn touch(&self, id: u32) {
+        if !self.touched.is_raised(id) {
+            self.touched.raise(id);
+        }
+    }
+
+    /// Takes all entries that were marked so.
+    pub fn drain_touched(&self, found: impl FnMut(u32)) {
+        self.touched.drain(found);
     }
 
     /// Marks entry `id` as demanded.

@@ -50,6 +50,7 @@ pub use model::{
     Prefetch, Root, Source, Tier, Trust, Wait,
 };
 pub use origin::{Origin, Origins};
+pub(crate) use probe::memory::left as memory_left;
 pub(crate) use probe::mounts::any_below as mounted_below;
 pub use probe::{FakeProbe, FsClass, FsInfo, LocalDisk, Memory, Meta, Probe, SystemProbe};
 pub use render::render_with_origins;

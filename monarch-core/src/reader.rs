@@ -185,6 +185,9 @@ impl Reader {
             Some(copy) => {
                 self.count(Counter::Hits, 1);
                 self.count(Counter::HitBytes, found.entry.record.size);
+                if copy.1 > 0 {
+                    found.segment.state.touch(found.entry.master.id);
+                }
                 Some(copy)
             }
             None => self.demanded(found, word).inspect_err(|&why| self.to_pfs(found, why)).ok(),

@@ -263,6 +263,8 @@ fn write_state(path: &Path, of: &IndexHeader, index: &[u8], buckets: &[u8], chun
         number(offset_of!(StateHeader, len), at.len)?;
         number(offset_of!(StateHeader, bits_off), at.bits)?;
         number(offset_of!(StateHeader, summary_off), at.summary)?;
+        number(offset_of!(StateHeader, touched_off), at.touched)?;
+        number(offset_of!(StateHeader, touched_summary_off), at.touched_summary)?;
         number(offset_of!(StateHeader, large_off), at.large)?;
         number(offset_of!(StateHeader, large), large.files.len() as u64)?;
         number(offset_of!(StateHeader, by_ino_off), at.by_ino)?;

@@ -30,6 +30,7 @@ pub(crate) use dir::bytes;
 pub use dir::{Copy, TierDir};
 pub use error::TierError;
 pub use ledger::{Ledger, Reservation, Usage};
+pub(crate) use log::{AT_ONCE, Summing};
 pub use log::{Logged, Sum};
 pub use monarch_abi::hash::CopyName;
 pub use part::{PartCopy, PartWriter};

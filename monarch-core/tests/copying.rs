@@ -4,5 +4,7 @@
 mod descriptors;
 #[path = "copying/engines.rs"]
 mod engines;
+#[path = "copying/ledger.rs"]
+mod ledger;
 #[path = "copying/protocol.rs"]
 mod protocol;

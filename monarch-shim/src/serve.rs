@@ -90,6 +90,10 @@ pub fn open_copy<T>(ctx: &Ctx, f: &Found<'static>, what: Use, mut open: impl FnM
         if let Some(t) = try_copy(ctx, f, word, &mut open) {
             ctx.count(Counter::Hits, 1);
             ctx.count(Counter::HitBytes, f.entry.record.size);
+            if word.tier() > 0 {
+                // A faster tier may have room for it.
+                f.segment.state.touch(f.entry.master.id);
+            }
             return Served::Copy(t);
         }
         return open_moved(ctx, f, word, &mut open);

@@ -330,14 +330,6 @@ fn a_smaller_capacity_holds_for_what_is_there_already() {
 }
 
 #[test]
-fn copies_of_another_boot_are_dropped() {
-    let w = left_behind();
-    let boot = crate::faults::regular(w.tier()).into_iter().find(|p| p.ends_with("boot")).unwrap();
-    fs::write(boot, "00000000-0000-0000-0000-000000000000\n").unwrap();
-    assert_eq!(adopted_next(w), 0);
-}
-
-#[test]
 fn copies_that_were_cut_or_touched_between_jobs_are_not_used() {
     let w = left_behind();
     let all = copies(&w);

@@ -545,6 +545,11 @@ impl World {
         }
     }
 
+    /// Ends that job.
+    pub fn release(&mut self) {
+        drop(self.keeper.take().map(Running::end));
+    }
+
     /// Waits until every file has a copy. The agent is kept from now on.
     #[track_caller]
     pub fn settle(&mut self) {

@@ -67,7 +67,8 @@ fn a_tier_that_shrinks_leaves_the_copies_of_the_other_alone() {
     wait_for("space", || tmpfs.free() >= 8 * MIB);
     readers.more(1);
     readers.end();
-    assert!(w.agent().unwrap().agent["evicted"] >= 2);
+    let agent = w.agent().unwrap().agent;
+    assert!(agent["evicted"] + agent["demoted"] >= 2, "{agent:?}");
     assert!(second.is_subset(&names(w.second())), "the second tier is not touched");
 }
 

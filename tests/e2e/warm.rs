@@ -27,7 +27,7 @@ fn until_gone(w: &World) {
 }
 
 /// Changes bytes of a copy as a failing disk would: its times stay.
-fn hurt(copy: &Path, bytes: &[u8]) {
+pub fn hurt(copy: &Path, bytes: &[u8]) {
     let before = fs::metadata(copy).unwrap();
     fs::set_permissions(copy, fs::Permissions::from_mode(0o600)).unwrap();
     let file = fs::OpenOptions::new().write(true).open(copy).unwrap();

@@ -15,6 +15,7 @@
 //! | [`piece`] | one chunk while the engine copies it |
 //! | [`streams`] | large files that no tier has room for |
 //! | [`window`] | room through which files pass that no tier has room for |
+//! | [`moves`] | copies on their way between tiers |
 //! | [`evict`] | second tries, copies that have to go, copies that somebody damaged |
 //! | [`unclaimed`] | copies of an earlier agent that no entry has claimed yet |
 //! | [`lanes`] | which engine copies it |
@@ -41,6 +42,7 @@ mod lanes;
 mod later;
 mod manners;
 mod mark;
+mod moves;
 mod pace;
 mod piece;
 mod queue;
@@ -67,6 +69,7 @@ use monarch_abi::control::ControlMap;
 use monarch_abi::segment::Segment;
 use monarch_abi::sys::{futex_wait, futex_wake};
 use monarch_policies::{Policy, RequestSource};
+use moves::Hot;
 use pace::Pace;
 use queue::{Next, Queue};
 use seldom::Seldom;
@@ -137,6 +140,10 @@ pub struct Figures {
     pub tier_errors: AtomicU64,
     /// Copies dropped for lack of space.
     pub evicted: AtomicU64,
+    /// Copies moved to a slower tier instead of being dropped.
+    pub demoted: AtomicU64,
+    /// Copies moved to a faster tier because somebody opened them.
+    pub promoted: AtomicU64,
     /// Copies that somebody else removed or damaged.
     pub damaged: AtomicU64,
 }
@@ -161,6 +168,7 @@ pub struct Driver {
     walk: Mutex<Option<(usize, u32)>>,
     unclaimed: Mutex<Unclaimed>,
     placed: Mutex<Placed>,
+    hot: Mutex<Hot>,
     fills: Mutex<Fills>,
     /// Chunks on their way that nobody waits for.
     pieces_ahead: AtomicUsize,
@@ -217,6 +225,7 @@ impl Driver {
             walk: Mutex::default(),
             unclaimed: Mutex::new(Unclaimed::new(tiers.len())),
             placed: Mutex::default(),
+            hot: Mutex::default(),
             fills: Mutex::default(),
             pieces_ahead: AtomicUsize::new(0),
             running: AtomicUsize::new(0),

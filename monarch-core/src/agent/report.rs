@@ -25,6 +25,8 @@ impl Agent {
             ("source_errors", &f.source_errors),
             ("tier_errors", &f.tier_errors),
             ("evicted", &f.evicted),
+            ("demoted", &f.demoted),
+            ("promoted", &f.promoted),
             ("damaged", &f.damaged),
         ];
         Status {

@@ -7,7 +7,7 @@ use super::driver::{Driver, DriverOptions};
 use super::place;
 use super::roots::Roots;
 use super::server::Agent;
-use crate::config::{Config, Policy as PolicyName};
+use crate::config::{Config, Persist, Policy as PolicyName};
 use crate::engine::{Engines, Limits};
 use crate::shm::{self, ControlParams};
 use crate::tier::{Copy, TierDir, TierError};
@@ -90,7 +90,7 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     if log {
         log_to(&dir);
     }
-    let seed = tiers.first().map_or(0, |t| t.seed);
+    let seed = common_seed(config, &tiers);
     let control = dir.join(place::CONTROL);
     let left = shm::open_control(&control).ok().filter(is_adoptable);
     let adopting = left.is_some();
@@ -118,6 +118,15 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     Ok(Parts { dir, control, lock, ctl, driver, roots, stop })
 }
 
+/// The seed of path hashes, and so of the names of copies: that of the last tier whose copies stay for the next job, where most of them
+/// are. The other tiers take it over.
+fn common_seed(config: &Config, tiers: &[TierDir]) -> u64 {
+    let stays = config.tiers.iter().zip(tiers).filter(|(c, _)| c.persist == Persist::Node).last();
+    let seed = stays.map(|(_, t)| t).or(tiers.first()).map_or(0, |t| t.seed);
+    tiers.iter().filter(|t| t.seed != seed).for_each(|t| t.keep_seed(seed));
+    seed
+}
+
 impl Agent {
     /// Starts an agent for `config`: takes its locks, opens the tiers, makes or adopts the control block, starts the
     /// copiers.
@@ -143,6 +152,7 @@ impl Agent {
         parts.ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
         parts.driver.run();
         super::upkeep::sync(&parts.driver, parts.stop.clone());
+        super::upkeep::promote(&parts.driver, parts.stop.clone());
         Ok(Arc::new(Self::new(config, parts, own_process)))
     }
 }

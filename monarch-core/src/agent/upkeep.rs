@@ -13,6 +13,7 @@ pub const PERIOD: Duration = Duration::from_millis(500);
 
 /// One round.
 pub fn round(driver: &Driver) {
+    let mut memory = short_of_memory(driver);
     for (at, tier) in driver.tiers.iter().enumerate() {
         tier.sweep();
         let short = tier.shortage();
@@ -22,12 +23,46 @@ pub fn round(driver: &Driver) {
                 tracing::info!(tier = tier.name, dropped, bytes = short, "copies dropped to keep space free");
             }
         }
+        if memory > 0 && tier.is_in_memory() {
+            let before = tier.ledger.usage().used;
+            driver.shrink(at, memory);
+            let freed = before.saturating_sub(tier.ledger.usage().used);
+            tracing::warn!(
+                tier = tier.name,
+                short = memory,
+                freed,
+                "the job's memory is short; copies in memory make room"
+            );
+            memory = memory.saturating_sub(freed);
+        }
     }
     driver.tend_fills();
     driver.second_tries();
     driver.audit();
     driver.wake_after_rest();
     driver.tell_ahead();
+}
+
+/// One part in so many of the job's memory is left to it, at most [`MOST_LEFT`]: copies in memory make room before the kernel kills.
+const LEFT: u64 = 32;
+const MOST_LEFT: u64 = 512 << 20;
+
+/// Bytes of memory that copies have to give back; where there are any, none are made in memory until there is twice as much left.
+fn short_of_memory(driver: &Driver) -> u64 {
+    let has_some = |t: &TierDir| t.is_in_memory() && (t.resting() || t.ledger.usage().files > 0);
+    if !driver.tiers.iter().any(has_some) {
+        return 0;
+    }
+    let (left, whole) = crate::config::memory_left();
+    let wanted = (whole / LEFT).min(MOST_LEFT);
+    for tier in driver.tiers.iter().filter(|t| t.is_in_memory()) {
+        if left < wanted {
+            tier.squeeze(true);
+        } else if left >= 2 * wanted {
+            tier.squeeze(false);
+        }
+    }
+    wanted.saturating_sub(left)
 }
 
 /// How often what was copied is synced: what is younger has to be verified after a power loss.
@@ -47,6 +82,21 @@ pub fn sync(driver: &Arc<Driver>, stop: Arc<AtomicBool>) {
         }
     };
     let _ = std::thread::Builder::new().name("sync".to_owned()).stack_size(64 * 1024).spawn(work);
+}
+
+/// Moves copies to faster tiers until `stop`, on a thread of its own: a round takes as long as there is something to move.
+pub fn promote(driver: &Arc<Driver>, stop: Arc<AtomicBool>) {
+    if driver.tiers.len() < 2 {
+        return;
+    }
+    let driver = driver.clone();
+    let work = move || {
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(PERIOD);
+            driver.promote();
+        }
+    };
+    let _ = std::thread::Builder::new().name("promote".to_owned()).stack_size(256 * 1024).spawn(work);
 }
 
 /// How often the agent says that it runs.

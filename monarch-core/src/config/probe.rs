@@ -5,7 +5,7 @@
 
 mod fake;
 mod fs_class;
-mod memory;
+pub(crate) mod memory;
 pub(crate) mod mounts;
 mod system;
 

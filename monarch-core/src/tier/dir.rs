@@ -58,6 +58,8 @@ pub struct TierDir {
     /// Held while a record is appended.
     pub(super) logging: Mutex<()>,
     rests_since: Mutex<Option<Instant>>,
+    /// Whether the job's memory is short, which this tier takes a part of.
+    squeezed: AtomicBool,
     pub(super) given_up: AtomicBool,
     /// Bytes of copies whose blocks are being allocated, and of partial ones whose blocks are yet to be.
     pub(super) allocating: AtomicU64,
@@ -131,6 +133,7 @@ impl TierDir {
             log: Log::default(),
             logging: Mutex::default(),
             rests_since: Mutex::default(),
+            squeezed: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
             allocating: AtomicU64::new(0),
             counter: AtomicU64::new(0),
@@ -171,7 +174,20 @@ impl TierDir {
     #[must_use]
     pub fn resting(&self) -> bool {
         let since = *self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
-        since.is_some_and(|t| t.elapsed() < REST) || self.given_up.load(Ordering::Relaxed)
+        since.is_some_and(|t| t.elapsed() < REST)
+            || self.squeezed.load(Ordering::Relaxed)
+            || self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// Whether its copies take memory.
+    #[must_use]
+    pub const fn is_in_memory(&self) -> bool {
+        self.in_memory
+    }
+
+    /// Memory is short, or no longer: it takes no copies meanwhile.
+    pub fn squeeze(&self, short: bool) {
+        self.squeezed.store(short, Ordering::Relaxed);
     }
 
     /// Whether no copy has succeeded since the tier rested a short while ago.
@@ -272,11 +288,16 @@ impl TierDir {
     /// Whether the bytes of a copy are what they must be; `false` also when it cannot be read.
     #[must_use]
     pub fn verify(&self, name: CopyName, size: u64, sum: Sum) -> bool {
+        self.open_copy(name).and_then(|fd| sum.fits(&fd, size)).unwrap_or(false)
+    }
+
+    /// Opens a copy.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open_copy(&self, name: CopyName) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        rustix::fs::openat(&self.fd, name.rel_path().as_slice(), flags, Mode::empty())
-            .map_err(io::Error::from)
-            .and_then(|fd| sum.fits(&fd, size))
-            .unwrap_or(false)
+        Ok(rustix::fs::openat(&self.fd, name.rel_path().as_slice(), flags, Mode::empty())?)
     }
 
     /// Bytes that must be freed to restore `keep_free`.

@@ -17,7 +17,7 @@ use monarch_abi::hash::CopyName;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -74,36 +74,69 @@ impl Sum {
     /// # Errors
     /// What the kernel said.
     pub fn fits(&self, file: impl AsFd, size: u64) -> io::Result<bool> {
-        const AT_ONCE: usize = 1 << 20;
         let mut buf = vec![0; AT_ONCE.min(usize::try_from(size).unwrap_or(AT_ONCE) + 1)];
-        let (mut off, mut whole, mut part, mut sums) = (0, Xxh3::new(), Xxh3::new(), Vec::new());
+        let mut summing = Summing::new(self.piece);
         loop {
-            let left_of_piece = if self.piece == 0 { u64::MAX } else { self.piece - off % self.piece };
-            let n = usize::try_from(left_of_piece).unwrap_or(AT_ONCE).min(buf.len());
-            let got = match rustix::io::pread(&file, &mut buf[..n], off) {
+            let got = match rustix::io::pread(&file, &mut *buf, summing.bytes) {
                 Err(Errno::INTR) => continue,
                 other => other?,
             };
             if got == 0 {
-                break;
+                return Ok(summing.bytes == size && summing.end() == *self);
             }
-            off += got as u64;
-            if off > size {
+            summing.update(&buf[..got]);
+            if summing.bytes > size {
                 return Ok(false);
             }
-            let bytes = &buf[..got];
-            if self.piece == 0 {
-                whole.update(bytes);
-                continue;
-            }
-            part.update(bytes);
-            if off.is_multiple_of(self.piece) || off == size {
-                sums.push(part.digest());
-                part.reset();
+        }
+    }
+}
+
+/// Bytes that are read at a time.
+pub(crate) const AT_ONCE: usize = 1 << 20;
+
+/// A checksum in the making.
+pub(crate) struct Summing {
+    piece: u64,
+    hash: Xxh3,
+    /// Of the pieces' checksums.
+    outer: Xxh3,
+    pub(crate) bytes: u64,
+}
+
+impl Summing {
+    /// One of pieces of this many bytes, or of the whole.
+    pub(crate) fn new(piece: u64) -> Self {
+        Self { piece, hash: Xxh3::new(), outer: Xxh3::new(), bytes: 0 }
+    }
+
+    pub(crate) fn update(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let left = if self.piece == 0 { u64::MAX } else { self.piece - self.bytes % self.piece };
+            let n = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+            let (now, rest) = bytes.split_at(n);
+            self.hash.update(now);
+            self.bytes += n as u64;
+            bytes = rest;
+            if self.piece > 0 && self.bytes.is_multiple_of(self.piece) {
+                self.end_piece();
             }
         }
-        let found = if self.piece == 0 { Self::whole(whole.digest()) } else { Self::of_pieces(&sums, self.piece) };
-        Ok(off == size && found == *self)
+    }
+
+    fn end_piece(&mut self) {
+        self.outer.update(&self.hash.digest().to_le_bytes());
+        self.hash.reset();
+    }
+
+    pub(crate) fn end(&mut self) -> Sum {
+        if self.piece == 0 {
+            return Sum::whole(self.hash.digest());
+        }
+        if !self.bytes.is_multiple_of(self.piece) {
+            self.end_piece();
+        }
+        Sum { value: self.outer.digest(), piece: self.piece }
     }
 }
 
@@ -197,6 +230,11 @@ pub(super) fn version(dir: impl AsFd) -> Option<u8> {
 /// # Errors
 /// What the kernel said.
 pub(super) fn read(dir: impl AsFd, boot: Option<[u8; 16]>) -> io::Result<Read> {
+    read_of(dir, boot, None)
+}
+
+/// The same of these copies only.
+pub(super) fn read_of(dir: impl AsFd, boot: Option<[u8; 16]>, only: Option<&HashSet<CopyName>>) -> io::Result<Read> {
     let mut read = Read::default();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = match rustix::fs::openat(dir, LOG, flags, Mode::empty()) {
@@ -216,7 +254,7 @@ pub(super) fn read(dir: impl AsFd, boot: Option<[u8; 16]>) -> io::Result<Read> {
             }
         }
         for r in buf[..got].chunks_exact(RECORD) {
-            read.take(r, boot, &mut unsynced);
+            read.take(r, boot, only, &mut unsynced);
         }
         off += got as u64;
         if got < buf.len() {
@@ -226,7 +264,13 @@ pub(super) fn read(dir: impl AsFd, boot: Option<[u8; 16]>) -> io::Result<Read> {
 }
 
 impl Read {
-    fn take(&mut self, r: &[u8], boot: Option<[u8; 16]>, unsynced: &mut VecDeque<(u64, CopyName)>) {
+    fn take(
+        &mut self,
+        r: &[u8],
+        boot: Option<[u8; 16]>,
+        only: Option<&HashSet<CopyName>>,
+        unsynced: &mut VecDeque<(u64, CopyName)>,
+    ) {
         let at = self.records;
         self.records += 1;
         let Some((kind, name, sum, size)) = parse(r) else {
@@ -245,6 +289,9 @@ impl Read {
             }
             Kind::Copy => {
                 let name = CopyName(u128::from_le_bytes(name));
+                if only.is_some_and(|only| !only.contains(&name)) {
+                    return;
+                }
                 let this_boot = boot.is_some() && self.boot == boot;
                 self.copies.insert(name, Logged { sum, size, synced: false, this_boot, is_there: false, at });
                 unsynced.push_back((at, name));

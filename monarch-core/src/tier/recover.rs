@@ -6,14 +6,18 @@
 use super::dir::{Copy, TierDir};
 use super::error::TierError;
 use super::ledger::NAME_COST;
-use super::log::{self, Sum};
+use super::log::{self, Logged, Sum};
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
 
+/// Threads that list the copies.
+const LISTERS: usize = 4;
 /// Records of copies that are gone which the log may have at any size.
 const SPARE: u64 = 4096;
 
@@ -29,6 +33,11 @@ impl TierDir {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Keeps another seed than its own: that of a tier beside it. If it cannot be kept, the copies here serve this agent only.
+    pub fn keep_seed(&self, seed: u64) {
+        let _ = write_seed(self.fd(), seed);
     }
 
     /// Accounts for everything on disk: unfinished files go, evicted ones are tried again, copies are charged and given to `found`.
@@ -50,32 +59,29 @@ impl TierDir {
         let boot = boot_id();
         let mut read = log::read(self.fd(), boot)?;
         let (mut kept, mut unknown) = (0, 0);
-        for i in 0..256 {
-            let sub = format!("copies/{i:02x}");
-            for (file, st) in self.list(&sub)? {
-                let charged = charge_of(&st);
-                self.ledger.charge(charged, 1);
-                let size = st.st_size as u64;
-                let known = match sound(&file, &st) {
-                    Some((name, stamp)) => read.copies.get_mut(&name).map(|logged| (name, stamp, logged)),
-                    None => None,
-                };
-                match known.filter(|(_, _, logged)| logged.size == size) {
-                    Some((name, stamp, logged)) => {
-                        logged.is_there = true;
-                        kept += 1;
-                        self.leaving.note_charge(name, self.ledger.cost(size), charged);
-                        let check = (!logged.is_safe()).then_some(logged.sum);
-                        found(Copy { name, size, charged, stamp, check });
-                    }
-                    None if self.unlink(&format!("{sub}/{file}")) => {
-                        unknown += 1;
-                        self.ledger.release(charged, 1);
-                    }
-                    None => {}
+        self.each_copy(|path, file, st| {
+            let charged = charge_of(&st);
+            self.ledger.charge(charged, 1);
+            let size = st.st_size as u64;
+            let known = match sound(file, &st) {
+                Some((name, stamp)) => read.copies.get_mut(&name).map(|logged| (name, stamp, logged)),
+                None => None,
+            };
+            match known.filter(|(_, _, logged)| logged.size == size) {
+                Some((name, stamp, logged)) => {
+                    logged.is_there = true;
+                    kept += 1;
+                    self.leaving.note_charge(name, self.ledger.cost(size), charged);
+                    let check = (!logged.is_safe()).then_some(logged.sum);
+                    found(Copy { name, size, charged, stamp, check });
                 }
+                None if self.unlink(path) => {
+                    unknown += 1;
+                    self.ledger.release(charged, 1);
+                }
+                None => {}
             }
-        }
+        })?;
         if unknown > 0 {
             tracing::info!(tier = self.name, copies = unknown, "copies that the log does not know were removed");
         }
@@ -121,6 +127,14 @@ impl TierDir {
         Ok(())
     }
 
+    /// What the bytes of these copies must come to, as far as the log says.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn sums(&self, names: &HashSet<CopyName>) -> io::Result<HashMap<CopyName, Logged>> {
+        Ok(log::read_of(self.fd(), None, Some(names))?.copies)
+    }
+
     /// A copy was read in full and is what it should be: it need not be read again in this boot.
     pub fn verified(&self, name: CopyName, sum: Sum, size: u64) {
         if let Err(e) = self.log_copy(name, sum, size) {
@@ -136,6 +150,34 @@ impl TierDir {
         if let Err(e) = self.log.sync(self.fd()) {
             tracing::warn!(tier = self.name, error = %e, "the copies could not be synced; after a power loss they are verified");
         }
+    }
+
+    /// Everything in the directories of copies: path, name and what it is. They are listed by several threads.
+    fn each_copy(&self, mut each: impl FnMut(&str, &str, Stat)) -> io::Result<()> {
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|s| {
+            let (send, listed) = sync_channel(LISTERS);
+            for _ in 0..LISTERS {
+                let (send, next) = (send.clone(), &next);
+                s.spawn(move || {
+                    loop {
+                        let i = next.fetch_add(1, Ordering::Relaxed);
+                        let sub = format!("copies/{i:02x}");
+                        // The one who waits has gone where listing has failed.
+                        if i >= 256 || send.send((self.list(&sub), sub)).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            drop(send);
+            for (files, sub) in listed {
+                for (file, st) in files? {
+                    each(&format!("{sub}/{file}"), &file, st);
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Names below `sub`, with what they are. What vanishes meanwhile is left out.
@@ -190,19 +232,22 @@ fn boot_id() -> Option<[u8; 16]> {
 
 /// The seed kept in the tier, made when there is none. If it cannot be kept, the copies serve this agent only.
 pub(super) fn read_seed(fd: &OwnedFd) -> rustix::io::Result<u64> {
-    let open =
-        |flags| rustix::fs::openat(fd, "seed", flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::RUSR | Mode::WUSR);
     let mut bytes = [0u8; 8];
-    if let Ok(f) = open(OFlags::RDONLY)
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    if let Ok(f) = rustix::fs::openat(fd, "seed", flags, Mode::empty())
         && rustix::io::read(&f, &mut bytes)? == 8
     {
         return Ok(u64::from_le_bytes(bytes));
     }
     let seed = crate::sys::random_u64();
-    match open(OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC) {
-        Ok(f) => drop(rustix::io::write(&f, &seed.to_le_bytes())),
-        Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => {}
-        Err(e) => return Err(e),
+    match write_seed(fd, seed) {
+        Ok(()) | Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => Ok(seed),
+        Err(e) => Err(e),
     }
-    Ok(seed)
+}
+
+fn write_seed(fd: &OwnedFd, seed: u64) -> rustix::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let f = rustix::fs::openat(fd, "seed", flags, Mode::RUSR | Mode::WUSR)?;
+    rustix::io::write(&f, &seed.to_le_bytes()).map(drop)
 }

@@ -1,5 +1,6 @@
 //! Second tries, copies that have to go, copies that somebody removed or damaged.
 
+use super::moves::Leaver;
 use super::{Driver, Live, lock, parts};
 use crate::agent::protocol::{Range, Tally};
 use crate::tier::TierDir;
@@ -8,7 +9,7 @@ use monarch_abi::hash::CopyName;
 use monarch_abi::segment::Entry;
 use monarch_abi::word::{Refusal, State, Word};
 use monarch_policies::{Event, FileKey};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ const TRIES: usize = 4096;
 const PROBES: usize = 8;
 /// Words looked at in one round of a walk.
 const WALK: u32 = 50_000;
+/// How long copies are moved instead of dropped in one round: space is to be free again within a second.
+const MOVING: Duration = Duration::from_millis(300);
 /// Pause after a copy was dropped for lack of space.
 const DROPPED: Duration = Duration::from_secs(30);
 
@@ -106,15 +109,15 @@ impl Driver {
         }
     }
 
-    fn entry(&self, key: u64) -> Option<(Live, Entry<'static>)> {
+    pub(super) fn entry(&self, key: u64) -> Option<(Live, Entry<'static>)> {
         let (number, id) = parts(key)?;
         let live = self.segment(number)?;
         let entry = live.segment.by_id(id)?;
         Some((live, entry))
     }
 
-    /// Drops copies from a tier until about `bytes` are free again: first those that nobody has claimed, then those placed
-    /// last. How many were dropped.
+    /// Takes copies out of a tier until about `bytes` are free again: first those that nobody has claimed, then those placed
+    /// last, which go to a slower tier if one has room and there is time. How many were dropped.
     pub fn shrink(&self, tier: usize, bytes: u64) -> usize {
         let Some(dir) = self.tiers.get(tier) else { return 0 };
         let (mut dropped, mut freed) = self.unclaimed().make_room(tier, bytes, &self.tiers);
@@ -123,27 +126,42 @@ impl Driver {
             dropped += ended;
             freed += partial;
         }
-        let mut kept = Vec::new();
-        while freed < bytes {
-            let Some(key) = lock(&self.placed).keys.pop_back() else { break };
-            let Some((live, entry)) = self.entry(key) else { continue };
-            let w = entry.word();
-            if w.state() == State::Resident && w.tier() != tier {
-                kept.push(key);
-            }
-            let refused = w.refused(Refusal::Dropped);
-            if w.state() != State::Resident || w.tier() != tier || !swap(&entry, w, refused) {
+        let leavers = self.placed_last(tier, bytes.saturating_sub(freed));
+        let can_move = tier + 1 < self.tiers.len();
+        let sums = if can_move { self.sums_of(dir, &leavers) } else { HashMap::new() };
+        let until = Instant::now() + MOVING;
+        for leaver in leavers {
+            let size = leaver.entry.record.size;
+            if sums.get(&leaver.name()).is_some_and(|logged| self.demote(&leaver, logged.sum, until)) {
                 continue;
             }
-            dir.evict_resident(live.segment.copy_name(&entry), entry.record.size);
-            freed += dir.ledger.cost(entry.record.size);
-            dropped += 1;
-            lock(&self.policy).event(&Event::Dropped { file: FileKey(key) });
-            lock(&self.later).add(DROPPED, (key, refused));
+            let refused = leaver.word.refused(Refusal::Dropped);
+            if swap(&leaver.entry, leaver.word, refused) {
+                dir.evict_resident(leaver.name(), size);
+                dropped += 1;
+                lock(&self.policy).event(&Event::Dropped { file: FileKey(leaver.key) });
+                lock(&self.later).add(DROPPED, (leaver.key, refused));
+            }
         }
-        lock(&self.placed).keys.extend(kept.into_iter().rev());
         self.figures.evicted.fetch_add(dropped as u64, Ordering::Relaxed);
         dropped
+    }
+
+    /// Takes the copies of a tier that were placed last out of the list, until they come to so many bytes.
+    fn placed_last(&self, tier: usize, bytes: u64) -> Vec<Leaver> {
+        let (mut leavers, mut kept, mut sum) = (Vec::new(), Vec::new(), 0);
+        while sum < bytes {
+            let Some(key) = lock(&self.placed).keys.pop_back() else { break };
+            let Some(leaver) = self.leaver(key) else { continue };
+            if leaver.word.tier() == tier {
+                sum += self.tiers.get(tier).map_or(0, |t| t.ledger.cost(leaver.entry.record.size));
+                leavers.push(leaver);
+            } else {
+                kept.push(key);
+            }
+        }
+        lock(&self.placed).keys.extend(kept.into_iter().rev());
+        leavers
     }
 
     /// Looks whether some of the resident copies are still what they were, and drops those that are not. Everything is looked at
@@ -188,7 +206,7 @@ impl Driver {
     }
 
     /// Drops the copy that a word speaks of; `false` when the word has changed.
-    fn drop_copy(&self, live: &Live, entry: &Entry<'static>, w: Word) -> bool {
+    pub(super) fn drop_copy(&self, live: &Live, entry: &Entry<'static>, w: Word) -> bool {
         let Some(tier) = self.tiers.get(w.tier()) else { return false };
         // Refused until it is out of the way: whoever copied the file anew at once would have the new copy evicted.
         let refused = w.refused(Refusal::Dropped);

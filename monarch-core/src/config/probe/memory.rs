@@ -10,10 +10,24 @@ use super::Memory;
 
 /// Reads the memory of this process, with `/proc` and `/sys` below `top`.
 pub(super) fn read(top: &Path) -> Memory {
+    read_but(top, false)
+}
+
+/// What the job can still take before memory is short: page cache in use counts as free, as the kernel drops it first. And all of
+/// its memory.
+pub(crate) fn left() -> (u64, u64) {
+    let memory = read_but(Path::new("/"), true);
+    (memory.remaining(), memory.whole())
+}
+
+/// With `active` cache that is in use is left out, too.
+fn read_but(top: &Path, active: bool) -> Memory {
     let meminfo = fs::read_to_string(top.join("proc/meminfo")).unwrap_or_default();
     let groups = fs::read_to_string(top.join("proc/self/cgroup")).unwrap_or_default();
-    let tightest =
-        groups.lines().flat_map(|line| limits(top, line)).min_by_key(|(limit, used)| limit.saturating_sub(*used));
+    let tightest = groups
+        .lines()
+        .flat_map(|line| limits(top, line, active))
+        .min_by_key(|(limit, used)| limit.saturating_sub(*used));
     Memory {
         limit: tightest.map(|(limit, _)| limit),
         used: tightest.map_or(0, |(_, used)| used),
@@ -26,15 +40,21 @@ pub(super) fn read(top: &Path) -> Memory {
 struct Files {
     limit: &'static str,
     usage: &'static str,
-    cache: &'static str,
+    inactive: &'static str,
+    active: &'static str,
 }
 
-const V1: Files =
-    Files { limit: "memory.limit_in_bytes", usage: "memory.usage_in_bytes", cache: "total_inactive_file" };
-const V2: Files = Files { limit: "memory.max", usage: "memory.current", cache: "inactive_file" };
+const V1: Files = Files {
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    inactive: "total_inactive_file",
+    active: "total_active_file",
+};
+const V2: Files =
+    Files { limit: "memory.max", usage: "memory.current", inactive: "inactive_file", active: "active_file" };
 
 /// Limit and usage of each limited group above this process; `line` is one of `/proc/self/cgroup`.
-fn limits(top: &Path, line: &str) -> Vec<(u64, u64)> {
+fn limits(top: &Path, line: &str, active: bool) -> Vec<(u64, u64)> {
     let mut fields = line.splitn(3, ':');
     let (Some(_), Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next()) else {
         return Vec::new();
@@ -45,15 +65,19 @@ fn limits(top: &Path, line: &str) -> Vec<(u64, u64)> {
         _ => return Vec::new(),
     };
     // In a container the group's path may be the host's and not exist here; the mount itself is then the group.
-    Path::new(group.trim_start_matches('/')).ancestors().filter_map(|group| limit(&mount.join(group), &files)).collect()
+    Path::new(group.trim_start_matches('/'))
+        .ancestors()
+        .filter_map(|group| limit(&mount.join(group), &files, active))
+        .collect()
 }
 
-fn limit(group: &Path, files: &Files) -> Option<(u64, u64)> {
+fn limit(group: &Path, files: &Files, active: bool) -> Option<(u64, u64)> {
     let number = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     // Version 1 writes "no limit" as the largest number of pages.
     let limit = number(files.limit).filter(|limit| *limit < 1 << 60)?;
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    let cache = field(&stat, files.cache).unwrap_or(0);
+    let active = if active { field(&stat, files.active).unwrap_or(0) } else { 0 };
+    let cache = field(&stat, files.inactive).unwrap_or(0) + active;
     Some((limit, number(files.usage).unwrap_or(0).saturating_sub(cache)))
 }
 
@@ -89,6 +113,12 @@ mod tests {
         let memory = read(top.path());
         assert_eq!(memory, Memory { limit: Some(500_000), used: 200_000, total: 1_024_000, available: 614_400 });
         assert_eq!((memory.whole(), memory.remaining()), (500_000, 300_000));
+        fs::write(
+            top.path().join("sys/fs/cgroup/slurm/job1/memory.stat"),
+            "anon 1\ninactive_file 100000\nactive_file 50000\n",
+        )
+        .unwrap();
+        assert_eq!((read(top.path()).remaining(), read_but(top.path(), true).remaining()), (300_000, 350_000));
     }
 
     #[test]

@@ -1,0 +1,189 @@
+//! Copies on their way between tiers: down instead of away when a tier has to shrink, up when somebody opens them and a faster tier
+//! has room.
+//!
+//! A copy is made in the other tier like any other, the word is turned to it, and then the old one goes: whoever has read the word
+//! before finds the old copy, or looks at the word again. Bytes are compared with the log on the way.
+
+use super::{Driver, Live, lock};
+use crate::agent::protocol::Ahead;
+use crate::tier::{AT_ONCE, CopyName, Logged, Sum, Summing, TierDir, write_all_at};
+use monarch_abi::demand::file_key;
+use monarch_abi::hash::PathHash;
+use monarch_abi::segment::Entry;
+use monarch_abi::word::{State, Word};
+use monarch_policies::{Event, FileKey};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Copies that are waiting to be moved up; what does not fit is marked again by the next open.
+const WAITING: usize = 1 << 16;
+/// Copies that are moved up at a time: the log is read once for them.
+const BATCH: usize = 8192;
+/// A faster tier keeps one part in so many free of copies that are moved up, for files that are yet to come.
+const SPARE: u64 = 32;
+
+/// A resident copy that is to leave its tier.
+pub(super) struct Leaver {
+    pub(super) key: u64,
+    pub(super) live: Live,
+    pub(super) entry: Entry<'static>,
+    pub(super) word: Word,
+}
+
+impl Leaver {
+    pub(super) fn name(&self) -> CopyName {
+        self.live.segment.copy_name(&self.entry)
+    }
+}
+
+/// Copies that were opened where they could be faster.
+#[derive(Debug, Default)]
+pub(super) struct Hot(VecDeque<u64>);
+
+impl Driver {
+    /// A file with a copy, if it has one now.
+    pub(super) fn leaver(&self, key: u64) -> Option<Leaver> {
+        let (live, entry) = self.entry(key)?;
+        let word = entry.word();
+        (word.state() == State::Resident).then_some(Leaver { key, live, entry, word })
+    }
+
+    /// What the bytes of these copies in a tier must come to. Without a record a copy is not moved.
+    pub(super) fn sums_of(&self, tier: &TierDir, leavers: &[Leaver]) -> HashMap<CopyName, Logged> {
+        let names: HashSet<CopyName> = leavers.iter().map(Leaver::name).collect();
+        tier.sums(&names).unwrap_or_default()
+    }
+
+    /// Moves a copy down instead of dropping it, if a slower tier has room and it can be done by then.
+    pub(super) fn demote(&self, leaver: &Leaver, sum: Sum, until: Instant) -> bool {
+        let from = leaver.word.tier();
+        let lower = (from + 1..self.tiers.len()).find(|&to| self.takes(to, leaver.entry.record.size, 0));
+        let Some(to) = lower else { return false };
+        let moved = self.move_copy(leaver, sum, to, || Instant::now() < until);
+        if moved {
+            self.figures.demoted.fetch_add(1, Ordering::Relaxed);
+        }
+        moved
+    }
+
+    /// Moves copies up that were opened lately, while nothing else is to be fetched.
+    pub fn promote(&self) {
+        let mut spare = self.tiers.iter().take(self.tiers.len().saturating_sub(1)).map(spare_of);
+        if spare.all(|bytes| bytes == 0) || self.ahead() != Ahead::Idle {
+            return;
+        }
+        let mut hot = lock(&self.hot);
+        if hot.0.is_empty() {
+            let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+            for (number, live) in segments.iter().enumerate() {
+                let Some(live) = live else { continue };
+                live.segment.state.drain_touched(|id| {
+                    if hot.0.len() < WAITING {
+                        hot.0.push_back(file_key(number, id));
+                    }
+                });
+            }
+        }
+        let n = hot.0.len().min(BATCH);
+        let keys: Vec<u64> = hot.0.drain(..n).collect();
+        drop(hot);
+        let mut leavers: Vec<Leaver> = keys.into_iter().filter_map(|key| self.leaver(key)).collect();
+        for (at, tier) in self.tiers.iter().enumerate().skip(1) {
+            let (here, elsewhere): (Vec<_>, Vec<_>) = leavers.into_iter().partition(|l| l.word.tier() == at);
+            leavers = elsewhere;
+            if here.is_empty() {
+                continue;
+            }
+            let sums = self.sums_of(tier, &here);
+            let go_on = || !self.stop.load(Ordering::Relaxed);
+            for leaver in here {
+                let to = (0..at).find(|&to| self.takes(to, leaver.entry.record.size, SPARE));
+                let (Some(to), Some(logged)) = (to, sums.get(&leaver.name())) else { continue };
+                if self.move_copy(&leaver, logged.sum, to, go_on) {
+                    self.figures.promoted.fetch_add(1, Ordering::Relaxed);
+                }
+                // What somebody waits for goes first.
+                if !go_on() || self.ahead() != Ahead::Idle {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether a tier has room for a file, and for one part in `spare` of its capacity beside it.
+    fn takes(&self, tier: usize, size: u64, spare: u64) -> bool {
+        self.tiers.get(tier).is_some_and(|t| {
+            let u = t.ledger.usage();
+            let kept = u.capacity.checked_div(spare).unwrap_or(0);
+            !t.resting() && u.used + u.reserved + t.ledger.cost(size) + kept <= u.capacity
+        })
+    }
+
+    /// Moves a copy to another tier as long as it may; `false` if it stays where it was, or was found damaged and dropped.
+    fn move_copy(&self, leaver: &Leaver, sum: Sum, to: usize, may: impl Fn() -> bool) -> bool {
+        let Leaver { key, live, entry, word } = leaver;
+        let (Some(from), Some(tier)) = (self.tiers.get(word.tier()), self.tiers.get(to)) else { return false };
+        let (name, size) = (leaver.name(), entry.record.size);
+        let copied = || -> io::Result<Option<bool>> {
+            let Some(copy) = tier.create(size)? else { return Ok(None) };
+            let file = from.open_copy(name)?;
+            let mut buf = vec![0; AT_ONCE.min(usize::try_from(size).unwrap_or(AT_ONCE).max(1))];
+            let mut summing = Summing::new(sum.piece);
+            while summing.bytes < size {
+                if !may() {
+                    return Ok(None);
+                }
+                let got = rustix::io::retry_on_intr(|| rustix::io::pread(&file, &mut *buf, summing.bytes))?;
+                if got == 0 {
+                    break;
+                }
+                write_all_at(copy.fd(), &buf[..got], summing.bytes)?;
+                summing.update(&buf[..got]);
+            }
+            if summing.bytes != size || summing.end() != sum {
+                return Ok(Some(false));
+            }
+            let stamp = name.stamp(PathHash { fp: entry.master.fp, check: entry.record.check });
+            Ok(copy.publish(name, stamp, sum)?.map(|_| true))
+        };
+        match copied() {
+            Ok(Some(true)) => {}
+            Ok(Some(false)) => {
+                self.figures.damaged.fetch_add(1, Ordering::Relaxed);
+                if let Some(more) = self.seldom.damaged.now() {
+                    tracing::warn!(
+                        copies = 1,
+                        more,
+                        "copies were removed or damaged by somebody else; they are made again"
+                    );
+                }
+                self.drop_copy(live, entry, *word);
+                return false;
+            }
+            Ok(None) => return false,
+            Err(e) => {
+                // Which of the two it was shows with the next call to either.
+                tracing::debug!(from = from.name, to = tier.name, error = %e, "a copy could not be moved");
+                return false;
+            }
+        }
+        if entry.master.word.compare_exchange(word.0, word.resident(to).0, Ordering::AcqRel, Ordering::Acquire).is_err()
+        {
+            tier.evict(name, size);
+            return false;
+        }
+        from.evict_resident(name, size);
+        lock(&self.placed).add(*key);
+        lock(&self.policy).event(&Event::Placed { file: FileKey(*key), tier: to });
+        true
+    }
+}
+
+/// Bytes of a tier that copies which are moved up may take.
+fn spare_of(tier: &TierDir) -> u64 {
+    let u = tier.ledger.usage();
+    if tier.resting() { 0 } else { u.capacity.saturating_sub(u.used + u.reserved + u.capacity / SPARE) }
+}

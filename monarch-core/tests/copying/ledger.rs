@@ -1,0 +1,310 @@
+//! The ledger against the disk: after any sequence of copies made, published, given up, evicted under readers, swept, moved aside, and of
+//! agents killed and machines cut off, what a tier takes on disk is what its ledger says, and no more than its capacity.
+
+use monarch_core::tier::{Copy, CopyFile, CopyName, PartCopy, Sum, TierDir};
+use proptest::prelude::*;
+use rustix::fs::fstat;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+const CAPACITY: u64 = 6 << 20;
+const PAGE: u64 = 4096;
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// A copy of one of a few files, all of whose bytes are written.
+    Create(u8),
+    /// Publishes one that is being written.
+    Publish(usize),
+    GiveUp(usize),
+    Part(u8),
+    /// Writes so many pages into a partial copy.
+    Fill(usize, u64),
+    PublishPart(usize),
+    DropPart(usize),
+    /// Evicts a copy, which somebody has open or not.
+    Evict(u8, bool),
+    /// A reader closes what it had open.
+    Close,
+    Sweep,
+    /// The agent is killed, and another one comes.
+    Kill,
+    /// The machine loses power: what was not synced may be zeros, cut, or gone.
+    PowerLoss(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let which = any::<usize>;
+    prop_oneof![
+        6 => (0u8..16).prop_map(Op::Create),
+        6 => which().prop_map(Op::Publish),
+        2 => which().prop_map(Op::GiveUp),
+        2 => (0u8..16).prop_map(Op::Part),
+        4 => (which(), 1u64..64).prop_map(|(i, n)| Op::Fill(i, n)),
+        2 => which().prop_map(Op::PublishPart),
+        1 => which().prop_map(Op::DropPart),
+        4 => (0u8..16, any::<bool>()).prop_map(|(n, open)| Op::Evict(n, open)),
+        2 => Just(Op::Close),
+        2 => Just(Op::Sweep),
+        1 => Just(Op::Kill),
+        1 => any::<u64>().prop_map(Op::PowerLoss),
+    ]
+}
+
+fn name(n: u8) -> CopyName {
+    CopyName(u128::from(n) << 120 | u128::from(n) << 64 | 7)
+}
+
+/// The size of a file: of one name there is one size, as names carry identity.
+const fn size(n: u8) -> u64 {
+    [
+        0,
+        1,
+        511,
+        4095,
+        4096,
+        4097,
+        10_000,
+        65_536,
+        100_000,
+        262_143,
+        500_000,
+        700_001,
+        1 << 20,
+        1_500_000,
+        2 << 20,
+        3_000_000,
+    ][n as usize % 16]
+}
+
+/// Blocks of everything in a directory, in bytes; its files, and those of them that are copies.
+fn on_disk(dir: &Path) -> (u64, u64) {
+    let (mut bytes, mut copies) = (0, 0);
+    for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        let st = entry.metadata().unwrap();
+        if st.is_dir() {
+            let below = on_disk(&entry.path());
+            bytes += below.0;
+            copies += below.1;
+        } else {
+            bytes += st.blocks() * 512;
+            copies += u64::from(dir.parent().is_some_and(|d| d.ends_with("copies")));
+        }
+    }
+    (bytes + dir.metadata().unwrap().blocks() * 512, copies)
+}
+
+struct Disk<'a> {
+    tier: &'a TierDir,
+    writing: Vec<(CopyFile<'a>, u8, Sum)>,
+    parts: Vec<(PartCopy, u64, u8)>,
+    copies: BTreeMap<u8, Copy>,
+    readers: Vec<File>,
+}
+
+/// A stamp that belongs to a name.
+fn stamp(n: u8) -> monarch_abi::hash::Stamp {
+    name(n).stamp(monarch_abi::hash::PathHash { fp: 0x1234_5678_9abc_def0, check: 5 })
+}
+
+impl<'a> Disk<'a> {
+    fn new(tier: &'a TierDir) -> Self {
+        Self { tier, writing: Vec::new(), parts: Vec::new(), copies: BTreeMap::new(), readers: Vec::new() }
+    }
+
+    fn publish_end(&mut self, n: u8, end: std::io::Result<Option<Copy>>) {
+        // What had the name before has made way for it.
+        match end.unwrap() {
+            Some(copy) => {
+                self.copies.insert(n, copy);
+            }
+            None if self.tier.stat(name(n)).unwrap().is_none() => {
+                self.copies.remove(&n);
+            }
+            None => {}
+        }
+    }
+
+    fn step(&mut self, op: &Op) {
+        match *op {
+            Op::Create(n) => {
+                if let Some(copy) = self.tier.create(size(n)).unwrap() {
+                    let bytes = vec![n | 1; size(n) as usize];
+                    File::from(copy.fd().try_clone_to_owned().unwrap()).write_all_at(&bytes, 0).unwrap();
+                    self.writing.push((copy, n, Sum::whole(xxhash_rust::xxh3::xxh3_64(&bytes))));
+                }
+            }
+            Op::Publish(i) if !self.writing.is_empty() => {
+                let (copy, n, sum) = self.writing.swap_remove(i % self.writing.len());
+                let end = copy.publish(name(n), stamp(n), sum);
+                self.publish_end(n, end);
+            }
+            Op::GiveUp(i) if !self.writing.is_empty() => drop(self.writing.swap_remove(i % self.writing.len())),
+            Op::Part(n) => {
+                if let Some(part) = self.tier.begin_part(size(n), true).unwrap() {
+                    self.parts.push((part, 0, n));
+                }
+            }
+            Op::Fill(i, pages) if !self.parts.is_empty() => {
+                let at = i % self.parts.len();
+                let (part, done, _) = &mut self.parts[at];
+                let n = (pages * PAGE).min(part.size - *done);
+                if n > 0 {
+                    let to = self.tier.open_part(part, *done, n).unwrap();
+                    monarch_core::engine::Sink::write_at(&to, &vec![3; n as usize], *done).unwrap();
+                    *done += n;
+                }
+            }
+            Op::PublishPart(i) if !self.parts.is_empty() => {
+                let (part, done, n) = self.parts.swap_remove(i % self.parts.len());
+                if done < part.size {
+                    self.tier.drop_part(&part);
+                } else {
+                    let end = self.tier.publish_part(&part, name(n), stamp(n), Sum { value: 1, piece: PAGE });
+                    self.publish_end(n, end);
+                }
+            }
+            Op::DropPart(i) if !self.parts.is_empty() => {
+                let (part, ..) = self.parts.swap_remove(i % self.parts.len());
+                self.tier.drop_part(&part);
+            }
+            Op::Evict(n, open) => {
+                if let Some(copy) = self.copies.remove(&n) {
+                    if open {
+                        self.readers.push(self.tier.open_copy(copy.name).unwrap().into());
+                    }
+                    self.tier.evict(copy.name, copy.size);
+                }
+            }
+            Op::Close => self.readers.clear(),
+            Op::Sweep => drop(self.tier.sweep()),
+            _ => {}
+        }
+    }
+
+    /// The ledger says what is there, and no more than may be.
+    fn check(&self, at_start: u64) {
+        let u = self.tier.ledger.usage();
+        let (bytes, copies) = on_disk(&self.tier.path);
+        assert!(u.used + u.reserved <= CAPACITY, "{u:?}");
+        assert_eq!(u.files, copies, "{u:?}");
+        let mut unsettled = 0;
+        for (copy, ..) in &self.writing {
+            unsettled += fstat(copy.fd()).unwrap().st_blocks as u64 * 512;
+        }
+        for (part, ..) in &self.parts {
+            let path = self.tier.path.join(format!("part/{:016x}", part.number));
+            unsettled += fs::metadata(path).unwrap().blocks() * 512;
+        }
+        assert!(unsettled <= u.reserved, "{unsettled} of {u:?}");
+        // Names are charged towards the growth of directories, and so is what the directories had at first.
+        let settled = bytes - unsettled;
+        let names = u.used - u.used.min(settled);
+        assert!(settled <= u.used, "{settled} on disk, {u:?}");
+        let dying = fs::read_dir(self.tier.path.join("dying")).unwrap().count() as u64;
+        let most = 96 * (copies + dying) + 8 * PAGE;
+        assert!(names <= most, "{names} too much in the ledger, {copies} copies, {dying} dying, at start {at_start}");
+    }
+}
+
+/// What is left of files that had not reached the disk.
+fn lose_power(dir: &Path, mut seed: u64) {
+    let mut random = move || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        seed >> 33
+    };
+    for sub in fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()) {
+        let inner: Vec<_> = if sub.ends_with("copies") {
+            fs::read_dir(&sub).unwrap().flat_map(|d| fs::read_dir(d.unwrap().path()).unwrap()).collect()
+        } else {
+            fs::read_dir(&sub).unwrap().collect()
+        };
+        for path in inner.into_iter().map(|e| e.unwrap().path()) {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            let file = File::options().write(true).open(&path).unwrap();
+            let (size, time) = (file.metadata().unwrap().len(), file.metadata().unwrap().modified().unwrap());
+            match random() % 5 {
+                0 => file.write_all_at(&vec![0; size as usize], 0).unwrap(),
+                1 => file.set_len(random() % (size + 1)).unwrap(),
+                2 => fs::remove_file(&path).unwrap(),
+                _ => {}
+            }
+            file.set_modified(time).unwrap();
+            file.set_permissions(fs::Permissions::from_mode(0o400)).unwrap();
+        }
+    }
+    let log = File::options().read(true).write(true).open(dir.join("log")).unwrap();
+    let len = log.metadata().unwrap().len();
+    match random() % 4 {
+        0 => log.set_len(random() % (len + 1)).unwrap(),
+        1 => {
+            let from = random() % (len + 1);
+            log.write_all_at(&vec![0; (len - from) as usize], from).unwrap();
+        }
+        2 => (&log).write_all(b"garbage").unwrap(),
+        _ => {}
+    }
+}
+
+fn run(base: &Path, ops: &[Op]) {
+    let dir = tempfile::tempdir_in(base).unwrap();
+    let mut rest = ops;
+    let mut first = true;
+    while first || !rest.is_empty() {
+        first = false;
+        let tier = Arc::new(TierDir::open("t", dir.path(), CAPACITY, 0).unwrap());
+        let mut found = BTreeMap::new();
+        let keep = |copy: Copy| {
+            found.insert((copy.name.0 >> 120) as u8, copy);
+        };
+        tier.recover(keep).unwrap();
+        for (n, copy) in &found {
+            // What can be trusted is right; of the rest the one who claims it finds out.
+            let sound = copy.check.is_none_or(|sum| tier.verify(copy.name, copy.size, sum));
+            assert!(sound || copy.check.is_some(), "{n}");
+        }
+        let mut disk = Disk::new(&tier);
+        disk.copies = found;
+        let at_start = tier.ledger.usage().used;
+        disk.check(at_start);
+        let mut killed = None;
+        for (i, op) in rest.iter().enumerate() {
+            if matches!(op, Op::Kill | Op::PowerLoss(_)) {
+                killed = Some((i, op));
+                break;
+            }
+            disk.step(op);
+            disk.check(at_start);
+        }
+        rest = killed.map_or(&[], |(i, _)| &rest[i + 1..]);
+        // Nothing of a killed agent is dropped in order; its descriptors go.
+        let path = tier.path.clone();
+        let fds = std::mem::take(&mut disk.writing);
+        for (copy, ..) in fds {
+            std::mem::forget(copy);
+        }
+        disk.parts.drain(..).for_each(std::mem::forget);
+        drop(disk);
+        drop(tier);
+        if let Some((_, Op::PowerLoss(seed))) = killed {
+            lose_power(&path, *seed);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #[test]
+    fn on_a_disk(ops in proptest::collection::vec(op(), 1..60)) {
+        run(&std::env::temp_dir(), &ops);
+    }
+
+    #[test]
+    fn in_memory(ops in proptest::collection::vec(op(), 1..60)) {
+        run(Path::new("/dev/shm"), &ops);
+    }
+}
