@@ -1,7 +1,8 @@
 //! Arguments, help and exit codes.
 
 use crate::{
-    agent, config as config_command, env, evict, explain, hold, index, pages, run, say, stage, status, stop, verify,
+    agent, config as config_command, env, evict, explain, hold, index, pages, refresh, run, say, stage, status, stop,
+    verify,
 };
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -86,6 +87,11 @@ enum Command {
     #[command(after_help = "Examples:\n  monarch evict /scratch/imagenet/val\n  monarch evict --all\n\n\
         A file that is opened again is copied again. Who has a copy open keeps it; its space is free when it is closed.")]
     Evict(evict::EvictArgs),
+    /// Scan roots again while jobs use them: files that others have changed, added or removed are seen from then on
+    #[command(after_help = "Examples:\n  monarch refresh\n  monarch refresh /scratch/imagenet\n\n\
+        A job reads the data set as it was when it started; this tells it of a new state. It waits until the scan is done; meanwhile the \
+        root is read from the parallel file system. Copies of files that are still the same are kept.")]
+    Refresh(refresh::RefreshArgs),
     /// Read the copies on this node and compare them with what was copied
     #[command(after_help = "Examples:\n  monarch verify\n  monarch verify --repair /scratch/imagenet/train\n  \
         monarch verify --source --set source.bandwidth_limit=200MB/s      # reads the parallel file system, too\n  \
@@ -227,6 +233,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Explain(args) => explain::main(&args),
         Command::Stage(args) => stage::main(&args),
         Command::Evict(args) => evict::main(&args),
+        Command::Refresh(args) => refresh::main(&args),
         Command::Verify(args) => verify::main(&args),
         Command::Stop(args) => stop::main(&args),
         Command::Config(c) => config_command::main(&c),

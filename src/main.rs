@@ -13,6 +13,7 @@ mod index;
 mod job;
 mod pages;
 mod progress;
+mod refresh;
 mod run;
 mod say;
 mod stage;

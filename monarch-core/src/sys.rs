@@ -25,6 +25,15 @@ pub fn begin_to_write_out(fd: BorrowedFd<'_>, off: u64, len: u64) {
     unsafe { libc::sync_file_range(fd.as_raw_fd(), off, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
+/// Gives memory back to the system that was needed for a moment: the C library keeps what was freed in pieces.
+pub fn give_back_memory() {
+    // SAFETY: it touches nothing but what is free.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Eight random bytes from the kernel.
 #[must_use]
 pub fn random_u64() -> u64 {

@@ -266,3 +266,39 @@ fn a_job_takes_over_from_a_program_that_hosted_the_agent() {
     assert_eq!(second.status().unwrap().jobs, 2);
     assert_eq!(second.open(&files[1]).unwrap().place, Place::Copy(0));
 }
+
+#[test]
+fn refresh_shows_running_jobs_what_others_have_changed() {
+    let plan = World::plan().files(30).args(&["--plain"]);
+    let mut w = plan.pfs(|b| b.cache(slowfs::CacheMode::Direct).attr_ttl(Duration::ZERO)).build();
+    w.settle();
+    let files = crate::faults::regular(w.backing());
+    let (changed, gone) = (&files[3], &files[9]);
+    let at = |p: &std::path::Path| w.root().join(p.strip_prefix(w.backing()).unwrap());
+    let cat = |p: &std::path::Path| w.run(&Job::new("cat").arg(at(p)));
+    let old = fs::read(changed).unwrap();
+    fs::write(changed, b"what somebody else wrote").unwrap();
+    fs::remove_file(gone).unwrap();
+    let new = changed.with_file_name("new.bin");
+    fs::write(&new, b"a new file").unwrap();
+    assert_eq!(cat(changed).good().out, old, "a job reads what there was when it started");
+    w.pfs().reset().unwrap();
+    let out = w.monarch("refresh").output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success() && text.contains(": ready, 30 files, "), "{out:?}");
+    assert_eq!(cat(changed).good().out, b"what somebody else wrote");
+    assert_eq!(cat(&new).good().out, b"a new file");
+    assert!(!cat(gone).status.success());
+    let names = w.run(&Job::new("ls").arg(at(new.parent().unwrap()))).good().text();
+    assert!(names.contains("new.bin") && !names.contains(gone.file_name().unwrap().to_str().unwrap()), "{names}");
+    w.settle();
+    // Two are new; the others kept their copies.
+    let c = w.pfs().counters().unwrap();
+    assert!(c.opens() <= 5, "{c:?}");
+
+    let out = w.monarch("refresh").arg("/nonexistent").output().unwrap();
+    assert_eq!(out.status.code(), Some(2), "{out:?}");
+    w.release();
+    // While it ends, it lives and does not answer.
+    wait_for("the end of the agent", || w.monarch("refresh").output().unwrap().status.code() == Some(4));
+}

@@ -152,16 +152,17 @@ fn copies_in_memory_make_room_before_the_job_runs_out_of_it() {
     let plan = World::plan().files(80).size(1 << 20).args(&["--plain"]).tier_size("120MiB").second_tier("100MiB");
     let w = plan.build();
     // Takes more than the group has left beside the copies: at once what is safe, then slowly.
-    let hungry = "import sys, time\nprint('up', flush=True); sys.stdin.readline()\nhold = [b'x' * (100 << 20)]\n\
+    let hungry = "import sys, time\nprint('ready', flush=True); sys.stdin.readline()\nhold = [b'x' * (100 << 20)]\n\
         for _ in range(60): hold.append(b'x' * (1 << 20)); time.sleep(0.1)\nprint('alive', len(hold))";
     let mut c = std::process::Command::new("sh");
     let run = w.monarch_run(&Job::new("python3").args(["-c", hungry]));
     c.args(["-c", "echo $$ > \"$1/cgroup.procs\" && shift && exec \"$@\"", "sh"]).arg(&group.0).arg(run.get_program());
     c.args(run.get_args()).current_dir(w.scratch());
     let mut job = Running::new(c);
-    job.until_written("up");
+    job.until_written("ready");
     w.until("all copies", |s| s.tiers[0].files == 80);
     job.begin();
+    w.until("room", |s| s.agent["demoted"] > 0);
     let ended = job.end().good();
     assert!(ended.text().contains("alive 61"), "{ended:?}");
 }

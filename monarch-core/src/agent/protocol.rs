@@ -52,6 +52,11 @@ pub enum Request {
         #[serde(default)]
         copies: Vec<String>,
     },
+    /// Scan these roots again: what others have changed there is seen from then on.
+    Refresh {
+        /// Their real paths.
+        roots: Vec<PathBuf>,
+    },
     /// The job of this connection has ended, and no other follows on this node: an agent without jobs need not wait for one.
     Leave,
     /// End now.

@@ -202,6 +202,37 @@ impl Roots {
         due.into_iter().for_each(|number| self.spawn_scan(number));
     }
 
+    /// Scans roots again that are in use; how many. Until that is done they are read from the PFS, and what their jobs change is
+    /// marked as before any scan. Asks the PFS, which may hang.
+    ///
+    /// # Errors
+    /// When a root cannot be looked at; then none is scanned.
+    pub fn refresh(self: &Arc<Self>, paths: &[PathBuf]) -> io::Result<u64> {
+        let look = |path: &PathBuf| {
+            std::fs::metadata(path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+        };
+        let metas: Vec<_> = paths.iter().map(look).collect::<io::Result<_>>()?;
+        let mut list = self.list();
+        let mut scans = Vec::new();
+        for (path, meta) in paths.iter().zip(&metas) {
+            let Some(number) = list.iter().position(|r| r.path == *path) else { continue };
+            let Some(r) = list.get_mut(number) else { continue };
+            tracing::info!(root = %path.display(), "asked to scan again");
+            // Not what was saved.
+            let mut config = Config::clone(&r.config);
+            config.index.file = None;
+            r.scan_again(&Arc::new(config));
+            self.retire(number);
+            self.describe(number, meta);
+            scans.push(number);
+        }
+        drop(list);
+        self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
+        let n = scans.len() as u64;
+        scans.into_iter().for_each(|number| self.spawn_scan(number));
+        Ok(n)
+    }
+
     /// Ends running scans.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);

@@ -9,7 +9,7 @@
 
 use super::driver::Driver;
 use super::place;
-use super::protocol::{Reply, Request, Spelling};
+use super::protocol::{Reply, Request, Spelling, Tally};
 use super::roots::{Attachment, Roots};
 use super::start::Parts;
 use super::upkeep;
@@ -236,6 +236,14 @@ impl Agent {
             }
             Ok(Request::Evict { ranges, unclaimed, copies }) => {
                 self.reply(move |driver| Reply::Tally(driver.evict_ranges(&ranges, unclaimed, &copies))).await
+            }
+            Ok(Request::Refresh { roots }) => {
+                let all = self.roots.clone();
+                match tokio::task::spawn_blocking(move || all.refresh(&roots)).await {
+                    Ok(Ok(files)) => Reply::Tally(Tally { files, bytes: 0 }),
+                    Ok(Err(e)) => Reply::Error { message: e.to_string() },
+                    Err(e) => Reply::Error { message: e.to_string() },
+                }
             }
             Ok(Request::Stop) => {
                 self.end_as(End::Quit);

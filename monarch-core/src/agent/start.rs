@@ -107,6 +107,7 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     let stop = Arc::new(AtomicBool::new(false));
     let driver = Arc::new(driver(config, ctl, tiers, stop.clone()));
     find_copies(&driver);
+    crate::sys::give_back_memory();
     ctl.ctl.inflight.iter().for_each(|i| i.file.store(0, Ordering::Relaxed));
     ctl.ctl.sleepers.store(0, Ordering::SeqCst);
     let roots = Arc::new(Roots::new(control.clone(), ctl, driver.clone(), seed));

@@ -13,11 +13,12 @@
 //! A copy's record is appended before the copy gets its name. Copies are not synced one by one: of another boot, and not synced, a
 //! copy of the right size may hold anything, and is read in full before it is used. What has no record is not used at all.
 
+use super::names::ByName;
 use monarch_abi::hash::CopyName;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -206,7 +207,7 @@ fn parse(r: &[u8]) -> Option<(Kind, [u8; 16], Sum, u64)> {
 #[derive(Debug, Default)]
 pub(super) struct Read {
     /// The copies, by name. That a copy has a record does not mean that it is there.
-    pub(super) copies: HashMap<CopyName, Logged>,
+    pub(super) copies: ByName<Logged>,
     /// Records that were read, and those that made no sense.
     pub(super) records: u64,
     /// See `records`.
@@ -282,7 +283,7 @@ impl Read {
             Kind::Boot => self.boot = Some(name),
             Kind::Synced => {
                 while let Some((at, name)) = unsynced.pop_front_if(|(at, _)| *at < size) {
-                    if let Some(logged) = self.copies.get_mut(&name).filter(|l| l.at == at) {
+                    if let Some(logged) = self.copies.get_mut(name).filter(|l| l.at == at) {
                         logged.synced = true;
                     }
                 }
@@ -339,7 +340,7 @@ impl Log {
         &self,
         dir: impl AsFd + core::marker::Copy,
         boot: Option<[u8; 16]>,
-        copies: &HashMap<CopyName, Logged>,
+        copies: &ByName<Logged>,
     ) -> io::Result<u64> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::openat(dir, NEW, flags, Mode::RUSR | Mode::WUSR)?;
@@ -347,7 +348,7 @@ impl Log {
         out.put(&record(Kind::Begin, 0, MAGIC, 0, 0))?;
         let put = |out: &mut Out<'_>, which: fn(&Logged) -> bool| {
             let of = copies.iter().filter(|(_, l)| which(l));
-            of.map(|(name, l)| copy_record(*name, l.sum, l.size)).try_for_each(|r| out.put(&r))
+            of.map(|(name, l)| copy_record(name, l.sum, l.size)).try_for_each(|r| out.put(&r))
         };
         put(&mut out, |l| l.synced)?;
         let synced = out.records;
@@ -465,8 +466,7 @@ mod tests {
         CopyName(n)
     }
 
-    fn all_there(mut read: Read) -> HashMap<CopyName, Logged> {
-        read.copies.values_mut().for_each(|l| l.is_there = true);
+    fn all_there(read: Read) -> ByName<Logged> {
         read.copies
     }
 
@@ -475,15 +475,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let fd = open(&dir);
         let log = Log::default();
-        log.begin(&fd, BOOTS[0], &HashMap::new()).unwrap();
+        log.begin(&fd, BOOTS[0], &ByName::default()).unwrap();
         log.append(name(1), Sum::whole(11), 100).unwrap();
         log.append(name(2), Sum { value: 22, piece: 4 << 20 }, 200).unwrap();
         assert!(log.sync(&fd).unwrap() && !log.sync(&fd).unwrap(), "nothing to do the second time");
         log.append(name(3), Sum::whole(33), 300).unwrap();
         let (same, other) = (read(&fd, BOOTS[0]).unwrap(), read(&fd, BOOTS[1]).unwrap());
-        let safe = |r: &Read| [1, 2, 3].map(|n| r.copies[&name(n)].is_safe());
+        let safe = |r: &Read| [1, 2, 3].map(|n| r.copies.get(name(n)).unwrap().is_safe());
         assert_eq!((safe(&same), safe(&other)), ([true; 3], [true, true, false]));
-        let l = other.copies[&name(2)];
+        let l = other.copies.get(name(2)).unwrap();
         assert_eq!((l.sum, l.size, other.broken), (Sum { value: 22, piece: 4 << 20 }, 200, 0));
         // Nobody knows which boot this is: then it is another one.
         assert_eq!(safe(&read(&fd, None).unwrap()), [true, true, false]);
@@ -494,13 +494,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let fd = open(&dir);
         let log = Log::default();
-        log.begin(&fd, BOOTS[0], &HashMap::new()).unwrap();
+        log.begin(&fd, BOOTS[0], &ByName::default()).unwrap();
         log.append(name(1), Sum::whole(11), 100).unwrap();
         let records = log.lock().as_ref().unwrap().records;
         log.append(name(1), Sum::whole(12), 100).unwrap();
         log.lock().as_mut().unwrap().append(&record(Kind::Synced, 0, [0; 16], 0, records)).unwrap();
         let read = read(&fd, BOOTS[1]).unwrap();
-        assert_eq!((read.copies[&name(1)].sum.value, read.copies[&name(1)].is_safe()), (12, false));
+        assert_eq!(
+            (read.copies.get(name(1)).unwrap().sum.value, read.copies.get(name(1)).unwrap().is_safe()),
+            (12, false)
+        );
     }
 
     #[test]
@@ -508,7 +511,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let fd = open(&dir);
         let first = Log::default();
-        first.begin(&fd, BOOTS[0], &HashMap::new()).unwrap();
+        first.begin(&fd, BOOTS[0], &ByName::default()).unwrap();
         first.append(name(1), Sum::whole(1), 1).unwrap();
         first.sync(&fd).unwrap();
         first.append(name(2), Sum::whole(2), 2).unwrap();
@@ -520,7 +523,7 @@ mod tests {
                 true => log.begin(&fd, BOOTS[0], &all_there(found)).unwrap(),
                 false => log.resume(&fd, BOOTS[0], &found).unwrap(),
             };
-            let safe = |boot| [1, 2].map(|n| read(&fd, boot).unwrap().copies[&name(n)].is_safe());
+            let safe = |boot| [1, 2].map(|n| read(&fd, boot).unwrap().copies.get(name(n)).unwrap().is_safe());
             assert_eq!((safe(BOOTS[0]), safe(BOOTS[1])), ([true, true], [true, false]));
         }
         // Another boot: the second has to be verified, also after it was written anew, and is safe once that is done.
@@ -531,13 +534,13 @@ mod tests {
                 true => log.begin(&fd, BOOTS[1], &all_there(found)).unwrap(),
                 false => log.resume(&fd, BOOTS[1], &found).unwrap(),
             };
-            let safe = |n| read(&fd, BOOTS[1]).unwrap().copies[&name(n)].is_safe();
+            let safe = |n| read(&fd, BOOTS[1]).unwrap().copies.get(name(n)).unwrap().is_safe();
             assert!(safe(1) && !safe(2));
         }
         let log = Log::default();
         log.resume(&fd, BOOTS[1], &read(&fd, BOOTS[1]).unwrap()).unwrap();
         log.append(name(2), Sum::whole(2), 2).unwrap();
-        assert!(read(&fd, BOOTS[1]).unwrap().copies[&name(2)].is_safe());
+        assert!(read(&fd, BOOTS[1]).unwrap().copies.get(name(2)).unwrap().is_safe());
     }
 
     #[test]
@@ -545,7 +548,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let fd = open(&dir);
         let log = Log::default();
-        log.begin(&fd, BOOTS[0], &HashMap::new()).unwrap();
+        log.begin(&fd, BOOTS[0], &ByName::default()).unwrap();
         (1..=20).for_each(|n| log.append(name(n), Sum::whole(n as u64), 7).unwrap());
         let whole = std::fs::read(dir.path().join(LOG)).unwrap();
         let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(LOG)).unwrap();
@@ -572,7 +575,7 @@ mod tests {
         let fd = open(&dir);
         assert_eq!(version(&fd), None);
         let log = Log::default();
-        log.begin(&fd, BOOTS[0], &HashMap::new()).unwrap();
+        log.begin(&fd, BOOTS[0], &ByName::default()).unwrap();
         assert_eq!(version(&fd), Some(VERSION));
         let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(LOG)).unwrap();
         file.write_all_at(&[VERSION + 1], 1).unwrap();

@@ -7,15 +7,35 @@ use super::dir::{Copy, TierDir};
 use super::error::TierError;
 use super::ledger::NAME_COST;
 use super::log::{self, Logged, Sum};
+use super::names::ByName;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 
+/// What lies in a directory of copies.
+#[derive(Debug, Default)]
+struct Listed {
+    copies: Vec<Found>,
+    /// Paths of what is no copy, and what they take.
+    strange: Vec<(String, u64)>,
+}
+
+/// What looks like a copy.
+#[derive(Debug)]
+struct Found {
+    name: CopyName,
+    stamp: Stamp,
+    size: u64,
+    charged: u64,
+}
+
+/// Directories that are listed ahead.
+const AHEAD: usize = 64;
 /// Threads that list the copies.
 const LISTERS: usize = 4;
 /// Records of copies that are gone which the log may have at any size.
@@ -57,31 +77,42 @@ impl TierDir {
             self.leaves_later(format!("dying/{file}"), charge_of(&st));
         }
         let boot = boot_id();
-        let mut read = log::read(self.fd(), boot)?;
         let (mut kept, mut unknown) = (0, 0);
-        self.each_copy(|path, file, st| {
-            let charged = charge_of(&st);
-            self.ledger.charge(charged, 1);
-            let size = st.st_size as u64;
-            let known = match sound(file, &st) {
-                Some((name, stamp)) => read.copies.get_mut(&name).map(|logged| (name, stamp, logged)),
-                None => None,
-            };
-            match known.filter(|(_, _, logged)| logged.size == size) {
-                Some((name, stamp, logged)) => {
-                    logged.is_there = true;
-                    kept += 1;
-                    self.leaving.note_charge(name, self.ledger.cost(size), charged);
-                    let check = (!logged.is_safe()).then_some(logged.sum);
-                    found(Copy { name, size, charged, stamp, check });
+        // The log is read while the directories are being listed.
+        let read = self.each_directory(
+            || log::read(self.fd(), boot),
+            |read, listed| {
+                let (mut bytes, mut files) = (0, 0);
+                for l in listed.copies {
+                    let cost = self.ledger.cost(l.size);
+                    match read.copies.get_mut(l.name).filter(|logged| logged.size == l.size) {
+                        Some(logged) => {
+                            logged.is_there = true;
+                            (kept, bytes, files) = (kept + 1, bytes + l.charged, files + 1);
+                            if l.charged != cost {
+                                self.leaving.note_charge(l.name, cost, l.charged);
+                            }
+                            let check = (!logged.is_safe()).then_some(logged.sum);
+                            found(Copy { name: l.name, size: l.size, charged: l.charged, stamp: l.stamp, check });
+                        }
+                        None => {
+                            unknown += 1;
+                            if rustix::fs::unlinkat(self.fd(), l.name.rel_path().as_slice(), AtFlags::empty()).is_err()
+                            {
+                                (bytes, files) = (bytes + l.charged, files + 1);
+                            }
+                        }
+                    }
                 }
-                None if self.unlink(path) => {
+                for (path, charged) in listed.strange {
                     unknown += 1;
-                    self.ledger.release(charged, 1);
+                    if !self.unlink(&path) {
+                        (bytes, files) = (bytes + charged, files + 1);
+                    }
                 }
-                None => {}
-            }
-        })?;
+                self.ledger.charge(bytes, files);
+            },
+        )?;
         if unknown > 0 {
             tracing::info!(tier = self.name, copies = unknown, "copies that the log does not know were removed");
         }
@@ -96,7 +127,7 @@ impl TierDir {
     fn go_on_with_log(&self, boot: Option<[u8; 16]>, mut read: log::Read, kept: u64) {
         let anew = read.records == 0 || read.broken > 0 || read.records > kept + kept / 4 + SPARE;
         let went_on = if anew {
-            read.copies.retain(|_, l| l.is_there);
+            read.copies.retain(|l| l.is_there);
             self.log.begin(self.fd(), boot, &read.copies)
         } else {
             self.log.resume(self.fd(), boot, &read)
@@ -131,7 +162,7 @@ impl TierDir {
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn sums(&self, names: &HashSet<CopyName>) -> io::Result<HashMap<CopyName, Logged>> {
+    pub fn sums(&self, names: &HashSet<CopyName>) -> io::Result<ByName<Logged>> {
         Ok(log::read_of(self.fd(), None, Some(names))?.copies)
     }
 
@@ -152,32 +183,49 @@ impl TierDir {
         }
     }
 
-    /// Everything in the directories of copies: path, name and what it is. They are listed by several threads.
-    fn each_copy(&self, mut each: impl FnMut(&str, &str, Stat)) -> io::Result<()> {
+    /// Lists the directories of copies with several threads, while `prepare` works; then `each` is given one after the other.
+    fn each_directory<T>(
+        &self,
+        prepare: impl FnOnce() -> io::Result<T>,
+        mut each: impl FnMut(&mut T, Listed),
+    ) -> io::Result<T> {
         let next = AtomicUsize::new(0);
         std::thread::scope(|s| {
-            let (send, listed) = sync_channel(LISTERS);
+            let (send, listed) = sync_channel(AHEAD);
             for _ in 0..LISTERS {
                 let (send, next) = (send.clone(), &next);
                 s.spawn(move || {
                     loop {
                         let i = next.fetch_add(1, Ordering::Relaxed);
-                        let sub = format!("copies/{i:02x}");
                         // The one who waits has gone where listing has failed.
-                        if i >= 256 || send.send((self.list(&sub), sub)).is_err() {
+                        if i >= 256 || send.send(self.list_copies(i)).is_err() {
                             return;
                         }
                     }
                 });
             }
             drop(send);
-            for (files, sub) in listed {
-                for (file, st) in files? {
-                    each(&format!("{sub}/{file}"), &file, st);
-                }
+            let mut prepared = prepare()?;
+            for directory in listed {
+                each(&mut prepared, directory?);
             }
-            Ok(())
+            Ok(prepared)
         })
+    }
+
+    fn list_copies(&self, number: usize) -> io::Result<Listed> {
+        let sub = format!("copies/{number:02x}");
+        let mut listed = Listed::default();
+        for (file, st) in self.list(&sub)? {
+            let charged = charge_of(&st);
+            match sound(&file, &st) {
+                Some((name, stamp)) => {
+                    listed.copies.push(Found { name, stamp, size: st.st_size as u64, charged });
+                }
+                None => listed.strange.push((format!("{sub}/{file}"), charged)),
+            }
+        }
+        Ok(listed)
     }
 
     /// Names below `sub`, with what they are. What vanishes meanwhile is left out.

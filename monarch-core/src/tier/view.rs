@@ -1,12 +1,12 @@
 //! A tier as somebody sees it who need not hold it: which copies are there, and whether they are what they should be.
 
 use super::log::{self, Logged};
+use super::names::ByName;
 use super::recover::sound;
 use monarch_abi::hash::CopyName;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct TierView {
     fd: OwnedFd,
-    logged: HashMap<CopyName, Logged>,
+    logged: ByName<Logged>,
 }
 
 /// How a copy is.
@@ -68,7 +68,7 @@ impl TierView {
     /// What the log says about a copy.
     #[must_use]
     pub fn logged(&self, name: CopyName) -> Option<Logged> {
-        self.logged.get(&name).copied()
+        self.logged.get(name).copied()
     }
 
     /// Reads a copy and compares it with the log; also its bytes.

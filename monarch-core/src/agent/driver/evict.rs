@@ -3,13 +3,13 @@
 use super::moves::Leaver;
 use super::{Driver, Live, lock, parts};
 use crate::agent::protocol::{Range, Tally};
-use crate::tier::TierDir;
+use crate::tier::{ByName, TierDir};
 use monarch_abi::demand::file_key;
 use monarch_abi::hash::CopyName;
 use monarch_abi::segment::Entry;
 use monarch_abi::word::{Refusal, State, Word};
 use monarch_policies::{Event, FileKey};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -128,11 +128,11 @@ impl Driver {
         }
         let leavers = self.placed_last(tier, bytes.saturating_sub(freed));
         let can_move = tier + 1 < self.tiers.len();
-        let sums = if can_move { self.sums_of(dir, &leavers) } else { HashMap::new() };
+        let sums = if can_move { self.sums_of(dir, &leavers) } else { ByName::default() };
         let until = Instant::now() + MOVING;
         for leaver in leavers {
             let size = leaver.entry.record.size;
-            if sums.get(&leaver.name()).is_some_and(|logged| self.demote(&leaver, logged.sum, until)) {
+            if sums.get(leaver.name()).is_some_and(|logged| self.demote(&leaver, logged.sum, until)) {
                 continue;
             }
             let refused = leaver.word.refused(Refusal::Dropped);

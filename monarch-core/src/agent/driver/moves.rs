@@ -6,13 +6,13 @@
 
 use super::{Driver, Live, lock};
 use crate::agent::protocol::Ahead;
-use crate::tier::{AT_ONCE, CopyName, Logged, Sum, Summing, TierDir, write_all_at};
+use crate::tier::{AT_ONCE, ByName, CopyName, Logged, Sum, Summing, TierDir, write_all_at};
 use monarch_abi::demand::file_key;
 use monarch_abi::hash::PathHash;
 use monarch_abi::segment::Entry;
 use monarch_abi::word::{State, Word};
 use monarch_policies::{Event, FileKey};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -52,7 +52,7 @@ impl Driver {
     }
 
     /// What the bytes of these copies in a tier must come to. Without a record a copy is not moved.
-    pub(super) fn sums_of(&self, tier: &TierDir, leavers: &[Leaver]) -> HashMap<CopyName, Logged> {
+    pub(super) fn sums_of(&self, tier: &TierDir, leavers: &[Leaver]) -> ByName<Logged> {
         let names: HashSet<CopyName> = leavers.iter().map(Leaver::name).collect();
         tier.sums(&names).unwrap_or_default()
     }
@@ -101,7 +101,7 @@ impl Driver {
             let go_on = || !self.stop.load(Ordering::Relaxed);
             for leaver in here {
                 let to = (0..at).find(|&to| self.takes(to, leaver.entry.record.size, SPARE));
-                let (Some(to), Some(logged)) = (to, sums.get(&leaver.name())) else { continue };
+                let (Some(to), Some(logged)) = (to, sums.get(leaver.name())) else { continue };
                 if self.move_copy(&leaver, logged.sum, to, go_on) {
                     self.figures.promoted.fetch_add(1, Ordering::Relaxed);
                 }

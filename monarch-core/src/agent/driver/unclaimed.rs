@@ -3,7 +3,7 @@
 //! They are charged, and make way when room is needed. An entry claims one by its name; size and stamp must fit, too. Those that a power
 //! loss may have hurt have to be verified before they are used.
 
-use crate::tier::{Copy, Sum, TierDir};
+use crate::tier::{ByName, Copy, Sum, TierDir};
 use monarch_abi::hash::{CopyName, Stamp};
 use monarch_abi::segment::{Entry, Segment};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ struct Held {
 /// The copies of one tier.
 #[derive(Clone, Debug, Default)]
 struct Heap {
-    copies: BTreeMap<CopyName, Held>,
+    copies: ByName<Held>,
     bytes: u64,
 }
 
@@ -46,7 +46,7 @@ impl Unclaimed {
 
     /// Adds a copy in the tier at `at`; `false` if a faster tier has it already.
     pub fn add(&mut self, at: usize, copy: &Copy) -> bool {
-        let known = self.tiers.iter().take(at).any(|t| t.copies.contains_key(&copy.name));
+        let known = self.tiers.iter().take(at).any(|t| t.copies.get(copy.name).is_some());
         if !known && let Some(t) = self.tiers.get_mut(at) {
             t.bytes += copy.charged;
             t.copies.insert(copy.name, Held { size: copy.size, charged: copy.charged, stamp: copy.stamp });
@@ -89,7 +89,7 @@ impl Unclaimed {
     }
 
     fn take(&mut self, name: CopyName) -> Option<(usize, Held)> {
-        let (at, held) = self.tiers.iter_mut().enumerate().find_map(|(at, t)| Some((at, t.copies.remove(&name)?)))?;
+        let (at, held) = self.tiers.iter_mut().enumerate().find_map(|(at, t)| Some((at, t.copies.remove(name)?)))?;
         if let Some(t) = self.tiers.get_mut(at) {
             t.bytes = t.bytes.saturating_sub(held.charged);
         }
@@ -111,7 +111,7 @@ impl Unclaimed {
     /// Removes some copy of the tier at `at`; `false` when there is none.
     pub fn make_way(&mut self, at: usize, tiers: &[TierDir]) -> bool {
         let Some(heap) = self.tiers.get_mut(at) else { return false };
-        let Some((name, held)) = heap.copies.pop_first() else { return false };
+        let Some((name, held)) = heap.copies.pop() else { return false };
         heap.bytes = heap.bytes.saturating_sub(held.charged);
         self.checks.remove(&name);
         if let Some(tier) = tiers.get(at) {

@@ -178,6 +178,7 @@ impl Roots {
         let n = keys.len() as u64;
         self.driver.figures.adopted.fetch_add(n, Ordering::Relaxed);
         self.driver.note_placed(keys.into_iter());
+        crate::sys::give_back_memory();
         n
     }
 }

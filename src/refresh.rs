@@ -1,0 +1,89 @@
+//! `monarch refresh`: has roots scanned again while jobs use them.
+
+use crate::cli::{ConfigArgs, EX_NO_AGENT, EX_USAGE};
+use crate::{agents, say};
+use anyhow::Result;
+use clap::Args;
+use monarch_core::agent::client::Client;
+use monarch_core::agent::place;
+use monarch_core::agent::protocol::{Request, RootStatus};
+use serde_json::json;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+pub(crate) struct RefreshArgs {
+    /// Roots; without any, all of all agents
+    #[arg(value_name = "ROOT")]
+    roots: Vec<PathBuf>,
+    /// Print an array of objects, one per root
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// How long a scan may take.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub(crate) fn main(args: &RefreshArgs) -> Result<ExitCode> {
+    let wanted: Vec<PathBuf> = args.roots.iter().map(|r| r.canonicalize().unwrap_or_else(|_| r.clone())).collect();
+    let asked = wanted.clone();
+    let (agents, _) = match agents::ask(&args.config, PATIENCE, move |client| refresh(client, &asked)) {
+        Ok(answers) => answers,
+        Err(code) => return Ok(code),
+    };
+    for dir in &agents.missing {
+        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).display()));
+    }
+    if agents.given.is_empty() && agents.missing.is_empty() {
+        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
+        return Ok(ExitCode::from(EX_NO_AGENT));
+    }
+    let roots: Vec<RootStatus> = agents.given.into_iter().flatten().collect();
+    if args.json {
+        let told: Vec<_> = roots
+            .iter()
+            .map(|r| json!({"root": r.path, "state": r.state, "files": r.files, "bytes": r.bytes}))
+            .collect();
+        say::out(format_args!("{}\n", serde_json::to_string_pretty(&told)?))?;
+    } else {
+        for r in &roots {
+            say::out(format_args!(
+                "{}: {}, {} files, {}\n",
+                r.path.display(),
+                r.state,
+                r.files,
+                bytesize::ByteSize(r.bytes)
+            ))?;
+        }
+    }
+    let strange = wanted.iter().find(|w| !roots.iter().any(|r| r.path == **w));
+    if let Some(path) = strange {
+        say::err(format_args!("monarch: {} is not a root of any agent; `monarch status` lists them\n", path.display()));
+        return Ok(ExitCode::from(EX_USAGE));
+    }
+    let good = agents.missing.is_empty() && roots.iter().all(|r| r.state == "ready");
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Asks one agent, and waits until it has scanned; the roots that were.
+fn refresh(client: &mut Client, wanted: &[PathBuf]) -> io::Result<Vec<RootStatus>> {
+    let known = client.status()?.roots.into_iter().map(|r| r.path);
+    let ours: Vec<PathBuf> = known.filter(|path| wanted.is_empty() || wanted.contains(path)).collect();
+    if ours.is_empty() {
+        return Ok(Vec::new());
+    }
+    client.tally(&Request::Refresh { roots: ours.clone() }).map_err(io::Error::other)?;
+    loop {
+        let mut roots = client.status()?.roots;
+        roots.retain(|r| ours.contains(&r.path));
+        if roots.iter().all(|r| r.state != "scanning") {
+            return Ok(roots);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
