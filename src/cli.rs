@@ -1,8 +1,8 @@
 //! Arguments, help and exit codes.
 
 use crate::{
-    agent, config as config_command, env, evict, explain, hold, index, pages, refresh, run, say, stage, status, stop,
-    verify,
+    agent, config as config_command, du, env, evict, explain, hold, index, pages, refresh, run, say, stage, status,
+    stop, verify,
 };
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -87,6 +87,10 @@ enum Command {
     #[command(after_help = "Examples:\n  monarch evict /scratch/imagenet/val\n  monarch evict --all\n\n\
         A file that is opened again is copied again. Who has a copy open keeps it; its space is free when it is closed.")]
     Evict(evict::EvictArgs),
+    /// Show how much of which directories has copies on this node
+    #[command(after_help = "Examples:\n  monarch du\n  monarch du /scratch/imagenet/*\n\n\
+        Exit code 3 when a path is in no index.")]
+    Du(du::DuArgs),
     /// Scan roots again while jobs use them: files that others have changed, added or removed are seen from then on
     #[command(after_help = "Examples:\n  monarch refresh\n  monarch refresh /scratch/imagenet\n\n\
         A job reads the data set as it was when it started; this tells it of a new state. It waits until the scan is done; meanwhile the \
@@ -233,6 +237,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Explain(args) => explain::main(&args),
         Command::Stage(args) => stage::main(&args),
         Command::Evict(args) => evict::main(&args),
+        Command::Du(args) => du::main(&args),
         Command::Refresh(args) => refresh::main(&args),
         Command::Verify(args) => verify::main(&args),
         Command::Stop(args) => stop::main(&args),

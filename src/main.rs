@@ -5,6 +5,7 @@ mod agent;
 mod agents;
 mod cli;
 mod config;
+mod du;
 mod env;
 mod evict;
 mod explain;

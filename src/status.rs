@@ -80,7 +80,7 @@ fn text(s: &Status) -> String {
         }
     }
     for t in &s.tiers {
-        let rest = if t.resting { ", resting (its disk is full, or an error)" } else { "" };
+        let rest = if t.resting { ", resting (its disk is full, an error, or the job's memory is short)" } else { "" };
         let _ = writeln!(
             out,
             "  tier     {} {}: {} copies, {} of {}{rest}",

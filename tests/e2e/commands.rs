@@ -268,6 +268,26 @@ fn a_job_takes_over_from_a_program_that_hosted_the_agent() {
 }
 
 #[test]
+fn du_counts_what_has_copies() {
+    let mut w = World::plan().files(30).args(&["--plain"]).build();
+    w.settle();
+    let evicted = w.monarch("evict").arg(w.root().join("data/d00")).output().unwrap();
+    assert!(evicted.status.success(), "{evicted:?}");
+    let du = |paths: &[&Path]| w.monarch("du").arg("--json").args(paths).output().unwrap();
+    let of = |out: &std::process::Output| serde_json::from_slice::<serde_json::Value>(&out.stdout).unwrap();
+    let (all, part) = (du(&[]), du(&[&w.root().join("data/d00"), &w.root().join("data/d01")]));
+    assert!(all.status.success() && part.status.success(), "{all:?} {part:?}");
+    let (all, part) = (of(&all), of(&part));
+    let gone = part[0]["all"]["files"].as_u64().unwrap();
+    assert!(gone > 0 && part[0]["resident"]["files"] == 0, "{part}");
+    assert_eq!(part[1]["all"], part[1]["resident"]);
+    assert_eq!(all[0]["all"]["files"].as_u64().unwrap() - gone, all[0]["resident"]["files"].as_u64().unwrap());
+    let text = w.monarch("du").output().unwrap();
+    assert!(String::from_utf8_lossy(&text.stdout).contains(" of 30 files  "), "{text:?}");
+    assert_eq!(du(&[&w.root().join("nothing")]).status.code(), Some(3));
+}
+
+#[test]
 fn refresh_shows_running_jobs_what_others_have_changed() {
     let plan = World::plan().files(30).args(&["--plain"]);
     let mut w = plan.pfs(|b| b.cache(slowfs::CacheMode::Direct).attr_ttl(Duration::ZERO)).build();

@@ -1,0 +1,88 @@
+//! `monarch du`: how much of which directories has copies on this node.
+
+use crate::cli::{ConfigArgs, EX_NO, EX_NO_AGENT};
+use crate::{agents, say};
+use anyhow::Result;
+use bytesize::ByteSize;
+use clap::Args;
+use monarch_core::agent::client::Client;
+use monarch_core::agent::place;
+use monarch_core::agent::protocol::{Census, Reply, Request};
+use monarch_core::reader::Reader;
+use serde_json::json;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+pub(crate) struct DuArgs {
+    /// Files, or directories with all that lies below them; without any, all roots of all agents
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Print an array of objects, one per path
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// How long an agent may take: it counts a million files in a moment.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn main(args: &DuArgs) -> Result<ExitCode> {
+    let asked: Arc<[PathBuf]> = args.paths.iter().cloned().collect();
+    let (agents, _) = match agents::ask(&args.config, PATIENCE, move |client| count(client, &asked)) {
+        Ok(answers) => answers,
+        Err(code) => return Ok(code),
+    };
+    for dir in &agents.missing {
+        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).display()));
+    }
+    if agents.given.is_empty() && agents.missing.is_empty() {
+        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
+        return Ok(ExitCode::from(EX_NO_AGENT));
+    }
+    let found: Vec<(PathBuf, Census)> = agents.given.into_iter().flatten().collect();
+    if args.json {
+        let told: Vec<_> =
+            found.iter().map(|(path, c)| json!({"path": path, "all": c.all, "resident": c.resident})).collect();
+        say::out(format_args!("{}\n", serde_json::to_string_pretty(&told)?))?;
+    } else {
+        for (path, c) in &found {
+            say::out(format_args!(
+                "{:>10} of {:>10}  {} of {} files  {}\n",
+                ByteSize(c.resident.bytes).to_string(),
+                ByteSize(c.all.bytes).to_string(),
+                c.resident.files,
+                c.all.files,
+                path.display()
+            ))?;
+        }
+    }
+    let strange: Vec<&PathBuf> = args.paths.iter().filter(|p| !found.iter().any(|(path, _)| path == *p)).collect();
+    for path in &strange {
+        say::warn(format_args!("{} is not in the index of any root; see `monarch explain`", path.display()));
+    }
+    Ok(match (agents.missing.is_empty(), strange.is_empty()) {
+        (false, _) => ExitCode::FAILURE,
+        (true, false) => ExitCode::from(EX_NO),
+        (true, true) => ExitCode::SUCCESS,
+    })
+}
+
+/// Asks one agent about the paths that it knows.
+fn count(client: &mut Client, paths: &[PathBuf]) -> io::Result<Vec<(PathBuf, Census)>> {
+    let reader = Reader::open(&client.dir.join(place::CONTROL)).map_err(io::Error::other)?;
+    let wanted = if paths.is_empty() { reader.roots() } else { paths.to_vec() };
+    let mut found = Vec::new();
+    for path in wanted {
+        let Ok(range) = reader.range(&path) else { continue };
+        match client.ask(&Request::Census { ranges: vec![range], plan: false, list: 0 })? {
+            Reply::Census(census) => found.push((path, *census)),
+            other => return Err(io::Error::other(format!("{other:?}"))),
+        }
+    }
+    Ok(found)
+}
