@@ -115,7 +115,7 @@ impl Saved {
                 ByteSize(t.used),
                 ByteSize(t.capacity),
                 t.files,
-                if t.resting { ", resting (its disk is full, or an error)" } else { "" }
+                if t.resting { ", resting (its disk is full, an error, or the job's memory is short)" } else { "" }
             );
         }
         for r in &after.roots {
