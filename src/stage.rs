@@ -46,6 +46,8 @@ pub(crate) struct StageArgs {
 const LISTED: usize = 20;
 /// Shortest and longest pause between two looks.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// When nothing has come for so long, it is asked for again.
+const AGAIN: Duration = Duration::from_secs(3);
 /// How long an agent that has gone may be away.
 const AWAY: Duration = Duration::from_secs(60);
 
@@ -176,12 +178,14 @@ impl Stage {
         self.ask(&Request::Prefetch { ranges: self.ranges.clone() })?;
         // Since when all that is left are files that are to be tried again.
         let mut tried_since: Option<Instant> = None;
+        // What was there when something last came.
+        let mut moved = ((0, 0), Instant::now());
         loop {
             let asked = Instant::now();
             let census = self.census(false, 0)?;
             let took = asked.elapsed();
-            if generation != self.service.generation() {
-                // Another agent, which nobody has asked for anything.
+            if generation != self.service.generation() || census.retired {
+                // Another agent, which nobody has asked for anything; or the roots were scanned again.
                 generation = self.service.generation();
                 if let Err(path) = self.find(paths, true)? {
                     bail!("{} is not in the index any more", path.display());
@@ -189,7 +193,19 @@ impl Stage {
                 self.ask(&Request::Prefetch { ranges: self.ranges.clone() })?;
                 continue;
             }
-            progress.staged(&census, self.held_up()?.as_deref());
+            let (held_up, rests) = self.held_up()?;
+            progress.staged(&census, held_up.as_deref());
+            let done = (census.resident.files, census.chunks);
+            if done != moved.0 {
+                moved = (done, asked);
+            }
+            if moved.1.elapsed() >= AGAIN && census.under_way.files > 0 {
+                // What was put aside for a while is not fetched again unless somebody asks.
+                self.ask(&Request::Prefetch { ranges: self.ranges.clone() })?;
+                if rests && moved.1.elapsed() >= args.retry.max(AGAIN) {
+                    break;
+                }
+            }
             if census.under_way.files == 0 {
                 let again = census.unsettled.files + census.failing.files + census.dropped.files;
                 if again == 0 || tried_since.get_or_insert(asked).elapsed() >= args.retry {
@@ -220,11 +236,11 @@ impl Stage {
         Ok(Tally { files: sum(&["copied_ahead", "copied_on_demand"]), bytes: sum(&["bytes_copied"]) })
     }
 
-    /// Why nothing is fetched at present, if so.
-    fn held_up(&mut self) -> Result<Option<String>> {
-        let Reply::Status(status) = self.ask(&Request::Status)? else { return Ok(None) };
+    /// Why nothing is fetched at present, if so; and whether that is because no tier takes copies.
+    fn held_up(&mut self) -> Result<(Option<String>, bool)> {
+        let Reply::Status(status) = self.ask(&Request::Status)? else { return Ok((None, false)) };
         let flows = matches!(status.prefetch, Ahead::Idle | Ahead::Running);
-        Ok((!flows).then(|| status.prefetch.to_string()))
+        Ok(((!flows).then(|| status.prefetch.to_string()), status.prefetch == Ahead::TiersRest))
     }
 
     fn warn_of_tiers_that_do_not_last(&self) {
@@ -253,7 +269,7 @@ fn shown(t: Tally) -> String {
 
 /// 0 when everything is there, 1 when something failed, 3 when all else is for lack of room.
 fn code(after: &Census) -> ExitCode {
-    let full = after.no_room.files + after.dropped.files;
+    let full = after.no_room.files + after.dropped.files + after.under_way.files;
     let missing = less(after.all, &[after.resident]).files;
     match (missing, missing - full.min(missing)) {
         (0, _) => ExitCode::SUCCESS,
@@ -277,6 +293,7 @@ fn told(copied: Tally, after: &Census, took: Duration) -> String {
         Tally { files: after.no_room.files + after.dropped.files, bytes: after.no_room.bytes + after.dropped.bytes };
     let groups = [
         (full, "no room in the tiers: give them more capacity, or stage less"),
+        (after.under_way, "no tier takes copies at present: its disk is full, or fails"),
         (after.unsettled, "changed a moment ago: stage them again once dataset.settle has passed"),
         (after.failing, "failed: they are tried again while a job runs; stage again"),
         (after.left, "left to the PFS: changed since they were indexed, gone, or not readable"),

@@ -303,7 +303,8 @@ fn drop_damaged(tier: &Tier, client: Option<&mut Client>, damaged: &[Damaged]) -
         return Ok(());
     };
     let ranges = damaged.iter().filter_map(|d| d.file).collect();
-    let copies = damaged.iter().filter(|d| d.file.is_none()).map(|d| d.copy.clone()).collect();
+    // One that an index knows may be nobody's yet.
+    let copies = damaged.iter().map(|d| d.copy.clone()).collect();
     client.tally(&Request::Evict { ranges, unclaimed: false, copies })?;
     Ok(())
 }

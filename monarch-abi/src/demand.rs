@@ -115,7 +115,7 @@ fn announce(ctl: &ControlMap<'_>, f: &Found<'_>) {
 pub fn bypass(ctl: &ControlMap<'_>, f: &Found<'_>) {
     let word = &f.entry.master.word;
     let mut now = Word(word.load(Ordering::Acquire));
-    while now.state() != State::Bypass {
+    while !now.is_changed() {
         match word.compare_exchange_weak(now.0, now.next(State::Bypass).0, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 futex_wake(word, u32::MAX >> 1);

@@ -52,6 +52,9 @@ pub enum Refusal {
     Dropped = 5,
 }
 
+/// Mark of a Bypass word that is not a job's doing.
+const LEFT: u32 = 0x10;
+
 /// A state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word(pub u32);
@@ -142,6 +145,18 @@ impl Word {
     #[inline]
     pub const fn is_streamable(self) -> bool {
         self.0 & 0xff == State::Refused as u32 | (Refusal::Streamable as u32) << 4
+    }
+
+    /// Bypass, next generation, because the agent has found that it cannot be served: no job has changed it.
+    #[must_use]
+    pub const fn left(self) -> Self {
+        Self(self.next(State::Bypass).0 | LEFT)
+    }
+
+    /// Whether it is Bypass because a job changes it, or may have.
+    #[must_use]
+    pub const fn is_changed(self) -> bool {
+        matches!(self.state(), State::Bypass) && self.0 & 0xf0 != LEFT
     }
 
     /// Another state, next generation.

@@ -314,6 +314,14 @@ impl Driver {
         self.wake_all();
     }
 
+    /// Nothing more is to be done for a segment.
+    pub fn remove_segment(&self, number: usize) {
+        let mut segs = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(live) = segs.get_mut(number) {
+            *live = None;
+        }
+    }
+
     /// The segment with this number.
     #[must_use]
     pub fn segment(&self, number: usize) -> Option<Live> {

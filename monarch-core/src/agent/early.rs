@@ -53,7 +53,7 @@ fn bypass(segment: &Segment<'_>, e: &Entry<'_>) {
     let word = &e.master.word;
     let changed = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |w| {
         let w = Word(w);
-        (w.state() != State::Bypass).then(|| w.next(State::Bypass).0)
+        (!w.is_changed()).then(|| w.next(State::Bypass).0)
     });
     if changed.is_ok() && e.record.is_file() {
         // A copy that an earlier run left is dropped.

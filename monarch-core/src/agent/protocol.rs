@@ -115,6 +115,9 @@ pub struct Census {
     pub on_tape: Tally,
     /// Of what has no copy yet: what there is room for, if that was asked.
     pub fits: Tally,
+    /// Whether a root was scanned again since the ranges were found: they mean nothing any more.
+    #[serde(default)]
+    pub retired: bool,
     /// Some of `failing` and `left`, and why.
     pub trouble: Vec<Trouble>,
 }

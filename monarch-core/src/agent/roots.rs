@@ -206,7 +206,7 @@ impl Roots {
     /// marked as before any scan. Asks the PFS, which may hang.
     ///
     /// # Errors
-    /// When a root cannot be looked at; then none is scanned.
+    /// When a root cannot be looked at, or jobs have changed something there; then none is scanned.
     pub fn refresh(self: &Arc<Self>, paths: &[PathBuf]) -> io::Result<u64> {
         let look = |path: &PathBuf| {
             std::fs::metadata(path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
@@ -214,6 +214,16 @@ impl Roots {
         let metas: Vec<_> = paths.iter().map(look).collect::<io::Result<_>>()?;
         let mut list = self.list();
         let mut scans = Vec::new();
+        // What a job writes through a descriptor that it has open would not be known after another scan.
+        let changed = |r: &RootState| r.segment.is_some_and(|n| self.is_changed(n));
+        let given_up = |n: usize| self.ctl.roots().get(n).is_some_and(|r| r.bypassed.load(Ordering::Relaxed) != 0);
+        let found = list.iter().enumerate().find(|(n, r)| paths.contains(&r.path) && (changed(r) || given_up(*n)));
+        if let Some((_, r)) = found {
+            let path = r.path.display();
+            return Err(io::Error::other(format!(
+                "jobs that run have changed files below {path}: another scan would not know which; the next job sees all changes"
+            )));
+        }
         for (path, meta) in paths.iter().zip(&metas) {
             let Some(number) = list.iter().position(|r| r.path == *path) else { continue };
             let Some(r) = list.get_mut(number) else { continue };

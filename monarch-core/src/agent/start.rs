@@ -82,7 +82,8 @@ pub(super) struct Parts {
 fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     let mut tiers = Vec::new();
     for t in &config.tiers {
-        let tier = TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?;
+        let mut tier = TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?;
+        tier.stays = t.persist == Persist::Node;
         tier.check_format()?;
         tiers.push(tier);
     }
@@ -90,7 +91,7 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     if log {
         log_to(&dir);
     }
-    let seed = common_seed(config, &tiers);
+    let seed = common_seed(&tiers);
     let control = dir.join(place::CONTROL);
     let left = shm::open_control(&control).ok().filter(is_adoptable);
     let adopting = left.is_some();
@@ -119,11 +120,12 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     Ok(Parts { dir, control, lock, ctl, driver, roots, stop })
 }
 
-/// The seed of path hashes, and so of the names of copies: that of the last tier whose copies stay for the next job, where most of them
-/// are. The other tiers take it over.
-fn common_seed(config: &Config, tiers: &[TierDir]) -> u64 {
-    let stays = config.tiers.iter().zip(tiers).filter(|(c, _)| c.persist == Persist::Node).last();
-    let seed = stays.map(|(_, t)| t).or(tiers.first()).map_or(0, |t| t.seed);
+/// The seed of path hashes, and so of the names of copies: that of the last tier which has one and whose copies stay for the next job, as most
+/// of them are there. The other tiers take it over.
+fn common_seed(tiers: &[TierDir]) -> u64 {
+    let last = |fits: fn(&&TierDir) -> bool| tiers.iter().rfind(fits);
+    let of = last(|t| t.stays && !t.seed_is_new).or_else(|| last(|t| !t.seed_is_new)).or_else(|| last(|t| t.stays));
+    let seed = of.or(tiers.first()).map_or(0, |t| t.seed);
     tiers.iter().filter(|t| t.seed != seed).for_each(|t| t.keep_seed(seed));
     seed
 }

@@ -27,12 +27,14 @@ pub fn round(driver: &Driver) {
             let before = tier.ledger.usage().used;
             driver.shrink(at, memory);
             let freed = before.saturating_sub(tier.ledger.usage().used);
-            tracing::warn!(
-                tier = tier.name,
-                short = memory,
-                freed,
-                "the job's memory is short; copies in memory make room"
-            );
+            if freed > 0 {
+                tracing::warn!(
+                    tier = tier.name,
+                    short = memory,
+                    freed,
+                    "the job's memory is short; copies in memory make room"
+                );
+            }
             memory = memory.saturating_sub(freed);
         }
     }

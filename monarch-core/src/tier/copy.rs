@@ -5,7 +5,7 @@ use super::ledger::Reservation;
 use super::log::Sum;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -30,15 +30,29 @@ impl CopyFile<'_> {
     ///
     /// # Errors
     /// What the kernel said; the file is gone then, too.
-    pub fn publish(mut self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
+    pub fn publish(self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
+        self.publish_as(name, stamp, sum, false)
+    }
+
+    /// The same where nothing may have the name: `AlreadyExists` if something has.
+    ///
+    /// # Errors
+    /// As [`CopyFile::publish`].
+    pub fn publish_new(self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
+        self.publish_as(name, stamp, sum, true)
+    }
+
+    fn publish_as(mut self, name: CopyName, stamp: Stamp, sum: Sum, new: bool) -> io::Result<Option<Copy>> {
         set_stamp(&self.fd, stamp)?;
         let st = rustix::fs::fstat(&self.fd)?;
         let Some(room) = self.room.take() else { return Ok(None) };
         let (size, room_bytes) = (st.st_size as u64, room.bytes());
         // A copy of this name that nobody knew of, or that could not be evicted: its charge must not be lost.
-        self.tier.make_name_free(name, size)?;
+        if !new {
+            self.tier.make_name_free(name, size)?;
+        }
         let Ok(charged) = room.settle(st.st_blocks as u64 * 512) else { return Ok(None) };
-        let named = self.tier.log_copy(name, sum, size).and_then(|()| Ok(self.rename(name)?));
+        let named = self.tier.log_copy(name, sum, size).and_then(|()| Ok(self.rename(name, new)?));
         if let Err(e) = named {
             self.tier.ledger.release(charged, 1);
             return Err(e);
@@ -49,8 +63,11 @@ impl CopyFile<'_> {
         Ok(Some(Copy { name, size, charged, stamp, check: None }))
     }
 
-    fn rename(&self, name: CopyName) -> rustix::io::Result<()> {
+    fn rename(&self, name: CopyName, new: bool) -> rustix::io::Result<()> {
         let (fd, to) = (self.tier.fd(), name.rel_path());
+        if new {
+            return rustix::fs::renameat_with(fd, &self.tmp, fd, to.as_slice(), RenameFlags::NOREPLACE);
+        }
         match rustix::fs::renameat(fd, &self.tmp, fd, to.as_slice()) {
             // Somebody removed the directory.
             Err(Errno::NOENT) if !self.tier.given_up.load(Ordering::SeqCst) => {

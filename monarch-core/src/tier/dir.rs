@@ -46,6 +46,10 @@ pub struct TierDir {
     pub ino: u64,
     /// Seed of path hashes kept here.
     pub seed: u64,
+    /// Whether it was made just now: no copy here has a name by it.
+    pub seed_is_new: bool,
+    /// Whether copies stay here for the next job.
+    pub stays: bool,
     /// Its quota.
     pub ledger: Ledger,
     /// Whether its file system is in memory.
@@ -118,9 +122,12 @@ impl TierDir {
         make_dirs(&fd).map_err(fail("create its directories"))?;
         let st = rustix::fs::fstat(&fd).map_err(fail("stat it"))?;
         let vfs = rustix::fs::fstatvfs(&fd).map_err(fail("stat its file system"))?;
+        let (seed, seed_is_new) = read_seed(&fd).map_err(fail("keep its seed"))?;
         let tier = Self {
             name: name.to_owned(),
-            seed: read_seed(&fd).map_err(fail("keep its seed"))?,
+            seed,
+            seed_is_new,
+            stays: true,
             ledger: Ledger::new(capacity, vfs.f_frsize.max(512)),
             path,
             dev: st.st_dev,

@@ -58,6 +58,15 @@ impl TierDir {
         self.take_out(self.leaving.lock(), name, size, false);
     }
 
+    /// The same if it is still the file with this inode number: somebody else may have made another copy of the name.
+    pub fn evict_own(&self, name: CopyName, size: u64, ino: u64) {
+        let parts = self.leaving.lock();
+        let st = rustix::fs::statat(self.fd(), name.rel_path().as_slice(), AtFlags::SYMLINK_NOFOLLOW);
+        if st.is_ok_and(|st| st.st_ino == ino) {
+            self.take_out(parts, name, size, false);
+        }
+    }
+
     /// Takes a resident copy out that somebody else may have removed or damaged: what was charged for it is released.
     pub fn evict_resident(&self, name: CopyName, size: u64) {
         self.take_out(self.leaving.lock(), name, size, true);

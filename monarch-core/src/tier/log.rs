@@ -8,7 +8,8 @@
 //! ```
 //! `check` is the XXH3-64 of the 40 bytes before it. `piece` is 0 where `sum` is the XXH3-64 of the whole copy; otherwise `sum` is that
 //! of the XXH3-64s of its pieces, so many pages of 4 KiB each. The first record is `Begin`; `Boot` names the boot of the machine in which what
-//! follows was written; `Synced` says that the copies among the first `size` records have reached the disk.
+//! follows was written; `Synced` says that the copies among the first `size` records have reached the disk, if they were there by the
+//! time `sum`, in seconds: one that was made again since may have lost its record with the power.
 //!
 //! A copy's record is appended before the copy gets its name. Copies are not synced one by one: of another boot, and not synced, a
 //! copy of the right size may hold anything, and is read in full before it is used. What has no record is not used at all.
@@ -20,7 +21,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::{HashSet, VecDeque};
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Its name in the tier's directory.
@@ -148,8 +149,8 @@ pub struct Logged {
     pub sum: Sum,
     /// Its bytes.
     pub size: u64,
-    /// Whether it has reached the disk.
-    pub synced: bool,
+    /// What was there at this time, in seconds, has reached the disk; 0: nothing has.
+    pub synced: u64,
     /// Whether it was written in this boot of the machine.
     pub this_boot: bool,
     /// Whether it was found.
@@ -159,10 +160,20 @@ pub struct Logged {
 }
 
 impl Logged {
-    /// Whether a copy that looks right is right.
+    /// Whether a copy that looks right, and was last changed (given its name) at this time, is right.
     #[must_use]
-    pub const fn is_safe(&self) -> bool {
-        self.synced || self.this_boot
+    pub const fn is_safe(&self, changed: u64) -> bool {
+        self.this_boot || changed < self.synced
+    }
+
+    /// Of a copy that was found: whether it is safe, as it is to be written down.
+    pub(super) const fn found(&mut self, changed: u64) -> bool {
+        self.is_there = true;
+        let safe = self.is_safe(changed);
+        if changed >= self.synced {
+            self.synced = 0;
+        }
+        safe
     }
 }
 
@@ -284,7 +295,7 @@ impl Read {
             Kind::Synced => {
                 while let Some((at, name)) = unsynced.pop_front_if(|(at, _)| *at < size) {
                     if let Some(logged) = self.copies.get_mut(name).filter(|l| l.at == at) {
-                        logged.synced = true;
+                        logged.synced = sum.value;
                     }
                 }
             }
@@ -294,7 +305,7 @@ impl Read {
                     return;
                 }
                 let this_boot = boot.is_some() && self.boot == boot;
-                self.copies.insert(name, Logged { sum, size, synced: false, this_boot, is_there: false, at });
+                self.copies.insert(name, Logged { sum, size, synced: 0, this_boot, is_there: false, at });
                 unsynced.push_back((at, name));
             }
         }
@@ -307,7 +318,7 @@ pub(super) struct Log(Mutex<Option<Open>>);
 
 #[derive(Debug)]
 struct Open {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     records: u64,
     /// Records when the last sync began.
     synced: u64,
@@ -350,19 +361,19 @@ impl Log {
             let of = copies.iter().filter(|(_, l)| which(l));
             of.map(|(name, l)| copy_record(name, l.sum, l.size)).try_for_each(|r| out.put(&r))
         };
-        put(&mut out, |l| l.synced)?;
+        put(&mut out, |l| l.synced > 0)?;
         let synced = out.records;
-        out.put(&record(Kind::Synced, 0, [0; 16], 0, synced))?;
+        out.put(&record(Kind::Synced, 0, [0; 16], now(), synced))?;
         // Of no boot that there is: whoever finds them verifies them.
         out.put(&record(Kind::Boot, 0, [0; 16], 0, 0))?;
-        put(&mut out, |l| !l.is_safe())?;
+        put(&mut out, |l| l.synced == 0 && !l.this_boot)?;
         out.put(&record(Kind::Boot, 0, boot.unwrap_or_default(), 0, 0))?;
-        put(&mut out, |l| l.this_boot && !l.synced)?;
+        put(&mut out, |l| l.this_boot && l.synced == 0)?;
         let records = out.end()?;
         rustix::fs::fdatasync(&file)?;
         rustix::fs::renameat(dir, NEW, dir, LOG)?;
         let blocks = rustix::fs::fstat(&file)?.st_blocks as u64 * 512;
-        *self.lock() = Some(Open { file, records, synced });
+        *self.lock() = Some(Open { file: Arc::new(file), records, synced });
         Ok(blocks)
     }
 
@@ -370,7 +381,7 @@ impl Log {
     pub(super) fn resume(&self, dir: impl AsFd, boot: Option<[u8; 16]>, read: &Read) -> io::Result<u64> {
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::openat(dir, LOG, flags, Mode::empty())?;
-        let mut log = Open { file, records: read.records, synced: 0 };
+        let mut log = Open { file: Arc::new(file), records: read.records, synced: 0 };
         rustix::fs::ftruncate(&log.file, log.records * RECORD as u64)?;
         if read.boot.is_none() || read.boot != boot {
             log.append(&record(Kind::Boot, 0, boot.unwrap_or_default(), 0, 0))?;
@@ -399,19 +410,26 @@ impl Log {
     /// # Errors
     /// What the kernel said.
     pub(super) fn sync(&self, dir: impl AsFd) -> io::Result<bool> {
-        let records = match &*self.lock() {
-            Some(log) if log.records > log.synced => log.records,
+        let (records, file) = match &*self.lock() {
+            Some(log) if log.records > log.synced => (log.records, log.file.clone()),
             _ => return Ok(false),
         };
+        let began = now();
         rustix::fs::syncfs(dir)?;
         if let Some(log) = self.lock().as_mut() {
-            log.append(&record(Kind::Synced, 0, [0; 16], 0, records))?;
-            rustix::fs::fdatasync(&log.file)?;
+            log.append(&record(Kind::Synced, 0, [0; 16], began, records))?;
             // Copies that were logged meanwhile are yet to be synced: one sync too many does no harm.
             log.synced = if log.records == records + 1 { log.records } else { records };
         }
+        // Nobody who publishes waits for that.
+        rustix::fs::fdatasync(&file)?;
         Ok(true)
     }
+}
+
+/// Seconds of the clock that file systems use.
+fn now() -> u64 {
+    rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec.unsigned_abs()
 }
 
 /// Records on their way into a new log.
@@ -481,7 +499,7 @@ mod tests {
         assert!(log.sync(&fd).unwrap() && !log.sync(&fd).unwrap(), "nothing to do the second time");
         log.append(name(3), Sum::whole(33), 300).unwrap();
         let (same, other) = (read(&fd, BOOTS[0]).unwrap(), read(&fd, BOOTS[1]).unwrap());
-        let safe = |r: &Read| [1, 2, 3].map(|n| r.copies.get(name(n)).unwrap().is_safe());
+        let safe = |r: &Read| [1, 2, 3].map(|n| r.copies.get(name(n)).unwrap().is_safe(1));
         assert_eq!((safe(&same), safe(&other)), ([true; 3], [true, true, false]));
         let l = other.copies.get(name(2)).unwrap();
         assert_eq!((l.sum, l.size, other.broken), (Sum { value: 22, piece: 4 << 20 }, 200, 0));
@@ -498,12 +516,30 @@ mod tests {
         log.append(name(1), Sum::whole(11), 100).unwrap();
         let records = log.lock().as_ref().unwrap().records;
         log.append(name(1), Sum::whole(12), 100).unwrap();
-        log.lock().as_mut().unwrap().append(&record(Kind::Synced, 0, [0; 16], 0, records)).unwrap();
+        log.lock().as_mut().unwrap().append(&record(Kind::Synced, 0, [0; 16], now(), records)).unwrap();
         let read = read(&fd, BOOTS[1]).unwrap();
         assert_eq!(
-            (read.copies.get(name(1)).unwrap().sum.value, read.copies.get(name(1)).unwrap().is_safe()),
+            (read.copies.get(name(1)).unwrap().sum.value, read.copies.get(name(1)).unwrap().is_safe(1)),
             (12, false)
         );
+    }
+
+    #[test]
+    fn a_copy_that_was_made_again_and_lost_its_record_is_not_taken_for_the_synced_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = open(&dir);
+        let log = Log::default();
+        log.begin(&fd, BOOTS[0], &ByName::default()).unwrap();
+        log.append(name(1), Sum::whole(1), 1).unwrap();
+        let before = now();
+        log.sync(&fd).unwrap();
+        let mut read = read(&fd, BOOTS[1]).unwrap();
+        let logged = read.copies.get_mut(name(1)).unwrap();
+        assert!(logged.is_safe(before - 1) && !logged.is_safe(now()) && !logged.is_safe(now() + 5));
+        // And is not written down as one.
+        assert!(!logged.found(now()));
+        Log::default().begin(&fd, BOOTS[1], &read.copies).unwrap();
+        assert!(!super::read(&fd, BOOTS[1]).unwrap().copies.get(name(1)).unwrap().is_safe(1));
     }
 
     #[test]
@@ -523,7 +559,7 @@ mod tests {
                 true => log.begin(&fd, BOOTS[0], &all_there(found)).unwrap(),
                 false => log.resume(&fd, BOOTS[0], &found).unwrap(),
             };
-            let safe = |boot| [1, 2].map(|n| read(&fd, boot).unwrap().copies.get(name(n)).unwrap().is_safe());
+            let safe = |boot| [1, 2].map(|n| read(&fd, boot).unwrap().copies.get(name(n)).unwrap().is_safe(1));
             assert_eq!((safe(BOOTS[0]), safe(BOOTS[1])), ([true, true], [true, false]));
         }
         // Another boot: the second has to be verified, also after it was written anew, and is safe once that is done.
@@ -534,13 +570,13 @@ mod tests {
                 true => log.begin(&fd, BOOTS[1], &all_there(found)).unwrap(),
                 false => log.resume(&fd, BOOTS[1], &found).unwrap(),
             };
-            let safe = |n| read(&fd, BOOTS[1]).unwrap().copies.get(name(n)).unwrap().is_safe();
+            let safe = |n| read(&fd, BOOTS[1]).unwrap().copies.get(name(n)).unwrap().is_safe(1);
             assert!(safe(1) && !safe(2));
         }
         let log = Log::default();
         log.resume(&fd, BOOTS[1], &read(&fd, BOOTS[1]).unwrap()).unwrap();
         log.append(name(2), Sum::whole(2), 2).unwrap();
-        assert!(read(&fd, BOOTS[1]).unwrap().copies.get(name(2)).unwrap().is_safe());
+        assert!(read(&fd, BOOTS[1]).unwrap().copies.get(name(2)).unwrap().is_safe(1));
     }
 
     #[test]

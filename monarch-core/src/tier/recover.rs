@@ -32,6 +32,8 @@ struct Found {
     stamp: Stamp,
     size: u64,
     charged: u64,
+    /// When it got its name, in seconds.
+    changed: u64,
 }
 
 /// Directories that are listed ahead.
@@ -87,12 +89,12 @@ impl TierDir {
                     let cost = self.ledger.cost(l.size);
                     match read.copies.get_mut(l.name).filter(|logged| logged.size == l.size) {
                         Some(logged) => {
-                            logged.is_there = true;
+                            let safe = logged.found(l.changed);
                             (kept, bytes, files) = (kept + 1, bytes + l.charged, files + 1);
                             if l.charged != cost {
                                 self.leaving.note_charge(l.name, cost, l.charged);
                             }
-                            let check = (!logged.is_safe()).then_some(logged.sum);
+                            let check = (!safe).then_some(logged.sum);
                             found(Copy { name: l.name, size: l.size, charged: l.charged, stamp: l.stamp, check });
                         }
                         None => {
@@ -220,7 +222,8 @@ impl TierDir {
             let charged = charge_of(&st);
             match sound(&file, &st) {
                 Some((name, stamp)) => {
-                    listed.copies.push(Found { name, stamp, size: st.st_size as u64, charged });
+                    let (size, changed) = (st.st_size as u64, st.st_ctime.unsigned_abs());
+                    listed.copies.push(Found { name, stamp, size, charged, changed });
                 }
                 None => listed.strange.push((format!("{sub}/{file}"), charged)),
             }
@@ -278,18 +281,18 @@ fn boot_id() -> Option<[u8; 16]> {
     Some(u128::from_str_radix(&hex, 16).ok()?.to_le_bytes())
 }
 
-/// The seed kept in the tier, made when there is none. If it cannot be kept, the copies serve this agent only.
-pub(super) fn read_seed(fd: &OwnedFd) -> rustix::io::Result<u64> {
+/// The seed kept in the tier, made when there is none; whether it was. If it cannot be kept, the copies serve this agent only.
+pub(super) fn read_seed(fd: &OwnedFd) -> rustix::io::Result<(u64, bool)> {
     let mut bytes = [0u8; 8];
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     if let Ok(f) = rustix::fs::openat(fd, "seed", flags, Mode::empty())
         && rustix::io::read(&f, &mut bytes)? == 8
     {
-        return Ok(u64::from_le_bytes(bytes));
+        return Ok((u64::from_le_bytes(bytes), false));
     }
     let seed = crate::sys::random_u64();
     match write_seed(fd, seed) {
-        Ok(()) | Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => Ok(seed),
+        Ok(()) | Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => Ok((seed, true)),
         Err(e) => Err(e),
     }
 }

@@ -4,29 +4,51 @@ use super::manners::{is_asked_for, trimmed};
 use super::{Driver, Live, lock};
 use crate::agent::protocol::{Census, Range, Tally, Trouble};
 use crate::tier::TierDir;
+use monarch_abi::control::{SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::file_key;
 use monarch_abi::segment::Entry;
 use monarch_abi::word::{Refusal, State};
 use monarch_policies::{Candidate, Decision, FileKey, RequestSource, TierRoom};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+/// Ranges of fewer entries are looked up one by one.
+const FEW: u32 = 1000;
 
 impl Driver {
+    fn is_live(&self, number: usize) -> bool {
+        let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
+        self.ctl.segments().get(number).is_some_and(live)
+    }
+
     /// Counts the files in these ranges by what has become of them; `list` of those that went wrong are named. `plan`: also how
     /// many of those that are not there yet will fit.
     pub fn census(&self, ranges: &[Range], plan: bool, list: usize) -> Census {
         let mut census = Census::default();
         let mut missing = Vec::new();
         for range in ranges {
-            let Some(live) = self.segment(range.segment) else { continue };
+            let Some(live) = self.segment(range.segment).filter(|_| self.is_live(range.segment)) else {
+                census.retired = true;
+                continue;
+            };
             let released = self.released(range.segment);
             let asked = trimmed(*range, &live.segment, &released);
-            let inside = |e: &Entry<'_>| (range.from..range.end).contains(&e.id);
-            for entry in live.segment.files().filter(inside) {
-                let is_asked = entry.id < asked.end && is_asked_for(&asked, entry.id, entry.record, &released);
-                self.count(&mut census, &live, file_key(range.segment, entry.id), &entry, (is_asked, list));
-                if plan && entry.word().state() != State::Resident {
-                    missing.push((entry.id, file_key(range.segment, entry.id), entry.record.size));
+            let mut count = |entry: &Entry<'static>, id: u32| {
+                let is_asked = id < asked.end && is_asked_for(&asked, id, entry.record, &released);
+                let key = file_key(range.segment, entry.master.id);
+                self.count(&mut census, &live, key, entry, (is_asked, list));
+                let word = entry.word();
+                if plan && !matches!(word.state(), State::Resident | State::Bypass) && is_asked {
+                    missing.push((entry.id, key, entry.record.size));
                 }
+            };
+            if range.end.saturating_sub(range.from) < FEW {
+                // Further names of an inode count here: they were asked for by themselves.
+                let entries = (range.from..range.end).filter_map(|id| live.segment.by_id(id));
+                entries.filter(|e| e.record.is_file()).for_each(|e| count(&e, e.id));
+            } else {
+                let inside = |e: &Entry<'_>| (range.from..range.end).contains(&e.id);
+                live.segment.files().filter(inside).for_each(|e| count(&e, e.id));
             }
         }
         if plan {

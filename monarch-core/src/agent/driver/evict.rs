@@ -126,9 +126,14 @@ impl Driver {
             dropped += ended;
             freed += partial;
         }
-        let leavers = self.placed_last(tier, bytes.saturating_sub(freed));
+        // (Partial copies are no files of the ledger.)
+        let leavers = if dir.ledger.usage().files == 0 {
+            Vec::new()
+        } else {
+            self.placed_last(tier, bytes.saturating_sub(freed))
+        };
         let can_move = tier + 1 < self.tiers.len();
-        let sums = if can_move { self.sums_of(dir, &leavers) } else { ByName::default() };
+        let sums = if can_move && !leavers.is_empty() { self.sums_of(dir, &leavers) } else { ByName::default() };
         let until = Instant::now() + MOVING;
         for leaver in leavers {
             let size = leaver.entry.record.size;

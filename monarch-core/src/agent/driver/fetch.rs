@@ -139,7 +139,7 @@ impl Driver {
             Fetched::Refused(_, None) if self.can_stream(f) => claim.refused(Refusal::Streamable),
             Fetched::Refused(why, _) => claim.refused(why),
             Fetched::Failed(_) => claim.refused(Refusal::PfsFailed),
-            Fetched::Bypass => claim.next(State::Bypass),
+            Fetched::Bypass => claim.left(),
             Fetched::Stopped => claim.next(State::Absent),
         };
         let published = word.compare_exchange(claim.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok();

@@ -81,6 +81,7 @@ struct Progress {
     taken: Vec<u64>,
     /// By chunk; what is only streamed is never whole.
     sums: Vec<u64>,
+    summed: u32,
     /// Chunks whose bytes are all written.
     written: u32,
     /// Chunks that are there and lie in the window of streamed files, oldest first.
@@ -155,6 +156,7 @@ impl Fill {
             width,
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],
             sums: vec![0; if streamed { 0 } else { chunks as usize }],
+            summed: 0,
             written: 0,
             passing: VecDeque::new(),
             lost: Vec::new(),
@@ -252,13 +254,13 @@ impl Fill {
         }
     }
 
-    /// A chunk's bytes are all written: whether it was the last one, and whether the file's identity is to be asked for.
-    pub(super) fn written(&self) -> (bool, bool) {
+    /// A chunk's bytes are all written: whether the file's identity is to be asked for, as after the last one.
+    pub(super) fn written(&self) -> bool {
         let mut p = lock(&self.progress);
         p.written += 1;
         p.busy = Instant::now();
         let last = !self.streamed && p.written == self.large.head.chunks;
-        (last, last || p.checked.is_none_or(|t| t.elapsed() > RECHECK))
+        last || p.checked.is_none_or(|t| t.elapsed() > RECHECK)
     }
 
     /// The file was what it is to be.
@@ -266,12 +268,15 @@ impl Fill {
         lock(&self.progress).checked = Some(Instant::now());
     }
 
-    /// The checksum of a chunk that is about to be there.
-    pub(super) fn summed(&self, chunk: u32, sum: u64) {
+    /// The checksum of a chunk that is about to be there; whether it is the last one. (The one that was written last has the file's
+    /// identity asked for; others may end after it.)
+    pub(super) fn summed(&self, chunk: u32, sum: u64) -> bool {
         let mut p = lock(&self.progress);
         if let Some(s) = p.sums.get_mut(chunk as usize) {
             *s = sum;
         }
+        p.summed += 1;
+        !self.streamed && p.summed == self.large.head.chunks
     }
 
     /// The checksum of the whole, once all chunks are there.
@@ -380,6 +385,7 @@ mod tests {
             width: 8,
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],
             sums: Vec::new(),
+            summed: 0,
             written: 0,
             passing: VecDeque::new(),
             lost: Vec::new(),

@@ -59,6 +59,10 @@ impl Lane {
 impl Driver {
     /// The lane of a file that nobody waits for.
     pub(super) fn lane(&self, key: u64) -> Lane {
+        // Reading a copy in full is a copier's work: a ring would leave all its other files waiting.
+        if self.unclaimed().has_to_verify() {
+            return Lane::Threads;
+        }
         parts(key)
             .and_then(|(number, _)| self.segment(number))
             .map_or(Lane::Threads, |live| self.lane_of(&live, Kind::Files))

@@ -61,12 +61,30 @@ impl Driver {
     pub(super) fn demote(&self, leaver: &Leaver, sum: Sum, until: Instant) -> bool {
         let from = leaver.word.tier();
         let lower = (from + 1..self.tiers.len()).find(|&to| self.takes(to, leaver.entry.record.size, 0));
-        let Some(to) = lower else { return false };
-        let moved = self.move_copy(leaver, sum, to, || Instant::now() < until);
+        let moved =
+            self.is_below(leaver) || lower.is_some_and(|to| self.move_copy(leaver, sum, to, || Instant::now() < until));
         if moved {
             self.figures.demoted.fetch_add(1, Ordering::Relaxed);
         }
         moved
+    }
+
+    /// Turns the word of a copy to the one that was left below when it moved up, if that is there.
+    fn is_below(&self, leaver: &Leaver) -> bool {
+        let Leaver { key, live, entry, word } = leaver;
+        let left = self.unclaimed().claim(&live.segment, entry, &self.tiers);
+        let Some(to) = left else { return false };
+        if entry.master.word.compare_exchange(word.0, word.resident(to).0, Ordering::AcqRel, Ordering::Acquire).is_err()
+        {
+            self.unclaimed().put_back(to, leaver.name(), &self.tiers);
+            return false;
+        }
+        if let Some(from) = self.tiers.get(word.tier()) {
+            from.evict_resident(leaver.name(), entry.record.size);
+        }
+        lock(&self.placed).add(*key);
+        lock(&self.policy).event(&Event::Placed { file: FileKey(*key), tier: to });
+        true
     }
 
     /// Moves copies up that were opened lately, while nothing else is to be fetched.
@@ -127,8 +145,9 @@ impl Driver {
         let Leaver { key, live, entry, word } = leaver;
         let (Some(from), Some(tier)) = (self.tiers.get(word.tier()), self.tiers.get(to)) else { return false };
         let (name, size) = (leaver.name(), entry.record.size);
-        let copied = || -> io::Result<Option<bool>> {
+        let copied = || -> io::Result<Option<Option<u64>>> {
             let Some(copy) = tier.create(size)? else { return Ok(None) };
+            let ino = rustix::fs::fstat(copy.fd())?.st_ino;
             let file = from.open_copy(name)?;
             let mut buf = vec![0; AT_ONCE.min(usize::try_from(size).unwrap_or(AT_ONCE).max(1))];
             let mut summing = Summing::new(sum.piece);
@@ -144,14 +163,15 @@ impl Driver {
                 summing.update(&buf[..got]);
             }
             if summing.bytes != size || summing.end() != sum {
-                return Ok(Some(false));
+                return Ok(Some(None));
             }
             let stamp = name.stamp(PathHash { fp: entry.master.fp, check: entry.record.check });
-            Ok(copy.publish(name, stamp, sum)?.map(|_| true))
+            // Whoever has made a copy there meanwhile was asked for it.
+            Ok(copy.publish_new(name, stamp, sum)?.map(|_| Some(ino)))
         };
-        match copied() {
-            Ok(Some(true)) => {}
-            Ok(Some(false)) => {
+        let ino = match copied() {
+            Ok(Some(Some(ino))) => ino,
+            Ok(Some(None)) => {
                 self.figures.damaged.fetch_add(1, Ordering::Relaxed);
                 if let Some(more) = self.seldom.damaged.now() {
                     tracing::warn!(
@@ -169,13 +189,18 @@ impl Driver {
                 tracing::debug!(from = from.name, to = tier.name, error = %e, "a copy could not be moved");
                 return false;
             }
-        }
+        };
         if entry.master.word.compare_exchange(word.0, word.resident(to).0, Ordering::AcqRel, Ordering::Acquire).is_err()
         {
-            tier.evict(name, size);
+            tier.evict_own(name, size, ino);
             return false;
         }
-        from.evict_resident(name, size);
+        if from.stays && !tier.stays {
+            // It goes with the job up there: the one below is left for the next one, and makes way when room is needed.
+            self.unclaimed().put_back(word.tier(), name, &self.tiers);
+        } else {
+            from.evict_resident(name, size);
+        }
         lock(&self.placed).add(*key);
         lock(&self.policy).event(&Event::Placed { file: FileKey(*key), tier: to });
         true

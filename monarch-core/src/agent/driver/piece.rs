@@ -29,8 +29,8 @@ pub(super) struct Piece<'a> {
     room: Option<Room>,
     marks: ChunkMarks,
     sink: Option<PartWriter>,
-    /// Whether its bytes were counted as written, and whether they were the last ones.
-    written: Cell<Option<bool>>,
+    /// Whether its bytes were counted as written.
+    written: Cell<bool>,
     failed: u32,
     _counted: (Job<'a>, Option<Counted<'a>>),
 }
@@ -45,7 +45,7 @@ impl<'a> Piece<'a> {
     ) -> Self {
         let marks = ChunkMarks { fill: fill.clone(), demanded: counted.1.is_none() };
         let room = Some(room);
-        let written = Cell::new(None);
+        let written = Cell::new(false);
         Self { driver, fill, chunk, room, marks, sink: None, written, failed: 0, _counted: counted }
     }
 
@@ -94,12 +94,12 @@ impl<'a> Piece<'a> {
         driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
         driver.figures.chunks.fetch_add(1, Ordering::Relaxed);
         driver.note_rate(copied.bytes);
-        fill.summed(self.chunk, copied.checksum);
+        let last = fill.summed(self.chunk, copied.checksum);
         if let Some(room) = self.room.take() {
             fill.arrived(self.chunk, room);
         }
         self.land();
-        if self.written.get() == Some(true) {
+        if last {
             driver.complete(&fill);
         } else {
             driver.goes_on(&fill);
@@ -112,7 +112,7 @@ impl<'a> Piece<'a> {
         fill.not_opened();
         let gone = fill.file.entry.word() != fill.file.claim;
         self.failed += 1;
-        let again = matches!(e, CopyError::Source(_)) && self.failed <= TRIES && self.written.get().is_none() && !gone;
+        let again = matches!(e, CopyError::Source(_)) && self.failed <= TRIES && !self.written.get() && !gone;
         if again {
             return true;
         }
@@ -176,9 +176,8 @@ impl Task for Piece<'_> {
         false
     }
     fn is_checked(&self) -> bool {
-        let (last, check) = self.fill.written();
-        self.written.set(Some(last));
-        check
+        self.written.set(true);
+        self.fill.written()
     }
     fn done(&mut self, end: Result<Copied, CopyError>) -> bool {
         self.settle(end)

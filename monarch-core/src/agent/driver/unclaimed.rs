@@ -63,6 +63,12 @@ impl Unclaimed {
         self.tiers.get(at).map_or(0, |t| if t.copies.is_empty() { 0 } else { t.bytes })
     }
 
+    /// Whether there are some that have to be read in full before they are used.
+    #[must_use]
+    pub fn has_to_verify(&self) -> bool {
+        !self.checks.is_empty()
+    }
+
     /// Takes the copy of an entry that can be used as it is; the tier it lies in. One that does not fit to its name is removed.
     pub fn claim(&mut self, segment: &Segment<'_>, e: &Entry<'_>, tiers: &[TierDir]) -> Option<usize> {
         if self.checks.contains_key(&segment.copy_name(e)) {

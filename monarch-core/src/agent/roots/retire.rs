@@ -8,7 +8,7 @@ use crate::shm;
 use monarch_abi::control::{SEGMENT_LIVE, SEGMENT_RETIRED, SegmentRef};
 use monarch_abi::segment::Segment;
 use monarch_abi::sys::futex_wake;
-use monarch_abi::word::{Refusal, State};
+use monarch_abi::word::{Refusal, State, Word};
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -49,6 +49,16 @@ impl Roots {
         }
         // Files of which only a part was there: their words say something else now.
         self.driver.tend_fills();
+        self.driver.remove_segment(number);
+    }
+
+    /// Whether jobs have changed something below a root, as far as its segment tells.
+    pub(super) fn is_changed(&self, number: usize) -> bool {
+        let Some(live) = self.driver.segment(number) else { return false };
+        let of = number as u32 + 1;
+        let range = self.ctl.ctl.ranges.iter().any(|r| r.segment.load(Ordering::Acquire) == of);
+        let whole = live.segment.state.header.bypassed.load(Ordering::Acquire) != 0;
+        range || whole || live.segment.state.all().any(|slot| Word(slot.word.load(Ordering::Acquire)).is_changed())
     }
 
     /// One pass over a retired segment; how many copies are still under way.
@@ -63,6 +73,7 @@ impl Roots {
                     // Another generation, so that a second try that was planned finds another word.
                     let to = w.refused(Refusal::Dropped);
                     if e.slot.word.compare_exchange(w.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                        under_way += 1;
                         continue;
                     }
                     futex_wake(&e.slot.word, u32::MAX >> 1);
