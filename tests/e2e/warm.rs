@@ -81,6 +81,26 @@ fn a_flipped_bit_is_found_and_never_served_again() {
 }
 
 #[test]
+fn copies_made_in_chunks_have_the_sum_of_their_bytes() {
+    // Chunks end in any order, some of them while the identity is asked for.
+    for engine in ["threads", "uring"] {
+        let disk = tempfile::tempdir().unwrap();
+        let ms = std::time::Duration::from_millis(2);
+        let plan = World::plan().files(12).size(1_000_000).args(&["--plain"]).tier_dir(disk.path().join("tier"));
+        let plan = plan.set("source.chunk_threshold=64KiB").set("source.chunk_size=64KiB");
+        let plan = plan.set(&format!("io.engine={engine}")).pfs(move |b| b.meta_latency(ms).data_latency(ms));
+        let mut w = plan.build();
+        w.settle();
+        assert!(w.agent().unwrap().agent["chunks_copied"] > 100);
+        let found = verify(&w, &[]).good();
+        assert!(found.text().ends_with(": no difference\n"), "{engine}: {found:?}");
+        let hurt_one = copies(&w).into_iter().max_by_key(|p| fs::metadata(p).unwrap().len()).unwrap();
+        hurt(&hurt_one, b"not what it was");
+        assert_eq!(verify(&w, &[]).status.code(), Some(1));
+    }
+}
+
+#[test]
 fn damaged_copies_are_made_again_if_asked() {
     let (mut w, _disk) = staged(40, &["prefetch.enabled=false"]);
     copies(&w).iter().step_by(8).for_each(|copy| hurt(copy, b"not what it was"));

@@ -84,13 +84,15 @@ impl TierDir {
         let read = self.each_directory(
             || log::read(self.fd(), boot),
             |read, listed| {
-                let (mut bytes, mut files) = (0, 0);
+                // All of it is charged before any of it goes.
+                let charges = listed.copies.iter().map(|l| l.charged).chain(listed.strange.iter().map(|s| s.1));
+                self.ledger.charge(charges.sum(), (listed.copies.len() + listed.strange.len()) as u64);
                 for l in listed.copies {
                     let cost = self.ledger.cost(l.size);
                     match read.copies.get_mut(l.name).filter(|logged| logged.size == l.size) {
                         Some(logged) => {
                             let safe = logged.found(l.changed);
-                            (kept, bytes, files) = (kept + 1, bytes + l.charged, files + 1);
+                            kept += 1;
                             if l.charged != cost {
                                 self.leaving.note_charge(l.name, cost, l.charged);
                             }
@@ -99,20 +101,19 @@ impl TierDir {
                         }
                         None => {
                             unknown += 1;
-                            if rustix::fs::unlinkat(self.fd(), l.name.rel_path().as_slice(), AtFlags::empty()).is_err()
-                            {
-                                (bytes, files) = (bytes + l.charged, files + 1);
+                            let path = l.name.rel_path();
+                            if rustix::fs::unlinkat(self.fd(), path.as_slice(), AtFlags::empty()).is_ok() {
+                                self.ledger.release(l.charged, 1);
                             }
                         }
                     }
                 }
                 for (path, charged) in listed.strange {
                     unknown += 1;
-                    if !self.unlink(&path) {
-                        (bytes, files) = (bytes + charged, files + 1);
+                    if self.unlink(&path) {
+                        self.ledger.release(charged, 1);
                     }
                 }
-                self.ledger.charge(bytes, files);
             },
         )?;
         if unknown > 0 {
