@@ -1,6 +1,7 @@
 //! All agents of this user on this node, asked at the same time: one that does not answer keeps no other waiting.
 
-use crate::cli::ConfigArgs;
+use crate::cli::{ConfigArgs, EX_NO_AGENT};
+use crate::say;
 use monarch_core::agent::client::{Client, agent_alive};
 use monarch_core::agent::place;
 use monarch_core::config::Places;
@@ -41,6 +42,23 @@ pub(crate) fn ask<T: Send + 'static>(
     let silent = |(dir, answer): (&PathBuf, &Option<T>)| (answer.is_none() && agent_alive(dir)).then(|| dir.clone());
     let missing = dirs.iter().zip(&answers).filter_map(silent).collect();
     Ok((Answers { given: answers.into_iter().flatten().collect(), missing }, places))
+}
+
+/// [`ask`] for commands that are of no use without an answer: says who is silent, and if there is nobody.
+pub(crate) fn need<T: Send + 'static>(
+    config: &ConfigArgs,
+    patience: Duration,
+    question: impl Fn(&mut Client) -> io::Result<T> + Clone + Send + 'static,
+) -> Result<Answers<T>, ExitCode> {
+    let (answers, _) = ask(config, patience, question)?;
+    for dir in &answers.missing {
+        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).display()));
+    }
+    if answers.given.is_empty() && answers.missing.is_empty() {
+        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
+        return Err(ExitCode::from(EX_NO_AGENT));
+    }
+    Ok(answers)
 }
 
 /// The runtime directories of all agents of this user, of those that died under a job included.

@@ -1,6 +1,6 @@
 //! `monarch du`: how much of which directories has copies on this node.
 
-use crate::cli::{ConfigArgs, EX_NO, EX_NO_AGENT};
+use crate::cli::{ConfigArgs, EX_NO};
 use crate::{agents, say};
 use anyhow::Result;
 use bytesize::ByteSize;
@@ -33,17 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn main(args: &DuArgs) -> Result<ExitCode> {
     let asked: Arc<[PathBuf]> = args.paths.iter().cloned().collect();
-    let (agents, _) = match agents::ask(&args.config, PATIENCE, move |client| count(client, &asked)) {
+    let agents = match agents::need(&args.config, PATIENCE, move |client| count(client, &asked)) {
         Ok(answers) => answers,
         Err(code) => return Ok(code),
     };
-    for dir in &agents.missing {
-        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).display()));
-    }
-    if agents.given.is_empty() && agents.missing.is_empty() {
-        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
-        return Ok(ExitCode::from(EX_NO_AGENT));
-    }
     let found: Vec<(PathBuf, Census)> = agents.given.into_iter().flatten().collect();
     if args.json {
         let told: Vec<_> =

@@ -1,6 +1,6 @@
 //! `monarch evict`: drops copies of files that nobody needs on this node any more.
 
-use crate::cli::{ConfigArgs, EX_NO, EX_NO_AGENT};
+use crate::cli::{ConfigArgs, EX_NO};
 use crate::{agents, say};
 use anyhow::Result;
 use bytesize::ByteSize;
@@ -43,17 +43,10 @@ pub(crate) fn main(args: &EvictArgs) -> Result<ExitCode> {
     let all = args.all;
     let paths: Arc<[PathBuf]> = args.paths.iter().cloned().collect();
     let asked = paths.clone();
-    let (agents, _) = match agents::ask(&args.config, PATIENCE, move |client| evict(client, &asked, all)) {
+    let agents = match agents::need(&args.config, PATIENCE, move |client| evict(client, &asked, all)) {
         Ok(asked) => asked,
         Err(code) => return Ok(code),
     };
-    for dir in &agents.missing {
-        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).display()));
-    }
-    if agents.given.is_empty() && agents.missing.is_empty() {
-        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
-        return Ok(ExitCode::from(EX_NO_AGENT));
-    }
     let sum = |of: fn(&Tally) -> u64| agents.given.iter().map(|d| of(&d.tally)).sum::<u64>();
     let (files, bytes) = (sum(|t| t.files), sum(|t| t.bytes));
     if args.json {

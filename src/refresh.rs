@@ -1,11 +1,10 @@
 //! `monarch refresh`: has roots scanned again while jobs use them.
 
-use crate::cli::{ConfigArgs, EX_NO_AGENT, EX_USAGE};
+use crate::cli::{ConfigArgs, EX_USAGE};
 use crate::{agents, say};
 use anyhow::Result;
 use clap::Args;
 use monarch_core::agent::client::Client;
-use monarch_core::agent::place;
 use monarch_core::agent::protocol::{Request, RootStatus};
 use serde_json::json;
 use std::io;
@@ -32,17 +31,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) fn main(args: &RefreshArgs) -> Result<ExitCode> {
     let wanted: Vec<PathBuf> = args.roots.iter().map(|r| r.canonicalize().unwrap_or_else(|_| r.clone())).collect();
     let asked = wanted.clone();
-    let (agents, _) = match agents::ask(&args.config, PATIENCE, move |client| refresh(client, &asked)) {
+    let agents = match agents::need(&args.config, PATIENCE, move |client| refresh(client, &asked)) {
         Ok(answers) => answers,
         Err(code) => return Ok(code),
     };
-    for dir in &agents.missing {
-        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).display()));
-    }
-    if agents.given.is_empty() && agents.missing.is_empty() {
-        say::err(format_args!("monarch: no agent of yours is running on this node\n"));
-        return Ok(ExitCode::from(EX_NO_AGENT));
-    }
     let roots: Vec<RootStatus> = agents.given.into_iter().flatten().collect();
     if args.json {
         let told: Vec<_> = roots

@@ -2,7 +2,7 @@
 
 use super::dir::{Copy, TierDir, make_dirs};
 use super::ledger::Reservation;
-use super::log::Sum;
+use super::sum::Sum;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, RenameFlags, Timespec, Timestamps};

@@ -6,7 +6,7 @@
 use super::copy::CopyFile;
 use super::dir::{Allocating, Copy, TierDir};
 use super::ledger::Reservation;
-use super::log::Sum;
+use super::sum::Sum;
 use crate::engine::Sink;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};

@@ -6,8 +6,9 @@
 use super::dir::{Copy, TierDir};
 use super::error::TierError;
 use super::ledger::NAME_COST;
-use super::log::{self, Logged, Sum};
+use super::log::{self, Logged};
 use super::names::ByName;
+use super::sum::Sum;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};

@@ -242,6 +242,8 @@ impl Driver {
                 }
                 if first_name && w.state() == State::Resident && self.drop_copy(&live, &entry, w) {
                     tally.add(entry.record.size);
+                    // One that was left below when it moved up.
+                    let _ = self.unclaimed().evict(live.segment.copy_name(&entry), &self.tiers);
                     lock(&self.policy).event(&Event::Dropped { file: FileKey(key) });
                 }
             }

@@ -59,8 +59,9 @@ impl Lane {
 impl Driver {
     /// The lane of a file that nobody waits for.
     pub(super) fn lane(&self, key: u64) -> Lane {
-        // Reading a copy in full is a copier's work: a ring would leave all its other files waiting.
-        if self.unclaimed().has_to_verify() {
+        // Reading a copy in full is a copier's work: a ring would leave all its other files waiting. (Nor does the queue wait for a
+        // root whose copies are being claimed.)
+        if self.engines.uring.is_none() || self.unclaimed.try_lock().map_or(true, |u| u.has_to_verify()) {
             return Lane::Threads;
         }
         parts(key)

@@ -2,7 +2,8 @@
 //! has room.
 //!
 //! A copy is made in the other tier like any other, the word is turned to it, and then the old one goes: whoever has read the word
-//! before finds the old copy, or looks at the word again. Bytes are compared with the log on the way.
+//! before finds the old copy, or looks at the word again. Bytes are compared with the log on the way. A copy that moves to where it
+//! goes with the job is left below, unclaimed.
 
 use super::{Driver, Live, lock};
 use crate::agent::protocol::Ahead;
@@ -64,6 +65,8 @@ impl Driver {
         let moved =
             self.is_below(leaver) || lower.is_some_and(|to| self.move_copy(leaver, sum, to, || Instant::now() < until));
         if moved {
+            // Whoever sends it down has taken it out of the list; one that moves up is still there.
+            lock(&self.placed).add(leaver.key);
             self.figures.demoted.fetch_add(1, Ordering::Relaxed);
         }
         moved
@@ -82,7 +85,6 @@ impl Driver {
         if let Some(from) = self.tiers.get(word.tier()) {
             from.evict_resident(leaver.name(), entry.record.size);
         }
-        lock(&self.placed).add(*key);
         lock(&self.policy).event(&Event::Placed { file: FileKey(*key), tier: to });
         true
     }
@@ -201,7 +203,6 @@ impl Driver {
         } else {
             from.evict_resident(name, size);
         }
-        lock(&self.placed).add(*key);
         lock(&self.policy).event(&Event::Placed { file: FileKey(*key), tier: to });
         true
     }
