@@ -46,7 +46,7 @@ use std::path::{Path, PathBuf};
 pub use error::{ConfigError, ErrorKind};
 pub use flags::Overrides;
 pub use model::{
-    Config, Consistency, Dataset, Direct, Engine, Index, Io, Log, LogLevel, Medium, Persist, Placement, Policy,
+    Compression, Config, Consistency, Dataset, Direct, Engine, Index, Io, Log, LogLevel, Medium, Persist, Placement, Policy,
     Prefetch, Root, Source, Tier, Trust, Wait,
 };
 pub use origin::{Origin, Origins};

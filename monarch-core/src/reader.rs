@@ -185,12 +185,13 @@ impl Reader {
             Some(copy) => {
                 self.count(Counter::Hits, 1);
                 self.count(Counter::HitBytes, found.entry.record.size);
-                if copy.1 > 0 {
+                if word.is_watched() {
                     found.segment.state.touch(found.entry.master.id);
                 }
                 Some(copy)
             }
-            None => self.demanded(found, word).inspect_err(|&why| self.to_pfs(found, why)).ok(),
+            // Of a copy that was decoded its packed one may be left.
+            None => self.demanded(found, if word.is_marked() { found.entry.word() } else { word }).inspect_err(|&why| self.to_pfs(found, why)).ok(),
         }
     }
 

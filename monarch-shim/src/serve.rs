@@ -90,13 +90,12 @@ pub fn open_copy<T>(ctx: &Ctx, f: &Found<'static>, what: Use, mut open: impl FnM
         if let Some(t) = try_copy(ctx, f, word, &mut open) {
             ctx.count(Counter::Hits, 1);
             ctx.count(Counter::HitBytes, f.entry.record.size);
-            if word.tier() > 0 {
-                // A faster tier may have room for it.
+            if word.is_watched() {
                 f.segment.state.touch(f.entry.master.id);
             }
             return Served::Copy(t);
         }
-        return open_moved(ctx, f, word, &mut open);
+        return open_moved(ctx, f, (word, what), &mut open);
     }
     miss(ctx, f, word, what, &mut open)
 }
@@ -113,9 +112,14 @@ fn try_copy<T>(ctx: &Ctx, f: &Found<'static>, word: Word, open: &mut impl FnMut(
     open(path)
 }
 
-/// The copy was not where the word said: perhaps it moved to another tier meanwhile.
+/// The copy was not where the word said: perhaps it moved to another tier meanwhile, or what is left of it is a packed copy.
 #[cold]
-fn open_moved<T>(ctx: &Ctx, f: &Found<'static>, old: Word, open: &mut impl FnMut(&CStr) -> Option<T>) -> Served<T> {
+fn open_moved<T>(
+    ctx: &Ctx,
+    f: &Found<'static>,
+    (old, what): (Word, Use),
+    open: &mut impl FnMut(&CStr) -> Option<T>,
+) -> Served<T> {
     let now = f.entry.word();
     if now != old
         && now.state() == State::Resident
@@ -124,6 +128,10 @@ fn open_moved<T>(ctx: &Ctx, f: &Found<'static>, old: Word, open: &mut impl FnMut
         ctx.count(Counter::Hits, 1);
         ctx.count(Counter::HitBytes, f.entry.record.size);
         return Served::Copy(t);
+    }
+    let now = f.entry.word();
+    if old.is_marked() && now.state() != State::Resident {
+        return miss(ctx, f, now, what, open);
     }
     to_pfs(ctx, f, Counter::Vanished)
 }
