@@ -179,12 +179,25 @@ fn miss<T>(
     if !demand::agent_up(ctx.map.ctl) {
         return to_pfs(ctx, f, Counter::Deadline);
     }
-    demand::raise(ctx.map, f);
     let start = Here.now_us();
-    let outcome = demand::wait(ctx.map, f, &Here);
+    let mut tries = demand::TRIES;
+    let (outcome, copy) = loop {
+        demand::raise(ctx.map, f);
+        let outcome = demand::wait(ctx.map, f, &Here);
+        let Outcome::Resident(word) = outcome else { break (outcome, None) };
+        let copy = try_copy(ctx, f, word, open);
+        if copy.is_some() && word.is_watched() {
+            f.segment.state.touch(f.entry.master.id);
+        }
+        // One that was decoded may have made way again.
+        if copy.is_some() || !word.is_marked() || tries == 0 {
+            break (outcome, copy);
+        }
+        tries -= 1;
+    };
     ctx.count(Counter::WaitMicros, Here.now_us().saturating_sub(start));
     match outcome {
-        Outcome::Resident(word) => match try_copy(ctx, f, word, open) {
+        Outcome::Resident(_) => match copy {
             Some(t) => {
                 ctx.count(Counter::Waited, 1);
                 Served::Copy(t)

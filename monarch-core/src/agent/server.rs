@@ -34,6 +34,8 @@ const LINGER: Duration = Duration::from_secs(3);
 const LEAVE_TAKING: Duration = Duration::from_secs(10);
 /// Time for the last words to jobs.
 const LAST_WORDS: Duration = Duration::from_millis(50);
+/// How long copies are packed at the end that would otherwise go.
+const PACKING: Duration = Duration::from_secs(5);
 
 /// How an agent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,6 +293,9 @@ impl Agent {
         if end != End::Yield {
             c.bypassed.store(1, Ordering::Release);
             self.driver.tiers.iter().for_each(crate::tier::TierDir::mark_ending);
+        }
+        if end == End::Quit {
+            self.driver.pack_rest(PACKING);
         }
         // They hold the tiers' locks for as long as they run.
         self.roots.stop();

@@ -158,6 +158,7 @@ impl Agent {
         parts.driver.run();
         super::upkeep::sync(&parts.driver, parts.stop.clone());
         super::upkeep::promote(&parts.driver, parts.stop.clone());
+        super::upkeep::decode(&parts.driver, parts.stop.clone());
         Ok(Arc::new(Self::new(config, parts, own_process)))
     }
 }

@@ -234,7 +234,8 @@ fn compressed(cx: &mut Context<'_>, raw: &[RawTier], tiers: &mut [(Tier, Site)])
             }
         };
         if given.is_some() && (compressed || !below) {
-            let message = if compressed { "this tier has compression itself" } else { "no slower tier has compression" };
+            let message =
+                if compressed { "this tier has compression itself" } else { "no slower tier has compression" };
             let remedy = "leave it out: decoded copies go to a tier without compression, before one with it";
             return Err(cx.error(ErrorKind::BadTier, &key(at).name("decoded"), message, remedy));
         }
@@ -249,7 +250,8 @@ fn compressed(cx: &mut Context<'_>, raw: &[RawTier], tiers: &mut [(Tier, Site)])
         }
         if compressed && tiers[..at].iter().all(|(tier, _)| tier.decoded == 0) {
             let message = "no faster tier has room for decoded copies";
-            let remedy = "put a tier without compression before this one, such as `{ path: /dev/shm/monarch, capacity: 4GiB }`";
+            let remedy =
+                "put a tier without compression before this one, such as `{ path: /dev/shm/monarch, capacity: 4GiB }`";
             return Err(cx.error(ErrorKind::BadTier, &key(at).name("compression"), message, remedy));
         }
     }

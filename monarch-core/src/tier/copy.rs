@@ -64,7 +64,8 @@ impl CopyFile<'_> {
             self.tier.make_name_free(name, size)?;
         }
         let Ok(charged) = room.settle(st.st_blocks as u64 * 512) else { return Ok(None) };
-        let named = self.tier.log_copy(name, sum, size, how.packed.is_some()).and_then(|()| Ok(self.rename(name, how)?));
+        let named =
+            self.tier.log_copy(name, sum, size, how.packed.is_some()).and_then(|()| Ok(self.rename(name, how)?));
         if let Err(e) = named {
             self.tier.ledger.release(charged, 1);
             return Err(e);

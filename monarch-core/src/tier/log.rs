@@ -118,7 +118,8 @@ fn parse(r: &[u8]) -> Option<(Kind, [u8; 16], Sum, u64)> {
     if r.len() != RECORD || r[1] != VERSION || u64::from_le_bytes(array(r, 40)) != xxh3_64(&r[..40]) {
         return None;
     }
-    let kind = [Kind::Begin, Kind::Boot, Kind::Copy, Kind::Synced, Kind::Packed].into_iter().find(|k| *k as u8 == r[0])?;
+    let kind =
+        [Kind::Begin, Kind::Boot, Kind::Copy, Kind::Synced, Kind::Packed].into_iter().find(|k| *k as u8 == r[0])?;
     let piece = u64::from(u32::from_le_bytes(array(r, 4))) * PAGE;
     let sum = Sum { value: u64::from_le_bytes(array(r, 24)), piece };
     Some((kind, array(r, 8), sum, u64::from_le_bytes(array(r, 32))))
@@ -215,7 +216,10 @@ impl Read {
                     return;
                 }
                 let this_boot = boot.is_some() && self.boot == boot;
-                self.copies.insert(name, Logged { sum, size, packed: kind == Kind::Packed, synced: 0, this_boot, is_there: false, at });
+                self.copies.insert(
+                    name,
+                    Logged { sum, size, packed: kind == Kind::Packed, synced: 0, this_boot, is_there: false, at },
+                );
                 unsynced.push_back((at, name));
             }
         }

@@ -13,7 +13,7 @@ use std::io;
 use std::sync::PoisonError;
 
 /// The packed copies of a tier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PackedUsage {
     /// How many there are.
     pub files: u64,

@@ -188,7 +188,8 @@ impl PackedFile {
         read_exact_at(&fd, &mut head, 0)?;
         let (unit, size) = (u64::from(u32_at(&head, 16)), u64_at(&head, 24));
         let n = units(size, unit);
-        let known = u32_at(&head, 0) == SKIPPABLE && head[8..16] == MAGIC && (1..=UNIT).contains(&unit) && n <= MOST_UNITS;
+        let known =
+            u32_at(&head, 0) == SKIPPABLE && head[8..16] == MAGIC && (1..=UNIT).contains(&unit) && n <= MOST_UNITS;
         if !known {
             return Err(damaged("it is no packed copy"));
         }
