@@ -112,9 +112,11 @@ pub(crate) fn main(args: &VerifyArgs) -> Result<ExitCode> {
         }
         let within = (!args.paths.is_empty()).then_some(&ranges[..]);
         let files: HashMap<CopyName, Range> = reader.copy_names(within).collect();
+        let beside: Vec<PathBuf> = status.tiers.iter().map(|t| t.path.clone()).collect();
         for t in status.tiers {
             let tier = Tier { name: t.name, path: t.path, used: t.used, held: None };
-            let verify = Verify { tier: &tier, files: &files, reader: Some(&reader), limits: &limits, args };
+            let verify =
+                Verify { tier: &tier, files: &files, reader: Some(&reader), limits: &limits, args, beside: &beside };
             let damaged = verify.all(&mut found)?;
             drop_damaged(&tier, Some(&mut client), &damaged)?;
             if args.repair {
@@ -174,7 +176,7 @@ fn without_agent(
         held.check_format()?;
         let path = held.path.clone();
         let tier = Tier { name, path, used: 0, held: Some(held) };
-        let verify = Verify { tier: &tier, files: &HashMap::new(), reader: None, limits, args };
+        let verify = Verify { tier: &tier, files: &HashMap::new(), reader: None, limits, args, beside: &[] };
         let damaged = verify.all(found)?;
         drop_damaged(&tier, None, &damaged)?;
         found.damaged.extend(damaged);
@@ -201,12 +203,14 @@ struct Verify<'a> {
     reader: Option<&'a Reader>,
     limits: &'a Limits,
     args: &'a VerifyArgs,
+    /// The tiers of the same agent.
+    beside: &'a [PathBuf],
 }
 
 impl Verify<'_> {
     /// Reads all copies; those that are damaged.
     fn all(&self, found: &mut Found) -> Result<Vec<Damaged>> {
-        let view = TierView::open(&self.tier.path)?;
+        let view = TierView::open(&self.tier.path)?.beside(self.beside.iter().map(PathBuf::as_path));
         let (next, done) = (AtomicU32::new(0), AtomicU64::new(0));
         let total: Mutex<(Found, Vec<Lying>)> = Mutex::default();
         let bar = Bar::new(self.args.quiet);

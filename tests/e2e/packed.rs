@@ -231,15 +231,14 @@ fn readers_in_order_find_their_files_decoded() {
     w.keep();
     until_packed(&w, 60);
     w.until("all of it", |s| s.prefetch == monarch_core::agent::protocol::Ahead::Idle);
-    w.run(&read(&w, &["--order"])).good();
     let before = w.agent().unwrap();
-    w.run(&read(&w, &["--order", "--pause", "0.01"])).good();
+    w.run(&read(&w, &["--order", "--rounds", "3", "--pause", "0.01"])).good();
     let after = w.agent().unwrap();
     let of = |name: &str| after.agent[name] - before.agent[name];
     let (decoded, ahead) = (of("decoded"), of("decoded_ahead"));
-    assert!(ahead * 10 >= decoded * 8 && decoded >= 30, "{ahead} of {decoded} ahead");
+    assert!(ahead * 10 >= decoded * 6 && decoded >= 60, "{ahead} of {decoded} ahead");
     let waited = after.counters["waited"] - before.counters["waited"];
-    assert!(waited <= 12, "{waited} opens waited");
+    assert!(waited <= 60, "{waited} opens of 183 waited");
 }
 
 #[test]

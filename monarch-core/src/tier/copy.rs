@@ -20,8 +20,10 @@ pub struct CopyFile<'a> {
 }
 
 /// How a copy gets its name.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct How {
+    /// It is not logged.
+    pub(super) passing: bool,
     /// Nothing may have the name.
     pub(super) new: bool,
     /// It is a packed one, of a file of so many bytes.
@@ -40,7 +42,7 @@ impl CopyFile<'_> {
     /// # Errors
     /// What the kernel said; the file is gone then, too.
     pub fn publish(self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
-        self.publish_as(name, stamp, sum, How { new: false, packed: None })
+        self.publish_as(name, stamp, sum, How::default())
     }
 
     /// The same where nothing may have the name: `AlreadyExists` if something has.
@@ -48,7 +50,16 @@ impl CopyFile<'_> {
     /// # Errors
     /// As [`CopyFile::publish`].
     pub fn publish_new(self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
-        self.publish_as(name, stamp, sum, How { new: true, packed: None })
+        self.publish_as(name, stamp, sum, How { new: true, ..How::default() })
+    }
+
+    /// The same of a copy that makes way sooner or later, or is lost with the agent, and leaves no trace in the log: one that was decoded, or
+    /// is to be packed.
+    ///
+    /// # Errors
+    /// As [`CopyFile::publish`].
+    pub fn publish_passing(self, name: CopyName, stamp: Stamp) -> io::Result<Option<Copy>> {
+        self.publish_as(name, stamp, Sum::whole(0), How { passing: true, ..How::default() })
     }
 
     pub(super) fn publish_as(mut self, name: CopyName, stamp: Stamp, sum: Sum, how: How) -> io::Result<Option<Copy>> {
@@ -64,8 +75,8 @@ impl CopyFile<'_> {
             self.tier.make_name_free(name, size)?;
         }
         let Ok(charged) = room.settle(st.st_blocks as u64 * 512) else { return Ok(None) };
-        let named =
-            self.tier.log_copy(name, sum, size, how.packed.is_some()).and_then(|()| Ok(self.rename(name, how)?));
+        let logged = if how.passing { Ok(()) } else { self.tier.log_copy(name, sum, size, how.packed.is_some()) };
+        let named = logged.and_then(|()| Ok(self.rename(name, how)?));
         if let Err(e) = named {
             self.tier.ledger.release(charged, 1);
             return Err(e);

@@ -168,7 +168,7 @@ impl PackedWriter<'_> {
         }
         // What was allocated behind its end is given back.
         rustix::fs::ftruncate(self.file.fd(), len)?;
-        self.file.publish_as(name, stamp, sum, How { new: false, packed: Some(self.size) })
+        self.file.publish_as(name, stamp, sum, How { packed: Some(self.size), ..How::default() })
     }
 }
 

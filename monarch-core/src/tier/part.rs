@@ -140,11 +140,17 @@ impl TierDir {
         Ok(rustix::fs::fallocate(&fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, off, len)?)
     }
 
-    /// Makes a complete partial copy a copy: see [`CopyFile::publish`].
+    /// Makes a complete partial copy a copy: see [`CopyFile::publish`]; without a sum [`CopyFile::publish_passing`].
     ///
     /// # Errors
     /// What the kernel said; the file is gone then.
-    pub fn publish_part(&self, part: &PartCopy, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
+    pub fn publish_part(
+        &self,
+        part: &PartCopy,
+        name: CopyName,
+        stamp: Stamp,
+        sum: Option<Sum>,
+    ) -> io::Result<Option<Copy>> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened = rustix::fs::openat(self.fd(), part.path(), flags, Mode::empty())
             .and_then(|fd| rustix::fs::fchmod(&fd, Mode::RUSR).map(|()| fd));
@@ -156,7 +162,11 @@ impl TierDir {
             }
         };
         self.forget_allocation(part);
-        CopyFile { tier: self, fd, tmp: part.path(), room: part.take_room() }.publish(name, stamp, sum)
+        let file = CopyFile { tier: self, fd, tmp: part.path(), room: part.take_room() };
+        match sum {
+            Some(sum) => file.publish(name, stamp, sum),
+            None => file.publish_passing(name, stamp),
+        }
     }
 
     /// Takes a partial copy away. The caller has taken it out of the state word before.

@@ -4,6 +4,7 @@ use super::log::{self, Logged};
 use super::names::ByName;
 use super::packed::{PackedFile, SUFFIX};
 use super::recover::sound;
+use super::sum::Sum;
 use monarch_abi::hash::CopyName;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -16,6 +17,8 @@ use std::path::Path;
 pub struct TierView {
     fd: OwnedFd,
     logged: ByName<Logged>,
+    /// Tiers that may hold packed what lies decoded here.
+    beside: Vec<OwnedFd>,
 }
 
 /// A copy as it lies in a tier.
@@ -58,7 +61,24 @@ impl TierView {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
         let logged = log::read(&fd, None)?.copies;
-        Ok(Self { fd, logged })
+        Ok(Self { fd, logged, beside: Vec::new() })
+    }
+
+    /// Decoded copies are not logged: what they should be, packed ones in these tiers say.
+    #[must_use]
+    pub fn beside<'a>(mut self, tiers: impl Iterator<Item = &'a Path>) -> Self {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        self.beside = tiers.filter_map(|path| rustix::fs::open(path, flags, Mode::empty()).ok()).collect();
+        self
+    }
+
+    /// What a packed copy says about the copy of this name.
+    fn as_packed(&self, name: CopyName) -> Option<(Sum, u64)> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let path = super::pack::path_of(name);
+        let open = |dir: &OwnedFd| rustix::fs::openat(dir, &path, flags, Mode::empty()).ok();
+        let packed = self.beside.iter().filter_map(open).find_map(|fd| PackedFile::new(fd).ok())?;
+        Some((packed.sum(), packed.size()))
     }
 
     /// Reads the log once more: copies that were published since have records there.
@@ -106,9 +126,11 @@ impl TierView {
         };
         let size = st.st_size as u64;
         let logged = self.logged(copy.name).filter(|logged| logged.packed == copy.packed);
-        let Some(logged) = logged else { return (Health::Unknown, size) };
-        if logged.size != size && !copy.packed {
-            return (Health::Damaged(format!("it has {size} bytes, not {}", logged.size)), size);
+        let known = logged.map(|logged| (logged.sum, logged.size));
+        let known = known.or_else(|| if copy.packed { None } else { self.as_packed(copy.name) });
+        let Some((sum, whole)) = known else { return (Health::Unknown, size) };
+        if whole != size && !copy.packed {
+            return (Health::Damaged(format!("it has {size} bytes, not {whole}")), size);
         }
         if sound(file, &st).is_none() {
             return (Health::Damaged("its modification time was changed".to_owned()), size);
@@ -116,8 +138,8 @@ impl TierView {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened = rustix::fs::openat(&self.fd, &path, flags, Mode::empty());
         let fits = opened.map_err(io::Error::from).and_then(|fd| match copy.packed {
-            true => PackedFile::new(fd).and_then(|packed| Ok(packed.size() == logged.size && packed.fits(logged.sum)?)),
-            false => logged.sum.fits(fd, size),
+            true => PackedFile::new(fd).and_then(|packed| Ok(packed.size() == whole && packed.fits(sum)?)),
+            false => sum.fits(fd, size),
         });
         let health = match fits {
             Ok(true) => Health::Sound,

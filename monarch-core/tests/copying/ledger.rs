@@ -164,7 +164,7 @@ impl<'a> Disk<'a> {
                 if done < part.size {
                     self.tier.drop_part(&part);
                 } else {
-                    let end = self.tier.publish_part(&part, name(n), stamp(n), Sum { value: 1, piece: PAGE });
+                    let end = self.tier.publish_part(&part, name(n), stamp(n), Some(Sum { value: 1, piece: PAGE }));
                     self.publish_end(n, end);
                 }
             }

@@ -167,6 +167,13 @@ impl Driver {
             return;
         }
         self.heed_touched();
+        for (at, tier) in self.tiers.iter().enumerate().filter(|(_, t)| t.for_decoded > 0) {
+            // Who asks is not to wait until others have made way.
+            let short = (tier.for_decoded / SPARE).saturating_sub(self.kept_for_decoded(at));
+            if short > 0 {
+                let _ = self.drop_some_decoded(at, short, false);
+            }
+        }
         let rests = |r: &super::Driver| {
             let rounds = lock(&r.rounds);
             !rounds.0.is_empty() && rounds.0.values().all(|r| r.rests_until.is_some_and(|until| Instant::now() < until))

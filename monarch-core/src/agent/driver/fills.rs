@@ -341,7 +341,8 @@ impl Driver {
         lock(&self.fills).remove(fill);
         let Some(tier) = self.tiers.get(fill.tier) else { return };
         let (sum, f) = (fill.sum(), &fill.file);
-        let published = tier.publish_part(&fill.part, f.name, f.stamp(), sum);
+        let logged = f.packed.is_none() && f.below.is_none();
+        let published = tier.publish_part(&fill.part, f.name, f.stamp(), logged.then_some(sum));
         let end = match published {
             Ok(Some(_)) if f.packed.is_some() => Fetched::Decoded(fill.tier),
             Ok(Some(_)) if f.below.is_some() => {

@@ -118,9 +118,8 @@ pub(super) struct Below {
 /// A copy that is to be packed.
 pub(super) struct Waiting {
     key: u64,
-    /// `None` where nobody knows any more.
-    below: Option<(usize, Option<Reservation>)>,
-    sum: Option<Sum>,
+    below: (usize, Option<Reservation>),
+    sum: Sum,
     _share: Option<std::sync::Arc<Share>>,
 }
 
@@ -148,7 +147,8 @@ impl Driver {
     /// A copy is there that is to be packed.
     pub(super) fn to_be_packed(&self, f: &File, sum: Sum) {
         let below = f.below.as_ref().map(|b| (b.tier, lock(&b.room).take()));
-        let waiting = Waiting { key: f.key, below, sum: Some(sum), _share: f.share.clone() };
+        let Some(below) = below else { return };
+        let waiting = Waiting { key: f.key, below, sum, _share: f.share.clone() };
         let mut packs = lock(&self.packs);
         packs.keys.insert(f.key);
         packs.waiting.push_back(waiting);
@@ -156,15 +156,6 @@ impl Driver {
         drop(packs);
         if more {
             self.wake(Lane::Threads);
-        }
-    }
-
-    /// The same of a copy that an agent left which has died.
-    pub fn to_be_packed_again(&self, keys: impl Iterator<Item = u64>) {
-        let mut packs = lock(&self.packs);
-        for key in keys {
-            packs.keys.insert(key);
-            packs.waiting.push_back(Waiting { key, below: None, sum: None, _share: None });
         }
     }
 
@@ -238,15 +229,7 @@ impl Driver {
         // Evicted, changed or moved meanwhile: then there is nothing to be done.
         let Some(leaver) = self.leaver(waiting.key).filter(|l| l.word.is_marked()) else { return };
         let (up, rel) = (leaver.word.tier(), self.rel_of(&leaver));
-        let below = waiting.below.or_else(|| {
-            let at = (up + 1..self.tiers.len()).find(|&at| self.packs(at))?;
-            Some((at, None))
-        });
-        let sum = waiting.sum.or_else(|| {
-            let sums = self.sums_of(self.tiers.get(up)?, std::slice::from_ref(&leaver));
-            sums.get(leaver.name()).map(|logged| logged.sum)
-        });
-        let (Some((to, room)), Some(sum)) = (below, sum) else { return self.cannot_stay(&leaver, Refusal::NoRoom) };
+        let ((to, room), sum) = (waiting.below, waiting.sum);
         let size = leaver.entry.record.size;
         match self.pack_copy(&leaver, &rel, sum, (to, room), || !self.stop.load(Ordering::Relaxed)) {
             Ok(Packed::Yes(stored)) => {

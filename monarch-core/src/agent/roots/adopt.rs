@@ -52,7 +52,7 @@ impl Roots {
         let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
         let mut unclaimed = self.driver.unclaimed();
         let was_filling = |w: Word| w.state() == State::Filling;
-        let (mut keys, mut decoded, mut unpacked) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut keys, mut decoded) = (Vec::new(), Vec::new());
         for e in segment.files() {
             let w = e.word();
             let claim = |unclaimed: &mut Unclaimed| unclaimed.claim(&segment, &e, &self.driver.tiers);
@@ -60,12 +60,8 @@ impl Roots {
                 State::Wanted | State::Fetching | State::Filling | State::Refused => w.next(State::Absent),
                 State::Absent if w.packed_in().is_none() => continue,
                 State::Absent => claim(&mut unclaimed).map_or(w.next(State::Absent), |claim| claim.word(w)),
+                // (Those that were decoded, or yet to be packed, have gone.)
                 State::Resident => match claim(&mut unclaimed).map(|claim| claim.word(w)) {
-                    // It was yet to be packed.
-                    Some(to) if w.is_marked() && to.state() == State::Resident && !to.is_marked() => {
-                        unpacked.push(file_key(at, e.id));
-                        to.marked()
-                    }
                     Some(to) => {
                         decoded.extend(to.is_marked().then_some(file_key(at, e.id)));
                         to
@@ -96,7 +92,6 @@ impl Roots {
         let fresh = config.index.file.is_none() || config.index.trust == Trust::Frozen;
         self.driver.add_segment(at, &self.driver.live(root, segment, source, fresh));
         self.driver.note_decoded(decoded.into_iter());
-        self.driver.to_be_packed_again(unpacked.into_iter());
         if let Some(r) = self.list().get_mut(root) {
             r.state = "ready".to_owned();
             r.segment = Some(at);
