@@ -50,6 +50,8 @@ pub enum Refusal {
     TierFailed = 4,
     /// Its copy had to go, or is being dropped; or its root is served anew.
     Dropped = 5,
+    /// A reader has found its copy damaged; the agent is to drop it.
+    Damaged = 6,
 }
 
 /// Mark of a Bypass word that is not a job's doing.
@@ -135,6 +137,7 @@ impl Word {
             (State::Refused, 2) => Some(Refusal::Unsettled),
             (State::Refused, 3) => Some(Refusal::PfsFailed),
             (State::Refused, 4) => Some(Refusal::TierFailed),
+            (State::Refused, 6) => Some(Refusal::Damaged),
             (State::Refused, _) => Some(Refusal::Dropped),
             _ => None,
         }

@@ -36,6 +36,6 @@ pub use log::Logged;
 pub use monarch_abi::hash::CopyName;
 pub use names::ByName;
 pub use part::{PartCopy, PartWriter};
-pub use sum::Sum;
 pub(crate) use sum::{AT_ONCE, Summing};
+pub use sum::{Fits, Sum};
 pub use view::{Health, TierView};

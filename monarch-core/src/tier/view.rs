@@ -3,6 +3,7 @@
 use super::log::{self, Logged};
 use super::names::ByName;
 use super::recover::sound;
+use super::sum::Fits;
 use monarch_abi::hash::CopyName;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags};

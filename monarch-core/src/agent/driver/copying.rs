@@ -88,7 +88,9 @@ impl<'a> Copying<'a> {
             return Err(CopyError::Changed);
         }
         let Some(copy) = self.copy.take() else { return Ok(false) };
-        let done = copy.publish(f.name, f.stamp(), Sum::whole(copied.checksum)).map_err(CopyError::Sink)?;
+        let sum = Sum::whole(copied.checksum);
+        f.note_sum(sum);
+        let done = copy.publish(f.name, f.stamp(), sum).map_err(CopyError::Sink)?;
         if done.is_some() {
             self.driver.gate.worked();
             self.driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);

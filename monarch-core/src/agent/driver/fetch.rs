@@ -49,6 +49,11 @@ impl File {
     pub(super) fn stamp(&self) -> Stamp {
         self.name.stamp(PathHash { fp: self.entry.master.fp, check: self.entry.record.check })
     }
+
+    /// Takes note of what its copy comes to, for readers who verify it; before it gets its name.
+    pub(super) fn note_sum(&self, sum: Sum) {
+        self.live.segment.state.guard.note_sum(self.entry.id, sum);
+    }
 }
 
 impl Driver {
@@ -65,8 +70,10 @@ impl Driver {
             return None;
         }
         let Some((claim, source)) = self.claim(&live.segment, &entry, job.source) else {
-            if entry.word().state() == State::Filling {
-                self.asked_while_filling(&job);
+            match entry.word().refusal() {
+                Some(Refusal::Damaged) => self.drop_damaged(job.key, &live, &entry),
+                None if entry.word().state() == State::Filling => self.asked_while_filling(&job),
+                _ => {}
             }
             return None;
         };
@@ -180,7 +187,7 @@ impl Driver {
     }
 
     /// Removes the copies of a file that must not be used any more.
-    fn drop_copies(&self, segment: &Segment<'static>, entry: &Entry<'static>) {
+    pub(super) fn drop_copies(&self, segment: &Segment<'static>, entry: &Entry<'static>) {
         let name = segment.copy_name(entry);
         self.unclaimed().forget(name);
         for tier in &self.tiers {
@@ -294,6 +301,7 @@ impl Driver {
         }
         let dir = self.tiers.get(tier)?;
         if let Some(sum) = check {
+            f.note_sum(sum);
             if !dir.verify(f.name, f.want.size, sum) {
                 dir.evict_resident(f.name, f.want.size);
                 self.figures.damaged.fetch_add(1, Ordering::Relaxed);
@@ -305,6 +313,12 @@ impl Driver {
             }
             dir.verified(f.name, sum, f.want.size);
             self.figures.verified.fetch_add(1, Ordering::Relaxed);
+        }
+        let guard = &f.live.segment.state.guard;
+        if guard.which().sums && guard.sum(f.entry.id).is_none() {
+            // Its readers could not tell whether it is sound.
+            dir.evict_resident(f.name, f.want.size);
+            return None;
         }
         self.figures.adopted.fetch_add(1, Ordering::Relaxed);
         Some(Fetched::Resident(tier))

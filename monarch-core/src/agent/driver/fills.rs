@@ -293,7 +293,9 @@ impl Driver {
         }
         lock(&self.fills).remove(fill);
         let Some(tier) = self.tiers.get(fill.tier) else { return };
-        let published = tier.publish_part(&fill.part, fill.file.name, fill.file.stamp(), fill.sum());
+        let sum = fill.sum();
+        fill.file.note_sum(sum);
+        let published = tier.publish_part(&fill.part, fill.file.name, fill.file.stamp(), sum);
         let end = match published {
             Ok(Some(_)) => {
                 self.gate.worked();

@@ -81,6 +81,7 @@ impl Roots {
             let _ = (std::fs::remove_file(index), std::fs::remove_file(state));
         })?;
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
+        self.note_sums(&segment);
         let adopted = if made.fresh { self.claim_copies(number, &segment) } else { 0 };
         early::open(&self.ctl, scan.root, number, &segment);
         self.driver.add_segment(number, &self.driver.live(scan.root, segment, source, made.fresh));
@@ -102,7 +103,8 @@ impl Roots {
         let create = |index: &[u8], buckets: &[u8]| {
             let source = &scan.config.source;
             let chunking = shm::Chunking { threshold: source.chunk_threshold, size: source.chunk_size };
-            shm::create_segment(&self.dir, index, buckets, state_uuid, chunking).map_err(|e| self.no_room(e))
+            let checks = scan.config.dataset.checks();
+            shm::create_segment(&self.dir, index, buckets, state_uuid, chunking, checks).map_err(|e| self.no_room(e))
         };
         let saved = index.file.as_ref().and_then(|file| load(file, path));
         let (fresh, (segment, ..)) = match saved {
@@ -147,6 +149,9 @@ impl Roots {
             return Err(io::Error::other(format!("an agent serves at most {MAX_SEGMENTS} segments in its life")));
         };
         self.retire(scan.root);
+        // A job that came meanwhile may want to be asked for more often.
+        let checks = list.get(scan.root).map(|r| r.checks).unwrap_or_default();
+        made.segment.state.header.revalidate_ms.store(checks.interval_ms(), Ordering::Relaxed);
         shm::put_uuid(&slot.uuid, made.segment.index.header.uuid);
         shm::put_uuid(&slot.state_uuid, made.state_uuid);
         slot.root.store(scan.root as u32, Ordering::Relaxed);
@@ -162,7 +167,9 @@ impl Roots {
             return 0;
         }
         let mut keys = Vec::new();
-        for e in segment.files().filter(|e| e.word().state() == State::Absent) {
+        // (What it must come to is not known: whoever asks for it has it copied anew.)
+        let known = |id: u32| !segment.state.guard.which().sums || segment.state.guard.sum(id).is_some();
+        for e in segment.files().filter(|e| e.word().state() == State::Absent && known(e.id)) {
             let Some(tier) = unclaimed.claim(segment, &e, &self.driver.tiers) else { continue };
             let w = e.word();
             let absent = w.state() == State::Absent;
