@@ -40,7 +40,7 @@ impl<'a> Guard<'a> {
     #[must_use]
     #[inline]
     pub const fn is_on(&self) -> bool {
-        !self.checked.is_empty() || !self.sums.is_empty()
+        self.checked.len() | self.sums.len() != 0
     }
 
     /// Which of the arrays there are.
