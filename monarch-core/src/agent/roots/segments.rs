@@ -1,6 +1,6 @@
 //! Scanning a root (or loading its index) and publishing its segment.
 
-use super::{RETRY, Roots};
+use super::{RETRY, RootState, Roots};
 
 use crate::agent::early;
 use crate::config::{Config, Trust};
@@ -29,13 +29,17 @@ struct Made {
 struct Scan {
     root: usize,
     config: Arc<Config>,
+    /// What its jobs want looked at again.
+    checks: shm::Checks,
     progress: Arc<ScanProgress>,
 }
 
 impl Roots {
     /// Makes the segment of a root, on a thread of its own, after its retired ones gave their copies back.
     pub(super) fn spawn_scan(self: &Arc<Self>, root: usize) {
-        let scan = self.list().get(root).map(|r| Scan { root, config: r.config.clone(), progress: r.progress.clone() });
+        let of =
+            |r: &RootState| Scan { root, config: r.config.clone(), checks: r.checks, progress: r.progress.clone() };
+        let scan = self.list().get(root).map(of);
         let Some(scan) = scan.map(Arc::new) else { return };
         let (me, mine) = (self.clone(), scan.clone());
         let work = move || {
@@ -103,8 +107,8 @@ impl Roots {
         let create = |index: &[u8], buckets: &[u8]| {
             let source = &scan.config.source;
             let chunking = shm::Chunking { threshold: source.chunk_threshold, size: source.chunk_size };
-            let checks = scan.config.dataset.checks();
-            shm::create_segment(&self.dir, index, buckets, state_uuid, chunking, checks).map_err(|e| self.no_room(e))
+            shm::create_segment(&self.dir, index, buckets, state_uuid, chunking, scan.checks)
+                .map_err(|e| self.no_room(e))
         };
         let saved = index.file.as_ref().and_then(|file| load(file, path));
         let (fresh, (segment, ..)) = match saved {
