@@ -1,7 +1,7 @@
 //! `dataset.consistency: close-to-open`: what others change is seen by the next open after `dataset.revalidate`, for one question
 //! about each entry in that time; and what `immutable` promises instead.
 
-use crate::faults::{control, regular, wait_for};
+use crate::faults::{agent_pid, control, kill, regular, wait_for};
 use crate::harness::{Job, Plan, Running, World};
 use monarch_core::reader::{Place, Reader, Verdict};
 use slowfs::{FaultKind, FaultSpec, MutationKind, Op, When};
@@ -374,4 +374,48 @@ fn the_library_asks_as_well() {
     opened.file.read_to_end(&mut bytes).unwrap();
     assert_eq!((opened.place, sum(&bytes)), (Place::Pfs, now(&w.backing().join(rel))));
     assert_eq!(reader.open_file(&w.root().join(&files(&w)[4])).unwrap().place, Place::Copy(0));
+}
+
+/// Whichever job has the agent started again: each root goes on as its own jobs asked for it.
+#[test]
+fn modes_outlive_the_agent() {
+    let mut w = World::plan().files(8).args(&["--plain"]).build();
+    w.keep();
+    let other = w.scratch().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("file"), "old").unwrap();
+    let mut second = w.monarch("run");
+    let words = w.words();
+    // The same tier and settings, another root.
+    second.arg("--quiet").arg("--root").arg(&other).args(&words[2..]);
+    second.args(["--set", "dataset.consistency=close-to-open", "--set", "dataset.revalidate=0s", "--"]);
+    let job = w.python("asks.py");
+    second.args(job.words());
+    let mut job = Asks { running: Running::new(second), answers: 0 };
+    assert_eq!(job.path("read", &other.join("file")), sum(b"old"));
+    let modes = || -> Vec<String> {
+        w.agent().map(|s| s.roots.iter().map(|r| r.consistency.clone()).collect()).unwrap_or_default()
+    };
+    let expected = ["immutable", "close-to-open, checked every 0s"];
+    assert_eq!(modes(), expected);
+    w.until("all copies", |s| s.roots.len() == 2 && s.tiers[0].files == 9);
+    let old = agent_pid(&w);
+    assert!(kill(old, libc::SIGKILL));
+    w.until("another agent", |s| s.pid as i32 != old && s.jobs == 2 && s.roots.iter().all(|r| r.state == "ready"));
+    assert_eq!(modes(), expected);
+    let write = |text: &str| {
+        fs::write(other.join("new"), text).unwrap();
+        fs::rename(other.join("new"), other.join("file")).unwrap();
+    };
+    write("new");
+    assert_eq!(job.path("read", &other.join("file")), sum(b"new"));
+    // So does a root that is scanned again.
+    let mut refresh = w.monarch("refresh");
+    refresh.arg(&other).args(["--set", &format!("runtime_dir={}", w.runtime().display())]);
+    Running::new(refresh).end().good();
+    w.until("the new index", |s| s.roots.iter().all(|r| r.state == "ready"));
+    assert_eq!(modes(), expected);
+    assert_eq!(job.path("read", &other.join("file")), sum(b"new"));
+    write("newer");
+    assert_eq!(job.path("read", &other.join("file")), sum(b"newer"));
 }
