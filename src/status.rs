@@ -92,6 +92,16 @@ fn text(s: &Status) -> String {
             ByteSize(t.used),
             ByteSize(t.capacity)
         );
+        if t.packed.files > 0 {
+            let (files, bytes, stored) = (t.packed.files, t.packed.bytes, t.packed.stored.max(1));
+            let ratio = bytes as f64 / stored as f64;
+            let _ = writeln!(
+                out,
+                "           {files} of them compressed: {} in {} ({ratio:.2} times smaller)",
+                ByteSize(bytes),
+                ByteSize(stored)
+            );
+        }
     }
     let list = |m: &std::collections::BTreeMap<String, u64>| {
         m.iter().filter(|(_, v)| **v > 0).map(|(k, v)| format!("{k} {v}")).collect::<Vec<_>>().join(", ")

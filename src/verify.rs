@@ -11,7 +11,7 @@ use monarch_core::agent::place;
 use monarch_core::agent::protocol::{Range, Reply, Request};
 use monarch_core::engine::Limits;
 use monarch_core::reader::Reader;
-use monarch_core::tier::{CopyName, Fits, Health, TierDir, TierError, TierView};
+use monarch_core::tier::{CopyName, Fits, Health, Lying, TierDir, TierError, TierView};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -72,6 +72,8 @@ struct Found {
 struct Damaged {
     tier: String,
     copy: String,
+    /// Whether it is a packed one.
+    packed: bool,
     /// The file that it is a copy of, if an index knows it.
     path: Option<PathBuf>,
     why: String,
@@ -206,15 +208,15 @@ impl Verify<'_> {
     fn all(&self, found: &mut Found) -> Result<Vec<Damaged>> {
         let view = TierView::open(&self.tier.path)?;
         let (next, done) = (AtomicU32::new(0), AtomicU64::new(0));
-        let total: Mutex<(Found, Vec<CopyName>)> = Mutex::default();
+        let total: Mutex<(Found, Vec<Lying>)> = Mutex::default();
         let bar = Bar::new(self.args.quiet);
         std::thread::scope(|s| {
             for _ in 0..self.args.threads {
                 s.spawn(|| {
                     let mut part = (Found::default(), Vec::new());
                     while let Ok(directory) = u8::try_from(next.fetch_add(1, Ordering::Relaxed)) {
-                        for name in view.names(directory).unwrap_or_default() {
-                            self.one(&view, name, &done, &mut part);
+                        for copy in view.copies(directory).unwrap_or_default() {
+                            self.one(&view, copy, &done, &mut part);
                         }
                     }
                     let mut all = total.lock().unwrap_or_else(PoisonError::into_inner);
@@ -233,7 +235,7 @@ impl Verify<'_> {
         let mut view = view;
         view.refresh()?;
         let mut rest = (Found::default(), Vec::new());
-        unknown.into_iter().for_each(|name| self.one(&view, name, &done, &mut rest));
+        unknown.into_iter().for_each(|copy| self.one(&view, copy, &done, &mut rest));
         rest.0.unknown = rest.1.len() as u64;
         sum.add(rest.0);
         let damaged = std::mem::take(&mut sum.damaged);
@@ -241,22 +243,23 @@ impl Verify<'_> {
         Ok(damaged)
     }
 
-    fn one(&self, view: &TierView, name: CopyName, done: &AtomicU64, part: &mut (Found, Vec<CopyName>)) {
+    fn one(&self, view: &TierView, copy: Lying, done: &AtomicU64, part: &mut (Found, Vec<Lying>)) {
+        let name = copy.name;
         let file = self.files.get(&name).copied();
         if file.is_none() && !self.args.paths.is_empty() {
             return;
         }
-        let (mut health, size) = view.check(name);
+        let (mut health, size) = view.check(copy);
         if health == Health::Sound
             && self.args.source
             && let Some(path) = file.and_then(|f| self.reader?.path(f))
             && let Some(logged) = view.logged(name)
         {
             part.0.with_source += 1;
-            self.limits.before_call(size, false);
+            self.limits.before_call(logged.size, false);
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let opened = rustix::fs::open(&path, flags, Mode::empty()).map_err(std::io::Error::from);
-            health = match opened.and_then(|fd| logged.sum.fits(fd, size)) {
+            health = match opened.and_then(|fd| logged.sum.fits(fd, logged.size)) {
                 Ok(true) => Health::Sound,
                 Ok(false) => Health::Damaged("it is not what lies on the parallel file system".to_owned()),
                 Err(e) => Health::Damaged(format!("its file on the parallel file system: {e}")),
@@ -265,11 +268,12 @@ impl Verify<'_> {
         done.fetch_add(size, Ordering::Relaxed);
         match health {
             Health::Gone => return,
-            Health::Unknown => return part.1.push(name),
+            Health::Unknown => return part.1.push(copy),
             Health::Sound => {}
             Health::Damaged(why) => part.0.damaged.push(Damaged {
                 tier: self.tier.name.clone(),
                 copy: String::from_utf8_lossy(&name.hex()).into_owned(),
+                packed: copy.packed,
                 path: file.and_then(|f| self.reader?.path(f)),
                 why,
                 file,
@@ -296,9 +300,9 @@ fn drop_damaged(tier: &Tier, client: Option<&mut Client>, damaged: &[Damaged]) -
         return Ok(());
     }
     let Some(client) = client else {
-        let names = damaged.iter().filter_map(|d| CopyName::parse(d.copy.as_bytes()));
-        names.for_each(|name| {
-            tier.held.iter().for_each(|t| t.remove_copy(name));
+        let copies = damaged.iter().filter_map(|d| Some((CopyName::parse(d.copy.as_bytes())?, d.packed)));
+        copies.for_each(|(name, packed)| {
+            tier.held.iter().for_each(|t| t.remove_copy(name, packed));
         });
         return Ok(());
     };

@@ -34,6 +34,8 @@ mod guest;
 mod hierarchy;
 #[path = "e2e/manners.rs"]
 mod manners;
+#[path = "e2e/packed.rs"]
+mod packed;
 #[path = "e2e/places.rs"]
 mod places;
 #[path = "e2e/quickstart.rs"]

@@ -250,11 +250,15 @@ impl<'a, 'c, W: Watch> Waiter<'a, 'c, W> {
     }
 }
 
+/// How often a file is asked for again whose copy comes and goes.
+pub const TRIES: u32 = 4;
+
 /// Waits until a demanded file is resident, or, if it is large, until chunks of it can be had.
 pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, watch: &impl Watch) -> Outcome {
     let word = &f.entry.master.word;
     let key = file_key(f.number, f.entry.master.id);
     let mut waiter = Waiter::new(ctl, watch);
+    let mut tries = TRIES;
     loop {
         let w = Word(word.load(Ordering::Acquire));
         let step = match w.state() {
@@ -262,6 +266,12 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, watch: &impl Watch) -> Outcome 
             State::Filling => return Outcome::Filling(w),
             State::Wanted => Step::NotTaken,
             State::Fetching => waiter.step_of_copy(key),
+            // Its decoded copy had to make way just now.
+            State::Absent if w.packed_in().is_some() && tries > 0 => {
+                tries -= 1;
+                raise(ctl, f);
+                continue;
+            }
             other => return Outcome::Refused(other),
         };
         if !waiter.sleep(&step, word, w.0) {

@@ -1,14 +1,16 @@
 //! The 32-bit state word of a file.
 //!
 //! ```text
-//!  31            8 7    4 3     0
-//! +---------------+------+-------+
-//! |  generation   | tier | state |
-//! +---------------+------+-------+
+//!   31  30         8 7    4 3     0
+//! +----+------------+------+-------+
+//! |mark| generation | tier | state |
+//! +----+------------+------+-------+
 //! ```
 //! The generation goes up by one whenever a copy is dropped or the file is bypassed, so that a copier that was slow
 //! cannot publish over a decision taken meanwhile: publication is a compare-and-swap of the whole word.
-//! The tier is that of a copy, complete (Resident) or partial (Filling). A Refused word has the reason in its place.
+//! The tier is that of a copy, complete (Resident) or partial (Filling). A Refused word has the reason in its place, an Absent one the
+//! tier of a packed copy, counted from 1: one that the agent has to decode before anybody can open it. The mark is on copies, complete
+//! or partial, that were decoded: whoever opens one says so, because it may go then.
 
 /// What is known about a file's copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +59,11 @@ pub enum Refusal {
 /// Mark of a Bypass word that is not a job's doing.
 const LEFT: u32 = 0x10;
 
+/// Mark of copies that were decoded.
+const MARK: u32 = 1 << 31;
+/// All but state and tier, without the mark.
+const REST: u32 = !0xff & !MARK;
+
 /// A state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word(pub u32);
@@ -95,31 +102,66 @@ impl Word {
     /// How often copies of this file were dropped.
     #[must_use]
     pub const fn generation(self) -> u32 {
-        self.0 >> 8
+        (self.0 & REST) >> 8
     }
 
     /// The same generation in another state.
     #[must_use]
     pub const fn with(self, state: State) -> Self {
-        Self(self.0 & !0xff | state as u32)
+        Self(self.0 & REST | state as u32)
     }
 
     /// Resident in `tier`, same generation.
     #[must_use]
     pub const fn resident(self, tier: usize) -> Self {
-        Self(self.0 & !0xff | (tier as u32 & 0xf) << 4 | State::Resident as u32)
+        Self(self.0 & REST | (tier as u32 & 0xf) << 4 | State::Resident as u32)
     }
 
     /// Filling in `tier`, same generation.
     #[must_use]
     pub const fn filling(self, tier: usize) -> Self {
-        Self(self.0 & !0xff | (tier as u32 & 0xf) << 4 | State::Filling as u32)
+        Self(self.0 & REST | (tier as u32 & 0xf) << 4 | State::Filling as u32)
     }
 
     /// What a Filling word turns to when the copy is complete.
     #[must_use]
     pub const fn completed(self) -> Self {
-        self.resident(self.tier())
+        Self(self.0 & !0xf | State::Resident as u32)
+    }
+
+    /// The same, marked as a copy that was decoded, or is to be packed.
+    #[must_use]
+    pub const fn marked(self) -> Self {
+        Self(self.0 | MARK)
+    }
+
+    /// Whether it is marked so.
+    #[must_use]
+    pub const fn is_marked(self) -> bool {
+        self.0 & MARK != 0
+    }
+
+    /// Of a resident copy: whether the agent wants to know that it was opened. It could move up, or make way now.
+    #[must_use]
+    #[inline]
+    pub const fn is_watched(self) -> bool {
+        self.0 & (MARK | 0xf0) != 0
+    }
+
+    /// Absent, next generation, with a packed copy in `tier`, one of the first 15.
+    #[must_use]
+    pub const fn packed(self, tier: usize) -> Self {
+        Self(self.next(State::Absent).0 | (tier as u32 + 1 & 0xf) << 4)
+    }
+
+    /// The tier of its packed copy, where that is all there is.
+    #[must_use]
+    pub const fn packed_in(self) -> Option<usize> {
+        match (self.state(), self.tier()) {
+            (State::Absent, 0) => None,
+            (State::Absent, n) => Some(n - 1),
+            _ => None,
+        }
     }
 
     /// Refused, next generation.
@@ -165,6 +207,32 @@ impl Word {
     /// Another state, next generation.
     #[must_use]
     pub const fn next(self, state: State) -> Self {
-        Self((self.0 & !0xff).wrapping_add(0x100) | state as u32)
+        Self((self.0 & REST).wrapping_add(0x100) & REST | state as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_word_says_beside_its_state_goes_with_that() {
+        let w = Word::new(State::Fetching).resident(3).marked();
+        assert_eq!((w.state(), w.tier(), w.is_marked(), w.is_watched()), (State::Resident, 3, true, true));
+        assert!(!Word::new(State::Fetching).resident(0).is_watched());
+        let packed = w.packed(2);
+        assert_eq!((packed.state(), packed.packed_in(), packed.is_marked()), (State::Absent, Some(2), false));
+        assert_eq!(packed.generation(), w.generation() + 1);
+        assert_eq!(packed.with(State::Wanted), Word::new(State::Wanted).next(State::Wanted));
+        assert_eq!(Word::new(State::Absent).packed_in(), None);
+        assert_eq!(w.with(State::Filling).filling(1).marked().completed(), w.resident(1).marked());
+        assert_eq!(w.packed_in(), None);
+    }
+
+    #[test]
+    fn the_generation_does_not_run_into_the_mark() {
+        let last = Word(REST | State::Resident as u32);
+        assert_eq!(last.next(State::Absent), Word::new(State::Absent));
+        assert!(!last.marked().next(State::Refused).is_marked());
     }
 }

@@ -46,8 +46,8 @@ use std::path::{Path, PathBuf};
 pub use error::{ConfigError, ErrorKind};
 pub use flags::Overrides;
 pub use model::{
-    Config, Consistency, Dataset, Direct, Engine, Index, Io, Log, LogLevel, Medium, Persist, Placement, Policy,
-    Prefetch, Root, Source, Tier, Trust, Wait,
+    Compression, Config, Consistency, Dataset, Direct, Engine, Index, Io, Log, LogLevel, Medium, Persist, Placement,
+    Policy, Prefetch, Root, Source, Tier, Trust, Wait,
 };
 pub use origin::{Origin, Origins};
 pub(crate) use probe::memory::left as memory_left;

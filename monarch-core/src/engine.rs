@@ -71,6 +71,14 @@ pub trait SourceFile: Send + Sync {
     fn identity_now(&self) -> io::Result<Identity>;
     /// Reads go through the page cache from now on.
     fn use_cache(&self) {}
+    /// Whether it lies on this node: what is asked of it is no call to the PFS.
+    fn is_local(&self) -> bool {
+        false
+    }
+    /// Bytes that are best read at a time, from a multiple of them on, if there is such a number.
+    fn at_once(&self) -> Option<usize> {
+        None
+    }
     /// Its descriptor, where the kernel can do the same as the calls above.
     fn fd(&self) -> Option<Arc<OwnedFd>> {
         None

@@ -196,12 +196,16 @@ impl Reader {
             Some(copy) => {
                 self.count(Counter::Hits, 1);
                 self.count(Counter::HitBytes, found.entry.record.size);
-                if copy.1 > 0 {
+                if word.is_watched() {
                     found.segment.state.touch(found.entry.master.id);
                 }
                 Some(copy)
             }
-            None => self.demanded(found, word).inspect_err(|&why| self.to_pfs(found, why)).ok(),
+            // Of a copy that was decoded its packed one may be left.
+            None => self
+                .demanded(found, if word.is_marked() { found.entry.word() } else { word })
+                .inspect_err(|&why| self.to_pfs(found, why))
+                .ok(),
         }
     }
 
@@ -230,18 +234,29 @@ impl Reader {
             _ if !demand::agent_up(self.ctl.ctl) => return Err(Counter::Deadline),
             _ => {}
         }
-        demand::raise(&self.ctl, found);
         if found.segment.state.large(found.entry.master.id).is_some() {
+            demand::raise(&self.ctl, found);
             return Err(Counter::Large);
         }
         let start = self.now_us();
-        let outcome = demand::wait(&self.ctl, found, self);
+        let mut tries = demand::TRIES;
+        let (outcome, copy) = loop {
+            demand::raise(&self.ctl, found);
+            let outcome = demand::wait(&self.ctl, found, self);
+            let Outcome::Resident(word) = outcome else { break (outcome, None) };
+            let copy = self.copy(found, word);
+            if copy.is_some() && word.is_watched() {
+                found.segment.state.touch(found.entry.master.id);
+            }
+            // One that was decoded may have made way again.
+            if copy.is_some() || !word.is_marked() || tries == 0 {
+                break (outcome, copy);
+            }
+            tries -= 1;
+        };
         self.count(Counter::WaitMicros, self.now_us().saturating_sub(start));
         match outcome {
-            Outcome::Resident(word) => {
-                let copy = self.copy(found, word).ok_or(Counter::Vanished);
-                copy.inspect(|_| self.count(Counter::Waited, 1))
-            }
+            Outcome::Resident(_) => copy.ok_or(Counter::Vanished).inspect(|_| self.count(Counter::Waited, 1)),
             Outcome::Refused(State::Bypass) => Err(Counter::Changed),
             Outcome::Refused(State::Refused) => Err(Counter::Refused),
             Outcome::Refused(_) => Err(Counter::Absent),

@@ -5,7 +5,7 @@
 //!     lock                             held by the agent (flock), one agent per tier; its process id
 //!     seed                             seed of the path hashes, so that names survive a restart
 //!     log                              checksums of the copies, and which of them have reached the disk
-//!     copies/00 .. copies/ff/          complete copies under their 128-bit names, 0400
+//!     copies/00 .. copies/ff/          complete copies under their 128-bit names, 0400; packed ones with `.lz4` behind
 //!     tmp/                             being written; emptied at start
 //!     part/                            partial copies of large files, 0600; emptied at start
 //!     dying/                           evicted but still open somewhere: still charged
@@ -21,6 +21,8 @@ mod ledger;
 mod lock;
 mod log;
 mod names;
+mod pack;
+mod packed;
 mod part;
 mod recover;
 mod sum;
@@ -35,7 +37,9 @@ pub use ledger::{Ledger, Reservation, Usage};
 pub use log::Logged;
 pub use monarch_abi::hash::CopyName;
 pub use names::ByName;
+pub use pack::{PackedUsage, PackedWriter};
+pub use packed::PackedFile;
 pub use part::{PartCopy, PartWriter};
 pub(crate) use sum::{AT_ONCE, Summing};
 pub use sum::{Fits, Sum};
-pub use view::{Health, TierView};
+pub use view::{Health, Lying, TierView};

@@ -122,13 +122,12 @@ fn open_any<T>(ctx: &Ctx, f: &Found<'static>, what: Use, open: &mut impl FnMut(&
         if let Some(t) = try_copy(ctx, f, word, open) {
             ctx.count(Counter::Hits, 1);
             ctx.count(Counter::HitBytes, f.entry.record.size);
-            if word.tier() > 0 {
-                // A faster tier may have room for it.
+            if word.is_watched() {
                 f.segment.state.touch(f.entry.master.id);
             }
             return Served::Copy(t);
         }
-        return open_moved(ctx, f, word, open);
+        return open_moved(ctx, f, (word, what), open);
     }
     miss(ctx, f, word, what, open)
 }
@@ -150,12 +149,12 @@ fn try_copy<T>(
     open(path, word)
 }
 
-/// The copy was not where the word said: perhaps it moved to another tier meanwhile.
+/// The copy was not where the word said: perhaps it moved to another tier meanwhile, or what is left of it is a packed copy.
 #[cold]
 fn open_moved<T>(
     ctx: &Ctx,
     f: &Found<'static>,
-    old: Word,
+    (old, what): (Word, Use),
     open: &mut impl FnMut(&CStr, Word) -> Option<T>,
 ) -> Served<T> {
     let now = f.entry.word();
@@ -166,6 +165,10 @@ fn open_moved<T>(
         ctx.count(Counter::Hits, 1);
         ctx.count(Counter::HitBytes, f.entry.record.size);
         return Served::Copy(t);
+    }
+    let now = f.entry.word();
+    if old.is_marked() && now.state() != State::Resident {
+        return miss(ctx, f, now, what, open);
     }
     to_pfs(ctx, f, Counter::Vanished)
 }
@@ -213,12 +216,25 @@ fn miss<T>(
     if !demand::agent_up(ctx.map.ctl) {
         return to_pfs(ctx, f, Counter::Deadline);
     }
-    demand::raise(ctx.map, f);
     let start = Here.now_us();
-    let outcome = demand::wait(ctx.map, f, &Here);
+    let mut tries = demand::TRIES;
+    let (outcome, copy) = loop {
+        demand::raise(ctx.map, f);
+        let outcome = demand::wait(ctx.map, f, &Here);
+        let Outcome::Resident(word) = outcome else { break (outcome, None) };
+        let copy = try_copy(ctx, f, word, open);
+        if copy.is_some() && word.is_watched() {
+            f.segment.state.touch(f.entry.master.id);
+        }
+        // One that was decoded may have made way again.
+        if copy.is_some() || !word.is_marked() || tries == 0 {
+            break (outcome, copy);
+        }
+        tries -= 1;
+    };
     ctx.count(Counter::WaitMicros, Here.now_us().saturating_sub(start));
     match outcome {
-        Outcome::Resident(word) => match try_copy(ctx, f, word, open) {
+        Outcome::Resident(_) => match copy {
             Some(t) => {
                 ctx.count(Counter::Waited, 1);
                 Served::Copy(t)

@@ -28,10 +28,15 @@ fn until_gone(w: &World) {
 
 /// Changes bytes of a copy as a failing disk would: its times stay.
 pub fn hurt(copy: &Path, bytes: &[u8]) {
+    hurt_at(copy, bytes, 0);
+}
+
+/// The same further on.
+pub fn hurt_at(copy: &Path, bytes: &[u8], at: u64) {
     let before = fs::metadata(copy).unwrap();
     fs::set_permissions(copy, fs::Permissions::from_mode(0o600)).unwrap();
     let file = fs::OpenOptions::new().write(true).open(copy).unwrap();
-    file.write_all_at(bytes, 0).unwrap();
+    file.write_all_at(bytes, at).unwrap();
     file.set_modified(before.modified().unwrap()).unwrap();
     fs::set_permissions(copy, fs::Permissions::from_mode(0o400)).unwrap();
 }

@@ -16,6 +16,9 @@
 //! | [`streams`] | large files that no tier has room for |
 //! | [`window`] | room through which files pass that no tier has room for |
 //! | [`moves`] | copies on their way between tiers |
+//! | [`packs`] | copies that are to be packed |
+//! | [`decoded`] | decoded copies, and which of them go |
+//! | [`decode`] | which are decoded before somebody asks |
 //! | [`evict`] | second tries, copies that have to go, copies that somebody damaged |
 //! | [`unclaimed`] | copies of an earlier agent that no entry has claimed yet |
 //! | [`lanes`] | which engine copies it |
@@ -33,6 +36,8 @@
 mod ahead;
 mod census;
 mod copying;
+mod decode;
+mod decoded;
 mod evict;
 mod fetch;
 mod fill;
@@ -44,6 +49,7 @@ mod manners;
 mod mark;
 mod moves;
 mod pace;
+mod packs;
 mod piece;
 mod queue;
 mod seldom;
@@ -53,12 +59,14 @@ mod trouble;
 mod unclaimed;
 mod window;
 
-pub use unclaimed::Unclaimed;
+pub use unclaimed::{Claim, Unclaimed};
 
 use crate::config::Direct;
 use crate::engine::{CopyEngine, Engines, Limits, Source, Task, Work};
 use crate::tier::TierDir;
 use ahead::Told;
+use decode::Rounds;
+use decoded::Decoded;
 use evict::Placed;
 use fills::Fills;
 use gate::Gate;
@@ -71,8 +79,10 @@ use monarch_abi::sys::{futex_wait, futex_wake};
 use monarch_policies::{Policy, RequestSource};
 use moves::Hot;
 use pace::Pace;
+use packs::{Packs, Ratios};
 use queue::{Next, Queue};
 use seldom::Seldom;
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -144,6 +154,12 @@ pub struct Figures {
     pub demoted: AtomicU64,
     /// Copies moved to a faster tier because somebody opened them.
     pub promoted: AtomicU64,
+    /// Copies that were packed.
+    pub packed: AtomicU64,
+    /// Copies that were decoded, for a reader or ahead of one.
+    pub decoded: AtomicU64,
+    /// Those of them that nobody waited for.
+    pub decoded_ahead: AtomicU64,
     /// Copies that somebody else removed or damaged.
     pub damaged: AtomicU64,
 }
@@ -170,6 +186,17 @@ pub struct Driver {
     placed: Mutex<Placed>,
     hot: Mutex<Hot>,
     fills: Mutex<Fills>,
+    /// By tier.
+    decoded: Vec<Decoded>,
+    packs: Mutex<Packs>,
+    /// Copies that are packed at a time.
+    packers: usize,
+    /// Whether fetching ahead waits for copies to be packed.
+    packs_wait: AtomicBool,
+    ratios: Mutex<Ratios>,
+    rounds: Mutex<Rounds>,
+    /// Whether a copy is being decoded that nobody waits for.
+    decoding: AtomicBool,
     /// Chunks on their way that nobody waits for.
     pieces_ahead: AtomicUsize,
     /// Files being looked at, and those of them that nobody asked for.
@@ -211,6 +238,7 @@ impl Driver {
         options: DriverOptions,
         stop: Arc<AtomicBool>,
     ) -> Self {
+        let packs = tiers.iter().any(|t| t.for_decoded > 0);
         Self {
             ctl,
             figures: Figures::default(),
@@ -227,6 +255,14 @@ impl Driver {
             placed: Mutex::default(),
             hot: Mutex::default(),
             fills: Mutex::default(),
+            decoded: if packs { tiers.iter().map(Decoded::new).collect() } else { Vec::new() },
+            packs: Mutex::default(),
+            // Training needs the others.
+            packers: (std::thread::available_parallelism().map_or(1, NonZero::get) / 2).max(1),
+            packs_wait: AtomicBool::new(false),
+            ratios: Mutex::default(),
+            rounds: Mutex::default(),
+            decoding: AtomicBool::new(false),
             pieces_ahead: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             prefetching: AtomicUsize::new(0),
@@ -370,7 +406,8 @@ struct InLane<'a>(&'a Driver, Lane);
 impl Work for InLane<'_> {
     fn next(&self) -> Option<Box<dyn Task + '_>> {
         while !self.0.stop.load(Ordering::Relaxed) {
-            match self.0.next_job(self.1)? {
+            match self.0.next_job(self.1).or_else(|| self.0.next_ahead(self.1))? {
+                Next::Pack(waiting) => self.0.pack_next(waiting),
                 Next::File(job) => {
                     if let Some(copying) = self.0.begin(job) {
                         copying.given(self.1);
@@ -394,6 +431,8 @@ struct Job<'a> {
     driver: &'a Driver,
     key: u64,
     source: RequestSource,
+    /// Whether a packed copy is to be decoded that nobody waits for.
+    decodes: bool,
 }
 
 impl<'a> Job<'a> {
@@ -402,7 +441,7 @@ impl<'a> Job<'a> {
         if source == RequestSource::Prefetch {
             driver.prefetching.fetch_add(1, Ordering::AcqRel);
         }
-        Self { driver, key, source }
+        Self { driver, key, source, decodes: false }
     }
 }
 
@@ -410,6 +449,9 @@ impl Drop for Job<'_> {
     fn drop(&mut self) {
         if self.source == RequestSource::Prefetch {
             self.driver.prefetching.fetch_sub(1, Ordering::AcqRel);
+        }
+        if self.decodes {
+            self.driver.decoding.store(false, Ordering::Release);
         }
         let before = self.driver.running.fetch_sub(1, Ordering::AcqRel);
         // A demand may have been left in line because everything was in use, or a prefetch because of a demand.

@@ -3,6 +3,7 @@
 //! An `attach` lasts as long as its connection; when the last one is gone, the agent ends after a short while.
 
 use crate::config::Config;
+use crate::tier::PackedUsage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -347,6 +348,9 @@ pub struct TierStatus {
     pub reserved: u64,
     /// Copies.
     pub files: u64,
+    /// Those of them that are packed.
+    #[serde(default)]
+    pub packed: PackedUsage,
     /// Whether it rests after an error.
     pub resting: bool,
 }

@@ -27,6 +27,9 @@ impl Agent {
             ("evicted", &f.evicted),
             ("demoted", &f.demoted),
             ("promoted", &f.promoted),
+            ("packed", &f.packed),
+            ("decoded", &f.decoded),
+            ("decoded_ahead", &f.decoded_ahead),
             ("damaged", &f.damaged),
         ];
         Status {
@@ -62,6 +65,7 @@ fn tier_status(t: &TierDir) -> TierStatus {
         used: u.used,
         reserved: u.reserved,
         files: u.files,
+        packed: t.packed(),
         resting: t.resting(),
     }
 }

@@ -13,7 +13,7 @@ use super::protocol::{Reply, Request, Spelling, Tally};
 use super::roots::{Attachment, Roots};
 use super::start::Parts;
 use super::upkeep;
-use crate::config::{Config, Persist};
+use crate::config::{Config, Persist, Tier};
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
 use std::io;
@@ -34,6 +34,8 @@ const LINGER: Duration = Duration::from_secs(3);
 const LEAVE_TAKING: Duration = Duration::from_secs(10);
 /// Time for the last words to jobs.
 const LAST_WORDS: Duration = Duration::from_millis(50);
+/// How long copies are packed at the end that would otherwise go.
+const PACKING: Duration = Duration::from_secs(5);
 
 /// How an agent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,6 +294,9 @@ impl Agent {
             c.bypassed.store(1, Ordering::Release);
             self.driver.tiers.iter().for_each(crate::tier::TierDir::mark_ending);
         }
+        if end == End::Quit {
+            self.driver.pack_rest(PACKING);
+        }
         // They hold the tiers' locks for as long as they run.
         self.roots.stop();
         self.driver.stop();
@@ -347,20 +352,23 @@ async fn send(to: &mut OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
 fn conflict(ours: &Config, theirs: &Config) -> Option<String> {
     for (a, b) in ours.tiers.iter().zip(&theirs.tiers) {
         let capacity_differs = a.capacity != b.capacity && !(a.capacity_is_default && b.capacity_is_default);
-        if a.path != b.path || capacity_differs || a.keep_free != b.keep_free || a.persist != b.persist {
+        let of = |t: &Tier| (t.path.clone(), t.keep_free, t.persist, t.compression);
+        if capacity_differs || of(a) != of(b) {
             return Some(format!(
-                "another job of yours uses these tiers with other settings: {} {} with capacity {}, keep_free {} and \
-                 persist {}, this job asks for {} {} with {}, {} and {}; give both jobs the same tiers, or different directories",
+                "another job of yours uses these tiers with other settings: {} {} with capacity {}, keep_free {}, \
+                 persist {} and compression {}, this job asks for {} {} with {}, {}, {} and {}; give both jobs the same tiers, or different directories",
                 a.name,
                 a.path.display(),
                 bytesize::ByteSize(a.capacity),
                 bytesize::ByteSize(a.keep_free),
                 a.persist,
+                a.compression,
                 b.name,
                 b.path.display(),
                 bytesize::ByteSize(b.capacity),
                 bytesize::ByteSize(b.keep_free),
                 b.persist,
+                b.compression,
             ));
         }
     }

@@ -7,7 +7,7 @@ use super::driver::{Driver, DriverOptions};
 use super::place;
 use super::roots::Roots;
 use super::server::Agent;
-use crate::config::{Config, Persist, Policy as PolicyName};
+use crate::config::{Compression, Config, Persist, Policy as PolicyName};
 use crate::engine::{Engines, Limits};
 use crate::shm::{self, ControlParams};
 use crate::tier::{Copy, TierDir, TierError};
@@ -84,6 +84,8 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     for t in &config.tiers {
         let mut tier = TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?;
         tier.stays = t.persist == Persist::Node;
+        tier.min_ratio = (t.compression == Compression::Lz4).then_some(t.min_ratio);
+        tier.for_decoded = t.decoded;
         tier.check_format()?;
         tiers.push(tier);
     }
@@ -156,6 +158,7 @@ impl Agent {
         parts.driver.run();
         super::upkeep::sync(&parts.driver, parts.stop.clone());
         super::upkeep::promote(&parts.driver, parts.stop.clone());
+        super::upkeep::decode(&parts.driver, parts.stop.clone());
         Ok(Arc::new(Self::new(config, parts, own_process)))
     }
 }

@@ -101,6 +101,24 @@ pub fn promote(driver: &Arc<Driver>, stop: Arc<AtomicBool>) {
     let _ = std::thread::Builder::new().name("promote".to_owned()).stack_size(256 * 1024).spawn(work);
 }
 
+/// How often decoded copies that were read make room for others.
+const DECODE: Duration = Duration::from_millis(50);
+
+/// Decodes ahead of readers until `stop`, where copies are packed.
+pub fn decode(driver: &Arc<Driver>, stop: Arc<AtomicBool>) {
+    if driver.tiers.iter().all(|t| t.for_decoded == 0) {
+        return;
+    }
+    let driver = driver.clone();
+    let work = move || {
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(DECODE);
+            driver.decode_ahead();
+        }
+    };
+    let _ = std::thread::Builder::new().name("decode".to_owned()).stack_size(256 * 1024).spawn(work);
+}
+
 /// How often the agent says that it runs.
 const PULSE: Duration = Duration::from_millis(250);
 

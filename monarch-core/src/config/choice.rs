@@ -6,7 +6,7 @@ use schemars::{Schema, json_schema};
 
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
-use super::model::{Consistency, Direct, Engine, LogLevel, Persist, Policy, Trust};
+use super::model::{Compression, Consistency, Direct, Engine, LogLevel, Persist, Policy, Trust};
 use super::suggest::nearest;
 use super::units::Parsed;
 
@@ -46,6 +46,11 @@ impl Choice for Direct {
 impl Choice for Persist {
     const WHAT: &'static str = "life of copies";
     const WORDS: &'static [(&'static str, Self)] = &[("node", Self::Node), ("job", Self::Job)];
+}
+
+impl Choice for Compression {
+    const WHAT: &'static str = "compression";
+    const WORDS: &'static [(&'static str, Self)] = &[("none", Self::None), ("lz4", Self::Lz4)];
 }
 
 impl Choice for Trust {

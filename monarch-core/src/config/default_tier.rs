@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::context::Context;
 use super::error::{ConfigError, ErrorKind};
 use super::key::Key;
-use super::model::{Medium, Persist, Root, Tier};
+use super::model::{Compression, MIN_RATIO, Medium, Persist, Root, Tier};
 use super::probe::{FsClass, LocalDisk, Probe};
 use super::site::Site;
 use super::tiers::{self, keep_free_of};
@@ -80,6 +80,9 @@ fn adopt(cx: &mut Context<'_>, disk: &LocalDisk, site: &Site, capacity: u64, how
         keep_free,
         allow_network: false,
         persist: Persist::of(site.medium),
+        compression: Compression::None,
+        min_ratio: MIN_RATIO,
+        decoded: 0,
         medium: site.medium,
     })
 }

@@ -167,6 +167,24 @@ impl Kind for Count {
     }
 }
 
+/// How many times smaller.
+#[derive(Clone, Debug)]
+pub(super) struct Ratio;
+
+impl Kind for Ratio {
+    type Out = f64;
+    fn parse(text: &str) -> Parsed<f64> {
+        let complaint = || wrong(format!("`{text}` is not a number"), "write a number such as 1.2");
+        text.parse().ok().filter(|n: &f64| n.is_finite()).ok_or_else(|| (ErrorKind::WrongType, complaint()))
+    }
+    fn show(value: &f64) -> String {
+        value.to_string()
+    }
+    fn schema() -> Schema {
+        json_schema!({ "type": "number", "minimum": 1, "maximum": 100 })
+    }
+}
+
 /// Yes or no.
 #[derive(Clone, Debug)]
 pub(super) struct Toggle;

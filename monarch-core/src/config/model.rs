@@ -184,8 +184,44 @@ pub struct Tier {
     /// How long copies stay. Default: `node` on a disk, `job` in memory.
     #[serde(default)]
     pub persist: Persist,
+    /// How copies are kept. Default: none.
+    #[serde(default)]
+    pub compression: Compression,
+    /// Least ratio for which a copy is compressed. Default 1.2; 1 to 100.
+    #[serde(default = "min_ratio")]
+    pub min_ratio: f64,
+    /// Bytes of the capacity for decoded copies of what slower tiers hold compressed. Default: a quarter if one does, otherwise 0.
+    #[serde(default)]
+    pub decoded: u64,
     /// What the directory is made of.
     pub medium: Medium,
+}
+
+const fn min_ratio() -> f64 {
+    MIN_RATIO
+}
+
+/// See [`Tier::min_ratio`].
+pub(super) const MIN_RATIO: f64 = 1.2;
+
+/// How the copies in a tier are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// As they are.
+    #[default]
+    None,
+    /// Compressed with LZ4, where that is worth it, and decoded into a faster tier for those who read them.
+    Lz4,
+}
+
+impl std::fmt::Display for Compression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+        })
+    }
 }
 
 /// How long the copies in a tier stay.

@@ -10,8 +10,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::choice::OneOf;
-use super::given::{Count, Given, Location, Name, OrNone, Rate, Size, SizeOrShare, Time, Toggle};
-use super::model::{Consistency, Direct, Engine, LogLevel, Persist, Policy, Trust};
+use super::given::{Count, Given, Location, Name, OrNone, Rate, Ratio, Size, SizeOrShare, Time, Toggle};
+use super::model::{Compression, Consistency, Direct, Engine, LogLevel, Persist, Policy, Trust};
 
 /// Monarch's configuration file. Every value can also be set by an environment variable (`source.io_size` is
 /// `MONARCH_SOURCE__IO_SIZE`), and overridden by a flag (`--set source.io_size=4MiB`).
@@ -166,6 +166,16 @@ pub(super) struct RawTier {
     /// How long copies stay: node (for the next jobs on this node) or job (until the last job has ended). Default node on a
     /// disk, job in memory, where they would keep memory from others.
     pub(super) persist: Option<Given<OneOf<Persist>>>,
+    /// How copies are kept: none (as they are) or lz4 (compressed, where that makes them smaller by min_ratio). Who opens a
+    /// compressed one waits until the agent has decoded it into a faster tier, so there has to be one before this: see
+    /// `decoded` there. Default none.
+    pub(super) compression: Option<Given<OneOf<Compression>>>,
+    /// How many times smaller a file has to get for its copy to be compressed; others are kept as they are, and opened right
+    /// here. Default 1.2; 1 to 100.
+    pub(super) min_ratio: Option<Given<Ratio>>,
+    /// Space of this tier for decoded copies of files that a slower tier holds compressed, as a size or a share of its
+    /// capacity. Files larger than that are not compressed. Default 25% if a slower tier has compression, otherwise 0.
+    pub(super) decoded: Option<Given<SizeOrShare>>,
 }
 
 /// What is kept.

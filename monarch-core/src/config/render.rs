@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::Resolved;
 use super::choice::OneOf;
-use super::given::{Count, Kind, OrNone, Rate, Size, Time};
+use super::given::{Count, Kind, OrNone, Rate, Ratio, Size, Time};
 use super::model::{Config, Root, Tier};
 use super::origin::{Origin, Origins};
 
@@ -109,6 +109,9 @@ impl Page<'_> {
             self.line("    ", "allow_network", &tier.allow_network.to_string(), &key("allow_network"));
             self.line("    ", "keep_free", &Size::show(&tier.keep_free), &key("keep_free"));
             self.line("    ", "persist", &OneOf::show(&tier.persist), &key("persist"));
+            self.line("    ", "compression", &OneOf::show(&tier.compression), &key("compression"));
+            self.line("    ", "min_ratio", &Ratio::show(&tier.min_ratio), &key("min_ratio"));
+            self.line("    ", "decoded", &Size::show(&tier.decoded), &key("decoded"));
         }
     }
 }

@@ -4,7 +4,7 @@ use super::context::Context;
 use super::default_tier;
 use super::error::{ConfigError, ErrorKind};
 use super::key::Key;
-use super::model::{Amount, Medium, Persist, Root, Tier};
+use super::model::{Amount, Compression, MIN_RATIO, Medium, Persist, Root, Tier};
 use super::paths::nested;
 use super::raw::RawTier;
 use super::site::{Site, refuse};
@@ -22,6 +22,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &[RawTier], roots: &[Root]) -> 
         tiers.push(tier);
     }
     together(cx, &tiers);
+    compressed(cx, raw, &mut tiers)?;
     Ok(tiers.into_iter().map(|(tier, _)| tier).collect())
 }
 
@@ -47,6 +48,13 @@ fn one(cx: &mut Context<'_>, index: usize, raw: &RawTier, roots: &[Root]) -> Res
     let keep_free = cx.get(&key.name("keep_free"), raw.keep_free.as_ref())?;
     let keep_free = keep_free_of(cx, &key.name("keep_free"), keep_free, &site)?;
     let persist = cx.get(&key.name("persist"), raw.persist.as_ref())?.unwrap_or_else(|| Persist::of(site.medium));
+    let compression = cx.get(&key.name("compression"), raw.compression.as_ref())?.unwrap_or_default();
+    let min_ratio = cx.get(&key.name("min_ratio"), raw.min_ratio.as_ref())?.unwrap_or(MIN_RATIO);
+    if !(1.0..=100.0).contains(&min_ratio) {
+        let message = format!("{min_ratio} is not between 1 and 100");
+        let remedy = "write how many times smaller a file has to get, such as 1.2";
+        return Err(cx.error(ErrorKind::OutOfBounds, &key.name("min_ratio"), message, remedy));
+    }
     let tier = Tier {
         name,
         path: site.path.clone(),
@@ -55,6 +63,9 @@ fn one(cx: &mut Context<'_>, index: usize, raw: &RawTier, roots: &[Root]) -> Res
         keep_free,
         allow_network,
         persist,
+        compression,
+        min_ratio,
+        decoded: 0,
         medium: site.medium,
     };
     Ok((tier, site))
@@ -196,6 +207,52 @@ fn apart(
                 message,
                 "put the directories beside each other",
             ));
+        }
+    }
+    Ok(())
+}
+
+/// A state word has room for that many.
+const LAST_PACKED: usize = 14;
+
+/// Room for decoded copies: in front of every tier with compression there has to be some.
+fn compressed(cx: &mut Context<'_>, raw: &[RawTier], tiers: &mut [(Tier, Site)]) -> Result<(), ConfigError> {
+    for at in 0..tiers.len() {
+        let packs = |(tier, _): &(Tier, Site)| tier.compression == Compression::Lz4;
+        let (compressed, below) = (packs(&tiers[at]), tiers[at + 1..].iter().any(packs));
+        let given = match raw.get(at) {
+            Some(raw) => cx.get(&key(at).name("decoded"), raw.decoded.as_ref())?,
+            None => None,
+        };
+        let capacity = tiers[at].0.capacity;
+        let decoded = match given {
+            _ if compressed || !below => 0,
+            Some(amount) => amount.of(capacity),
+            None => {
+                cx.derived(&key(at).name("decoded"), "25% of the capacity: a slower tier has compression");
+                capacity / 4
+            }
+        };
+        if given.is_some() && (compressed || !below) {
+            let message =
+                if compressed { "this tier has compression itself" } else { "no slower tier has compression" };
+            let remedy = "leave it out: decoded copies go to a tier without compression, before one with it";
+            return Err(cx.error(ErrorKind::BadTier, &key(at).name("decoded"), message, remedy));
+        }
+        if decoded > capacity {
+            let message = format!("{} is more than the capacity, {}", about(decoded), about(capacity));
+            return Err(cx.error(ErrorKind::TooBig, &key(at).name("decoded"), message, "write less, such as 25%"));
+        }
+        tiers[at].0.decoded = decoded;
+        if compressed && at > LAST_PACKED {
+            let message = "compression is not available beyond the 15th tier";
+            return Err(cx.error(ErrorKind::BadTier, &key(at).name("compression"), message, "use fewer tiers"));
+        }
+        if compressed && tiers[..at].iter().all(|(tier, _)| tier.decoded == 0) {
+            let message = "no faster tier has room for decoded copies";
+            let remedy =
+                "put a tier without compression before this one, such as `{ path: /dev/shm/monarch, capacity: 4GiB }`";
+            return Err(cx.error(ErrorKind::BadTier, &key(at).name("compression"), message, remedy));
         }
     }
     Ok(())

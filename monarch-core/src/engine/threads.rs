@@ -36,6 +36,17 @@ impl ThreadsEngine {
         Self { io_size: usize::try_from(io_size).unwrap_or(4 << 20), limits, stop, large: LargeBuffers::default() }
     }
 
+    /// Reads of a file, or asks for its identity.
+    fn ask_file<T>(
+        &self,
+        file: &dyn SourceFile,
+        marks: &dyn Marks,
+        bytes: usize,
+        ask: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        if file.is_local() { ask() } else { self.ask(marks, bytes, ask) }
+    }
+
     /// Makes a call to the PFS, as far as the limits let it.
     fn ask<T>(&self, marks: &dyn Marks, bytes: usize, ask: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         marks.in_pfs(true);
@@ -56,7 +67,7 @@ impl ThreadsEngine {
         let (bytes, checksum) = self.bytes(buf, task, &*from)?;
         let mut identity = None;
         if task.is_checked() {
-            identity = Some(self.ask(marks, 0, || from.identity_now()).map_err(CopyError::Source)?);
+            identity = Some(self.ask_file(&*from, marks, 0, || from.identity_now()).map_err(CopyError::Source)?);
             marks.progress();
         }
         Ok(Copied { bytes, checksum, identity })
@@ -83,12 +94,16 @@ impl ThreadsEngine {
     /// Moves the bytes of an open file: how many, and their checksum.
     fn bytes(&self, buf: &mut Pages, task: &dyn Task, from: &dyn SourceFile) -> Result<(u64, u64), CopyError> {
         let (range, marks) = (task.range(), task.marks());
-        let io_size = if task.source().keeps_nowait() { self.io_size.min(LOCAL) } else { self.io_size };
+        let io_size = match from.at_once() {
+            Some(at_once) => at_once,
+            None if task.source().keeps_nowait() => self.io_size.min(LOCAL),
+            None => self.io_size,
+        };
         let want = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(io_size);
         if buf.len() < want {
             *buf = Pages::new(want);
         }
-        let mut direct = task.is_direct();
+        let mut direct = task.is_direct() && !from.is_local();
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
         let (mut off, mut tries) = (range.start, 0);
         while off < range.end {
@@ -96,7 +111,7 @@ impl ThreadsEngine {
             let n = usize::try_from(range.end - off).unwrap_or(usize::MAX).min(io_size);
             // Past the page cache whole pages are asked for; what the file has grown by is left out.
             let asked = if direct { n.next_multiple_of(PAGE).min(buf.len()) } else { n };
-            let got = match self.ask(marks, n, || from.read_at(&mut buf.bytes_mut()[..asked], off)) {
+            let got = match self.ask_file(from, marks, n, || from.read_at(&mut buf.bytes_mut()[..asked], off)) {
                 Err(e) if direct && e.raw_os_error() == Some(libc::EINVAL) => {
                     direct = false;
                     from.use_cache();

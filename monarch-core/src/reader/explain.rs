@@ -101,6 +101,11 @@ pub enum Verdict {
         /// Chunks of the file.
         chunks: u32,
     },
+    /// Compressed, in the tier of this name or directory: an open waits until it is decoded.
+    Packed {
+        /// Directory of the tier.
+        tier: PathBuf,
+    },
     /// No copy yet: the first open makes one.
     Absent,
     /// Being copied, or about to be.
@@ -204,6 +209,9 @@ impl fmt::Display for Verdict {
                     "large: {there} of {chunks} chunks are there and served, the others as they are read"
                 );
             }
+            Self::Packed { tier } => {
+                return write!(f, "compressed in {}: an open waits until it is decoded", tier.display());
+            }
             Self::Absent => "no copy yet: the first open makes one",
             Self::Fetching => "being copied: an open waits for it",
             Self::Refused { why } => match why {
@@ -273,6 +281,10 @@ impl Reader {
             State::Bypass => Verdict::Changed { differs: differs(path, found) },
             _ if self.cannot_read(path) => Verdict::Forbidden,
             _ if !self.agent_runs() => Verdict::NoAgent,
+            State::Absent if let Some(at) = word.packed_in() => {
+                let tier = self.ctl.tiers().get(at).map(|t| path_of(self.ctl.str(&t.path)));
+                Verdict::Packed { tier: tier.unwrap_or_default() }
+            }
             State::Refused => Verdict::Refused { why: word.refusal().map_or(RefusedFor::NoRoom, RefusedFor::from) },
             state if let Some(large) = found.segment.state.large(found.entry.master.id) => {
                 let there = if state == State::Filling { large.count() } else { 0 };

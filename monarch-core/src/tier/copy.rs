@@ -19,6 +19,15 @@ pub struct CopyFile<'a> {
     pub(super) room: Option<Reservation>,
 }
 
+/// How a copy gets its name.
+#[derive(Clone, Copy)]
+pub(super) struct How {
+    /// Nothing may have the name.
+    pub(super) new: bool,
+    /// It is a packed one, of a file of so many bytes.
+    pub(super) packed: Option<u64>,
+}
+
 impl CopyFile<'_> {
     /// The descriptor to write to.
     pub fn fd(&self) -> rustix::fd::BorrowedFd<'_> {
@@ -31,7 +40,7 @@ impl CopyFile<'_> {
     /// # Errors
     /// What the kernel said; the file is gone then, too.
     pub fn publish(self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
-        self.publish_as(name, stamp, sum, false)
+        self.publish_as(name, stamp, sum, How { new: false, packed: None })
     }
 
     /// The same where nothing may have the name: `AlreadyExists` if something has.
@@ -39,33 +48,44 @@ impl CopyFile<'_> {
     /// # Errors
     /// As [`CopyFile::publish`].
     pub fn publish_new(self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
-        self.publish_as(name, stamp, sum, true)
+        self.publish_as(name, stamp, sum, How { new: true, packed: None })
     }
 
-    fn publish_as(mut self, name: CopyName, stamp: Stamp, sum: Sum, new: bool) -> io::Result<Option<Copy>> {
+    pub(super) fn publish_as(mut self, name: CopyName, stamp: Stamp, sum: Sum, how: How) -> io::Result<Option<Copy>> {
         set_stamp(&self.fd, stamp)?;
         let st = rustix::fs::fstat(&self.fd)?;
         let Some(room) = self.room.take() else { return Ok(None) };
-        let (size, room_bytes) = (st.st_size as u64, room.bytes());
+        let (stored, room_bytes) = (st.st_size as u64, room.bytes());
+        let size = how.packed.unwrap_or(stored);
         // A copy of this name that nobody knew of, or that could not be evicted: its charge must not be lost.
-        if !new {
+        if how.packed.is_some() {
+            let _ = self.tier.evict_packed(name, size);
+        } else if !how.new {
             self.tier.make_name_free(name, size)?;
         }
         let Ok(charged) = room.settle(st.st_blocks as u64 * 512) else { return Ok(None) };
-        let named = self.tier.log_copy(name, sum, size).and_then(|()| Ok(self.rename(name, new)?));
+        let named =
+            self.tier.log_copy(name, sum, size, how.packed.is_some()).and_then(|()| Ok(self.rename(name, how)?));
         if let Err(e) = named {
             self.tier.ledger.release(charged, 1);
             return Err(e);
         }
-        self.tier.leaving.note_charge(name, room_bytes, charged);
+        match how.packed {
+            Some(_) => self.tier.note_packed(1, size, stored),
+            None => self.tier.leaving.note_charge(name, room_bytes, charged),
+        }
         self.tmp.clear();
         self.tier.worked();
-        Ok(Some(Copy { name, size, charged, stamp, check: None }))
+        Ok(Some(Copy { name, size, charged, stamp, check: None, packed: how.packed.is_some() }))
     }
 
-    fn rename(&self, name: CopyName, new: bool) -> rustix::io::Result<()> {
-        let (fd, to) = (self.tier.fd(), name.rel_path());
-        if new {
+    fn rename(&self, name: CopyName, how: How) -> rustix::io::Result<()> {
+        let fd = self.tier.fd();
+        let to = match how.packed {
+            Some(_) => super::pack::path_of(name).into_bytes(),
+            None => name.rel_path().to_vec(),
+        };
+        if how.new {
             return rustix::fs::renameat_with(fd, &self.tmp, fd, to.as_slice(), RenameFlags::NOREPLACE);
         }
         match rustix::fs::renameat(fd, &self.tmp, fd, to.as_slice()) {

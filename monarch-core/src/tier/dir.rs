@@ -3,9 +3,10 @@
 use super::copy::{CopyFile, set_stamp};
 use super::error::TierError;
 use super::evict::Leaving;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Reservation};
 use super::lock::{self, LOCK};
 use super::log::{LOG, Log};
+use super::pack::PackedUsage;
 use super::recover::{charge_of, read_seed};
 use super::sum::{Fits, Sum};
 use monarch_abi::hash::{CopyName, Stamp};
@@ -32,6 +33,8 @@ pub struct Copy {
     pub stamp: Stamp,
     /// What its bytes must come to, where nobody can tell without reading them.
     pub check: Option<Sum>,
+    /// Whether it is a packed one; `size` is that of the file then.
+    pub packed: bool,
 }
 
 /// A tier in use by this agent.
@@ -51,10 +54,15 @@ pub struct TierDir {
     pub seed_is_new: bool,
     /// Whether copies stay here for the next job.
     pub stays: bool,
+    /// Least ratio for which copies are packed here; `None`: they are not.
+    pub min_ratio: Option<f64>,
+    /// Bytes that are kept for decoded copies of what slower tiers hold packed.
+    pub for_decoded: u64,
     /// Its quota.
     pub ledger: Ledger,
     /// Whether its file system is in memory.
     pub(super) in_memory: bool,
+    pub(super) packed: Mutex<PackedUsage>,
     keep_free: u64,
     fd: OwnedFd,
     lock: OwnedFd,
@@ -129,6 +137,9 @@ impl TierDir {
             seed,
             seed_is_new,
             stays: true,
+            min_ratio: None,
+            for_decoded: 0,
+            packed: Mutex::default(),
             ledger: Ledger::new(capacity, vfs.f_frsize.max(512)),
             path,
             dev: st.st_dev,
@@ -242,14 +253,7 @@ impl TierDir {
         if !self.disk_has_room()? {
             return Ok(None);
         }
-        let tmp = format!("tmp/{:x}", self.counter.fetch_add(1, Ordering::Relaxed));
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = match rustix::fs::openat(&self.fd, &tmp, flags, Mode::RUSR) {
-            Ok(fd) => fd,
-            Err(Errno::NOSPC | Errno::DQUOT) => return Ok(self.full()),
-            Err(e) => return Err(e.into()),
-        };
-        let file = CopyFile { tier: self, fd, tmp, room: Some(room) };
+        let Some(file) = self.make_file(room)? else { return Ok(None) };
         if size > 0 {
             match rustix::fs::fallocate(&file.fd, rustix::fs::FallocateFlags::empty(), 0, size) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
@@ -258,6 +262,17 @@ impl TierDir {
             }
         }
         Ok(Some(file))
+    }
+
+    /// A file for a copy with room; `Ok(None)` when the disk is full.
+    pub(super) fn make_file(&self, room: Reservation) -> io::Result<Option<CopyFile<'_>>> {
+        let tmp = format!("tmp/{:x}", self.counter.fetch_add(1, Ordering::Relaxed));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        match rustix::fs::openat(&self.fd, &tmp, flags, Mode::RUSR) {
+            Ok(fd) => Ok(Some(CopyFile { tier: self, fd, tmp, room: Some(room) })),
+            Err(Errno::NOSPC | Errno::DQUOT) => Ok(self.full()),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// Whether all that is being allocated fits above `keep_free`. What of it is allocated already counts twice: then too
@@ -290,7 +305,7 @@ impl TierDir {
         };
         let nsec = u32::try_from(st.st_mtime_nsec).unwrap_or(u32::MAX);
         let stamp = Stamp::from_time(st.st_mtime, nsec).unwrap_or(Stamp(0));
-        Ok(Some(Copy { name, size: st.st_size as u64, charged: charge_of(&st), stamp, check: None }))
+        Ok(Some(Copy { name, size: st.st_size as u64, charged: charge_of(&st), stamp, check: None, packed: false }))
     }
 
     /// Whether the bytes of a copy are what they must be; `false` also when it cannot be read.

@@ -8,7 +8,7 @@
 //! ```
 //! `check` is the XXH3-64 of the 40 bytes before it. `piece` is 0 where `sum` is the XXH3-64 of the whole copy; otherwise `sum` is that
 //! of the XXH3-64s of its pieces, so many pages of 4 KiB each. The first record is `Begin`; `Boot` names the boot of the machine in which what
-//! follows was written; `Synced` says that the copies among the first `size` records have reached the disk, if they were there by the
+//! follows was written; `Packed` is a `Copy` that lies packed, with size and sum of what it was before; `Synced` says that the copies among the first `size` records have reached the disk, if they were there by the
 //! time `sum`, in seconds: one that was made again since may have lost its record with the power.
 //!
 //! A copy's record is appended before the copy gets its name. Copies are not synced one by one: of another boot, and not synced, a
@@ -46,6 +46,7 @@ enum Kind {
     Boot = 2,
     Copy = 3,
     Synced = 4,
+    Packed = 5,
 }
 
 /// A copy, as the log has it.
@@ -53,8 +54,10 @@ enum Kind {
 pub struct Logged {
     /// Its checksum.
     pub sum: Sum,
-    /// Its bytes.
+    /// Its bytes; of a packed one those of the file.
     pub size: u64,
+    /// Whether it is a packed one.
+    pub packed: bool,
     /// What was there at this time, in seconds, has reached the disk; 0: nothing has.
     pub synced: u64,
     /// Whether it was written in this boot of the machine.
@@ -96,9 +99,10 @@ fn record(kind: Kind, piece: u32, name: [u8; 16], sum: u64, size: u64) -> [u8; R
     r
 }
 
-fn copy_record(name: CopyName, sum: Sum, size: u64) -> [u8; RECORD] {
+fn copy_record(name: CopyName, sum: Sum, size: u64, packed: bool) -> [u8; RECORD] {
+    let kind = if packed { Kind::Packed } else { Kind::Copy };
     // Pieces are chunks: whole pages, 4 KiB to 64 MiB.
-    record(Kind::Copy, (sum.piece / PAGE) as u32, name.0.to_le_bytes(), sum.value, size)
+    record(kind, (sum.piece / PAGE) as u32, name.0.to_le_bytes(), sum.value, size)
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
@@ -114,7 +118,8 @@ fn parse(r: &[u8]) -> Option<(Kind, [u8; 16], Sum, u64)> {
     if r.len() != RECORD || r[1] != VERSION || u64::from_le_bytes(array(r, 40)) != xxh3_64(&r[..40]) {
         return None;
     }
-    let kind = [Kind::Begin, Kind::Boot, Kind::Copy, Kind::Synced].into_iter().find(|k| *k as u8 == r[0])?;
+    let kind =
+        [Kind::Begin, Kind::Boot, Kind::Copy, Kind::Synced, Kind::Packed].into_iter().find(|k| *k as u8 == r[0])?;
     let piece = u64::from(u32::from_le_bytes(array(r, 4))) * PAGE;
     let sum = Sum { value: u64::from_le_bytes(array(r, 24)), piece };
     Some((kind, array(r, 8), sum, u64::from_le_bytes(array(r, 32))))
@@ -205,13 +210,16 @@ impl Read {
                     }
                 }
             }
-            Kind::Copy => {
+            Kind::Copy | Kind::Packed => {
                 let name = CopyName(u128::from_le_bytes(name));
                 if only.is_some_and(|only| !only.contains(&name)) {
                     return;
                 }
                 let this_boot = boot.is_some() && self.boot == boot;
-                self.copies.insert(name, Logged { sum, size, synced: 0, this_boot, is_there: false, at });
+                self.copies.insert(
+                    name,
+                    Logged { sum, size, packed: kind == Kind::Packed, synced: 0, this_boot, is_there: false, at },
+                );
                 unsynced.push_back((at, name));
             }
         }
@@ -265,7 +273,7 @@ impl Log {
         out.put(&record(Kind::Begin, 0, MAGIC, 0, 0))?;
         let put = |out: &mut Out<'_>, which: fn(&Logged) -> bool| {
             let of = copies.iter().filter(|(_, l)| which(l));
-            of.map(|(name, l)| copy_record(name, l.sum, l.size)).try_for_each(|r| out.put(&r))
+            of.map(|(name, l)| copy_record(name, l.sum, l.size, l.packed)).try_for_each(|r| out.put(&r))
         };
         put(&mut out, |l| l.synced > 0)?;
         let synced = out.records;
@@ -307,8 +315,8 @@ impl Log {
     ///
     /// # Errors
     /// What the kernel said.
-    pub(super) fn append(&self, name: CopyName, sum: Sum, size: u64) -> io::Result<()> {
-        self.lock().as_mut().map_or(Ok(()), |log| log.append(&copy_record(name, sum, size)))
+    pub(super) fn append(&self, name: CopyName, sum: Sum, size: u64, packed: bool) -> io::Result<()> {
+        self.lock().as_mut().map_or(Ok(()), |log| log.append(&copy_record(name, sum, size, packed)))
     }
 
     /// Has everything that was logged reach the disk, and says so in the log; `false` when there was nothing to do.
@@ -400,10 +408,10 @@ mod tests {
         let fd = open(&dir);
         let log = Log::default();
         log.begin(&fd, BOOTS[0], &ByName::default()).unwrap();
-        log.append(name(1), Sum::whole(11), 100).unwrap();
-        log.append(name(2), Sum { value: 22, piece: 4 << 20 }, 200).unwrap();
+        log.append(name(1), Sum::whole(11), 100, false).unwrap();
+        log.append(name(2), Sum { value: 22, piece: 4 << 20 }, 200, false).unwrap();
         assert!(log.sync(&fd).unwrap() && !log.sync(&fd).unwrap(), "nothing to do the second time");
-        log.append(name(3), Sum::whole(33), 300).unwrap();
+        log.append(name(3), Sum::whole(33), 300, false).unwrap();
         let (same, other) = (read(&fd, BOOTS[0]).unwrap(), read(&fd, BOOTS[1]).unwrap());
         let safe = |r: &Read| [1, 2, 3].map(|n| r.copies.get(name(n)).unwrap().is_safe(1));
         assert_eq!((safe(&same), safe(&other)), ([true; 3], [true, true, false]));
@@ -419,9 +427,9 @@ mod tests {
         let fd = open(&dir);
         let log = Log::default();
         log.begin(&fd, BOOTS[0], &ByName::default()).unwrap();
-        log.append(name(1), Sum::whole(11), 100).unwrap();
+        log.append(name(1), Sum::whole(11), 100, false).unwrap();
         let records = log.lock().as_ref().unwrap().records;
-        log.append(name(1), Sum::whole(12), 100).unwrap();
+        log.append(name(1), Sum::whole(12), 100, false).unwrap();
         log.lock().as_mut().unwrap().append(&record(Kind::Synced, 0, [0; 16], now(), records)).unwrap();
         let read = read(&fd, BOOTS[1]).unwrap();
         assert_eq!(
@@ -436,7 +444,7 @@ mod tests {
         let fd = open(&dir);
         let log = Log::default();
         log.begin(&fd, BOOTS[0], &ByName::default()).unwrap();
-        log.append(name(1), Sum::whole(1), 1).unwrap();
+        log.append(name(1), Sum::whole(1), 1, false).unwrap();
         let before = now();
         log.sync(&fd).unwrap();
         let mut read = read(&fd, BOOTS[1]).unwrap();
@@ -454,9 +462,9 @@ mod tests {
         let fd = open(&dir);
         let first = Log::default();
         first.begin(&fd, BOOTS[0], &ByName::default()).unwrap();
-        first.append(name(1), Sum::whole(1), 1).unwrap();
+        first.append(name(1), Sum::whole(1), 1, false).unwrap();
         first.sync(&fd).unwrap();
-        first.append(name(2), Sum::whole(2), 2).unwrap();
+        first.append(name(2), Sum::whole(2), 2, false).unwrap();
         // The same boot: the second is safe, and stays so for this boot only.
         for anew in [false, true, true] {
             let log = Log::default();
@@ -481,7 +489,7 @@ mod tests {
         }
         let log = Log::default();
         log.resume(&fd, BOOTS[1], &read(&fd, BOOTS[1]).unwrap()).unwrap();
-        log.append(name(2), Sum::whole(2), 2).unwrap();
+        log.append(name(2), Sum::whole(2), 2, false).unwrap();
         assert!(read(&fd, BOOTS[1]).unwrap().copies.get(name(2)).unwrap().is_safe(1));
     }
 
@@ -491,7 +499,7 @@ mod tests {
         let fd = open(&dir);
         let log = Log::default();
         log.begin(&fd, BOOTS[0], &ByName::default()).unwrap();
-        (1..=20).for_each(|n| log.append(name(n), Sum::whole(n as u64), 7).unwrap());
+        (1..=20).for_each(|n| log.append(name(n), Sum::whole(n as u64), 7, false).unwrap());
         let whole = std::fs::read(dir.path().join(LOG)).unwrap();
         let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(LOG)).unwrap();
         // Cut anywhere, or with zeros from anywhere on.

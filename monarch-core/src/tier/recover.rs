@@ -33,6 +33,7 @@ struct Found {
     stamp: Stamp,
     size: u64,
     charged: u64,
+    packed: bool,
     /// When it got its name, in seconds.
     changed: u64,
 }
@@ -90,20 +91,24 @@ impl TierDir {
                 self.ledger.charge(charges.sum(), (listed.copies.len() + listed.strange.len()) as u64);
                 for l in listed.copies {
                     let cost = self.ledger.cost(l.size);
-                    match read.copies.get_mut(l.name).filter(|logged| logged.size == l.size) {
+                    let fits = |logged: &&mut Logged| logged.packed == l.packed && (l.packed || logged.size == l.size);
+                    match read.copies.get_mut(l.name).filter(fits) {
                         Some(logged) => {
                             let safe = logged.found(l.changed);
                             kept += 1;
-                            if l.charged != cost {
+                            if l.packed {
+                                self.note_packed(1, logged.size, l.size);
+                            } else if l.charged != cost {
                                 self.leaving.note_charge(l.name, cost, l.charged);
                             }
-                            let check = (!safe).then_some(logged.sum);
-                            found(Copy { name: l.name, size: l.size, charged: l.charged, stamp: l.stamp, check });
+                            // One that is packed is compared with its checksum whenever it is decoded.
+                            let check = (!safe && !l.packed).then_some(logged.sum);
+                            let (name, size, charged) = (l.name, logged.size, l.charged);
+                            found(Copy { name, size, charged, stamp: l.stamp, check, packed: l.packed });
                         }
                         None => {
                             unknown += 1;
-                            let path = l.name.rel_path();
-                            if rustix::fs::unlinkat(self.fd(), path.as_slice(), AtFlags::empty()).is_ok() {
+                            if self.unlink(&l.path()) {
                                 self.ledger.release(l.charged, 1);
                             }
                         }
@@ -148,14 +153,14 @@ impl TierDir {
     ///
     /// # Errors
     /// What the kernel said; `StorageFull` when the quota has no room for one more block of the log.
-    pub(super) fn log_copy(&self, name: CopyName, sum: Sum, size: u64) -> io::Result<()> {
+    pub(super) fn log_copy(&self, name: CopyName, sum: Sum, size: u64, packed: bool) -> io::Result<()> {
         let _turn = self.logging.lock().unwrap_or_else(PoisonError::into_inner);
         let block = self.ledger.block();
         let room = match self.log.begins_block(block) {
             true => Some(self.ledger.reserve_bytes(block).ok_or(io::ErrorKind::StorageFull)?),
             false => None,
         };
-        self.log.append(name, sum, size)?;
+        self.log.append(name, sum, size, packed)?;
         if let Some(room) = room {
             let _ = room.into_charge();
         }
@@ -172,7 +177,7 @@ impl TierDir {
 
     /// A copy was read in full and is what it should be: it need not be read again in this boot.
     pub fn verified(&self, name: CopyName, sum: Sum, size: u64) {
-        if let Err(e) = self.log_copy(name, sum, size) {
+        if let Err(e) = self.log_copy(name, sum, size, false) {
             tracing::debug!(tier = self.name, error = %e, "a verified copy could not be logged");
         }
     }
@@ -223,9 +228,9 @@ impl TierDir {
         for (file, st) in self.list(&sub)? {
             let charged = charge_of(&st);
             match sound(&file, &st) {
-                Some((name, stamp)) => {
+                Some((name, stamp, packed)) => {
                     let (size, changed) = (st.st_size as u64, st.st_ctime.unsigned_abs());
-                    listed.copies.push(Found { name, stamp, size, charged, changed });
+                    listed.copies.push(Found { name, stamp, size, charged, packed, changed });
                 }
                 None => listed.strange.push((format!("{sub}/{file}"), charged)),
             }
@@ -254,8 +259,11 @@ impl TierDir {
     }
 
     /// Removes a copy that nobody uses: the caller holds the tier, and serves nobody.
-    pub fn remove_copy(&self, name: CopyName) {
-        let _ = rustix::fs::unlinkat(self.fd(), name.rel_path().as_slice(), AtFlags::empty());
+    pub fn remove_copy(&self, name: CopyName, packed: bool) {
+        match packed {
+            true => drop(self.unlink(&super::pack::path_of(name))),
+            false => drop(rustix::fs::unlinkat(self.fd(), name.rel_path().as_slice(), AtFlags::empty())),
+        }
     }
 
     pub(super) fn unlink(&self, name: &str) -> bool {
@@ -268,12 +276,22 @@ pub(super) fn charge_of(st: &Stat) -> u64 {
     st.st_blocks as u64 * 512 + NAME_COST
 }
 
-/// Name and stamp of what looks like a copy.
-pub(super) fn sound(file: &str, st: &Stat) -> Option<(CopyName, Stamp)> {
-    let name = CopyName::parse(file.as_bytes())?;
+impl Found {
+    fn path(&self) -> String {
+        match self.packed {
+            true => super::pack::path_of(self.name),
+            false => String::from_utf8_lossy(&self.name.rel_path()).into_owned(),
+        }
+    }
+}
+
+/// Name and stamp of what looks like a copy, and whether that is a packed one.
+pub(super) fn sound(file: &str, st: &Stat) -> Option<(CopyName, Stamp, bool)> {
+    let hex = file.strip_suffix(super::packed::SUFFIX);
+    let name = CopyName::parse(hex.unwrap_or(file).as_bytes())?;
     let stamp = Stamp::from_time(st.st_mtime, u32::try_from(st.st_mtime_nsec).ok()?)?;
     let regular = st.st_mode & 0o170_000 == 0o100_000;
-    (regular && stamp.matches(name)).then_some((name, stamp))
+    (regular && stamp.matches(name)).then_some((name, stamp, hex.is_some()))
 }
 
 /// The boot of this machine, if it can be told.

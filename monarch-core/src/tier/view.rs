@@ -2,6 +2,7 @@
 
 use super::log::{self, Logged};
 use super::names::ByName;
+use super::packed::{PackedFile, SUFFIX};
 use super::recover::sound;
 use super::sum::Fits;
 use monarch_abi::hash::CopyName;
@@ -16,6 +17,24 @@ use std::path::Path;
 pub struct TierView {
     fd: OwnedFd,
     logged: ByName<Logged>,
+}
+
+/// A copy as it lies in a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lying {
+    /// Its name.
+    pub name: CopyName,
+    /// Whether it is a packed one.
+    pub packed: bool,
+}
+
+impl Lying {
+    fn path(self) -> String {
+        match self.packed {
+            true => super::pack::path_of(self.name),
+            false => String::from_utf8_lossy(&self.name.rel_path()).into_owned(),
+        }
+    }
 }
 
 /// How a copy is.
@@ -52,18 +71,22 @@ impl TierView {
         Ok(())
     }
 
-    /// Names in one of the 256 directories of copies.
+    /// What lies in one of the 256 directories of copies.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn names(&self, directory: u8) -> io::Result<Vec<CopyName>> {
+    pub fn copies(&self, directory: u8) -> io::Result<Vec<Lying>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(&self.fd, format!("copies/{directory:02x}"), flags, Mode::empty())?;
-        let mut names = Vec::new();
+        let mut copies = Vec::new();
         for entry in rustix::fs::Dir::read_from(&dir)? {
-            names.extend(CopyName::parse(entry?.file_name().to_bytes()));
+            let entry = entry?;
+            let file = entry.file_name().to_bytes();
+            let hex = file.strip_suffix(SUFFIX.as_bytes());
+            let packed = hex.is_some();
+            copies.extend(CopyName::parse(hex.unwrap_or(file)).map(|name| Lying { name, packed }));
         }
-        Ok(names)
+        Ok(copies)
     }
 
     /// What the log says about a copy.
@@ -74,26 +97,29 @@ impl TierView {
 
     /// Reads a copy and compares it with the log; also its bytes.
     #[must_use]
-    pub fn check(&self, name: CopyName) -> (Health, u64) {
-        let path = name.rel_path();
-        let hex = name.hex();
-        let file = String::from_utf8_lossy(&hex);
-        let st = match rustix::fs::statat(&self.fd, path.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+    pub fn check(&self, copy: Lying) -> (Health, u64) {
+        let path = copy.path();
+        let file = path.rsplit('/').next().unwrap_or_default();
+        let st = match rustix::fs::statat(&self.fd, &path, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return (Health::Gone, 0),
             Err(e) => return (Health::Damaged(e.to_string()), 0),
             Ok(st) => st,
         };
         let size = st.st_size as u64;
-        let Some(logged) = self.logged(name) else { return (Health::Unknown, size) };
-        if logged.size != size {
+        let logged = self.logged(copy.name).filter(|logged| logged.packed == copy.packed);
+        let Some(logged) = logged else { return (Health::Unknown, size) };
+        if logged.size != size && !copy.packed {
             return (Health::Damaged(format!("it has {size} bytes, not {}", logged.size)), size);
         }
-        if sound(&file, &st).is_none() {
+        if sound(file, &st).is_none() {
             return (Health::Damaged("its modification time was changed".to_owned()), size);
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let opened = rustix::fs::openat(&self.fd, path.as_slice(), flags, Mode::empty());
-        let fits = opened.map_err(io::Error::from).and_then(|fd| logged.sum.fits(fd, size));
+        let opened = rustix::fs::openat(&self.fd, &path, flags, Mode::empty());
+        let fits = opened.map_err(io::Error::from).and_then(|fd| match copy.packed {
+            true => PackedFile::new(fd).and_then(|packed| Ok(packed.size() == logged.size && packed.fits(logged.sum)?)),
+            false => logged.sum.fits(fd, size),
+        });
         let health = match fits {
             Ok(true) => Health::Sound,
             Ok(false) => Health::Damaged("its bytes are not those that were copied".to_owned()),

@@ -38,7 +38,8 @@ impl Driver {
                 let key = file_key(range.segment, entry.master.id);
                 self.count(&mut census, &live, key, entry, (is_asked, list));
                 let word = entry.word();
-                if plan && !matches!(word.state(), State::Resident | State::Bypass) && is_asked {
+                let here = matches!(word.state(), State::Resident | State::Bypass) || word.packed_in().is_some();
+                if plan && !here && is_asked {
                     missing.push((entry.id, key, entry.record.size));
                 }
             };
@@ -70,7 +71,10 @@ impl Driver {
         let (word, size) = (entry.word(), entry.record.size);
         census.all.add(size);
         let group = match (word.state(), word.refusal()) {
+            // Whether there is room for it where it is to stay, shows when it is packed.
+            (State::Resident, _) if word.is_marked() && self.is_to_be_packed(key) => &mut census.under_way,
             (State::Resident, _) => &mut census.resident,
+            (State::Absent, _) if word.packed_in().is_some() => &mut census.resident,
             (State::Bypass, _) => &mut census.left,
             (_, Some(Refusal::NoRoom | Refusal::Streamable)) => &mut census.no_room,
             (_, Some(Refusal::Dropped | Refusal::Damaged)) => &mut census.dropped,
@@ -116,13 +120,19 @@ impl Driver {
         let room = |(at, tier): (usize, &TierDir)| {
             let u = tier.ledger.usage();
             let taken = (u.used + u.reserved).saturating_sub(unclaimed.bytes(at));
+            let taken = taken + self.kept_for_decoded(at);
             TierRoom { cost: 0, free: u.capacity.saturating_sub(taken), usable: !tier.resting() }
         };
         let mut rooms: Vec<TierRoom> = self.tiers.iter().enumerate().map(room).collect();
         drop(unclaimed);
         for &(_, key, size) in files {
-            for (room, tier) in rooms.iter_mut().zip(&self.tiers) {
-                room.cost = tier.ledger.cost(size);
+            for (at, (room, tier)) in rooms.iter_mut().zip(&self.tiers).enumerate() {
+                // What lies packed there already tells what others will come to.
+                let packed = tier.packed();
+                let scaled = u128::from(size) * u128::from(packed.stored) / u128::from(packed.bytes.max(1));
+                let packs = self.packs(at) && packed.files > 0 && self.could_be_decoded(at, size);
+                let bytes = if packs { u64::try_from(scaled).unwrap_or(size).min(size) } else { size };
+                room.cost = tier.ledger.cost(bytes);
             }
             let candidate = Candidate { file: FileKey(key), size, source: RequestSource::Prefetch };
             if let Decision::Admit(at) = policy.place(&candidate, &rooms)

@@ -3,6 +3,7 @@
 use super::fetch::{Fetched, File};
 use super::lanes::Lane;
 use super::mark::Mark;
+use super::packs::Below;
 use super::trial::Kind;
 use super::{Driver, Job};
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
@@ -10,12 +11,21 @@ use crate::tier::{CopyFile, Sum, TierDir};
 use monarch_abi::word::Refusal;
 use monarch_policies::{Decision, RequestSource};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Pause after a lack of space that may pass.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// Whether there is room for a copy that is to be packed.
+enum ToPack {
+    Placed,
+    /// It is to be kept as it is.
+    AsItIs,
+    /// Others take the room.
+    Crowded,
+}
 
 /// See the module. Dropped, it frees the place of its job.
 pub(super) struct Copying<'a> {
@@ -26,6 +36,8 @@ pub(super) struct Copying<'a> {
     tried: Vec<bool>,
     at: usize,
     copy: Option<CopyFile<'a>>,
+    /// What was copied comes to.
+    sum: Sum,
     /// Whether a copy took more blocks than there was room for.
     too_large: bool,
     _job: Job<'a>,
@@ -35,7 +47,8 @@ impl<'a> Copying<'a> {
     /// A copy in the first tier that takes it; `None` when none does, which is then the file's end.
     pub(super) fn new(driver: &'a Driver, file: File, mark: Mark, job: Job<'a>) -> Option<Self> {
         let tried = vec![false; driver.tiers.len()];
-        let mut new = Self { driver, file, mark, tried, at: 0, copy: None, too_large: false, _job: job };
+        let mut new =
+            Self { driver, file, mark, tried, at: 0, copy: None, sum: Sum::whole(0), too_large: false, _job: job };
         match new.place() {
             Some(end) => {
                 new.conclude(end);
@@ -47,7 +60,7 @@ impl<'a> Copying<'a> {
 
     /// It was given out to a lane, which it might not have been: what somebody waits for always goes to copiers.
     pub(super) fn given(&self, lane: Lane) {
-        if self.file.source == RequestSource::Prefetch {
+        if self.file.packed.is_none() && self.file.source == RequestSource::Prefetch {
             self.driver.given(&self.file.live, Kind::Files, lane, self.file.want.size);
         }
     }
@@ -55,6 +68,9 @@ impl<'a> Copying<'a> {
     /// Finds room in a tier that was not tried yet; how the fetch ended when there is none.
     fn place(&mut self) -> Option<Fetched> {
         let driver = self.driver;
+        if let Some((_, below)) = &self.file.packed {
+            return self.place_above(*below);
+        }
         loop {
             let Decision::Admit(at) = driver.decide(&self.file, &self.tried) else {
                 if self.too_large {
@@ -70,6 +86,16 @@ impl<'a> Copying<'a> {
             };
             let Some(tier) = driver.tiers.get(at) else { return Some(Fetched::Refused(Refusal::NoRoom, None)) };
             self.tried[at] = true;
+            if driver.packs(at) {
+                match self.place_to_pack(at) {
+                    ToPack::Placed => return None,
+                    ToPack::Crowded if self.file.source == RequestSource::Prefetch => {
+                        driver.put_off(self.file.key);
+                        return Some(Fetched::Stopped);
+                    }
+                    ToPack::Crowded | ToPack::AsItIs => {}
+                }
+            }
             match driver.room(at, tier, self.file.want.size) {
                 Ok(Some(copy)) => {
                     (self.at, self.copy) = (at, Some(copy));
@@ -81,6 +107,35 @@ impl<'a> Copying<'a> {
         }
     }
 
+    /// Finds room for the copy of a file that lies packed in the tier `below`.
+    fn place_above(&mut self, below: usize) -> Option<Fetched> {
+        let (driver, size) = (self.driver, self.file.want.size);
+        let asked = self.file.source == RequestSource::Demand;
+        if let Some((at, copy, share)) = driver.in_time(asked, || driver.file_above(below, size, asked)) {
+            (self.at, self.copy, self.file.share) = (at, Some(copy), Some(Arc::new(share)));
+            return None;
+        }
+        if !asked {
+            driver.rest_decoding(self.file.key);
+        } else if let Some(more) = driver.seldom.crowded.now() {
+            let file = String::from_utf8_lossy(&self.file.rel);
+            tracing::info!(%file, size, more, "no room to decode it: all of it is in use");
+        }
+        Some(Fetched::Packed(below))
+    }
+
+    /// Finds room for a copy that is to be packed in this tier: here, and in front.
+    fn place_to_pack(&mut self, below: usize) -> ToPack {
+        let (driver, size) = (self.driver, self.file.want.size);
+        let Some(room) = driver.room_to_pack(below, &self.file.rel, size) else { return ToPack::AsItIs };
+        let asked = self.file.source == RequestSource::Demand;
+        let above = driver.in_time(asked, || driver.file_above(below, size, true));
+        let Some((at, copy, share)) = above else { return ToPack::Crowded };
+        (self.at, self.copy, self.file.share) = (at, Some(copy), Some(Arc::new(share)));
+        self.file.below = Some(Arc::new(Below { tier: below, room: Mutex::new(Some(room)) }));
+        ToPack::Placed
+    }
+
     /// Publishes what was copied; `false` when it took more blocks than there was room for.
     fn publish(&mut self, copied: Copied) -> Result<bool, CopyError> {
         let f = &self.file;
@@ -88,10 +143,10 @@ impl<'a> Copying<'a> {
             return Err(CopyError::Changed);
         }
         let Some(copy) = self.copy.take() else { return Ok(false) };
-        let sum = Sum::whole(copied.checksum);
-        f.note_sum(sum);
-        let done = copy.publish(f.name, f.stamp(), sum).map_err(CopyError::Sink)?;
-        if done.is_some() {
+        self.sum = Sum::whole(copied.checksum);
+        f.note_sum(self.sum);
+        let done = copy.publish(f.name, f.stamp(), self.sum).map_err(CopyError::Sink)?;
+        if done.is_some() && f.packed.is_none() {
             self.driver.gate.worked();
             self.driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
             self.driver.manners.was_read(f.key, f.entry.record);
@@ -104,6 +159,9 @@ impl<'a> Copying<'a> {
         let end = end.and_then(|copied| self.publish(copied));
         self.copy = None;
         match end {
+            Ok(true) if self.file.packed.is_some() || self.file.below.is_some() => {
+                return Some(Fetched::Decoded(self.at));
+            }
             Ok(true) => return Some(Fetched::Resident(self.at)),
             Ok(false) => self.too_large = true,
             Err(CopyError::Sink(e)) => {
@@ -111,13 +169,23 @@ impl<'a> Copying<'a> {
                     self.driver.tier_failed(tier, &e);
                 }
             }
+            Err(CopyError::Source(e)) if self.file.packed.is_some() => {
+                // From the PFS then.
+                if let Some((_, below)) = self.file.packed.take() {
+                    self.driver.packed_is_damaged(&self.file, below, &e);
+                }
+            }
             Err(e) => return Some(self.driver.failed(&e, &self.file)),
         }
+        (self.file.below, self.file.share) = (None, None);
         self.place()
     }
 
-    fn conclude(&self, end: Fetched) {
+    fn conclude(&mut self, end: Fetched) {
         self.driver.conclude(&self.file, end);
+        if matches!(end, Fetched::Decoded(_)) && self.file.below.is_some() {
+            self.driver.to_be_packed(&self.file, self.sum);
+        }
     }
 }
 
@@ -127,6 +195,9 @@ impl Task for Copying<'_> {
     }
     fn rel(&self) -> &[u8] {
         &self.file.rel
+    }
+    fn file(&self) -> Option<Arc<dyn SourceFile>> {
+        self.file.packed.as_ref().map(|(file, _)| file.clone() as Arc<dyn SourceFile>)
     }
     fn range(&self) -> Range<u64> {
         0..self.file.want.size

@@ -122,6 +122,9 @@ impl Driver {
         let Some(dir) = self.tiers.get(tier) else { return 0 };
         let (mut dropped, mut freed) = self.unclaimed().make_room(tier, bytes, &self.tiers);
         if freed < bytes {
+            freed += self.drop_some_decoded(tier, bytes - freed, true);
+        }
+        if freed < bytes {
             let (ended, partial) = self.drop_fills(tier, bytes - freed, DROPPED);
             dropped += ended;
             freed += partial;
@@ -137,6 +140,10 @@ impl Driver {
         let until = Instant::now() + MOVING;
         for leaver in leavers {
             let size = leaver.entry.record.size;
+            if leaver.word.packed_in().is_some() {
+                dropped += usize::from(self.drop_packed(&leaver, Refusal::Dropped, DROPPED).is_some());
+                continue;
+            }
             if sums.get(leaver.name()).is_some_and(|logged| self.demote(&leaver, logged.sum, until)) {
                 continue;
             }
@@ -157,9 +164,14 @@ impl Driver {
         let (mut leavers, mut kept, mut sum) = (Vec::new(), Vec::new(), 0);
         while sum < bytes {
             let Some(key) = lock(&self.placed).keys.pop_back() else { break };
-            let Some(leaver) = self.leaver(key) else { continue };
-            if leaver.word.tier() == tier {
-                sum += self.tiers.get(tier).map_or(0, |t| t.ledger.cost(leaver.entry.record.size));
+            let Some(leaver) = self.leaver(key).or_else(|| self.packed_leaver(key)) else { continue };
+            let (word, dir) = (leaver.word, self.tiers.get(tier));
+            if word.packed_in() == Some(tier) {
+                let packed = dir.and_then(|t| t.stat_packed(leaver.name(), leaver.entry.record.size));
+                sum += packed.map_or(0, |copy| copy.charged);
+                leavers.push(leaver);
+            } else if word.state() == State::Resident && word.tier() == tier {
+                sum += dir.map_or(0, |t| t.ledger.cost(leaver.entry.record.size));
                 leavers.push(leaver);
             } else {
                 kept.push(key);
@@ -231,8 +243,10 @@ impl Driver {
         if !swap(entry, w, refused) {
             return false;
         }
-        tier.evict_resident(live.segment.copy_name(entry), entry.record.size);
-        swap(entry, refused, refused.next(State::Absent));
+        let name = live.segment.copy_name(entry);
+        tier.evict_resident(name, entry.record.size);
+        let below = if w.is_marked() { self.packed_below(w.tier(), name) } else { None };
+        swap(entry, refused, below.map_or(refused.next(State::Absent), |tier| refused.packed(tier)));
         true
     }
 
@@ -252,6 +266,14 @@ impl Driver {
                     && let Some(partial) = self.drop_fill(key)
                 {
                     tally.add(partial);
+                }
+                if first_name && (w.is_marked() || w.packed_in().is_some()) {
+                    let name = live.segment.copy_name(&entry);
+                    self.evict_packed(name, entry.record.size);
+                }
+                if first_name && w.packed_in().is_some() && swap(&entry, w, w.next(State::Absent)) {
+                    tally.add(entry.record.size);
+                    lock(&self.policy).event(&Event::Dropped { file: FileKey(key) });
                 }
                 if first_name && w.state() == State::Resident && self.drop_copy(&live, &entry, w) {
                     tally.add(entry.record.size);

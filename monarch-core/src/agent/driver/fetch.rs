@@ -1,16 +1,20 @@
 //! One file before and after its copy: claimed in its state word, given room, and in the end resident or not, and why.
 
 use super::copying::Copying;
+use super::decoded::Share;
 use super::mark::Mark;
+use super::packs::Below;
+use super::unclaimed::Claim;
 use super::{Driver, Job, Live, lock, parts};
 use crate::engine::{CopyError, Marks};
-use crate::tier::{CopyFile, Sum, TierDir};
+use crate::tier::{CopyFile, PackedFile, Sum, TierDir};
 use monarch_abi::hash::{CopyName, Identity, PathHash, Stamp};
 use monarch_abi::segment::{Entry, Segment};
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::{Refusal, State, Word};
 use monarch_policies::{Candidate, Decision, Event, FileKey, RequestSource, TierRoom};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,6 +22,10 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy)]
 pub(super) enum Fetched {
     Resident(usize),
+    /// A copy is there that was decoded, or is to be packed.
+    Decoded(usize),
+    /// There is a packed copy only.
+    Packed(usize),
     /// Not now; try again after the pause, if any.
     Refused(Refusal, Option<Duration>),
     /// Something went wrong after so much time; try again after a pause that grows.
@@ -42,6 +50,12 @@ pub(super) struct File {
     pub(super) name: CopyName,
     /// When it was claimed.
     pub(super) start: Instant,
+    /// The packed copy that it is decoded from, and its tier; otherwise it comes from the PFS.
+    pub(super) packed: Option<(Arc<PackedFile>, usize)>,
+    /// Where it is to be packed.
+    pub(super) below: Option<Arc<Below>>,
+    /// The room for decoded copies that it takes.
+    pub(super) share: Option<Arc<Share>>,
 }
 
 impl File {
@@ -69,7 +83,7 @@ impl Driver {
             // A further name of an inode whose word lies elsewhere: that one is (or was) looked at.
             return None;
         }
-        let Some((claim, source)) = self.claim(&live.segment, &entry, job.source) else {
+        let Some((claim, source)) = self.claim(&live.segment, &entry, &job) else {
             match entry.word().refusal() {
                 Some(Refusal::Damaged) => self.drop_damaged(job.key, &live, &entry),
                 None if entry.word().state() == State::Filling => self.asked_while_filling(&job),
@@ -78,12 +92,13 @@ impl Driver {
             return None;
         };
         let (want, name) = (entry.record.identity(), live.segment.copy_name(&entry));
-        let file = File { live, entry, rel, key: job.key, source, claim, want, name, start: Instant::now() };
-        self.claimed(file, job)
+        let (key, start) = (job.key, Instant::now());
+        let (packed, below, share) = (None, None, None);
+        self.claimed(File { live, entry, rel, key, source, claim, want, name, start, packed, below, share }, job)
     }
 
     /// Gets a copy of a claimed file: that of an earlier agent, or a new one, which is yet to be filled.
-    fn claimed<'a>(&'a self, f: File, job: Job<'a>) -> Option<Copying<'a>> {
+    fn claimed<'a>(&'a self, mut f: File, job: Job<'a>) -> Option<Copying<'a>> {
         if let Some(pause) = self.unsettled(&f.want) {
             self.figures.unsettled.fetch_add(1, Ordering::Relaxed);
             self.conclude(&f, Fetched::Refused(Refusal::Unsettled, Some(pause)));
@@ -91,11 +106,17 @@ impl Driver {
         }
         let mark = Mark::claim(&self.ctl, f.key, f.source);
         let left = self.unclaimed().claim_any(&f.live.segment, &f.entry, &self.tiers);
-        if let Some((tier, check)) = left
-            && let Some(end) = self.adopt(&f, tier, check, &mark)
+        if let Some(claim) = left
+            && let Some(end) = self.adopt(&f, claim, &mark, job.decodes)
         {
             self.conclude(&f, end);
             return None;
+        }
+        if !self.decoded.is_empty() {
+            f.packed = self.packed_of(&f);
+            if f.source == RequestSource::Demand {
+                self.was_asked(f.key);
+            }
         }
         if let Some(large) = f.live.segment.state.large(f.entry.id) {
             self.begin_fill(f, large);
@@ -113,16 +134,13 @@ impl Driver {
     }
 
     /// Turns a file that is asked for (or, for a prefetch, absent) to Fetching: the claim, and why it is fetched.
-    fn claim(
-        &self,
-        segment: &Segment<'static>,
-        e: &Entry<'static>,
-        source: RequestSource,
-    ) -> Option<(Word, RequestSource)> {
+    fn claim(&self, segment: &Segment<'static>, e: &Entry<'static>, job: &Job<'_>) -> Option<(Word, RequestSource)> {
         loop {
             let before = e.word();
-            let why = match (before.state(), source) {
+            let why = match (before.state(), job.source) {
                 (State::Wanted, _) => RequestSource::Demand,
+                // What lies packed is not fetched again; it is decoded for those who ask, and by those who are to do so ahead.
+                (State::Absent, RequestSource::Prefetch) if before.packed_in().is_some() != job.decodes => return None,
                 (State::Absent, RequestSource::Prefetch) => RequestSource::Prefetch,
                 (State::Bypass, _) => {
                     self.drop_copies(segment, e);
@@ -141,8 +159,18 @@ impl Driver {
     /// Writes the outcome into the state word and wakes everybody who waits.
     pub(super) fn conclude(&self, f: &File, end: Fetched) {
         let (word, claim) = (&f.entry.master.word, f.claim);
+        let end = match (end, &f.packed) {
+            (Fetched::Refused(..) | Fetched::Failed(_) | Fetched::Stopped, Some((_, tier)))
+                if self.tiers.get(*tier).is_some_and(|t| t.has_packed(f.name)) =>
+            {
+                Fetched::Packed(*tier)
+            }
+            (end, _) => end,
+        };
         let to = match end {
             Fetched::Resident(tier) => claim.resident(tier),
+            Fetched::Decoded(tier) => claim.resident(tier).marked(),
+            Fetched::Packed(tier) => claim.packed(tier),
             Fetched::Refused(_, None) if self.can_stream(f) => claim.refused(Refusal::Streamable),
             Fetched::Refused(why, _) => claim.refused(why),
             Fetched::Failed(_) => claim.refused(Refusal::PfsFailed),
@@ -165,6 +193,8 @@ impl Driver {
                 self.trouble.over(f.key);
                 lock(&self.policy).event(&Event::Placed { file: FileKey(f.key), tier });
             }
+            Fetched::Decoded(tier) => self.is_decoded(f, tier),
+            Fetched::Packed(_) => {}
             Fetched::Refused(_, pause) => {
                 count(&self.figures.refused);
                 if let Some(pause) = pause {
@@ -193,6 +223,27 @@ impl Driver {
         for tier in &self.tiers {
             tier.evict(name, entry.record.size);
         }
+        let _ = self.evict_packed(name, entry.record.size);
+    }
+
+    /// A copy is there that was decoded: it may go when its room is needed. Or one that is to be packed first.
+    fn is_decoded(&self, f: &File, tier: usize) {
+        let demand = f.source == RequestSource::Demand;
+        let count = |figure: &AtomicU64| {
+            figure.fetch_add(1, Ordering::Relaxed);
+        };
+        if f.packed.is_some() {
+            count(&self.figures.decoded);
+            if !demand {
+                count(&self.figures.decoded_ahead);
+            }
+            self.add_decoded(tier, f.key, f.want.size);
+            return;
+        }
+        count(if demand { &self.figures.demanded } else { &self.figures.prefetched });
+        lock(&self.placed).add(f.key);
+        lock(&self.later).worked(f.key);
+        self.trouble.over(f.key);
     }
 
     pub(super) fn tier_failed(&self, tier: &TierDir, e: &io::Error) {
@@ -251,13 +302,16 @@ impl Driver {
 
     /// Where the policy wants a copy, tiers in `skip` aside.
     pub(super) fn decide(&self, f: &File, skip: &[bool]) -> Decision {
+        let packed = if self.decoded.is_empty() { f.want.size } else { lock(&self.ratios).guess(&f.rel, f.want.size) };
+        let kept: Vec<u64> = (0..self.tiers.len()).map(|at| self.kept_for_decoded(at)).collect();
         let unclaimed = self.unclaimed();
         let room = |(at, tier): (usize, &TierDir)| {
             let u = tier.ledger.usage();
             // What nobody has claimed makes way.
-            let taken = (u.used + u.reserved).saturating_sub(unclaimed.bytes(at));
+            let taken = (u.used + u.reserved).saturating_sub(unclaimed.bytes(at)) + kept.get(at).copied().unwrap_or(0);
             let usable = !skip.get(at).copied().unwrap_or(true) && !tier.resting();
-            TierRoom { cost: tier.ledger.cost(f.want.size), free: u.capacity.saturating_sub(taken), usable }
+            let size = if self.packs(at) { packed } else { f.want.size };
+            TierRoom { cost: tier.ledger.cost(size), free: u.capacity.saturating_sub(taken), usable }
         };
         let rooms: Vec<TierRoom> = self.tiers.iter().enumerate().map(room).collect();
         drop(unclaimed);
@@ -288,19 +342,26 @@ impl Driver {
 
     /// Takes over a copy that an earlier run left, if the file on the PFS is still the one it was made of; `None` if its bytes
     /// are not what they must be, and it is to be copied anew.
-    fn adopt(&self, f: &File, tier: usize, check: Option<Sum>, mark: &Mark) -> Option<Fetched> {
+    fn adopt(&self, f: &File, claim: Claim, mark: &Mark, decodes: bool) -> Option<Fetched> {
         if !f.live.fresh {
             match self.ask_pfs(mark, || f.live.source.identity(&f.rel)) {
                 Ok(id) if id == f.want => self.gate.worked(),
                 Ok(_) => return Some(self.failed(&CopyError::Changed, f)),
                 Err(e) => {
-                    self.unclaimed().put_back_to_verify(tier, f.name, &self.tiers, check);
+                    self.unclaimed().put_back(claim, f.name, f.want.size, &self.tiers);
                     return Some(self.failed(&e, f));
                 }
             }
         }
+        let Some(tier) = claim.plain else {
+            // It is decoded right away if somebody waits for it.
+            let now = f.source == RequestSource::Demand || decodes;
+            self.figures.adopted.fetch_add(1, Ordering::Relaxed);
+            lock(&self.placed).add(f.key);
+            return if now { None } else { claim.packed.map(Fetched::Packed) };
+        };
         let dir = self.tiers.get(tier)?;
-        if let Some(sum) = check {
+        if let Some(sum) = claim.check {
             f.note_sum(sum);
             if !dir.verify(f.name, f.want.size, sum) {
                 dir.evict_resident(f.name, f.want.size);
@@ -321,6 +382,10 @@ impl Driver {
             return None;
         }
         self.figures.adopted.fetch_add(1, Ordering::Relaxed);
+        if claim.packed.is_some() {
+            self.add_decoded(tier, f.key, f.want.size);
+            return Some(Fetched::Decoded(tier));
+        }
         Some(Fetched::Resident(tier))
     }
 }

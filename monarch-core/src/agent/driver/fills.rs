@@ -3,18 +3,20 @@
 use super::fetch::{Fetched, File};
 use super::fill::{Fill, Room};
 use super::lanes::Lane;
+use super::packs::Below;
 use super::piece::Piece;
 use super::trial::Kind;
 use super::window::Window;
 use super::{Driver, Job, lock};
+use crate::engine::SourceFile;
 use crate::tier::{PartCopy, TierDir};
 use monarch_abi::chunks::{LargeFile, STREAMED, WHOLE};
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::Refusal;
 use monarch_policies::{Decision, RequestSource};
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Most chunks on their way that nobody waits for.
@@ -173,11 +175,28 @@ impl Driver {
     }
 
     /// Begins to fetch the chunks of a claimed file.
-    pub(super) fn begin_fill(&self, file: File, large: LargeFile<'static>) {
+    pub(super) fn begin_fill(&self, mut file: File, large: LargeFile<'static>) {
+        if let Some((_, below)) = file.packed {
+            return self.begin_decoding(file, large, below);
+        }
         let mut tried = vec![false; self.tiers.len()];
         while let Decision::Admit(at) = self.decide(&file, &tried) {
             let Some(tier) = self.tiers.get(at) else { break };
             tried[at] = true;
+            if self.packs(at)
+                && let Some(room) = self.room_to_pack(at, &file.rel, file.want.size)
+            {
+                let asked = file.source == RequestSource::Demand;
+                let above = self.in_time(asked, || self.part_above(at, file.want.size, true));
+                let Some((up, part, share)) = above else {
+                    // It is asked for again, and somebody who waits reads it from the PFS.
+                    self.put_off(file.key);
+                    return self.conclude(&file, Fetched::Stopped);
+                };
+                file.share = Some(Arc::new(share));
+                file.below = Some(Arc::new(Below { tier: at, room: Mutex::new(Some(room)) }));
+                return self.fill(file, large, (up, part), false);
+            }
             match self.room_for_part(at, tier, file.want.size) {
                 Ok(Some(part)) => return self.fill(file, large, (at, part), false),
                 Ok(None) => {}
@@ -198,6 +217,23 @@ impl Driver {
             tracing::info!(file = %name, size = file.want.size, more, "no tier has room for it");
         }
         self.conclude(&file, Fetched::Refused(why, transient.then_some(RETRY)));
+    }
+
+    /// Begins to decode the chunks of a claimed file.
+    fn begin_decoding(&self, mut file: File, large: LargeFile<'static>, below: usize) {
+        let asked = file.source == RequestSource::Demand;
+        match self.in_time(asked, || self.part_above(below, file.want.size, asked)) {
+            Some((at, part, share)) => {
+                file.share = Some(Arc::new(share));
+                self.fill(file, large, (at, part), false);
+            }
+            None => {
+                if !asked {
+                    self.rest_decoding(file.key);
+                }
+                self.conclude(&file, Fetched::Packed(below));
+            }
+        }
     }
 
     /// Room for a partial copy; copies of an earlier run that nobody claims make way.
@@ -221,12 +257,20 @@ impl Driver {
         streamed: bool,
     ) {
         let rest = !streamed && (self.options.prefetch || file.source == RequestSource::Prefetch);
-        let width = if file.live.source.keeps_nowait() { LOCAL_WIDTH } else { WIDTH };
+        let local = file.packed.is_some() || file.live.source.keeps_nowait();
+        let width = if local { LOCAL_WIDTH } else { WIDTH };
         let word = &file.entry.master.word;
         large.begin(part.number, if streamed { STREAMED } else { WHOLE });
-        let claim = file.claim.filling(at);
+        let mut claim = file.claim.filling(at);
+        if file.packed.is_some() || file.below.is_some() {
+            claim = claim.marked();
+        }
         let before = std::mem::replace(&mut file.claim, claim);
         let fill = Arc::new(Fill::new(file.clone(), large, (at, part), streamed, rest, width));
+        if let Some((packed, _)) = &file.packed {
+            let packed: Arc<dyn SourceFile> = packed.clone();
+            fill.opened(&packed);
+        }
         let mut fills = lock(&self.fills);
         // Known before readers can ask for chunks.
         if let Some(old) = fills.by_key.insert(fill.file.key, fill.clone()) {
@@ -256,6 +300,9 @@ impl Driver {
 
     /// The lane of a file's chunks.
     fn lane_of_fill(&self, fill: &Fill) -> Lane {
+        if fill.file.packed.is_some() {
+            return Lane::Threads;
+        }
         self.lane_of(&fill.file.live, Kind::Chunks)
     }
 
@@ -293,10 +340,16 @@ impl Driver {
         }
         lock(&self.fills).remove(fill);
         let Some(tier) = self.tiers.get(fill.tier) else { return };
-        let sum = fill.sum();
-        fill.file.note_sum(sum);
-        let published = tier.publish_part(&fill.part, fill.file.name, fill.file.stamp(), sum);
+        let (sum, f) = (fill.sum(), &fill.file);
+        f.note_sum(sum);
+        let published = tier.publish_part(&fill.part, f.name, f.stamp(), sum);
         let end = match published {
+            Ok(Some(_)) if f.packed.is_some() => Fetched::Decoded(fill.tier),
+            Ok(Some(_)) if f.below.is_some() => {
+                self.gate.worked();
+                self.manners.was_read(f.key, f.entry.record);
+                Fetched::Decoded(fill.tier)
+            }
             Ok(Some(_)) => {
                 self.gate.worked();
                 self.manners.was_read(fill.file.key, fill.file.entry.record);
@@ -310,6 +363,9 @@ impl Driver {
         };
         self.conclude(&fill.file, end);
         fill.large.ticked();
+        if matches!(end, Fetched::Decoded(_)) && fill.file.below.is_some() {
+            self.to_be_packed(&fill.file, sum);
+        }
     }
 
     /// Gives a file up that is being fetched.
@@ -341,7 +397,7 @@ impl Driver {
                 self.give_up(&fill, Fetched::Bypass);
             } else if fill.streamed && fill.idle() > FORGOTTEN {
                 self.give_up(&fill, Fetched::Refused(Refusal::NoRoom, None));
-            } else {
+            } else if fill.file.packed.is_none() {
                 fill.close_if_idle();
             }
         }

@@ -8,14 +8,12 @@
 use super::{Driver, Live, lock};
 use crate::agent::protocol::Ahead;
 use crate::tier::{AT_ONCE, ByName, CopyName, Logged, Sum, Summing, TierDir, write_all_at};
-use monarch_abi::demand::file_key;
 use monarch_abi::hash::PathHash;
 use monarch_abi::segment::Entry;
 use monarch_abi::word::{State, Word};
 use monarch_policies::{Event, FileKey};
 use std::collections::{HashSet, VecDeque};
 use std::io;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -45,6 +43,13 @@ impl Leaver {
 pub(super) struct Hot(VecDeque<u64>);
 
 impl Driver {
+    /// A file with a packed copy, if that is all it has now.
+    pub(super) fn packed_leaver(&self, key: u64) -> Option<Leaver> {
+        let (live, entry) = self.entry(key)?;
+        let word = entry.word();
+        word.packed_in().map(|_| Leaver { key, live, entry, word })
+    }
+
     /// A file with a copy, if it has one now.
     pub(super) fn leaver(&self, key: u64) -> Option<Leaver> {
         let (live, entry) = self.entry(key)?;
@@ -61,9 +66,14 @@ impl Driver {
     /// Moves a copy down instead of dropping it, if a slower tier has room and it can be done by then.
     pub(super) fn demote(&self, leaver: &Leaver, sum: Sum, until: Instant) -> bool {
         let from = leaver.word.tier();
-        let lower = (from + 1..self.tiers.len()).find(|&to| self.takes(to, leaver.entry.record.size, 0));
-        let moved =
-            self.is_below(leaver) || lower.is_some_and(|to| self.move_copy(leaver, sum, to, || Instant::now() < until));
+        let in_time = || Instant::now() < until;
+        let moves = |to: usize| {
+            let packed = if in_time() { self.demote_packed(leaver, sum, to, in_time) } else { Some(false) };
+            packed.unwrap_or_else(|| {
+                self.takes(to, leaver.entry.record.size, 0) && self.move_copy(leaver, sum, to, in_time)
+            })
+        };
+        let moved = self.is_below(leaver) || (from + 1..self.tiers.len()).any(moves);
         if moved {
             // Whoever sends it down has taken it out of the list; one that moves up is still there.
             lock(&self.placed).add(leaver.key);
@@ -76,14 +86,19 @@ impl Driver {
     fn is_below(&self, leaver: &Leaver) -> bool {
         let Leaver { key, live, entry, word } = leaver;
         let left = self.unclaimed().claim(&live.segment, entry, &self.tiers);
-        let Some(to) = left else { return false };
-        if entry.master.word.compare_exchange(word.0, word.resident(to).0, Ordering::AcqRel, Ordering::Acquire).is_err()
-        {
-            self.unclaimed().put_back(to, leaver.name(), &self.tiers);
+        let Some(claim) = left else { return false };
+        let size = entry.record.size;
+        let Some(to) = claim.plain.or(claim.packed).filter(|to| *to > word.tier()) else {
+            self.unclaimed().put_back(claim, leaver.name(), size, &self.tiers);
+            return false;
+        };
+        let turned = claim.word(*word);
+        if entry.master.word.compare_exchange(word.0, turned.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            self.unclaimed().put_back(claim, leaver.name(), size, &self.tiers);
             return false;
         }
         if let Some(from) = self.tiers.get(word.tier()) {
-            from.evict_resident(leaver.name(), entry.record.size);
+            from.evict_resident(leaver.name(), size);
         }
         lock(&self.policy).event(&Event::Placed { file: FileKey(*key), tier: to });
         true
@@ -91,22 +106,16 @@ impl Driver {
 
     /// Moves copies up that were opened lately, while nothing else is to be fetched.
     pub fn promote(&self) {
-        let mut spare = self.tiers.iter().take(self.tiers.len().saturating_sub(1)).map(spare_of);
+        let upper = self.tiers.iter().enumerate().take(self.tiers.len().saturating_sub(1));
+        let mut spare = upper.map(|(at, t)| spare_of(t).saturating_sub(self.kept_for_decoded(at)));
         if spare.all(|bytes| bytes == 0) || self.ahead() != Ahead::Idle {
             return;
         }
-        let mut hot = lock(&self.hot);
-        if hot.0.is_empty() {
-            let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-            for (number, live) in segments.iter().enumerate() {
-                let Some(live) = live else { continue };
-                live.segment.state.drain_touched(|id| {
-                    if hot.0.len() < WAITING {
-                        hot.0.push_back(file_key(number, id));
-                    }
-                });
-            }
+        let waits = lock(&self.hot).0.is_empty();
+        if waits {
+            self.heed_touched();
         }
+        let mut hot = lock(&self.hot);
         let n = hot.0.len().min(BATCH);
         let keys: Vec<u64> = hot.0.drain(..n).collect();
         drop(hot);
@@ -133,17 +142,33 @@ impl Driver {
         }
     }
 
+    /// A copy was opened that could move up.
+    pub(super) fn could_move_up(&self, key: u64) {
+        let mut hot = lock(&self.hot);
+        if hot.0.len() < WAITING {
+            hot.0.push_back(key);
+        }
+    }
+
     /// Whether a tier has room for a file, and for one part in `spare` of its capacity beside it.
     fn takes(&self, tier: usize, size: u64, spare: u64) -> bool {
         self.tiers.get(tier).is_some_and(|t| {
             let u = t.ledger.usage();
-            let kept = u.capacity.checked_div(spare).unwrap_or(0);
+            let kept = u.capacity.checked_div(spare).unwrap_or(0) + self.kept_for_decoded(tier);
             !t.resting() && u.used + u.reserved + t.ledger.cost(size) + kept <= u.capacity
         })
     }
 
+    /// A copy was found damaged.
+    pub(super) fn found_damaged(&self) {
+        self.figures.damaged.fetch_add(1, Ordering::Relaxed);
+        if let Some(more) = self.seldom.damaged.now() {
+            tracing::warn!(copies = 1, more, "copies were removed or damaged by somebody else; they are made again");
+        }
+    }
+
     /// Moves a copy to another tier as long as it may; `false` if it stays where it was, or was found damaged and dropped.
-    fn move_copy(&self, leaver: &Leaver, sum: Sum, to: usize, may: impl Fn() -> bool) -> bool {
+    pub(super) fn move_copy(&self, leaver: &Leaver, sum: Sum, to: usize, may: impl Fn() -> bool) -> bool {
         let Leaver { key, live, entry, word } = leaver;
         let (Some(from), Some(tier)) = (self.tiers.get(word.tier()), self.tiers.get(to)) else { return false };
         let (name, size) = (leaver.name(), entry.record.size);
@@ -174,14 +199,7 @@ impl Driver {
         let ino = match copied() {
             Ok(Some(Some(ino))) => ino,
             Ok(Some(None)) => {
-                self.figures.damaged.fetch_add(1, Ordering::Relaxed);
-                if let Some(more) = self.seldom.damaged.now() {
-                    tracing::warn!(
-                        copies = 1,
-                        more,
-                        "copies were removed or damaged by somebody else; they are made again"
-                    );
-                }
+                self.found_damaged();
                 self.drop_copy(live, entry, *word);
                 return false;
             }
@@ -199,7 +217,7 @@ impl Driver {
         }
         if from.stays && !tier.stays {
             // It goes with the job up there: the one below is left for the next one, and makes way when room is needed.
-            self.unclaimed().put_back(word.tier(), name, &self.tiers);
+            self.unclaimed().put_back_plain(word.tier(), name, &self.tiers);
         } else {
             from.evict_resident(name, size);
         }

@@ -70,6 +70,9 @@ impl<'a> Piece<'a> {
 
     /// It was given out to a lane.
     pub(super) fn given(&self, lane: Lane) {
+        if self.fill.file.packed.is_some() {
+            return;
+        }
         let range = self.range();
         self.driver.given(&self.fill.file.live, Kind::Chunks, lane, range.end - range.start);
     }
@@ -91,8 +94,10 @@ impl<'a> Piece<'a> {
         if copied.identity.is_some() {
             fill.checked();
         }
-        driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
-        driver.figures.chunks.fetch_add(1, Ordering::Relaxed);
+        if fill.file.packed.is_none() {
+            driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
+            driver.figures.chunks.fetch_add(1, Ordering::Relaxed);
+        }
         driver.note_rate(copied.bytes);
         let last = fill.summed(self.chunk, copied.checksum);
         if let Some(room) = self.room.take() {
@@ -112,6 +117,13 @@ impl<'a> Piece<'a> {
         fill.not_opened();
         let gone = fill.file.entry.word() != fill.file.claim;
         self.failed += 1;
+        if let (CopyError::Source(e), Some((_, below)), false) = (e, &fill.file.packed, gone) {
+            // Nothing of it is left then: the next who asks has it fetched.
+            driver.packed_is_damaged(&fill.file, *below, e);
+            self.land();
+            driver.give_up(fill, Fetched::Stopped);
+            return false;
+        }
         let again = matches!(e, CopyError::Source(_)) && self.failed <= TRIES && !self.written.get() && !gone;
         if again {
             return true;
@@ -159,6 +171,9 @@ impl Task for Piece<'_> {
         }
     }
     fn file(&self) -> Option<Arc<dyn SourceFile>> {
+        if let Some((packed, _)) = &self.fill.file.packed {
+            return Some(packed.clone());
+        }
         self.fill.original()
     }
     fn sink(&self) -> &dyn Sink {

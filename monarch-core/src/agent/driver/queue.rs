@@ -2,6 +2,7 @@
 
 use super::lanes::Lane;
 use super::manners::{is_asked_for, trimmed};
+use super::packs::Waiting;
 use super::piece::Piece;
 use super::{Driver, Job, lock};
 use crate::agent::protocol::{Range, Tally};
@@ -75,6 +76,8 @@ pub(super) enum Next<'a> {
     File(Job<'a>),
     /// Fetches a chunk of a large one.
     Chunk(Piece<'a>),
+    /// Packs a copy.
+    Pack(Waiting),
 }
 
 impl Driver {
@@ -90,11 +93,17 @@ impl Driver {
         if let Some(demand) = self.next_demand(&mut q, lane) {
             return Some(demand);
         }
+        if lane == Lane::Threads
+            && !self.decoded.is_empty()
+            && let Some(waiting) = self.next_pack()
+        {
+            return Some(Next::Pack(waiting));
+        }
         let slots = self.gate.slots(Instant::now(), self.prefetch_slots());
         if slots == 0 {
             self.held_back.store(true, Ordering::Relaxed);
         }
-        if self.prefetching.load(Ordering::Acquire) >= slots || self.all_rest() {
+        if self.prefetching.load(Ordering::Acquire) >= slots || self.all_rest() || self.packs_enough() {
             return None;
         }
         if lane == Lane::Rings && !self.has_place(&q) {
@@ -115,6 +124,18 @@ impl Driver {
             futex_wake(&ctl.demand, 1);
         }
         Some(Next::File(job))
+    }
+
+    /// A packed copy to be decoded, when there is nothing else to do. One at a time: readers are to find the others free.
+    pub(super) fn next_ahead(&self, lane: Lane) -> Option<Next<'_>> {
+        if lane == Lane::Rings || self.decoded.is_empty() || self.decoding.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let job = self.next_decoding();
+        if job.is_none() {
+            self.decoding.store(false, Ordering::Release);
+        }
+        job.map(Next::File)
     }
 
     /// Whether a ring may begin one more file: demands that are in line go first. If not, it will be told.

@@ -32,4 +32,5 @@ pub(super) struct Seldom {
     pub(super) damaged: Kind,
     pub(super) hurt: Kind,
     pub(super) full: Kind,
+    pub(super) crowded: Kind,
 }

@@ -1,16 +1,18 @@
 //! Copies of an earlier agent that no entry has claimed yet.
 //!
-//! They are charged, and make way when room is needed. An entry claims one by its name; size and stamp must fit, too. Those that a power
-//! loss may have hurt have to be verified before they are used.
+//! They are charged, and make way when room is needed. An entry claims them by its name: one as it was, a packed one, or both; size and
+//! stamp must fit, too. Those that a power loss may have hurt have to be verified before they are used.
 
 use crate::tier::{ByName, Copy, Sum, TierDir};
 use monarch_abi::hash::{CopyName, Stamp};
 use monarch_abi::segment::{Entry, Segment};
+use monarch_abi::word::Word;
 use std::collections::BTreeMap;
 
 /// Size, charge and stamp of a copy.
 #[derive(Clone, Copy, Debug)]
 struct Held {
+    /// That of the file.
     size: u64,
     charged: u64,
     stamp: Stamp,
@@ -20,7 +22,48 @@ struct Held {
 #[derive(Clone, Debug, Default)]
 struct Heap {
     copies: ByName<Held>,
+    packed: ByName<Held>,
     bytes: u64,
+}
+
+impl Heap {
+    const fn of(&mut self, packed: bool) -> &mut ByName<Held> {
+        if packed { &mut self.packed } else { &mut self.copies }
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.copies.is_empty() && self.packed.is_empty()
+    }
+}
+
+/// Where the copies of an entry lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// The tier of one that can be opened.
+    pub(super) plain: Option<usize>,
+    /// The tier of one that has to be decoded.
+    pub(super) packed: Option<usize>,
+    /// What the bytes of the first must come to, if it is to be verified.
+    pub(super) check: Option<Sum>,
+}
+
+impl Claim {
+    /// The word of the entry, which had none of them.
+    #[must_use]
+    pub const fn word(self, was: Word) -> Word {
+        match (self.plain, self.packed) {
+            (Some(tier), None) => was.resident(tier),
+            (Some(tier), Some(_)) => was.resident(tier).marked(),
+            (None, Some(tier)) => was.packed(tier),
+            (None, None) => was,
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.plain.is_none() && self.packed.is_none()
+    }
 }
 
 /// See the module.
@@ -41,15 +84,16 @@ impl Unclaimed {
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.tiers.iter().all(|t| t.copies.is_empty())
+        self.tiers.iter().all(Heap::is_empty)
     }
 
-    /// Adds a copy in the tier at `at`; `false` if a faster tier has it already.
+    /// Adds a copy in the tier at `at`; `false` if a faster tier has one like it already.
     pub fn add(&mut self, at: usize, copy: &Copy) -> bool {
-        let known = self.tiers.iter().take(at).any(|t| t.copies.get(copy.name).is_some());
+        let known = self.tiers.iter_mut().take(at).any(|t| t.of(copy.packed).get(copy.name).is_some());
         if !known && let Some(t) = self.tiers.get_mut(at) {
             t.bytes += copy.charged;
-            t.copies.insert(copy.name, Held { size: copy.size, charged: copy.charged, stamp: copy.stamp });
+            let held = Held { size: copy.size, charged: copy.charged, stamp: copy.stamp };
+            t.of(copy.packed).insert(copy.name, held);
             if let Some(sum) = copy.check {
                 self.checks.insert(copy.name, sum);
             }
@@ -60,7 +104,7 @@ impl Unclaimed {
     /// Bytes in the tier at `at` that could make way, as far as known.
     #[must_use]
     pub fn bytes(&self, at: usize) -> u64 {
-        self.tiers.get(at).map_or(0, |t| if t.copies.is_empty() { 0 } else { t.bytes })
+        self.tiers.get(at).map_or(0, |t| if t.is_empty() { 0 } else { t.bytes })
     }
 
     /// Whether there are some that have to be read in full before they are used.
@@ -69,59 +113,77 @@ impl Unclaimed {
         !self.checks.is_empty()
     }
 
-    /// Takes the copy of an entry that can be used as it is; the tier it lies in. One that does not fit to its name is removed.
-    pub fn claim(&mut self, segment: &Segment<'_>, e: &Entry<'_>, tiers: &[TierDir]) -> Option<usize> {
+    /// Takes the copies of an entry that can be used as they are. One that does not fit to its name is removed.
+    pub fn claim(&mut self, segment: &Segment<'_>, e: &Entry<'_>, tiers: &[TierDir]) -> Option<Claim> {
         if self.checks.contains_key(&segment.copy_name(e)) {
             return None;
         }
-        self.claim_any(segment, e, tiers).map(|(at, _)| at)
+        self.claim_any(segment, e, tiers)
     }
 
     /// The same with one that is to be verified first, if its bytes must come to something.
-    pub(super) fn claim_any(
-        &mut self,
-        segment: &Segment<'_>,
-        e: &Entry<'_>,
-        tiers: &[TierDir],
-    ) -> Option<(usize, Option<Sum>)> {
+    pub(super) fn claim_any(&mut self, segment: &Segment<'_>, e: &Entry<'_>, tiers: &[TierDir]) -> Option<Claim> {
         let name = segment.copy_name(e);
-        let check = self.checks.get(&name).copied();
-        let (at, held) = self.take(name)?;
-        if held.size == e.record.size && held.stamp.fp44() == e.master.fp >> 20 {
-            return Some((at, check));
+        let mut claim = Claim { check: self.checks.get(&name).copied(), ..Claim::default() };
+        for packed in [false, true] {
+            // What cannot be decoded stays here, and makes way.
+            let usable = |at: usize| !packed || tiers.iter().take(at).any(|t| t.for_decoded > 0);
+            let Some((at, held)) = self.take(name, packed, usable) else { continue };
+            if held.size == e.record.size && held.stamp.fp44() == e.master.fp >> 20 {
+                let found = if packed { &mut claim.packed } else { &mut claim.plain };
+                *found = Some(at);
+            } else if let Some(tier) = tiers.get(at) {
+                remove(tier, name, held.size, packed);
+            }
         }
-        tiers.get(at)?.evict(name, held.size);
-        None
+        (!claim.is_empty()).then_some(claim)
     }
 
-    fn take(&mut self, name: CopyName) -> Option<(usize, Held)> {
-        let (at, held) = self.tiers.iter_mut().enumerate().find_map(|(at, t)| Some((at, t.copies.remove(name)?)))?;
+    fn take(&mut self, name: CopyName, packed: bool, usable: impl Fn(usize) -> bool) -> Option<(usize, Held)> {
+        let mut tiers = self.tiers.iter_mut().enumerate().filter(|(at, _)| usable(*at));
+        let (at, held) = tiers.find_map(|(at, t)| Some((at, t.of(packed).remove(name)?)))?;
         if let Some(t) = self.tiers.get_mut(at) {
             t.bytes = t.bytes.saturating_sub(held.charged);
         }
-        self.checks.remove(&name);
+        if !packed {
+            self.checks.remove(&name);
+        }
         Some((at, held))
     }
 
-    /// Puts a claimed copy back. One that cannot be looked at now stays charged and is found by the next agent.
-    pub fn put_back(&mut self, at: usize, name: CopyName, tiers: &[TierDir]) {
-        self.put_back_to_verify(at, name, tiers, None);
+    /// Puts claimed copies of a file of `size` bytes back. One that cannot be looked at now stays charged and is found by the next agent.
+    pub fn put_back(&mut self, claim: Claim, name: CopyName, size: u64, tiers: &[TierDir]) {
+        if let Some(at) = claim.plain
+            && let Some(Ok(Some(copy))) = tiers.get(at).map(|t| t.stat(name))
+        {
+            self.add(at, &Copy { check: claim.check, ..copy });
+        }
+        if let Some(at) = claim.packed
+            && let Some(copy) = tiers.get(at).and_then(|t| t.stat_packed(name, size))
+        {
+            self.add(at, &copy);
+        }
     }
 
-    pub(super) fn put_back_to_verify(&mut self, at: usize, name: CopyName, tiers: &[TierDir], check: Option<Sum>) {
-        if let Some(Ok(Some(copy))) = tiers.get(at).map(|t| t.stat(name)) {
-            self.add(at, &Copy { check, ..copy });
-        }
+    /// Puts a copy back that can be opened in this tier.
+    pub(super) fn put_back_plain(&mut self, at: usize, name: CopyName, tiers: &[TierDir]) {
+        self.put_back(Claim { plain: Some(at), ..Claim::default() }, name, 0, tiers);
     }
 
     /// Removes some copy of the tier at `at`; `false` when there is none.
     pub fn make_way(&mut self, at: usize, tiers: &[TierDir]) -> bool {
         let Some(heap) = self.tiers.get_mut(at) else { return false };
-        let Some((name, held)) = heap.copies.pop() else { return false };
+        let plain = heap.copies.pop().map(|(name, held)| (name, held, false));
+        let Some((name, held, packed)) = plain.or_else(|| heap.packed.pop().map(|(name, held)| (name, held, true)))
+        else {
+            return false;
+        };
         heap.bytes = heap.bytes.saturating_sub(held.charged);
-        self.checks.remove(&name);
+        if !packed {
+            self.checks.remove(&name);
+        }
         if let Some(tier) = tiers.get(at) {
-            tier.evict(name, held.size);
+            remove(tier, name, held.size, packed);
         }
         true
     }
@@ -140,15 +202,29 @@ impl Unclaimed {
         (dropped, freed)
     }
 
-    /// Removes the copy of this name; its bytes, if it was here.
+    /// Removes the copies of this name; the file's bytes, if there were any.
     pub fn evict(&mut self, name: CopyName, tiers: &[TierDir]) -> Option<u64> {
-        let (at, held) = self.take(name)?;
-        tiers.get(at)?.evict(name, held.size);
-        Some(held.size)
+        let mut size = None;
+        for packed in [false, true] {
+            let Some((at, held)) = self.take(name, packed, |_| true) else { continue };
+            remove(tiers.get(at)?, name, held.size, packed);
+            size = Some(held.size);
+        }
+        size
     }
 
-    /// Forgets a copy that is being removed.
+    /// Forgets copies that are being removed.
     pub fn forget(&mut self, name: CopyName) {
-        let _ = self.take(name);
+        for packed in [false, true] {
+            let _ = self.take(name, packed, |_| true);
+        }
+    }
+}
+
+fn remove(tier: &TierDir, name: CopyName, size: u64, packed: bool) {
+    if packed {
+        let _ = tier.evict_packed(name, size);
+    } else {
+        tier.evict(name, size);
     }
 }

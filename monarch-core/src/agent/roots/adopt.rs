@@ -2,6 +2,7 @@
 
 use super::{RootState, Roots};
 
+use crate::agent::driver::Unclaimed;
 use crate::agent::early;
 use crate::config::{Config, Trust};
 use crate::engine::{PfsSource, Source};
@@ -52,18 +53,29 @@ impl Roots {
         self.note_sums(&segment);
         let mut unclaimed = self.driver.unclaimed();
         let was_filling = |w: Word| w.state() == State::Filling;
-        let mut keys = Vec::new();
+        let (mut keys, mut decoded, mut unpacked) = (Vec::new(), Vec::new(), Vec::new());
         for e in segment.files() {
             let w = e.word();
+            let claim = |unclaimed: &mut Unclaimed| unclaimed.claim(&segment, &e, &self.driver.tiers);
             let to = match w.state() {
                 State::Wanted | State::Fetching | State::Filling | State::Refused => w.next(State::Absent),
-                State::Resident => match unclaimed.claim(&segment, &e, &self.driver.tiers) {
-                    Some(tier) => w.resident(tier),
+                State::Absent if w.packed_in().is_none() => continue,
+                State::Absent => claim(&mut unclaimed).map_or(w.next(State::Absent), |claim| claim.word(w)),
+                State::Resident => match claim(&mut unclaimed).map(|claim| claim.word(w)) {
+                    // It was yet to be packed.
+                    Some(to) if w.is_marked() && to.state() == State::Resident && !to.is_marked() => {
+                        unpacked.push(file_key(at, e.id));
+                        to.marked()
+                    }
+                    Some(to) => {
+                        decoded.extend(to.is_marked().then_some(file_key(at, e.id)));
+                        to
+                    }
                     None => w.next(State::Absent),
                 },
                 _ => continue,
             };
-            if to.state() == State::Resident {
+            if to.state() == State::Resident || to.packed_in().is_some() {
                 keys.push(file_key(at, e.id));
             }
             if to != w && e.slot.word.compare_exchange(w.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -84,6 +96,8 @@ impl Roots {
         // A loaded index was perhaps not checked to its end.
         let fresh = config.index.file.is_none() || config.index.trust == Trust::Frozen;
         self.driver.add_segment(at, &self.driver.live(root, segment, source, fresh));
+        self.driver.note_decoded(decoded.into_iter());
+        self.driver.to_be_packed_again(unpacked.into_iter());
         if let Some(r) = self.list().get_mut(root) {
             r.state = "ready".to_owned();
             r.segment = Some(at);

@@ -77,9 +77,10 @@ impl Roots {
                         continue;
                     }
                     futex_wake(&e.slot.word, u32::MAX >> 1);
-                    if w.state() == State::Resident {
-                        let name = segment.copy_name(&e);
-                        self.driver.unclaimed().put_back(w.tier(), name, &self.driver.tiers);
+                    let name = segment.copy_name(&e);
+                    let copies = self.driver.copies_of(w, name);
+                    if !copies.is_empty() {
+                        self.driver.unclaimed().put_back(copies, name, e.record.size, &self.driver.tiers);
                     }
                 }
             }

@@ -86,9 +86,11 @@ impl Roots {
         })?;
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
         self.note_sums(&segment);
-        let adopted = if made.fresh { self.claim_copies(number, &segment) } else { 0 };
+        let mut decoded = Vec::new();
+        let adopted = if made.fresh { self.claim_copies(number, &segment, &mut decoded) } else { 0 };
         early::open(&self.ctl, scan.root, number, &segment);
         self.driver.add_segment(number, &self.driver.live(scan.root, segment, source, made.fresh));
+        self.driver.note_decoded(decoded.into_iter());
         let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
         if !self.ctl.segments().get(number).is_some_and(live) {
             // Retired before the driver knew of it.
@@ -164,28 +166,29 @@ impl Roots {
         Ok(at)
     }
 
-    /// Turns entries Resident whose copies an earlier run or segment left in a tier.
-    fn claim_copies(&self, number: usize, segment: &Segment<'static>) -> u64 {
+    /// Claims the copies that an earlier run or segment left in a tier; those that were decoded are told.
+    fn claim_copies(&self, number: usize, segment: &Segment<'static>, claimed_decoded: &mut Vec<u64>) -> u64 {
         let mut unclaimed = self.driver.unclaimed();
         if unclaimed.is_empty() {
             return 0;
         }
-        let mut keys = Vec::new();
+        let (mut keys, mut decoded) = (Vec::new(), Vec::new());
         // (What it must come to is not known: whoever asks for it has it copied anew.)
         let known = |id: u32| !segment.state.guard.which().sums || segment.state.guard.sum(id).is_some();
         for e in segment.files().filter(|e| e.word().state() == State::Absent && known(e.id)) {
-            let Some(tier) = unclaimed.claim(segment, &e, &self.driver.tiers) else { continue };
+            let Some(claim) = unclaimed.claim(segment, &e, &self.driver.tiers) else { continue };
             let w = e.word();
-            let absent = w.state() == State::Absent;
-            if absent
-                && e.slot.word.compare_exchange(w.0, w.resident(tier).0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            {
-                keys.push(file_key(number, e.id));
+            let (absent, to) = (w.state() == State::Absent, claim.word(w));
+            if absent && e.slot.word.compare_exchange(w.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                let key = file_key(number, e.id);
+                keys.push(key);
+                decoded.extend(to.is_marked().then_some(key));
             } else {
-                unclaimed.put_back(tier, segment.copy_name(&e), &self.driver.tiers);
+                unclaimed.put_back(claim, segment.copy_name(&e), e.record.size, &self.driver.tiers);
             }
         }
         drop(unclaimed);
+        claimed_decoded.append(&mut decoded);
         let n = keys.len() as u64;
         self.driver.figures.adopted.fetch_add(n, Ordering::Relaxed);
         self.driver.note_placed(keys.into_iter());

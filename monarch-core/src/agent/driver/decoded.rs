@@ -1,0 +1,285 @@
+//! Decoded copies: which there are, and which of them goes when another one needs its room.
+//!
+//! A tier in front of one with packed copies keeps a share of its room for them. moka holds the set and bounds it by size (least
+//! recently made first); the tier's ledger says whether there is room. Before that copies go that somebody has opened: in an epoch each is
+//! read once.
+
+use super::unclaimed::Claim;
+use super::{Driver, lock};
+use crate::tier::{CopyFile, PartCopy, TierDir};
+use monarch_abi::hash::CopyName;
+use monarch_abi::sys::futex_wake;
+use monarch_abi::word::{State, Word};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Copies that are gone which the lines may have at any length.
+const SLACK: u64 = 1024;
+/// What weights are counted in: moka's are 32 bits wide.
+const UNIT: u64 = 1024;
+
+/// The decoded copies of one tier.
+pub(super) struct Decoded {
+    cache: moka::sync::Cache<u64, u32>,
+    /// Those that moka has dropped; they are yet to go.
+    dropped: Arc<Mutex<Vec<u64>>>,
+    /// Those that somebody has opened, in that order, and all in the order they were made. Some may have gone meanwhile.
+    used: Mutex<VecDeque<u64>>,
+    made: Mutex<VecDeque<u64>>,
+    /// Bytes that are kept for them.
+    room: u64,
+    /// Bytes of those in the making, and of copies that are yet to be packed.
+    taken: Arc<AtomicU64>,
+}
+
+/// A part of the room for decoded copies, taken for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Share {
+    taken: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+impl Decoded {
+    pub(super) fn new(tier: &TierDir) -> Self {
+        let dropped = Arc::new(Mutex::new(Vec::new()));
+        let to = dropped.clone();
+        let cache = moka::sync::Cache::builder()
+            .max_capacity(tier.for_decoded / UNIT)
+            .weigher(|_, weight: &u32| *weight)
+            .eviction_policy(moka::policy::EvictionPolicy::lru())
+            .eviction_listener(move |key: Arc<u64>, _, cause| {
+                if cause == moka::notification::RemovalCause::Size {
+                    lock(&to).push(*key);
+                }
+            })
+            .build();
+        let (used, made) = (Mutex::default(), Mutex::default());
+        Self { cache, dropped, used, made, room: tier.for_decoded, taken: Arc::default() }
+    }
+
+    /// Bytes of all of them.
+    fn bytes(&self) -> u64 {
+        self.cache.run_pending_tasks();
+        self.cache.weighted_size() * UNIT + self.taken.load(Ordering::Acquire)
+    }
+
+    /// Bytes that are still free of what is kept for them.
+    pub(super) fn free(&self) -> u64 {
+        if self.room == 0 { 0 } else { self.room.saturating_sub(self.bytes()) }
+    }
+
+    /// Whether copies that cannot go yet take more than half of the room.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.taken.load(Ordering::Acquire) > self.room / 2
+    }
+
+    /// Room that is taken while a copy is being made.
+    fn take(&self, bytes: u64) -> Share {
+        self.taken.fetch_add(bytes, Ordering::AcqRel);
+        Share { taken: self.taken.clone(), bytes }
+    }
+
+    /// A copy that may go from here on; those that moka drops for it.
+    fn add(&self, key: u64, bytes: u64) -> Vec<u64> {
+        let weight = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        self.cache.insert(key, weight);
+        self.cache.run_pending_tasks();
+        let mut made = lock(&self.made);
+        made.push_back(key);
+        if made.len() as u64 > 2 * self.cache.entry_count() + SLACK {
+            made.retain(|key| self.cache.contains_key(key));
+        }
+        std::mem::take(&mut *lock(&self.dropped))
+    }
+
+    /// One that may go first.
+    fn used(&self, key: u64) {
+        if self.cache.contains_key(&key) {
+            lock(&self.used).push_back(key);
+        }
+    }
+
+    /// Whether some were opened.
+    pub(super) fn has_used(&self) -> bool {
+        !lock(&self.used).is_empty()
+    }
+
+    /// Takes out the one that goes first; with `any` also one that nobody has opened yet.
+    fn pop(&self, any: bool) -> Option<u64> {
+        let first = |line: &Mutex<VecDeque<u64>>| {
+            let mut line = lock(line);
+            std::iter::from_fn(|| line.pop_front()).find(|key| self.cache.remove(key).is_some())
+        };
+        first(&self.used).or_else(|| if any { first(&self.made) } else { None })
+    }
+}
+
+impl Driver {
+    /// Whether copies in a tier are packed.
+    pub(super) fn packs(&self, at: usize) -> bool {
+        self.tiers.get(at).is_some_and(|t| t.min_ratio.is_some())
+    }
+
+    /// Where the copies of a file lie whose word says so.
+    #[must_use]
+    pub fn copies_of(&self, word: Word, name: CopyName) -> Claim {
+        match (word.state(), word.packed_in()) {
+            (State::Resident, _) => {
+                let packed = if word.is_marked() { self.packed_below(word.tier(), name) } else { None };
+                Claim { plain: Some(word.tier()), packed, check: None }
+            }
+            (_, packed) => Claim { packed, ..Claim::default() },
+        }
+    }
+
+    /// Takes note of decoded copies that were there before this agent started: those that are packed as well.
+    pub fn note_decoded(&self, keys: impl Iterator<Item = u64>) {
+        for key in keys {
+            if let Some(leaver) = self.leaver(key) {
+                self.add_decoded(leaver.word.tier(), key, leaver.entry.record.size);
+            }
+        }
+    }
+
+    /// The tier below this one that has a packed copy of this name.
+    pub(super) fn packed_below(&self, at: usize, name: CopyName) -> Option<usize> {
+        (at + 1..self.tiers.len()).find(|&t| self.packs(t) && self.tiers.get(t).is_some_and(|t| t.has_packed(name)))
+    }
+
+    /// Bytes of a tier that are kept for decoded copies and not in use.
+    pub(super) fn kept_for_decoded(&self, at: usize) -> u64 {
+        self.decoded.get(at).map_or(0, Decoded::free)
+    }
+
+    /// A decoded copy is there, in this tier.
+    pub(super) fn add_decoded(&self, at: usize, key: u64, size: u64) {
+        let (Some(decoded), Some(tier)) = (self.decoded.get(at), self.tiers.get(at)) else { return };
+        for key in decoded.add(key, tier.ledger.cost(size)) {
+            let _ = self.drop_decoded(at, key);
+        }
+    }
+
+    /// Takes note of copies that were opened: those that could move up, and those that may go.
+    pub(super) fn heed_touched(&self) {
+        if self.tiers.len() < 2 {
+            return;
+        }
+        let mut touched = Vec::new();
+        let segments = self.segments.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for (number, live) in segments.iter().enumerate() {
+            let Some(live) = live else { continue };
+            live.segment.state.drain_touched(|id| touched.push(monarch_abi::demand::file_key(number, id)));
+        }
+        drop(segments);
+        for key in touched {
+            let Some((_, entry)) = self.entry(key) else { continue };
+            let word = entry.word();
+            if word.state() != State::Resident {
+                continue;
+            }
+            if word.is_marked() {
+                self.was_read(key);
+                if let Some(decoded) = self.decoded.get(word.tier()) {
+                    decoded.used(key);
+                }
+            } else {
+                self.could_move_up(key);
+            }
+        }
+    }
+
+    /// Drops a decoded copy; the bytes that were charged for it, if it was one.
+    fn drop_decoded(&self, at: usize, key: u64) -> Option<u64> {
+        let leaver = self.leaver(key).filter(|l| l.word.is_marked() && l.word.tier() == at)?;
+        let (tier, size) = (self.tiers.get(at)?, leaver.entry.record.size);
+        let below = self.packed_below(at, leaver.name())?;
+        // Nobody is to make the next one before this one is out of the way; who asks for it waits a moment.
+        let (between, word) = (leaver.word.next(State::Fetching), &leaver.entry.master.word);
+        word.compare_exchange(leaver.word.0, between.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        tier.evict_resident(leaver.name(), size);
+        let to = between.packed(below);
+        if word.compare_exchange(between.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // A job has changed the file.
+            let _ = self.evict_packed(leaver.name(), size);
+        }
+        futex_wake(word, u32::MAX >> 1);
+        Some(tier.ledger.cost(size))
+    }
+
+    /// Drops decoded copies of a tier until so many bytes are free, first those that were opened; with `any` also others.
+    pub(super) fn drop_some_decoded(&self, at: usize, bytes: u64, any: bool) -> u64 {
+        let Some(decoded) = self.decoded.get(at).filter(|d| d.room > 0) else { return 0 };
+        let mut freed = 0;
+        if !decoded.has_used() {
+            self.heed_touched();
+        }
+        while freed < bytes {
+            let Some(key) = decoded.pop(any) else { break };
+            freed += self.drop_decoded(at, key).unwrap_or(0);
+        }
+        freed
+    }
+
+    /// Room for something of `size` bytes in a tier faster than `below`, among the decoded copies; `make` makes it. Others make way.
+    pub(super) fn room_above<'a, T>(
+        &'a self,
+        below: usize,
+        size: u64,
+        any: bool,
+        mut make: impl FnMut(&'a TierDir) -> io::Result<Option<T>>,
+    ) -> Option<(usize, T, Share)> {
+        for (at, tier) in self.tiers.iter().enumerate().take(below) {
+            let (Some(decoded), cost) = (self.decoded.get(at), tier.ledger.cost(size)) else { continue };
+            if cost > decoded.room || tier.resting() {
+                continue;
+            }
+            loop {
+                let free = decoded.free();
+                // (Copies of indexes that are gone free nothing but their place.)
+                if free < cost && self.drop_some_decoded(at, cost - free, any) == 0 && decoded.free() < cost {
+                    break;
+                }
+                let share = decoded.take(cost);
+                match make(tier) {
+                    Ok(Some(made)) => return Some((at, made, share)),
+                    Ok(None) => {
+                        drop(share);
+                        let more =
+                            self.unclaimed().make_way(at, &self.tiers) || self.drop_some_decoded(at, cost, any) > 0;
+                        if !more {
+                            break;
+                        }
+                    }
+                    Err(e) => {
+                        self.tier_failed(tier, &e);
+                        break;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// A file in a tier faster than `below`, among the decoded copies.
+    pub(super) fn file_above(&self, below: usize, size: u64, any: bool) -> Option<(usize, CopyFile<'_>, Share)> {
+        self.room_above(below, size, any, |tier| tier.create(size))
+    }
+
+    /// The same for a partial copy.
+    pub(super) fn part_above(&self, below: usize, size: u64, any: bool) -> Option<(usize, PartCopy, Share)> {
+        self.room_above(below, size, any, |tier| tier.begin_part(size, true))
+    }
+
+    /// Whether a file could be decoded at all.
+    pub(super) fn could_be_decoded(&self, below: usize, size: u64) -> bool {
+        self.tiers.iter().take(below).any(|t| t.ledger.cost(size) <= t.for_decoded)
+    }
+}

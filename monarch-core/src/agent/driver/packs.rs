@@ -1,0 +1,531 @@
+//! Copies that are to be packed: they are made in the tier in front, where readers have them at once, and then packed into the one below.
+//!
+//! Room below is promised before anything is fetched, as much as files with the same suffix needed before. What does not get smaller by
+//! `min_ratio` is moved as it is; a suffix of which nothing does is not tried any more, but for one file now and then.
+
+use super::decoded::{Decoded, Share};
+use super::fetch::File;
+use super::lanes::Lane;
+use super::moves::Leaver;
+use super::{Driver, Job, lock};
+use crate::tier::{CopyName, Reservation, Sum, Summing, TierDir};
+use monarch_abi::hash::PathHash;
+use monarch_abi::word::Refusal;
+use monarch_policies::{Event, FileKey};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Files of a suffix after which it is known.
+const KNOWN: u64 = 8;
+/// One in so many of those that do not get smaller is tried again.
+const AGAIN: u64 = 64;
+/// Suffixes that are told apart.
+const SUFFIXES: usize = 1024;
+/// Bytes of a sample, and how many are taken of a file of more than four units.
+const SAMPLE: usize = 64 << 10;
+const SAMPLES: u64 = 3;
+/// How much more is promised than files like this one needed: one part in so many, and what a header takes.
+const SLACK: u64 = 32;
+const HEADER: u64 = 512;
+/// How often, and how long, somebody who waits for a copy waits for room for it.
+const PATIENCE: u32 = 20;
+const MOMENT: Duration = Duration::from_millis(2);
+/// Pause after a tier has failed.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What files with one suffix have come to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Learned {
+    tried: u64,
+    worth: u64,
+    bytes: u64,
+    stored: u64,
+    passed_over: u64,
+}
+
+/// By suffix, as far as eight bytes of it go.
+#[derive(Debug, Default)]
+pub(super) struct Ratios(HashMap<[u8; 8], Learned>);
+
+/// The suffix of a path's last part.
+fn suffix(rel: &[u8]) -> [u8; 8] {
+    let file = rel.rsplit(|b| *b == b'/').next().unwrap_or_default();
+    let mut out = [0; 8];
+    if let Some(dot) = file.iter().rposition(|b| *b == b'.') {
+        out.iter_mut().zip(&file[dot + 1..]).for_each(|(to, b)| *to = b.to_ascii_lowercase());
+    }
+    out
+}
+
+impl Ratios {
+    /// Bytes that a packed copy of a file will take, as far as known; `None` if it is not worth trying.
+    pub(super) fn estimate(&mut self, rel: &[u8], size: u64) -> Option<u64> {
+        let Some(of) = self.0.get_mut(&suffix(rel)) else { return Some(size) };
+        if of.tried >= KNOWN && of.worth == 0 {
+            of.passed_over += 1;
+            return of.passed_over.is_multiple_of(AGAIN).then_some(size);
+        }
+        if of.tried < KNOWN {
+            return Some(size);
+        }
+        let scaled = u128::from(size) * u128::from(of.stored) / u128::from(of.bytes.max(1));
+        let scaled = u64::try_from(scaled).unwrap_or(size);
+        Some((scaled + scaled / SLACK + HEADER).min(size + HEADER))
+    }
+
+    /// The same without counting, for plans.
+    pub(super) fn guess(&self, rel: &[u8], size: u64) -> u64 {
+        self.0.get(&suffix(rel)).map_or(size, |of| {
+            let scaled = u128::from(size) * u128::from(of.stored) / u128::from(of.bytes.max(1));
+            if of.bytes == 0 { size } else { u64::try_from(scaled).unwrap_or(size).min(size) }
+        })
+    }
+
+    /// Whether files like this one are known to be worth it.
+    fn is_worth(&self, rel: &[u8]) -> bool {
+        self.0.get(&suffix(rel)).is_some_and(|of| of.tried >= KNOWN && of.worth * 8 >= of.tried * 7)
+    }
+
+    /// A file of `bytes` came to `stored`; if it was not worth it, to what it was.
+    fn learn(&mut self, rel: &[u8], bytes: u64, stored: Option<u64>) {
+        let key = suffix(rel);
+        if self.0.len() >= SUFFIXES && !self.0.contains_key(&key) {
+            return;
+        }
+        let of = self.0.entry(key).or_default();
+        of.tried += 1;
+        of.worth += u64::from(stored.is_some());
+        of.bytes += bytes;
+        of.stored += stored.unwrap_or(bytes);
+        if of.tried >= 4 * AGAIN {
+            // What is new counts more.
+            *of =
+                Learned { tried: of.tried / 2, worth: of.worth / 2, bytes: of.bytes / 2, stored: of.stored / 2, ..*of };
+        }
+    }
+}
+
+/// Where a copy is to be packed: the room for it there.
+#[derive(Debug)]
+pub(super) struct Below {
+    pub(super) tier: usize,
+    pub(super) room: Mutex<Option<Reservation>>,
+}
+
+/// A copy that is to be packed.
+pub(super) struct Waiting {
+    key: u64,
+    /// `None` where nobody knows any more.
+    below: Option<(usize, Option<Reservation>)>,
+    sum: Option<Sum>,
+    _share: Option<std::sync::Arc<Share>>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Packs {
+    waiting: VecDeque<Waiting>,
+    /// Those that wait, and those that are being packed.
+    keys: HashSet<u64>,
+    packing: usize,
+}
+
+/// How packing a copy ended.
+enum Packed {
+    /// It lies packed below, in so many bytes.
+    Yes(u64),
+    /// It does not get smaller.
+    NotWorth,
+    NoRoom,
+    Damaged,
+    Stopped,
+}
+
+impl Driver {
+    /// A copy is there that is to be packed.
+    pub(super) fn to_be_packed(&self, f: &File, sum: Sum) {
+        let below = f.below.as_ref().map(|b| (b.tier, lock(&b.room).take()));
+        let waiting = Waiting { key: f.key, below, sum: Some(sum), _share: f.share.clone() };
+        let mut packs = lock(&self.packs);
+        packs.keys.insert(f.key);
+        packs.waiting.push_back(waiting);
+        let more = packs.packing < self.packers;
+        drop(packs);
+        if more {
+            self.wake(Lane::Threads);
+        }
+    }
+
+    /// The same of a copy that an agent left which has died.
+    pub fn to_be_packed_again(&self, keys: impl Iterator<Item = u64>) {
+        let mut packs = lock(&self.packs);
+        for key in keys {
+            packs.keys.insert(key);
+            packs.waiting.push_back(Waiting { key, below: None, sum: None, _share: None });
+        }
+    }
+
+    /// Whether so many copies wait to be packed that no more should be made.
+    pub(super) fn packs_enough(&self) -> bool {
+        // Readers have as much room for themselves.
+        let enough = !lock(&self.packs).keys.is_empty() && self.decoded.iter().any(Decoded::is_crowded);
+        if enough {
+            self.packs_wait.store(true, Ordering::SeqCst);
+        }
+        enough
+    }
+
+    /// Whether a copy is yet to be packed.
+    pub(super) fn is_to_be_packed(&self, key: u64) -> bool {
+        lock(&self.packs).keys.contains(&key)
+    }
+
+    /// Packs what waits, as far as it gets until then: the copies in front go with the job.
+    pub fn pack_rest(&self, within: Duration) {
+        let start = Instant::now();
+        while start.elapsed() < within && (self.pack_one() || lock(&self.packs).packing > 0) {
+            if lock(&self.packs).waiting.is_empty() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// The next copy to be packed: as many at a time as processors can be spared.
+    pub(super) fn next_pack(&self) -> Option<Waiting> {
+        let mut packs = lock(&self.packs);
+        if packs.packing >= self.packers {
+            return None;
+        }
+        let next = packs.waiting.pop_front()?;
+        packs.packing += 1;
+        Some(next)
+    }
+
+    /// Packs a copy that was given out.
+    pub(super) fn pack_next(&self, waiting: Waiting) {
+        self.pack_out(waiting);
+        let mut packs = lock(&self.packs);
+        packs.packing -= 1;
+        let more = !packs.waiting.is_empty();
+        drop(packs);
+        if more {
+            self.wake(Lane::Threads);
+        }
+        if self.packs_wait.swap(false, Ordering::SeqCst) {
+            self.wake(Lane::Threads);
+            self.wake(Lane::Rings);
+        }
+    }
+
+    fn pack_out(&self, waiting: Waiting) {
+        let key = waiting.key;
+        self.pack(waiting);
+        lock(&self.packs).keys.remove(&key);
+    }
+
+    /// Packs a copy now, if one waits: somebody needs the room.
+    pub(super) fn pack_one(&self) -> bool {
+        let waiting = lock(&self.packs).waiting.pop_front();
+        let any = waiting.is_some();
+        waiting.into_iter().for_each(|w| self.pack_out(w));
+        any
+    }
+
+    fn pack(&self, waiting: Waiting) {
+        // Evicted, changed or moved meanwhile: then there is nothing to be done.
+        let Some(leaver) = self.leaver(waiting.key).filter(|l| l.word.is_marked()) else { return };
+        let (up, rel) = (leaver.word.tier(), self.rel_of(&leaver));
+        let below = waiting.below.or_else(|| {
+            let at = (up + 1..self.tiers.len()).find(|&at| self.packs(at))?;
+            Some((at, None))
+        });
+        let sum = waiting.sum.or_else(|| {
+            let sums = self.sums_of(self.tiers.get(up)?, std::slice::from_ref(&leaver));
+            sums.get(leaver.name()).map(|logged| logged.sum)
+        });
+        let (Some((to, room)), Some(sum)) = (below, sum) else { return self.cannot_stay(&leaver, Refusal::NoRoom) };
+        let size = leaver.entry.record.size;
+        match self.pack_copy(&leaver, &rel, sum, (to, room), || !self.stop.load(Ordering::Relaxed)) {
+            Ok(Packed::Yes(stored)) => {
+                lock(&self.ratios).learn(&rel, size, Some(stored));
+                self.figures.packed.fetch_add(1, Ordering::Relaxed);
+                lock(&self.policy).event(&Event::Placed { file: FileKey(leaver.key), tier: to });
+                // Only from here on it may go.
+                self.add_decoded(up, leaver.key, size);
+            }
+            Ok(Packed::NotWorth) => {
+                lock(&self.ratios).learn(&rel, size, None);
+                if !self.move_copy(&leaver, sum, to, || !self.stop.load(Ordering::Relaxed)) {
+                    self.cannot_stay(&leaver, Refusal::NoRoom);
+                }
+            }
+            Ok(Packed::NoRoom) => self.cannot_stay(&leaver, Refusal::NoRoom),
+            Ok(Packed::Damaged) => {
+                self.found_damaged();
+                self.drop_copy(&leaver.live, &leaver.entry, leaver.word);
+            }
+            Ok(Packed::Stopped) => {}
+            Err(e) => {
+                if let Some(tier) = self.tiers.get(to) {
+                    self.tier_failed(tier, &e);
+                }
+                self.cannot_stay(&leaver, Refusal::TierFailed);
+            }
+        }
+    }
+
+    /// Drops a copy that could not be packed: its room is that of others.
+    fn cannot_stay(&self, leaver: &Leaver, why: Refusal) {
+        let Some(tier) = self.tiers.get(leaver.word.tier()) else { return };
+        let refused = leaver.word.refused(why);
+        let word = &leaver.entry.master.word;
+        if word.compare_exchange(leaver.word.0, refused.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return;
+        }
+        tier.evict_resident(leaver.name(), leaver.entry.record.size);
+        self.figures.evicted.fetch_add(1, Ordering::Relaxed);
+        lock(&self.policy).event(&Event::Dropped { file: FileKey(leaver.key) });
+        if why == Refusal::TierFailed {
+            lock(&self.later).add(RETRY, (leaver.key, refused));
+        }
+    }
+
+    /// Moves a copy down packed; `None` when the tier does not pack, or it is not worth it.
+    pub(super) fn demote_packed(&self, leaver: &Leaver, sum: Sum, to: usize, may: impl Fn() -> bool) -> Option<bool> {
+        let rel = self.rel_of(leaver);
+        let size = leaver.entry.record.size;
+        let known = self.packs(to) && self.could_be_decoded(to, size);
+        let estimate = if known { lock(&self.ratios).estimate(&rel, size)? } else { return None };
+        let room = self.tiers.get(to)?.reserve_packed(estimate).ok().flatten();
+        if room.is_none() {
+            return Some(false);
+        }
+        match self.pack_copy(leaver, &rel, sum, (to, room), may) {
+            Ok(Packed::Yes(stored)) => {
+                lock(&self.ratios).learn(&rel, size, Some(stored));
+                self.figures.packed.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(Packed::NotWorth) => {
+                lock(&self.ratios).learn(&rel, size, None);
+                return None;
+            }
+            _ => return Some(false),
+        }
+        let (word, packed) = (&leaver.entry.master.word, leaver.word.packed(to));
+        let turned = word.compare_exchange(leaver.word.0, packed.0, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let from = if turned { leaver.word.tier() } else { to };
+        match (self.tiers.get(from), turned) {
+            (Some(tier), true) => tier.evict_resident(leaver.name(), size),
+            (Some(tier), false) => drop(tier.evict_packed(leaver.name(), size)),
+            _ => {}
+        }
+        Some(turned)
+    }
+
+    /// Path of a file below its root.
+    fn rel_of(&self, leaver: &Leaver) -> Vec<u8> {
+        let mut path = [0u8; monarch_abi::PATH_MAX];
+        let len = leaver.live.segment.index.path(leaver.entry.id, &mut path).unwrap_or(0);
+        path.get(..len).unwrap_or_default().to_vec()
+    }
+
+    /// Makes the packed copy of a resident one, which stays.
+    fn pack_copy(
+        &self,
+        leaver: &Leaver,
+        rel: &[u8],
+        sum: Sum,
+        (to, room): (usize, Option<Reservation>),
+        may: impl Fn() -> bool,
+    ) -> io::Result<Packed> {
+        let (name, size) = (leaver.name(), leaver.entry.record.size);
+        let (Some(from), Some(tier)) = (self.tiers.get(leaver.word.tier()), self.tiers.get(to)) else {
+            return Ok(Packed::NoRoom);
+        };
+        let least = tier.min_ratio.unwrap_or(1.0);
+        let copy = match from.open_copy(name) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Packed::Damaged),
+            other => other?,
+        };
+        if !lock(&self.ratios).is_worth(rel) && !sample_is_worth(&copy, size, least)? {
+            return Ok(Packed::NotWorth);
+        }
+        let room = match room {
+            Some(room) => Some(room),
+            None => self.room_below(to, tier, size),
+        };
+        let Some(room) = room else { return Ok(Packed::NoRoom) };
+        let Some(mut writer) = tier.begin_packed(room, size, sum.piece)? else { return Ok(Packed::NoRoom) };
+        let mut summing = Summing::new(sum.piece);
+        let mut buf = vec![0; writer.unit().min(usize::try_from(size).unwrap_or(usize::MAX)).max(1)];
+        while summing.bytes < size {
+            if !may() {
+                return Ok(Packed::Stopped);
+            }
+            let got = fill(&copy, &mut buf, summing.bytes)?;
+            if got == 0 {
+                break;
+            }
+            summing.update(&buf[..got]);
+            if !writer.add(&buf[..got])? {
+                return Ok(Packed::NoRoom);
+            }
+        }
+        if summing.bytes != size || summing.end() != sum {
+            return Ok(Packed::Damaged);
+        }
+        let stored = writer.len();
+        if stored as f64 * least > size as f64 && size > 0 {
+            return Ok(Packed::NotWorth);
+        }
+        let stamp = name.stamp(PathHash { fp: leaver.entry.master.fp, check: leaver.entry.record.check });
+        Ok(writer.publish(name, stamp, sum)?.map_or(Packed::NoRoom, |_| Packed::Yes(stored)))
+    }
+
+    /// Promised room for the packed copy of a file, if it is to have one and there is some.
+    pub(super) fn room_to_pack(&self, at: usize, rel: &[u8], size: u64) -> Option<Reservation> {
+        let tier = self.tiers.get(at).filter(|_| self.could_be_decoded(at, size))?;
+        let estimate = lock(&self.ratios).estimate(rel, size)?;
+        self.room_below(at, tier, estimate)
+    }
+
+    /// Room in front, for somebody who waits for it perhaps after copies there were packed, or those closed that others have read.
+    pub(super) fn in_time<T>(&self, asked: bool, find: impl Fn() -> Option<T>) -> Option<T> {
+        for _ in 0..if asked { PATIENCE } else { 0 } {
+            let found = find();
+            if found.is_some() || self.stop.load(Ordering::Relaxed) {
+                return found;
+            }
+            if !self.pack_one() {
+                for tier in self.tiers.iter().filter(|t| t.for_decoded > 0) {
+                    tier.sweep();
+                }
+                std::thread::sleep(MOMENT);
+            }
+        }
+        find()
+    }
+
+    /// A file is to be fetched a little later, when copies are packed that take the room for it.
+    pub(super) fn put_off(&self, key: u64) {
+        self.packs_wait.store(true, Ordering::SeqCst);
+        lock(&self.queue).retry([key]);
+    }
+
+    /// Promised room for a packed copy; copies of an earlier run that nobody claims make way.
+    pub(super) fn room_below(&self, at: usize, tier: &TierDir, bytes: u64) -> Option<Reservation> {
+        loop {
+            if let Some(room) = tier.reserve_packed(bytes).ok()? {
+                return Some(room);
+            }
+            if !self.unclaimed().make_way(at, &self.tiers) {
+                return None;
+            }
+        }
+    }
+
+    /// The packed copy of a claimed file, open, and its tier. One that is damaged goes.
+    pub(super) fn packed_of(&self, f: &File) -> Option<(std::sync::Arc<crate::tier::PackedFile>, usize)> {
+        for (at, tier) in self.tiers.iter().enumerate().filter(|(at, _)| self.could_be_decoded(*at, f.want.size)) {
+            match tier.open_packed(f.name, f.want) {
+                Ok(Some(file)) => return Some((std::sync::Arc::new(file), at)),
+                Ok(None) => {}
+                Err(e) if e.kind() == io::ErrorKind::InvalidData => self.packed_is_damaged(f, at, &e),
+                Err(e) => self.tier_failed(tier, &e),
+            }
+        }
+        None
+    }
+
+    /// A packed copy cannot be decoded: it goes, and its file is fetched again.
+    pub(super) fn packed_is_damaged(&self, f: &File, at: usize, e: &io::Error) {
+        self.figures.damaged.fetch_add(1, Ordering::Relaxed);
+        if let Some(tier) = self.tiers.get(at) {
+            let _ = tier.evict_packed(f.name, f.want.size);
+            if let Some(more) = self.seldom.hurt.now() {
+                let file = String::from_utf8_lossy(&f.rel);
+                tracing::warn!(%file, tier = tier.name, error = %e, more, "a packed copy is damaged; the file is fetched again");
+            }
+        }
+    }
+
+    /// Takes away the packed copies of a name; whether there were any.
+    pub(super) fn evict_packed(&self, name: CopyName, size: u64) -> bool {
+        let packing = self.tiers.iter().filter(|t| t.packed().files > 0);
+        packing.filter_map(|t| t.evict_packed(name, size)).count() > 0
+    }
+
+    /// Drops a packed copy of which there is no other; the bytes that it was charged.
+    pub(super) fn drop_packed(&self, leaver: &Leaver, why: Refusal, pause: Duration) -> Option<u64> {
+        let Leaver { key, entry, word, .. } = leaver;
+        let tier = self.tiers.get(word.packed_in()?)?;
+        let refused = word.refused(why);
+        let is = &entry.master.word;
+        is.compare_exchange(word.0, refused.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        lock(&self.policy).event(&Event::Dropped { file: FileKey(*key) });
+        let charged = tier.evict_packed(leaver.name(), entry.record.size);
+        lock(&self.later).add(pause, (*key, refused));
+        Some(charged.unwrap_or(0))
+    }
+}
+
+/// Reads as much as fits, or up to the end.
+fn fill(copy: &rustix::fd::OwnedFd, buf: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut got = 0;
+    while got < buf.len() {
+        match rustix::io::retry_on_intr(|| rustix::io::pread(copy, &mut buf[got..], at + got as u64))? {
+            0 => break,
+            n => got += n,
+        }
+    }
+    Ok(got)
+}
+
+/// Whether parts of a file get smaller by so much. Of a small one all is tried anyway.
+fn sample_is_worth(copy: &rustix::fd::OwnedFd, size: u64, least: f64) -> io::Result<bool> {
+    if size <= SAMPLE as u64 * (SAMPLES + 1) {
+        return Ok(true);
+    }
+    let (mut raw, mut stored) = (0, 0);
+    let mut buf = vec![0; SAMPLE];
+    let mut out = vec![0; lz4_flex::block::get_maximum_output_size(SAMPLE)];
+    for n in 1..=SAMPLES {
+        let got = fill(copy, &mut buf, size / (SAMPLES + 1) * n)?;
+        raw += got;
+        stored += lz4_flex::block::compress_into(&buf[..got], &mut out).unwrap_or(got).min(got);
+    }
+    // A sample alone gets a little less smaller than what it is a part of.
+    Ok(stored as f64 * least <= raw as f64 * 1.05)
+}
+
+/// A job that decodes a copy before anybody asks for it.
+pub(super) fn decoding(driver: &Driver, key: u64) -> Job<'_> {
+    let mut job = Job::new(driver, key, monarch_policies::RequestSource::Prefetch);
+    job.decodes = true;
+    job
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suffixes_are_learned_and_forgotten() {
+        let mut r = Ratios::default();
+        assert_eq!((r.estimate(b"a/b.TXT", 1000), r.is_worth(b"b.txt")), (Some(1000), false));
+        (0..KNOWN).for_each(|_| r.learn(b"x.txt", 1 << 20, Some(1 << 19)));
+        assert!(r.is_worth(b"a/B.Txt"));
+        let guess = r.estimate(b"b.txt", 2 << 20).unwrap();
+        assert!((1 << 20..(1 << 20) + (1 << 16)).contains(&guess), "{guess}");
+        // Nothing of it gets smaller: not tried, but now and then.
+        (0..KNOWN).for_each(|_| r.learn(b"a.jpg", 1000, None));
+        let tried = (0..AGAIN * 2).filter(|_| r.estimate(b"c.JPG", 5).is_some()).count();
+        assert_eq!(tried, 2);
+        (0..4 * AGAIN).for_each(|_| r.learn(b"a.jpg", 1000, Some(100)));
+        assert!(r.is_worth(b"a.jpg") && r.estimate(b"a.jpg", 1 << 20).unwrap() < 1 << 18);
+        assert_eq!(suffix(b"dir.d/file"), [0; 8]);
+    }
+}

@@ -1,0 +1,257 @@
+//! A tier that compresses: more fits, readers get the same bytes, and what is damaged is found when it is decoded.
+
+use crate::faults::{agent_pid, kill, regular, wait_for};
+use crate::harness::{Ended, Job, Plan, Running, World, assert_same};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::{fs, time::Duration};
+
+/// Twenty files of each kind, 100 kB each: sixty that get smaller, twenty pictures, three odd ones. In front only the room for
+/// decoded copies.
+fn plan(first: &str, second: &str) -> Plan {
+    let maker = Job::new("python3").arg(crate::harness::sources().join("packdata.py"));
+    World::plan()
+        .made_by(maker)
+        .tier_size(first)
+        .second_tier(second)
+        .set("tiers.1.compression=lz4")
+        .set("tiers.0.decoded=100%")
+}
+
+/// Reads all files `rounds` times.
+fn read(w: &World, words: &[&str]) -> Job {
+    w.python("packdata.py").arg("--read").args(words).arg(w.root())
+}
+
+/// Waits until so many copies are packed, and none is waiting to be.
+fn until_packed(w: &World, files: u64) {
+    w.until("packed copies", |s| s.tiers[1].packed.files >= files);
+}
+
+fn until_gone(w: &World) {
+    wait_for("the end of the agent", || w.agent().is_none());
+}
+
+fn packed(w: &World) -> Vec<PathBuf> {
+    regular(w.second()).into_iter().filter(|p| p.extension().is_some_and(|e| e == "lz4")).collect()
+}
+
+fn figure(w: &World, name: &str) -> u64 {
+    w.agent().map_or(0, |s| s.agent[name])
+}
+
+#[test]
+fn every_variant_reads_what_was_packed() {
+    let mut w = plan("3MiB", "64MiB").build();
+    let all = w.program("readers").arg("all").arg(w.root());
+    let bare = w.bare(&all);
+    assert_same(&bare, &w.run(&all));
+    w.keep();
+    until_packed(&w, 60);
+    w.pfs().reset().unwrap();
+    assert_same(&bare, &w.run(&all));
+    w.same(&w.tools(&["read", "stat", "copy", "tar", "diff", "grep"]));
+    assert!(figure(&w, "decoded") > 60, "{:?}", w.agent());
+    // (What programs open past the preload is the PFS's.)
+    w.pfs().reset().unwrap();
+    w.run(&read(&w, &["--rounds", "3", "--procs", "3"])).good();
+    assert_eq!(w.pfs().counters().unwrap().opens(), 0, "{}", w.log());
+}
+
+#[test]
+fn what_gets_smaller_is_packed_and_the_rest_is_left_as_it_is() {
+    let mut w = plan("3MiB", "64MiB").build();
+    w.keep();
+    until_packed(&w, 60);
+    w.until("all copies", |s| s.tiers[0].files + s.tiers[1].files >= 83 && s.tiers[0].reserved == 0);
+    let s = w.agent().unwrap();
+    let (tier, of) = (&s.tiers[1], s.tiers[1].packed);
+    assert!(of.bytes as f64 > 2.0 * of.stored as f64, "{of:?}");
+    assert_eq!(packed(&w).len() as u64, of.files);
+    assert_eq!(packed(&w).iter().map(|p| fs::metadata(p).unwrap().len()).sum::<u64>(), of.stored);
+    // Pictures lie there as they were, and are opened right there.
+    let plain =
+        regular(w.second()).into_iter().filter(|p| p.extension().is_none() && p.to_string_lossy().contains("/copies/"));
+    assert!(plain.count() as u64 == tier.files - of.files && tier.files - of.files >= 18, "{tier:?}");
+    let blocks = crate::faults::du(w.second());
+    assert!(tier.used >= blocks && tier.used < blocks + 100_000, "{} charged, {blocks} on the disk", tier.used);
+    let words = [format!("--set=runtime_dir={}", w.runtime().display())];
+    let told = Running::new({
+        let mut c = w.monarch("status");
+        c.args(&words);
+        c
+    })
+    .end()
+    .good()
+    .text();
+    assert!(told.contains("of them compressed: "), "{told}");
+    // A packed copy is one of the lz4 tools' files.
+    let one = packed(&w).pop().unwrap();
+    let out = std::process::Command::new("lz4").args(["-dc"]).arg(&one).output();
+    if let Ok(out) = out {
+        assert!(out.status.success() && !out.stdout.is_empty(), "{out:?}");
+    }
+}
+
+#[test]
+fn more_is_staged_than_the_tier_could_hold_uncompressed() {
+    let mut w = plan("3MiB", "6MiB").build();
+    let root = w.root().to_owned();
+    let only = |kind: &str| root.join(kind);
+    let mut c = w.monarch("stage");
+    c.args(w.words()).arg("--quiet").args([only("text"), only("csv"), only("array"), only("odd")]);
+    Running::new(c).end().good();
+    until_gone(&w);
+    assert!(packed(&w).len() >= 60, "{}", packed(&w).len());
+    // The next job finds it and reads nothing of it from the PFS.
+    w.keep();
+    w.until("the index", |s| s.roots[0].state == "ready");
+    w.pfs().reset().unwrap();
+    for kind in ["text", "csv", "array"] {
+        w.run(&w.python("packdata.py").args(["--read", "--rounds", "2", "--procs", "2"]).arg(only(kind))).good();
+    }
+    let counters = w.pfs().counters().unwrap();
+    assert_eq!(counters.bytes_read, 0, "{counters:?} {}", w.log());
+}
+
+#[test]
+fn large_files_are_packed_and_decoded_in_chunks() {
+    let chunks = |plan: Plan| plan.set("source.chunk_threshold=512KiB").set("source.chunk_size=128KiB");
+    let python =
+        Job::new("python3").arg(crate::harness::sources().join("packdata.py")).args(["--files", "2", "--large", "6"]);
+    let mut w = chunks(plan("6MiB", "64MiB")).made_by(python).build();
+    let (bare, ours) = (w.bare(&read(&w, &[])), w.run(&read(&w, &["--procs", "2"])));
+    assert_eq!(bare.text(), ours.good().text());
+    w.keep();
+    until_packed(&w, 12);
+    w.pfs().reset().unwrap();
+    // Three times what there is room for decoded: chunk by chunk, in order and jumping.
+    for procs in ["1", "3"] {
+        let again = w.run(&read(&w, &["--rounds", "2", "--procs", procs])).good();
+        assert_eq!(bare.text(), again.text());
+    }
+    let counters = w.pfs().counters().unwrap();
+    assert_eq!(counters.bytes_read, 0, "{counters:?} {}", w.log());
+    let all = w.program("readers").arg("all").arg(w.root());
+    w.same(&all);
+}
+
+#[test]
+fn packed_copies_are_found_again_by_the_next_job_and_after_kill_nine() {
+    let mut w = plan("3MiB", "64MiB").build();
+    let want = w.bare(&read(&w, &[])).good().text();
+    w.keep();
+    until_packed(&w, 60);
+    w.until("all of it", |s| s.agent["packed"] >= 60 && s.prefetch == monarch_core::agent::protocol::Ahead::Idle);
+    w.pfs().reset().unwrap();
+    // Under a running job: another agent takes over what was packed, decoded, or about to be.
+    let job = read(&w, &["--rounds", "12", "--procs", "2"]);
+    let running = w.start(&job);
+    for _ in 0..3 {
+        let decoded = figure(&w, "decoded");
+        w.until("decoding", |s| s.agent["decoded"] > decoded + 20);
+        kill(agent_pid(&w), libc::SIGKILL);
+        w.until("the next agent", |s| s.roots[0].state == "ready");
+    }
+    assert_eq!(running.end().good().text(), want);
+    w.release();
+    until_gone(&w);
+    w.pfs().reset().unwrap();
+    w.keep();
+    w.until("what is there", |s| s.roots[0].state == "ready");
+    assert!(w.agent().unwrap().tiers[1].packed.files >= 60);
+    assert_eq!(w.run(&read(&w, &["--procs", "2"])).good().text(), want);
+    let small = w.pfs().counters().unwrap();
+    // What lay in memory only has gone with the job: a few pictures perhaps.
+    assert!(small.opens() <= 6, "{small:?} {}", w.log());
+}
+
+#[test]
+fn a_damaged_packed_copy_is_found_when_it_is_decoded_and_fetched_again() {
+    let mut w = plan("3MiB", "64MiB").set("prefetch.enabled=true").build();
+    let want = w.bare(&read(&w, &[])).good().text();
+    w.keep();
+    until_packed(&w, 60);
+    w.release();
+    until_gone(&w);
+    let all = packed(&w);
+    let hurt = |path: &PathBuf, at: u64| {
+        let file = fs::File::open(path).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        crate::warm::hurt_at(path, &[byte[0] ^ 8], at);
+    };
+    hurt(&all[3], 5000);
+    hurt(&all[20], 20);
+    w.keep();
+    w.until("what is there", |s| s.roots[0].state == "ready" && s.tiers[1].packed.files >= 60);
+    assert_eq!(w.run(&read(&w, &["--rounds", "2"])).good().text(), want);
+    w.until("them to be noticed", |s| s.agent["damaged"] == 2);
+    let s = w.agent().unwrap();
+    assert!(s.tiers[1].packed.files >= 58, "{s:?}");
+    let verify = verify(&w, &[]).good();
+    assert!(verify.text().contains("no difference"), "{verify:?}");
+}
+
+fn verify(w: &World, words: &[&str]) -> Ended {
+    let mut c = w.monarch("verify");
+    c.args(words).args(["--set".into(), format!("runtime_dir={}", w.runtime().display())]);
+    Running::new(c).end()
+}
+
+#[test]
+fn verify_decodes_what_is_packed_and_evict_drops_it() {
+    let mut w = plan("3MiB", "64MiB").set("prefetch.enabled=true").build();
+    w.keep();
+    until_packed(&w, 60);
+    w.until("all of it", |s| s.prefetch == monarch_core::agent::protocol::Ahead::Idle);
+    let good = verify(&w, &["--source"]).good();
+    assert!(good.text().contains("no difference"), "{good:?}");
+    let victim = packed(&w)[7].clone();
+    crate::warm::hurt_at(&victim, b"xyz", 3000);
+    let bad = verify(&w, &["--repair"]);
+    assert_eq!(bad.status.code(), Some(1), "{bad:?}");
+    assert!(bad.text().contains("1 damaged and dropped, 1 made again"), "{bad:?}");
+    verify(&w, &[]).good();
+    let mut evict = w.monarch("evict");
+    evict.arg(w.root().join("text"));
+    let told = Running::new(evict).end().good();
+    assert!(told.text().contains("evicted: 20,"), "{told:?}");
+    w.until("room", |s| s.tiers[1].packed.files <= 42);
+    let mut explain = w.monarch("explain");
+    explain.arg(w.root().join("csv/0003.csv"));
+    let told = Running::new(explain).end();
+    assert!(told.text().contains("compressed in") || told.text().contains("hit"), "{told:?}");
+    w.run(&read(&w, &["--rounds", "2"])).good();
+}
+
+#[test]
+fn readers_in_order_find_their_files_decoded() {
+    let mut w = plan("4MiB", "64MiB").build();
+    w.keep();
+    until_packed(&w, 60);
+    w.until("all of it", |s| s.prefetch == monarch_core::agent::protocol::Ahead::Idle);
+    w.run(&read(&w, &["--order"])).good();
+    let before = w.agent().unwrap();
+    w.run(&read(&w, &["--order", "--pause", "0.01"])).good();
+    let after = w.agent().unwrap();
+    let of = |name: &str| after.agent[name] - before.agent[name];
+    let (decoded, ahead) = (of("decoded"), of("decoded_ahead"));
+    assert!(ahead * 10 >= decoded * 8 && decoded >= 30, "{ahead} of {decoded} ahead");
+    let waited = after.counters["waited"] - before.counters["waited"];
+    assert!(waited <= 12, "{waited} opens waited");
+}
+
+#[test]
+fn readers_of_more_than_there_is_room_for_do_not_starve_each_other() {
+    // Room for five files at a time, eight readers who hold theirs open.
+    let mut w = plan("1MiB", "64MiB").build();
+    let want = w.bare(&read(&w, &[])).good().text();
+    w.keep();
+    w.until("all of it", |s| s.tiers[1].packed.files >= 55 && s.prefetch == monarch_core::agent::protocol::Ahead::Idle);
+    let start = std::time::Instant::now();
+    assert_eq!(w.run(&read(&w, &["--rounds", "4", "--procs", "8"])).good().text(), want);
+    assert!(start.elapsed() < Duration::from_secs(60));
+    let s = w.agent().unwrap();
+    assert!(s.tiers[0].used <= s.tiers[0].capacity && s.agent["evicted"] == 0, "{s:?}");
+}
