@@ -37,7 +37,8 @@ fn measure(paths: u32, dir: &std::path::Path) -> std::io::Result<()> {
         let start = Instant::now();
         let saved = index::load(&saved_file).map_err(std::io::Error::other)?;
         let chunking = shm::Chunking { threshold: 16 << 20, size: 4 << 20 };
-        let made = shm::create_segment(dir, saved.index(), saved.buckets(), [turn; 16], chunking)?;
+        let made =
+            shm::create_segment(dir, saved.index(), saved.buckets(), [turn; 16], chunking, shm::Checks::default())?;
         usable.push(start.elapsed());
         segment = Some(made);
     }

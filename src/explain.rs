@@ -91,6 +91,10 @@ fn text(e: &Explanation, reader: &Reader, all: &[Reader]) -> String {
         let size = if e.verdict == Verdict::Directory { String::new() } else { format!(", {}", ByteSize(file.size)) };
         let _ = writeln!(out, "  index    {}{size}, inode {}", shown(&file.path), file.ino);
     }
+    if let Some(served) = &e.served {
+        let verified = if served.verify_on_open { ", copies verified at each open" } else { "" };
+        let _ = writeln!(out, "  mode     {}{verified}", served.consistency);
+    }
     if all.len() > 1 && e.root.is_some() {
         let _ = writeln!(out, "  agent    {}", reader.runtime_dir().display());
     }

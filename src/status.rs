@@ -72,6 +72,8 @@ fn text(s: &Status) -> String {
             ByteSize(r.bytes),
             ByteSize(r.index_bytes)
         );
+        let verified = if r.verify_on_open { ", copies verified at each open" } else { "" };
+        let _ = writeln!(out, "           {}{verified}", r.consistency);
         if s.engine == "auto" && !r.engine.is_empty() {
             let _ = writeln!(out, "           engine {}", r.engine);
         }

@@ -11,7 +11,7 @@ use monarch_core::agent::place;
 use monarch_core::agent::protocol::{Range, Reply, Request};
 use monarch_core::engine::Limits;
 use monarch_core::reader::Reader;
-use monarch_core::tier::{CopyName, Health, Lying, TierDir, TierError, TierView};
+use monarch_core::tier::{CopyName, Fits, Health, Lying, TierDir, TierError, TierView};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::collections::HashMap;

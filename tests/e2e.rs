@@ -14,6 +14,8 @@ mod changes;
 mod chunks;
 #[path = "e2e/commands.rs"]
 mod commands;
+#[path = "e2e/consistency.rs"]
+mod consistency;
 #[path = "e2e/engines.rs"]
 mod engines;
 #[path = "e2e/env.rs"]
@@ -58,5 +60,7 @@ mod tiers;
 mod traffic;
 #[path = "e2e/truth.rs"]
 mod truth;
+#[path = "e2e/verify_on_open.rs"]
+mod verify_on_open;
 #[path = "e2e/warm.rs"]
 mod warm;

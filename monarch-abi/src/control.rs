@@ -180,9 +180,11 @@ pub enum Counter {
     ChunkMissBytes = 19,
     /// Opens of large files whose copy was not complete: their reads are counted one by one.
     Chunked = 20,
+    /// How often the PFS was asked whether an entry is still what was indexed.
+    Checks = 21,
 }
 /// Number of counters.
-pub const COUNTERS: usize = 21;
+pub const COUNTERS: usize = 22;
 
 /// Counters of some of the processes: four cache lines.
 #[derive(Debug, Default)]

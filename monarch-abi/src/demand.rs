@@ -12,7 +12,7 @@ use crate::control::{Control, ControlMap, Inflight, RING};
 use crate::resolve::Found;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::{futex_wait, futex_wake};
-use crate::word::{State, Word};
+use crate::word::{Refusal, State, Word};
 use core::time::Duration;
 
 /// How a wait ended.
@@ -117,16 +117,39 @@ pub fn bypass(ctl: &ControlMap<'_>, f: &Found<'_>) {
     let mut now = Word(word.load(Ordering::Acquire));
     while !now.is_changed() {
         match word.compare_exchange_weak(now.0, now.next(State::Bypass).0, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                futex_wake(word, u32::MAX >> 1);
-                if f.entry.record.is_file() {
-                    f.segment.state.raise(f.entry.master.id);
-                    ring_the_bell(ctl.ctl);
-                }
-                return;
-            }
+            Ok(_) => return told(ctl, f),
             Err(seen) => now = Word(seen),
         }
+    }
+}
+
+/// Turns a file to Bypass that is not what was indexed any more, though no job has changed it, and tells readers who wait and the
+/// agent.
+pub fn leave(ctl: &ControlMap<'_>, f: &Found<'_>) {
+    let word = &f.entry.master.word;
+    let mut now = Word(word.load(Ordering::Acquire));
+    while now.state() != State::Bypass {
+        match word.compare_exchange_weak(now.0, now.left().0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return told(ctl, f),
+            Err(seen) => now = Word(seen),
+        }
+    }
+}
+
+/// Takes a copy out of use that was found damaged, if its word still says `seen`, and has the agent drop it.
+pub fn damaged(ctl: &ControlMap<'_>, f: &Found<'_>, seen: Word) {
+    let to = seen.refused(Refusal::Damaged);
+    if f.entry.master.word.compare_exchange(seen.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        told(ctl, f);
+    }
+}
+
+/// Wakes readers who wait, and has the agent look at a file whose word was turned.
+fn told(ctl: &ControlMap<'_>, f: &Found<'_>) {
+    futex_wake(&f.entry.master.word, u32::MAX >> 1);
+    if f.entry.record.is_file() {
+        f.segment.state.raise(f.entry.master.id);
+        ring_the_bell(ctl.ctl);
     }
 }
 

@@ -141,6 +141,14 @@ impl Record {
     pub const fn identity(&self) -> crate::hash::Identity {
         crate::hash::Identity { size: self.size, mtime_ns: self.mtime_ns, ctime_ns: self.ctime_ns, ino: self.ino }
     }
+    /// Whether the PFS says of a path what this record says. The size of a directory means nothing.
+    #[must_use]
+    pub const fn is_still(&self, now: &crate::hash::Identity) -> bool {
+        now.ino == self.ino
+            && now.mtime_ns == self.mtime_ns
+            && now.ctime_ns == self.ctime_ns
+            && (now.size == self.size || self.is_dir())
+    }
     /// d_type of a directory entry.
     #[must_use]
     pub const fn d_type(&self) -> u8 {

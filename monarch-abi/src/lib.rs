@@ -11,6 +11,8 @@
 //! | [`index`] | the immutable index of a namespace: records, directories, names |
 //! | [`state`] | the writable companion: lookup table with the state words, demand bitmaps |
 //! | [`bitmap`] | marks set by anybody and taken all at once |
+//! | [`guard`] | what is looked at again when a file is opened |
+//! | [`sum`] | checksums of copies |
 //! | [`chunks`] | which parts of a large file are there while its copy is being made |
 //! | [`control`] | the control block: roots, tiers, segments, in-flight copies, counters |
 //! | [`segment`] | an index and a state together: lookup, listing, path reconstruction |
@@ -31,17 +33,20 @@ pub mod chunks;
 pub mod control;
 pub mod demand;
 pub mod early;
+pub mod guard;
 pub mod hash;
 pub mod index;
 pub mod mem;
 pub mod resolve;
 pub mod segment;
 pub mod state;
+pub mod sum;
 mod sync;
 pub mod sys;
 pub mod word;
+mod xxh3;
 
 /// Version of the shared-memory layout. A shim that finds another one passes everything through.
-pub const LAYOUT: u32 = 5;
+pub const LAYOUT: u32 = 6;
 /// Longest path the kernel takes, with its final NUL.
 pub const PATH_MAX: usize = 4096;

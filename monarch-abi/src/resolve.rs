@@ -18,6 +18,11 @@ const MAX_LINKS: usize = 8;
 pub trait Segments<'a> {
     /// The live segment of a root and its number, if there is one and the root is trusted in this process.
     fn segment(&self, root: usize) -> Option<(usize, &'a Segment<'a>)>;
+
+    /// Whether a symbolic link on the way may be followed as it was indexed: asked where what lies behind is asked about, too.
+    fn may_follow(&self, _link: &Found<'a>) -> bool {
+        true
+    }
 }
 
 /// An entry and where it lies.
@@ -259,8 +264,12 @@ fn walk<'a>(
         let entry = segment.lookup(out.0.get()).ok_or(Miss::Unknown(root))?;
         let changed = entry.word().state() == State::Bypass || ctl.in_bypassed_range(number, entry.id);
         let walked_through = entry.record.is_link() && (follow || !pending.rest().is_empty());
+        let link = Found { root, number, segment, entry };
         // A name that the job replaced may be anything by now.
         if changed && (walked_through || (!last && !entry.record.is_dir())) {
+            return Err(Miss::Changed(root));
+        }
+        if walked_through && !segs.may_follow(&link) {
             return Err(Miss::Changed(root));
         }
         if walked_through {

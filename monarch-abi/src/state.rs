@@ -1,4 +1,5 @@
-//! The writable companion of an index: lookup table with the state words, demand bitmaps, chunks of large files.
+//! The writable companion of an index: lookup table with the state words, demand bitmaps, chunks of large files, times of checks
+//! and checksums where they are asked for.
 //!
 //! The table is an array of 64-byte buckets of four 16-byte slots; a slot holds a fingerprint, the state word and the
 //! id, so that one cache miss decides a lookup. Collisions go to the next bucket; a bucket with an empty slot ends the
@@ -6,6 +7,7 @@
 
 use crate::bitmap::Bitmap;
 use crate::chunks::{Large, LargeFile};
+use crate::guard::{Guard, Guards};
 use crate::index::Index;
 use crate::mem::{Map, Pod};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -59,6 +61,16 @@ pub struct StateHeader {
     pub touched_off: u64,
     /// See `touched_off`.
     pub touched_summary_off: u64,
+    /// Offset of the times at which entries were last compared with the PFS, milliseconds; 0: they are not.
+    pub checked_off: u64,
+    /// Offset of the checksums of copies, by entry; 0: copies are not read before they are opened.
+    pub sums_off: u64,
+    /// Offset of the pages of their pieces (0: of the whole).
+    pub pieces_off: u64,
+    /// Milliseconds after which an entry is compared again.
+    pub revalidate_ms: AtomicU32,
+    /// Zero.
+    pub reserved: u32,
 }
 // SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is published.
 unsafe impl Pod for StateHeader {}
@@ -121,13 +133,20 @@ pub struct Layout {
     pub by_ino: u64,
     /// Bitmaps of their chunks.
     pub chunks: u64,
+    /// Times of checks; 0 where there are none.
+    pub checked: u64,
+    /// Checksums; 0 where there are none.
+    pub sums: u64,
+    /// Their pieces.
+    pub pieces: u64,
     /// Length of the file.
     pub len: u64,
 }
 
-/// The layout for `entries` paths in `buckets`, of which `large` files have `chunk_words` words of bitmaps together.
+/// The layout for `entries` paths in `buckets`, of which `large` files have `chunk_words` words of bitmaps together, with these
+/// arrays.
 #[must_use]
-pub const fn layout_of(entries: u64, buckets: u64, large: u64, chunk_words: u64) -> Layout {
+pub const fn layout_of(entries: u64, buckets: u64, large: u64, chunk_words: u64, guards: Guards) -> Layout {
     let bits = TABLE_OFF as u64 + buckets * 64;
     let words = entries.div_ceil(64);
     let summary = bits + words.next_multiple_of(8) * 8;
@@ -136,8 +155,13 @@ pub const fn layout_of(entries: u64, buckets: u64, large: u64, chunk_words: u64)
     let large_off = touched_summary + words.div_ceil(64).next_multiple_of(8) * 8;
     let by_ino = large_off + large * 64;
     let chunks = (by_ino + large * 4).next_multiple_of(64);
-    let len = (chunks + chunk_words * 8).next_multiple_of(4096);
-    Layout { bits, summary, touched, touched_summary, large: large_off, by_ino, chunks, len }
+    let checked = (chunks + chunk_words * 8).next_multiple_of(64);
+    let sums = (checked + if guards.checked { entries * 4 } else { 0 }).next_multiple_of(64);
+    let pieces = sums + if guards.sums { entries * 8 } else { 0 };
+    let len = (pieces + if guards.sums { entries * 4 } else { 0 }).next_multiple_of(4096);
+    let checked = if guards.checked { checked } else { 0 };
+    let (sums, pieces) = if guards.sums { (sums, pieces) } else { (0, 0) };
+    Layout { bits, summary, touched, touched_summary, large: large_off, by_ino, chunks, checked, sums, pieces, len }
 }
 
 /// A mapped state file.
@@ -151,6 +175,8 @@ pub struct StateMap<'a> {
     large: &'a [Large],
     by_ino: &'a [u32],
     chunk_words: &'a [AtomicU64],
+    /// What is looked at again when a file is opened.
+    pub guard: Guard<'a>,
 }
 
 impl<'a> StateMap<'a> {
@@ -168,6 +194,7 @@ impl<'a> StateMap<'a> {
             return None;
         }
         let words = (h.entries as usize).div_ceil(64);
+        let each = |off: u64| if off == 0 { 0 } else { h.entries as usize };
         Some(Self {
             header: h,
             buckets: map.array(TABLE_OFF, h.buckets as usize)?,
@@ -182,6 +209,12 @@ impl<'a> StateMap<'a> {
             large: map.array(h.large_off as usize, h.large as usize)?,
             by_ino: map.array(h.by_ino_off as usize, h.large as usize)?,
             chunk_words: map.array(h.chunks_off as usize, h.chunk_words as usize)?,
+            guard: Guard {
+                revalidate_ms: &h.revalidate_ms,
+                checked: map.array(h.checked_off as usize, each(h.checked_off))?,
+                sums: map.array(h.sums_off as usize, each(h.sums_off))?,
+                pieces: map.array(h.pieces_off as usize, each(h.sums_off))?,
+            },
         })
     }
 

@@ -52,6 +52,8 @@ pub enum Refusal {
     TierFailed = 4,
     /// Its copy had to go, or is being dropped; or its root is served anew.
     Dropped = 5,
+    /// A reader has found its copy damaged; the agent is to drop it.
+    Damaged = 6,
 }
 
 /// Mark of a Bypass word that is not a job's doing.
@@ -149,7 +151,7 @@ impl Word {
     /// Absent, next generation, with a packed copy in `tier`, one of the first 15.
     #[must_use]
     pub const fn packed(self, tier: usize) -> Self {
-        Self(self.next(State::Absent).0 | (tier as u32 + 1 & 0xf) << 4)
+        Self(self.next(State::Absent).0 | ((tier as u32 + 1) & 0xf) << 4)
     }
 
     /// The tier of its packed copy, where that is all there is.
@@ -177,6 +179,7 @@ impl Word {
             (State::Refused, 2) => Some(Refusal::Unsettled),
             (State::Refused, 3) => Some(Refusal::PfsFailed),
             (State::Refused, 4) => Some(Refusal::TierFailed),
+            (State::Refused, 6) => Some(Refusal::Damaged),
             (State::Refused, _) => Some(Refusal::Dropped),
             _ => None,
         }

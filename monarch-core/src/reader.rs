@@ -7,12 +7,14 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`copies`] | which copy belongs to which file |
+//! | [`guard`] | what is looked at again before a copy is opened |
 //! | [`explain`] | says what an open of a path would do, and why |
 
 mod copies;
 mod explain;
+mod guard;
 
-pub use explain::{Explanation, FileInfo, RefusedFor, Verdict};
+pub use explain::{Explanation, FileInfo, RefusedFor, Served, Verdict};
 
 use crate::agent::{client, place};
 use crate::shm;
@@ -21,6 +23,7 @@ use monarch_abi::demand::{self, Life, Outcome, Watch};
 use monarch_abi::resolve::{Found, Miss, Segments, resolve};
 use monarch_abi::segment::Segment;
 use monarch_abi::word::{State, Word};
+use rustix::fs::AtFlags;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -97,6 +100,10 @@ impl<'a> Segments<'a> for View<'a> {
         let ours = self.trusting || self.reader.leads_there(root);
         (open && ours && !self.reader.is_given_up(root)).then_some((number, segment))
     }
+
+    fn may_follow(&self, link: &Found<'a>) -> bool {
+        self.reader.may_follow(link)
+    }
 }
 
 impl Reader {
@@ -137,7 +144,7 @@ impl Reader {
     /// # Errors
     /// Those of a plain open.
     pub fn open_file(&self, path: &Path) -> io::Result<Opened> {
-        let copy = self.find(path).ok().and_then(|found| self.open_copy(&found));
+        let copy = self.find(path).ok().and_then(|found| self.open_copy(&found, path));
         match copy {
             Some((file, tier)) => Ok(Opened { file, place: Place::Copy(tier) }),
             None => Ok(Opened { file: File::open(path)?, place: Place::Pfs }),
@@ -167,12 +174,16 @@ impl Reader {
         Ok(crate::agent::protocol::Range { segment: found.number, from: id, end })
     }
 
-    fn open_copy(&self, found: &Found<'_>) -> Option<(File, usize)> {
+    fn open_copy(&self, found: &Found<'_>, path: &Path) -> Option<(File, usize)> {
         let root = self.ctl.ctl.roots.get(found.root)?;
         if root.opens.load(Ordering::Relaxed) == 0 {
             root.opens.store(1, Ordering::Relaxed);
         }
         if !found.entry.record.is_file() {
+            return None;
+        }
+        if found.entry.word().state() != State::Bypass && !self.is_still(found, path, AtFlags::empty()) {
+            self.to_pfs(found, Counter::Changed);
             return None;
         }
         let word = found.entry.word();
@@ -204,7 +215,7 @@ impl Reader {
             return None;
         }
         let file = File::open(self.copy_path(found, word)?).ok()?;
-        Some((file, word.tier()))
+        self.is_sound(found, word, &file).then_some((file, word.tier()))
     }
 
     /// Where the copy lies that a word speaks of.

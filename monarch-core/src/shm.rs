@@ -7,6 +7,7 @@
 
 use monarch_abi::chunks::{Large, chunks_of, words_of};
 use monarch_abi::control::{CONTROL_LEN, CONTROL_MAGIC, Control, ControlMap, Str};
+use monarch_abi::guard::Guards;
 use monarch_abi::index::{Index, IndexHeader, Record};
 use monarch_abi::mem::Map;
 use monarch_abi::segment::Segment;
@@ -20,6 +21,7 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Maps a file read-only for this process.
 ///
@@ -178,6 +180,39 @@ pub struct Chunking {
     pub size: u64,
 }
 
+/// What is looked at again when a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checks {
+    /// Whether the PFS is asked who a file is, and how often.
+    pub revalidate: Option<Duration>,
+    /// Whether copies are read and compared with their checksums.
+    pub verify: bool,
+}
+
+impl Checks {
+    /// What a segment was made for.
+    #[must_use]
+    pub fn of(segment: &Segment<'_>) -> Self {
+        let (guard, which) = (&segment.state.guard, segment.state.guard.which());
+        let interval = Duration::from_millis(u64::from(guard.interval_ms()));
+        Self { revalidate: which.checked.then_some(interval), verify: which.sums }
+    }
+
+    /// What is promised when others change files, in words.
+    #[must_use]
+    pub fn consistency(&self) -> String {
+        match self.revalidate {
+            Some(every) => format!("close-to-open, checked every {}", humantime::format_duration(every)),
+            None => "immutable".to_owned(),
+        }
+    }
+
+    /// Milliseconds between two questions about an entry.
+    pub(crate) fn interval_ms(&self) -> u32 {
+        self.revalidate.map_or(0, |d| u32::try_from(d.as_millis()).unwrap_or(u32::MAX))
+    }
+}
+
 /// The large files of an index, as a state file holds them.
 struct LargeTable {
     /// By id.
@@ -233,12 +268,13 @@ pub fn create_segment(
     buckets: &[u8],
     state_uuid: [u8; 16],
     chunking: Chunking,
+    checks: Checks,
 ) -> io::Result<(Segment<'static>, u64, u64)> {
     let bad = || io::Error::new(io::ErrorKind::InvalidData, "short index");
     let header: IndexHeader = zerocopy::FromBytes::read_from_prefix(index).map(|(h, _)| h).map_err(|_| bad())?;
     let (index_path, state_path) = segment_paths(dir, header.uuid, state_uuid);
     create(&index_path, index.len() as u64, |f| f.write_all_at(index, 0))?;
-    let made = write_state(&state_path, &header, index, buckets, chunking)
+    let made = write_state(&state_path, (&header, index), buckets, chunking, checks)
         .and_then(|len| Ok((open_segment(dir, header.uuid, state_uuid)?, len)));
     if made.is_err() {
         let _ = std::fs::remove_file(&index_path);
@@ -248,10 +284,17 @@ pub fn create_segment(
 }
 
 /// Writes a state file; its length.
-fn write_state(path: &Path, of: &IndexHeader, index: &[u8], buckets: &[u8], chunking: Chunking) -> io::Result<u64> {
+fn write_state(
+    path: &Path,
+    (of, index): (&IndexHeader, &[u8]),
+    buckets: &[u8],
+    chunking: Chunking,
+    checks: Checks,
+) -> io::Result<u64> {
     let bad = || io::Error::new(io::ErrorKind::InvalidData, "short index");
     let large = LargeTable::of(&IndexBytes(index).open().ok_or_else(bad)?, buckets, chunking);
-    let at = layout_of(u64::from(of.entries), of.buckets, large.files.len() as u64, large.words);
+    let guards = Guards { checked: checks.revalidate.is_some(), sums: checks.verify };
+    let at = layout_of(u64::from(of.entries), of.buckets, large.files.len() as u64, large.words, guards);
     create(path, at.len, |f| {
         let put = |off: usize, v: &[u8]| f.write_all_at(v, off as u64);
         let number = |off: usize, v: u64| put(off, &v.to_le_bytes());
@@ -271,6 +314,10 @@ fn write_state(path: &Path, of: &IndexHeader, index: &[u8], buckets: &[u8], chun
         number(offset_of!(StateHeader, chunks_off), at.chunks)?;
         number(offset_of!(StateHeader, chunk_words), large.words)?;
         number(offset_of!(StateHeader, chunk), chunking.size)?;
+        number(offset_of!(StateHeader, checked_off), at.checked)?;
+        number(offset_of!(StateHeader, sums_off), at.sums)?;
+        number(offset_of!(StateHeader, pieces_off), at.pieces)?;
+        put(offset_of!(StateHeader, revalidate_ms), &checks.interval_ms().to_le_bytes())?;
         put(TABLE_OFF, buckets)?;
         f.write_all_at(large.files.as_flattened(), at.large)?;
         f.write_all_at(zerocopy::IntoBytes::as_bytes(large.by_ino.as_slice()), at.by_ino)

@@ -40,6 +40,6 @@ pub use names::ByName;
 pub use pack::{PackedUsage, PackedWriter};
 pub use packed::PackedFile;
 pub use part::{PartCopy, PartWriter};
-pub use sum::Sum;
 pub(crate) use sum::{AT_ONCE, Summing};
+pub use sum::{Fits, Sum};
 pub use view::{Health, Lying, TierView};

@@ -23,6 +23,7 @@ pub struct Stream {
     /// The real stream that has taken over, if any.
     real: *mut libc::DIR,
     segment: &'static Segment<'static>,
+    number: u32,
     dir: u32,
     /// 0 `.`, 1 `..`, otherwise 2 + id of the next child.
     position: i64,
@@ -48,6 +49,7 @@ pub fn open(f: &Found<'static>) -> Option<*mut Stream> {
             root: f.root as u32,
             real: core::ptr::null_mut(),
             segment: f.segment,
+            number: f.number as u32,
             dir: f.entry.id,
             position: 0,
             entry: core::mem::zeroed(),
@@ -151,7 +153,7 @@ impl Stream {
     /// Starts again: if the listing has changed meanwhile, with a real stream that takes over.
     pub fn rewind(&mut self, ctx: Option<Ctx>) {
         self.position = 0;
-        let changed = self.segment.by_id(self.dir).is_none_or(|e| e.word().state() == State::Bypass);
+        let changed = self.is_changed(ctx.as_ref());
         let fd = if changed { self.descriptor(ctx) } else { -1 };
         if fd >= 0 {
             // SAFETY: an open directory of ours, which the stream owns from now on.
@@ -162,6 +164,13 @@ impl Stream {
                 }
             }
         }
+    }
+
+    /// Whether the listing is another one by now.
+    fn is_changed(&self, ctx: Option<&Ctx>) -> bool {
+        let Some(entry) = self.segment.by_id(self.dir) else { return true };
+        let f = Found { root: self.root as usize, number: self.number as usize, segment: self.segment, entry };
+        entry.word().state() == State::Bypass || ctx.is_some_and(|ctx| !crate::guard::is_still_there(ctx, &f))
     }
 
     /// The real descriptor of the directory.

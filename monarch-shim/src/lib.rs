@@ -16,6 +16,7 @@
 //! | [`sys`] | bare system calls |
 //! | [`user`] | reading and writing through pointers of the application |
 //! | [`serve`] | opens: hit, demand, bypass |
+//! | [`guard`] | what is looked at again: whether a file has changed, whether its copy is sound |
 //! | [`large`] | which descriptor is a large file's |
 //! | [`chunks`] | reads of large files whose copy is being made |
 //! | [`whole`] | complete copies of large files, for readers past us |
@@ -35,6 +36,7 @@ pub mod ctx;
 pub mod cwd;
 pub mod dirs;
 pub mod fallback;
+pub mod guard;
 mod hooks;
 pub mod identity;
 pub mod large;

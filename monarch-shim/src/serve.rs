@@ -2,6 +2,7 @@
 //! reason to go to the PFS.
 
 use crate::ctx::{self, Ctx};
+use crate::guard::{self, Asked};
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering;
 use monarch_abi::PATH_MAX;
@@ -75,7 +76,13 @@ pub enum Use {
 
 /// Opens the copy of a file if there is one or the agent makes one in time. `open` opens the copy's path.
 #[inline]
-pub fn open_copy<T>(ctx: &Ctx, f: &Found<'static>, what: Use, mut open: impl FnMut(&CStr) -> Option<T>) -> Served<T> {
+pub fn open_copy<T>(
+    ctx: &Ctx,
+    f: &Found<'static>,
+    asked: Asked,
+    what: Use,
+    mut open: impl FnMut(&CStr) -> Option<T>,
+) -> Served<T> {
     if let Some(root) = ctx.map.ctl.roots.get(f.root) {
         // A mark, not a count: a counter here would be one cache line for all processes of the node.
         if root.opens.load(Ordering::Relaxed) == 0 {
@@ -85,9 +92,34 @@ pub fn open_copy<T>(ctx: &Ctx, f: &Found<'static>, what: Use, mut open: impl FnM
     if !f.entry.record.is_file() {
         return Served::Pfs;
     }
+    if f.segment.state.guard.is_on() {
+        return open_guarded(ctx, f, asked, what, &mut open);
+    }
+    open_any(ctx, f, what, &mut |copy, _| open(copy))
+}
+
+/// [`open_copy`] where files and copies are looked at again.
+#[cold]
+#[inline(never)]
+fn open_guarded<T>(
+    ctx: &Ctx,
+    f: &Found<'static>,
+    asked: Asked,
+    what: Use,
+    open: &mut impl FnMut(&CStr) -> Option<T>,
+) -> Served<T> {
+    if f.entry.word().state() == State::Bypass || !guard::is_still(ctx, f, asked) {
+        return to_pfs(ctx, f, Counter::Changed);
+    }
+    open_any(ctx, f, what, &mut |copy, word| if guard::is_sound(ctx, f, word, copy) { open(copy) } else { None })
+}
+
+/// The copy that there is, or that comes in time. `open` gets the word that speaks of it, too.
+#[inline]
+fn open_any<T>(ctx: &Ctx, f: &Found<'static>, what: Use, open: &mut impl FnMut(&CStr, Word) -> Option<T>) -> Served<T> {
     let word = f.entry.word();
     if word.state() == State::Resident {
-        if let Some(t) = try_copy(ctx, f, word, &mut open) {
+        if let Some(t) = try_copy(ctx, f, word, open) {
             ctx.count(Counter::Hits, 1);
             ctx.count(Counter::HitBytes, f.entry.record.size);
             if word.is_watched() {
@@ -95,21 +127,26 @@ pub fn open_copy<T>(ctx: &Ctx, f: &Found<'static>, what: Use, mut open: impl FnM
             }
             return Served::Copy(t);
         }
-        return open_moved(ctx, f, (word, what), &mut open);
+        return open_moved(ctx, f, (word, what), open);
     }
-    miss(ctx, f, word, what, &mut open)
+    miss(ctx, f, word, what, open)
 }
 
 /// Opens the copy that a word speaks of.
 #[inline]
-fn try_copy<T>(ctx: &Ctx, f: &Found<'static>, word: Word, open: &mut impl FnMut(&CStr) -> Option<T>) -> Option<T> {
+fn try_copy<T>(
+    ctx: &Ctx,
+    f: &Found<'static>,
+    word: Word,
+    open: &mut impl FnMut(&CStr, Word) -> Option<T>,
+) -> Option<T> {
     let mut buf = core::mem::MaybeUninit::uninit();
     if !copy_path(ctx, f, word, &mut buf) {
         return None;
     }
     // SAFETY: copy_path wrote a string that ends with a NUL.
     let path = unsafe { CStr::from_ptr(buf.as_ptr().cast()) };
-    open(path)
+    open(path, word)
 }
 
 /// The copy was not where the word said: perhaps it moved to another tier meanwhile, or what is left of it is a packed copy.
@@ -118,7 +155,7 @@ fn open_moved<T>(
     ctx: &Ctx,
     f: &Found<'static>,
     (old, what): (Word, Use),
-    open: &mut impl FnMut(&CStr) -> Option<T>,
+    open: &mut impl FnMut(&CStr, Word) -> Option<T>,
 ) -> Served<T> {
     let now = f.entry.word();
     if now != old
@@ -165,7 +202,7 @@ fn miss<T>(
     f: &Found<'static>,
     word: Word,
     what: Use,
-    open: &mut impl FnMut(&CStr) -> Option<T>,
+    open: &mut impl FnMut(&CStr, Word) -> Option<T>,
 ) -> Served<T> {
     if word.state() == State::Bypass {
         return to_pfs(ctx, f, Counter::Changed);
@@ -217,7 +254,7 @@ fn large<T>(
     f: &Found<'static>,
     (word, hint): (Word, u64),
     what: Use,
-    open: &mut impl FnMut(&CStr) -> Option<T>,
+    open: &mut impl FnMut(&CStr, Word) -> Option<T>,
 ) -> Served<T> {
     if what == Use::Whole {
         let copy = crate::whole::wait_whole(ctx, f, word).and_then(|word| try_copy(ctx, f, word, open));

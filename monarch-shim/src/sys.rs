@@ -1,8 +1,9 @@
 //! Bare system calls: no wrapper of libc in between (those may be ours), errno untouched, no panics.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_char, c_int};
 use core::mem::MaybeUninit;
 use monarch_abi::PATH_MAX;
+use monarch_abi::hash::Identity;
 
 pub use monarch_abi::sys::call;
 
@@ -96,6 +97,29 @@ pub fn statx(path: &CStr, flags: c_int, mask: u32) -> Option<libc::statx> {
     let args = [cwd, path.as_ptr() as usize, flags as usize, mask as usize, st.as_mut_ptr() as usize, 0];
     // SAFETY: a C string and a buffer of the right type; filled when the call says so.
     unsafe { (call(libc::SYS_statx, args) == 0).then(|| st.assume_init()) }
+}
+
+/// Who a path is now, past what this machine remembers: statx(2); or errno.
+///
+/// # Errors
+/// The errno of the call.
+///
+/// # Safety
+/// That of the system call: the kernel checks the pointer.
+pub unsafe fn identity(dirfd: c_int, path: *const c_char, flags: c_int) -> Result<Identity, c_int> {
+    let mut st = core::mem::MaybeUninit::<libc::statx>::uninit();
+    let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE | libc::STATX_MTIME | libc::STATX_CTIME;
+    let flags = (flags | libc::AT_STATX_FORCE_SYNC) as usize;
+    let args = [dirfd as isize as usize, path as usize, flags, mask as usize, st.as_mut_ptr() as usize, 0];
+    // SAFETY: by contract; a buffer of the right type.
+    let result = unsafe { call(libc::SYS_statx, args) };
+    if result != 0 {
+        return Err(-result as c_int);
+    }
+    // SAFETY: filled, as the call says.
+    let st = unsafe { st.assume_init_ref() };
+    let ns = |t: &libc::statx_timestamp| t.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(t.tv_nsec));
+    Ok(Identity { size: st.stx_size, mtime_ns: ns(&st.stx_mtime), ctime_ns: ns(&st.stx_ctime), ino: st.stx_ino })
 }
 
 /// statx(2) of a descriptor: who it is, as far as this machine knows. The PFS is not asked.

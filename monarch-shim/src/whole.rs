@@ -17,7 +17,8 @@ impl Known {
             w if w.state() == State::Resident => w,
             w => wait_whole(ctx, &self.f, w)?,
         };
-        self.open(ctx, word)
+        // (Of one that is not complete there is nothing to compare.)
+        self.open(ctx, word).filter(|copy| crate::guard::is_sound_copy(ctx, &self.f, word, copy))
     }
 }
 
@@ -75,6 +76,10 @@ pub fn replace(fd: c_int) -> Option<()> {
 pub fn sendfile(fd: c_int, off: *mut i64, n: usize, send: impl FnOnce(c_int, *mut i64) -> isize) -> Option<isize> {
     let ctx = ctx::get()?;
     let known = identify(&ctx, fd)?;
+    // A copy that is read in full before each use had better not be used piece by piece.
+    if known.f.segment.state.guard.which().sums {
+        return None;
+    }
     let copy = known.whole(&ctx)?;
     if !off.is_null() {
         return Some(send(copy.0, off));

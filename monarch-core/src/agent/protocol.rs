@@ -207,6 +207,12 @@ pub struct RootStatus {
     pub path: PathBuf,
     /// `scanning`, `ready`, `failed: ...`.
     pub state: String,
+    /// What is promised when others change its files.
+    #[serde(default)]
+    pub consistency: String,
+    /// Whether copies are read and compared with their checksums when they are opened.
+    #[serde(default)]
+    pub verify_on_open: bool,
     /// Jobs that use it now.
     #[serde(default)]
     pub jobs: usize,

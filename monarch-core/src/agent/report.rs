@@ -96,6 +96,7 @@ pub fn counters(ctl: &ControlMap<'_>) -> std::collections::BTreeMap<String, u64>
         ("chunk_bytes", C::ChunkBytes),
         ("chunk_misses", C::ChunkMisses),
         ("chunk_miss_bytes", C::ChunkMissBytes),
+        ("checks", C::Checks),
     ]
     .into_iter()
     .map(|(n, c)| (n.to_owned(), ctl.total(c)))

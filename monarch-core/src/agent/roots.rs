@@ -6,11 +6,13 @@
 //! | [`segments`] | scanning a root (or loading its index), publishing its segment |
 //! | [`retire`] | taking a segment out of use, files that no segment needs |
 //! | [`adopt`] | what an agent that died left |
+//! | [`checks`] | what is looked at again when files are opened |
 //! | [`purge`] | warnings of files that the site will soon remove |
 //!
 //! The PFS is never asked while the list is locked: it may hang, and `status` and `stop` need the list.
 
 mod adopt;
+mod checks;
 mod purge;
 mod retire;
 mod segments;
@@ -43,6 +45,8 @@ struct RootState {
     segment: Option<usize>,
     /// Settings of the job that had it scanned.
     config: Arc<Config>,
+    /// What is looked at again when its files are opened.
+    checks: shm::Checks,
     /// Jobs that use it now.
     jobs: usize,
     /// Whether a job used it: once all have gone, its index may be out of date.
@@ -56,7 +60,8 @@ struct RootState {
 impl RootState {
     fn new(path: PathBuf, config: Arc<Config>) -> Self {
         let (progress, state) = (Arc::default(), "scanning".to_owned());
-        Self { path, state, progress, segment: None, config, jobs: 0, used: false, retry: None, warned: None }
+        let checks = config.dataset.checks();
+        Self { path, state, progress, segment: None, config, checks, jobs: 0, used: false, retry: None, warned: None }
     }
 
     /// Begins anew; a scan under way counts no more.
@@ -141,8 +146,15 @@ impl Roots {
             };
             job.numbers.push(number);
             let Some(r) = list.get_mut(number) else { continue };
-            let stale = known.is_some() && r.used && r.jobs == 0 && !again;
+            let asked = config.dataset.checks();
+            let suits = r.suits(asked);
+            let stale = known.is_some() && r.used && r.jobs == 0 && !(again && suits);
             (r.jobs, r.used) = (r.jobs + 1, true);
+            if !suits && !stale {
+                failed = Some(io::Error::other(r.refusal(asked)));
+                break;
+            }
+            self.tighten(r, asked);
             if stale {
                 tracing::info!(root = %r.path.display(), "its jobs have gone; scanning again for a new one");
                 r.scan_again(config);
@@ -194,8 +206,9 @@ impl Roots {
         let mut due = Vec::new();
         for (number, r) in self.list().iter_mut().enumerate() {
             if r.retry.is_some_and(|at| at <= Instant::now()) {
-                let config = r.config.clone();
+                let (config, checks) = (r.config.clone(), r.checks);
                 r.scan_again(&config);
+                r.checks = checks;
                 due.push(number);
             }
         }
@@ -231,7 +244,9 @@ impl Roots {
             // Not what was saved.
             let mut config = Config::clone(&r.config);
             config.index.file = None;
+            let checks = r.checks;
             r.scan_again(&Arc::new(config));
+            r.checks = checks;
             self.retire(number);
             self.describe(number, meta);
             scans.push(number);
@@ -264,6 +279,8 @@ impl Roots {
                 RootStatus {
                     path: r.path.clone(),
                     state: r.state.clone(),
+                    consistency: r.checks.consistency(),
+                    verify_on_open: r.checks.verify,
                     jobs: r.jobs,
                     entries: h.map_or_else(|| r.progress.entries.load(Ordering::Relaxed), |h| u64::from(h.entries)),
                     files: h.map_or(0, |h| h.files),

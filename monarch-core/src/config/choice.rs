@@ -22,8 +22,8 @@ pub(super) trait Choice: Copy + PartialEq + 'static {
 
 impl Choice for Consistency {
     const WHAT: &'static str = "consistency";
-    const WORDS: &'static [(&'static str, Self)] = &[("immutable", Self::Immutable)];
-    const LATER: &'static [&'static str] = &["close-to-open"];
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("immutable", Self::Immutable), ("close-to-open", Self::CloseToOpen)];
 }
 
 impl Choice for Policy {

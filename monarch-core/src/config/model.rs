@@ -3,6 +3,7 @@
 //! This is what the rest of Monarch uses, and what the command line hands to the agent as JSON. The settings as a user
 //! writes them, with their defaults and bounds, are described once more in `docs/config.schema.json`.
 
+use crate::shm::Checks;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -42,6 +43,13 @@ pub struct Dataset {
     pub roots: Vec<Root>,
     /// What is promised when files change. Default: immutable.
     pub consistency: Consistency,
+    /// Under `close-to-open`: how old the last comparison of a file with the PFS may be when it is opened; 0: none. Default 5 s;
+    /// at most 1 h.
+    #[serde(default = "revalidate")]
+    pub revalidate: Duration,
+    /// Whether a copy is read and compared with its checksum each time it is opened. Default false.
+    #[serde(default)]
+    pub verify_on_open: bool,
     /// A file changed less than this ago is not copied: it may still be being written. Default 10 s; at most 1 h.
     pub settle: Duration,
 }
@@ -64,6 +72,31 @@ pub struct Root {
 pub enum Consistency {
     /// Nobody but this job changes the data set while the job runs.
     Immutable,
+    /// Others may: each open asks the PFS whether the file is still what was indexed, at most every `revalidate`.
+    CloseToOpen,
+}
+
+impl std::fmt::Display for Consistency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Immutable => "immutable",
+            Self::CloseToOpen => "close-to-open",
+        })
+    }
+}
+
+/// The default of [`Dataset::revalidate`].
+pub(super) const fn revalidate() -> Duration {
+    Duration::from_secs(5)
+}
+
+impl Dataset {
+    /// What is looked at again when a file is opened.
+    #[must_use]
+    pub fn checks(&self) -> Checks {
+        let revalidate = (self.consistency == Consistency::CloseToOpen).then_some(self.revalidate);
+        Checks { revalidate, verify: self.verify_on_open }
+    }
 }
 
 /// How the PFS is read.

@@ -48,9 +48,15 @@ pub(super) struct RawDataset {
     /// Directories whose files are kept near, absolute, none inside another. Here, by --root, or in
     /// MONARCH_DATASET__ROOTS (separated by `:`).
     pub(super) roots: Option<Vec<RawRoot>>,
-    /// What is promised when files change. Default and only choice today: immutable (nobody but this job changes the
-    /// data set while the job runs).
+    /// What is promised when files change: immutable (nobody but this job changes the data set while the job runs), or
+    /// close-to-open (others may: each open asks the PFS whether the file is still the one that was indexed). Default immutable.
     pub(super) consistency: Option<Given<OneOf<Consistency>>>,
+    /// With close-to-open: a file about which the PFS was asked less than this ago, by any process on this node, is not asked
+    /// about again; 0s: it is asked at every open. Default 5s; 0s to 1h.
+    pub(super) revalidate: Option<Given<Time>>,
+    /// Whether each open reads the whole copy first and compares it with its checksum, so that bytes which a disk has
+    /// damaged are never served. Costs a read of the copy for each open. Default false.
+    pub(super) verify_on_open: Option<Given<Toggle>>,
     /// A file changed less than this ago is not copied: it may still be being written. Default 10s; 0s to 1h.
     pub(super) settle: Option<Given<Time>>,
 }

@@ -21,6 +21,8 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.section("dataset");
     page.roots(&dataset.roots);
     page.set("dataset.consistency", &OneOf::show(&dataset.consistency));
+    page.set("dataset.revalidate", &Time::show(&dataset.revalidate));
+    page.set("dataset.verify_on_open", &dataset.verify_on_open.to_string());
     page.set("dataset.settle", &Time::show(&dataset.settle));
     page.section("source");
     page.set("source.io_size", &Size::show(&source.io_size));

@@ -10,7 +10,7 @@ use super::error::{ConfigError, ErrorKind};
 use super::given::{Given, Size};
 use super::key::Key;
 use super::model::{
-    Amount, Config, Consistency, Dataset, Direct, Engine, Index, Io, Log, LogLevel, Placement, Policy, Prefetch,
+    self, Amount, Config, Consistency, Dataset, Direct, Engine, Index, Io, Log, LogLevel, Placement, Policy, Prefetch,
     Source, Trust, Wait,
 };
 use super::paths;
@@ -58,8 +58,17 @@ pub(super) fn runtime_dir(cx: &Context<'_>, raw: &RawConfig) -> Result<Option<Pa
 }
 
 fn dataset(cx: &mut Context<'_>, raw: &RawDataset) -> Result<Dataset, ConfigError> {
+    let revalidate =
+        cx.within("dataset.revalidate", raw.revalidate.as_ref(), model::revalidate(), Duration::ZERO..=HOUR)?;
+    let consistency = cx.or("dataset.consistency", raw.consistency.as_ref(), Consistency::Immutable)?;
+    if consistency == Consistency::Immutable && revalidate != model::revalidate() {
+        cx.warn(&Key::new("dataset.revalidate"), "is of no use while dataset.consistency is immutable");
+    }
+    let verify_on_open = cx.or("dataset.verify_on_open", raw.verify_on_open.as_ref(), false)?;
     Ok(Dataset {
-        consistency: cx.or("dataset.consistency", raw.consistency.as_ref(), Consistency::Immutable)?,
+        consistency,
+        revalidate,
+        verify_on_open,
         settle: cx.within("dataset.settle", raw.settle.as_ref(), Duration::from_secs(10), Duration::ZERO..=HOUR)?,
         roots: roots::resolve(cx, raw.roots.as_deref().unwrap_or_default())?,
     })

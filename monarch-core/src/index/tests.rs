@@ -3,6 +3,7 @@
 use super::build::{Built, build};
 use super::scan::{DirScan, Tree};
 use super::{ScanError, ScanOptions, ScanProgress, scan_within};
+use monarch_abi::guard::Guards;
 use monarch_abi::hash::path_hash;
 use monarch_abi::index::{IndexHeader, Record};
 use monarch_abi::segment::Segment;
@@ -48,6 +49,7 @@ fn segment(built: &Built) -> Segment<'static> {
         &built.buckets,
         h.uuid,
         crate::shm::Chunking { threshold: 16 << 20, size: 4 << 20 },
+        crate::shm::Checks::default(),
     )
     .expect("segment");
     made.0
@@ -105,7 +107,7 @@ fn an_entry_takes_96_bytes_and_its_name() {
         let (tree, names) = tree(dirs, files);
         let built = build(tree, 1, [3; 16]);
         let h = built.header();
-        let state = layout_of(h.entries.into(), h.buckets, 0, 0).len;
+        let state = layout_of(h.entries.into(), h.buckets, 0, 0, Guards::default()).len;
         let per_entry = ((h.len + state) as usize - names) as f64 / f64::from(h.entries);
         println!("{dirs} directories of {files} files: {per_entry:.2} bytes and the name");
         // A directory takes 16 bytes more than a file.

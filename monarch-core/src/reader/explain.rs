@@ -1,11 +1,14 @@
 //! What an open of a path would do, and why: the same lookups as an open makes, in words.
 
-use super::{Reader, View, path_of};
+use super::{Reader, View, guard, path_of};
 use crate::agent::client;
+use crate::shm::Checks;
 use monarch_abi::control::Start;
 use monarch_abi::demand::{self, Watch};
 use monarch_abi::resolve::{Found, Miss, resolve};
 use monarch_abi::word::{Refusal, State};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
 use serde::Serialize;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -24,8 +27,20 @@ pub struct Explanation {
     pub file: Option<FileInfo>,
     /// Its copy.
     pub copy: Option<PathBuf>,
+    /// What is promised when others change it, and whether copies are compared with their checksums at each open; of what the index
+    /// knows.
+    pub served: Option<Served>,
     /// What an open for reading gets.
     pub verdict: Verdict,
+}
+
+/// How a root is served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Served {
+    /// `immutable`, or how often the PFS is asked.
+    pub consistency: String,
+    /// Whether copies are compared with their checksums when they are opened.
+    pub verify_on_open: bool,
 }
 
 /// What the index knows about an entry.
@@ -129,7 +144,7 @@ impl From<Refusal> for RefusedFor {
             Refusal::Unsettled => Self::Unsettled,
             Refusal::PfsFailed => Self::PfsFailed,
             Refusal::TierFailed => Self::TierFailed,
-            Refusal::Dropped => Self::Dropped,
+            Refusal::Dropped | Refusal::Damaged => Self::Dropped,
         }
     }
 }
@@ -217,7 +232,8 @@ impl Reader {
     #[must_use]
     pub fn explain(&self, path: &Path) -> Explanation {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let mut said = Explanation { path, root: None, file: None, copy: None, verdict: Verdict::Outside };
+        let mut said =
+            Explanation { path, root: None, file: None, copy: None, served: None, verdict: Verdict::Outside };
         let spelled = self.spelled(&said.path).unwrap_or_else(|_| said.path.clone());
         let bytes = spelled.as_os_str().as_bytes();
         // Where the roots lead elsewhere in this process, what the index holds is of interest all the same.
@@ -225,6 +241,8 @@ impl Reader {
             Ok(found) => {
                 said.root = self.roots().get(found.root).cloned();
                 said.file = info(&found);
+                let checks = Checks::of(found.segment);
+                said.served = Some(Served { consistency: checks.consistency(), verify_on_open: checks.verify });
                 if found.entry.word().state() == State::Resident {
                     said.copy = self.copy_path(&found, found.entry.word());
                 }
@@ -242,6 +260,9 @@ impl Reader {
         let record = found.entry.record;
         if !self.leads_there(found.root) {
             return Verdict::OtherMount;
+        }
+        if self.has_changed(path, found) {
+            return Verdict::Changed { differs: true };
         }
         if record.is_dir() {
             return Verdict::Directory;
@@ -272,6 +293,16 @@ impl Reader {
             State::Absent => Verdict::Absent,
             _ => Verdict::Fetching,
         }
+    }
+
+    /// Whether an open would find that the PFS has something else by now; nothing is noted.
+    fn has_changed(&self, path: &Path, found: &Found<'_>) -> bool {
+        let watched = found.segment.state.guard.which().checked && found.entry.word().state() != State::Bypass;
+        watched
+            && match guard::identity(path, AtFlags::empty()) {
+                Ok(now) => !found.entry.record.is_still(&now),
+                Err(e) => matches!(e, Errno::NOENT | Errno::NOTDIR),
+            }
     }
 
     fn agent_runs(&self) -> bool {

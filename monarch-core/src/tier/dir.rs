@@ -8,7 +8,7 @@ use super::lock::{self, LOCK};
 use super::log::{LOG, Log};
 use super::pack::PackedUsage;
 use super::recover::{charge_of, read_seed};
-use super::sum::Sum;
+use super::sum::{Fits, Sum};
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags};

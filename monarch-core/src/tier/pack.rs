@@ -153,7 +153,7 @@ impl PackedWriter<'_> {
 
     /// Bytes so far.
     #[must_use]
-    pub const fn len(&self) -> u64 {
+    pub const fn bytes(&self) -> u64 {
         self.packing.at()
     }
 

@@ -3,37 +3,21 @@
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io;
-use xxhash_rust::xxh3::Xxh3;
 
-/// What the bytes of a copy come to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sum {
-    /// The checksum, XXH3-64.
-    pub value: u64,
-    /// Bytes of the pieces whose checksums it is the checksum of; 0: it is that of the bytes themselves.
-    pub piece: u64,
-}
+pub use monarch_abi::sum::Sum;
+pub(crate) use monarch_abi::sum::Summing;
 
-impl Sum {
-    /// That of a copy that was not made in pieces.
-    #[must_use]
-    pub const fn whole(value: u64) -> Self {
-        Self { value, piece: 0 }
-    }
-
-    /// That of a copy whose pieces of `piece` bytes have these checksums.
-    #[must_use]
-    pub fn of_pieces(sums: &[u64], piece: u64) -> Self {
-        let mut hash = Xxh3::new();
-        sums.iter().for_each(|sum| hash.update(&sum.to_le_bytes()));
-        Self { value: hash.digest(), piece }
-    }
-
+/// Comparing a file with a checksum.
+pub trait Fits {
     /// Whether the first `size` bytes of a file have this checksum, and it has no more.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn fits(&self, file: impl AsFd, size: u64) -> io::Result<bool> {
+    fn fits(&self, file: impl AsFd, size: u64) -> io::Result<bool>;
+}
+
+impl Fits for Sum {
+    fn fits(&self, file: impl AsFd, size: u64) -> io::Result<bool> {
         let mut buf = vec![0; AT_ONCE.min(usize::try_from(size).unwrap_or(AT_ONCE) + 1)];
         let mut summing = Summing::new(self.piece);
         loop {
@@ -54,51 +38,6 @@ impl Sum {
 
 /// Bytes that are read at a time.
 pub(crate) const AT_ONCE: usize = 1 << 20;
-
-/// A checksum in the making.
-pub(crate) struct Summing {
-    piece: u64,
-    hash: Xxh3,
-    /// Of the pieces' checksums.
-    outer: Xxh3,
-    pub(crate) bytes: u64,
-}
-
-impl Summing {
-    /// One of pieces of this many bytes, or of the whole.
-    pub(crate) fn new(piece: u64) -> Self {
-        Self { piece, hash: Xxh3::new(), outer: Xxh3::new(), bytes: 0 }
-    }
-
-    pub(crate) fn update(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let left = if self.piece == 0 { u64::MAX } else { self.piece - self.bytes % self.piece };
-            let n = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-            let (now, rest) = bytes.split_at(n);
-            self.hash.update(now);
-            self.bytes += n as u64;
-            bytes = rest;
-            if self.piece > 0 && self.bytes.is_multiple_of(self.piece) {
-                self.end_piece();
-            }
-        }
-    }
-
-    fn end_piece(&mut self) {
-        self.outer.update(&self.hash.digest().to_le_bytes());
-        self.hash.reset();
-    }
-
-    pub(crate) fn end(&mut self) -> Sum {
-        if self.piece == 0 {
-            return Sum::whole(self.hash.digest());
-        }
-        if !self.bytes.is_multiple_of(self.piece) {
-            self.end_piece();
-        }
-        Sum { value: self.outer.digest(), piece: self.piece }
-    }
-}
 
 #[cfg(test)]
 mod tests {

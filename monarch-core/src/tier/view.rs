@@ -4,7 +4,7 @@ use super::log::{self, Logged};
 use super::names::ByName;
 use super::packed::{PackedFile, SUFFIX};
 use super::recover::sound;
-use super::sum::Sum;
+use super::sum::{Fits, Sum};
 use monarch_abi::hash::CopyName;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags};

@@ -70,6 +70,7 @@ impl Shared {
             &built.buckets,
             [2; 16],
             shm::Chunking { threshold: 16 << 20, size: 4 << 20 },
+            shm::Checks::default(),
         )
         .expect("segment")
         .0;

@@ -33,6 +33,7 @@ pub(crate) fn publish(dir: &Path, built: &Built) -> Segment<'static> {
         &built.buckets,
         monarch_core::sys::random_uuid(),
         shm::Chunking { threshold: 16 << 20, size: 4 << 20 },
+        shm::Checks::default(),
     )
     .expect("segment")
     .0

@@ -55,6 +55,7 @@ fn files() -> &'static Files {
             &made.buckets,
             state_uuid,
             monarch_core::shm::Chunking { threshold: 16 << 20, size: 4 << 20 },
+            monarch_core::shm::Checks { revalidate: Some(std::time::Duration::from_secs(5)), verify: true },
         )
         .expect("segment");
         let (_, state) = monarch_core::shm::segment_paths(tree.dir.path(), made.header().uuid, state_uuid);

@@ -8,7 +8,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use monarch_abi::control::{MAX_ROOTS, MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
 use monarch_abi::index::Index;
-use monarch_abi::resolve::Segments;
+use monarch_abi::resolve::{Found, Segments};
 use monarch_abi::segment::Segment;
 use monarch_abi::state::{OPENING, StateMap};
 
@@ -139,6 +139,10 @@ impl Segments<'static> for Ctx {
             return None;
         }
         Some((number, segment))
+    }
+
+    fn may_follow(&self, link: &Found<'static>) -> bool {
+        self.opening || crate::guard::is_still_there(self, link)
     }
 }
 

@@ -1,6 +1,7 @@
 //! access and its kin: existence of anything in the index, readability of resident files; the kernel decides the rest.
 
 use super::{enter, hook};
+use crate::guard::{Asked, is_still};
 use crate::identity::is_current;
 use crate::paths::find;
 use core::ffi::{c_char, c_int};
@@ -17,9 +18,11 @@ unsafe fn check(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int, ne
         }
         // SAFETY: the application's pointer, tested before it is read.
         let (ctx, bytes) = unsafe { enter(path)? };
-        let f = find(&ctx, dirfd, bytes, flags & libc::AT_SYMLINK_NOFOLLOW == 0).ok()?;
+        let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        let f = find(&ctx, dirfd, bytes, follow).ok()?;
         // The agent could read a resident file, and it runs as the user that we run as.
-        if !is_current(&f) || (mode != libc::F_OK && f.entry.word().state() != State::Resident) {
+        let readable = mode == libc::F_OK || f.entry.word().state() == State::Resident;
+        if !is_current(&f) || !readable || !is_still(&ctx, &f, Asked::new(dirfd, bytes, follow)) {
             ctx.count(Counter::MetaKernel, 1);
             return None;
         }

@@ -3,6 +3,8 @@
 use super::{enter, hook};
 use crate::ctx;
 use crate::dirs::{self, Behind, Compare, Filter, Stream, behind, ours};
+use crate::guard::{Asked, is_still};
+use crate::identity::is_current;
 use crate::paths::find;
 use crate::user;
 use core::ffi::{c_char, c_int, c_long};
@@ -17,6 +19,7 @@ unsafe fn open_stream(dirfd: c_int, path: *const c_char) -> Option<*mut dirs::St
     let (ctx, bytes) = unsafe { enter(path)? };
     let saved = user::errno();
     let stream = match find(&ctx, dirfd, bytes, true) {
+        Ok(f) if !is_current(&f) || !is_still(&ctx, &f, Asked::new(dirfd, bytes, true)) => None,
         Ok(f) => dirs::open(&f),
         Err(Miss::Outside) => return None,
         Err(_) => None,

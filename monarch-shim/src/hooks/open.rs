@@ -3,6 +3,7 @@
 use super::{enter, enter_change, hook};
 use crate::changes::{before_write_open, opened_for_writing};
 use crate::ctx::Ctx;
+use crate::guard::Asked;
 use crate::paths::find;
 use crate::serve::{Served, Use, count_miss, only_reads, open_copy, raw_open};
 use crate::user;
@@ -12,10 +13,11 @@ use libc::mode_t;
 /// An open that only reads.
 #[inline]
 fn serve(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
-    match find(ctx, dirfd, path, flags & libc::O_NOFOLLOW == 0) {
+    let follow = flags & libc::O_NOFOLLOW == 0;
+    match find(ctx, dirfd, path, follow) {
         Ok(f) => {
             // A link with O_NOFOLLOW, a directory: the kernel's business.
-            match open_copy(ctx, &f, Use::Parts, |copy| raw_open(copy, flags)) {
+            match open_copy(ctx, &f, Asked::new(dirfd, path, follow), Use::Parts, |copy| raw_open(copy, flags)) {
                 Served::Copy(fd) => fd,
                 Served::Pfs => next(),
                 Served::Large(hint) => {

@@ -3,6 +3,7 @@
 use super::{enter, enter_change, hook};
 use crate::changes::path_if_there;
 use crate::ctx::{self, Ctx};
+use crate::guard::{Asked, is_still};
 use crate::identity::{Facts, attributes, changed_attributes, copy_of, fill_stat, fill_statx, is_current};
 use crate::paths::find;
 use crate::user;
@@ -17,7 +18,7 @@ const CWD: c_int = libc::AT_FDCWD;
 #[inline]
 fn lookup(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Found<'static>> {
     match find(ctx, dirfd, path, follow) {
-        Ok(f) if is_current(&f) => Some(f),
+        Ok(f) if is_current(&f) && is_still(ctx, &f, Asked::new(dirfd, path, follow)) => Some(f),
         Err(Miss::Outside) => None,
         _ => {
             ctx.count(Counter::MetaKernel, 1);

@@ -3,6 +3,7 @@
 use super::{enter, enter_change, hook};
 use crate::changes::{before_write_open, behind_copy, opened_for_writing};
 use crate::ctx::{self, Ctx};
+use crate::guard::Asked;
 use crate::paths::{find, proc_path};
 use crate::serve::{Served, Use, count_miss, open_copy};
 use crate::user;
@@ -66,7 +67,7 @@ fn read_stream(ctx: &Ctx, path: &[u8], next: &impl Fn(*const c_char) -> *mut FIL
                 let stream = next(copy.as_ptr());
                 if stream.is_null() { None } else { Some(stream) }
             };
-            match open_copy(ctx, &f, Use::Whole, open) {
+            match open_copy(ctx, &f, Asked::new(CWD, path, true), Use::Whole, open) {
                 Served::Copy(stream) => Some(stream),
                 Served::Pfs | Served::Large(_) => {
                     user::set_errno(saved);
@@ -96,7 +97,7 @@ unsafe fn reopen_stream(
     let Some((ctx, bytes)) = (unsafe { enter(path) }) else { return next(path) };
     let Ok(f) = find(&ctx, CWD, bytes, true) else { return next(path) };
     let open = |copy: &CStr| crate::serve::raw_open(copy, libc::O_RDONLY | libc::O_CLOEXEC);
-    match open_copy(&ctx, &f, Use::Whole, open) {
+    match open_copy(&ctx, &f, Asked::new(CWD, bytes, true), Use::Whole, open) {
         Served::Copy(fd) => {
             // The path of an open descriptor cannot vanish, whatever becomes of the copy's name.
             let stream = proc_path(fd).map_or(core::ptr::null_mut(), |p| next(p.as_ptr().cast()));

@@ -77,7 +77,7 @@ impl Driver {
             (State::Absent, _) if word.packed_in().is_some() => &mut census.resident,
             (State::Bypass, _) => &mut census.left,
             (_, Some(Refusal::NoRoom | Refusal::Streamable)) => &mut census.no_room,
-            (_, Some(Refusal::Dropped)) => &mut census.dropped,
+            (_, Some(Refusal::Dropped | Refusal::Damaged)) => &mut census.dropped,
             (_, Some(Refusal::Unsettled)) => &mut census.unsettled,
             (_, Some(Refusal::PfsFailed | Refusal::TierFailed)) => &mut census.failing,
             (State::Absent, _) if !is_asked => &mut census.on_tape,

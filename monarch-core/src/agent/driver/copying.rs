@@ -144,6 +144,7 @@ impl<'a> Copying<'a> {
         }
         let Some(copy) = self.copy.take() else { return Ok(false) };
         self.sum = Sum::whole(copied.checksum);
+        f.note_sum(self.sum);
         let passing = f.packed.is_some() || f.below.is_some();
         let done = match passing {
             true => copy.publish_passing(f.name, f.stamp()),

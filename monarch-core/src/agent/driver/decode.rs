@@ -129,7 +129,7 @@ impl Driver {
                     (from, (from..to).filter(|&id| !round.has(id)).collect::<Vec<_>>().into_iter())
                 };
                 let is_packed = |&id: &u32| {
-                    let file = live.segment.index.record(id).is_some_and(|r| r.is_file());
+                    let file = live.segment.index.record(id).is_some_and(monarch_abi::index::Record::is_file);
                     file && live.segment.by_id(id).is_some_and(|e| e.word().packed_in().is_some())
                 };
                 if let Some(id) = ids.find(is_packed) {

@@ -189,14 +189,7 @@ impl Driver {
         if bad.is_empty() {
             return;
         }
-        self.figures.damaged.fetch_add(bad.len() as u64, Ordering::Relaxed);
-        if let Some(more) = self.seldom.damaged.now() {
-            tracing::warn!(
-                copies = bad.len(),
-                more,
-                "copies were removed or damaged by somebody else; they are made again"
-            );
-        }
+        self.tell_of_damage(bad.len());
         self.fetch_again(bad);
     }
 
@@ -220,6 +213,26 @@ impl Driver {
             c.size == entry.record.size && c.stamp.fp44() == entry.master.fp >> 20 && c.stamp.matches(name)
         });
         Some(!sound && self.drop_copy(&live, &entry, w))
+    }
+
+    /// Drops a copy that a reader has found damaged, and turned the word of.
+    pub(super) fn drop_damaged(&self, key: u64, live: &Live, entry: &Entry<'static>) {
+        let w = entry.word();
+        let refused = w.refused(Refusal::Dropped);
+        if w.refusal() != Some(Refusal::Damaged) || !swap(entry, w, refused) {
+            return;
+        }
+        self.drop_copies(&live.segment, entry);
+        swap(entry, refused, refused.next(State::Absent));
+        self.tell_of_damage(1);
+        self.fetch_again(vec![key]);
+    }
+
+    fn tell_of_damage(&self, copies: usize) {
+        self.figures.damaged.fetch_add(copies as u64, Ordering::Relaxed);
+        if let Some(more) = self.seldom.damaged.now() {
+            tracing::warn!(copies, more, "copies were removed or damaged by somebody else; they are made again");
+        }
     }
 
     /// Drops the copy that a word speaks of; `false` when the word has changed.

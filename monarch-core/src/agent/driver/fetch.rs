@@ -7,7 +7,7 @@ use super::packs::Below;
 use super::unclaimed::Claim;
 use super::{Driver, Job, Live, lock, parts};
 use crate::engine::{CopyError, Marks};
-use crate::tier::{CopyFile, PackedFile, TierDir};
+use crate::tier::{CopyFile, PackedFile, Sum, TierDir};
 use monarch_abi::hash::{CopyName, Identity, PathHash, Stamp};
 use monarch_abi::segment::{Entry, Segment};
 use monarch_abi::sys::futex_wake;
@@ -63,6 +63,11 @@ impl File {
     pub(super) fn stamp(&self) -> Stamp {
         self.name.stamp(PathHash { fp: self.entry.master.fp, check: self.entry.record.check })
     }
+
+    /// Takes note of what its copy comes to, for readers who verify it; before it gets its name.
+    pub(super) fn note_sum(&self, sum: Sum) {
+        self.live.segment.state.guard.note_sum(self.entry.id, sum);
+    }
 }
 
 impl Driver {
@@ -79,8 +84,10 @@ impl Driver {
             return None;
         }
         let Some((claim, source)) = self.claim(&live.segment, &entry, &job) else {
-            if entry.word().state() == State::Filling {
-                self.asked_while_filling(&job);
+            match entry.word().refusal() {
+                Some(Refusal::Damaged) => self.drop_damaged(job.key, &live, &entry),
+                None if entry.word().state() == State::Filling => self.asked_while_filling(&job),
+                _ => {}
             }
             return None;
         };
@@ -210,7 +217,7 @@ impl Driver {
     }
 
     /// Removes the copies of a file that must not be used any more.
-    fn drop_copies(&self, segment: &Segment<'static>, entry: &Entry<'static>) {
+    pub(super) fn drop_copies(&self, segment: &Segment<'static>, entry: &Entry<'static>) {
         let name = segment.copy_name(entry);
         self.unclaimed().forget(name);
         for tier in &self.tiers {
@@ -355,6 +362,7 @@ impl Driver {
         };
         let dir = self.tiers.get(tier)?;
         if let Some(sum) = claim.check {
+            f.note_sum(sum);
             if !dir.verify(f.name, f.want.size, sum) {
                 dir.evict_resident(f.name, f.want.size);
                 self.figures.damaged.fetch_add(1, Ordering::Relaxed);
@@ -366,6 +374,12 @@ impl Driver {
             }
             dir.verified(f.name, sum, f.want.size);
             self.figures.verified.fetch_add(1, Ordering::Relaxed);
+        }
+        let guard = &f.live.segment.state.guard;
+        if guard.which().sums && guard.sum(f.entry.id).is_none() {
+            // Its readers could not tell whether it is sound.
+            dir.evict_resident(f.name, f.want.size);
+            return None;
         }
         self.figures.adopted.fetch_add(1, Ordering::Relaxed);
         if claim.packed.is_some() {

@@ -341,6 +341,7 @@ impl Driver {
         lock(&self.fills).remove(fill);
         let Some(tier) = self.tiers.get(fill.tier) else { return };
         let (sum, f) = (fill.sum(), &fill.file);
+        f.note_sum(sum);
         let logged = f.packed.is_none() && f.below.is_none();
         let published = tier.publish_part(&fill.part, f.name, f.stamp(), logged.then_some(sum));
         let end = match published {

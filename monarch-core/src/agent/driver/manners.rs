@@ -155,6 +155,7 @@ mod tests {
             &built.buckets,
             [2; 16],
             crate::shm::Chunking { threshold: 16 << 20, size: 4 << 20 },
+            crate::shm::Checks::default(),
         )
         .expect("segment")
         .0;

@@ -360,7 +360,7 @@ impl Driver {
         if summing.bytes != size || summing.end() != sum {
             return Ok(Packed::Damaged);
         }
-        let stored = writer.len();
+        let stored = writer.bytes();
         if stored as f64 * least > size as f64 && size > 0 {
             return Ok(Packed::NotWorth);
         }

@@ -50,6 +50,7 @@ impl Roots {
         let segment = shm::open_segment(&self.dir, shm::get_uuid(&s.uuid), shm::get_uuid(&s.state_uuid))?;
         let path = self.list().get(root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
         let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
+        self.note_sums(&segment);
         let mut unclaimed = self.driver.unclaimed();
         let was_filling = |w: Word| w.state() == State::Filling;
         let (mut keys, mut decoded) = (Vec::new(), Vec::new());
@@ -95,6 +96,7 @@ impl Roots {
         if let Some(r) = self.list().get_mut(root) {
             r.state = "ready".to_owned();
             r.segment = Some(at);
+            r.checks = shm::Checks::of(&segment);
         }
         Ok(kept)
     }

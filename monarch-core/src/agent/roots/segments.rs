@@ -1,6 +1,6 @@
 //! Scanning a root (or loading its index) and publishing its segment.
 
-use super::{RETRY, Roots};
+use super::{RETRY, RootState, Roots};
 
 use crate::agent::early;
 use crate::config::{Config, Trust};
@@ -29,13 +29,17 @@ struct Made {
 struct Scan {
     root: usize,
     config: Arc<Config>,
+    /// What its jobs want looked at again.
+    checks: shm::Checks,
     progress: Arc<ScanProgress>,
 }
 
 impl Roots {
     /// Makes the segment of a root, on a thread of its own, after its retired ones gave their copies back.
     pub(super) fn spawn_scan(self: &Arc<Self>, root: usize) {
-        let scan = self.list().get(root).map(|r| Scan { root, config: r.config.clone(), progress: r.progress.clone() });
+        let of =
+            |r: &RootState| Scan { root, config: r.config.clone(), checks: r.checks, progress: r.progress.clone() };
+        let scan = self.list().get(root).map(of);
         let Some(scan) = scan.map(Arc::new) else { return };
         let (me, mine) = (self.clone(), scan.clone());
         let work = move || {
@@ -81,6 +85,7 @@ impl Roots {
             let _ = (std::fs::remove_file(index), std::fs::remove_file(state));
         })?;
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
+        self.note_sums(&segment);
         let mut decoded = Vec::new();
         let adopted = if made.fresh { self.claim_copies(number, &segment, &mut decoded) } else { 0 };
         early::open(&self.ctl, scan.root, number, &segment);
@@ -104,7 +109,8 @@ impl Roots {
         let create = |index: &[u8], buckets: &[u8]| {
             let source = &scan.config.source;
             let chunking = shm::Chunking { threshold: source.chunk_threshold, size: source.chunk_size };
-            shm::create_segment(&self.dir, index, buckets, state_uuid, chunking).map_err(|e| self.no_room(e))
+            shm::create_segment(&self.dir, index, buckets, state_uuid, chunking, scan.checks)
+                .map_err(|e| self.no_room(e))
         };
         let saved = index.file.as_ref().and_then(|file| load(file, path));
         let (fresh, (segment, ..)) = match saved {
@@ -149,6 +155,9 @@ impl Roots {
             return Err(io::Error::other(format!("an agent serves at most {MAX_SEGMENTS} segments in its life")));
         };
         self.retire(scan.root);
+        // A job that came meanwhile may want to be asked for more often.
+        let checks = list.get(scan.root).map(|r| r.checks).unwrap_or_default();
+        made.segment.state.header.revalidate_ms.store(checks.interval_ms(), Ordering::Relaxed);
         shm::put_uuid(&slot.uuid, made.segment.index.header.uuid);
         shm::put_uuid(&slot.state_uuid, made.state_uuid);
         slot.root.store(scan.root as u32, Ordering::Relaxed);
@@ -164,7 +173,9 @@ impl Roots {
             return 0;
         }
         let (mut keys, mut decoded) = (Vec::new(), Vec::new());
-        for e in segment.files().filter(|e| e.word().state() == State::Absent) {
+        // (What it must come to is not known: whoever asks for it has it copied anew.)
+        let known = |id: u32| !segment.state.guard.which().sums || segment.state.guard.sum(id).is_some();
+        for e in segment.files().filter(|e| e.word().state() == State::Absent && known(e.id)) {
             let Some(claim) = unclaimed.claim(segment, &e, &self.driver.tiers) else { continue };
             let w = e.word();
             let (absent, to) = (w.state() == State::Absent, claim.word(w));

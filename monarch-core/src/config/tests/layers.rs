@@ -198,3 +198,20 @@ fn how_the_pfs_is_read_needs_no_root() {
     assert_eq!(source(&[("source.iops_limit", "none")]).unwrap().iops_limit, None);
     assert_eq!(source(&[("source.iops_limit", "0")]).unwrap_err().kind(), ErrorKind::OutOfBounds);
 }
+
+#[test]
+fn what_is_checked_at_each_open() {
+    let checks = |pairs: &[(&str, &str)]| {
+        let found = load_all(FILE, &[], &set(pairs), &node()).unwrap();
+        assert_eq!(load_text(&render_with_origins(&found), &node()).unwrap().config, found.config);
+        (found.config.dataset.checks(), found.warnings.join("\n"))
+    };
+    let (none, said) = checks(&[]);
+    assert!(none == crate::shm::Checks::default() && said.is_empty(), "{said}");
+    let open = ("dataset.consistency", "close-to-open");
+    let (both, said) = checks(&[open, ("dataset.verify_on_open", "true")]);
+    assert_eq!((both.revalidate, both.verify, said.as_str()), (Some(Duration::from_secs(5)), true, ""));
+    assert_eq!(checks(&[open, ("dataset.revalidate", "0s")]).0.revalidate, Some(Duration::ZERO));
+    let (none, said) = checks(&[("dataset.revalidate", "1s")]);
+    assert!(none.revalidate.is_none() && said.contains("dataset.revalidate: is of no use"), "{said}");
+}

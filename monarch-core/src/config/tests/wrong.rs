@@ -78,13 +78,9 @@ fn roots() {
 #[test]
 fn dataset_and_source() {
     let dataset = |rest: &str| format!("dataset:\n  roots: [/data]\n  {rest}\n");
-    check(
-        &dataset("consistency: close-to-open"),
-        NotYet,
-        Some(3),
-        &["`close-to-open` is not available yet", "write immutable"],
-    );
     check(&dataset("consistency: imutable"), WrongType, Some(3), &["no consistency called", "did you mean immutable?"]);
+    check(&dataset("revalidate: 2h"), OutOfBounds, Some(3), &["2h is above the most allowed, 1h", "default is 5s"]);
+    check(&dataset("verify_on_open: perhaps"), WrongType, Some(3), &["perhaps"]);
     check(&dataset("settle: 10"), WrongUnit, Some(3), &["without a unit", "10s or 10ms"]);
     check(&dataset("settle: 2h"), OutOfBounds, Some(3), &["2h is above the most allowed, 1h", "default is 10s"]);
     let source = |rest: &str| format!("source:\n  {rest}\n");

@@ -1,0 +1,77 @@
+//! Checksums of copies: of the bytes, or of the pieces in which they came.
+
+use crate::xxh3::Xxh3;
+
+/// What the bytes of a copy come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sum {
+    /// The checksum, XXH3-64.
+    pub value: u64,
+    /// Bytes of the pieces whose checksums it is the checksum of; 0: it is that of the bytes themselves.
+    pub piece: u64,
+}
+
+impl Sum {
+    /// That of a copy that was not made in pieces.
+    #[must_use]
+    pub const fn whole(value: u64) -> Self {
+        Self { value, piece: 0 }
+    }
+
+    /// That of a copy whose pieces of `piece` bytes have these checksums.
+    #[must_use]
+    pub fn of_pieces(sums: &[u64], piece: u64) -> Self {
+        let mut hash = Xxh3::new();
+        sums.iter().for_each(|sum| hash.update(&sum.to_le_bytes()));
+        Self { value: hash.digest(), piece }
+    }
+}
+
+/// A checksum in the making. Allocates nothing; it takes a few kilobytes.
+pub struct Summing {
+    piece: u64,
+    hash: Xxh3,
+    /// Of the pieces' checksums.
+    outer: Xxh3,
+    /// Bytes so far.
+    pub bytes: u64,
+}
+
+impl Summing {
+    /// One of pieces of this many bytes, or (0) of the whole.
+    #[must_use]
+    pub const fn new(piece: u64) -> Self {
+        Self { piece, hash: Xxh3::new(), outer: Xxh3::new(), bytes: 0 }
+    }
+
+    /// The bytes that come next.
+    pub fn update(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let left = self.bytes.checked_rem(self.piece).map_or(u64::MAX, |done| self.piece - done);
+            let n = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+            let (now, rest) = bytes.split_at(n);
+            self.hash.update(now);
+            self.bytes += n as u64;
+            bytes = rest;
+            if self.bytes.checked_rem(self.piece) == Some(0) {
+                self.end_piece();
+            }
+        }
+    }
+
+    fn end_piece(&mut self) {
+        self.outer.update(&self.hash.digest().to_le_bytes());
+        self.hash = Xxh3::new();
+    }
+
+    /// What they all come to.
+    #[must_use]
+    pub fn end(&mut self) -> Sum {
+        match self.bytes.checked_rem(self.piece) {
+            None => return Sum::whole(self.hash.digest()),
+            Some(0) => {}
+            Some(_) => self.end_piece(),
+        }
+        Sum { value: self.outer.digest(), piece: self.piece }
+    }
+}

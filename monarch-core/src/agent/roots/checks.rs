@@ -1,0 +1,89 @@
+//! What is looked at again when files of a root are opened: as the strictest of its jobs wants it.
+//!
+//! The arrays for it are made with the segment, for the job that had the root scanned. A job that asks for less gets more than it
+//! asked for; one that asks for what there is no array for cannot share the root.
+
+use super::{RootState, Roots};
+use crate::shm::Checks;
+use crate::tier::CopyName;
+use monarch_abi::segment::Segment;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+/// Whether all that a job asks for is looked at anyway.
+fn covers(has: Checks, asked: Checks) -> bool {
+    (has.revalidate.is_some() || asked.revalidate.is_none()) && (has.verify || !asked.verify)
+}
+
+/// Both, as far as `has` goes.
+fn stricter(has: Checks, asked: Checks) -> Checks {
+    let revalidate = has.revalidate.map(|a| asked.revalidate.map_or(a, |b| a.min(b)));
+    Checks { revalidate, ..has }
+}
+
+/// A mode in the words of the configuration.
+fn words(checks: Checks) -> String {
+    let consistency = if checks.revalidate.is_some() { "close-to-open" } else { "immutable" };
+    format!("consistency {consistency} and verify_on_open {}", checks.verify)
+}
+
+impl RootState {
+    /// Whether a job with these checks can use the root as it is served.
+    pub(super) fn suits(&self, asked: Checks) -> bool {
+        covers(self.checks, asked)
+    }
+
+    /// Why it cannot.
+    pub(super) fn refusal(&self, asked: Checks) -> String {
+        format!(
+            "another job of yours reads {} with {}, this job asks for {}; give both the same, or let the other one end first",
+            self.path.display(),
+            words(self.checks),
+            words(asked)
+        )
+    }
+}
+
+impl Roots {
+    /// Takes a job's wishes into account.
+    pub(super) fn tighten(&self, r: &mut RootState, asked: Checks) {
+        r.checks = stricter(r.checks, asked);
+        let live = r.segment.and_then(|n| self.driver.segment(n));
+        if let Some(live) = live {
+            live.segment.state.header.revalidate_ms.store(r.checks.interval_ms(), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes note of what copies of an earlier run must come to, before any of them is claimed.
+    pub(super) fn note_sums(&self, segment: &Segment<'static>) {
+        if !segment.state.guard.which().sums || self.driver.unclaimed().is_empty() {
+            return;
+        }
+        let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
+        for tier in self.driver.tiers.iter().rev() {
+            let Ok(logged) = tier.sums(&names) else { continue };
+            for e in segment.files() {
+                if let Some(l) = logged.get(segment.copy_name(&e)) {
+                    segment.state.guard.note_sum(e.id, l.sum);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_stricter_wins_where_there_is_room_for_it() {
+        let open = |s| Checks { revalidate: Some(Duration::from_secs(s)), verify: false };
+        let none = Checks::default();
+        let verify = Checks { verify: true, ..none };
+        assert!(covers(open(5), none) && covers(open(5), open(1)) && covers(verify, none));
+        assert!(!covers(none, open(5)) && !covers(open(5), verify) && !covers(none, verify));
+        assert_eq!((stricter(open(5), open(1)), stricter(open(1), open(5))), (open(1), open(1)));
+        assert_eq!((stricter(open(5), none), stricter(verify, none)), (open(5), verify));
+    }
+}

@@ -1,0 +1,78 @@
+//! What is looked at again before a copy is opened, as the preload library does: whether the file is still the one that was
+//! indexed, whether its copy is sound.
+
+use super::{Reader, path_of};
+use crate::tier::Fits;
+use monarch_abi::control::Counter;
+use monarch_abi::demand;
+use monarch_abi::hash::Identity;
+use monarch_abi::resolve::Found;
+use monarch_abi::word::Word;
+use rustix::fs::{AtFlags, CWD, StatxFlags, StatxTimestamp};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Who a path is now, past what this machine remembers.
+pub(super) fn identity(path: &Path, follow: AtFlags) -> rustix::io::Result<Identity> {
+    let wanted = StatxFlags::INO | StatxFlags::SIZE | StatxFlags::MTIME | StatxFlags::CTIME;
+    let st = rustix::fs::statx(CWD, path, follow | AtFlags::STATX_FORCE_SYNC, wanted)?;
+    let ns = |t: StatxTimestamp| t.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(t.tv_nsec));
+    Ok(Identity { size: st.stx_size, mtime_ns: ns(st.stx_mtime), ctime_ns: ns(st.stx_ctime), ino: st.stx_ino })
+}
+
+/// Milliseconds of the coarse monotonic clock, as far as 32 bits hold them.
+fn now_ms() -> u32 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    (t.tv_sec as u32).wrapping_mul(1000).wrapping_add((t.tv_nsec / 1_000_000) as u32)
+}
+
+impl Reader {
+    /// Whether an entry may be told from memory: the PFS is asked by this path if the last question is too old.
+    pub(super) fn is_still(&self, found: &Found<'_>, path: &Path, follow: AtFlags) -> bool {
+        let Some(check) = found.segment.state.guard.last_check(found.entry.id) else { return true };
+        let now = now_ms();
+        if !check.is_due(now) {
+            return true;
+        }
+        self.count(Counter::Checks, 1);
+        match identity(path, follow) {
+            Ok(id) if found.entry.record.is_still(&id) => {
+                check.passed(now);
+                return true;
+            }
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => demand::leave(&self.ctl, found),
+            Err(_) => {}
+        }
+        false
+    }
+
+    /// The same of a link on the way, by the path that it had when it was indexed.
+    pub(super) fn may_follow(&self, link: &Found<'_>) -> bool {
+        link.segment.state.guard.last_check(link.entry.id).is_none()
+            || self.indexed_path(link).is_some_and(|path| self.is_still(link, &path, AtFlags::SYMLINK_NOFOLLOW))
+    }
+
+    fn indexed_path(&self, found: &Found<'_>) -> Option<PathBuf> {
+        let mut buf = [0; monarch_abi::PATH_MAX];
+        let len = found.segment.index.path(found.entry.id, &mut buf)?;
+        let root = self.ctl.roots().get(found.root)?;
+        Some(path_of(self.ctl.str(&root.path)).join(OsStr::from_bytes(buf.get(..len)?)))
+    }
+
+    /// Whether an open copy that a word speaks of holds what it must; a damaged one is taken out of use.
+    pub(super) fn is_sound(&self, found: &Found<'_>, word: Word, copy: &File) -> bool {
+        let guard = &found.segment.state.guard;
+        if !guard.which().sums {
+            return true;
+        }
+        let Some(sum) = guard.sum(found.entry.master.id) else { return false };
+        let fits = sum.fits(copy, found.entry.record.size);
+        if fits.as_ref().is_ok_and(|fits| !fits) {
+            demand::damaged(&self.ctl, found, word);
+        }
+        fits.unwrap_or(false)
+    }
+}

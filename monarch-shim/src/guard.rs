@@ -1,0 +1,150 @@
+//! What is looked at again before an entry is told from memory or its copy opened, where a root is served so (see
+//! [`monarch_abi::guard`]).
+//!
+//! *Is it still the file that was indexed?* One statx by the path as the application gave it, past what this machine remembers. If it
+//! is, the time is noted for all processes; if not, or if it has gone, the entry is left to the PFS from now on. When the
+//! question fails otherwise, this call is the PFS's, which may say why.
+//!
+//! *Are the bytes of its copy what they must be?* It is read in full, through a descriptor of our own, before the application gets
+//! one. A damaged copy is taken out of use and its word tells the agent, which makes another one.
+
+use crate::changes::pfs_path;
+use crate::ctx::Ctx;
+use crate::sys::{self, Fd};
+use core::ffi::{CStr, c_char, c_int};
+use core::mem::MaybeUninit;
+use monarch_abi::control::Counter;
+use monarch_abi::demand;
+use monarch_abi::guard::LastCheck;
+use monarch_abi::resolve::Found;
+use monarch_abi::sum::{Sum, Summing};
+use monarch_abi::word::Word;
+
+/// Bytes of a copy that are read at a time, onto the stack of the application.
+const BLOCK: usize = 16 << 10;
+
+/// A path as the application gave it.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+}
+
+impl Asked {
+    /// `path` must be a string of the application, behind whose bytes there is a NUL.
+    #[inline]
+    #[must_use]
+    pub const fn new(dirfd: c_int, path: &[u8], follow: bool) -> Self {
+        Self { dirfd, path: path.as_ptr().cast(), flags: if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW } }
+    }
+}
+
+/// Whether an entry may be told from memory.
+#[inline]
+#[must_use]
+pub fn is_still(ctx: &Ctx, f: &Found<'static>, asked: Asked) -> bool {
+    match f.segment.state.guard.last_check(f.entry.id) {
+        None => true,
+        Some(check) => ask(ctx, f, check, asked),
+    }
+}
+
+/// The same by the path that it had when it was indexed: of links on the way, and of streams.
+#[cold]
+#[inline(never)]
+#[must_use]
+pub fn is_still_there(ctx: &Ctx, f: &Found<'static>) -> bool {
+    let Some(check) = f.segment.state.guard.last_check(f.entry.id) else { return true };
+    if !check.is_due(now_ms()) {
+        return true;
+    }
+    let Some(mut path) = pfs_path(ctx, f) else { return false };
+    let Some(path) = path.c_str() else { return false };
+    ask(ctx, f, check, Asked { dirfd: libc::AT_FDCWD, path: path.as_ptr(), flags: libc::AT_SYMLINK_NOFOLLOW })
+}
+
+#[cold]
+#[inline(never)]
+fn ask(ctx: &Ctx, f: &Found<'static>, check: LastCheck<'_>, asked: Asked) -> bool {
+    // Before the answer: a change after it is found when the interval from here on is over.
+    let now = now_ms();
+    if !check.is_due(now) {
+        return true;
+    }
+    ctx.count(Counter::Checks, 1);
+    // SAFETY: the kernel checks the pointer.
+    match unsafe { sys::identity(asked.dirfd, asked.path, asked.flags) } {
+        Ok(now_is) if f.entry.record.is_still(&now_is) => {
+            check.passed(now);
+            return true;
+        }
+        Ok(_) | Err(libc::ENOENT | libc::ENOTDIR) => demand::leave(ctx.map, f),
+        Err(_) => {}
+    }
+    false
+}
+
+/// Milliseconds of the coarse monotonic clock, as far as 32 bits hold them.
+fn now_ms() -> u32 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the buffer is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut t) };
+    (t.tv_sec as u32).wrapping_mul(1000).wrapping_add((t.tv_nsec / 1_000_000) as u32)
+}
+
+/// Whether the copy that a word speaks of, which lies at this path, may be opened.
+#[cold]
+#[inline(never)]
+#[must_use]
+pub fn is_sound(ctx: &Ctx, f: &Found<'static>, word: Word, copy: &CStr) -> bool {
+    let guard = &f.segment.state.guard;
+    if !guard.which().sums {
+        return true;
+    }
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    sys::open(copy, flags).is_some_and(|fd| is_sound_copy(ctx, f, word, &Fd(fd)))
+}
+
+/// Whether an open copy that a word speaks of holds what it must.
+#[cold]
+#[inline(never)]
+#[must_use]
+pub fn is_sound_copy(ctx: &Ctx, f: &Found<'static>, word: Word, copy: &Fd) -> bool {
+    let guard = &f.segment.state.guard;
+    if !guard.which().sums {
+        return true;
+    }
+    // Not known: then nobody can say, and the PFS can.
+    let Some(sum) = guard.sum(f.entry.master.id) else { return false };
+    match fits(copy, f.entry.record.size, sum) {
+        Some(true) => true,
+        Some(false) => {
+            demand::damaged(ctx.map, f, word);
+            false
+        }
+        // The disk fails; that says nothing about the copy.
+        None => false,
+    }
+}
+
+/// Whether a file has these bytes and no more; `None` when it cannot be read.
+fn fits(file: &Fd, size: u64, sum: Sum) -> Option<bool> {
+    let mut block = MaybeUninit::<[u8; BLOCK]>::uninit();
+    let mut summing = Summing::new(sum.piece);
+    loop {
+        let at = block.as_mut_ptr().cast::<u8>();
+        // SAFETY: a buffer of ours, as long as said.
+        let n = unsafe { sys::pread(file.0, at, BLOCK, summing.bytes) };
+        match usize::try_from(n) {
+            Ok(0) => return Some(summing.bytes == size && summing.end() == sum),
+            // SAFETY: so many bytes were filled.
+            Ok(n) => summing.update(unsafe { core::slice::from_raw_parts(at, n.min(BLOCK)) }),
+            Err(_) if n == -(libc::EINTR as isize) => {}
+            Err(_) => return None,
+        }
+        if summing.bytes > size {
+            return Some(false);
+        }
+    }
+}
