@@ -36,6 +36,8 @@ pub(super) struct Copying<'a> {
     tried: Vec<bool>,
     at: usize,
     copy: Option<CopyFile<'a>>,
+    /// Whether a tier had no room, or failed, though it should have had.
+    in_doubt: bool,
     /// What was copied comes to.
     sum: Sum,
     /// Whether a copy took more blocks than there was room for.
@@ -47,8 +49,18 @@ impl<'a> Copying<'a> {
     /// A copy in the first tier that takes it; `None` when none does, which is then the file's end.
     pub(super) fn new(driver: &'a Driver, file: File, mark: Mark, job: Job<'a>) -> Option<Self> {
         let tried = vec![false; driver.tiers.len()];
-        let mut new =
-            Self { driver, file, mark, tried, at: 0, copy: None, sum: Sum::whole(0), too_large: false, _job: job };
+        let mut new = Self {
+            driver,
+            file,
+            mark,
+            tried,
+            at: 0,
+            copy: None,
+            in_doubt: false,
+            sum: Sum::whole(0),
+            too_large: false,
+            _job: job,
+        };
         match new.place() {
             Some(end) => {
                 new.conclude(end);
@@ -76,11 +88,17 @@ impl<'a> Copying<'a> {
                 if self.too_large {
                     return Some(Fetched::Failed(self.file.start.elapsed()));
                 }
+                // Room was promised to copies that will need less of it.
+                let passes = driver.packs_under_way();
+                if passes && self.file.source == RequestSource::Prefetch {
+                    driver.put_off(self.file.key);
+                    return Some(Fetched::Stopped);
+                }
                 if let Some(more) = driver.seldom.full.now() {
                     let file = String::from_utf8_lossy(&self.file.rel);
                     tracing::info!(%file, size = self.file.want.size, more, "no tier has room for it");
                 }
-                let transient = self.tried.iter().any(|&t| t) || driver.tiers.iter().any(TierDir::resting);
+                let transient = passes || self.in_doubt || driver.tiers.iter().any(TierDir::resting);
                 let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
                 return Some(Fetched::Refused(why, transient.then_some(RETRY)));
             };
@@ -101,8 +119,12 @@ impl<'a> Copying<'a> {
                     (self.at, self.copy) = (at, Some(copy));
                     return None;
                 }
-                Ok(None) => {}
-                Err(e) => driver.tier_failed(tier, &e),
+                // (Of a tier that packs it is known beforehand only about how much a copy needs.)
+                Ok(None) => self.in_doubt |= !driver.packs(at),
+                Err(e) => {
+                    self.in_doubt = true;
+                    driver.tier_failed(tier, &e);
+                }
             }
         }
     }
@@ -170,6 +192,7 @@ impl<'a> Copying<'a> {
             Ok(true) => return Some(Fetched::Resident(self.at)),
             Ok(false) => self.too_large = true,
             Err(CopyError::Sink(e)) => {
+                self.in_doubt = true;
                 if let Some(tier) = self.driver.tiers.get(self.at) {
                     self.driver.tier_failed(tier, &e);
                 }

@@ -76,6 +76,11 @@ impl Decoded {
         if self.room == 0 { 0 } else { self.room.saturating_sub(self.bytes()) }
     }
 
+    /// Whether copies take room that cannot go yet.
+    pub(super) fn is_taken(&self) -> bool {
+        self.taken.load(Ordering::Acquire) > 0
+    }
+
     /// Whether copies that cannot go yet take more than half of the room.
     pub(super) fn is_crowded(&self) -> bool {
         self.taken.load(Ordering::Acquire) > self.room / 2

@@ -203,7 +203,11 @@ impl Driver {
                 Err(e) => self.tier_failed(tier, &e),
             }
         }
-        let mut transient = tried.contains(&true) || self.tiers.iter().any(TierDir::resting);
+        if self.packs_under_way() && file.source == RequestSource::Prefetch {
+            self.put_off(file.key);
+            return self.conclude(&file, Fetched::Stopped);
+        }
+        let mut transient = self.packs_under_way() || tried.contains(&true) || self.tiers.iter().any(TierDir::resting);
         let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
         if file.source == RequestSource::Demand && !transient {
             if self.stream(&file, large) {

@@ -46,6 +46,15 @@ struct Learned {
     passed_over: u64,
 }
 
+impl Learned {
+    /// What a file of `size` bytes comes to, with some slack.
+    fn scaled(&self, size: u64) -> u64 {
+        let scaled = u128::from(size) * u128::from(self.stored) / u128::from(self.bytes.max(1));
+        let scaled = u64::try_from(scaled).unwrap_or(size);
+        (scaled + scaled / SLACK + HEADER).min(size + HEADER)
+    }
+}
+
 /// By suffix, as far as eight bytes of it go.
 #[derive(Debug, Default)]
 pub(super) struct Ratios(HashMap<[u8; 8], Learned>);
@@ -71,17 +80,12 @@ impl Ratios {
         if of.tried < KNOWN {
             return Some(size);
         }
-        let scaled = u128::from(size) * u128::from(of.stored) / u128::from(of.bytes.max(1));
-        let scaled = u64::try_from(scaled).unwrap_or(size);
-        Some((scaled + scaled / SLACK + HEADER).min(size + HEADER))
+        Some(of.scaled(size))
     }
 
-    /// The same without counting, for plans.
+    /// The same without counting, for plans: the file's size where it is not known to get smaller.
     pub(super) fn guess(&self, rel: &[u8], size: u64) -> u64 {
-        self.0.get(&suffix(rel)).map_or(size, |of| {
-            let scaled = u128::from(size) * u128::from(of.stored) / u128::from(of.bytes.max(1));
-            if of.bytes == 0 { size } else { u64::try_from(scaled).unwrap_or(size).min(size) }
-        })
+        self.0.get(&suffix(rel)).filter(|of| of.tried >= KNOWN && of.worth > 0).map_or(size, |of| of.scaled(size))
     }
 
     /// Whether files like this one are known to be worth it.
@@ -130,6 +134,8 @@ pub(super) struct Packs {
     /// Those that wait, and those that are being packed.
     keys: HashSet<u64>,
     packing: usize,
+    /// Whether a file was put off since the last one was packed.
+    full: bool,
 }
 
 /// How packing a copy ended.
@@ -161,12 +167,21 @@ impl Driver {
 
     /// Whether so many copies wait to be packed that no more should be made.
     pub(super) fn packs_enough(&self) -> bool {
+        let packs = lock(&self.packs);
         // Readers have as much room for themselves.
-        let enough = !lock(&self.packs).keys.is_empty() && self.decoded.iter().any(Decoded::is_crowded);
+        let crowded = !packs.keys.is_empty() && self.decoded.iter().any(Decoded::is_crowded);
+        let enough = crowded || (packs.full && self.packs_under_way());
+        drop(packs);
         if enough {
             self.packs_wait.store(true, Ordering::SeqCst);
+            self.held_back.store(true, Ordering::Relaxed);
         }
         enough
+    }
+
+    /// Whether copies are made, or are there, that are to be packed: then less room may be taken below than was promised.
+    pub(super) fn packs_under_way(&self) -> bool {
+        self.decoded.iter().any(Decoded::is_taken)
     }
 
     /// Whether a copy is yet to be packed.
@@ -200,6 +215,7 @@ impl Driver {
         self.pack_out(waiting);
         let mut packs = lock(&self.packs);
         packs.packing -= 1;
+        packs.full = false;
         let more = !packs.waiting.is_empty();
         drop(packs);
         if more {
@@ -394,6 +410,7 @@ impl Driver {
 
     /// A file is to be fetched a little later, when copies are packed that take the room for it.
     pub(super) fn put_off(&self, key: u64) {
+        lock(&self.packs).full = true;
         self.packs_wait.store(true, Ordering::SeqCst);
         lock(&self.queue).retry([key]);
     }
