@@ -396,3 +396,44 @@ fn a_saved_index_spares_the_scan_and_serves_nothing_that_changed_since() {
         assert_eq!(w.counter("hits"), hits + 10);
     }
 }
+
+/// How many files below a directory have copies.
+fn resident(w: &World, dir: &Path) -> u64 {
+    let out = w.monarch("du").arg("--json").arg(dir).output().unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    told[0]["resident"]["files"].as_u64().unwrap()
+}
+
+#[test]
+fn two_jobs_that_fight_for_one_quota_come_to_rest_at_half_each() {
+    // Two data sets of 200 files of 30 kB, and room for about 130 files.
+    let w = World::plan().files(200).size(30_000).args(&["--plain"]).tier_size("4MiB").build();
+    let other = w.scratch().join("other");
+    let made = w.python("mkdata.py").args(["--files", "200", "--size", "30000", "--plain", "--seed", "1"]).arg(&other);
+    w.bare(&made).good();
+    let first = keeper(&w, &[w.root()]);
+    w.until("a full tier", |s| s.roots[0].state == "ready" && s.tiers[0].used * 100 > s.tiers[0].capacity * 96);
+    let alone = resident(&w, w.root());
+    assert!(alone > 100, "{alone}");
+    // The other job comes: it gets its share, of what the first one has.
+    let second = keeper(&w, &[&other]);
+    let (mine, theirs) = (|| resident(&w, w.root()), || resident(&w, &other));
+    crate::faults::wait_for("its share", || theirs() * 100 >= alone * 44);
+    let job = |root: &Path| w.python("reads.py").args(["--rounds", "40", "--procs", "2"]).arg(root);
+    let readers = [w.root(), &other].map(|root| Running::new(command(&w, &[root], &job(root))));
+    let before = w.agent().unwrap().agent["evicted"];
+    for reader in readers {
+        reader.end().good();
+    }
+    let s = w.agent().unwrap();
+    // Nobody was brought below his share, and at rest nothing more is dropped.
+    let (a, b) = (mine(), theirs());
+    assert!(a * 100 >= alone * 44 && b * 100 >= alone * 44, "{a} and {b} of {alone}");
+    assert!(s.agent["evicted"] - before <= 12, "{} dropped while they read", s.agent["evicted"] - before);
+    assert!(s.tiers[0].used <= s.tiers[0].capacity);
+    // The first one has gone: the other gets the rest.
+    drop(first);
+    w.until("the end of the first job", |s| s.jobs == 1);
+    crate::faults::wait_for("all of it", || theirs() * 100 >= alone * 90);
+    drop(second);
+}

@@ -19,6 +19,7 @@
 //! | [`packs`] | copies that are to be packed |
 //! | [`decoded`] | decoded copies, and which of them go |
 //! | [`decode`] | which are decoded before somebody asks |
+//! | [`fair`] | roots that share a quota |
 //! | [`evict`] | second tries, copies that have to go, copies that somebody damaged |
 //! | [`unclaimed`] | copies of an earlier agent that no entry has claimed yet |
 //! | [`lanes`] | which engine copies it |
@@ -39,6 +40,7 @@ mod copying;
 mod decode;
 mod decoded;
 mod evict;
+mod fair;
 mod fetch;
 mod fill;
 mod fills;
@@ -68,6 +70,7 @@ use ahead::Told;
 use decode::Rounds;
 use decoded::Decoded;
 use evict::Placed;
+use fair::Fair;
 use fills::Fills;
 use gate::Gate;
 use lanes::{Bell, Lane};
@@ -184,6 +187,7 @@ pub struct Driver {
     walk: Mutex<Option<(usize, u32)>>,
     unclaimed: Mutex<Unclaimed>,
     placed: Mutex<Placed>,
+    fair: Mutex<Fair>,
     hot: Mutex<Hot>,
     fills: Mutex<Fills>,
     /// By tier.
@@ -253,6 +257,7 @@ impl Driver {
             walk: Mutex::default(),
             unclaimed: Mutex::new(Unclaimed::new(tiers.len())),
             placed: Mutex::default(),
+            fair: Mutex::default(),
             hot: Mutex::default(),
             fills: Mutex::default(),
             decoded: if packs { tiers.iter().map(Decoded::new).collect() } else { Vec::new() },

@@ -97,6 +97,7 @@ impl Drop for Attachment {
         for &n in &self.numbers {
             if let Some(r) = list.get_mut(n) {
                 r.jobs -= 1;
+                self.roots.driver.set_jobs(n, r.jobs);
             }
         }
     }
@@ -150,6 +151,7 @@ impl Roots {
             let suits = r.suits(asked);
             let stale = known.is_some() && r.used && r.jobs == 0 && !(again && suits);
             (r.jobs, r.used) = (r.jobs + 1, true);
+            self.driver.set_jobs(number, r.jobs);
             if !suits && !stale {
                 failed = Some(io::Error::other(r.refusal(asked)));
                 break;

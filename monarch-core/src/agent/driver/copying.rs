@@ -18,6 +18,9 @@ use std::time::Duration;
 /// Pause after a lack of space that may pass.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// How often others make way for a copy: who has theirs open keeps it a while.
+const SHARES: u32 = 3;
+
 /// Whether there is room for a copy that is to be packed.
 enum ToPack {
     Placed,
@@ -36,6 +39,8 @@ pub(super) struct Copying<'a> {
     tried: Vec<bool>,
     at: usize,
     copy: Option<CopyFile<'a>>,
+    /// How often others made way.
+    shares: u32,
     /// Whether a tier had no room, or failed, though it should have had.
     in_doubt: bool,
     /// What was copied comes to.
@@ -57,6 +62,7 @@ impl<'a> Copying<'a> {
             at: 0,
             copy: None,
             in_doubt: false,
+            shares: 0,
             sum: Sum::whole(0),
             too_large: false,
             _job: job,
@@ -88,6 +94,11 @@ impl<'a> Copying<'a> {
                 if self.too_large {
                     return Some(Fetched::Failed(self.file.start.elapsed()));
                 }
+                if self.shares < SHARES && driver.make_fair_room(&self.file) {
+                    self.shares += 1;
+                    self.tried.fill(false);
+                    continue;
+                }
                 // Room was promised to copies that will need less of it.
                 let passes = driver.packs_under_way();
                 if passes && self.file.source == RequestSource::Prefetch {
@@ -98,7 +109,7 @@ impl<'a> Copying<'a> {
                     let file = String::from_utf8_lossy(&self.file.rel);
                     tracing::info!(%file, size = self.file.want.size, more, "no tier has room for it");
                 }
-                let transient = passes || self.in_doubt || driver.tiers.iter().any(TierDir::resting);
+                let transient = passes || self.in_doubt || self.shares > 0 || driver.tiers.iter().any(TierDir::resting);
                 let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
                 return Some(Fetched::Refused(why, transient.then_some(RETRY)));
             };

@@ -40,6 +40,17 @@ impl Placed {
         self.keys.push_back(key);
     }
 
+    /// So many of them, spread evenly, and how many there are.
+    pub(super) fn sample(&self, most: usize) -> (Vec<u64>, usize) {
+        let step = self.keys.len().div_ceil(most.max(1)).max(1);
+        (self.keys.iter().step_by(step).copied().collect(), self.keys.len())
+    }
+
+    /// Those placed last that are wanted, last first, so many at most.
+    pub(super) fn last_of(&self, wanted: impl Fn(u64) -> bool, most: usize) -> Vec<u64> {
+        self.keys.iter().rev().copied().filter(|key| wanted(*key)).take(most).collect()
+    }
+
     /// The next copies to be looked at, round and round.
     fn some(&mut self) -> Vec<u64> {
         let n = self.keys.len().min(AUDIT);
@@ -139,7 +150,6 @@ impl Driver {
         let sums = if can_move && !leavers.is_empty() { self.sums_of(dir, &leavers) } else { ByName::default() };
         let until = Instant::now() + MOVING;
         for leaver in leavers {
-            let size = leaver.entry.record.size;
             if leaver.word.packed_in().is_some() {
                 dropped += usize::from(self.drop_packed(&leaver, Refusal::Dropped, DROPPED).is_some());
                 continue;
@@ -147,16 +157,25 @@ impl Driver {
             if sums.get(leaver.name()).is_some_and(|logged| self.demote(&leaver, logged.sum, until)) {
                 continue;
             }
-            let refused = leaver.word.refused(Refusal::Dropped);
-            if swap(&leaver.entry, leaver.word, refused) {
-                dir.evict_resident(leaver.name(), size);
-                dropped += 1;
-                lock(&self.policy).event(&Event::Dropped { file: FileKey(leaver.key) });
-                lock(&self.later).add(DROPPED, (leaver.key, refused));
-            }
+            dropped += usize::from(self.refuse(&leaver, Refusal::Dropped, Some(DROPPED)));
         }
         self.figures.evicted.fetch_add(dropped as u64, Ordering::Relaxed);
         dropped
+    }
+
+    /// Drops a copy; its file is Refused, until a pause is over if there is one. `false` when its word has changed.
+    pub(super) fn refuse(&self, leaver: &Leaver, why: Refusal, pause: Option<Duration>) -> bool {
+        let refused = leaver.word.refused(why);
+        let Some(tier) = self.tiers.get(leaver.word.tier()).filter(|_| swap(&leaver.entry, leaver.word, refused))
+        else {
+            return false;
+        };
+        tier.evict_resident(leaver.name(), leaver.entry.record.size);
+        lock(&self.policy).event(&Event::Dropped { file: FileKey(leaver.key) });
+        if let Some(pause) = pause {
+            lock(&self.later).add(pause, (leaver.key, refused));
+        }
+        true
     }
 
     /// Takes the copies of a tier that were placed last out of the list, until they come to so many bytes.

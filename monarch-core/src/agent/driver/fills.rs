@@ -27,6 +27,8 @@ const WIDTH: u32 = 8;
 const LOCAL_WIDTH: u32 = 2;
 /// Chunks that a reader in order asks for before it needs them.
 const READ_AHEAD: u32 = 4;
+/// How often others make way for a file.
+const SHARES: u32 = 3;
 /// Pause after a lack of room that may pass.
 const RETRY: Duration = Duration::from_secs(5);
 /// A streamed file that nobody has read for so long is given up.
@@ -179,8 +181,16 @@ impl Driver {
         if let Some((_, below)) = file.packed {
             return self.begin_decoding(file, large, below);
         }
-        let mut tried = vec![false; self.tiers.len()];
-        while let Decision::Admit(at) = self.decide(&file, &tried) {
+        let (mut tried, mut shares) = (vec![false; self.tiers.len()], 0);
+        loop {
+            let Decision::Admit(at) = self.decide(&file, &tried) else {
+                if shares < SHARES && self.make_fair_room(&file) {
+                    shares += 1;
+                    tried.fill(false);
+                    continue;
+                }
+                break;
+            };
             let Some(tier) = self.tiers.get(at) else { break };
             tried[at] = true;
             if self.packs(at)
@@ -207,7 +217,8 @@ impl Driver {
             self.put_off(file.key);
             return self.conclude(&file, Fetched::Stopped);
         }
-        let mut transient = self.packs_under_way() || tried.contains(&true) || self.tiers.iter().any(TierDir::resting);
+        let mut transient =
+            shares > 0 || self.packs_under_way() || tried.contains(&true) || self.tiers.iter().any(TierDir::resting);
         let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
         if file.source == RequestSource::Demand && !transient {
             if self.stream(&file, large) {

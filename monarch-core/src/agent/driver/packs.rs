@@ -278,17 +278,8 @@ impl Driver {
 
     /// Drops a copy that could not be packed: its room is that of others.
     fn cannot_stay(&self, leaver: &Leaver, why: Refusal) {
-        let Some(tier) = self.tiers.get(leaver.word.tier()) else { return };
-        let refused = leaver.word.refused(why);
-        let word = &leaver.entry.master.word;
-        if word.compare_exchange(leaver.word.0, refused.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            return;
-        }
-        tier.evict_resident(leaver.name(), leaver.entry.record.size);
-        self.figures.evicted.fetch_add(1, Ordering::Relaxed);
-        lock(&self.policy).event(&Event::Dropped { file: FileKey(leaver.key) });
-        if why == Refusal::TierFailed {
-            lock(&self.later).add(RETRY, (leaver.key, refused));
+        if self.refuse(leaver, why, (why == Refusal::TierFailed).then_some(RETRY)) {
+            self.figures.evicted.fetch_add(1, Ordering::Relaxed);
         }
     }
 

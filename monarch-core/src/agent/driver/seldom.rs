@@ -33,4 +33,5 @@ pub(super) struct Seldom {
     pub(super) hurt: Kind,
     pub(super) full: Kind,
     pub(super) crowded: Kind,
+    pub(super) fair: Kind,
 }
