@@ -144,6 +144,13 @@ pub fn damaged(ctl: &ControlMap<'_>, f: &Found<'_>, seen: Word) {
     }
 }
 
+/// Tells the agent once more of a copy that was found damaged: who has found it may have died before it did.
+pub fn repeat_damaged(ctl: &ControlMap<'_>, f: &Found<'_>, word: Word) {
+    if word.refusal() == Some(Refusal::Damaged) {
+        told(ctl, f);
+    }
+}
+
 /// Wakes readers who wait, and has the agent look at a file whose word was turned.
 fn told(ctl: &ControlMap<'_>, f: &Found<'_>) {
     futex_wake(&f.entry.master.word, u32::MAX >> 1);
@@ -270,6 +277,7 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, watch: &impl Watch) -> Outcome 
             State::Absent if w.packed_in().is_some() && tries > 0 => {
                 tries -= 1;
                 raise(ctl, f);
+                waiter = Waiter::new(ctl, watch);
                 continue;
             }
             other => return Outcome::Refused(other),

@@ -21,7 +21,7 @@ use monarch_abi::sum::{Sum, Summing};
 use monarch_abi::word::Word;
 
 /// Bytes of a copy that are read at a time, onto the stack of the application.
-const BLOCK: usize = 16 << 10;
+const BLOCK: usize = 8 << 10;
 
 /// A path as the application gave it.
 #[derive(Clone, Copy)]

@@ -207,6 +207,7 @@ fn miss<T>(
     if word.state() == State::Bypass {
         return to_pfs(ctx, f, Counter::Changed);
     }
+    demand::repeat_damaged(ctx.map, f, word);
     if let Some(hint) = crate::large::hint(f) {
         return large(ctx, f, (word, hint), what, open);
     }

@@ -137,6 +137,51 @@ fn large_files_are_packed_and_decoded_in_chunks() {
 }
 
 #[test]
+fn large_files_that_come_to_more_than_the_room_for_decoded_copies_are_staged_and_read() {
+    // Once staging waited for ever: chunks of files that are being fetched were held back with the files behind them.
+    let python = Job::new("python3").arg(crate::harness::sources().join("packdata.py"));
+    let python = python.args(["--files", "1", "--large", "12", "--size", "50000"]);
+    let chunks = plan("3MiB", "64MiB").set("source.chunk_threshold=256KiB").set("source.chunk_size=128KiB");
+    let mut w = chunks.made_by(python).build();
+    let mut c = w.monarch("stage");
+    c.args(w.words()).arg("--quiet");
+    Running::new(c).end().good();
+    until_gone(&w);
+    w.keep();
+    w.until("what is there", |s| s.roots[0].state == "ready" && s.tiers[1].packed.files >= 12);
+    let want = w.bare(&read(&w, &[])).good().text();
+    w.pfs().reset().unwrap();
+    assert_eq!(w.run(&read(&w, &["--rounds", "2"])).good().text(), want);
+    let counters = w.pfs().counters().unwrap();
+    assert_eq!(counters.bytes_read, 0, "{counters:?} {}", w.log());
+}
+
+#[test]
+fn a_file_that_is_read_in_part_does_not_keep_the_room_for_others() {
+    let python = Job::new("python3").arg(crate::harness::sources().join("packdata.py"));
+    let python = python.args(["--files", "1", "--large", "6", "--size", "50000"]);
+    let chunks = plan("3MiB", "64MiB").set("source.chunk_threshold=256KiB").set("source.chunk_size=128KiB");
+    let mut w = chunks.set("prefetch.enabled=true").made_by(python).build();
+    w.keep();
+    until_packed(&w, 6);
+    w.release();
+    until_gone(&w);
+    // From here on nothing is decoded that nobody has asked for.
+    let job = |script: &str| Job::new("python3").args(["-c", script]).arg(w.root().join("large"));
+    let parts = "import os, sys\nfor n in sorted(os.listdir(sys.argv[1])):\n open(sys.argv[1] + '/' + n, 'rb', 0).read(1000)\n\
+                 import time; time.sleep(0.5)\n";
+    let whole = "import os, sys, hashlib\nfor n in sorted(os.listdir(sys.argv[1])):\n \
+                 print(hashlib.md5(open(sys.argv[1] + '/' + n, 'rb', 0).read()).hexdigest())\n";
+    let want = w.bare(&job(whole)).good().text();
+    let without = |job: Job| job.option("--set").option("prefetch.enabled=false");
+    let running = w.start_indexed(&without(job(&format!("{parts}{whole}"))));
+    let ended = running.end().good();
+    assert_eq!(ended.text().strip_prefix("ready\n"), Some(&*want));
+    let s = w.agent().expect("the agent stays for a moment");
+    assert_eq!(s.counters["deadline"], 0, "{s:?} {}", w.log());
+}
+
+#[test]
 fn packed_copies_are_found_again_by_the_next_job_and_after_kill_nine() {
     let mut w = plan("3MiB", "64MiB").build();
     let want = w.bare(&read(&w, &[])).good().text();

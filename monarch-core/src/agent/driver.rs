@@ -87,8 +87,8 @@ use queue::{Next, Queue};
 use seldom::Seldom;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 use trial::{Mount, Mounts};
 use trouble::Trouble;
 
@@ -197,6 +197,8 @@ pub struct Driver {
     packers: usize,
     /// Whether fetching ahead waits for copies to be packed.
     packs_wait: AtomicBool,
+    /// When packing ends, once the agent does.
+    packs_end: OnceLock<Instant>,
     ratios: Mutex<Ratios>,
     rounds: Mutex<Rounds>,
     /// Whether a copy is being decoded that nobody waits for.
@@ -265,6 +267,7 @@ impl Driver {
             // Training needs the others.
             packers: (std::thread::available_parallelism().map_or(1, NonZero::get) / 2).max(1),
             packs_wait: AtomicBool::new(false),
+            packs_end: OnceLock::new(),
             ratios: Mutex::default(),
             rounds: Mutex::default(),
             decoding: AtomicBool::new(false),
@@ -361,6 +364,8 @@ impl Driver {
         if let Some(live) = segs.get_mut(number) {
             *live = None;
         }
+        drop(segs);
+        self.forget_round(number);
     }
 
     /// The segment with this number.

@@ -352,7 +352,7 @@ async fn send(to: &mut OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
 fn conflict(ours: &Config, theirs: &Config) -> Option<String> {
     for (a, b) in ours.tiers.iter().zip(&theirs.tiers) {
         let capacity_differs = a.capacity != b.capacity && !(a.capacity_is_default && b.capacity_is_default);
-        let of = |t: &Tier| (t.path.clone(), t.keep_free, t.persist, t.compression);
+        let of = |t: &Tier| (t.path.clone(), t.keep_free, t.persist, t.compression, t.min_ratio);
         if capacity_differs || of(a) != of(b) {
             return Some(format!(
                 "another job of yours uses these tiers with other settings: {} {} with capacity {}, keep_free {}, \

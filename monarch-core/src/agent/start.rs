@@ -186,7 +186,11 @@ fn find_copies(driver: &Driver) {
         let found = |c: Copy| {
             // The same copy in two tiers: the slower one goes.
             if !unclaimed.add(at, &c) {
-                tier.evict(c.name, c.size);
+                if c.packed {
+                    let _ = tier.evict_packed(c.name, c.size);
+                } else {
+                    tier.evict(c.name, c.size);
+                }
             }
         };
         match tier.recover(found) {

@@ -1,8 +1,8 @@
 //! Making packed copies, opening them, taking them away. They lie beside the others, under names that readers never open.
 
 use super::copy::{CopyFile, How, write_all_at};
-use super::dir::{Copy, TierDir};
-use super::ledger::Reservation;
+use super::dir::{Allocating, Copy, TierDir};
+use super::ledger::{NAME_COST, Reservation};
 use super::packed::{PackedFile, Packing, SUFFIX};
 use super::recover::charge_of;
 use super::sum::Sum;
@@ -51,9 +51,14 @@ impl TierDir {
     /// # Errors
     /// What the kernel said.
     pub fn begin_packed(&self, room: Reservation, size: u64, piece: u64) -> io::Result<Option<PackedWriter<'_>>> {
-        let bytes = room.bytes();
+        // (What is reserved for the name is no block.)
+        let bytes = room.bytes().saturating_sub(NAME_COST).max(1);
+        let _allocating = Allocating::new(&self.allocating, bytes);
+        if !self.disk_has_room()? {
+            return Ok(None);
+        }
         let Some(file) = self.make_file(room)? else { return Ok(None) };
-        match rustix::fs::fallocate(file.fd(), FallocateFlags::KEEP_SIZE, 0, bytes.max(1)) {
+        match rustix::fs::fallocate(file.fd(), FallocateFlags::KEEP_SIZE, 0, bytes) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(Errno::NOSPC | Errno::DQUOT) => {
                 self.rest();
@@ -225,8 +230,8 @@ mod tests {
         assert_eq!((again.ledger.usage().files, again.packed()), (before.0.files, before.1));
         let file = again.open_packed(name, identity(size)).unwrap().unwrap();
         let mut back = vec![0; raw.len()];
-        for (n, unit) in back.chunks_mut(1 << 20).enumerate() {
-            assert_eq!(file.read_at(unit, (n as u64) << 20).unwrap(), unit.len());
+        for (n, unit) in back.chunks_mut(256 << 10).enumerate() {
+            assert_eq!(file.read_at(unit, (n as u64) << 18).unwrap(), unit.len());
         }
         assert!(back == raw && file.sum() == Sum::whole(xxh3_64(&raw)));
         assert!(again.open_packed(name, identity(size + 1)).is_err());

@@ -87,7 +87,7 @@ impl<'a> Copying<'a> {
     fn place(&mut self) -> Option<Fetched> {
         let driver = self.driver;
         if let Some((_, below)) = &self.file.packed {
-            return self.place_above(*below);
+            return if self.too_large { Some(Fetched::Packed(*below)) } else { self.place_above(*below) };
         }
         loop {
             let Decision::Admit(at) = driver.decide(&self.file, &self.tried) else {

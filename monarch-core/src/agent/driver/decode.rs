@@ -4,9 +4,9 @@
 //! shuffled epoch nobody knows what comes next, but every file comes once, so those that were read already are passed over until all
 //! have been, or until files are asked for again in earnest. One part in eight of the room is left to those who ask.
 
-use super::packs::decoding;
 use super::{Driver, Job, lock, parts};
 use monarch_abi::demand::file_key;
+use monarch_policies::RequestSource;
 use std::collections::HashMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 /// Entries that are looked at in one go.
 const STEPS: u32 = 512;
-/// How long it is taken for granted that there is nothing to decode.
+/// How long it is taken for granted that there is nothing to decode: at first, and when that was so for a long time.
 const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(64);
 /// One part in so many of the room stays free for those who ask.
 const SPARE: u64 = 8;
 /// Of the files read in a round, one part in so many has to be asked for again for the next round to begin.
@@ -31,6 +32,8 @@ struct Round {
     /// Entries that were passed over since the last one that was decoded.
     passed: u32,
     rests_until: Option<Instant>,
+    /// How long it rested last.
+    rested: Duration,
 }
 
 impl Round {
@@ -67,7 +70,7 @@ impl Round {
     fn begin_anew(&mut self, id: u32, packed: u64) {
         self.read.fill(0);
         (self.count, self.again, self.passed) = (0, 0, 0);
-        self.rests_until = None;
+        (self.rests_until, self.rested) = (None, Duration::ZERO);
         self.note(id, false, packed);
     }
 }
@@ -89,6 +92,11 @@ impl Driver {
     /// How many files lie packed.
     fn packed_files(&self) -> u64 {
         self.tiers.iter().map(|t| t.packed().files).sum()
+    }
+
+    /// A segment is gone.
+    pub(super) fn forget_round(&self, number: usize) {
+        lock(&self.rounds).0.remove(&number);
     }
 
     /// A decoded copy was opened.
@@ -119,7 +127,8 @@ impl Driver {
                         break;
                     }
                     if round.passed >= len {
-                        (round.passed, round.rests_until) = (0, Some(now + PAUSE));
+                        round.rested = (round.rested * 2).clamp(PAUSE, LONGEST);
+                        (round.passed, round.rests_until) = (0, Some(now + round.rested));
                         break;
                     }
                     let from = if round.cursor < len { round.cursor } else { 0 };
@@ -136,11 +145,14 @@ impl Driver {
                     let mut rounds = lock(&self.rounds);
                     let round = rounds.0.entry(number).or_default();
                     // Whoever has been asked for something meanwhile goes on from there.
+                    round.rested = Duration::ZERO;
                     if round.cursor >= from && round.passed > 0 {
                         round.cursor = id + 1;
                         round.passed = 0;
                     }
-                    return Some(decoding(self, file_key(number, id)));
+                    let mut job = Job::new(self, file_key(number, id), RequestSource::Prefetch);
+                    job.decodes = true;
+                    return Some(job);
                 }
             }
         }

@@ -10,7 +10,7 @@ use crate::tier::{CopyFile, PartCopy, TierDir};
 use monarch_abi::hash::CopyName;
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::{State, Word};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -107,8 +107,18 @@ impl Decoded {
 
     /// One that may go first.
     fn used(&self, key: u64) {
-        if self.cache.contains_key(&key) {
-            lock(&self.used).push_back(key);
+        if !self.cache.contains_key(&key) {
+            return;
+        }
+        let mut used = lock(&self.used);
+        used.push_back(key);
+        if used.len() as u64 > 2 * self.cache.entry_count() + SLACK {
+            // Each once, as it was opened last.
+            let mut seen = HashSet::new();
+            let mut last: VecDeque<u64> = VecDeque::new();
+            let kept = used.iter().rev().filter(|&key| seen.insert(*key) && self.cache.contains_key(key));
+            kept.for_each(|key| last.push_front(*key));
+            *used = last;
         }
     }
 
@@ -141,6 +151,10 @@ impl Driver {
                 let packed = if word.is_marked() { self.packed_below(word.tier(), name) } else { None };
                 Claim { plain: Some(word.tier()), packed, check: None }
             }
+            // Being decoded, or about to be.
+            (State::Wanted | State::Fetching | State::Filling, _) => {
+                Claim { packed: self.packed_from(0, name), ..Claim::default() }
+            }
             (_, packed) => Claim { packed, ..Claim::default() },
         }
     }
@@ -156,7 +170,13 @@ impl Driver {
 
     /// The tier below this one that has a packed copy of this name.
     pub(super) fn packed_below(&self, at: usize, name: CopyName) -> Option<usize> {
-        (at + 1..self.tiers.len()).find(|&t| self.packs(t) && self.tiers.get(t).is_some_and(|t| t.has_packed(name)))
+        self.packed_from(at + 1, name)
+    }
+
+    /// The first tier from this one on that has.
+    fn packed_from(&self, from: usize, name: CopyName) -> Option<usize> {
+        let has = |t: &TierDir| t.packed().files > 0 && t.has_packed(name);
+        self.tiers.iter().enumerate().skip(from).find_map(|(at, t)| has(t).then_some(at))
     }
 
     /// Bytes of a tier that are kept for decoded copies and not in use.
@@ -205,12 +225,13 @@ impl Driver {
     fn drop_decoded(&self, at: usize, key: u64) -> Option<u64> {
         let leaver = self.leaver(key).filter(|l| l.word.is_marked() && l.word.tier() == at)?;
         let (tier, size) = (self.tiers.get(at)?, leaver.entry.record.size);
-        let below = self.packed_below(at, leaver.name())?;
+        let below = self.packed_below(at, leaver.name());
         // Nobody is to make the next one before this one is out of the way; who asks for it waits a moment.
         let (between, word) = (leaver.word.next(State::Fetching), &leaver.entry.master.word);
         word.compare_exchange(leaver.word.0, between.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
         tier.evict_resident(leaver.name(), size);
-        let to = between.packed(below);
+        // (Somebody else may have removed the packed one.)
+        let to = below.map_or(between.next(State::Absent), |below| between.packed(below));
         if word.compare_exchange(between.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // A job has changed the file.
             let _ = self.evict_packed(leaver.name(), size);
@@ -249,7 +270,11 @@ impl Driver {
             loop {
                 let free = decoded.free();
                 // (Copies of indexes that are gone free nothing but their place.)
-                if free < cost && self.drop_some_decoded(at, cost - free, any) == 0 && decoded.free() < cost {
+                if free < cost
+                    && self.drop_some_decoded(at, cost - free, any) == 0
+                    && decoded.free() < cost
+                    && !(any && self.drop_idle_decoding(at))
+                {
                     break;
                 }
                 let share = decoded.take(cost);

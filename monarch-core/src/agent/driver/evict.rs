@@ -241,8 +241,12 @@ impl Driver {
         if w.refusal() != Some(Refusal::Damaged) || !swap(entry, w, refused) {
             return;
         }
-        self.drop_copies(&live.segment, entry);
-        swap(entry, refused, refused.next(State::Absent));
+        let (name, size) = (live.segment.copy_name(entry), entry.record.size);
+        self.unclaimed().forget(name);
+        self.tiers.iter().for_each(|tier| tier.evict(name, size));
+        // A packed copy has checksums of its own.
+        let below = self.packed_below(0, name);
+        swap(entry, refused, below.map_or(refused.next(State::Absent), |tier| refused.packed(tier)));
         self.tell_of_damage(1);
         self.fetch_again(vec![key]);
     }
@@ -278,13 +282,15 @@ impl Driver {
             for id in r.from..r.end.min(len) {
                 let key = file_key(r.segment, id);
                 let Some((live, entry)) = self.entry(key) else { continue };
-                let w = entry.word();
+                let mut w = entry.word();
                 let first_name = core::ptr::eq(entry.slot, entry.master);
-                if first_name
-                    && w.state() == State::Filling
-                    && let Some(partial) = self.drop_fill(key)
-                {
-                    tally.add(partial);
+                if first_name && w.state() == State::Filling {
+                    // First what it is decoded from, if it is.
+                    self.evict_packed(live.segment.copy_name(&entry), entry.record.size);
+                    if let Some(partial) = self.drop_fill(key) {
+                        tally.add(partial);
+                    }
+                    w = entry.word();
                 }
                 if first_name && (w.is_marked() || w.packed_in().is_some()) {
                     let name = live.segment.copy_name(&entry);

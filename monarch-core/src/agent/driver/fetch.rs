@@ -240,6 +240,10 @@ impl Driver {
             self.add_decoded(tier, f.key, f.want.size);
             return;
         }
+        if f.below.is_none() {
+            // One that was left decoded.
+            self.add_decoded(tier, f.key, f.want.size);
+        }
         count(if demand { &self.figures.demanded } else { &self.figures.prefetched });
         lock(&self.placed).add(f.key);
         lock(&self.later).worked(f.key);
@@ -383,7 +387,6 @@ impl Driver {
         }
         self.figures.adopted.fetch_add(1, Ordering::Relaxed);
         if claim.packed.is_some() {
-            self.add_decoded(tier, f.key, f.want.size);
             return Some(Fetched::Decoded(tier));
         }
         Some(Fetched::Resident(tier))

@@ -31,6 +31,8 @@ const READ_AHEAD: u32 = 4;
 const SHARES: u32 = 3;
 /// Pause after a lack of room that may pass.
 const RETRY: Duration = Duration::from_secs(5);
+/// A file that is decoded and was not read for so long is given up when its room is needed.
+const UNREAD: Duration = Duration::from_millis(200);
 /// A streamed file that nobody has read for so long is given up.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
@@ -193,7 +195,9 @@ impl Driver {
             };
             let Some(tier) = self.tiers.get(at) else { break };
             tried[at] = true;
+            // Of one that is not fetched to its end nothing could be packed.
             if self.packs(at)
+                && self.options.prefetch
                 && let Some(room) = self.room_to_pack(at, &file.rel, file.want.size)
             {
                 let asked = file.source == RequestSource::Demand;
@@ -441,6 +445,15 @@ impl Driver {
             self.give_up(&fill, Fetched::Refused(Refusal::Dropped, Some(pause)));
         }
         (dropped, freed)
+    }
+
+    /// Gives up decoding the file that nobody has read for longest, if for a moment at least; the next who asks has it decoded again.
+    pub(super) fn drop_idle_decoding(&self, tier: usize) -> bool {
+        let mut all = lock(&self.fills).all();
+        all.retain(|f| f.tier == tier && f.file.packed.is_some() && f.idle() > UNREAD);
+        let Some(fill) = all.into_iter().max_by_key(|f| f.idle()) else { return false };
+        self.give_up(&fill, Fetched::Stopped);
+        true
     }
 
     /// Drops what there is of a file that is being fetched, if it is; its bytes.

@@ -151,7 +151,7 @@ impl Driver {
     }
 
     /// Whether a tier has room for a file, and for one part in `spare` of its capacity beside it.
-    fn takes(&self, tier: usize, size: u64, spare: u64) -> bool {
+    pub(super) fn takes(&self, tier: usize, size: u64, spare: u64) -> bool {
         self.tiers.get(tier).is_some_and(|t| {
             let u = t.ledger.usage();
             let kept = u.capacity.checked_div(spare).unwrap_or(0) + self.kept_for_decoded(tier);

@@ -7,10 +7,11 @@ use super::decoded::{Decoded, Share};
 use super::fetch::File;
 use super::lanes::Lane;
 use super::moves::Leaver;
-use super::{Driver, Job, lock};
+use super::unclaimed::Claim;
+use super::{Driver, lock};
 use crate::tier::{CopyName, Reservation, Sum, Summing, TierDir};
 use monarch_abi::hash::PathHash;
-use monarch_abi::word::Refusal;
+use monarch_abi::word::{Refusal, State};
 use monarch_policies::{Event, FileKey};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -33,6 +34,8 @@ const HEADER: u64 = 512;
 /// How often, and how long, somebody who waits for a copy waits for room for it.
 const PATIENCE: u32 = 20;
 const MOMENT: Duration = Duration::from_millis(2);
+/// How long after that nobody else waits.
+const IN_VAIN: Duration = Duration::from_millis(500);
 /// Pause after a tier has failed.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -134,8 +137,10 @@ pub(super) struct Packs {
     /// Those that wait, and those that are being packed.
     keys: HashSet<u64>,
     packing: usize,
-    /// Whether a file was put off since the last one was packed.
-    full: bool,
+    /// When a file was put off; no other is begun for a moment, or until one is packed.
+    put_off: Option<Instant>,
+    /// When somebody who waited found no room: who comes soon after does not wait.
+    in_vain: Option<Instant>,
 }
 
 /// How packing a copy ended.
@@ -165,12 +170,12 @@ impl Driver {
         }
     }
 
-    /// Whether so many copies wait to be packed that no more should be made.
+    /// Whether so many copies wait to be packed that no more should be begun.
     pub(super) fn packs_enough(&self) -> bool {
         let packs = lock(&self.packs);
         // Readers have as much room for themselves.
         let crowded = !packs.keys.is_empty() && self.decoded.iter().any(Decoded::is_crowded);
-        let enough = crowded || (packs.full && self.packs_under_way());
+        let enough = crowded || packs.put_off.is_some_and(|at| at.elapsed() < MOMENT * 10);
         drop(packs);
         if enough {
             self.packs_wait.store(true, Ordering::SeqCst);
@@ -192,6 +197,7 @@ impl Driver {
     /// Packs what waits, as far as it gets until then: the copies in front go with the job.
     pub fn pack_rest(&self, within: Duration) {
         let start = Instant::now();
+        let _ = self.packs_end.set(start + within);
         while start.elapsed() < within && (self.pack_one() || lock(&self.packs).packing > 0) {
             if lock(&self.packs).waiting.is_empty() {
                 std::thread::sleep(Duration::from_millis(1));
@@ -215,7 +221,7 @@ impl Driver {
         self.pack_out(waiting);
         let mut packs = lock(&self.packs);
         packs.packing -= 1;
-        packs.full = false;
+        packs.put_off = None;
         let more = !packs.waiting.is_empty();
         drop(packs);
         if more {
@@ -235,10 +241,9 @@ impl Driver {
 
     /// Packs a copy now, if one waits: somebody needs the room.
     pub(super) fn pack_one(&self) -> bool {
-        let waiting = lock(&self.packs).waiting.pop_front();
-        let any = waiting.is_some();
-        waiting.into_iter().for_each(|w| self.pack_out(w));
-        any
+        let Some(waiting) = self.next_pack() else { return false };
+        self.pack_next(waiting);
+        true
     }
 
     fn pack(&self, waiting: Waiting) {
@@ -247,18 +252,24 @@ impl Driver {
         let (up, rel) = (leaver.word.tier(), self.rel_of(&leaver));
         let ((to, room), sum) = (waiting.below, waiting.sum);
         let size = leaver.entry.record.size;
-        match self.pack_copy(&leaver, &rel, sum, (to, room), || !self.stop.load(Ordering::Relaxed)) {
+        match self.pack_copy(&leaver, &rel, sum, (to, room), || self.may_pack()) {
             Ok(Packed::Yes(stored)) => {
                 lock(&self.ratios).learn(&rel, size, Some(stored));
                 self.figures.packed.fetch_add(1, Ordering::Relaxed);
-                lock(&self.policy).event(&Event::Placed { file: FileKey(leaver.key), tier: to });
-                // Only from here on it may go.
-                self.add_decoded(up, leaver.key, size);
+                if leaver.entry.word() == leaver.word {
+                    lock(&self.policy).event(&Event::Placed { file: FileKey(leaver.key), tier: to });
+                    // Only from here on it may go.
+                    self.add_decoded(up, leaver.key, size);
+                } else {
+                    self.packed_too_late(&leaver, to);
+                }
             }
             Ok(Packed::NotWorth) => {
                 lock(&self.ratios).learn(&rel, size, None);
-                if !self.move_copy(&leaver, sum, to, || !self.stop.load(Ordering::Relaxed)) {
-                    self.cannot_stay(&leaver, Refusal::NoRoom);
+                while !self.takes(to, size, 0) && self.unclaimed().make_way(to, &self.tiers) {}
+                let room = self.takes(to, size, 0);
+                if !self.move_copy(&leaver, sum, to, || self.may_pack()) {
+                    self.cannot_stay(&leaver, if room { Refusal::TierFailed } else { Refusal::NoRoom });
                 }
             }
             Ok(Packed::NoRoom) => self.cannot_stay(&leaver, Refusal::NoRoom),
@@ -276,6 +287,21 @@ impl Driver {
         }
     }
 
+    fn may_pack(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed) && self.packs_end.get().is_none_or(|end| Instant::now() < *end)
+    }
+
+    /// The word of a file has changed while its copy was packed: nobody knows of the packed one.
+    fn packed_too_late(&self, leaver: &Leaver, to: usize) {
+        let (name, size) = (leaver.name(), leaver.entry.record.size);
+        match (leaver.entry.word().state(), self.tiers.get(to)) {
+            // Changed by the job, or dropped on command.
+            (State::Bypass | State::Absent, Some(tier)) => drop(tier.evict_packed(name, size)),
+            // Its index was replaced: the next one claims it.
+            _ => self.unclaimed().put_back(Claim { packed: Some(to), ..Claim::default() }, name, size, &self.tiers),
+        }
+    }
+
     /// Drops a copy that could not be packed: its room is that of others.
     fn cannot_stay(&self, leaver: &Leaver, why: Refusal) {
         if self.refuse(leaver, why, (why == Refusal::TierFailed).then_some(RETRY)) {
@@ -287,9 +313,10 @@ impl Driver {
     pub(super) fn demote_packed(&self, leaver: &Leaver, sum: Sum, to: usize, may: impl Fn() -> bool) -> Option<bool> {
         let rel = self.rel_of(leaver);
         let size = leaver.entry.record.size;
-        let known = self.packs(to) && self.could_be_decoded(to, size);
+        let tier = self.tiers.get(to).filter(|t| t.min_ratio.is_some() && t.ledger.cost(size) > t.ledger.cost(1))?;
+        let known = self.could_be_decoded(to, size);
         let estimate = if known { lock(&self.ratios).estimate(&rel, size)? } else { return None };
-        let room = self.tiers.get(to)?.reserve_packed(estimate).ok().flatten();
+        let room = tier.reserve_packed(estimate).ok().flatten();
         if room.is_none() {
             return Some(false);
         }
@@ -368,7 +395,8 @@ impl Driver {
             return Ok(Packed::Damaged);
         }
         let stored = writer.bytes();
-        if stored as f64 * least > size as f64 && size > 0 {
+        // What counts is what is charged: a file of one block stays one of one block.
+        if tier.ledger.cost(stored) as f64 * least > tier.ledger.cost(size) as f64 {
             return Ok(Packed::NotWorth);
         }
         let stamp = name.stamp(PathHash { fp: leaver.entry.master.fp, check: leaver.entry.record.check });
@@ -377,14 +405,16 @@ impl Driver {
 
     /// Promised room for the packed copy of a file, if it is to have one and there is some.
     pub(super) fn room_to_pack(&self, at: usize, rel: &[u8], size: u64) -> Option<Reservation> {
-        let tier = self.tiers.get(at).filter(|_| self.could_be_decoded(at, size))?;
+        let tier =
+            self.tiers.get(at).filter(|t| self.could_be_decoded(at, size) && t.ledger.cost(size) > t.ledger.cost(1))?;
         let estimate = lock(&self.ratios).estimate(rel, size)?;
         self.room_below(at, tier, estimate)
     }
 
     /// Room in front, for somebody who waits for it perhaps after copies there were packed, or those closed that others have read.
     pub(super) fn in_time<T>(&self, asked: bool, find: impl Fn() -> Option<T>) -> Option<T> {
-        for _ in 0..if asked { PATIENCE } else { 0 } {
+        let in_vain = lock(&self.packs).in_vain.is_some_and(|at| at.elapsed() < IN_VAIN);
+        for _ in 0..if asked && !in_vain { PATIENCE } else { 0 } {
             let found = find();
             if found.is_some() || self.stop.load(Ordering::Relaxed) {
                 return found;
@@ -396,14 +426,20 @@ impl Driver {
                 std::thread::sleep(MOMENT);
             }
         }
-        find()
+        let found = find();
+        if asked {
+            lock(&self.packs).in_vain = found.is_none().then(Instant::now);
+        }
+        found
     }
 
     /// A file is to be fetched a little later, when copies are packed that take the room for it.
     pub(super) fn put_off(&self, key: u64) {
-        lock(&self.packs).full = true;
+        lock(&self.packs).put_off = Some(Instant::now());
         self.packs_wait.store(true, Ordering::SeqCst);
-        lock(&self.queue).retry([key]);
+        if self.options.prefetch {
+            lock(&self.queue).retry([key]);
+        }
     }
 
     /// Promised room for a packed copy; copies of an earlier run that nobody claims make way.
@@ -490,13 +526,6 @@ fn sample_is_worth(copy: &rustix::fd::OwnedFd, size: u64, least: f64) -> io::Res
     }
     // A sample alone gets a little less smaller than what it is a part of.
     Ok(stored as f64 * least <= raw as f64 * 1.05)
-}
-
-/// A job that decodes a copy before anybody asks for it.
-pub(super) fn decoding(driver: &Driver, key: u64) -> Job<'_> {
-    let mut job = Job::new(driver, key, monarch_policies::RequestSource::Prefetch);
-    job.decodes = true;
-    job
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ impl Driver {
         if slots == 0 {
             self.held_back.store(true, Ordering::Relaxed);
         }
-        if self.prefetching.load(Ordering::Acquire) >= slots || self.all_rest() || self.packs_enough() {
+        if self.prefetching.load(Ordering::Acquire) >= slots || self.all_rest() {
             return None;
         }
         if lane == Lane::Rings && !self.has_place(&q) {
@@ -113,7 +113,7 @@ impl Driver {
             return Some(Next::Chunk(piece));
         }
         // The next file waits for its turn, as it may be a large one.
-        if self.enough_ahead() {
+        if self.enough_ahead() || self.packs_enough() {
             return None;
         }
         let key = self.prefetch_in(&mut q, lane)?;

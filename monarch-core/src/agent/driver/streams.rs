@@ -33,7 +33,7 @@ impl Driver {
             let u = tier.ledger.usage();
             TierRoom {
                 cost: bytes,
-                free: u.capacity.saturating_sub(u.used + u.reserved),
+                free: u.capacity.saturating_sub(u.used + u.reserved + self.kept_for_decoded(at)),
                 usable: at == fill.tier && !tier.resting(),
             }
         };

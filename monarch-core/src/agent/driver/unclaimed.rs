@@ -59,6 +59,12 @@ impl Claim {
         }
     }
 
+    /// Whether it is a copy that is yet to be packed, by its word.
+    #[must_use]
+    pub const fn is_not_packed_yet(self, word: Word) -> bool {
+        self.plain.is_some() && self.packed.is_none() && word.is_marked()
+    }
+
     /// Whether there are none.
     #[must_use]
     pub const fn is_empty(self) -> bool {
@@ -91,6 +97,9 @@ impl Unclaimed {
     pub fn add(&mut self, at: usize, copy: &Copy) -> bool {
         let known = self.tiers.iter_mut().take(at).any(|t| t.of(copy.packed).get(copy.name).is_some());
         if !known && let Some(t) = self.tiers.get_mut(at) {
+            if t.of(copy.packed).get(copy.name).is_some() {
+                return true;
+            }
             t.bytes += copy.charged;
             let held = Held { size: copy.size, charged: copy.charged, stamp: copy.stamp };
             t.of(copy.packed).insert(copy.name, held);
@@ -127,7 +136,8 @@ impl Unclaimed {
         let mut claim = Claim { check: self.checks.get(&name).copied(), ..Claim::default() };
         for packed in [false, true] {
             // What cannot be decoded stays here, and makes way.
-            let usable = |at: usize| !packed || tiers.iter().take(at).any(|t| t.for_decoded > 0);
+            let fits = |t: &TierDir| t.ledger.cost(e.record.size) <= t.for_decoded;
+            let usable = |at: usize| !packed || tiers.iter().take(at).any(fits);
             let Some((at, held)) = self.take(name, packed, usable) else { continue };
             if held.size == e.record.size && held.stamp.fp44() == e.master.fp >> 20 {
                 let found = if packed { &mut claim.packed } else { &mut claim.plain };

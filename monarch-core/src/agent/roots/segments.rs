@@ -60,6 +60,9 @@ impl Roots {
             Ok(number) => {
                 r.state = "ready".to_owned();
                 r.segment = Some(number);
+                // A job may have come since it was published.
+                let checks = r.checks;
+                self.tighten(r, checks);
             }
             Err(e) => {
                 tracing::error!(root = %r.path.display(), error = %e, "no index: the root is read from the PFS");
