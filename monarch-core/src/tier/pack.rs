@@ -72,19 +72,14 @@ impl TierDir {
     /// Opens a packed copy of the file with this identity, if there is one.
     ///
     /// # Errors
-    /// What the kernel said; `InvalidData` when it is damaged.
+    /// What the kernel said.
     pub fn open_packed(&self, name: CopyName, identity: Identity) -> io::Result<Option<PackedFile>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = match rustix::fs::openat(self.fd(), path_of(name), flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
             other => other?,
         };
-        let mut file = PackedFile::new(fd)?;
-        if file.size() != identity.size {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is of another size"));
-        }
-        file.identity = Some(identity);
-        Ok(Some(file))
+        Ok(Some(PackedFile::new(fd, Some(identity))))
     }
 
     /// Whether there is a packed copy of this name.
@@ -233,8 +228,8 @@ mod tests {
         for (n, unit) in back.chunks_mut(256 << 10).enumerate() {
             assert_eq!(file.read_at(unit, (n as u64) << 18).unwrap(), unit.len());
         }
-        assert!(back == raw && file.sum() == Sum::whole(xxh3_64(&raw)));
-        assert!(again.open_packed(name, identity(size + 1)).is_err());
+        assert!(back == raw && file.contents().unwrap() == (size, Sum::whole(xxh3_64(&raw))));
+        assert!(again.open_packed(name, identity(size + 1)).unwrap().unwrap().contents().is_err());
         // Who has it open keeps it, and it stays charged as long.
         drop(file);
         let used = again.ledger.usage().used;

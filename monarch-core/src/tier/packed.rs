@@ -23,7 +23,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
 use std::num::NonZeroU64;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// What comes behind the name of a copy in the name of its packed one.
@@ -172,26 +172,100 @@ fn read_exact_at(file: impl AsFd, mut buf: &mut [u8], mut at: u64) -> io::Result
 #[derive(Debug)]
 pub struct PackedFile {
     fd: OwnedFd,
+    /// Read when it is needed: until then the disk has time, and its reader makes room.
+    table: OnceLock<Table>,
+    /// The identity of the file that it is a copy of, as far as known.
+    identity: Option<Identity>,
+    /// The unit decoded last, where only a part of it was asked for.
+    last: Mutex<(usize, Vec<u8>)>,
+    /// Where a block is read to.
+    block: Mutex<Vec<u8>>,
+}
+
+/// What stands in front of the frame.
+#[derive(Debug)]
+struct Table {
     size: u64,
     unit: u64,
     sum: Sum,
     units: Vec<Unit>,
-    /// The identity of the file that it is a copy of, as far as known.
-    pub(super) identity: Option<Identity>,
-    /// The unit decoded last, where only a part of it was asked for.
-    last: Mutex<(usize, Vec<u8>)>,
 }
 
 impl PackedFile {
-    /// Reads what is there to be known about a packed copy.
+    /// That of the file with this identity, if it is known, and read soon.
+    pub(super) fn new(fd: OwnedFd, identity: Option<Identity>) -> Self {
+        // Of a large one the kernel does the rest as it is read.
+        let _ = rustix::fs::fadvise(&fd, 0, NonZeroU64::new(AHEAD), rustix::fs::Advice::WillNeed);
+        let (last, block) = (Mutex::new((usize::MAX, Vec::new())), Mutex::default());
+        Self { fd, table: OnceLock::new(), identity, last, block }
+    }
+
+    /// What stands in front of the frame, which is looked at once.
+    fn table(&self) -> io::Result<&Table> {
+        if let Some(table) = self.table.get() {
+            return Ok(table);
+        }
+        let table = Table::read(&self.fd)?;
+        if self.identity.is_some_and(|id| id.size != table.size) {
+            return Err(damaged("it is of another size"));
+        }
+        Ok(self.table.get_or_init(|| table))
+    }
+
+    /// Bytes of the file that it is a copy of, and what they come to.
     ///
     /// # Errors
     /// What the kernel said; `InvalidData` when it is damaged, or no packed copy.
-    pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
-        // Of a large one the kernel does the rest as it is read.
-        let _ = rustix::fs::fadvise(&fd, 0, NonZeroU64::new(AHEAD), rustix::fs::Advice::WillNeed);
+    pub fn contents(&self) -> io::Result<(u64, Sum)> {
+        self.table().map(|table| (table.size, table.sum))
+    }
+
+    /// Whether all of it can be decoded and has this checksum.
+    ///
+    /// # Errors
+    /// What the kernel said; `InvalidData` says what is wrong with it.
+    pub(super) fn fits(&self, sum: Sum) -> io::Result<bool> {
+        let table = self.table()?;
+        let mut summing = Summing::new(sum.piece);
+        let mut buf = vec![0; table.len_of(0)];
+        for number in 0..table.units.len() {
+            let unit = &mut buf[..table.len_of(number)];
+            self.decode(table, number, unit)?;
+            summing.update(unit);
+        }
+        Ok(summing.bytes == table.size && summing.end() == sum)
+    }
+
+    /// Decodes a unit into a buffer of exactly its length.
+    fn decode(&self, table: &Table, number: usize, out: &mut [u8]) -> io::Result<()> {
+        let unit = table.units.get(number).ok_or_else(|| damaged("it is no packed copy"))?;
+        let len = unit.len as usize;
+        if unit.stored {
+            if len != out.len() {
+                return Err(damaged("its table is damaged"));
+            }
+            read_exact_at(&self.fd, out, unit.at)?;
+        } else {
+            // Chunks of a large one are decoded by several at a time.
+            let (mut shared, mut own) = (self.block.try_lock(), Vec::new());
+            let block = shared.as_mut().map_or(&mut own, |block| &mut **block);
+            if block.len() < len {
+                block.resize(len, 0);
+            }
+            let packed = &mut block[..len];
+            read_exact_at(&self.fd, packed, unit.at)?;
+            if lz4_flex::block::decompress_into(packed, out).ok() != Some(out.len()) {
+                return Err(damaged("a unit of it cannot be decoded"));
+            }
+        }
+        if xxh3_64(out) == unit.sum { Ok(()) } else { Err(damaged("its bytes are not those that were copied")) }
+    }
+}
+
+impl Table {
+    fn read(fd: &OwnedFd) -> io::Result<Self> {
         let mut head = [0; HEADER];
-        read_exact_at(&fd, &mut head, 0)?;
+        read_exact_at(fd, &mut head, 0)?;
         let (unit, size) = (u64::from(u32_at(&head, 16)), u64_at(&head, 24));
         let n = units(size, unit);
         let known =
@@ -200,7 +274,7 @@ impl PackedFile {
             return Err(damaged("it is no packed copy"));
         }
         let mut table = vec![0; n as usize * ENTRY];
-        read_exact_at(&fd, &mut table, HEADER as u64)?;
+        read_exact_at(fd, &mut table, HEADER as u64)?;
         if check_of(&head, &table) != u64_at(&head, 48) {
             return Err(damaged("its table is damaged"));
         }
@@ -213,77 +287,32 @@ impl PackedFile {
         };
         let units = table.chunks_exact(ENTRY).map(of).collect();
         let sum = Sum { value: u64_at(&head, 32), piece: u64_at(&head, 40) };
-        Ok(Self { fd, size, unit, sum, units, identity: None, last: Mutex::new((usize::MAX, Vec::new())) })
-    }
-
-    /// Bytes of the file that it is a copy of.
-    #[must_use]
-    pub const fn size(&self) -> u64 {
-        self.size
-    }
-
-    /// What these bytes come to.
-    #[must_use]
-    pub const fn sum(&self) -> Sum {
-        self.sum
-    }
-
-    /// Whether all of it can be decoded and has this checksum.
-    ///
-    /// # Errors
-    /// What the kernel said; `InvalidData` says what is wrong with it.
-    pub(super) fn fits(&self, sum: Sum) -> io::Result<bool> {
-        let mut summing = Summing::new(sum.piece);
-        let mut buf = vec![0; self.len_of(0)];
-        for number in 0..self.units.len() {
-            let unit = &mut buf[..self.len_of(number)];
-            self.decode(number, unit)?;
-            summing.update(unit);
-        }
-        Ok(summing.bytes == self.size && summing.end() == sum)
+        Ok(Self { size, unit, sum, units })
     }
 
     /// Bytes of the unit with this number.
     fn len_of(&self, number: usize) -> usize {
         (self.size - (number as u64 * self.unit).min(self.size)).min(self.unit) as usize
     }
-
-    /// Decodes a unit into a buffer of exactly its length.
-    fn decode(&self, number: usize, out: &mut [u8]) -> io::Result<()> {
-        let unit = self.units.get(number).ok_or_else(|| damaged("it is no packed copy"))?;
-        if unit.stored {
-            if unit.len as usize != out.len() {
-                return Err(damaged("its table is damaged"));
-            }
-            read_exact_at(&self.fd, out, unit.at)?;
-        } else {
-            let mut packed = vec![0; unit.len as usize];
-            read_exact_at(&self.fd, &mut packed, unit.at)?;
-            let got = lz4_flex::block::decompress_into(&packed, out);
-            if got.ok() != Some(out.len()) {
-                return Err(damaged("a unit of it cannot be decoded"));
-            }
-        }
-        if xxh3_64(out) == unit.sum { Ok(()) } else { Err(damaged("its bytes are not those that were copied")) }
-    }
 }
 
 impl SourceFile for PackedFile {
     fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<usize> {
-        if off >= self.size || buf.is_empty() {
+        let table = self.table()?;
+        if off >= table.size || buf.is_empty() {
             return Ok(0);
         }
-        let (number, inside) = ((off / self.unit) as usize, (off % self.unit) as usize);
-        let len = self.len_of(number);
+        let (number, inside) = ((off / table.unit) as usize, (off % table.unit) as usize);
+        let len = table.len_of(number);
         if inside == 0 && buf.len() >= len {
-            self.decode(number, &mut buf[..len])?;
+            self.decode(table, number, &mut buf[..len])?;
             return Ok(len);
         }
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.0 != number {
             last.0 = usize::MAX;
             last.1.resize(len, 0);
-            self.decode(number, &mut last.1)?;
+            self.decode(table, number, &mut last.1)?;
             last.0 = number;
         }
         let n = buf.len().min(len - inside);
@@ -301,7 +330,7 @@ impl SourceFile for PackedFile {
     }
 
     fn at_once(&self) -> Option<usize> {
-        Some(self.unit as usize)
+        Some(UNIT as usize)
     }
 }
 
@@ -338,7 +367,9 @@ mod tests {
     fn open(packed: &[u8]) -> io::Result<PackedFile> {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(packed, 0).unwrap();
-        PackedFile::new(file.into())
+        let file = PackedFile::new(file.into(), None);
+        file.table()?;
+        Ok(file)
     }
 
     fn read_all(file: &PackedFile, at_once: usize) -> io::Result<Vec<u8>> {
@@ -373,7 +404,7 @@ mod tests {
             }
             // The library's own reader of frames passes over the header.
             let mut frame = Vec::new();
-            let skipped = frame_at(raw.len() as u64, file.unit) as usize;
+            let skipped = frame_at(raw.len() as u64, file.table().unwrap().unit) as usize;
             lz4_flex::frame::FrameDecoder::new(&packed[skipped..]).read_to_end(&mut frame).unwrap();
             assert!(frame == raw);
             assert_eq!(u32_at(&packed, 4) as usize + 8, skipped);

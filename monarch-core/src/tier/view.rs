@@ -77,8 +77,9 @@ impl TierView {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let path = super::pack::path_of(name);
         let open = |dir: &OwnedFd| rustix::fs::openat(dir, &path, flags, Mode::empty()).ok();
-        let packed = self.beside.iter().filter_map(open).find_map(|fd| PackedFile::new(fd).ok())?;
-        Some((packed.sum(), packed.size()))
+        let (size, sum) =
+            self.beside.iter().filter_map(open).find_map(|fd| PackedFile::new(fd, None).contents().ok())?;
+        Some((sum, size))
     }
 
     /// Reads the log once more: copies that were published since have records there.
@@ -138,7 +139,10 @@ impl TierView {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened = rustix::fs::openat(&self.fd, &path, flags, Mode::empty());
         let fits = opened.map_err(io::Error::from).and_then(|fd| match copy.packed {
-            true => PackedFile::new(fd).and_then(|packed| Ok(packed.size() == whole && packed.fits(sum)?)),
+            true => {
+                let packed = PackedFile::new(fd, None);
+                Ok(packed.contents()?.0 == whole && packed.fits(sum)?)
+            }
             false => sum.fits(fd, size),
         });
         let health = match fits {

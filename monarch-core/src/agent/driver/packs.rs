@@ -460,7 +460,6 @@ impl Driver {
             match tier.open_packed(f.name, f.want) {
                 Ok(Some(file)) => return Some((std::sync::Arc::new(file), at)),
                 Ok(None) => {}
-                Err(e) if e.kind() == io::ErrorKind::InvalidData => self.packed_is_damaged(f, at, &e),
                 Err(e) => self.tier_failed(tier, &e),
             }
         }
