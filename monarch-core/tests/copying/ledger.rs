@@ -1,6 +1,8 @@
 //! The ledger against the disk: after any sequence of copies made, published, given up, evicted under readers, swept, moved aside, and of
 //! agents killed and machines cut off, what a tier takes on disk is what its ledger says, and no more than its capacity.
 
+use monarch_abi::hash::Identity;
+use monarch_core::engine::SourceFile;
 use monarch_core::tier::{Copy, CopyFile, CopyName, PartCopy, Sum, TierDir};
 use proptest::prelude::*;
 use rustix::fs::fstat;
@@ -28,6 +30,9 @@ enum Op {
     DropPart(usize),
     /// Evicts a copy, which somebody has open or not.
     Evict(u8, bool),
+    /// Packs a file, of bytes that get smaller or not, with so much room promised; all of it, or it is given up half-way.
+    Pack(u8, bool, u64, bool),
+    EvictPacked(u8, bool),
     /// A reader closes what it had open.
     Close,
     Sweep,
@@ -48,6 +53,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => which().prop_map(Op::PublishPart),
         1 => which().prop_map(Op::DropPart),
         4 => (0u8..16, any::<bool>()).prop_map(|(n, open)| Op::Evict(n, open)),
+        5 => (0u8..16, any::<bool>(), 0u64..(1 << 21), prop::bool::weighted(0.8)).prop_map(|(n, text, room, all)| Op::Pack(n, text, room, all)),
+        3 => (0u8..16, any::<bool>()).prop_map(|(n, open)| Op::EvictPacked(n, open)),
         2 => Just(Op::Close),
         2 => Just(Op::Sweep),
         1 => Just(Op::Kill),
@@ -57,6 +64,38 @@ fn op() -> impl Strategy<Value = Op> {
 
 fn name(n: u8) -> CopyName {
     CopyName(u128::from(n) << 120 | u128::from(n) << 64 | 7)
+}
+
+/// The name of a packed copy.
+fn packed_name(n: u8) -> CopyName {
+    name(n + 16)
+}
+
+/// What is packed: both kinds are of the same file, as far as this test goes.
+fn contents(n: u8, text: bool) -> Vec<u8> {
+    let byte = |i: u64| {
+        if text { (i / 64 % 7) as u8 | 1 } else { xxhash_rust::xxh3::xxh3_64(&(i + u64::from(n)).to_le_bytes()) as u8 }
+    };
+    (0..size(n)).map(byte).collect()
+}
+
+fn identity(n: u8) -> Identity {
+    Identity { size: size(n), mtime_ns: 1, ctime_ns: 2, ino: 3 }
+}
+
+/// Reads a packed copy; `None` if it is damaged.
+fn unpacked(tier: &TierDir, n: u8) -> Option<Vec<u8>> {
+    let file = tier.open_packed(packed_name(n), identity(n)).unwrap()?;
+    let mut bytes = vec![0; size(n) as usize + 1];
+    let mut at = 0;
+    loop {
+        match file.read_at(&mut bytes[at..], at as u64).ok()? {
+            0 => break,
+            n => at += n,
+        }
+    }
+    bytes.truncate(at);
+    Some(bytes)
 }
 
 /// The size of a file: of one name there is one size, as names carry identity.
@@ -103,6 +142,8 @@ struct Disk<'a> {
     writing: Vec<(CopyFile<'a>, u8, Sum)>,
     parts: Vec<(PartCopy, u64, u8)>,
     copies: BTreeMap<u8, Copy>,
+    /// Whether each is of text.
+    packed: BTreeMap<u8, Option<bool>>,
     readers: Vec<File>,
 }
 
@@ -113,7 +154,14 @@ fn stamp(n: u8) -> monarch_abi::hash::Stamp {
 
 impl<'a> Disk<'a> {
     fn new(tier: &'a TierDir) -> Self {
-        Self { tier, writing: Vec::new(), parts: Vec::new(), copies: BTreeMap::new(), readers: Vec::new() }
+        Self {
+            tier,
+            writing: Vec::new(),
+            parts: Vec::new(),
+            copies: BTreeMap::new(),
+            packed: BTreeMap::new(),
+            readers: Vec::new(),
+        }
     }
 
     fn publish_end(&mut self, n: u8, end: std::io::Result<Option<Copy>>) {
@@ -180,9 +228,37 @@ impl<'a> Disk<'a> {
                     self.tier.evict(copy.name, copy.size);
                 }
             }
+            Op::Pack(n, text, room, all) => self.pack(n, text, room, all),
+            Op::EvictPacked(n, open) => {
+                if self.packed.remove(&n).is_some() {
+                    if open {
+                        let path = String::from_utf8(packed_name(n).rel_path().to_vec()).unwrap();
+                        self.readers.push(File::open(self.tier.path.join(format!("{path}.lz4"))).unwrap());
+                    }
+                    assert!(self.tier.evict_packed(packed_name(n), size(n)).is_some(), "{n}");
+                }
+            }
             Op::Close => self.readers.clear(),
             Op::Sweep => drop(self.tier.sweep()),
             _ => {}
+        }
+    }
+
+    fn pack(&mut self, n: u8, text: bool, room: u64, all: bool) {
+        let Some(room) = self.tier.reserve_packed(room).unwrap() else { return };
+        let Some(mut writer) = self.tier.begin_packed(room, size(n), 0).unwrap() else { return };
+        let bytes = contents(n, text);
+        let units: Vec<&[u8]> = bytes.chunks(writer.unit()).collect();
+        let so_many = if all { units.len() } else { units.len() / 2 };
+        if !units[..so_many].iter().all(|unit| writer.add(unit).unwrap()) || !all {
+            return;
+        }
+        let stamp = packed_name(n).stamp(monarch_abi::hash::PathHash { fp: 0x1234_5678_9abc_def0, check: 5 });
+        let sum = Sum::whole(xxhash_rust::xxh3::xxh3_64(&bytes));
+        match writer.publish(packed_name(n), stamp, sum).unwrap() {
+            Some(_) => drop(self.packed.insert(n, Some(text))),
+            // What had the name before has made way for it.
+            None => drop(self.packed.remove(&n)),
         }
     }
 
@@ -257,18 +333,27 @@ fn run(base: &Path, ops: &[Op]) {
     while first || !rest.is_empty() {
         first = false;
         let tier = Arc::new(TierDir::open("t", dir.path(), CAPACITY, 0).unwrap());
-        let mut found = BTreeMap::new();
+        let (mut found, mut packed) = (BTreeMap::new(), BTreeMap::new());
         let keep = |copy: Copy| {
-            found.insert((copy.name.0 >> 120) as u8, copy);
+            let n = (copy.name.0 >> 120) as u8;
+            match copy.packed {
+                true => drop(packed.insert(n - 16, None)),
+                false => drop(found.insert(n, copy)),
+            }
         };
         tier.recover(keep).unwrap();
+        for n in packed.keys() {
+            // Whatever the power loss has left: decoded it is what it was, or found damaged.
+            let bytes = unpacked(&tier, *n);
+            assert!(bytes.is_none_or(|b| b == contents(*n, true) || b == contents(*n, false)), "{n}");
+        }
         for (n, copy) in &found {
             // What can be trusted is right; of the rest the one who claims it finds out.
             let sound = copy.check.is_none_or(|sum| tier.verify(copy.name, copy.size, sum));
             assert!(sound || copy.check.is_some(), "{n}");
         }
         let mut disk = Disk::new(&tier);
-        disk.copies = found;
+        (disk.copies, disk.packed) = (found, packed);
         let at_start = tier.ledger.usage().used;
         disk.check(at_start);
         let mut killed = None;
