@@ -10,7 +10,7 @@ use monarch_core::tier::{TierDir, TierError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
@@ -24,6 +24,9 @@ pub(crate) struct StopArgs {
 
 /// How long an agent may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an agent that says it ends may hold its tiers.
+const ENDING: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
     let (agents, places) = match agents::ask(&args.config, PATIENCE, stop) {
@@ -82,9 +85,18 @@ fn real(path: &Path) -> PathBuf {
 
 /// Removes what lies in a tier, under its lock: another agent may use it by now. `false` when there is no such directory.
 fn purge(dir: &Path) -> Result<bool, TierError> {
-    let there = dir.is_dir();
-    if there {
-        TierDir::open("to purge", dir, u64::MAX, 0)?.remove_all();
+    if !dir.is_dir() {
+        return Ok(false);
     }
-    Ok(there)
+    let start = Instant::now();
+    loop {
+        match TierDir::open("to purge", dir, u64::MAX, 0) {
+            // The agent that has just been stopped holds its tiers until its process is gone.
+            Err(TierError::Locked { ending: true, .. }) if start.elapsed() < ENDING => std::thread::sleep(PAUSE),
+            held => {
+                held?.remove_all();
+                return Ok(true);
+            }
+        }
+    }
 }

@@ -275,6 +275,7 @@ pub struct Plan {
     tier_size: String,
     tier_dir: Option<PathBuf>,
     second_tier: Option<String>,
+    second_dir: Option<PathBuf>,
     set: Vec<String>,
 }
 
@@ -322,6 +323,10 @@ impl Plan {
     pub fn second_tier(self, size: &str) -> Self {
         Self { second_tier: Some(size.to_owned()), ..self }
     }
+    /// Another directory for it.
+    pub fn second_dir(self, dir: impl Into<PathBuf>) -> Self {
+        Self { second_dir: Some(dir.into()), ..self }
+    }
     /// A setting of Monarch, `KEY=VALUE`.
     pub fn set(mut self, setting: &str) -> Self {
         self.set.push(setting.to_owned());
@@ -346,7 +351,7 @@ impl Plan {
             scratch,
             tier: self.tier_dir.unwrap_or_else(|| shm.path().join("tier")),
             tier_size: self.tier_size,
-            second: self.second_tier.map(|size| (real.join("second"), size)),
+            second: self.second_tier.map(|size| (self.second_dir.unwrap_or_else(|| real.join("second")), size)),
             runtime,
             set: self.set,
             _dirs: [disk, shm],
@@ -400,6 +405,7 @@ impl World {
             tier_size: "256MiB".to_owned(),
             tier_dir: None,
             second_tier: None,
+            second_dir: None,
             set: std::env::var("MONARCH_E2E_SET")
                 .map_or_else(|_| vec![], |s| s.split(',').map(str::to_owned).collect()),
         }

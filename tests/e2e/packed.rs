@@ -1,6 +1,6 @@
 //! A tier that compresses: more fits, readers get the same bytes, and what is damaged is found when it is decoded.
 
-use crate::faults::{agent_pid, kill, regular, wait_for};
+use crate::faults::{Tmpfs, agent_pid, kill, regular, wait_for};
 use crate::harness::{Ended, Job, Plan, Running, World, assert_same};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -179,6 +179,28 @@ fn a_file_that_is_read_in_part_does_not_keep_the_room_for_others() {
     assert_eq!(ended.text().strip_prefix("ready\n"), Some(&*want));
     let s = w.agent().expect("the agent stays for a moment");
     assert_eq!(s.counters["deadline"], 0, "{s:?} {}", w.log());
+}
+
+#[test]
+fn a_compressed_tier_whose_disk_fills_up_shrinks() {
+    let Some(tmpfs) = Tmpfs::mount("size=24m") else { return };
+    let mut w = plan("3MiB", "20MiB").second_dir(tmpfs.path().join("tier")).set("tiers.1.keep_free=4MiB").build();
+    let want = w.bare(&read(&w, &[])).good().text();
+    w.keep();
+    until_packed(&w, 60);
+    let filler = fs::File::create(tmpfs.path().join("filler")).unwrap();
+    let mut at = 0;
+    while tmpfs.free() > 2 << 20 {
+        filler.write_all_at(&vec![1; 1 << 18], at).unwrap();
+        at += 1 << 18;
+    }
+    let took = wait_for("space", || tmpfs.free() >= 4 << 20);
+    assert!(took < Duration::from_millis(1500), "{took:?}");
+    let s = w.agent().unwrap();
+    assert!(s.agent["evicted"] > 0 && s.tiers[1].packed.files > 0, "{s:?}");
+    let regular = regular(w.second()).iter().map(|p| fs::metadata(p).unwrap().len()).sum::<u64>();
+    assert!(s.tiers[1].used >= regular && s.tiers[1].used < regular + (1 << 20), "{s:?}, {regular} on the disk");
+    assert_eq!(w.run(&read(&w, &["--rounds", "2", "--procs", "2"])).good().text(), want);
 }
 
 #[test]

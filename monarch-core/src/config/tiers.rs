@@ -233,7 +233,7 @@ fn compressed(cx: &mut Context<'_>, raw: &[RawTier], tiers: &mut [(Tier, Site)])
                 capacity / 4
             }
         };
-        if given.is_some() && (compressed || !below) {
+        if given.is_some_and(|amount| amount.of(capacity) > 0) && (compressed || !below) {
             let message =
                 if compressed { "this tier has compression itself" } else { "no slower tier has compression" };
             let remedy = "leave it out: decoded copies go to a tier without compression, before one with it";

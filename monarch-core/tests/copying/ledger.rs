@@ -229,14 +229,12 @@ impl<'a> Disk<'a> {
                 }
             }
             Op::Pack(n, text, room, all) => self.pack(n, text, room, all),
-            Op::EvictPacked(n, open) => {
-                if self.packed.remove(&n).is_some() {
-                    if open {
-                        let path = String::from_utf8(packed_name(n).rel_path().to_vec()).unwrap();
-                        self.readers.push(File::open(self.tier.path.join(format!("{path}.lz4"))).unwrap());
-                    }
-                    assert!(self.tier.evict_packed(packed_name(n), size(n)).is_some(), "{n}");
+            Op::EvictPacked(n, open) if self.packed.remove(&n).is_some() => {
+                if open {
+                    let path = String::from_utf8(packed_name(n).rel_path().to_vec()).unwrap();
+                    self.readers.push(File::open(self.tier.path.join(format!("{path}.lz4"))).unwrap());
                 }
+                assert!(self.tier.evict_packed(packed_name(n), size(n)).is_some(), "{n}");
             }
             Op::Close => self.readers.clear(),
             Op::Sweep => drop(self.tier.sweep()),

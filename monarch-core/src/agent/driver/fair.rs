@@ -7,7 +7,7 @@
 use super::fetch::File;
 use super::{Driver, lock, parts};
 use monarch_abi::word::Refusal;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -117,16 +117,23 @@ impl Driver {
         }
         let (keys, of) = lock(&self.placed).sample(COUNTED);
         let mut held = Held::new();
-        let mut looked = 0;
+        let (mut looked, mut seen) = (0, HashSet::new());
         for key in keys {
             looked += 1;
+            // One that was dropped and made again is there twice.
+            if !seen.insert(key) {
+                continue;
+            }
             let Some(leaver) = self.leaver(key).or_else(|| self.packed_leaver(key)) else { continue };
             let (size, word) = (leaver.entry.record.size, leaver.word);
-            let (at, bytes) = match word.packed_in() {
-                Some(at) => {
-                    (at, self.tiers.get(at).and_then(|t| t.stat_packed(leaver.name(), size)).map_or(0, |c| c.charged))
-                }
-                None => (word.tier(), self.tiers.get(word.tier()).map_or(0, |t| t.ledger.cost(size))),
+            // Of what is decoded the packed one counts: the other makes way anyway.
+            let packed =
+                if word.is_marked() { self.packed_below(word.tier(), leaver.name()) } else { word.packed_in() };
+            let at = packed.unwrap_or_else(|| word.tier());
+            let Some(tier) = self.tiers.get(at) else { continue };
+            let bytes = match packed {
+                Some(_) => tier.stat_packed(leaver.name(), size).map_or(0, |copy| copy.charged),
+                None => tier.ledger.cost(size),
             };
             let tiers = held.entry(leaver.live.root).or_insert_with(|| vec![0; self.tiers.len()]);
             if let Some(sum) = tiers.get_mut(at) {

@@ -201,3 +201,33 @@ fn the_other_sections() {
     with_root("runtime_dir: run\n", WrongType, 2, &["runtime_dir", "relative path"]);
     with_root("log: { level: verbose }\n", WrongType, 2, &["no log level called", "info"]);
 }
+
+#[test]
+fn compression() {
+    let ram = "tiers:\n  - { path: /dev/shm, capacity: 1GiB }\n";
+    with_root(
+        "tiers:\n  - { path: /local/nvme, capacity: 1GiB, compression: lz4 }\n",
+        BadTier,
+        2 + 1,
+        &[
+            "tiers[0].compression",
+            "no faster tier has room for decoded copies",
+            "put a tier without compression before",
+        ],
+    );
+    let below = |with: &str| format!("{ram}  - {{ path: /local/nvme, capacity: 1GiB, {with} }}\n");
+    with_root(&below("compression: zstd"), WrongType, 4, &["there is no compression called `zstd`", "none", "lz4"]);
+    with_root(&below("compression: lz4, min_ratio: 0.5"), OutOfBounds, 4, &["0.5 is not between 1 and 100"]);
+    with_root(&below("compression: lz4, min_ratio: much"), WrongType, 4, &["`much` is not a number", "1.2"]);
+    with_root(
+        &below("compression: lz4, decoded: 10%"),
+        BadTier,
+        4,
+        &["this tier has compression itself", "leave it out"],
+    );
+    with_root(&below("decoded: 10%"), BadTier, 4, &["no slower tier has compression"]);
+    let twice = "tiers:\n  - { path: /dev/shm, capacity: 1GiB, decoded: 2GiB }\n  - { path: /local/nvme, capacity: 1GiB, compression: lz4 }\n";
+    with_root(twice, TooBig, 3, &["2GiB is more than the capacity, 1GiB"]);
+    let found = load_text(&format!("{ROOTS}{}", below("compression: lz4")), &node()).unwrap().config;
+    assert_eq!((found.tiers[0].decoded, found.tiers[1].decoded), (256 << 20, 0));
+}
