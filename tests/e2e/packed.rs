@@ -157,6 +157,19 @@ fn large_files_that_come_to_more_than_the_room_for_decoded_copies_are_staged_and
 }
 
 #[test]
+fn what_is_staged_without_prefetching_is_all_there_though_the_room_in_front_is_small() {
+    // Once files that were put off were forgotten where nothing else is fetched ahead.
+    let mut w = plan("1MiB", "64MiB").set("prefetch.enabled=false").build();
+    let mut c = w.monarch("stage");
+    c.args(w.words()).arg("--quiet");
+    Running::new(c).end().good();
+    until_gone(&w);
+    w.keep();
+    w.until("what is there", |s| s.roots[0].state == "ready" && s.tiers[1].files >= 83);
+    assert!(w.agent().unwrap().tiers[1].packed.files >= 55, "{:?}", w.agent());
+}
+
+#[test]
 fn a_file_that_is_read_in_part_does_not_keep_the_room_for_others() {
     let python = Job::new("python3").arg(crate::harness::sources().join("packdata.py"));
     let python = python.args(["--files", "1", "--large", "6", "--size", "50000"]);

@@ -17,6 +17,7 @@
 //! | [`window`] | room through which files pass that no tier has room for |
 //! | [`moves`] | copies on their way between tiers |
 //! | [`packs`] | copies that are to be packed |
+//! | [`ratios`] | how much smaller files get |
 //! | [`decoded`] | decoded copies, and which of them go |
 //! | [`decode`] | which are decoded before somebody asks |
 //! | [`fair`] | roots that share a quota |
@@ -54,6 +55,7 @@ mod pace;
 mod packs;
 mod piece;
 mod queue;
+mod ratios;
 mod seldom;
 mod streams;
 mod trial;
@@ -82,8 +84,9 @@ use monarch_abi::sys::{futex_wait, futex_wake};
 use monarch_policies::{Policy, RequestSource};
 use moves::Hot;
 use pace::Pace;
-use packs::{Packs, Ratios};
+use packs::Packs;
 use queue::{Next, Queue};
+use ratios::Ratios;
 use seldom::Seldom;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

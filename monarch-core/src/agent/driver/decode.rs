@@ -17,6 +17,8 @@ const STEPS: u32 = 512;
 /// How long it is taken for granted that there is nothing to decode: at first, and when that was so for a long time.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(64);
+/// The same at most while readers ask.
+const SOON: Duration = Duration::from_secs(4);
 /// One part in so many of the room stays free for those who ask.
 const SPARE: u64 = 8;
 /// Of the files read in a round, one part in so many has to be asked for again for the next round to begin.
@@ -58,6 +60,9 @@ impl Round {
         }
         self.cursor = id + 1;
         self.passed = 0;
+        // Somebody reads: what was packed since is looked for soon.
+        self.rested = Duration::ZERO;
+        self.rests_until = self.rests_until.map(|until| until.min(Instant::now() + SOON));
         if known {
             self.again += 1;
             if self.again > self.count / AGAIN || u64::from(self.count) >= packed {
@@ -186,11 +191,13 @@ impl Driver {
                 let _ = self.drop_some_decoded(at, short, false);
             }
         }
-        let rests = |r: &super::Driver| {
-            let rounds = lock(&r.rounds);
-            !rounds.0.is_empty() && rounds.0.values().all(|r| r.rests_until.is_some_and(|until| Instant::now() < until))
+        let now = Instant::now();
+        let rests = |r: &Round| r.rests_until.is_some_and(|until| now < until);
+        let all_rest = {
+            let rounds = lock(&self.rounds);
+            !rounds.0.is_empty() && rounds.0.values().all(rests)
         };
-        if self.options.prefetch && self.has_room_ahead() && !rests(self) {
+        if self.options.prefetch && self.has_room_ahead() && !all_rest {
             self.wake(super::lanes::Lane::Threads);
         }
     }
