@@ -1,8 +1,8 @@
 //! Arguments, help and exit codes.
 
 use crate::{
-    agent, config as config_command, du, env, evict, explain, hold, index, pages, refresh, run, say, stage, status,
-    stop, verify,
+    agent, cluster, config as config_command, du, env, evict, explain, hold, index, pages, refresh, run, say, simulate,
+    stage, status, stop, trace, verify,
 };
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -63,8 +63,12 @@ enum Command {
     #[command(hide = true)]
     Hold(hold::HoldArgs),
     /// Show the agents of this user and what they hold
-    #[command(after_help = "Examples:\n  monarch status\n  monarch status --json | jq '.[0].tiers'")]
+    #[command(after_help = "Examples:\n  monarch status\n  monarch status --json | jq '.[0].tiers'\n  \
+        monarch status --cluster      # the nodes that share copies with this one")]
     Status(status::StatusArgs),
+    /// Look at the nodes of a job that share copies
+    #[command(subcommand, after_help = "Example:\n  monarch cluster check")]
+    Cluster(cluster::ClusterCommand),
     /// Say whether an open of a path gets a copy, and why not
     #[command(after_help = "Examples:\n  monarch explain /scratch/imagenet/train/n01440764/n01440764_10026.JPEG\n  \
         monarch explain --json data/*.tar | jq '.[] | select(.verdict.is != \"hit\") | .path'\n\n\
@@ -113,6 +117,22 @@ enum Command {
     /// Build or show a saved index, which spares the scan at the start of a job
     #[command(subcommand, after_help = "Example:\n  monarch index build -o imagenet.idx /scratch/imagenet")]
     Index(index::IndexCommand),
+    /// Show what jobs opened, from their traces
+    #[command(subcommand, after_help = "Example:\n  monarch trace stats job.trace")]
+    Trace(trace::TraceCommand),
+    /// Compare placement policies on a made-up or recorded run, without running it
+    #[command(
+        after_help = "Examples:\n  monarch simulate                                             # ImageNet, one node, all policies\n  \
+        monarch simulate --capacity 10%,25%,55%,100% --nodes 1,8,64 --plot policies.html\n  \
+        monarch simulate --synthetic files=100000,size=100KB,mix=0.5:10MB,epochs=4 --policy first_epoch --json\n  \
+        monarch simulate --synthetic shuffle=local --hints on --compute 40ms --nodes 512 --capacity 200GB\n  \
+        monarch simulate --trace job.trace --capacity 5%+50% --tier-latency 10us,100us --tier-bandwidth 20GB/s,3GB/s\n\n\
+        A node has an agent, tiers, and ranks that take batches from loader processes; all nodes share metadata servers and bandwidth of \
+        the PFS, and give each other no copies. `calls` are those of a later epoch, `effic.` is the time of computing only by the time \
+        it takes, `scaling` the throughput of a node by that with the fewest nodes. docs/POLICIES.md says what is modelled, and what \
+        is not."
+    )]
+    Simulate(Box<simulate::SimulateArgs>),
     /// Print completions for a shell
     #[command(
         after_help = "Examples:\n  monarch completions bash > ~/.local/share/bash-completion/completions/monarch\n  \
@@ -234,6 +254,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Env(args) => env::main(&args),
         Command::Hold(args) => hold::main(&args),
         Command::Status(args) => status::main(&args),
+        Command::Cluster(c) => cluster::main(&c),
         Command::Explain(args) => explain::main(&args),
         Command::Stage(args) => stage::main(&args),
         Command::Evict(args) => evict::main(&args),
@@ -243,6 +264,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Stop(args) => stop::main(&args),
         Command::Config(c) => config_command::main(&c),
         Command::Index(c) => index::main(&c),
+        Command::Trace(c) => trace::main(&c),
+        Command::Simulate(args) => simulate::main(&args),
         Command::Completions(a) => pages::completions(&a, Cli::command()),
         Command::Man(a) => pages::man(&a, Cli::command()),
         Command::Agent(args) => agent::main(&args),

@@ -17,8 +17,9 @@ pub(crate) mod shim;
 pub(crate) mod spawn;
 mod summary;
 
-use crate::cli::ConfigArgs;
+use crate::cli::{ConfigArgs, EX_USAGE};
 use crate::say;
+use monarch_core::cluster::discovery;
 use monarch_core::config::Config;
 use service::Service;
 use std::ffi::OsString;
@@ -47,6 +48,11 @@ pub(crate) fn config(args: &ConfigArgs, command: &[OsString], quiet: bool) -> Re
         resolved.warnings.iter().for_each(|w| say::warn(format_args!("{w}")));
     }
     add_aliases(&mut config, command);
+    let environment = |name: &str| std::env::var(name).ok();
+    if let Err(e) = discovery::discover(&mut config.cluster, &environment, &discovery::SystemLocal) {
+        say::err(format_args!("monarch: {e}\n"));
+        return Err(ExitCode::from(EX_USAGE));
+    }
     Ok(config)
 }
 

@@ -4,6 +4,7 @@
 mod agent;
 mod agents;
 mod cli;
+mod cluster;
 mod config;
 mod du;
 mod env;
@@ -17,9 +18,11 @@ mod progress;
 mod refresh;
 mod run;
 mod say;
+mod simulate;
 mod stage;
 mod status;
 mod stop;
+mod trace;
 mod verify;
 
 fn main() -> std::process::ExitCode {

@@ -7,7 +7,7 @@ use monarch_core::agent::protocol::Census;
 use monarch_core::index::ScanProgress;
 use std::cell::Cell;
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often the figures are looked at.
@@ -32,6 +32,28 @@ pub(crate) fn while_scanning<T>(what: &str, work: impl FnOnce(&ScanProgress) -> 
         });
         let out = work(&figures);
         done.store(true, Ordering::Relaxed);
+        out
+    })
+}
+
+/// Does some work that counts opens, and shows how far it is, on a terminal.
+pub(crate) fn while_counting<T>(quiet: bool, all: u64, work: impl FnOnce(&AtomicU64) -> T) -> T {
+    let (opened, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(all) };
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {human_pos} of {human_len} opens, {eta} left") {
+        bar.set_style(style);
+    }
+    std::thread::scope(|s| {
+        let shown = s.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                bar.set_position(opened.load(Ordering::Relaxed));
+                std::thread::park_timeout(TICK);
+            }
+            bar.finish_and_clear();
+        });
+        let out = work(&opened);
+        done.store(true, Ordering::Relaxed);
+        shown.thread().unpark();
         out
     })
 }

@@ -24,6 +24,9 @@ pub(crate) struct RunArgs {
     /// Write what was saved to this file as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Write which files are opened when to this file (see `monarch trace`)
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -39,6 +42,11 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
             Err(code) => return Ok(code),
         }
     }
+    if let (Some(s), Some(path)) = (&mut service, &args.trace)
+        && job::is_rank_0()
+    {
+        s.trace(path);
+    }
     let env = service.as_ref().map_or_else(Vec::new, Service::environment);
     let started = Instant::now();
     let child = match Child::start(&args.command, &env) {
@@ -50,7 +58,8 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
             s.keep_alive();
         }
     })?;
-    if let Some(s) = service {
+    if let Some(mut s) = service {
+        s.end_trace(args.quiet);
         job::conclude(s, args.report.as_deref(), args.quiet, started.elapsed(), false);
     }
     Ok(child::end_like(end))

@@ -150,16 +150,19 @@ impl Stage {
     /// What would be copied.
     fn plan(&mut self, args: &StageArgs) -> Result<ExitCode> {
         let c = self.census(true, 0)?;
-        let missing = less(c.all, &[c.resident, c.left, c.on_tape]);
+        let missing = less(c.all, &[c.resident, c.left, c.on_tape, c.elsewhere]);
         let rest = less(missing, &[c.fits]);
         if args.json {
             let told = json!({"all": c.all, "resident": c.resident, "to_copy": missing, "fits": c.fits,
-                "does_not_fit": rest, "on_tape": c.on_tape, "left": c.left});
+                "does_not_fit": rest, "on_tape": c.on_tape, "left": c.left, "elsewhere": c.elsewhere});
             say::out(format_args!("{}\n", serde_json::to_string_pretty(&told)?))?;
         } else {
             let mut text = format!("{} in all, {} resident\n", shown(c.all), shown(c.resident));
             if c.on_tape.files > 0 {
                 let _ = writeln!(text, "on tape, copied only by their own names: {}", shown(c.on_tape));
+            }
+            if c.elsewhere.files > 0 {
+                let _ = writeln!(text, "staged by other nodes of the job: {}", shown(c.elsewhere));
             }
             let _ = writeln!(text, "to be copied: {}; there is room for {}", shown(missing), shown(c.fits));
             if rest.files > 0 {
@@ -270,7 +273,7 @@ fn shown(t: Tally) -> String {
 /// 0 when everything is there, 1 when something failed, 3 when all else is for lack of room.
 fn code(after: &Census) -> ExitCode {
     let full = after.no_room.files + after.dropped.files + after.under_way.files;
-    let missing = less(after.all, &[after.resident]).files;
+    let missing = less(after.all, &[after.resident, after.elsewhere]).files;
     match (missing, missing - full.min(missing)) {
         (0, _) => ExitCode::SUCCESS,
         (_, 0) => ExitCode::from(EX_NO),
@@ -298,6 +301,7 @@ fn told(copied: Tally, after: &Census, took: Duration) -> String {
         (after.failing, "failed: they are tried again while a job runs; stage again"),
         (after.left, "left to the PFS: changed since they were indexed, gone, or not readable"),
         (after.on_tape, "on tape: name them to have them recalled"),
+        (after.elsewhere, "staged by the nodes of the job that own them"),
     ];
     for (tally, why) in groups.into_iter().filter(|(t, _)| t.files > 0) {
         let _ = writeln!(text, "not staged: {}: {why}", shown(tally));

@@ -1,7 +1,7 @@
 //! `monarch status`.
 
 use crate::cli::{ConfigArgs, EX_NO_AGENT};
-use crate::{agents, say};
+use crate::{agents, cluster, say};
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
@@ -17,14 +17,22 @@ pub(crate) struct StatusArgs {
     /// Print an array of objects, one per agent
     #[arg(long)]
     json: bool,
+    /// Show the nodes that share copies: what they own and hold, what went between them (with --json one object per node)
+    #[arg(long)]
+    cluster: bool,
     #[command(flatten)]
     config: ConfigArgs,
 }
 
+/// Epochs that are shown of each root.
+const EPOCHS: usize = 3;
 /// How long an agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn main(args: &StatusArgs) -> Result<ExitCode> {
+    if args.cluster {
+        return cluster::status(&args.config, args.json);
+    }
     let (agents, _) = match agents::ask(&args.config, PATIENCE, Client::status) {
         Ok(asked) => asked,
         Err(code) => return Ok(code),
@@ -76,6 +84,10 @@ fn text(s: &Status) -> String {
         let _ = writeln!(out, "           {}{verified}", r.consistency);
         if s.engine == "auto" && !r.engine.is_empty() {
             let _ = writeln!(out, "           engine {}", r.engine);
+        }
+        // The last ones: all of them are in the JSON.
+        for epoch in r.epochs.iter().rev().take(EPOCHS).rev() {
+            let _ = writeln!(out, "           {epoch}");
         }
         for notice in r.notices() {
             let _ = writeln!(out, "           notice {notice}");

@@ -86,7 +86,7 @@ impl Said {
     }
 }
 
-const COMMANDS: [&[&str]; 12] = [
+const COMMANDS: [&[&str]; 17] = [
     &[],
     &["run"],
     &["status"],
@@ -97,6 +97,11 @@ const COMMANDS: [&[&str]; 12] = [
     &["index"],
     &["index", "build"],
     &["index", "show"],
+    &["trace"],
+    &["trace", "show"],
+    &["trace", "stats"],
+    &["trace", "import"],
+    &["simulate"],
     &["completions"],
     &["man"],
 ];
@@ -408,4 +413,176 @@ fn an_index_is_built_and_compared_within_the_limit_of_calls() {
     assert!(slow(&["index", "build", "-o", "set.idx", "root"]) < 1.4, "no limit");
     p.monarch(["index", "build", "-o", "x", "root", "--set", "source.iops_limit=0"]).failed(2, &["1 to 1000000"]);
     p.monarch(["index", "build", "-o", "x", "root", "--config", "none.yaml"]).failed(2, &["none.yaml"]);
+}
+
+/// Two passes over 300 files, as comma-separated values.
+fn accesses() -> String {
+    let line = |n: u32| {
+        let served = if n < 300 { "pfs" } else { "tier" };
+        format!(
+            "{}.{:04},{},\"train, all/{}.jpg\",{},{served}\n",
+            n / 100,
+            n % 100 * 100,
+            n % 4,
+            n % 300,
+            1000 + n % 300
+        )
+    };
+    std::iter::once("time_s,stream,path,size,served\n".to_owned()).chain((0..600).map(line)).collect()
+}
+
+#[test]
+fn a_trace_is_imported_shown_and_counted() {
+    let p = Place::new();
+    let csv = accesses();
+    std::fs::write(p.at("in.csv"), &csv).expect("write");
+    let said = p.monarch(["trace", "import", "in.csv", "-o", "job.trace"]);
+    assert_eq!((said.code, &*said.out, &*said.err), (Some(0), "job.trace: 600 accesses\n", ""));
+    let said = p.monarch(["trace", "show", "--csv", "job.trace"]);
+    assert_eq!((said.code, said.out), (Some(0), csv));
+    let said = p.monarch(["trace", "show", "--limit", "2", "job.trace"]);
+    assert_eq!((said.code, said.out.lines().count()), (Some(0), 2));
+    assert!(said.out.ends_with("train, all/1.jpg\n") && said.err.is_empty(), "{said:?}");
+    let said = p.monarch(["trace", "show", "--json", "--limit", "1", "job.trace"]);
+    let first: serde_json::Value = serde_json::from_str(&said.out).expect("JSON");
+    assert_eq!((&first["path"], &first["served"]), (&"train, all/0.jpg".into(), &"pfs".into()));
+    let said = p.monarch(["trace", "stats", "--json", "job.trace"]);
+    let stats: serde_json::Value = serde_json::from_str(&said.out).expect("JSON");
+    assert_eq!((&stats["files"], &stats["accesses"], &stats["end"]), (&300.into(), &600.into(), &"whole".into()));
+    let epochs = stats["epochs"].as_array().expect("epochs");
+    assert_eq!(epochs.iter().map(|e| &e["served"]["pfs"]).collect::<Vec<_>>(), [&serde_json::json!(300), &0.into()]);
+    let said = p.monarch(["trace", "stats", "job.trace"]);
+    assert!(said.code == Some(0) && said.out.contains("files      300 with"), "{said:?}");
+}
+
+#[test]
+fn a_trace_that_was_cut_short_is_shown_as_far_as_it_goes() {
+    let p = Place::new();
+    std::fs::write(p.at("in.csv"), accesses()).expect("write");
+    p.monarch(["trace", "import", "in.csv", "-o", "job.trace"]);
+    let whole = std::fs::read(p.at("job.trace")).expect("read");
+    std::fs::write(p.at("cut"), &whole[..whole.len() - 16]).expect("write");
+    let said = p.monarch(["trace", "show", "cut"]);
+    assert_eq!((said.code, said.out.lines().count()), (Some(0), 600));
+    assert!(said.err.contains("has no end"), "{said:?}");
+    std::fs::write(p.at("cut"), &whole[..whole.len() - 20]).expect("write");
+    let said = p.monarch(["trace", "stats", "cut"]);
+    assert!(said.code == Some(0) && said.err.contains("ends within a block"), "{said:?}");
+    let mut damaged = whole;
+    let at = damaged.len() - 40;
+    damaged[at] ^= 1;
+    std::fs::write(p.at("damaged"), damaged).expect("write");
+    let said = p.monarch(["trace", "show", "damaged"]);
+    assert!(said.code == Some(1) && said.err.contains("is damaged"), "{said:?}");
+}
+
+#[test]
+fn what_is_no_trace_is_told_and_mistakes_have_a_line() {
+    let p = Place::new();
+    std::fs::write(p.at("in.csv"), "time_s,stream,path,size\n0,1,a,10\n0,1,a,ten\n").expect("write");
+    let said = p.monarch(["trace", "import", "in.csv", "-o", "job.trace"]);
+    assert_eq!(said.code, Some(2));
+    assert_eq!(said.err, "monarch: in.csv, line 3: size cannot be \"ten\"; give whole bytes such as 110592\n");
+    assert!(!p.at("job.trace").exists());
+    let said = p.monarch(["trace", "stats", "in.csv"]);
+    assert!(said.code == Some(1) && said.err.contains("in.csv is not a trace"), "{said:?}");
+    let said = p.monarch(["trace", "show", "none"]);
+    assert!(said.code == Some(1) && said.err.contains("trace none: No such file"), "{said:?}");
+}
+
+/// A small run, quickly simulated.
+const SMALL: [&str; 3] = ["simulate", "--synthetic", "files=1000,size=100KB,epochs=3,ranks=2,workers=2,batch=10"];
+
+#[test]
+fn policies_are_simulated() {
+    let p = Place::new();
+    let said = p.monarch(SMALL.iter().chain(&["--nodes", "1,2", "--capacity", "25%,100%"]));
+    said.fine(&["1,000 files, 100.0 MB, 3 epochs", "policy", "first_epoch", "100%", "bound"]);
+    let rows = |more: &[&str]| {
+        let said = p.monarch(SMALL.iter().chain(&["--json", "--policy", "first_epoch"]).chain(more));
+        said.fine(&[]);
+        assert!(said.err.is_empty(), "{said:#?}");
+        serde_json::from_str::<serde_json::Value>(&said.out).expect("JSON")
+    };
+    let quarter = rows(&["--capacity", "25%"]);
+    let row = &quarter["rows"][0];
+    assert_eq!((row["later"]["hits"].as_u64(), row["later"]["pfs_bytes"].as_u64()), (Some(500), Some(150_000_000)));
+    assert_eq!(row["bound"]["belady_pfs_bytes_later"].as_u64(), Some(150_000_000));
+    assert_eq!(row["bound"]["static_hit_share"].as_f64(), Some(0.25));
+    assert_eq!(quarter["model"]["pfs_rate"].as_f64(), Some(100_000.0));
+    assert_eq!(quarter["workload"]["bytes"].as_u64(), Some(100_000_000));
+    // The same each time, and something else with another seed.
+    assert_eq!(quarter, rows(&["--capacity", "25%"]));
+    assert_ne!(quarter["rows"], rows(&["--capacity", "25%", "--seed", "2"])["rows"]);
+    // Two tiers; nothing is limited.
+    let two =
+        rows(&["--capacity", "10%+20MB", "--pfs-bandwidth", "unlimited", "--pfs-rate", "unlimited", "--sync", "off"]);
+    assert_eq!(two["rows"][0]["most_used_bytes"], serde_json::json!([10_000_000, 20_000_000]));
+    assert!(two["model"]["pfs_rate"].is_null());
+}
+
+#[test]
+fn a_simulation_is_drawn() {
+    let p = Place::new();
+    let draw = |file: &str| p.monarch(SMALL.iter().chain(&["--nodes", "1,2,4", "--plot", file]));
+    draw("plot.html").fine(&["first_epoch"]);
+    let page = std::fs::read_to_string(p.at("plot.html")).expect("page");
+    for words in
+        ["<!DOCTYPE html>", "<svg ", "on 4 nodes", "Efficiency, capacity 25%", "first_epoch", "monarch simulate"]
+    {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    assert!(!page.contains("<script") && !page.contains("NaN") && !page.contains("inf"), "{page}");
+    draw("plot.svg").fine(&[]);
+    assert!(std::fs::read_to_string(p.at("plot.svg")).expect("drawing").starts_with("<svg "));
+    draw("plot.png").failed(2, &["plot.png", ".html or .svg"]);
+    draw("no/such/plot.svg").failed(1, &["no/such/plot.svg"]);
+}
+
+#[test]
+fn a_recorded_run_is_simulated() {
+    let p = Place::new();
+    let line = |epoch: u32, at: u32| {
+        format!("{},{},train/{at:03},5000,{epoch}\n", f64::from(epoch * 100 + at) / 100.0, at % 2)
+    };
+    let lines: String = (1..=3).flat_map(|epoch| (0..100).map(move |at| line(epoch, at))).collect();
+    std::fs::write(p.at("run.csv"), format!("time_s,stream,path,size,epoch\n{lines}")).expect("write");
+    let said = p.monarch(["simulate", "--trace", "run.csv", "--json", "--capacity", "50%", "--prefetch", "off"]);
+    said.fine(&[]);
+    let json: serde_json::Value = serde_json::from_str(&said.out).expect("JSON");
+    let (row, work) = (&json["rows"][0], &json["workload"]);
+    assert_eq!(
+        (work["files"].as_u64(), work["epochs"].as_u64(), work["ranks"].as_u64()),
+        (Some(100), Some(3), Some(2))
+    );
+    assert_eq!((row["later"]["hits"].as_u64(), row["later"]["pfs_bytes"].as_u64()), (Some(100), Some(500_000)));
+    std::fs::write(p.at("bad.csv"), "0,1,f,10\n1,1,f,many\n").expect("write");
+    p.monarch(["simulate", "--trace", "bad.csv"]).failed(1, &["bad.csv", "line 2", "time_s,stream"]);
+    p.monarch(["simulate", "--trace", "root/one"]).failed(1, &["root/one", "does not begin as one"]);
+    p.monarch(["simulate", "--trace", "none.csv"]).failed(1, &["none.csv"]);
+}
+
+#[test]
+fn mistakes_of_a_simulation_are_told_with_their_remedy() {
+    let p = Place::new();
+    for (flag, value, words) in [
+        ("--policy", "best", &["no policy `best`", "first_epoch"][..]),
+        ("--capacity", "0", &["`0` is not a capacity", "25%"]),
+        ("--capacity", "10%,0%", &["`0%` is not a capacity"]),
+        ("--capacity", "4 parsec", &["`4 parsec` is not a capacity"]),
+        ("--nodes", "0", &["`0` is not a number of nodes"]),
+        ("--pfs-bandwidth", "10GB", &["10GB/s"]),
+        ("--pfs-latency", "soon", &["`soon` is not a time"]),
+        ("--pfs-rate", "none", &["calls per second"]),
+        ("--hints", "yes", &["neither on nor off"]),
+        ("--app-calls", "2", &["BEFORE+AFTER"]),
+        ("--synthetic", "files=0", &["files: `0`", "between 1"]),
+        ("--synthetic", "bacth=3", &["bacth: no such key", "batch"]),
+        ("--synthetic", "mix=10MB", &["mix: `10MB` is not SHARE:SIZE"]),
+    ] {
+        p.monarch(["simulate", flag, value]).failed(2, words);
+    }
+    let crowd = ["simulate", "--nodes", "512", "--synthetic", "ranks=1024,workers=1024"];
+    p.monarch(crowd).failed(2, &["too many", "fewer"]);
+    p.monarch(["simulate", "--trace", "x.csv", "--synthetic", "files=1"]).failed(2, &["cannot be used with"]);
 }

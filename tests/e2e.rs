@@ -20,6 +20,8 @@ mod consistency;
 mod engines;
 #[path = "e2e/env.rs"]
 mod env;
+#[path = "e2e/epochs.rs"]
+mod epochs;
 #[path = "e2e/failures_agent.rs"]
 mod failures_agent;
 #[path = "e2e/failures_pfs.rs"]

@@ -247,8 +247,8 @@ pub struct Control {
     pub pulse_ms: AtomicU64,
     /// Longest wait for a large file to be complete, where single chunks are of no use, ms.
     pub complete_ms: AtomicU32,
-    /// Zero.
-    pub reserved1: AtomicU32,
+    /// Goes up with every hint of a job; the agent sleeps on it.
+    pub hinted: AtomicU32,
     /// Bytes a second at which large files were copied lately.
     pub rate: AtomicU64,
     /// Zero.
@@ -281,6 +281,8 @@ pub struct Control {
     pub stripes: [Stripe; STRIPES],
     /// Changes made below roots that have no index yet.
     pub early: crate::early::Early,
+    /// Files that readers opened.
+    pub accesses: crate::accesses::Accesses,
 }
 // SAFETY: repr(C), integers and atomics only; the plain fields are written before the file gets its name. Padding, where
 // the compiler put some between tables, is never read.

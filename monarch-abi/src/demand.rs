@@ -273,8 +273,8 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, watch: &impl Watch) -> Outcome 
             State::Filling => return Outcome::Filling(w),
             State::Wanted => Step::NotTaken,
             State::Fetching => waiter.step_of_copy(key),
-            // Its decoded copy had to make way just now.
-            State::Absent if w.packed_in().is_some() && tries > 0 => {
+            // Its decoded copy had to make way just now, or who fetched it ahead has stopped.
+            State::Absent if tries > 0 => {
                 tries -= 1;
                 raise(ctl, f);
                 waiter = Waiter::new(ctl, watch);

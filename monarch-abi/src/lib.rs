@@ -15,6 +15,8 @@
 //! | [`sum`] | checksums of copies |
 //! | [`chunks`] | which parts of a large file are there while its copy is being made |
 //! | [`control`] | the control block: roots, tiers, segments, in-flight copies, counters |
+//! | [`accesses`] | which files readers open |
+//! | [`hint`] | what jobs tell of their future |
 //! | [`segment`] | an index and a state together: lookup, listing, path reconstruction |
 //! | [`resolve`] | from a path as spelled to an entry, as the kernel would |
 //! | [`early`] | changes made before there is an index |
@@ -28,6 +30,7 @@ compile_error!("the shared-memory layout is little-endian");
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("the shared-memory layout needs 64-bit pointers");
 
+pub mod accesses;
 pub mod bitmap;
 pub mod chunks;
 pub mod control;
@@ -35,6 +38,7 @@ pub mod demand;
 pub mod early;
 pub mod guard;
 pub mod hash;
+pub mod hint;
 pub mod index;
 pub mod mem;
 pub mod resolve;
@@ -47,6 +51,6 @@ pub mod word;
 mod xxh3;
 
 /// Version of the shared-memory layout. A shim that finds another one passes everything through.
-pub const LAYOUT: u32 = 6;
+pub const LAYOUT: u32 = 7;
 /// Longest path the kernel takes, with its final NUL.
 pub const PATH_MAX: usize = 4096;

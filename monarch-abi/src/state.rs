@@ -279,7 +279,13 @@ impl<'a> StateMap<'a> {
         })
     }
 
-    /// All slots in use.
+    /// The table as it is.
+    #[must_use]
+    pub fn buckets(&self) -> &'a [Bucket] {
+        self.buckets
+    }
+
+    /// Every slot that is taken.
     pub fn all(&self) -> impl Iterator<Item = &'a Slot> + use<'a> {
         self.buckets.iter().flat_map(|b| &b.slots).filter(|s| s.id != NO_ID)
     }

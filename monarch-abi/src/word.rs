@@ -54,6 +54,8 @@ pub enum Refusal {
     Dropped = 5,
     /// A reader has found its copy damaged; the agent is to drop it.
     Damaged = 6,
+    /// Its copy made way for another one that the policy wants more.
+    Replaced = 7,
 }
 
 /// Mark of a Bypass word that is not a job's doing.
@@ -180,6 +182,7 @@ impl Word {
             (State::Refused, 3) => Some(Refusal::PfsFailed),
             (State::Refused, 4) => Some(Refusal::TierFailed),
             (State::Refused, 6) => Some(Refusal::Damaged),
+            (State::Refused, 7) => Some(Refusal::Replaced),
             (State::Refused, _) => Some(Refusal::Dropped),
             _ => None,
         }

@@ -46,8 +46,8 @@ use std::path::{Path, PathBuf};
 pub use error::{ConfigError, ErrorKind};
 pub use flags::Overrides;
 pub use model::{
-    Compression, Config, Consistency, Dataset, Direct, Engine, Index, Io, Log, LogLevel, Medium, Persist, Placement,
-    Policy, Prefetch, Root, Source, Tier, Trust, Wait,
+    Cluster, Compression, Config, Consistency, Dataset, Direct, Discovery, Engine, Index, Io, Log, LogLevel, Medium,
+    Persist, Placement, Policy, Prefetch, Root, Source, Spread, Tier, Trust, Wait,
 };
 pub use origin::{Origin, Origins};
 pub(crate) use probe::memory::left as memory_left;

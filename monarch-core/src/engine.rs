@@ -75,6 +75,10 @@ pub trait SourceFile: Send + Sync {
     fn is_local(&self) -> bool {
         false
     }
+    /// Whether it comes from another node: who waits for it waits as for the PFS, within limits of its own.
+    fn is_remote(&self) -> bool {
+        false
+    }
     /// Bytes that are best read at a time, from a multiple of them on, if there is such a number.
     fn at_once(&self) -> Option<usize> {
         None

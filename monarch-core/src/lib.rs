@@ -7,13 +7,16 @@
 //! | [`tier`] | directories for copies with a hard quota |
 //! | [`engine`] | moving bytes from the PFS into a tier |
 //! | [`agent`] | the process per node that ties these together |
+//! | [`cluster`] | nodes that share copies and the index |
 //! | [`session`] | a job that links this crate: opens, prefetches, asks |
 //! | [`reader`] | reading through an agent's shared memory; why a path is served or not |
+//! | [`trace`] | what a job opened, when and from where: written, read, counted |
 //! | [`shm`] | the shared-memory files that the shim maps |
 // Shared-memory fields are 32 and 64 bits wide by layout; narrowing happens where the layout bounds the value.
 #![allow(clippy::cast_possible_truncation)]
 
 pub mod agent;
+pub mod cluster;
 pub mod config;
 pub mod engine;
 pub mod index;
@@ -24,3 +27,4 @@ pub mod shm;
 mod sync;
 pub mod sys;
 pub mod tier;
+pub mod trace;

@@ -18,6 +18,7 @@ pub use explain::{Explanation, FileInfo, RefusedFor, Served, Verdict};
 
 use crate::agent::{client, place};
 use crate::shm;
+use monarch_abi::accesses::{self, Served as From};
 use monarch_abi::control::{ControlMap, Counter, MAX_SEGMENTS, SEGMENT_LIVE};
 use monarch_abi::demand::{self, Life, Outcome, Watch};
 use monarch_abi::resolve::{Found, Miss, Segments, resolve};
@@ -196,6 +197,7 @@ impl Reader {
             Some(copy) => {
                 self.count(Counter::Hits, 1);
                 self.count(Counter::HitBytes, found.entry.record.size);
+                self.note(found, From::Tier);
                 if word.is_watched() {
                     found.segment.state.touch(found.entry.master.id);
                 }
@@ -256,7 +258,10 @@ impl Reader {
         };
         self.count(Counter::WaitMicros, self.now_us().saturating_sub(start));
         match outcome {
-            Outcome::Resident(_) => copy.ok_or(Counter::Vanished).inspect(|_| self.count(Counter::Waited, 1)),
+            Outcome::Resident(_) => copy.ok_or(Counter::Vanished).inspect(|_| {
+                self.count(Counter::Waited, 1);
+                self.note(found, From::Waited);
+            }),
             Outcome::Refused(State::Bypass) => Err(Counter::Changed),
             Outcome::Refused(State::Refused) => Err(Counter::Refused),
             Outcome::Refused(_) => Err(Counter::Absent),
@@ -268,6 +273,14 @@ impl Reader {
     fn to_pfs(&self, found: &Found<'_>, why: Counter) {
         self.count(why, 1);
         self.count(Counter::MissBytes, found.entry.record.size);
+        self.note(found, From::Pfs);
+    }
+
+    /// Tells the agent what was opened, for its policies.
+    fn note(&self, found: &Found<'_>, served: From) {
+        let ms = crate::sys::coarse_ms();
+        let opened = accesses::Opened { segment: found.number, id: found.entry.master.id, served, ms };
+        self.ctl.ctl.accesses.note(std::process::id(), opened);
     }
 
     fn count(&self, what: Counter, by: u64) {

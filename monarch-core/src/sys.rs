@@ -34,6 +34,13 @@ pub fn give_back_memory() {
     }
 }
 
+/// Milliseconds of the coarse monotonic clock, by which opens and hints are dated.
+#[must_use]
+pub fn coarse_ms() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    t.tv_sec.unsigned_abs() * 1000 + t.tv_nsec.unsigned_abs() / 1_000_000
+}
+
 /// Eight random bytes from the kernel.
 #[must_use]
 pub fn random_u64() -> u64 {

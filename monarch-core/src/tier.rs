@@ -20,12 +20,14 @@ mod evict;
 mod ledger;
 mod lock;
 mod log;
+mod logging;
 mod names;
 mod pack;
 mod packed;
 mod part;
 mod recover;
 mod sum;
+mod tidy;
 mod view;
 
 pub use copy::CopyFile;

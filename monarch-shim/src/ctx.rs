@@ -24,7 +24,7 @@ mod segments;
 mod stem;
 mod trust;
 
-pub use files::agent;
+pub use files::{agent, hint_file};
 pub use trust::{mounts_changed, place_changed};
 
 /// 0 before the constructor, then one of these.

@@ -35,6 +35,8 @@ struct Page {
 }
 
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
+/// The page, also once no directory is kept any more.
+static PROCESS: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Makes the page.
 pub fn boot() {
@@ -46,7 +48,16 @@ pub fn boot() {
         // SAFETY: fresh memory of two pages, more than a Page; zero is a valid Page.
         unsafe { (*page).owner.store(pid(), Ordering::Relaxed) };
         PAGE.store(page, Ordering::Release);
+        PROCESS.store(page, Ordering::Release);
     }
+}
+
+/// A number by which this process can be told from others most of the time: its own, or 0 if that is not known without asking.
+#[inline]
+#[must_use]
+pub fn process() -> u32 {
+    // SAFETY: never unmapped.
+    unsafe { PROCESS.load(Ordering::Acquire).as_ref() }.map_or(0, |page| page.owner.load(Ordering::Relaxed))
 }
 
 fn page() -> Option<&'static Page> {
@@ -70,7 +81,8 @@ const fn pack(counter: u64, generation: u32, kind: Kind) -> u64 {
 /// In a child of `fork`, whose page the kernel has wiped: it is this process's now. (A child made in another way does without;
 /// one of `vfork`, which shares its parent's page, must not take it.)
 pub fn adopt() {
-    if let Some(p) = page() {
+    // SAFETY: never unmapped.
+    if let Some(p) = unsafe { PROCESS.load(Ordering::Acquire).as_ref() } {
         p.owner.store(pid(), Ordering::Relaxed);
     }
 }

@@ -87,10 +87,7 @@ fn ask(ctx: &Ctx, f: &Found<'static>, check: LastCheck<'_>, asked: Asked) -> boo
 
 /// Milliseconds of the coarse monotonic clock, as far as 32 bits hold them.
 fn now_ms() -> u32 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the buffer is ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut t) };
-    (t.tv_sec as u32).wrapping_mul(1000).wrapping_add((t.tv_nsec / 1_000_000) as u32)
+    sys::coarse_ms() as u32
 }
 
 /// Whether the copy that a word speaks of, which lies at this path, may be opened.

@@ -3,6 +3,7 @@
 mod access;
 mod change;
 mod dir;
+mod hints;
 mod open;
 mod place;
 mod read;

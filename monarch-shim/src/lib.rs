@@ -24,6 +24,7 @@
 //! | [`mounts`] | what is mounted where |
 //! | [`changes`] | what the job changes below a root |
 //! | [`dirs`] | virtual directory streams |
+//! | [`hints`] | what the job tells of its future |
 //! | `hooks` | the exported functions: thin shells, one file per family |
 #![cfg_attr(not(test), no_std)]
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
@@ -37,6 +38,7 @@ pub mod cwd;
 pub mod dirs;
 pub mod fallback;
 pub mod guard;
+pub mod hints;
 mod hooks;
 pub mod identity;
 pub mod large;

@@ -6,6 +6,7 @@ use crate::guard::{self, Asked};
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering;
 use monarch_abi::PATH_MAX;
+use monarch_abi::accesses::{Opened, Served as From};
 use monarch_abi::control::Counter;
 use monarch_abi::demand::{self, Outcome, Watch};
 use monarch_abi::hash::COPY_REL_LEN;
@@ -122,6 +123,7 @@ fn open_any<T>(ctx: &Ctx, f: &Found<'static>, what: Use, open: &mut impl FnMut(&
         if let Some(t) = try_copy(ctx, f, word, open) {
             ctx.count(Counter::Hits, 1);
             ctx.count(Counter::HitBytes, f.entry.record.size);
+            note(ctx, f, From::Tier);
             if word.is_watched() {
                 f.segment.state.touch(f.entry.master.id);
             }
@@ -164,6 +166,7 @@ fn open_moved<T>(
     {
         ctx.count(Counter::Hits, 1);
         ctx.count(Counter::HitBytes, f.entry.record.size);
+        note(ctx, f, From::Tier);
         return Served::Copy(t);
     }
     let now = f.entry.word();
@@ -173,9 +176,17 @@ fn open_moved<T>(
     to_pfs(ctx, f, Counter::Vanished)
 }
 
+/// Tells the agent what was opened, for its policies.
+#[inline]
+fn note(ctx: &Ctx, f: &Found<'static>, served: From) {
+    let opened = Opened { segment: f.number, id: f.entry.master.id, served, ms: crate::sys::coarse_ms() };
+    ctx.map.ctl.accesses.note(crate::cwd::process(), opened);
+}
+
 fn to_pfs<T>(ctx: &Ctx, f: &Found<'static>, why: Counter) -> Served<T> {
     ctx.count(why, 1);
     ctx.count(Counter::MissBytes, f.entry.record.size);
+    note(ctx, f, From::Pfs);
     Served::Pfs
 }
 
@@ -238,6 +249,7 @@ fn miss<T>(
         Outcome::Resident(_) => match copy {
             Some(t) => {
                 ctx.count(Counter::Waited, 1);
+                note(ctx, f, From::Waited);
                 Served::Copy(t)
             }
             None => to_pfs(ctx, f, Counter::Vanished),
@@ -261,6 +273,7 @@ fn large<T>(
         let copy = crate::whole::wait_whole(ctx, f, word).and_then(|word| try_copy(ctx, f, word, open));
         if let Some(t) = copy {
             ctx.count(Counter::Waited, 1);
+            note(ctx, f, From::Waited);
             return Served::Copy(t);
         }
         return to_pfs(ctx, f, Counter::Large);
@@ -269,6 +282,7 @@ fn large<T>(
         demand::raise(ctx.map, f);
     }
     ctx.count(Counter::Chunked, 1);
+    note(ctx, f, From::Chunks);
     Served::Large(hint)
 }
 

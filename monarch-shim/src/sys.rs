@@ -208,6 +208,96 @@ pub fn advise(p: *mut u8, len: usize, advice: c_int) -> bool {
     unsafe { call(libc::SYS_madvise, [p as usize, len, advice as usize, 0, 0, 0]) == 0 }
 }
 
+/// Creates a file, whose path ends with a NUL, for writing; or errno.
+///
+/// # Errors
+/// The errno of the call.
+pub fn create(path: &[u8]) -> Result<Fd, c_int> {
+    let Ok(path) = CStr::from_bytes_until_nul(path) else { return Err(libc::EINVAL) };
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let args = [libc::AT_FDCWD as isize as usize, path.as_ptr() as usize, flags as usize, 0o600, 0, 0];
+    // SAFETY: a C string.
+    let fd = unsafe { call(libc::SYS_openat, args) };
+    if fd < 0 { Err(-fd as c_int) } else { Ok(Fd(fd as c_int)) }
+}
+
+/// How long files may be that this process writes (`RLIMIT_FSIZE`). Who writes behind that gets a signal that ends the process.
+#[must_use]
+pub fn longest_file() -> u64 {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    let args = [0, libc::RLIMIT_FSIZE as usize, 0, (&raw mut limit) as usize, 0, 0];
+    // SAFETY: of this process; nothing is set; the buffer is of the right type.
+    let got = unsafe { call(libc::SYS_prlimit64, args) };
+    // Forbidden here: then nothing is known, and nothing risked.
+    if got == 0 { limit.rlim_cur } else { 0 }
+}
+
+/// Four random bytes, or what comes close to it.
+#[must_use]
+pub fn random() -> u32 {
+    let mut bytes = [0u8; 4];
+    let args = [bytes.as_mut_ptr() as usize, bytes.len(), libc::GRND_NONBLOCK as usize, 0, 0, 0];
+    // SAFETY: a buffer as long as said.
+    if unsafe { call(libc::SYS_getrandom, args) } == 4 {
+        return u32::from_ne_bytes(bytes);
+    }
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the buffer is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    // Where the stack lies is random, too.
+    let mixed = (t.tv_sec as u64) << 30 ^ t.tv_nsec as u64 ^ (&raw const t) as u64 ^ u64::from(pid()) << 40;
+    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+}
+
+/// Writes all of it; or errno.
+///
+/// # Errors
+/// The errno of the call.
+pub fn write_all(fd: c_int, mut bytes: &[u8]) -> Result<(), c_int> {
+    while !bytes.is_empty() {
+        // SAFETY: so many bytes are there.
+        let n = unsafe { call(libc::SYS_write, [fd as isize as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) };
+        if n == -(libc::EINTR as isize) {
+            continue;
+        }
+        if n < 0 {
+            return Err(-n as c_int);
+        }
+        match usize::try_from(n).ok().filter(|&n| n > 0).and_then(|n| bytes.get(n..)) {
+            Some(rest) => bytes = rest,
+            None => return Err(libc::EIO),
+        }
+    }
+    Ok(())
+}
+
+/// rename(2) of paths that end with a NUL; whether it worked.
+#[must_use]
+pub fn rename(from: &[u8], to: &[u8]) -> bool {
+    let (Ok(from), Ok(to)) = (CStr::from_bytes_until_nul(from), CStr::from_bytes_until_nul(to)) else { return false };
+    let cwd = libc::AT_FDCWD as isize as usize;
+    // SAFETY: C strings.
+    unsafe { call(libc::SYS_renameat, [cwd, from.as_ptr() as usize, cwd, to.as_ptr() as usize, 0, 0]) == 0 }
+}
+
+/// unlink(2) of a path that ends with a NUL.
+pub fn remove(path: &[u8]) {
+    if let Ok(path) = CStr::from_bytes_until_nul(path) {
+        // SAFETY: a C string.
+        unsafe { call(libc::SYS_unlinkat, [libc::AT_FDCWD as isize as usize, path.as_ptr() as usize, 0, 0, 0, 0]) };
+    }
+}
+
+/// Milliseconds of the coarse monotonic clock, which costs no system call.
+#[inline]
+#[must_use]
+pub fn coarse_ms() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the buffer is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut t) };
+    (t.tv_sec as u64).wrapping_mul(1000).wrapping_add(t.tv_nsec as u64 / 1_000_000)
+}
+
 /// getpid(2), from the kernel: libc may have cached it before a vfork.
 #[must_use]
 pub fn pid() -> u32 {

@@ -1,16 +1,54 @@
-//! Placement policies: which file goes to which tier, and what is fetched ahead.
+//! Placement policies: which file goes to which tier, what makes way for it, and what is fetched ahead.
 //!
-//! A policy is pure, deterministic and does no I/O: events in, decisions out. The agent drives exactly this code, and so
-//! will the simulator.
+//! A policy is pure, deterministic and does no I/O: events in, decisions out. The agent and the simulator drive exactly this code. What users
+//! or earlier epochs tell about the coming order is kept beside the policies, in [`Hints`], and lent to them.
 #![forbid(unsafe_code)]
 
+pub mod bounds;
+mod clairvoyant;
+pub mod epochs;
 mod first_epoch;
+pub mod hints;
+mod keys;
+pub mod learned;
+mod lfu;
+mod lru;
+mod ops_per_byte;
+mod pages;
+mod random;
+mod residents;
+mod rooms;
+pub mod sim;
+mod static_set;
+#[cfg(test)]
+mod streams;
 
+pub use clairvoyant::Clairvoyant;
+pub use epochs::{Epochs, Turn};
 pub use first_epoch::FirstEpoch;
+pub use hints::Hints;
+pub use learned::Learner;
+pub use lfu::Lfu;
+pub use lru::Lru;
+pub use ops_per_byte::OpsPerByte;
+pub use pages::PerFile;
+pub use random::Random;
+pub use static_set::StaticSet;
 
-/// A file, as far as a policy can tell it from others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+use std::time::Duration;
+
+/// A file, as far as a policy can tell it from others: the upper half says which index it is of, the lower half its number there, dense and in
+/// the order of listings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileKey(pub u64);
+
+impl FileKey {
+    /// Which index it is of.
+    #[must_use]
+    pub fn index(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
 
 /// Why a file is considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,30 +81,110 @@ pub struct TierRoom {
     pub usable: bool,
 }
 
+/// From where an open was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// From a copy that was there.
+    Tier,
+    /// From a copy that it waited for.
+    Waited,
+    /// From the PFS.
+    Pfs,
+}
+
+/// A reader opened a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Which file.
+    pub file: FileKey,
+    /// Its size in bytes.
+    pub size: u64,
+    /// When, since some time in the past.
+    pub at: Duration,
+    /// Which process (folded to a small number; the order within one is exact).
+    pub stream: u16,
+    /// From where it was served.
+    pub served: Served,
+}
+
 /// What happens in the job.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    /// A copy was completed in a tier.
+    /// A copy was completed in a tier (or moved there from another one).
     Placed {
         /// Which file.
         file: FileKey,
+        /// Its size in bytes.
+        size: u64,
+        /// Bytes that its copy takes.
+        cost: u64,
         /// Position of the tier.
         tier: usize,
     },
-    /// A copy was dropped.
+    /// A copy was dropped, whoever wanted it so.
     Dropped {
         /// Which file.
         file: FileKey,
     },
+    /// A reader opened a file.
+    Access(Access),
+    /// A pass over the data set begins, counted from 1.
+    Epoch {
+        /// Which one.
+        number: u32,
+    },
+    /// The coming order, or what users think of files, has changed ([`Hints`]).
+    Hinted,
+    /// What a file cost at the PFS.
+    Fetched {
+        /// Which file.
+        file: FileKey,
+        /// Bytes read.
+        size: u64,
+        /// From before the open until the last byte was there.
+        took: Duration,
+    },
+    /// How much there is to be read (all indexed files), and room for it (all tiers); comes again when that changes.
+    Extent {
+        /// Files.
+        files: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Bytes of all tiers.
+        capacity: u64,
+    },
+    /// The files of an index (see [`FileKey::index`]) are not there any more, nor are their copies: all of them are forgotten. Its number may
+    /// come again, for other files. Tell [`Hints::forget_index`] first.
+    IndexGone {
+        /// Which one.
+        index: u32,
+    },
+}
+
+/// Why a candidate is left on the PFS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It would be admitted if there were room, and there is none that the policy would make for it.
+    NoRoom,
+    /// It is not to be copied: users bar it, it is outside the set that the policy keeps, or not worth what would have to go.
+    Unwanted,
 }
 
 /// What to do with a candidate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Copy it to the tier at this position.
+    /// Copy it to the tier at this position, which has room.
     Admit(usize),
+    /// Copy it to a tier once others have gone from there. The policy takes them for gone; if one stays, it will hear of it with
+    /// [`Event::Placed`].
+    Replace {
+        /// Position of the tier.
+        tier: usize,
+        /// What makes way.
+        victims: Vec<FileKey>,
+    },
     /// Leave it on the PFS.
-    Refuse,
+    Refuse(Why),
 }
 
 /// A placement policy.
@@ -74,19 +192,54 @@ pub trait Policy: Send {
     /// Its name in the configuration.
     fn name(&self) -> &'static str;
     /// Takes note of an event.
-    fn event(&mut self, event: &Event);
+    fn event(&mut self, event: &Event, hints: &Hints);
     /// Decides about a candidate.
-    fn place(&mut self, candidate: &Candidate, tiers: &[TierRoom]) -> Decision;
-}
-
-/// The policy with this name, if there is one.
-#[must_use]
-pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
-    match name {
-        "first_epoch" => Some(Box::new(FirstEpoch)),
-        _ => None,
+    fn place(&mut self, candidate: &Candidate, tiers: &[TierRoom], hints: &Hints) -> Decision;
+    /// A file to be fetched now, before anybody asks for it; `None` if there is none at present. What was given is not given again until it
+    /// was placed and dropped, refused for lack of room, or the order has changed. (What has no copy and a place in the known order is fetched
+    /// anyway while there is room: this is for policies that make others go for it.)
+    fn next(&mut self, _free: u64, _hints: &Hints) -> Option<FileKey> {
+        None
+    }
+    /// Whether [`Policy::next`] gave `None` only because one call looks at no more files: called again, it goes on where it was. (Callers let go of
+    /// their locks between.)
+    fn unfinished(&self) -> bool {
+        false
+    }
+    /// Whether a file that was refused, or had to go, is to be considered anew each time it is opened. Otherwise its readers go to the PFS
+    /// without asking.
+    fn asks_again(&self) -> bool {
+        false
     }
 }
 
+/// The policy with this name, if there is one. What it leaves to chance follows from the seed.
+#[must_use]
+pub fn by_name(name: &str, seed: u64) -> Option<Box<dyn Policy>> {
+    Some(match name {
+        "first_epoch" => Box::new(FirstEpoch),
+        "static" => Box::new(StaticSet::new(seed)),
+        "ops_per_byte" => Box::<OpsPerByte>::default(),
+        "clairvoyant" => Box::<Clairvoyant>::default(),
+        "lru" => Box::<Lru>::default(),
+        "lfu" => Box::new(Lfu::new(seed)),
+        "random" => Box::new(Random::new(seed)),
+        _ => return None,
+    })
+}
+
 /// All names that [`by_name`] knows.
-pub const NAMES: &[&str] = &["first_epoch"];
+pub const NAMES: &[&str] = &["first_epoch", "static", "ops_per_byte", "clairvoyant", "lru", "lfu", "random"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_names_a_policy_that_bears_it() {
+        for name in NAMES {
+            assert_eq!(by_name(name, 1).map(|p| p.name()), Some(*name));
+        }
+        assert!(by_name("first-epoch", 1).is_none());
+    }
+}

@@ -1,6 +1,7 @@
 //! The agent, as a job sees it: attached to, watched, started again when it dies.
 
 use crate::job::{shim, spawn};
+use crate::say;
 use anyhow::Result;
 use monarch_core::agent::client::{self, Client, ClientError};
 use monarch_core::agent::place;
@@ -32,6 +33,7 @@ pub(crate) struct Service {
     stopped: bool,
     /// How many agents have served the job.
     generation: u32,
+    trace: Option<Trace>,
     /// Marks a job of the agent.
     lock: Option<rustix::fd::OwnedFd>,
 }
@@ -62,6 +64,28 @@ enum Peer {
     Stopping,
 }
 
+/// A trace that the job is to leave.
+#[derive(Debug)]
+struct Trace {
+    path: PathBuf,
+    /// Of the agent that was asked for it last; 0: none.
+    generation: u32,
+    /// Which file: each agent begins one.
+    part: u32,
+}
+
+impl Trace {
+    /// The file of the present part: `FILE`, then `FILE.2`.
+    fn file(&self) -> PathBuf {
+        if self.part == 1 {
+            return self.path.clone();
+        }
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{}", self.part));
+        name.into()
+    }
+}
+
 impl Service {
     /// Finds or starts the agent and attaches this job.
     pub(crate) fn start(config: Config) -> Result<Self> {
@@ -70,7 +94,19 @@ impl Service {
         let (mut client, control) = client::attach_or_start(&config, false, || spawn::agent(&config))?;
         let before = client.status()?;
         let (restart, next_try) = (None, Instant::now());
-        Ok(Self { config, client, control, shim, before, restart, next_try, stopped: false, generation: 1, lock })
+        Ok(Self {
+            config,
+            client,
+            control,
+            shim,
+            before,
+            restart,
+            next_try,
+            stopped: false,
+            generation: 1,
+            trace: None,
+            lock,
+        })
     }
 
     /// What the job's processes need.
@@ -95,6 +131,54 @@ impl Service {
             Peer::There => self.client.ask(request).ok(),
             Peer::Stopping => Some(Reply::Stopping),
             Peer::Gone => None,
+        }
+    }
+
+    /// Has the agent write which files are opened to this file.
+    pub(crate) fn trace(&mut self, path: &Path) {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.trace = Some(Trace { path, generation: 0, part: 1 });
+        self.keep_trace();
+    }
+
+    /// Begins the trace, anew where another agent has come: into a file of its own.
+    fn keep_trace(&mut self) {
+        let generation = self.generation;
+        let Some(trace) = self.trace.as_mut().filter(|t| t.generation != generation) else { return };
+        if trace.generation > 0 {
+            trace.part += 1;
+        }
+        trace.generation = generation;
+        let file = trace.file();
+        let why = match self.client.ask(&Request::Trace { path: Some(file.clone()) }) {
+            Ok(Reply::Traced(_)) => return,
+            Ok(Reply::Error { message }) => message,
+            Ok(_) => "a strange answer from the agent".to_owned(),
+            Err(e) => e.to_string(),
+        };
+        say::warn(format_args!("no trace is written: {why}"));
+        self.trace = None;
+    }
+
+    /// Ends the trace, and says what it came to.
+    pub(crate) fn end_trace(&mut self, quiet: bool) {
+        let Some(trace) = self.trace.take() else { return };
+        let file = trace.file();
+        let told = match self.ask(&Request::Trace { path: None }) {
+            Some(Reply::Traced(told)) => told,
+            _ => return say::warn(format_args!("the trace {} ends where the agent did", file.display())),
+        };
+        if let Some(why) = told.failed {
+            say::warn(format_args!("the trace {} ends early: {why}", file.display()));
+        } else if !quiet {
+            let lost =
+                if told.lost > 0 { format!(", {} more were too many at a time", told.lost) } else { String::new() };
+            say::err(format_args!(
+                "monarch: trace {}: {} opens{lost}, {}; see `monarch trace stats {0}`\n",
+                file.display(),
+                told.opens,
+                bytesize::ByteSize(told.bytes)
+            ));
         }
     }
 
@@ -131,6 +215,7 @@ impl Service {
                 self.client = client;
                 self.generation += 1;
                 self.next_try = Instant::now();
+                self.keep_trace();
             }
             Some(_) => {}
         }

@@ -1,4 +1,4 @@
-//! What a run saved: at most ten lines for people, one JSON object for scripts.
+//! What a run saved: at most twelve lines for people, one JSON object for scripts.
 
 use bytesize::ByteSize;
 use monarch_core::agent::place;
@@ -62,6 +62,23 @@ impl Saved {
         })
     }
 
+    /// Why opens went to the PFS.
+    fn reasons(&self) -> String {
+        let part = |name: &str, text: &str| match self.counters.get(name) {
+            Some(&n) if n > 0 => format!(" {n} {text},"),
+            _ => String::new(),
+        };
+        let why = [
+            part("absent", "before there was an index"),
+            part("large", "large and not complete"),
+            part("refused", "without room or paused"),
+            part("changed", "changed since the scan, or not readable"),
+            part("deadline", "took too long"),
+            part("vanished", "copy dropped"),
+        ];
+        why.concat().trim_end_matches(',').to_owned()
+    }
+
     pub(crate) fn text(&self, after: &Status) -> String {
         let ((local, pfs), chunked) = (self.opens(), self.get("chunked"));
         let (mut out, all) = (String::new(), local + pfs + chunked);
@@ -77,20 +94,7 @@ impl Saved {
             self.get("lists")
         );
         if pfs > 0 {
-            let part = |name: &str, text: &str| match self.counters.get(name) {
-                Some(&n) if n > 0 => format!(" {n} {text},"),
-                _ => String::new(),
-            };
-            let why = [
-                part("absent", "before there was an index"),
-                part("large", "large and not complete"),
-                part("refused", "without room or paused"),
-                part("changed", "changed since the scan, or not readable"),
-                part("deadline", "took too long"),
-                part("vanished", "copy dropped"),
-            ]
-            .concat();
-            let _ = writeln!(out, "monarch: {pfs} opens went to the PFS:{}", why.trim_end_matches(','));
+            let _ = writeln!(out, "monarch: {pfs} opens went to the PFS:{}", self.reasons());
         }
         if chunked > 0 {
             let _ = writeln!(
@@ -106,6 +110,11 @@ impl Saved {
                 out,
                 "monarch: {fresh} files had just been changed and were left alone at first (dataset.settle)"
             );
+        }
+        for r in after.roots.iter().filter(|r| r.epochs.len() > 1) {
+            let Some((first, last)) = r.epochs.first().zip(r.epochs.last()) else { continue };
+            let _ = writeln!(out, "monarch: {first}");
+            let _ = writeln!(out, "monarch: {last}");
         }
         for t in &after.tiers {
             let _ = writeln!(
@@ -144,7 +153,7 @@ impl Saved {
         if self.shared {
             let _ = writeln!(out, "monarch: other jobs share this agent; the figures are those of all of them");
         }
-        let lines: Vec<&str> = out.lines().take(10).collect();
+        let lines: Vec<&str> = out.lines().take(12).collect();
         lines.join("\n") + "\n"
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use std::{fs, str};
 
 /// The interpreter of an environment.
-fn interpreter(venv: &str) -> PathBuf {
+pub fn interpreter(venv: &str) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/venvs.sh");
     let found = Command::new(script).args(["--python", venv]).output().expect("tests/venvs.sh");
     assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));

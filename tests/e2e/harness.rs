@@ -673,9 +673,11 @@ fn difference(a: &[u8], b: &[u8]) -> String {
     let (a, b): (Vec<&str>, Vec<&str>) = (a.lines().collect(), b.lines().collect());
     let mut text = format!("{} lines bare, {} lines ours\n", a.len(), b.len());
     let none = "(nothing)";
-    let pairs = (0..a.len().max(b.len())).map(|i| (a.get(i).unwrap_or(&none), b.get(i).unwrap_or(&none)));
-    for (x, y) in pairs.filter(|(x, y)| x != y).take(20) {
-        text += &format!("- {x}\n+ {y}\n");
+    let differ = (0..a.len().max(b.len())).filter(|&i| a.get(i) != b.get(i));
+    for i in differ.take(20) {
+        // What the line is of: some programs say so before it.
+        let of = a.get(..i).and_then(|before| before.iter().rfind(|line| line.starts_with("## "))).unwrap_or(&"");
+        text += &format!("{of}\n- {}\n+ {}\n", a.get(i).unwrap_or(&none), b.get(i).unwrap_or(&none));
     }
     text
 }

@@ -95,7 +95,9 @@ impl Client {
             Reply::Attached { control } => Ok(control),
             Reply::Stopping => Err(ClientError::Io(io::ErrorKind::ConnectionReset.into())),
             Reply::Error { message } => Err(ClientError::Refused(message)),
-            Reply::Status(_) | Reply::Tally(_) | Reply::Census(_) => Err(ClientError::Refused(STRANGE.to_owned())),
+            Reply::Status(_) | Reply::Tally(_) | Reply::Census(_) | Reply::Traced(_) | Reply::Cluster(_) => {
+                Err(ClientError::Refused(STRANGE.to_owned()))
+            }
         }
     }
 

@@ -21,6 +21,13 @@
 //! | [`decoded`] | decoded copies, and which of them go |
 //! | [`decode`] | which are decoded before somebody asks |
 //! | [`fair`] | roots that share a quota |
+//! | [`reading`] | what readers open, told to the policy |
+//! | [`epochs`] | passes over the files of a root, and what they came to |
+//! | [`hinting`] | what jobs tell of their future |
+//! | [`replace`] | copies that make way because the policy says so |
+//! | [`peers`] | files that other nodes own |
+//! | [`tell`] | what the policy hears of copies and of the data set |
+//! | [`traces`] | opens written to a file |
 //! | [`evict`] | second tries, copies that have to go, copies that somebody damaged |
 //! | [`unclaimed`] | copies of an earlier agent that no entry has claimed yet |
 //! | [`lanes`] | which engine copies it |
@@ -40,12 +47,14 @@ mod census;
 mod copying;
 mod decode;
 mod decoded;
+mod epochs;
 mod evict;
 mod fair;
 mod fetch;
 mod fill;
 mod fills;
 mod gate;
+mod hinting;
 mod lanes;
 mod later;
 mod manners;
@@ -53,16 +62,22 @@ mod mark;
 mod moves;
 mod pace;
 mod packs;
+mod peers;
 mod piece;
 mod queue;
 mod ratios;
+mod reading;
+mod replace;
 mod seldom;
 mod streams;
+mod tell;
+mod traces;
 mod trial;
 mod trouble;
 mod unclaimed;
 mod window;
 
+pub use peers::{After, Asked, FileRef, Peers, Portable, RemoteFile};
 pub use unclaimed::{Claim, Unclaimed};
 
 use crate::config::Direct;
@@ -81,14 +96,16 @@ use manners::Manners;
 use monarch_abi::control::ControlMap;
 use monarch_abi::segment::Segment;
 use monarch_abi::sys::{futex_wait, futex_wake};
-use monarch_policies::{Policy, RequestSource};
+use monarch_policies::{Hints, Policy, RequestSource};
 use moves::Hot;
 use pace::Pace;
 use packs::Packs;
 use queue::{Next, Queue};
 use ratios::Ratios;
+use reading::Reading;
 use seldom::Seldom;
 use std::num::NonZero;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -104,6 +121,8 @@ pub struct Live {
     pub source: Arc<dyn Source>,
     /// Whether the index was scanned by this agent; a loaded one is checked per file before a warm hit.
     pub fresh: bool,
+    /// What of an identity is the same on all nodes.
+    pub portable: Portable,
     root: usize,
     mount: Arc<Mount>,
 }
@@ -127,6 +146,10 @@ pub struct DriverOptions {
     pub backoff: bool,
     /// What of the PFS is read past the page cache.
     pub direct: Direct,
+    /// Copies that make way first take whatever room others leave, and at least this part of each tier. `None`: what is kept for them.
+    pub elastic: Option<f64>,
+    /// Most files at a time that come from other nodes, beside the copies from the PFS: those must never wait for these.
+    pub remote: usize,
 }
 
 /// Figures of the driver.
@@ -156,6 +179,10 @@ pub struct Figures {
     pub tier_errors: AtomicU64,
     /// Copies dropped for lack of space.
     pub evicted: AtomicU64,
+    /// Copies that made way for others because the policy said so.
+    pub replaced: AtomicU64,
+    /// Hints of jobs.
+    pub hints: AtomicU64,
     /// Copies moved to a slower tier instead of being dropped.
     pub demoted: AtomicU64,
     /// Copies moved to a faster tier because somebody opened them.
@@ -183,6 +210,13 @@ pub struct Driver {
     bell: Bell,
     limits: Arc<Limits>,
     policy: Mutex<Box<dyn Policy>>,
+    /// Locked after the policy.
+    hints: Mutex<Hints>,
+    reading: Mutex<Reading>,
+    /// Of all indexed files, bytes.
+    mean_size: AtomicU64,
+    /// Where jobs leave hints.
+    hint_dir: Option<PathBuf>,
     segments: RwLock<Vec<Option<Live>>>,
     queue: Mutex<Queue>,
     later: Mutex<Later>,
@@ -196,6 +230,12 @@ pub struct Driver {
     /// By tier.
     decoded: Vec<Decoded>,
     packs: Mutex<Packs>,
+    /// Whether a tier packs its copies.
+    compresses: bool,
+    /// When no copies of files were found that others own.
+    no_guests: Mutex<Option<Instant>>,
+    /// The other nodes of the job.
+    peers: OnceLock<Arc<dyn Peers>>,
     /// Copies that are packed at a time.
     packers: usize,
     /// Whether fetching ahead waits for copies to be packed.
@@ -210,6 +250,8 @@ pub struct Driver {
     pieces_ahead: AtomicUsize,
     /// Files being looked at, and those of them that nobody asked for.
     running: AtomicUsize,
+    /// Files and chunks on their way from other nodes.
+    remote: AtomicUsize,
     prefetching: AtomicUsize,
     /// Whether a ring was told that everything is in use.
     rings_wait: AtomicBool,
@@ -247,7 +289,7 @@ impl Driver {
         options: DriverOptions,
         stop: Arc<AtomicBool>,
     ) -> Self {
-        let packs = tiers.iter().any(|t| t.for_decoded > 0);
+        let passing = tiers.iter().any(|t| t.for_decoded > 0);
         Self {
             ctl,
             figures: Figures::default(),
@@ -256,6 +298,10 @@ impl Driver {
             bell: Bell::default(),
             limits,
             policy: Mutex::new(policy),
+            hints: Mutex::default(),
+            reading: Mutex::default(),
+            mean_size: AtomicU64::new(0),
+            hint_dir: None,
             segments: RwLock::default(),
             queue: Mutex::default(),
             later: Mutex::default(),
@@ -265,8 +311,15 @@ impl Driver {
             fair: Mutex::default(),
             hot: Mutex::default(),
             fills: Mutex::default(),
-            decoded: if packs { tiers.iter().map(Decoded::new).collect() } else { Vec::new() },
+            decoded: if passing {
+                tiers.iter().map(|t| Decoded::new(t, options.elastic)).collect()
+            } else {
+                Vec::new()
+            },
             packs: Mutex::default(),
+            compresses: tiers.iter().any(|t| t.min_ratio.is_some()),
+            no_guests: Mutex::default(),
+            peers: OnceLock::new(),
             // Training needs the others.
             packers: (std::thread::available_parallelism().map_or(1, NonZero::get) / 2).max(1),
             packs_wait: AtomicBool::new(false),
@@ -276,6 +329,7 @@ impl Driver {
             decoding: AtomicBool::new(false),
             pieces_ahead: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
+            remote: AtomicUsize::new(0),
             prefetching: AtomicUsize::new(0),
             rings_wait: AtomicBool::new(false),
             held_back: AtomicBool::new(false),
@@ -289,6 +343,13 @@ impl Driver {
             stop,
             tiers,
         }
+    }
+
+    /// With a directory where jobs leave hints.
+    #[must_use]
+    pub fn with_hints(mut self, dir: PathBuf) -> Self {
+        self.hint_dir = Some(dir);
+        self
     }
 
     /// Name of the engine for what nobody waits for, and why it is that one.
@@ -325,7 +386,7 @@ impl Driver {
                 break;
             }
         }
-        for i in 0..self.options.max_inflight {
+        for i in 0..self.options.max_inflight + self.options.remote {
             if let Err(e) = spawn(format!("copier-{i}"), Self::copier) {
                 tracing::warn!(copiers = i, error = %e, "fewer copiers than configured: the system allows no more threads");
                 return;
@@ -344,7 +405,7 @@ impl Driver {
     pub fn live(&self, root: usize, segment: Segment<'static>, source: Arc<dyn Source>, fresh: bool) -> Live {
         let device = self.ctl.roots().get(root).map_or(0, |r| r.dev.load(Ordering::Relaxed));
         let mount = self.mounts.of(device, &*source, self.options.direct == Direct::Yes);
-        Live { segment, source, fresh, root, mount }
+        Live { segment, source, fresh, portable: Portable::default(), root, mount }
     }
 
     /// Adds or replaces the segment with this number, and prefetches it if asked to.
@@ -357,6 +418,9 @@ impl Driver {
         segs[number] = Some(live.clone());
         drop(segs);
         self.make_window(live);
+        self.renumber(live.root);
+        self.tell_extent();
+        self.tell_residents(number);
         lock(&self.queue).begin(number, self.options.prefetch);
         self.wake_all();
     }
@@ -368,6 +432,8 @@ impl Driver {
             *live = None;
         }
         drop(segs);
+        self.tell_index_gone(number);
+        self.tell_extent();
         self.forget_round(number);
     }
 
@@ -446,15 +512,19 @@ struct Job<'a> {
     source: RequestSource,
     /// Whether a packed copy is to be decoded that nobody waits for.
     decodes: bool,
+    /// Whether it comes from another node.
+    remote: bool,
+    /// Whether a ring is to copy it.
+    in_ring: bool,
 }
 
 impl<'a> Job<'a> {
-    fn new(driver: &'a Driver, key: u64, source: RequestSource) -> Self {
-        driver.running.fetch_add(1, Ordering::AcqRel);
+    fn new(driver: &'a Driver, key: u64, source: RequestSource, remote: bool) -> Self {
+        driver.under_way(remote).fetch_add(1, Ordering::AcqRel);
         if source == RequestSource::Prefetch {
             driver.prefetching.fetch_add(1, Ordering::AcqRel);
         }
-        Self { driver, key, source, decodes: false }
+        Self { driver, key, source, decodes: false, remote, in_ring: false }
     }
 }
 
@@ -466,9 +536,10 @@ impl Drop for Job<'_> {
         if self.decodes {
             self.driver.decoding.store(false, Ordering::Release);
         }
-        let before = self.driver.running.fetch_sub(1, Ordering::AcqRel);
+        let before = self.driver.under_way(self.remote).fetch_sub(1, Ordering::AcqRel);
         // A demand may have been left in line because everything was in use, or a prefetch because of a demand.
-        if self.driver.engines.uring.is_some() && before >= self.driver.options.max_inflight {
+        let (more, most) = self.driver.most(self.remote);
+        if more && before >= most {
             self.driver.wake(Lane::Threads);
         }
         if self.driver.rings_wait.swap(false, Ordering::SeqCst) {

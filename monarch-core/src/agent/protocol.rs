@@ -2,6 +2,7 @@
 //!
 //! An `attach` lasts as long as its connection; when the last one is gone, the agent ends after a short while.
 
+use crate::cluster::node::{Link, NodeStatus, Said};
 use crate::config::Config;
 use crate::tier::PackedUsage;
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,16 @@ pub enum Request {
     Refresh {
         /// Their real paths.
         roots: Vec<PathBuf>,
+    },
+    /// Write what readers open to this file, as long as this connection lasts; or end that now.
+    Trace {
+        /// The file; `None` ends it.
+        path: Option<PathBuf>,
+    },
+    /// What the nodes that share copies say of themselves, or of their links.
+    Cluster {
+        /// Of their links.
+        check: bool,
     },
     /// The job of this connection has ended, and no other follows on this node: an agent without jobs need not wait for one.
     Leave,
@@ -114,6 +125,9 @@ pub struct Census {
     pub left: Tally,
     /// Released to tape: copied only when they are asked for by their own names.
     pub on_tape: Tally,
+    /// Owned by other nodes of the job, which have or fetch them.
+    #[serde(default)]
+    pub elsewhere: Tally,
     /// Of what has no copy yet: what there is room for, if that was asked.
     pub fits: Tally,
     /// Whether a root was scanned again since the ranges were found: they mean nothing any more.
@@ -121,6 +135,31 @@ pub struct Census {
     pub retired: bool,
     /// Some of `failing` and `left`, and why.
     pub trouble: Vec<Trouble>,
+}
+
+/// What the nodes that share copies say.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClusterView {
+    /// This node works alone.
+    Alone,
+    /// Of themselves, the one that was asked first.
+    Nodes(Vec<Said<NodeStatus>>),
+    /// Of their links.
+    Links(Vec<Said<Vec<Link>>>),
+}
+
+/// What a trace came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traced {
+    /// Opens that were written.
+    pub opens: u64,
+    /// Opens that were too many at a time.
+    pub lost: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Why it ends early, if it does.
+    pub failed: Option<String>,
 }
 
 /// A file that went wrong.
@@ -156,6 +195,10 @@ pub enum Reply {
     Census(Box<Census>),
     /// It was done, or begun.
     Tally(Tally),
+    /// What a trace came to.
+    Traced(Traced),
+    /// What the nodes say.
+    Cluster(Box<ClusterView>),
     /// The agent ends.
     Stopping,
     /// It did not work.
@@ -226,6 +269,9 @@ pub struct RootStatus {
     pub index_bytes: u64,
     /// Opens below it by the jobs.
     pub opens: u64,
+    /// Passes over its files, as far as they can be told apart.
+    #[serde(default)]
+    pub epochs: Vec<Epoch>,
     /// Copy engine for what is fetched ahead, and why that one; empty until the root is ready.
     #[serde(default)]
     pub engine: String,
@@ -249,6 +295,71 @@ impl RootStatus {
             format!("{n} files ({bytes}) released to tape: fetched on demand only")
         });
         tape.into_iter().chain(self.near_purge.map(|near| near.to_string())).collect()
+    }
+}
+
+/// One pass over the files of a root, as the agent saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Epoch {
+    /// Counted from 1, or as the job counts.
+    pub number: u32,
+    /// Whether the next one has begun.
+    pub complete: bool,
+    /// From the first open to the first one of the next epoch, or so far to the last one.
+    pub seconds: f64,
+    /// Opens.
+    pub opens: u64,
+    /// Bytes of the files that were opened.
+    pub bytes: u64,
+    /// Opens that found a copy.
+    pub local: u64,
+    /// Opens that waited for one.
+    pub waited: u64,
+    /// Opens of large files that were served in chunks.
+    pub chunked: u64,
+    /// Opens that went to the PFS.
+    pub pfs: u64,
+    /// Bytes of the files that those opened.
+    pub pfs_bytes: u64,
+    /// Seconds that readers waited for copies, all together.
+    pub wait_s: f64,
+    /// Files copied from the PFS meanwhile (all roots).
+    pub copied: u64,
+    /// Bytes copied from the PFS meanwhile (all roots).
+    pub bytes_copied: u64,
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.complete { "" } else { " so far" };
+        let local = 100.0 * (self.local + self.waited) as f64 / self.opens.max(1) as f64;
+        write!(f, "epoch {}{state}: {} opens in {:.1} s, {local:.1} % local", self.number, self.opens, self.seconds)?;
+        if self.pfs > 0 {
+            write!(f, ", {} at the PFS ({})", self.pfs, bytesize::ByteSize(self.pfs_bytes))?;
+        }
+        if self.waited > 0 {
+            write!(f, ", waited {:.1} s for {}", self.wait_s, self.waited)?;
+        }
+        if self.chunked > 0 {
+            write!(f, ", {} in chunks", self.chunked)?;
+        }
+        if self.bytes_copied > 0 {
+            write!(f, "; {} copied", bytesize::ByteSize(self.bytes_copied))?;
+        }
+        Ok(())
+    }
+}
+
+impl Epoch {
+    /// Counts what was counted apart.
+    pub(super) const fn add(&mut self, more: &Self) {
+        self.opens += more.opens;
+        self.bytes += more.bytes;
+        self.local += more.local;
+        self.waited += more.waited;
+        self.chunked += more.chunked;
+        self.pfs += more.pfs;
+        self.pfs_bytes += more.pfs_bytes;
     }
 }
 

@@ -25,6 +25,8 @@ impl Agent {
             ("source_errors", &f.source_errors),
             ("tier_errors", &f.tier_errors),
             ("evicted", &f.evicted),
+            ("replaced", &f.replaced),
+            ("hints", &f.hints),
             ("demoted", &f.demoted),
             ("promoted", &f.promoted),
             ("packed", &f.packed),

@@ -7,6 +7,7 @@
 //! | [`retire`] | taking a segment out of use, files that no segment needs |
 //! | [`adopt`] | what an agent that died left |
 //! | [`checks`] | what is looked at again when files are opened |
+//! | [`shared`] | an index that the nodes of a job have in common |
 //! | [`purge`] | warnings of files that the site will soon remove |
 //!
 //! The PFS is never asked while the list is locked: it may hang, and `status` and `stop` need the list.
@@ -16,10 +17,12 @@ mod checks;
 mod purge;
 mod retire;
 mod segments;
+mod shared;
 mod spellings;
 
 use super::driver::Driver;
 use super::protocol::{RootStatus, Spelling};
+use crate::cluster::node::Node;
 use crate::config::{Config, Root as RootConfig};
 use crate::index::ScanProgress;
 use crate::shm;
@@ -80,6 +83,7 @@ pub struct Roots {
     ctl: ControlMap<'static>,
     driver: Arc<Driver>,
     seed: u64,
+    node: Option<Arc<Node>>,
     list: Mutex<Vec<RootState>>,
     stopping: AtomicBool,
 }
@@ -97,6 +101,10 @@ impl Drop for Attachment {
         for &n in &self.numbers {
             if let Some(r) = list.get_mut(n) {
                 r.jobs -= 1;
+                if r.jobs == 0 {
+                    // Another job may find changed files; it is not to get this index.
+                    self.roots.withdraw_offer(&r.path);
+                }
                 self.roots.driver.set_jobs(n, r.jobs);
             }
         }
@@ -108,7 +116,14 @@ impl Roots {
     #[must_use]
     pub fn new(control: PathBuf, ctl: ControlMap<'static>, driver: Arc<Driver>, seed: u64) -> Self {
         let dir = control.parent().map_or_else(PathBuf::new, Path::to_owned);
-        Self { dir, control, ctl, driver, seed, list: Mutex::default(), stopping: AtomicBool::new(false) }
+        Self { dir, control, ctl, driver, seed, node: None, list: Mutex::default(), stopping: AtomicBool::new(false) }
+    }
+
+    /// With other nodes, which share indexes.
+    #[must_use]
+    pub fn with_node(mut self, node: Option<Arc<Node>>) -> Self {
+        self.node = node;
+        self
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<RootState>> {
@@ -170,7 +185,9 @@ impl Roots {
         self.enter_spellings(&seen, roots);
         drop(list);
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
+        let kept: Vec<usize> = job.numbers.iter().copied().filter(|n| !scans.contains(n)).collect();
         scans.into_iter().for_each(|number| self.spawn_scan(number));
+        self.offer_again(&kept);
         failed.map_or(Ok(job), Err)
     }
 
@@ -271,14 +288,18 @@ impl Roots {
     /// For `monarch status`.
     #[must_use]
     pub fn status(&self) -> Vec<RootStatus> {
+        // Before the list is locked: they may have to wait.
+        let mut epochs: Vec<_> = (0..self.ctl.roots().len()).map(|root| self.driver.epochs(root)).collect();
         self.list()
             .iter()
             .zip(self.ctl.roots())
-            .map(|(r, c)| {
+            .enumerate()
+            .map(|(number, (r, c))| {
                 let live = r.segment.and_then(|n| self.driver.segment(n));
                 let released = r.segment.map(|n| self.driver.released(n)).unwrap_or_default();
                 let h = live.as_ref().map(|l| l.segment.index.header);
                 RootStatus {
+                    epochs: epochs.get_mut(number).map(std::mem::take).unwrap_or_default(),
                     path: r.path.clone(),
                     state: r.state.clone(),
                     consistency: r.checks.consistency(),

@@ -9,10 +9,11 @@
 
 use super::driver::Driver;
 use super::place;
-use super::protocol::{Reply, Request, Spelling, Tally};
+use super::protocol::{ClusterView, Reply, Request, Spelling, Tally, Traced};
 use super::roots::{Attachment, Roots};
 use super::start::Parts;
 use super::upkeep;
+use crate::cluster::node::Node;
 use crate::config::{Config, Persist, Tier};
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
@@ -68,6 +69,7 @@ pub struct Agent {
     changed: Notify,
     quitting: Notify,
     pub(super) started: Instant,
+    pub(super) node: Option<Arc<Node>>,
     _lock: OwnedFd,
 }
 
@@ -89,6 +91,7 @@ impl Agent {
             changed: Notify::new(),
             quitting: Notify::new(),
             started: Instant::now(),
+            node: parts.node,
             _lock: parts.lock,
         }
     }
@@ -198,6 +201,9 @@ impl Agent {
                 break;
             }
         }
+        if let Some(trace) = job.as_mut().and_then(|job| job.trace.take()) {
+            let _ = self.ended_trace(trace).await;
+        }
         drop(job);
         self.changed.notify_one();
     }
@@ -225,6 +231,9 @@ impl Agent {
                 }
             }
             Ok(Request::Leave) => {
+                if let Some(trace) = job.as_mut().and_then(|job| job.trace.take()) {
+                    let _ = self.ended_trace(trace).await;
+                }
                 *job = None;
                 self.hurry.store(true, Ordering::Release);
                 Reply::Stopping
@@ -239,6 +248,11 @@ impl Agent {
             Ok(Request::Evict { ranges, unclaimed, copies }) => {
                 self.reply(move |driver| Reply::Tally(driver.evict_ranges(&ranges, unclaimed, &copies))).await
             }
+            Ok(Request::Refresh { .. }) if self.node.is_some() => Reply::Error {
+                message: "the nodes of a job share one index, which a scan on one of them would change for that one only; the next job \
+                          sees the new state"
+                    .to_owned(),
+            },
             Ok(Request::Refresh { roots }) => {
                 let all = self.roots.clone();
                 match tokio::task::spawn_blocking(move || all.refresh(&roots)).await {
@@ -247,12 +261,49 @@ impl Agent {
                     Err(e) => Reply::Error { message: e.to_string() },
                 }
             }
+            Ok(Request::Cluster { check }) => self.cluster(check).await,
+            Ok(Request::Trace { path }) => self.trace(path, job).await,
             Ok(Request::Stop) => {
                 self.end_as(End::Quit);
                 Reply::Stopping
             }
             Err(e) => Reply::Error { message: format!("not a request: {e}") },
         })
+    }
+
+    /// What the nodes that share copies say.
+    async fn cluster(&self, check: bool) -> Reply {
+        let Some(node) = self.node.clone() else { return Reply::Cluster(Box::new(ClusterView::Alone)) };
+        let ask = move || if check { ClusterView::Links(node.checks()) } else { ClusterView::Nodes(node.statuses()) };
+        match tokio::task::spawn_blocking(ask).await {
+            Ok(view) => Reply::Cluster(Box::new(view)),
+            Err(e) => Reply::Error { message: e.to_string() },
+        }
+    }
+
+    /// Begins the trace of a job, or ends it.
+    async fn trace(&self, path: Option<PathBuf>, job: &mut Option<Job>) -> Reply {
+        let Some(job) = job else { return Reply::Error { message: "a trace belongs to a job".to_owned() } };
+        if let Some(trace) = job.trace.take() {
+            let ended = self.ended_trace(trace).await;
+            if path.is_none() {
+                return ended;
+            }
+        }
+        let Some(path) = path else { return Reply::Traced(Traced::default()) };
+        let driver = self.driver.clone();
+        let begun = tokio::task::spawn_blocking(move || driver.begin_trace(&path).map_err(|e| e.to_string())).await;
+        match begun.unwrap_or_else(|e| Err(e.to_string())) {
+            Ok(trace) => {
+                job.trace = Some(trace);
+                Reply::Traced(Traced::default())
+            }
+            Err(message) => Reply::Error { message },
+        }
+    }
+
+    async fn ended_trace(&self, trace: u64) -> Reply {
+        self.reply(move |driver| Reply::Traced(driver.end_trace(trace).unwrap_or_default())).await
     }
 
     /// Work that goes over many files, away from the thread that serves the socket.
@@ -288,6 +339,9 @@ impl Agent {
 
     /// Lets go of everything in an order that never shows readers something half-gone.
     fn shut_down(&self, end: End) {
+        if let Some(node) = &self.node {
+            node.stop();
+        }
         let c = self.ctl.ctl;
         c.dead.store(c.incarnation.load(Ordering::Relaxed), Ordering::Release);
         if end != End::Yield {
@@ -319,12 +373,14 @@ impl Agent {
 struct Job {
     agent: Arc<Agent>,
     roots: Option<Attachment>,
+    /// The trace that it asked for.
+    trace: Option<u64>,
 }
 
 impl Job {
     fn new(agent: &Arc<Agent>) -> Self {
         agent.jobs.fetch_add(1, Ordering::AcqRel);
-        Self { agent: agent.clone(), roots: None }
+        Self { agent: agent.clone(), roots: None, trace: None }
     }
 }
 
@@ -350,6 +406,19 @@ async fn send(to: &mut OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
 
 /// Why a second job cannot share this agent.
 fn conflict(ours: &Config, theirs: &Config) -> Option<String> {
+    let nodes = |c: &Config| (c.cluster.members.clone(), c.cluster.placement);
+    if nodes(ours) != nodes(theirs) {
+        let list = |c: &Config| match c.cluster.members.as_slice() {
+            [] | [_] => "none".to_owned(),
+            [first, .., last] => format!("{} ({first} to {last}, {:?})", c.cluster.members.len(), c.cluster.placement),
+        };
+        return Some(format!(
+            "another job of yours uses these tiers and shares copies with other nodes: {}; this job: {}; let one end first, or give \
+             them different tier directories",
+            list(ours),
+            list(theirs)
+        ));
+    }
     for (a, b) in ours.tiers.iter().zip(&theirs.tiers) {
         let capacity_differs = a.capacity != b.capacity && !(a.capacity_is_default && b.capacity_is_default);
         let of = |t: &Tier| (t.path.clone(), t.keep_free, t.persist, t.compression, t.min_ratio);

@@ -7,7 +7,8 @@ use super::driver::{Driver, DriverOptions};
 use super::place;
 use super::roots::Roots;
 use super::server::Agent;
-use crate::config::{Compression, Config, Persist, Policy as PolicyName};
+use crate::cluster::node::Node;
+use crate::config::{Compression, Config, Persist, Spread, Tier};
 use crate::engine::{Engines, Limits};
 use crate::shm::{self, ControlParams};
 use crate::tier::{Copy, TierDir, TierError};
@@ -64,6 +65,10 @@ pub const TAKEN: u8 = 75;
 /// Exit status when another agent holds a lock and is about to end.
 pub const ENDING: u8 = 76;
 
+/// Files on their way from other nodes at a time: as many as from the PFS, within these bounds.
+const LEAST_REMOTE: usize = 8;
+const MOST_REMOTE: usize = 64;
+
 /// What is assumed of the PFS before a large file was copied, bytes a second.
 const FIRST_RATE: u64 = 1 << 30;
 
@@ -75,6 +80,7 @@ pub(super) struct Parts {
     pub(super) ctl: ControlMap<'static>,
     pub(super) driver: Arc<Driver>,
     pub(super) roots: Arc<Roots>,
+    pub(super) node: Option<Arc<Node>>,
     pub(super) stop: Arc<AtomicBool>,
 }
 
@@ -85,7 +91,7 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
         let mut tier = TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?;
         tier.stays = t.persist == Persist::Node;
         tier.min_ratio = (t.compression == Compression::Lz4).then_some(t.min_ratio);
-        tier.for_decoded = t.decoded;
+        tier.for_decoded = for_passing(config, t);
         tier.check_format()?;
         tiers.push(tier);
     }
@@ -93,7 +99,12 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     if log {
         log_to(&dir);
     }
-    let seed = common_seed(&tiers);
+    let node = node(config);
+    let seed = match &node {
+        // The same on all nodes, and for the next job.
+        Some(node) => take_over(node.seed(), &tiers),
+        None => common_seed(&tiers),
+    };
     let control = dir.join(place::CONTROL);
     let left = shm::open_control(&control).ok().filter(is_adoptable);
     let adopting = left.is_some();
@@ -108,18 +119,55 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     publish_tiers(&control, &ctl, &tiers)
         .map_err(|source| StartError::Io { what: "cannot enter the tiers into shared memory", source })?;
     let stop = Arc::new(AtomicBool::new(false));
-    let driver = Arc::new(driver(config, ctl, tiers, stop.clone()));
+    let hints = dir.join(monarch_abi::hint::DIR);
+    // (In a directory that is ours alone.)
+    if !adopting {
+        // Those of an agent before name other entries.
+        let _ = std::fs::remove_dir_all(&hints);
+    }
+    let _ = rustix::fs::mkdir(&hints, Mode::RWXU);
+    let driver = Arc::new(driver(config, ctl, tiers, stop.clone()).with_hints(hints));
     find_copies(&driver);
     crate::sys::give_back_memory();
     ctl.ctl.inflight.iter().for_each(|i| i.file.store(0, Ordering::Relaxed));
     ctl.ctl.sleepers.store(0, Ordering::SeqCst);
-    let roots = Arc::new(Roots::new(control.clone(), ctl, driver.clone(), seed));
+    let roots = Arc::new(Roots::new(control.clone(), ctl, driver.clone(), seed).with_node(node.clone()));
+    if let Some(node) = &node {
+        node.serve(&driver, stop.clone())
+            .map_err(|source| StartError::Io { what: "cannot talk to other nodes", source })?;
+    }
     if adopting {
         roots.adopt(config);
     } else {
         roots.remove_leftovers();
     }
-    Ok(Parts { dir, control, lock, ctl, driver, roots, stop })
+    Ok(Parts { dir, control, lock, ctl, driver, roots, node, stop })
+}
+
+/// This node among others. One that cannot be serves its job alone: nothing is lost but what sharing would have saved.
+fn node(config: &Config) -> Option<Arc<Node>> {
+    Node::start(config).unwrap_or_else(|e| {
+        tracing::error!(error = %e, "no sharing with other nodes");
+        None
+    })
+}
+
+/// Whether copies of files that other nodes own take whatever room is left, and which part of a tier they have in any case.
+fn elastic(config: &Config) -> Option<f64> {
+    let compresses = config.tiers.iter().any(|t| t.compression != Compression::None);
+    let is = !config.cluster.is_alone() && config.cluster.placement != Spread::Sharded && !compresses;
+    is.then_some(config.cluster.passing)
+}
+
+/// Bytes of a tier for copies that make way first: decoded ones, and those of other nodes' files.
+fn for_passing(config: &Config, tier: &Tier) -> u64 {
+    if config.cluster.is_alone() {
+        return tier.decoded;
+    }
+    if elastic(config).is_some() {
+        return tier.capacity;
+    }
+    tier.decoded.max((tier.capacity as f64 * config.cluster.passing) as u64)
 }
 
 /// The seed of path hashes, and so of the names of copies: that of the last tier which has one and whose copies stay for the next job, as most
@@ -128,6 +176,10 @@ fn common_seed(tiers: &[TierDir]) -> u64 {
     let last = |fits: fn(&&TierDir) -> bool| tiers.iter().rfind(fits);
     let of = last(|t| t.stays && !t.seed_is_new).or_else(|| last(|t| !t.seed_is_new)).or_else(|| last(|t| t.stays));
     let seed = of.or(tiers.first()).map_or(0, |t| t.seed);
+    take_over(seed, tiers)
+}
+
+fn take_over(seed: u64, tiers: &[TierDir]) -> u64 {
     tiers.iter().filter(|t| t.seed != seed).for_each(|t| t.keep_seed(seed));
     seed
 }
@@ -157,8 +209,10 @@ impl Agent {
         parts.ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
         parts.driver.run();
         super::upkeep::sync(&parts.driver, parts.stop.clone());
+        super::upkeep::tidy(&parts.driver, parts.stop.clone());
         super::upkeep::promote(&parts.driver, parts.stop.clone());
         super::upkeep::decode(&parts.driver, parts.stop.clone());
+        super::upkeep::readers(&parts.driver, parts.stop.clone());
         Ok(Arc::new(Self::new(config, parts, own_process)))
     }
 }
@@ -166,15 +220,17 @@ impl Agent {
 fn driver(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: Arc<AtomicBool>) -> Driver {
     let limits = Arc::new(Limits::new(config.source.bandwidth_limit, config.source.iops_limit.map(|n| n as u64)));
     let engines = Engines::choose(config, &limits, &stop);
-    let policy: Box<dyn monarch_policies::Policy> = match config.placement.policy {
-        PolicyName::FirstEpoch => Box::new(monarch_policies::FirstEpoch),
-    };
+    let seed = tiers.first().map_or(0, |t| t.seed);
+    let policy = monarch_policies::by_name(config.placement.policy.name(), seed)
+        .unwrap_or_else(|| Box::new(monarch_policies::FirstEpoch));
     let options = DriverOptions {
         max_inflight: config.source.max_inflight,
         settle: config.dataset.settle,
         prefetch: config.prefetch.enabled,
         backoff: config.source.backoff,
         direct: config.io.direct,
+        elastic: elastic(config),
+        remote: if config.cluster.is_alone() { 0 } else { config.source.max_inflight.clamp(LEAST_REMOTE, MOST_REMOTE) },
     };
     Driver::new(ctl, tiers, engines, limits, policy, options, stop).with_purge_age(config.source.purge_age)
 }

@@ -41,6 +41,7 @@ pub fn round(driver: &Driver) {
     driver.tend_fills();
     driver.second_tries();
     driver.audit();
+    driver.tidy();
     driver.wake_after_rest();
     driver.tell_ahead();
 }
@@ -86,6 +87,25 @@ pub fn sync(driver: &Arc<Driver>, stop: Arc<AtomicBool>) {
     let _ = std::thread::Builder::new().name("sync".to_owned()).stack_size(64 * 1024).spawn(work);
 }
 
+/// How often it is looked whether a log is to be written anew.
+const TIDY: Duration = Duration::from_secs(5);
+
+/// Writes logs anew that have become too long until `stop`, on a thread of its own: all copies are looked at.
+pub fn tidy(driver: &Arc<Driver>, stop: Arc<AtomicBool>) {
+    let driver = driver.clone();
+    let work = move || {
+        let mut last = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(PERIOD);
+            if last.elapsed() >= TIDY {
+                driver.tidy_logs();
+                last = Instant::now();
+            }
+        }
+    };
+    let _ = std::thread::Builder::new().name("tidy".to_owned()).stack_size(256 * 1024).spawn(work);
+}
+
 /// Moves copies to faster tiers until `stop`, on a thread of its own: a round takes as long as there is something to move.
 pub fn promote(driver: &Arc<Driver>, stop: Arc<AtomicBool>) {
     if driver.tiers.len() < 2 {
@@ -117,6 +137,18 @@ pub fn decode(driver: &Arc<Driver>, stop: Arc<AtomicBool>) {
         }
     };
     let _ = std::thread::Builder::new().name("decode".to_owned()).stack_size(256 * 1024).spawn(work);
+}
+
+/// Heeds what readers open, and the hints of jobs, until `stop`.
+pub fn readers(driver: &Arc<Driver>, stop: Arc<AtomicBool>) {
+    let driver = driver.clone();
+    let work = move || {
+        while !stop.load(Ordering::Relaxed) {
+            let pause = driver.heed_readers();
+            driver.await_readers(pause);
+        }
+    };
+    let _ = std::thread::Builder::new().name("readers".to_owned()).stack_size(256 * 1024).spawn(work);
 }
 
 /// How often the agent says that it runs.

@@ -6,7 +6,7 @@ use schemars::{Schema, json_schema};
 
 use super::error::{ErrorKind, wrong};
 use super::given::Kind;
-use super::model::{Compression, Consistency, Direct, Engine, LogLevel, Persist, Policy, Trust};
+use super::model::{Compression, Consistency, Direct, Discovery, Engine, LogLevel, Persist, Policy, Spread, Trust};
 use super::suggest::nearest;
 use super::units::Parsed;
 
@@ -28,8 +28,7 @@ impl Choice for Consistency {
 
 impl Choice for Policy {
     const WHAT: &'static str = "placement policy";
-    const WORDS: &'static [(&'static str, Self)] = &[("first_epoch", Self::FirstEpoch)];
-    const LATER: &'static [&'static str] = &["ops_per_byte", "clairvoyant", "lru", "lfu", "random"];
+    const WORDS: &'static [(&'static str, Self)] = &Self::ALL;
 }
 
 impl Choice for Engine {
@@ -68,6 +67,25 @@ impl Choice for LogLevel {
         ("debug", Self::Debug),
         ("trace", Self::Trace),
     ];
+}
+
+impl Choice for Discovery {
+    const WHAT: &'static str = "way to find nodes";
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("none", Self::None),
+        ("auto", Self::Auto),
+        ("static", Self::Static),
+        ("slurm", Self::Slurm),
+        ("mpi", Self::Mpi),
+        ("torchrun", Self::Torchrun),
+        ("dns", Self::Dns),
+    ];
+}
+
+impl Choice for Spread {
+    const WHAT: &'static str = "placement over nodes";
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("sharded", Self::Sharded), ("replicated", Self::Replicated), ("hybrid", Self::Hybrid)];
 }
 
 /// The kind of a setting that takes one word of `C`.

@@ -16,13 +16,21 @@ use super::layers::Layers;
 use super::origin::Origin;
 
 /// Names that carry something other than configuration.
-const INTERNAL: &[&str] = &["MONARCH_CTL", "MONARCH_DISABLE", "MONARCH_SHIM", "MONARCH_LOG", "MONARCH_RANK"];
+const INTERNAL: &[&str] = &[
+    "MONARCH_CTL",
+    "MONARCH_DISABLE",
+    "MONARCH_SHIM",
+    "MONARCH_LOG",
+    "MONARCH_RANK",
+    crate::cluster::secret::VARIABLE,
+];
 
 /// Settings at the top, whose names need no double underscore.
 const TOP: &[&str] = &["MONARCH_RUNTIME_DIR", "MONARCH_TIERS"];
 
 /// Sections; a name that goes on with one underscore is most likely a mistake.
-const SECTIONS: &[&str] = &["dataset", "source", "io", "tiers", "placement", "prefetch", "index", "wait", "log"];
+const SECTIONS: &[&str] =
+    &["dataset", "source", "io", "tiers", "placement", "prefetch", "index", "wait", "cluster", "log"];
 
 /// Lays the environment over the layers.
 pub(super) fn apply(layers: &mut Layers, env: impl Iterator<Item = (OsString, OsString)>) -> Result<(), ConfigError> {

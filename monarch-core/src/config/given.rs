@@ -5,6 +5,8 @@
 //! the setting, its origin and its bounds are known. The kind also describes itself to the JSON schema and writes its
 //! values back, so reading, schema and `config show` cannot drift apart.
 
+mod network;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::PathBuf;
@@ -12,6 +14,8 @@ use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
+
+pub(super) use network::{Domain, Endpoint, Hosts, Part};
 
 use super::error::{ErrorKind, wrong};
 use super::model::Amount;

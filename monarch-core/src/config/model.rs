@@ -3,11 +3,15 @@
 //! This is what the rest of Monarch uses, and what the command line hands to the agent as JSON. The settings as a user
 //! writes them, with their defaults and bounds, are described once more in `docs/config.schema.json`.
 
+mod cluster;
+
 use crate::shm::Checks;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+pub use cluster::{Cluster, Discovery, Spread};
 
 /// The whole configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +33,9 @@ pub struct Config {
     pub index: Index,
     /// How long a reader waits for a copy.
     pub wait: Wait,
+    /// Nodes that share copies. Default: this node alone.
+    #[serde(default)]
+    pub cluster: Cluster,
     /// Directory for the agent's socket, locks and shared memory. `None` (the default): chosen at start, private to the
     /// user and this node. An absolute path.
     pub runtime_dir: Option<PathBuf>,
@@ -277,8 +284,39 @@ pub struct Placement {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Policy {
-    /// Keep files as first read until the tiers are full; never evict.
+    /// Keep files as first read until the tiers are full; never replace.
     FirstEpoch,
+    /// Keep a fixed part of the files, chosen by chance; never replace.
+    Static,
+    /// Keep what saves most time at the PFS for each byte: small files first.
+    OpsPerByte,
+    /// Fetch files just before they are read and drop them after, where the order is known (announced or learned).
+    Clairvoyant,
+    /// Drop what was read longest ago.
+    Lru,
+    /// Drop what is read least often.
+    Lfu,
+    /// Drop anything.
+    Random,
+}
+
+impl Policy {
+    /// All of them, under the names that [`monarch_policies::by_name`] knows.
+    pub const ALL: [(&'static str, Self); 7] = [
+        ("first_epoch", Self::FirstEpoch),
+        ("static", Self::Static),
+        ("ops_per_byte", Self::OpsPerByte),
+        ("clairvoyant", Self::Clairvoyant),
+        ("lru", Self::Lru),
+        ("lfu", Self::Lfu),
+        ("random", Self::Random),
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, policy)| *policy == self).map_or("first_epoch", |(name, _)| name)
+    }
 }
 
 /// What is copied before it is asked for.

@@ -2,12 +2,16 @@
 //!
 //! The doc comments here are the reference for users: they become the descriptions in `docs/config.schema.json`.
 
+mod cluster;
+
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
+
+pub(super) use cluster::{RawCluster, RawNodes};
 
 use super::choice::OneOf;
 use super::given::{Count, Given, Location, Name, OrNone, Rate, Ratio, Size, SizeOrShare, Time, Toggle};
@@ -35,6 +39,8 @@ pub(super) struct RawConfig {
     pub(super) index: Option<RawIndex>,
     /// How long a reader waits for a copy before it reads the PFS itself: pickup < stall <= max_wait.
     pub(super) wait: Option<RawWait>,
+    /// Nodes of the job that share copies and the index, so that each byte is read from the PFS once. Default: this node alone.
+    pub(super) cluster: Option<RawCluster>,
     /// Private directory for the agent's socket, locks and shared memory. Default: chosen at start. Absolute.
     pub(super) runtime_dir: Option<Given<Location>>,
     /// The agent's log.
@@ -182,7 +188,9 @@ pub(super) struct RawTier {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawPlacement {
-    /// Default and only choice today: first_epoch (keep files as first read until the tiers are full; never evict).
+    /// Default first_epoch (keep files as first read until the tiers are full; never replace). static (a fixed part of the files, chosen by
+    /// chance), ops_per_byte (small files first: most PFS operations saved for each byte), clairvoyant (where the order is announced or
+    /// repeats: fetched just before they are read), lru, lfu, random. See docs/POLICIES.md.
     pub(super) policy: Option<Given<OneOf<Policy>>>,
 }
 

@@ -2,6 +2,8 @@
 //!
 //! What is printed is a valid configuration: reading it back gives the same one.
 
+mod cluster;
+
 use std::path::Path;
 
 use super::Resolved;
@@ -16,7 +18,8 @@ const COLUMN: usize = 44;
 /// Writes the configuration as YAML, with the origin of each value as a comment behind it.
 #[must_use]
 pub fn render_with_origins(resolved: &Resolved) -> String {
-    let Config { dataset, source, io, tiers, placement, prefetch, index, wait, runtime_dir, log } = &resolved.config;
+    let Config { dataset, source, io, tiers, placement, prefetch, index, wait, runtime_dir, log, cluster } =
+        &resolved.config;
     let mut page = Page { out: String::new(), origins: &resolved.origins };
     page.section("dataset");
     page.roots(&dataset.roots);
@@ -52,6 +55,8 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("wait.stall", &Time::show(&wait.stall));
     page.set("wait.max_wait", &Time::show(&wait.max_wait));
     page.set("wait.complete", &Time::show(&wait.complete));
+    page.section("cluster");
+    page.cluster(cluster);
     page.line("", "runtime_dir", &runtime_dir.as_deref().map_or_else(|| "null".to_owned(), quoted), "runtime_dir");
     page.section("log");
     page.set("log.level", &OneOf::show(&log.level));
@@ -116,9 +121,13 @@ impl Page<'_> {
     }
 }
 
-/// A path as a YAML scalar; a JSON string is one, whatever it holds.
+/// A path as a YAML scalar.
 fn quoted(path: &Path) -> String {
-    let text = path.to_string_lossy();
+    scalar(&path.to_string_lossy())
+}
+
+/// A text as a YAML scalar; a JSON string is one, whatever it holds.
+fn scalar(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/._-+=@,".contains(c);
-    if text.chars().all(plain) { text.into_owned() } else { serde_json::Value::from(text).to_string() }
+    if text.chars().all(plain) { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }

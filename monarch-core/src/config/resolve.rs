@@ -2,6 +2,8 @@
 //!
 //! One function a section. Roots and tiers, which have to do with the machine, have modules of their own.
 
+mod cluster;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use super::model::{
     Source, Trust, Wait,
 };
 use super::paths;
-use super::raw::{RawConfig, RawDataset, RawIndex, RawIo, RawSource, RawWait};
+use super::raw::{RawCluster, RawConfig, RawDataset, RawIndex, RawIo, RawSource, RawWait};
 use super::units::{KIB, MIB, TIB, about};
 use super::{roots, tiers};
 
@@ -33,6 +35,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
     let prefetch = cx.or("prefetch.enabled", raw.prefetch.as_ref().and_then(|raw| raw.enabled.as_ref()), true)?;
     let level = cx.or("log.level", raw.log.as_ref().and_then(|raw| raw.level.as_ref()), LogLevel::Info)?;
     let index = index(cx, raw.index.as_ref().unwrap_or(&RawIndex::default()))?;
+    let cluster = cluster::resolve(cx, raw.cluster.as_ref().unwrap_or(&RawCluster::default()))?;
     let runtime_dir = runtime_dir(cx, raw)?;
     let dataset = dataset(cx, raw.dataset.as_ref().unwrap_or(&RawDataset::default()))?;
     let tiers = tiers::resolve(cx, raw.tiers.as_deref().unwrap_or_default(), &dataset.roots)?;
@@ -46,6 +49,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         index,
         wait,
         runtime_dir,
+        cluster,
         log: Log { level },
     })
 }

@@ -7,7 +7,7 @@ use super::error::{ErrorKind, Wrong, wrong};
 use super::suggest::nearest;
 
 /// Sections and keys of the design that this version does not have.
-const LATER: &[&str] = &["cluster", "metrics", "complete_wait"];
+const LATER: &[&str] = &["metrics", "complete_wait"];
 
 /// A complaint about the shape, and the field that it is about (perhaps empty).
 pub(super) struct Misshape {
@@ -75,6 +75,7 @@ fn mistyped(found: &str, expected: &str) -> Wrong {
     let (expected, remedy) = match expected {
         "a sequence" => ("a list", "write a list: `[a, b]`, or one `- a` per line"),
         "a single value" => (expected, "write one value after the colon"),
+        "nodes" => ("a list of nodes", "write a list: `[node1, node2]`, or a text: \"node[01-08]\""),
         "a path, or a path with aliases" => (expected, "write `- /path`, or `- { path: /path, aliases: [/other] }`"),
         _ => ("a section", "write the keys of the section below it, indented, as `key: value`"),
     };

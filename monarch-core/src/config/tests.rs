@@ -1,5 +1,6 @@
 //! Whole configurations against made-up machines.
 
+mod cluster;
 mod default_tier;
 mod examples;
 mod layers;

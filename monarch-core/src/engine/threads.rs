@@ -44,7 +44,16 @@ impl ThreadsEngine {
         bytes: usize,
         ask: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
-        if file.is_local() { ask() } else { self.ask(marks, bytes, ask) }
+        if file.is_local() {
+            return ask();
+        }
+        if file.is_remote() {
+            marks.in_pfs(true);
+            let answer = ask();
+            marks.in_pfs(false);
+            return answer;
+        }
+        self.ask(marks, bytes, ask)
     }
 
     /// Makes a call to the PFS, as far as the limits let it.
@@ -103,7 +112,7 @@ impl ThreadsEngine {
         if buf.len() < want {
             *buf = Pages::new(want);
         }
-        let mut direct = task.is_direct() && !from.is_local();
+        let mut direct = task.is_direct() && !from.is_local() && !from.is_remote();
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
         let (mut off, mut tries) = (range.start, 0);
         while off < range.end {

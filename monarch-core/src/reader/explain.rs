@@ -144,7 +144,7 @@ impl From<Refusal> for RefusedFor {
             Refusal::Unsettled => Self::Unsettled,
             Refusal::PfsFailed => Self::PfsFailed,
             Refusal::TierFailed => Self::TierFailed,
-            Refusal::Dropped | Refusal::Damaged => Self::Dropped,
+            Refusal::Dropped | Refusal::Damaged | Refusal::Replaced => Self::Dropped,
         }
     }
 }

@@ -8,6 +8,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::io;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// A copy being written.
@@ -75,9 +76,7 @@ impl CopyFile<'_> {
             self.tier.make_name_free(name, size)?;
         }
         let Ok(charged) = room.settle(st.st_blocks as u64 * 512) else { return Ok(None) };
-        let logged = if how.passing { Ok(()) } else { self.tier.log_copy(name, sum, size, how.packed.is_some()) };
-        let named = logged.and_then(|()| Ok(self.rename(name, how)?));
-        if let Err(e) = named {
+        if let Err(e) = self.log_and_rename(name, sum, size, how) {
             self.tier.ledger.release(charged, 1);
             return Err(e);
         }
@@ -88,6 +87,15 @@ impl CopyFile<'_> {
         self.tmp.clear();
         self.tier.worked();
         Ok(Some(Copy { name, size, charged, stamp, check: None, packed: how.packed.is_some() }))
+    }
+
+    fn log_and_rename(&self, name: CopyName, sum: Sum, size: u64, how: How) -> io::Result<()> {
+        // Whoever writes the log anew takes a copy that is logged and has no name for one that has gone.
+        let _naming = self.tier.naming.read().unwrap_or_else(PoisonError::into_inner);
+        if !how.passing {
+            self.tier.log_copy(name, sum, size, how.packed.is_some())?;
+        }
+        Ok(self.rename(name, how)?)
     }
 
     fn rename(&self, name: CopyName, how: How) -> rustix::io::Result<()> {

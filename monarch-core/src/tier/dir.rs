@@ -5,7 +5,8 @@ use super::error::TierError;
 use super::evict::Leaving;
 use super::ledger::{Ledger, Reservation};
 use super::lock::{self, LOCK};
-use super::log::{LOG, Log};
+use super::log::{LOG, Log, NEW};
+use super::logging::LogCharge;
 use super::pack::PackedUsage;
 use super::recover::{charge_of, read_seed};
 use super::sum::{Fits, Sum};
@@ -17,7 +18,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// A copy found on disk or published.
@@ -69,7 +70,15 @@ pub struct TierDir {
     pub(super) leaving: Leaving,
     pub(super) log: Log,
     /// Held while a record is appended.
-    pub(super) logging: Mutex<()>,
+    pub(super) logging: Mutex<LogCharge>,
+    /// Room for one more block of the log.
+    pub(super) log_room: Mutex<Option<Reservation>>,
+    /// Whether there is none, and soon will have to be.
+    pub(super) log_wants: AtomicBool,
+    /// Held while the log is written anew; when that failed last.
+    pub(super) tidying: Mutex<Option<Instant>>,
+    /// Held, with others, from when a copy is logged until it has its name.
+    pub(super) naming: RwLock<()>,
     rests_since: Mutex<Option<Instant>>,
     /// Whether the job's memory is short, which this tier takes a part of.
     squeezed: AtomicBool,
@@ -151,6 +160,10 @@ impl TierDir {
             leaving: Leaving::default(),
             log: Log::default(),
             logging: Mutex::default(),
+            log_room: Mutex::default(),
+            log_wants: AtomicBool::new(false),
+            tidying: Mutex::default(),
+            naming: RwLock::default(),
             rests_since: Mutex::default(),
             squeezed: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
@@ -339,6 +352,8 @@ impl TierDir {
     /// lock goes last, so that the next agent does not begin before.
     pub fn remove_all(&self) {
         self.give_up();
+        // Whoever writes the log anew stops, and puts nothing back.
+        drop(self.tidying.lock().unwrap_or_else(PoisonError::into_inner));
         for _ in 0..100 {
             for (file, _) in self.list("tmp").unwrap_or_default() {
                 self.unlink(&format!("tmp/{file}"));
@@ -351,7 +366,7 @@ impl TierDir {
         for name in ["copies", "part", "dying"] {
             let _ = std::fs::remove_dir_all(self.path.join(name));
         }
-        for name in ["seed", LOG] {
+        for name in ["seed", NEW, LOG] {
             self.unlink(name);
         }
         self.unlink(LOCK);

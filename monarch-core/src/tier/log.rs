@@ -18,7 +18,7 @@ use super::names::ByName;
 use super::sum::Sum;
 use monarch_abi::hash::CopyName;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -28,7 +28,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Its name in the tier's directory.
 pub(super) const LOG: &str = "log";
 /// The same while it is being written anew.
-const NEW: &str = "log.new";
+pub(super) const NEW: &str = "log.new";
 /// Version of its records.
 pub(super) const VERSION: u8 = 1;
 /// Bytes of a record.
@@ -158,30 +158,48 @@ pub(super) fn read(dir: impl AsFd, boot: Option<[u8; 16]>) -> io::Result<Read> {
 
 /// The same of these copies only.
 pub(super) fn read_of(dir: impl AsFd, boot: Option<[u8; 16]>, only: Option<&HashSet<CopyName>>) -> io::Result<Read> {
-    let mut read = Read::default();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = match rustix::fs::openat(dir, LOG, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(read),
-        other => other?,
-    };
-    let (mut buf, mut off, mut unsynced) = (vec![0; READ], 0, VecDeque::new());
+    match rustix::fs::openat(dir, LOG, flags, Mode::empty()) {
+        Err(Errno::NOENT) => Ok(Read::default()),
+        other => read_file(&other?, boot, only, u64::MAX),
+    }
+}
+
+/// The same of the first so many records of an open log.
+pub(super) fn read_first(file: &OwnedFd, boot: Option<[u8; 16]>, records: u64) -> io::Result<Read> {
+    read_file(file, boot, None, records)
+}
+
+fn read_file(file: &OwnedFd, boot: Option<[u8; 16]>, only: Option<&HashSet<CopyName>>, most: u64) -> io::Result<Read> {
+    let (mut read, mut unsynced) = (Read::default(), VecDeque::new());
+    each_record(file, 0, most, |r| {
+        read.take(r, boot, only, &mut unsynced);
+        Ok(())
+    })?;
+    Ok(read)
+}
+
+/// Gives the records of a log from one number to another, or to its end, one after the other.
+fn each_record(file: &OwnedFd, from: u64, to: u64, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    let most = usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX).saturating_mul(RECORD);
+    let mut buf = vec![0; READ.min(most)];
+    let (mut off, end) = (from * RECORD as u64, to.saturating_mul(RECORD as u64));
     loop {
+        let want = buf.len().min(usize::try_from(end.saturating_sub(off)).unwrap_or(usize::MAX));
         let mut got = 0;
         // Whole records, whatever the kernel gives at a time.
-        while got < buf.len() {
-            match rustix::io::pread(&file, &mut buf[got..], off + got as u64) {
+        while got < want {
+            match rustix::io::pread(file, &mut buf[got..want], off + got as u64) {
                 Ok(0) => break,
                 Ok(n) => got += n,
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
         }
-        for r in buf[..got].chunks_exact(RECORD) {
-            read.take(r, boot, only, &mut unsynced);
-        }
+        buf[..got].chunks_exact(RECORD).try_for_each(&mut each)?;
         off += got as u64;
-        if got < buf.len() {
-            return Ok(read);
+        if got < buf.len() || off >= end {
+            return Ok(());
         }
     }
 }
@@ -267,27 +285,11 @@ impl Log {
         boot: Option<[u8; 16]>,
         copies: &ByName<Logged>,
     ) -> io::Result<u64> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat(dir, NEW, flags, Mode::RUSR | Mode::WUSR)?;
-        let mut out = Out { file: &file, buf: Vec::with_capacity(READ), records: 0 };
-        out.put(&record(Kind::Begin, 0, MAGIC, 0, 0))?;
-        let put = |out: &mut Out<'_>, which: fn(&Logged) -> bool| {
-            let of = copies.iter().filter(|(_, l)| which(l));
-            of.map(|(name, l)| copy_record(name, l.sum, l.size, l.packed)).try_for_each(|r| out.put(&r))
-        };
-        put(&mut out, |l| l.synced > 0)?;
-        let synced = out.records;
-        out.put(&record(Kind::Synced, 0, [0; 16], now(), synced))?;
-        // Of no boot that there is: whoever finds them verifies them.
-        out.put(&record(Kind::Boot, 0, [0; 16], 0, 0))?;
-        put(&mut out, |l| l.synced == 0 && !l.this_boot)?;
-        out.put(&record(Kind::Boot, 0, boot.unwrap_or_default(), 0, 0))?;
-        put(&mut out, |l| l.this_boot && l.synced == 0)?;
-        let records = out.end()?;
-        rustix::fs::fdatasync(&file)?;
+        let anew = Anew::write(dir, boot, copies, now())?;
+        anew.sync()?;
         rustix::fs::renameat(dir, NEW, dir, LOG)?;
-        let blocks = rustix::fs::fstat(&file)?.st_blocks as u64 * 512;
-        *self.lock() = Some(Open { file: Arc::new(file), records, synced });
+        let blocks = anew.blocks()?;
+        *self.lock() = Some(anew.into());
         Ok(blocks)
     }
 
@@ -305,10 +307,32 @@ impl Log {
         Ok(blocks)
     }
 
-    /// Whether the next record begins another block of `block` bytes.
-    pub(super) fn begins_block(&self, block: u64) -> bool {
-        let of = |records: u64| (records * RECORD as u64).div_ceil(block.max(RECORD as u64));
-        self.lock().as_ref().is_some_and(|log| of(log.records + 1) > of(log.records))
+    /// Records so far.
+    pub(super) fn records(&self) -> u64 {
+        self.lock().as_ref().map_or(0, |log| log.records)
+    }
+
+    /// Its bytes so far, if there is one.
+    pub(super) fn len(&self) -> Option<u64> {
+        self.lock().as_ref().map(|log| log.records * RECORD as u64)
+    }
+
+    /// The file that is appended to, and its records so far.
+    pub(super) fn in_use(&self) -> Option<(Arc<OwnedFd>, u64)> {
+        self.lock().as_ref().map(|log| (log.file.clone(), log.records))
+    }
+
+    /// Goes on with one that was written anew, which takes the name; `true` if the old one has the name of a new one now, `false` if it
+    /// has none.
+    pub(super) fn change_to(&self, dir: impl AsFd + core::marker::Copy, anew: Anew) -> io::Result<bool> {
+        let mut log = self.lock();
+        let exchanged = rustix::fs::renameat_with(dir, NEW, dir, LOG, RenameFlags::EXCHANGE).is_ok();
+        if !exchanged {
+            // Not all file systems can do that.
+            rustix::fs::renameat(dir, NEW, dir, LOG)?;
+        }
+        *log = Some(anew.into());
+        Ok(exchanged)
     }
 
     /// Takes note of a copy that is complete and about to get its name.
@@ -330,7 +354,8 @@ impl Log {
         };
         let began = now();
         rustix::fs::syncfs(dir)?;
-        if let Some(log) = self.lock().as_mut() {
+        // (Written anew meanwhile, it counts its records differently.)
+        if let Some(log) = self.lock().as_mut().filter(|log| Arc::ptr_eq(&log.file, &file)) {
             log.append(&record(Kind::Synced, 0, [0; 16], began, records))?;
             // Copies that were logged meanwhile are yet to be synced: one sync too many does no harm.
             log.synced = if log.records == records + 1 { log.records } else { records };
@@ -341,8 +366,85 @@ impl Log {
     }
 }
 
+/// A log on its way to take the place of another, complete but for what has been logged since.
+#[derive(Debug)]
+pub(super) struct Anew {
+    file: Arc<OwnedFd>,
+    records: u64,
+    /// Those of them whose copies have reached the disk.
+    synced: u64,
+}
+
+impl From<Anew> for Open {
+    fn from(anew: Anew) -> Self {
+        Self { file: anew.file, records: anew.records, synced: anew.synced }
+    }
+}
+
+impl Anew {
+    /// Writes these copies into a new log in `dir`. Those that have reached the disk are said to have been there by the time `looked`: they
+    /// were looked at later than that, so that one that is made again unseen is not taken for the one that was there.
+    pub(super) fn write(
+        dir: impl AsFd,
+        boot: Option<[u8; 16]>,
+        copies: &ByName<Logged>,
+        looked: u64,
+    ) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::openat(dir, NEW, flags, Mode::RUSR | Mode::WUSR)?;
+        let mut out = Out { file: &file, buf: Vec::with_capacity(READ), records: 0 };
+        out.put(&record(Kind::Begin, 0, MAGIC, 0, 0))?;
+        let put = |out: &mut Out<'_>, which: fn(&Logged) -> bool| {
+            let of = copies.iter().filter(|(_, l)| which(l));
+            of.map(|(name, l)| copy_record(name, l.sum, l.size, l.packed)).try_for_each(|r| out.put(&r))
+        };
+        put(&mut out, |l| l.synced > 0)?;
+        let synced = out.records;
+        out.put(&record(Kind::Synced, 0, [0; 16], looked, synced))?;
+        // Of no boot that there is: whoever finds them verifies them.
+        out.put(&record(Kind::Boot, 0, [0; 16], 0, 0))?;
+        put(&mut out, |l| l.synced == 0 && !l.this_boot)?;
+        out.put(&record(Kind::Boot, 0, boot.unwrap_or_default(), 0, 0))?;
+        put(&mut out, |l| l.this_boot && l.synced == 0)?;
+        let records = out.end()?;
+        Ok(Self { file: Arc::new(file), records, synced })
+    }
+
+    /// Adds what another log says of copies from one record to another. That some were synced is left out, as that speaks of records by
+    /// their numbers: one more sync does no harm.
+    pub(super) fn take_over(&mut self, from: &OwnedFd, since: u64, until: u64) -> io::Result<()> {
+        let mut out = Out { file: &self.file, buf: Vec::new(), records: self.records };
+        each_record(from, since, until, |r| {
+            let of_copy = parse(r).is_some_and(|(kind, ..)| matches!(kind, Kind::Copy | Kind::Packed));
+            if of_copy { out.put(&array(r, 0)) } else { Ok(()) }
+        })?;
+        self.records = out.end()?;
+        Ok(())
+    }
+
+    /// Its records so far.
+    pub(super) const fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Bytes that it takes on disk.
+    pub(super) fn blocks(&self) -> io::Result<u64> {
+        Ok(rustix::fs::fstat(&self.file)?.st_blocks as u64 * 512)
+    }
+
+    /// Has it reach the disk.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(&self.file)?)
+    }
+
+    /// The file, which stays open with the log.
+    pub(super) fn file(&self) -> Arc<OwnedFd> {
+        self.file.clone()
+    }
+}
+
 /// Seconds of the clock that file systems use.
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec.unsigned_abs()
 }
 

@@ -93,6 +93,12 @@ impl<T> ByName<T> {
         self.parts.iter().flatten().map(|(name, value)| (*name, value))
     }
 
+    /// Keeps those that are wanted by their names.
+    pub fn retain_named(&mut self, mut wanted: impl FnMut(CopyName, &mut T) -> bool) {
+        self.parts.iter_mut().for_each(|p| p.retain(|name, value| wanted(*name, value)));
+        self.len = self.parts.iter().map(HashMap::len).sum();
+    }
+
     /// Keeps those that are wanted.
     pub fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
         self.parts.iter_mut().for_each(|p| p.retain(|_, value| wanted(value)));

@@ -116,6 +116,15 @@ impl TierDir {
         Ok(PartWriter { fd, on_disk: !self.in_memory })
     }
 
+    /// Opens a partial copy by its number, to read.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn read_part(&self, number: u64) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(rustix::fs::openat(self.fd(), format!("part/{number:016x}"), flags, Mode::empty())?)
+    }
+
     /// Reserves room for one more chunk of `bytes`, above `keep_free` on the disk; `false` when there is none.
     pub fn grow_part(&self, part: &PartCopy, bytes: u64) -> bool {
         let _allocating = Allocating::new(&self.allocating, bytes);

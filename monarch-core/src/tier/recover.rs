@@ -8,13 +8,11 @@ use super::error::TierError;
 use super::ledger::NAME_COST;
 use super::log::{self, Logged};
 use super::names::ByName;
-use super::sum::Sum;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use std::collections::HashSet;
 use std::io;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 
@@ -43,7 +41,7 @@ const AHEAD: usize = 64;
 /// Threads that list the copies.
 const LISTERS: usize = 4;
 /// Records of copies that are gone which the log may have at any size.
-const SPARE: u64 = 4096;
+pub(super) const SPARE: u64 = 4096;
 
 impl TierDir {
     /// Whether what lies here is of a format that this program knows.
@@ -127,6 +125,8 @@ impl TierDir {
         }
         // Of an older version of this program.
         self.unlink("boot");
+        // Of an agent that ended while it wrote one.
+        self.unlink(log::NEW);
         self.go_on_with_log(boot, read, kept);
         self.sweep();
         Ok(())
@@ -142,29 +142,12 @@ impl TierDir {
             self.log.resume(self.fd(), boot, &read)
         };
         match went_on {
-            Ok(bytes) => self.ledger.charge(bytes, 0),
+            Ok(blocks) => self.charge_log(blocks),
             Err(e) => {
+                self.unlink(log::NEW);
                 tracing::warn!(tier = self.name, error = %e, "the copies cannot be logged; the next agent will drop them");
             }
         }
-    }
-
-    /// Takes note of a copy that is complete and about to get its name.
-    ///
-    /// # Errors
-    /// What the kernel said; `StorageFull` when the quota has no room for one more block of the log.
-    pub(super) fn log_copy(&self, name: CopyName, sum: Sum, size: u64, packed: bool) -> io::Result<()> {
-        let _turn = self.logging.lock().unwrap_or_else(PoisonError::into_inner);
-        let block = self.ledger.block();
-        let room = match self.log.begins_block(block) {
-            true => Some(self.ledger.reserve_bytes(block).ok_or(io::ErrorKind::StorageFull)?),
-            false => None,
-        };
-        self.log.append(name, sum, size, packed)?;
-        if let Some(room) = room {
-            let _ = room.into_charge();
-        }
-        Ok(())
     }
 
     /// What the bytes of these copies must come to, as far as the log says.
@@ -173,23 +156,6 @@ impl TierDir {
     /// What the kernel said.
     pub fn sums(&self, names: &HashSet<CopyName>) -> io::Result<ByName<Logged>> {
         Ok(log::read_of(self.fd(), None, Some(names))?.copies)
-    }
-
-    /// A copy was read in full and is what it should be: it need not be read again in this boot.
-    pub fn verified(&self, name: CopyName, sum: Sum, size: u64) {
-        if let Err(e) = self.log_copy(name, sum, size, false) {
-            tracing::debug!(tier = self.name, error = %e, "a verified copy could not be logged");
-        }
-    }
-
-    /// Has copies reach the disk, so that they need not be verified after a power loss. Of use on disks only.
-    pub fn sync(&self) {
-        if self.in_memory || self.given_up.load(Ordering::Relaxed) {
-            return;
-        }
-        if let Err(e) = self.log.sync(self.fd()) {
-            tracing::warn!(tier = self.name, error = %e, "the copies could not be synced; after a power loss they are verified");
-        }
     }
 
     /// Lists the directories of copies with several threads, while `prepare` works; then `each` is given one after the other.
@@ -295,7 +261,7 @@ pub(super) fn sound(file: &str, st: &Stat) -> Option<(CopyName, Stamp, bool)> {
 }
 
 /// The boot of this machine, if it can be told.
-fn boot_id() -> Option<[u8; 16]> {
+pub(super) fn boot_id() -> Option<[u8; 16]> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let hex: String = id.chars().filter(char::is_ascii_hexdigit).collect();
     Some(u128::from_str_radix(&hex, 16).ok()?.to_le_bytes())

@@ -84,6 +84,37 @@ pub(super) fn uuid_file<'b>(
     runtime_file(name.get(..len)?, buf)
 }
 
+/// `dir/hints/<process>-<number><suffix>`, with a NUL behind it.
+#[must_use]
+pub fn hint_file(process: u32, number: u32, suffix: &[u8], out: &mut [u8; 640]) -> Option<()> {
+    let mut name = [0u8; 32];
+    let mut len = 0;
+    let mut put = |text: &[u8]| {
+        name.get_mut(len..len + text.len())?.copy_from_slice(text);
+        len += text.len();
+        Some(())
+    };
+    put(b"hints/")?;
+    put(&hex(process))?;
+    put(b"-")?;
+    put(&hex(number))?;
+    put(suffix)?;
+    let mut buf = [0; 600];
+    let path = runtime_file(name.get(..len)?, &mut buf)?;
+    out.get_mut(..path.len())?.copy_from_slice(path);
+    *out.get_mut(path.len())? = 0;
+    Some(())
+}
+
+/// Eight digits, so that names sort as they were made.
+fn hex(v: u32) -> [u8; 8] {
+    let mut out = [0; 8];
+    for (at, digit_of) in out.iter_mut().zip((0..8).rev()) {
+        *at = digit((v >> (digit_of * 4)) as u8 & 15);
+    }
+    out
+}
+
 const fn digit(v: u8) -> u8 {
     if v < 10 { b'0' + v } else { b'a' + v - 10 }
 }

@@ -2,7 +2,7 @@
 
 use super::manners::{is_asked_for, trimmed};
 use super::{Driver, Live, lock};
-use crate::agent::protocol::{Census, Range, Tally, Trouble};
+use crate::agent::protocol::{Ahead, Census, Range, Tally, Trouble};
 use crate::tier::TierDir;
 use monarch_abi::control::{SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::file_key;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 const FEW: u32 = 16;
 
 impl Driver {
-    fn is_live(&self, number: usize) -> bool {
+    pub(super) fn is_live(&self, number: usize) -> bool {
         let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
         self.ctl.segments().get(number).is_some_and(live)
     }
@@ -26,6 +26,8 @@ impl Driver {
     pub fn census(&self, ranges: &[Range], plan: bool, list: usize) -> Census {
         let mut census = Census::default();
         let mut missing = Vec::new();
+        // Under some policies what found no room is Absent again: it is tried when somebody opens it.
+        let at_rest = self.asks_again() && self.ahead() == Ahead::Idle;
         for range in ranges {
             let Some(live) = self.segment(range.segment).filter(|_| self.is_live(range.segment)) else {
                 census.retired = true;
@@ -36,10 +38,10 @@ impl Driver {
             let mut count = |entry: &Entry<'static>, id: u32| {
                 let is_asked = id < asked.end && is_asked_for(&asked, id, entry.record, &released);
                 let key = file_key(range.segment, entry.master.id);
-                self.count(&mut census, &live, key, entry, (is_asked, list));
+                self.count(&mut census, &live, key, entry, (is_asked, list, at_rest));
                 let word = entry.word();
                 let here = matches!(word.state(), State::Resident | State::Bypass) || word.packed_in().is_some();
-                if plan && !here && is_asked {
+                if plan && !here && is_asked && self.is_for_us(&live, entry.id) {
                     missing.push((entry.id, key, entry.record.size));
                 }
             };
@@ -66,7 +68,7 @@ impl Driver {
         live: &Live,
         key: u64,
         entry: &Entry<'static>,
-        (is_asked, list): (bool, usize),
+        (is_asked, list, at_rest): (bool, usize, bool),
     ) {
         let (word, size) = (entry.word(), entry.record.size);
         census.all.add(size);
@@ -76,7 +78,10 @@ impl Driver {
             (State::Resident, _) => &mut census.resident,
             (State::Absent, _) if word.packed_in().is_some() => &mut census.resident,
             (State::Bypass, _) => &mut census.left,
-            (_, Some(Refusal::NoRoom | Refusal::Streamable)) => &mut census.no_room,
+            _ if !self.is_for_us(live, entry.id) => &mut census.elsewhere,
+            (_, Some(Refusal::NoRoom | Refusal::Streamable | Refusal::Replaced)) => &mut census.no_room,
+            // Asked about again whenever it is opened, but nobody does now.
+            (State::Absent, _) if at_rest && !self.has_room(size) => &mut census.no_room,
             (_, Some(Refusal::Dropped | Refusal::Damaged)) => &mut census.dropped,
             (_, Some(Refusal::Unsettled)) => &mut census.unsettled,
             (_, Some(Refusal::PfsFailed | Refusal::TierFailed)) => &mut census.failing,
@@ -115,7 +120,8 @@ impl Driver {
     /// How many of these files (id, key, size) there is room for, as the policy would have it.
     fn fits(&self, files: &[(u32, u64, u64)]) -> Tally {
         let mut fits = Tally::default();
-        let Some(mut policy) = monarch_policies::by_name(lock(&self.policy).name()) else { return fits };
+        let Some(mut policy) = monarch_policies::by_name(lock(&self.policy).name(), 0) else { return fits };
+        let hints = lock(&self.hints).clone();
         let unclaimed = self.unclaimed();
         let room = |(at, tier): (usize, &TierDir)| {
             let u = tier.ledger.usage();
@@ -135,7 +141,7 @@ impl Driver {
                 room.cost = tier.ledger.cost(bytes);
             }
             let candidate = Candidate { file: FileKey(key), size, source: RequestSource::Prefetch };
-            if let Decision::Admit(at) = policy.place(&candidate, &rooms)
+            if let Decision::Admit(at) = policy.place(&candidate, &rooms, &hints)
                 && let Some(room) = rooms.get_mut(at)
             {
                 room.free = room.free.saturating_sub(room.cost);

@@ -4,12 +4,15 @@ use super::fetch::{Fetched, File};
 use super::lanes::Lane;
 use super::mark::Mark;
 use super::packs::Below;
+use super::peers::ELSEWHERE;
+use super::replace::CHOICES;
+
 use super::trial::Kind;
 use super::{Driver, Job};
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
 use crate::tier::{CopyFile, Sum, TierDir};
 use monarch_abi::word::Refusal;
-use monarch_policies::{Decision, RequestSource};
+use monarch_policies::{Event, FileKey, RequestSource, Why};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -41,6 +44,8 @@ pub(super) struct Copying<'a> {
     copy: Option<CopyFile<'a>>,
     /// How often others made way.
     shares: u32,
+    /// How often a tier was chosen.
+    turns: u32,
     /// Whether a tier had no room, or failed, though it should have had.
     in_doubt: bool,
     /// What was copied comes to.
@@ -63,6 +68,7 @@ impl<'a> Copying<'a> {
             copy: None,
             in_doubt: false,
             shares: 0,
+            turns: 0,
             sum: Sum::whole(0),
             too_large: false,
             _job: job,
@@ -78,7 +84,7 @@ impl<'a> Copying<'a> {
 
     /// It was given out to a lane, which it might not have been: what somebody waits for always goes to copiers.
     pub(super) fn given(&self, lane: Lane) {
-        if self.file.packed.is_none() && self.file.source == RequestSource::Prefetch {
+        if self.file.packed.is_none() && self.file.peer.is_none() && self.file.source == RequestSource::Prefetch {
             self.driver.given(&self.file.live, Kind::Files, lane, self.file.want.size);
         }
     }
@@ -89,31 +95,46 @@ impl<'a> Copying<'a> {
         if let Some((_, below)) = &self.file.packed {
             return if self.too_large { Some(Fetched::Packed(*below)) } else { self.place_above(*below) };
         }
+        if self.file.passes() {
+            return if self.too_large {
+                Some(Fetched::Failed(self.file.start.elapsed()))
+            } else {
+                self.place_passing()
+            };
+        }
         loop {
-            let Decision::Admit(at) = driver.decide(&self.file, &self.tried) else {
-                if self.too_large {
-                    return Some(Fetched::Failed(self.file.start.elapsed()));
+            let at = match driver.place(&self.file, &self.tried) {
+                Ok(at) => at,
+                Err(Why::Unwanted) if !self.too_large => return Some(Fetched::Refused(Refusal::NoRoom, None)),
+                Err(_) => {
+                    if self.too_large {
+                        return Some(Fetched::Failed(self.file.start.elapsed()));
+                    }
+                    if self.shares < SHARES && driver.make_fair_room(&self.file) {
+                        self.shares += 1;
+                        self.tried.fill(false);
+                        continue;
+                    }
+                    // Room was promised to copies that will need less of it.
+                    let passes = driver.packs_under_way();
+                    if passes && self.file.source == RequestSource::Prefetch {
+                        driver.put_off(self.file.key);
+                        return Some(Fetched::Stopped);
+                    }
+                    if let Some(more) = driver.seldom.full.now() {
+                        let file = String::from_utf8_lossy(&self.file.rel);
+                        tracing::info!(%file, size = self.file.want.size, more, "no tier has room for it");
+                    }
+                    let transient =
+                        passes || self.in_doubt || self.shares > 0 || driver.tiers.iter().any(TierDir::resting);
+                    let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
+                    // The node that it belongs to may be back by then.
+                    let elsewhere = self.file.peer.is_some().then_some(ELSEWHERE);
+                    return Some(Fetched::Refused(why, transient.then_some(RETRY).or(elsewhere)));
                 }
-                if self.shares < SHARES && driver.make_fair_room(&self.file) {
-                    self.shares += 1;
-                    self.tried.fill(false);
-                    continue;
-                }
-                // Room was promised to copies that will need less of it.
-                let passes = driver.packs_under_way();
-                if passes && self.file.source == RequestSource::Prefetch {
-                    driver.put_off(self.file.key);
-                    return Some(Fetched::Stopped);
-                }
-                if let Some(more) = driver.seldom.full.now() {
-                    let file = String::from_utf8_lossy(&self.file.rel);
-                    tracing::info!(%file, size = self.file.want.size, more, "no tier has room for it");
-                }
-                let transient = passes || self.in_doubt || self.shares > 0 || driver.tiers.iter().any(TierDir::resting);
-                let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
-                return Some(Fetched::Refused(why, transient.then_some(RETRY)));
             };
             let Some(tier) = driver.tiers.get(at) else { return Some(Fetched::Refused(Refusal::NoRoom, None)) };
+            self.turns += 1;
             self.tried[at] = true;
             if driver.packs(at) {
                 match self.place_to_pack(at) {
@@ -131,12 +152,27 @@ impl<'a> Copying<'a> {
                     return None;
                 }
                 // (Of a tier that packs it is known beforehand only about how much a copy needs.)
-                Ok(None) => self.in_doubt |= !driver.packs(at),
+                Ok(None) => {
+                    self.in_doubt |= !driver.packs(at);
+                    // Somebody else was quicker, or what made way is still open: others may.
+                    self.tried[at] = self.turns > CHOICES;
+                }
                 Err(e) => {
                     self.in_doubt = true;
                     driver.tier_failed(tier, &e);
                 }
             }
+        }
+    }
+
+    /// Finds room for the copy of a file that another node owns.
+    fn place_passing(&mut self) -> Option<Fetched> {
+        match self.driver.passing_room(&self.file) {
+            Ok((at, copy, share)) => {
+                (self.at, self.copy, self.file.share) = (at, Some(copy), Some(Arc::new(share)));
+                None
+            }
+            Err(end) => Some(end),
         }
     }
 
@@ -172,13 +208,13 @@ impl<'a> Copying<'a> {
     /// Publishes what was copied; `false` when it took more blocks than there was room for.
     fn publish(&mut self, copied: Copied) -> Result<bool, CopyError> {
         let f = &self.file;
-        if copied.identity != Some(f.want) {
+        if copied.identity.is_none_or(|id| !f.live.is_same(&id, &f.want)) {
             return Err(CopyError::Changed);
         }
         let Some(copy) = self.copy.take() else { return Ok(false) };
         self.sum = Sum::whole(copied.checksum);
-        f.note_sum(self.sum);
-        let passing = f.packed.is_some() || f.below.is_some();
+        f.note_sum_with(self.driver, self.sum);
+        let passing = f.packed.is_some() || f.below.is_some() || f.passes();
         let done = match passing {
             true => copy.publish_passing(f.name, f.stamp()),
             false => copy.publish(f.name, f.stamp(), self.sum),
@@ -187,7 +223,11 @@ impl<'a> Copying<'a> {
         if done.is_some() && f.packed.is_none() {
             self.driver.gate.worked();
             self.driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
-            self.driver.manners.was_read(f.key, f.entry.record);
+            let took = f.start.elapsed();
+            if f.peer.is_none() {
+                self.driver.tell(&Event::Fetched { file: FileKey(f.key), size: copied.bytes, took });
+                self.driver.manners.was_read(f.key, f.entry.record);
+            }
         }
         Ok(done.is_some())
     }
@@ -197,7 +237,7 @@ impl<'a> Copying<'a> {
         let end = end.and_then(|copied| self.publish(copied));
         self.copy = None;
         match end {
-            Ok(true) if self.file.packed.is_some() || self.file.below.is_some() => {
+            Ok(true) if self.file.packed.is_some() || self.file.below.is_some() || self.file.passes() => {
                 return Some(Fetched::Decoded(self.at));
             }
             Ok(true) => return Some(Fetched::Resident(self.at)),
@@ -214,7 +254,10 @@ impl<'a> Copying<'a> {
                     self.driver.packed_is_damaged(&self.file, below, &e);
                 }
             }
-            Err(e) => return Some(self.driver.failed(&e, &self.file)),
+            Err(e) => match self.driver.after_failure(&e, &self.file) {
+                Some(end) => return Some(end),
+                None => self.tried.fill(false),
+            },
         }
         (self.file.below, self.file.share) = (None, None);
         self.place()
@@ -236,7 +279,8 @@ impl Task for Copying<'_> {
         &self.file.rel
     }
     fn file(&self) -> Option<Arc<dyn SourceFile>> {
-        self.file.packed.as_ref().map(|(file, _)| file.clone() as Arc<dyn SourceFile>)
+        let packed = self.file.packed.as_ref().map(|(file, _)| file.clone() as Arc<dyn SourceFile>);
+        packed.or_else(|| self.file.peer.clone().map(|peer| peer as Arc<dyn SourceFile>))
     }
     fn range(&self) -> Range<u64> {
         0..self.file.want.size

@@ -1,12 +1,13 @@
 //! Decoding ahead of the readers: which packed copy is decoded before somebody asks for it.
 //!
 //! Files are taken in the order of the index, on from the one that a reader asked for last: readers in order find theirs decoded. Of a
-//! shuffled epoch nobody knows what comes next, but every file comes once, so those that were read already are passed over until all
+//! shuffled epoch nobody knows what comes next, unless it is announced (then that order counts); but every file comes once, so those that were read already are passed over until all
 //! have been, or until files are asked for again in earnest. One part in eight of the room is left to those who ask.
 
 use super::{Driver, Job, lock, parts};
 use monarch_abi::demand::file_key;
-use monarch_policies::RequestSource;
+use monarch_policies::hints::Purpose;
+use monarch_policies::{FileKey, RequestSource};
 use std::collections::HashMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -88,7 +89,7 @@ impl Driver {
     /// A reader asked for a file, which had to be decoded, or fetched.
     pub(super) fn was_asked(&self, key: u64) {
         if let Some((number, id)) = parts(key)
-            && !self.decoded.is_empty()
+            && self.compresses
         {
             lock(&self.rounds).0.entry(number).or_default().note(id, true, self.packed_files());
         }
@@ -115,6 +116,11 @@ impl Driver {
     pub(super) fn next_decoding(&self) -> Option<Job<'_>> {
         if !self.options.prefetch || self.stop.load(Ordering::Relaxed) || !self.has_room_ahead() {
             return None;
+        }
+        if let Some(key) = self.next_packed_in_order() {
+            let mut job = Job::new(self, key, RequestSource::Prefetch, false);
+            job.decodes = true;
+            return Some(job);
         }
         let now = Instant::now();
         let numbers: Vec<usize> = {
@@ -155,10 +161,21 @@ impl Driver {
                         round.cursor = id + 1;
                         round.passed = 0;
                     }
-                    let mut job = Job::new(self, file_key(number, id), RequestSource::Prefetch);
+                    let mut job = Job::new(self, file_key(number, id), RequestSource::Prefetch, false);
                     job.decodes = true;
                     return Some(job);
                 }
+            }
+        }
+        None
+    }
+
+    /// The next packed copy in the known order, if one is known.
+    fn next_packed_in_order(&self) -> Option<u64> {
+        let mut hints = lock(&self.hints);
+        while let Some(FileKey(key)) = hints.upcoming(Purpose::Decode) {
+            if self.entry(key).is_some_and(|(_, entry)| entry.word().packed_in().is_some()) {
+                return Some(key);
             }
         }
         None

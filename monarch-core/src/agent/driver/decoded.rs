@@ -2,8 +2,9 @@
 //!
 //! A tier in front of one with packed copies keeps a share of its room for them. moka holds the set and bounds it by size (least
 //! recently made first); the tier's ledger says whether there is room. Before that copies go that somebody has opened: in an epoch each is
-//! read once.
+//! read once. Copies of files that other nodes own are kept in the same way (see [`peers`](super::peers)).
 
+use super::moves::Leaver;
 use super::unclaimed::Claim;
 use super::{Driver, lock};
 use crate::tier::{CopyFile, PartCopy, TierDir};
@@ -17,6 +18,8 @@ use std::sync::{Arc, Mutex};
 
 /// Copies that are gone which the lines may have at any length.
 const SLACK: u64 = 1024;
+/// Copies opened last that are likely to be open still.
+const OPEN: usize = 64;
 /// What weights are counted in: moka's are 32 bits wide.
 const UNIT: u64 = 1024;
 
@@ -28,8 +31,11 @@ pub(super) struct Decoded {
     /// Those that somebody has opened, in that order, and all in the order they were made. Some may have gone meanwhile.
     used: Mutex<VecDeque<u64>>,
     made: Mutex<VecDeque<u64>>,
-    /// Bytes that are kept for them.
+    /// Bytes that are kept for them, or that they may take of what is left.
     room: u64,
+    /// Whether they stay from epoch to epoch as long as there is room, so that the last ones opened make way first. Then so many bytes are
+    /// theirs in any case.
+    floor: Option<u64>,
     /// Bytes of those in the making, and of copies that are yet to be packed.
     taken: Arc<AtomicU64>,
 }
@@ -48,7 +54,8 @@ impl Drop for Share {
 }
 
 impl Decoded {
-    pub(super) fn new(tier: &TierDir) -> Self {
+    pub(super) fn new(tier: &TierDir, elastic: Option<f64>) -> Self {
+        let floor = elastic.map(|part| (tier.for_decoded as f64 * part) as u64);
         let dropped = Arc::new(Mutex::new(Vec::new()));
         let to = dropped.clone();
         let cache = moka::sync::Cache::builder()
@@ -62,13 +69,25 @@ impl Decoded {
             })
             .build();
         let (used, made) = (Mutex::default(), Mutex::default());
-        Self { cache, dropped, used, made, room: tier.for_decoded, taken: Arc::default() }
+        Self { cache, dropped, used, made, room: tier.for_decoded, floor, taken: Arc::default() }
     }
 
     /// Bytes of all of them.
     fn bytes(&self) -> u64 {
         self.cache.run_pending_tasks();
         self.cache.weighted_size() * UNIT + self.taken.load(Ordering::Acquire)
+    }
+
+    /// Bytes of those that others may take the room of.
+    pub(super) fn spare(&self) -> u64 {
+        let Some(floor) = self.floor else { return 0 };
+        self.cache.run_pending_tasks();
+        (self.cache.weighted_size() * UNIT).saturating_sub(floor)
+    }
+
+    /// Bytes that are theirs and not in use.
+    pub(super) fn kept(&self) -> u64 {
+        self.floor.map_or_else(|| self.free(), |floor| floor.saturating_sub(self.bytes()))
     }
 
     /// Bytes that are still free of what is kept for them.
@@ -131,7 +150,13 @@ impl Decoded {
     fn pop(&self, any: bool) -> Option<u64> {
         let first = |line: &Mutex<VecDeque<u64>>| {
             let mut line = lock(line);
-            std::iter::from_fn(|| line.pop_front()).find(|key| self.cache.remove(key).is_some())
+            // Each is read once an epoch: what was read last is needed last. (Those at the very end are still being read.)
+            let at = if self.floor.is_some() { line.len().saturating_sub(OPEN) } else { 0 };
+            let next = || {
+                let last = line.len().checked_sub(1)?;
+                line.remove(at.min(last))
+            };
+            std::iter::from_fn(next).find(|key| self.cache.remove(key).is_some())
         };
         first(&self.used).or_else(|| if any { first(&self.made) } else { None })
     }
@@ -181,7 +206,7 @@ impl Driver {
 
     /// Bytes of a tier that are kept for decoded copies and not in use.
     pub(super) fn kept_for_decoded(&self, at: usize) -> u64 {
-        self.decoded.get(at).map_or(0, Decoded::free)
+        self.decoded.get(at).map_or(0, Decoded::kept)
     }
 
     /// A decoded copy is there, in this tier.
@@ -194,7 +219,7 @@ impl Driver {
 
     /// Takes note of copies that were opened: those that could move up, and those that may go.
     pub(super) fn heed_touched(&self) {
-        if self.tiers.len() < 2 {
+        if self.tiers.len() < 2 && self.decoded.is_empty() {
             return;
         }
         let mut touched = Vec::new();
@@ -224,6 +249,11 @@ impl Driver {
     /// Drops a decoded copy; the bytes that were charged for it, if it was one.
     fn drop_decoded(&self, at: usize, key: u64) -> Option<u64> {
         let leaver = self.leaver(key).filter(|l| l.word.is_marked() && l.word.tier() == at)?;
+        self.drop_for_now(at, &leaver)
+    }
+
+    /// Drops a copy that is made again for whoever asks; the bytes that were charged for it.
+    pub(super) fn drop_for_now(&self, at: usize, leaver: &Leaver) -> Option<u64> {
         let (tier, size) = (self.tiers.get(at)?, leaver.entry.record.size);
         let below = self.packed_below(at, leaver.name());
         // Nobody is to make the next one before this one is out of the way; who asks for it waits a moment.

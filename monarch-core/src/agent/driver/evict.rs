@@ -8,8 +8,7 @@ use monarch_abi::demand::file_key;
 use monarch_abi::hash::CopyName;
 use monarch_abi::segment::Entry;
 use monarch_abi::word::{Refusal, State, Word};
-use monarch_policies::{Event, FileKey};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -22,6 +21,8 @@ pub(super) struct Placed {
     audited: usize,
 }
 
+/// Entries of the list of copies that may be of copies that have gone.
+const LISTED: usize = 1 << 14;
 /// Copies looked at in one round of the audit.
 const AUDIT: usize = 128;
 /// Second tries in one round.
@@ -151,7 +152,7 @@ impl Driver {
         let until = Instant::now() + MOVING;
         for leaver in leavers {
             if leaver.word.packed_in().is_some() {
-                dropped += usize::from(self.drop_packed(&leaver, Refusal::Dropped, DROPPED).is_some());
+                dropped += usize::from(self.drop_packed(&leaver, Refusal::Dropped, Some(DROPPED)).is_some());
                 continue;
             }
             if sums.get(leaver.name()).is_some_and(|logged| self.demote(&leaver, logged.sum, until)) {
@@ -171,7 +172,7 @@ impl Driver {
             return false;
         };
         tier.evict_resident(leaver.name(), leaver.entry.record.size);
-        lock(&self.policy).event(&Event::Dropped { file: FileKey(leaver.key) });
+        self.tell_dropped(leaver.key);
         if let Some(pause) = pause {
             lock(&self.later).add(pause, (leaver.key, refused));
         }
@@ -198,6 +199,37 @@ impl Driver {
         }
         lock(&self.placed).keys.extend(kept.into_iter().rev());
         leavers
+    }
+
+    /// Keeps logs in bounds, which grow with every copy made. It takes as long as all copies take to be looked at.
+    pub fn tidy_logs(&self) {
+        let may = || !self.stop.load(Ordering::Relaxed);
+        for (at, tier) in self.tiers.iter().enumerate() {
+            let short = tier.tidy_log(may);
+            if short > 0 {
+                self.shrink(at, short);
+                // At once, before others take the room; otherwise it is tried again later.
+                let _ = tier.tidy_log(may);
+            }
+        }
+    }
+
+    /// The same of the list of copies.
+    pub fn tidy(&self) {
+        let live: u64 = self.tiers.iter().map(|t| t.ledger.usage().files).sum();
+        let many = 2 * live as usize + LISTED;
+        let keys = match &mut *lock(&self.placed) {
+            placed if placed.keys.len() > many => std::mem::take(&mut placed.keys),
+            _ => return,
+        };
+        let mut seen = HashSet::new();
+        let is_there = |key: &u64| self.leaver(*key).or_else(|| self.packed_leaver(*key)).is_some();
+        // The last place of each counts: that is when it was placed.
+        let mut kept: VecDeque<u64> = VecDeque::new();
+        keys.into_iter().rev().filter(|key| seen.insert(*key) && is_there(key)).for_each(|key| kept.push_front(key));
+        let mut placed = lock(&self.placed);
+        kept.append(&mut placed.keys);
+        placed.keys = kept;
     }
 
     /// Looks whether some of the resident copies are still what they were, and drops those that are not. Everything is looked at
@@ -231,7 +263,7 @@ impl Driver {
         let sound = found.is_some_and(|c| {
             c.size == entry.record.size && c.stamp.fp44() == entry.master.fp >> 20 && c.stamp.matches(name)
         });
-        Some(!sound && self.drop_copy(&live, &entry, w))
+        Some(!sound && self.drop_copy(key, &live, &entry, w))
     }
 
     /// Drops a copy that a reader has found damaged, and turned the word of.
@@ -246,6 +278,9 @@ impl Driver {
         self.tiers.iter().for_each(|tier| tier.evict(name, size));
         // A packed copy has checksums of its own.
         let below = self.packed_below(0, name);
+        if below.is_none() {
+            self.tell_dropped(key);
+        }
         swap(entry, refused, below.map_or(refused.next(State::Absent), |tier| refused.packed(tier)));
         self.tell_of_damage(1);
         self.fetch_again(vec![key]);
@@ -259,7 +294,7 @@ impl Driver {
     }
 
     /// Drops the copy that a word speaks of; `false` when the word has changed.
-    pub(super) fn drop_copy(&self, live: &Live, entry: &Entry<'static>, w: Word) -> bool {
+    pub(super) fn drop_copy(&self, key: u64, live: &Live, entry: &Entry<'static>, w: Word) -> bool {
         let Some(tier) = self.tiers.get(w.tier()) else { return false };
         // Refused until it is out of the way: whoever copied the file anew at once would have the new copy evicted.
         let refused = w.refused(Refusal::Dropped);
@@ -269,6 +304,9 @@ impl Driver {
         let name = live.segment.copy_name(entry);
         tier.evict_resident(name, entry.record.size);
         let below = if w.is_marked() { self.packed_below(w.tier(), name) } else { None };
+        if below.is_none() {
+            self.tell_dropped(key);
+        }
         swap(entry, refused, below.map_or(refused.next(State::Absent), |tier| refused.packed(tier)));
         true
     }
@@ -298,13 +336,12 @@ impl Driver {
                 }
                 if first_name && w.packed_in().is_some() && swap(&entry, w, w.next(State::Absent)) {
                     tally.add(entry.record.size);
-                    lock(&self.policy).event(&Event::Dropped { file: FileKey(key) });
+                    self.tell_dropped(key);
                 }
-                if first_name && w.state() == State::Resident && self.drop_copy(&live, &entry, w) {
+                if first_name && w.state() == State::Resident && self.drop_copy(key, &live, &entry, w) {
                     tally.add(entry.record.size);
                     // One that was left below when it moved up.
                     let _ = self.unclaimed().evict(live.segment.copy_name(&entry), &self.tiers);
-                    lock(&self.policy).event(&Event::Dropped { file: FileKey(key) });
                 }
             }
         }

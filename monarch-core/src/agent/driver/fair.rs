@@ -81,6 +81,9 @@ impl Driver {
 
     /// Makes room for a file that no tier has room for, if its root holds less than its share; `false` if there is none to be made.
     pub(super) fn make_fair_room(&self, f: &File) -> bool {
+        if self.make_own_room(f) {
+            return true;
+        }
         let root = f.live.root;
         if lock(&self.fair).jobs.len() < 2 {
             return false;
@@ -155,14 +158,33 @@ impl Driver {
         };
         let is_its = |key: u64| parts(key).is_some_and(|(number, _)| segments.get(number).copied().unwrap_or(false));
         let keys = lock(&self.placed).last_of(is_its, COUNTED);
+        let before = self.figures.evicted.load(Ordering::Relaxed);
+        let freed = self.drop_keys(&keys, tier, bytes);
+        let dropped = self.figures.evicted.load(Ordering::Relaxed).saturating_sub(before);
+        if dropped > 0
+            && let Some(dir) = self.tiers.get(tier)
+            && let Some(more) = self.seldom.fair.now()
+        {
+            tracing::info!(
+                tier = dir.name,
+                dropped,
+                more,
+                "copies of a data set that takes more than its share made way for another"
+            );
+        }
+        freed
+    }
+
+    /// Drops copies in a tier, in this order, until so many bytes are free; how many are.
+    pub(super) fn drop_keys(&self, keys: &[u64], tier: usize, bytes: u64) -> u64 {
         let Some(dir) = self.tiers.get(tier) else { return 0 };
         let (mut freed, mut dropped) = (0, 0);
-        for key in keys {
+        for &key in keys {
             if freed >= bytes {
                 break;
             }
             if let Some(leaver) = self.packed_leaver(key).filter(|l| l.word.packed_in() == Some(tier)) {
-                freed += self.drop_packed(&leaver, Refusal::Dropped, DROPPED).unwrap_or(0);
+                freed += self.drop_packed(&leaver, Refusal::Dropped, Some(DROPPED)).unwrap_or(0);
             } else if let Some(leaver) = self.leaver(key).filter(|l| l.word.tier() == tier && !l.word.is_marked()) {
                 freed += if self.refuse(&leaver, Refusal::Dropped, Some(DROPPED)) {
                     dir.ledger.cost(leaver.entry.record.size)
@@ -175,16 +197,6 @@ impl Driver {
             dropped += 1;
         }
         self.figures.evicted.fetch_add(dropped, Ordering::Relaxed);
-        if dropped > 0
-            && let Some(more) = self.seldom.fair.now()
-        {
-            tracing::info!(
-                tier = dir.name,
-                dropped,
-                more,
-                "copies of a data set that takes more than its share made way for another"
-            );
-        }
         freed
     }
 }

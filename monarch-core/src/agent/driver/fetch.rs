@@ -2,8 +2,10 @@
 
 use super::copying::Copying;
 use super::decoded::Share;
+use super::lanes::Lane;
 use super::mark::Mark;
 use super::packs::Below;
+use super::peers::RemoteFile;
 use super::unclaimed::Claim;
 use super::{Driver, Job, Live, lock, parts};
 use crate::engine::{CopyError, Marks};
@@ -12,7 +14,7 @@ use monarch_abi::hash::{CopyName, Identity, PathHash, Stamp};
 use monarch_abi::segment::{Entry, Segment};
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::{Refusal, State, Word};
-use monarch_policies::{Candidate, Decision, Event, FileKey, RequestSource, TierRoom};
+use monarch_policies::{Candidate, Decision, FileKey, RequestSource, TierRoom};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,6 +54,8 @@ pub(super) struct File {
     pub(super) start: Instant,
     /// The packed copy that it is decoded from, and its tier; otherwise it comes from the PFS.
     pub(super) packed: Option<(Arc<PackedFile>, usize)>,
+    /// The node that it comes from, where that is not the PFS.
+    pub(super) peer: Option<Arc<dyn RemoteFile>>,
     /// Where it is to be packed.
     pub(super) below: Option<Arc<Below>>,
     /// The room for decoded copies that it takes.
@@ -59,6 +63,12 @@ pub(super) struct File {
 }
 
 impl File {
+    /// Takes note of what its copy comes to, for the nodes that get it from here, too.
+    pub(super) fn note_sum_with(&self, driver: &Driver, sum: Sum) {
+        self.note_sum(sum);
+        driver.tell_sum(self, sum);
+    }
+
     /// What marks its copy.
     pub(super) fn stamp(&self) -> Stamp {
         self.name.stamp(PathHash { fp: self.entry.master.fp, check: self.entry.record.check })
@@ -94,7 +104,8 @@ impl Driver {
         let (want, name) = (entry.record.identity(), live.segment.copy_name(&entry));
         let (key, start) = (job.key, Instant::now());
         let (packed, below, share) = (None, None, None);
-        self.claimed(File { live, entry, rel, key, source, claim, want, name, start, packed, below, share }, job)
+        let peer = None;
+        self.claimed(File { live, entry, rel, key, source, claim, want, name, start, packed, peer, below, share }, job)
     }
 
     /// Gets a copy of a claimed file: that of an earlier agent, or a new one, which is yet to be filled.
@@ -117,6 +128,16 @@ impl Driver {
             if f.source == RequestSource::Demand {
                 self.was_asked(f.key);
             }
+        }
+        if f.packed.is_none() {
+            f.peer = self.peer_file(&f);
+        }
+        if f.peer.is_some() && job.in_ring {
+            // It came to be there just now: a copier takes it.
+            self.conclude(&f, Fetched::Stopped);
+            lock(&self.queue).retry([job.key]);
+            self.wake(Lane::Threads);
+            return None;
         }
         if let Some(large) = f.live.segment.state.large(f.entry.id) {
             self.begin_fill(f, large);
@@ -143,7 +164,12 @@ impl Driver {
                 (State::Absent, RequestSource::Prefetch) if before.packed_in().is_some() != job.decodes => return None,
                 (State::Absent, RequestSource::Prefetch) => RequestSource::Prefetch,
                 (State::Bypass, _) => {
-                    self.drop_copies(segment, e);
+                    self.drop_copies(segment, e, job.key);
+                    if before.is_changed()
+                        && let Some(live) = parts(job.key).and_then(|(number, _)| self.segment(number))
+                    {
+                        self.tell_changed(&live, e);
+                    }
                     return None;
                 }
                 _ => return None,
@@ -172,6 +198,11 @@ impl Driver {
             Fetched::Decoded(tier) => claim.resident(tier).marked(),
             Fetched::Packed(tier) => claim.packed(tier),
             Fetched::Refused(_, None) if self.can_stream(f) => claim.refused(Refusal::Streamable),
+            Fetched::Refused(Refusal::NoRoom, None)
+                if f.live.segment.state.large(f.entry.id).is_none() && self.asks_again() =>
+            {
+                claim.next(State::Absent)
+            }
             Fetched::Refused(why, _) => claim.refused(why),
             Fetched::Failed(_) => claim.refused(Refusal::PfsFailed),
             Fetched::Bypass => claim.left(),
@@ -184,14 +215,14 @@ impl Driver {
         };
         match end {
             // Bypassed while it was being copied: nobody will ever open the copy.
-            _ if !published => self.drop_copies(&f.live.segment, &f.entry),
+            _ if !published => self.drop_copies(&f.live.segment, &f.entry, f.key),
             Fetched::Resident(tier) => {
                 let demand = f.source == RequestSource::Demand;
                 count(if demand { &self.figures.demanded } else { &self.figures.prefetched });
                 lock(&self.placed).add(f.key);
                 lock(&self.later).worked(f.key);
                 self.trouble.over(f.key);
-                lock(&self.policy).event(&Event::Placed { file: FileKey(f.key), tier });
+                self.tell_placed(f.key, f.want.size, tier);
             }
             Fetched::Decoded(tier) => self.is_decoded(f, tier),
             Fetched::Packed(_) => {}
@@ -210,14 +241,15 @@ impl Driver {
             Fetched::Bypass => {
                 count(&self.figures.changed);
                 lock(&self.later).worked(f.key);
-                self.drop_copies(&f.live.segment, &f.entry);
+                self.drop_copies(&f.live.segment, &f.entry, f.key);
             }
             Fetched::Stopped => {}
         }
     }
 
     /// Removes the copies of a file that must not be used any more.
-    pub(super) fn drop_copies(&self, segment: &Segment<'static>, entry: &Entry<'static>) {
+    pub(super) fn drop_copies(&self, segment: &Segment<'static>, entry: &Entry<'static>, key: u64) {
+        self.tell_dropped(key);
         let name = segment.copy_name(entry);
         self.unclaimed().forget(name);
         for tier in &self.tiers {
@@ -312,15 +344,17 @@ impl Driver {
         let room = |(at, tier): (usize, &TierDir)| {
             let u = tier.ledger.usage();
             // What nobody has claimed makes way.
-            let taken = (u.used + u.reserved).saturating_sub(unclaimed.bytes(at)) + kept.get(at).copied().unwrap_or(0);
+            let makes_way = unclaimed.bytes(at) + self.passing_bytes(at);
+            let taken = (u.used + u.reserved).saturating_sub(makes_way) + kept.get(at).copied().unwrap_or(0);
             let usable = !skip.get(at).copied().unwrap_or(true) && !tier.resting();
             let size = if self.packs(at) { packed } else { f.want.size };
-            TierRoom { cost: tier.ledger.cost(size), free: u.capacity.saturating_sub(taken), usable }
+            TierRoom { cost: tier.ledger.cost(size) + tier.log_wants(), free: u.capacity.saturating_sub(taken), usable }
         };
         let rooms: Vec<TierRoom> = self.tiers.iter().enumerate().map(room).collect();
         drop(unclaimed);
         let candidate = Candidate { file: FileKey(f.key), size: f.want.size, source: f.source };
-        lock(&self.policy).place(&candidate, &rooms)
+        let mut policy = lock(&self.policy);
+        policy.place(&candidate, &rooms, &lock(&self.hints))
     }
 
     /// Asks the PFS for metadata, within the limits. Readers see the wait for them as one for the PFS.
@@ -334,11 +368,14 @@ impl Driver {
 
     /// Room for a copy; copies of an earlier run that nobody claims make way.
     pub(super) fn room<'a>(&self, at: usize, tier: &'a TierDir, size: u64) -> io::Result<Option<CopyFile<'a>>> {
+        tier.keep_log_room();
         loop {
             if let Some(file) = tier.create(size)? {
                 return Ok(Some(file));
             }
-            if !self.unclaimed().make_way(at, &self.tiers) {
+            let cost = tier.ledger.cost(size);
+            let passed = || self.passing_bytes(at) > 0 && self.drop_some_decoded(at, cost, true) > 0;
+            if !self.unclaimed().make_way(at, &self.tiers) && !passed() {
                 return Ok(None);
             }
         }
@@ -349,7 +386,7 @@ impl Driver {
     fn adopt(&self, f: &File, claim: Claim, mark: &Mark, decodes: bool) -> Option<Fetched> {
         if !f.live.fresh {
             match self.ask_pfs(mark, || f.live.source.identity(&f.rel)) {
-                Ok(id) if id == f.want => self.gate.worked(),
+                Ok(id) if f.live.is_same(&id, &f.want) => self.gate.worked(),
                 Ok(_) => return Some(self.failed(&CopyError::Changed, f)),
                 Err(e) => {
                     self.unclaimed().put_back(claim, f.name, f.want.size, &self.tiers);
@@ -359,6 +396,9 @@ impl Driver {
         }
         let Some(tier) = claim.plain else {
             // It is decoded right away if somebody waits for it.
+            if let Some(at) = claim.packed {
+                self.tell_packed(f.key, f.want.size, (at, f.name));
+            }
             let now = f.source == RequestSource::Demand || decodes;
             self.figures.adopted.fetch_add(1, Ordering::Relaxed);
             lock(&self.placed).add(f.key);
@@ -386,7 +426,8 @@ impl Driver {
             return None;
         }
         self.figures.adopted.fetch_add(1, Ordering::Relaxed);
-        if claim.packed.is_some() {
+        if let Some(at) = claim.packed {
+            self.tell_packed(f.key, f.want.size, (at, f.name));
             return Some(Fetched::Decoded(tier));
         }
         Some(Fetched::Resident(tier))

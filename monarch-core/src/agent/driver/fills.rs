@@ -5,6 +5,7 @@ use super::fill::{Fill, Room};
 use super::lanes::Lane;
 use super::packs::Below;
 use super::piece::Piece;
+use super::replace::CHOICES;
 use super::trial::Kind;
 use super::window::Window;
 use super::{Driver, Job, lock};
@@ -13,7 +14,7 @@ use crate::tier::{PartCopy, TierDir};
 use monarch_abi::chunks::{LargeFile, STREAMED, WHOLE};
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::Refusal;
-use monarch_policies::{Decision, RequestSource};
+use monarch_policies::{RequestSource, Why};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -149,7 +150,7 @@ impl Driver {
         // Each once: what cannot go on now is put in line again by what holds it up.
         for _ in 0..fills.line(demanded).len() {
             let Some(fill) = fills.line(demanded).pop_front() else { break };
-            if self.lane_of_fill(&fill) != lane {
+            if self.lane_of_fill(&fill) != lane || (demanded && !self.has_slot(fill.file.peer.is_some())) {
                 fills.line(demanded).push_back(fill);
                 continue;
             }
@@ -175,7 +176,8 @@ impl Driver {
     fn piece(&self, fill: &Arc<Fill>, chunk: u32, room: Room, demanded: bool) -> Piece<'_> {
         let source = if demanded { RequestSource::Demand } else { RequestSource::Prefetch };
         let ahead = (!demanded).then(|| Counted::new(&self.pieces_ahead));
-        Piece::new(self, fill.clone(), chunk, room, (Job::new(self, fill.file.key, source), ahead))
+        let job = Job::new(self, fill.file.key, source, fill.file.peer.is_some());
+        Piece::new(self, fill.clone(), chunk, room, (job, ahead))
     }
 
     /// Begins to fetch the chunks of a claimed file.
@@ -183,10 +185,13 @@ impl Driver {
         if let Some((_, below)) = file.packed {
             return self.begin_decoding(file, large, below);
         }
-        let (mut tried, mut shares) = (vec![false; self.tiers.len()], 0);
+        if file.passes() {
+            return self.begin_passing(file, large);
+        }
+        let (mut tried, mut shares, mut turns, mut unwanted) = (vec![false; self.tiers.len()], 0, 0, false);
         loop {
-            let Decision::Admit(at) = self.decide(&file, &tried) else {
-                if shares < SHARES && self.make_fair_room(&file) {
+            let Ok(at) = self.place(&file, &tried).inspect_err(|why| unwanted |= *why == Why::Unwanted) else {
+                if !unwanted && shares < SHARES && self.make_fair_room(&file) {
                     shares += 1;
                     tried.fill(false);
                     continue;
@@ -194,6 +199,7 @@ impl Driver {
                 break;
             };
             let Some(tier) = self.tiers.get(at) else { break };
+            turns += 1;
             tried[at] = true;
             // Of one that is not fetched to its end nothing could be packed.
             if self.packs(at)
@@ -213,7 +219,7 @@ impl Driver {
             }
             match self.room_for_part(at, tier, file.want.size) {
                 Ok(Some(part)) => return self.fill(file, large, (at, part), false),
-                Ok(None) => {}
+                Ok(None) => tried[at] = turns > CHOICES,
                 Err(e) => self.tier_failed(tier, &e),
             }
         }
@@ -236,6 +242,18 @@ impl Driver {
             tracing::info!(file = %name, size = file.want.size, more, "no tier has room for it");
         }
         self.conclude(&file, Fetched::Refused(why, transient.then_some(RETRY)));
+    }
+
+    /// Begins to fetch the chunks of a claimed file that another node owns.
+    fn begin_passing(&self, mut file: File, large: LargeFile<'static>) {
+        if let Some((at, part, share)) = self.passing_part(&file) {
+            file.share = Some(Arc::new(share));
+            return self.fill(file, large, (at, part), false);
+        }
+        if file.source != RequestSource::Demand || !self.stream(&file, large) {
+            let end = self.no_passing_room(&file);
+            self.conclude(&file, end);
+        }
     }
 
     /// Begins to decode the chunks of a claimed file.
@@ -275,13 +293,15 @@ impl Driver {
         (at, part): (usize, PartCopy),
         streamed: bool,
     ) {
-        let rest = !streamed && (self.options.prefetch || file.source == RequestSource::Prefetch);
+        // Of what passes through only what is asked for is fetched.
+        let ahead = self.options.prefetch && (!file.passes() || self.is_elastic());
+        let rest = !streamed && (ahead || file.source == RequestSource::Prefetch);
         let local = file.packed.is_some() || file.live.source.keeps_nowait();
         let width = if local { LOCAL_WIDTH } else { WIDTH };
         let word = &file.entry.master.word;
         large.begin(part.number, if streamed { STREAMED } else { WHOLE });
         let mut claim = file.claim.filling(at);
-        if file.packed.is_some() || file.below.is_some() {
+        if file.packed.is_some() || file.below.is_some() || (file.passes() && !streamed) {
             claim = claim.marked();
         }
         let before = std::mem::replace(&mut file.claim, claim);
@@ -289,6 +309,10 @@ impl Driver {
         if let Some((packed, _)) = &file.packed {
             let packed: Arc<dyn SourceFile> = packed.clone();
             fill.opened(&packed);
+        }
+        if let Some(peer) = &file.peer {
+            let peer: Arc<dyn SourceFile> = peer.clone();
+            fill.opened(&peer);
         }
         let mut fills = lock(&self.fills);
         // Known before readers can ask for chunks.
@@ -319,7 +343,7 @@ impl Driver {
 
     /// The lane of a file's chunks.
     fn lane_of_fill(&self, fill: &Fill) -> Lane {
-        if fill.file.packed.is_some() {
+        if fill.file.packed.is_some() || fill.file.peer.is_some() {
             return Lane::Threads;
         }
         self.lane_of(&fill.file.live, Kind::Chunks)
@@ -360,11 +384,11 @@ impl Driver {
         lock(&self.fills).remove(fill);
         let Some(tier) = self.tiers.get(fill.tier) else { return };
         let (sum, f) = (fill.sum(), &fill.file);
-        f.note_sum(sum);
-        let logged = f.packed.is_none() && f.below.is_none();
+        f.note_sum_with(self, sum);
+        let logged = f.packed.is_none() && f.below.is_none() && !f.passes();
         let published = tier.publish_part(&fill.part, f.name, f.stamp(), logged.then_some(sum));
         let end = match published {
-            Ok(Some(_)) if f.packed.is_some() => Fetched::Decoded(fill.tier),
+            Ok(Some(_)) if f.packed.is_some() || f.passes() => Fetched::Decoded(fill.tier),
             Ok(Some(_)) if f.below.is_some() => {
                 self.gate.worked();
                 self.manners.was_read(f.key, f.entry.record);

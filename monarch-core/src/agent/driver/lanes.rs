@@ -59,6 +59,9 @@ impl Lane {
 impl Driver {
     /// The lane of a file that nobody waits for.
     pub(super) fn lane(&self, key: u64) -> Lane {
+        if self.comes_from_peer(key) {
+            return Lane::Threads;
+        }
         // Reading a copy in full is a copier's work: a ring would leave all its other files waiting. (Nor does the queue wait for a
         // root whose copies are being claimed.)
         if self.engines.uring.is_none() || self.unclaimed.try_lock().map_or(true, |u| u.has_to_verify()) {

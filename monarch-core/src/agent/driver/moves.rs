@@ -11,7 +11,6 @@ use crate::tier::{AT_ONCE, ByName, CopyName, Logged, Sum, Summing, TierDir, writ
 use monarch_abi::hash::PathHash;
 use monarch_abi::segment::Entry;
 use monarch_abi::word::{State, Word};
-use monarch_policies::{Event, FileKey};
 use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -88,10 +87,10 @@ impl Driver {
         let left = self.unclaimed().claim(&live.segment, entry, &self.tiers);
         let Some(claim) = left else { return false };
         let size = entry.record.size;
-        let Some(to) = claim.plain.or(claim.packed).filter(|to| *to > word.tier()) else {
+        if claim.plain.or(claim.packed).is_none_or(|to| to <= word.tier()) {
             self.unclaimed().put_back(claim, leaver.name(), size, &self.tiers);
             return false;
-        };
+        }
         let turned = claim.word(*word);
         if entry.master.word.compare_exchange(word.0, turned.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
             self.unclaimed().put_back(claim, leaver.name(), size, &self.tiers);
@@ -100,7 +99,7 @@ impl Driver {
         if let Some(from) = self.tiers.get(word.tier()) {
             from.evict_resident(leaver.name(), size);
         }
-        lock(&self.policy).event(&Event::Placed { file: FileKey(*key), tier: to });
+        self.tell_of(*key);
         true
     }
 
@@ -200,7 +199,7 @@ impl Driver {
             Ok(Some(Some(ino))) => ino,
             Ok(Some(None)) => {
                 self.found_damaged();
-                self.drop_copy(live, entry, *word);
+                self.drop_copy(leaver.key, live, entry, *word);
                 return false;
             }
             Ok(None) => return false,
@@ -221,7 +220,7 @@ impl Driver {
         } else {
             from.evict_resident(name, size);
         }
-        lock(&self.policy).event(&Event::Placed { file: FileKey(*key), tier: to });
+        self.tell_placed(*key, entry.record.size, to);
         true
     }
 }

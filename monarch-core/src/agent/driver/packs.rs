@@ -12,7 +12,6 @@ use super::{Driver, lock};
 use crate::tier::{CopyName, Reservation, Sum, Summing, TierDir};
 use monarch_abi::hash::PathHash;
 use monarch_abi::word::{Refusal, State};
-use monarch_policies::{Event, FileKey};
 use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::Mutex;
@@ -172,7 +171,7 @@ impl Driver {
                 lock(&self.ratios).learn(&rel, size, Some(stored));
                 self.figures.packed.fetch_add(1, Ordering::Relaxed);
                 if leaver.entry.word() == leaver.word {
-                    lock(&self.policy).event(&Event::Placed { file: FileKey(leaver.key), tier: to });
+                    self.tell_packed(leaver.key, size, (to, leaver.name()));
                     // Only from here on it may go.
                     self.add_decoded(up, leaver.key, size);
                 } else {
@@ -190,7 +189,7 @@ impl Driver {
             Ok(Packed::NoRoom) => self.cannot_stay(&leaver, Refusal::NoRoom),
             Ok(Packed::Damaged) => {
                 self.found_damaged();
-                self.drop_copy(&leaver.live, &leaver.entry, leaver.word);
+                self.drop_copy(leaver.key, &leaver.live, &leaver.entry, leaver.word);
             }
             Ok(Packed::Stopped) => {}
             Err(e) => {
@@ -250,7 +249,10 @@ impl Driver {
         let turned = word.compare_exchange(leaver.word.0, packed.0, Ordering::AcqRel, Ordering::Acquire).is_ok();
         let from = if turned { leaver.word.tier() } else { to };
         match (self.tiers.get(from), turned) {
-            (Some(tier), true) => tier.evict_resident(leaver.name(), size),
+            (Some(tier), true) => {
+                tier.evict_resident(leaver.name(), size);
+                self.tell_of(leaver.key);
+            }
             (Some(tier), false) => drop(tier.evict_packed(leaver.name(), size)),
             _ => {}
         }
@@ -398,15 +400,17 @@ impl Driver {
     }
 
     /// Drops a packed copy of which there is no other; the bytes that it was charged.
-    pub(super) fn drop_packed(&self, leaver: &Leaver, why: Refusal, pause: Duration) -> Option<u64> {
+    pub(super) fn drop_packed(&self, leaver: &Leaver, why: Refusal, pause: Option<Duration>) -> Option<u64> {
         let Leaver { key, entry, word, .. } = leaver;
         let tier = self.tiers.get(word.packed_in()?)?;
         let refused = word.refused(why);
         let is = &entry.master.word;
         is.compare_exchange(word.0, refused.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
-        lock(&self.policy).event(&Event::Dropped { file: FileKey(*key) });
+        self.tell_dropped(*key);
         let charged = tier.evict_packed(leaver.name(), entry.record.size);
-        lock(&self.later).add(pause, (*key, refused));
+        if let Some(pause) = pause {
+            lock(&self.later).add(pause, (*key, refused));
+        }
         Some(charged.unwrap_or(0))
     }
 }

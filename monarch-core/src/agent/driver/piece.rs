@@ -70,7 +70,7 @@ impl<'a> Piece<'a> {
 
     /// It was given out to a lane.
     pub(super) fn given(&self, lane: Lane) {
-        if self.fill.file.packed.is_some() {
+        if self.fill.file.packed.is_some() || self.fill.file.peer.is_some() {
             return;
         }
         let range = self.range();
@@ -99,6 +99,7 @@ impl<'a> Piece<'a> {
             driver.figures.chunks.fetch_add(1, Ordering::Relaxed);
         }
         driver.note_rate(copied.bytes);
+        driver.tell_piece(&fill.file, &self.range(), copied.checksum);
         let last = fill.summed(self.chunk, copied.checksum);
         if let Some(room) = self.room.take() {
             fill.arrived(self.chunk, room);
@@ -141,7 +142,7 @@ impl<'a> Piece<'a> {
                 }
                 Fetched::Refused(Refusal::TierFailed, Some(RETRY))
             }
-            _ => driver.failed(e, &fill.file),
+            _ => driver.after_failure(e, &fill.file).unwrap_or(Fetched::Stopped),
         };
         driver.give_up(fill, end);
         false
@@ -150,7 +151,11 @@ impl<'a> Piece<'a> {
 
 /// That what was copied is of the version that it is to be.
 fn same(copied: Copied, fill: &Fill) -> Result<Copied, CopyError> {
-    if copied.identity.is_none_or(|id| id == fill.file.want) { Ok(copied) } else { Err(CopyError::Changed) }
+    if copied.identity.is_none_or(|id| fill.file.live.is_same(&id, &fill.file.want)) {
+        Ok(copied)
+    } else {
+        Err(CopyError::Changed)
+    }
 }
 
 impl Task for Piece<'_> {
@@ -173,6 +178,9 @@ impl Task for Piece<'_> {
     fn file(&self) -> Option<Arc<dyn SourceFile>> {
         if let Some((packed, _)) = &self.fill.file.packed {
             return Some(packed.clone());
+        }
+        if let Some(peer) = &self.fill.file.peer {
+            return Some(peer.clone());
         }
         self.fill.original()
     }

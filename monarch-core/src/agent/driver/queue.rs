@@ -15,7 +15,7 @@ use monarch_abi::sys::futex_wake;
 use monarch_policies::RequestSource;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Most files that are listed for a second try.
@@ -25,6 +25,8 @@ const RETRIES: usize = 1 << 17;
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     demands: VecDeque<u64>,
+    /// Those of files that come from other nodes.
+    remote: VecDeque<u64>,
     /// A file that was taken for prefetching by the other lane.
     handed_over: Option<u64>,
     drained_at: Option<u32>,
@@ -94,7 +96,7 @@ impl Driver {
             return Some(demand);
         }
         if lane == Lane::Threads
-            && !self.decoded.is_empty()
+            && self.compresses
             && let Some(waiting) = self.next_pack()
         {
             return Some(Next::Pack(waiting));
@@ -117,7 +119,8 @@ impl Driver {
             return None;
         }
         let key = self.prefetch_in(&mut q, lane)?;
-        let job = Job::new(self, key, RequestSource::Prefetch);
+        let mut job = Job::new(self, key, RequestSource::Prefetch, self.comes_from_peer(key));
+        job.in_ring = lane == Lane::Rings;
         // After a pause more copiers may sleep than should.
         let more = self.prefetching.load(Ordering::Acquire) < slots;
         if lane == Lane::Threads && more && ctl.sleepers.load(Ordering::SeqCst) > 0 {
@@ -128,7 +131,7 @@ impl Driver {
 
     /// A packed copy to be decoded, when there is nothing else to do. One at a time: readers are to find the others free.
     pub(super) fn next_ahead(&self, lane: Lane) -> Option<Next<'_>> {
-        if lane == Lane::Rings || self.decoded.is_empty() || self.decoding.swap(true, Ordering::AcqRel) {
+        if lane == Lane::Rings || !self.compresses || self.decoding.swap(true, Ordering::AcqRel) {
             return None;
         }
         let job = self.next_decoding();
@@ -150,8 +153,8 @@ impl Driver {
 
     /// The next demand: a chunk, or a file, which copiers take.
     fn next_demand(&self, q: &mut Queue, lane: Lane) -> Option<Next<'_>> {
-        // With rings at work there may be more copiers than files that may be under way.
-        if lane == Lane::Threads && self.running.load(Ordering::Acquire) >= self.options.max_inflight {
+        // There may be more copiers than files that may be under way.
+        if lane == Lane::Threads && !self.has_slot(false) && !self.has_slot(true) {
             return None;
         }
         if let Some(piece) = self.next_piece(lane, true) {
@@ -160,11 +163,41 @@ impl Driver {
         if lane == Lane::Rings {
             return None;
         }
-        let key = q.demands.pop_front()?;
-        if !q.demands.is_empty() {
+        let next = |remote: bool, line: &mut VecDeque<u64>| {
+            let key = if self.has_slot(remote) { line.pop_front()? } else { return None };
+            Some((key, remote))
+        };
+        let (key, remote) = next(false, &mut q.demands).or_else(|| next(true, &mut q.remote))?;
+        if !q.demands.is_empty() || !q.remote.is_empty() {
             futex_wake(&self.ctl.ctl.demand, 1);
         }
-        Some(Next::File(Job::new(self, key, RequestSource::Demand)))
+        Some(Next::File(Job::new(self, key, RequestSource::Demand, remote)))
+    }
+
+    /// Whether one more file may be begun that comes from the PFS, or from another node.
+    pub(super) fn has_slot(&self, remote: bool) -> bool {
+        self.under_way(remote).load(Ordering::Acquire) < self.most(remote).1
+    }
+
+    /// Files and chunks from the PFS, or from other nodes.
+    pub(super) const fn under_way(&self, remote: bool) -> &AtomicUsize {
+        if remote { &self.remote } else { &self.running }
+    }
+
+    /// Whether there are more copiers than files of a kind that may be under way, and how many may be.
+    pub(super) const fn most(&self, remote: bool) -> (bool, usize) {
+        let others = self.options.remote > 0;
+        if remote {
+            (others, self.options.remote)
+        } else {
+            (others || self.engines.uring.is_some(), self.options.max_inflight)
+        }
+    }
+
+    /// Puts a demand in line.
+    fn line_up_demand(&self, q: &mut Queue, key: u64) {
+        let line = if self.comes_from_peer(key) { &mut q.remote } else { &mut q.demands };
+        line.push_back(key);
     }
 
     /// The next file to be prefetched, if it is one for this lane; otherwise the other one is told.
@@ -231,21 +264,18 @@ impl Driver {
         for at in tail..head {
             let key = ctl.ring.get(at as usize % RING).map_or(0, |r| r.swap(0, Ordering::AcqRel));
             if key != 0 && !self.heed(key) {
-                q.demands.push_back(key);
+                self.line_up_demand(q, key);
             }
         }
         q.ring_tail = head;
         // Bits of demands that the ring had, too, lead to a second look at a word that is no longer Wanted: harmless.
-        let segs = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        for (number, live) in segs.iter().enumerate() {
-            if let Some(live) = live {
-                live.segment.state.drain(|id| {
-                    let key = file_key(number, id);
-                    if !self.heed(key) {
-                        q.demands.push_back(key);
-                    }
-                });
-            }
+        for (number, live) in self.served() {
+            live.segment.state.drain(|id| {
+                let key = file_key(number, id);
+                if !self.heed(key) {
+                    self.line_up_demand(q, key);
+                }
+            });
         }
     }
 
@@ -263,7 +293,10 @@ impl Driver {
             let end = live.map_or(0, |l| r.end.min(l.segment.index.len() as u32));
             let record = |id: u32| live.and_then(|l| l.segment.index.record(id));
             let released = self.released(number);
-            let is_asked = |id: u32| record(id).is_some_and(|record| is_asked_for(r, id, record, &released));
+            // What others own they are asked for by those who stage there.
+            let is_ours = |id: u32| live.is_some_and(|live| self.is_for_us(live, id));
+            let is_asked =
+                |id: u32| record(id).is_some_and(|record| is_asked_for(r, id, record, &released)) && is_ours(id);
             match (r.from..end).find(|&id| is_asked(id)) {
                 Some(id) => {
                     r.from = id + 1;
@@ -272,6 +305,13 @@ impl Driver {
                 None => drop(q.asked.pop_front()),
             }
         }
+        drop(segs);
+        if !self.gate.closed()
+            && let Some(key) = self.next_in_order()
+        {
+            return Some(key);
+        }
+        let segs = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         while q.segment < q.cursors.len() {
             let number = q.segment;
             if let Some(live) = segs.get(number).and_then(Option::as_ref) {
@@ -281,7 +321,7 @@ impl Driver {
                 while q.cursors[number] < n {
                     let id = q.cursors[number];
                     q.cursors[number] += 1;
-                    if live.segment.index.record(id).is_some_and(is_wanted) {
+                    if live.segment.index.record(id).is_some_and(is_wanted) && self.is_for_us(live, id) {
                         return Some(file_key(number, id));
                     }
                 }

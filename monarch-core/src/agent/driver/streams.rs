@@ -5,10 +5,8 @@ use super::fill::{Fill, Room};
 use super::fills::Fills;
 use super::window::{self, Window};
 use super::{Driver, Live, lock};
-use crate::tier::TierDir;
 use monarch_abi::chunks::LargeFile;
 use monarch_abi::word::Refusal;
-use monarch_policies::{Candidate, Decision, FileKey, RequestSource, TierRoom};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -27,19 +25,13 @@ impl Driver {
         Some(Room::Window(slot))
     }
 
-    /// Whether the policy keeps a chunk of a file that does not fit as a whole.
+    /// Whether there is room for a chunk of a file that does not fit as a whole.
     fn keeps(&self, fill: &Fill, bytes: u64) -> bool {
-        let room = |(at, tier): (usize, &TierDir)| {
+        self.tiers.get(fill.tier).is_some_and(|tier| {
             let u = tier.ledger.usage();
-            TierRoom {
-                cost: bytes,
-                free: u.capacity.saturating_sub(u.used + u.reserved + self.kept_for_decoded(at)),
-                usable: at == fill.tier && !tier.resting(),
-            }
-        };
-        let rooms: Vec<TierRoom> = self.tiers.iter().enumerate().map(room).collect();
-        let candidate = Candidate { file: FileKey(fill.file.key), size: bytes, source: RequestSource::Demand };
-        lock(&self.policy).place(&candidate, &rooms) == Decision::Admit(fill.tier)
+            let free = u.capacity.saturating_sub(u.used + u.reserved + self.kept_for_decoded(fill.tier));
+            !tier.resting() && free >= bytes
+        })
     }
 
     /// Lets a file that no tier has room for pass through the window; `false` if that cannot be.
@@ -78,7 +70,9 @@ impl Driver {
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         let bytes: u64 = segments.iter().flatten().map(|l| l.segment.index.header.bytes).sum();
         drop(segments);
-        if state.header.large == 0 || bytes <= room / 16 * 15 || lock(&self.fills).window.is_some() {
+        // (Files of other nodes may be larger than what is kept for them.)
+        let all_fit = bytes <= room / 16 * 15 && self.peers.get().is_none();
+        if state.header.large == 0 || all_fit || lock(&self.fills).window.is_some() {
             return;
         }
         let make_room = |tier, bytes| {

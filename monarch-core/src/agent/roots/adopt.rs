@@ -1,6 +1,6 @@
 //! Taking over the roots and segments of an agent that died.
 
-use super::{RootState, Roots};
+use super::{RootState, Roots, shared};
 
 use crate::agent::driver::Unclaimed;
 use crate::agent::early;
@@ -91,7 +91,16 @@ impl Roots {
         early::open(&self.ctl, root, at, &segment);
         // A loaded index was perhaps not checked to its end.
         let fresh = config.index.file.is_none() || config.index.trust == Trust::Frozen;
-        self.driver.add_segment(at, &self.driver.live(root, segment, source, fresh));
+        let mut live = self.driver.live(root, segment, source, fresh);
+        if let Some(node) = &self.node {
+            live.portable = shared::portable(&live.segment.index, &*live.source);
+            node.join(&live);
+        }
+        self.note_sums_of(&live);
+        self.driver.add_segment(at, &live);
+        if let Some(node) = &self.node {
+            node.announce(&live);
+        }
         self.driver.note_decoded(decoded.into_iter());
         if let Some(r) = self.list().get_mut(root) {
             r.state = "ready".to_owned();

@@ -50,6 +50,7 @@ impl Roots {
         // Files of which only a part was there: their words say something else now.
         self.driver.tend_fills();
         self.driver.remove_segment(number);
+        self.leave(&live);
     }
 
     /// Whether jobs have changed something below a root, as far as its segment tells.

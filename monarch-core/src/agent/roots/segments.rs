@@ -1,5 +1,6 @@
 //! Scanning a root (or loading its index) and publishing its segment.
 
+use super::shared::{self, Theirs};
 use super::{RETRY, RootState, Roots};
 
 use crate::agent::early;
@@ -23,15 +24,19 @@ struct Made {
     state_uuid: [u8; 16],
     /// Whether the index is as new as this job.
     fresh: bool,
+    /// Whether another node made it.
+    is_theirs: bool,
+    /// Whether the nodes have it in common.
+    is_shared: bool,
 }
 
 /// A scan: of which root, with which settings. One that was begun anew meanwhile has another `progress`.
-struct Scan {
+pub(super) struct Scan {
     root: usize,
-    config: Arc<Config>,
+    pub(super) config: Arc<Config>,
     /// What its jobs want looked at again.
     checks: shm::Checks,
-    progress: Arc<ScanProgress>,
+    pub(super) progress: Arc<ScanProgress>,
 }
 
 impl Roots {
@@ -80,8 +85,19 @@ impl Roots {
         let started = Instant::now();
         let path = self.list().get(scan.root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
         let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
-        let made = self.make_files(scan, &path)?;
+        let made = self.make_files(scan, &path).inspect_err(|_| {
+            if self.counts(scan) {
+                self.withdraw_offer(&path);
+            }
+        })?;
         let segment = made.segment;
+        let mut live = self.driver.live(scan.root, segment, source, made.fresh);
+        if made.is_theirs {
+            live.portable = shared::portable(&live.segment.index, &*live.source);
+        }
+        if let Some(node) = &self.node {
+            node.join(&live);
+        }
         early::close(&segment);
         let number = self.publish(scan, &made).inspect_err(|_| {
             let (index, state) = shm::segment_paths(&self.dir, segment.index.header.uuid, made.state_uuid);
@@ -92,7 +108,11 @@ impl Roots {
         let mut decoded = Vec::new();
         let adopted = if made.fresh { self.claim_copies(number, &segment, &mut decoded) } else { 0 };
         early::open(&self.ctl, scan.root, number, &segment);
-        self.driver.add_segment(number, &self.driver.live(scan.root, segment, source, made.fresh));
+        self.note_sums_of(&live);
+        self.driver.add_segment(number, &live);
+        if made.is_shared {
+            self.offer(scan.root, &live);
+        }
         self.driver.note_decoded(decoded.into_iter());
         let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
         if !self.ctl.segments().get(number).is_some_and(live) {
@@ -105,6 +125,11 @@ impl Roots {
         Ok(number)
     }
 
+    /// Whether a scan was not begun anew.
+    fn counts(&self, scan: &Scan) -> bool {
+        self.list().get(scan.root).is_some_and(|r| Arc::ptr_eq(&r.progress, &scan.progress))
+    }
+
     /// The files of a segment: of the saved index, if it is one of this root, otherwise of a scan.
     fn make_files(&self, scan: &Scan, path: &Path) -> io::Result<Made> {
         let index = &scan.config.index;
@@ -115,6 +140,12 @@ impl Roots {
             shm::create_segment(&self.dir, index, buckets, state_uuid, chunking, scan.checks)
                 .map_err(|e| self.no_room(e))
         };
+        let theirs = self.others_index(scan, path)?;
+        let is_shared = !matches!(theirs, Theirs::Unfit);
+        if let Theirs::Image(image) = theirs {
+            let (segment, ..) = create(&image.index, &image.buckets)?;
+            return Ok(Made { segment, state_uuid, fresh: image.fresh, is_theirs: true, is_shared });
+        }
         let saved = index.file.as_ref().and_then(|file| load(file, path));
         let (fresh, (segment, ..)) = match saved {
             Some(saved) => {
@@ -130,7 +161,7 @@ impl Roots {
                 (true, create(&built.index, &built.buckets)?)
             }
         };
-        Ok(Made { segment, state_uuid, fresh })
+        Ok(Made { segment, state_uuid, fresh, is_theirs: false, is_shared })
     }
 
     /// Says where there is no room for an index, and what to do about it.

@@ -3,8 +3,7 @@
 use super::super::ErrorKind;
 use super::{load_text, node, screen};
 use ErrorKind::{
-    BadRoot, BadTier, Missing, NotYet, OutOfBounds, Overlap, Syntax, TierOnNetwork, TooBig, UnknownKey, WrongType,
-    WrongUnit,
+    BadRoot, BadTier, Missing, OutOfBounds, Overlap, Syntax, TierOnNetwork, TooBig, UnknownKey, WrongType, WrongUnit,
 };
 
 const ROOTS: &str = "dataset: { roots: [/scratch/imagenet] }\n";
@@ -36,7 +35,7 @@ fn syntax_and_shape() {
     with_root("sorce: {}\n", UnknownKey, 2, &["unknown key `sorce`", "did you mean `source`?"]);
     with_root("source:\n  io_sise: 4MiB\n", UnknownKey, 3, &["source: unknown key `io_sise`", "`io_size`"]);
     with_root("tiers:\n  - path: /local/nvme\n    capcity: 1GiB\n", UnknownKey, 4, &["tiers[0]", "`capacity`"]);
-    with_root("cluster: { discovery: slurm }\n", UnknownKey, 2, &["`cluster` is not available yet", "leave it out"]);
+    with_root("metrics: { listen: x }\n", UnknownKey, 2, &["`metrics` is not available yet", "leave it out"]);
     with_root("source: 4MiB\n", WrongType, 2, &["source: a section belongs here", "4MiB", "key: value"]);
     with_root("source:\n  io_size: [4MiB]\n", WrongType, 3, &["source.io_size", "this is a list", "one value"]);
     with_root("tiers: /local/nvme\n", WrongType, 2, &["tiers: a list belongs here", "write a list"]);
@@ -176,7 +175,12 @@ fn how_large_tiers_are() {
 
 #[test]
 fn the_other_sections() {
-    with_root("placement: { policy: lru }\n", NotYet, 2, &["`lru` is not available yet", "write first_epoch"]);
+    with_root(
+        "placement: { policy: fifo }\n",
+        WrongType,
+        2,
+        &["no placement policy called `fifo`", "clairvoyant, lru"],
+    );
     with_root("placement: { policy: first_epoc }\n", WrongType, 2, &["did you mean first_epoch?"]);
     with_root("prefetch: { enabled: yes }\n", WrongType, 2, &["neither true nor false"]);
     with_root("index: { max_memory: 80GiB }\n", TooBig, 2, &["more than the job's memory, 64GiB"]);

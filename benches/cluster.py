@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+"""Benchmarks of nodes that share copies: against a real PFS, against the wire, and against a bare round trip. Needs root.
+
+    cargo build --release --workspace
+    sudo benches/cluster.py [--turns N] [--json FILE] [NAME...]        names: cold later index remote
+
+Nodes are network namespaces with a link each; all of them share the processors of this machine, so figures of many nodes are ratios to
+something that ran on the same processors in the same minutes, taking turns. A figure is a median over the turns.
+
+    cold     8 nodes read 100 KB files of a GlusterFS whose server has a link of 1 Gbit/s, one epoch, each node all files in an order of
+             its own: `monarch run` with nothing copied yet, by the same job without. Each node has a mount of its own at one
+             path. Time from the start of all jobs to the end of the last. Installs nothing: needs glusterd and glusterfs.
+    later    epochs 2 and 3 of a sharded data set on 8 nodes with links of 100 Mbit/s, by what the links need for the bytes that
+             belong to others: seven eighths of the data set into every node.
+    index    1.28 M files, 16 agents: from the end of the only scan until all agents have the index. 2 GB for the tree and about 3 GB
+             for the indexes, in memory; MONARCH_BENCH_FILES is another number of files.
+    remote   100 KB that the other node has, less a round trip and transfer of 100 KB over the same link by a bare TCP client:
+             what asking, finding, checking and keeping the copy add. Half of the files belong to the node that reads: the quarter and
+             the three-quarter point of all reads are the medians of local and remote reads.
+
+`--alone` leaves out the section `cluster`, as a trial of this script: ratios then say what the nodes would do without each other.
+"""
+import argparse, json, os, shutil, statistics, subprocess, sys, time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "cluster"))
+import net as nodes
+
+results = []
+QUICK = ["wait.pickup=1s"]
+
+
+def say(name, value, target=None, unit="", note=""):
+    ok = "" if target is None else "ok" if value <= target else "MISSED"
+    results.append(dict(name=name, value=value, target=target, unit=unit, note=note))
+    print(f"{name:66} {value:9.3f} {unit:5} target {'-' if target is None else f'{target:.3g}':>5} {ok:6} {note}", flush=True)
+
+
+def med(rows):
+    return statistics.median(rows)
+
+
+def lines_of(job):
+    """The epochs that a job reports; it must have ended well."""
+    out, err = job.communicate(timeout=900)
+    if job.returncode:
+        raise SystemExit(f"a job ended with {job.returncode}: {out[-500:]}{err[-500:]}")
+    return [line for text in out.splitlines() if text.startswith('{"epoch"') for line in [json.loads(text)]]
+
+
+def run_all(w, a, n, *words, bare=False):
+    """The same job on all nodes: seconds until the last has ended, and their epochs."""
+    start = time.perf_counter()
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    jobs = [w.start(i, nodes.reading(w.root, i, n, a.files, a.size, "--seed", "", *words), bare=bare, **pipes) for i in range(n)]
+    epochs = [lines_of(job) for job in jobs]
+    return time.perf_counter() - start, epochs
+
+
+def when(what, done, limit=600):
+    end = time.time() + limit
+    while not done():
+        if time.time() > end:
+            raise SystemExit(f"still waiting for {what}")
+        time.sleep(0.01)
+
+
+def indexed(w, jobs):
+    """Waits until the agents of all jobs have the index; when the first did, and now."""
+    first, waiting, end = None, set(range(len(jobs))), time.time() + 900
+    while waiting:
+        for i in sorted(waiting):
+            if jobs[i].poll() is not None:
+                raise SystemExit(f"the job of node {i} ended with {jobs[i].returncode}: {jobs[i].stderr.read()[-2000:]}")
+        ready = {i for i in waiting if w.is_ready(i)}
+        if ready and first is None:
+            first = time.perf_counter()
+        waiting -= ready
+        if time.time() > end:
+            raise SystemExit(f"no index on nodes {sorted(waiting)} after 15 minutes")
+        time.sleep(0.02)
+    return first, time.perf_counter()
+
+
+class Gluster:
+    """A GlusterFS of one brick in a node's namespace, its settings and processes in a directory of its own."""
+
+    OFF = ("io-cache", "quick-read", "read-ahead", "readdir-ahead", "stat-prefetch", "open-behind", "write-behind")
+    SETTINGS = """volume management
+    type mgmt/glusterd
+    option working-directory {base}/work
+    option run-directory {base}/run
+    option glusterd-sockfile {base}/run/glusterd.socket
+    option transport-type socket
+    option transport.socket.listen-port 24007
+    option transport.socket.read-fail-log off
+    option ping-timeout 0
+    option event-threads 1
+end-volume
+"""
+
+    def __init__(self, net, node, base):
+        self.net, self.node, self.base = net, node, base
+        self.brick = f"{base}/brick"
+        for d in ("work", "log", "run", "brick"):
+            os.makedirs(f"{base}/{d}")
+        with open(f"{base}/glusterd.vol", "w") as f:
+            f.write(self.SETTINGS.format(base=base))
+
+    def ask(self, *words, check=True):
+        command = [*self.net.inside(self.node), "gluster", "--mode=script", f"--glusterd-sock={self.base}/run/glusterd.socket",
+                   f"--log-file={self.base}/log/cli.log", *words]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if check and done.returncode:
+            raise SystemExit(f"gluster {' '.join(words)}: {done.stdout}{done.stderr}")
+        return done.returncode == 0
+
+    def __enter__(self):
+        daemon = ["glusterd", "-f", f"{self.base}/glusterd.vol", "-p", f"{self.base}/run/glusterd.pid", "-l", f"{self.base}/log/glusterd.log", "-L", "WARNING"]
+        subprocess.run([*self.net.inside(self.node), *daemon], check=True)
+        when("glusterd", lambda: self.ask("pool", "list", check=False), 30)
+        # It refuses a loopback address for bricks.
+        self.ask("volume", "create", "v0", f"{self.net.address(self.node)}:{self.brick}", "force")
+        for name in self.OFF:
+            self.ask("volume", "set", "v0", f"performance.{name}", "off")
+        self.ask("volume", "start", "v0")
+        return self
+
+    def mount(self, w, i):
+        """Mounts it on a node, in a mount namespace of that node's: the same path on all nodes. Processes enter by way of the holder."""
+        os.makedirs(w.root, exist_ok=True)
+        client = (f"glusterfs --volfile-server={self.net.address(self.node)} --volfile-id=v0 --direct-io-mode=enable --attribute-timeout=600 "
+                  f"--entry-timeout=600 --log-file={self.base}/log/mnt{i}.log --log-level=WARNING {w.root}")
+        script = f"{client} && until mountpoint -q {w.root}; do sleep 0.05; done; echo mounted; exec sleep 100000"
+        holder = subprocess.Popen([*self.net.inside(i), "unshare", "--mount", "--propagation", "private", "sh", "-c", script],
+                                  stdout=subprocess.PIPE, text=True, start_new_session=True)
+        if holder.stdout.readline().strip() != "mounted":
+            raise SystemExit(f"glusterfs: no mount on node {i}, see {self.base}/log/mnt{i}.log")
+        w.enter[i] = ["nsenter", f"--net=/run/netns/{self.net.name(i)}", f"--mount=/proc/{holder.pid}/ns/mnt"]
+
+    def __exit__(self, *_):
+        self.ask("volume", "stop", "v0", "force", check=False)
+        nodes.end(self.net.name(self.node))
+
+
+def settled(w, n):
+    """Agents have ended, their copies are gone: the next turn starts cold."""
+    when("the end of the agents", lambda: all(w.agent(i) is None for i in range(n)), 60)
+    for i in range(n):
+        shutil.rmtree(w.tier(i), ignore_errors=True)
+
+
+def cold(a):
+    if not shutil.which("glusterd") or not shutil.which("glusterfs"):
+        return print("cold: skipped, GlusterFS is not installed (Debian: glusterfs-server glusterfs-client)")
+    n = a.nodes
+    with nodes.Net(n + 1) as net, nodes.World(net, n, capacity="1GiB", cluster=[f"placement: {a.placement}"], alone=a.alone, settings=QUICK) as w:
+        with Gluster(net, n, f"{w.disk}/gluster") as pfs:
+            for i in range(n):
+                pfs.mount(w, i)
+            # Through a mount: a brick that is written behind its back misses the attributes that GlusterFS keeps.
+            subprocess.run([*w.enter[0], nodes.PYTHON, nodes.NODES_PY, "make", w.root, "--files", str(a.files), "--size", str(a.size), "--exact"], check=True)
+            net.rate(n, 1000)
+            direct, ours, moved = [], [], {True: [], False: []}
+            for _ in range(a.turns):
+                for bare, rows in ((True, direct), (False, ours)):
+                    before = sent(net, n)
+                    rows.append(run_all(w, a, n, "--epochs", 1, "--exact", "--workers", a.workers, bare=bare)[0])
+                    moved[bare].append((sent(net, n) - before) / (a.files * a.size))
+                    settled(w, n)
+            note = f"{med(ours):.2f} / {med(direct):.2f} s; the server sent {med(moved[False]):.2f} / {med(moved[True]):.2f} data sets"
+            say(f"cold, {n} nodes, {a.files} x {a.size // 1000} KB, GlusterFS 1 Gbit/s: / direct", med(ours) / med(direct), 1 / 6, "x", note)
+
+
+def sent(net, node):
+    return json.loads(nodes.ip(f"-n {net.name(node)} -s -j link show eth0"))[0]["stats64"]["tx"]["bytes"]
+
+
+def later(a):
+    n, mbit = a.nodes, 100
+    share = a.files * (a.size + 4096) // n
+    # Room for what a node owns, spread unevenly, and an eighth for what passes through.
+    plan = dict(capacity=f"{max(4, int(share * 1.5) >> 20)}MiB", cluster=["placement: sharded", "peer_timeout: 20s"],
+                settings=["wait.pickup=5s", "wait.stall=20s"])
+    ratios, notes, opens = [], [], []
+    for _ in range(a.turns):
+        with nodes.Net(n) as net, nodes.World(net, n, alone=a.alone, **plan) as w:
+            nodes.make(f"{w.disk}/data", a.files, a.size, "--exact")
+            pfs = nodes.Slowfs(f"{w.disk}/data", w.root)
+            for i in range(n):
+                net.rate(i, mbit)
+            os.mkdir(f"{w.disk}/barrier")
+            try:
+                _, epochs = run_all(w, a, n, "--epochs", 3, "--exact", "--workers", a.workers, "--barrier", f"{w.disk}/barrier", "--patience", 600)
+                opens.append(pfs.counters()["open"] / a.files)
+            finally:
+                for i in range(n):
+                    nodes.end(net.name(i))
+                pfs.close()
+            took = statistics.mean(max(rank[e]["seconds"] for rank in epochs) for e in (1, 2))
+            limit = a.files * a.size * (n - 1) / n * 8 / (mbit * 1e6)
+            ratios.append(took / limit)
+            notes.append((took, limit))
+    say(f"later epochs, {n} nodes, sharded, {mbit} Mbit/s: / wire", med(ratios), 1 / 0.9, "x",
+        f"{med([t for t, _ in notes]):.2f} / {med([limit for _, limit in notes]):.2f} s; PFS opens {med(opens):.2f} per file")
+
+
+def tree(directory, files):
+    """Files of few bytes, a thousand in a directory."""
+    for d in range(files // 1000):
+        os.makedirs(f"{directory}/{d:05}")
+        for i in range(1000):
+            with open(f"{directory}/{d:05}/{i:04}.bin", "wb"):
+                pass
+
+
+def index(a):
+    n, files = 16, int(os.environ.get("MONARCH_BENCH_FILES", 1_280_000))
+    sets = ["prefetch.enabled=false", "index.max_memory=2GiB"]
+    took, scans, whole = [], [], []
+    with nodes.Net(n) as net, nodes.World(net, n, alone=a.alone, settings=sets) as w:
+        # In memory, behind slowfs: the scan is slow but counted, and is not in the figure.
+        data = f"{w.shm}/data"
+        tree(data, files)
+        for _ in range(a.turns):
+            pfs = nodes.Slowfs(data, w.root)
+            try:
+                start = time.perf_counter()
+                pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                jobs = [w.start(i, ["cat"], **pipes) for i in range(n)]
+                first, last = indexed(w, jobs)
+                took.append(last - first)
+                whole.append(last - start)
+                scans.append(pfs.counters()["opendir"] / (files // 1000 + 1))
+                for job in jobs:
+                    job.stdin.close()
+                    job.wait()
+                settled(w, n)
+            finally:
+                for i in range(n):
+                    nodes.end(net.name(i))
+                pfs.close()
+    say(f"index of {files:,} files, scan's end to {n} agents ready", med(took), 5, "s", f"from the start {med(whole):.1f} s")
+    say("  scans of the PFS", med(scans), 1.1, "", "agents look at the root itself, too")
+
+
+SERVER = """import socket, sys
+s, block = socket.create_server((sys.argv[1], 7001)), bytes(int(sys.argv[2])); print('ready', flush=True)
+c = s.accept()[0]; c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+while c.recv(100): c.sendall(block)"""
+CLIENT = """import socket, sys, time
+c = socket.create_connection((sys.argv[1], 7001)); c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+size, buf, out = int(sys.argv[2]), bytearray(1 << 20), []
+for _ in range(500):
+    t, n = time.perf_counter(), 0
+    c.sendall(b'x' * 100)
+    while n < size: n += c.recv_into(buf)
+    out.append(time.perf_counter() - t); time.sleep(0.002)
+out.sort(); print(out[len(out) // 2] * 1000)"""
+
+
+def bare_transfer(net, size):
+    """Milliseconds of a request and so many bytes back, over a connection that is there: the median of 500."""
+    server = subprocess.Popen([*net.inside(1), nodes.PYTHON, "-c", SERVER, net.address(1), str(size)], stdout=subprocess.PIPE, text=True)
+    server.stdout.readline()
+    client = subprocess.run([*net.inside(0), nodes.PYTHON, "-c", CLIENT, net.address(1), str(size)], capture_output=True, text=True, check=True)
+    server.wait()
+    return float(client.stdout)
+
+
+def remote(a):
+    files, size = 600, 100_000
+    plan = dict(cluster=["placement: sharded"], capacity="256MiB", settings=["prefetch.enabled=false", "wait.pickup=1s"])
+    added, remotes, bares, locals_, again = [], [], [], [], []
+    for _ in range(a.turns):
+        with nodes.Net(2) as net, nodes.World(net, 2, alone=a.alone, **plan) as w:
+            nodes.make(f"{w.disk}/data", files, size, "--exact")
+            pfs = nodes.Slowfs(f"{w.disk}/data", w.root)
+            read = lambda i: w.start(i, ["sh", "-c", 'read -r line; exec "$@"', "sh", *nodes.reading(
+                w.root, i, 2, files, size, "--exact", "--seed", "", "--epochs", 1, "--pause", 2)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            try:
+                jobs = [read(0), read(1)]
+                indexed(w, jobs)
+                # Node 1 reads everything: now every owner has what it owns.
+                jobs[1].stdin.write("\n")
+                jobs[1].stdin.flush()
+                when("node 1", lambda: jobs[1].poll() is not None, 300)
+                before = pfs.counters()["open"]
+                bares.append(bare_transfer(net, size))
+                jobs[0].stdin.write("\n")
+                jobs[0].stdin.flush()
+                line = lines_of(jobs[0])[0]
+                again.append((pfs.counters()["open"] - before) / files)
+            finally:
+                for i in range(2):
+                    nodes.end(net.name(i))
+                pfs.close()
+            quarter, _, three = line["quartiles_ms"]
+            locals_.append(quarter)
+            remotes.append(three)
+            added.append(three - bares[-1])
+    say("remote hit of 100 KB, added to round trip and transfer", med(added), 0.15, "ms",
+        f"{med(remotes):.3f} - {med(bares):.3f} ms, local {med(locals_):.3f} ms; PFS opens {med(again):.2f} per file")
+
+
+def main():
+    everything = dict(cold=cold, later=later, index=index, remote=remote)
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--turns", type=int, default=3)
+    p.add_argument("--nodes", type=int, default=8, help="of cold and later")
+    p.add_argument("--files", type=int, default=1000, help="of cold and later")
+    p.add_argument("--size", type=int, default=100_000, help="bytes of each")
+    p.add_argument("--workers", type=int, default=4, help="threads that read on each node")
+    p.add_argument("--placement", default="hybrid", choices=("sharded", "replicated", "hybrid"), help="of cold")
+    p.add_argument("--alone", action="store_true")
+    p.add_argument("--json", metavar="FILE")
+    p.add_argument("names", nargs="*", metavar="NAME", help=f"of {' '.join(everything)}; default: all")
+    a = p.parse_args()
+    if wrong := [name for name in a.names if name not in everything]:
+        p.error(f"no benchmark is called {wrong[0]}; there are: {' '.join(everything)}")
+    for name in a.names or everything:
+        everything[name](a)
+    if a.json:
+        with open(a.json, "w") as f:
+            json.dump(results, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()

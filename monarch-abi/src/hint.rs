@@ -1,0 +1,93 @@
+//! Hints of a job: small files in the runtime directory that a process writes and the agent takes.
+//!
+//! A process writes `hints/<process>-<number>.tmp`, gives it its name `.hint`, counts up [`Control::hinted`](crate::control::Control::hinted) and
+//! wakes the agent. `<process>` is a number that it draws, because processes of containers may share those that the system gives them; both are
+//! eight hexadecimal digits, so that the names of a process sort as they were made. One that dies on the way leaves a `.tmp`, which the agent removes. Nobody waits for an answer.
+//!
+//! ```text
+//! 0 magic  8 kind  12 process  16 value  24 time, ms of the coarse monotonic clock  32 files (8 bytes each: segment + 1, id)
+//! ```
+
+/// First bytes of such a file.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"MONHINT1");
+/// Length of its header.
+pub const HEADER: usize = 32;
+/// Directory of these files in the runtime directory.
+pub const DIR: &str = "hints";
+/// Suffix of one that is complete.
+pub const SUFFIX: &str = ".hint";
+/// Suffix of one that is being written.
+pub const PARTIAL: &str = ".tmp";
+
+/// What it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// The process (and those that it starts to read for it) will open these files in this order.
+    Order = 1,
+    /// These files, or all below these directories, are wanted soon.
+    Prefetch = 2,
+    /// How much these files, or all below these directories, matter: `value` below zero: not at all, above: more than others.
+    Priority = 3,
+    /// An epoch begins: number `value`, or the next one if that is below zero.
+    EpochBegin = 4,
+    /// The epoch has ended.
+    EpochEnd = 5,
+}
+
+/// The header of a hint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it says.
+    pub kind: Kind,
+    /// Who says it: a number that the process has drawn.
+    pub process: u32,
+    /// See [`Kind`].
+    pub value: i64,
+    /// When.
+    pub ms: u64,
+}
+
+impl Header {
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; HEADER] {
+        let words = [MAGIC, u64::from(self.process) << 32 | self.kind as u64, self.value.cast_unsigned(), self.ms];
+        let mut out = [0; HEADER];
+        for (to, word) in out.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+
+    /// The header that a file begins with.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        let word = |n: usize| Some(u64::from_le_bytes(bytes.get(n * 8..n * 8 + 8)?.try_into().ok()?));
+        let kind = match word(1)? as u32 {
+            1 => Kind::Order,
+            2 => Kind::Prefetch,
+            3 => Kind::Priority,
+            4 => Kind::EpochBegin,
+            5 => Kind::EpochEnd,
+            _ => return None,
+        };
+        let process = (word(1)? >> 32) as u32;
+        (word(0)? == MAGIC).then_some(Self { kind, process, value: word(2)?.cast_signed(), ms: word(3)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_read_as_it_was_written() {
+        let h = Header { kind: Kind::Priority, process: u32::MAX, value: -1, ms: 7 };
+        assert_eq!(Header::of(&h.bytes()), Some(h));
+        assert_eq!(Header::of(&h.bytes()[..31]), None);
+        let mut other = h.bytes();
+        other[8] = 9;
+        assert_eq!(Header::of(&other), None);
+    }
+}

@@ -1,0 +1,72 @@
+//! Which nodes a job has, from the environment that it was started in, and which of them this one is.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`hostlist`](parse_hostlist) | names in brackets, as Slurm writes them |
+//! | `sources` | the list of nodes of each kind of job |
+//! | `torchrun` | jobs of which only the first node is known |
+//! | `me` | which of the nodes this one is |
+//! | `address` | where a member is, and where to listen |
+//! | `local` | what is asked of the machine, with a double |
+//!
+//! How it works. [`discover`] reads variables and files that launchers leave, and fills in the members of the configuration. All nodes
+//! read the same list in the same order, so nobody has to agree on anything. Nothing is sent to another node: names are looked up only
+//! where a node does not find itself by its own name.
+//!
+//! Why so. A node that takes itself for alone, or for another one, reads what the others have; it looks like a slow job. So a list that
+//! does not hold this node is an error, and so is a launcher that was named and is not there; only `auto` may find nothing.
+
+mod address;
+mod error;
+mod fake;
+mod hostlist;
+mod listen;
+mod local;
+mod me;
+mod netlink;
+mod sources;
+#[cfg(test)]
+mod tests;
+mod torchrun;
+
+pub use address::{host_and_port, resolve_addresses};
+pub use error::DiscoveryError;
+pub use fake::FakeLocal;
+pub use hostlist::{HostlistError, MAX_LENGTH, MAX_NAME, MAX_NAMES, parse_hostlist, parse_nodes};
+pub use listen::{Listen, ListenError, listen_address};
+pub use local::{Local, SystemLocal};
+
+use crate::config::{Cluster, Discovery};
+use sources::Found;
+
+/// A look-up of environment variables.
+pub type Env<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
+/// Finds the nodes of the job: fills in `members`, `me`, `expected` and `partial`.
+///
+/// `env` is the environment of the job, usually of this process; `local` the machine, usually [`SystemLocal`].
+///
+/// # Errors
+/// There is no list where one was asked for, it cannot be read, or this node is not in it.
+pub fn discover(config: &mut Cluster, env: &Env<'_>, local: &dyn Local) -> Result<(), DiscoveryError> {
+    let found = match config.discovery {
+        Discovery::None => None,
+        Discovery::Auto => sources::auto(env, local)?,
+        Discovery::Static => Some(sources::of_nodes(&config.nodes)?),
+        Discovery::Slurm => Some(sources::slurm(env)?.ok_or(sources::NO_SLURM)?),
+        Discovery::Mpi => Some(sources::lists(env, local)?.ok_or(sources::NO_LIST)?),
+        Discovery::Torchrun => Some(torchrun::find(env, local)?.ok_or(torchrun::ABSENT)?),
+        Discovery::Dns => Some(sources::dns(config.dns.as_deref().unwrap_or_default(), local)?),
+    };
+    let Found { members, names, rank, expected, partial, origin } = found.unwrap_or_default();
+    let members = sources::checked(members, &origin, expected == 0)?;
+    config.me = match members.len() {
+        // Nobody to be mistaken for; a name in DNS may still lead to another node alone, while others start.
+        0 | 1 if !partial && config.discovery != Discovery::Dns => 0,
+        _ => me::find(&members, &names, rank, config, local)?,
+    };
+    config.expected = expected.max(members.len());
+    config.partial = partial;
+    config.members = members;
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! A machine for tests: everything as it was told.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use super::local::Local;
+
+/// A made-up machine; without anything, it has no name, no address but loopback, and knows nobody.
+#[derive(Clone, Debug, Default)]
+pub struct FakeLocal {
+    hostname: Option<String>,
+    names: HashMap<String, Vec<IpAddr>>,
+    interfaces: Vec<(String, IpAddr)>,
+    route: Option<IpAddr>,
+    files: HashMap<PathBuf, String>,
+}
+
+impl FakeLocal {
+    /// Calls it so.
+    #[must_use]
+    pub fn called(mut self, name: &str) -> Self {
+        self.hostname = Some(name.to_owned());
+        self
+    }
+
+    /// Has a name lead to addresses; what is no address is left out.
+    #[must_use]
+    pub fn name(mut self, name: &str, addresses: &[&str]) -> Self {
+        let addresses = addresses.iter().filter_map(|text| text.parse().ok()).collect();
+        self.names.insert(name.to_owned(), addresses);
+        self
+    }
+
+    /// Gives it an interface with an address.
+    #[must_use]
+    pub fn interface(mut self, name: &str, address: &str) -> Self {
+        self.interfaces.extend(address.parse().ok().map(|address| (name.to_owned(), address)));
+        self
+    }
+
+    /// Reaches all others from this address.
+    #[must_use]
+    pub fn route(mut self, address: &str) -> Self {
+        self.route = address.parse().ok();
+        self
+    }
+
+    /// Has a file.
+    #[must_use]
+    pub fn file(mut self, path: &str, text: &str) -> Self {
+        self.files.insert(path.into(), text.to_owned());
+        self
+    }
+}
+
+impl Local for FakeLocal {
+    fn hostname(&self) -> Option<String> {
+        self.hostname.clone()
+    }
+
+    fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>> {
+        if let Ok(address) = host.parse() {
+            return Ok(vec![address]);
+        }
+        self.names.get(host).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn addresses(&self) -> Vec<(String, IpAddr)> {
+        self.interfaces.clone()
+    }
+
+    fn source_for(&self, _: IpAddr) -> Option<IpAddr> {
+        self.route
+    }
+
+    fn read(&self, path: &Path) -> io::Result<String> {
+        self.files.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}

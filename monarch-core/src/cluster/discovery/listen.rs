@@ -1,0 +1,142 @@
+//! Where this node listens for others: one address, never all of them.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::address::{best_first, host_and_port};
+use super::error::DiscoveryError;
+use super::local::Local;
+use crate::config::Cluster;
+
+/// `cluster.listen` as meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// This address.
+    Address(IpAddr),
+    /// An address of this node in this subnet: its network and the bits that count.
+    Subnet(IpAddr, u8),
+    /// An address of this interface.
+    Interface(String),
+}
+
+/// A text that is none of those.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// All interfaces.
+    #[error("{0} stands for all interfaces, those that strangers reach too")]
+    All(String),
+    /// A port does not belong there.
+    #[error("{0} has a port, which belongs in cluster.port")]
+    Port(String),
+    /// Something else.
+    #[error("`{0}` is not an interface, a subnet or an address")]
+    Neither(String),
+}
+
+impl Listen {
+    /// Reads `ib0`, `10.0.0.0/8` or `10.0.0.7`.
+    ///
+    /// # Errors
+    /// It is none of those, or stands for all interfaces.
+    pub fn parse(text: &str) -> Result<Self, ListenError> {
+        let neither = || ListenError::Neither(text.to_owned());
+        if let Ok(address) = text.parse::<IpAddr>() {
+            let all = address.is_unspecified();
+            return if all { Err(ListenError::All(text.to_owned())) } else { Ok(Self::Address(address)) };
+        }
+        if let Some((network, bits)) = text.split_once('/') {
+            let network: IpAddr = network.parse().map_err(|_| neither())?;
+            let most = if network.is_ipv4() { 32 } else { 128 };
+            return match bits.parse::<u8>() {
+                Ok(0) => Err(ListenError::All(text.to_owned())),
+                Ok(bits) if bits <= most => Ok(Self::Subnet(network, bits)),
+                _ => Err(neither()),
+            };
+        }
+        if host_and_port(text).1.is_some() || text.parse::<std::net::SocketAddr>().is_ok() {
+            return Err(ListenError::Port(text.to_owned()));
+        }
+        // What the kernel allows: IFNAMSIZ without the closing zero.
+        let plain = |b: u8| b.is_ascii_graphic() && !b"/[],*".contains(&b);
+        let fits = (1..=15).contains(&text.len()) && text.bytes().all(plain);
+        if fits { Ok(Self::Interface(text.to_owned())) } else { Err(neither()) }
+    }
+
+    fn holds(&self, interface: &str, address: IpAddr) -> bool {
+        match self {
+            Self::Address(asked) => *asked == address,
+            Self::Interface(name) => name == interface,
+            Self::Subnet(network, bits) => in_subnet(*network, *bits, address),
+        }
+    }
+}
+
+fn in_subnet(network: IpAddr, bits: u8, address: IpAddr) -> bool {
+    let differ = |a: u128, b: u128, width: u32| (a ^ b).checked_shr(width - u32::from(bits)).unwrap_or(0);
+    match (network, address) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => differ(a.to_bits().into(), b.to_bits().into(), 32) == 0,
+        (IpAddr::V6(a), IpAddr::V6(b)) => differ(a.to_bits(), b.to_bits(), 128) == 0,
+        _ => false,
+    }
+}
+
+/// The address to listen on: what `cluster.listen` says, or where this node's name leads. Never all addresses; one that only this node
+/// reaches if no member is anywhere else.
+///
+/// # Errors
+/// No address of this node fits, or it could not be reached.
+pub fn listen_address(cluster: &Cluster, local: &dyn Local) -> Result<IpAddr, DiscoveryError> {
+    let Some(me) = cluster.members.get(cluster.me) else {
+        return Ok(Ipv4Addr::LOCALHOST.into());
+    };
+    let address = match &cluster.listen {
+        Some(text) => asked(text, me, local)?,
+        None => by_name(cluster, me, local)?,
+    };
+    if address.is_loopback() && elsewhere(cluster, local).is_some() {
+        return Err(DiscoveryError::Loopback { address });
+    }
+    Ok(address)
+}
+
+/// The address that fits `cluster.listen`; of several, the one that the own name leads to.
+fn asked(text: &str, me: &str, local: &dyn Local) -> Result<IpAddr, DiscoveryError> {
+    let listen = Listen::parse(text)?;
+    if let Listen::Address(address) = listen
+        && local.is_local(address)
+    {
+        return Ok(address);
+    }
+    let all = local.addresses();
+    let fit = all.iter().filter(|(name, address)| listen.holds(name, *address)).map(|(_, address)| *address).collect();
+    let fit = best_first(fit);
+    let named = local.resolve(host_and_port(me).0).unwrap_or_default();
+    let found = fit.iter().find(|address| named.contains(address)).or(fit.first()).copied();
+    found.ok_or_else(|| {
+        let shown: Vec<String> = all.iter().map(|(name, address)| format!("{address} ({name})")).collect();
+        DiscoveryError::NoInterface { listen: text.to_owned(), addresses: shown.join(", ") }
+    })
+}
+
+/// Where the own name leads. Some nodes know themselves only as 127.0.1.1 (Debian's `/etc/hosts`), or by the address that a gateway
+/// has: then the address from which another member is reached.
+fn by_name(cluster: &Cluster, me: &str, local: &dyn Local) -> Result<IpAddr, DiscoveryError> {
+    let named = local.resolve(host_and_port(me).0).unwrap_or_default();
+    let own: Vec<IpAddr> = best_first(named).into_iter().filter(|address| local.is_local(*address)).collect();
+    if let Some(address) = own.iter().find(|address| !address.is_loopback()) {
+        return Ok(*address);
+    }
+    let there = elsewhere(cluster, local);
+    let routed = there.and_then(|peer| local.source_for(peer)).filter(|address| !address.is_loopback());
+    let alone = own.first().filter(|_| there.is_none()).copied();
+    routed.or(alone).ok_or_else(|| DiscoveryError::NoAddress { me: me.to_owned() })
+}
+
+/// An address of another member that is not on this node.
+fn elsewhere(cluster: &Cluster, local: &dyn Local) -> Option<IpAddr> {
+    let others = cluster.members.iter().enumerate().filter(|(at, _)| *at != cluster.me);
+    others.map(|(_, member)| host_and_port(member).0).find_map(|host| {
+        let found = best_first(local.resolve(host).unwrap_or_default());
+        found.into_iter().find(|address| !address.is_loopback())
+    })
+}

@@ -1,0 +1,319 @@
+//! Who scans a root: one node, whoever is there first.
+//!
+//! Nobody waits for nodes that have not started. A node that needs the index of a root *bids*: it says so to all others, each of which
+//! answers where it is itself: it has the index, is scanning, waits for it, bids too, or does not need it. Who finds nobody that has it,
+//! makes it, or goes first (of two that bid the one with the lower name) scans. A bid is noted and answered under one lock, and a node
+//! begins to scan under the same lock only if no lower bid was noted: of two nodes that bid at a time at least one hears of the other, and
+//! never do both scan, unless they cannot reach each other. Then both do, which costs the PFS a scan and nothing else.
+//!
+//! Who has the index sends it to a few that ask; the others are sent to those, in the order in which they came, so that all together form
+//! a tree of which no node sends more than [`FAN`] times. Who finds its parent gone asks the first one directly.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// To how many nodes one sends an index.
+pub const FAN: usize = 4;
+
+/// What a node answers to a bid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It has the index.
+    Have,
+    /// It scans.
+    Scanning,
+    /// It bids, too, and goes first.
+    First,
+    /// It bids, too, and lets the other one go first; or it does not need it now, or waits for it from somebody.
+    Yield,
+}
+
+impl Reply {
+    /// As it is sent.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Have => "have",
+            Self::Scanning => "scanning",
+            Self::First => "first",
+            Self::Yield => "yield",
+        }
+    }
+
+    /// From what was sent.
+    #[must_use]
+    pub fn of(text: &[u8]) -> Option<Self> {
+        [Self::Have, Self::Scanning, Self::First, Self::Yield].into_iter().find(|r| r.name().as_bytes() == text)
+    }
+}
+
+/// Makes the packed bytes of an index.
+pub type Packer = Box<dyn Fn() -> std::io::Result<Arc<[u8]>> + Send + Sync>;
+
+/// An index that other nodes can get from here.
+pub struct Offer {
+    packer: Packer,
+    packed: Mutex<Option<Arc<[u8]>>>,
+}
+
+impl Offer {
+    /// Its bytes, made when they are first asked for.
+    ///
+    /// # Errors
+    /// When it cannot be read any more.
+    pub fn bytes(&self) -> std::io::Result<Arc<[u8]>> {
+        let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bytes) = &*packed {
+            return Ok(bytes.clone());
+        }
+        let bytes = (self.packer)()?;
+        Ok(packed.insert(bytes).clone())
+    }
+
+    /// Gives its memory back if nobody is being sent it; it is made again for who comes later.
+    pub fn rest(&self) {
+        let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
+        if packed.as_ref().is_some_and(|bytes| Arc::strong_count(bytes) == 1) {
+            *packed = None;
+        }
+    }
+}
+
+impl std::fmt::Debug for Offer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Offer").finish_non_exhaustive()
+    }
+}
+
+/// Where this node is with the index of a root.
+#[derive(Clone, Debug, Default)]
+enum Standing {
+    #[default]
+    Idle,
+    Bidding {
+        yields: bool,
+    },
+    Scanning,
+    /// It comes from another node.
+    Waiting,
+    Have(Arc<Offer>),
+}
+
+#[derive(Debug, Default)]
+struct Root {
+    standing: Standing,
+    /// Nodes that asked for the index, in the order they came.
+    askers: Vec<String>,
+}
+
+/// What is to be done for a node that asks for an index.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// It is sent.
+    Send(Arc<Offer>),
+    /// It is on its way to this node: the asker waits.
+    Wait,
+    /// It gets it from this node.
+    From(String),
+    /// It is not to be had here.
+    No,
+}
+
+/// See the module. All roots of a node.
+#[derive(Debug, Default)]
+pub struct Election {
+    roots: Mutex<HashMap<u64, Root>>,
+}
+
+impl Election {
+    fn roots(&self) -> MutexGuard<'_, HashMap<u64, Root>> {
+        self.roots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This node needs the index of a root; whoever bids from now on is heard.
+    pub fn bid(&self, root: u64) {
+        *self.roots().entry(root).or_default() =
+            Root { standing: Standing::Bidding { yields: false }, askers: Vec::new() };
+    }
+
+    /// Another node bids.
+    pub fn heard(&self, root: u64, from: &str, me: &str) -> Reply {
+        match &mut self.roots().entry(root).or_default().standing {
+            Standing::Have(_) => Reply::Have,
+            Standing::Scanning => Reply::Scanning,
+            Standing::Bidding { yields } if from < me => {
+                *yields = true;
+                Reply::Yield
+            }
+            Standing::Bidding { .. } => Reply::First,
+            Standing::Idle | Standing::Waiting => Reply::Yield,
+        }
+    }
+
+    /// All others were asked, and none is to be waited for: whether this node scans. If not, it bids once more.
+    pub fn scan(&self, root: u64) -> bool {
+        let mut roots = self.roots();
+        let standing = &mut roots.entry(root).or_default().standing;
+        let scans = matches!(standing, Standing::Bidding { yields: false });
+        if scans {
+            *standing = Standing::Scanning;
+        }
+        scans
+    }
+
+    /// Another node is waited for.
+    pub fn wait(&self, root: u64) {
+        self.roots().entry(root).or_default().standing = Standing::Waiting;
+    }
+
+    /// The index is there.
+    pub fn have(&self, root: u64, packer: Packer) {
+        let offer = Arc::new(Offer { packer, packed: Mutex::default() });
+        self.roots().entry(root).or_default().standing = Standing::Have(offer);
+    }
+
+    /// There is none, or it is none any more that a job could use.
+    pub fn give_up(&self, root: u64) {
+        self.roots().remove(&root);
+    }
+
+    /// A node asks for the index; `direct` if it was sent elsewhere in vain.
+    pub fn asked(&self, root: u64, from: &str, direct: bool) -> Answer {
+        let mut roots = self.roots();
+        let Some(r) = roots.get_mut(&root) else { return Answer::No };
+        if matches!(r.standing, Standing::Idle | Standing::Bidding { .. }) {
+            return if matches!(r.standing, Standing::Idle) { Answer::No } else { Answer::Wait };
+        }
+        let known = r.askers.iter().position(|a| a == from);
+        let at = known.unwrap_or_else(|| {
+            r.askers.push(from.to_owned());
+            r.askers.len() - 1
+        });
+        if at >= FAN
+            && !direct
+            && let Some(parent) = r.askers.get((at - FAN) / FAN)
+        {
+            return Answer::From(parent.clone());
+        }
+        match &r.standing {
+            Standing::Have(offer) => Answer::Send(offer.clone()),
+            _ => Answer::Wait,
+        }
+    }
+
+    /// Whether an index is on its way to this node, or being made here.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        let pends = |r: &Root| matches!(r.standing, Standing::Bidding { .. } | Standing::Scanning | Standing::Waiting);
+        self.roots().values().any(pends)
+    }
+
+    /// Gives memory back that packed indexes take.
+    pub fn rest(&self) {
+        for root in self.roots().values() {
+            if let Standing::Have(offer) = &root.standing {
+                offer.rest();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: u64 = 7;
+
+    fn offered(e: &Election) {
+        e.have(ROOT, Box::new(|| Ok(Arc::from([1, 2, 3]))));
+    }
+
+    #[test]
+    fn of_two_that_bid_one_scans_in_whatever_order_they_hear_of_each_other() {
+        // Each order of: a bids, b bids, a asks b, b asks a, a decides, b decides, in which each node's steps stay in order.
+        fn go(steps: &mut Vec<u8>, left: [u8; 2], seen: &mut usize) {
+            if left == [0, 0] {
+                let nodes = [("a", Election::default()), ("b", Election::default())];
+                let (mut replies, mut scans) = ([None, None], [false; 2]);
+                let mut done = [0; 2];
+                for &n in steps.iter() {
+                    let (me, other) = (&nodes[n as usize], &nodes[1 - n as usize]);
+                    match done[n as usize] {
+                        0 => me.1.bid(ROOT),
+                        1 => replies[n as usize] = Some(other.1.heard(ROOT, me.0, other.0)),
+                        _ => {
+                            let yielded = replies[n as usize] == Some(Reply::Yield);
+                            scans[n as usize] = yielded && me.1.scan(ROOT);
+                        }
+                    }
+                    done[n as usize] += 1;
+                }
+                assert!(!(scans[0] && scans[1]), "{steps:?}");
+                assert!(scans[0] || scans[1] || replies.contains(&Some(Reply::Scanning)), "{steps:?} {replies:?}");
+                *seen += 1;
+                return;
+            }
+            for n in 0..2u8 {
+                if left[n as usize] > 0 {
+                    let mut left = left;
+                    left[n as usize] -= 1;
+                    steps.push(n);
+                    go(steps, left, seen);
+                    steps.pop();
+                }
+            }
+        }
+        let mut seen = 0;
+        go(&mut Vec::new(), [3, 3], &mut seen);
+        assert_eq!(seen, 20);
+    }
+
+    #[test]
+    fn who_has_it_says_so_and_who_gave_up_does_not() {
+        let e = Election::default();
+        assert_eq!(e.heard(ROOT, "b", "a"), Reply::Yield);
+        e.bid(ROOT);
+        assert!(e.scan(ROOT) && !e.scan(ROOT));
+        assert_eq!(e.heard(ROOT, "A", "a"), Reply::Scanning);
+        offered(&e);
+        assert_eq!(e.heard(ROOT, "b", "a"), Reply::Have);
+        e.give_up(ROOT);
+        assert_eq!(e.heard(ROOT, "b", "a"), Reply::Yield);
+        assert!(matches!(e.asked(ROOT, "b", false), Answer::No));
+    }
+
+    #[test]
+    fn askers_form_a_tree_in_which_nobody_sends_often() {
+        let e = Election::default();
+        e.bid(ROOT);
+        e.scan(ROOT);
+        assert!(matches!(e.asked(ROOT, "n0", false), Answer::Wait));
+        offered(&e);
+        let mut children: HashMap<String, usize> = HashMap::new();
+        for n in 0..500 {
+            let parent = match e.asked(ROOT, &format!("n{n}"), false) {
+                Answer::Send(_) => "root".to_owned(),
+                Answer::From(parent) => parent,
+                other => panic!("{other:?}"),
+            };
+            assert!(parent == "root" || parent[1..].parse::<usize>().unwrap() < n);
+            *children.entry(parent).or_default() += 1;
+        }
+        assert!(children.values().all(|n| *n <= FAN));
+        assert!(matches!(e.asked(ROOT, "n499", true), Answer::Send(_)));
+    }
+
+    #[test]
+    fn packed_bytes_are_made_once_and_given_back() {
+        let e = Election::default();
+        offered(&e);
+        let Answer::Send(offer) = e.asked(ROOT, "b", false) else { panic!() };
+        let bytes = offer.bytes().unwrap();
+        assert!(Arc::ptr_eq(&bytes, &offer.bytes().unwrap()));
+        e.rest();
+        assert!(Arc::ptr_eq(&bytes, &offer.bytes().unwrap()), "somebody is being sent it");
+        drop(bytes);
+        e.rest();
+        assert_eq!(*offer.bytes().unwrap(), [1, 2, 3]);
+    }
+}

@@ -1,0 +1,198 @@
+//! Who is there: gossip, and what readers come upon.
+//!
+//! Every node beats and passes on whose heart beats ([`gossip`]), in datagrams that only those who know the job's secret can make
+//! ([`seal`]). Readers report nodes that do not answer them ([`evidence`]), which counts at once. Both end in a [`Members`], an immutable
+//! view that costs a reader one reference count; [`Membership::changes`] says when there is a new one.
+//!
+//! The protocol is our own because the crates at hand keep the encoding of their messages to themselves, so that nothing of ours can
+//! put a MAC on a datagram; and because, with time and datagrams as arguments, a test of 150 nodes is exact and takes no time.
+
+mod evidence;
+mod gossip;
+mod payload;
+pub mod seal;
+pub mod transport;
+mod watch;
+
+use crate::cluster::residency::Members;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use transport::Datagrams;
+use watch::Shared;
+
+/// What a node needs to know to take part.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// This node's name, as the other nodes have it in their `members`.
+    pub me: String,
+    /// Where datagrams to this node go. Never all addresses: the others are told this very one.
+    pub listen: SocketAddr,
+    /// Where this node serves files.
+    pub files: SocketAddr,
+    /// The nodes that are expected, this one included or not, and where their datagrams go. A node that the others do not expect names one of
+    /// them here.
+    pub members: Vec<(String, SocketAddr)>,
+    /// What all nodes of the job know and nobody else.
+    pub key: [u8; 32],
+    /// How long a node that is expected and was never seen counts as an owner.
+    pub join_timeout: Duration,
+    /// How often a node gossips. 200 ms is right; silence of 2.5 s makes a node suspect.
+    pub interval: Duration,
+}
+
+/// Why a node cannot take part.
+#[derive(Debug, thiserror::Error)]
+pub enum MembershipError {
+    /// The address cannot be listened at.
+    #[error(
+        "cannot listen for gossip at {listen}/UDP ({source}): set cluster.listen to an address of this node, or cluster.port to a free one"
+    )]
+    Bind {
+        /// The address.
+        listen: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The address is no address of one node.
+    #[error(
+        "cannot gossip at {0}: other nodes must reach this one there; set cluster.listen to one address of this node"
+    )]
+    Unspecified(SocketAddr),
+    /// A name that does not travel.
+    #[error("node name {0:?} is empty or longer than 255 bytes: give the node a shorter one")]
+    Name(String),
+    /// Too many nodes.
+    #[error(transparent)]
+    TooMany(#[from] crate::cluster::residency::members::TooMany),
+}
+
+/// Another node, as it presented itself or was presented in the answer to a join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// Which of its lives this is.
+    pub incarnation: u64,
+    /// Where its datagrams go.
+    pub gossip: Option<SocketAddr>,
+    /// Where it serves files.
+    pub files: Option<SocketAddr>,
+}
+
+impl Peer {
+    fn of(intro: &payload::Intro) -> Self {
+        let payload::Intro { name, incarnation, gossip, files, .. } = intro;
+        Self { name: name.clone(), incarnation: *incarnation, gossip: *gossip, files: *files }
+    }
+}
+
+/// Datagrams that were dropped since the start, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// Not of this protocol.
+    pub foreign: u64,
+    /// With a wrong MAC.
+    pub forged: u64,
+    /// From a clock that is more than 30 s off.
+    pub skewed: u64,
+    /// By how many milliseconds the last of those was ahead, or behind.
+    pub last_skew: i64,
+    /// That came before.
+    pub replayed: u64,
+    /// For other reasons: more senders than a job can have, another version.
+    pub other: u64,
+}
+
+/// This node's part in the job. Dropping it says goodbye and ends it.
+pub struct Membership {
+    shared: Arc<Shared>,
+    /// Ends the task by being dropped.
+    running: Mutex<Option<tokio::sync::oneshot::Sender<()>>>,
+}
+
+impl Membership {
+    /// Takes part over UDP.
+    pub fn start(options: &Options, handle: &tokio::runtime::Handle) -> Result<Self, MembershipError> {
+        let listen = options.listen;
+        let socket = {
+            let _runtime = handle.enter();
+            transport::Udp::bind(listen).map_err(|source| MembershipError::Bind { listen, source })?
+        };
+        Self::start_on(options, socket, handle)
+    }
+
+    /// Takes part over datagrams of any kind.
+    pub fn start_on(
+        options: &Options,
+        socket: impl Datagrams,
+        handle: &tokio::runtime::Handle,
+    ) -> Result<Self, MembershipError> {
+        if options.listen.ip().is_unspecified() {
+            return Err(MembershipError::Unspecified(options.listen));
+        }
+        let shared = Arc::new(Shared::new(options)?);
+        let (running, ended) = tokio::sync::oneshot::channel();
+        handle.spawn(watch::run(shared.clone(), socket, ended));
+        Ok(Self { shared, running: Mutex::new(Some(running)) })
+    }
+
+    /// Says goodbye and takes part no more.
+    pub fn leave(&self) {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Who is there now.
+    pub fn view(&self) -> Arc<Members> {
+        self.shared.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Counts the views; changes with each.
+    pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.shared.changed.subscribe()
+    }
+
+    /// Which life of this node this is; it grows when others remember a later one.
+    pub fn incarnation(&self) -> u64 {
+        self.shared.core().gossip.me.incarnation
+    }
+
+    /// A node presented itself in a join, or was presented as up in the answer to one: it is up from now on. Returns the view that says so.
+    pub fn joined(&self, peer: &Peer) -> Arc<Members> {
+        self.shared.joined(peer);
+        self.view()
+    }
+
+    /// This node and those that are up, as the answer to a join presents them.
+    pub fn peers(&self) -> Vec<Peer> {
+        self.shared.peers()
+    }
+
+    /// A node did not answer a reader in time, or answered with less than was asked: nobody here asks it for a while.
+    pub fn report_failure(&self, node: u16) {
+        self.shared.change(|core, now| core.evidence.failure(node, now));
+    }
+
+    /// A node served a request.
+    pub fn report_success(&self, node: u16) {
+        // On the way of every transfer: the lock is taken only when there is something to forget.
+        if self.shared.any_failures() {
+            self.shared.change(|core, _| core.evidence.success(node));
+        }
+    }
+
+    /// What was dropped.
+    pub fn drops(&self) -> Drops {
+        self.shared.core().drops
+    }
+}
+
+/// Whether bytes are a message as it comes out of its seal: a door for tests of the parser.
+#[must_use]
+pub fn is_message(bytes: &[u8]) -> bool {
+    payload::Payload::decode(bytes).is_some()
+}
+
+#[cfg(test)]
+#[path = "membership/tests.rs"]
+mod tests;

@@ -1,0 +1,349 @@
+//! This node among those of the job: what it asks of the others, and what it answers them.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`remote`] | a file that another node owns, as a source of bytes |
+//! | [`serve`] | answers to other nodes: files, indexes, news |
+//! | [`local`] | what this node has of a file, made ready to be sent |
+//! | [`indexes`] | who scans a root, and the index that comes from there |
+//! | [`looks`] | changes of the job that nobody tells the agent of |
+//! | [`news`] | nodes that come, what others tell of copies and changes |
+//! | [`outbox`] | what is still to be told to others |
+//! | [`status`] | what it says of itself and of the others |
+//! | [`check`] | what the links are like |
+//! | [`sums`] | what copies come to |
+//! | [`figures`] | what went to and from whom |
+//!
+//! Requests to others are made by the threads that need the answer (copiers, scans), which may block; requests of others are answered on a
+//! small runtime of the node's own, whose blocking work (waiting for a copy, opening it, packing an index) has threads of its own. Nobody
+//! who holds a lock here asks another node.
+
+mod check;
+mod figures;
+mod indexes;
+mod local;
+mod looks;
+mod news;
+mod outbox;
+mod remote;
+mod serve;
+mod start;
+mod status;
+mod sums;
+
+pub use check::{Link, Said};
+pub use figures::{Figures, Traffic};
+pub use indexes::Obtained;
+pub use news::is_welcome;
+pub use start::{Introduction, NodeError, NodeOptions};
+pub use status::{NodeStatus, PeerStatus};
+
+use super::election::Election;
+use super::membership::Membership;
+use super::residency::members::ME;
+use super::residency::{File, Members, Residency, Route, Search, told};
+use super::wire::{Key, Peer, PeerOptions, Server, WireError};
+use crate::agent::driver::{Asked, Driver, FileRef, Peers, RemoteFile};
+use crate::config::Spread;
+use crate::tier::Sum;
+use remote::Remote;
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use sums::Sums;
+
+/// Idle connections kept to each node.
+const IDLE: usize = 8;
+/// How long saying goodbye takes.
+const GOODBYE: Duration = Duration::from_millis(30);
+/// How long a node that did not serve an index is not asked for its files.
+const LACKING: Duration = Duration::from_secs(5);
+/// Most fetches that are remembered.
+const BEGUN: usize = 1 << 16;
+/// How often the log speaks of one kind of trouble.
+const SELDOM: Duration = Duration::from_secs(10);
+
+fn lock<T: ?Sized>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// See the module.
+pub struct Node {
+    /// How it was set up.
+    pub options: NodeOptions,
+    /// What went to and from whom.
+    pub figures: Figures,
+    /// Which indexes it has, or gets.
+    pub election: Election,
+    seed: u64,
+    key: Key,
+    membership: Membership,
+    residency: Mutex<Residency>,
+    sums: Sums,
+    peers: Mutex<HashMap<u16, (u64, Arc<Peer>)>>,
+    driver: OnceLock<Arc<Driver>>,
+    /// Files that are being fetched from another node, and from which.
+    coming: Mutex<HashMap<FileRef, (u16, u32)>>,
+    /// Files that this node is to fetch from the PFS, whoever owns them.
+    forced: Mutex<HashSet<FileRef>>,
+    /// Files being fetched from the PFS, and who answered for each when that began.
+    begun: Mutex<HashMap<FileRef, (u16, u64)>>,
+    /// Copies that are complete, and who is to hear of them.
+    complete: Mutex<Vec<(u16, FileRef)>>,
+    /// Nodes that did not serve an index when they were asked last, and when that was.
+    lacking: Mutex<HashMap<(u16, [u8; 16]), Instant>>,
+    /// Which life of each node was heard of last.
+    lives: Mutex<HashMap<u16, u64>>,
+    changed: Mutex<Vec<FileRef>>,
+    server: Mutex<Option<Server>>,
+    told: Mutex<Option<Instant>>,
+    untold: AtomicU64,
+    started: Instant,
+    /// Answers being made for files.
+    answering: AtomicUsize,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("name", &self.options.name).finish_non_exhaustive()
+    }
+}
+
+/// A file as the pure parts know it.
+const fn pure(file: &FileRef) -> File {
+    File { index: file.index, id: file.id, fp: file.fp }
+}
+
+/// A file that is being fetched from another node, for as long as this lives.
+struct Coming<'a> {
+    node: &'a Node,
+    file: FileRef,
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        let mut coming = lock(&self.node.coming);
+        if let Some((_, requests)) = coming.get_mut(&self.file) {
+            *requests -= 1;
+            if *requests == 0 {
+                coming.remove(&self.file);
+            }
+        }
+    }
+}
+
+impl Node {
+    /// The nodes as this one sees them.
+    #[must_use]
+    pub fn view(&self) -> Arc<Members> {
+        self.membership.view()
+    }
+
+    /// Takes leave of the others: nobody asks this node from now on.
+    pub fn stop(&self) {
+        lock(&self.server).take();
+        self.membership.leave();
+        // The goodbye is sent by a thread of its own.
+        std::thread::sleep(GOODBYE);
+    }
+
+    /// What a copy comes to.
+    pub fn note_sum(&self, file: &FileRef, sum: Sum) {
+        if sum.piece == 0 {
+            self.sums.note(file, sum.value);
+        }
+    }
+
+    /// A file is about to be read from the PFS.
+    fn begin(&self, file: &FileRef) {
+        let life = self.view().answerer_life(file.fp);
+        let mut begun = lock(&self.begun);
+        // (Of those that failed nothing is heard.)
+        if begun.len() > BEGUN {
+            begun.clear();
+        }
+        begun.insert(*file, life);
+    }
+
+    /// A copy is complete: who answers for the file may have to be told.
+    fn completed(&self, file: &FileRef, kept: bool) {
+        let Some(life) = lock(&self.begun).remove(file).filter(|_| kept) else { return };
+        if let Some(to) = told::after_fetch(life, true, &self.view(), file.fp) {
+            lock(&self.complete).push((to, *file));
+        }
+    }
+
+    /// The seed of path hashes: the same on all nodes and in later jobs.
+    #[must_use]
+    pub const fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn driver(&self) -> Option<&Arc<Driver>> {
+        self.driver.get()
+    }
+
+    /// Another node, to be asked.
+    fn peer(&self, number: u16) -> Option<Arc<Peer>> {
+        let view = self.view();
+        let life = view.get(number)?.incarnation;
+        let mut peers = lock(&self.peers);
+        if let Some((_, peer)) = peers.get(&number).filter(|(of, _)| *of == life) {
+            return Some(peer.clone());
+        }
+        let peer = Arc::new(self.new_peer(&view, number, self.options.peer_timeout)?);
+        peers.insert(number, (life, peer.clone()));
+        Some(peer)
+    }
+
+    /// Another node, to be asked with patience of one's own.
+    fn new_peer(&self, view: &Members, number: u16, peer_timeout: Duration) -> Option<Peer> {
+        let member = view.get(number)?;
+        let options = PeerOptions {
+            addr: member.address.or_else(|| self.options.members.get(&*member.name).copied())?,
+            my_name: self.options.name.clone(),
+            its_name: member.name.to_string(),
+            key: self.key.clone(),
+            peer_timeout,
+            idle: IDLE,
+        };
+        Peer::new(options).ok()
+    }
+
+    fn next(&self, search: &mut Search, file: &FileRef) -> Route {
+        search.next(&pure(file), &lock(&self.residency), &self.view())
+    }
+
+    /// What a file is called in requests.
+    fn file_path(&self, file: &FileRef) -> String {
+        let keep = if self.options.placement == Spread::Sharded { "" } else { "?keep" };
+        format!("/v1/files/{}/{}{keep}", hex(&file.index), file.id)
+    }
+
+    /// A node turned out not to hold a file.
+    fn is_not_held(&self, by: u16, file: &FileRef) {
+        lock(&self.residency).not_held(by, &pure(file));
+    }
+
+    /// A node does not serve an index.
+    fn lacks(&self, node: u16, index: [u8; 16]) {
+        lock(&self.lacking).insert((node, index), Instant::now());
+    }
+
+    /// Whether a node did not serve an index a moment ago.
+    fn is_lacking(&self, node: u16, index: [u8; 16]) -> bool {
+        lock(&self.lacking).get(&(node, index)).is_some_and(|t| t.elapsed() < LACKING)
+    }
+
+    fn coming(&self, file: FileRef, from: u16) -> Coming<'_> {
+        let mut coming = lock(&self.coming);
+        let (node, requests) = coming.entry(file).or_insert((from, 0));
+        (*node, *requests) = (from, *requests + 1);
+        drop(coming);
+        Coming { node: self, file }
+    }
+
+    /// A node did not answer: it is not asked for a while, if it is the node and not the request.
+    fn doubt(&self, node: u16, e: &WireError) {
+        self.figures.failed(node);
+        if e.peer_is_in_doubt() {
+            self.membership.report_failure(node);
+        }
+    }
+
+    fn doubt_io(&self, node: u16, e: &io::Error) {
+        match e.get_ref().and_then(|e| e.downcast_ref::<WireError>()) {
+            Some(e) => self.doubt(node, e),
+            None => self.figures.failed(node),
+        }
+    }
+
+    fn trust(&self, node: u16) {
+        self.membership.report_success(node);
+    }
+
+    /// Waits until a call to the PFS that reads so many bytes is within the limits.
+    fn limit(&self, bytes: u64, demand: bool) {
+        if let Some(driver) = self.driver() {
+            driver.limits().before_call(bytes, demand);
+        }
+    }
+
+    /// Says, not too often, that a file did not come from where it should.
+    fn note_failed_fetch(&self, from: u16, rel: &[u8], why: &str) {
+        let mut told = lock(&self.told);
+        if told.is_some_and(|t| t.elapsed() < SELDOM) {
+            self.untold.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        *told = Some(Instant::now());
+        let more = self.untold.swap(0, Ordering::Relaxed);
+        let view = self.view();
+        let node = view.get(from).map_or("?", |m| &m.name);
+        tracing::warn!(node, file = %String::from_utf8_lossy(rel), why, more, "a peer did not send a file; another one does, or the PFS");
+    }
+}
+
+/// The nodes besides this one.
+pub(super) struct Others(pub(super) Arc<Node>);
+
+impl Peers for Others {
+    fn file(&self, asked: &Asked<'_>) -> Option<Arc<dyn RemoteFile>> {
+        let (node, file, view) = (&self.0, asked.file, self.0.view());
+        let forced = lock(&node.forced).remove(&file);
+        let route = lock(&node.residency).route(&pure(&file), &view, &[], 0);
+        if forced || route == Route::Pfs {
+            node.begin(&file);
+            return None;
+        }
+        let own = view.answerer(file.fp) == ME;
+        Some(Arc::new(Remote::new(node.clone(), file, asked.live, (asked.rel, asked.want), (asked.demand, own))))
+    }
+
+    fn is_mine(&self, file: &FileRef) -> bool {
+        self.0.view().owner(file.fp) == ME
+    }
+
+    fn is_elsewhere(&self, file: &FileRef) -> bool {
+        let node = &self.0;
+        let route = lock(&node.residency).route(&pure(file), &node.view(), &[], 0);
+        route != Route::Pfs && !lock(&node.forced).contains(file)
+    }
+
+    fn fetches_all(&self) -> bool {
+        self.0.options.placement == Spread::Replicated
+    }
+
+    fn is_there(&self, file: &FileRef, sum: Sum, kept: bool) {
+        self.0.note_sum(file, sum);
+        self.0.completed(file, kept);
+    }
+
+    fn note_piece(&self, file: &FileRef, part: (u64, u64), sum: u64) {
+        self.0.sums.note_part(file, part, sum);
+    }
+
+    fn changed(&self, file: &FileRef) {
+        lock(&self.0.changed).push(*file);
+    }
+}
+
+/// Hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The bytes of so many hexadecimal digits.
+fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut out = [0; N];
+    if text.len() != 2 * N || !text.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase()) {
+        return None;
+    }
+    for (at, byte) in out.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(out)
+}

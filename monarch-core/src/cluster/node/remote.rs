@@ -1,0 +1,232 @@
+//! A file that another node owns, as a source of bytes: from its owner, from who else holds it, in the end from the PFS.
+//!
+//! Each read is a request of its own, for as many bytes as were asked for, and the answer says what they come to: what arrives damaged, or
+//! late, or not at all is asked for elsewhere, and the caller never learns of it. Only three answers are for the caller: that the file
+//! has changed, that there is no room for it anywhere (then it is not copied at all), and that this node is to keep it instead of its owner.
+
+use super::{FileRef, Node, lock};
+use crate::agent::driver::{After, Live, RemoteFile};
+use crate::cluster::residency::{Route, Search};
+use crate::engine::{Source, SourceFile};
+use monarch_abi::hash::Identity;
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Bytes of a request at most.
+pub(super) const AT_ONCE: u64 = 4 << 20;
+
+/// How long chunks of a large file come from the PFS after no peer could help.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What other nodes said of the file.
+const NOTHING: u8 = 0;
+const KEEP: u8 = 1;
+const REFUSED: u8 = 2;
+const CHANGED: u8 = 3;
+
+/// See the module.
+pub(super) struct Remote {
+    node: Arc<Node>,
+    file: FileRef,
+    rel: Vec<u8>,
+    source: Arc<dyn Source>,
+    want: Identity,
+    demand: bool,
+    /// Whether it is this node that answers for it.
+    own: bool,
+    /// Whether it comes in chunks: then it stays where it was begun.
+    large: bool,
+    said: AtomicU8,
+    /// When no peer could help last.
+    failed: Mutex<Option<Instant>>,
+    /// The file on the PFS, once it is needed.
+    original: Mutex<Option<Arc<dyn SourceFile>>>,
+}
+
+/// What came of a request.
+enum Got {
+    Bytes,
+    /// That node has it, or does the work.
+    Redirect(String),
+    Keep,
+    Refused,
+    Changed,
+    /// Nothing that could be used.
+    Failed(String),
+}
+
+impl Remote {
+    pub(super) fn new(
+        node: Arc<Node>,
+        file: FileRef,
+        live: &Live,
+        (rel, want): (&[u8], Identity),
+        (demand, own): (bool, bool),
+    ) -> Self {
+        let (said, original) = (AtomicU8::new(NOTHING), Mutex::default());
+        let large = live.segment.state.large(file.id).is_some();
+        let failed = Mutex::default();
+        Self {
+            failed,
+            own,
+            large,
+            node,
+            file,
+            rel: rel.to_vec(),
+            source: live.source.clone(),
+            want,
+            demand,
+            said,
+            original,
+        }
+    }
+
+    fn says(&self, what: u8) -> io::Error {
+        self.said.store(what, Ordering::Release);
+        io::Error::other("the file's owner sends it elsewhere")
+    }
+
+    /// This node is to fetch the file from the PFS, and keep it. A large one stays where it was begun.
+    fn keep(&self) -> io::Result<bool> {
+        self.node.begin(&self.file);
+        *lock(&self.failed) = Some(Instant::now());
+        if self.large || self.own { Ok(false) } else { Err(self.says(KEEP)) }
+    }
+
+    /// Reads from other nodes; `Ok(false)` when none of them could help.
+    fn ask_peers(&self, buf: &mut [u8], off: u64) -> io::Result<bool> {
+        let mut search = Search::new();
+        let mut left = self.node.options.peer_timeout;
+        while !left.is_zero() {
+            let Route::Ask(to) = self.node.next(&mut search, &self.file) else { break };
+            if self.node.is_lacking(to, self.file.index) {
+                search.failed(to);
+                continue;
+            }
+            let begun = Instant::now();
+            let got = self.ask(to, search.hops(), buf, off);
+            if let Got::Keep | Got::Refused | Got::Changed = got {
+                self.node.is_not_held(to, &self.file);
+            }
+            match got {
+                Got::Bytes => return Ok(true),
+                Got::Redirect(name) => match self.node.view().number(&name) {
+                    Some(other) => search.redirected(to, other),
+                    None => search.failed(to),
+                },
+                Got::Keep => return self.keep(),
+                Got::Refused => return Err(self.says(REFUSED)),
+                Got::Changed => return Err(self.says(CHANGED)),
+                Got::Failed(why) => {
+                    left = left.saturating_sub(begun.elapsed().max(Duration::from_micros(1)));
+                    self.node.note_failed_fetch(to, &self.rel, &why);
+                    search.failed(to);
+                }
+            }
+        }
+        self.keep()
+    }
+
+    fn ask(&self, to: u16, hops: u8, buf: &mut [u8], off: u64) -> Got {
+        let Some(peer) = self.node.peer(to) else { return Got::Failed("its address is not known".to_owned()) };
+        let _coming = self.node.coming(self.file, to);
+        let path = self.node.file_path(&self.file);
+        let range = off..off + buf.len() as u64;
+        let mut answer = match peer.get(&path, Some(range), hops, self.node.options.max_wait) {
+            Ok(answer) => answer,
+            Err(e) => {
+                self.node.doubt(to, &e);
+                return Got::Failed(e.to_string());
+            }
+        };
+        match answer.status() {
+            200 | 206 if answer.len() == buf.len() as u64 => {}
+            307 => {
+                let name = answer.header("Monarch-Node").map(str::to_owned);
+                return name.map_or_else(|| Got::Failed("it names no other node".to_owned()), Got::Redirect);
+            }
+            409 if answer.header("Monarch-Keep").is_some() => return Got::Keep,
+            409 => return Got::Refused,
+            410 => return Got::Changed,
+            404 => {
+                self.node.lacks(to, self.file.index);
+                return Got::Failed("it does not serve this index".to_owned());
+            }
+            status => return Got::Failed(format!("it answers {status} with {} bytes", answer.len())),
+        }
+        let sum = answer.header("Monarch-Sum").and_then(|s| u64::from_str_radix(s, 16).ok());
+        if let Err(e) = answer.read_exact(buf) {
+            self.node.doubt_io(to, &e);
+            return Got::Failed(e.to_string());
+        }
+        if sum != Some(xxhash_rust::xxh3::xxh3_64(buf)) {
+            self.node.figures.damaged.fetch_add(1, Ordering::Relaxed);
+            return Got::Failed("its bytes arrived damaged".to_owned());
+        }
+        self.node.trust(to);
+        self.node.figures.received(to, buf.len() as u64);
+        Got::Bytes
+    }
+
+    /// The file on the PFS.
+    fn original(&self) -> io::Result<Arc<dyn SourceFile>> {
+        if let Some(file) = &*lock(&self.original) {
+            return Ok(file.clone());
+        }
+        self.node.limit(0, self.demand);
+        let file: Arc<dyn SourceFile> = self.source.open(&self.rel)?.into();
+        Ok(lock(&self.original).insert(file).clone())
+    }
+}
+
+impl SourceFile for Remote {
+    fn read_at(&self, buf: &mut [u8], off: u64) -> io::Result<usize> {
+        let left = usize::try_from(self.want.size.saturating_sub(off)).unwrap_or(usize::MAX);
+        let n = buf.len().min(left);
+        let Some(buf) = buf.get_mut(..n).filter(|b| !b.is_empty()) else { return Ok(0) };
+        // What was begun from the PFS is read on there: one answer about its identity then holds for all of it.
+        // (Chunks of a large one are asked for again after a while: the rest of it may be had.)
+        let begun = match self.large {
+            true => lock(&self.failed).is_some_and(|t| t.elapsed() < AGAIN),
+            false => lock(&self.original).is_some(),
+        };
+        let keeps = self.said.load(Ordering::Acquire) == KEEP;
+        if !begun && !keeps && self.ask_peers(buf, off)? {
+            return Ok(n);
+        }
+        let original = self.original()?;
+        self.node.limit(n as u64, self.demand);
+        original.read_at(buf, off)
+    }
+
+    fn identity_now(&self) -> io::Result<Identity> {
+        // What a peer sent was compared there.
+        let original = lock(&self.original).clone();
+        original.map_or(Ok(self.want), |file| file.identity_now())
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn at_once(&self) -> Option<usize> {
+        Some(AT_ONCE as usize)
+    }
+}
+
+impl RemoteFile for Remote {
+    fn after_failure(&self) -> After {
+        match self.said.load(Ordering::Acquire) {
+            KEEP => After::Again,
+            REFUSED => After::Refused,
+            CHANGED => After::Changed,
+            _ => After::Failed,
+        }
+    }
+
+    fn is_kept(&self) -> bool {
+        self.own || self.said.load(Ordering::Acquire) == KEEP
+    }
+}

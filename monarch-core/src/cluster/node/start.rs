@@ -1,0 +1,182 @@
+//! Setting a node up: its address, the secret, who is there, the server.
+
+use super::serve::Desk;
+use super::{Figures, Node, Others, Sums};
+use crate::agent::driver::Driver;
+use crate::cluster::discovery::{self, DiscoveryError};
+use crate::cluster::election::Election;
+use crate::cluster::membership::{self, Membership, MembershipError};
+use crate::cluster::residency::Residency;
+use crate::cluster::secret::{Secret, SecretError};
+use crate::cluster::wire::{self, Key, Server, WireError};
+use crate::config::{Cluster, Config, Spread};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How often news go round.
+const GOSSIP: Duration = Duration::from_millis(200);
+/// Answers being made from which on others who have a file had better send it.
+const BUSY: usize = 64;
+
+/// How a node is set up.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// Its name among the members.
+    pub name: String,
+    /// The members that are expected, and where they are.
+    pub members: HashMap<String, SocketAddr>,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Which copies it keeps of files that others own.
+    pub placement: Spread,
+    /// How long a peer may be silent.
+    pub peer_timeout: Duration,
+    /// How long a peer that is itself waiting for the PFS is waited for.
+    pub max_wait: Duration,
+    /// Answers being made from which on it is busy.
+    pub busy: usize,
+}
+
+/// Why a node cannot work with others. It then works alone.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Its own address, or that of others.
+    #[error(transparent)]
+    Discovery(#[from] DiscoveryError),
+    /// The secret.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// Membership.
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    /// The server.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// Threads.
+    #[error("cannot start the threads that talk to other nodes: {0}")]
+    Threads(std::io::Error),
+}
+
+/// What nodes need to know before they can talk.
+pub struct Introduction {
+    /// The secret.
+    pub secret: Secret,
+    /// The port of all nodes.
+    pub port: u16,
+    /// Where this one listens.
+    pub listen: SocketAddr,
+    /// The members, and where they are, as far as that is known.
+    pub members: Vec<(String, Option<SocketAddr>)>,
+}
+
+impl Introduction {
+    /// By the configuration.
+    ///
+    /// # Errors
+    /// When there is no secret to be had, or no address.
+    pub fn of(cluster: &Cluster) -> Result<Self, NodeError> {
+        let secret = Secret::load(cluster.secret_file.as_deref(), &|name| std::env::var(name).ok())?;
+        let port = cluster.port.unwrap_or_else(|| secret.port(cluster.agreed()));
+        let local = discovery::SystemLocal;
+        let listen = SocketAddr::new(discovery::listen_address(cluster, &local)?, port);
+        let first = |name: &String| discovery::resolve_addresses(name, port, &local).ok()?.first().copied();
+        let locate = |name: &String| (name.clone(), first(name));
+        Ok(Self { secret, port, listen, members: cluster.members.iter().map(locate).collect() })
+    }
+}
+
+impl Node {
+    /// A node of a job, or `None` where the configuration names no others.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub fn start(config: &Config) -> Result<Option<Arc<Self>>, NodeError> {
+        let cluster = &config.cluster;
+        let Some(name) = cluster.members.get(cluster.me).filter(|_| !cluster.is_alone()) else { return Ok(None) };
+        let intro = Introduction::of(cluster)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(256)
+            .thread_name("cluster")
+            .enable_all()
+            .build()
+            .map_err(NodeError::Threads)?;
+        let key = Key::new(intro.secret.derive("wire"));
+        let located: Vec<_> = intro.members.iter().filter_map(|(name, at)| Some((name.clone(), (*at)?))).collect();
+        let membership = Membership::start(
+            &membership::Options {
+                me: name.clone(),
+                listen: intro.listen,
+                files: intro.listen,
+                members: located.clone(),
+                key: intro.secret.derive("gossip"),
+                join_timeout: cluster.join_timeout,
+                interval: GOSSIP,
+            },
+            runtime.handle(),
+        )?;
+        let options = NodeOptions {
+            name: name.clone(),
+            members: located.into_iter().collect(),
+            listen: intro.listen,
+            placement: cluster.placement,
+            peer_timeout: cluster.peer_timeout,
+            max_wait: config.wait.max_wait,
+            busy: BUSY,
+        };
+        let node = Arc::new(Self {
+            options,
+            figures: Figures::default(),
+            election: Election::default(),
+            seed: intro.secret.seed(),
+            key,
+            membership,
+            residency: Mutex::new(Residency::new()),
+            sums: Sums::default(),
+            peers: Mutex::default(),
+            driver: OnceLock::new(),
+            coming: Mutex::default(),
+            forced: Mutex::default(),
+            begun: Mutex::default(),
+            complete: Mutex::default(),
+            lacking: Mutex::default(),
+            lives: Mutex::default(),
+            changed: Mutex::default(),
+            server: Mutex::default(),
+            told: Mutex::default(),
+            untold: AtomicU64::new(0),
+            started: Instant::now(),
+            answering: AtomicUsize::new(0),
+            runtime,
+        });
+        node.listen(cluster)?;
+        tracing::info!(name = %node.options.name, listen = %node.options.listen, members = cluster.members.len(),
+            placement = ?cluster.placement, "one of several nodes");
+        Ok(Some(node))
+    }
+
+    fn listen(self: &Arc<Self>, cluster: &Cluster) -> Result<(), WireError> {
+        let options = wire::Options {
+            bandwidth_limit: cluster.bandwidth_limit,
+            peer_bandwidth_limit: cluster.peer_bandwidth_limit,
+            ..wire::Options::new(&self.options.name, self.key.clone(), self.options.listen)
+        };
+        let server = Server::start(options, Arc::new(Desk(self.clone())), Some(self.runtime.handle().clone()))?;
+        *super::lock(&self.server) = Some(server);
+        Ok(())
+    }
+
+    /// From now on files come from and go to other nodes.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn serve(self: &Arc<Self>, driver: &Arc<Driver>, stop: Arc<AtomicBool>) -> std::io::Result<()> {
+        let _ = self.driver.set(driver.clone());
+        driver.join(Arc::new(Others(self.clone())));
+        let me = self.clone();
+        std::thread::Builder::new().name("news".to_owned()).spawn(move || me.tell_news(&stop)).map(drop)
+    }
+}

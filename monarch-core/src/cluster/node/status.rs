@@ -1,0 +1,117 @@
+//! What a node says of itself and of the others.
+
+use super::{Node, Traffic};
+use crate::cluster::residency::Standing;
+use crate::cluster::residency::members::ME;
+use crate::cluster::wire::Answer;
+use monarch_abi::word::State;
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// One node, by its own account.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it listens.
+    pub address: String,
+    /// Its version of Monarch.
+    pub version: String,
+    /// Milliseconds since 1970 by its clock.
+    pub clock_ms: u64,
+    /// Identifiers of the indexes it serves.
+    pub indexes: Vec<String>,
+    /// Indexed files that it owns, and their bytes.
+    pub owned: (u64, u64),
+    /// Indexed files of which it has a copy, and their bytes.
+    pub held: (u64, u64),
+    /// Those of them that others own.
+    pub held_of_others: (u64, u64),
+    /// Bytes of its tiers, and bytes in use.
+    pub capacity: (u64, u64),
+    /// Answers of others whose bytes arrived damaged.
+    pub damaged: u64,
+    /// The other nodes as it sees them.
+    pub peers: Vec<PeerStatus>,
+}
+
+/// Another node, as one sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it listens, once that is known.
+    pub address: Option<String>,
+    /// One of expected, up, suspect, gone.
+    pub state: String,
+    /// What went between the two.
+    #[serde(flatten)]
+    pub traffic: Traffic,
+}
+
+const fn state(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Expected => "expected",
+        Standing::Up => "up",
+        Standing::Suspect => "suspect",
+        Standing::Gone => "gone",
+    }
+}
+
+impl Node {
+    /// See [`NodeStatus`].
+    #[must_use]
+    pub fn status(&self) -> NodeStatus {
+        self.account(false)
+    }
+
+    fn account(&self, short: bool) -> NodeStatus {
+        let view = self.view();
+        let mut status = NodeStatus {
+            name: self.options.name.clone(),
+            address: self.options.listen.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            clock_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis() as u64,
+            damaged: self.figures.damaged(),
+            ..NodeStatus::default()
+        };
+        let Some(driver) = self.driver() else { return status };
+        for (_, live) in driver.served() {
+            status.indexes.push(super::hex(&live.segment.index.header.uuid));
+            for e in live.segment.files().take(if short { 0 } else { usize::MAX }) {
+                let (mine, size) = (view.owner(e.master.fp) == ME, e.record.size);
+                let add = |to: &mut (u64, u64), counts: bool| {
+                    if counts {
+                        *to = (to.0 + 1, to.1 + size);
+                    }
+                };
+                let held = e.word().state() == State::Resident;
+                add(&mut status.owned, mine);
+                add(&mut status.held, held);
+                add(&mut status.held_of_others, held && !mine);
+            }
+        }
+        for tier in &driver.tiers {
+            let u = tier.ledger.usage();
+            status.capacity = (status.capacity.0 + u.capacity, status.capacity.1 + u.used);
+        }
+        status.peers = view
+            .iter()
+            .skip(1)
+            .map(|(number, m)| PeerStatus {
+                name: m.name.to_string(),
+                address: m.address.map(|a| a.to_string()),
+                state: state(m.standing).to_owned(),
+                traffic: self.figures.of(number),
+            })
+            .collect();
+        status
+    }
+
+    pub(super) fn status_answer(&self, short: bool) -> Answer {
+        match serde_json::to_vec(&self.account(short)) {
+            Ok(bytes) => Answer::bytes(bytes).header("Content-Type", "application/json".to_owned()),
+            Err(e) => Answer::text(500, &e.to_string()),
+        }
+    }
+}

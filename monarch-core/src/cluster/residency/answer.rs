@@ -1,0 +1,121 @@
+//! What a node says that is asked for a file.
+//!
+//! It serves what it has or is fetching. Otherwise the one that answers for the file fetches it, or names the other holder; everybody else
+//! names the one that answers. Nobody names the asker, and nobody names anyone for a request that has used up its hops.
+
+use super::members::ME;
+use super::{File, MAX_HOPS, Members, Residency};
+
+/// What this node has of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Local {
+    /// A complete copy.
+    Resident,
+    /// It is being fetched, from the PFS (`None`) or from another node.
+    Coming(Option<u16>),
+    /// Nothing, and there is room for it.
+    Absent,
+    /// Nothing, and no room.
+    NoRoom,
+    /// The file is not the version that the index names, as this node saw.
+    Changed,
+}
+
+/// A request for a file, as it came in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    /// Who asks; `None`: somebody outside the job's nodes.
+    pub from: Option<u16>,
+    /// How often it was redirected.
+    pub hops: u8,
+    /// The asker will keep a copy.
+    pub keeps: bool,
+    /// This node has more to send than it should.
+    pub busy: bool,
+}
+
+/// What the asker is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// 200: the copy, once it is complete.
+    Serve,
+    /// 200: this node reads the file from the PFS, once for all who ask, and serves it.
+    FetchAndServe,
+    /// 307: ask that node.
+    Redirect(u16),
+    /// 409: read the PFS and keep the copy; the next who asks is sent to you.
+    Delegate,
+    /// 409: read the PFS; nobody known has room for the file.
+    Refuse,
+    /// 410: the file changed.
+    Changed,
+}
+
+impl Residency {
+    /// What to say to a request. Notes who will hold the file after it.
+    pub fn answer(&mut self, file: &File, view: &Members, asked: &Asked, local: Local) -> Answer {
+        let mine = view.answerer(file.fp) == ME;
+        if mine && asked.hops >= MAX_HOPS {
+            // It comes back from the holder that it was sent to, or was told of one that its asker could not reach.
+            self.drop_second(file);
+        }
+        let answer = match local {
+            Local::Changed => Answer::Changed,
+            Local::Coming(Some(source)) if asked.from == Some(source) => Answer::Delegate,
+            Local::Resident if mine && asked.busy => {
+                self.other(file, view, asked).map_or(Answer::Serve, Answer::Redirect)
+            }
+            Local::Resident | Local::Coming(_) => Answer::Serve,
+            Local::Absent | Local::NoRoom if mine => self.as_first(file, view, asked, local),
+            Local::Absent | Local::NoRoom => Self::as_other(file, view, asked, local),
+        };
+        let will_hold =
+            answer == Answer::Delegate || (asked.keeps && matches!(answer, Answer::Serve | Answer::FetchAndServe));
+        if let Some(from) = asked.from.filter(|_| mine && will_hold) {
+            self.held(from, file);
+        }
+        answer
+    }
+
+    fn as_first(&self, file: &File, view: &Members, asked: &Asked, local: Local) -> Answer {
+        match self.other(file, view, asked) {
+            Some(holder) => Answer::Redirect(holder),
+            None if local == Local::NoRoom => no_room(asked),
+            None => Answer::FetchAndServe,
+        }
+    }
+
+    fn as_other(file: &File, view: &Members, asked: &Asked, local: Local) -> Answer {
+        let first = view.answerer(file.fp);
+        if asked.from == Some(first) {
+            // It took this node for the other holder; the copy is better where it belongs.
+            Answer::Delegate
+        } else if asked.hops < MAX_HOPS {
+            Answer::Redirect(first)
+        } else if local == Local::NoRoom {
+            no_room(asked)
+        } else {
+            Answer::FetchAndServe
+        }
+    }
+
+    /// The other holder, for an asker that can be sent there.
+    fn other(&self, file: &File, view: &Members, asked: &Asked) -> Option<u16> {
+        self.second(file, view).filter(|holder| asked.hops < MAX_HOPS && *holder != ME && asked.from != Some(*holder))
+    }
+
+    fn drop_second(&mut self, file: &File) {
+        if let Some(holder) = self.known(file) {
+            self.not_held(holder, file);
+        }
+    }
+}
+
+/// Somebody has to read the file: the asker, and if it keeps the copy, the next is sent to it.
+fn no_room(asked: &Asked) -> Answer {
+    if asked.keeps && asked.from.is_some() { Answer::Delegate } else { Answer::Refuse }
+}
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;

@@ -1,0 +1,106 @@
+//! What a node does that needs a file and has no copy: it asks the node that answers for the file, or reads the PFS.
+//!
+//! [`Residency::route`] is one decision; [`Search`] is the loop around it, with its bounds: a reader asks at most [`MAX_ASKS`] times and waits
+//! for at most [`MAX_FAILED`] that do not answer, then the PFS serves it. A redirect to one that did not answer means that whoever gave it
+//! does not know yet; a redirect to one that was asked before means that views differ or a holder lost its copy. Either way the node in
+//! question is asked once more with all hops used up, so that it does the work itself: readers that lost the same owner meet at the next in
+//! order, and the file is still read once.
+
+use super::members::ME;
+use super::{File, MAX_HOPS, Members, Residency};
+
+/// Most requests for one read.
+pub const MAX_ASKS: u8 = 8;
+
+/// Most nodes whose silence one read waits for: the one that answers for the file, and the next in order.
+pub const MAX_FAILED: usize = 2;
+
+/// Where a file comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// The PFS.
+    Pfs,
+    /// Another node.
+    Ask(u16),
+}
+
+impl Residency {
+    /// Where a node turns that has no copy. `tried` did not answer; `hops` is the count of the request that made it look, 0 for a reader of its
+    /// own: with [`MAX_HOPS`] nothing is passed on.
+    pub fn route(&self, file: &File, view: &Members, tried: &[u16], hops: u8) -> Route {
+        if hops >= MAX_HOPS {
+            return Route::Pfs;
+        }
+        let first = view.order(file.fp).find(|node| !tried.contains(node));
+        match first.unwrap_or(ME) {
+            ME => match self.second(file, view).filter(|n| *n != ME && !tried.contains(n)) {
+                Some(holder) => Route::Ask(holder),
+                None => Route::Pfs,
+            },
+            node => Route::Ask(node),
+        }
+    }
+}
+
+/// One read of a file that is not here.
+#[derive(Clone, Debug, Default)]
+pub struct Search {
+    tried: Vec<u16>,
+    asked: Vec<u16>,
+    sent_to: Option<u16>,
+    hops: u8,
+    over: bool,
+}
+
+impl Search {
+    /// Nothing was asked yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Where to turn next. An [`Route::Ask`] counts as made.
+    pub fn next(&mut self, file: &File, known: &Residency, view: &Members) -> Route {
+        if self.over || self.asked.len() >= usize::from(MAX_ASKS) || self.tried.len() >= MAX_FAILED {
+            return Route::Pfs;
+        }
+        let route = match self.sent_to.take() {
+            Some(node) => Route::Ask(node),
+            None => known.route(file, view, &self.tried, 0),
+        };
+        if let Route::Ask(node) = route {
+            self.asked.push(node);
+        }
+        route
+    }
+
+    /// The hop count that the next request carries.
+    pub fn hops(&self) -> u8 {
+        self.hops
+    }
+
+    /// `by` said to ask `to` (307).
+    pub fn redirected(&mut self, by: u16, to: u16) {
+        let usable = to != ME && !self.tried.contains(&to);
+        self.hops = if usable && !self.asked.contains(&to) { (self.hops + 1).min(MAX_HOPS) } else { MAX_HOPS };
+        self.sent_to = Some(if usable { to } else { by });
+    }
+
+    /// `node` did not answer in time, or answered with less than the file.
+    pub fn failed(&mut self, node: u16) {
+        self.tried.push(node);
+    }
+
+    /// Whoever was asked said that this node is to read the PFS (409, 410): it is the end of the search.
+    pub fn refused(&mut self) {
+        self.over = true;
+    }
+
+    /// Who did not answer.
+    pub fn tried(&self) -> &[u16] {
+        &self.tried
+    }
+}
+
+#[cfg(test)]
+#[path = "search_tests.rs"]
+mod tests;

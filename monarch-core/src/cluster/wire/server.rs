@@ -1,0 +1,204 @@
+//! The side that answers: files of this node for other nodes.
+//!
+//! One task per connection on few threads; a request is answered before the next one of its connection is read. Files go out by
+//! `sendfile(2)`, which reads them on the thread that sends: what is not in the page cache holds up that thread, not the others. A
+//! file that turns out shorter than promised ends the connection; nothing is ever made up for it.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`answer`] | what a handler is given and gives |
+//! | [`conn`] | one connection from accept to close |
+//! | [`login`] | whether it has authenticated |
+//! | [`send`] | heads and bodies on their way out |
+//! | [`pace`] | limits on bytes a second |
+//! | [`text`] | the words of heads |
+//! | [`stats`] | what is counted, and said about refusals |
+
+mod answer;
+mod conn;
+mod login;
+mod pace;
+mod send;
+mod stats;
+mod text;
+
+pub use answer::{Answer, Answering, Body, Handler, Request};
+pub use stats::Metrics;
+
+use super::auth::{self, Key};
+use super::error::WireError;
+use super::refusal::Refusal;
+use pace::Paces;
+use stats::Refusals;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// How a server is to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// This node's name, by which the others know it.
+    pub name: String,
+    /// What they prove to each other.
+    pub key: Key,
+    /// Where to listen; port 0 for any.
+    pub listen: SocketAddr,
+    /// Threads, unless the caller gives a runtime. Default 2.
+    pub workers: usize,
+    /// Connections at a time. Default 1024.
+    pub connections: usize,
+    /// How long a connection may take to authenticate. Default 2 s.
+    pub login_timeout: Duration,
+    /// How long a connection is kept that asks for nothing. Default 120 s.
+    pub idle_timeout: Duration,
+    /// How long a client may take to make room for, or to send, the next bytes of a body. Default 10 s.
+    pub progress_timeout: Duration,
+    /// Bytes a second to all others. Default `None`: no limit.
+    pub bandwidth_limit: Option<u64>,
+    /// Bytes a second to one of them. Default `None`: no limit.
+    pub peer_bandwidth_limit: Option<u64>,
+}
+
+impl Options {
+    /// The defaults, for a node of this name.
+    #[must_use]
+    pub fn new(name: &str, key: Key, listen: SocketAddr) -> Self {
+        Self {
+            name: name.to_owned(),
+            key,
+            listen,
+            workers: 2,
+            connections: 1024,
+            login_timeout: Duration::from_secs(2),
+            idle_timeout: Duration::from_secs(120),
+            progress_timeout: Duration::from_secs(10),
+            bandwidth_limit: None,
+            peer_bandwidth_limit: None,
+        }
+    }
+}
+
+/// What the tasks of a server have in common.
+struct Shared {
+    options: Options,
+    handler: Arc<dyn Handler>,
+    metrics: Arc<Metrics>,
+    refusals: Refusals,
+    paces: Paces,
+}
+
+/// A server; it stops when dropped.
+#[derive(Debug)]
+pub struct Server {
+    addr: SocketAddr,
+    metrics: Arc<Metrics>,
+    accepting: JoinHandle<()>,
+    runtime: Option<Runtime>,
+}
+
+impl Server {
+    /// Listens and answers by `handler`, on the caller's `runtime` (with I/O and time enabled) or on threads of its own.
+    ///
+    /// # Errors
+    /// [`WireError::Listen`] if the address is taken or not this node's, [`WireError::Request`] for a name that no node may have,
+    /// [`WireError::System`] if there are no threads to be had.
+    pub fn start(options: Options, handler: Arc<dyn Handler>, runtime: Option<Handle>) -> Result<Self, WireError> {
+        if !auth::is_name(&options.name) {
+            return Err(WireError::Request { what: format!("{:?} is no name for a node", options.name) });
+        }
+        let addr = options.listen;
+        let listen = |source| WireError::Listen { addr, source };
+        let socket = listen_at(addr).map_err(listen)?;
+        let own = match runtime {
+            Some(_) => None,
+            None => Some(own_runtime(options.workers)?),
+        };
+        let handle = runtime.or_else(|| own.as_ref().map(|own| own.handle().clone())).unwrap_or_else(Handle::current);
+        let entered = handle.enter();
+        let listener = TcpListener::from_std(socket).map_err(listen)?;
+        let addr = listener.local_addr().map_err(listen)?;
+        drop(entered);
+        let metrics = Arc::<Metrics>::default();
+        let paces = Paces::new(options.bandwidth_limit, options.peer_bandwidth_limit);
+        let refusals = Refusals::new(Arc::clone(&metrics));
+        let shared = Arc::new(Shared { options, handler, metrics: Arc::clone(&metrics), refusals, paces });
+        let accepting = handle.spawn(accept(listener, shared));
+        Ok(Self { addr, metrics, accepting, runtime: own })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn own_runtime(workers: usize) -> Result<Runtime, WireError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers.max(1))
+        .thread_name("monarch-peer")
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(|source| WireError::System { what: "start the threads that answer other agents", source })
+}
+
+fn listen_at(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(1024)?;
+    Ok(socket.into())
+}
+
+/// Takes connections until the server is dropped; that ends those that are open, too.
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let free = Arc::new(Semaphore::new(shared.options.connections));
+    let mut open = JoinSet::new();
+    loop {
+        while open.try_join_next().is_some() {}
+        let (stream, from) = match listener.accept().await {
+            Ok(taken) => taken,
+            Err(err) => {
+                // Out of descriptors, say: what is open needs time to end.
+                tracing::warn!("cannot take connections of other agents: {err}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let shared = Arc::clone(&shared);
+        let Ok(permit) = Arc::clone(&free).try_acquire_owned() else {
+            shared.refusals.note(Refusal::Full, from.ip());
+            conn::refuse_full(&stream);
+            continue;
+        };
+        shared.metrics.connections.fetch_add(1, Ordering::Relaxed);
+        open.spawn(async move {
+            conn::serve(stream, from.ip(), &shared).await;
+            shared.metrics.connections.fetch_sub(1, Ordering::Relaxed);
+            drop(permit);
+        });
+    }
+}

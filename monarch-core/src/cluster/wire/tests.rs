@@ -1,0 +1,7 @@
+//! Servers and clients against each other and against doubles, over real sockets.
+
+mod limits;
+mod patience;
+mod refusing;
+mod serving;
+mod support;

@@ -1,0 +1,72 @@
+//! The proofs and the headers that carry them.
+
+use super::*;
+
+const NONCE: Nonce = Nonce([0xab; 16]);
+const CNONCE: Nonce = Nonce([0x12; 16]);
+
+fn exchange<'a>(client: &'a str, server: &'a str) -> Exchange<'a> {
+    Exchange { nonce: NONCE, cnonce: CNONCE, client, server }
+}
+
+/// Made with openssl as the module's documentation says, so that the description and the code stay one.
+#[test]
+fn the_proof_is_what_openssl_makes_of_the_description() {
+    let proof = exchange("z", "o").proof(&Key::new([7; 32]), Side::Client);
+    assert_eq!(hex::encode(&proof), include_str!("proof.hex").trim());
+}
+
+#[test]
+fn each_field_is_part_of_the_proof() {
+    let key = Key::new([7; 32]);
+    let proof = exchange("z", "o").proof(&key, Side::Client);
+    assert!(exchange("z", "o").proves(&key, Side::Client, &proof));
+    assert!(!exchange("z", "o").proves(&Key::new([8; 32]), Side::Client, &proof));
+    assert!(!exchange("z", "o").proves(&key, Side::Server, &proof));
+    assert!(!exchange("z", "p").proves(&key, Side::Client, &proof));
+    assert!(!exchange("y", "o").proves(&key, Side::Client, &proof));
+    assert!(!Exchange { nonce: CNONCE, ..exchange("z", "o") }.proves(&key, Side::Client, &proof));
+    assert!(!Exchange { cnonce: NONCE, ..exchange("z", "o") }.proves(&key, Side::Client, &proof));
+}
+
+#[test]
+fn fields_do_not_run_into_each_other() {
+    let key = Key::new([7; 32]);
+    assert_ne!(mac(&key, &["ab", "c"]), mac(&key, &["a", "bc"]));
+    assert_ne!(mac(&key, &["ab", ""]), mac(&key, &["ab"]));
+    assert_ne!(mac(&key, &["a,1:b"]), mac(&key, &["a", "b"]));
+}
+
+#[test]
+fn credentials_survive_their_header() {
+    let given = Credentials { node: "[::1]:80".into(), nonce: NONCE, cnonce: CNONCE, mac: [9; 32] };
+    assert_eq!(Credentials::parse(&given.to_string()), Some(given));
+    assert_eq!(parse_challenge(&challenge(NONCE)), Some(NONCE));
+    assert_eq!(parse_proof(&proof_value(&[3; 32])), Some([3; 32]));
+}
+
+#[test]
+fn credentials_with_anything_odd_are_refused() {
+    let good = Credentials { node: "a".into(), nonce: NONCE, cnonce: CNONCE, mac: [9; 32] }.to_string();
+    let bad = [
+        String::new(),
+        "Monarch".into(),
+        good.replace("Monarch", "Basic"),
+        good.replace("node=\"a\"", "node=\"\""),
+        good.replace("node=\"a\"", "node=\"a b\""),
+        good.replace("node=\"a\"", "node=a"),
+        good.replace("ab\"", "a\""),
+        good.replace(" mac", " other"),
+        format!("{good}, node=\"b\""),
+        format!("{good},"),
+        good.replace(", cnonce", "; cnonce"),
+    ];
+    for value in bad {
+        assert_eq!(Credentials::parse(&value), None, "{value}");
+    }
+}
+
+#[test]
+fn a_key_is_not_printed() {
+    assert_eq!(format!("{:?}", Key::new([7; 32])), "Key(..)");
+}

@@ -1,0 +1,132 @@
+//! The section `cluster`. Which nodes there are is found later, in the job: [`crate::cluster::discovery::discover`].
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::super::context::Context;
+use super::super::error::{ConfigError, ErrorKind};
+use super::super::key::Key;
+use super::super::model::{Cluster, Discovery};
+use super::super::origin::Origin;
+use super::super::paths;
+use super::super::raw::{RawCluster, RawNodes};
+use super::super::units::{MIB, TIB};
+use super::HOUR;
+use crate::cluster::discovery::{MAX_NAMES, parse_nodes};
+
+const LEAST_TIMEOUT: Duration = Duration::from_millis(10);
+const MOST_TIMEOUT: Duration = Duration::from_mins(1);
+
+pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawCluster) -> Result<Cluster, ConfigError> {
+    let default = Cluster::default();
+    let discovery = cx.or("cluster.discovery", raw.discovery.as_ref(), default.discovery)?;
+    let limit = |key: &str, given| cx.limit(key, given, MIB..=TIB);
+    let cluster = Cluster {
+        discovery,
+        nodes: nodes(cx, raw.nodes.as_ref(), discovery)?,
+        dns: dns(cx, raw, discovery)?,
+        placement: cx.or("cluster.placement", raw.placement.as_ref(), default.placement)?,
+        listen: cx.get(&Key::new("cluster.listen"), raw.listen.as_ref())?,
+        port: port(cx, raw)?,
+        secret_file: secret_file(cx, raw)?,
+        join_timeout: cx.within(
+            "cluster.join_timeout",
+            raw.join_timeout.as_ref(),
+            default.join_timeout,
+            Duration::ZERO..=HOUR,
+        )?,
+        peer_timeout: cx.within(
+            "cluster.peer_timeout",
+            raw.peer_timeout.as_ref(),
+            default.peer_timeout,
+            LEAST_TIMEOUT..=MOST_TIMEOUT,
+        )?,
+        bandwidth_limit: limit("cluster.bandwidth_limit", raw.bandwidth_limit.as_ref())?,
+        peer_bandwidth_limit: limit("cluster.peer_bandwidth_limit", raw.peer_bandwidth_limit.as_ref())?,
+        passing: cx.within("cluster.passing", raw.passing.as_ref(), default.passing, 0.01..=0.9)?,
+        ..default
+    };
+    forgotten(cx, &cluster);
+    Ok(cluster)
+}
+
+/// A section without the setting that makes anything of it.
+fn forgotten(cx: &mut Context<'_>, cluster: &Cluster) {
+    let key = Key::new("cluster.discovery");
+    let others = Cluster { discovery: Discovery::None, ..Cluster::default() } != *cluster;
+    if others && *cx.layers.origins.get(&key) == Origin::Default {
+        cx.warn(&key, "is none, so this node shares with nobody; write auto to have the nodes of the job found");
+    }
+}
+
+/// The nodes as written, each entry known to be sound and all of them together not too many.
+fn nodes(cx: &Context<'_>, raw: Option<&RawNodes>, discovery: Discovery) -> Result<Vec<String>, ConfigError> {
+    let key = Key::new("cluster.nodes");
+    let entries: Vec<String> = match raw {
+        None => Vec::new(),
+        Some(RawNodes::Text(text)) => cx.get(&key, Some(text))?.into_iter().collect(),
+        Some(RawNodes::List(list)) => {
+            let each = list.iter().enumerate().map(|(at, entry)| cx.get(&key.index(at), Some(entry)));
+            each.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect()
+        }
+    };
+    match (discovery, entries.is_empty()) {
+        (Discovery::Static, true) => Err(cx.error(
+            ErrorKind::Missing,
+            &key,
+            "no node is named, and discovery is static",
+            "name all nodes, such as nodes: \"node[01-08]\", or write discovery: auto",
+        )),
+        (Discovery::Static, false) | (_, true) => {
+            let many: usize = entries.iter().filter_map(|entry| parse_nodes(entry).ok()).map(|names| names.len()).sum();
+            if many > MAX_NAMES {
+                let message = format!("{many} nodes are named, and at most {MAX_NAMES} can be");
+                return Err(cx.error(ErrorKind::OutOfBounds, &key, message, "check the ranges"));
+            }
+            Ok(entries)
+        }
+        (_, false) => Err(useless(cx, &key, "nodes", "static")),
+    }
+}
+
+fn dns(cx: &Context<'_>, raw: &RawCluster, discovery: Discovery) -> Result<Option<String>, ConfigError> {
+    let key = Key::new("cluster.dns");
+    match (discovery, cx.get(&key, raw.dns.as_ref())?) {
+        (Discovery::Dns, None) => Err(cx.error(
+            ErrorKind::Missing,
+            &key,
+            "no name is given, and discovery is dns",
+            "add the name whose addresses are the nodes, such as dns: workers.training.svc",
+        )),
+        (Discovery::Dns, name) => Ok(name),
+        (_, None) => Ok(None),
+        (_, Some(_)) => Err(useless(cx, &key, "dns", "dns")),
+    }
+}
+
+/// Something that another way to find nodes would use.
+fn useless(cx: &Context<'_>, key: &Key, name: &str, with: &str) -> ConfigError {
+    let message = format!("cluster.{name} is for discovery {with}, and discovery is another one");
+    cx.error(ErrorKind::OutOfBounds, key, message, format!("write discovery: {with}, or leave {name} out"))
+}
+
+fn port(cx: &Context<'_>, raw: &RawCluster) -> Result<Option<u16>, ConfigError> {
+    let Some(given) = &raw.port else { return Ok(None) };
+    let key = Key::new("cluster.port");
+    let port = cx.get(&key, Some(given))?.unwrap_or_default();
+    u16::try_from(port).ok().filter(|port| *port >= 1024).map(Some).ok_or_else(|| {
+        let message = format!("{port} is not a port from 1024 to 65535");
+        cx.error(
+            ErrorKind::OutOfBounds,
+            &key,
+            message,
+            "write such a port, the same on all nodes, or leave the line out: it is derived",
+        )
+    })
+}
+
+fn secret_file(cx: &Context<'_>, raw: &RawCluster) -> Result<Option<PathBuf>, ConfigError> {
+    let key = Key::new("cluster.secret_file");
+    let path = cx.get(&key, raw.secret_file.as_ref())?;
+    path.map(|path| paths::clean(cx, ErrorKind::WrongType, &key, &path)).transpose()
+}

@@ -1,0 +1,164 @@
+//! Where the blocks of a trace go: to a file at once, or to a thread that writes them.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Takes blocks, in order.
+pub(super) trait Sink: fmt::Debug + Send {
+    /// Takes a block; `false`: there is no room for it now.
+    fn put(&mut self, block: Vec<u8>) -> io::Result<bool>;
+    /// Whether it still works.
+    fn check(&self) -> io::Result<()> {
+        Ok(())
+    }
+    /// Takes the last blocks and waits, but no longer than so, until all are written.
+    fn end(&mut self, blocks: Vec<Vec<u8>>, limit: Duration) -> io::Result<()>;
+    /// Bytes that were written.
+    fn written(&self) -> u64;
+}
+
+/// A file, written at once.
+#[derive(Debug)]
+pub(super) struct Direct {
+    file: File,
+    written: u64,
+}
+
+impl Direct {
+    pub(super) fn create(path: &Path, head: &[u8]) -> io::Result<Self> {
+        let mut file = File::create(path)?;
+        file.write_all(head)?;
+        Ok(Self { file, written: head.len() as u64 })
+    }
+}
+
+impl Sink for Direct {
+    fn put(&mut self, block: Vec<u8>) -> io::Result<bool> {
+        self.file.write_all(&block)?;
+        self.written += block.len() as u64;
+        Ok(true)
+    }
+
+    fn end(&mut self, blocks: Vec<Vec<u8>>, _: Duration) -> io::Result<()> {
+        blocks.into_iter().try_for_each(|block| self.put(block).map(drop))
+    }
+
+    fn written(&self) -> u64 {
+        self.written
+    }
+}
+
+/// A file that a thread writes: it may lie on a file system that does not answer.
+#[derive(Debug)]
+pub(super) struct Behind {
+    /// `None` when no more blocks come.
+    blocks: Option<SyncSender<Vec<u8>>>,
+    /// Tells that the thread has ended.
+    ended: Receiver<()>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    written: AtomicU64,
+    error: Mutex<Option<io::Error>>,
+}
+
+fn no_answer() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the file system does not answer")
+}
+
+impl Behind {
+    /// Begins a file, for which it waits no longer than so; `most` blocks may wait to be written.
+    pub(super) fn create(path: &Path, head: Vec<u8>, most: usize, limit: Duration) -> io::Result<Self> {
+        let (blocks, taken) = sync_channel::<Vec<u8>>(most);
+        let (tell_begun, begun) = channel();
+        let (tell_ended, ended) = channel();
+        let shared = Arc::new(Shared::default());
+        let (of_thread, path) = (shared.clone(), path.to_owned());
+        let work = move || {
+            let _tells_its_end = tell_ended;
+            let mut to = match Direct::create(&path, &head) {
+                Ok(to) => to,
+                Err(e) => {
+                    let _ = tell_begun.send(Err(e));
+                    return;
+                }
+            };
+            of_thread.written.store(to.written, Ordering::Relaxed);
+            if tell_begun.send(Ok(())).is_err() {
+                return;
+            }
+            for block in taken {
+                if let Err(e) = to.put(block) {
+                    *of_thread.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+                    return;
+                }
+                of_thread.written.store(to.written, Ordering::Relaxed);
+            }
+        };
+        thread::Builder::new().name("trace".to_owned()).spawn(work)?;
+        match begun.recv_timeout(limit) {
+            Ok(begun) => begun?,
+            Err(_) => return Err(no_answer()),
+        }
+        Ok(Self { blocks: Some(blocks), ended, shared })
+    }
+
+    fn error(&self) -> io::Error {
+        let error = self.shared.error.lock().unwrap_or_else(PoisonError::into_inner);
+        // (Kept for whoever asks again.)
+        match error.as_ref().map(|e| (e.raw_os_error(), e.kind())) {
+            Some((Some(errno), _)) => io::Error::from_raw_os_error(errno),
+            Some((None, kind)) => kind.into(),
+            None => io::ErrorKind::BrokenPipe.into(),
+        }
+    }
+}
+
+impl Sink for Behind {
+    fn put(&mut self, block: Vec<u8>) -> io::Result<bool> {
+        match self.blocks.as_ref().map(|to| to.try_send(block)) {
+            Some(Ok(())) => Ok(true),
+            Some(Err(TrySendError::Full(_))) => Ok(false),
+            Some(Err(TrySendError::Disconnected(_))) | None => Err(self.error()),
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let failed = self.shared.error.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if failed { Err(self.error()) } else { Ok(()) }
+    }
+
+    fn end(&mut self, blocks: Vec<Vec<u8>>, limit: Duration) -> io::Result<()> {
+        let until = Instant::now() + limit;
+        let Some(to) = self.blocks.take() else { return self.check() };
+        for mut block in blocks {
+            loop {
+                block = match to.try_send(block) {
+                    Ok(()) => break,
+                    Err(TrySendError::Full(_)) if Instant::now() >= until => return Err(no_answer()),
+                    Err(TrySendError::Full(block)) => block,
+                    Err(TrySendError::Disconnected(_)) => return Err(self.error()),
+                };
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        drop(to);
+        match self.ended.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Err(RecvTimeoutError::Timeout) => Err(no_answer()),
+            _ => self.check(),
+        }
+    }
+
+    fn written(&self) -> u64 {
+        self.shared.written.load(Ordering::Relaxed)
+    }
+}

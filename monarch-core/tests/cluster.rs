@@ -1,0 +1,11 @@
+//! Nodes of a job under faults, simulated: the residency code itself, a network that loses, delays, doubles and cuts, nodes that crash and
+//! come back, one seed a run.
+
+#[path = "cluster/node.rs"]
+mod node;
+#[path = "cluster/runs.rs"]
+mod runs;
+#[path = "cluster/serve.rs"]
+mod serve;
+#[path = "cluster/world.rs"]
+mod world;

@@ -1,0 +1,172 @@
+//! What a job tells of its future, by the functions of `monarch.h`: the order in which it will open files, epochs, what matters.
+//!
+//! Paths are looked up here, in shared memory; what the agent gets is a small file of numbers in its runtime directory (see
+//! `monarch_abi::hint`). Nobody waits for it, and what is wrong costs time only.
+
+use crate::ctx::{self, Ctx};
+use crate::paths::find;
+use crate::sys::{self, Fd};
+use crate::user;
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use monarch_abi::demand::file_key;
+use monarch_abi::hint::{Header, Kind};
+use monarch_abi::resolve::Miss;
+use monarch_abi::sys::futex_wake;
+use monarch_abi::word::State;
+
+/// Hints that this process has written.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Who this process is to the agent, in the lower half, and above the process that it was drawn for.
+static IDENTITY: AtomicU64 = AtomicU64::new(0);
+
+/// Files written at a time.
+const BATCH: usize = 256;
+
+/// A number that no other process has: processes of containers may share the numbers that the system gives them. A child draws its own.
+fn identity() -> u32 {
+    let pid = sys::pid();
+    let known = IDENTITY.load(Ordering::Relaxed);
+    if known >> 32 == u64::from(pid) {
+        return known as u32;
+    }
+    let drawn = u64::from(pid) << 32 | u64::from(sys::random());
+    match IDENTITY.compare_exchange(known, drawn, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => drawn as u32,
+        // Another thread was faster.
+        Err(theirs) => theirs as u32,
+    }
+}
+
+/// A hint being written. Dropped before it is done, it goes.
+struct Writer {
+    fd: Fd,
+    partial: [u8; 640],
+    complete: [u8; 640],
+    files: [u64; BATCH],
+    used: usize,
+    count: usize,
+    written: u64,
+}
+
+impl Writer {
+    fn new(kind: Kind, value: i64) -> Result<Self, c_int> {
+        let process = identity();
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let (mut partial, mut complete) = ([0; 640], [0; 640]);
+        ctx::hint_file(process, number, b".tmp", &mut partial).ok_or(libc::EIO)?;
+        ctx::hint_file(process, number, b".hint", &mut complete).ok_or(libc::EIO)?;
+        let fd = sys::create(&partial)?;
+        let mut new = Self { fd, partial, complete, files: [0; BATCH], used: 0, count: 0, written: 0 };
+        let header = Header { kind, process, value, ms: sys::coarse_ms() };
+        match new.write(&header.bytes()) {
+            Ok(()) => Ok(new),
+            Err(e) => Err(new.give_up(e)),
+        }
+    }
+
+    /// Never behind the longest file that the process may write: it would be ended by a signal.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), c_int> {
+        let end = self.written.saturating_add(bytes.len() as u64);
+        if end > sys::longest_file() {
+            return Err(libc::EFBIG);
+        }
+        sys::write_all(self.fd.0, bytes)?;
+        self.written = end;
+        Ok(())
+    }
+
+    fn add(&mut self, key: u64) -> Result<(), c_int> {
+        if let Some(place) = self.files.get_mut(self.used) {
+            *place = key.to_le();
+            self.used += 1;
+            self.count += 1;
+        }
+        if self.used < BATCH { Ok(()) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> Result<(), c_int> {
+        let files = self.files;
+        let files = files.get(..self.used).unwrap_or(&[]);
+        // SAFETY: plain numbers, as bytes.
+        let bytes = unsafe { core::slice::from_raw_parts(files.as_ptr().cast::<u8>(), size_of_val(files)) };
+        self.used = 0;
+        if bytes.is_empty() { Ok(()) } else { self.write(bytes) }
+    }
+
+    fn give_up(&mut self, why: c_int) -> c_int {
+        sys::remove(&self.partial);
+        why
+    }
+
+    /// Hands it to the agent; how many files it names.
+    fn done(&mut self, ctx: &Ctx) -> Result<usize, c_int> {
+        self.flush()?;
+        if !sys::rename(&self.partial, &self.complete) {
+            return Err(libc::EIO);
+        }
+        let c = ctx.map.ctl;
+        c.hinted.fetch_add(1, Ordering::SeqCst);
+        futex_wake(&c.hinted, 1);
+        Ok(self.count)
+    }
+}
+
+/// -1, with the reason in errno.
+pub fn fails(errno: c_int) -> isize {
+    user::set_errno(errno);
+    -1
+}
+
+/// Whether this process is served.
+#[must_use]
+pub fn is_active() -> bool {
+    ctx::get().is_some()
+}
+
+/// Tells the agent of files, in the order of `paths`; how many of them are known, or -1 with errno.
+pub fn tell<'a>(kind: Kind, value: i64, paths: impl Iterator<Item = &'a [u8]>) -> isize {
+    let Some(ctx) = ctx::get() else { return fails(libc::ENOSYS) };
+    match write(&ctx, kind, value, paths) {
+        Ok(count) => isize::try_from(count).unwrap_or(isize::MAX),
+        // What users can do something about; anything else is a matter of the runtime directory.
+        Err(libc::EDQUOT) => fails(libc::ENOSPC),
+        Err(why @ (libc::ENOSPC | libc::EFBIG)) => fails(why),
+        Err(_) => fails(libc::EIO),
+    }
+}
+
+fn write<'a>(ctx: &Ctx, kind: Kind, value: i64, paths: impl Iterator<Item = &'a [u8]>) -> Result<usize, c_int> {
+    let mut writer = Writer::new(kind, value)?;
+    for path in paths {
+        let Ok(f) = find(ctx, libc::AT_FDCWD, path, true) else { continue };
+        if kind == Kind::Order && !f.entry.record.is_file() {
+            continue;
+        }
+        if let Err(e) = writer.add(file_key(f.number, f.entry.master.id)) {
+            return Err(writer.give_up(e));
+        }
+    }
+    match writer.done(ctx) {
+        Ok(count) => Ok(count),
+        Err(e) => Err(writer.give_up(e)),
+    }
+}
+
+/// What there is of a file: 0 nothing, 1 it is on its way, 2 parts of it, 3 a copy in a tier, 4 it is left to the PFS; or -1 with errno.
+#[must_use]
+pub fn residency(path: &[u8]) -> c_int {
+    let Some(ctx) = ctx::get() else { return fails(libc::ENOSYS) as c_int };
+    match find(&ctx, libc::AT_FDCWD, path, true) {
+        Ok(f) if !f.entry.record.is_file() => fails(libc::EISDIR) as c_int,
+        Ok(f) => match f.entry.word().state() {
+            State::Resident => 3,
+            State::Filling => 2,
+            State::Wanted | State::Fetching => 1,
+            State::Refused | State::Bypass => 4,
+            _ => 0,
+        },
+        Err(Miss::Changed(_)) => 4,
+        Err(_) => fails(libc::ENOENT) as c_int,
+    }
+}

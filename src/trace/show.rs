@@ -1,0 +1,46 @@
+//! Accesses, line by line.
+
+use monarch_core::trace::TraceReader;
+use monarch_policies::{Access, Served};
+use serde_json::json;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+pub(super) fn text<R: Read>(reader: &mut TraceReader<R>, limit: u64, to: &mut impl Write) -> io::Result<()> {
+    each(reader, limit, |a, path| {
+        write!(to, "{:>12.4} {:>5} {:<6} {:>14} ", a.at.as_secs_f64(), a.stream, name(a.served), a.size)?;
+        to.write_all(path.as_os_str().as_bytes())?;
+        to.write_all(b"\n")
+    })
+}
+
+pub(super) fn json<R: Read>(reader: &mut TraceReader<R>, limit: u64, to: &mut impl Write) -> io::Result<()> {
+    each(reader, limit, |a, path| {
+        let told = json!({"time_s": a.at.as_secs_f64(), "stream": a.stream, "served": name(a.served),
+            "size": a.size, "path": path.to_string_lossy(), "file": a.file.0});
+        writeln!(to, "{told}")
+    })
+}
+
+fn each<R: Read>(
+    reader: &mut TraceReader<R>,
+    limit: u64,
+    mut tell: impl FnMut(Access, PathBuf) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut left = limit;
+    while left > 0 {
+        let Some(a) = reader.next() else { break };
+        tell(a, reader.file(a.file).map(|f| reader.path(f)).unwrap_or_default())?;
+        left -= 1;
+    }
+    Ok(())
+}
+
+fn name(served: Served) -> &'static str {
+    match served {
+        Served::Tier => "tier",
+        Served::Waited => "waited",
+        Served::Pfs => "pfs",
+    }
+}

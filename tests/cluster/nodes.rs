@@ -1,0 +1,115 @@
+//! What nodes that share copies promise: each byte leaves the PFS once, whatever fails costs a bounded wait and never a byte.
+
+#[path = "nodes/again.rs"]
+mod again;
+#[path = "nodes/changes.rs"]
+mod changes;
+#[path = "nodes/damage.rs"]
+mod damage;
+#[path = "nodes/failures.rs"]
+mod failures;
+#[path = "nodes/large.rs"]
+mod large;
+#[path = "nodes/operator.rs"]
+mod operator;
+#[path = "nodes/security.rs"]
+mod security;
+#[path = "nodes/stage.rs"]
+mod stage;
+#[path = "nodes/traffic.rs"]
+mod traffic;
+
+use crate::harness::Running;
+use crate::node::Node;
+use crate::plan::Plan;
+use crate::reads::{Outcome, Reads};
+use crate::world::{Cluster, wait_for};
+use monarch_core::cluster::node::{NodeStatus, Said};
+use std::path::PathBuf;
+
+/// The three ways to spread copies.
+pub const PLACEMENTS: [&str; 3] = ["sharded", "replicated", "hybrid"];
+
+/// For tests that count calls exactly: clocks that do not fire on a machine that is busy with other tests, and so many directories
+/// that a second scan is told from agents that look at the root.
+pub fn patient(plan: Plan) -> Plan {
+    plan.dirs(60).set("wait.pickup=5s").set("wait.stall=20s").cluster("peer_timeout: 20s")
+}
+
+/// The PFS saw one job: every file opened once and read once, every directory listed once (the root is looked at by every agent).
+#[track_caller]
+pub fn read_once(c: &Cluster, mark: &slowfs::Counters) {
+    let seen = c.since(mark);
+    assert_eq!((seen.open, seen.bytes_read), (c.files(), c.bytes()), "{seen:#?}");
+    assert_one_scan(c, &seen);
+}
+
+/// Every directory was opened once, beside the looks at the root that each agent takes.
+#[track_caller]
+pub fn assert_one_scan(c: &Cluster, seen: &slowfs::Counters) {
+    assert!(
+        seen.opendir >= c.dirs() && seen.opendir <= c.dirs() + 3 * c.len() as u64,
+        "{} directories: {seen:#?}",
+        c.dirs()
+    );
+}
+
+/// No read took longer than that many seconds.
+#[track_caller]
+pub fn within(seconds: f64, outcomes: &[Outcome]) {
+    let slowest = outcomes.iter().map(Outcome::slowest).fold(0.0, f64::max) / 1000.0;
+    assert!(slowest < seconds, "a read took {slowest} s: {outcomes:#?}");
+}
+
+/// Jobs on all nodes that read until they are told to end.
+pub struct Steady {
+    pub c: Cluster,
+    over: PathBuf,
+    jobs: Vec<Running>,
+}
+
+impl Steady {
+    pub fn start(c: Cluster) -> Self {
+        let over = c.shared().join("over");
+        let jobs = c.start_indexed(0..c.len(), &Reads::until(&over));
+        Self { c, over, jobs }
+    }
+    fn epochs(&self, job: usize) -> usize {
+        self.jobs[job].written().matches("\"epoch\"").count()
+    }
+    /// Waits until every job has read some more epochs.
+    #[track_caller]
+    pub fn more(&self, n: usize) {
+        let want: Vec<usize> = (0..self.jobs.len()).map(|i| self.epochs(i) + n).collect();
+        wait_for("more epochs", || want.iter().enumerate().all(|(i, n)| self.epochs(i) >= *n));
+    }
+    /// Every byte was right.
+    #[track_caller]
+    pub fn end(self) -> (Cluster, Vec<Outcome>) {
+        std::fs::write(&self.over, "").expect("own file");
+        let outcomes = self.c.end(self.jobs);
+        (self.c, outcomes)
+    }
+}
+
+/// What the nodes say of themselves to `monarch status --cluster --json` on one of them.
+#[track_caller]
+pub fn accounts(node: Node<'_>) -> Vec<Said<NodeStatus>> {
+    let out = node.monarch("status").args(["--cluster", "--json"]).output().expect("monarch status");
+    let text = String::from_utf8_lossy(&out.stdout);
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}{}", String::from_utf8_lossy(&out.stderr)))
+}
+
+/// What one node says of itself.
+#[track_caller]
+pub fn account(node: Node<'_>) -> NodeStatus {
+    accounts(node).remove(0).said.expect("its own account")
+}
+
+/// Waits until every node holds so many files.
+#[track_caller]
+pub fn all_hold(c: &Cluster, files: u64) {
+    for node in c.all() {
+        wait_for("all copies", || account(node).held.0 >= files);
+    }
+}

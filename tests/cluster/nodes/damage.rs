@@ -1,0 +1,74 @@
+//! Bytes that are not what they were when they came from the PFS: no other node takes them.
+
+use super::{account, patient};
+use crate::harness::{Job, Running};
+use crate::plan::Plan;
+use crate::reads::Reads;
+use crate::world::{Cluster, wait_for};
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+
+/// Flips a bit of every copy below a directory, and leaves its times as they were; how many.
+fn damage(dir: &Path, sizes: std::ops::Range<u64>) -> usize {
+    let mut done = 0;
+    for path in fs::read_dir(dir).unwrap().flatten().map(|e| e.path()) {
+        let m = path.symlink_metadata().unwrap();
+        if m.is_dir() {
+            done += damage(&path, sizes.clone());
+        } else if sizes.contains(&m.len()) {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+            let (mut byte, at) = ([0], m.len() / 2);
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+            file.set_modified(m.modified().unwrap()).unwrap();
+            fs::set_permissions(&path, m.permissions()).unwrap();
+            done += 1;
+        }
+    }
+    done
+}
+
+/// A job that does nothing, so that the agent stays.
+fn keep(c: &Cluster, node: usize) -> Running {
+    let mut job = c.node(node).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
+    job.until_written("ready");
+    job
+}
+
+/// A node holds what it owns, damaged, and no other has a copy: nobody else had read anything yet.
+fn damaged_copies_are_sent_to_nobody(plan: Plan, sizes: std::ops::Range<u64>) {
+    let Some(c) = patient(plan.placement("sharded")).build() else { return };
+    let keepers: Vec<Running> = (0..3).map(|i| keep(&c, i)).collect();
+    for node in c.all() {
+        node.indexed();
+        wait_for("what it owns", || account(node).held.0 >= account(node).owned.0);
+    }
+    let (owned, owned_bytes) = account(c.node(0)).owned;
+    let owned = owned as usize;
+    assert_eq!(damage(&c.node(0).tier(), sizes), owned);
+    assert_eq!(account(c.node(1)).damaged + account(c.node(2)).damaged, 0);
+    let mark = c.mark();
+    // Right bytes, or the jobs fail.
+    c.end(c.start_indexed([1, 2], &Reads::epochs(2)));
+    let (one, two) = (account(c.node(1)), account(c.node(2)));
+    assert!(one.damaged > 0 && two.damaged > 0, "{one:#?}{two:#?}");
+    let seen = c.since(&mark);
+    assert!(seen.bytes_read > 0, "the right bytes came from nowhere: {seen:#?}");
+    // What was damaged is read at each turn at most (2 nodes, 2 epochs), and nothing else.
+    assert!(seen.bytes_read <= 4 * owned_bytes, "{owned_bytes}: {seen:#?}");
+    keepers.into_iter().for_each(|k| drop(k.end()));
+}
+
+#[test]
+fn damaged_small_files_are_sent_to_nobody() {
+    damaged_copies_are_sent_to_nobody(Cluster::plan(3).files(120), 30_000..50_001);
+}
+
+#[test]
+fn damaged_large_files_are_sent_to_nobody() {
+    let plan = Cluster::plan(3).files(24).size(400_000);
+    let plan = plan.set("source.chunk_threshold=64KiB").set("source.chunk_size=64KiB");
+    damaged_copies_are_sent_to_nobody(plan, 300_000..500_001);
+}

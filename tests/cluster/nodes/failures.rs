@@ -1,0 +1,185 @@
+//! What fails on or between nodes: the jobs read every byte right, wait for a bounded time, and end well.
+
+use super::within;
+use crate::harness::Running;
+use crate::plan::Plan;
+use crate::reads::{Outcome, Reads};
+use crate::world::{Cluster, wait_for};
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A read may wait for the agent (stall 2 s), which may wait for peers (2 s each), on a machine that is busy with other tests.
+const BOUND: f64 = 12.0;
+
+/// Three nodes that read until they are told to end. 4.8 MB of files, 4 MiB of tier each: nobody holds everything, so that peers are
+/// asked all the time.
+struct Busy {
+    c: Cluster,
+    over: PathBuf,
+    jobs: Vec<Running>,
+}
+
+impl Busy {
+    fn start(plan: Plan) -> Option<Self> {
+        let c = plan.files(120).tier_size("4MiB").cluster("peer_timeout: 1s").cluster("join_timeout: 5s").build()?;
+        let over = c.shared().join("over");
+        let jobs = c.start_indexed(0..c.len(), &Reads::until(&over));
+        Some(Self { c, over, jobs })
+    }
+    /// Epochs that a job has read.
+    fn epochs(&self, job: usize) -> usize {
+        self.jobs[job].written().matches("\"epoch\"").count()
+    }
+    /// Waits until every job has read some more epochs.
+    #[track_caller]
+    fn more(&self, n: usize) {
+        let want: Vec<usize> = (0..self.jobs.len()).map(|i| self.epochs(i) + n).collect();
+        wait_for("more epochs", || want.iter().enumerate().all(|(i, n)| self.epochs(i) >= *n));
+    }
+    #[track_caller]
+    fn end(self) -> (Cluster, Vec<Outcome>) {
+        fs::write(&self.over, "").unwrap();
+        let outcomes = self.c.end(self.jobs);
+        within(BOUND, &outcomes);
+        (self.c, outcomes)
+    }
+}
+
+#[test]
+fn an_agent_is_killed_while_all_read() {
+    for placement in ["sharded", "hybrid"] {
+        let Some(busy) = Busy::start(Cluster::plan(3).placement(placement)) else { return };
+        let mark = busy.c.mark();
+        for victim in [1, 2, 1] {
+            let old = busy.c.node(victim).signal(libc::SIGKILL);
+            busy.c.node(victim).successor(old);
+            busy.more(1);
+        }
+        let seen = busy.c.since(&mark);
+        // Nobody reads everything again because one agent was away for a moment.
+        assert!(seen.open < 4 * busy.c.files(), "{placement}: {seen:#?}");
+        busy.more(1);
+        let (c, mark) = (&busy.c, busy.c.mark());
+        busy.more(2);
+        assert_eq!(c.since(&mark).open, 0, "{placement}: not everything is shared again");
+        busy.end();
+    }
+}
+
+#[test]
+fn an_agent_is_killed_in_the_first_epoch() {
+    let slow = |b: slowfs::Builder| b.data_latency(Duration::from_millis(20));
+    let Some(busy) = Busy::start(Cluster::plan(3).placement("hybrid").pfs(slow)) else { return };
+    let old = busy.c.node(1).signal(libc::SIGKILL);
+    busy.more(1);
+    assert_ne!(busy.c.node(1).successor(old), old);
+    busy.end();
+}
+
+#[test]
+fn a_node_is_lost_for_good() {
+    let Some(mut busy) = Busy::start(Cluster::plan(3).placement("sharded")) else { return };
+    busy.more(1);
+    let mark = busy.c.mark();
+    busy.c.lose(1);
+    drop(busy.jobs.remove(1));
+    busy.more(3);
+    let seen = busy.c.since(&mark);
+    // Its third has new owners, who read it once; what was under way may be read twice.
+    assert!(seen.open < busy.c.files(), "{seen:#?}");
+    let mark = busy.c.mark();
+    busy.more(2);
+    assert_eq!(busy.c.since(&mark).open, 0, "the files of the lost node have no new owner");
+    busy.end();
+}
+
+#[test]
+fn a_link_is_cut_and_joined() {
+    let Some(busy) = Busy::start(Cluster::plan(3).placement("sharded")) else { return };
+    busy.more(1);
+    busy.c.net().cut(1);
+    busy.more(2);
+    busy.c.net().join(1);
+    wait_for("the nodes to share again", || {
+        let mark = busy.c.mark();
+        busy.more(2);
+        busy.c.since(&mark).open == 0
+    });
+    busy.end();
+}
+
+#[test]
+fn a_link_is_slow() {
+    let Some(busy) = Busy::start(Cluster::plan(3).placement("sharded")) else { return };
+    busy.more(1);
+    busy.c.net().rate(1, 1);
+    // What each node has of the others takes 26 s over such a link: who is slow is asked less.
+    let start = std::time::Instant::now();
+    busy.more(1);
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    busy.c.net().unshaped(1);
+    busy.end();
+}
+
+#[test]
+fn a_link_is_slow_from_the_start() {
+    let plan = Cluster::plan(3).files(60).placement("hybrid").cluster("peer_timeout: 1s");
+    let Some(c) = plan.build() else { return };
+    c.net().rate(2, 1);
+    within(BOUND, &c.end(c.start_all(&Reads::epochs(2))));
+}
+
+#[test]
+fn an_agent_stands_still() {
+    let Some(busy) = Busy::start(Cluster::plan(3).placement("sharded")) else { return };
+    busy.more(1);
+    let pid = busy.c.node(1).signal(libc::SIGSTOP);
+    // Its own job and the others.
+    busy.more(1);
+    busy.c.node(1).signal(libc::SIGCONT);
+    busy.more(1);
+    assert_eq!(busy.c.node(1).agent(), Some(pid));
+    busy.end();
+}
+
+#[test]
+fn all_links_are_cut_before_anybody_starts() {
+    let plan = Cluster::plan(3).files(60).cluster("join_timeout: 1s").cluster("peer_timeout: 200ms");
+    let Some(c) = plan.build() else { return };
+    (0..3).for_each(|i| c.net().cut(i));
+    let mark = c.mark();
+    within(BOUND, &c.end(c.start_all(&Reads::epochs(2))));
+    // As three nodes that know nothing of each other: two epochs each before they have an index, and what they fetch ahead then.
+    assert!(c.since(&mark).open <= 9 * c.files(), "{:#?}", c.since(&mark));
+}
+
+#[test]
+fn a_node_with_another_secret_works_alone() {
+    let plan =
+        Cluster::plan(3).files(60).placement("sharded").cluster("join_timeout: 2s").cluster("peer_timeout: 500ms");
+    let Some(c) = plan.build() else { return };
+    c.node(2).configure("another");
+    let mark = c.mark();
+    let outcomes = c.together(&Reads::epochs(3).barrier(&c.barrier()));
+    within(BOUND, &outcomes);
+    let seen = c.since(&mark);
+    // Once for the two, once for the third.
+    assert!(seen.open >= 2 * c.files() && seen.open < 3 * c.files(), "{seen:#?}");
+}
+
+#[test]
+fn a_node_that_comes_back_is_taken_up_again() {
+    let Some(mut busy) = Busy::start(Cluster::plan(3).placement("sharded")) else { return };
+    busy.more(1);
+    drop(busy.jobs.remove(1));
+    wait_for("the end of its agent", || busy.c.node(1).agent().is_none());
+    busy.more(1);
+    let again = busy.c.start_indexed([1], &Reads::until(&busy.over));
+    busy.jobs.extend(again);
+    busy.more(2);
+    let mark = busy.c.mark();
+    busy.more(1);
+    assert_eq!(busy.c.since(&mark).open, 0);
+    busy.end();
+}

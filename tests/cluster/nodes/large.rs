@@ -1,0 +1,111 @@
+//! Files of several chunks: each byte leaves the PFS once, also while the owner is still filling, and is right when the owner dies.
+
+use super::{Steady, patient, within};
+use crate::plan::Plan;
+use crate::reads::Reads;
+use crate::world::{Cluster, wait_for};
+use slowfs::Counters;
+use std::time::Duration;
+
+/// Mean size of a file: 10 chunks.
+const SIZE: usize = 640 << 10;
+/// See `failures.rs`.
+const BOUND: f64 = 12.0;
+
+fn chunked(files: usize, placement: &str) -> Plan {
+    let plan = Cluster::plan(3).files(files).size(SIZE).placement(placement).tier_size("128MiB");
+    plan.set("source.chunk_threshold=64KiB").set("source.chunk_size=64KiB")
+}
+
+fn slow(b: slowfs::Builder) -> slowfs::Builder {
+    b.data_latency(Duration::from_millis(15))
+}
+
+/// (Who opens a file that is being fetched holds it open on the PFS, so that opens say nothing.)
+#[track_caller]
+fn bytes_once(c: &Cluster, mark: &Counters) {
+    let seen = c.since(mark);
+    assert_eq!(seen.bytes_read, c.bytes(), "{} times: {seen:#?}", seen.bytes_read as f64 / c.bytes() as f64);
+}
+
+fn cold(plan: Plan) {
+    let Some(c) = patient(plan).build() else { return };
+    let mark = c.mark();
+    let outcomes = c.together(&Reads::epochs(3).barrier(&c.barrier()));
+    assert!(outcomes.iter().all(|o| o.version("1") == 3 * c.files()), "{outcomes:#?}");
+    bytes_once(&c, &mark);
+}
+
+#[test]
+fn large_files_leave_the_pfs_once_when_sharded() {
+    cold(chunked(18, "sharded"));
+}
+
+#[test]
+fn large_files_leave_the_pfs_once_when_hybrid() {
+    cold(chunked(18, "hybrid"));
+}
+
+#[test]
+fn large_files_leave_the_pfs_once_while_they_are_being_filled_when_sharded() {
+    cold(chunked(12, "sharded").pfs(slow));
+}
+
+#[test]
+fn large_files_leave_the_pfs_once_while_they_are_being_filled_when_hybrid() {
+    cold(chunked(12, "hybrid").pfs(slow));
+}
+
+/// All ranks read the same file at the same time, in pieces.
+#[test]
+fn one_file_that_all_read_at_once_leaves_the_pfs_once() {
+    let plan = chunked(1, "sharded").size(8 << 20).pfs(|b| b.data_latency(Duration::from_millis(5)));
+    cold(plan);
+}
+
+/// A quarter of a tier, twice what passes through one.
+#[test]
+fn a_file_that_is_larger_than_what_passes_through_leaves_the_pfs_once() {
+    cold(chunked(1, "sharded").size(32 << 20));
+}
+
+fn owner_dies(placement: &str, for_good: bool) {
+    let plan = chunked(24, placement).cluster("peer_timeout: 1s").cluster("join_timeout: 5s").pfs(slow);
+    let Some(c) = plan.build() else { return };
+    let mark = c.mark();
+    let mut steady = Steady::start(c);
+    wait_for("a part of the bytes", || steady.c.since(&mark).bytes_read > steady.c.bytes() / 4);
+    let middle = steady.c.since(&mark).bytes_read;
+    assert!(middle < steady.c.bytes(), "there is no middle: {middle} of {}", steady.c.bytes());
+    if for_good {
+        steady.c.lose(1);
+        drop(steady.jobs.remove(1));
+    } else {
+        let old = steady.c.node(1).signal(libc::SIGKILL);
+        steady.c.node(1).successor(old);
+    }
+    steady.more(2);
+    let rest = steady.c.mark();
+    steady.more(1);
+    assert_eq!(steady.c.since(&rest).bytes_read, 0, "not everything is shared again");
+    let (c, outcomes) = steady.end();
+    within(BOUND, &outcomes);
+    // What the owner had is read again, and what readers could not wait for.
+    let seen = c.since(&mark);
+    assert!(seen.bytes_read < 2 * c.bytes(), "{} times", seen.bytes_read as f64 / c.bytes() as f64);
+}
+
+#[test]
+fn an_agent_is_killed_while_it_fills_sharded() {
+    owner_dies("sharded", false);
+}
+
+#[test]
+fn an_agent_is_killed_while_it_fills_hybrid() {
+    owner_dies("hybrid", false);
+}
+
+#[test]
+fn a_node_is_lost_while_it_fills() {
+    owner_dies("sharded", true);
+}

@@ -1,0 +1,108 @@
+//! Who does not know the secret gets nothing from an agent's port, who knows it gets indexed files only, and running jobs do not notice.
+
+use super::{Steady, account, all_hold, patient};
+use crate::harness::sources;
+use crate::node::Node;
+use crate::world::Cluster;
+use monarch_core::cluster::secret::Secret;
+use serde_json::Value;
+use std::fs;
+
+/// Where and with what a member of the job would ask.
+struct Door {
+    port: u16,
+    key: String,
+}
+
+fn door(c: &Cluster) -> Door {
+    let secret = Secret::load(Some(&c.secret("secret")), &|_| None).unwrap();
+    let members: Vec<String> = c.all().map(|n| n.address()).collect();
+    let key = secret.derive("wire").iter().map(|b| format!("{b:02x}")).collect();
+    Door { port: secret.port(&members), key }
+}
+
+fn log(node: Node<'_>) -> String {
+    let inside = |dir| fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
+    let logs = inside(node.runtime()).flat_map(inside).map(|dir| dir.join("agent.log"));
+    logs.filter_map(|path| fs::read_to_string(path).ok()).collect()
+}
+
+/// What `stranger.py` is answered in the namespace of one node by the agent of another.
+fn strange(c: &Cluster, from: usize, to: usize) -> Value {
+    let (door, index) = (door(c), account(c.node(to)).indexes[0].clone());
+    let mut command = c.net().inside(from, "python3");
+    command.arg(sources().join("stranger.py")).args([&c.node(to).address(), &door.port.to_string(), &door.key, &index]);
+    let out = command.output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+fn expected(case: &str) -> &'static [u64] {
+    match case {
+        "and is shut" | "silent" => &[0],
+        "head too large" | "many headers" => &[431],
+        "body too large" | "member large body" => &[413],
+        "garbage" | "no host" | "two lengths" | "no sense" => &[400, 401],
+        "chunked" => &[501],
+        "old version" => &[505],
+        "another method" => &[405],
+        "member range" => &[416],
+        "member index" | "member nothing" => &[404],
+        "member probe" | "member short index" => &[400],
+        _ if case.contains(" path ") => &[400],
+        _ if case.starts_with("stranger") || case.starts_with("replayed") => &[401],
+        "wrong key" | "asked three times" => &[401],
+        "member good file" => &[200],
+        // Who is in no list of members holds nothing.
+        "member long /v1/held" => &[400, 409],
+        // No number of a file; the index has fewer; a directory.
+        _ if case.starts_with("member file") => &[400, 404],
+        _ => &[400],
+    }
+}
+
+#[test]
+fn strangers_get_nothing_and_members_get_files_only() {
+    let Some(c) = patient(Cluster::plan(3).files(60).placement("hybrid")).build() else { return };
+    let steady = Steady::start(c);
+    steady.more(1);
+    let c = &steady.c;
+    all_hold(c, c.files());
+    let (mark, agents) = (c.mark(), c.all().map(|n| n.agent()).collect::<Vec<_>>());
+    let answers = strange(c, 2, 0);
+    let mut wrong = String::new();
+    for (case, answer) in answers.as_object().unwrap() {
+        let (status, body) = (answer["status"].as_u64().unwrap(), answer["body"].as_str().unwrap());
+        let sums: &[&str] = if case == "member good file" { &["monarch-sum"] } else { &[] };
+        let bad =
+            !expected(case).contains(&status) || answer["odd"] != serde_json::json!(sums) || body.contains("root:");
+        // A refusal is a line; what an index is called, or who is in the job, is in none.
+        if bad || (status == 401 && body.contains("10.")) {
+            wrong += &format!("{case}: {answer}\n");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    let seconds: f64 = answers["silent"]["body"].as_str().unwrap().parse().unwrap();
+    assert!(seconds < 6.0, "connections that say nothing were kept for {seconds} s");
+    // The jobs did not notice.
+    steady.more(2);
+    assert_eq!(c.since(&mark).open, 0);
+    assert_eq!(c.all().map(|n| n.agent()).collect::<Vec<_>>(), agents);
+    refusals_are_logged_once(c);
+    steady.end();
+}
+
+/// A line for each kind of refusal and address, however often.
+#[track_caller]
+fn refusals_are_logged_once(c: &Cluster) {
+    let log = log(c.node(0));
+    let lines = |kind: &str| {
+        let of = |l: &&str| l.contains("refused") && l.contains(&format!("kind=\"{kind}\""));
+        log.lines().filter(of).filter(|l| l.contains(&c.node(2).address())).count()
+    };
+    for kind in ["unauthenticated", "bad_proof", "replayed", "malformed", "path", "head_too_large", "body_too_large"] {
+        assert_eq!(lines(kind), 1, "{kind}:\n{log}");
+    }
+    assert!(!log.contains("panicked"), "{log}");
+    assert!(!log.contains(&door(c).key), "the key is in the log");
+}

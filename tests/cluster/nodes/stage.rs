@@ -1,0 +1,47 @@
+//! `monarch stage` on all nodes at once, as `srun` starts it.
+
+use super::patient;
+use crate::harness::{Ended, Running};
+use crate::reads::Reads;
+use crate::world::{Cluster, wait_for};
+
+fn stage(c: &Cluster, node: usize) -> Running {
+    let mut command = c.node(node).monarch("stage");
+    command.args(["--quiet", "--config"]).arg(c.shared().join(format!("node{node}/monarch.yaml")));
+    command.args(c.settings().iter().flat_map(|s| ["--set", s]));
+    Running::new(command)
+}
+
+fn staged(placement: &str, tier: &str) {
+    let plan = Cluster::plan(3).files(120).disk().placement(placement).tier_size(tier);
+    let Some(c) = patient(plan.set("tiers[0].persist=node")).build() else { return };
+    let mark = c.mark();
+    let all: Vec<Running> = (0..3).map(|i| stage(&c, i)).collect();
+    let ended: Vec<Ended> = all.into_iter().map(Running::end).collect();
+    let seen = c.since(&mark);
+    let told: String = ended.iter().map(|e| format!("{}\n{}{}", e.status, e.text(), e.errors())).collect();
+    println!("{placement}: {} opens of {} files\n{told}", seen.open, c.files());
+    assert!(ended.iter().all(|e| e.status.success()), "{told}");
+    assert_eq!((seen.open, seen.bytes_read), (c.files(), c.bytes()), "{seen:#?}\n{told}");
+    // The job that comes then finds it all.
+    wait_for("the end of the agents", || c.all().all(|n| n.agent().is_none()));
+    let mark = c.mark();
+    c.together(&Reads::epochs(2));
+    assert_eq!(c.since(&mark).bytes_read, 0, "{:#?}", c.since(&mark));
+}
+
+#[test]
+fn all_nodes_stage_a_sharded_data_set_once() {
+    staged("sharded", "64MiB");
+}
+
+#[test]
+fn all_nodes_stage_a_hybrid_data_set_once() {
+    staged("hybrid", "64MiB");
+}
+
+/// 4.8 MB of files, of which no node could hold all.
+#[test]
+fn a_data_set_that_fits_only_into_all_tiers_together_is_staged() {
+    staged("sharded", "4MiB");
+}
