@@ -1,6 +1,6 @@
 //! Bytes that are not what they were when they came from the PFS: no other node takes them.
 
-use super::{account, patient};
+use super::{NodeStatus, account, patient};
 use crate::harness::{Job, Running};
 use crate::plan::Plan;
 use crate::reads::Reads;
@@ -37,17 +37,22 @@ fn keep(c: &Cluster, node: usize) -> Running {
     job
 }
 
+fn holds_its_own(account: &NodeStatus) -> bool {
+    account.held.0 >= account.owned.0 + account.held_of_others.0
+}
+
 /// A node holds what it owns, damaged, and no other has a copy: nobody else had read anything yet.
 fn damaged_copies_are_sent_to_nobody(plan: Plan, sizes: std::ops::Range<u64>) {
     let Some(c) = patient(plan.placement("sharded")).build() else { return };
     let keepers: Vec<Running> = (0..3).map(|i| keep(&c, i)).collect();
     for node in c.all() {
         node.indexed();
-        wait_for("what it owns", || account(node).held.0 >= account(node).owned.0);
+        wait_for("what it owns", || holds_its_own(&account(node)));
     }
     let (owned, owned_bytes) = account(c.node(0)).owned;
     let owned = owned as usize;
-    assert_eq!(damage(&c.node(0).tier(), sizes), owned);
+    // It may hold copies for owners that were not there yet when it looked for them; they are damaged as well.
+    assert!(damage(&c.node(0).tier(), sizes) >= owned);
     assert_eq!(account(c.node(1)).damaged + account(c.node(2)).damaged, 0);
     let mark = c.mark();
     // Right bytes, or the jobs fail.
