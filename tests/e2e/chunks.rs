@@ -19,7 +19,7 @@ fn make(sizes: &[u64]) -> Job {
 /// A world in which everything above 64 KiB is large, and clocks that a busy machine does not run into.
 fn plan(sizes: &[u64]) -> Plan {
     let plan = World::plan().made_by(make(sizes)).set("source.chunk_threshold=64KiB").set("source.chunk_size=256KiB");
-    plan.set("wait.pickup=10s").set("wait.stall=20s")
+    plan.patient()
 }
 
 fn reads(w: &World, how: &str) -> Job {

@@ -209,6 +209,8 @@ pub fn config(w: &World) -> Config {
         runtime,
         ("dataset.settle".to_owned(), "0s".to_owned()),
         ("prefetch.enabled".to_owned(), "false".to_owned()),
+        ("wait.pickup".to_owned(), "10s".to_owned()),
+        ("wait.stall".to_owned(), "20s".to_owned()),
     ];
     let given = Overrides { roots: vec![w.root().to_owned()], tiers: vec![tier.into_string().unwrap()], set };
     config::load(None, std::iter::empty(), &given, &SystemProbe).unwrap().config

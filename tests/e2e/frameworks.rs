@@ -43,7 +43,7 @@ impl Row {
 
     /// A world with the row's data, and clocks that a busy machine does not run into.
     fn plan(self, maker: Job) -> Plan {
-        World::plan().made_by(maker).set("wait.pickup=10s").set("wait.stall=20s")
+        World::plan().made_by(maker).patient()
     }
 
     /// A world without prefetch: every first read of a file is a demand.

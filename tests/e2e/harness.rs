@@ -333,6 +333,11 @@ impl Plan {
         self
     }
 
+    /// Clocks that a busy machine does not run into: every reader waits for its copy, for tests that count calls exactly.
+    pub fn patient(self) -> Self {
+        self.set("wait.pickup=10s").set("wait.stall=20s")
+    }
+
     pub fn build(self) -> World {
         let disk = tempfile::Builder::new().prefix("monarch-e2e-").tempdir().expect("temporary directory");
         let shm = tempfile::Builder::new().prefix("monarch-e2e-").tempdir_in("/dev/shm").expect("/dev/shm");

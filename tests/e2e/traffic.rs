@@ -21,7 +21,7 @@ pub fn traffic(w: &World, job: &Job) -> (String, Counters) {
 
 #[test]
 fn eight_processes_read_each_file_once() {
-    let w = World::plan().files(200).size(SIZE as usize).args(&["--plain", "--exact"]).build();
+    let w = World::plan().files(200).size(SIZE as usize).args(&["--plain", "--exact"]).patient().build();
     let script = "for i in 1 2 3 4 5 6 7 8; do python3 \"$1\" --epochs 3 --mode open_read --verify --seed $i \"$2\" & done; wait";
     let job = Job::new("sh").args(["-c", script, "sh"]).arg(crate::harness::sources().join("epochs.py")).arg(w.root());
     w.pfs().reset().unwrap();

@@ -91,8 +91,7 @@ fn copies_made_in_chunks_are_compared_piece_by_piece() {
         .set("source.chunk_threshold=64KiB")
         .set("source.chunk_size=256KiB")
         .set("dataset.verify_on_open=true")
-        .set("wait.pickup=10s")
-        .set("wait.stall=20s")
+        .patient()
         .tier_dir(disk.path().join("tier"))
         .build();
     w.settle();

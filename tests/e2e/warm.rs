@@ -12,7 +12,7 @@ use tempfile::TempDir;
 /// A world with a full tier on disk, and no agent.
 fn staged(files: usize, set: &[&str]) -> (World, TempDir) {
     let disk = tempfile::tempdir().unwrap();
-    let plan = World::plan().files(files).size(30_000).args(&["--plain"]).tier_dir(disk.path().join("tier"));
+    let plan = World::plan().files(files).size(30_000).args(&["--plain"]).tier_dir(disk.path().join("tier")).patient();
     let w = set.iter().fold(plan, |plan, s| plan.set(s)).build();
     let mut c = w.monarch("stage");
     c.args(w.words()).arg("--quiet");
