@@ -76,15 +76,28 @@ class Watch(threading.Thread):
         self.soak, self.rows, self.over_quota, self.done = soak, [], [], threading.Event()
 
     def look(self, i):
-        used = self.soak.w.used(i)
-        if used > self.soak.capacity:
-            self.over_quota.append(dict(node=i, at=round(self.soak.clock(), 1), used=used))
         pid = self.soak.w.agent(i)
+        if self.soak.w.used(i) > self.soak.capacity:
+            self.look_closely(i, pid)
         try:
             resident = next(int(line.split()[1]) for line in open(f"/proc/{pid}/status") if line.startswith("VmRSS"))
             return resident, len(os.listdir(f"/proc/{pid}/fd"))
         except (OSError, StopIteration):
             return None
+
+    def look_closely(self, i, pid):
+        """A walk sees copies that come and go: it counts only what is there while the agent does nothing."""
+        was_stopped = pid is None or nodes.state(pid) == "T"
+        if not was_stopped:
+            nodes.kill(pid, signal.SIGSTOP)
+        until = time.time() + 1
+        while pid and nodes.state(pid) not in ("T", None) and time.time() < until:
+            time.sleep(0.001)
+        used, parts = self.soak.w.used(i), self.soak.w.used_by(i)
+        if not was_stopped:
+            nodes.kill(pid, signal.SIGCONT)
+        if used > self.soak.capacity:
+            self.over_quota.append(dict(node=i, at=round(self.soak.clock(), 1), used=used, parts=parts))
 
     def run(self):
         while not self.done.wait(SAMPLE):

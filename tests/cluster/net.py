@@ -38,6 +38,15 @@ def processes(namespace):
                 pass
 
 
+def state(pid):
+    """The letter of a process's state; None if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return None
+
+
 def kill(pid, sig=signal.SIGKILL):
     try:
         os.kill(pid, sig)
@@ -235,16 +244,22 @@ class World:
         roots = (self.status(i) or {}).get("roots")
         return bool(roots) and all(r["state"] == "ready" for r in roots)
 
-    def used(self, i):
-        """Bytes of blocks in its tier."""
-        total = 0
+    def used_by(self, i):
+        """Bytes of blocks in its tier, by directory; those with copies together."""
+        totals = {}
         for d, _, names in os.walk(self.tier(i)):
+            rel = os.path.relpath(d, self.tier(i))
             for n in names:
+                key = rel.split("/copies/")[0] + "/copies" if "/copies/" in rel else f"{rel}/{n}" if rel.count("/") == 0 else rel
                 try:
-                    total += os.lstat(f"{d}/{n}").st_blocks * 512
+                    totals[key] = totals.get(key, 0) + os.lstat(f"{d}/{n}").st_blocks * 512
                 except OSError:
                     pass
-        return total
+        return totals
+
+    def used(self, i):
+        """Bytes of blocks in its tier."""
+        return sum(self.used_by(i).values())
 
 
 def reading(root, rank, world, files, size, *words, dirs=4):

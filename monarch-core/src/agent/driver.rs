@@ -1,7 +1,7 @@
 //! The placement driver: takes demands before anything else, prefetches in the order of the index, asks the policy, has
 //! the engine copy, verifies and publishes.
 //!
-//! Copiers are plain threads that sleep on the demand word of the control block, so that a reader's futex wake reaches the
+//! Copiers are plain threads, some of which sleep on the demand word of the control block, so that a reader's futex wake reaches the
 //! thread that will do the copy without a hop in between. A demand and a prefetch of the same file meet in its state word:
 //! whoever turns it to Fetching copies, everybody else waits (single-flight over threads, processes and jobs).
 //!
@@ -26,6 +26,7 @@
 //! | [`hinting`] | what jobs tell of their future |
 //! | [`replace`] | copies that make way because the policy says so |
 //! | [`peers`] | files that other nodes own |
+//! | [`on_call`] | copiers that have nothing to do |
 //! | [`tell`] | what the policy hears of copies and of the data set |
 //! | [`traces`] | opens written to a file |
 //! | [`evict`] | second tries, copies that have to go, copies that somebody damaged |
@@ -60,6 +61,7 @@ mod later;
 mod manners;
 mod mark;
 mod moves;
+mod on_call;
 mod pace;
 mod packs;
 mod peers;
@@ -95,9 +97,10 @@ use later::Later;
 use manners::Manners;
 use monarch_abi::control::ControlMap;
 use monarch_abi::segment::Segment;
-use monarch_abi::sys::{futex_wait, futex_wake};
+use monarch_abi::sys::futex_wake;
 use monarch_policies::{Hints, Policy, RequestSource};
 use moves::Hot;
+use on_call::OnCall;
 use pace::Pace;
 use packs::Packs;
 use queue::{Next, Queue};
@@ -265,6 +268,7 @@ pub struct Driver {
     trouble: Trouble,
     seldom: Seldom,
     stop: Arc<AtomicBool>,
+    on_call: OnCall,
 }
 
 impl std::fmt::Debug for Driver {
@@ -341,6 +345,7 @@ impl Driver {
             trouble: Trouble::default(),
             seldom: Seldom::default(),
             stop,
+            on_call: OnCall::default(),
             tiers,
         }
     }
@@ -398,6 +403,7 @@ impl Driver {
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.wake_all();
+        self.on_call.call_all();
     }
 
     /// A segment of a root that can be served with [`Driver::add_segment`].
@@ -449,7 +455,7 @@ impl Driver {
         self.bell.ring();
     }
 
-    /// One copier: works while there is work, then sleeps on the demand word.
+    /// One copier: works while there is work, then sleeps.
     fn copier(&self) {
         let ctl = self.ctl.ctl;
         loop {
@@ -459,9 +465,7 @@ impl Driver {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            ctl.sleepers.fetch_add(1, Ordering::SeqCst);
-            futex_wait(&ctl.demand, seen, None);
-            ctl.sleepers.fetch_sub(1, Ordering::SeqCst);
+            self.on_call.sleep(&ctl.demand, seen, &ctl.sleepers);
         }
     }
 

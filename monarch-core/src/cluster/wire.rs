@@ -24,7 +24,7 @@ pub mod refusal;
 pub mod server;
 
 pub use auth::Key;
-pub use client::{Peer, PeerOptions, Response};
+pub use client::{Peer, PeerOptions, Response, Sent};
 pub use error::WireError;
 pub use head::Method;
 pub use range::ByteRange;

@@ -284,6 +284,15 @@ impl Driver {
         freed
     }
 
+    /// Has decoded copies that were opened make way for one more of `size` bytes: nobody waits for that now, the next reader would.
+    pub(super) fn make_way_ahead(&self, at: usize, size: u64) {
+        let (Some(decoded), Some(tier)) = (self.decoded.get(at), self.tiers.get(at)) else { return };
+        let (free, cost) = (decoded.free(), tier.ledger.cost(size));
+        if free < cost {
+            self.drop_some_decoded(at, cost - free, false);
+        }
+    }
+
     /// Room for something of `size` bytes in a tier faster than `below`, among the decoded copies; `make` makes it. Others make way.
     pub(super) fn room_above<'a, T>(
         &'a self,

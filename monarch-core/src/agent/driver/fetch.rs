@@ -143,6 +143,10 @@ impl Driver {
             self.begin_fill(f, large);
             return None;
         }
+        if let Some(peer) = &f.peer {
+            // It looks for the file while room is made for it here.
+            peer.will_be_read();
+        }
         Copying::new(self, f, mark, job)
     }
 
@@ -273,8 +277,11 @@ impl Driver {
             return;
         }
         if f.below.is_none() {
-            // One that was left decoded.
+            // One that was left decoded, or that another node owns.
             self.add_decoded(tier, f.key, f.want.size);
+        }
+        if f.peer.is_some() && demand {
+            self.make_way_ahead(tier, f.want.size);
         }
         count(if demand { &self.figures.demanded } else { &self.figures.prefetched });
         lock(&self.placed).add(f.key);

@@ -48,6 +48,8 @@ pub struct Asked<'a> {
 
 /// A file of another node. Where it cannot be had from any it comes from the PFS after all.
 pub trait RemoteFile: SourceFile {
+    /// It will be read in a moment: a peer may begin to answer.
+    fn will_be_read(&self);
     /// After a failure: what it means.
     fn after_failure(&self) -> After;
     /// Whether a copy is kept as one of this node's own files, because their owner has no room.

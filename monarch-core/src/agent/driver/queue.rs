@@ -13,7 +13,7 @@ use monarch_abi::demand::file_key;
 use monarch_abi::index::Record;
 use monarch_abi::sys::futex_wake;
 use monarch_policies::RequestSource;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -261,18 +261,19 @@ impl Driver {
         let ctl = self.ctl.ctl;
         let head = ctl.ring_head.load(Ordering::Acquire);
         let tail = q.ring_tail.max(head.saturating_sub(RING as u64));
+        // A demand is in the ring and leaves a bit as well, for when the ring runs over.
+        let mut seen = HashSet::new();
         for at in tail..head {
             let key = ctl.ring.get(at as usize % RING).map_or(0, |r| r.swap(0, Ordering::AcqRel));
-            if key != 0 && !self.heed(key) {
+            if key != 0 && seen.insert(key) && !self.heed(key) {
                 self.line_up_demand(q, key);
             }
         }
         q.ring_tail = head;
-        // Bits of demands that the ring had, too, lead to a second look at a word that is no longer Wanted: harmless.
         for (number, live) in self.served() {
             live.segment.state.drain(|id| {
                 let key = file_key(number, id);
-                if !self.heed(key) {
+                if !seen.contains(&key) && !self.heed(key) {
                     self.line_up_demand(q, key);
                 }
             });

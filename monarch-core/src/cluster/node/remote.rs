@@ -7,6 +7,7 @@
 use super::{FileRef, Node, lock};
 use crate::agent::driver::{After, Live, RemoteFile};
 use crate::cluster::residency::{Route, Search};
+use crate::cluster::wire::Sent;
 use crate::engine::{Source, SourceFile};
 use monarch_abi::hash::Identity;
 use std::io::{self, Read};
@@ -43,6 +44,15 @@ pub(super) struct Remote {
     failed: Mutex<Option<Instant>>,
     /// The file on the PFS, once it is needed.
     original: Mutex<Option<Arc<dyn SourceFile>>>,
+    /// What was asked before the first read.
+    early: Mutex<Option<Early>>,
+}
+
+/// A request for all of a small file that was sent ahead of its read.
+struct Early {
+    search: Search,
+    to: u16,
+    sent: Sent,
 }
 
 /// What came of a request.
@@ -80,6 +90,7 @@ impl Remote {
             demand,
             said,
             original,
+            early: Mutex::default(),
         }
     }
 
@@ -97,16 +108,26 @@ impl Remote {
 
     /// Reads from other nodes; `Ok(false)` when none of them could help.
     fn ask_peers(&self, buf: &mut [u8], off: u64) -> io::Result<bool> {
-        let mut search = Search::new();
+        let all = off == 0 && buf.len() as u64 == self.want.size;
+        let (mut search, mut early) = match lock(&self.early).take().filter(|_| all) {
+            Some(Early { search, to, sent }) => (search, Some((to, sent))),
+            None => (Search::new(), None),
+        };
         let mut left = self.node.options.peer_timeout;
         while !left.is_zero() {
-            let Route::Ask(to) = self.node.next(&mut search, &self.file) else { break };
+            let (to, sent) = match early.take() {
+                Some((to, sent)) => (to, Some(sent)),
+                None => match self.node.next(&mut search, &self.file) {
+                    Route::Ask(to) => (to, None),
+                    Route::Pfs => break,
+                },
+            };
             if self.node.is_lacking(to, self.file.index) {
                 search.failed(to);
                 continue;
             }
             let begun = Instant::now();
-            let got = self.ask(to, search.hops(), buf, off);
+            let got = self.ask(to, search.hops(), sent, buf, off);
             if let Got::Keep | Got::Refused | Got::Changed = got {
                 self.node.is_not_held(to, &self.file);
             }
@@ -129,12 +150,12 @@ impl Remote {
         self.keep()
     }
 
-    fn ask(&self, to: u16, hops: u8, buf: &mut [u8], off: u64) -> Got {
+    fn ask(&self, to: u16, hops: u8, sent: Option<Sent>, buf: &mut [u8], off: u64) -> Got {
         let Some(peer) = self.node.peer(to) else { return Got::Failed("its address is not known".to_owned()) };
         let _coming = self.node.coming(self.file, to);
         let path = self.node.file_path(&self.file);
         let range = off..off + buf.len() as u64;
-        let mut answer = match peer.get(&path, Some(range), hops, self.node.options.max_wait) {
+        let mut answer = match peer.get_sent(sent, &path, Some(range), hops, self.node.options.max_wait) {
             Ok(answer) => answer,
             Err(e) => {
                 self.node.doubt(to, &e);
@@ -217,6 +238,18 @@ impl SourceFile for Remote {
 }
 
 impl RemoteFile for Remote {
+    fn will_be_read(&self) {
+        if self.large || self.want.size == 0 || self.want.size > AT_ONCE {
+            return;
+        }
+        let mut search = Search::new();
+        let Route::Ask(to) = self.node.next(&mut search, &self.file) else { return };
+        let Some(peer) = self.node.peer(to).filter(|_| !self.node.is_lacking(to, self.file.index)) else { return };
+        if let Some(sent) = peer.send(&self.node.file_path(&self.file), Some(0..self.want.size), search.hops()) {
+            *lock(&self.early) = Some(Early { search, to, sent });
+        }
+    }
+
     fn after_failure(&self) -> After {
         match self.said.load(Ordering::Acquire) {
             KEEP => After::Again,

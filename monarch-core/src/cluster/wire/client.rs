@@ -24,7 +24,7 @@ pub use response::Response;
 
 use super::auth::{self, Key};
 use super::error::WireError;
-use super::head::{BODY_MAX, Method};
+use super::head::{BODY_MAX, Method, ResponseHead};
 use super::path;
 use conn::{Asked, Conn};
 use pulse::Pulse;
@@ -49,6 +49,16 @@ pub struct PeerOptions {
     /// Idle connections that are kept.
     pub idle: usize,
 }
+
+/// A request whose answer nobody has asked for yet.
+#[derive(Debug)]
+pub struct Sent {
+    conn: Conn,
+    when: Instant,
+}
+
+/// An answer that was not taken for so long is not waited for any more: the peer may have given up sending it.
+const STALE: Duration = Duration::from_millis(500);
 
 /// Another agent.
 #[derive(Debug)]
@@ -90,7 +100,35 @@ impl Peer {
         hops: u8,
         max_wait: Duration,
     ) -> Result<Response<'_>, WireError> {
-        self.ask(&Asked { method: Method::Get, target, range, hops, body: &[] }, max_wait)
+        self.get_sent(None, target, range, hops, max_wait)
+    }
+
+    /// Sends the request of a [`Peer::get`], if a connection is idle: the peer works on it while the caller does something else, for a
+    /// moment.
+    #[must_use]
+    pub fn send(&self, target: &str, range: Option<Range<u64>>, hops: u8) -> Option<Sent> {
+        let asked = Asked { method: Method::Get, target, range, hops, body: &[] };
+        check(&asked).ok()?;
+        let reused = self.idle().pop();
+        let mut conn = reused?;
+        // If it fails, get_sent finds out why.
+        conn.send(&asked, &self.options).ok()?;
+        Some(Sent { conn, when: Instant::now() })
+    }
+
+    /// The answer of what [`Peer::send`] has sent with these arguments; [`Peer::get`] where it has sent nothing.
+    ///
+    /// # Errors
+    /// As [`Peer::get`].
+    pub fn get_sent(
+        &self,
+        sent: Option<Sent>,
+        target: &str,
+        range: Option<Range<u64>>,
+        hops: u8,
+        max_wait: Duration,
+    ) -> Result<Response<'_>, WireError> {
+        self.ask_sent(sent, &Asked { method: Method::Get, target, range, hops, body: &[] }, max_wait)
     }
 
     /// Asks what [`Peer::get`] would be headed with.
@@ -110,12 +148,18 @@ impl Peer {
     }
 
     fn ask(&self, asked: &Asked<'_>, max_wait: Duration) -> Result<Response<'_>, WireError> {
+        self.ask_sent(None, asked, max_wait)
+    }
+
+    fn ask_sent(&self, sent: Option<Sent>, asked: &Asked<'_>, max_wait: Duration) -> Result<Response<'_>, WireError> {
         check(asked)?;
         let give_up = Instant::now() + max_wait;
+        let sent = sent.filter(|s| s.when.elapsed() < STALE).map(|s| (s.conn, true));
         // A statement of its own: the lock must not be held while the peer is waited for.
-        let reused = self.idle().pop();
-        if let Some(mut conn) = reused {
-            match self.on(&mut conn, asked, give_up) {
+        let reused = sent.or_else(|| Some((self.idle().pop()?, false)));
+        if let Some((mut conn, was_sent)) = reused {
+            let got = if was_sent { self.heard(&mut conn, give_up) } else { self.on(&mut conn, asked, give_up) };
+            match got {
                 Ok(head) => return Ok(Response::new(self, conn, head, asked.method)),
                 // It has restarted, or did not wait for us: the other idle connections are as old.
                 Err(WireError::Closed { .. }) if !conn.heard() => self.idle().clear(),
@@ -134,8 +178,13 @@ impl Peer {
     }
 
     /// Sends a request and reads the head of its answer.
-    fn on(&self, conn: &mut Conn, asked: &Asked<'_>, give_up: Instant) -> Result<super::head::ResponseHead, WireError> {
+    fn on(&self, conn: &mut Conn, asked: &Asked<'_>, give_up: Instant) -> Result<ResponseHead, WireError> {
         conn.send(asked, &self.options)?;
+        self.heard(conn, give_up)
+    }
+
+    /// Reads the head of the answer to a request that was sent.
+    fn heard(&self, conn: &mut Conn, give_up: Instant) -> Result<ResponseHead, WireError> {
         let sent = Instant::now();
         let head = conn.head(self.pulse.patience(), give_up, self.options.addr)?;
         if let Some(first) = conn.first_byte() {
