@@ -50,6 +50,50 @@ fn one_connection_serves_many_requests() {
 }
 
 #[test]
+fn what_was_sent_ahead_is_answered_once() {
+    let double = Arc::new(Double::new());
+    let server = Server::start(options(), double.clone(), None).unwrap();
+    let peer = peer(server.addr());
+    assert!(peer.send("/file", Some(0..5000), 0).is_none(), "no connection is idle yet");
+    let get = |sent| all(peer.get_sent(sent, "/file", Some(0..5000), 0, max_wait()).unwrap());
+    assert!(get(None) == content()[..5000]);
+    let before = double.asked.load(Ordering::Relaxed);
+    for _ in 0..5 {
+        let sent = peer.send("/file", Some(0..5000), 0);
+        assert!(sent.is_some());
+        assert!(get(sent) == content()[..5000]);
+    }
+    assert_eq!(double.asked.load(Ordering::Relaxed) - before, 5);
+    assert_eq!(server.metrics().logins.load(Ordering::Relaxed), 1);
+    // Nobody wants the answer: its connection is gone, and nothing else.
+    drop(peer.send("/file", None, 0).unwrap());
+    assert!(get(peer.send("/file", Some(0..5000), 0)) == content()[..5000]);
+}
+
+#[test]
+fn what_was_sent_ahead_on_a_connection_that_is_closed_is_sent_again() {
+    let server = serve(Options { idle_timeout: MS * 100, ..options() });
+    let peer = peer(server.addr());
+    assert_eq!(all(peer.get("/file", Some(0..10), 0, max_wait()).unwrap()).len(), 10);
+    std::thread::sleep(MS * 300);
+    let sent = peer.send("/file", Some(0..10), 0);
+    let got = peer.get_sent(sent, "/file", Some(0..10), 0, max_wait()).unwrap();
+    assert!(all(got) == content()[..10]);
+}
+
+#[test]
+fn an_answer_that_lay_there_for_long_is_asked_for_again() {
+    let server = serve(options());
+    let peer = peer(server.addr());
+    assert_eq!(all(peer.get("/file", Some(0..10), 0, max_wait()).unwrap()).len(), 10);
+    let sent = peer.send("/file", Some(0..10), 0);
+    assert!(sent.is_some());
+    std::thread::sleep(MS * 600);
+    assert!(all(peer.get_sent(sent, "/file", Some(0..10), 0, max_wait()).unwrap()) == content()[..10]);
+    assert_eq!(server.metrics().logins.load(Ordering::Relaxed), 2, "on a connection of its own");
+}
+
+#[test]
 fn an_answer_that_is_not_read_costs_its_connection_only() {
     let server = serve(options());
     let peer = peer(server.addr());
