@@ -9,6 +9,7 @@
 //! Who has the index sends it to a few that ask; the others are sent to those, in the order in which they came, so that all together form
 //! a tree of which no node sends more than [`FAN`] times. Who finds its parent gone asks the first one directly.
 
+use super::residency::members::MAX_NODES;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -102,7 +103,7 @@ enum Standing {
 #[derive(Debug, Default)]
 struct Root {
     standing: Standing,
-    /// Nodes that asked for the index, in the order they came.
+    /// Nodes that asked for the index and are not gone, in the order they came; no more than a job can have.
     askers: Vec<String>,
 }
 
@@ -138,7 +139,8 @@ impl Election {
 
     /// Another node bids.
     pub fn heard(&self, root: u64, from: &str, me: &str) -> Reply {
-        match &mut self.roots().entry(root).or_default().standing {
+        // (Of a root that this node does not need nothing is kept.)
+        match self.roots().get_mut(&root).map_or(&mut Standing::Idle, |r| &mut r.standing) {
             Standing::Have(_) => Reply::Have,
             Standing::Scanning => Reply::Scanning,
             Standing::Bidding { yields } if from < me => {
@@ -185,10 +187,10 @@ impl Election {
             return if matches!(r.standing, Standing::Idle) { Answer::No } else { Answer::Wait };
         }
         let known = r.askers.iter().position(|a| a == from);
-        let at = known.unwrap_or_else(|| {
+        let at = known.unwrap_or(r.askers.len());
+        if at == r.askers.len() && at < MAX_NODES {
             r.askers.push(from.to_owned());
-            r.askers.len() - 1
-        });
+        }
         if at >= FAN
             && !direct
             && let Some(parent) = r.askers.get((at - FAN) / FAN)
@@ -199,6 +201,11 @@ impl Election {
             Standing::Have(offer) => Answer::Send(offer.clone()),
             _ => Answer::Wait,
         }
+    }
+
+    /// A node is gone: nobody is sent to it any more.
+    pub fn forget(&self, node: &str) {
+        self.roots().values_mut().for_each(|r| r.askers.retain(|a| a != node));
     }
 
     /// Whether an index is on its way to this node, or being made here.
@@ -301,6 +308,39 @@ mod tests {
         }
         assert!(children.values().all(|n| *n <= FAN));
         assert!(matches!(e.asked(ROOT, "n499", true), Answer::Send(_)));
+    }
+
+    #[test]
+    fn nodes_that_are_gone_are_no_parents() {
+        let e = Election::default();
+        offered(&e);
+        for n in 0..20 {
+            e.asked(ROOT, &format!("n{n}"), false);
+        }
+        (0..10).for_each(|n| e.forget(&format!("n{n}")));
+        assert_eq!(e.roots()[&ROOT].askers.len(), 10);
+        for n in 10..40 {
+            match e.asked(ROOT, &format!("n{n}"), false) {
+                Answer::Send(_) => assert!(n < 10 + FAN as u32),
+                Answer::From(parent) => assert!((10..n).contains(&parent[1..].parse().unwrap()), "{n}: {parent}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_others_ask_takes_bounded_room() {
+        let e = Election::default();
+        for root in 0..1000 {
+            assert_eq!(e.heard(root, "b", "a"), Reply::Yield);
+            assert!(matches!(e.asked(root, "b", false), Answer::No));
+        }
+        assert!(e.roots().is_empty(), "roots that this node does not need");
+        offered(&e);
+        for n in 0..MAX_NODES + 1000 {
+            assert!(matches!(e.asked(ROOT, &format!("n{n}"), false), Answer::Send(_) | Answer::From(_)));
+        }
+        assert_eq!(e.roots()[&ROOT].askers.len(), MAX_NODES);
     }
 
     #[test]

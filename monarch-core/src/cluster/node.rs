@@ -2,6 +2,9 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`complaints`] | copies that arrived damaged, and what becomes of them where they came from |
+//! | [`admission`] | how many connections are taken |
+//! | [`begun`] | which files are being read from the PFS |
 //! | [`remote`] | a file that another node owns, as a source of bytes |
 //! | [`serve`] | answers to other nodes: files, indexes, news |
 //! | [`local`] | what this node has of a file, made ready to be sent |
@@ -18,7 +21,10 @@
 //! small runtime of the node's own, whose blocking work (waiting for a copy, opening it, packing an index) has threads of its own. Nobody
 //! who holds a lock here asks another node.
 
+mod admission;
+mod begun;
 mod check;
+mod complaints;
 mod figures;
 mod indexes;
 mod local;
@@ -32,6 +38,7 @@ mod status;
 mod sums;
 
 pub use check::{Link, Said};
+pub use complaints::{Complaint, decode as decode_complaints, encode as encode_complaints};
 pub use figures::{Figures, Traffic};
 pub use indexes::Obtained;
 pub use news::is_welcome;
@@ -49,7 +56,7 @@ use crate::tier::Sum;
 use remote::Remote;
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use sums::Sums;
@@ -60,8 +67,6 @@ const IDLE: usize = 8;
 const GOODBYE: Duration = Duration::from_millis(30);
 /// How long a node that did not serve an index is not asked for its files.
 const LACKING: Duration = Duration::from_secs(5);
-/// Most fetches that are remembered.
-const BEGUN: usize = 1 << 16;
 /// How often the log speaks of one kind of trouble.
 const SELDOM: Duration = Duration::from_secs(10);
 
@@ -82,14 +87,14 @@ pub struct Node {
     membership: Membership,
     residency: Mutex<Residency>,
     sums: Sums,
+    complaints: complaints::Complaints,
     peers: Mutex<HashMap<u16, (u64, Arc<Peer>)>>,
     driver: OnceLock<Arc<Driver>>,
     /// Files that are being fetched from another node, and from which.
     coming: Mutex<HashMap<FileRef, (u16, u32)>>,
     /// Files that this node is to fetch from the PFS, whoever owns them.
     forced: Mutex<HashSet<FileRef>>,
-    /// Files being fetched from the PFS, and who answered for each when that began.
-    begun: Mutex<HashMap<FileRef, (u16, u64)>>,
+    begun: begun::Begun,
     /// Copies that are complete, and who is to hear of them.
     complete: Mutex<Vec<(u16, FileRef)>>,
     /// Nodes that did not serve an index when they were asked last, and when that was.
@@ -98,6 +103,8 @@ pub struct Node {
     lives: Mutex<HashMap<u16, u64>>,
     changed: Mutex<Vec<FileRef>>,
     server: Mutex<Option<Server>>,
+    /// Whether it was said that there are too few descriptors.
+    confined: AtomicBool,
     told: Mutex<Option<Instant>>,
     untold: AtomicU64,
     started: Instant,
@@ -158,19 +165,13 @@ impl Node {
     }
 
     /// A file is about to be read from the PFS.
-    fn begin(&self, file: &FileRef) {
-        let life = self.view().answerer_life(file.fp);
-        let mut begun = lock(&self.begun);
-        // (Of those that failed nothing is heard.)
-        if begun.len() > BEGUN {
-            begun.clear();
-        }
-        begun.insert(*file, life);
+    fn begin(&self, file: &FileRef) -> begun::Beginning {
+        self.begun.begin(file, self.view().answerer_life(file.fp))
     }
 
     /// A copy is complete: who answers for the file may have to be told.
     fn completed(&self, file: &FileRef, kept: bool) {
-        let Some(life) = lock(&self.begun).remove(file).filter(|_| kept) else { return };
+        let Some(life) = self.begun.end(file).filter(|_| kept) else { return };
         if let Some(to) = told::after_fetch(life, true, &self.view(), file.fp) {
             lock(&self.complete).push((to, *file));
         }
@@ -230,7 +231,9 @@ impl Node {
 
     /// A node does not serve an index.
     fn lacks(&self, node: u16, index: [u8; 16]) {
-        lock(&self.lacking).insert((node, index), Instant::now());
+        let mut lacking = lock(&self.lacking);
+        lacking.retain(|_, t| t.elapsed() < LACKING);
+        lacking.insert((node, index), Instant::now());
     }
 
     /// Whether a node did not serve an index a moment ago.
@@ -320,6 +323,10 @@ impl Peers for Others {
     fn is_there(&self, file: &FileRef, sum: Sum, kept: bool) {
         self.0.note_sum(file, sum);
         self.0.completed(file, kept);
+    }
+
+    fn is_over(&self, file: &FileRef) {
+        let _ = self.0.begun.end(file);
     }
 
     fn note_piece(&self, file: &FileRef, part: (u64, u64), sum: u64) {

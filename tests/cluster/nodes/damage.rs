@@ -1,10 +1,11 @@
-//! Bytes that are not what they were when they came from the PFS: no other node takes them.
+//! Bytes that are not what they were when they came from the PFS: no other node takes them, and who sends them makes its copies again.
 
 use super::{NodeStatus, account, patient};
 use crate::harness::{Job, Running};
 use crate::plan::Plan;
 use crate::reads::Reads;
 use crate::world::{Cluster, wait_for};
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
@@ -30,6 +31,21 @@ fn damage(dir: &Path, sizes: std::ops::Range<u64>) -> usize {
     done
 }
 
+/// The contents of all files below a directory that are of these sizes.
+fn contents(dir: &Path, sizes: &std::ops::Range<u64>) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    for path in fs::read_dir(dir).unwrap().flatten().map(|e| e.path()) {
+        // (A copy may go while it is looked at.)
+        let Ok(m) = path.symlink_metadata() else { continue };
+        if m.is_dir() {
+            all.extend(contents(&path, sizes));
+        } else if sizes.contains(&m.len()) {
+            all.extend(fs::read(&path));
+        }
+    }
+    all
+}
+
 /// A job that does nothing, so that the agent stays.
 fn keep(c: &Cluster, node: usize) -> Running {
     let mut job = c.node(node).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
@@ -52,8 +68,11 @@ fn damaged_copies_are_sent_to_nobody(plan: Plan, sizes: std::ops::Range<u64>) {
     let (owned, owned_bytes) = account(c.node(0)).owned;
     let owned = owned as usize;
     // It may hold copies for owners that were not there yet when it looked for them; they are damaged as well.
-    assert!(damage(&c.node(0).tier(), sizes) >= owned);
-    assert_eq!(account(c.node(1)).damaged + account(c.node(2)).damaged, 0);
+    let damaged = damage(&c.node(0).tier(), sizes.clone());
+    assert!(damaged >= owned);
+    let originals: HashSet<Vec<u8>> = contents(c.backing(), &sizes).into_iter().collect();
+    let right = || contents(&c.node(0).tier(), &sizes).iter().filter(|copy| originals.contains(*copy)).count();
+    assert_eq!((right(), account(c.node(1)).damaged + account(c.node(2)).damaged), (0, 0));
     let mark = c.mark();
     // Right bytes, or the jobs fail.
     c.end(c.start_indexed([1, 2], &Reads::epochs(2)));
@@ -63,6 +82,14 @@ fn damaged_copies_are_sent_to_nobody(plan: Plan, sizes: std::ops::Range<u64>) {
     assert!(seen.bytes_read > 0, "the right bytes came from nowhere: {seen:#?}");
     // What was damaged is read at each turn at most (2 nodes, 2 epochs), and nothing else.
     assert!(seen.bytes_read <= 4 * owned_bytes, "{owned_bytes}: {seen:#?}");
+    // Node 0 was told, and has made its copies again: of those that it holds for others nobody asked it.
+    wait_for("right copies", || right() >= owned);
+    let zero = account(c.node(0));
+    assert!(zero.found_damaged as usize >= owned && zero.found_damaged as usize <= damaged, "{zero:#?}");
+    assert!(zero.complaints >= zero.found_damaged, "{zero:#?}");
+    // Nobody comes upon damage any more.
+    c.end(c.start_indexed([1, 2], &Reads::epochs(1)));
+    assert_eq!((account(c.node(1)).damaged, account(c.node(2)).damaged), (one.damaged, two.damaged));
     keepers.into_iter().for_each(|k| drop(k.end()));
 }
 

@@ -286,6 +286,29 @@ impl Driver {
         self.fetch_again(vec![key]);
     }
 
+    /// Whether a copy is what the log of its tier says; `None` if it has no record there. Reads both in full.
+    pub fn is_as_logged(&self, live: &Live, entry: &Entry<'static>) -> Option<bool> {
+        let tier = self.tiers.get(entry.word().tier())?;
+        let name = live.segment.copy_name(entry);
+        let logged = tier.sums(&HashSet::from([name])).ok()?;
+        let sum = logged.get(name).filter(|l| !l.packed)?.sum;
+        Some(tier.verify(name, entry.record.size, sum))
+    }
+
+    /// Drops a copy that was found damaged while its word was `seen`; `false` if it is another by now.
+    pub fn drop_found_damaged(&self, key: u64, live: &Live, entry: &Entry<'static>, seen: Word) -> bool {
+        let dropped = seen.state() == State::Resident && self.drop_copy(key, live, entry, seen);
+        if dropped {
+            self.tell_of_damage(1);
+        }
+        dropped
+    }
+
+    /// Has a file fetched again whose copy was dropped.
+    pub fn make_again(&self, key: u64) {
+        self.fetch_again(vec![key]);
+    }
+
     fn tell_of_damage(&self, copies: usize) {
         self.figures.damaged.fetch_add(copies as u64, Ordering::Relaxed);
         if let Some(more) = self.seldom.damaged.now() {

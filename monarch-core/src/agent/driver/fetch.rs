@@ -212,6 +212,7 @@ impl Driver {
             Fetched::Bypass => claim.left(),
             Fetched::Stopped => claim.next(State::Absent),
         };
+        self.tell_over(f);
         let published = word.compare_exchange(claim.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok();
         futex_wake(word, u32::MAX >> 1);
         let count = |figure: &AtomicU64| {

@@ -426,6 +426,8 @@ impl Driver {
         // Of a word that says something else by now nothing is concluded: another fetch may have begun.
         if fill.file.entry.word() == fill.file.claim {
             self.conclude(&fill.file, end);
+        } else {
+            self.tell_over(&fill.file);
         }
         fill.large.ticked();
         if let Some(tier) = self.tiers.get(fill.tier) {

@@ -81,6 +81,8 @@ pub trait Peers: Send + Sync {
     fn fetches_all(&self) -> bool;
     /// A copy is there, with this checksum; `kept`: it is none of those that make way first.
     fn is_there(&self, file: &FileRef, sum: Sum, kept: bool);
+    /// A fetch has ended, with a copy or without.
+    fn is_over(&self, file: &FileRef);
     /// A part of a copy is there (offset, length), with this checksum.
     fn note_piece(&self, file: &FileRef, part: (u64, u64), sum: u64);
     /// The job on this node has changed a file.
@@ -216,6 +218,13 @@ impl Driver {
     pub(super) fn tell_sum(&self, f: &File, sum: Sum) {
         if let Some(peers) = self.peers.get() {
             peers.is_there(&f.live.file_ref(&f.entry), sum, !f.passes());
+        }
+    }
+
+    /// A fetch has ended.
+    pub(super) fn tell_over(&self, f: &File) {
+        if let Some(peers) = self.peers.get() {
+            peers.is_over(&f.live.file_ref(&f.entry));
         }
     }
 

@@ -24,6 +24,10 @@ pub struct Traffic {
 pub struct Figures {
     /// Answers whose bytes did not come to what they should.
     pub damaged: AtomicU64,
+    /// Complaints of others about what they got from here that were looked into.
+    pub complaints: AtomicU64,
+    /// Copies of this node that were found damaged by that.
+    pub found_damaged: AtomicU64,
     /// Files that this node's job changed, told to the others.
     pub told: AtomicU64,
     by_node: Mutex<HashMap<u16, Traffic>>,

@@ -199,6 +199,29 @@ impl Node {
         Ok(sum)
     }
 
+    /// Whether some bytes of a copy are still what was noted when they came, or the copy what the log of its tier says; `None` if nobody
+    /// knows what they should be, or they cannot be read.
+    pub(super) fn is_sound(&self, here: &Here, file: &FileRef, range: &Range<u64>, copy: &OwnedFd) -> Option<bool> {
+        let noted = self.sums.get(file, (range.start, range.end - range.start), here.size());
+        match noted {
+            Some(sum) => sum_of(copy, range).ok().map(|now| now == sum),
+            None => self.driver()?.is_as_logged(&here.live, &here.entry),
+        }
+    }
+
+    /// Drops a copy that is damaged and has the file fetched again; `false` if it is another copy by now.
+    pub(super) fn drop_damaged(&self, here: &Here, file: &FileRef, seen: Word) -> bool {
+        let Some(driver) = self.driver() else { return false };
+        let key = demand::file_key(here.number, here.entry.master.id);
+        if !driver.drop_found_damaged(key, &here.live, &here.entry, seen) {
+            return false;
+        }
+        // Some may have been taken from the copy itself.
+        self.sums.forget_parts(file);
+        driver.make_again(key);
+        true
+    }
+
     /// Whether this node has more to do than it should, so that others who have a file had better send it.
     pub(super) fn is_busy(&self) -> bool {
         self.answering.load(Ordering::Relaxed) > self.options.busy

@@ -177,7 +177,7 @@ impl Node {
         lock(&self.residency).forget_index(index);
         self.sums.forget(index);
         lock(&self.forced).retain(|f| f.index != *index);
-        lock(&self.begun).retain(|f, _| f.index != *index);
+        self.begun.forget(index);
         lock(&self.complete).retain(|(_, f)| f.index != *index);
     }
 

@@ -74,6 +74,7 @@ impl Node {
             outbox.looks.look(self);
             self.gather(&mut outbox, &before);
             self.send(&mut outbox, &before);
+            self.send_complaints();
             if rested.elapsed() > REST {
                 rested = Instant::now();
                 self.election.rest();
@@ -89,9 +90,11 @@ impl Node {
                 outbox.letters.entry(to).or_default().held.entry(index).or_default().extend(ids);
             }
         }
+        self.admit(now);
         for (node, m) in now.iter().skip(1) {
             if m.standing == Standing::Gone {
                 outbox.letters.remove(&node);
+                self.election.forget(&m.name);
             }
             if !now.is_up(node) {
                 outbox.told.remove(&node);
@@ -161,7 +164,7 @@ impl Node {
         self.post(to, "/v1/held", &body)
     }
 
-    fn post(&self, to: u16, path: &str, body: &[u8]) -> bool {
+    pub(super) fn post(&self, to: u16, path: &str, body: &[u8]) -> bool {
         let Some(peer) = self.peer(to) else { return false };
         match peer.post(path, body, self.options.peer_timeout) {
             Ok(answer) => answer.status() < 300,

@@ -4,6 +4,7 @@
 //! late, or not at all is asked for elsewhere, and the caller never learns of it. Only three answers are for the caller: that the file
 //! has changed, that there is no room for it anywhere (then it is not copied at all), and that this node is to keep it instead of its owner.
 
+use super::begun::Beginning;
 use super::{FileRef, Node, lock};
 use crate::agent::driver::{After, Live, RemoteFile};
 use crate::cluster::residency::{Route, Search};
@@ -42,6 +43,8 @@ pub(super) struct Remote {
     said: AtomicU8,
     /// When no peer could help last.
     failed: Mutex<Option<Instant>>,
+    /// That it is read from the PFS was noted.
+    began: Mutex<Option<Beginning>>,
     /// The file on the PFS, once it is needed.
     original: Mutex<Option<Arc<dyn SourceFile>>>,
     /// What was asked before the first read.
@@ -80,6 +83,7 @@ impl Remote {
         let failed = Mutex::default();
         Self {
             failed,
+            began: Mutex::default(),
             own,
             large,
             node,
@@ -101,7 +105,7 @@ impl Remote {
 
     /// This node is to fetch the file from the PFS, and keep it. A large one stays where it was begun.
     fn keep(&self) -> io::Result<bool> {
-        self.node.begin(&self.file);
+        *lock(&self.began) = Some(self.node.begin(&self.file));
         *lock(&self.failed) = Some(Instant::now());
         if self.large || self.own { Ok(false) } else { Err(self.says(KEEP)) }
     }
@@ -184,6 +188,7 @@ impl Remote {
         }
         if sum != Some(xxhash_rust::xxh3::xxh3_64(buf)) {
             self.node.figures.damaged.fetch_add(1, Ordering::Relaxed);
+            self.node.complain(to, &self.file, off..off + buf.len() as u64);
             return Got::Failed("its bytes arrived damaged".to_owned());
         }
         self.node.trust(to);
@@ -199,6 +204,14 @@ impl Remote {
         self.node.limit(0, self.demand);
         let file: Arc<dyn SourceFile> = self.source.open(&self.rel)?.into();
         Ok(lock(&self.original).insert(file).clone())
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if let Some(began) = *lock(&self.began) {
+            self.node.begun.end_this(&self.file, began);
+        }
     }
 }
 

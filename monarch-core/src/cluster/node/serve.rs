@@ -7,6 +7,7 @@
 //! | `GET /v1/index/<root>[?direct]` | the index, packed; 307 and `Monarch-Node`: get it there |
 //! | `POST /v1/join` | the files held here that the newcomer answers for |
 //! | `POST /v1/held`, `/v1/changed` | taken note of |
+//! | `POST /v1/damaged` | taken note of: what of this node's files arrived damaged |
 //! | `GET /v1/status[?short]` | what this node is and has, as JSON; without counting files |
 //! | `GET /v1/check` | what its links to all others are like, as JSON |
 //! | `GET /v1/probe?<bytes>`, `POST /v1/probe` | so many bytes; nothing: for `monarch cluster check` |
@@ -52,6 +53,7 @@ impl Handler for Desk {
                 (Method::Post, ["v1", "changed"]) => {
                     self.work(peer, move |node, peer| node.heard_changed(peer, &request.body)).await
                 }
+                (Method::Post, ["v1", "damaged"]) => self.0.heard_damaged(peer, &request.body),
                 (Method::Get, ["v1", "status"]) => {
                     let short = request.query.as_deref() == Some("short");
                     self.work(peer, move |node, _| node.status_answer(short)).await

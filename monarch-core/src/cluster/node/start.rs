@@ -136,16 +136,18 @@ impl Node {
             membership,
             residency: Mutex::new(Residency::new()),
             sums: Sums::default(),
+            complaints: super::complaints::Complaints::default(),
             peers: Mutex::default(),
             driver: OnceLock::new(),
             coming: Mutex::default(),
             forced: Mutex::default(),
-            begun: Mutex::default(),
+            begun: super::begun::Begun::default(),
             complete: Mutex::default(),
             lacking: Mutex::default(),
             lives: Mutex::default(),
             changed: Mutex::default(),
             server: Mutex::default(),
+            confined: AtomicBool::new(false),
             told: Mutex::default(),
             untold: AtomicU64::new(0),
             started: Instant::now(),
@@ -166,6 +168,7 @@ impl Node {
         };
         let server = Server::start(options, Arc::new(Desk(self.clone())), Some(self.runtime.handle().clone()))?;
         *super::lock(&self.server) = Some(server);
+        self.admit(&self.view());
         Ok(())
     }
 
@@ -176,6 +179,9 @@ impl Node {
     pub fn serve(self: &Arc<Self>, driver: &Arc<Driver>, stop: Arc<AtomicBool>) -> std::io::Result<()> {
         let _ = self.driver.set(driver.clone());
         driver.join(Arc::new(Others(self.clone())));
+        let (me, stop_too) = (self.clone(), stop.clone());
+        let look = move || me.look_into_complaints(&stop_too);
+        std::thread::Builder::new().name("complaints".to_owned()).spawn(look)?;
         let me = self.clone();
         std::thread::Builder::new().name("news".to_owned()).spawn(move || me.tell_news(&stop)).map(drop)
     }

@@ -6,6 +6,7 @@ use crate::cluster::residency::members::ME;
 use crate::cluster::wire::Answer;
 use monarch_abi::word::State;
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// One node, by its own account.
@@ -31,6 +32,12 @@ pub struct NodeStatus {
     pub capacity: (u64, u64),
     /// Answers of others whose bytes arrived damaged.
     pub damaged: u64,
+    /// Complaints of others, to whom bytes from here came damaged, that were looked into.
+    #[serde(default)]
+    pub complaints: u64,
+    /// Copies here that were found damaged by that, and dropped.
+    #[serde(default)]
+    pub found_damaged: u64,
     /// The other nodes as it sees them.
     pub peers: Vec<PeerStatus>,
 }
@@ -73,6 +80,8 @@ impl Node {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             clock_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis() as u64,
             damaged: self.figures.damaged(),
+            complaints: self.figures.complaints.load(Ordering::Relaxed),
+            found_damaged: self.figures.found_damaged.load(Ordering::Relaxed),
             ..NodeStatus::default()
         };
         let Some(driver) = self.driver() else { return status };

@@ -67,6 +67,13 @@ impl Sums {
         }
     }
 
+    /// What parts of a file come to is to be found out anew.
+    pub(super) fn forget_parts(&self, file: &FileRef) {
+        if let Some(of) = self.of(file) {
+            lock(&of.parts).retain(|(id, _), _| *id != file.id);
+        }
+    }
+
     /// What a part of a file comes to, if that is known.
     pub(super) fn get(&self, file: &FileRef, part: Part, size: u64) -> Option<u64> {
         let of = self.of(file)?;
@@ -97,6 +104,9 @@ mod tests {
         assert_eq!(sums.get(&file(0), (0, 10), 10), Some(5));
         assert_eq!(sums.get(&file(0), (0, 9), 10), None);
         assert_eq!((sums.get(&file(1), (4, 4), 10), sums.get(&file(1), (0, 4), 10)), (Some(6), None));
+        sums.note_part(&file(0), (4, 4), 7);
+        sums.forget_parts(&file(1));
+        assert_eq!((sums.get(&file(1), (4, 4), 10), sums.get(&file(0), (4, 4), 10)), (None, Some(7)));
         sums.forget(&index);
         assert_eq!(sums.get(&file(0), (0, 10), 10), None);
     }

@@ -33,11 +33,10 @@ use stats::Refusals;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
 /// How a server is to be.
@@ -51,7 +50,7 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Threads, unless the caller gives a runtime. Default 2.
     pub workers: usize,
-    /// Connections at a time. Default 1024.
+    /// Connections at a time, until [`Server::admit`] says otherwise. Default 1024.
     pub connections: usize,
     /// How long a connection may take to authenticate. Default 2 s.
     pub login_timeout: Duration,
@@ -87,6 +86,8 @@ impl Options {
 /// What the tasks of a server have in common.
 struct Shared {
     options: Options,
+    /// Connections at a time.
+    limit: Arc<AtomicUsize>,
     handler: Arc<dyn Handler>,
     metrics: Arc<Metrics>,
     refusals: Refusals,
@@ -98,6 +99,7 @@ struct Shared {
 pub struct Server {
     addr: SocketAddr,
     metrics: Arc<Metrics>,
+    limit: Arc<AtomicUsize>,
     accepting: JoinHandle<()>,
     runtime: Option<Runtime>,
 }
@@ -127,15 +129,28 @@ impl Server {
         let metrics = Arc::<Metrics>::default();
         let paces = Paces::new(options.bandwidth_limit, options.peer_bandwidth_limit);
         let refusals = Refusals::new(Arc::clone(&metrics));
-        let shared = Arc::new(Shared { options, handler, metrics: Arc::clone(&metrics), refusals, paces });
+        let limit = Arc::new(AtomicUsize::new(options.connections));
+        let shared = Arc::new(Shared {
+            limit: Arc::clone(&limit),
+            options,
+            handler,
+            metrics: Arc::clone(&metrics),
+            refusals,
+            paces,
+        });
         let accepting = handle.spawn(accept(listener, shared));
-        Ok(Self { addr, metrics, accepting, runtime: own })
+        Ok(Self { addr, metrics, limit, accepting, runtime: own })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// How many connections it takes at a time from now on. Those that are open stay.
+    pub fn admit(&self, connections: usize) {
+        self.limit.store(connections, Ordering::Relaxed);
     }
 
     /// What it has done so far.
@@ -173,9 +188,24 @@ fn listen_at(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
+/// A connection that is open, counted for as long as this lives.
+struct Open(Arc<Metrics>);
+
+impl Open {
+    fn new(metrics: &Arc<Metrics>) -> Self {
+        metrics.connections.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(metrics))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Takes connections until the server is dropped; that ends those that are open, too.
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    let free = Arc::new(Semaphore::new(shared.options.connections));
     let mut open = JoinSet::new();
     loop {
         while open.try_join_next().is_some() {}
@@ -189,16 +219,16 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             }
         };
         let shared = Arc::clone(&shared);
-        let Ok(permit) = Arc::clone(&free).try_acquire_owned() else {
+        // (Nobody but this task adds to them.)
+        if shared.metrics.connections.load(Ordering::Relaxed) >= shared.limit.load(Ordering::Relaxed) as u64 {
             shared.refusals.note(Refusal::Full, from.ip());
             conn::refuse_full(&stream);
             continue;
-        };
-        shared.metrics.connections.fetch_add(1, Ordering::Relaxed);
+        }
+        let counted = Open::new(&shared.metrics);
         open.spawn(async move {
+            let _counted = counted;
             conn::serve(stream, from.ip(), &shared).await;
-            shared.metrics.connections.fetch_sub(1, Ordering::Relaxed);
-            drop(permit);
         });
     }
 }

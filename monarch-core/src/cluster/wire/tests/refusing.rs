@@ -155,6 +155,27 @@ fn connections_are_limited_and_come_free_again() {
 }
 
 #[test]
+fn the_limit_of_connections_follows_what_is_admitted() {
+    let server = serve(Options { connections: 2, ..options() });
+    let open: Vec<_> = (0..2).map(|_| logged_in(server.addr())).collect();
+    assert!(peer(server.addr()).head("/file", max_wait()).is_err());
+    server.admit(12);
+    let more: Vec<_> = (0..10).map(|_| logged_in(server.addr())).collect();
+    assert!(peer(server.addr()).head("/file", max_wait()).is_err());
+    // Fewer again: those that are open stay, and count.
+    server.admit(11);
+    drop(open);
+    let until = Instant::now() + MS * 3000;
+    while peer(server.addr()).head("/file", max_wait()).is_err() {
+        assert!(Instant::now() < until, "no connection came free");
+        std::thread::sleep(MS * 20);
+    }
+    server.admit(1);
+    assert!(peer(server.addr()).head("/file", max_wait()).is_err());
+    drop(more);
+}
+
+#[test]
 fn idle_connections_are_closed() {
     let server = serve(Options { idle_timeout: MS * 100, ..options() });
     let stream = logged_in(server.addr());
