@@ -2,7 +2,7 @@
 # The dashboard of configs/grafana in a real Prometheus: two agents that share copies read a slow file system, Prometheus scrapes them, and
 # every query of the dashboard is asked through its HTTP interface.
 #   tests/prometheus.sh      needs Debian or Ubuntu (its package `prometheus` is unpacked into a temporary directory unless it is installed),
-#                            FUSE, and a release build (MONARCH_E2E_BIN names another directory). Two minutes.
+#                            FUSE, and a release build (MONARCH_E2E_BIN names another directory). One minute.
 # Beside the everyday suite. Ends with 1 when a query fails, when one that must have data has none, or when counters differ from
 # `monarch status --json`. MONARCH_TRIAL_KEEP=1 keeps the directory.
 set -euo pipefail

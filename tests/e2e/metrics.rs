@@ -54,7 +54,9 @@ fn at_rest(w: &World, page: impl Fn() -> String) -> (Page, Status) {
         let before = w.agent().unwrap();
         let page = page();
         let after = w.agent().unwrap();
-        if (&before.counters, &before.agent) == (&after.counters, &after.agent) && before.roots[0].epochs == after.roots[0].epochs {
+        if (&before.counters, &before.agent) == (&after.counters, &after.agent)
+            && before.roots[0].epochs == after.roots[0].epochs
+        {
             return (parse(&page), after);
         }
     }
@@ -168,11 +170,14 @@ fn without_being_asked_an_agent_tells_nobody() {
     assert_eq!(status.metrics, Default::default());
     let sockets = fs::read_dir(format!("/proc/{}/fd", status.pid)).unwrap().flatten();
     let inodes: Vec<String> = sockets
-        .filter_map(|fd| fs::read_link(fd.path()).ok()?.to_str()?.strip_prefix("socket:[")?.strip_suffix(']').map(str::to_owned))
+        .filter_map(|fd| {
+            fs::read_link(fd.path()).ok()?.to_str()?.strip_prefix("socket:[")?.strip_suffix(']').map(str::to_owned)
+        })
         .collect();
     for table in ["tcp", "tcp6"] {
         let listening = fs::read_to_string(format!("/proc/{}/net/{table}", status.pid)).unwrap();
-        let ours = listening.lines().filter(|l| l.split_whitespace().nth(9).is_some_and(|n| inodes.iter().any(|i| i == n)));
+        let ours =
+            listening.lines().filter(|l| l.split_whitespace().nth(9).is_some_and(|n| inodes.iter().any(|i| i == n)));
         assert_eq!(ours.count(), 0, "{listening}");
     }
 }
