@@ -9,7 +9,6 @@
 //! | [`latencies`] | durations of single copies and opens, the only values that are kept for the metrics alone |
 //! | [`http`] | serves the page |
 //! | [`textfile`] | writes it for the textfile collector of node_exporter |
-//! | [`document`] | docs/METRICS.md |
 //!
 //! How it works. Nothing is recorded while readers are served: their counters lie in shared memory in any case, the driver's in atomics, the
 //! ledgers' with the tiers. When somebody asks, all of them are read once and handed to a recorder that lives as long as the answer, so that
@@ -21,7 +20,6 @@
 
 pub mod declare;
 pub mod defs;
-pub mod document;
 mod gather;
 mod http;
 mod latencies;
@@ -30,6 +28,8 @@ mod textfile;
 
 #[cfg(test)]
 mod dashboard_tests;
+#[cfg(test)]
+mod document_tests;
 
 pub(crate) use gather::{Seen, text};
 pub(crate) use http::{Listening, serve};

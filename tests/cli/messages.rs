@@ -32,6 +32,7 @@ const NO_MESSAGES: &[(&str, &str)] = &[
     ("HTTP/1.1 … … Content-Type: text/plain; version=0.0.4; charset=utf-8", "HTTP"),
     ("Content-Length: … Connection: close", "HTTP"),
     ("Method Not Allowed", "HTTP"),
+    ("# TYPE … …", "Prometheus' text format"),
     ("Request Header Fields Too Large", "HTTP"),
     ("Connection: close", "HTTP"),
     ("Content-Length: …", "HTTP"),

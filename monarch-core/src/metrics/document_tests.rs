@@ -4,15 +4,15 @@ use super::declare::Declared;
 use super::defs::ALL;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::{env, fs};
 
 /// Between these lines the document is made of the declarations.
-pub const BEGIN: &str = "<!-- metrics: begin -->";
+const BEGIN: &str = "<!-- metrics: begin -->";
 /// See [`BEGIN`].
-pub const END: &str = "<!-- metrics: end -->";
+const END: &str = "<!-- metrics: end -->";
 
 /// The tables: metrics, then labels.
-#[must_use]
-pub fn tables() -> String {
+fn tables() -> String {
     let mut out = String::from("| metric | kind | unit | labels | what it says |\n|---|---|---|---|---|\n");
     // Writing to a string does not fail.
     for m in ALL {
@@ -37,39 +37,30 @@ pub fn tables() -> String {
 }
 
 /// A document with its tables made anew; `None` where the lines around them are missing.
-#[must_use]
-pub fn renewed(document: &str) -> Option<String> {
+fn renewed(document: &str) -> Option<String> {
     let (before, rest) = document.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{BEGIN}\n\n{}\n{END}{after}", tables()))
 }
 
-#[cfg(test)]
-mod tests {
-    use std::{env, fs};
-
-    /// `UPDATE_METRICS=1 cargo test -p monarch-core metrics` writes them anew.
-    #[test]
-    fn the_committed_document_is_fresh() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/METRICS.md");
-        let committed = fs::read_to_string(path).unwrap();
-        let fresh = super::renewed(&committed).expect("the lines around the tables");
-        if env::var_os("UPDATE_METRICS").is_some() {
-            fs::write(path, &fresh).unwrap();
-            return;
-        }
-        assert!(
-            committed == fresh,
-            "docs/METRICS.md is stale: run UPDATE_METRICS=1 cargo test -p monarch-core metrics"
-        );
+/// `UPDATE_METRICS=1 cargo test -p monarch-core metrics` writes them anew.
+#[test]
+fn the_committed_document_is_fresh() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/METRICS.md");
+    let committed = fs::read_to_string(path).unwrap();
+    let fresh = renewed(&committed).expect("the lines around the tables");
+    if env::var_os("UPDATE_METRICS").is_some() {
+        fs::write(path, &fresh).unwrap();
+        return;
     }
+    assert!(committed == fresh, "docs/METRICS.md is stale: run UPDATE_METRICS=1 cargo test -p monarch-core metrics");
+}
 
-    #[test]
-    fn what_is_written_by_hand_stays() {
-        let document = format!("before\n{}\nold\n{}\nafter\n", super::BEGIN, super::END);
-        let fresh = super::renewed(&document).unwrap();
-        assert!(fresh.starts_with("before\n") && fresh.ends_with("\nafter\n") && !fresh.contains("old"));
-        assert_eq!(super::renewed(&fresh).as_deref(), Some(fresh.as_str()));
-        assert_eq!(super::renewed("no lines"), None);
-    }
+#[test]
+fn what_is_written_by_hand_stays() {
+    let document = format!("before\n{}\nold\n{}\nafter\n", BEGIN, END);
+    let fresh = renewed(&document).unwrap();
+    assert!(fresh.starts_with("before\n") && fresh.ends_with("\nafter\n") && !fresh.contains("old"));
+    assert_eq!(renewed(&fresh).as_deref(), Some(fresh.as_str()));
+    assert_eq!(renewed("no lines"), None);
 }
