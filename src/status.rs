@@ -67,6 +67,15 @@ fn text(s: &Status) -> String {
     );
     let _ = writeln!(out, "  engine   {}: {}", s.engine, s.engine_why);
     let _ = writeln!(out, "  runtime  {}", s.runtime_dir.display());
+    if let Some(url) = &s.metrics.url {
+        let _ = writeln!(out, "  metrics  {url}");
+    }
+    if let Some(file) = &s.metrics.textfile {
+        let _ = writeln!(out, "  metrics  {}", file.display());
+    }
+    if let Some(trouble) = &s.metrics.trouble {
+        let _ = writeln!(out, "  notice   no metrics: {trouble}");
+    }
     if let Some(trouble) = s.prefetch.trouble() {
         let _ = writeln!(out, "  notice   {trouble}");
     }

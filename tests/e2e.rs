@@ -36,6 +36,8 @@ mod guest;
 mod hierarchy;
 #[path = "e2e/manners.rs"]
 mod manners;
+#[path = "e2e/metrics.rs"]
+mod metrics;
 #[path = "e2e/packed.rs"]
 mod packed;
 #[path = "e2e/places.rs"]

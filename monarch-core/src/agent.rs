@@ -7,6 +7,7 @@
 //! | [`roots`] | adding roots: control block, scan, segments, adoption after a restart |
 //! | [`start`] | locks, tiers, shared memory, what an earlier agent left |
 //! | [`server`] | the control socket, life cycle |
+//! | [`metering`] | its metrics: what is asked for, and when |
 //! | [`report`] | what the agent tells about itself |
 //! | [`client`] | the other end of the socket, used by the command line |
 //! | [`place`] | where the runtime directory of an agent is |
@@ -14,6 +15,7 @@
 pub mod client;
 pub mod driver;
 mod early;
+mod metering;
 pub mod place;
 pub mod protocol;
 pub mod report;

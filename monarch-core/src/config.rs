@@ -47,7 +47,7 @@ pub use error::{ConfigError, ErrorKind};
 pub use flags::Overrides;
 pub use model::{
     Cluster, Compression, Config, Consistency, Dataset, Direct, Discovery, Engine, Index, Io, Log, LogLevel, Medium,
-    Persist, Placement, Policy, Prefetch, Root, Source, Spread, Tier, Trust, Wait,
+    Metrics, Persist, Placement, Policy, Prefetch, Root, Source, Spread, Tier, Trust, Wait,
 };
 pub use origin::{Origin, Origins};
 pub(crate) use probe::memory::left as memory_left;

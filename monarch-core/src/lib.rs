@@ -7,6 +7,7 @@
 //! | [`tier`] | directories for copies with a hard quota |
 //! | [`engine`] | moving bytes from the PFS into a tier |
 //! | [`agent`] | the process per node that ties these together |
+//! | [`metrics`] | what the agent tells monitoring systems |
 //! | [`cluster`] | nodes that share copies and the index |
 //! | [`session`] | a job that links this crate: opens, prefetches, asks |
 //! | [`reader`] | reading through an agent's shared memory; why a path is served or not |
@@ -20,6 +21,7 @@ pub mod cluster;
 pub mod config;
 pub mod engine;
 pub mod index;
+pub mod metrics;
 pub mod private_dir;
 pub mod reader;
 pub mod session;

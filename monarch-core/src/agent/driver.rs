@@ -31,6 +31,7 @@
 //! | [`traces`] | opens written to a file |
 //! | [`evict`] | second tries, copies that have to go, copies that somebody damaged |
 //! | [`unclaimed`] | copies of an earlier agent that no entry has claimed yet |
+//! | [`load`] | what it is about at a moment |
 //! | [`lanes`] | which engine copies it |
 //! | [`trial`] | which engine is the better one for a mount |
 //! | [`census`] | how far the copies of some files are |
@@ -58,6 +59,7 @@ mod gate;
 mod hinting;
 mod lanes;
 mod later;
+mod load;
 mod manners;
 mod mark;
 mod moves;
@@ -79,11 +81,13 @@ mod trouble;
 mod unclaimed;
 mod window;
 
+pub use load::Load;
 pub use peers::{After, Asked, FileRef, Peers, Portable, RemoteFile};
 pub use unclaimed::{Claim, Unclaimed};
 
 use crate::config::Direct;
 use crate::engine::{CopyEngine, Engines, Limits, Source, Task, Work};
+use crate::metrics::Latencies;
 use crate::tier::TierDir;
 use ahead::Told;
 use decode::Rounds;
@@ -208,6 +212,8 @@ pub struct Driver {
     pub tiers: Vec<TierDir>,
     /// Figures for status and report.
     pub figures: Figures,
+    /// Durations, for metrics.
+    pub latencies: Latencies,
     options: DriverOptions,
     engines: Engines,
     bell: Bell,
@@ -297,6 +303,7 @@ impl Driver {
         Self {
             ctl,
             figures: Figures::default(),
+            latencies: Latencies::off(),
             options,
             engines,
             bell: Bell::default(),
@@ -354,6 +361,13 @@ impl Driver {
     #[must_use]
     pub fn with_hints(mut self, dir: PathBuf) -> Self {
         self.hint_dir = Some(dir);
+        self
+    }
+
+    /// With durations that are kept.
+    #[must_use]
+    pub fn with_latencies(mut self, latencies: Latencies) -> Self {
+        self.latencies = latencies;
         self
     }
 

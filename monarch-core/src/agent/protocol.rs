@@ -233,6 +233,9 @@ pub struct Status {
     /// How fetching ahead goes.
     #[serde(default)]
     pub prefetch: Ahead,
+    /// Where its metrics are.
+    #[serde(default)]
+    pub metrics: MetricsStatus,
     /// The roots.
     pub roots: Vec<RootStatus>,
     /// The tiers.
@@ -241,6 +244,17 @@ pub struct Status {
     pub counters: BTreeMap<String, u64>,
     /// Counters of this agent since it started, by name.
     pub agent: BTreeMap<String, u64>,
+}
+
+/// Where an agent's metrics are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetricsStatus {
+    /// The page that Prometheus reads.
+    pub url: Option<String>,
+    /// The file that node_exporter reads.
+    pub textfile: Option<PathBuf>,
+    /// Why one of them is missing.
+    pub trouble: Option<String>,
 }
 
 /// How a root is.

@@ -1,39 +1,18 @@
 //! What the agent tells about itself.
 
+use super::driver::Figures;
 use super::protocol::{Status, TierStatus};
 use super::server::Agent;
 use crate::tier::TierDir;
 use monarch_abi::control::{ControlMap, Counter};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Agent {
     /// How things are.
     #[must_use]
     pub fn status(&self) -> Status {
-        let (f, (engine, why)) = (&self.driver.figures, self.driver.engine());
+        let (engine, why) = self.driver.engine();
         let (filling, filling_bytes) = self.driver.filling();
-        let figures = [
-            ("copied_on_demand", &f.demanded),
-            ("copied_ahead", &f.prefetched),
-            ("bytes_copied", &f.bytes),
-            ("chunks_copied", &f.chunks),
-            ("adopted", &f.adopted),
-            ("verified", &f.verified),
-            ("refused", &f.refused),
-            ("unsettled", &f.unsettled),
-            ("changed", &f.changed),
-            ("source_errors", &f.source_errors),
-            ("tier_errors", &f.tier_errors),
-            ("evicted", &f.evicted),
-            ("replaced", &f.replaced),
-            ("hints", &f.hints),
-            ("demoted", &f.demoted),
-            ("promoted", &f.promoted),
-            ("packed", &f.packed),
-            ("decoded", &f.decoded),
-            ("decoded_ahead", &f.decoded_ahead),
-            ("damaged", &f.damaged),
-        ];
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -45,10 +24,11 @@ impl Agent {
             engine_why: why.to_owned(),
             policy: self.driver.policy().to_owned(),
             prefetch: self.driver.ahead(),
+            metrics: self.metering.status(),
             roots: self.roots.status(),
             tiers: self.driver.tiers.iter().map(tier_status).collect(),
             counters: counters(&self.ctl),
-            agent: figures
+            agent: figures(&self.driver.figures)
                 .iter()
                 .map(|(n, v)| (*n, v.load(Ordering::Relaxed)))
                 .chain([("filling", filling), ("filling_bytes", filling_bytes)])
@@ -72,35 +52,60 @@ fn tier_status(t: &TierDir) -> TierStatus {
     }
 }
 
+/// Figures of the driver by name.
+pub(crate) const fn figures(f: &Figures) -> [(&'static str, &AtomicU64); 20] {
+    [
+        ("copied_on_demand", &f.demanded),
+        ("copied_ahead", &f.prefetched),
+        ("bytes_copied", &f.bytes),
+        ("chunks_copied", &f.chunks),
+        ("adopted", &f.adopted),
+        ("verified", &f.verified),
+        ("refused", &f.refused),
+        ("unsettled", &f.unsettled),
+        ("changed", &f.changed),
+        ("source_errors", &f.source_errors),
+        ("tier_errors", &f.tier_errors),
+        ("evicted", &f.evicted),
+        ("replaced", &f.replaced),
+        ("hints", &f.hints),
+        ("demoted", &f.demoted),
+        ("promoted", &f.promoted),
+        ("packed", &f.packed),
+        ("decoded", &f.decoded),
+        ("decoded_ahead", &f.decoded_ahead),
+        ("damaged", &f.damaged),
+    ]
+}
+
+/// Counters of the jobs' processes by name.
+pub(crate) const COUNTERS: [(&str, Counter); monarch_abi::control::COUNTERS] = [
+    ("hits", Counter::Hits),
+    ("hit_bytes", Counter::HitBytes),
+    ("waited", Counter::Waited),
+    ("absent", Counter::Absent),
+    ("refused", Counter::Refused),
+    ("changed", Counter::Changed),
+    ("deadline", Counter::Deadline),
+    ("unknown", Counter::Unknown),
+    ("flags", Counter::Flags),
+    ("vanished", Counter::Vanished),
+    ("stats", Counter::Stats),
+    ("lists", Counter::Lists),
+    ("meta_kernel", Counter::MetaKernel),
+    ("miss_bytes", Counter::MissBytes),
+    ("wait_us", Counter::WaitMicros),
+    ("large", Counter::Large),
+    ("chunked", Counter::Chunked),
+    ("chunk_reads", Counter::ChunkReads),
+    ("chunk_bytes", Counter::ChunkBytes),
+    ("chunk_misses", Counter::ChunkMisses),
+    ("chunk_miss_bytes", Counter::ChunkMissBytes),
+    ("checks", Counter::Checks),
+];
+
 /// All counters by name.
 #[must_use]
 pub fn counters(ctl: &ControlMap<'_>) -> std::collections::BTreeMap<String, u64> {
-    use Counter as C;
-    [
-        ("hits", C::Hits),
-        ("hit_bytes", C::HitBytes),
-        ("waited", C::Waited),
-        ("absent", C::Absent),
-        ("refused", C::Refused),
-        ("changed", C::Changed),
-        ("deadline", C::Deadline),
-        ("unknown", C::Unknown),
-        ("flags", C::Flags),
-        ("vanished", C::Vanished),
-        ("stats", C::Stats),
-        ("lists", C::Lists),
-        ("meta_kernel", C::MetaKernel),
-        ("miss_bytes", C::MissBytes),
-        ("wait_us", C::WaitMicros),
-        ("large", C::Large),
-        ("chunked", C::Chunked),
-        ("chunk_reads", C::ChunkReads),
-        ("chunk_bytes", C::ChunkBytes),
-        ("chunk_misses", C::ChunkMisses),
-        ("chunk_miss_bytes", C::ChunkMissBytes),
-        ("checks", C::Checks),
-    ]
-    .into_iter()
-    .map(|(n, c)| (n.to_owned(), ctl.total(c)))
-    .collect()
+    COUNTERS.into_iter().map(|(n, c)| (n.to_owned(), ctl.total(c))).collect()
 }

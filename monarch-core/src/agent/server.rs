@@ -8,6 +8,7 @@
 //! one ends, the next one scans again and claims the copies whose files are still the same.
 
 use super::driver::Driver;
+use super::metering::Metering;
 use super::place;
 use super::protocol::{ClusterView, Reply, Request, Spelling, Tally, Traced};
 use super::roots::{Attachment, Roots};
@@ -58,7 +59,7 @@ pub struct Agent {
     config: Config,
     pub(super) driver: Arc<Driver>,
     pub(super) roots: Arc<Roots>,
-    stop: Arc<AtomicBool>,
+    pub(super) stop: Arc<AtomicBool>,
     /// Whether its process is nothing but an agent.
     own_process: bool,
     pub(super) jobs: AtomicUsize,
@@ -70,6 +71,7 @@ pub struct Agent {
     quitting: Notify,
     pub(super) started: Instant,
     pub(super) node: Option<Arc<Node>>,
+    pub(super) metering: Metering,
     _lock: OwnedFd,
 }
 
@@ -92,6 +94,7 @@ impl Agent {
             quitting: Notify::new(),
             started: Instant::now(),
             node: parts.node,
+            metering: Metering::new(config),
             _lock: parts.lock,
         }
     }
@@ -105,6 +108,7 @@ impl Agent {
         let _ = std::fs::remove_file(&path);
         let listener = bind(&path)?;
         self.clone().start_upkeep()?;
+        let metrics = self.start_metrics();
         // Of a process that is something else we touch no signals.
         let mut term = self.own_process.then(|| signal(SignalKind::terminate())).transpose()?;
         let mut idle_since = Some(Instant::now());
@@ -139,6 +143,7 @@ impl Agent {
         };
         self.stop.store(true, Ordering::Relaxed);
         let _ = std::fs::remove_file(&path);
+        self.end_metrics(metrics).await;
         if end == End::Quit {
             self.quitting.notify_waiters();
             tokio::time::sleep(LAST_WORDS).await;

@@ -10,6 +10,7 @@ use super::server::Agent;
 use crate::cluster::node::Node;
 use crate::config::{Compression, Config, Persist, Spread, Tier};
 use crate::engine::{Engines, Limits};
+use crate::metrics::Latencies;
 use crate::shm::{self, ControlParams};
 use crate::tier::{Copy, TierDir, TierError};
 use monarch_abi::control::ControlMap;
@@ -232,7 +233,10 @@ fn driver(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: 
         elastic: elastic(config),
         remote: if config.cluster.is_alone() { 0 } else { config.source.max_inflight.clamp(LEAST_REMOTE, MOST_REMOTE) },
     };
-    Driver::new(ctl, tiers, engines, limits, policy, options, stop).with_purge_age(config.source.purge_age)
+    let latencies = if config.metrics.is_on() { Latencies::on() } else { Latencies::off() };
+    Driver::new(ctl, tiers, engines, limits, policy, options, stop)
+        .with_purge_age(config.source.purge_age)
+        .with_latencies(latencies)
 }
 
 /// Lists what lies in the tiers already. Where that is more than this job's capacity, the rest goes.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-pub(super) use network::{Domain, Endpoint, Hosts, Part};
+pub(super) use network::{Domain, Endpoint, Hosts, Listener, Part};
 
 use super::error::{ErrorKind, wrong};
 use super::model::Amount;

@@ -6,6 +6,7 @@
 mod cluster;
 
 use crate::shm::Checks;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -36,6 +37,9 @@ pub struct Config {
     /// Nodes that share copies. Default: this node alone.
     #[serde(default)]
     pub cluster: Cluster,
+    /// What the agent tells monitoring systems. Default: nothing.
+    #[serde(default)]
+    pub metrics: Metrics,
     /// Directory for the agent's socket, locks and shared memory. `None` (the default): chosen at start, private to the
     /// user and this node. An absolute path.
     pub runtime_dir: Option<PathBuf>,
@@ -362,6 +366,31 @@ pub struct Wait {
     /// A reader to whom single chunks are of no use (fopen, mmap) waits for the rest of a large file if it is expected within
     /// this time. Default 2 s; at most 1 h.
     pub complete: Duration,
+}
+
+/// What the agent tells monitoring systems.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Where they are served over HTTP; port 0: any that is free. Default `None`: nowhere.
+    pub listen: Option<SocketAddr>,
+    /// A file for the textfile collector of node_exporter, or a directory for one. Default `None`.
+    pub textfile: Option<PathBuf>,
+    /// How often the file is written. Default 15 s; 1 s to 1 h.
+    pub interval: Duration,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { listen: None, textfile: None, interval: Duration::from_secs(15) }
+    }
+}
+
+impl Metrics {
+    /// Whether anybody is told anything.
+    #[must_use]
+    pub const fn is_on(&self) -> bool {
+        self.listen.is_some() || self.textfile.is_some()
+    }
 }
 
 /// The agent's log.

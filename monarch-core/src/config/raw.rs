@@ -14,7 +14,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 pub(super) use cluster::{RawCluster, RawNodes};
 
 use super::choice::OneOf;
-use super::given::{Count, Given, Location, Name, OrNone, Rate, Ratio, Size, SizeOrShare, Time, Toggle};
+use super::given::{Count, Given, Listener, Location, Name, OrNone, Rate, Ratio, Size, SizeOrShare, Time, Toggle};
 use super::model::{Compression, Consistency, Direct, Engine, LogLevel, Persist, Policy, Trust};
 
 /// Monarch's configuration file. Every value can also be set by an environment variable (`source.io_size` is
@@ -41,6 +41,8 @@ pub(super) struct RawConfig {
     pub(super) wait: Option<RawWait>,
     /// Nodes of the job that share copies and the index, so that each byte is read from the PFS once. Default: this node alone.
     pub(super) cluster: Option<RawCluster>,
+    /// What the agent tells monitoring systems. Default: nothing.
+    pub(super) metrics: Option<RawMetrics>,
     /// Private directory for the agent's socket, locks and shared memory. Default: chosen at start. Absolute.
     pub(super) runtime_dir: Option<Given<Location>>,
     /// The agent's log.
@@ -231,6 +233,20 @@ pub(super) struct RawWait {
     /// A reader to whom single chunks are of no use (fopen, mmap) waits for the rest of a large file if it is expected
     /// within this time. Default 2s; 0s to 1h.
     pub(super) complete: Option<Given<Time>>,
+}
+
+/// What the agent tells monitoring systems: docs/METRICS.md.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawMetrics {
+    /// Where Prometheus gets the metrics: a port (on 127.0.0.1) or an address with a port, such as 127.0.0.1:9464; port 0: one that is
+    /// free, which `monarch status` tells; off: nowhere. Whoever reaches the port may read the metrics. Default off.
+    pub(super) listen: Option<Given<Listener>>,
+    /// File for the textfile collector of node_exporter, absolute, with the suffix .prom; or a directory, in which each agent has a file of
+    /// its own. Default: none.
+    pub(super) textfile: Option<Given<Location>>,
+    /// How often the file is written. Default 15s; 1s to 1h.
+    pub(super) interval: Option<Given<Time>>,
 }
 
 /// The agent's log.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::Resolved;
 use super::choice::OneOf;
-use super::given::{Count, Kind, OrNone, Rate, Ratio, Size, Time};
+use super::given::{Count, Kind, Listener, OrNone, Rate, Ratio, Size, Time};
 use super::model::{Config, Root, Tier};
 use super::origin::{Origin, Origins};
 
@@ -18,7 +18,7 @@ const COLUMN: usize = 44;
 /// Writes the configuration as YAML, with the origin of each value as a comment behind it.
 #[must_use]
 pub fn render_with_origins(resolved: &Resolved) -> String {
-    let Config { dataset, source, io, tiers, placement, prefetch, index, wait, runtime_dir, log, cluster } =
+    let Config { dataset, source, io, tiers, placement, prefetch, index, wait, runtime_dir, log, cluster, metrics } =
         &resolved.config;
     let mut page = Page { out: String::new(), origins: &resolved.origins };
     page.section("dataset");
@@ -57,6 +57,10 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("wait.complete", &Time::show(&wait.complete));
     page.section("cluster");
     page.cluster(cluster);
+    page.section("metrics");
+    page.set("metrics.listen", &scalar(&Listener::show(&metrics.listen)));
+    page.set("metrics.textfile", &metrics.textfile.as_deref().map_or_else(|| "null".to_owned(), quoted));
+    page.set("metrics.interval", &Time::show(&metrics.interval));
     page.line("", "runtime_dir", &runtime_dir.as_deref().map_or_else(|| "null".to_owned(), quoted), "runtime_dir");
     page.section("log");
     page.set("log.level", &OneOf::show(&log.level));

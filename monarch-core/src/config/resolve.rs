@@ -3,6 +3,7 @@
 //! One function a section. Roots and tiers, which have to do with the machine, have modules of their own.
 
 mod cluster;
+mod metrics;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use super::model::{
     Source, Trust, Wait,
 };
 use super::paths;
-use super::raw::{RawCluster, RawConfig, RawDataset, RawIndex, RawIo, RawSource, RawWait};
+use super::raw::{RawCluster, RawConfig, RawDataset, RawIndex, RawIo, RawMetrics, RawSource, RawWait};
 use super::units::{KIB, MIB, TIB, about};
 use super::{roots, tiers};
 
@@ -36,6 +37,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
     let level = cx.or("log.level", raw.log.as_ref().and_then(|raw| raw.level.as_ref()), LogLevel::Info)?;
     let index = index(cx, raw.index.as_ref().unwrap_or(&RawIndex::default()))?;
     let cluster = cluster::resolve(cx, raw.cluster.as_ref().unwrap_or(&RawCluster::default()))?;
+    let metrics = metrics::resolve(cx, raw.metrics.as_ref().unwrap_or(&RawMetrics::default()))?;
     let runtime_dir = runtime_dir(cx, raw)?;
     let dataset = dataset(cx, raw.dataset.as_ref().unwrap_or(&RawDataset::default()))?;
     let tiers = tiers::resolve(cx, raw.tiers.as_deref().unwrap_or_default(), &dataset.roots)?;
@@ -48,6 +50,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         prefetch: Prefetch { enabled: prefetch },
         index,
         wait,
+        metrics,
         runtime_dir,
         cluster,
         log: Log { level },

@@ -7,7 +7,7 @@ use super::error::{ErrorKind, Wrong, wrong};
 use super::suggest::nearest;
 
 /// Sections and keys of the design that this version does not have.
-const LATER: &[&str] = &["metrics", "complete_wait"];
+const LATER: &[&str] = &["complete_wait"];
 
 /// A complaint about the shape, and the field that it is about (perhaps empty).
 pub(super) struct Misshape {

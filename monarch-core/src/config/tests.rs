@@ -4,6 +4,7 @@ mod cluster;
 mod default_tier;
 mod examples;
 mod layers;
+mod metrics;
 mod screens;
 mod wrong;
 

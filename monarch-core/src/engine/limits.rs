@@ -5,6 +5,7 @@
 //! on as a demand does. The calls of a scan wait in the same way, in a line of their own: they move no bytes, so that only the
 //! limit of calls is theirs.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,18 @@ pub struct Limits {
     turn: Mutex<()>,
     /// Held by the call of a scan that is next.
     scan_turn: Mutex<()>,
+    counted: Counted,
+}
+
+/// Calls to the PFS that were begun, within limits or without any.
+#[derive(Debug, Default)]
+pub struct Counted {
+    /// Opens, reads and questions for copies.
+    pub calls: AtomicU64,
+    /// Bytes that those reads asked for.
+    pub bytes: AtomicU64,
+    /// Calls of scans.
+    pub scans: AtomicU64,
 }
 
 /// How long a prefetch lets demands go first.
@@ -66,11 +79,24 @@ impl Limits {
             calls: iops.map(|c| TokenBucket::new(c as f64)),
             turn: Mutex::default(),
             scan_turn: Mutex::default(),
+            counted: Counted::default(),
         }
+    }
+
+    /// What passed so far.
+    pub const fn counted(&self) -> &Counted {
+        &self.counted
+    }
+
+    /// Counts a call that comes with another one, where there are no limits.
+    pub fn passed(&self, bytes: u64) {
+        self.counted.calls.fetch_add(1, Ordering::Relaxed);
+        self.counted.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Sleeps as long as the limits demand before a PFS call that moves `bytes`, and that somebody waits for or not.
     pub fn before_call(&self, bytes: u64, waited_for: bool) {
+        self.passed(bytes);
         if !self.limit() {
             return;
         }
@@ -92,7 +118,13 @@ impl Limits {
     /// # Errors
     /// See above; nothing is counted then.
     pub fn ask(&self, bytes: u64, waited_for: bool, since: Instant, now: Instant) -> Result<Duration, Duration> {
-        if self.bandwidth.is_none() && self.calls.is_none() {
+        let pause = self.pause(bytes, waited_for, since, now)?;
+        self.passed(bytes);
+        Ok(pause)
+    }
+
+    fn pause(&self, bytes: u64, waited_for: bool, since: Instant, now: Instant) -> Result<Duration, Duration> {
+        if !self.limit() {
             return Ok(Duration::ZERO);
         }
         let rest = PATIENCE.saturating_sub(now.duration_since(since));
@@ -108,6 +140,7 @@ impl Limits {
 
     /// Sleeps as long as the limit of calls demands before a call of a scan.
     pub fn before_scan_call(&self) {
+        self.counted.scans.fetch_add(1, Ordering::Relaxed);
         let Some(calls) = &self.calls else { return };
         let _turn = until_even(&self.scan_turn, |now| calls.debt(now));
         let pause = calls.take(1.0, Instant::now());
@@ -157,6 +190,21 @@ mod tests {
         }
         let took = now.duration_since(start).as_secs_f64();
         assert!((4.8..=5.0).contains(&took), "5000 tokens at 1000/s took {took}s");
+    }
+
+    #[test]
+    fn calls_are_counted_once_when_they_begin() {
+        let now = Instant::now();
+        for limits in [Limits::default(), Limits::new(None, Some(1))] {
+            limits.before_call(7, true);
+            assert!(limits.ask(5, true, now, now).is_ok());
+            limits.before_scan_call();
+            let refused = limits.limit() && limits.ask(5, false, now, now).is_err();
+            assert_eq!(refused, limits.limit());
+            let c = limits.counted();
+            let seen = [&c.calls, &c.bytes, &c.scans].map(|n| n.load(Ordering::Relaxed));
+            assert_eq!(seen, [2, 12, 1]);
+        }
     }
 
     #[test]

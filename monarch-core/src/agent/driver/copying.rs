@@ -10,6 +10,7 @@ use super::replace::CHOICES;
 use super::trial::Kind;
 use super::{Driver, Job};
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
+use crate::metrics::CopyOf;
 use crate::tier::{CopyFile, Sum, TierDir};
 use monarch_abi::word::Refusal;
 use monarch_policies::{Event, FileKey, RequestSource, Why};
@@ -220,6 +221,9 @@ impl<'a> Copying<'a> {
             false => copy.publish(f.name, f.stamp(), self.sum),
         };
         let done = done.map_err(CopyError::Sink)?;
+        if done.is_some() {
+            self.driver.latencies.copied(f.origin(), CopyOf::File, f.start.elapsed());
+        }
         if done.is_some() && f.packed.is_none() {
             self.driver.gate.worked();
             self.driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);

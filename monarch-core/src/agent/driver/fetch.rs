@@ -9,6 +9,7 @@ use super::peers::RemoteFile;
 use super::unclaimed::Claim;
 use super::{Driver, Job, Live, lock, parts};
 use crate::engine::{CopyError, Marks};
+use crate::metrics::Origin;
 use crate::tier::{CopyFile, PackedFile, Sum, TierDir};
 use monarch_abi::hash::{CopyName, Identity, PathHash, Stamp};
 use monarch_abi::segment::{Entry, Segment};
@@ -63,6 +64,15 @@ pub(super) struct File {
 }
 
 impl File {
+    /// Where its bytes come from.
+    pub(super) const fn origin(&self) -> Origin {
+        match (&self.packed, &self.peer) {
+            (Some(_), _) => Origin::Packed,
+            (None, Some(_)) => Origin::Node,
+            (None, None) => Origin::Pfs,
+        }
+    }
+
     /// Takes note of what its copy comes to, for the nodes that get it from here, too.
     pub(super) fn note_sum_with(&self, driver: &Driver, sum: Sum) {
         self.note_sum(sum);

@@ -40,6 +40,11 @@ impl Later {
         }
     }
 
+    /// Files that wait for the end of their pause, as far as they are remembered.
+    pub(super) fn paused(&self) -> usize {
+        self.paused.len()
+    }
+
     /// Whether no file waits for the end of its pause.
     pub(super) fn is_empty(&self) -> bool {
         self.paused.is_empty() && self.walk_at.is_none()

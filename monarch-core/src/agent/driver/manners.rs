@@ -114,6 +114,7 @@ impl Driver {
 
     /// Takes note of how long an open took. One that waited for a tape says nothing about the PFS.
     pub(super) fn note_open(&self, file: &File, took: Duration) {
+        self.latencies.opened(took);
         if !self.is_released(file.key) {
             self.pace.note(took);
         }

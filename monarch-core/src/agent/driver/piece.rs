@@ -8,13 +8,14 @@ use super::trial::Kind;
 use super::{Driver, Job};
 use crate::config::Direct;
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
+use crate::metrics::CopyOf;
 use crate::tier::PartWriter;
 use monarch_abi::word::Refusal;
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a chunk is tried again before its file is given up for a while.
 const TRIES: u32 = 2;
@@ -32,6 +33,8 @@ pub(super) struct Piece<'a> {
     /// Whether its bytes were counted as written.
     written: Cell<bool>,
     failed: u32,
+    /// When it was given out.
+    begun: Instant,
     _counted: (Job<'a>, Option<Counted<'a>>),
 }
 
@@ -46,7 +49,18 @@ impl<'a> Piece<'a> {
         let marks = ChunkMarks { fill: fill.clone(), demanded: counted.1.is_none() };
         let room = Some(room);
         let written = Cell::new(false);
-        Self { driver, fill, chunk, room, marks, sink: None, written, failed: 0, _counted: counted }
+        Self {
+            driver,
+            fill,
+            chunk,
+            room,
+            marks,
+            sink: None,
+            written,
+            failed: 0,
+            begun: Instant::now(),
+            _counted: counted,
+        }
     }
 
     /// Opens the partial copy; `None` when that fails, which ends the file.
@@ -98,6 +112,7 @@ impl<'a> Piece<'a> {
             driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
             driver.figures.chunks.fetch_add(1, Ordering::Relaxed);
         }
+        driver.latencies.copied(fill.file.origin(), CopyOf::Chunk, self.begun.elapsed());
         driver.note_rate(copied.bytes);
         driver.tell_piece(&fill.file, &self.range(), copied.checksum);
         let last = fill.summed(self.chunk, copied.checksum);

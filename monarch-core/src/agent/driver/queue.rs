@@ -65,6 +65,11 @@ impl Queue {
         listed || (self.segment..self.cursors.len()).any(|n| self.cursors[n] < entries(n))
     }
 
+    /// Demands, those of them for other nodes, files to be tried again.
+    pub(super) fn in_line(&self) -> (usize, usize, usize) {
+        (self.demands.len(), self.remote.len(), self.retries.len())
+    }
+
     /// Goes over all segments again; what is not Absent is passed over.
     pub(super) fn begin_all(&mut self) {
         self.cursors.fill(0);

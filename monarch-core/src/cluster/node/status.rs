@@ -3,9 +3,10 @@
 use super::{Node, Traffic};
 use crate::cluster::residency::Standing;
 use crate::cluster::residency::members::ME;
-use crate::cluster::wire::Answer;
+use crate::cluster::wire::{Answer, Metrics};
 use monarch_abi::word::State;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -70,6 +71,16 @@ impl Node {
     #[must_use]
     pub fn status(&self) -> NodeStatus {
         self.account(false)
+    }
+
+    /// The same without what takes a walk over all files: what is owned and held.
+    pub(crate) fn brief(&self) -> NodeStatus {
+        self.account(true)
+    }
+
+    /// What other nodes were answered, as long as this one answers.
+    pub(crate) fn served(&self) -> Option<Arc<Metrics>> {
+        super::lock(&self.server).as_ref().map(|server| server.metrics().clone())
     }
 
     fn account(&self, short: bool) -> NodeStatus {

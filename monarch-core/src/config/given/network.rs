@@ -1,4 +1,6 @@
-//! Scalars that name nodes, and where they listen.
+//! Scalars that name nodes, and where something listens.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use schemars::{Schema, json_schema};
 
@@ -91,5 +93,31 @@ impl Kind for Part {
     }
     fn schema() -> Schema {
         json_schema!({ "type": ["number", "string"], "pattern": r"^[0-9.]+ ?%$", "minimum": 0.01, "maximum": 0.9, "examples": [0.125, "12.5%"] })
+    }
+}
+
+/// An address with a port, or a port on the loopback interface, or `off`.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Listener;
+
+impl Kind for Listener {
+    type Out = Option<SocketAddr>;
+    fn parse(text: &str) -> Parsed<Option<SocketAddr>> {
+        if text == "off" {
+            return Ok(None);
+        }
+        let text_or_loopback = text.strip_prefix("localhost:").unwrap_or(text);
+        let port = text_or_loopback.parse().ok().map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+        port.or_else(|| text.parse().ok()).map(Some).ok_or_else(|| {
+            let remedy =
+                "write a port such as 9464, an address with a port such as 127.0.0.1:9464 or \"[::1]:9464\", or off";
+            (ErrorKind::WrongType, wrong(format!("`{text}` is not an address with a port"), remedy))
+        })
+    }
+    fn show(value: &Option<SocketAddr>) -> String {
+        value.map_or_else(|| "off".to_owned(), |address| address.to_string())
+    }
+    fn schema() -> Schema {
+        json_schema!({ "type": ["string", "integer"], "minimum": 0, "maximum": 65535, "examples": ["127.0.0.1:9464", 9464, "off"] })
     }
 }

@@ -35,7 +35,7 @@ fn syntax_and_shape() {
     with_root("sorce: {}\n", UnknownKey, 2, &["unknown key `sorce`", "did you mean `source`?"]);
     with_root("source:\n  io_sise: 4MiB\n", UnknownKey, 3, &["source: unknown key `io_sise`", "`io_size`"]);
     with_root("tiers:\n  - path: /local/nvme\n    capcity: 1GiB\n", UnknownKey, 4, &["tiers[0]", "`capacity`"]);
-    with_root("metrics: { listen: x }\n", UnknownKey, 2, &["`metrics` is not available yet", "leave it out"]);
+    with_root("complete_wait: 2s\n", UnknownKey, 2, &["`complete_wait` is not available yet", "leave it out"]);
     with_root("source: 4MiB\n", WrongType, 2, &["source: a section belongs here", "4MiB", "key: value"]);
     with_root("source:\n  io_size: [4MiB]\n", WrongType, 3, &["source.io_size", "this is a list", "one value"]);
     with_root("tiers: /local/nvme\n", WrongType, 2, &["tiers: a list belongs here", "write a list"]);

@@ -191,6 +191,7 @@ impl<'e, 'w> Worker<'e, 'w> {
                     self.calls += 1;
                     slot.calls += 1;
                     slot.task.marks().in_pfs(true);
+                    self.engine.limits.passed(0);
                     let stat = Op::stat(file.clone(), true);
                     let read = Op::Read { file, buffer, off, len, linked: true };
                     self.ring.start_linked(at, [read, stat], slot.may_block)?;

@@ -1,0 +1,259 @@
+//! Every metric: `docs/METRICS.md` is made of this file, and nothing can be recorded that is not here.
+//!
+//! Names follow Prometheus' rules: base units, `_total` for what only grows. Counters of readers live in shared memory and outlive an agent
+//! that was killed; those of the agent begin at 0 with it.
+
+use super::declare::{Counter, Declared, Durations, Gauge, Label, Seconds, labels, metrics};
+use super::declare::{Unit, Unit::Bytes, Unit::Flag, Unit::Of};
+
+labels! {
+    /// Version of Monarch.
+    VERSION = "version";
+    /// The setting `placement.policy`.
+    POLICY = "policy";
+    /// Copy engine of what is fetched ahead: `uring`, `threads`, or `auto`.
+    ENGINE = "engine";
+    /// Real path of a root.
+    ROOT = "root";
+    /// Name of a tier.
+    TIER = "tier";
+    /// What is so: for a root `scanning`, `ready`, `failed`; for prefetching `idle`, `running`, `slowed`, `pfs_fails`, `tiers_rest`; for other
+    /// nodes `expected`, `up`, `suspect`, `gone`.
+    STATE = "state";
+    /// From where an open was served: `tier` (a copy that was there), `waited` (a copy that was waited for), `chunks` (the PFS's descriptor,
+    /// reads of which are served from chunks as they come), in figures of epochs also `pfs`.
+    SERVED = "served";
+    /// Why an open went to the PFS: `absent` (no copy yet), `refused` (no room, or a pause after a failure), `changed` (by the job, or since the
+    /// scan), `deadline` (a clock ran out, or the agent was down), `unknown` (not in the index), `flags` (writing, `O_DIRECT`), `vanished` (the
+    /// copy had gone), `large` (the copy of a large file was not complete in time).
+    REASON = "reason";
+    /// From where a read was served: `copy` or `pfs`.
+    FROM = "from";
+    /// What was asked: `stat` (attributes, access) or `list` (a directory).
+    CALL = "call";
+    /// Whether readers waited for it (`demand`) or not (`ahead`).
+    ASKED = "asked";
+    /// Which side failed: `pfs` or `tier`.
+    SIDE = "side";
+    /// Why copies were dropped: `space` (`keep_free`, memory, `monarch evict`) or `replaced` (the policy preferred others).
+    CAUSE = "cause";
+    /// Where copies moved: `faster` or `slower` tiers.
+    TO = "to";
+    /// Who calls: `copies` or `scans`.
+    CALLER = "caller";
+    /// Where bytes come from: `pfs`, `node` (another one of the cluster) or `packed` (a compressed copy on this node).
+    ORIGIN = "origin";
+    /// What was copied: `file` (as a whole) or `chunk` (of a large one).
+    PIECE = "piece";
+    /// In which line files are: `demand` (readers wait), `node` (readers wait, and another node has the file), `retry` (tried again next),
+    /// `paused` (tried again after a while).
+    LINE = "line";
+    /// What is under way: `pfs` (files from the PFS or a packed copy), `node` (files from other nodes), `ahead` (those of them that nobody
+    /// waits for).
+    WAY = "way";
+    /// Which epoch: `current`, or `last` (the last complete one).
+    EPOCH = "epoch";
+    /// Name of another node.
+    PEER = "peer";
+    /// Why requests of other nodes were turned down, such as `unauthenticated`, `bad_proof`, `slow`.
+    REFUSAL = "reason";
+}
+
+metrics! {
+    /// Always 1; its labels say what runs.
+    Gauge AGENT_INFO = "monarch_agent_info", Flag, [VERSION, POLICY, ENGINE];
+    /// How long the agent has been running.
+    Gauge UPTIME = "monarch_agent_uptime_seconds", Unit::Seconds, [];
+    /// How often an agent was started on the shared memory of these jobs: 1, and one more for each restart.
+    Gauge INCARNATION = "monarch_agent_incarnation", Of("starts"), [];
+    /// Jobs attached now.
+    Gauge JOBS = "monarch_jobs", Of("jobs"), [];
+
+    /// Opens below the roots that did not have to read the PFS themselves.
+    Counter OPENS = "monarch_opens_total", Of("opens"), [SERVED];
+    /// Opens below the roots that went to the PFS.
+    Counter PFS_OPENS = "monarch_opens_pfs_total", Of("opens"), [REASON];
+    /// Size of the files that were opened as copies.
+    Counter HIT_BYTES = "monarch_hit_bytes_total", Bytes, [];
+    /// Size of the files that were opened at the PFS.
+    Counter MISS_BYTES = "monarch_miss_bytes_total", Bytes, [];
+    /// How long readers waited for copies, all together.
+    Seconds READER_WAIT = "monarch_reader_wait_seconds_total", Unit::Seconds, [];
+    /// Questions about names and attributes that were answered from shared memory: so many metadata calls the PFS did not get.
+    Counter METADATA = "monarch_metadata_served_total", Of("calls"), [CALL];
+    /// Questions about names and attributes below the roots that the kernel was asked.
+    Counter METADATA_KERNEL = "monarch_metadata_kernel_total", Of("calls"), [];
+    /// How often the PFS was asked at an open whether an entry is still what was indexed (`close-to-open`).
+    Counter CHECKS = "monarch_identity_checks_total", Of("calls"), [];
+    /// Reads of large files whose copy was not complete.
+    Counter CHUNK_READS = "monarch_chunk_reads_total", Of("reads"), [FROM];
+    /// Bytes of those reads.
+    Counter CHUNK_READ_BYTES = "monarch_chunk_read_bytes_total", Bytes, [FROM];
+
+    /// Whether a root is in a state.
+    Gauge ROOT_STATE = "monarch_root_state", Flag, [ROOT, STATE];
+    /// Entries of a root's index, so far.
+    Gauge ROOT_ENTRIES = "monarch_root_entries", Of("entries"), [ROOT];
+    /// Regular files of a root.
+    Gauge ROOT_FILES = "monarch_root_files", Of("files"), [ROOT];
+    /// Bytes of a root's files.
+    Gauge ROOT_BYTES = "monarch_root_bytes", Bytes, [ROOT];
+    /// Memory of a root's index.
+    Gauge ROOT_INDEX_BYTES = "monarch_root_index_bytes", Bytes, [ROOT];
+    /// Jobs that use a root now.
+    Gauge ROOT_JOBS = "monarch_root_jobs", Of("jobs"), [ROOT];
+    /// Opens below a root.
+    Counter ROOT_OPENS = "monarch_root_opens_total", Of("opens"), [ROOT];
+    /// Files of a root that look released to tape.
+    Gauge ROOT_RELEASED = "monarch_root_released_files", Of("files"), [ROOT];
+    /// Bytes of those.
+    Gauge ROOT_RELEASED_BYTES = "monarch_root_released_bytes", Bytes, [ROOT];
+    /// Files of a root that the site will soon remove (`source.purge_age`).
+    Gauge ROOT_NEAR_PURGE = "monarch_root_near_purge_files", Of("files"), [ROOT];
+
+    /// Number of the epoch that goes on, from 1 or as the job counts.
+    Gauge EPOCH_NUMBER = "monarch_epoch_number", Of("epochs"), [ROOT];
+    /// How long an epoch took, or has taken so far.
+    Gauge EPOCH_SECONDS = "monarch_epoch_seconds", Unit::Seconds, [ROOT, EPOCH];
+    /// Opens in an epoch.
+    Gauge EPOCH_OPENS = "monarch_epoch_opens", Of("opens"), [ROOT, EPOCH, SERVED];
+    /// Size of the files that were opened in an epoch.
+    Gauge EPOCH_BYTES = "monarch_epoch_opened_bytes", Bytes, [ROOT, EPOCH];
+    /// Size of those of them that were opened at the PFS.
+    Gauge EPOCH_PFS_BYTES = "monarch_epoch_pfs_bytes", Bytes, [ROOT, EPOCH];
+    /// How long readers waited for copies in an epoch, all together.
+    Gauge EPOCH_WAIT = "monarch_epoch_wait_seconds", Unit::Seconds, [ROOT, EPOCH];
+    /// Files copied during an epoch (of all roots).
+    Gauge EPOCH_COPIED = "monarch_epoch_copied_files", Of("files"), [ROOT, EPOCH];
+    /// Bytes copied during an epoch (of all roots).
+    Gauge EPOCH_COPIED_BYTES = "monarch_epoch_copied_bytes", Bytes, [ROOT, EPOCH];
+
+    /// Copies completed.
+    Counter COPIES = "monarch_copies_total", Of("copies"), [ASKED];
+    /// Bytes copied into tiers, from the PFS or another node.
+    Counter COPIED_BYTES = "monarch_copied_bytes_total", Bytes, [];
+    /// Chunks of large files among them.
+    Counter COPIED_CHUNKS = "monarch_copied_chunks_total", Of("chunks"), [];
+    /// Copies of an earlier agent or job that were taken over.
+    Counter ADOPTED = "monarch_copies_adopted_total", Of("copies"), [];
+    /// Those of them that were read and compared first.
+    Counter VERIFIED = "monarch_copies_verified_total", Of("copies"), [];
+    /// Files that were not copied for now: no room, not wanted, or a pause after a failure.
+    Counter REFUSED = "monarch_files_refused_total", Of("files"), [];
+    /// Those of them that had been changed a moment ago.
+    Counter UNSETTLED = "monarch_files_unsettled_total", Of("files"), [];
+    /// Files that were found changed, and are left to the PFS.
+    Counter CHANGED = "monarch_files_changed_total", Of("files"), [];
+    /// Copies that failed.
+    Counter ERRORS = "monarch_copy_errors_total", Of("errors"), [SIDE];
+    /// Copies that somebody else removed or damaged.
+    Counter DAMAGED = "monarch_copies_damaged_total", Of("copies"), [];
+    /// Copies that made way.
+    Counter DROPPED = "monarch_copies_dropped_total", Of("copies"), [CAUSE];
+    /// Copies that moved between tiers.
+    Counter MOVED = "monarch_copies_moved_total", Of("copies"), [TO];
+    /// Copies that were compressed.
+    Counter PACKED = "monarch_copies_packed_total", Of("copies"), [];
+    /// Copies that were made of compressed ones.
+    Counter DECODED = "monarch_copies_decoded_total", Of("copies"), [ASKED];
+    /// Hints of jobs.
+    Counter HINTS = "monarch_hints_total", Of("hints"), [];
+    /// Large files whose chunks are being fetched.
+    Gauge FILLING = "monarch_filling_files", Of("files"), [];
+    /// What is there of them.
+    Gauge FILLING_BYTES = "monarch_filling_bytes", Bytes, [];
+    /// How long copies took, from when a file was claimed (a chunk given out) to when readers had it.
+    Durations COPY_SECONDS = "monarch_copy_seconds", Unit::Seconds, [ORIGIN, PIECE];
+
+    /// Calls of the agent to the PFS: opens, reads, questions who a file is; or those of scans.
+    Counter PFS_CALLS = "monarch_pfs_calls_total", Of("calls"), [CALLER];
+    /// Bytes that the agent asked of the PFS.
+    Counter PFS_READ_BYTES = "monarch_pfs_read_bytes_total", Bytes, [];
+    /// How long opens at the PFS took.
+    Durations PFS_OPEN_SECONDS = "monarch_pfs_open_seconds", Unit::Seconds, [];
+    /// The same lately, as a moving mean: what `source.backoff` goes by.
+    Gauge PFS_OPEN_RECENT = "monarch_pfs_open_recent_seconds", Unit::Seconds, [];
+    /// The quickest open so far.
+    Gauge PFS_OPEN_BEST = "monarch_pfs_open_best_seconds", Unit::Seconds, [];
+
+    /// Files in line.
+    Gauge QUEUE = "monarch_queue_files", Of("files"), [LINE];
+    /// Files under way.
+    Gauge INFLIGHT = "monarch_inflight_files", Of("files"), [WAY];
+    /// Whether fetching ahead is in a state.
+    Gauge PREFETCH_STATE = "monarch_prefetch_state", Flag, [STATE];
+    /// One in so many of the usual number of files is fetched ahead at a time.
+    Gauge PREFETCH_DIVISOR = "monarch_prefetch_divisor", Of("parts"), [];
+
+    /// Quota of a tier.
+    Gauge TIER_CAPACITY = "monarch_tier_capacity_bytes", Bytes, [TIER];
+    /// Bytes in use of a tier.
+    Gauge TIER_USED = "monarch_tier_used_bytes", Bytes, [TIER];
+    /// Bytes of a tier that are promised to copies being written.
+    Gauge TIER_RESERVED = "monarch_tier_reserved_bytes", Bytes, [TIER];
+    /// Copies in a tier.
+    Gauge TIER_COPIES = "monarch_tier_copies", Of("copies"), [TIER];
+    /// Compressed copies among them.
+    Gauge TIER_PACKED = "monarch_tier_packed_copies", Of("copies"), [TIER];
+    /// Bytes of the files that those are copies of.
+    Gauge TIER_PACKED_BYTES = "monarch_tier_packed_file_bytes", Bytes, [TIER];
+    /// Bytes that they take.
+    Gauge TIER_PACKED_STORED = "monarch_tier_packed_stored_bytes", Bytes, [TIER];
+    /// Whether a tier rests: its disk is full, an error, or the job's memory is short.
+    Gauge TIER_RESTING = "monarch_tier_resting", Flag, [TIER];
+
+    /// Other nodes of the job, by how this one sees them.
+    Gauge PEERS = "monarch_peers", Of("nodes"), [STATE];
+    /// Requests that another node answered with bytes.
+    Counter PEER_RECEIVED = "monarch_peer_received_total", Of("requests"), [PEER];
+    /// Bytes of those answers.
+    Counter PEER_RECEIVED_BYTES = "monarch_peer_received_bytes_total", Bytes, [PEER];
+    /// Requests of another node that were answered with bytes.
+    Counter PEER_SENT = "monarch_peer_sent_total", Of("requests"), [PEER];
+    /// Bytes of those answers.
+    Counter PEER_SENT_BYTES = "monarch_peer_sent_bytes_total", Bytes, [PEER];
+    /// Requests that another node did not answer, or not with what was asked for.
+    Counter PEER_FAILED = "monarch_peer_failed_total", Of("requests"), [PEER];
+    /// Answers of other nodes whose bytes arrived damaged.
+    Counter PEER_DAMAGED = "monarch_peer_damaged_total", Of("answers"), [];
+    /// Requests of other nodes that were answered, whatever the answer was.
+    Counter PEER_REQUESTS = "monarch_peer_requests_total", Of("requests"), [];
+    /// Requests of other nodes that were turned down.
+    Counter PEER_REFUSED = "monarch_peer_refused_total", Of("requests"), [REFUSAL];
+    /// Connections of other nodes that are open now.
+    Gauge PEER_CONNECTIONS = "monarch_peer_connections", Of("connections"), [];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::declare::{Kind, Unit};
+    use super::ALL;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_follow_the_rules_of_prometheus() {
+        for m in ALL {
+            let plain = |c: char| c.is_ascii_lowercase() || c == '_';
+            assert!(m.name.starts_with("monarch_") && m.name.chars().all(plain), "{}", m.name);
+            let (total, base) = (m.name.ends_with("_total"), m.name.trim_end_matches("_total"));
+            assert_eq!(total, m.kind == Kind::Counter, "{}: _total is for counters", m.name);
+            for (unit, suffix) in [(Unit::Bytes, "_bytes"), (Unit::Seconds, "_seconds")] {
+                assert_eq!(base.ends_with(suffix), m.unit == unit, "{}: its unit is {:?}", m.name, m.unit);
+            }
+            assert!(!["_bucket", "_sum", "_count", "_info_total"].iter().any(|s| m.name.ends_with(s)), "{}", m.name);
+            assert!(m.meaning.ends_with('.') && !m.meaning.contains('\n'), "{}: {}", m.name, m.meaning);
+        }
+    }
+
+    #[test]
+    fn no_name_is_declared_twice() {
+        let names: BTreeSet<&str> = ALL.iter().map(|m| m.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        for m in ALL {
+            let labels: BTreeSet<&str> = m.labels.iter().map(|l| l.name).collect();
+            assert_eq!(labels.len(), m.labels.len(), "{}", m.name);
+            // Names that Prometheus gives to what it scrapes.
+            assert!(!["job", "instance", "le", "quantile"].iter().any(|l| labels.contains(l)), "{}", m.name);
+        }
+    }
+}

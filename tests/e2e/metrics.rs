@@ -1,0 +1,183 @@
+//! Metrics of a real agent, got as Prometheus and node_exporter get them.
+
+use crate::harness::World;
+use monarch_core::agent::protocol::Status;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+const FILES: u64 = 60;
+const SIZE: u64 = 40_000;
+
+/// What a page says: the value of each series.
+type Page = BTreeMap<String, f64>;
+
+fn fetch(url: &str) -> String {
+    let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET /{path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/plain\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("text/plain; version=0.0.4"), "{head}");
+    page.to_owned()
+}
+
+/// Every line is a comment of its metric or a series with a number; no series is there twice.
+#[track_caller]
+fn parse(text: &str) -> Page {
+    let mut page = Page::new();
+    let mut of = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ").or_else(|| line.strip_prefix("# HELP ")) {
+            rest.split(' ').next().unwrap().clone_into(&mut of);
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("not a series: {line}"));
+        let name = series.split('{').next().unwrap();
+        let part = name.strip_prefix(of.as_str());
+        assert!(part.is_some_and(|p| ["", "_bucket", "_sum", "_count"].contains(&p)), "{line} below {of}");
+        let value = value.parse().unwrap_or_else(|_| panic!("not a number: {line}"));
+        assert!(page.insert(series.to_owned(), value).is_none(), "twice: {line}");
+    }
+    assert!(page.len() > 100, "{text}");
+    page
+}
+
+/// A page, and the status when neither jobs nor agent moved.
+#[track_caller]
+fn at_rest(w: &World, page: impl Fn() -> String) -> (Page, Status) {
+    for _ in 0..100 {
+        let before = w.agent().unwrap();
+        let page = page();
+        let after = w.agent().unwrap();
+        if (&before.counters, &before.agent) == (&after.counters, &after.agent)
+            && before.roots[0].epochs == after.roots[0].epochs
+        {
+            return (parse(&page), after);
+        }
+    }
+    panic!("it never rests: {:#?}", w.agent());
+}
+
+/// That figures which `monarch status` shows, too, are the same on the page.
+#[track_caller]
+fn agree(page: &Page, s: &Status) {
+    let root = s.roots[0].path.display();
+    let sum = |name: &str| -> f64 { page.iter().filter(|(k, _)| k.starts_with(name)).map(|(_, v)| v).sum() };
+    let reasons = ["absent", "refused", "changed", "deadline", "unknown", "flags", "vanished", "large"];
+    let to_pfs: u64 = reasons.iter().map(|r| s.counters[*r]).sum();
+    let same = |series: &str, value: f64| {
+        let on_page = page.get(series).unwrap_or_else(|| panic!("no {series}: {page:#?}"));
+        assert!((on_page - value).abs() < 1e-6, "{series}: {on_page} on the page, {value} in the status");
+    };
+    same("monarch_opens_total{served=\"tier\"}", s.counters["hits"] as f64);
+    same("monarch_opens_total{served=\"waited\"}", s.counters["waited"] as f64);
+    assert!((sum("monarch_opens_pfs_total{") - to_pfs as f64).abs() < 0.5, "{to_pfs}: {page:#?}");
+    same("monarch_hit_bytes_total", s.counters["hit_bytes"] as f64);
+    same("monarch_reader_wait_seconds_total", s.counters["wait_us"] as f64 / 1e6);
+    same("monarch_metadata_served_total{call=\"stat\"}", s.counters["stats"] as f64);
+    same("monarch_copies_total{asked=\"ahead\"}", s.agent["copied_ahead"] as f64);
+    same("monarch_copies_total{asked=\"demand\"}", s.agent["copied_on_demand"] as f64);
+    same("monarch_copied_bytes_total", s.agent["bytes_copied"] as f64);
+    let tier = &s.tiers[0];
+    same(&format!("monarch_tier_capacity_bytes{{tier=\"{}\"}}", tier.name), tier.capacity as f64);
+    same(&format!("monarch_tier_used_bytes{{tier=\"{}\"}}", tier.name), tier.used as f64);
+    same(&format!("monarch_tier_copies{{tier=\"{}\"}}", tier.name), tier.files as f64);
+    same(&format!("monarch_root_files{{root=\"{root}\"}}"), s.roots[0].files as f64);
+    same(&format!("monarch_root_opens_total{{root=\"{root}\"}}"), s.roots[0].opens as f64);
+    let (current, last) = (s.roots[0].epochs.last().unwrap(), s.roots[0].epochs.iter().rfind(|e| e.complete).unwrap());
+    same(&format!("monarch_epoch_number{{root=\"{root}\"}}"), f64::from(current.number));
+    same(&format!("monarch_epoch_opens{{root=\"{root}\",epoch=\"current\",served=\"tier\"}}"), current.local as f64);
+    same(&format!("monarch_epoch_seconds{{root=\"{root}\",epoch=\"last\"}}"), last.seconds);
+}
+
+#[test]
+fn a_page_and_a_file_of_metrics_agree_with_the_status_and_with_the_pfs() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = World::plan().files(FILES as usize).size(SIZE as usize).args(&["--plain", "--exact"]).patient();
+    let plan = plan.set("source.chunk_threshold=16MiB").set("metrics.listen=127.0.0.1:0").set("metrics.interval=1s");
+    let mut w = plan.set(&format!("metrics.textfile={}", dir.path().display())).build();
+    w.settle();
+    w.run(&w.python("passes.py").args(["--epochs", "3"]).arg(w.root())).good();
+    w.until("all opens counted", |s| s.roots[0].epochs.iter().map(|e| e.opens).sum::<u64>() >= 3 * FILES);
+    let status = w.agent().unwrap();
+    let url = status.metrics.url.expect("an address");
+    let (page, status) = at_rest(&w, || fetch(&url));
+    agree(&page, &status);
+    // What the server of the PFS has counted itself.
+    let pfs = w.pfs().counters().unwrap();
+    assert_eq!(page["monarch_pfs_open_seconds_count"] as u64, pfs.opens(), "{pfs:?}");
+    assert_eq!(page["monarch_pfs_read_bytes_total"] as u64, FILES * SIZE, "{pfs:?}");
+    assert!(page["monarch_pfs_calls_total{caller=\"copies\"}"] as u64 >= 3 * FILES, "an open, a read, a question each");
+    assert!(page["monarch_pfs_calls_total{caller=\"scans\"}"] >= 1.0);
+    assert_eq!(page["monarch_copy_seconds_count{origin=\"pfs\",piece=\"file\"}"] as u64, FILES);
+    assert_eq!(page["monarch_copy_seconds_bucket{origin=\"pfs\",piece=\"file\",le=\"+Inf\"}"] as u64, FILES);
+    // The file has the same figures, for other users, and nothing lies beside it.
+    let file = status.metrics.textfile.expect("a file");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
+    w.until("a file as new as the page", |_| {
+        let text = fs::read_to_string(&file).unwrap();
+        let same = |series: &str| parse(&text).get(series) == page.get(series);
+        same("monarch_opens_total{served=\"tier\"}") && same("monarch_copied_bytes_total")
+    });
+    let names: Vec<PathBuf> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
+    assert!(names.iter().all(|n| *n == file || n.file_name().unwrap().to_string_lossy().starts_with('.')), "{names:?}");
+    let shown = String::from_utf8(w.monarch("status").output().unwrap().stdout).unwrap();
+    assert!(shown.contains(&format!("metrics  {url}\n")) && shown.contains(&file.display().to_string()), "{shown}");
+    w.release();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while file.exists() {
+        assert!(std::time::Instant::now() < deadline, "the file is there after its agent");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(TcpStream::connect(url.split('/').nth(2).unwrap()).is_err(), "somebody still listens");
+}
+
+#[test]
+fn a_port_that_somebody_else_has_stops_nobody_and_is_taken_when_it_is_free() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let plan = World::plan().set(&format!("metrics.listen={address}"));
+    let mut w = plan.set(&format!("metrics.textfile={}/none/monarch.prom", dir.path().display())).build();
+    w.settle();
+    w.same(&w.python("passes.py").args(["--epochs", "2"]).arg(w.root()));
+    let status = w.agent().unwrap();
+    let trouble = status.metrics.trouble.expect("a word about the port");
+    assert!(trouble.contains(&address.to_string()) && status.metrics.url.is_none(), "{trouble}");
+    assert!(status.counters["hits"] > 0, "{:?}", status.counters);
+    let shown = String::from_utf8(w.monarch("status").output().unwrap().stdout).unwrap();
+    assert!(shown.contains(&format!("notice   no metrics: cannot listen at {address}")), "{shown}");
+    let log = w.log();
+    assert_eq!(log.matches("no metrics over HTTP (metrics.listen)").count(), 1, "{log}");
+    assert_eq!(log.matches("metrics cannot be written (metrics.textfile)").count(), 1, "{log}");
+    drop(taken);
+    w.until("the port", |s| s.metrics.url.is_some());
+    let page = parse(&fetch(&w.agent().unwrap().metrics.url.unwrap()));
+    assert_eq!(page["monarch_jobs"] as u64, 1);
+}
+
+#[test]
+fn without_being_asked_an_agent_tells_nobody() {
+    let mut w = World::plan().build();
+    w.keep();
+    w.until("an agent", |s| s.roots[0].state == "ready");
+    let status = w.agent().unwrap();
+    assert_eq!(status.metrics, Default::default());
+    let sockets = fs::read_dir(format!("/proc/{}/fd", status.pid)).unwrap().flatten();
+    let inodes: Vec<String> = sockets
+        .filter_map(|fd| {
+            fs::read_link(fd.path()).ok()?.to_str()?.strip_prefix("socket:[")?.strip_suffix(']').map(str::to_owned)
+        })
+        .collect();
+    for table in ["tcp", "tcp6"] {
+        let listening = fs::read_to_string(format!("/proc/{}/net/{table}", status.pid)).unwrap();
+        let ours =
+            listening.lines().filter(|l| l.split_whitespace().nth(9).is_some_and(|n| inodes.iter().any(|i| i == n)));
+        assert_eq!(ours.count(), 0, "{listening}");
+    }
+}
