@@ -97,6 +97,8 @@ enum Standing {
     Scanning,
     /// It comes from another node.
     Waiting,
+    /// It has come, and is about to be served here.
+    Relaying(Arc<Offer>),
     Have(Arc<Offer>),
 }
 
@@ -141,7 +143,7 @@ impl Election {
     pub fn heard(&self, root: u64, from: &str, me: &str) -> Reply {
         // (Of a root that this node does not need nothing is kept.)
         match self.roots().get_mut(&root).map_or(&mut Standing::Idle, |r| &mut r.standing) {
-            Standing::Have(_) => Reply::Have,
+            Standing::Relaying(_) | Standing::Have(_) => Reply::Have,
             Standing::Scanning => Reply::Scanning,
             Standing::Bidding { yields } if from < me => {
                 *yields = true;
@@ -168,10 +170,22 @@ impl Election {
         self.roots().entry(root).or_default().standing = Standing::Waiting;
     }
 
-    /// The index is there.
+    /// The index has come, as these bytes: others need not wait until it is served here, too.
+    pub fn relay(&self, root: u64, packed: Arc<[u8]>) {
+        let gone = || Err(std::io::ErrorKind::NotFound.into());
+        let offer = Offer { packer: Box::new(gone), packed: Mutex::new(Some(packed)) };
+        self.roots().entry(root).or_default().standing = Standing::Relaying(Arc::new(offer));
+    }
+
+    /// The index is there. (As it came it goes on, if it did.)
     pub fn have(&self, root: u64, packer: Packer) {
-        let offer = Arc::new(Offer { packer, packed: Mutex::default() });
-        self.roots().entry(root).or_default().standing = Standing::Have(offer);
+        let mut roots = self.roots();
+        let standing = &mut roots.entry(root).or_default().standing;
+        let packed = match standing {
+            Standing::Relaying(came) => came.packed.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            _ => None,
+        };
+        *standing = Standing::Have(Arc::new(Offer { packer, packed: Mutex::new(packed) }));
     }
 
     /// There is none, or it is none any more that a job could use.
@@ -198,7 +212,7 @@ impl Election {
             return Answer::From(parent.clone());
         }
         match &r.standing {
-            Standing::Have(offer) => Answer::Send(offer.clone()),
+            Standing::Relaying(offer) | Standing::Have(offer) => Answer::Send(offer.clone()),
             _ => Answer::Wait,
         }
     }
@@ -211,7 +225,7 @@ impl Election {
     /// Whether an index is on its way to this node, or being made here.
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        let pends = |r: &Root| matches!(r.standing, Standing::Bidding { .. } | Standing::Scanning | Standing::Waiting);
+        let pends = |r: &Root| !matches!(r.standing, Standing::Idle | Standing::Have(_));
         self.roots().values().any(pends)
     }
 
@@ -273,6 +287,29 @@ mod tests {
         let mut seen = 0;
         go(&mut Vec::new(), [3, 3], &mut seen);
         assert_eq!(seen, 20);
+    }
+
+    #[test]
+    fn what_has_come_goes_on_before_it_is_served_here_and_as_it_came() {
+        let e = Election::default();
+        e.bid(ROOT);
+        e.wait(ROOT);
+        assert!(matches!(e.asked(ROOT, "c", false), Answer::Wait));
+        e.relay(ROOT, Arc::from([7, 8]));
+        assert!(e.is_pending(), "files of it cannot be had here yet");
+        let sent = |e: &Election| match e.asked(ROOT, "c", false) {
+            Answer::Send(offer) => offer.bytes().unwrap(),
+            _ => panic!("not sent"),
+        };
+        assert_eq!((e.heard(ROOT, "c", "b"), &*sent(&e)), (Reply::Have, &[7, 8][..]));
+        offered(&e);
+        assert_eq!((e.is_pending(), &*sent(&e)), (false, &[7, 8][..]));
+        // Its memory is given back; what is packed next is what is here.
+        e.rest();
+        assert_eq!(&*sent(&e), [1, 2, 3]);
+        e.relay(ROOT, Arc::from([7]));
+        e.give_up(ROOT);
+        assert!(matches!(e.asked(ROOT, "c", false), Answer::No));
     }
 
     #[test]

@@ -102,6 +102,9 @@ impl Roots {
         let number = self.publish(scan, &made).inspect_err(|_| {
             let (index, state) = shm::segment_paths(&self.dir, segment.index.header.uuid, made.state_uuid);
             let _ = (std::fs::remove_file(index), std::fs::remove_file(state));
+            if self.counts(scan) {
+                self.withdraw_offer(&path);
+            }
         })?;
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
         self.note_sums(&segment);

@@ -44,7 +44,12 @@ impl Roots {
     pub(super) fn offer(&self, root: usize, live: &Live) {
         let Some(node) = &self.node else { return };
         let list = self.list();
-        let Some(path) = list.get(root).filter(|r| r.jobs > 0).map(|r| r.path.clone()) else { return };
+        let Some((path, jobs)) = list.get(root).map(|r| (r.path.clone(), r.jobs)) else { return };
+        if jobs == 0 {
+            // The last job left while the index was on its way.
+            node.give_up(root_id(&path));
+            return;
+        }
         let uuid = live.segment.index.header.uuid;
         let (index, _) = shm::segment_paths(&self.dir, uuid, uuid);
         node.offer(root_id(&path), live.segment, index, live.fresh);
@@ -83,6 +88,9 @@ impl Roots {
     pub(super) fn note_sums_of(&self, live: &Live) {
         let Some(node) = self.node.as_ref() else { return };
         let segment = &live.segment;
+        if self.driver.tiers.iter().all(|tier| tier.ledger.usage().files == 0) {
+            return;
+        }
         let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
         for tier in &self.driver.tiers {
             let Ok(logged) = tier.sums(&names) else { continue };

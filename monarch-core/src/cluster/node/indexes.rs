@@ -32,6 +32,9 @@ pub enum Obtained {
     Theirs(Box<Image>),
 }
 
+/// An index, and the bytes that it came as.
+type Came = (Image, Vec<u8>);
+
 impl Node {
     /// The index of a root, or the word that this node is to make it. [`Node::offer`] or [`Node::give_up`] is to follow.
     ///
@@ -54,7 +57,10 @@ impl Node {
             };
             self.election.wait(root);
             match self.fetch_index(root, from, most) {
-                Ok(image) => return Ok(Obtained::Theirs(Box::new(image))),
+                Ok((image, packed)) => {
+                    self.election.relay(root, packed.into());
+                    return Ok(Obtained::Theirs(Box::new(image)));
+                }
                 // It is still being made there.
                 Err(None) => continue,
                 Err(Some(why)) => {
@@ -97,7 +103,7 @@ impl Node {
     }
 
     /// Gets an index from a node, or from the one that it names. `Err(None)`: it is not there yet.
-    fn fetch_index(&self, root: u64, from: u16, most: u64) -> Result<Image, Option<String>> {
+    fn fetch_index(&self, root: u64, from: u16, most: u64) -> Result<Came, Option<String>> {
         let path = format!("/v1/index/{}", root_name(root));
         let image = match self.ask_index(from, &path, most)? {
             Ok(image) => return Ok(image),
@@ -114,7 +120,7 @@ impl Node {
     }
 
     /// The index, or the name of another node that has it.
-    fn ask_index(&self, from: u16, path: &str, most: u64) -> Result<Result<Image, String>, Option<String>> {
+    fn ask_index(&self, from: u16, path: &str, most: u64) -> Result<Result<Came, String>, Option<String>> {
         let said = |why: String| Some(why);
         let peer = self.peer(from).ok_or_else(|| said("its address is not known".to_owned()))?;
         let begun = Instant::now();
@@ -127,7 +133,7 @@ impl Node {
             200 => {
                 let bytes = answer.bytes(most.saturating_mul(WITH_TABLE)).map_err(|e| said(e.to_string()))?;
                 let image = image::unpack(&bytes, most.saturating_mul(WITH_TABLE)).map_err(|e| said(e.to_string()))?;
-                Ok(Ok(image))
+                Ok(Ok((image, bytes)))
             }
             307 => Ok(Err(answer.header("Monarch-Node").unwrap_or_default().to_owned())),
             status => Err(said(format!("it answers {status}"))),
