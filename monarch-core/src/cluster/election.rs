@@ -182,7 +182,8 @@ impl Election {
         let mut roots = self.roots();
         let standing = &mut roots.entry(root).or_default().standing;
         let packed = match standing {
-            Standing::Relaying(came) => came.packed.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            // (Who was answered with the former offer may be about to read it.)
+            Standing::Relaying(came) => came.packed.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             _ => None,
         };
         *standing = Standing::Have(Arc::new(Offer { packer, packed: Mutex::new(packed) }));
@@ -302,8 +303,11 @@ mod tests {
             _ => panic!("not sent"),
         };
         assert_eq!((e.heard(ROOT, "c", "b"), &*sent(&e)), (Reply::Have, &[7, 8][..]));
+        let Answer::Send(before) = e.asked(ROOT, "d", false) else { panic!("not sent") };
         offered(&e);
         assert_eq!((e.is_pending(), &*sent(&e)), (false, &[7, 8][..]));
+        assert_eq!(&*before.bytes().unwrap(), [7, 8], "who was answered before still gets it");
+        drop(before);
         // Its memory is given back; what is packed next is what is here.
         e.rest();
         assert_eq!(&*sent(&e), [1, 2, 3]);

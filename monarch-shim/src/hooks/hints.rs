@@ -60,24 +60,28 @@ extern "C" fn monarch_active() -> c_int {
     c_int::from(is_active())
 }
 
+// SAFETY: callers keep the contract of monarch.h.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn monarch_announce(paths: *const *const c_char, n: usize) -> c_long {
     // SAFETY: the contract of monarch.h.
     unsafe { tell_each(Kind::Order, paths, n) }
 }
 
+// SAFETY: callers keep the contract of monarch.h.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn monarch_announce_list(paths: *const c_char, bytes: usize) -> c_long {
     // SAFETY: the contract of monarch.h.
     unsafe { tell_list(Kind::Order, paths, bytes) }
 }
 
+// SAFETY: callers keep the contract of monarch.h.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn monarch_prefetch(paths: *const *const c_char, n: usize) -> c_long {
     // SAFETY: the contract of monarch.h.
     unsafe { tell_each(Kind::Prefetch, paths, n) }
 }
 
+// SAFETY: callers keep the contract of monarch.h.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn monarch_prefetch_list(paths: *const c_char, bytes: usize) -> c_long {
     // SAFETY: the contract of monarch.h.
@@ -97,6 +101,7 @@ extern "C" fn monarch_epoch_end() -> c_int {
     (tell(Kind::EpochEnd, 0, core::iter::empty()) as c_int).min(0)
 }
 
+// SAFETY: callers keep the contract of monarch.h.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn monarch_priority(p: *const c_char, priority: c_int) -> c_int {
     // SAFETY: the contract of monarch.h; tested before it is read.
@@ -109,6 +114,7 @@ unsafe extern "C" fn monarch_priority(p: *const c_char, priority: c_int) -> c_in
     }
 }
 
+// SAFETY: callers keep the contract of monarch.h.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn monarch_residency(p: *const c_char) -> c_int {
     // SAFETY: the contract of monarch.h; tested before it is read.
