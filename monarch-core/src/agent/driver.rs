@@ -323,7 +323,7 @@ impl Driver {
             hot: Mutex::default(),
             fills: Mutex::default(),
             decoded: if passing {
-                tiers.iter().map(|t| Decoded::new(t, options.elastic)).collect()
+                tiers.iter().map(|t| Decoded::new(t.for_decoded, options.elastic)).collect()
             } else {
                 Vec::new()
             },

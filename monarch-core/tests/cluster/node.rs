@@ -2,7 +2,7 @@
 
 use crate::world::{Event, INDEX, Message, Mutant, PEER_TIMEOUT, Plan, Reply, World};
 use monarch_core::cluster::residency::members::ME;
-use monarch_core::cluster::residency::{Members, Residency, Route, Search, Standing};
+use monarch_core::cluster::residency::{Asked, Members, Residency, Route, Search, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Milliseconds that a reader waits for a fetch that another one began.
@@ -43,7 +43,7 @@ pub(crate) struct Fetch {
     pub(crate) asking: Option<(u64, usize)>,
     pub(crate) from_pfs: Option<u64>,
     pub(crate) readers: Vec<u64>,
-    pub(crate) askers: Vec<(usize, u64)>,
+    pub(crate) askers: Vec<(usize, u64, Asked)>,
 }
 
 pub(crate) enum Queued {
@@ -284,7 +284,11 @@ impl World {
         }
         let serve = version == 0 || self.plan.mutant == Mutant::ServeChanged;
         let what = if serve { Reply::Data { version } } else { Reply::YouRead { keep: false } };
-        for (to, ask) in fetch.askers {
+        for (to, ask, asked) in fetch.askers {
+            if serve {
+                let node = &mut self.nodes[n];
+                node.known.sent(&World::file(file), &node.view, &asked);
+            }
             self.send(n, to, Message::Reply { file, ask, what });
         }
     }

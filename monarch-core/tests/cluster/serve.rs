@@ -182,13 +182,13 @@ impl World {
         let answer = node.known.answer(&World::file(file), &node.view, &asked, local);
         let what = match answer {
             Answer::Serve => match node.copies.get_mut(&file) {
-                Some(Copy::Coming(fetch)) => return fetch.askers.push((from, ask)),
+                Some(Copy::Coming(fetch)) => return fetch.askers.push((from, ask, asked)),
                 _ => Reply::Data { version: 0 },
             },
             Answer::FetchAndServe => {
                 let mut search = Search::new();
                 search.refused();
-                return self.fetch(n, file, true, search, |fetch| fetch.askers.push((from, ask)));
+                return self.fetch(n, file, true, search, |fetch| fetch.askers.push((from, ask, asked)));
             }
             Answer::Redirect(to) => Reply::Redirect(node.global(to)),
             Answer::Delegate => Reply::YouRead { keep: true },

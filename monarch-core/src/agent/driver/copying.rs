@@ -238,7 +238,12 @@ impl<'a> Copying<'a> {
 
     /// What the end of a copy means for the file; `None` when it is to be copied into another tier.
     fn settle(&mut self, end: Result<Copied, CopyError>) -> Option<Fetched> {
+        // (What fails goes out of the ledger at once.)
+        self.file.share.iter().for_each(|share| share.hand_over());
         let end = end.and_then(|copied| self.publish(copied));
+        if let Ok(true) = end {
+            self.file.share.iter().for_each(|share| share.charge());
+        }
         self.copy = None;
         match end {
             Ok(true) if self.file.packed.is_some() || self.file.below.is_some() || self.file.passes() => {

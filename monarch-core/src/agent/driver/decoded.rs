@@ -7,21 +7,21 @@
 use super::moves::Leaver;
 use super::unclaimed::Claim;
 use super::{Driver, lock};
-use crate::tier::{CopyFile, PartCopy, TierDir};
+use crate::tier::{CopyFile, PartCopy, TierDir, Usage};
 use monarch_abi::hash::CopyName;
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::{State, Word};
 use std::collections::{HashSet, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Copies that are gone which the lines may have at any length.
 const SLACK: u64 = 1024;
 /// Copies opened last that are likely to be open still.
 const OPEN: usize = 64;
-/// What weights are counted in: moka's are 32 bits wide.
-const UNIT: u64 = 1024;
+/// What weights are counted in: moka's are 32 bits wide. What the ledger charges for a copy is a multiple of it, so that the two do not drift apart.
+const UNIT: u64 = 32;
 
 /// The decoded copies of one tier.
 pub(super) struct Decoded {
@@ -38,28 +38,51 @@ pub(super) struct Decoded {
     floor: Option<u64>,
     /// Bytes of those in the making, and of copies that are yet to be packed.
     taken: Arc<AtomicU64>,
+    /// Those of them that the ledger knows of as well, and that are not among the copies yet. It must not be too many at any time: who
+    /// looks then takes room for copies that stay.
+    charged: Arc<AtomicU64>,
 }
 
 /// A part of the room for decoded copies, taken for as long as this lives.
 #[derive(Debug)]
 pub(super) struct Share {
     taken: Arc<AtomicU64>,
+    charged: Arc<AtomicU64>,
     bytes: u64,
+    is_charged: AtomicBool,
+}
+
+impl Share {
+    /// The ledger has been told.
+    pub(super) fn charge(&self) {
+        if !self.is_charged.swap(true, Ordering::AcqRel) {
+            self.charged.fetch_add(self.bytes, Ordering::AcqRel);
+        }
+    }
+
+    /// What it was taken for is about to be among the copies, or the ledger to be told that it is not.
+    pub(super) fn hand_over(&self) {
+        if self.is_charged.swap(false, Ordering::AcqRel) {
+            self.charged.fetch_sub(self.bytes, Ordering::AcqRel);
+        }
+    }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
+        self.hand_over();
         self.taken.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
 impl Decoded {
-    pub(super) fn new(tier: &TierDir, elastic: Option<f64>) -> Self {
-        let floor = elastic.map(|part| (tier.for_decoded as f64 * part) as u64);
+    /// With so much room; with `elastic` that part of it at least.
+    pub(super) fn new(room: u64, elastic: Option<f64>) -> Self {
+        let floor = elastic.map(|part| (room as f64 * part) as u64);
         let dropped = Arc::new(Mutex::new(Vec::new()));
         let to = dropped.clone();
         let cache = moka::sync::Cache::builder()
-            .max_capacity(tier.for_decoded / UNIT)
+            .max_capacity(room / UNIT)
             .weigher(|_, weight: &u32| *weight)
             .eviction_policy(moka::policy::EvictionPolicy::lru())
             .eviction_listener(move |key: Arc<u64>, _, cause| {
@@ -69,30 +92,30 @@ impl Decoded {
             })
             .build();
         let (used, made) = (Mutex::default(), Mutex::default());
-        Self { cache, dropped, used, made, room: tier.for_decoded, floor, taken: Arc::default() }
+        let (taken, charged) = Default::default();
+        Self { cache, dropped, used, made, room, floor, taken, charged }
     }
 
-    /// Bytes of all of them.
-    fn bytes(&self) -> u64 {
+    /// Bytes of those that may go.
+    fn held(&self) -> u64 {
         self.cache.run_pending_tasks();
-        self.cache.weighted_size() * UNIT + self.taken.load(Ordering::Acquire)
+        self.cache.weighted_size() * UNIT
     }
 
     /// Bytes of those that others may take the room of.
     pub(super) fn spare(&self) -> u64 {
-        let Some(floor) = self.floor else { return 0 };
-        self.cache.run_pending_tasks();
-        (self.cache.weighted_size() * UNIT).saturating_sub(floor)
+        self.floor.map_or(0, |floor| self.held().saturating_sub(floor))
     }
 
-    /// Bytes that are theirs and not in use.
+    /// Bytes that are theirs, of which the ledger knows nothing.
     pub(super) fn kept(&self) -> u64 {
-        self.floor.map_or_else(|| self.free(), |floor| floor.saturating_sub(self.bytes()))
+        let charged = self.charged.load(Ordering::Acquire);
+        self.floor.unwrap_or(self.room).saturating_sub(self.held() + charged)
     }
 
     /// Bytes that are still free of what is kept for them.
     pub(super) fn free(&self) -> u64 {
-        if self.room == 0 { 0 } else { self.room.saturating_sub(self.bytes()) }
+        if self.room == 0 { 0 } else { self.room.saturating_sub(self.held() + self.taken.load(Ordering::Acquire)) }
     }
 
     /// Whether copies take room that cannot go yet.
@@ -108,12 +131,13 @@ impl Decoded {
     /// Room that is taken while a copy is being made.
     fn take(&self, bytes: u64) -> Share {
         self.taken.fetch_add(bytes, Ordering::AcqRel);
-        Share { taken: self.taken.clone(), bytes }
+        let (taken, charged) = (self.taken.clone(), self.charged.clone());
+        Share { taken, charged, bytes, is_charged: AtomicBool::new(false) }
     }
 
     /// A copy that may go from here on; those that moka drops for it.
     fn add(&self, key: u64, bytes: u64) -> Vec<u64> {
-        let weight = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        let weight = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX);
         self.cache.insert(key, weight);
         self.cache.run_pending_tasks();
         let mut made = lock(&self.made);
@@ -188,7 +212,7 @@ impl Driver {
     pub fn note_decoded(&self, keys: impl Iterator<Item = u64>) {
         for key in keys {
             if let Some(leaver) = self.leaver(key) {
-                self.add_decoded(leaver.word.tier(), key, leaver.entry.record.size);
+                self.add_decoded(leaver.word.tier(), key, leaver.entry.record.size, None);
             }
         }
     }
@@ -209,9 +233,20 @@ impl Driver {
         self.decoded.get(at).map_or(0, Decoded::kept)
     }
 
-    /// A decoded copy is there, in this tier.
-    pub(super) fn add_decoded(&self, at: usize, key: u64, size: u64) {
+    /// What is in use of a tier, and what is kept for decoded copies beside it: together never less than what it is, whatever becomes of
+    /// copies meanwhile.
+    pub(super) fn usage_and_kept(&self, at: usize, tier: &TierDir) -> (Usage, u64) {
+        let before = self.kept_for_decoded(at);
+        let usage = tier.ledger.usage();
+        (usage, self.kept_for_decoded(at).max(before))
+    }
+
+    /// A decoded copy is there, in this tier, where it had a share of the room.
+    pub(super) fn add_decoded(&self, at: usize, key: u64, size: u64, share: Option<&Share>) {
         let (Some(decoded), Some(tier)) = (self.decoded.get(at), self.tiers.get(at)) else { return };
+        if let Some(share) = share {
+            share.hand_over();
+        }
         for key in decoded.add(key, tier.ledger.cost(size)) {
             let _ = self.drop_decoded(at, key);
         }
@@ -318,7 +353,10 @@ impl Driver {
                 }
                 let share = decoded.take(cost);
                 match make(tier) {
-                    Ok(Some(made)) => return Some((at, made, share)),
+                    Ok(Some(made)) => {
+                        share.charge();
+                        return Some((at, made, share));
+                    }
                     Ok(None) => {
                         drop(share);
                         let more =
@@ -350,5 +388,36 @@ impl Driver {
     /// Whether a file could be decoded at all.
     pub(super) fn could_be_decoded(&self, below: usize, size: u64) -> bool {
         self.tiers.iter().take(below).any(|t| t.ledger.cost(size) <= t.for_decoded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A copy that stays could be made in the room of a decoded one, at the moment when that was charged twice or not at all.
+    #[test]
+    fn room_for_decoded_copies_is_kept_until_the_ledger_knows_of_it() {
+        for (elastic, kept) in [(None, 10 * UNIT), (Some(0.5), 5 * UNIT)] {
+            let decoded = Decoded::new(10 * UNIT, elastic);
+            let share = decoded.take(3 * UNIT);
+            assert_eq!(
+                (decoded.free(), decoded.kept()),
+                (7 * UNIT, kept),
+                "promised to one, and the ledger knows nothing"
+            );
+            share.charge();
+            assert_eq!((decoded.free(), decoded.kept()), (7 * UNIT, kept - 3 * UNIT));
+            share.hand_over();
+            assert_eq!((decoded.free(), decoded.kept()), (7 * UNIT, kept), "rather charged twice than not at all");
+            assert!(decoded.add(1, 3 * UNIT).is_empty());
+            assert_eq!((decoded.free(), decoded.kept()), (4 * UNIT, kept - 3 * UNIT), "nobody else takes it meanwhile");
+            drop(share);
+            assert_eq!((decoded.free(), decoded.kept(), decoded.is_taken()), (7 * UNIT, kept - 3 * UNIT, false));
+            let failed = decoded.take(UNIT);
+            failed.charge();
+            drop(failed);
+            assert_eq!((decoded.free(), decoded.kept()), (7 * UNIT, kept - 3 * UNIT));
+        }
     }
 }

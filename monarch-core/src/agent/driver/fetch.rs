@@ -284,12 +284,12 @@ impl Driver {
             if !demand {
                 count(&self.figures.decoded_ahead);
             }
-            self.add_decoded(tier, f.key, f.want.size);
+            self.add_decoded(tier, f.key, f.want.size, f.share.as_deref());
             return;
         }
         if f.below.is_none() {
             // One that was left decoded, or that another node owns.
-            self.add_decoded(tier, f.key, f.want.size);
+            self.add_decoded(tier, f.key, f.want.size, f.share.as_deref());
         }
         if f.peer.is_some() && demand {
             self.make_way_ahead(tier, f.want.size);
@@ -357,13 +357,12 @@ impl Driver {
     /// Where the policy wants a copy, tiers in `skip` aside.
     pub(super) fn decide(&self, f: &File, skip: &[bool]) -> Decision {
         let packed = if self.decoded.is_empty() { f.want.size } else { lock(&self.ratios).guess(&f.rel, f.want.size) };
-        let kept: Vec<u64> = (0..self.tiers.len()).map(|at| self.kept_for_decoded(at)).collect();
         let unclaimed = self.unclaimed();
         let room = |(at, tier): (usize, &TierDir)| {
-            let u = tier.ledger.usage();
+            let (u, kept) = self.usage_and_kept(at, tier);
             // What nobody has claimed makes way.
             let makes_way = unclaimed.bytes(at) + self.passing_bytes(at);
-            let taken = (u.used + u.reserved).saturating_sub(makes_way) + kept.get(at).copied().unwrap_or(0);
+            let taken = (u.used + u.reserved).saturating_sub(makes_way) + kept;
             let usable = !skip.get(at).copied().unwrap_or(true) && !tier.resting();
             let size = if self.packs(at) { packed } else { f.want.size };
             TierRoom { cost: tier.ledger.cost(size) + tier.log_wants(), free: u.capacity.saturating_sub(taken), usable }

@@ -386,7 +386,12 @@ impl Driver {
         let (sum, f) = (fill.sum(), &fill.file);
         f.note_sum_with(self, sum);
         let logged = f.packed.is_none() && f.below.is_none() && !f.passes();
+        // (What fails goes out of the ledger at once.)
+        f.share.iter().for_each(|share| share.hand_over());
         let published = tier.publish_part(&fill.part, f.name, f.stamp(), logged.then_some(sum));
+        if let Ok(Some(_)) = published {
+            f.share.iter().for_each(|share| share.charge());
+        }
         let end = match published {
             Ok(Some(_)) if f.packed.is_some() || f.passes() => Fetched::Decoded(fill.tier),
             Ok(Some(_)) if f.below.is_some() => {
@@ -430,6 +435,7 @@ impl Driver {
             self.tell_over(&fill.file);
         }
         fill.large.ticked();
+        fill.file.share.iter().for_each(|share| share.hand_over());
         if let Some(tier) = self.tiers.get(fill.tier) {
             tier.drop_part(&fill.part);
         }

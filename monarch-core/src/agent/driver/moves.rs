@@ -152,9 +152,9 @@ impl Driver {
     /// Whether a tier has room for a file, and for one part in `spare` of its capacity beside it.
     pub(super) fn takes(&self, tier: usize, size: u64, spare: u64) -> bool {
         self.tiers.get(tier).is_some_and(|t| {
-            let u = t.ledger.usage();
-            let kept = u.capacity.checked_div(spare).unwrap_or(0) + self.kept_for_decoded(tier);
-            !t.resting() && u.used + u.reserved + t.ledger.cost(size) + kept <= u.capacity
+            let (u, kept) = self.usage_and_kept(tier, t);
+            let spare = u.capacity.checked_div(spare).unwrap_or(0);
+            !t.resting() && u.used + u.reserved + t.ledger.cost(size) + kept + spare <= u.capacity
         })
     }
 

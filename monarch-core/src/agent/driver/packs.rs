@@ -41,7 +41,7 @@ pub(super) struct Waiting {
     key: u64,
     below: (usize, Option<Reservation>),
     sum: Sum,
-    _share: Option<std::sync::Arc<Share>>,
+    share: Option<std::sync::Arc<Share>>,
 }
 
 /// All of them.
@@ -73,7 +73,7 @@ impl Driver {
     pub(super) fn to_be_packed(&self, f: &File, sum: Sum) {
         let below = f.below.as_ref().map(|b| (b.tier, lock(&b.room).take()));
         let Some(below) = below else { return };
-        let waiting = Waiting { key: f.key, below, sum, _share: f.share.clone() };
+        let waiting = Waiting { key: f.key, below, sum, share: f.share.clone() };
         let mut packs = lock(&self.packs);
         packs.keys.insert(f.key);
         packs.waiting.push_back(waiting);
@@ -166,14 +166,19 @@ impl Driver {
         let (up, rel) = (leaver.word.tier(), self.rel_of(&leaver));
         let ((to, room), sum) = (waiting.below, waiting.sum);
         let size = leaver.entry.record.size;
-        match self.pack_copy(&leaver, &rel, sum, (to, room), || self.may_pack()) {
+        let packed = self.pack_copy(&leaver, &rel, sum, (to, room), || self.may_pack());
+        if !matches!(packed, Ok(Packed::Stopped)) {
+            // It goes from here, or is among the decoded ones.
+            waiting.share.iter().for_each(|share| share.hand_over());
+        }
+        match packed {
             Ok(Packed::Yes(stored)) => {
                 lock(&self.ratios).learn(&rel, size, Some(stored));
                 self.figures.packed.fetch_add(1, Ordering::Relaxed);
                 if leaver.entry.word() == leaver.word {
                     self.tell_packed(leaver.key, size, (to, leaver.name()));
                     // Only from here on it may go.
-                    self.add_decoded(up, leaver.key, size);
+                    self.add_decoded(up, leaver.key, size, None);
                 } else {
                     self.packed_too_late(&leaver, to);
                 }

@@ -28,8 +28,8 @@ impl Driver {
     /// Whether there is room for a chunk of a file that does not fit as a whole.
     fn keeps(&self, fill: &Fill, bytes: u64) -> bool {
         self.tiers.get(fill.tier).is_some_and(|tier| {
-            let u = tier.ledger.usage();
-            let free = u.capacity.saturating_sub(u.used + u.reserved + self.kept_for_decoded(fill.tier));
+            let (u, kept) = self.usage_and_kept(fill.tier, tier);
+            let free = u.capacity.saturating_sub(u.used + u.reserved + kept);
             !tier.resting() && free >= bytes
         })
     }

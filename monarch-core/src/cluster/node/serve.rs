@@ -189,10 +189,10 @@ impl Node {
         let (here, file) = of;
         let view = self.view();
         let from = view.number(peer);
+        let asked = |keeps: bool| Asked { from, hops, keeps, busy: self.is_busy() };
         let ask = |local: Local| {
             // Who is to keep a file for which there is no room here has to be willing; it may say no by itself.
-            let keeps = keeps || local == Local::NoRoom;
-            let asked = Asked { from, hops, keeps, busy: self.is_busy() };
+            let asked = asked(keeps || local == Local::NoRoom);
             lock(&self.residency).answer(&pure(file), &view, &asked, local)
         };
         let standing = self.standing(here, file);
@@ -214,7 +214,10 @@ impl Node {
             // What was there after all was not fetched.
             lock(&self.forced).remove(file);
             match got {
-                Ok(bytes) => return self.send_file(from, of, range, bytes),
+                Ok(bytes) => {
+                    lock(&self.residency).sent(&pure(file), &self.view(), &asked(keeps));
+                    return self.send_file(from, of, range, bytes);
+                }
                 Err(Some(e)) => return Answer::text(500, &format!("the copy cannot be read: {e}")),
                 Err(None) => {}
             }

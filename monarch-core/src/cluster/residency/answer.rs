@@ -52,7 +52,7 @@ pub enum Answer {
 }
 
 impl Residency {
-    /// What to say to a request. Notes who will hold the file after it.
+    /// What to say to a request. Notes who will hold the file after it, unless it has yet to come: then [`Residency::sent`] does.
     pub fn answer(&mut self, file: &File, view: &Members, asked: &Asked, local: Local) -> Answer {
         let mine = view.answerer(file.fp) == ME;
         if mine && asked.hops >= MAX_HOPS {
@@ -69,12 +69,27 @@ impl Residency {
             Local::Absent | Local::NoRoom if mine => self.as_first(file, view, asked, local),
             Local::Absent | Local::NoRoom => Self::as_other(file, view, asked, local),
         };
-        let will_hold =
-            answer == Answer::Delegate || (asked.keeps && matches!(answer, Answer::Serve | Answer::FetchAndServe));
-        if let Some(from) = asked.from.filter(|_| mine && will_hold) {
-            self.held(from, file);
+        match answer {
+            Answer::Delegate => self.note(file, view, asked),
+            Answer::Serve if local == Local::Resident => self.sent(file, view, asked),
+            _ => {}
         }
         answer
+    }
+
+    /// A file that had yet to come when it was asked for is there and goes out. Not before: this node would take an asker that waits for it
+    /// for one that has it, and both would read the PFS.
+    pub fn sent(&mut self, file: &File, view: &Members, asked: &Asked) {
+        if asked.keeps {
+            self.note(file, view, asked);
+        }
+    }
+
+    /// The asker is going to hold the file; the one that answers for it remembers that.
+    fn note(&mut self, file: &File, view: &Members, asked: &Asked) {
+        if let Some(from) = asked.from.filter(|_| view.answerer(file.fp) == ME) {
+            self.held(from, file);
+        }
     }
 
     fn as_first(&self, file: &File, view: &Members, asked: &Asked, local: Local) -> Answer {

@@ -32,7 +32,11 @@ fn the_first_serves_fetches_or_names_the_holder() {
     assert_eq!(known.answer(&file, &view, &asked(0, true), Local::Absent), Answer::Redirect(OTHER));
     assert_eq!(known.answer(&file, &view, &asked(0, true), Local::NoRoom), Answer::Redirect(OTHER));
     assert_eq!(known.answer(&file, &view, &asked(MAX_HOPS, true), Local::Absent), Answer::FetchAndServe);
-    assert_eq!(known.known(&file), Some(ASKER), "the other was not there, and the asker keeps a copy");
+    assert_eq!(known.known(&file), None, "the other was not there");
+    known.sent(&file, &view, &asked(0, false));
+    assert_eq!(known.known(&file), None, "the asker keeps nothing");
+    known.sent(&file, &view, &asked(0, true));
+    assert_eq!(known.known(&file), Some(ASKER), "the asker keeps a copy");
     assert_eq!(known.answer(&file, &view, &asked(0, true), Local::Absent), Answer::FetchAndServe, "not to itself");
     assert_eq!(known.answer(&file, &view, &asked(0, true), Local::Changed), Answer::Changed);
 }
@@ -62,6 +66,17 @@ fn others_serve_what_they_have_and_name_the_first() {
         Answer::Delegate,
         "the owner asks: it is to hold it"
     );
+}
+
+#[test]
+fn who_waits_for_a_file_is_not_taken_for_one_that_has_it() {
+    let (view, mut known, file) = three(ME);
+    for local in [Local::Absent, Local::Coming(None)] {
+        known.answer(&file, &view, &asked(0, true), local);
+        assert_eq!(known.route(&file, &view, &[], 0), crate::cluster::residency::Route::Pfs, "{local:?}");
+    }
+    known.sent(&file, &view, &asked(0, true));
+    assert_eq!(known.route(&file, &view, &[], 0), crate::cluster::residency::Route::Ask(ASKER));
 }
 
 #[test]

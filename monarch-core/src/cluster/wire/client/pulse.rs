@@ -2,8 +2,8 @@
 //!
 //! The smoothed time and its deviation are kept as TCP keeps them for retransmission (RFC 6298, sections 2 and 5.5): patience is
 //! the smoothed time and four deviations, doubled each time it was too short, and halfway back to normal with each answer. It is
-//! never below 300 ms, three of the server's signs of life, so that one that is lost does not count; nor above the configured
-//! timeout, which is also what it begins with.
+//! never below 300 ms, three of the server's signs of life, so that one that is lost does not count, nor below 15 % of the configured
+//! timeout: who sets a long one has slow nodes; nor above that timeout, which is also what it begins with.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl Pulse {
     pub(super) fn patience(&self) -> Duration {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(smoothed) = state.smoothed else { return self.most };
-        let normal = (smoothed + state.deviation * 4).max(LEAST);
+        let normal = (smoothed + state.deviation * 4).max(LEAST).max(self.most * 3 / 20);
         normal.saturating_mul(1 << state.doublings).min(self.most)
     }
 
@@ -72,6 +72,13 @@ mod tests {
         assert_eq!(pulse.patience(), LEAST);
         pulse.heard_after(MS * 60_000);
         assert_eq!(pulse.patience(), MS * 2000);
+    }
+
+    #[test]
+    fn who_sets_a_long_timeout_has_slow_nodes() {
+        let pulse = Pulse::new(MS * 20_000);
+        (0..50).for_each(|_| pulse.heard_after(MS));
+        assert_eq!(pulse.patience(), MS * 3000);
     }
 
     #[test]
