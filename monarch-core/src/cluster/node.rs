@@ -36,6 +36,7 @@ mod serve;
 mod start;
 mod status;
 mod sums;
+mod waits;
 
 pub use check::{Link, Said};
 pub use complaints::{Complaint, decode as decode_complaints, encode as encode_complaints};
@@ -48,7 +49,7 @@ pub use status::{NodeStatus, PeerStatus};
 use super::election::Election;
 use super::membership::Membership;
 use super::residency::members::ME;
-use super::residency::{File, Members, Residency, Route, Search, told};
+use super::residency::{File, Members, Residency, Route, told};
 use super::wire::{Key, Peer, PeerOptions, Server, WireError};
 use crate::agent::driver::{Asked, Driver, FileRef, Peers, RemoteFile};
 use crate::config::Spread;
@@ -91,7 +92,7 @@ pub struct Node {
     peers: Mutex<HashMap<u16, (u64, Arc<Peer>)>>,
     driver: OnceLock<Arc<Driver>>,
     /// Files that are being fetched from another node, and from which.
-    coming: Mutex<HashMap<FileRef, (u16, u32)>>,
+    waits: Mutex<waits::Waits>,
     /// Files that this node is to fetch from the PFS, whoever owns them.
     forced: Mutex<HashSet<FileRef>>,
     begun: begun::Begun,
@@ -122,24 +123,6 @@ impl std::fmt::Debug for Node {
 /// A file as the pure parts know it.
 const fn pure(file: &FileRef) -> File {
     File { index: file.index, id: file.id, fp: file.fp }
-}
-
-/// A file that is being fetched from another node, for as long as this lives.
-struct Coming<'a> {
-    node: &'a Node,
-    file: FileRef,
-}
-
-impl Drop for Coming<'_> {
-    fn drop(&mut self) {
-        let mut coming = lock(&self.node.coming);
-        if let Some((_, requests)) = coming.get_mut(&self.file) {
-            *requests -= 1;
-            if *requests == 0 {
-                coming.remove(&self.file);
-            }
-        }
-    }
 }
 
 impl Node {
@@ -214,10 +197,6 @@ impl Node {
         Peer::new(options).ok()
     }
 
-    fn next(&self, search: &mut Search, file: &FileRef) -> Route {
-        search.next(&pure(file), &lock(&self.residency), &self.view())
-    }
-
     /// What a file is called in requests.
     fn file_path(&self, file: &FileRef) -> String {
         let keep = if self.options.placement == Spread::Sharded { "" } else { "?keep" };
@@ -239,14 +218,6 @@ impl Node {
     /// Whether a node did not serve an index a moment ago.
     fn is_lacking(&self, node: u16, index: [u8; 16]) -> bool {
         lock(&self.lacking).get(&(node, index)).is_some_and(|t| t.elapsed() < LACKING)
-    }
-
-    fn coming(&self, file: FileRef, from: u16) -> Coming<'_> {
-        let mut coming = lock(&self.coming);
-        let (node, requests) = coming.entry(file).or_insert((from, 0));
-        (*node, *requests) = (from, *requests + 1);
-        drop(coming);
-        Coming { node: self, file }
     }
 
     /// A node did not answer: it is not asked for a while, if it is the node and not the request.

@@ -222,7 +222,8 @@ impl World {
         let id = self.random();
         let Node { view, known, copies, .. } = &mut self.nodes[n];
         let Some(Copy::Coming(fetch)) = copies.get_mut(&file) else { return };
-        match fetch.search.next(&World::file(file), known, view) {
+        let waits = |node: u16| fetch.askers.iter().any(|(.., asked)| asked.from == Some(node));
+        match fetch.search.next(&World::file(file), known, view, waits) {
             Route::Pfs => {
                 (fetch.asking, fetch.from_pfs) = (None, Some(id));
                 self.pfs[file as usize] += 1;

@@ -3,7 +3,8 @@
 //! Complete copies are sent from their file. Of a large one that is being made the chunks that are there are read into memory, under the
 //! same looks before and after as a reader's: they may go any moment.
 
-use super::{FileRef, Node, lock};
+use super::waits::Waits;
+use super::{FileRef, Node};
 use crate::agent::driver::Live;
 use crate::cluster::residency::Local;
 use monarch_abi::chunks::LargeFile;
@@ -81,14 +82,12 @@ impl Node {
     }
 
     /// How far this node is with a file.
-    pub(super) fn standing(&self, here: &Here, file: &FileRef) -> Local {
+    pub(super) fn standing(here: &Here, file: &FileRef, waits: &Waits) -> Local {
         let word = here.entry.word();
         match word.state() {
             State::Resident => Local::Resident,
             State::Filling if here.large().is_some_and(|l| l.is_streamed()) => Local::NoRoom,
-            State::Wanted | State::Fetching | State::Filling => {
-                Local::Coming(lock(&self.coming).get(file).map(|(from, _)| *from))
-            }
+            State::Wanted | State::Fetching | State::Filling => Local::Coming(waits.source(file)),
             _ if word.packed_in().is_some() => Local::Resident,
             State::Bypass => Local::Changed,
             State::Refused if word.refusal() != Some(Refusal::Replaced) => Local::NoRoom,

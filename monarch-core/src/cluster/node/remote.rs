@@ -5,9 +5,10 @@
 //! has changed, that there is no room for it anywhere (then it is not copied at all), and that this node is to keep it instead of its owner.
 
 use super::begun::Beginning;
+use super::waits::Coming;
 use super::{FileRef, Node, lock};
 use crate::agent::driver::{After, Live, RemoteFile};
-use crate::cluster::residency::{Route, Search};
+use crate::cluster::residency::Search;
 use crate::cluster::wire::Sent;
 use crate::engine::{Source, SourceFile};
 use monarch_abi::hash::Identity;
@@ -55,6 +56,7 @@ pub(super) struct Remote {
 struct Early {
     search: Search,
     to: u16,
+    coming: Coming,
     sent: Sent,
 }
 
@@ -114,16 +116,16 @@ impl Remote {
     fn ask_peers(&self, buf: &mut [u8], off: u64) -> io::Result<bool> {
         let all = off == 0 && buf.len() as u64 == self.want.size;
         let (mut search, mut early) = match lock(&self.early).take().filter(|_| all) {
-            Some(Early { search, to, sent }) => (search, Some((to, sent))),
+            Some(Early { search, to, coming, sent }) => (search, Some((to, coming, sent))),
             None => (Search::new(), None),
         };
         let mut left = self.node.options.peer_timeout;
         while !left.is_zero() {
-            let (to, sent) = match early.take() {
-                Some((to, sent)) => (to, Some(sent)),
+            let (to, _coming, sent) = match early.take() {
+                Some((to, coming, sent)) => (to, coming, Some(sent)),
                 None => match self.node.next(&mut search, &self.file) {
-                    Route::Ask(to) => (to, None),
-                    Route::Pfs => break,
+                    Some((to, coming)) => (to, coming, None),
+                    None => break,
                 },
             };
             if self.node.is_lacking(to, self.file.index) {
@@ -156,7 +158,6 @@ impl Remote {
 
     fn ask(&self, to: u16, hops: u8, sent: Option<Sent>, buf: &mut [u8], off: u64) -> Got {
         let Some(peer) = self.node.peer(to) else { return Got::Failed("its address is not known".to_owned()) };
-        let _coming = self.node.coming(self.file, to);
         let path = self.node.file_path(&self.file);
         let range = off..off + buf.len() as u64;
         let mut answer = match peer.get_sent(sent, &path, Some(range), hops, self.node.options.max_wait) {
@@ -256,10 +257,10 @@ impl RemoteFile for Remote {
             return;
         }
         let mut search = Search::new();
-        let Route::Ask(to) = self.node.next(&mut search, &self.file) else { return };
+        let Some((to, coming)) = self.node.next(&mut search, &self.file) else { return };
         let Some(peer) = self.node.peer(to).filter(|_| !self.node.is_lacking(to, self.file.index)) else { return };
         if let Some(sent) = peer.send(&self.node.file_path(&self.file), Some(0..self.want.size), search.hops()) {
-            *lock(&self.early) = Some(Early { search, to, sent });
+            *lock(&self.early) = Some(Early { search, to, coming, sent });
         }
     }
 

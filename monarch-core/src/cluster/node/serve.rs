@@ -16,6 +16,7 @@
 
 use super::local::{Bytes, Here};
 use super::remote::AT_ONCE;
+use super::waits::Waits;
 use super::{FileRef, Node, hex, lock, pure, unhex};
 use crate::cluster::election;
 use crate::cluster::residency::{self, Asked, Local};
@@ -189,13 +190,10 @@ impl Node {
         let (here, file) = of;
         let view = self.view();
         let from = view.number(peer);
-        let asked = |keeps: bool| Asked { from, hops, keeps, busy: self.is_busy() };
-        let ask = |local: Local| {
-            // Who is to keep a file for which there is no room here has to be willing; it may say no by itself.
-            let asked = asked(keeps || local == Local::NoRoom);
-            lock(&self.residency).answer(&pure(file), &view, &asked, local)
-        };
-        let standing = self.standing(here, file);
+        // Who is to keep a file for which there is no room here has to be willing; it may say no by itself.
+        let asked = |local| Asked { from, hops, keeps: keeps || local == Local::NoRoom, busy: self.is_busy() };
+        let (standing, mut answer, promise) =
+            self.answer_for(file, &view, |waits| Self::standing(here, file, waits), asked);
         if let Local::Coming(Some(source)) = standing
             && from != Some(source)
             && let Some(member) = view.get(source)
@@ -203,7 +201,6 @@ impl Node {
             // Nobody waits for one who waits for another: they might form a circle.
             return Answer::status(307).header("Monarch-Node", member.name.to_string());
         }
-        let mut answer = ask(standing);
         if let residency::Answer::Serve | residency::Answer::FetchAndServe = answer {
             let fetches = answer == residency::Answer::FetchAndServe;
             if fetches {
@@ -215,17 +212,19 @@ impl Node {
             lock(&self.forced).remove(file);
             match got {
                 Ok(bytes) => {
-                    lock(&self.residency).sent(&pure(file), &self.view(), &asked(keeps));
+                    lock(&self.residency).sent(&pure(file), &self.view(), &asked(standing));
                     return self.send_file(from, of, range, bytes);
                 }
                 Err(Some(e)) => return Answer::text(500, &format!("the copy cannot be read: {e}")),
                 Err(None) => {}
             }
             self.call_off(here);
-            answer = ask(match self.standing(here, file) {
+            drop(promise);
+            let failed = |waits: &Waits| match Self::standing(here, file, waits) {
                 Local::Changed => Local::Changed,
                 _ => Local::NoRoom,
-            });
+            };
+            answer = self.answer_for(file, &view, failed, asked).1;
         }
         match answer {
             residency::Answer::Redirect(to) => match view.get(to) {

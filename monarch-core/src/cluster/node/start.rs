@@ -139,7 +139,7 @@ impl Node {
             complaints: super::complaints::Complaints::default(),
             peers: Mutex::default(),
             driver: OnceLock::new(),
-            coming: Mutex::default(),
+            waits: Mutex::default(),
             forced: Mutex::default(),
             begun: super::begun::Begun::default(),
             complete: Mutex::default(),

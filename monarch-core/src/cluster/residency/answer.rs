@@ -61,7 +61,10 @@ impl Residency {
         }
         let answer = match local {
             Local::Changed => Answer::Changed,
-            Local::Coming(Some(source)) if asked.from == Some(source) => Answer::Delegate,
+            // Two that wait for each other: the one that answers for the file tells the other to read it, and waits for that.
+            Local::Coming(Some(source)) if asked.from == Some(source) && view.answerer(file.fp) != source => {
+                Answer::Delegate
+            }
             Local::Resident if mine && asked.busy => {
                 self.other(file, view, asked).map_or(Answer::Serve, Answer::Redirect)
             }

@@ -58,8 +58,9 @@ impl Search {
         Self::default()
     }
 
-    /// Where to turn next. An [`Route::Ask`] counts as made.
-    pub fn next(&mut self, file: &File, known: &Residency, view: &Members) -> Route {
+    /// Where to turn next. An [`Route::Ask`] counts as made. `waits` are those that this node has promised the file to and does not have it
+    /// for: to ask them would be to wait for itself.
+    pub fn next(&mut self, file: &File, known: &Residency, view: &Members, waits: impl Fn(u16) -> bool) -> Route {
         if self.over || self.asked.len() >= usize::from(MAX_ASKS) || self.tried.len() >= MAX_FAILED {
             return Route::Pfs;
         }
@@ -67,10 +68,14 @@ impl Search {
             Some(node) => Route::Ask(node),
             None => known.route(file, view, &self.tried, 0),
         };
-        if let Route::Ask(node) = route {
-            self.asked.push(node);
+        match route {
+            Route::Ask(node) if waits(node) => Route::Pfs,
+            Route::Ask(node) => {
+                self.asked.push(node);
+                route
+            }
+            Route::Pfs => route,
         }
-        route
     }
 
     /// The hop count that the next request carries.
