@@ -266,13 +266,16 @@ pub(super) struct Others(pub(super) Arc<Node>);
 
 impl Peers for Others {
     fn file(&self, asked: &Asked<'_>) -> Option<Arc<dyn RemoteFile>> {
-        let (node, file, view) = (&self.0, asked.file, self.0.view());
+        let (node, file) = (&self.0, asked.file);
+        // Before it is decided by a view: who comes up meanwhile is told of it, rather than nothing.
+        let began = node.begin(&file);
+        let view = node.view();
         let forced = lock(&node.forced).remove(&file);
         let route = lock(&node.residency).route(&pure(&file), &view, &[], 0);
         if forced || route == Route::Pfs {
-            node.begin(&file);
             return None;
         }
+        node.begun.end_this(&file, began);
         let own = view.answerer(file.fp) == ME;
         Some(Arc::new(Remote::new(node.clone(), file, asked.live, (asked.rel, asked.want), (asked.demand, own))))
     }

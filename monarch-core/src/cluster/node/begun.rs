@@ -52,6 +52,11 @@ impl Begun {
         }
     }
 
+    /// Whether a file is being read from the PFS.
+    pub(super) fn contains(&self, file: &FileRef) -> bool {
+        lock(&self.fetches).contains_key(file)
+    }
+
     /// An index is not served any more.
     pub(super) fn forget(&self, index: &[u8; 16]) {
         lock(&self.fetches).retain(|f, _| f.index != *index);
@@ -75,7 +80,9 @@ mod tests {
         let begun = Begun::default();
         for id in 0..10 {
             begun.begin(&file(id), (3, 5));
+            assert!(begun.contains(&file(id)));
             assert_eq!(begun.end(&file(id)), Some((3, 5)));
+            assert!(!begun.contains(&file(id)));
             assert_eq!(begun.end(&file(id)), None);
         }
         assert_eq!(len(&begun), 0);

@@ -48,12 +48,12 @@ impl Node {
     /// The files of a segment that others had better get from here, ascending: number and hash of the path. What only passes through, or
     /// comes from another node, is not among them.
     pub(super) fn held(&self, live: &Live) -> impl Iterator<Item = (u32, u64)> + use<> {
-        let coming = lock(&self.waits).sources();
         let is_held = |e: &Entry<'static>| {
             let word = e.word();
             match word.state() {
                 State::Resident => !word.is_marked() || word.packed_in().is_some(),
-                State::Fetching | State::Filling => !word.is_marked() && !coming.contains(&live.file_ref(e)),
+                // (Not one that is claimed and yet to be asked another node for: who asks back would wait for itself.)
+                State::Fetching | State::Filling => !word.is_marked() && self.begun.contains(&live.file_ref(e)),
                 _ => word.packed_in().is_some(),
             }
         };

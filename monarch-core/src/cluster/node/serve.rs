@@ -19,7 +19,7 @@ use super::remote::AT_ONCE;
 use super::waits::Waits;
 use super::{FileRef, Node, hex, lock, pure, unhex};
 use crate::cluster::election;
-use crate::cluster::residency::{self, Asked, Local};
+use crate::cluster::residency::{self, Asked, Local, MAX_HOPS};
 use crate::cluster::wire::{Answer, Answering, Body, ByteRange, Handler, Method, Request};
 use std::ops::Range;
 use std::sync::Arc;
@@ -196,6 +196,7 @@ impl Node {
             self.answer_for(file, &view, |waits| Self::standing(here, file, waits), asked);
         if let Local::Coming(Some(source)) = standing
             && from != Some(source)
+            && hops < MAX_HOPS
             && let Some(member) = view.get(source)
         {
             // Nobody waits for one who waits for another: they might form a circle.

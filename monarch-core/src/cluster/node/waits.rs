@@ -6,7 +6,7 @@
 
 use super::{FileRef, Node, lock, pure};
 use crate::cluster::residency::{Answer, Asked, Local, Members, Route, Search};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// All of them.
@@ -22,11 +22,6 @@ impl Waits {
     /// The node that a file comes from.
     pub(super) fn source(&self, file: &FileRef) -> Option<u16> {
         self.coming.get(file).map(|(from, _)| *from)
-    }
-
-    /// All files that come from others.
-    pub(super) fn sources(&self) -> HashSet<FileRef> {
-        self.coming.keys().copied().collect()
     }
 
     fn comes(&mut self, file: FileRef, from: u16) {
