@@ -49,12 +49,12 @@ impl Reply {
 }
 
 /// Makes the packed bytes of an index.
-pub type Packer = Box<dyn Fn() -> std::io::Result<Arc<[u8]>> + Send + Sync>;
+pub type Packer = Box<dyn Fn() -> std::io::Result<Arc<Vec<u8>>> + Send + Sync>;
 
 /// An index that other nodes can get from here.
 pub struct Offer {
     packer: Packer,
-    packed: Mutex<Option<Arc<[u8]>>>,
+    packed: Mutex<Option<Arc<Vec<u8>>>>,
 }
 
 impl Offer {
@@ -62,7 +62,7 @@ impl Offer {
     ///
     /// # Errors
     /// When it cannot be read any more.
-    pub fn bytes(&self) -> std::io::Result<Arc<[u8]>> {
+    pub fn bytes(&self) -> std::io::Result<Arc<Vec<u8>>> {
         let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bytes) = &*packed {
             return Ok(bytes.clone());
@@ -171,7 +171,7 @@ impl Election {
     }
 
     /// The index has come, as these bytes: others need not wait until it is served here, too.
-    pub fn relay(&self, root: u64, packed: Arc<[u8]>) {
+    pub fn relay(&self, root: u64, packed: Arc<Vec<u8>>) {
         let gone = || Err(std::io::ErrorKind::NotFound.into());
         let offer = Offer { packer: Box::new(gone), packed: Mutex::new(Some(packed)) };
         self.roots().entry(root).or_default().standing = Standing::Relaying(Arc::new(offer));
@@ -247,7 +247,7 @@ mod tests {
     const ROOT: u64 = 7;
 
     fn offered(e: &Election) {
-        e.have(ROOT, Box::new(|| Ok(Arc::from([1, 2, 3]))));
+        e.have(ROOT, Box::new(|| Ok(Arc::new(vec![1, 2, 3]))));
     }
 
     #[test]
@@ -296,22 +296,22 @@ mod tests {
         e.bid(ROOT);
         e.wait(ROOT);
         assert!(matches!(e.asked(ROOT, "c", false), Answer::Wait));
-        e.relay(ROOT, Arc::from([7, 8]));
+        e.relay(ROOT, Arc::new(vec![7, 8]));
         assert!(e.is_pending(), "files of it cannot be had here yet");
         let sent = |e: &Election| match e.asked(ROOT, "c", false) {
             Answer::Send(offer) => offer.bytes().unwrap(),
             _ => panic!("not sent"),
         };
-        assert_eq!((e.heard(ROOT, "c", "b"), &*sent(&e)), (Reply::Have, &[7, 8][..]));
+        assert_eq!((e.heard(ROOT, "c", "b"), sent(&e).as_slice()), (Reply::Have, &[7, 8][..]));
         let Answer::Send(before) = e.asked(ROOT, "d", false) else { panic!("not sent") };
         offered(&e);
-        assert_eq!((e.is_pending(), &*sent(&e)), (false, &[7, 8][..]));
-        assert_eq!(&*before.bytes().unwrap(), [7, 8], "who was answered before still gets it");
+        assert_eq!((e.is_pending(), sent(&e).as_slice()), (false, &[7, 8][..]));
+        assert_eq!(before.bytes().unwrap().as_slice(), [7, 8], "who was answered before still gets it");
         drop(before);
         // Its memory is given back; what is packed next is what is here.
         e.rest();
-        assert_eq!(&*sent(&e), [1, 2, 3]);
-        e.relay(ROOT, Arc::from([7]));
+        assert_eq!(sent(&e).as_slice(), [1, 2, 3]);
+        e.relay(ROOT, Arc::new(vec![7]));
         e.give_up(ROOT);
         assert!(matches!(e.asked(ROOT, "c", false), Answer::No));
     }

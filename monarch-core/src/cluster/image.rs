@@ -105,12 +105,13 @@ pub fn unpack(bytes: &[u8], most: u64) -> Result<Image, ImageError> {
         return Err(ImageError::TooLarge(all));
     }
     let mut image = Image {
-        index: Vec::with_capacity(index as usize),
-        buckets: Vec::with_capacity(buckets as usize),
+        // (Zeroed by the kernel as it is written to.)
+        index: vec![0; index as usize],
+        buckets: vec![0; buckets as usize],
         fresh: number(24) as u32 & FRESH != 0,
     };
-    let rest = unpack_part(rest, index as usize, &mut image.index)?;
-    let rest = unpack_part(rest, buckets as usize, &mut image.buckets)?;
+    let rest = unpack_part(rest, &mut image.index)?;
+    let rest = unpack_part(rest, &mut image.buckets)?;
     if !rest.is_empty() {
         return Err(ImageError::Damaged("there is more than there should be"));
     }
@@ -123,29 +124,24 @@ pub fn unpack(bytes: &[u8], most: u64) -> Result<Image, ImageError> {
     }
 }
 
-/// Unpacks blocks until `len` bytes are there; what is left.
-fn unpack_part<'a>(mut from: &'a [u8], len: usize, out: &mut Vec<u8>) -> Result<&'a [u8], ImageError> {
+/// Unpacks blocks until `out` is full; what is left.
+fn unpack_part<'a>(mut from: &'a [u8], mut out: &mut [u8]) -> Result<&'a [u8], ImageError> {
     let short = || ImageError::Damaged("it was cut short");
-    while out.len() < len {
+    while !out.is_empty() {
         let (head, rest) = from.split_first_chunk::<8>().ok_or_else(short)?;
         let number = |at: usize| head.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
         let (packed, raw) = (number(0) as usize, number(4) as usize);
-        let bytes = rest.get(..packed).ok_or_else(short)?;
-        if raw == 0 || raw > BLOCK || raw > len - out.len() || packed > raw {
-            return Err(ImageError::Damaged("a block has an impossible length"));
-        }
-        let at = out.len();
+        let (bytes, rest) = rest.split_at_checked(packed).ok_or_else(short)?;
+        let (to, more) = out
+            .split_at_mut_checked(raw)
+            .filter(|_| raw > 0 && raw <= BLOCK && packed <= raw)
+            .ok_or(ImageError::Damaged("a block has an impossible length"))?;
         if packed == raw {
-            out.extend_from_slice(bytes);
-        } else {
-            out.resize(at + raw, 0);
-            let to = out.get_mut(at..).unwrap_or_default();
-            match lz4_flex::block::decompress_into(bytes, to) {
-                Ok(n) if n == raw => {}
-                _ => return Err(ImageError::Damaged("a block cannot be unpacked")),
-            }
+            to.copy_from_slice(bytes);
+        } else if !lz4_flex::block::decompress_into(bytes, to).is_ok_and(|n| n == raw) {
+            return Err(ImageError::Damaged("a block cannot be unpacked"));
         }
-        from = rest.get(packed..).ok_or_else(short)?;
+        (from, out) = (rest, more);
     }
     Ok(from)
 }

@@ -144,7 +144,7 @@ impl Node {
     pub fn offer(&self, root: u64, segment: Segment<'static>, index: PathBuf, fresh: bool) {
         let packer = move || {
             let bytes = std::fs::read(&index)?;
-            Ok(Arc::from(image::pack(&bytes, &image::table_at_first(&segment), fresh)))
+            Ok(Arc::new(image::pack(&bytes, &image::table_at_first(&segment), fresh)))
         };
         self.election.have(root, Box::new(packer));
     }

@@ -44,7 +44,7 @@ pub enum Body {
     /// These bytes.
     Bytes(Vec<u8>),
     /// A part of bytes that many answers share.
-    Shared(Arc<[u8]>, Range<usize>),
+    Shared(Arc<Vec<u8>>, Range<usize>),
     /// A part of a file.
     File {
         /// The file, open for reading.
@@ -107,7 +107,7 @@ impl Answer {
 
     /// What was asked of bytes that many answers share.
     #[must_use]
-    pub fn shared(bytes: &Arc<[u8]>, range: Option<ByteRange>) -> Self {
+    pub fn shared(bytes: &Arc<Vec<u8>>, range: Option<ByteRange>) -> Self {
         Self::part(bytes.len() as u64, range, |part| {
             Body::Shared(Arc::clone(bytes), part.start as usize..part.end as usize)
         })

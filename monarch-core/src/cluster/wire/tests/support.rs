@@ -26,7 +26,7 @@ pub(super) fn content() -> Vec<u8> {
 pub(super) struct Double {
     pub(super) asked: AtomicU64,
     file: Option<Arc<rustix::fd::OwnedFd>>,
-    shared: Option<Arc<[u8]>>,
+    shared: Option<Arc<Vec<u8>>>,
 }
 
 impl Double {
