@@ -168,9 +168,9 @@ impl Membership {
         self.shared.peers()
     }
 
-    /// A node did not answer a reader in time, or answered with less than was asked: nobody here asks it for a while.
-    pub fn report_failure(&self, node: u16) {
-        self.shared.change(|core, now| core.evidence.failure(node, now));
+    /// A node did not answer a reader in time in that life of it, or answered with less than was asked: nobody here asks it for a while.
+    pub fn report_failure(&self, node: u16, life: u64) {
+        self.shared.change(|core, now| core.evidence.failure(node, life, now));
     }
 
     /// A node served a request.

@@ -220,17 +220,22 @@ impl Node {
         lock(&self.lacking).get(&(node, index)).is_some_and(|t| t.elapsed() < LACKING)
     }
 
-    /// A node did not answer: it is not asked for a while, if it is the node and not the request.
-    fn doubt(&self, node: u16, e: &WireError) {
+    /// The life of a node that is known now, 0 before it was seen.
+    fn life_of(&self, node: u16) -> u64 {
+        self.view().get(node).map_or(0, |m| m.incarnation)
+    }
+
+    /// A node did not answer in that life: it is not asked for a while, if it is the node and not the request.
+    fn doubt(&self, node: u16, life: u64, e: &WireError) {
         self.figures.failed(node);
         if e.peer_is_in_doubt() {
-            self.membership.report_failure(node);
+            self.membership.report_failure(node, life);
         }
     }
 
-    fn doubt_io(&self, node: u16, e: &io::Error) {
+    fn doubt_io(&self, node: u16, life: u64, e: &io::Error) {
         match e.get_ref().and_then(|e| e.downcast_ref::<WireError>()) {
-            Some(e) => self.doubt(node, e),
+            Some(e) => self.doubt(node, life, e),
             None => self.figures.failed(node),
         }
     }

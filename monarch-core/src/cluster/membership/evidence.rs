@@ -1,4 +1,5 @@
-//! What readers come upon: a node that does not answer them is not asked for a while, a longer one each time.
+//! What readers come upon: a node that does not answer them is not asked for a while, a longer one each time. That counts for one life of the
+//! node: one that has just come up was not there when it was asked before.
 //!
 //! When a pause is over, one connection is tried, and not by a reader: if it is accepted the node may be asked again. Only a request that
 //! was served makes the next pause a short one.
@@ -16,15 +17,20 @@ pub(super) struct Evidence {
 
 #[derive(Debug)]
 struct Failure {
+    life: u64,
     times: u32,
     until: u64,
     blocked: bool,
 }
 
 impl Evidence {
-    /// A request, or a trial, failed. Many that fail at once are one failure.
-    pub(super) fn failure(&mut self, node: u16, now: u64) {
-        let failure = self.failed.entry(node).or_insert(Failure { times: 0, until: 0, blocked: false });
+    /// A request, or a trial, failed in that life of the node (0: nothing was heard of it yet). Many that fail at once are one failure.
+    pub(super) fn failure(&mut self, node: u16, life: u64, now: u64) {
+        let first = || Failure { life, times: 0, until: 0, blocked: false };
+        let failure = self.failed.entry(node).or_insert_with(first);
+        if failure.life != life {
+            *failure = first();
+        }
         if !failure.blocked || failure.until <= now {
             failure.until = now + LONGEST.min(FIRST << failure.times.min(10));
             failure.times += 1;
@@ -44,8 +50,8 @@ impl Evidence {
         }
     }
 
-    pub(super) fn blocked(&self, node: u16) -> bool {
-        self.failed.get(&node).is_some_and(|f| f.blocked)
+    pub(super) fn blocked(&self, node: u16, life: u64) -> bool {
+        self.failed.get(&node).is_some_and(|f| f.blocked && f.life == life)
     }
 
     /// Whether there is anything to forget.
@@ -55,9 +61,10 @@ impl Evidence {
 
     /// Those to be tried now; a trial that nobody reports on is made again after the next pause.
     pub(super) fn due(&mut self, now: u64) -> Vec<u16> {
-        let due: Vec<u16> = self.failed.iter().filter(|(_, f)| f.blocked && f.until <= now).map(|(n, _)| *n).collect();
-        due.iter().for_each(|node| self.failure(*node, now));
-        due
+        let due = self.failed.iter().filter(|(_, f)| f.blocked && f.until <= now);
+        let due: Vec<(u16, u64)> = due.map(|(n, f)| (*n, f.life)).collect();
+        due.iter().for_each(|(node, life)| self.failure(*node, *life, now));
+        due.into_iter().map(|(node, _)| node).collect()
     }
 }
 
@@ -68,20 +75,29 @@ mod tests {
     #[test]
     fn pauses_grow_and_a_success_ends_them() {
         let mut evidence = Evidence::default();
-        evidence.failure(3, 0);
-        evidence.failure(3, 10);
-        assert!(evidence.blocked(3) && evidence.due(999).is_empty());
+        evidence.failure(3, 7, 0);
+        evidence.failure(3, 7, 10);
+        assert!(evidence.blocked(3, 7) && evidence.due(999).is_empty());
         assert_eq!((evidence.due(1_000), evidence.due(1_001)), (vec![3], vec![]));
         assert_eq!((evidence.due(2_999), evidence.due(3_000)), (vec![], vec![3]));
         evidence.reachable(3);
-        assert!(!evidence.blocked(3) && evidence.due(99_000).is_empty());
-        evidence.failure(3, 100_000);
+        assert!(!evidence.blocked(3, 7) && evidence.due(99_000).is_empty());
+        evidence.failure(3, 7, 100_000);
         assert!(evidence.due(103_999).is_empty(), "it failed before: the pause goes on growing");
         for n in 0..20 {
-            evidence.failure(3, 200_000 + n * 100_000);
+            evidence.failure(3, 7, 200_000 + n * 100_000);
         }
         assert_eq!((evidence.due(2_159_999), evidence.due(2_160_000)), (vec![], vec![3]));
         evidence.success(3);
-        assert!(!evidence.blocked(3));
+        assert!(!evidence.blocked(3, 7));
+    }
+
+    #[test]
+    fn one_that_was_not_there_yet_is_not_blamed_when_it_comes() {
+        let mut evidence = Evidence::default();
+        evidence.failure(3, 0, 10);
+        assert!(evidence.blocked(3, 0) && !evidence.blocked(3, 7));
+        evidence.failure(3, 7, 20);
+        assert!(evidence.blocked(3, 7) && !evidence.blocked(3, 8));
     }
 }

@@ -63,11 +63,13 @@ async fn what_readers_come_upon_counts_at_once_and_a_join_ends_it() {
     let links = Links::default();
     let (a, b) = (start(&links, 0, 2), start(&links, 1, 2));
     until("two are up", || a.view().count_up() == 2).await;
-    a.report_failure(1);
+    a.report_failure(1, b.incarnation());
     assert_eq!(standing(&a, "n1"), Some(Standing::Suspect));
     a.report_success(1);
     assert_eq!(standing(&a, "n1"), Some(Standing::Up));
-    a.report_failure(1);
+    a.report_failure(1, 0);
+    assert_eq!(standing(&a, "n1"), Some(Standing::Up), "it was asked before it was there");
+    a.report_failure(1, b.incarnation());
     let peer = b.peers().into_iter().find(|p| p.name == "n1").unwrap();
     assert!(a.joined(&peer).is_up(1), "the view that a join returns has it up");
 }

@@ -198,7 +198,8 @@ impl Core {
             if known.is_none() && standing != Standing::Up {
                 continue;
             }
-            let blocked = standing == Standing::Up && known.is_some_and(|n| self.evidence.blocked(n));
+            let blocked =
+                standing == Standing::Up && known.is_some_and(|n| self.evidence.blocked(n, intro.incarnation));
             let standing = if blocked { Standing::Suspect } else { standing };
             let is = |m: &crate::cluster::residency::Member| {
                 (m.standing, m.incarnation, m.address) == (standing, intro.incarnation, intro.files)

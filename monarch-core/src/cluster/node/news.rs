@@ -141,11 +141,12 @@ impl Node {
     }
 
     fn join_with(&self, node: u16, body: &[u8], live: &Live) {
+        let life = self.life_of(node);
         let Some(peer) = self.peer(node) else { return };
         let answer = match peer.post("/v1/join", body, JOIN) {
             Ok(answer) if answer.status() == 200 => answer.bytes(u64::from(u32::MAX)),
             Ok(_) => return,
-            Err(e) => return self.doubt(node, &e),
+            Err(e) => return self.doubt(node, life, &e),
         };
         let Ok(bytes) = answer else { return };
         let Some((life, up, sets)) = presented(&bytes) else {

@@ -165,11 +165,12 @@ impl Node {
     }
 
     pub(super) fn post(&self, to: u16, path: &str, body: &[u8]) -> bool {
+        let life = self.life_of(to);
         let Some(peer) = self.peer(to) else { return false };
         match peer.post(path, body, self.options.peer_timeout) {
             Ok(answer) => answer.status() < 300,
             Err(e) => {
-                self.doubt(to, &e);
+                self.doubt(to, life, &e);
                 false
             }
         }

@@ -157,13 +157,14 @@ impl Remote {
     }
 
     fn ask(&self, to: u16, hops: u8, sent: Option<Sent>, buf: &mut [u8], off: u64) -> Got {
+        let life = self.node.life_of(to);
         let Some(peer) = self.node.peer(to) else { return Got::Failed("its address is not known".to_owned()) };
         let path = self.node.file_path(&self.file);
         let range = off..off + buf.len() as u64;
         let mut answer = match peer.get_sent(sent, &path, Some(range), hops, self.node.options.max_wait) {
             Ok(answer) => answer,
             Err(e) => {
-                self.node.doubt(to, &e);
+                self.node.doubt(to, life, &e);
                 return Got::Failed(e.to_string());
             }
         };
@@ -184,7 +185,7 @@ impl Remote {
         }
         let sum = answer.header("Monarch-Sum").and_then(|s| u64::from_str_radix(s, 16).ok());
         if let Err(e) = answer.read_exact(buf) {
-            self.node.doubt_io(to, &e);
+            self.node.doubt_io(to, life, &e);
             return Got::Failed(e.to_string());
         }
         if sum != Some(xxhash_rust::xxh3::xxh3_64(buf)) {
