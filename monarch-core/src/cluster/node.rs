@@ -91,7 +91,7 @@ pub struct Node {
     complaints: complaints::Complaints,
     peers: Mutex<HashMap<u16, (u64, Arc<Peer>)>>,
     driver: OnceLock<Arc<Driver>>,
-    /// Files that are being fetched from another node, and from which.
+    /// Who waits for whom.
     waits: Mutex<waits::Waits>,
     /// Files that this node is to fetch from the PFS, whoever owns them.
     forced: Mutex<HashSet<FileRef>>,
