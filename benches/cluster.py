@@ -68,7 +68,7 @@ def when(what, done, limit=600):
 
 def indexed(w, jobs, since):
     """Waits until the agents of all jobs have the index: when the first had it, and the last, by their logs. (To ask sixteen agents again
-    and again on the processors that they work on would take a good part of the time that is measured.)"""
+    and again would be work for the processors that they share.)"""
     ready, end = {}, time.time() + 900
     while len(ready) < len(jobs):
         for i in set(range(len(jobs))) - set(ready):
@@ -290,8 +290,9 @@ def remote(a):
                 return lines_of(job)
 
             try:
+                start = time.time()
                 jobs = {(1, 0): read(1, 0, 1), (0, 2): read(0, 2, 2), (0, 0): read(0, 0, 3)}
-                indexed(w, [jobs[0, 2], jobs[1, 0]])
+                indexed(w, [jobs[0, 2], jobs[1, 0]], start)
                 keeper = read(1, 0, 1)
                 # Node 1 reads everything: now every owner has what it owns.
                 go(jobs[1, 0])

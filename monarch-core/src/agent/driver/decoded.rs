@@ -233,8 +233,8 @@ impl Driver {
         self.decoded.get(at).map_or(0, Decoded::kept)
     }
 
-    /// What is in use of a tier, and what is kept for decoded copies beside it: together never less than what it is, whatever becomes of
-    /// copies meanwhile.
+    /// What is in use of a tier, and what is kept for decoded copies beside it: looked at so that one copy that comes or goes
+    /// meanwhile does not make them less together.
     pub(super) fn usage_and_kept(&self, at: usize, tier: &TierDir) -> (Usage, u64) {
         let before = self.kept_for_decoded(at);
         let usage = tier.ledger.usage();

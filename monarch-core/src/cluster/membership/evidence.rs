@@ -28,7 +28,11 @@ impl Evidence {
     pub(super) fn failure(&mut self, node: u16, life: u64, now: u64) {
         let first = || Failure { life, times: 0, until: 0, blocked: false };
         let failure = self.failed.entry(node).or_insert_with(first);
-        if failure.life != life {
+        if failure.life > life {
+            // Of a life that is over.
+            return;
+        }
+        if failure.life < life {
             *failure = first();
         }
         if !failure.blocked || failure.until <= now {
@@ -99,5 +103,7 @@ mod tests {
         assert!(evidence.blocked(3, 0) && !evidence.blocked(3, 7));
         evidence.failure(3, 7, 20);
         assert!(evidence.blocked(3, 7) && !evidence.blocked(3, 8));
+        evidence.failure(3, 0, 30);
+        assert!(evidence.blocked(3, 7), "news of an earlier life");
     }
 }
