@@ -20,8 +20,6 @@ use std::time::{Duration, Instant};
 
 /// Opens that are told while the policy is locked: demands wait for it.
 const BATCH: usize = 256;
-/// Looks at opens and hints at a time, at most.
-const LOOKS: usize = 16;
 /// How long to sleep when there was nothing, something, and so much that a lane was half full.
 const IDLE: Duration = Duration::from_millis(250);
 const BUSY: Duration = Duration::from_millis(20);
@@ -71,21 +69,17 @@ impl Driver {
     pub fn heed_readers(&self) -> Duration {
         let mut reading = lock(&self.reading);
         let log = &self.ctl.ctl.accesses;
-        let (mut opens, mut hints, mut most, mut lost) = (Vec::new(), Vec::new(), 0, 0);
-        // Until nothing is hinted between the opens and the look at the hints: what was opened before a hint is to be told before it.
-        for _ in 0..LOOKS {
-            let tails = reading.tails.get_or_insert_with(|| Tails::new(log));
-            let lost_before = tails.lost;
-            most = tails.take(log, crate::sys::coarse_ms(), |lane, opened| opens.push((lane, opened))).max(most);
-            lost += tails.lost - lost_before;
-            let hinted = self.ctl.ctl.hinted.load(Ordering::SeqCst);
-            if std::mem::replace(&mut reading.hinted, hinted) == hinted {
-                break;
-            }
-            hints.extend(self.take_hints());
-        }
+        let hinted = self.ctl.ctl.hinted.load(Ordering::SeqCst);
+        let tails = reading.tails.get_or_insert_with(|| Tails::new(log));
+        let mut opens = Vec::new();
+        let lost_before = tails.lost;
+        let now = crate::sys::coarse_ms();
+        let most = tails.take(log, now, |lane, opened| opens.push((lane, opened)));
+        let lost = tails.lost - lost_before;
         // (The sort keeps the order within a lane.)
         opens.sort_by_key(|(_, o)| o.ms);
+        let hints =
+            if std::mem::replace(&mut reading.hinted, hinted) == hinted { Vec::new() } else { self.take_hints() };
         reading.trace.lost(lost);
         if opens.is_empty() && hints.is_empty() {
             // Readers compute, perhaps: what they open next is to be heard of soon.
