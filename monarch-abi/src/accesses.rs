@@ -3,11 +3,15 @@
 //! Epochs, the order of training, what a policy may drop: all that follows from what is opened, and hits ask nobody. So each open leaves a word
 //! in the lane of its process. The agent takes the words away many times a second; where it does not keep up, or does not run, the oldest are
 //! overwritten, and it learns how many. A process that is killed between taking a place and writing to it leaves an empty word, which is passed
-//! over. Nothing is promised beyond that: what rests on it are decisions about speed.
+//! over after a while. Nothing is promised beyond that: what rests on it are decisions about speed.
+//!
+//! A hint leaves a word, too, once its file is there (see [`crate::hint`]): the clock that opens are noted with stands still for milliseconds, and
+//! what a process opened before a hint must not be taken for what it opened after it.
 //!
 //! ```text
 //! 63        43 42 41 40        32 31     0
-//! | time, ms  | served| segment+1 |  id   |
+//! | time, ms  | served| segment+1 |  id   |   an open
+//! | time, ms  |   0   |    511    |  tag  |   a hint
 //! ```
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +22,11 @@ pub const LANES: usize = 32;
 pub const LANE: usize = 4096;
 /// Milliseconds are counted modulo this.
 const TIME: u64 = 1 << 21;
+/// What stands in the place of a segment where a hint is meant.
+const HINT: u64 = 0x1ff;
+const _: () = assert!((crate::control::MAX_SEGMENTS as u64) < HINT, "segments must not look like hints");
+/// How long a place may stay empty before its writer counts as dead.
+const PATIENCE_MS: u64 = 100;
 
 /// From where an open was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,25 +55,56 @@ pub struct Opened {
     pub ms: u64,
 }
 
+/// A hint that was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hinted {
+    /// Which: see [`crate::hint::Header::tag`].
+    pub tag: u32,
+    /// When: as of opens.
+    pub ms: u64,
+}
+
+/// What a word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    /// A file was opened.
+    Opened(Opened),
+    /// A hint was given.
+    Hinted(Hinted),
+}
+
 impl Opened {
     #[inline]
     const fn word(self) -> u64 {
         (self.ms % TIME) << 43 | (self.served as u64) << 41 | (self.segment as u64 + 1) << 32 | self.id as u64
     }
+}
 
+impl Hinted {
+    const fn word(self) -> u64 {
+        (self.ms % TIME) << 43 | HINT << 32 | self.tag as u64
+    }
+}
+
+impl Noted {
     /// What a word says that was written a moment before `now_ms`; `None` if it is empty.
     fn of(word: u64, now_ms: u64) -> Option<Self> {
-        let segment = usize::try_from((word >> 32) & 0x1ff).ok()?.checked_sub(1)?;
+        // (A clock that is read a little later may be ahead by a tick.)
+        let ahead = now_ms + 1000;
+        let ago = (ahead % TIME + TIME - (word >> 43)) % TIME;
+        let ms = ahead.saturating_sub(ago);
+        let place = (word >> 32) & 0x1ff;
+        if place == HINT {
+            return Some(Self::Hinted(Hinted { tag: word as u32, ms }));
+        }
+        let segment = usize::try_from(place).ok()?.checked_sub(1)?;
         let served = match (word >> 41) & 3 {
             0 => Served::Tier,
             1 => Served::Waited,
             2 => Served::Pfs,
             _ => Served::Chunks,
         };
-        // (A clock that is read a little later may be ahead by a tick.)
-        let ahead = now_ms + 1000;
-        let ago = (ahead % TIME + TIME - (word >> 43)) % TIME;
-        Some(Self { segment, id: word as u32, served, ms: ahead.saturating_sub(ago) })
+        Some(Self::Opened(Opened { segment, id: word as u32, served, ms }))
     }
 }
 
@@ -89,10 +129,20 @@ impl Accesses {
     /// Notes an open by a process.
     #[inline]
     pub fn note(&self, process: u32, opened: Opened) {
+        self.write(process, opened.word());
+    }
+
+    /// Notes that a process has given a hint, whose file is there.
+    pub fn note_hint(&self, process: u32, hinted: Hinted) {
+        self.write(process, hinted.word());
+    }
+
+    #[inline]
+    fn write(&self, process: u32, what: u64) {
         if let Some(lane) = self.lanes.get(process as usize % LANES) {
             let at = lane.head.fetch_add(1, Ordering::Relaxed) as usize % LANE;
             if let Some(word) = lane.words.get(at) {
-                word.store(opened.word(), Ordering::Release);
+                word.store(what, Ordering::Release);
             }
         }
     }
@@ -101,8 +151,8 @@ impl Accesses {
 /// How far somebody has read; there is one reader.
 #[derive(Debug)]
 pub struct Tails {
-    /// By lane: words taken, and whether the one at that place was empty the last time.
-    lanes: [(u64, bool); LANES],
+    /// By lane: words taken, and since when the one at that place has been empty.
+    lanes: [(u64, Option<u64>); LANES],
     /// Opens that were overwritten before they were read.
     pub lost: u64,
 }
@@ -111,7 +161,7 @@ impl Tails {
     /// From now on: what was written before is passed over.
     #[must_use]
     pub fn new(log: &Accesses) -> Self {
-        let mut lanes = [(0, false); LANES];
+        let mut lanes = [(0, None); LANES];
         for (tail, lane) in lanes.iter_mut().zip(&log.lanes) {
             tail.0 = lane.head.load(Ordering::Acquire);
         }
@@ -119,28 +169,26 @@ impl Tails {
     }
 
     /// Takes all that was written, lane by lane, in order within each; the most that a lane had.
-    pub fn take(&mut self, log: &Accesses, now_ms: u64, mut found: impl FnMut(usize, Opened)) -> u64 {
+    pub fn take(&mut self, log: &Accesses, now_ms: u64, mut found: impl FnMut(usize, Noted)) -> u64 {
         let mut most = 0;
-        for (number, (lane, (tail, was_empty))) in log.lanes.iter().zip(&mut self.lanes).enumerate() {
+        for (number, (lane, (tail, empty_since))) in log.lanes.iter().zip(&mut self.lanes).enumerate() {
             let head = lane.head.load(Ordering::Acquire);
             most = most.max(head.saturating_sub(*tail));
             let oldest = head.saturating_sub(LANE as u64);
             if *tail < oldest {
                 self.lost += oldest - *tail;
-                (*tail, *was_empty) = (oldest, false);
+                (*tail, *empty_since) = (oldest, None);
             }
+            // Whoever took an empty place is about to write, unless it was killed; others' opens are not lost for its sake.
+            let hurry = head - *tail > LANE as u64 / 2;
             while *tail < head {
                 let word = lane.words.get(*tail as usize % LANE).map_or(0, |w| w.swap(0, Ordering::AcqRel));
-                match Opened::of(word, now_ms) {
-                    Some(opened) => found(number, opened),
-                    // Whoever took the place is about to write; if not by the next time, it never will.
-                    None if !*was_empty => {
-                        *was_empty = true;
-                        break;
-                    }
+                match Noted::of(word, now_ms) {
+                    Some(noted) => found(number, noted),
+                    None if !hurry && now_ms.saturating_sub(*empty_since.get_or_insert(now_ms)) < PATIENCE_MS => break,
                     None => {}
                 }
-                (*tail, *was_empty) = (*tail + 1, false);
+                (*tail, *empty_since) = (*tail + 1, None);
             }
         }
         most
@@ -165,7 +213,10 @@ mod tests {
 
     fn taken(tails: &mut Tails, log: &Accesses, now: u64) -> Vec<(usize, Opened)> {
         let mut all = Vec::new();
-        tails.take(log, now, |lane, o| all.push((lane, o)));
+        tails.take(log, now, |lane, noted| match noted {
+            Noted::Opened(o) => all.push((lane, o)),
+            Noted::Hinted(h) => panic!("{h:?}"),
+        });
         all
     }
 
@@ -205,8 +256,15 @@ mod tests {
         log.note(0, opened(2, 1));
         let ids = |got: Vec<(usize, Opened)>| got.iter().map(|o| o.1.id).collect::<Vec<_>>();
         assert_eq!(ids(taken(&mut tails, log, 1)), [1]);
-        assert_eq!(ids(taken(&mut tails, log, 1)), [2]);
-        assert!(ids(taken(&mut tails, log, 1)).is_empty());
+        // (However often one looks meanwhile.)
+        (1..=PATIENCE_MS).for_each(|now| assert!(taken(&mut tails, log, now).is_empty()));
+        assert_eq!(ids(taken(&mut tails, log, PATIENCE_MS + 1)), [2]);
+        assert!(taken(&mut tails, log, PATIENCE_MS + 1).is_empty());
+        // Another one, in a lane that fills up.
+        log.lanes[0].head.fetch_add(1, Ordering::Relaxed);
+        (0..LANE as u32 / 2).for_each(|i| log.note(0, opened(i, 1)));
+        assert_eq!(taken(&mut tails, log, PATIENCE_MS + 1).len(), LANE / 2);
+        assert_eq!(tails.lost, 0);
     }
 
     #[test]
@@ -214,8 +272,21 @@ mod tests {
         let log = log();
         let mut tails = Tails::new(log);
         log.lanes[3].head.fetch_add(1, Ordering::Relaxed);
-        assert!(taken(&mut tails, log, 1).is_empty());
+        (1..9).for_each(|now| assert!(taken(&mut tails, log, now).is_empty()));
         log.lanes[3].words[0].store(opened(7, 1).word(), Ordering::Release);
-        assert_eq!(taken(&mut tails, log, 1)[0].1.id, 7);
+        assert_eq!(taken(&mut tails, log, 9)[0].1.id, 7);
+    }
+
+    #[test]
+    fn hints_have_their_place_among_the_opens_of_their_process() {
+        let log = log();
+        let mut tails = Tails::new(log);
+        log.note(5, opened(1, 7));
+        log.note_hint(5, Hinted { tag: u32::MAX, ms: 7 });
+        log.note(5, opened(2, 7));
+        let mut all = Vec::new();
+        tails.take(log, 8, |_, noted| all.push(noted));
+        let hint = Noted::Hinted(Hinted { tag: u32::MAX, ms: 7 });
+        assert_eq!(all, [Noted::Opened(opened(1, 7)), hint, Noted::Opened(opened(2, 7))]);
     }
 }

@@ -1,17 +1,19 @@
 //! Hints of a job: small files in the runtime directory that a process writes and the agent takes.
 //!
-//! A process writes `hints/<process>-<number>.tmp`, gives it its name `.hint`, counts up [`Control::hinted`](crate::control::Control::hinted) and
+//! A process writes `hints/<process>-<number>.tmp`, gives it its name `.hint`, leaves a word among its opens (see
+//! [`crate::accesses`]: what it opened before comes before the hint), counts up [`Control::hinted`](crate::control::Control::hinted) and
 //! wakes the agent. `<process>` is a number that it draws, because processes of containers may share those that the system gives them; both are
 //! eight hexadecimal digits, so that the names of a process sort as they were made. One that dies on the way leaves a `.tmp`, which the agent removes. Nobody waits for an answer.
 //!
 //! ```text
-//! 0 magic  8 kind  12 process  16 value  24 time, ms of the coarse monotonic clock  32 files (8 bytes each: segment + 1, id)
+//! 0 magic  8 kind  12 process  16 value  24 time, ms of the coarse monotonic clock
+//! 32 number of the hint  40 files (8 bytes each: segment + 1, id)
 //! ```
 
 /// First bytes of such a file.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"MONHINT1");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"MONHINT2");
 /// Length of its header.
-pub const HEADER: usize = 32;
+pub const HEADER: usize = 40;
 /// Directory of these files in the runtime directory.
 pub const DIR: &str = "hints";
 /// Suffix of one that is complete.
@@ -46,13 +48,16 @@ pub struct Header {
     pub value: i64,
     /// When.
     pub ms: u64,
+    /// Which of the hints of this process.
+    pub number: u32,
 }
 
 impl Header {
     /// Its bytes.
     #[must_use]
     pub fn bytes(&self) -> [u8; HEADER] {
-        let words = [MAGIC, u64::from(self.process) << 32 | self.kind as u64, self.value.cast_unsigned(), self.ms];
+        let who = u64::from(self.process) << 32 | self.kind as u64;
+        let words = [MAGIC, who, self.value.cast_unsigned(), self.ms, u64::from(self.number)];
         let mut out = [0; HEADER];
         for (to, word) in out.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
@@ -73,7 +78,14 @@ impl Header {
             _ => return None,
         };
         let process = (word(1)? >> 32) as u32;
-        (word(0)? == MAGIC).then_some(Self { kind, process, value: word(2)?.cast_signed(), ms: word(3)? })
+        let (value, ms, number) = (word(2)?.cast_signed(), word(3)?, word(4)? as u32);
+        (word(0)? == MAGIC).then_some(Self { kind, process, value, ms, number })
+    }
+
+    /// By what the word among the opens names this hint. (Two processes with tags in common are told apart by nothing; they draw 32 bits.)
+    #[must_use]
+    pub const fn tag(&self) -> u32 {
+        self.process.wrapping_add(self.number)
     }
 }
 
@@ -83,9 +95,10 @@ mod tests {
 
     #[test]
     fn a_header_is_read_as_it_was_written() {
-        let h = Header { kind: Kind::Priority, process: u32::MAX, value: -1, ms: 7 };
+        let h = Header { kind: Kind::Priority, process: u32::MAX, value: -1, ms: 7, number: 3 };
         assert_eq!(Header::of(&h.bytes()), Some(h));
-        assert_eq!(Header::of(&h.bytes()[..31]), None);
+        assert_eq!(Header::of(&h.bytes()[..39]), None);
+        assert_eq!(h.tag(), 2);
         let mut other = h.bytes();
         other[8] = 9;
         assert_eq!(Header::of(&other), None);

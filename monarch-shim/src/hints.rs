@@ -9,6 +9,7 @@ use crate::sys::{self, Fd};
 use crate::user;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use monarch_abi::accesses::Hinted;
 use monarch_abi::demand::file_key;
 use monarch_abi::hint::{Header, Kind};
 use monarch_abi::resolve::Miss;
@@ -41,6 +42,7 @@ fn identity() -> u32 {
 /// A hint being written. Dropped before it is done, it goes.
 struct Writer {
     fd: Fd,
+    header: Header,
     partial: [u8; 640],
     complete: [u8; 640],
     files: [u64; BATCH],
@@ -57,8 +59,8 @@ impl Writer {
         ctx::hint_file(process, number, b".tmp", &mut partial).ok_or(libc::EIO)?;
         ctx::hint_file(process, number, b".hint", &mut complete).ok_or(libc::EIO)?;
         let fd = sys::create(&partial)?;
-        let mut new = Self { fd, partial, complete, files: [0; BATCH], used: 0, count: 0, written: 0 };
-        let header = Header { kind, process, value, ms: sys::coarse_ms() };
+        let header = Header { kind, process, value, ms: sys::coarse_ms(), number };
+        let mut new = Self { fd, header, partial, complete, files: [0; BATCH], used: 0, count: 0, written: 0 };
         match new.write(&header.bytes()) {
             Ok(()) => Ok(new),
             Err(e) => Err(new.give_up(e)),
@@ -106,6 +108,7 @@ impl Writer {
             return Err(libc::EIO);
         }
         let c = ctx.map.ctl;
+        c.accesses.note_hint(crate::cwd::process(), Hinted { tag: self.header.tag(), ms: sys::coarse_ms() });
         c.hinted.fetch_add(1, Ordering::SeqCst);
         futex_wake(&c.hinted, 1);
         Ok(self.count)

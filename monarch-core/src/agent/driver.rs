@@ -64,6 +64,7 @@ mod manners;
 mod mark;
 mod moves;
 mod on_call;
+mod ordering;
 mod pace;
 mod packs;
 mod peers;

@@ -25,7 +25,7 @@ const LEFT: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(super) struct Hint {
     pub(super) header: Header,
-    files: Vec<u64>,
+    pub(super) files: Vec<u64>,
 }
 
 fn read(path: &Path) -> Option<Hint> {
@@ -65,7 +65,7 @@ impl Driver {
     }
 
     pub(super) fn heed_hint(&self, reading: &mut Reading, hint: &Hint) {
-        let Header { kind, process, value, ms } = hint.header;
+        let Header { kind, process, value, ms, .. } = hint.header;
         let at = Duration::from_millis(ms);
         tracing::debug!(?kind, process, value, files = hint.files.len(), "hint");
         self.figures.hints.fetch_add(1, Ordering::Relaxed);

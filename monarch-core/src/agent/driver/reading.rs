@@ -1,14 +1,13 @@
 //! What readers open: taken from shared memory many times a second, and told to the policy, the epochs, the trace.
 //!
-//! Opens and hints are told in the order of their times (of one process: as it made them; between processes within a tick of the coarse clock).
 //! One thread does it; it sleeps until a hint comes, or for a time that depends on how much there was.
 
 use super::epochs::{Passes, Totals};
-use super::hinting::Hint;
 use super::lanes::Lane;
+use super::ordering::{Happened, Unplaced, in_order};
 use super::{Driver, Live, lock};
 use crate::agent::protocol::Epoch;
-use monarch_abi::accesses::{LANE, Opened, Served as From, Tails};
+use monarch_abi::accesses::{LANE, Noted, Opened, Served as From, Tails};
 use monarch_abi::control::Counter;
 use monarch_abi::demand::file_key;
 use monarch_abi::sys::futex_wait;
@@ -26,6 +25,10 @@ const BUSY: Duration = Duration::from_millis(20);
 /// The same where the order is known: what was read makes room for what is read next.
 const SOON: Duration = Duration::from_millis(5);
 const FLOOD: Duration = Duration::from_millis(2);
+/// The same where a hint waits for its place among the opens.
+const SHORT: Duration = Duration::from_millis(1);
+/// How long it waits: its process may have been killed.
+const PLACE_MS: u64 = 200;
 /// How long readers are taken to be at work after an open.
 const AWAKE: Duration = Duration::from_secs(2);
 /// Streams of learned orders are those of roots, above all processes.
@@ -39,6 +42,7 @@ pub(super) struct Reading {
     passes: HashMap<usize, Passes>,
     /// Hints that were taken so far.
     hinted: u32,
+    unplaced: Unplaced,
     /// Roots whose order was learned and is thought to repeat.
     learned: HashSet<usize>,
     /// When something was opened last.
@@ -71,17 +75,20 @@ impl Driver {
         let log = &self.ctl.ctl.accesses;
         let hinted = self.ctl.ctl.hinted.load(Ordering::SeqCst);
         let tails = reading.tails.get_or_insert_with(|| Tails::new(log));
-        let mut opens = Vec::new();
+        let mut noted = Vec::new();
         let lost_before = tails.lost;
         let now = crate::sys::coarse_ms();
-        let most = tails.take(log, now, |lane, opened| opens.push((lane, opened)));
+        let most = tails.take(log, now, |lane, what| noted.push((lane, what)));
         let lost = tails.lost - lost_before;
-        // (The sort keeps the order within a lane.)
-        opens.sort_by_key(|(_, o)| o.ms);
-        let hints =
-            if std::mem::replace(&mut reading.hinted, hinted) == hinted { Vec::new() } else { self.take_hints() };
+        // (A hint's file is there before its word, and its word before it is counted.)
+        if std::mem::replace(&mut reading.hinted, hinted) != hinted
+            || noted.iter().any(|(_, what)| matches!(what, Noted::Hinted(_)))
+        {
+            reading.unplaced.extend(self.take_hints().into_iter().map(|hint| (now + PLACE_MS, hint)));
+        }
+        let told = in_order(noted, &mut reading.unplaced, now);
         reading.trace.lost(lost);
-        if opens.is_empty() && hints.is_empty() {
+        if told.is_empty() && reading.unplaced.is_empty() {
             // Readers compute, perhaps: what they open next is to be heard of soon.
             if reading.last.is_some_and(|last| last.elapsed() < AWAKE) {
                 return self.soon();
@@ -90,13 +97,20 @@ impl Driver {
             return IDLE;
         }
         reading.last = Some(Instant::now());
-        self.tell_in_order(&mut reading, &opens, hints);
+        let waits = !reading.unplaced.is_empty();
+        self.tell_all(&mut reading, told);
         drop(reading);
         if lock(&self.hints).has_order() {
             self.wake(Lane::Threads);
             self.wake(Lane::Rings);
         }
-        if most as usize > LANE / 2 { FLOOD } else { self.soon() }
+        if waits {
+            SHORT
+        } else if most as usize > LANE / 2 {
+            FLOOD
+        } else {
+            self.soon()
+        }
     }
 
     /// How long to sleep while readers are at work.
@@ -110,16 +124,19 @@ impl Driver {
         futex_wait(&self.ctl.ctl.hinted, seen, Some([time.as_secs() as i64, i64::from(time.subsec_nanos())]));
     }
 
-    fn tell_in_order(&self, reading: &mut Reading, opens: &[(usize, Opened)], hints: Vec<Hint>) {
-        let mut rest = opens;
-        for hint in hints {
-            let before = rest.partition_point(|(_, o)| o.ms < hint.header.ms);
-            let (now, later) = rest.split_at(before);
-            self.tell_opens(reading, now);
-            self.heed_hint(reading, &hint);
-            rest = later;
+    fn tell_all(&self, reading: &mut Reading, told: Vec<Happened>) {
+        let mut opens = Vec::new();
+        for event in told {
+            match event {
+                Happened::Opened(lane, opened) => opens.push((lane, opened)),
+                Happened::Hinted(hint) => {
+                    self.tell_opens(reading, &opens);
+                    opens.clear();
+                    self.heed_hint(reading, &hint);
+                }
+            }
         }
-        self.tell_opens(reading, rest);
+        self.tell_opens(reading, &opens);
     }
 
     fn tell_opens(&self, reading: &mut Reading, opens: &[(usize, Opened)]) {
