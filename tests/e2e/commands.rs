@@ -94,7 +94,9 @@ fn a_file_that_the_agent_may_not_read_is_not_called_changed() {
     let mut job = std::process::Command::new("setpriv");
     job.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&monarch).arg("run").arg("--quiet");
     job.arg("--root").arg(&root).arg("--tier").arg(format!("{}:16MiB", tier.display()));
-    job.args(["--set", "dataset.settle=0s", "--", "sh", "-c", "cat \"$1\"; \"$0\" explain \"$1\""]);
+    let script = "i=0; while [ $i -lt 400 ] && \"$0\" explain \"$1\" | grep -q 'no index yet'; do sleep 0.05; i=$((i+1)); done; \
+                  cat \"$1\"; \"$0\" explain \"$1\"";
+    job.args(["--set", "dataset.settle=0s", "--", "sh", "-c", script]);
     job.arg(&monarch).arg(&file).env("MONARCH_RUNTIME_DIR", &run);
     let said = String::from_utf8(job.output().unwrap().stdout).unwrap();
     assert!(said.contains("you may not read it") && !said.contains("changed"), "{said}");
