@@ -162,7 +162,7 @@ def cold(a):
                 pfs.mount(w, i)
             # Through a mount: a brick that is written behind its back misses the attributes that GlusterFS keeps.
             subprocess.run([*w.enter[0], nodes.PYTHON, nodes.NODES_PY, "make", w.root, "--files", str(a.files), "--size", str(a.size), "--exact"], check=True)
-            net.rate(n, 1000)
+            net.rate(n, a.server)
             direct, ours, moved = [], [], {True: [], False: []}
             for _ in range(a.turns):
                 for bare, rows in ((True, direct), (False, ours)):
@@ -171,7 +171,7 @@ def cold(a):
                     moved[bare].append((sent(net, n) - before) / (a.files * a.size))
                     settled(w, n)
             note = f"{med(ours):.2f} / {med(direct):.2f} s; the server sent {med(moved[False]):.2f} / {med(moved[True]):.2f} data sets"
-            say(f"cold, {n} nodes, {a.files} x {a.size // 1000} KB, GlusterFS 1 Gbit/s: / direct", med(ours) / med(direct), 1 / 6, "x", note)
+            say(f"cold, {n} nodes, {a.files} x {a.size // 1000} KB, GlusterFS {a.server} Mbit/s: / direct", med(ours) / med(direct), 1 / 6, "x", note)
 
 
 def sent(net, node):
@@ -179,7 +179,7 @@ def sent(net, node):
 
 
 def later(a):
-    n, mbit = a.nodes, 100
+    n, mbit = a.nodes, a.link
     share = a.files * (a.size + 4096) // n
     # Room for what a node owns, spread unevenly, and an eighth for what passes through.
     plan = dict(capacity=f"{max(4, int(share * 1.5) >> 20)}MiB", cluster=["placement: sharded", "peer_timeout: 20s"],
@@ -319,6 +319,8 @@ def main():
     p.add_argument("--nodes", type=int, default=8, help="of cold and later")
     p.add_argument("--files", type=int, default=1000, help="of cold and later")
     p.add_argument("--size", type=int, default=100_000, help="bytes of each")
+    p.add_argument("--server", type=int, default=1000, metavar="MBIT", help="link of the server of GlusterFS, of cold; with less, fewer processors do")
+    p.add_argument("--link", type=int, default=100, metavar="MBIT", help="links of the nodes, of later")
     p.add_argument("--workers", type=int, default=4, help="threads that read on each node")
     p.add_argument("--placement", default="hybrid", choices=("sharded", "replicated", "hybrid"), help="of cold")
     p.add_argument("--alone", action="store_true")

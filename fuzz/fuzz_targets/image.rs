@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
     if bytes.len() >= 8 {
         bytes[..8].copy_from_slice(b"MONIMG01");
     }
-    if let Ok(image) = unpack(&bytes, 1 << 20) {
+    if let Ok(image) = unpack(&bytes, 1 << 20, &std::env::temp_dir()) {
         assert!(image.index.len() + image.buckets.len() <= 1 << 20);
     }
 });

@@ -80,11 +80,19 @@ impl<'a> Segment<'a> {
 
     /// Every regular file once: further names of hard-linked inodes are left out. In the order of the table.
     pub fn files(&self) -> impl Iterator<Item = Entry<'a>> + use<'a> {
+        self.files_that(|_| true)
+    }
+
+    /// The same of those whose word is wanted, which is looked at first: the table lies close together, the records do not.
+    pub fn files_that<F: Fn(Word) -> bool>(&self, wanted: F) -> impl Iterator<Item = Entry<'a>> + use<'a, F> {
         let index = self.index;
         self.state.all().filter_map(move |slot| {
-            let record = index.record(slot.id)?;
-            let link = Word(slot.word.load(Ordering::Relaxed)).state() == State::Link;
-            (record.is_file() && !link).then_some(Entry { id: slot.id, record, slot, master: slot })
+            let word = Word(slot.word.load(Ordering::Acquire));
+            if word.state() == State::Link || !wanted(word) {
+                return None;
+            }
+            let record = index.record(slot.id).filter(|r| r.is_file())?;
+            Some(Entry { id: slot.id, record, slot, master: slot })
         })
     }
 

@@ -64,19 +64,71 @@ fn map_shared(path: &Path, writable: bool) -> io::Result<Map<'static>> {
     }
 }
 
+/// A file with all its bytes allocated that has no name yet that anybody would look for; it goes unless it gets one.
+#[derive(Debug)]
+pub struct Unfinished {
+    file: File,
+    /// Where it lies meanwhile; `None` once it has its name.
+    at: Option<PathBuf>,
+}
+
+impl Unfinished {
+    /// Such a file for `path`, beside it.
+    fn beside(path: &Path, len: u64) -> io::Result<Self> {
+        let tmp = path.with_extension("new");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = File::from(rustix::fs::open(&tmp, flags, Mode::RUSR | Mode::WUSR)?);
+        let new = Self { file, at: Some(tmp) };
+        rustix::fs::fallocate(&new.file, rustix::fs::FallocateFlags::empty(), 0, len)?;
+        Ok(new)
+    }
+
+    /// Such a file in a directory.
+    ///
+    /// # Errors
+    /// What the kernel said, `ENOSPC` when shared memory is full.
+    pub fn within(dir: &Path, len: u64) -> io::Result<Self> {
+        Self::beside(&dir.join(hex(crate::sys::random_uuid())), len)
+    }
+
+    /// Writes all of `bytes` at `at`.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, at)
+    }
+
+    /// Its bytes; nothing may be written from then on.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn map(&self) -> io::Result<memmap2::Mmap> {
+        map_private(&self.file)
+    }
+
+    fn finish(mut self, path: &Path) -> io::Result<()> {
+        if let Some(tmp) = &self.at {
+            std::fs::rename(tmp, path)?;
+        }
+        self.at = None;
+        Ok(())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(tmp) = &self.at {
+            let _ = std::fs::remove_file(tmp);
+        }
+    }
+}
+
 /// Creates `path` with `len` allocated bytes, lets `fill` write it, and gives it its name.
 fn create(path: &Path, len: u64, fill: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
-    let tmp = path.with_extension("new");
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = File::from(rustix::fs::open(&tmp, flags, Mode::RUSR | Mode::WUSR)?);
-    let done = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len)
-        .map_err(io::Error::from)
-        .and_then(|()| fill(&file))
-        .and_then(|()| std::fs::rename(&tmp, path));
-    if done.is_err() {
-        let _ = std::fs::remove_file(&tmp);
-    }
-    done
+    let new = Unfinished::beside(path, len)?;
+    fill(&new.file)?;
+    new.finish(path)
 }
 
 /// What is fixed in a control block.
@@ -270,10 +322,27 @@ pub fn create_segment(
     chunking: Chunking,
     checks: Checks,
 ) -> io::Result<(Segment<'static>, u64, u64)> {
+    let file = Unfinished::within(dir, index.len() as u64)?;
+    file.write(index, 0)?;
+    segment_with(dir, (file, index), buckets, state_uuid, chunking, checks)
+}
+
+/// The same where the index has been written already (the file, and its bytes).
+///
+/// # Errors
+/// What the kernel said; nothing is left behind.
+pub fn segment_with(
+    dir: &Path,
+    (file, index): (Unfinished, &[u8]),
+    buckets: &[u8],
+    state_uuid: [u8; 16],
+    chunking: Chunking,
+    checks: Checks,
+) -> io::Result<(Segment<'static>, u64, u64)> {
     let bad = || io::Error::new(io::ErrorKind::InvalidData, "short index");
     let header: IndexHeader = zerocopy::FromBytes::read_from_prefix(index).map(|(h, _)| h).map_err(|_| bad())?;
     let (index_path, state_path) = segment_paths(dir, header.uuid, state_uuid);
-    create(&index_path, index.len() as u64, |f| f.write_all_at(index, 0))?;
+    file.finish(&index_path)?;
     let made = write_state(&state_path, (&header, index), buckets, chunking, checks)
         .and_then(|len| Ok((open_segment(dir, header.uuid, state_uuid)?, len)));
     if made.is_err() {

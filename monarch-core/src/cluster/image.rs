@@ -10,11 +10,15 @@
 //! ```
 //!
 //! Index and buckets follow each other in the raw bytes, in blocks of 4 MiB. What a peer sends is believed no further than its checksum
-//! goes: lengths are bounded before anything is allocated, and the index is looked over before it is used.
+//! goes: lengths are bounded before anything is allocated, and the index is looked over before it is used. It is unpacked into the file that
+//! processes will map: each page that is touched for the first time costs more than all else.
 
+use crate::shm::{IndexBytes, Unfinished};
 use monarch_abi::segment::Segment;
 use monarch_abi::state::{Bucket, NO_ID};
 use monarch_abi::word::{State, Word};
+use std::io;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -23,11 +27,13 @@ const HEADER: usize = 40;
 const BLOCK: usize = 4 << 20;
 const FRESH: u32 = 1;
 
-/// An index as the scan made it, or as another node sent it.
-#[derive(Debug, PartialEq, Eq)]
+/// An index as another node sent it.
+#[derive(Debug)]
 pub struct Image {
-    /// Bytes of the index file.
-    pub index: Vec<u8>,
+    /// The file of the index, which has no name yet.
+    pub file: Unfinished,
+    /// Its bytes.
+    pub index: memmap2::Mmap,
     /// Bytes of the lookup table.
     pub buckets: Vec<u8>,
     /// Whether it is as new as the job.
@@ -35,7 +41,7 @@ pub struct Image {
 }
 
 /// Why an image cannot be used.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// Not an image, or one of another version.
     #[error("this is not an index; do all nodes run the same version of Monarch?")]
@@ -46,6 +52,9 @@ pub enum ImageError {
     /// Cut short, or damaged on the way.
     #[error("the index was damaged on the way: {0}")]
     Damaged(&'static str),
+    /// There is no place for it here.
+    #[error(transparent)]
+    Place(#[from] io::Error),
 }
 
 /// The lookup table of a segment for a node that has no copies yet. What the job has changed stays left to the PFS.
@@ -88,11 +97,11 @@ pub fn pack(index: &[u8], buckets: &[u8], fresh: bool) -> Vec<u8> {
     out
 }
 
-/// Unpacks an index of at most `most` bytes.
+/// Unpacks an index of at most `most` bytes into a file in `dir`.
 ///
 /// # Errors
 /// See [`ImageError`].
-pub fn unpack(bytes: &[u8], most: u64) -> Result<Image, ImageError> {
+pub fn unpack(bytes: &[u8], most: u64, dir: &Path) -> Result<Image, ImageError> {
     let (head, rest) = bytes.split_first_chunk::<HEADER>().ok_or(ImageError::Magic)?;
     let number = |at: usize| head.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
     if head[..8] != MAGIC {
@@ -104,46 +113,69 @@ pub fn unpack(bytes: &[u8], most: u64) -> Result<Image, ImageError> {
     if all > most || all / 255 > bytes.len() as u64 {
         return Err(ImageError::TooLarge(all));
     }
-    let mut image = Image {
-        // (Zeroed by the kernel as it is written to.)
-        index: vec![0; index as usize],
-        buckets: vec![0; buckets as usize],
-        fresh: number(24) as u32 & FRESH != 0,
-    };
-    let rest = unpack_part(rest, &mut image.index)?;
-    let rest = unpack_part(rest, &mut image.buckets)?;
-    if !rest.is_empty() {
+    if index == 0 {
+        return Err(ImageError::Damaged(SENSELESS));
+    }
+    let file = Unfinished::within(dir, index)?;
+    let mut table = Vec::with_capacity(buckets as usize);
+    let mut blocks = Blocks { rest, raw: Vec::new(), sum: Xxh3::new() };
+    blocks.unpack(index, |raw, at| file.write(raw, at))?;
+    blocks.unpack(buckets, |raw, _| {
+        table.extend_from_slice(raw);
+        Ok(())
+    })?;
+    if !blocks.rest.is_empty() {
         return Err(ImageError::Damaged("there is more than there should be"));
     }
-    if checksum(&image.index, &image.buckets) != number(32) {
+    if blocks.sum.digest() != number(32) {
         return Err(ImageError::Damaged("its checksum does not match"));
     }
-    match crate::shm::IndexBytes(&image.index).open() {
-        Some(i) if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(buckets) => Ok(image),
-        _ => Err(ImageError::Damaged("it does not make sense")),
+    let map = file.map()?;
+    match IndexBytes(&map).open() {
+        Some(i) if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(buckets) => {
+            Ok(Image { file, index: map, buckets: table, fresh: number(24) as u32 & FRESH != 0 })
+        }
+        _ => Err(ImageError::Damaged(SENSELESS)),
     }
 }
 
-/// Unpacks blocks until `out` is full; what is left.
-fn unpack_part<'a>(mut from: &'a [u8], mut out: &mut [u8]) -> Result<&'a [u8], ImageError> {
-    let short = || ImageError::Damaged("it was cut short");
-    while !out.is_empty() {
-        let (head, rest) = from.split_first_chunk::<8>().ok_or_else(short)?;
-        let number = |at: usize| head.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
-        let (packed, raw) = (number(0) as usize, number(4) as usize);
-        let (bytes, rest) = rest.split_at_checked(packed).ok_or_else(short)?;
-        let (to, more) = out
-            .split_at_mut_checked(raw)
-            .filter(|_| raw > 0 && raw <= BLOCK && packed <= raw)
-            .ok_or(ImageError::Damaged("a block has an impossible length"))?;
-        if packed == raw {
-            to.copy_from_slice(bytes);
-        } else if !lz4_flex::block::decompress_into(bytes, to).is_ok_and(|n| n == raw) {
-            return Err(ImageError::Damaged("a block cannot be unpacked"));
+const SENSELESS: &str = "it does not make sense";
+
+/// Blocks yet to be unpacked.
+struct Blocks<'a> {
+    rest: &'a [u8],
+    /// The block that was unpacked last.
+    raw: Vec<u8>,
+    /// Checksum of all that was unpacked.
+    sum: Xxh3,
+}
+
+impl Blocks<'_> {
+    /// Unpacks the blocks of the next `len` bytes, one by one, each with its offset.
+    fn unpack(&mut self, len: u64, mut put: impl FnMut(&[u8], u64) -> io::Result<()>) -> Result<(), ImageError> {
+        let short = || ImageError::Damaged("it was cut short");
+        let mut at = 0;
+        while at < len {
+            let (head, rest) = self.rest.split_first_chunk::<8>().ok_or_else(short)?;
+            let number = |at: usize| head.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
+            let (packed, raw) = (number(0) as usize, number(4) as usize);
+            let (bytes, rest) = rest.split_at_checked(packed).ok_or_else(short)?;
+            if raw == 0 || raw > BLOCK || raw as u64 > len - at || packed > raw {
+                return Err(ImageError::Damaged("a block has an impossible length"));
+            }
+            self.raw.resize(raw, 0);
+            if packed == raw {
+                self.raw.copy_from_slice(bytes);
+            } else if !lz4_flex::block::decompress_into(bytes, &mut self.raw).is_ok_and(|n| n == raw) {
+                return Err(ImageError::Damaged("a block cannot be unpacked"));
+            }
+            self.sum.update(&self.raw);
+            put(&self.raw, at)?;
+            self.rest = rest;
+            at += raw as u64;
         }
-        (from, out) = (rest, more);
+        Ok(())
     }
-    Ok(from)
 }
 
 fn checksum(index: &[u8], buckets: &[u8]) -> u64 {
@@ -176,33 +208,43 @@ mod tests {
     #[test]
     fn an_index_comes_back_as_it_was() {
         let (index, buckets) = built();
+        let dir = tempfile::tempdir().unwrap();
         for fresh in [true, false] {
             let packed = pack(&index, &buckets, fresh);
             assert!(packed.len() < index.len() + buckets.len());
-            let image = unpack(&packed, 1 << 30).unwrap();
-            assert!(image.index == index && image.buckets == buckets && image.fresh == fresh);
+            let image = unpack(&packed, 1 << 30, dir.path()).unwrap();
+            assert!(image.index[..] == index && image.buckets == buckets && image.fresh == fresh);
         }
         let packed = pack(&index, &buckets, true);
-        assert!(matches!(unpack(&packed, 1000), Err(ImageError::TooLarge(_))));
+        assert!(matches!(unpack(&packed, 1000, dir.path()), Err(ImageError::TooLarge(_))));
+        // None of them was given a name.
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        let gone = dir.path().join("gone");
+        assert!(
+            matches!(unpack(&packed, 1 << 30, &gone), Err(ImageError::Place(e)) if e.kind() == io::ErrorKind::NotFound)
+        );
     }
 
     #[test]
     fn one_that_is_cut_or_changed_is_refused() {
         let (index, buckets) = built();
+        let dir = tempfile::tempdir().unwrap();
+        let unpack = |bytes: &[u8]| unpack(bytes, 1 << 30, dir.path());
         let packed = pack(&index, &buckets, true);
         for at in (0..packed.len()).step_by(7).chain(packed.len() - 40..packed.len()) {
-            assert!(unpack(&packed[..at], 1 << 30).is_err(), "cut at {at}");
+            assert!(unpack(&packed[..at]).is_err(), "cut at {at}");
         }
         for at in (0..24).chain(32..packed.len()).step_by(5) {
             let mut changed = packed.clone();
             changed[at] ^= 0x10;
             // (There are several ways to pack the same bytes.)
-            let same = |i: Image| i.index == index && i.buckets == buckets && i.fresh;
-            assert!(unpack(&changed, 1 << 30).map_or(true, same), "changed at {at}");
+            let same = |i: Image| i.index[..] == index && i.buckets == buckets && i.fresh;
+            assert!(unpack(&changed).map_or(true, same), "changed at {at}");
         }
         let mut longer = packed;
         longer.push(0);
-        assert_eq!(unpack(&longer, 1 << 30), Err(ImageError::Damaged("there is more than there should be")));
+        assert!(matches!(unpack(&longer), Err(ImageError::Damaged("there is more than there should be"))));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     proptest! {
@@ -212,7 +254,9 @@ mod tests {
             if magic && bytes.len() >= 8 {
                 bytes[..8].copy_from_slice(&MAGIC);
             }
-            let _ = unpack(&bytes, 1 << 20);
+            let dir = tempfile::tempdir().unwrap();
+            let _ = unpack(&bytes, 1 << 20, dir.path());
+            prop_assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::engine::{CopyError, SourceFile};
 use crate::tier::{CopyFile, PartCopy, Sum};
 use monarch_abi::hash::Identity;
 use monarch_abi::segment::Entry;
-use monarch_abi::word::{Refusal, State};
+use monarch_abi::word::{Refusal, State, Word};
 use monarch_policies::RequestSource;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -289,9 +289,10 @@ impl Driver {
     pub fn owners_changed(&self) {
         *lock(&self.no_guests) = None;
         for (_, live) in self.served() {
-            for e in live.segment.files() {
+            let for_room = |word: Word| word.refusal() == Some(Refusal::NoRoom);
+            for e in live.segment.files_that(for_room) {
                 let word = e.word();
-                if word.refusal() == Some(Refusal::NoRoom) {
+                if for_room(word) {
                     let to = word.next(State::Absent);
                     let _ = e.slot.word.compare_exchange(word.0, to.0, Ordering::AcqRel, Ordering::Relaxed);
                 }

@@ -4,6 +4,7 @@ use super::shared::{self, Theirs};
 use super::{RETRY, RootState, Roots};
 
 use crate::agent::early;
+use crate::cluster::image::Image;
 use crate::config::{Config, Trust};
 use crate::engine::{PfsSource, Source};
 use crate::index::{ScanOptions, ScanProgress};
@@ -137,17 +138,19 @@ impl Roots {
     fn make_files(&self, scan: &Scan, path: &Path) -> io::Result<Made> {
         let index = &scan.config.index;
         let state_uuid = crate::sys::random_uuid();
+        let source = &scan.config.source;
+        let chunking = shm::Chunking { threshold: source.chunk_threshold, size: source.chunk_size };
         let create = |index: &[u8], buckets: &[u8]| {
-            let source = &scan.config.source;
-            let chunking = shm::Chunking { threshold: source.chunk_threshold, size: source.chunk_size };
             shm::create_segment(&self.dir, index, buckets, state_uuid, chunking, scan.checks)
                 .map_err(|e| self.no_room(e))
         };
-        let theirs = self.others_index(scan, path)?;
+        let theirs = self.others_index(scan, path).map_err(|e| self.no_room(e))?;
         let is_shared = !matches!(theirs, Theirs::Unfit);
         if let Theirs::Image(image) = theirs {
-            let (segment, ..) = create(&image.index, &image.buckets)?;
-            return Ok(Made { segment, state_uuid, fresh: image.fresh, is_theirs: true, is_shared });
+            let Image { file, index, buckets, fresh } = *image;
+            let made = shm::segment_with(&self.dir, (file, &index), &buckets, state_uuid, chunking, scan.checks);
+            let (segment, ..) = made.map_err(|e| self.no_room(e))?;
+            return Ok(Made { segment, state_uuid, fresh, is_theirs: true, is_shared });
         }
         let saved = index.file.as_ref().and_then(|file| load(file, path));
         let (fresh, (segment, ..)) = match saved {

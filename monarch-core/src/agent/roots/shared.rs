@@ -21,7 +21,7 @@ impl Roots {
     /// The index as another node made it, if this node is not to make it.
     pub(super) fn others_index(&self, scan: &Scan, path: &Path) -> io::Result<Theirs> {
         let Some(node) = &self.node else { return Ok(Theirs::None) };
-        match node.obtain(root_id(path), scan.config.index.max_memory, &scan.progress)? {
+        match node.obtain(root_id(path), scan.config.index.max_memory, &self.dir, &scan.progress)? {
             Obtained::Mine => Ok(Theirs::None),
             Obtained::Theirs(image) => {
                 let index = shm::IndexBytes(&image.index).open();

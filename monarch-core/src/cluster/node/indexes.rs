@@ -3,12 +3,12 @@
 use super::serve::root_name;
 use super::{Node, lock};
 use crate::cluster::election::Reply;
-use crate::cluster::image::{self, Image};
+use crate::cluster::image::{self, Image, ImageError};
 use crate::cluster::wire::WireError;
 use crate::index::ScanProgress;
 use monarch_abi::segment::Segment;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -35,12 +35,47 @@ pub enum Obtained {
 /// An index, and the bytes that it came as.
 type Came = (Image, Vec<u8>);
 
+/// What is asked for.
+struct Wanted<'a> {
+    root: u64,
+    /// Bytes that it may have.
+    most: u64,
+    /// Directory of its file.
+    dir: &'a Path,
+}
+
+/// Why it did not come.
+enum Missed {
+    /// It is still being made there.
+    NotYet,
+    /// There is no place for it here: another node's would find none, either.
+    Place(io::Error),
+    /// Anything else.
+    Failed(String),
+}
+
+impl From<ImageError> for Missed {
+    fn from(e: ImageError) -> Self {
+        match e {
+            ImageError::Place(e) => Self::Place(e),
+            e => Self::Failed(e.to_string()),
+        }
+    }
+}
+
+impl From<WireError> for Missed {
+    fn from(e: WireError) -> Self {
+        Self::Failed(e.to_string())
+    }
+}
+
 impl Node {
-    /// The index of a root, or the word that this node is to make it. [`Node::offer`] or [`Node::give_up`] is to follow.
+    /// The index of a root, in a file in `dir`, or the word that this node is to make it. [`Node::offer`] or [`Node::give_up`] is to follow.
     ///
     /// # Errors
-    /// When the scan was called off.
-    pub fn obtain(&self, root: u64, most: u64, progress: &ScanProgress) -> io::Result<Obtained> {
+    /// When the scan was called off, or there is no room for the index.
+    pub fn obtain(&self, root: u64, most: u64, dir: &Path, progress: &ScanProgress) -> io::Result<Obtained> {
+        let wanted = Wanted { root, most: most.saturating_mul(WITH_TABLE), dir };
         let mut tries = 0;
         while tries < TRIES {
             if progress.cancel.load(Ordering::Relaxed) {
@@ -56,14 +91,14 @@ impl Node {
                 continue;
             };
             self.election.wait(root);
-            match self.fetch_index(root, from, most) {
+            match self.fetch_index(&wanted, from) {
                 Ok((image, packed)) => {
                     self.election.relay(root, packed.into());
                     return Ok(Obtained::Theirs(Box::new(image)));
                 }
-                // It is still being made there.
-                Err(None) => continue,
-                Err(Some(why)) => {
+                Err(Missed::NotYet) => continue,
+                Err(Missed::Place(e)) => return Err(e),
+                Err(Missed::Failed(why)) => {
                     tracing::warn!(node = self.name_of(from), %why, "no index from a peer; asking again");
                     tries += 1;
                 }
@@ -102,41 +137,42 @@ impl Node {
         best.into_inner().ok().flatten().map(|(_, node)| node)
     }
 
-    /// Gets an index from a node, or from the one that it names. `Err(None)`: it is not there yet.
-    fn fetch_index(&self, root: u64, from: u16, most: u64) -> Result<Came, Option<String>> {
-        let path = format!("/v1/index/{}", root_name(root));
-        let image = match self.ask_index(from, &path, most)? {
-            Ok(image) => return Ok(image),
-            Err(parent) => self.view().number(&parent).and_then(|n| self.ask_index(n, &path, most).ok()?.ok()),
+    /// Gets an index from a node, or from the one that it names.
+    fn fetch_index(&self, wanted: &Wanted<'_>, from: u16) -> Result<Came, Missed> {
+        let path = format!("/v1/index/{}", root_name(wanted.root));
+        let parent = match self.ask_index(wanted, from, &path)? {
+            Ok(came) => return Ok(came),
+            Err(parent) => parent,
         };
-        match image {
-            Some(image) => Ok(image),
-            // The parent has gone.
-            None => {
-                let direct = self.ask_index(from, &format!("{path}?direct"), most)?;
-                direct.map_err(|_| Some("it sends it elsewhere".to_owned()))
+        if let Some(n) = self.view().number(&parent) {
+            match self.ask_index(wanted, n, &path) {
+                Ok(Ok(came)) => return Ok(came),
+                Err(Missed::Place(e)) => return Err(Missed::Place(e)),
+                // The parent has gone.
+                _ => {}
             }
         }
+        let direct = self.ask_index(wanted, from, &format!("{path}?direct"))?;
+        direct.map_err(|_| Missed::Failed("it sends it elsewhere".to_owned()))
     }
 
     /// The index, or the name of another node that has it.
-    fn ask_index(&self, from: u16, path: &str, most: u64) -> Result<Result<Came, String>, Option<String>> {
-        let said = |why: String| Some(why);
-        let peer = self.peer(from).ok_or_else(|| said("its address is not known".to_owned()))?;
+    fn ask_index(&self, wanted: &Wanted<'_>, from: u16, path: &str) -> Result<Result<Came, String>, Missed> {
+        let peer = self.peer(from).ok_or_else(|| Missed::Failed("its address is not known".to_owned()))?;
         let begun = Instant::now();
         let answer = match peer.get(path, None, 0, SCAN) {
             Ok(answer) => answer,
-            Err(WireError::Timeout { .. }) if begun.elapsed() >= SCAN => return Err(None),
-            Err(e) => return Err(said(e.to_string())),
+            Err(WireError::Timeout { .. }) if begun.elapsed() >= SCAN => return Err(Missed::NotYet),
+            Err(e) => return Err(e.into()),
         };
         match answer.status() {
             200 => {
-                let bytes = answer.bytes(most.saturating_mul(WITH_TABLE)).map_err(|e| said(e.to_string()))?;
-                let image = image::unpack(&bytes, most.saturating_mul(WITH_TABLE)).map_err(|e| said(e.to_string()))?;
+                let bytes = answer.bytes(wanted.most).map_err(|e| Missed::Failed(e.to_string()))?;
+                let image = image::unpack(&bytes, wanted.most, wanted.dir)?;
                 Ok(Ok((image, bytes)))
             }
             307 => Ok(Err(answer.header("Monarch-Node").unwrap_or_default().to_owned())),
-            status => Err(said(format!("it answers {status}"))),
+            status => Err(Missed::Failed(format!("it answers {status}"))),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::cluster::wire::Answer;
 use monarch_abi::demand;
 use monarch_abi::resolve::Found;
 use monarch_abi::segment::Entry;
-use monarch_abi::word::State;
+use monarch_abi::word::{State, Word};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,16 +48,18 @@ impl Node {
     /// The files of a segment that others had better get from here, ascending: number and hash of the path. What only passes through, or
     /// comes from another node, is not among them.
     pub(super) fn held(&self, live: &Live) -> impl Iterator<Item = (u32, u64)> + use<> {
-        let is_held = |e: &Entry<'static>| {
-            let word = e.word();
-            match word.state() {
-                State::Resident => !word.is_marked() || word.packed_in().is_some(),
-                // (Not one that is claimed and yet to be asked another node for: who asks back would wait for itself.)
-                State::Fetching | State::Filling => !word.is_marked() && self.begun.contains(&live.file_ref(e)),
-                _ => word.packed_in().is_some(),
-            }
+        let is_coming = |word: Word| matches!(word.state(), State::Fetching | State::Filling);
+        let perhaps = move |word: Word| match word.state() {
+            State::Resident => !word.is_marked() || word.packed_in().is_some(),
+            State::Fetching | State::Filling => !word.is_marked(),
+            _ => word.packed_in().is_some(),
         };
-        let found = live.segment.files().filter(is_held);
+        let is_held = |e: &Entry<'static>| {
+            // (Not one that is claimed and yet to be asked another node for: who asks back would wait for itself.)
+            let word = e.word();
+            perhaps(word) && (!is_coming(word) || self.begun.contains(&live.file_ref(e)))
+        };
+        let found = live.segment.files_that(perhaps).filter(is_held);
         let mut held: Vec<(u32, u64)> = found.map(|e| (e.master.id, e.master.fp)).collect();
         held.sort_unstable();
         held.into_iter()
