@@ -181,8 +181,9 @@ def sent(net, node):
 def later(a):
     n, mbit = a.nodes, a.link
     share = a.files * (a.size + 4096) // n
-    # Room for what a node owns, spread unevenly, and an eighth for what passes through.
-    plan = dict(capacity=f"{max(4, int(share * 1.5) >> 20)}MiB", cluster=["placement: sharded", "peer_timeout: 20s"],
+    # Room for what a node owns, spread unevenly, and an eighth for what passes through: twice what its readers read at a time.
+    room = max(int(share * 1.5), 16 * a.workers * (a.size + 4096))
+    plan = dict(capacity=f"{max(4, room >> 20)}MiB", cluster=["placement: sharded", "peer_timeout: 20s"],
                 settings=["wait.pickup=5s", "wait.stall=20s"])
     ratios, notes, opens = [], [], []
     for _ in range(a.turns):
