@@ -1,8 +1,8 @@
 //! Arguments, help and exit codes.
 
 use crate::{
-    agent, cluster, config as config_command, du, env, evict, explain, hold, index, pages, refresh, run, say, simulate,
-    stage, status, stop, trace, verify,
+    agent, cluster, config as config_command, du, env, evict, explain, hold, index, pages, refresh, report, run, say,
+    simulate, stage, status, stop, trace, verify,
 };
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -69,6 +69,14 @@ enum Command {
     /// Look at the nodes of a job that share copies
     #[command(subcommand, after_help = "Example:\n  monarch cluster check")]
     Cluster(cluster::ClusterCommand),
+    /// Show what a run came to, and what to change
+    #[command(after_help = "Examples:\n  \
+        monarch run --report run.json --root /scratch/imagenet -- python train.py\n  \
+        monarch report run.json                  # the lines of its end, and advice\n  \
+        monarch report run.json -o run.html      # a page with charts; `run --report run.html` writes it at once\n  \
+        monarch report -o now.html               # of the agent that runs here, so far\n\n\
+        Exit code 4 without FILE when no agent is running.")]
+    Report(report::ReportArgs),
     /// Say whether an open of a path gets a copy, and why not
     #[command(after_help = "Examples:\n  monarch explain /scratch/imagenet/train/n01440764/n01440764_10026.JPEG\n  \
         monarch explain --json data/*.tar | jq '.[] | select(.verdict.is != \"hit\") | .path'\n\n\
@@ -254,6 +262,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Env(args) => env::main(&args),
         Command::Hold(args) => hold::main(&args),
         Command::Status(args) => status::main(&args),
+        Command::Report(args) => report::main(&args),
         Command::Cluster(c) => cluster::main(&c),
         Command::Explain(args) => explain::main(&args),
         Command::Stage(args) => stage::main(&args),

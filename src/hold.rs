@@ -107,7 +107,8 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
     while is_alive(&process) && !crate::job::child::is_told_to_end() {
         service.keep_alive();
     }
-    job::conclude(service, args.report.as_deref(), true, started.elapsed(), crate::job::child::is_told_to_end());
+    let (report, wait) = (args.report.as_deref(), crate::job::child::is_told_to_end());
+    job::conclude(service, &job::Ending { report, quiet: true, took: started.elapsed(), command: &[], wait });
     Ok(ExitCode::SUCCESS)
 }
 

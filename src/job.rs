@@ -8,16 +8,15 @@
 //! | [`child`] | the job's own process |
 //! | [`aliases`] | links by which the job will name its files |
 //! | [`shim`] | where the preload library is |
-//! | [`summary`] | what a run saved |
 
 mod aliases;
 pub(crate) mod child;
 pub(crate) mod service;
 pub(crate) mod shim;
 pub(crate) mod spawn;
-mod summary;
 
 use crate::cli::{ConfigArgs, EX_USAGE};
+use crate::report::Report;
 use crate::say;
 use monarch_core::cluster::discovery;
 use monarch_core::config::Config;
@@ -80,14 +79,28 @@ pub(crate) fn without(why: &str) {
     say::warn(format_args!("running without Monarch: {}", why.lines().next().unwrap_or_default()));
 }
 
-/// Says what was saved, to a file and to standard error, and lets go of the agent. `wait`: until it has given back what it holds in
-/// memory, also where nothing kills it.
-pub(crate) fn conclude(mut service: Service, report: Option<&Path>, quiet: bool, took: Duration, wait: bool) {
-    say_what_was_saved(&mut service, report, quiet, took);
-    service.leave(wait);
+/// How a job has ended.
+#[derive(Debug)]
+pub(crate) struct Ending<'a> {
+    /// File of the report.
+    pub(crate) report: Option<&'a Path>,
+    /// Whether only the report is to be written.
+    pub(crate) quiet: bool,
+    /// How long it took.
+    pub(crate) took: Duration,
+    /// Its command, if it is known.
+    pub(crate) command: &'a [OsString],
+    /// Whether to wait until the agent has given back what it holds in memory, also where nothing kills it.
+    pub(crate) wait: bool,
 }
 
-fn say_what_was_saved(service: &mut Service, report: Option<&Path>, quiet: bool, took: Duration) {
+/// Says what was saved, to a file and to standard error, and lets go of the agent.
+pub(crate) fn conclude(mut service: Service, ending: &Ending<'_>) {
+    say_what_was_saved(&mut service, ending);
+    service.leave(ending.wait);
+}
+
+fn say_what_was_saved(service: &mut Service, ending: &Ending<'_>) {
     let speaks = is_rank_0();
     let Some(after) = service.end() else {
         if speaks {
@@ -95,15 +108,14 @@ fn say_what_was_saved(service: &mut Service, report: Option<&Path>, quiet: bool,
         }
         return;
     };
-    let saved = summary::Saved::between(&service.before, &after, took);
-    if let Some(path) = report {
-        let text = serde_json::to_string_pretty(&saved.json(&after)).unwrap_or_default();
-        if let Err(e) = write_whole(path, &(text + "\n")) {
-            say::warn(format_args!("cannot write the report {}: {e}", path.display()));
-        }
+    let report = Report::between(&service.before, after, ending.took, ending.command);
+    if let Some(path) = ending.report
+        && let Err(e) = write_whole(path, &report.document(path))
+    {
+        say::warn(format_args!("cannot write the report {}: {e}", path.display()));
     }
-    if !quiet && speaks {
-        say::err(format_args!("{}", saved.text(&after)));
+    if !ending.quiet && speaks {
+        say::err(format_args!("{}", report.text()));
     }
 }
 

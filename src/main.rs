@@ -3,6 +3,7 @@
 
 mod agent;
 mod agents;
+mod chart;
 mod cli;
 mod cluster;
 mod config;
@@ -16,6 +17,7 @@ mod job;
 mod pages;
 mod progress;
 mod refresh;
+mod report;
 mod run;
 mod say;
 mod simulate;

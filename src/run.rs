@@ -21,7 +21,7 @@ pub(crate) struct RunArgs {
     /// Say nothing on standard error unless something is wrong
     #[arg(long, short)]
     quiet: bool,
-    /// Write what was saved to this file as JSON
+    /// Write what the run came to, and what to change, to this file: a page (.html), otherwise JSON (see `monarch report`)
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Write which files are opened when to this file (see `monarch trace`)
@@ -60,7 +60,8 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     })?;
     if let Some(mut s) = service {
         s.end_trace(args.quiet);
-        job::conclude(s, args.report.as_deref(), args.quiet, started.elapsed(), false);
+        let (report, command) = (args.report.as_deref(), &args.command[..]);
+        job::conclude(s, &job::Ending { report, quiet: args.quiet, took: started.elapsed(), command, wait: false });
     }
     Ok(child::end_like(end))
 }

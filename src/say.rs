@@ -25,6 +25,19 @@ pub(crate) fn chain(e: &anyhow::Error) -> String {
     text
 }
 
+/// A number with separators.
+pub(crate) fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// Writes a warning, one line, to standard error.
 pub(crate) fn warn(text: Arguments<'_>) {
     err(format_args!("monarch: warning: {text}\n"));

@@ -1,6 +1,5 @@
 //! `monarch simulate`: what each placement policy would do for a job, without the job.
 
-mod chart;
 mod given;
 mod plot;
 mod row;
@@ -10,6 +9,7 @@ mod trace;
 
 use crate::cli::EX_USAGE;
 use crate::say;
+use crate::say::count;
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args};
 use given::Capacity;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use sweep::Sweep;
-use table::{bytes, count};
+use table::bytes;
 
 #[derive(Debug, Args)]
 pub(crate) struct SimulateArgs {

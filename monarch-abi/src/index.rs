@@ -285,6 +285,12 @@ impl<'a> Index<'a> {
         self.btimes.get(id as usize).copied().filter(|&t| t != i64::MIN)
     }
 
+    /// The directory at a position of the table.
+    #[must_use]
+    pub fn dir_at(&self, at: usize) -> Option<&'a Dir> {
+        self.dirs.get(at)
+    }
+
     /// Position in the table of directories of the directory that holds entry `id` (not the root).
     #[must_use]
     pub fn parent_of(&self, id: u32) -> Option<usize> {

@@ -3,9 +3,9 @@
 //! A column for each number of nodes: bytes from the PFS and stall against capacity. Below, a chart for each capacity: efficiency against nodes.
 //! Where there is only one value on an axis, its chart is left out.
 
-use super::chart::{COLOURS, Chart, PANEL, Scale, Series, escaped, legend};
 use super::row::Row;
 use super::table;
+use crate::chart::{COLOURS, Chart, PANEL, Scale, Series, escaped, legend};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 

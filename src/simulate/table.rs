@@ -1,6 +1,7 @@
 //! Results for people: a line for each, columns aligned.
 
 use super::row::Row;
+use crate::say::count;
 use bytesize::ByteSize;
 use std::time::Duration;
 
@@ -69,19 +70,6 @@ fn time(t: Duration) -> String {
         _ if s < 10_000.0 => format!("{s:.1} s"),
         _ => format!("{:.1} h", s / 3600.0),
     }
-}
-
-/// A number with separators.
-pub(super) fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 #[cfg(test)]

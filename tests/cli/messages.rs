@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 const DOCUMENT: &str = "docs/TROUBLESHOOTING.md";
+/// A source with the labels of a page, which are no messages.
+const LABELS: &str = "src/report/page.rs";
 
 /// Prose in the sources that no message consists of, with the reason.
 const NO_MESSAGES: &[(&str, &str)] = &[
@@ -225,7 +227,7 @@ fn of_the_sources() -> BTreeMap<String, Vec<String>> {
             continue;
         }
         let name = path.strip_prefix(top).expect("below the top").display().to_string();
-        if !name.ends_with(".rs") || name.contains("/tests") || name.ends_with("_tests.rs") {
+        if !name.ends_with(".rs") || name.contains("/tests") || name.ends_with("_tests.rs") || name == LABELS {
             continue;
         }
         let source = std::fs::read_to_string(&path).expect("a source");

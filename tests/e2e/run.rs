@@ -137,6 +137,57 @@ fn a_report_is_written() {
 }
 
 #[test]
+fn a_report_says_where_the_opens_went_and_is_shown_again() {
+    // Room for half of the files.
+    let plan = World::plan().files(40).size(100_000).args(&["--plain", "--exact"]).tier_size("2300KiB");
+    let mut w = plan.build();
+    w.keep();
+    w.until("a full tier", |s| s.agent["refused"] > 0 && s.prefetch == monarch_core::agent::protocol::Ahead::Idle);
+    let file = w.scratch().join("report.json");
+    let copied = w.agent().unwrap().agent["copied_ahead"];
+    w.pfs().reset().unwrap();
+    let script = "for epoch in 1 2 3; do find \"$0\" -type f -exec cat {} + > /dev/null || exit 1; done";
+    let job = Job::new("sh").args(["-c", script]).arg(w.root());
+    w.run(&job.option("--report").option(&file)).good();
+    let from_pfs = w.pfs().counters().unwrap().opens();
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let number = |at: &str| report.pointer(at).and_then(serde_json::Value::as_u64).unwrap_or(u64::MAX);
+    // What the server counted is what went to it for lack of room.
+    assert_eq!((number("/opens_pfs"), number("/counters/refused")), (from_pfs, from_pfs), "{report:#}");
+    assert_eq!(number("/opens_local"), 120 - from_pfs);
+    let directories = report.pointer("/status/roots/0/directories").and_then(serde_json::Value::as_array).unwrap();
+    let pfs: u64 = directories.iter().map(|d| d["pfs"].as_u64().unwrap()).sum();
+    assert_eq!(pfs, from_pfs, "{directories:#?}");
+    let opens: u64 = report["pfs_opens"].as_array().unwrap().iter().map(|o| o["opens"].as_u64().unwrap()).sum();
+    assert_eq!(opens, 0, "nothing was copied while the job ran, {copied} files were before");
+    assert_eq!(report["command"][0], "sh");
+    let said = report["advice"][0].as_str().unwrap().to_owned();
+    assert!(said.starts_with("the tiers hold 5") && said.contains("more would hold all of it"), "{said}");
+    // The same again, for people: lines and a page.
+    let shown = w.monarch("report").arg(&file).output().unwrap();
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(
+        text.contains(&format!("monarch: advice: {said}")) && text.contains("of 120 opens below the roots were local"),
+        "{text}"
+    );
+    let page = w.scratch().join("report.html");
+    assert!(w.monarch("report").arg(&file).arg("-o").arg(&page).status().unwrap().success());
+    let again = w.scratch().join("again.html");
+    w.run(&Job::new("true").option("--report").option(&again)).good();
+    for (page, opens) in [(&page, "of 120 opens"), (&again, "No file below the roots was opened")] {
+        let html = std::fs::read_to_string(page).unwrap();
+        assert!(html.starts_with("<!DOCTYPE html>") && html.contains(opens) && html.ends_with("</html>\n"), "{html}");
+    }
+    // Without a file: of the agent that runs. A page is no report that can be read.
+    let now = w.monarch("report").arg("--json").output().unwrap();
+    let now: serde_json::Value = serde_json::from_slice(&now.stdout).unwrap();
+    assert!(now[0]["opens_local"].as_u64() >= Some(120 - from_pfs), "{now:#}");
+    let wrong = w.monarch("report").arg(&page).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("cannot be read again"));
+}
+
+#[test]
 fn without_its_library_the_job_runs_all_the_same() {
     let w = world();
     let ended = w.run(&reads(&w).env("MONARCH_SHIM", "/nowhere/libmonarch_shim.so"));

@@ -49,6 +49,7 @@ mod census;
 mod copying;
 mod decode;
 mod decoded;
+mod directories;
 mod epochs;
 mod evict;
 mod fair;

@@ -236,6 +236,9 @@ pub struct Status {
     /// Where its metrics are.
     #[serde(default)]
     pub metrics: MetricsStatus,
+    /// How long its opens at the PFS took.
+    #[serde(default)]
+    pub pfs_opens: Vec<Opens>,
     /// The roots.
     pub roots: Vec<RootStatus>,
     /// The tiers.
@@ -244,6 +247,15 @@ pub struct Status {
     pub counters: BTreeMap<String, u64>,
     /// Counters of this agent since it started, by name.
     pub agent: BTreeMap<String, u64>,
+}
+
+/// Opens at the PFS that took about as long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Opens {
+    /// At most so long, and longer than the ones before; `None`: longer than any of them.
+    pub up_to_s: Option<f64>,
+    /// How many.
+    pub opens: u64,
 }
 
 /// Where an agent's metrics are.
@@ -298,6 +310,24 @@ pub struct RootStatus {
     /// Files that the site will soon remove, if `source.purge_age` says when it does.
     #[serde(default)]
     pub near_purge: Option<NearPurge>,
+    /// The directories below it that cost the PFS most, or from which most was read, first.
+    #[serde(default)]
+    pub directories: Vec<Directory>,
+}
+
+/// What was opened in a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Directory {
+    /// Below the root.
+    pub path: PathBuf,
+    /// Opens of its files.
+    pub opens: u64,
+    /// Bytes of the files that were opened.
+    pub bytes: u64,
+    /// Opens that went to the PFS.
+    pub pfs: u64,
+    /// Bytes of the files that those opened.
+    pub pfs_bytes: u64,
 }
 
 impl RootStatus {

@@ -11,6 +11,8 @@ impl Agent {
     /// How things are.
     #[must_use]
     pub fn status(&self) -> Status {
+        // What was opened until now counts: a job that ends is told of its last epoch.
+        self.driver.heed_readers();
         let (engine, why) = self.driver.engine();
         let (filling, filling_bytes) = self.driver.filling();
         Status {
@@ -25,6 +27,7 @@ impl Agent {
             policy: self.driver.policy().to_owned(),
             prefetch: self.driver.ahead(),
             metrics: self.metering.status(),
+            pfs_opens: self.driver.latencies.opens(),
             roots: self.roots.status(),
             tiers: self.driver.tiers.iter().map(tier_status).collect(),
             counters: counters(&self.ctl),

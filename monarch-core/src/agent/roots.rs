@@ -290,6 +290,7 @@ impl Roots {
     pub fn status(&self) -> Vec<RootStatus> {
         // Before the list is locked: they may have to wait.
         let mut epochs: Vec<_> = (0..self.ctl.roots().len()).map(|root| self.driver.epochs(root)).collect();
+        let mut directories: Vec<_> = (0..epochs.len()).map(|root| self.driver.directories(root)).collect();
         self.list()
             .iter()
             .zip(self.ctl.roots())
@@ -300,6 +301,7 @@ impl Roots {
                 let h = live.as_ref().map(|l| l.segment.index.header);
                 RootStatus {
                     epochs: epochs.get_mut(number).map(std::mem::take).unwrap_or_default(),
+                    directories: directories.get_mut(number).map(std::mem::take).unwrap_or_default(),
                     path: r.path.clone(),
                     state: r.state.clone(),
                     consistency: r.checks.consistency(),

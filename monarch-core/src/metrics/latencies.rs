@@ -2,8 +2,10 @@
 
 use super::defs::{COPY_SECONDS, PFS_OPEN_SECONDS};
 use super::page::{describe, key};
+use crate::agent::protocol::Opens;
 use metrics::{Histogram, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Bounds of the buckets, seconds: from an open that the client's cache answers to a PFS that stalls. Steps of about 2.2.
@@ -32,21 +34,24 @@ pub enum CopyOf {
     Chunk,
 }
 
-/// See the module. Without metrics nothing is kept.
+/// See the module. Without metrics only how many opens took how long is kept, for the report of a job.
 #[derive(Debug)]
 pub struct Latencies {
     open: Histogram,
+    /// Opens by [`BOUNDS`], and those that took longer than the last one.
+    opens: [AtomicU64; BOUNDS.len() + 1],
     /// By [`Origin`] and [`CopyOf`].
     copies: [[Histogram; 2]; 3],
     handle: Option<PrometheusHandle>,
 }
 
 impl Latencies {
-    /// Keeps nothing.
+    /// Keeps counts of opens alone.
     #[must_use]
     pub fn off() -> Self {
         Self {
             open: Histogram::noop(),
+            opens: Default::default(),
             copies: std::array::from_fn(|_| [Histogram::noop(), Histogram::noop()]),
             handle: None,
         }
@@ -66,6 +71,7 @@ impl Latencies {
         let copy = |origin| ["file", "chunk"].map(|piece| histogram(COPY_SECONDS.0, &[origin, piece]));
         Self {
             open: histogram(PFS_OPEN_SECONDS.0, &[]),
+            opens: Default::default(),
             copies: ["pfs", "node", "packed"].map(copy),
             handle: Some(recorder.handle()),
         }
@@ -74,6 +80,18 @@ impl Latencies {
     /// An open at the PFS took so long.
     pub fn opened(&self, took: Duration) {
         self.open.record(took);
+        let seconds = took.as_secs_f64();
+        let at = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
+        if let Some(count) = self.opens.get(at) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many opens took how long.
+    #[must_use]
+    pub fn opens(&self) -> Vec<Opens> {
+        let bounds = BOUNDS.into_iter().map(Some).chain([None]);
+        bounds.zip(&self.opens).map(|(up_to_s, n)| Opens { up_to_s, opens: n.load(Ordering::Relaxed) }).collect()
     }
 
     /// A copy took so long.
@@ -96,6 +114,15 @@ impl Latencies {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn opens_are_counted_by_how_long_they_took() {
+        for latencies in [Latencies::off(), Latencies::on()] {
+            [0, 100, 101, 31_000_000].map(Duration::from_micros).into_iter().for_each(|took| latencies.opened(took));
+            let told: Vec<(Option<f64>, u64)> = latencies.opens().iter().map(|o| (o.up_to_s, o.opens)).collect();
+            assert_eq!((told[0], told[1], told[17]), ((Some(0.0001), 2), (Some(0.00025), 1), (None, 1)));
+        }
+    }
 
     #[test]
     fn durations_fall_into_buckets() {

@@ -6,7 +6,7 @@ use super::epochs::{Passes, Totals};
 use super::lanes::Lane;
 use super::ordering::{Happened, Unplaced, in_order};
 use super::{Driver, Live, lock};
-use crate::agent::protocol::Epoch;
+use crate::agent::protocol::{Directory, Epoch};
 use monarch_abi::accesses::{LANE, Noted, Opened, Served as From, Tails};
 use monarch_abi::control::Counter;
 use monarch_abi::demand::file_key;
@@ -48,6 +48,7 @@ pub(super) struct Reading {
     /// When something was opened last.
     last: Option<Instant>,
     pub(super) trace: super::traces::Traces,
+    directories: super::directories::Directories,
 }
 
 /// What the policy is told of one open.
@@ -162,6 +163,8 @@ impl Driver {
                     served,
                 };
                 reading.trace.add(live, opened.id, &access);
+                let place = (live.root, opened.segment);
+                reading.directories.add(place, &live.segment.index, opened.id, record.size, opened.served);
                 told.push(Told { root: live.root, access, served: opened.served });
             }
             self.tell_batch(reading, &told);
@@ -257,6 +260,12 @@ impl Driver {
     pub fn epochs(&self, root: usize) -> Vec<Epoch> {
         let totals = self.totals();
         lock(&self.reading).passes.get(&root).map_or_else(Vec::new, |p| p.all(totals))
+    }
+
+    /// The directories below a root that cost the PFS most.
+    #[must_use]
+    pub fn directories(&self, root: usize) -> Vec<Directory> {
+        lock(&self.reading).directories.most(root)
     }
 
     /// The files of a root have other numbers from now on.

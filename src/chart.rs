@@ -1,10 +1,10 @@
-//! Line charts as SVG, by hand: a few hundred lines of output need no library, and the file shows anywhere without scripts or fonts from elsewhere.
+//! Charts as SVG, by hand: a few hundred lines of output need no library, and the file shows anywhere without scripts or fonts from elsewhere.
 
 use std::fmt::Write;
 
 /// How values are spread along the x axis, and written.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Scale {
+pub(crate) enum Scale {
     Linear,
     /// Doublings, for numbers of nodes.
     Log2,
@@ -12,37 +12,37 @@ pub(super) enum Scale {
 
 /// A line.
 #[derive(Clone, Debug)]
-pub(super) struct Series {
-    pub(super) name: String,
-    pub(super) colour: &'static str,
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) colour: &'static str,
     /// Dashed lines are not measured but known.
-    pub(super) dashed: bool,
-    pub(super) points: Vec<(f64, f64)>,
+    pub(crate) dashed: bool,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// A panel.
 #[derive(Clone, Debug)]
-pub(super) struct Chart {
-    pub(super) title: String,
-    pub(super) x_label: &'static str,
-    pub(super) y_label: String,
-    pub(super) x: Scale,
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    pub(crate) x_label: &'static str,
+    pub(crate) y_label: String,
+    pub(crate) x: Scale,
     /// Where the x axis has labels, and what they say.
-    pub(super) ticks: Vec<(f64, String)>,
-    pub(super) series: Vec<Series>,
+    pub(crate) ticks: Vec<(f64, String)>,
+    pub(crate) series: Vec<Series>,
 }
 
 /// Size of a panel.
-pub(super) const PANEL: (f64, f64) = (400.0, 300.0);
+pub(crate) const PANEL: (f64, f64) = (400.0, 300.0);
 /// Space around the plot: left, top, right, bottom.
 const MARGIN: (f64, f64, f64, f64) = (62.0, 34.0, 14.0, 48.0);
 
 /// Colours that people with any vision can tell apart (Okabe and Ito), the palest of them left out.
-pub(super) const COLOURS: [&str; 7] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195"];
+pub(crate) const COLOURS: [&str; 7] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195"];
 
 impl Chart {
     /// The panel with its corner at (`left`, `top`).
-    pub(super) fn svg(&self, left: f64, top: f64) -> String {
+    pub(crate) fn svg(&self, left: f64, top: f64) -> String {
         let mut out = String::new();
         let (wide, high) = (PANEL.0 - MARGIN.0 - MARGIN.2, PANEL.1 - MARGIN.1 - MARGIN.3);
         let step = step(self.series.iter().flat_map(|s| &s.points).map(|p| p.1).fold(0.0, f64::max));
@@ -119,7 +119,7 @@ impl Series {
 }
 
 /// The names of lines beside their colours, one row; its width.
-pub(super) fn legend(series: &[Series], left: f64, top: f64) -> String {
+pub(crate) fn legend(series: &[Series], left: f64, top: f64) -> String {
     let mut out = String::new();
     let mut x = left;
     for s in series {
@@ -133,7 +133,7 @@ pub(super) fn legend(series: &[Series], left: f64, top: f64) -> String {
 }
 
 /// A round distance between grid lines, of which there are about five.
-fn step(most: f64) -> f64 {
+pub(crate) fn step(most: f64) -> f64 {
     if most <= 0.0 || !most.is_finite() {
         return 1.0;
     }
@@ -143,13 +143,14 @@ fn step(most: f64) -> f64 {
     round * power
 }
 
-fn number(value: f64, step: f64) -> String {
+/// With as many digits as the distance between grid lines needs.
+pub(crate) fn number(value: f64, step: f64) -> String {
     let digits = (0..6).find(|d| (step * 10f64.powi(*d)).fract().abs() < 1e-6).unwrap_or(6) as usize;
     format!("{value:.digits$}")
 }
 
 /// As text of SVG or HTML.
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -1,0 +1,222 @@
+//! What to change, from the figures of a run.
+
+use super::Report;
+use crate::say::count;
+use bytesize::ByteSize;
+use monarch_core::agent::protocol::Epoch;
+
+/// Runs shorter than this say little.
+const SHORT_S: f64 = 5.0;
+
+/// Advice, the most important first; none where nothing is to be gained.
+pub(super) fn of(r: &Report) -> Vec<String> {
+    let all = [
+        not_used(r),
+        no_index(r),
+        restarts(r),
+        errors(r),
+        room(r),
+        one_epoch(r),
+        late(r),
+        changed(r),
+        unknown(r),
+        compute(r),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+fn share(part: u64, of: u64) -> f64 {
+    100.0 * part as f64 / of.max(1) as f64
+}
+
+/// The last epoch that was read to its end, of all roots; otherwise the last one.
+fn last_epoch(r: &Report) -> Option<&Epoch> {
+    let most = r.status.roots.iter().max_by_key(|root| root.opens)?;
+    most.epochs.iter().rfind(|e| e.complete).or_else(|| most.epochs.last())
+}
+
+fn not_used(r: &Report) -> Option<String> {
+    let root = r.status.roots.iter().find(|root| root.state == "ready" && root.opens == 0 && r.get("stats") == 0)?;
+    (r.seconds > SHORT_S).then(|| {
+        format!(
+            "no file below {} was opened: is that another path to the data? Name the one that the job uses in dataset.aliases; `monarch \
+             explain PATH` says what becomes of a path",
+            root.path.display()
+        )
+    })
+}
+
+fn no_index(r: &Report) -> Option<String> {
+    let n = r.get("absent");
+    (share(n, r.opens()) >= 1.0).then(|| {
+        format!(
+            "{} opens came before the roots had been scanned: `monarch index build` saves the index once, and jobs that name it in \
+             index.file start with it",
+            count(n)
+        )
+    })
+}
+
+fn restarts(r: &Report) -> Option<String> {
+    (r.agent_restarts > 0).then(|| {
+        format!(
+            "the agent was started again {} time(s): was it killed for memory? Its log says what it did last",
+            r.agent_restarts
+        )
+    })
+}
+
+fn errors(r: &Report) -> Option<String> {
+    let (pfs, tier) = (r.agent("source_errors"), r.agent("tier_errors"));
+    let what = match (pfs, tier) {
+        (0, 0) => return None,
+        (n, 0) => format!("{} reads of the PFS failed", count(n)),
+        (0, n) => format!("{} writes to the tiers failed", count(n)),
+        (n, m) => format!("{} reads of the PFS and {} writes to the tiers failed", count(n), count(m)),
+    };
+    Some(format!("{what}; the files were tried again, or left to the PFS. The agent's log names some of them"))
+}
+
+/// More room, where that would have saved something.
+fn room(r: &Report) -> Option<String> {
+    let refused = r.get("refused");
+    let data: u64 = r.status.roots.iter().map(|root| root.bytes).sum();
+    let capacity: u64 = r.status.tiers.iter().map(|t| t.capacity).sum();
+    if refused == 0 || data <= capacity || capacity == 0 {
+        return None;
+    }
+    let saves = last_epoch(r).map_or_else(String::new, |e| {
+        format!(": {} opens and {} less from the PFS in each epoch", count(e.pfs), ByteSize(e.pfs_bytes))
+    });
+    let squeezed = if r.status.tiers.iter().any(|t| t.packed.files > 0) {
+        ""
+    } else {
+        ". Data that compresses takes less of it with tiers[].compression: lz4"
+    };
+    Some(format!(
+        "the tiers hold {:.0} % of the data set; {} more would hold all of it{saves}{squeezed}",
+        share(capacity, data).floor(),
+        ByteSize(data - capacity)
+    ))
+}
+
+fn one_epoch(r: &Report) -> Option<String> {
+    let epochs = r.status.roots.iter().map(|root| root.epochs.len()).max()?;
+    let copied = r.agent("bytes_copied");
+    (epochs == 1 && copied > 0 && r.seconds > SHORT_S && r.get("hit_bytes") <= copied).then(|| {
+        "the data were read once: copies pay from the second time on. For jobs that follow on this node keep them with `persist: node`, or \
+         fetch them beforehand with `monarch stage`"
+            .to_owned()
+    })
+}
+
+fn late(r: &Report) -> Option<String> {
+    let n = r.get("deadline");
+    (share(n, r.opens()) >= 0.1).then(|| {
+        format!(
+            "{} opens gave up waiting for a copy: the PFS or the tier was slow, or the agent was not there (wait.pickup, wait.stall)",
+            count(n)
+        )
+    })
+}
+
+fn changed(r: &Report) -> Option<String> {
+    let n = r.get("changed");
+    (share(n, r.opens()) >= 0.1).then(|| {
+        format!(
+            "{} opens were of files that had changed since the scan, or are not readable for the agent: `monarch refresh` takes note of \
+             changes, dataset.consistency: close-to-open does so by itself",
+            count(n)
+        )
+    })
+}
+
+fn unknown(r: &Report) -> Option<String> {
+    let n = r.get("unknown");
+    (share(n, r.opens()) >= 1.0).then(|| {
+        format!(
+            "{} opens were of paths that are not in the index: made after the scan? `monarch refresh` scans again",
+            count(n)
+        )
+    })
+}
+
+fn compute(r: &Report) -> Option<String> {
+    let calm = r.opens() > 0 && r.opens_pfs == 0 && r.waited_s() < 0.01 * r.seconds;
+    (calm && r.seconds > SHORT_S).then(|| {
+        format!(
+            "nothing to gain: every open was local, and readers waited {:.1} s of {:.0} s. What takes time is what the job does with the data",
+            r.waited_s(),
+            r.seconds
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use monarch_core::agent::protocol::{RootStatus, Status, TierStatus};
+    use std::time::Duration;
+
+    fn report(counters: &[(&str, u64)], epochs: Vec<Epoch>) -> Report {
+        let root = RootStatus {
+            path: "/data".into(),
+            state: "ready".into(),
+            opens: 10,
+            bytes: 1000 << 30,
+            epochs,
+            ..RootStatus::default()
+        };
+        let tier = TierStatus { capacity: 410 << 30, ..TierStatus::default() };
+        let after = Status {
+            roots: vec![root],
+            tiers: vec![tier],
+            counters: counters.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+            ..Status::default()
+        };
+        Report::between(&Status::default(), after, Duration::from_secs(600), &[])
+    }
+
+    #[test]
+    fn a_tier_that_is_too_small_is_told_with_what_more_would_save() {
+        let full = Epoch { complete: true, opens: 1000, pfs: 590, pfs_bytes: 590 << 30, ..Epoch::default() };
+        let more = Epoch { complete: false, pfs: 7, ..full };
+        let said = report(&[("hits", 410), ("refused", 590)], vec![full, more]).advice;
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(
+            said[0]
+                .starts_with("the tiers hold 41 % of the data set; 590.0 GiB more would hold all of it: 590 opens and"),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn a_run_that_was_served_well_is_told_that_nothing_is_to_be_gained() {
+        let e = Epoch { complete: true, opens: 1000, local: 1000, ..Epoch::default() };
+        let counters = [("hits", 2000), ("hit_bytes", 5)];
+        let said = report(&counters, vec![e, e]).advice;
+        assert!(
+            said.len() == 1
+                && said[0].starts_with("nothing to gain: every open was local, and readers waited 0.0 s of 600 s"),
+            "{said:?}"
+        );
+        // Not where they waited.
+        assert!(report(&[counters[0], ("wait_us", 60_000_000)], vec![e, e]).advice.is_empty());
+    }
+
+    #[test]
+    fn what_went_wrong_is_told_with_its_remedy() {
+        let counters = [("hits", 100), ("absent", 50), ("deadline", 1), ("changed", 2), ("unknown", 9)];
+        let said = report(&counters, Vec::new()).advice.join("\n");
+        for remedy in ["index build", "wait.pickup", "close-to-open", "monarch refresh"] {
+            assert!(said.contains(remedy), "{remedy}: {said}");
+        }
+        let unused = RootStatus { path: "/unused".into(), state: "ready".into(), ..RootStatus::default() };
+        let after = Status { roots: vec![unused], incarnation: 2, ..Status::default() };
+        let said = Report::between(&Status::default(), after, Duration::from_secs(60), &[]).advice.join("\n");
+        assert!(
+            said.contains("no file below /unused was opened") && said.contains("started again 2 time(s)"),
+            "{said}"
+        );
+    }
+}

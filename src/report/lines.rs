@@ -1,0 +1,94 @@
+//! What a run saved, in at most twelve lines for people.
+
+use super::{REASONS, Report};
+use bytesize::ByteSize;
+use monarch_core::agent::place;
+use std::fmt::Write;
+
+/// Why opens went to the PFS.
+fn reasons(r: &Report) -> String {
+    let some = REASONS.iter().map(|(name, text)| (r.get(name), text)).filter(|(n, _)| *n > 0);
+    some.map(|(n, text)| format!(" {n} {text}")).collect::<Vec<_>>().join(",")
+}
+
+/// What was saved.
+pub(super) fn text(r: &Report) -> String {
+    let (local, pfs, chunked, after) = (r.opens_local, r.opens_pfs, r.opens_chunked, &r.status);
+    let (mut out, all) = (String::new(), r.opens());
+    // Rounded down: 100 % is all of them.
+    let share = (1000 * local).checked_div(all).unwrap_or(0) as f64 / 10.0;
+    let _ = writeln!(out, "monarch: {local} of {all} opens below the roots were local ({share:.1} %)");
+    let _ = writeln!(
+        out,
+        "monarch: {} read from copies, {} copied from the PFS; {} stats and {} listings answered from memory",
+        ByteSize(r.get("hit_bytes")),
+        ByteSize(r.agent("bytes_copied")),
+        r.get("stats"),
+        r.get("lists")
+    );
+    if pfs > 0 {
+        let _ = writeln!(out, "monarch: {pfs} opens went to the PFS:{}", reasons(r));
+    }
+    if chunked > 0 {
+        let _ = writeln!(
+            out,
+            "monarch: {chunked} opens of large files were served in chunks: {} from what there was of copies, {} from the PFS",
+            ByteSize(r.get("chunk_bytes")),
+            ByteSize(r.get("chunk_miss_bytes"))
+        );
+    }
+    let fresh = r.agent("unsettled");
+    if fresh > 0 {
+        let _ =
+            writeln!(out, "monarch: {fresh} files had just been changed and were left alone at first (dataset.settle)");
+    }
+    for root in after.roots.iter().filter(|root| root.epochs.len() > 1) {
+        let Some((first, last)) = root.epochs.first().zip(root.epochs.last()) else { continue };
+        let _ = writeln!(out, "monarch: {first}");
+        let _ = writeln!(out, "monarch: {last}");
+    }
+    for t in &after.tiers {
+        let _ = writeln!(
+            out,
+            "monarch: tier {}: {} of {} used by {} copies{}",
+            t.name,
+            ByteSize(t.used),
+            ByteSize(t.capacity),
+            t.files,
+            if t.resting { ", resting (its disk is full, an error, or the job's memory is short)" } else { "" }
+        );
+    }
+    for root in &after.roots {
+        for notice in root.notices() {
+            let _ = writeln!(out, "monarch: root {}: {notice}", root.path.display());
+        }
+        if root.state != "ready" {
+            let _ = writeln!(out, "monarch: root {}: {} ({} entries)", root.path.display(), root.state, root.entries);
+        } else if root.opens == 0 && r.get("stats") == 0 {
+            let _ = writeln!(
+                out,
+                "monarch: warning: no file below {} was opened; does the job use another path to it? (dataset.aliases)",
+                root.path.display()
+            );
+        }
+    }
+    if r.agent_restarts > 0 {
+        let log = after.runtime_dir.join(place::LOG);
+        let _ = writeln!(
+            out,
+            "monarch: warning: the agent was started again {} time(s); see {}, removed 3 s after the last job",
+            r.agent_restarts,
+            log.display()
+        );
+    }
+    if r.shared_with_other_jobs {
+        let _ = writeln!(out, "monarch: other jobs share this agent; the figures are those of all of them");
+    }
+    let lines: Vec<&str> = out.lines().take(12).collect();
+    lines.join("\n") + "\n"
+}
+
+/// What to change, a line each.
+pub(super) fn advice(r: &Report) -> String {
+    r.advice.iter().map(|line| format!("monarch: advice: {line}\n")).collect()
+}
