@@ -15,7 +15,7 @@ whole and all agents awake at the end; then everything must be shared again. Pri
     descriptors       of the agents: the same
     slowest_ms        slowest open, read and close of all jobs
     pfs               opens and bytes that the PFS saw, and how many data sets that is
-    calm              the same in the last epoch, when nothing fails any more
+    calm              opens that the PFS saw in each epoch since nothing fails any more: the last one must be 0
 
 Status 0 when nothing was wrong, 1 otherwise. --alone leaves out the section `cluster`: a trial of this script itself.
 """
@@ -26,6 +26,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "clu
 import net as nodes
 
 SAMPLE = 2.0
+CALM = 20  # epochs until all must have settled
 
 
 class Job:
@@ -192,11 +193,15 @@ class Soak:
             back()
 
     def calm(self):
-        """Two epochs for things to settle, then what the PFS sees of one."""
-        before = self.epochs(2)
-        self.epochs(1)
-        after = self.pfs.counters()
-        return dict(opens=after["open"] - before["open"], bytes=after["bytes_read"] - before["bytes_read"])
+        """What the PFS sees of each epoch until it sees nothing of one, and of a few more at most."""
+        opens, before = [], self.pfs.counters()["open"]
+        while len(opens) < CALM and (len(opens) < 3 or opens[-1]):
+            after = self.epochs(1)["open"]
+            opens.append(after - before)
+            before = after
+        if opens[-1]:
+            self.bad.append(f"the PFS was still asked for {opens[-1]} files {len(opens)} epochs after the last failure")
+        return opens
 
     def epochs(self, n, limit=180):
         """Waits until every job has read so many more epochs; what the PFS has counted then."""
