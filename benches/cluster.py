@@ -26,6 +26,7 @@ import argparse, datetime, glob, json, os, shutil, statistics, subprocess, sys, 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "cluster"))
 import net as nodes
+from gluster import Gluster
 
 results = []
 QUICK = ["wait.pickup=1s"]
@@ -58,14 +59,6 @@ def run_all(w, a, n, *words, bare=False):
     return time.perf_counter() - start, epochs
 
 
-def when(what, done, limit=600):
-    end = time.time() + limit
-    while not done():
-        if time.time() > end:
-            raise SystemExit(f"still waiting for {what}")
-        time.sleep(0.01)
-
-
 def indexed(w, jobs, since):
     """Waits until the agents of all jobs have the index: when the first had it, and the last, by their logs. (To ask sixteen agents again
     and again would be work for the processors that they share.)"""
@@ -84,70 +77,9 @@ def indexed(w, jobs, since):
     return min(ready.values()), max(ready.values())
 
 
-class Gluster:
-    """A GlusterFS of one brick in a node's namespace, its settings and processes in a directory of its own."""
-
-    OFF = ("io-cache", "quick-read", "read-ahead", "readdir-ahead", "stat-prefetch", "open-behind", "write-behind")
-    SETTINGS = """volume management
-    type mgmt/glusterd
-    option working-directory {base}/work
-    option run-directory {base}/run
-    option glusterd-sockfile {base}/run/glusterd.socket
-    option transport-type socket
-    option transport.socket.listen-port 24007
-    option transport.socket.read-fail-log off
-    option ping-timeout 0
-    option event-threads 1
-end-volume
-"""
-
-    def __init__(self, net, node, base):
-        self.net, self.node, self.base = net, node, base
-        self.brick = f"{base}/brick"
-        for d in ("work", "log", "run", "brick"):
-            os.makedirs(f"{base}/{d}")
-        with open(f"{base}/glusterd.vol", "w") as f:
-            f.write(self.SETTINGS.format(base=base))
-
-    def ask(self, *words, check=True):
-        command = [*self.net.inside(self.node), "gluster", "--mode=script", f"--glusterd-sock={self.base}/run/glusterd.socket",
-                   f"--log-file={self.base}/log/cli.log", *words]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if check and done.returncode:
-            raise SystemExit(f"gluster {' '.join(words)}: {done.stdout}{done.stderr}")
-        return done.returncode == 0
-
-    def __enter__(self):
-        daemon = ["glusterd", "-f", f"{self.base}/glusterd.vol", "-p", f"{self.base}/run/glusterd.pid", "-l", f"{self.base}/log/glusterd.log", "-L", "WARNING"]
-        subprocess.run([*self.net.inside(self.node), *daemon], check=True)
-        when("glusterd", lambda: self.ask("pool", "list", check=False), 30)
-        # It refuses a loopback address for bricks.
-        self.ask("volume", "create", "v0", f"{self.net.address(self.node)}:{self.brick}", "force")
-        for name in self.OFF:
-            self.ask("volume", "set", "v0", f"performance.{name}", "off")
-        self.ask("volume", "start", "v0")
-        return self
-
-    def mount(self, w, i):
-        """Mounts it on a node, in a mount namespace of that node's: the same path on all nodes. Processes enter by way of the holder."""
-        os.makedirs(w.root, exist_ok=True)
-        client = (f"glusterfs --volfile-server={self.net.address(self.node)} --volfile-id=v0 --direct-io-mode=enable --attribute-timeout=600 "
-                  f"--entry-timeout=600 --log-file={self.base}/log/mnt{i}.log --log-level=WARNING {w.root}")
-        script = f"{client} && until mountpoint -q {w.root}; do sleep 0.05; done; echo mounted; exec sleep 100000"
-        holder = subprocess.Popen([*self.net.inside(i), "unshare", "--mount", "--propagation", "private", "sh", "-c", script],
-                                  stdout=subprocess.PIPE, text=True, start_new_session=True)
-        if holder.stdout.readline().strip() != "mounted":
-            raise SystemExit(f"glusterfs: no mount on node {i}, see {self.base}/log/mnt{i}.log")
-        w.enter[i] = ["nsenter", f"--net=/run/netns/{self.net.name(i)}", f"--mount=/proc/{holder.pid}/ns/mnt"]
-
-    def __exit__(self, *_):
-        self.ask("volume", "stop", "v0", "force", check=False)
-        nodes.end(self.net.name(self.node))
-
-
 def settled(w, n):
     """Agents have ended, their copies are gone: the next turn starts cold."""
-    when("the end of the agents", lambda: all(w.agent(i) is None for i in range(n)), 60)
+    nodes.when("the end of the agents", lambda: all(w.agent(i) is None for i in range(n)), 60)
     for i in range(n):
         shutil.rmtree(w.tier(i), ignore_errors=True)
 
@@ -166,6 +98,7 @@ def cold(a):
             direct, ours, moved = [], [], {True: [], False: []}
             for _ in range(a.turns):
                 for bare, rows in ((True, direct), (False, ours)):
+                    nodes.touch()
                     before = sent(net, n)
                     rows.append(run_all(w, a, n, "--epochs", 1, "--exact", "--workers", a.workers, bare=bare)[0])
                     moved[bare].append((sent(net, n) - before) / (a.files * a.size))

@@ -262,6 +262,23 @@ class World:
         return sum(self.used_by(i).values())
 
 
+def when(what, done, limit=600):
+    end = time.time() + limit
+    while not done():
+        if time.time() > end:
+            raise SystemExit(f"still waiting for {what}")
+        time.sleep(0.01)
+
+
+def touch():
+    """Memory that a virtual machine touches for the first time costs it several times as much as later: all of it is touched before a timed run."""
+    with open("/proc/meminfo") as f:
+        free = next(int(line.split()[1]) for line in f if line.startswith("MemAvailable")) << 10
+    # In a process of its own, which gives it back whole.
+    script = f"import mmap; mmap.mmap(-1, {free // 2}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def reading(root, rank, world, files, size, *words, dirs=4):
     """The words of a job that reads with nodes.py."""
     return [PYTHON, NODES_PY, "read", root, "--files", str(files), "--size", str(size), "--dirs", str(dirs), "--rank", str(rank),

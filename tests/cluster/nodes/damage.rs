@@ -77,7 +77,8 @@ fn damaged_copies_are_sent_to_nobody(plan: Plan, sizes: std::ops::Range<u64>) {
     // Right bytes, or the jobs fail.
     c.end(c.start_indexed([1, 2], &Reads::epochs(2)));
     let (one, two) = (account(c.node(1)), account(c.node(2)));
-    assert!(one.damaged > 0 && two.damaged > 0, "{one:#?}{two:#?}");
+    // (On a busy machine one may have read everything, and the copies be made again, before the other asks.)
+    assert!(one.damaged + two.damaged > 0, "{one:#?}{two:#?}");
     let seen = c.since(&mark);
     assert!(seen.bytes_read > 0, "the right bytes came from nowhere: {seen:#?}");
     // What was damaged is read at each turn at most (2 nodes, 2 epochs), and nothing else.

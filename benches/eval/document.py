@@ -1,0 +1,149 @@
+"""docs/EVALUATION.md and its drawings, from benches/results/*.json."""
+import glob, html, json, os, statistics
+
+COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"]
+COPYING = "#999999"
+MODES = ("direct", "copy", "cold", "warm")
+# Calls about names and attributes, as GlusterFS names them; those about data are OPEN and READ.
+NAMES = ("LOOKUP", "STAT", "FSTAT", "READDIR", "READDIRP", "OPENDIR", "ACCESS", "READLINK", "GETXATTR")
+
+HEAD = """# Evaluation
+
+Real training jobs on a real distributed file system, with Monarch and without; what is said of the file system's work was counted by its server. Made by `./evaluate` from the
+files in [benches/results](../benches/results); `sudo ./evaluate` measures it again, `./evaluate --help` says how.
+
+The file system is a GlusterFS of one brick in a network namespace; jobs run in another one. Its client keeps no data (as that of a parallel file system does once the data set is
+larger than memory), and keeps names and attributes. **direct**: the job on it. **copy**: on a copy that `cp -r` made first, its time and calls with it. **cold**: under `monarch run`, with
+nothing copied yet. **warm**: once more, with what the run before has left in the tier. Copies and tiers lie in memory. Times are those of all epochs, without the start of the program; medians of the runs, and in
+brackets the least and the most. Calls and bytes are medians, too. Memory is touched before each run (a virtual machine pays for the first time).
+"""
+
+
+def med(values):
+    return statistics.median(values)
+
+
+def total(run):
+    return sum(e["seconds"] for e in run["epochs"]) + (run["copied"] or dict(seconds=0))["seconds"]
+
+
+def counts(run):
+    """All that the server counted for a run: of its copy, its start, its epochs. (Those of the start go on from those of the copy.)"""
+    parts = [run["starting"]["counts"], *[e["counts"] for e in run["epochs"]]]
+    return {k: sum(p.get(k, 0) for p in parts) for p in parts for k in p}
+
+
+def names(c):
+    return sum(c.get(k, 0) for k in NAMES)
+
+
+def table(heads, rows):
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+
+def by_mode(told, case):
+    """Runs of a case by their mode; only numbers that all modes have."""
+    runs = [r for r in told["runs"] if r["case"] == case]
+    whole = set.intersection(*[{r["run"] for r in runs if r["mode"] == mode} for mode in MODES])
+    return {mode: [r for r in runs if r["mode"] == mode and r["run"] in whole] for mode in MODES}
+
+
+def summary(told, modes):
+    direct, rows = med([total(r) for r in modes["direct"]]), []
+    for mode in MODES:
+        times, all_counts = [total(r) for r in modes[mode]], [counts(r) for r in modes[mode]]
+        ratios = [total(r) / total(d) for r, d in zip(modes[mode], modes["direct"])]
+        rows.append([mode, f"{med(times):.1f} s ({min(times):.1f} - {max(times):.1f})", f"{med(ratios):.2f}",
+                     f"{med([c.get('OPEN', 0) for c in all_counts]):,.0f}", f"{med([c.get('READ', 0) for c in all_counts]):,.0f}",
+                     f"{med([names(c) for c in all_counts]):,.0f}", f"{med([c['bytes'] for c in all_counts]) / told['bytes']:.3f}"])
+    return table(["", "time", "/ direct", "opens", "reads", "calls about names", "data sets from the server"], rows)
+
+
+def epochs(told, modes):
+    rows = []
+    for mode in MODES:
+        for at in range(told["plan"]["epochs"]):
+            of = [r["epochs"][at] for r in modes[mode]]
+            busy = [e["device_s"] / e["seconds"] for e in of if e.get("device_s")]
+            tier = [e["tier"] for e in of if "tier" in e]
+            rows.append([f"{mode}, epoch {at + 1}", f"{med([e['seconds'] for e in of]):.1f} s", f"{med([e['counts'].get('OPEN', 0) for e in of]):,.0f}",
+                         f"{med([e['counts'].get('READ', 0) for e in of]):,.0f}", f"{med([names(e['counts']) for e in of]):,.0f}",
+                         f"{med([e['counts'].get('bytes', 0) for e in of]) / told['bytes']:.3f}", f"{100 * med(busy):.0f} %" if busy else "-",
+                         f"{100 * med(tier):.0f} %" if tier else "-"])
+    return table(["", "time", "opens", "reads", "calls about names", "data sets", "device busy", "tier full"], rows)
+
+
+def judged(told, modes):
+    """What is to be held against the targets."""
+    plan, said = told["plan"], []
+    bound = 1 + (plan["epochs"] - 1) * (1 - plan["tier"])
+    taken = med([counts(r)["bytes"] for r in modes["cold"]]) / told["bytes"]
+    said.append(f"Bytes, cold: {taken:.3f} data sets; no tier of {plan['tier']:.0%} can do with less than {bound:.3f}: {100 * (taken / bound - 1):+.1f} %.")
+    reads = [med([counts(r).get("READ", 0) for r in modes[mode]]) for mode in ("direct", "cold")]
+    said.append(f"Reads, cold: {100 * (reads[1] / reads[0] - 1):+.1f} % against direct.")
+    same = {json.dumps([e["loss"] for e in r["epochs"]]) for mode in MODES for r in modes[mode]}
+    count = sum(len(modes[mode]) for mode in MODES)
+    said.append(f"Losses of all epochs of all {count} runs: {'the same to the last bit' if len(same) == 1 else f'**{len(same)} different ones**'}.")
+    # What an epoch takes when no file comes from the server.
+    local = med([e["seconds"] for r in modes["copy"] for e in r["epochs"]])
+    direct = [med([r["epochs"][at]["seconds"] for r in modes["direct"]]) for at in range(plan["epochs"])]
+    said.append(f"An epoch on a local copy takes {local:.1f} s, on the file system {med(direct):.1f} s. If time at the server were the only thing that counts, cold would take {bound / plan['epochs']:.2f} of direct.")
+    cold, copy = med([total(r) for r in modes["cold"]]), med([total(r) for r in modes["copy"]])
+    said.append(f"Cold against copying first: {cold / copy:.2f}.")
+    return "".join(f"* {line}\n" for line in said)
+
+
+def drawing(told, cases):
+    """Epochs on top of each other, a bar for each mode, a group for each case."""
+    wide, high, left, top, bottom = 200 * len(cases) + 90, 300, 60, 46, 58
+    bars = [(case, mode, modes[mode]) for case, modes in cases.items() for mode in MODES]
+    most = max(med([total(r) for r in runs]) for _, _, runs in bars) or 1
+    step = next(s * 10 ** p for p in range(-2, 6) for s in (1, 2, 5) if most / (s * 10 ** p) <= 6)
+    full = -(-most // step) * step
+    y = lambda v: top + (high - top - bottom) * (1 - v / full)
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">',
+           '<rect width="100%" height="100%" fill="white"/>', f'<text x="8" y="18" font-weight="bold">{html.escape(told["about"])}: seconds</text>']
+    x, legend = 8, [("copy", COPYING)] + [(f"epoch {n + 1}", COLOURS[n % len(COLOURS)]) for n in range(told["plan"]["epochs"])]
+    for name, colour in legend:
+        out += [f'<rect x="{x}" y="26" width="10" height="10" fill="{colour}"/>', f'<text x="{x + 14}" y="35">{name}</text>']
+        x += 30 + 7 * len(name)
+    v = 0
+    while v <= full + 1e-9:
+        out += [f'<line x1="{left}" x2="{wide - 10}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="#ddd"/>', f'<text x="{left - 6}" y="{y(v) + 4:.1f}" text-anchor="end">{v:g}</text>']
+        v += step
+    for number, (case, mode, runs) in enumerate(bars):
+        x, base = left + 200 * (number // 4) + 14 + 44 * (number % 4), 0.0
+        parts = [(COPYING, med([(r["copied"] or dict(seconds=0))["seconds"] for r in runs]))]
+        parts += [(COLOURS[n % len(COLOURS)], med([r["epochs"][n]["seconds"] for r in runs])) for n in range(told["plan"]["epochs"])]
+        for colour, value in parts:
+            out.append(f'<rect x="{x}" y="{y(base + value):.1f}" width="34" height="{y(base) - y(base + value):.1f}" fill="{colour}"/>')
+            base += value
+        out.append(f'<text x="{x + 17}" y="{high - bottom + 15}" text-anchor="middle">{mode}</text>')
+        if number % 4 == 0:
+            out.append(f'<text x="{x + 83}" y="{high - bottom + 34}" text-anchor="middle" font-size="11" fill="#444">{html.escape(case)}</text>')
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def write(results, docs):
+    parts = [HEAD]
+    for path in sorted(glob.glob(f"{results}/*.json")):
+        with open(path) as f:
+            told = json.load(f)
+        if path.endswith("-quick.json") or not isinstance(told, dict) or "plan" not in told:
+            continue
+        cases = {case: by_mode(told, case) for case in dict.fromkeys(r["case"] for r in told["runs"])}
+        cases = {case: modes for case, modes in cases.items() if modes["direct"]}
+        if not cases:
+            continue
+        os.makedirs(f"{docs}/evaluation", exist_ok=True)
+        with open(f"{docs}/evaluation/{told['name']}.svg", "w") as f:
+            f.write(drawing(told, cases))
+        plan, m = told["plan"], told["machine"]
+        parts.append(f"## {told['about']}\n\n{plan['files']:,} files, {told['bytes'] / 1e6:,.0f} MB, a link of {plan['link']} Mbit/s, {plan['epochs']} epochs, a tier for {plan['tier']:.0%} of the data.\n\n"
+                     f"![Seconds of each run](evaluation/{told['name']}.svg)\n")
+        for case, modes in cases.items():
+            parts.append(f"### {told['name']}: {case}\n\n{len(modes['direct'])} runs.\n\n{summary(told, modes)}\n{judged(told, modes)}\n{epochs(told, modes)}")
+        parts.append(f"Measured on {m['date']} at {m['commit']}: {m['processors']} processors ({m['model']}), {m['memory'] / 2**30:.0f} GiB, Linux {m['kernel']}, {m['pfs']}. `sudo ./evaluate {told['name']}`\n")
+    with open(f"{docs}/EVALUATION.md", "w") as f:
+        f.write("\n".join(parts))

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Real training jobs on a real distributed file system, with Monarch and without; the file system's server counts.
+
+    cargo build --release --workspace
+    sudo ./evaluate                      everything that is there; goes on where it was
+    sudo ./evaluate --quick pictures     less data and one run, to see that it works: an hour becomes minutes
+    ./evaluate --document                docs/EVALUATION.md anew, from benches/results/
+
+The file system is a GlusterFS in a network namespace, behind a link of so many Mbit/s; its client keeps no data, as that of a parallel file
+system does once the data set is larger than memory, and keeps names and attributes. Its server counts calls and bytes (`volume profile`),
+looked at between the epochs while nothing runs. Each job runs
+
+    direct   on the file system
+    copy     on a copy that `cp -r` makes first; time and calls of the copy are in it
+    cold     under `monarch run`, with nothing copied yet
+    warm     under `monarch run` once more: what the run before has left in the tier is there
+
+one after the other, again and again (--runs). Local copies and tiers lie in memory. Needs root, glusterd, glusterfs and the environments of
+tests/venvs.sh. Results go to benches/results/NAME.json after each run; what is there is not measured again unless asked for (--again).
+"""
+import argparse, json, os, platform, shutil, subprocess, sys, time
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path[:0] = [HERE, os.path.join(ROOT, "tests", "cluster")]
+import document
+import net as nodes
+from gluster import Gluster
+
+RESULTS = f"{ROOT}/benches/results"
+MODES = ("direct", "copy", "cold", "warm")
+
+# Data, link, and the cases of each: a name, and words for the job.
+WORKLOADS = {
+    "pictures": dict(about="PyTorch, ImageFolder of JPEG files, DataLoader", job="pictures.py", venv="torch2", files=3000, link=200, tier=0.55, epochs=3,
+                     cases={"2 workers": ["--workers", "2"], "4 workers": ["--workers", "4"],
+                            "2 workers, bound by computation": ["--workers", "2", "--compute", "350"]}),
+    "records": dict(about="TensorFlow, TFRecord shards of 1 MB, interleaved", job="records.py", venv="tf", files=2048, size=1_000_000, link=1000, tier=0.55,
+                    epochs=3, cases={"LeNet-like (2 ms a batch)": ["--compute", "2"], "ResNet-like (100 ms a batch)": ["--compute", "100"]}),
+}
+QUICK = {"pictures": dict(files=400), "records": dict(files=100)}
+
+
+def say(text):
+    print(text, flush=True)
+
+
+class Evaluation:
+    """One workload on one file system."""
+
+    def __init__(self, name, a):
+        self.name, self.a, self.plan = name, a, dict(WORKLOADS[name], **(QUICK[name] if a.quick else {}))
+        self.path = f"{a.results}/{name}{'-quick' if a.quick else ''}.json"
+        self.python = subprocess.run([f"{ROOT}/tests/venvs.sh", "--python", self.plan["venv"]], capture_output=True, text=True).stdout.strip()
+        if not self.python:
+            raise SystemExit(f"{name}: the environment is not there; make it: tests/venvs.sh {self.plan['venv']}")
+        self.told = dict(name=name, about=self.plan["about"], plan={k: self.plan.get(k) for k in ("files", "size", "link", "tier", "epochs")},
+                         machine=machine(), runs=[])
+        if os.path.exists(self.path) and not a.again:
+            with open(self.path) as f:
+                old = json.load(f)
+            if old["plan"] == self.told["plan"]:
+                self.told["runs"] = old["runs"]
+                self.told["bytes"] = old.get("bytes")
+
+    def missing(self):
+        """Cases that have not been measured so often yet, in turns."""
+        done = {(r["case"], r["run"]) for r in self.told["runs"] if r["mode"] == MODES[-1]}
+        return [(case, run) for run in range(1, self.a.runs + 1) for case in self.plan["cases"] if (case, run) not in done]
+
+    def run(self):
+        todo = self.missing()
+        if not todo:
+            return say(f"{self.name}: measured already ({self.path}); --again measures it anew")
+        with nodes.Net(2) as net, nodes.World(net, 1, alone=True) as w, Gluster(net, 1, f"{w.disk}/gluster") as pfs:
+            self.w, self.pfs = w, pfs
+            pfs.mount(w, 0)
+            say(f"{self.name}: making {self.plan['files']} files")
+            size = ["--size", str(self.plan["size"])] if self.plan.get("size") else []
+            self.inside([self.python, f"{HERE}/{self.plan['job']}", "make", w.root, "--files", str(self.plan["files"]), *size])
+            self.told["bytes"] = sum(os.path.getsize(f"{d}/{n}") for d, _, names in os.walk(pfs.brick) if "/.glusterfs" not in d for n in names)
+            net.rate(1, self.plan["link"])
+            for number, (case, run) in enumerate(todo, 1):
+                say(f"{self.name}: {case}, run {run} ({number} of {len(todo)})")
+                self.told["runs"] = [r for r in self.told["runs"] if (r["case"], r["run"]) != (case, run)]
+                # (Capacity is counted in blocks.)
+                share = int(self.plan["tier"] * (self.told["bytes"] + 4096 * self.plan["files"]))
+                w.capacity = f"{share}B, persist: node"
+                w.configure(0)
+                shutil.rmtree(w.tier(0), ignore_errors=True)
+                for mode in MODES:
+                    self.measure(case, run, mode)
+                self.save()
+
+    def inside(self, words):
+        subprocess.run([*self.w.enter[0], *words], check=True)
+
+    def save(self):
+        os.makedirs(self.a.results, exist_ok=True)
+        with open(f"{self.path}.new", "w") as f:
+            json.dump(self.told, f, indent=1)
+        os.rename(f"{self.path}.new", self.path)
+
+    def measure(self, case, run, mode):
+        nodes.touch()
+        self.pfs.count()
+        root, copied = self.w.root, None
+        start = time.perf_counter()
+        if mode == "copy":
+            root = f"{self.w.shm}/copy"
+            self.inside(["cp", "-r", self.w.root, root])
+            copied = dict(seconds=time.perf_counter() - start, counts=self.pfs.counts())
+        words = [self.python, f"{HERE}/{self.plan['job']}", root, "--epochs", str(self.plan["epochs"]), *self.plan["cases"][case]]
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        job = self.w.start(0, words, bare=mode in ("direct", "copy"), **pipes)
+        self.line(job, "ready")
+        ready, before, epochs = time.perf_counter() - start, self.pfs.counts(), []
+        starting = before
+        for _ in range(self.plan["epochs"]):
+            job.stdin.write("\n")
+            job.stdin.flush()
+            told = self.line(job, "epoch")
+            now = self.pfs.counts()
+            status = self.w.status(0) if mode in ("cold", "warm") else None
+            told["counts"] = {k: n - before.get(k, 0) for k, n in now.items() if n != before.get(k, 0)}
+            if status:
+                told["tier"] = sum(t["used"] for t in status["tiers"]) / max(1, sum(t["capacity"] for t in status["tiers"]))
+            epochs.append(told)
+            before = now
+        job.stdin.close()
+        if job.wait(60):
+            raise SystemExit(f"{self.name}, {case}, {mode}: the job ended with {job.returncode}: {job.stderr.read()[-2000:]}")
+        nodes.when("the agent's end", lambda: self.w.agent(0) is None, 60)
+        shutil.rmtree(f"{self.w.shm}/copy", ignore_errors=True)
+        self.told["runs"].append(dict(case=case, run=run, mode=mode, copied=copied, starting=dict(seconds=ready, counts=starting), epochs=epochs))
+        total = sum(e["seconds"] for e in epochs) + (copied or dict(seconds=0))["seconds"]
+        say(f"  {mode:7} {total:8.1f} s   epochs {', '.join(format(e['seconds'], '.1f') for e in epochs)}; from the server {before['bytes'] / self.told['bytes']:.2f} data sets")
+
+    def line(self, job, key):
+        for line in job.stdout:
+            if line.startswith("{") and key in (told := json.loads(line)):
+                return told
+        raise SystemExit(f"{self.name}: the job ended early, with {job.wait()}: {job.stderr.read()[-2000:]}")
+
+
+def machine():
+    with open("/proc/cpuinfo") as f:
+        model = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "unknown")
+    with open("/proc/meminfo") as f:
+        memory = int(f.readline().split()[1]) << 10
+    version = subprocess.run(["glusterfs", "--version"], capture_output=True, text=True).stdout.split("\n")[0]
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    return dict(processors=os.cpu_count(), model=model, memory=memory, kernel=platform.release(), pfs=version, commit=commit, date=time.strftime("%Y-%m-%d"))
+
+
+def main():
+    p = argparse.ArgumentParser(prog="evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("names", nargs="*", metavar="WORKLOAD", help=f"of {' '.join(WORKLOADS)}; default: all")
+    p.add_argument("--quick", action="store_true", help="less data, one run; its results lie beside the others and are in no document")
+    p.add_argument("--runs", type=int, metavar="N", help="of each case (default: 5; with --quick 1)")
+    p.add_argument("--again", action="store_true", help="measure again what has been measured")
+    p.add_argument("--document", action="store_true", help="only write docs/EVALUATION.md from what has been measured")
+    p.add_argument("--results", default=RESULTS, metavar="DIR", help="where results are kept (default: benches/results)")
+    a = p.parse_args()
+    a.runs = a.runs or (1 if a.quick else 5)
+    if wrong := [name for name in a.names if name not in WORKLOADS]:
+        p.error(f"no workload is called {wrong[0]}; there are: {' '.join(WORKLOADS)}")
+    if not a.document:
+        if os.geteuid():
+            raise SystemExit("evaluate: network namespaces and GlusterFS need root")
+        if lacking := [tool for tool in ("glusterd", "glusterfs", "gluster") if not shutil.which(tool)]:
+            raise SystemExit(f"evaluate: {lacking[0]} is not installed (Debian: apt install glusterfs-server glusterfs-client)")
+        if not os.path.exists(f"{nodes.BIN}/monarch"):
+            raise SystemExit(f"evaluate: {nodes.BIN}/monarch is not there; cargo build --release --workspace")
+        for name in a.names or WORKLOADS:
+            Evaluation(name, a).run()
+    if not a.quick:
+        document.write(a.results, f"{ROOT}/docs")
+        say("docs/EVALUATION.md is written")
+
+
+if __name__ == "__main__":
+    main()
