@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// Directories that are counted one by one; what is opened in others is counted below no name.
+/// Directories that are counted; what is opened in others is not.
 const MOST: usize = 1 << 14;
 /// Directories that are told.
 const TOLD: usize = 10;
