@@ -109,9 +109,14 @@ pub struct Node {
     told: Mutex<Option<Instant>>,
     untold: AtomicU64,
     started: Instant,
-    /// Answers being made for files.
+    /// Answers for files that are under way, to the last byte.
     answering: AtomicUsize,
+    /// Threads that may wait for copies.
+    readers: tokio::sync::Semaphore,
     runtime: tokio::runtime::Runtime,
+    /// Of who is up.
+    #[expect(dead_code, reason = "it lives as long as the node")]
+    gossip: tokio::runtime::Runtime,
 }
 
 impl std::fmt::Debug for Node {
@@ -145,6 +150,11 @@ impl Node {
         if sum.piece == 0 {
             self.sums.note(file, sum.value);
         }
+    }
+
+    /// The job on this node has changed a file.
+    pub fn note_changed(&self, file: FileRef) {
+        lock(&self.changed).push(file);
     }
 
     /// A file is about to be read from the PFS.
@@ -313,7 +323,7 @@ impl Peers for Others {
     }
 
     fn changed(&self, file: &FileRef) {
-        lock(&self.0.changed).push(*file);
+        self.0.note_changed(*file);
     }
 }
 

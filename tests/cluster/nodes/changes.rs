@@ -185,3 +185,27 @@ fn renamed_files_and_directories_have_their_new_names_everywhere() {
     stage.seen(2, "list .", |a| a.contains("moved") && !a.contains(dir));
     stage.end();
 }
+
+#[test]
+fn a_node_that_stands_still_keeps_no_other_from_hearing_of_changes() {
+    let Some(mut stage) = Stage::set("hybrid") else { return };
+    stage.c.node(2).signal(libc::SIGSTOP);
+    let files: Vec<String> = stage.files().into_iter().take(6).collect();
+    for rel in &files {
+        stage.done(0, &format!("write {rel} 2"));
+        let (answer, took) = stage.all[1].until(&format!("read {rel}"), |a| a == "2");
+        if answer != "2" || took > SOON {
+            stage.late.push(format!("{rel} on node 1: {answer} after {took:?}"));
+        }
+    }
+    stage.c.node(2).signal(libc::SIGCONT);
+    // What it missed it hears of.
+    for rel in &files {
+        let deadline = Instant::now() + 10 * SOON;
+        while stage.all[2].ask(&format!("read {rel}")) != "2" {
+            assert!(Instant::now() < deadline, "{rel} on node 2, which stood still");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    stage.end();
+}

@@ -105,3 +105,27 @@ fn damaged_large_files_are_sent_to_nobody() {
     let plan = plan.set("source.chunk_threshold=64KiB").set("source.chunk_size=64KiB");
     damaged_copies_are_sent_to_nobody(plan, 300_000..500_001);
 }
+
+/// Files of more than one request that are not read in chunks: nobody has sums of their parts, and one taken from damaged bytes would agree
+/// with them.
+#[test]
+fn damaged_files_of_several_parts_are_sent_to_nobody() {
+    let sizes = 4_500_000..7_500_001;
+    let plan = Cluster::plan(3).files(12).size(6_000_000).placement("sharded").tier_size("256MiB");
+    let Some(c) = patient(plan).build() else { return };
+    let keepers: Vec<Running> = (0..3).map(|i| keep(&c, i)).collect();
+    for node in c.all() {
+        node.indexed();
+        wait_for("what it owns", || holds_its_own(&account(node)));
+    }
+    let damaged = damage(&c.node(0).tier(), sizes.clone());
+    assert!(damaged > 0);
+    let originals: HashSet<Vec<u8>> = contents(c.backing(), &sizes).into_iter().collect();
+    let right = || contents(&c.node(0).tier(), &sizes).iter().filter(|copy| originals.contains(*copy)).count();
+    assert_eq!(right(), 0);
+    // Right bytes, or the jobs fail.
+    c.end(c.start_indexed([1, 2], &Reads::epochs(1)));
+    let owned = account(c.node(0)).owned.0 as usize;
+    wait_for("right copies", || right() >= owned);
+    keepers.into_iter().for_each(|k| drop(k.end()));
+}

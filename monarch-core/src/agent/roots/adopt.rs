@@ -100,6 +100,8 @@ impl Roots {
         self.driver.add_segment(at, &live);
         if let Some(node) = &self.node {
             node.announce(&live);
+            // Whether the agent before this one came to tell the other nodes is not known.
+            live.segment.files_that(Word::is_changed).for_each(|e| node.note_changed(live.file_ref(&e)));
         }
         self.driver.note_decoded(decoded.into_iter());
         if let Some(r) = self.list().get_mut(root) {

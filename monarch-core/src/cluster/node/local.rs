@@ -89,7 +89,9 @@ impl Node {
             State::Filling if here.large().is_some_and(|l| l.is_streamed()) => Local::NoRoom,
             State::Wanted | State::Fetching | State::Filling => Local::Coming(waits.source(file)),
             _ if word.packed_in().is_some() => Local::Resident,
-            State::Bypass => Local::Changed,
+            State::Bypass if word.is_changed() => Local::Changed,
+            // This node could not read it, or finds another file in its place: its mount may be to blame. Who asks looks for itself.
+            State::Bypass => Local::NoRoom,
             State::Refused if word.refusal() != Some(Refusal::Replaced) => Local::NoRoom,
             _ => Local::Absent,
         }
@@ -192,10 +194,28 @@ impl Node {
         }
         let sum = match bytes {
             Bytes::Read(bytes) => xxhash_rust::xxh3::xxh3_64(bytes),
-            Bytes::Copy(fd) => sum_of(fd, range)?,
+            Bytes::Copy(fd) => {
+                // A part of a copy whose whole is known: nobody could tell by a sum of damaged bytes that they are.
+                if !self.checked(here, file, fd)? {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "it is damaged"));
+                }
+                sum_of(fd, range)?
+            }
         };
         self.sums.note_part(file, part, sum);
         Ok(sum)
+    }
+
+    /// Whether the copy of a file that is not large is what it was when it came; one that is not goes. Once for each copy. (Of large ones
+    /// the chunks are summed as they come.)
+    fn checked(&self, here: &Here, file: &FileRef, copy: &OwnedFd) -> io::Result<bool> {
+        let whole = self.sums.get(file, (0, here.size()), here.size());
+        let Some(whole) = whole.filter(|_| here.large().is_none()) else { return Ok(true) };
+        if !self.sums.begins(file) || sum_of(copy, &(0..here.size()))? == whole {
+            return Ok(true);
+        }
+        self.drop_damaged(here, file, here.entry.word());
+        Ok(false)
     }
 
     /// Whether some bytes of a copy are still what was noted when they came, or the copy what the log of its tier says; `None` if nobody

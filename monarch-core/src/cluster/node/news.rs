@@ -3,6 +3,7 @@
 //! A newcomer asks every node that is up for the files that it answers for from now on, before it reads any of them. What is told otherwise
 //! goes through the [`outbox`](super::outbox). Who hears of a change leaves the file to the PFS from then on.
 
+use super::serve::NEWCOMER;
 use super::{FileRef, Node, lock};
 use crate::agent::driver::Live;
 use crate::cluster::membership::Peer;
@@ -199,14 +200,17 @@ impl Node {
             return ask(*node);
         }
         let next = AtomicUsize::new(0);
-        std::thread::scope(|s| {
-            for _ in 0..nodes.len().min(AT_A_TIME) {
-                s.spawn(|| {
-                    while let Some(node) = nodes.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        ask(*node);
-                    }
-                });
+        let work = || {
+            while let Some(node) = nodes.get(next.fetch_add(1, Ordering::Relaxed)) {
+                ask(*node);
             }
+        };
+        std::thread::scope(|s| {
+            for _ in 1..nodes.len().min(AT_A_TIME) {
+                // Where no more threads are to be had, those that are there do it all.
+                let _ = std::thread::Builder::new().name("news".to_owned()).spawn_scoped(s, work);
+            }
+            work();
         });
     }
 
@@ -234,8 +238,14 @@ impl Node {
                 demand::leave(&driver.ctl, &Found { root: live.root(), number, segment: &live.segment, entry });
             }
         }
-        // An index that is about to be served here is to have them as well: they are sent once more.
-        if unknown.get() && self.election.is_pending() { Answer::status(409) } else { Answer::status(204) }
+        // Who gets an index from here is to have them as well.
+        self.election.rest();
+        // One that is about to be served here, too: they are sent once more.
+        if unknown.get() && (self.election.is_pending() || self.started.elapsed() < NEWCOMER) {
+            Answer::status(409)
+        } else {
+            Answer::status(204)
+        }
     }
 }
 

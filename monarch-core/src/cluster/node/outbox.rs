@@ -49,6 +49,12 @@ struct Letter {
     rests_until: Option<Instant>,
 }
 
+impl Letter {
+    fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.changed.is_empty()
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 struct Outbox {
@@ -58,6 +64,10 @@ struct Outbox {
     /// Nodes that were told of it.
     told: HashSet<u16>,
     looks: Looks,
+    /// Nodes that something is being sent to, each by a thread of its own.
+    sending: HashSet<u16>,
+    /// What those threads have not got rid of; empty letters where all was sent.
+    returned: Arc<Mutex<Vec<(u16, Letter)>>>,
 }
 
 impl Node {
@@ -132,30 +142,57 @@ impl Node {
                 false => add(&mut letter.changed, news.iter().copied()),
             }
         }
-        outbox.letters.retain(|node, l| *node != ME && !(l.held.is_empty() && l.changed.is_empty()));
+        outbox.letters.retain(|node, l| *node != ME && !l.is_empty());
     }
 
-    /// Sends all letters that are due, at the same time: one that is slow keeps no other waiting.
-    fn send(&self, outbox: &mut Outbox, view: &Members) {
+    /// Sends all letters that are due. Nobody waits for a node that is slow: what is told to the others meanwhile is on time.
+    fn send(self: &Arc<Self>, outbox: &mut Outbox, view: &Members) {
+        for (node, letter) in std::mem::take(&mut *lock(&outbox.returned)) {
+            outbox.sending.remove(&node);
+            if letter.is_empty() || view.get(node).is_none_or(|m| m.standing == Standing::Gone) {
+                continue;
+            }
+            let again = outbox.letters.entry(node).or_default();
+            merge(&mut again.held, letter.held);
+            merge(&mut again.changed, letter.changed);
+            again.rests_until = letter.rests_until;
+        }
         let now = Instant::now();
         let is_due = |node: u16, l: &Letter| view.is_up(node) && l.rests_until.is_none_or(|t| t <= now);
-        let due: Vec<u16> = outbox.letters.iter().filter(|(n, l)| is_due(**n, l)).map(|(n, _)| *n).collect();
-        let letters = Mutex::new(&mut outbox.letters);
-        self.each(&due, |node| {
-            let Some(mut letter) = lock(&letters).remove(&node) else { return };
-            if !letter.held.is_empty() && self.post_held(node, &letter.held) {
+        let due = outbox.letters.iter().filter(|(n, l)| !outbox.sending.contains(n) && is_due(**n, l));
+        for node in due.map(|(n, _)| *n).collect::<Vec<_>>() {
+            let Some(letter) = outbox.letters.remove(&node) else { continue };
+            outbox.sending.insert(node);
+            let (me, returned) = (self.clone(), outbox.returned.clone());
+            let letter = Arc::new(Mutex::new(letter));
+            let mine = letter.clone();
+            let send = move || {
+                let rest = me.send_letter(node, std::mem::take(&mut *lock(&mine)));
+                lock(&returned).push((node, rest));
+            };
+            let thread = std::thread::Builder::new().name("letter".to_owned()).stack_size(256 * 1024);
+            if thread.spawn(send).is_err() {
+                // No thread to be had now: later.
+                let mut rest = std::mem::take(&mut *lock(&letter));
+                rest.rests_until = Some(Instant::now() + PAUSE);
+                lock(&outbox.returned).push((node, rest));
+            }
+        }
+    }
+
+    /// Sends a letter; what of it could not be sent.
+    fn send_letter(&self, to: u16, mut letter: Letter) -> Letter {
+        // (What the job has changed first: others read old bytes until they hear of it.)
+        let mut body = Vec::new();
+        encode(&letter.changed, &mut body);
+        if letter.changed.is_empty() || self.post(to, "/v1/changed", &body) {
+            letter.changed.clear();
+            if letter.held.is_empty() || self.post_held(to, &letter.held) {
                 letter.held.clear();
             }
-            let mut body = Vec::new();
-            encode(&letter.changed, &mut body);
-            if !letter.changed.is_empty() && self.post(node, "/v1/changed", &body) {
-                letter.changed.clear();
-            }
-            if !letter.held.is_empty() || !letter.changed.is_empty() {
-                letter.rests_until = Some(Instant::now() + PAUSE);
-                lock(&letters).insert(node, letter);
-            }
-        });
+        }
+        letter.rests_until = (!letter.is_empty()).then(|| Instant::now() + PAUSE);
+        letter
     }
 
     fn post_held(&self, to: u16, held: &Sets) -> bool {

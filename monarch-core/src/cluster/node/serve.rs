@@ -23,13 +23,13 @@ use crate::cluster::residency::{self, Asked, Local, MAX_HOPS};
 use crate::cluster::wire::{Answer, Answering, Body, ByteRange, Handler, Method, Request};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Most bytes that a probe sends.
 const PROBE: u64 = 64 << 20;
 /// How long a request for a file waits for its index.
-const NEWCOMER: Duration = Duration::from_millis(1500);
+pub(super) const NEWCOMER: Duration = Duration::from_millis(1500);
 /// How often it is looked whether an index has come.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -68,12 +68,19 @@ impl Handler for Desk {
     }
 }
 
-/// Counted for as long as it lives.
-struct Counted<'a>(&'a AtomicUsize);
+/// An answer of the node that is under way, for as long as this lives.
+struct Counted(Arc<Node>);
 
-impl Drop for Counted<'_> {
+impl Counted {
+    fn new(node: &Arc<Node>) -> Self {
+        node.answering.fetch_add(1, Ordering::Relaxed);
+        Self(node.clone())
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.answering.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -98,12 +105,13 @@ impl Desk {
         };
         let keeps = request.query.as_deref() == Some("keep");
         let (range, hops) = (request.range, request.hops);
-        self.0.answering.fetch_add(1, Ordering::Relaxed);
-        let _counted = Counted(&self.0.answering);
+        let counted = Counted::new(&self.0);
         self.awaits_index(index).await;
         if let Some(answer) = self.0.quick_answer(peer, (index, id), range, keeps, hops) {
-            return answer;
+            return answer.holding(counted);
         }
+        // Those that wait for the PFS leave threads to what nodes tell each other.
+        let _thread = self.0.readers.acquire().await;
         let answer = self.work(peer, move |node, peer| {
             let Some((here, file)) = node.here(index, id) else {
                 return Answer::text(404, "no file of an index that is served here");
@@ -117,7 +125,7 @@ impl Desk {
             }
             node.file_answer(peer, (&here, &file), &range, keeps, hops)
         });
-        answer.await
+        answer.await.holding(counted)
     }
 
     /// A node that has just come up is asked before it has the index: a moment later it has.
@@ -252,7 +260,7 @@ impl Node {
             Bytes::Copy(fd) => Body::File { fd, off: range.start, len },
             Bytes::Read(bytes) => Body::Bytes(bytes),
         };
-        let answer = Answer { status, headers: Vec::new(), body }.header("Monarch-Sum", format!("{sum:016x}"));
+        let answer = Answer { body, ..Answer::status(status) }.header("Monarch-Sum", format!("{sum:016x}"));
         match status {
             206 => answer.header("Content-Range", format!("bytes {}-{}/{}", range.start, range.end - 1, here.size())),
             _ => answer,

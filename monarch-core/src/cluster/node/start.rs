@@ -18,7 +18,10 @@ use std::time::{Duration, Instant};
 
 /// How often news go round.
 const GOSSIP: Duration = Duration::from_millis(200);
-/// Answers being made from which on others who have a file had better send it.
+/// Threads that may wait for copies at a time, and those for all else that blocks.
+const READERS: usize = 192;
+const OTHERS: usize = 64;
+/// Answers under way from which on others who have a file had better send it.
 const BUSY: usize = 64;
 
 /// How a node is set up.
@@ -99,8 +102,15 @@ impl Node {
         let intro = Introduction::of(cluster)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
-            .max_blocking_threads(256)
+            .max_blocking_threads(READERS + OTHERS)
             .thread_name("cluster")
+            .enable_all()
+            .build()
+            .map_err(NodeError::Threads)?;
+        // Disks that are slow hold up those who send files, and must not make this node look dead.
+        let gossip = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("gossip")
             .enable_all()
             .build()
             .map_err(NodeError::Threads)?;
@@ -116,7 +126,7 @@ impl Node {
                 join_timeout: cluster.join_timeout,
                 interval: GOSSIP,
             },
-            runtime.handle(),
+            gossip.handle(),
         )?;
         let options = NodeOptions {
             name: name.clone(),
@@ -147,12 +157,14 @@ impl Node {
             lives: Mutex::default(),
             changed: Mutex::default(),
             server: Mutex::default(),
+            readers: tokio::sync::Semaphore::new(READERS),
             confined: AtomicBool::new(false),
             told: Mutex::default(),
             untold: AtomicU64::new(0),
             started: Instant::now(),
             answering: AtomicUsize::new(0),
             runtime,
+            gossip,
         });
         node.listen(cluster)?;
         tracing::info!(name = %node.options.name, listen = %node.options.listen, members = cluster.members.len(),

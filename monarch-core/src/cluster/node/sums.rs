@@ -1,10 +1,10 @@
 //! What copies come to, so that who gets one from here can tell whether it arrived.
 //!
 //! A checksum is that of the bytes as the PFS sent them, taken while the copy was made or kept in the tier's log. Of parts that nobody has
-//! summed it is taken from the copy when they are first sent. Eight bytes a file, and as many a chunk of large ones.
+//! summed it is taken from the copy when they are first sent, which is compared with the sum of the whole before, unless it is large. Eight bytes a file, and as many a chunk of large ones.
 
 use super::FileRef;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,6 +18,8 @@ struct OfIndex {
     /// By file; 0: not known.
     whole: Vec<AtomicU64>,
     parts: Mutex<HashMap<(u32, Part), u64>>,
+    /// Files of whose copy here parts have been summed.
+    begun: Mutex<HashSet<u32>>,
 }
 
 /// See the module.
@@ -34,7 +36,7 @@ impl Sums {
     /// Makes room for an index of so many entries.
     pub(super) fn add(&self, index: [u8; 16], entries: usize) {
         let make =
-            || Arc::new(OfIndex { whole: (0..entries).map(|_| AtomicU64::new(0)).collect(), parts: Mutex::default() });
+            || Arc::new(OfIndex { whole: (0..entries).map(|_| AtomicU64::new(0)).collect(), ..OfIndex::default() });
         lock(&self.indexes).entry(index).or_insert_with(make);
     }
 
@@ -53,6 +55,7 @@ impl Sums {
             && let Some(slot) = of.whole.get(file.id as usize)
         {
             slot.store(sum, Ordering::Relaxed);
+            lock(&of.begun).remove(&file.id);
         }
     }
 
@@ -71,7 +74,13 @@ impl Sums {
     pub(super) fn forget_parts(&self, file: &FileRef) {
         if let Some(of) = self.of(file) {
             lock(&of.parts).retain(|(id, _), _| *id != file.id);
+            lock(&of.begun).remove(&file.id);
         }
+    }
+
+    /// Whether parts of a copy are about to be summed for the first time.
+    pub(super) fn begins(&self, file: &FileRef) -> bool {
+        self.of(file).is_some_and(|of| lock(&of.begun).insert(file.id))
     }
 
     /// What a part of a file comes to, if that is known.

@@ -30,10 +30,11 @@ use super::error::WireError;
 use super::refusal::Refusal;
 use pace::Paces;
 use stats::Refusals;
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
@@ -92,6 +93,45 @@ struct Shared {
     metrics: Arc<Metrics>,
     refusals: Refusals,
     paces: Paces,
+    strangers: Strangers,
+}
+
+/// Connections of an address that have not proven who they are: so many at a time.
+const OF_STRANGERS: u32 = 64;
+
+/// Connections that have not proven who they are, by address.
+#[derive(Debug, Default)]
+struct Strangers(Mutex<HashMap<IpAddr, u32>>);
+
+impl Strangers {
+    /// One more, unless there are too many of this address already: whoever reaches the port would keep nodes of the job out.
+    fn admit(shared: &Arc<Shared>, from: IpAddr) -> Option<Stranger> {
+        let mut counts = shared.strangers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(from).or_default();
+        if *count >= OF_STRANGERS {
+            return None;
+        }
+        *count += 1;
+        Some(Stranger { shared: Arc::clone(shared), from })
+    }
+}
+
+/// A connection that counts among those of strangers.
+struct Stranger {
+    shared: Arc<Shared>,
+    from: IpAddr,
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let mut counts = self.shared.strangers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.from) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.from);
+            }
+        }
+    }
 }
 
 /// A server; it stops when dropped.
@@ -137,6 +177,7 @@ impl Server {
             metrics: Arc::clone(&metrics),
             refusals,
             paces,
+            strangers: Strangers::default(),
         });
         let accepting = handle.spawn(accept(listener, shared));
         Ok(Self { addr, metrics, limit, accepting, runtime: own })
@@ -220,15 +261,16 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         };
         let shared = Arc::clone(&shared);
         // (Nobody but this task adds to them.)
-        if shared.metrics.connections.load(Ordering::Relaxed) >= shared.limit.load(Ordering::Relaxed) as u64 {
+        let full = shared.metrics.connections.load(Ordering::Relaxed) >= shared.limit.load(Ordering::Relaxed) as u64;
+        let Some(stranger) = Strangers::admit(&shared, from.ip()).filter(|_| !full) else {
             shared.refusals.note(Refusal::Full, from.ip());
             conn::refuse_full(&stream);
             continue;
-        }
+        };
         let counted = Open::new(&shared.metrics);
         open.spawn(async move {
             let _counted = counted;
-            conn::serve(stream, from.ip(), &shared).await;
+            conn::serve(stream, from.ip(), &shared, stranger).await;
         });
     }
 }

@@ -84,13 +84,32 @@ pub struct Answer {
     pub headers: Vec<(&'static str, String)>,
     /// What follows.
     pub body: Body,
+    /// Dropped once all of it has been sent.
+    pub until_sent: UntilSent,
+}
+
+/// Something that is let go of with an answer.
+#[derive(Clone, Default)]
+pub struct UntilSent(Option<Arc<dyn std::any::Any + Send + Sync>>);
+
+impl std::fmt::Debug for UntilSent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "UntilSent(something)" } else { "UntilSent" })
+    }
 }
 
 impl Answer {
     /// A status and nothing else.
     #[must_use]
     pub fn status(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: Body::None }
+        Self { status, headers: Vec::new(), body: Body::None, until_sent: UntilSent::default() }
+    }
+
+    /// The same answer, with something that lives until it has been sent.
+    #[must_use]
+    pub fn holding(mut self, what: impl Send + Sync + 'static) -> Self {
+        self.until_sent = UntilSent(Some(Arc::new(what)));
+        self
     }
 
     /// A status with a line that people may read.

@@ -1,11 +1,11 @@
 //! One connection, from accept to close.
 
-use super::Shared;
 use super::answer::{Answer, Body, Request};
 use super::login::{Login, Verdict};
 use super::pace::Pace;
 use super::send::Out;
 use super::text;
+use super::{Shared, Stranger};
 use crate::cluster::wire::head::{self, Method, RequestHead};
 use crate::cluster::wire::refusal::Refusal;
 use crate::cluster::wire::{BUSY_EVERY, auth};
@@ -49,15 +49,17 @@ struct Conn<'a> {
     pace: Pace,
     /// When it has to have authenticated.
     login_by: Instant,
+    /// Until it has.
+    stranger: Option<Stranger>,
 }
 
 /// Answers what comes from `stream` until one side ends it.
-pub(super) async fn serve(stream: TcpStream, from: IpAddr, shared: &Shared) {
+pub(super) async fn serve(stream: TcpStream, from: IpAddr, shared: &Shared, stranger: Stranger) {
     // Answers are sent in whole; without this the last packet of each would wait for the one before to be acknowledged.
     let _ = stream.set_nodelay(true);
     let login_by = Instant::now() + shared.options.login_timeout;
     let (buffer, login, pace) = (Vec::with_capacity(BUFFER), Login::default(), Pace::default());
-    let mut conn = Conn { stream, shared, buffer, login, pace, login_by };
+    let mut conn = Conn { stream, shared, buffer, login, pace, login_by, stranger: Some(stranger) };
     loop {
         match conn.turn().await {
             Ok(()) => {}
@@ -85,6 +87,7 @@ impl Conn<'_> {
             Verdict::Known => None,
             Verdict::Proven(proof) => {
                 self.shared.metrics.logins.fetch_add(1, Ordering::Relaxed);
+                self.stranger = None;
                 if let Some(peer) = self.login.peer() {
                     self.pace = self.shared.paces.of(peer);
                 }

@@ -187,3 +187,24 @@ fn idle_connections_are_closed() {
     std::thread::sleep(MS * 300);
     assert_eq!(peer.head("/file", max_wait()).unwrap().status(), 200, "a closed idle connection is not an error");
 }
+
+#[test]
+fn strangers_of_one_address_do_not_take_all_connections() {
+    let server = serve(options());
+    let known = logged_in(server.addr());
+    let strangers: Vec<TcpStream> = (0..64).map(|_| TcpStream::connect(server.addr()).unwrap()).collect();
+    let until = Instant::now() + MS * 1500;
+    while peer(server.addr()).head("/file", max_wait()).is_ok() {
+        assert!(Instant::now() < until, "strangers are not counted");
+    }
+    assert!(refused(&server, Refusal::Full) >= 1);
+    // Who has proven who it is does not count among them, and they go.
+    let line = b"HEAD /file HTTP/1.1\r\nHost: x\r\n\r\n";
+    assert!(talk_once(&known, line).starts_with("HTTP/1.1 200 "));
+    drop(strangers);
+    let until = Instant::now() + MS * 3000;
+    while peer(server.addr()).head("/file", max_wait()).is_err() {
+        assert!(Instant::now() < until, "no connection came free");
+        std::thread::sleep(MS * 20);
+    }
+}

@@ -207,3 +207,27 @@ fn a_server_runs_on_a_given_runtime_too() {
     let server = Server::start(options(), Arc::new(Double::new()), Some(runtime.handle().clone())).unwrap();
     assert_eq!(peer(server.addr()).head("/file", max_wait()).unwrap().len(), FILE as u64);
 }
+
+#[test]
+fn what_an_answer_holds_lives_until_its_last_byte_is_sent() {
+    struct Holding(Arc<()>);
+    impl Handler for Holding {
+        fn answer<'a>(&'a self, _: &'a str, _: Request) -> Answering<'a> {
+            Box::pin(async move { Answer::bytes(vec![7; 64 << 20]).holding(self.0.clone()) })
+        }
+    }
+    let held = Arc::new(());
+    let server = Server::start(options(), Arc::new(Holding(held.clone())), None).unwrap();
+    let peer = peer(server.addr());
+    let mut answer = peer.get("/all", None, 0, max_wait()).unwrap();
+    let mut first = vec![0; 1 << 20];
+    answer.read_exact(&mut first).unwrap();
+    // (One is the test's, one the handler's.)
+    assert_eq!(Arc::strong_count(&held), 3, "63 MiB are on their way, or to be sent");
+    assert_eq!(answer.bytes(u64::MAX).unwrap().len(), 63 << 20);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(3);
+    while Arc::strong_count(&held) > 2 {
+        assert!(std::time::Instant::now() < until, "it was never let go of");
+        std::thread::yield_now();
+    }
+}
