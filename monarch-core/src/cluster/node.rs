@@ -110,7 +110,7 @@ pub struct Node {
     untold: AtomicU64,
     started: Instant,
     /// Answers for files that are under way, to the last byte.
-    answering: AtomicUsize,
+    answering: Arc<AtomicUsize>,
     /// Threads that may wait for copies.
     readers: tokio::sync::Semaphore,
     runtime: tokio::runtime::Runtime,

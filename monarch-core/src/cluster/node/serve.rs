@@ -23,7 +23,7 @@ use crate::cluster::residency::{self, Asked, Local, MAX_HOPS};
 use crate::cluster::wire::{Answer, Answering, Body, ByteRange, Handler, Method, Request};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Most bytes that a probe sends.
@@ -68,19 +68,19 @@ impl Handler for Desk {
     }
 }
 
-/// An answer of the node that is under way, for as long as this lives.
-struct Counted(Arc<Node>);
+/// An answer that is under way, for as long as this lives. (It may outlive the node, and must not be what keeps it.)
+struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
-    fn new(node: &Arc<Node>) -> Self {
-        node.answering.fetch_add(1, Ordering::Relaxed);
-        Self(node.clone())
+    fn new(answering: &Arc<AtomicUsize>) -> Self {
+        answering.fetch_add(1, Ordering::Relaxed);
+        Self(answering.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.answering.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -105,7 +105,7 @@ impl Desk {
         };
         let keeps = request.query.as_deref() == Some("keep");
         let (range, hops) = (request.range, request.hops);
-        let counted = Counted::new(&self.0);
+        let counted = Counted::new(&self.0.answering);
         self.awaits_index(index).await;
         if let Some(answer) = self.0.quick_answer(peer, (index, id), range, keeps, hops) {
             return answer.holding(counted);

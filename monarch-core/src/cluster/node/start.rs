@@ -12,7 +12,7 @@ use crate::cluster::wire::{self, Key, Server, WireError};
 use crate::config::{Cluster, Config, Spread};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -162,7 +162,7 @@ impl Node {
             told: Mutex::default(),
             untold: AtomicU64::new(0),
             started: Instant::now(),
-            answering: AtomicUsize::new(0),
+            answering: Arc::default(),
             runtime,
             gossip,
         });
