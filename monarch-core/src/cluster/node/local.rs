@@ -197,7 +197,7 @@ impl Node {
             Bytes::Copy(fd) => {
                 // A part of a copy whose whole is known: nobody could tell by a sum of damaged bytes that they are.
                 if !self.checked(here, file, fd)? {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "it is damaged"));
+                    return Err(io::ErrorKind::InvalidData.into());
                 }
                 sum_of(fd, range)?
             }
