@@ -7,8 +7,9 @@
 //! Processes enter by `nsenter --net`, not by `ip netns exec`: that makes a mount namespace, too, which hides mounts made later.
 
 use crate::leftovers;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -129,6 +130,29 @@ impl Net {
     /// Ends a [`Net::cut`].
     pub fn join(&self, node: usize) {
         ip(&format!("-n {} link set p{node} up", self.switch()));
+    }
+
+    /// Of what the node sends by TCP, every fourth packet of more than 1,000 bytes arrives with one byte changed and nobody notices: as
+    /// between the checksums of a link and those of TCP. (A veth hands packets on without ever summing them.)
+    pub fn corrupt(&self, node: usize) {
+        let table = "table ip corrupt {\n chain output {\n type filter hook output priority 0;\n \
+                     ip protocol tcp ip length > 1000 numgen random mod 4 == 0 @nh,5600,8 set 0x5a\n }\n}\n";
+        self.nft(node, table);
+    }
+
+    /// Ends a [`Net::corrupt`].
+    pub fn sound(&self, node: usize) {
+        self.nft(node, "delete table ip corrupt\n");
+    }
+
+    #[track_caller]
+    fn nft(&self, node: usize, rules: &str) {
+        let mut c = self.inside(node, "nft");
+        let child = c.args(["-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.expect("nsenter (Debian: util-linux)");
+        child.stdin.take().expect("its input").write_all(rules.as_bytes()).expect("nft (Debian: nftables)");
+        let out = child.wait_with_output().expect("nft");
+        assert!(out.status.success(), "nft (Debian: nftables): {}", String::from_utf8_lossy(&out.stderr));
     }
 
     /// The node is lost: its link goes first, then all of its processes at once, then its namespace.

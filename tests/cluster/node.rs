@@ -61,7 +61,15 @@ impl Node<'_> {
 
     /// A command in its namespace, without variables that would reach Monarch.
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut c = self.cluster.net().inside(self.index, program);
+        let mut c = match self.cluster.mounted(self.index) {
+            None => self.cluster.net().inside(self.index, program),
+            Some(dir) => {
+                let mut c = self.cluster.net().inside(self.index, "unshare");
+                c.args(["--mount", "sh", "-c", "mount --bind \"$0\" \"$1\" && shift && exec \"$@\""]).arg(dir);
+                c.arg(self.cluster.root()).arg(program);
+                c
+            }
+        };
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"MONARCH") || name == "LD_PRELOAD" {
                 c.env_remove(name);

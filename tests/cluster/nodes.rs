@@ -14,6 +14,8 @@ mod large;
 mod operator;
 #[path = "nodes/security.rs"]
 mod security;
+#[path = "nodes/slow.rs"]
+mod slow;
 #[path = "nodes/stage.rs"]
 mod stage;
 #[path = "nodes/traffic.rs"]
@@ -29,6 +31,14 @@ use std::path::PathBuf;
 
 /// The three ways to spread copies.
 pub const PLACEMENTS: [&str; 3] = ["sharded", "replicated", "hybrid"];
+
+/// Seconds that a read may take while something fails: it may wait for the agent (`wait.stall`, 2 s), which may wait for peers
+/// (`peer_timeout` each), on a machine that is busy with other tests. Where nothing else runs, the promise itself is tested
+/// (`tests/nodes.sh`): 2 s and the read from the PFS.
+pub fn bound() -> f64 {
+    let set = std::env::var("MONARCH_CLUSTER_BOUND").ok().and_then(|s| s.parse().ok());
+    set.unwrap_or(12.0)
+}
 
 /// For tests that count calls exactly: clocks that do not fire on a machine that is busy with other tests, and so many directories
 /// that a second scan is told from agents that look at the root.

@@ -5,7 +5,7 @@ use crate::leftovers;
 use crate::net::Net;
 use crate::world::Cluster;
 use slowfs::{CacheMode, Slowfs};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::time::Duration;
 
@@ -127,6 +127,7 @@ impl Plan {
             set: self.set,
             data: self.data,
             serial: Cell::new(0),
+            mounted: RefCell::default(),
             nodes,
             net,
             pfs: b.spawn().expect("slowfs"),

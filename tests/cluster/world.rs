@@ -25,7 +25,7 @@ use crate::node::Node;
 use crate::plan::{Data, Plan, Settled};
 use crate::reads::{Outcome, Reads};
 use slowfs::{Counters, Slowfs};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -43,6 +43,7 @@ pub struct Cluster {
     pub(crate) set: Vec<String>,
     pub(crate) data: Data,
     pub(crate) serial: Cell<usize>,
+    pub(crate) mounted: RefCell<Vec<(usize, PathBuf)>>,
     pub(crate) nodes: usize,
     pub(crate) net: Net,
     pub(crate) pfs: Slowfs,
@@ -121,6 +122,14 @@ impl Cluster {
     }
     pub(crate) fn settled(&self) -> &Settled {
         &self.plan
+    }
+
+    /// From now on a node's processes find that directory where the others find the PFS.
+    pub fn mount(&self, node: usize, dir: &Path) {
+        self.mounted.borrow_mut().push((node, dir.to_owned()));
+    }
+    pub(crate) fn mounted(&self, node: usize) -> Option<PathBuf> {
+        self.mounted.borrow().iter().find(|(n, _)| *n == node).map(|(_, dir)| dir.clone())
     }
 
     /// A new directory for the barriers of one set of jobs.
@@ -210,6 +219,14 @@ impl Cluster {
     /// What the PFS has counted so far.
     pub fn mark(&self) -> Counters {
         self.pfs.counters().expect("slowfs")
+    }
+    /// Waits until nobody reads anything from it: what was fetched has come.
+    pub fn quiet(&self) {
+        wait_for("a quiet PFS", || {
+            let mark = self.mark();
+            std::thread::sleep(Duration::from_millis(300));
+            self.since(&mark).bytes_read == 0
+        });
     }
     /// What it has counted since.
     pub fn since(&self, mark: &Counters) -> Counters {

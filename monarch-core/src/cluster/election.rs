@@ -6,11 +6,15 @@
 //! begins to scan under the same lock only if no lower bid was noted: of two nodes that bid at a time at least one hears of the other, and
 //! never do both scan, unless they cannot reach each other. Then both do, which costs the PFS a scan and nothing else.
 //!
+//! Who scans says how far it is. One that gets no further (its mount hangs) is waited for for a while, and then by nobody: another node scans.
+//!
 //! Who has the index sends it to a few that ask; the others are sent to those, in the order in which they came, so that all together form
 //! a tree of which no node sends more than [`FAN`] times. Who finds its parent gone asks the first one directly.
 
 use super::residency::members::MAX_NODES;
+use crate::index::ScanProgress;
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// To how many nodes one sends an index.
@@ -21,8 +25,8 @@ pub const FAN: usize = 4;
 pub enum Reply {
     /// It has the index.
     Have,
-    /// It scans.
-    Scanning,
+    /// It scans, and has made so many calls to the PFS for it.
+    Scanning(u64),
     /// It bids, too, and goes first.
     First,
     /// It bids, too, and lets the other one go first; or it does not need it now, or waits for it from somebody.
@@ -32,19 +36,24 @@ pub enum Reply {
 impl Reply {
     /// As it is sent.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub fn text(self) -> String {
         match self {
-            Self::Have => "have",
-            Self::Scanning => "scanning",
-            Self::First => "first",
-            Self::Yield => "yield",
+            Self::Have => "have".to_owned(),
+            Self::Scanning(calls) => format!("scanning {calls}"),
+            Self::First => "first".to_owned(),
+            Self::Yield => "yield".to_owned(),
         }
     }
 
     /// From what was sent.
     #[must_use]
     pub fn of(text: &[u8]) -> Option<Self> {
-        [Self::Have, Self::Scanning, Self::First, Self::Yield].into_iter().find(|r| r.name().as_bytes() == text)
+        Some(match text {
+            b"have" => Self::Have,
+            b"first" => Self::First,
+            b"yield" => Self::Yield,
+            _ => Self::Scanning(std::str::from_utf8(text.strip_prefix(b"scanning ")?).ok()?.parse().ok()?),
+        })
     }
 }
 
@@ -94,7 +103,7 @@ enum Standing {
     Bidding {
         yields: bool,
     },
-    Scanning,
+    Scanning(Arc<ScanProgress>),
     /// It comes from another node.
     Waiting,
     /// It has come, and is about to be served here.
@@ -144,7 +153,7 @@ impl Election {
         // (Of a root that this node does not need nothing is kept.)
         match self.roots().get_mut(&root).map_or(&mut Standing::Idle, |r| &mut r.standing) {
             Standing::Relaying(_) | Standing::Have(_) => Reply::Have,
-            Standing::Scanning => Reply::Scanning,
+            Standing::Scanning(progress) => Reply::Scanning(progress.calls.load(Ordering::Relaxed)),
             Standing::Bidding { yields } if from < me => {
                 *yields = true;
                 Reply::Yield
@@ -155,12 +164,12 @@ impl Election {
     }
 
     /// All others were asked, and none is to be waited for: whether this node scans. If not, it bids once more.
-    pub fn scan(&self, root: u64) -> bool {
+    pub fn scan(&self, root: u64, progress: &Arc<ScanProgress>) -> bool {
         let mut roots = self.roots();
         let standing = &mut roots.entry(root).or_default().standing;
         let scans = matches!(standing, Standing::Bidding { yields: false });
         if scans {
-            *standing = Standing::Scanning;
+            *standing = Standing::Scanning(progress.clone());
         }
         scans
     }
@@ -265,13 +274,13 @@ mod tests {
                         1 => replies[n as usize] = Some(other.1.heard(ROOT, me.0, other.0)),
                         _ => {
                             let yielded = replies[n as usize] == Some(Reply::Yield);
-                            scans[n as usize] = yielded && me.1.scan(ROOT);
+                            scans[n as usize] = yielded && me.1.scan(ROOT, &Arc::default());
                         }
                     }
                     done[n as usize] += 1;
                 }
                 assert!(!(scans[0] && scans[1]), "{steps:?}");
-                assert!(scans[0] || scans[1] || replies.contains(&Some(Reply::Scanning)), "{steps:?} {replies:?}");
+                assert!(scans[0] || scans[1] || replies.contains(&Some(Reply::Scanning(0))), "{steps:?} {replies:?}");
                 *seen += 1;
                 return;
             }
@@ -321,8 +330,10 @@ mod tests {
         let e = Election::default();
         assert_eq!(e.heard(ROOT, "b", "a"), Reply::Yield);
         e.bid(ROOT);
-        assert!(e.scan(ROOT) && !e.scan(ROOT));
-        assert_eq!(e.heard(ROOT, "A", "a"), Reply::Scanning);
+        let progress = Arc::new(ScanProgress::default());
+        assert!(e.scan(ROOT, &progress) && !e.scan(ROOT, &progress));
+        progress.calls.store(3, Ordering::Relaxed);
+        assert_eq!(e.heard(ROOT, "A", "a"), Reply::Scanning(3));
         offered(&e);
         assert_eq!(e.heard(ROOT, "b", "a"), Reply::Have);
         e.give_up(ROOT);
@@ -331,10 +342,20 @@ mod tests {
     }
 
     #[test]
+    fn replies_are_read_as_they_are_written() {
+        for reply in [Reply::Have, Reply::Scanning(0), Reply::Scanning(u64::MAX), Reply::First, Reply::Yield] {
+            assert_eq!(Reply::of(reply.text().as_bytes()), Some(reply));
+        }
+        for text in ["", "scanning", "scanning ", "scanning -1", "scanning 1 ", "scanning 18446744073709551616", "haves"] {
+            assert_eq!(Reply::of(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
     fn askers_form_a_tree_in_which_nobody_sends_often() {
         let e = Election::default();
         e.bid(ROOT);
-        e.scan(ROOT);
+        e.scan(ROOT, &Arc::default());
         assert!(matches!(e.asked(ROOT, "n0", false), Answer::Wait));
         offered(&e);
         let mut children: HashMap<String, usize> = HashMap::new();

@@ -51,6 +51,8 @@ pub struct ScanProgress {
     pub entries: AtomicU64,
     /// Directories read so far.
     pub dirs: AtomicU64,
+    /// Calls to the PFS begun so far: it changes as long as the scan gets on.
+    pub calls: AtomicU64,
     /// Set to end the scan early.
     pub cancel: AtomicBool,
 }
@@ -185,6 +187,7 @@ impl Shared<'_> {
     /// Waits for the limits. A directory may take long within them: whoever cancels does not wait for its end.
     fn turn(&self) -> rustix::io::Result<()> {
         self.limits.before_scan_call();
+        self.progress.calls.fetch_add(1, Ordering::Relaxed);
         if self.progress.cancel.load(Ordering::Relaxed) { Err(rustix::io::Errno::CANCELED) } else { Ok(()) }
     }
 }

@@ -159,6 +159,7 @@ pub fn verify_sample(
                     let mut buf = [0; PATH_MAX];
                     let Some(path) = index.path(id, &mut buf).and_then(|len| buf.get(..len)) else { continue };
                     (0..2).for_each(|_| limits.before_scan_call());
+                    progress.calls.fetch_add(2, Ordering::Relaxed);
                     let now = identity(dir.as_fd(), path);
                     progress.entries.fetch_add(1, Ordering::Relaxed);
                     let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);

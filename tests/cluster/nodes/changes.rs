@@ -209,3 +209,30 @@ fn a_node_that_stands_still_keeps_no_other_from_hearing_of_changes() {
     }
     stage.end();
 }
+
+/// Changes go to whoever is there; who was not hears of them when it comes back.
+#[test]
+fn changes_while_an_agent_is_killed_and_a_link_is_cut() {
+    let Some(mut stage) = Stage::set("hybrid") else { return };
+    let files: Vec<String> = stage.files().into_iter().take(6).collect();
+    let old = stage.c.node(2).signal(libc::SIGKILL);
+    for rel in &files[..3] {
+        stage.done(0, &format!("write {rel} 2"));
+    }
+    stage.c.node(2).successor(old);
+    stage.c.net().cut(1);
+    for rel in &files[3..] {
+        stage.done(0, &format!("write {rel} 2"));
+    }
+    stage.c.net().join(1);
+    for rel in &files {
+        for node in 0..3 {
+            let deadline = Instant::now() + 20 * SOON;
+            while stage.all[node].ask(&format!("read {rel}")) != "2" {
+                assert!(Instant::now() < deadline, "{rel} on node {node}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+    stage.end();
+}

@@ -65,6 +65,7 @@ fn damaged_copies_are_sent_to_nobody(plan: Plan, sizes: std::ops::Range<u64>) {
         node.indexed();
         wait_for("what it owns", || holds_its_own(&account(node)));
     }
+    c.quiet();
     let (owned, owned_bytes) = account(c.node(0)).owned;
     let owned = owned as usize;
     // It may hold copies for owners that were not there yet when it looked for them; they are damaged as well.
@@ -118,6 +119,7 @@ fn damaged_files_of_several_parts_are_sent_to_nobody() {
         node.indexed();
         wait_for("what it owns", || holds_its_own(&account(node)));
     }
+    c.quiet();
     let damaged = damage(&c.node(0).tier(), sizes.clone());
     assert!(damaged > 0);
     let originals: HashSet<Vec<u8>> = contents(c.backing(), &sizes).into_iter().collect();

@@ -1,16 +1,14 @@
 //! What fails on or between nodes: the jobs read every byte right, wait for a bounded time, and end well.
 
-use super::within;
+use super::{account, bound, patient, within};
 use crate::harness::Running;
 use crate::plan::Plan;
 use crate::reads::{Outcome, Reads};
 use crate::world::{Cluster, wait_for};
+use slowfs::{FaultKind, FaultSpec, Op};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// A read may wait for the agent (stall 2 s), which may wait for peers (2 s each), on a machine that is busy with other tests.
-const BOUND: f64 = 12.0;
 
 /// Three nodes that read until they are told to end. 4.8 MB of files, 4 MiB of tier each: nobody holds everything, so that peers are
 /// asked all the time.
@@ -22,7 +20,7 @@ struct Busy {
 
 impl Busy {
     fn start(plan: Plan) -> Option<Self> {
-        let c = plan.files(120).tier_size("4MiB").cluster("peer_timeout: 1s").cluster("join_timeout: 5s").build()?;
+        let c = plan.files(120).tier_size("4MiB").cluster("join_timeout: 5s").build()?;
         let over = c.shared().join("over");
         let jobs = c.start_indexed(0..c.len(), &Reads::until(&over));
         Some(Self { c, over, jobs })
@@ -41,7 +39,7 @@ impl Busy {
     fn end(self) -> (Cluster, Vec<Outcome>) {
         fs::write(&self.over, "").unwrap();
         let outcomes = self.c.end(self.jobs);
-        within(BOUND, &outcomes);
+        within(bound(), &outcomes);
         (self.c, outcomes)
     }
 }
@@ -127,7 +125,7 @@ fn a_link_is_slow_from_the_start() {
     let plan = Cluster::plan(3).files(60).placement("hybrid").cluster("peer_timeout: 1s");
     let Some(c) = plan.build() else { return };
     c.net().rate(2, 1);
-    within(BOUND, &c.end(c.start_all(&Reads::epochs(2))));
+    within(bound(), &c.end(c.start_all(&Reads::epochs(2))));
 }
 
 #[test]
@@ -149,7 +147,7 @@ fn all_links_are_cut_before_anybody_starts() {
     let Some(c) = plan.build() else { return };
     (0..3).for_each(|i| c.net().cut(i));
     let mark = c.mark();
-    within(BOUND, &c.end(c.start_all(&Reads::epochs(2))));
+    within(bound(), &c.end(c.start_all(&Reads::epochs(2))));
     // As three nodes that know nothing of each other: two epochs each before they have an index, and what they fetch ahead then.
     assert!(c.since(&mark).open <= 9 * c.files(), "{:#?}", c.since(&mark));
 }
@@ -162,7 +160,7 @@ fn a_node_with_another_secret_works_alone() {
     c.node(2).configure("another");
     let mark = c.mark();
     let outcomes = c.together(&Reads::epochs(3).barrier(&c.barrier()));
-    within(BOUND, &outcomes);
+    within(bound(), &outcomes);
     let seen = c.since(&mark);
     // Once for the two, once for the third.
     assert!(seen.open >= 2 * c.files() && seen.open < 3 * c.files(), "{seen:#?}");
@@ -182,4 +180,60 @@ fn a_node_that_comes_back_is_taken_up_again() {
     busy.more(1);
     assert_eq!(busy.c.since(&mark).open, 0);
     busy.end();
+}
+
+/// Bytes that are not what the owner sent are taken by nobody; once they arrive as they were sent, they are.
+#[test]
+fn bytes_are_changed_on_their_way() {
+    let Some(busy) = Busy::start(Cluster::plan(3).placement("sharded")) else { return };
+    busy.more(1);
+    busy.c.net().corrupt(1);
+    busy.more(2);
+    busy.c.net().sound(1);
+    let damaged = account(busy.c.node(0)).damaged + account(busy.c.node(2)).damaged;
+    assert!(damaged > 0, "nothing arrived damaged");
+    wait_for("the nodes to share again", || {
+        let mark = busy.c.mark();
+        busy.more(2);
+        busy.c.since(&mark).open == 0
+    });
+    // The copies themselves were sound.
+    assert_eq!(account(busy.c.node(1)).found_damaged, 0);
+    busy.end();
+}
+
+/// Its agent answers, so that nobody takes it for dead.
+#[test]
+fn a_scan_that_hangs_keeps_the_index_from_nobody_else() {
+    let plan = Cluster::plan(3).files(60).placement("hybrid").cluster("join_timeout: 1s");
+    let Some(c) = plan.build() else { return };
+    let hangs = FaultSpec::new(FaultKind::STALL).ops(&[Op::Opendir]).path("d001").count(1);
+    c.pfs().fault(hangs).unwrap();
+    let over = c.shared().join("over");
+    let jobs = c.start_all(&Reads::until(&over));
+    let ready = |i: &usize| {
+        let status = c.node(*i).status();
+        status.is_some_and(|s| !s.roots.is_empty() && s.roots.iter().all(|r| r.state == "ready"))
+    };
+    wait_for("the index on two nodes", || (0..3).filter(ready).count() == 2);
+    c.pfs().clear().unwrap();
+    wait_for("the index on all nodes", || (0..3).all(|i| ready(&i)));
+    fs::write(&over, "").unwrap();
+    within(bound(), &c.end(jobs));
+}
+
+/// A client of the PFS that numbers its files in its own way: the other nodes share, it works alone.
+#[test]
+fn a_node_with_other_inode_numbers_works_alone() {
+    let Some(c) = patient(Cluster::plan(3).files(60).placement("sharded")).build() else { return };
+    let copy = c.shared().join("copy");
+    let copied = std::process::Command::new("cp").arg("-a").arg(c.backing()).arg(&copy).status().unwrap();
+    assert!(copied.success());
+    c.mount(2, &copy);
+    let mark = c.mark();
+    let outcomes = c.together(&Reads::epochs(3).barrier(&c.barrier()));
+    within(bound(), &outcomes);
+    let seen = c.since(&mark);
+    assert_eq!((seen.open, seen.bytes_read), (c.files(), c.bytes()), "{seen:#?}");
+    assert!(c.node(2).log_tail().contains("other inode numbers"), "{}", c.node(2).log_tail());
 }

@@ -1,6 +1,6 @@
 //! Files of several chunks: each byte leaves the PFS once, also while the owner is still filling, and is right when the owner dies.
 
-use super::{Steady, patient, within};
+use super::{Steady, bound, patient, within};
 use crate::plan::Plan;
 use crate::reads::Reads;
 use crate::world::{Cluster, wait_for};
@@ -9,9 +9,6 @@ use std::time::Duration;
 
 /// Mean size of a file: 10 chunks.
 const SIZE: usize = 640 << 10;
-/// See `failures.rs`.
-const BOUND: f64 = 12.0;
-
 fn chunked(files: usize, placement: &str) -> Plan {
     let plan = Cluster::plan(3).files(files).size(SIZE).placement(placement).tier_size("128MiB");
     plan.set("source.chunk_threshold=64KiB").set("source.chunk_size=64KiB")
@@ -89,7 +86,7 @@ fn owner_dies(placement: &str, for_good: bool) {
     steady.more(1);
     assert_eq!(steady.c.since(&rest).bytes_read, 0, "not everything is shared again");
     let (c, outcomes) = steady.end();
-    within(BOUND, &outcomes);
+    within(bound(), &outcomes);
     // What the owner had is read again, and what readers could not wait for.
     let seen = c.since(&mark);
     assert!(seen.bytes_read < 2 * c.bytes(), "{} times", seen.bytes_read as f64 / c.bytes() as f64);

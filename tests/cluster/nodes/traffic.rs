@@ -1,12 +1,12 @@
 //! What the PFS sees of several nodes.
 
-use super::{PLACEMENTS, assert_one_scan, patient, read_once};
-use crate::harness::Running;
+use super::{PLACEMENTS, account, assert_one_scan, patient, read_once};
+use crate::harness::{Job, Running};
 use crate::reads::Reads;
 use crate::world::{Cluster, wait_for};
 use std::time::Duration;
 
-fn cold(nodes: usize, files: usize, placement: &str) {
+pub(super) fn cold(nodes: usize, files: usize, placement: &str) {
     // Under `sharded` no tier could hold all of it.
     let tier = if placement == "sharded" { "4MiB" } else { "64MiB" };
     let plan = Cluster::plan(nodes).files(files).placement(placement).tier_size(tier);
@@ -33,8 +33,39 @@ fn three_nodes_hybrid_read_each_byte_once() {
 }
 
 #[test]
-fn eight_nodes_read_each_byte_once() {
-    cold(8, 160, "hybrid");
+fn eight_nodes_sharded_read_each_byte_once() {
+    cold(8, 160, PLACEMENTS[0]);
+}
+
+#[test]
+fn eight_nodes_replicated_read_each_byte_once() {
+    cold(8, 160, PLACEMENTS[1]);
+}
+
+#[test]
+fn eight_nodes_hybrid_read_each_byte_once() {
+    cold(8, 160, PLACEMENTS[2]);
+}
+
+/// No node sends more than it may, and still everything comes from nodes.
+#[test]
+fn nodes_send_no_more_than_they_may() {
+    let limit = 1 << 20;
+    let plan = Cluster::plan(3).files(120).tier_size("4MiB").placement("sharded").cluster("bandwidth_limit: 1MiB/s");
+    let Some(c) = patient(plan).build() else { return };
+    let keep = |i| c.node(i).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
+    let keepers: Vec<Running> = (0..c.len()).map(keep).collect();
+    let (mark, start) = (c.mark(), std::time::Instant::now());
+    c.together(&Reads::epochs(3).barrier(&c.barrier()));
+    let took = start.elapsed().as_secs_f64();
+    read_once(&c, &mark);
+    for node in c.all() {
+        let sent: u64 = account(node).peers.iter().map(|p| p.traffic.sent_bytes).sum();
+        // Each epoch has more than a megabyte for others in it, so that there is something to limit.
+        assert!(sent > 3 * limit, "node {}: {sent} bytes", node.index);
+        assert!((sent as f64) < limit as f64 * (took + 1.0), "node {}: {sent} bytes in {took} s", node.index);
+    }
+    keepers.into_iter().for_each(|k| drop(k.end()));
 }
 
 /// What is opened before a node has its index may come from the PFS; after that, nothing that another node has read.

@@ -7,6 +7,7 @@ use crate::cluster::image::{self, Image, ImageError};
 use crate::cluster::wire::WireError;
 use crate::index::ScanProgress;
 use monarch_abi::segment::Segment;
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -44,6 +45,26 @@ struct Wanted<'a> {
     dir: &'a Path,
 }
 
+/// How far the scans of other nodes are.
+struct Scanners {
+    /// How long one that gets no further is waited for.
+    patience: Duration,
+    /// What each said of itself, and since when.
+    seen: HashMap<u16, (u64, Instant)>,
+}
+
+impl Scanners {
+    /// Whether a scan that is so far is to be waited for.
+    fn gets_on(&mut self, node: u16, calls: u64) -> bool {
+        let now = Instant::now();
+        let (last, since) = self.seen.entry(node).or_insert((calls, now));
+        if *last != calls {
+            (*last, *since) = (calls, now);
+        }
+        now.duration_since(*since) < self.patience
+    }
+}
+
 /// Why it did not come.
 enum Missed {
     /// It is still being made there.
@@ -74,16 +95,17 @@ impl Node {
     ///
     /// # Errors
     /// When the scan was called off, or there is no room for the index.
-    pub fn obtain(&self, root: u64, most: u64, dir: &Path, progress: &ScanProgress) -> io::Result<Obtained> {
+    pub fn obtain(&self, root: u64, most: u64, dir: &Path, progress: &Arc<ScanProgress>) -> io::Result<Obtained> {
         let wanted = Wanted { root, most: most.saturating_mul(WITH_TABLE), dir };
+        let mut scanners = Scanners { patience: self.options.stalled_scan, seen: HashMap::new() };
         let mut tries = 0;
         while tries < TRIES {
             if progress.cancel.load(Ordering::Relaxed) {
                 return Err(io::Error::other("called off"));
             }
             self.election.bid(root);
-            let Some(from) = self.best_bid(root) else {
-                if self.election.scan(root) {
+            let Some(from) = self.best_bid(root, &mut scanners) else {
+                if self.election.scan(root, progress) {
                     return Ok(Obtained::Mine);
                 }
                 tries += 1;
@@ -107,7 +129,7 @@ impl Node {
         }
         tracing::warn!("no index from any peer; scanning here");
         self.election.bid(root);
-        self.election.scan(root);
+        self.election.scan(root, progress);
         Ok(Obtained::Mine)
     }
 
@@ -116,25 +138,27 @@ impl Node {
     }
 
     /// Asks all nodes where they are with an index; the one to be waited for, if any.
-    fn best_bid(&self, root: u64) -> Option<u16> {
-        let best: Mutex<Option<(u8, u16)>> = Mutex::new(None);
+    fn best_bid(&self, root: u64, scanners: &mut Scanners) -> Option<u16> {
+        let replies: Mutex<Vec<(Reply, u16)>> = Mutex::default();
         let path = format!("/v1/bid/{}", root_name(root));
         self.each_expected(|node| {
             let Some(peer) = self.peer(node) else { return };
             let answer = peer.post(&path, &[], BID);
             let reply = answer.ok().filter(|a| a.status() == 200).and_then(|a| a.bytes(64).ok());
-            let rank = match reply.and_then(|bytes| Reply::of(&bytes)) {
-                Some(Reply::Have) => 0,
-                Some(Reply::Scanning) => 1,
-                Some(Reply::First) => 2,
-                Some(Reply::Yield) | None => return,
-            };
-            let mut best = lock(&best);
-            if best.is_none_or(|(r, n)| (rank, node) < (r, n)) {
-                *best = Some((rank, node));
-            }
+            lock(&replies).extend(reply.and_then(|bytes| Reply::of(&bytes)).map(|reply| (reply, node)));
         });
-        best.into_inner().ok().flatten().map(|(_, node)| node)
+        let replies = replies.into_inner().unwrap_or_default();
+        let rank = |(reply, node)| match reply {
+            Reply::Have => Some((0, node)),
+            Reply::Scanning(calls) if scanners.gets_on(node, calls) => Some((1, node)),
+            Reply::Scanning(_) => {
+                tracing::warn!(node = self.name_of(node), "its scan gets no further; it is not waited for");
+                None
+            }
+            Reply::First => Some((2, node)),
+            Reply::Yield => None,
+        };
+        replies.into_iter().filter_map(rank).min().map(|(_, node)| node)
     }
 
     /// Gets an index from a node, or from the one that it names.

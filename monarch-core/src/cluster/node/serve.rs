@@ -141,7 +141,7 @@ impl Desk {
     fn bid(&self, peer: &str, root: &str) -> Answer {
         let Some(root) = number(root) else { return Answer::text(400, "a root is named by 16 hexadecimal digits") };
         let reply = self.0.election.heard(root, peer, &self.0.options.name);
-        Answer::bytes(reply.name().as_bytes().to_vec())
+        Answer::bytes(reply.text().into_bytes())
     }
 
     async fn index(&self, peer: &str, root: &str, query: Option<&str>) -> Answer {

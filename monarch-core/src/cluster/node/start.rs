@@ -39,6 +39,8 @@ pub struct NodeOptions {
     pub peer_timeout: Duration,
     /// How long a peer that is itself waiting for the PFS is waited for.
     pub max_wait: Duration,
+    /// How long a node that scans and gets no further is waited for.
+    pub stalled_scan: Duration,
     /// Answers being made from which on it is busy.
     pub busy: usize,
 }
@@ -135,6 +137,7 @@ impl Node {
             placement: cluster.placement,
             peer_timeout: cluster.peer_timeout,
             max_wait: config.wait.max_wait,
+            stalled_scan: cluster.join_timeout,
             busy: BUSY,
         };
         let node = Arc::new(Self {
