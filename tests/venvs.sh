@@ -2,7 +2,8 @@
 # The Python environments of the framework tests, kept in ${XDG_CACHE_HOME:-~/.cache}/monarch and reused when present.
 #   tests/venvs.sh            all of them
 #   tests/venvs.sh --quick    without the large ones (current PyTorch, 5.4 GB; TensorFlow, 1.6 GB)
-#   tests/venvs.sh NAME...    only these: io torch torch2 tf
+#   tests/venvs.sh NAME...    only these: io torch torch2 tf, or dlio (packages that stand beside those of torch2 or tf, for
+#                             ./evaluate) and k8s (for tests/k8s.py)
 #   tests/venvs.sh --python NAME    makes nothing; prints the interpreter if the environment is there, whole and of today's list
 set -euo pipefail
 
@@ -11,14 +12,18 @@ base=/usr/bin/python3   # Debian's: its packages are for this interpreter, and a
 quick=(io torch)
 all=("${quick[@]}" torch2 tf)
 
-# What an environment is made of: options of `venv`, then packages. A changed line makes it anew.
+# What an environment is made of: options of `venv`, then packages; `alone:` before one that is installed without what it asks for. A changed
+# line makes it anew.
 contents() {
   case $1 in
     io)     echo "numpy==2.4.* pillow==13.* h5py==3.16.* pyarrow==26.* opencv-python-headless==5.* safetensors==0.8.* webdataset==1.*" ;;
     torch)  echo "--system-site-packages safetensors==0.8.* webdataset==1.*" ;;
     torch2) echo "torch==2.15.* torchvision==0.29.* numpy==2.4.* pillow==13.* safetensors==0.8.*" ;;
     tf)     echo "tensorflow-cpu==2.21.*" ;;
-    *)      fail "unknown environment $1 (${all[*]})" ;;
+    # (It asks for all frameworks at once, and for DALI.)
+    dlio)   echo "numpy==2.4.* mpi4py==4.1.* pandas psutil h5py==3.16.* pillow==13.* pyyaml packaging alone:hydra-core==1.3.2 alone:omegaconf==2.3.* alone:antlr4-python3-runtime==4.9.* alone:dlio-benchmark==2.0.0" ;;
+    k8s)    echo "kubernetes-validate==1.37.* jsonpatch==1.* pyyaml" ;;
+    *)      fail "unknown environment $1 (${all[*]} dlio k8s)" ;;
   esac
 }
 gigabytes() { case $1 in torch2) echo 7 ;; tf) echo 3 ;; *) echo 1 ;; esac; }
@@ -46,16 +51,17 @@ whole() {
 }
 
 make() {
-  local name=$1 dir=$cache/venv-$1 log=$cache/venv-$1.log options=() packages=() word free
+  local name=$1 dir=$cache/venv-$1 log=$cache/venv-$1.log options=() packages=() lonely=() word free
   rm -rf "$dir"
   free=$(df -k --output=avail "$cache" | tail -n 1)
   [ "$free" -gt $(($(gigabytes "$name") << 20)) ] || fail "venv-$name needs $(gigabytes "$name") GB in $cache, $((free >> 10)) MB are free"
   echo "venvs: making venv-$name"
   for word in $(contents "$name"); do
-    case $word in --*) options+=("$word") ;; *) packages+=("$word") ;; esac
+    case $word in --*) options+=("$word") ;; alone:*) lonely+=("${word#alone:}") ;; *) packages+=("$word") ;; esac
   done
   if ! { "$base" -m venv "${options[@]}" "$dir" &&
-    "$dir/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --only-binary :all: "${packages[@]}"; } >"$log" 2>&1; then
+    "$dir/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --only-binary :all: "${packages[@]}" &&
+    { [ ${#lonely[@]} = 0 ] || "$dir/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --no-deps "${lonely[@]}"; }; } >"$log" 2>&1; then
     tail -n 8 "$log" >&2
     rm -rf "$dir"
     fail "venv-$name could not be made (all of it: $log)"
@@ -75,7 +81,7 @@ names=()
 for word in "$@"; do
   case $word in
     --quick) names+=("${quick[@]}") ;;
-    -h|--help) sed -n '2,6p' "$0" | cut -c3-; exit 0 ;;
+    -h|--help) sed -n '2,7p' "$0" | cut -c3-; exit 0 ;;
     -*) fail "unknown option $word (try --help)" ;;
     *) contents "$word" >/dev/null; names+=("$word") ;;
   esac

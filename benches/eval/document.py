@@ -77,18 +77,25 @@ def epochs(told, modes):
 def judged(told, modes):
     """What is to be held against the targets."""
     plan, said = told["plan"], []
-    bound = 1 + (plan["epochs"] - 1) * (1 - plan["tier"])
+    passes, tier = plan.get("passes") or plan["epochs"], modes["cold"][0].get("tier", plan["tier"])
+    fits = tier >= 1 or "compression" in plan
+    bound = 1 if fits else 1 + (passes - 1) * (1 - tier)
     taken = med([counts(r)["bytes"] for r in modes["cold"]]) / told["bytes"]
-    said.append(f"Bytes, cold: {taken:.3f} data sets; no tier of {plan['tier']:.0%} can do with less than {bound:.3f}: {100 * (taken / bound - 1):+.1f} %.")
+    said.append(f"Bytes, cold: {taken:.3f} data sets; no tier of {tier:.0%} can do with less than {bound:.3f}: {100 * (taken / bound - 1):+.1f} %."
+                + (f" (With {plan['compression']} all of it fits.)" if "compression" in plan else ""))
     reads = [med([counts(r).get("READ", 0) for r in modes[mode]]) for mode in ("direct", "cold")]
     said.append(f"Reads, cold: {100 * (reads[1] / reads[0] - 1):+.1f} % against direct.")
-    same = {json.dumps([e["loss"] for e in r["epochs"]]) for mode in MODES for r in modes[mode]}
+    same = {json.dumps([e.get("loss") for e in r["epochs"]]) for mode in MODES for r in modes[mode]}
     count = sum(len(modes[mode]) for mode in MODES)
-    said.append(f"Losses of all epochs of all {count} runs: {'the same to the last bit' if len(same) == 1 else f'**{len(same)} different ones**'}.")
+    if "au" in modes["direct"][0]["epochs"][0]:
+        said.append("Utilisation of the accelerator, as DLIO says: " + ", ".join(f"{mode} {med([r['epochs'][0]['au'] for r in modes[mode]]):.1f} %" for mode in MODES)
+                    + f"; batches of a rank and epoch: {modes['direct'][0]['epochs'][0]['batches']}, as many as there should be.")
+    else:
+        said.append(f"Losses of all epochs of all {count} runs: {'the same to the last bit' if len(same) == 1 else f'**{len(same)} different ones**'}.")
     # What an epoch takes when no file comes from the server.
     local = med([e["seconds"] for r in modes["copy"] for e in r["epochs"]])
     direct = [med([r["epochs"][at]["seconds"] for r in modes["direct"]]) for at in range(plan["epochs"])]
-    said.append(f"An epoch on a local copy takes {local:.1f} s, on the file system {med(direct):.1f} s. If time at the server were the only thing that counts, cold would take {bound / plan['epochs']:.2f} of direct.")
+    said.append(f"An epoch on a local copy takes {local:.1f} s, on the file system {med(direct):.1f} s. If time at the server were the only thing that counts, cold would take {bound / passes:.2f} of direct.")
     cold, copy = med([total(r) for r in modes["cold"]]), med([total(r) for r in modes["copy"]])
     said.append(f"Cold against copying first: {cold / copy:.2f}.")
     return "".join(f"* {line}\n" for line in said)
@@ -125,12 +132,74 @@ def drawing(told, cases):
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
+def lines(path, title, series, ticks, low=0.0):
+    """Curves over numbers of nodes, both axes as they are for so many powers of two."""
+    wide, high, left, right, top, bottom = 640, 320, 60, 200, 34, 44
+    places = {n: left + (wide - left - right) * i / max(1, len(ticks) - 1) for i, n in enumerate(ticks)}
+    y = lambda v: top + (high - top - bottom) * (1 - (v - low) / (1.05 - low))
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">',
+           '<rect width="100%" height="100%" fill="white"/>', f'<text x="8" y="18" font-weight="bold">{html.escape(title)}</text>']
+    for v in (0, 0.25, 0.5, 0.75, 1):
+        out += [f'<line x1="{left}" x2="{wide - right}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="#ddd"/>', f'<text x="{left - 6}" y="{y(v) + 4:.1f}" text-anchor="end">{v:g}</text>']
+    for n in ticks:
+        out.append(f'<text x="{places[n]:.1f}" y="{high - bottom + 18}" text-anchor="middle" font-size="10">{n}</text>')
+    out.append(f'<text x="{(left + wide - right) / 2}" y="{high - 8}" text-anchor="middle">nodes</text>')
+    for at, (name, points, dashed) in enumerate(series):
+        colour, dash = COLOURS[at % len(COLOURS)], 'stroke-dasharray="5 4"' if dashed else ""
+        path_of = " ".join(f"{'L' if i else 'M'}{places[n]:.1f},{y(v):.1f}" for i, (n, v) in enumerate(sorted(points.items())))
+        out.append(f'<path d="{path_of}" fill="none" stroke="{colour}" stroke-width="2" {dash}/>')
+        if not dashed:
+            out += [f'<circle cx="{places[n]:.1f}" cy="{y(v):.1f}" r="3" fill="{colour}"/>' for n, v in points.items()]
+        out += [f'<line x1="{wide - right + 12}" x2="{wide - right + 32}" y1="{top + 18 * at + 6}" y2="{top + 18 * at + 6}" stroke="{colour}" stroke-width="2" {dash}/>',
+                f'<text x="{wide - right + 38}" y="{top + 18 * at + 10}">{html.escape(name)}</text>']
+    with open(path, "w") as f:
+        f.write("\n".join([*out, "</svg>"]) + "\n")
+
+
+def scaling(told, docs):
+    """Weak and strong scaling, and what the simulator says of more nodes than there are."""
+    plan, m, simulated = told["plan"], told["machine"], told.get("simulated", {})
+    parts = [f"## {told['about']}\n\n{plan['files']} files of {plan['size'] // 1000} KB for each node (weak), or {plan['files'] * 16:,} in all (strong); each node reads its part of every epoch, with {plan['pause']} ms of computing "
+             f"(a sleep) after each file; a link of {plan['link']} Mbit/s at the server. **direct**: all nodes on the file system. **shared**: `monarch run` with `cluster` on each, cold.\n"]
+    series, efficient = [], lambda base, n, t, kind: base / t if kind == "weak" else base / (n * t)
+    for kind in ("weak", "strong"):
+        rows, curves = [], {"direct": {}, "shared": {}}
+        of = lambda n, mode: [r for r in told["runs"] if (r["kind"], r["nodes"], r["mode"]) == (kind, n, mode)]
+        counts_of = sorted({r["nodes"] for r in told["runs"] if r["kind"] == kind})
+        later = lambda r: statistics.mean(r["seconds"][1:])
+        for n in counts_of:
+            row = [str(n)]
+            for mode in ("direct", "shared"):
+                runs, base = of(n, mode), of(counts_of[0], mode)
+                curves[mode][n] = efficient(med([later(r) for r in base]) * counts_of[0], n, med([later(r) for r in runs]), kind)
+                row += [f"{med([r['seconds'][0] for r in runs]):.2f} s", f"{med([later(r) for r in runs]):.2f} s", f"{100 * curves[mode][n]:.0f} %",
+                        f"{med([r['counts'].get('OPEN', 0) / r['files'] for r in runs]):.2f}", f"{med([r['counts']['bytes'] / (r['files'] * plan['size']) for r in runs]):.2f}"]
+            rows.append(row)
+        series += [(f"{kind}, {mode}", curve, False) for mode, curve in curves.items()]
+        heads = ["nodes"] + [f"{mode}: {what}" for mode in ("direct", "shared") for what in ("first epoch", "later", "efficiency", "opens per file", "data sets from the server")]
+        parts.append(f"### {kind.capitalize()} scaling\n\n{len(of(counts_of[0], 'shared'))} runs.\n\n{table(heads, rows)}")
+    # (The simulator knows nothing of nodes that share: what it says of later epochs is of nodes that hold their part.)
+    series += [(f"simulator, {name}", {int(n): v for n, v in points.items()}, True) for name, points in simulated.items()]
+    ticks = sorted({n for _, points, _ in series for n in points})
+    os.makedirs(f"{docs}/evaluation", exist_ok=True)
+    lines(f"{docs}/evaluation/scaling.svg", "Efficiency of later epochs", series, ticks)
+    parts.insert(1, "![Efficiency by nodes](evaluation/scaling.svg)\n")
+    if simulated:
+        parts.append(f"Dashed: `{told['simulator']}`, the same job on up to 4,096 nodes, file systems of {told['servers']}; [POLICIES.md](POLICIES.md) says what the simulator models. Its nodes share nothing: with `monarch` each "
+                     "keeps what it reads itself, so that an epoch after the first reads from the file system what the node has not read before.\n")
+    parts.append(f"Measured on {m['date']} at {m['commit']}: {m['processors']} processors, which all nodes share, so that processors are short before the link is. `sudo ./evaluate scaling`\n")
+    return parts
+
+
 def write(results, docs):
     parts = [HEAD]
     for path in sorted(glob.glob(f"{results}/*.json")):
         with open(path) as f:
             told = json.load(f)
         if path.endswith("-quick.json") or not isinstance(told, dict) or "plan" not in told:
+            continue
+        if "pause" in told["plan"]:
+            parts += scaling(told, docs)
             continue
         cases = {case: by_mode(told, case) for case in dict.fromkeys(r["case"] for r in told["runs"])}
         cases = {case: modes for case, modes in cases.items() if modes["direct"]}

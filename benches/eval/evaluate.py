@@ -31,15 +31,29 @@ from gluster import Gluster
 RESULTS = f"{ROOT}/benches/results"
 MODES = ("direct", "copy", "cold", "warm")
 
-# Data, link, and the cases of each: a name, and words for the job.
+# Data, link, tier (a share of the data) and the cases of each: a name, words for the job, and what is different in the plan. `passes` are epochs
+# of a job that reads several in one step.
 WORKLOADS = {
+    "records": dict(about="TensorFlow, TFRecord shards of 1 MB, interleaved", job="records.py", venv="tf", files=2048, size=1_000_000, link=1000, tier=0.55,
+                    epochs=3, cases={"LeNet-like (2 ms a batch)": ["--compute", "2"], "AlexNet-like (15 ms a batch)": ["--compute", "15"],
+                                     "ResNet-like (40 ms a batch)": ["--compute", "40"],
+                                     "LeNet-like, a tier for all": (["--compute", "2"], dict(tier=1.05))}),
     "pictures": dict(about="PyTorch, ImageFolder of JPEG files, DataLoader", job="pictures.py", venv="torch2", files=3000, link=200, tier=0.55, epochs=3,
                      cases={"2 workers": ["--workers", "2"], "4 workers": ["--workers", "4"],
-                            "2 workers, bound by computation": ["--workers", "2", "--compute", "350"]}),
-    "records": dict(about="TensorFlow, TFRecord shards of 1 MB, interleaved", job="records.py", venv="tf", files=2048, size=1_000_000, link=1000, tier=0.55,
-                    epochs=3, cases={"LeNet-like (2 ms a batch)": ["--compute", "2"], "ResNet-like (100 ms a batch)": ["--compute", "100"]}),
+                            "2 workers, bound by computation": ["--workers", "2", "--compute", "350"],
+                            "2 workers, a tier for all": (["--workers", "2"], dict(tier=1.05))}),
+    "pairs": dict(about="PyTorch, pairs of large and small images (super-resolution)", job="pairs.py", venv="torch2", files=400, link=200, tier=0.55, epochs=3,
+                  cases={"2 workers": ["--workers", "2"]}),
+    "text": dict(about="PyTorch, many text files, a recurrent network, a tier with lz4", job="text.py", venv="torch2", files=4000, size=100_000, link=100,
+                 tier=0.40, compression="lz4", epochs=3, cases={"2 workers": ["--workers", "2"]}),
+    **{f"dlio-{model}": dict(about=f"DLIO, {model}, two ranks", job="dlio.py", make=["--model", model], venv=venv, beside="dlio", files=files, link=1000,
+                             tier=1.1, epochs=1, passes=3, cases={"2 ranks": ["--model", model, "--files", str(files)]})
+       for model, venv, files in (("unet3d", "torch2", 128), ("cosmoflow", "tf", 384), ("resnet50", "tf", 128), ("jpeg", "torch2", 3200))},
+    "scaling": dict(about="1 to 16 nodes that share copies", kind="scaling", files=200, size=100_000, link=1000, epochs=3, pause=15),
 }
-QUICK = {"pictures": dict(files=400), "records": dict(files=100)}
+QUICK = {"records": dict(files=100), "pictures": dict(files=400), "pairs": dict(files=40), "text": dict(files=200), "scaling": dict(files=40),
+         **{f"dlio-{model}": dict(files=files, cases={"2 ranks": ["--model", model, "--files", str(files)]})
+            for model, files in (("unet3d", 32), ("cosmoflow", 32), ("resnet50", 16), ("jpeg", 256))}}
 
 
 def say(text):
@@ -52,10 +66,7 @@ class Evaluation:
     def __init__(self, name, a):
         self.name, self.a, self.plan = name, a, dict(WORKLOADS[name], **(QUICK[name] if a.quick else {}))
         self.path = f"{a.results}/{name}{'-quick' if a.quick else ''}.json"
-        self.python = subprocess.run([f"{ROOT}/tests/venvs.sh", "--python", self.plan["venv"]], capture_output=True, text=True).stdout.strip()
-        if not self.python:
-            raise SystemExit(f"{name}: the environment is not there; make it: tests/venvs.sh {self.plan['venv']}")
-        self.told = dict(name=name, about=self.plan["about"], plan={k: self.plan.get(k) for k in ("files", "size", "link", "tier", "epochs")},
+        self.told = dict(name=name, about=self.plan["about"], plan={k: self.plan[k] for k in ("files", "size", "link", "tier", "compression", "epochs", "passes", "pause") if k in self.plan},
                          machine=machine(), runs=[])
         if os.path.exists(self.path) and not a.again:
             with open(self.path) as f:
@@ -73,25 +84,37 @@ class Evaluation:
         todo = self.missing()
         if not todo:
             return say(f"{self.name}: measured already ({self.path}); --again measures it anew")
+        self.python = python_of(self.name, self.plan["venv"])
+        os.environ.pop("PYTHONPATH", None)
+        if "beside" in self.plan:
+            # Its packages; the framework's are in the environment itself.
+            found = subprocess.run([python_of(self.name, self.plan["beside"]), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True)
+            os.environ["PYTHONPATH"] = found.stdout.strip()
         with nodes.Net(2) as net, nodes.World(net, 1, alone=True) as w, Gluster(net, 1, f"{w.disk}/gluster") as pfs:
             self.w, self.pfs = w, pfs
             pfs.mount(w, 0)
             say(f"{self.name}: making {self.plan['files']} files")
             size = ["--size", str(self.plan["size"])] if self.plan.get("size") else []
-            self.inside([self.python, f"{HERE}/{self.plan['job']}", "make", w.root, "--files", str(self.plan["files"]), *size])
+            self.inside([self.python, f"{HERE}/{self.plan['job']}", "make", w.root, "--files", str(self.plan["files"]), *size, *self.plan.get("make", [])])
             self.told["bytes"] = sum(os.path.getsize(f"{d}/{n}") for d, _, names in os.walk(pfs.brick) if "/.glusterfs" not in d for n in names)
             net.rate(1, self.plan["link"])
             for number, (case, run) in enumerate(todo, 1):
                 say(f"{self.name}: {case}, run {run} ({number} of {len(todo)})")
                 self.told["runs"] = [r for r in self.told["runs"] if (r["case"], r["run"]) != (case, run)]
                 # (Capacity is counted in blocks.)
-                share = int(self.plan["tier"] * (self.told["bytes"] + 4096 * self.plan["files"]))
-                w.capacity = f"{share}B, persist: node"
+                share = int(self.case(case)[1]["tier"] * (self.told["bytes"] + 4096 * self.plan["files"]))
+                w.capacity = f"{share}B, persist: node" + (f", compression: {self.plan['compression']}" if "compression" in self.plan else "")
                 w.configure(0)
                 shutil.rmtree(w.tier(0), ignore_errors=True)
                 for mode in MODES:
                     self.measure(case, run, mode)
                 self.save()
+
+    def case(self, name):
+        """Words for its job, and its plan."""
+        words = self.plan["cases"][name]
+        words, other = words if isinstance(words, tuple) else (words, {})
+        return words, dict(self.plan, **other)
 
     def inside(self, words):
         subprocess.run([*self.w.enter[0], *words], check=True)
@@ -111,7 +134,7 @@ class Evaluation:
             root = f"{self.w.shm}/copy"
             self.inside(["cp", "-r", self.w.root, root])
             copied = dict(seconds=time.perf_counter() - start, counts=self.pfs.counts())
-        words = [self.python, f"{HERE}/{self.plan['job']}", root, "--epochs", str(self.plan["epochs"]), *self.plan["cases"][case]]
+        words = [self.python, f"{HERE}/{self.plan['job']}", root, "--epochs", str(self.plan["epochs"]), *self.case(case)[0]]
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         job = self.w.start(0, words, bare=mode in ("direct", "copy"), **pipes)
         self.line(job, "ready")
@@ -133,7 +156,7 @@ class Evaluation:
             raise SystemExit(f"{self.name}, {case}, {mode}: the job ended with {job.returncode}: {job.stderr.read()[-2000:]}")
         nodes.when("the agent's end", lambda: self.w.agent(0) is None, 60)
         shutil.rmtree(f"{self.w.shm}/copy", ignore_errors=True)
-        self.told["runs"].append(dict(case=case, run=run, mode=mode, copied=copied, starting=dict(seconds=ready, counts=starting), epochs=epochs))
+        self.told["runs"].append(dict(case=case, tier=self.case(case)[1]["tier"], run=run, mode=mode, copied=copied, starting=dict(seconds=ready, counts=starting), epochs=epochs))
         total = sum(e["seconds"] for e in epochs) + (copied or dict(seconds=0))["seconds"]
         say(f"  {mode:7} {total:8.1f} s   epochs {', '.join(format(e['seconds'], '.1f') for e in epochs)}; from the server {before['bytes'] / self.told['bytes']:.2f} data sets")
 
@@ -142,6 +165,83 @@ class Evaluation:
             if line.startswith("{") and key in (told := json.loads(line)):
                 return told
         raise SystemExit(f"{self.name}: the job ended early, with {job.wait()}: {job.stderr.read()[-2000:]}")
+
+
+def python_of(name, venv):
+    found = subprocess.run([f"{ROOT}/tests/venvs.sh", "--python", venv], capture_output=True, text=True).stdout.strip()
+    if not found:
+        raise SystemExit(f"{name}: the environment is not there; make it: tests/venvs.sh {venv}")
+    return found
+
+
+class Scaling(Evaluation):
+    """The same job on more and more nodes: each reads its part of every epoch, and computes between files (it sleeps)."""
+
+    NODES = (1, 2, 4, 8, 16)
+
+    def missing(self):
+        done = {(r["kind"], r["nodes"], r["run"]) for r in self.told["runs"] if r["mode"] == "shared"}
+        nodes_of = (1, 4) if self.a.quick else self.NODES
+        return [t for run in range(1, self.a.runs + 1) for kind in ("weak", "strong") for n in nodes_of for t in [(kind, n, run)] if t not in done]
+
+    def run(self):
+        todo = self.missing()
+        for number, (kind, n, run) in enumerate(todo, 1):
+            say(f"{self.name}: {kind}, {n} nodes, run {run} ({number} of {len(todo)})")
+            files = self.plan["files"] * (n if kind == "weak" else max(self.NODES))
+            self.told["runs"] = [r for r in self.told["runs"] if (r["kind"], r["nodes"], r["run"]) != (kind, n, run)]
+            cluster = ["placement: hybrid"]
+            with nodes.Net(n + 1) as net, nodes.World(net, n, capacity="1GiB", cluster=cluster, alone=n == 1) as w, Gluster(net, n, f"{w.disk}/gluster") as pfs:
+                for i in range(n):
+                    pfs.mount(w, i)
+                subprocess.run([*w.enter[0], nodes.PYTHON, nodes.NODES_PY, "make", w.root, "--files", str(files), "--size", str(self.plan["size"]), "--exact"], check=True)
+                net.rate(n, self.plan["link"])
+                for mode in ("direct", "shared"):
+                    self.measure_nodes(w, pfs, kind, n, run, mode, files)
+            self.save()
+        self.simulate()
+        self.save()
+
+    def simulate(self):
+        """Weak scaling of the same job on more nodes, by `monarch simulate`: efficiency of later epochs. Its nodes share nothing; where each reads its
+        own part again and again (shuffle=local), they ask as little of the file system as nodes that share."""
+        per_node, size, pause = self.plan["files"], self.plan["size"], self.plan["pause"]
+        wire = f"{self.plan['link'] * 119 // 1000}MB/s"
+        self.told["simulator"] = (f"monarch simulate --synthetic files={per_node}xN,size={size}B,epochs=3,shuffle=local,ranks=1,workers=1,batch=1,ahead=1 --compute {pause}ms "
+                                  "--sync off --prefetch off --policy first_epoch --nodes N --capacity C --pfs-bandwidth B")
+        self.told["servers"] = f"{wire} (as here) and 10 GB/s"
+        self.told["simulated"] = {}
+        for name, capacity, bandwidth in ((f"direct, {wire}", 1000, wire), ("direct, 10 GB/s", 1000, "10GB/s"), (f"monarch, {wire}", 2 * per_node * size, wire)):
+            times = {n: self.simulated(n, capacity, bandwidth) for n in (*self.NODES, 64, 256, 512, 1024, 4096)}
+            self.told["simulated"][name] = {n: times[1] / t for n, t in times.items()}
+
+    def simulated(self, n, capacity, bandwidth):
+        spec = f"files={self.plan['files'] * n},size={self.plan['size']}B,epochs=3,shuffle=local,ranks=1,workers=1,batch=1,ahead=1"
+        words = ["--quiet", "--json", "--synthetic", spec, "--compute", f"{self.plan['pause']}ms", "--sync", "off", "--prefetch", "off", "--policy", "first_epoch", "--nodes", str(n),
+                 "--capacity", f"{capacity}B", "--pfs-bandwidth", bandwidth]
+        done = subprocess.run([f"{nodes.BIN}/monarch", "simulate", *words], capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{self.name}: monarch simulate: {done.stderr}")
+        return json.loads(done.stdout)["rows"][0]["later"]["time_s"]
+
+    def measure_nodes(self, w, pfs, kind, n, run, mode, files):
+        nodes.touch()
+        pfs.count()
+        barrier = f"{w.disk}/barrier-{mode}"
+        os.mkdir(barrier)
+        words = ["--seed", "", "--exact", "--part", "--pause", self.plan["pause"], "--epochs", self.plan["epochs"], "--barrier", barrier, "--patience", 600]
+        pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        jobs = [w.start(i, nodes.reading(w.root, i, n, files, self.plan["size"], *words), bare=mode == "direct", **pipes) for i in range(n)]
+        ranks = []
+        for job in jobs:
+            out, err = job.communicate(timeout=1800)
+            if job.returncode:
+                raise SystemExit(f"{self.name}: a job ended with {job.returncode}: {out[-500:]}{err[-1000:]}")
+            ranks.append([json.loads(line)["seconds"] for line in out.splitlines() if line.startswith('{"epoch"')])
+        nodes.when("the agents' end", lambda: all(w.agent(i) is None for i in range(n)), 60)
+        seconds, counts = [max(rank[e] for rank in ranks) for e in range(self.plan["epochs"])], pfs.counts()
+        self.told["runs"].append(dict(kind=kind, nodes=n, run=run, mode=mode, files=files, seconds=seconds, counts=counts))
+        say(f"  {mode:7} epochs {', '.join(format(s, '.2f') for s in seconds)} s; from the server {counts['bytes'] / (files * self.plan['size']):.2f} data sets")
 
 
 def machine():
@@ -174,7 +274,7 @@ def main():
         if not os.path.exists(f"{nodes.BIN}/monarch"):
             raise SystemExit(f"evaluate: {nodes.BIN}/monarch is not there; cargo build --release --workspace")
         for name in a.names or WORKLOADS:
-            Evaluation(name, a).run()
+            (Scaling if WORKLOADS[name].get("kind") else Evaluation)(name, a).run()
     if not a.quick:
         document.write(a.results, f"{ROOT}/docs")
         say("docs/EVALUATION.md is written")

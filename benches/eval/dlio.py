@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""DLIO Benchmark with two ranks: it reads as the training it is named for does, and sleeps where that would compute.
+
+    dlio.py make ROOT --model M --files N     the data, by DLIO's own generator
+    dlio.py ROOT --model M --files N          the job (see job.py): all of DLIO's epochs are one step
+
+Figures are scaled to one small machine: files are fewer and smaller than in DLIO's own workloads, and computing shorter. What DLIO did is held
+against what it was told: it trims numbers of files silently when they do not fit its ranks and batches.
+"""
+import glob, json, os, shutil, subprocess, sys, tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import job
+
+RANKS = 2
+# Of each model: what `workload` it is for DLIO, samples in a file, bytes of a sample, samples in a batch, seconds of computing.
+MODELS = {
+    "unet3d": dict(workload="unet3d_h100", framework="pytorch", format="npz", samples=1, record=7_300_000, batch=4, compute=0.2),
+    "cosmoflow": dict(workload="cosmoflow_h100", framework="tensorflow", format="tfrecord", samples=1, record=2_800_000, batch=1, compute=0.02),
+    "resnet50": dict(workload="resnet50_h100", framework="tensorflow", format="tfrecord", samples=50, record=114_660, batch=32, compute=0.1),
+    "jpeg": dict(workload="resnet50_h100", framework="pytorch", format="jpeg", samples=1, record=150_000, batch=32, compute=0.2),
+}
+VENVS = {"pytorch": "torch2", "tensorflow": "tf"}
+
+
+def command(root, a, out, generate):
+    m = MODELS[a.model]
+    loader = {"pytorch": "pytorch", "tensorflow": "tensorflow"}[m["framework"]]
+    told = {
+        "framework": m["framework"], "workflow.generate_data": generate, "workflow.train": not generate, "workflow.checkpoint": False, "workflow.profiling": False,
+        "dataset.data_folder": f"{root}/{a.model}", "dataset.num_files_train": a.files, "dataset.num_files_eval": 0, "dataset.num_subfolders_train": 0,
+        "dataset.num_samples_per_file": m["samples"], "dataset.record_length": m["record"], "dataset.record_length_stdev": 0, "dataset.record_length_resize": 0,
+        "dataset.format": m["format"], "reader.data_loader": loader, "reader.batch_size": m["batch"], "reader.read_threads": 1,
+        "reader.file_shuffle": "seed", "reader.sample_shuffle": "seed", "train.epochs": a.passes, "train.computation_time": m["compute"],
+        "train.computation_time_stdev": 0, "train.seed": 7, "output.folder": out,
+    }
+    words = [f"++workload.{k}={v}" for k, v in told.items()]
+    return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "plm", "isolated", "--mca", "btl", "self,vader", "-n", str(RANKS), sys.executable,
+            "-m", "dlio_benchmark.main", f"workload={m['workload']}", f"hydra.run.dir={out}", *words]
+
+
+def dlio(root, a, generate):
+    out = tempfile.mkdtemp(prefix="dlio-")
+    try:
+        done = subprocess.run(command(root, a, out, generate), cwd=out, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"DLIO ended with {done.returncode}: {done.stdout[-1500:]}{done.stderr[-1500:]}")
+        return None if generate else result(out, a)
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def result(out, a):
+    m = MODELS[a.model]
+    with open(f"{out}/summary.json") as f:
+        summary = json.load(f)
+    # Batches that a rank took in an epoch; DLIO drops those that are not whole.
+    want = a.files * m["samples"] // RANKS // m["batch"]
+    for path in glob.glob(f"{out}/*_output.json"):
+        with open(path) as f:
+            per_epoch = json.load(f)
+        for epoch in range(1, a.passes + 1):
+            got = sum(len(block) for block in per_epoch[str(epoch)]["proc"].values())
+            if not want <= got <= want + 1:
+                raise SystemExit(f"DLIO took {got} batches in epoch {epoch} ({path}), not {want}")
+    with open(f"{out}/per_epoch_stats.json") as f:
+        stats = json.load(f)
+    return dict(au=summary["metric"]["train_au_mean_percentage"], seconds_of=[float(stats[str(e)]["duration"]) for e in range(1, a.passes + 1)], batches=want)
+
+
+def epochs(root, a):
+    while True:
+        yield dlio(root, a, False)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["make"]:
+        import argparse
+        p = argparse.ArgumentParser()
+        p.add_argument("root")
+        p.add_argument("--files", type=int)
+        p.add_argument("--model")
+        a = p.parse_args(sys.argv[2:])
+        a.passes = 1
+        os.makedirs(f"{a.root}/{a.model}", exist_ok=True)
+        dlio(a.root, a, True)
+    else:
+        job.main(epochs, model="unet3d", files=1, passes=3)
