@@ -21,7 +21,7 @@ contents() {
     torch2) echo "torch==2.15.* torchvision==0.29.* numpy==2.4.* pillow==13.* safetensors==0.8.*" ;;
     tf)     echo "tensorflow-cpu==2.21.*" ;;
     # (It asks for all frameworks at once, and for DALI.)
-    dlio)   echo "numpy==2.4.* mpi4py==4.1.* pandas psutil h5py==3.16.* pillow==13.* pyyaml packaging alone:hydra-core==1.3.2 alone:omegaconf==2.3.* alone:antlr4-python3-runtime==4.9.* alone:dlio-benchmark==2.0.0" ;;
+    dlio)   echo "numpy==2.4.* mpi4py==4.1.* pandas psutil h5py==3.16.* pillow==13.* pyyaml packaging alone:hydra-core==1.3.2 alone:omegaconf==2.3.* alone:antlr4-python3-runtime==4.9.* alone:pydftracer==1.0.2 alone:dlio-benchmark==2.0.0" ;;
     k8s)    echo "kubernetes-validate==1.37.* jsonpatch==1.* pyyaml" ;;
     *)      fail "unknown environment $1 (${all[*]} dlio k8s)" ;;
   esac

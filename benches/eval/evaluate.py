@@ -4,11 +4,12 @@
     cargo build --release --workspace
     sudo ./evaluate                      everything that is there; goes on where it was
     sudo ./evaluate --quick pictures     less data and one run, to see that it works: an hour becomes minutes
+    sudo ./evaluate --pfs ceph pictures  the same on a CephFS
     ./evaluate --document                docs/EVALUATION.md anew, from benches/results/
 
 The file system is a GlusterFS in a network namespace, behind a link of so many Mbit/s; its client keeps no data, as that of a parallel file
 system does once the data set is larger than memory, and keeps names and attributes. Its server counts calls and bytes (`volume profile`),
-looked at between the epochs while nothing runs. Each job runs
+looked at between the epochs while nothing runs. (With --pfs ceph: a CephFS, ceph-fuse, the counters of its OSD and metadata server.) Each job runs
 
     direct   on the file system
     copy     on a copy that `cp -r` makes first; time and calls of the copy are in it
@@ -16,7 +17,7 @@ looked at between the epochs while nothing runs. Each job runs
     warm     under `monarch run` once more: what the run before has left in the tier is there
 
 one after the other, again and again (--runs). Local copies and tiers lie in memory. Needs root, glusterd, glusterfs and the environments of
-tests/venvs.sh. Results go to benches/results/NAME.json after each run; what is there is not measured again unless asked for (--again).
+tests/venvs.sh (torch2, tf, dlio). Results go to benches/results/NAME.json after each run; what is there is not measured again unless asked for (--again).
 """
 import argparse, json, os, platform, shutil, subprocess, sys, time
 
@@ -25,8 +26,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [HERE, os.path.join(ROOT, "tests", "cluster")]
 import document
+import ceph, gluster
 import net as nodes
-from gluster import Gluster
+
+FILE_SYSTEMS = {"gluster": (gluster, gluster.Gluster, "glusterfs-server glusterfs-client"),
+                "ceph": (ceph, ceph.Ceph, "ceph-mon ceph-mgr ceph-osd ceph-mds ceph-fuse ceph-common")}
 
 RESULTS = f"{ROOT}/benches/results"
 MODES = ("direct", "copy", "cold", "warm")
@@ -46,8 +50,9 @@ WORKLOADS = {
                   cases={"2 workers": ["--workers", "2"]}),
     "text": dict(about="PyTorch, many text files, a recurrent network, a tier with lz4", job="text.py", venv="torch2", files=4000, size=100_000, link=100,
                  tier=0.40, compression="lz4", epochs=3, cases={"2 workers": ["--workers", "2"]}),
-    **{f"dlio-{model}": dict(about=f"DLIO, {model}, two ranks", job="dlio.py", make=["--model", model], venv=venv, beside="dlio", files=files, link=1000,
+    **{f"dlio-{model}": dict(about=f"DLIO, {model}, two ranks", job="dlio.py", make=["--model", model], venv=venv, beside=["dlio", "tf"], files=files, link=1000,
                              tier=1.1, epochs=1, passes=3, cases={"2 ranks": ["--model", model, "--files", str(files)]})
+       # (DLIO imports TensorFlow whatever it is to read with.)
        for model, venv, files in (("unet3d", "torch2", 128), ("cosmoflow", "tf", 384), ("resnet50", "tf", 128), ("jpeg", "torch2", 3200))},
     "scaling": dict(about="1 to 16 nodes that share copies", kind="scaling", files=200, size=100_000, link=1000, epochs=3, pause=15),
 }
@@ -65,8 +70,9 @@ class Evaluation:
 
     def __init__(self, name, a):
         self.name, self.a, self.plan = name, a, dict(WORKLOADS[name], **(QUICK[name] if a.quick else {}))
-        self.path = f"{a.results}/{name}{'-quick' if a.quick else ''}.json"
-        self.told = dict(name=name, about=self.plan["about"], plan={k: self.plan[k] for k in ("files", "size", "link", "tier", "compression", "epochs", "passes", "pause") if k in self.plan},
+        self.path = f"{a.results}/{name}{'' if a.pfs == 'gluster' else '-' + a.pfs}{'-quick' if a.quick else ''}.json"
+        self.file_system = FILE_SYSTEMS[a.pfs][1]
+        self.told = dict(name=os.path.basename(self.path)[:-len(".json")], about=self.plan["about"], pfs=a.pfs, plan={k: self.plan[k] for k in ("files", "size", "link", "tier", "compression", "epochs", "passes", "pause") if k in self.plan},
                          machine=machine(), runs=[])
         if os.path.exists(self.path) and not a.again:
             with open(self.path) as f:
@@ -86,25 +92,33 @@ class Evaluation:
             return say(f"{self.name}: measured already ({self.path}); --again measures it anew")
         self.python = python_of(self.name, self.plan["venv"])
         os.environ.pop("PYTHONPATH", None)
-        if "beside" in self.plan:
-            # Its packages; the framework's are in the environment itself.
-            found = subprocess.run([python_of(self.name, self.plan["beside"]), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True)
-            os.environ["PYTHONPATH"] = found.stdout.strip()
-        with nodes.Net(2) as net, nodes.World(net, 1, alone=True) as w, Gluster(net, 1, f"{w.disk}/gluster") as pfs:
+        # Packages that stand beside those of the environment itself.
+        beside = [subprocess.run([python_of(self.name, venv), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True).stdout.strip()
+                  for venv in self.plan.get("beside", ())]
+        if beside:
+            os.environ["PYTHONPATH"] = ":".join(beside)
+        with nodes.Net(2) as net, nodes.World(net, 1, alone=True) as w, self.file_system(net, 1, f"{w.disk}/{self.a.pfs}") as pfs:
             self.w, self.pfs = w, pfs
             pfs.mount(w, 0)
             say(f"{self.name}: making {self.plan['files']} files")
             size = ["--size", str(self.plan["size"])] if self.plan.get("size") else []
             self.inside([self.python, f"{HERE}/{self.plan['job']}", "make", w.root, "--files", str(self.plan["files"]), *size, *self.plan.get("make", [])])
-            self.told["bytes"] = sum(os.path.getsize(f"{d}/{n}") for d, _, names in os.walk(pfs.brick) if "/.glusterfs" not in d for n in names)
+            sizes = subprocess.run([*w.enter[0], "find", w.root, "-type", "f", "-printf", "%s\\n"], capture_output=True, text=True, check=True).stdout
+            self.told["bytes"] = sum(map(int, sizes.split()))
+            self.told["machine"]["pfs"] = pfs.version()
             net.rate(1, self.plan["link"])
             for number, (case, run) in enumerate(todo, 1):
                 say(f"{self.name}: {case}, run {run} ({number} of {len(todo)})")
                 self.told["runs"] = [r for r in self.told["runs"] if (r["case"], r["run"]) != (case, run)]
                 # (Capacity is counted in blocks.)
                 share = int(self.case(case)[1]["tier"] * (self.told["bytes"] + 4096 * self.plan["files"]))
-                w.capacity = f"{share}B, persist: node" + (f", compression: {self.plan['compression']}" if "compression" in self.plan else "")
+                w.capacity, w.second = f"{share}B, persist: node", None
+                if "compression" in self.plan:
+                    # A tenth of the room is for copies that are being read, decoded.
+                    first = max(share // 10, 2 << 20)
+                    w.capacity, w.second = f"{first}B, decoded: 100%", f"{share - first}B, persist: node, compression: {self.plan['compression']}"
                 w.configure(0)
+                shutil.rmtree(f"{w.tier(0)}2", ignore_errors=True)
                 shutil.rmtree(w.tier(0), ignore_errors=True)
                 for mode in MODES:
                     self.measure(case, run, mode)
@@ -191,11 +205,12 @@ class Scaling(Evaluation):
             files = self.plan["files"] * (n if kind == "weak" else max(self.NODES))
             self.told["runs"] = [r for r in self.told["runs"] if (r["kind"], r["nodes"], r["run"]) != (kind, n, run)]
             cluster = ["placement: hybrid"]
-            with nodes.Net(n + 1) as net, nodes.World(net, n, capacity="1GiB", cluster=cluster, alone=n == 1) as w, Gluster(net, n, f"{w.disk}/gluster") as pfs:
+            with nodes.Net(n + 1) as net, nodes.World(net, n, capacity="1GiB", cluster=cluster, alone=n == 1) as w, self.file_system(net, n, f"{w.disk}/{self.a.pfs}") as pfs:
                 for i in range(n):
                     pfs.mount(w, i)
                 subprocess.run([*w.enter[0], nodes.PYTHON, nodes.NODES_PY, "make", w.root, "--files", str(files), "--size", str(self.plan["size"]), "--exact"], check=True)
                 net.rate(n, self.plan["link"])
+                self.told["machine"]["pfs"] = pfs.version()
                 for mode in ("direct", "shared"):
                     self.measure_nodes(w, pfs, kind, n, run, mode, files)
             self.save()
@@ -249,9 +264,8 @@ def machine():
         model = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "unknown")
     with open("/proc/meminfo") as f:
         memory = int(f.readline().split()[1]) << 10
-    version = subprocess.run(["glusterfs", "--version"], capture_output=True, text=True).stdout.split("\n")[0]
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    return dict(processors=os.cpu_count(), model=model, memory=memory, kernel=platform.release(), pfs=version, commit=commit, date=time.strftime("%Y-%m-%d"))
+    return dict(processors=os.cpu_count(), model=model, memory=memory, kernel=platform.release(), commit=commit, date=time.strftime("%Y-%m-%d"))
 
 
 def main():
@@ -259,6 +273,7 @@ def main():
     p.add_argument("names", nargs="*", metavar="WORKLOAD", help=f"of {' '.join(WORKLOADS)}; default: all")
     p.add_argument("--quick", action="store_true", help="less data, one run; its results lie beside the others and are in no document")
     p.add_argument("--runs", type=int, metavar="N", help="of each case (default: 5; with --quick 1)")
+    p.add_argument("--pfs", choices=FILE_SYSTEMS, default="gluster", help="the file system (default: gluster)")
     p.add_argument("--again", action="store_true", help="measure again what has been measured")
     p.add_argument("--document", action="store_true", help="only write docs/EVALUATION.md from what has been measured")
     p.add_argument("--results", default=RESULTS, metavar="DIR", help="where results are kept (default: benches/results)")
@@ -269,8 +284,11 @@ def main():
     if not a.document:
         if os.geteuid():
             raise SystemExit("evaluate: network namespaces and GlusterFS need root")
-        if lacking := [tool for tool in ("glusterd", "glusterfs", "gluster") if not shutil.which(tool)]:
-            raise SystemExit(f"evaluate: {lacking[0]} is not installed (Debian: apt install glusterfs-server glusterfs-client)")
+        module, _, packages = FILE_SYSTEMS[a.pfs]
+        if lacking := [tool for tool in module.TOOLS if not shutil.which(tool)]:
+            raise SystemExit(f"evaluate: {lacking[0]} is not installed (Debian: apt install --no-install-recommends {packages})")
+        if any("dlio" in name for name in a.names or WORKLOADS) and not shutil.which("mpirun"):
+            raise SystemExit("evaluate: DLIO needs mpirun (Debian: apt install openmpi-bin)")
         if not os.path.exists(f"{nodes.BIN}/monarch"):
             raise SystemExit(f"evaluate: {nodes.BIN}/monarch is not there; cargo build --release --workspace")
         for name in a.names or WORKLOADS:

@@ -9,10 +9,10 @@ use monarch_core::agent::protocol::{Opens, RootStatus};
 use std::fmt::Write;
 use std::time::Duration;
 
-const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:980px;padding:0 1em;color:#222}h1{font-size:22px;margin-bottom:0}\
+const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:980px;padding:0 1em;color:#222;background:#fff}h1{font-size:22px;margin-bottom:0}h1,h2{overflow-wrap:anywhere}\
 h2{font-size:17px;margin:1.8em 0 .5em}.sub{color:#555;margin-top:.2em}pre{background:#f4f4f4;padding:.6em;overflow-x:auto;font-size:12px}\
-table{border-collapse:collapse;margin:.5em 0}th,td{padding:.25em .8em;text-align:right;border-bottom:1px solid #ddd}\
-th{font-weight:600;color:#444}td:first-child,th:first-child{text-align:left}td.w{text-align:left}.big{display:flex;flex-wrap:wrap;gap:1em;margin:1em 0}\
+table{border-collapse:collapse;margin:.5em 0;display:block;overflow-x:auto}svg{max-width:100%;height:auto}th,td{padding:.25em .8em;text-align:right;border-bottom:1px solid #ddd}\
+th{font-weight:600;color:#444}td:first-child,th:first-child{text-align:left}td.w{text-align:left}td{white-space:nowrap}td svg{max-width:none}.big{display:flex;flex-wrap:wrap;gap:1em;margin:1em 0}\
 .big div{background:#f4f4f4;padding:.6em 1em;min-width:9em}.big b{display:block;font-size:20px}.advice li{margin:.35em 0}\
 svg text{font:12px sans-serif;fill:#222}svg .t{font-weight:bold;font-size:13px}svg .y{text-anchor:end}svg .x{text-anchor:middle}svg .l{fill:#555}\
 svg .g{stroke:#ddd}svg .a{stroke:#444}.charts{display:flex;flex-wrap:wrap;gap:.5em}.note{color:#555}";

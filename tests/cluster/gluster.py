@@ -4,6 +4,9 @@ import os, subprocess, xml.etree.ElementTree
 import net as nodes
 
 
+TOOLS = ("glusterd", "glusterfs", "gluster")
+
+
 class Gluster:
     """A GlusterFS of one brick in a node's namespace, its settings and processes in a directory of its own."""
 
@@ -50,6 +53,9 @@ end-volume
             self.ask("volume", "set", "v0", f"performance.{name}", "off")
         self.ask("volume", "start", "v0")
         return self
+
+    def version(self):
+        return subprocess.run(["glusterfs", "--version"], capture_output=True, text=True).stdout.split("\n")[0]
 
     def count(self):
         """Begins to count anew."""

@@ -177,6 +177,8 @@ class World:
     def __init__(self, net, nodes, root=None, capacity="64MiB", cluster=(), alone=False, settings=(), disk=False):
         self.net, self.nodes, self.capacity, self.settings = net, nodes, capacity, settings
         self.cluster, self.alone, self.disk_tiers = cluster, alone, disk
+        # Capacity and options of a second tier, `tier(i)` with a 2 behind.
+        self.second = None
         prefix = f"{DIRECTORY}{os.getpid()}-"
         self.disk = tempfile.mkdtemp(prefix=prefix, dir="/tmp")
         self.shm = tempfile.mkdtemp(prefix=prefix, dir="/dev/shm")
@@ -206,7 +208,8 @@ class World:
         return f"{self.shm}/node{i}/run"
 
     def configure(self, i):
-        lines = [f"dataset: {{ roots: [{self.root}], settle: 0s }}", f"tiers: [{{ path: {self.tier(i)}, capacity: {self.capacity} }}]",
+        second = f", {{ path: {self.tier(i)}2, capacity: {self.second} }}" if self.second else ""
+        lines = [f"dataset: {{ roots: [{self.root}], settle: 0s }}", f"tiers: [{{ path: {self.tier(i)}, capacity: {self.capacity} }}{second}]",
                  f"runtime_dir: {self.runtime(i)}"]
         if not self.alone:
             nodes = ", ".join(self.net.address(k) for k in range(self.nodes))

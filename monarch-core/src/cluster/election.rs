@@ -346,7 +346,9 @@ mod tests {
         for reply in [Reply::Have, Reply::Scanning(0), Reply::Scanning(u64::MAX), Reply::First, Reply::Yield] {
             assert_eq!(Reply::of(reply.text().as_bytes()), Some(reply));
         }
-        for text in ["", "scanning", "scanning ", "scanning -1", "scanning 1 ", "scanning 18446744073709551616", "haves"] {
+        for text in
+            ["", "scanning", "scanning ", "scanning -1", "scanning 1 ", "scanning 18446744073709551616", "haves"]
+        {
             assert_eq!(Reply::of(text.as_bytes()), None, "{text}");
         }
     }
