@@ -40,3 +40,23 @@ class Device:
 
     def wait(self):
         time.sleep(max(0.0, self.busy_until - time.perf_counter()))
+
+
+def read_epoch(batches, train, a):
+    """One epoch: `train` gets what a batch holds and gives its loss and its number of files; then the device has its turn."""
+    device, total, files = Device(a.compute), 0.0, 0
+    for batch in batches:
+        loss, n = train(batch)
+        total += loss
+        files += n
+        device.work()
+    device.wait()
+    return dict(loss=total.hex(), files=files, device_s=device.busy)
+
+
+def descend(step, loss):
+    """A step of a PyTorch optimiser; the loss as a number."""
+    step.zero_grad()
+    loss.backward()
+    step.step()
+    return loss.item()

@@ -37,18 +37,13 @@ def epochs(root, a):
     step = torch.optim.SGD(net.parameters(), 0.01)
     order = torch.Generator().manual_seed(7)
     batches = torch.utils.data.DataLoader(data, a.batch, shuffle=True, generator=order, num_workers=a.workers, persistent_workers=a.workers > 0)
+
+    def train(batch):
+        inputs, labels = batch
+        return job.descend(step, torch.nn.functional.cross_entropy(net(inputs / 255), labels)), len(labels)
+
     while True:
-        device, total, files = job.Device(a.compute), 0.0, 0
-        for inputs, labels in batches:
-            loss = torch.nn.functional.cross_entropy(net(inputs / 255), labels)
-            step.zero_grad()
-            loss.backward()
-            step.step()
-            total += loss.item()
-            files += len(labels)
-            device.work()
-        device.wait()
-        yield dict(loss=total.hex(), files=files, device_s=device.busy)
+        yield job.read_epoch(batches, train, a)
 
 
 if __name__ == "__main__":

@@ -51,14 +51,8 @@ def epochs(root, a):
         order = tf.data.Dataset.from_tensor_slices(names).shuffle(len(names), seed=epoch)
         records = order.interleave(tf.data.TFRecordDataset, cycle_length=a.parallel, num_parallel_calls=a.parallel, deterministic=True)
         batches = records.map(parse, 2, deterministic=True).shuffle(256, seed=epoch).batch(a.batch).prefetch(2)
-        device, total, files = job.Device(a.compute), 0.0, 0
-        for inputs, labels in batches:
-            total += float(train(inputs, labels))
-            files += len(labels)
-            device.work()
-        device.wait()
         epoch += 1
-        yield dict(loss=total.hex(), files=files, device_s=device.busy)
+        yield job.read_epoch(batches, lambda batch: (float(train(*batch)), len(batch[1])), a)
 
 
 if __name__ == "__main__":

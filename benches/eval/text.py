@@ -45,19 +45,13 @@ def epochs(root, a):
     step = torch.optim.SGD([*net.parameters(), *head.parameters()], 0.01)
     order = torch.Generator().manual_seed(7)
     batches = torch.utils.data.DataLoader(Series(), a.batch, shuffle=True, generator=order, num_workers=a.workers, persistent_workers=a.workers > 0)
+
+    def train(series):
+        guess = head(net(series[:, :-1, None])[0])[:, :, 0]
+        return job.descend(step, torch.nn.functional.mse_loss(guess, series[:, 1:])), len(series)
+
     while True:
-        device, total, files = job.Device(a.compute), 0.0, 0
-        for series in batches:
-            guess = head(net(series[:, :-1, None])[0])[:, :, 0]
-            loss = torch.nn.functional.mse_loss(guess, series[:, 1:])
-            step.zero_grad()
-            loss.backward()
-            step.step()
-            total += loss.item()
-            files += len(series)
-            device.work()
-        device.wait()
-        yield dict(loss=total.hex(), files=files, device_s=device.busy)
+        yield job.read_epoch(batches, train, a)
 
 
 if __name__ == "__main__":

@@ -206,12 +206,16 @@ impl Node {
         Ok(sum)
     }
 
-    /// Whether the copy of a file that is not large is what it was when it came; one that is not goes. Once for each copy. (Of large ones
-    /// the chunks are summed as they come.)
+    /// Whether the copy of a file that is not large is what it was when it came; one that is not goes. Once for each copy, and by all who ask
+    /// before the first has found out: none of them may have a part of it. (Of large ones the chunks are summed as they come.)
     fn checked(&self, here: &Here, file: &FileRef, copy: &OwnedFd) -> io::Result<bool> {
         let whole = self.sums.get(file, (0, here.size()), here.size());
         let Some(whole) = whole.filter(|_| here.large().is_none()) else { return Ok(true) };
-        if !self.sums.begins(file) || sum_of(copy, &(0..here.size()))? == whole {
+        if self.sums.is_compared(file) {
+            return Ok(true);
+        }
+        if sum_of(copy, &(0..here.size()))? == whole {
+            self.sums.note_compared(file);
             return Ok(true);
         }
         self.drop_damaged(here, file, here.entry.word());

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 /// How long a newcomer waits for what one node holds.
 const JOIN: Duration = Duration::from_secs(1);
-/// Nodes that are asked at a time.
-const AT_A_TIME: usize = 64;
+/// Nodes that are asked, or told something, at a time.
+pub(super) const AT_A_TIME: usize = 64;
 
 /// A newcomer's answer: who is up, and the files held of its own.
 #[derive(Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 //! told of all changes so far: what it was sent while it was away is lost.
 
 use super::looks::Looks;
+use super::news::AT_A_TIME;
 use super::{FileRef, Node, lock};
 use crate::cluster::residency::members::ME;
 use crate::cluster::residency::{Members, Standing, fileset, told};
@@ -160,7 +161,8 @@ impl Node {
         let now = Instant::now();
         let is_due = |node: u16, l: &Letter| view.is_up(node) && l.rests_until.is_none_or(|t| t <= now);
         let due = outbox.letters.iter().filter(|(n, l)| !outbox.sending.contains(n) && is_due(**n, l));
-        for node in due.map(|(n, _)| *n).collect::<Vec<_>>() {
+        let free = AT_A_TIME.saturating_sub(outbox.sending.len());
+        for node in due.take(free).map(|(n, _)| *n).collect::<Vec<_>>() {
             let Some(letter) = outbox.letters.remove(&node) else { continue };
             outbox.sending.insert(node);
             let (me, returned) = (self.clone(), outbox.returned.clone());

@@ -18,8 +18,8 @@ struct OfIndex {
     /// By file; 0: not known.
     whole: Vec<AtomicU64>,
     parts: Mutex<HashMap<(u32, Part), u64>>,
-    /// Files of whose copy here parts have been summed.
-    begun: Mutex<HashSet<u32>>,
+    /// Files whose copy here was found to be what the sum of the whole says.
+    compared: Mutex<HashSet<u32>>,
 }
 
 /// See the module.
@@ -55,7 +55,7 @@ impl Sums {
             && let Some(slot) = of.whole.get(file.id as usize)
         {
             slot.store(sum, Ordering::Relaxed);
-            lock(&of.begun).remove(&file.id);
+            lock(&of.compared).remove(&file.id);
         }
     }
 
@@ -74,13 +74,20 @@ impl Sums {
     pub(super) fn forget_parts(&self, file: &FileRef) {
         if let Some(of) = self.of(file) {
             lock(&of.parts).retain(|(id, _), _| *id != file.id);
-            lock(&of.begun).remove(&file.id);
+            lock(&of.compared).remove(&file.id);
         }
     }
 
-    /// Whether parts of a copy are about to be summed for the first time.
-    pub(super) fn begins(&self, file: &FileRef) -> bool {
-        self.of(file).is_some_and(|of| lock(&of.begun).insert(file.id))
+    /// Whether a copy was compared with the sum of the whole, and is sound.
+    pub(super) fn is_compared(&self, file: &FileRef) -> bool {
+        self.of(file).is_some_and(|of| lock(&of.compared).contains(&file.id))
+    }
+
+    /// It was, and is.
+    pub(super) fn note_compared(&self, file: &FileRef) {
+        if let Some(of) = self.of(file) {
+            lock(&of.compared).insert(file.id);
+        }
     }
 
     /// What a part of a file comes to, if that is known.
