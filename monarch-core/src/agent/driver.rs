@@ -40,6 +40,7 @@
 //! | [`gate`] | whether anything is fetched ahead while the PFS fails |
 //! | [`mark`] | what waiting readers see of a copy under way |
 //! | [`pace`] | how many prefetches the PFS bears |
+//! | [`width`] | how many it needs to give what it has |
 //! | [`manners`] | files on tape, files that the site will remove |
 //! | [`ahead`] | how fetching ahead goes, in words |
 //! | [`seldom`] | messages that could come once per file |
@@ -81,6 +82,7 @@ mod traces;
 mod trial;
 mod trouble;
 mod unclaimed;
+mod width;
 mod window;
 
 pub use load::Load;
@@ -88,7 +90,7 @@ pub use peers::{After, Asked, FileRef, Peers, Portable, RemoteFile};
 pub use unclaimed::{Claim, Unclaimed};
 
 use crate::config::Direct;
-use crate::engine::{CopyEngine, Engines, Limits, Source, Task, Work};
+use crate::engine::{CopyEngine, Engines, Limits, Source, Task, Work, slots_ahead};
 use crate::metrics::Latencies;
 use crate::tier::TierDir;
 use ahead::Told;
@@ -120,6 +122,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use trial::{Mount, Mounts};
 use trouble::Trouble;
+use width::Width;
 
 /// A segment that the driver serves.
 #[derive(Clone)]
@@ -269,6 +272,7 @@ pub struct Driver {
     /// Whether prefetching waits for a tier or for the PFS.
     held_back: AtomicBool,
     pace: Pace,
+    width: Width,
     gate: Gate,
     manners: Manners,
     mounts: Mounts,
@@ -347,6 +351,7 @@ impl Driver {
             rings_wait: AtomicBool::new(false),
             held_back: AtomicBool::new(false),
             pace: Pace::default(),
+            width: Width::new(slots_ahead(options.max_inflight)),
             gate: Gate::default(),
             manners: Manners::default(),
             mounts: Mounts::default(),

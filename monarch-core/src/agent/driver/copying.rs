@@ -229,6 +229,7 @@ impl<'a> Copying<'a> {
             self.driver.figures.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
             let took = f.start.elapsed();
             if f.peer.is_none() {
+                self.driver.note_width(copied.bytes, took);
                 self.driver.tell(&Event::Fetched { file: FileKey(f.key), size: copied.bytes, took });
                 self.driver.manners.was_read(f.key, f.entry.record);
             }

@@ -8,7 +8,7 @@ use super::trial::Kind;
 use super::{Driver, Job};
 use crate::config::Direct;
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
-use crate::metrics::CopyOf;
+use crate::metrics::{CopyOf, Origin};
 use crate::tier::PartWriter;
 use monarch_abi::word::Refusal;
 use std::cell::Cell;
@@ -113,6 +113,9 @@ impl<'a> Piece<'a> {
             driver.figures.chunks.fetch_add(1, Ordering::Relaxed);
         }
         driver.latencies.copied(fill.file.origin(), CopyOf::Chunk, self.begun.elapsed());
+        if fill.file.origin() == Origin::Pfs {
+            driver.note_width(copied.bytes, self.begun.elapsed());
+        }
         driver.note_rate(copied.bytes);
         driver.tell_piece(&fill.file, &self.range(), copied.checksum);
         let last = fill.summed(self.chunk, copied.checksum);

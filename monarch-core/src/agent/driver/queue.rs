@@ -16,7 +16,7 @@ use monarch_policies::RequestSource;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most files that are listed for a second try.
 const RETRIES: usize = 1 << 17;
@@ -255,10 +255,17 @@ impl Driver {
         }
     }
 
-    /// Copiers that prefetching may use: some are kept free for demands.
+    /// Copiers that prefetching may use: some are kept free for demands, and no more stand before them than the PFS needs to give what it has.
     fn prefetch_slots(&self) -> usize {
-        let slots = slots_ahead(self.options.max_inflight);
-        if self.options.backoff { (slots / self.pace.divisor()).max(1) } else { slots }
+        if !self.options.backoff {
+            return slots_ahead(self.options.max_inflight);
+        }
+        (self.width.limit() / self.pace.divisor()).max(1)
+    }
+
+    /// Takes note of a file, or a chunk of one, that came from the PFS.
+    pub(super) fn note_width(&self, bytes: u64, took: Duration) {
+        self.width.note(bytes, took, self.prefetching.load(Ordering::Relaxed));
     }
 
     /// Takes over all demands.

@@ -1,0 +1,234 @@
+//! How many prefetches run at a time: as few as take what the PFS gives.
+//!
+//! What is under way stands before the next demand: 56 files of 1 MB on a link of 1 Gbit/s hold it up for half a second, and not one byte
+//! more arrives for it than with four. How many are needed nobody says: on a link of one's own four may do, on many disks that answer in
+//! 200 ms each, all do not. So it is tried (hill climbing on throughput): where copies take long, fewer at a time, which are kept as long as
+//! as much arrives in all; where less does, as many as before, and after a while more. Copies that take no time hold nobody up: there as many
+//! run as may.
+
+use super::lock;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// A demand may wait so long for prefetches.
+const ENOUGH: Duration = Duration::from_millis(50);
+/// At the start.
+const START: usize = 16;
+/// One is read while the other is looked up.
+const LEAST: usize = 2;
+/// With fewer at a time as much arrives as before if it is this part of it.
+const AS_MUCH: f64 = 0.95;
+/// With more at a time more arrives if it is that much more.
+const MORE: f64 = 1.1;
+/// A rate is that of so long at least.
+const SPAN: Duration = Duration::from_millis(100);
+/// How long what was found is kept before it is tried again; longer each time that nothing better is found, up to [`LONGEST`].
+const HOLD: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// What is being tried: another number than `from`, with which so many bytes a second arrived.
+#[derive(Clone, Copy, Debug)]
+enum Trial {
+    None,
+    Fewer { from: usize, rate: f64 },
+    More { from: usize, rate: f64 },
+}
+
+/// Copies that ended while as many as may ran.
+#[derive(Debug, Default)]
+struct Window {
+    /// Of those that come next so many began before the last change.
+    skip: usize,
+    since: Option<Instant>,
+    bytes: u64,
+    count: usize,
+    took: Duration,
+}
+
+#[derive(Debug)]
+struct Climb {
+    limit: usize,
+    most: usize,
+    trial: Trial,
+    window: Window,
+    hold: Duration,
+    until: Option<Instant>,
+    /// Whether more are tried next, because fewer were not enough.
+    upwards: bool,
+}
+
+impl Climb {
+    fn new(most: usize) -> Self {
+        Self {
+            limit: START.min(most),
+            most,
+            trial: Trial::None,
+            window: Window::default(),
+            hold: HOLD,
+            until: None,
+            upwards: false,
+        }
+    }
+
+    /// A copy of so many bytes has come, while so many prefetches ran.
+    fn note(&mut self, bytes: u64, took: Duration, running: usize, now: Instant) {
+        let w = &mut self.window;
+        if running * 4 < self.limit * 3 {
+            // Something else holds them up.
+            *w = Window::default();
+            return;
+        }
+        if w.skip > 0 {
+            w.skip -= 1;
+            return;
+        }
+        let Some(since) = w.since else {
+            w.since = Some(now);
+            return;
+        };
+        w.bytes += bytes;
+        w.count += 1;
+        w.took += took;
+        let span = now.saturating_duration_since(since);
+        if w.count < 2 * self.limit || span < SPAN {
+            return;
+        }
+        let (rate, mean) = (w.bytes as f64 / span.as_secs_f64(), w.took / w.count as u32);
+        let before = self.limit;
+        self.decide(rate, mean, now);
+        self.window = Window { skip: if self.limit == before { 0 } else { before }, ..Window::default() };
+    }
+
+    fn decide(&mut self, rate: f64, mean: Duration, now: Instant) {
+        let long = mean > ENOUGH;
+        match self.trial {
+            Trial::Fewer { from, rate: all } if rate < AS_MUCH * all => self.back(from, true, now),
+            Trial::Fewer { rate: all, .. } if long && self.limit > LEAST => self.fewer(all),
+            Trial::More { from, rate: all } if rate < MORE * all => self.back(from, false, now),
+            Trial::More { .. } if long && self.limit < self.most => self.more(rate),
+            Trial::Fewer { .. } | Trial::More { .. } => {
+                self.trial = Trial::None;
+                (self.hold, self.until) = (HOLD, Some(now + HOLD));
+            }
+            Trial::None if !long => self.limit = (self.limit * 2).min(self.most),
+            Trial::None if self.until.is_some_and(|until| now < until) => {}
+            Trial::None if self.upwards && self.limit < self.most => self.more(rate),
+            Trial::None if self.limit > LEAST => self.fewer(rate),
+            Trial::None => {}
+        }
+    }
+
+    /// Fewer are tried; in all not much less than `rate` is to arrive.
+    fn fewer(&mut self, rate: f64) {
+        self.trial = Trial::Fewer { from: self.limit, rate };
+        self.limit = (self.limit * 2 / 3).max(LEAST);
+    }
+
+    fn more(&mut self, rate: f64) {
+        self.trial = Trial::More { from: self.limit, rate };
+        self.limit = (self.limit * 3).div_ceil(2).min(self.most);
+    }
+
+    /// What was tried was no better.
+    fn back(&mut self, to: usize, upwards: bool, now: Instant) {
+        (self.limit, self.trial, self.upwards) = (to, Trial::None, upwards);
+        self.until = Some(now + self.hold);
+        self.hold = (self.hold * 2).min(LONGEST);
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Width {
+    limit: AtomicUsize,
+    climb: Mutex<Climb>,
+}
+
+impl Width {
+    /// Of `most` that may run.
+    pub(super) fn new(most: usize) -> Self {
+        let climb = Climb::new(most.max(1));
+        Self { limit: AtomicUsize::new(climb.limit), climb: Mutex::new(climb) }
+    }
+
+    /// How many may run now.
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of a copy that came from the PFS in whole, or a chunk of one; `running` prefetches are under way.
+    pub(super) fn note(&self, bytes: u64, took: Duration, running: usize) {
+        let mut climb = lock(&self.climb);
+        climb.note(bytes, took, running, Instant::now());
+        self.limit.store(climb.limit, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 1_000_000;
+
+    /// Prefetches always run, as many as may, on a PFS of which a copy takes so long when so many are under way; the limit after some
+    /// seconds, and the least and the most that it was in the last third of them.
+    fn run(most: usize, seconds: u64, takes: impl Fn(usize) -> Duration) -> (usize, usize, usize) {
+        let (mut climb, mut now) = (Climb::new(most), Instant::now());
+        let (end, third) = (now + Duration::from_secs(seconds), now + Duration::from_secs(seconds * 2 / 3));
+        let (mut low, mut high) = (usize::MAX, 0);
+        while now < end {
+            let took = takes(climb.limit);
+            // By Little's law one ends in each of these.
+            now += took / climb.limit as u32;
+            climb.note(SIZE, took, climb.limit, now);
+            if now > third {
+                (low, high) = (low.min(climb.limit), high.max(climb.limit));
+            }
+        }
+        (climb.limit, low, high)
+    }
+
+    /// 119 MB/s and 2 ms: as many as keep it busy, and no queue.
+    fn link(n: usize) -> Duration {
+        Duration::from_secs_f64((n as f64 * SIZE as f64 / 119e6).max(0.002 + SIZE as f64 / 119e6))
+    }
+
+    #[test]
+    fn a_link_that_is_full_is_kept_full_by_few() {
+        let (_, low, high) = run(56, 60, link);
+        assert!(low >= LEAST && high <= 12, "{low} to {high}");
+        // Soon: a job that has just started is not held up.
+        assert!(run(56, 2, link).0 <= 8);
+    }
+
+    #[test]
+    fn disks_that_answer_late_get_as_many_as_may_run() {
+        let disks = |_: usize| Duration::from_millis(200);
+        // (Now and then fewer are tried.)
+        let (_, low, high) = run(56, 120, disks);
+        assert_eq!((low, high), (37, 56));
+    }
+
+    #[test]
+    fn quick_copies_hold_nobody_up() {
+        assert_eq!(run(56, 1, |_| Duration::from_millis(3)).0, 56);
+    }
+
+    #[test]
+    fn a_pfs_of_few_servers_gets_what_keeps_them_busy() {
+        // Eight at a time in 100 ms each; more wait.
+        let servers = |n: usize| Duration::from_millis(100).mul_f64((n as f64 / 8.0).max(1.0));
+        let (_, low, high) = run(56, 120, servers);
+        assert!(low >= 5 && high <= 24, "{low} to {high}");
+    }
+
+    #[test]
+    fn what_is_held_up_by_something_else_says_nothing() {
+        let (mut climb, now) = (Climb::new(56), Instant::now());
+        for i in 0..1000 {
+            climb.note(SIZE, Duration::from_secs(1), 1, now + Duration::from_secs(i));
+        }
+        assert_eq!(climb.limit, START);
+    }
+}
