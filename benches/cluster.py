@@ -98,7 +98,6 @@ def cold(a):
             direct, ours, moved = [], [], {True: [], False: []}
             for _ in range(a.turns):
                 for bare, rows in ((True, direct), (False, ours)):
-                    nodes.touch()
                     before = sent(net, n)
                     rows.append(run_all(w, a, n, "--epochs", 1, "--exact", "--workers", a.workers, bare=bare)[0])
                     moved[bare].append((sent(net, n) - before) / (a.files * a.size))
@@ -263,8 +262,9 @@ def main():
     a = p.parse_args()
     if wrong := [name for name in a.names if name not in everything]:
         p.error(f"no benchmark is called {wrong[0]}; there are: {' '.join(everything)}")
-    for name in a.names or everything:
-        everything[name](a)
+    with nodes.WarmMemory():
+        for name in a.names or everything:
+            everything[name](a)
     if a.json:
         with open(a.json, "w") as f:
             json.dump(results, f, indent=1)

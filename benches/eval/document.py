@@ -16,8 +16,9 @@ files in [benches/results](../benches/results); `sudo ./evaluate` measures it ag
 
 The file system is a GlusterFS of one brick in a network namespace (where it says so a CephFS, one OSD and one metadata server, by ceph-fuse); jobs run in another one. Its client keeps no data (as that of a parallel file system does once the data set is
 larger than memory), and keeps names and attributes. **direct**: the job on it. **copy**: on a copy that `cp -r` made first, its time and calls with it. **cold**: under `monarch run`, with
-nothing copied yet. **warm**: once more, with what the run before has left in the tier. Copies and tiers lie in memory. Times are those of all epochs, without the start of the program; medians of the runs, and in
-brackets the least and the most. Calls and bytes are medians, too. Memory is touched before each run (a virtual machine pays for the first time).
+nothing copied yet. **warm**: once more, with what the run before has left in the tier. Copies and tiers lie in memory. Times are those of all epochs (what a job imports is in its first); medians of the runs, and in
+brackets the least and the most. Calls and bytes are medians, too. What memory the runs take has been used before (a virtual machine pays several times as much for a page that its host has
+taken back).
 """
 
 

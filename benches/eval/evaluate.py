@@ -140,7 +140,6 @@ class Evaluation:
         os.rename(f"{self.path}.new", self.path)
 
     def measure(self, case, run, mode):
-        nodes.touch()
         self.pfs.count()
         root, copied = self.w.root, None
         start = time.perf_counter()
@@ -240,7 +239,6 @@ class Scaling(Evaluation):
         return json.loads(done.stdout)["rows"][0]["later"]["time_s"]
 
     def measure_nodes(self, w, pfs, kind, n, run, mode, files):
-        nodes.touch()
         pfs.count()
         barrier = f"{w.disk}/barrier-{mode}"
         os.mkdir(barrier)
@@ -291,8 +289,9 @@ def main():
             raise SystemExit("evaluate: DLIO needs mpirun (Debian: apt install openmpi-bin)")
         if not os.path.exists(f"{nodes.BIN}/monarch"):
             raise SystemExit(f"evaluate: {nodes.BIN}/monarch is not there; cargo build --release --workspace")
-        for name in a.names or WORKLOADS:
-            (Scaling if WORKLOADS[name].get("kind") else Evaluation)(name, a).run()
+        with nodes.WarmMemory():
+            for name in a.names or WORKLOADS:
+                (Scaling if WORKLOADS[name].get("kind") else Evaluation)(name, a).run()
     if not a.quick:
         document.write(a.results, f"{ROOT}/docs")
         say("docs/EVALUATION.md is written")

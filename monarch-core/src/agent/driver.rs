@@ -262,10 +262,13 @@ pub struct Driver {
     decoding: AtomicBool,
     /// Chunks on their way that nobody waits for.
     pieces_ahead: AtomicUsize,
-    /// Files being looked at, and those of them that nobody asked for.
+    /// Files and chunks on their way from the PFS.
     running: AtomicUsize,
+    /// Those of them that somebody waits for.
+    demanded: AtomicUsize,
     /// Files and chunks on their way from other nodes.
     remote: AtomicUsize,
+    /// Files and chunks on their way from anywhere that nobody asked for.
     prefetching: AtomicUsize,
     /// Whether a ring was told that everything is in use.
     rings_wait: AtomicBool,
@@ -347,6 +350,7 @@ impl Driver {
             pieces_ahead: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             remote: AtomicUsize::new(0),
+            demanded: AtomicUsize::new(0),
             prefetching: AtomicUsize::new(0),
             rings_wait: AtomicBool::new(false),
             held_back: AtomicBool::new(false),
@@ -546,8 +550,8 @@ struct Job<'a> {
 impl<'a> Job<'a> {
     fn new(driver: &'a Driver, key: u64, source: RequestSource, remote: bool) -> Self {
         driver.under_way(remote).fetch_add(1, Ordering::AcqRel);
-        if source == RequestSource::Prefetch {
-            driver.prefetching.fetch_add(1, Ordering::AcqRel);
+        if let Some(count) = driver.counted(source, remote) {
+            count.fetch_add(1, Ordering::AcqRel);
         }
         Self { driver, key, source, decodes: false, remote, in_ring: false }
     }
@@ -555,8 +559,8 @@ impl<'a> Job<'a> {
 
 impl Drop for Job<'_> {
     fn drop(&mut self) {
-        if self.source == RequestSource::Prefetch {
-            self.driver.prefetching.fetch_sub(1, Ordering::AcqRel);
+        if let Some(count) = self.driver.counted(self.source, self.remote) {
+            count.fetch_sub(1, Ordering::AcqRel);
         }
         if self.decodes {
             self.driver.decoding.store(false, Ordering::Release);

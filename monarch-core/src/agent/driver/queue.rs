@@ -189,6 +189,15 @@ impl Driver {
         if remote { &self.remote } else { &self.running }
     }
 
+    /// Where files and chunks are counted beside that.
+    pub(super) const fn counted(&self, source: RequestSource, remote: bool) -> Option<&AtomicUsize> {
+        match source {
+            RequestSource::Prefetch => Some(&self.prefetching),
+            RequestSource::Demand if remote => None,
+            RequestSource::Demand => Some(&self.demanded),
+        }
+    }
+
     /// Whether there are more copiers than files of a kind that may be under way, and how many may be.
     pub(super) const fn most(&self, remote: bool) -> (bool, usize) {
         let others = self.options.remote > 0;
@@ -255,17 +264,19 @@ impl Driver {
         }
     }
 
-    /// Copiers that prefetching may use: some are kept free for demands, and no more stand before them than the PFS needs to give what it has.
+    /// Copiers that prefetching may use: some are kept free for demands; and it has what these leave of as many as the PFS needs to give what
+    /// it has, so that it does not take their share.
     fn prefetch_slots(&self) -> usize {
         if !self.options.backoff {
             return slots_ahead(self.options.max_inflight);
         }
-        (self.width.limit() / self.pace.divisor()).max(1)
+        let left = self.width.limit().saturating_sub(self.demanded.load(Ordering::Relaxed));
+        (left / self.pace.divisor()).max(1)
     }
 
     /// Takes note of a file, or a chunk of one, that came from the PFS.
     pub(super) fn note_width(&self, bytes: u64, took: Duration) {
-        self.width.note(bytes, took, self.prefetching.load(Ordering::Relaxed));
+        self.width.note(bytes, took, self.running.load(Ordering::Relaxed));
     }
 
     /// Takes over all demands.

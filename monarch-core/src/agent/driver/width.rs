@@ -1,4 +1,5 @@
-//! How many prefetches run at a time: as few as take what the PFS gives.
+//! How many copies from the PFS run at a time while files are fetched ahead: as few as take what it gives. Demands are among them, and all
+//! that they leave is for prefetches.
 //!
 //! What is under way stands before the next demand: 56 files of 1 MB on a link of 1 Gbit/s hold it up for half a second, and not one byte
 //! more arrives for it than with four. How many are needed nobody says: on a link of one's own four may do, on many disks that answer in
@@ -71,7 +72,7 @@ impl Climb {
         }
     }
 
-    /// A copy of so many bytes has come, while so many prefetches ran.
+    /// A copy of so many bytes has come, while so many ran.
     fn note(&mut self, bytes: u64, took: Duration, running: usize, now: Instant) {
         let w = &mut self.window;
         if running * 4 < self.limit * 3 {
@@ -127,7 +128,9 @@ impl Climb {
 
     fn more(&mut self, rate: f64) {
         self.trial = Trial::More { from: self.limit, rate };
-        self.limit = (self.limit * 3).div_ceil(2).min(self.most);
+        let next = (self.limit * 3).div_ceil(2);
+        // The last step would be too small to be seen.
+        self.limit = if next + next / 4 < self.most { next } else { self.most };
     }
 
     /// What was tried was no better. Where fewer do not suffice, more are tried at once; where more are of no use either, nothing for a while.
@@ -159,7 +162,7 @@ impl Width {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Takes note of a copy that came from the PFS in whole, or a chunk of one; `running` prefetches are under way.
+    /// Takes note of a copy that came from the PFS in whole, or a chunk of one; so many are under way.
     pub(super) fn note(&self, bytes: u64, took: Duration, running: usize) {
         let mut climb = lock(&self.climb);
         climb.note(bytes, took, running, Instant::now());
