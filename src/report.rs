@@ -51,8 +51,11 @@ pub(crate) const REASONS: [(&str, &str); 6] = [
 ];
 
 /// Opens below the roots that copies are not meant for.
-const OTHERS: [(&str, &str); 2] =
-    [("flags", "to write, to create, with O_DIRECT"), ("unknown", "of what is not in the index: made after the scan")];
+const OTHERS: [(&str, &str); 3] = [
+    ("flags", "to write, to create, with O_DIRECT"),
+    ("unknown", "of what is not in the index: made after the scan"),
+    ("other_mount", "in processes that have another mount there"),
+];
 
 /// What a run came to. (What is added later has to have a default: reports are kept.)
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -22,8 +22,7 @@ taken back).
 """
 
 
-NOTES = """Read calls cannot be 90 % less here: GlusterFS's client splits reads into 128 KiB, so that a file of 1 MB is 9 calls whoever reads it, and TensorFlow makes 12 of them. While a compute-bound job
-reads for the first time, what is fetched ahead (56 files at a time) stands before its own reads in the link: its first epoch takes some seconds more.
+NOTES = """Read calls cannot be 90 % less here: GlusterFS's client splits reads into 128 KiB, so that a file of 1 MB is 9 calls whoever reads it, and TensorFlow makes 12 of them.
 """
 
 

@@ -182,9 +182,11 @@ pub enum Counter {
     Chunked = 20,
     /// How often the PFS was asked whether an entry is still what was indexed.
     Checks = 21,
+    /// Opens below a root's path that went where they lead because another mount lies there for this process.
+    OtherMount = 22,
 }
 /// Number of counters.
-pub const COUNTERS: usize = 22;
+pub const COUNTERS: usize = 23;
 
 /// Counters of some of the processes: four cache lines.
 #[derive(Debug, Default)]

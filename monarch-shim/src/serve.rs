@@ -290,6 +290,7 @@ fn large<T>(
 pub fn count_miss(ctx: &Ctx, miss: Miss) {
     match miss {
         Miss::Outside => {}
+        Miss::NoSegment(root) if ctx.sees_another_mount(root) => ctx.count(Counter::OtherMount, 1),
         Miss::NoSegment(_) => ctx.count(Counter::Absent, 1),
         Miss::Unknown(_) => ctx.count(Counter::Unknown, 1),
         Miss::Changed(_) => ctx.count(Counter::Changed, 1),

@@ -20,6 +20,7 @@ pub(super) fn of(r: &Report) -> Vec<String> {
         late(r),
         changed(r),
         unknown(r),
+        other_mount(r),
         compute(r),
     ];
     all.into_iter().flatten().collect()
@@ -36,7 +37,11 @@ fn last_epoch(r: &Report) -> Option<&Epoch> {
 }
 
 fn not_used(r: &Report) -> Option<String> {
-    let root = r.status.roots.iter().find(|root| root.state == "ready" && root.opens == 0 && r.get("stats") == 0)?;
+    let root = r
+        .status
+        .roots
+        .iter()
+        .find(|root| root.state == "ready" && root.opens == 0 && r.get("stats") + r.get("other_mount") == 0)?;
     (r.seconds > SHORT_S).then(|| {
         format!(
             "no file below {} was opened: is that another path to the data? Name the one that the job uses in dataset.aliases; `monarch \
@@ -131,6 +136,17 @@ fn changed(r: &Report) -> Option<String> {
     })
 }
 
+fn other_mount(r: &Report) -> Option<String> {
+    let n = r.get("other_mount");
+    (share(n, r.opens() + n) >= 0.1).then(|| {
+        format!(
+            "{} opens came from processes with a mount of their own at the data's path (a container, a mount namespace), and went there: \
+             start `monarch run` inside of it, or mount the same file system at the same path, and the tiers too",
+            count(n)
+        )
+    })
+}
+
 fn unknown(r: &Report) -> Option<String> {
     let n = r.get("unknown");
     (share(n, r.opens()) >= 1.0).then(|| {
@@ -206,9 +222,16 @@ mod tests {
 
     #[test]
     fn what_went_wrong_is_told_with_its_remedy() {
-        let counters = [("hits", 100), ("absent", 50), ("deadline", 1), ("changed", 2), ("unknown", 9)];
+        let counters =
+            [("hits", 100), ("absent", 50), ("deadline", 1), ("changed", 2), ("unknown", 9), ("other_mount", 3)];
         let said = report(&counters, Vec::new()).advice.join("\n");
-        for remedy in ["index build", "wait.pickup", "close-to-open", "monarch refresh"] {
+        for remedy in [
+            "index build",
+            "wait.pickup",
+            "close-to-open",
+            "monarch refresh",
+            "3 opens came from processes with a mount of their own",
+        ] {
             assert!(said.contains(remedy), "{remedy}: {said}");
         }
         let unused = RootStatus { path: "/unused".into(), state: "ready".into(), ..RootStatus::default() };

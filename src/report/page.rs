@@ -129,7 +129,7 @@ fn epochs(root: &RootStatus) -> String {
     let [blue, red, green, pink, ..] = COLOURS;
     let opens = [
         part("copy", green, &|e| e.local as f64),
-        part("waited", blue, &|e| e.waited as f64),
+        part("first touch", blue, &|e| e.waited as f64),
         part("chunks", pink, &|e| e.chunked as f64),
         part("PFS", red, &|e| e.pfs as f64),
     ];
@@ -157,8 +157,17 @@ fn epochs(root: &RootStatus) -> String {
             ]
         })
         .collect();
-    let heads =
-        ["Epoch", "took", "opens", "local", "waited", "readers waited", "to the PFS", "bytes", "copied meanwhile"];
+    let heads = [
+        "Epoch",
+        "took",
+        "opens",
+        "local",
+        "of these at first touch",
+        "readers waited",
+        "to the PFS",
+        "bytes",
+        "copied meanwhile",
+    ];
     out + &table(&heads, &rows)
 }
 

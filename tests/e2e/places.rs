@@ -46,6 +46,7 @@ fn another_mount_at_the_path_of_the_root() {
     }
     assert_eq!(bare.text(), "other data");
     assert_same(&bare, &w.run(&job(outer)));
+    assert_eq!(w.counter("other_mount"), 1);
     let inner = "import ctypes, os, sys\n\
         other, root, file = map(os.fsencode, sys.argv[1:])\n\
         before = open(file, 'rb').read()\n\
@@ -58,6 +59,7 @@ fn another_mount_at_the_path_of_the_root() {
         assert libc.umount2(root, 2) == 0\n\
         assert open(file, 'rb').read() == before\n";
     w.same(&Job::new("python3").args(["-c", inner]).arg(&other).arg(w.root()).arg(&file)).good();
+    assert_eq!(w.counter("other_mount"), 2);
     // Nobody else is concerned.
     let hits = w.counter("hits");
     w.run(&reads(&w)).good();

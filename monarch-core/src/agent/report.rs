@@ -105,6 +105,7 @@ pub(crate) const COUNTERS: [(&str, Counter); monarch_abi::control::COUNTERS] = [
     ("chunk_misses", Counter::ChunkMisses),
     ("chunk_miss_bytes", Counter::ChunkMissBytes),
     ("checks", Counter::Checks),
+    ("other_mount", Counter::OtherMount),
 ];
 
 /// All counters by name.

@@ -122,7 +122,8 @@ pub struct Source {
     pub bandwidth_limit: Option<u64>,
     /// PFS operations a second started by this node, those of the scan included. Default `None`: no limit; at least 1.
     pub iops_limit: Option<usize>,
-    /// Whether background copying slows down when the PFS's latency rises. Default true.
+    /// Whether background copying slows down when the PFS's latency rises, and keeps no more requests in flight than the PFS needs to give what
+    /// it has. Default true.
     pub backoff: bool,
     /// Files larger than this many bytes are copied in chunks, which are served as they arrive: nobody waits for the
     /// whole copy. Default 16 MiB; 4 KiB to 1 TiB.

@@ -127,7 +127,8 @@ pub(super) struct RawSource {
     pub(super) bandwidth_limit: Option<Given<OrNone<Rate>>>,
     /// Limit of the PFS operations that this node starts in a second, those of the scan included. Default none; 1 to 1000000.
     pub(super) iops_limit: Option<Given<OrNone<Count>>>,
-    /// Whether background copying slows down when the PFS's latency rises. Default true.
+    /// Whether background copying slows down when the PFS's latency rises, and keeps no more requests in flight than the PFS needs to give what
+    /// it has. Default true.
     pub(super) backoff: Option<Given<Toggle>>,
     /// Files larger than this are copied in chunks, which are served as they arrive: nobody waits for the whole copy.
     /// Default 16MiB; 4KiB to 1TiB.

@@ -25,7 +25,8 @@ labels! {
     SERVED = "served";
     /// Why an open went to the PFS: `absent` (no copy yet), `refused` (no room, or a pause after a failure), `changed` (by the job, or since the
     /// scan), `deadline` (a clock ran out, or the agent was down), `unknown` (not in the index), `flags` (writing, `O_DIRECT`), `vanished` (the
-    /// copy had gone), `large` (the copy of a large file was not complete in time).
+    /// copy had gone), `large` (the copy of a large file was not complete in time), `other_mount`
+    /// (the process has another mount there).
     REASON = "reason";
     /// From where a read was served: `copy` or `pfs`.
     FROM = "from";

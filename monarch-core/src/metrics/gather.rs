@@ -70,7 +70,8 @@ fn agent(page: &Page, s: &Status) {
 }
 
 /// Opens that went to the PFS, by the names of their counters.
-const REASONS: [&str; 8] = ["absent", "refused", "changed", "deadline", "unknown", "flags", "vanished", "large"];
+const REASONS: [&str; 9] =
+    ["absent", "refused", "changed", "deadline", "unknown", "flags", "vanished", "large", "other_mount"];
 
 fn readers(page: &Page, c: &Named<'_>) {
     for (served, name) in [("tier", "hits"), ("waited", "waited"), ("chunks", "chunked")] {

@@ -46,6 +46,12 @@ impl Ctx {
         }
     }
 
+    /// Whether it was found that something else lies at the root's path in this process.
+    #[must_use]
+    pub fn sees_another_mount(&self, root: usize) -> bool {
+        ROOT_TRUST.get(root).is_some_and(|t| t.load(Ordering::Acquire) == 2)
+    }
+
     #[cold]
     #[inline(never)]
     fn ask_trust(&self, root: usize) -> bool {
