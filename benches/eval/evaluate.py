@@ -9,7 +9,8 @@
 
 The file system is a GlusterFS in a network namespace, behind a link of so many Mbit/s; its client keeps no data, as that of a parallel file
 system does once the data set is larger than memory, and keeps names and attributes. Its server counts calls and bytes (`volume profile`),
-looked at between the epochs while nothing runs. (With --pfs ceph: a CephFS, ceph-fuse, the counters of its OSD and metadata server.) Each job runs
+looked at between the epochs while nothing runs. (With --pfs ceph: a CephFS, ceph-fuse, the counters of its OSD and metadata server. `latency`:
+slowfs, of which each call takes so long.) Each job runs
 
     direct   on the file system
     copy     on a copy that `cp -r` makes first; time and calls of the copy are in it
@@ -26,16 +27,17 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [HERE, os.path.join(ROOT, "tests", "cluster")]
 import document
-import ceph, gluster
+import ceph, gluster, slow
 import net as nodes
 
 FILE_SYSTEMS = {"gluster": (gluster, gluster.Gluster, "glusterfs-server glusterfs-client"),
                 "ceph": (ceph, ceph.Ceph, "ceph-mon ceph-mgr ceph-osd ceph-mds ceph-fuse ceph-common")}
+SLOW = ("slowfs", slow.Slow)
 
 RESULTS = f"{ROOT}/benches/results"
 MODES = ("direct", "copy", "cold", "warm")
 
-# Data, link, tier (a share of the data) and the cases of each: a name, words for the job, and what is different in the plan. `passes` are epochs
+# Data, link (or how long each call takes, and what the client keeps), tier (a share of the data) and the cases of each: a name, words for the job, and what is different in the plan. `passes` are epochs
 # of a job that reads several in one step.
 WORKLOADS = {
     "records": dict(about="TensorFlow, TFRecord shards of 1 MB, interleaved", job="records.py", venv="tf", files=2048, size=1_000_000, link=1000, tier=0.55,
@@ -54,9 +56,13 @@ WORKLOADS = {
                              tier=1.1, epochs=1, passes=3, cases={"2 ranks": ["--model", model, "--files", str(files)]})
        # (DLIO imports TensorFlow whatever it is to read with.)
        for model, venv, files in (("unet3d", "torch2", 128), ("cosmoflow", "tf", 384), ("resnet50", "tf", 128), ("jpeg", "torch2", 3200))},
+    "latency": dict(about="PyTorch, small text files, a file system of which each call takes its time", job="text.py", venv="torch2", files=2000, size=20_000, tier=0.55,
+                    epochs=3, slow=True,
+                    cases={**{f"{ms} ms a call": (["--workers", "2"], dict(slow=(ms, "direct"))) for ms in (0.2, 1, 5)},
+                           "1 ms a call, the client keeps data": (["--workers", "2"], dict(slow=(1, "keep")))}),
     "scaling": dict(about="1 to 16 nodes that share copies", kind="scaling", files=200, size=100_000, link=1000, epochs=3, pause=15),
 }
-QUICK = {"records": dict(files=100), "pictures": dict(files=400), "pairs": dict(files=40), "text": dict(files=200), "scaling": dict(files=40),
+QUICK = {"records": dict(files=100), "pictures": dict(files=400), "pairs": dict(files=40), "text": dict(files=200), "latency": dict(files=200), "scaling": dict(files=40),
          **{f"dlio-{model}": dict(files=files, cases={"2 ranks": ["--model", model, "--files", str(files)]})
             for model, files in (("unet3d", 32), ("cosmoflow", 32), ("resnet50", 16), ("jpeg", 256))}}
 
@@ -70,9 +76,9 @@ class Evaluation:
 
     def __init__(self, name, a):
         self.name, self.a, self.plan = name, a, dict(WORKLOADS[name], **(QUICK[name] if a.quick else {}))
-        self.path = f"{a.results}/{name}{'' if a.pfs == 'gluster' else '-' + a.pfs}{'-quick' if a.quick else ''}.json"
-        self.file_system = FILE_SYSTEMS[a.pfs][1]
-        self.told = dict(name=os.path.basename(self.path)[:-len(".json")], about=self.plan["about"], pfs=a.pfs, plan={k: self.plan[k] for k in ("files", "size", "link", "tier", "compression", "epochs", "passes", "pause") if k in self.plan},
+        self.kind, self.file_system = SLOW if "slow" in self.plan else (a.pfs, FILE_SYSTEMS[a.pfs][1])
+        self.path = f"{a.results}/{name}{'-ceph' if self.kind == 'ceph' else ''}{'-quick' if a.quick else ''}.json"
+        self.told = dict(name=os.path.basename(self.path)[:-len(".json")], about=self.plan["about"], pfs=self.kind, plan={k: self.plan[k] for k in ("files", "size", "link", "tier", "compression", "epochs", "passes", "pause") if k in self.plan},
                          machine=machine(), runs=[])
         if os.path.exists(self.path) and not a.again:
             with open(self.path) as f:
@@ -97,7 +103,7 @@ class Evaluation:
                   for venv in self.plan.get("beside", ())]
         if beside:
             os.environ["PYTHONPATH"] = ":".join(beside)
-        with nodes.Net(2) as net, nodes.World(net, 1, alone=True) as w, self.file_system(net, 1, f"{w.disk}/{self.a.pfs}") as pfs:
+        with nodes.Net(2) as net, nodes.World(net, 1, alone=True) as w, self.file_system(net, 1, f"{w.disk}/{self.kind}") as pfs:
             self.w, self.pfs = w, pfs
             pfs.mount(w, 0)
             say(f"{self.name}: making {self.plan['files']} files")
@@ -106,7 +112,8 @@ class Evaluation:
             sizes = subprocess.run([*w.enter[0], "find", w.root, "-type", "f", "-printf", "%s\\n"], capture_output=True, text=True, check=True).stdout
             self.told["bytes"] = sum(map(int, sizes.split()))
             self.told["machine"]["pfs"] = pfs.version()
-            net.rate(1, self.plan["link"])
+            if "link" in self.plan:
+                net.rate(1, self.plan["link"])
             for number, (case, run) in enumerate(todo, 1):
                 say(f"{self.name}: {case}, run {run} ({number} of {len(todo)})")
                 self.told["runs"] = [r for r in self.told["runs"] if (r["case"], r["run"]) != (case, run)]
@@ -120,6 +127,8 @@ class Evaluation:
                 w.configure(0)
                 shutil.rmtree(f"{w.tier(0)}2", ignore_errors=True)
                 shutil.rmtree(w.tier(0), ignore_errors=True)
+                if "slow" in self.plan:
+                    pfs.set(*self.case(case)[1]["slow"])
                 for mode in MODES:
                     self.measure(case, run, mode)
                 self.save()

@@ -150,10 +150,10 @@ class Net:
 class Slowfs:
     """A directory as a slow file system, with counts."""
 
-    def __init__(self, source, mnt, *options):
+    def __init__(self, source, mnt, *options, cache="direct"):
         os.makedirs(mnt, exist_ok=True)
         self.mnt, self.ctl = mnt, f"{mnt}.ctl"
-        words = [f"{BIN}/slowfs", source, mnt, "--control", self.ctl, "--until-stdin-closes", "--allow-other", "--cache", "direct",
+        words = [f"{BIN}/slowfs", source, mnt, "--control", self.ctl, "--until-stdin-closes", "--allow-other", "--cache", cache,
                  "--attr-ttl", "600s", *options]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if not self.process.stdout.readline().startswith("mounted"):

@@ -45,6 +45,8 @@ struct Window {
     bytes: u64,
     count: usize,
     took: Duration,
+    /// How many were under way, all together.
+    running: usize,
 }
 
 #[derive(Debug)]
@@ -91,13 +93,19 @@ impl Climb {
         w.bytes += bytes;
         w.count += 1;
         w.took += took;
+        w.running += running;
         let span = now.saturating_duration_since(since);
         if w.count < 2 * self.limit || span < SPAN {
             return;
         }
-        let (rate, mean) = (w.bytes as f64 / span.as_secs_f64(), w.took / w.count as u32);
+        let (rate, mean, ran) =
+            (w.bytes as f64 / span.as_secs_f64(), w.took / w.count as u32, w.running.div_ceil(w.count));
         let before = self.limit;
-        self.decide(rate, mean, now);
+        if ran > 1 + self.limit + self.limit / 4 && mean > ENOUGH {
+            self.start_from(ran);
+        } else {
+            self.decide(rate, mean, now);
+        }
         self.window = Window { skip: if self.limit == before { 0 } else { before }, ..Window::default() };
     }
 
@@ -118,6 +126,12 @@ impl Climb {
             Trial::None if self.limit > LEAST => self.fewer(rate),
             Trial::None => {}
         }
+    }
+
+    /// Demands alone are more than may run: no fewer can be tried, but perhaps more are of use.
+    fn start_from(&mut self, ran: usize) {
+        (self.limit, self.trial) = (ran.min(self.most), Trial::None);
+        self.upwards = self.limit < self.most;
     }
 
     /// Fewer are tried; in all not much less than `rate` is to arrive.
@@ -187,16 +201,22 @@ mod tests {
 
     /// Prefetches always run, as many as may, for some seconds, on a PFS of which a copy takes so long when so many are under way.
     fn run(most: usize, seconds: u64, takes: impl Fn(usize) -> Duration) -> Seen {
+        run_beside(0, most, seconds, takes)
+    }
+
+    /// The same beside so many demands, and at least one prefetch.
+    fn run_beside(demands: usize, most: usize, seconds: u64, takes: impl Fn(usize) -> Duration) -> Seen {
         let (mut climb, mut now) = (Climb::new(most), Instant::now());
         let (end, third) = (now + Duration::from_secs(seconds), now + Duration::from_secs(seconds * 2 / 3));
         let (mut seen, mut span, mut sum) = (Seen { end: 0, least: usize::MAX, most: 0, mean: 0.0 }, 0.0, 0.0);
         while now < end {
             let limit = climb.limit;
-            let took = takes(limit);
+            let running = if demands == 0 { limit } else { limit.max(demands + 1) };
+            let took = takes(running);
             // By Little's law one ends in each of these.
-            let step = took / limit as u32;
+            let step = took / running as u32;
             now += step;
-            climb.note(SIZE, took, limit, now);
+            climb.note(SIZE, took, running, now);
             if now > third {
                 (seen.least, seen.most) = (seen.least.min(limit), seen.most.max(limit));
                 (span, sum) = (span + step.as_secs_f64(), sum + step.as_secs_f64() * limit as f64);
@@ -225,6 +245,18 @@ mod tests {
         assert!(seen.least >= 36 && seen.mean > 53.0, "{}, {}", seen.least, seen.mean);
         // Soon: an epoch is not held up.
         assert_eq!(run(56, 5, |_| Duration::from_millis(200)).end, 56);
+    }
+
+    #[test]
+    fn many_readers_do_not_keep_prefetches_from_disks_that_answer_late() {
+        let seen = run_beside(24, 56, 120, |_| Duration::from_millis(200));
+        assert!(seen.mean > 50.0, "{} to {}, {}", seen.least, seen.most, seen.mean);
+    }
+
+    #[test]
+    fn many_readers_who_fill_a_link_have_it_for_themselves() {
+        let seen = run_beside(24, 56, 120, link);
+        assert!(seen.mean < 28.0, "{} to {}, {}", seen.least, seen.most, seen.mean);
     }
 
     #[test]
