@@ -197,6 +197,67 @@ def drawing(told, cases):
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
+def per_epoch(told, cases):
+    """Small drawings, a row for each case: what each epoch took from the file system, how full the tier was, how busy the device. Dashed: no tier of
+    this size can do with less."""
+    plan = told["plan"]
+    mode_colours = dict(zip(MODES, COLOURS))
+    share = lambda e, of: e[of] if of in e else None
+    kinds = [("data sets from the server", lambda e: e["counts"].get("bytes", 0) / told["bytes"], None), ("reads", lambda e: e["counts"].get("READ", 0), None),
+             ("calls about names", lambda e: names(e["counts"]), None), ("tier full", lambda e: share(e, "tier"), 1.0),
+             ("utilisation of the device" if not plan.get("passes") else "utilisation (DLIO), %", lambda e: e["device_s"] / e["seconds"] if e.get("device_s") else share(e, "au"), None if plan.get("passes") else 1.0)]
+    rows = []
+    for case, modes in cases.items():
+        row = []
+        for title, value, most in kinds:
+            curves = {}
+            for mode in MODES:
+                of = [[value(e) for e in r["epochs"]] for r in modes[mode]]
+                points = [med(v) for v in zip(*of) if None not in v]
+                if points:
+                    curves[mode] = points
+            row.append((title, curves, most))
+        rows.append((case, row, modes["cold"][0].get("tier", plan["tier"])))
+    kept = [at for at in range(len(kinds)) if any(row[at][1] for _, row, _ in rows)]
+    wide, high, cell, left = 60 + 190 * len(kept), 50 + 170 * len(rows), 190, 50
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="10">',
+           '<rect width="100%" height="100%" fill="white"/>', f'<text x="8" y="16" font-weight="bold" font-size="12">{html.escape(told["about"])}: by epoch</text>']
+    for at, mode in enumerate(MODES):
+        out += [f'<rect x="{8 + 60 * at}" y="24" width="10" height="10" fill="{mode_colours[mode]}"/>', f'<text x="{22 + 60 * at}" y="33">{mode}</text>']
+    for at, (case, row, tier) in enumerate(rows):
+        top, bottom = 50 + 170 * at + 34, 50 + 170 * at + 142
+        out.append(f'<text x="8" y="{top - 20}" font-weight="bold" fill="#444">{html.escape(case)}</text>')
+        for column, number in enumerate(kept):
+            title, curves, most = row[number]
+            if not curves:
+                continue
+            x0, x1, epochs = left + cell * column, left + cell * column + 130, max(map(len, curves.values()))
+            bound = []
+            if number == 0:
+                spared = 1 if tier >= 1 or "compression" in plan else tier
+                bound = [1] + [1 - spared] * (epochs - 1)
+            full = most or 1.08 * max(1e-9, *bound, *[v for points in curves.values() for v in points])
+            x = lambda n: (x0 + x1) / 2 if epochs == 1 else x0 + 8 + (x1 - x0 - 16) * n / (epochs - 1)
+            y = lambda v: bottom - (bottom - top) * v / full
+            out += [f'<text x="{x0}" y="{top - 6}">{title}</text>', f'<path d="M{x0},{top}V{bottom}H{x1}" fill="none" stroke="#999"/>',
+                    f'<text x="{x0 - 4}" y="{top + 6}" text-anchor="end">{readable(full)}</text>', f'<text x="{x0 - 4}" y="{bottom}" text-anchor="end">0</text>']
+            out += [f'<text x="{x(n):.1f}" y="{bottom + 12}" text-anchor="middle">{n + 1 if epochs > 1 else 'all'}</text>' for n in range(epochs)]
+            # Those that lie upon each other are drawn a little apart.
+            for offset, (mode, points) in enumerate(curves.items()):
+                shift = 1.5 * (offset - 1.5)
+                path = " ".join(f"{'L' if n else 'M'}{x(n) + shift:.1f},{y(v):.1f}" for n, v in enumerate(points))
+                out.append(f'<path d="{path}" fill="none" stroke="{mode_colours[mode]}" stroke-width="1.6"/>')
+                out += [f'<circle cx="{x(n) + shift:.1f}" cy="{y(v):.1f}" r="2.6" fill="{mode_colours[mode]}"/>' for n, v in enumerate(points)]
+            if bound and epochs > 1:
+                path = " ".join(f"{'L' if n else 'M'}{x(n):.1f},{y(v):.1f}" for n, v in enumerate(bound))
+                out.append(f'<path d="{path}" fill="none" stroke="#333" stroke-dasharray="4 3"/>')
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def readable(number):
+    return f"{number / 1000:.0f}k" if number >= 10_000 else f"{number:,.0f}" if number >= 10 else f"{number:.2f}"
+
+
 def lines(path, title, series, ticks, low=0.0):
     """Curves over numbers of nodes, both axes as they are for so many powers of two."""
     wide, high, left, right, top, bottom = 640, 320, 60, 200, 34, 44
@@ -274,10 +335,12 @@ def write(results, docs):
         os.makedirs(f"{docs}/evaluation", exist_ok=True)
         with open(f"{docs}/evaluation/{told['name']}.svg", "w") as f:
             f.write(drawing(told, cases))
+        with open(f"{docs}/evaluation/{told['name']}-epochs.svg", "w") as f:
+            f.write(per_epoch(told, cases))
         plan, m = told["plan"], told["machine"]
         parts.append(f"## {told['about']}{', on CephFS' if told.get('pfs') == 'ceph' else ''}\n\n{plan['files']:,} files, {told['bytes'] / 1e6:,.0f} MB, {'a link of ' + str(plan['link']) + ' Mbit/s' if 'link' in plan else 'slowfs'}, "
                      f"{plan.get('passes') or plan['epochs']} epochs, a tier for {plan['tier']:.0%} of the data{', with ' + plan['compression'] if 'compression' in plan else ''}.\n\n"
-                     f"![Seconds of each run](evaluation/{told['name']}.svg)\n")
+                     f"![Seconds of each run](evaluation/{told['name']}.svg)\n\n![By epoch: bytes, reads, calls about names, tier, utilisation](evaluation/{told['name']}-epochs.svg)\n")
         for case, modes in cases.items():
             parts.append(f"### {told['name']}: {case}\n\nRuns: {len(modes['direct'])}.\n\n{summary(told, modes)}\n{judged(told, modes)}\n{epochs(told, modes)}")
         parts.append(f"Measured on {m['date']} at {m['commit']}: {m['processors']} processors ({m['model']}), {m['memory'] / 2**30:.0f} GiB, Linux {m['kernel']}, {m['pfs']}. `sudo ./evaluate"
