@@ -110,15 +110,17 @@ class Evaluation:
             size = ["--size", str(self.plan["size"])] if self.plan.get("size") else []
             self.inside([self.python, f"{HERE}/{self.plan['job']}", "make", w.root, "--files", str(self.plan["files"]), *size, *self.plan.get("make", [])])
             sizes = subprocess.run([*w.enter[0], "find", w.root, "-type", "f", "-printf", "%s\\n"], capture_output=True, text=True, check=True).stdout
-            self.told["bytes"] = sum(map(int, sizes.split()))
+            sizes = [int(size) for size in sizes.split()]
+            self.told["bytes"] = sum(sizes)
+            # (Capacity is counted in blocks, and in what a name takes.)
+            room = sum(-(-size // 4096) * 4096 + 128 for size in sizes)
             self.told["machine"]["pfs"] = pfs.version()
             if "link" in self.plan:
                 net.rate(1, self.plan["link"])
             for number, (case, run) in enumerate(todo, 1):
                 say(f"{self.name}: {case}, run {run} ({number} of {len(todo)})")
                 self.told["runs"] = [r for r in self.told["runs"] if (r["case"], r["run"]) != (case, run)]
-                # (Capacity is counted in blocks.)
-                share = int(self.case(case)[1]["tier"] * (self.told["bytes"] + 4096 * self.plan["files"]))
+                share = int(self.case(case)[1]["tier"] * room)
                 w.capacity, w.second = f"{share}B, persist: node", None
                 if "compression" in self.plan:
                     # A tenth of the room is for copies that are being read, decoded.
