@@ -64,6 +64,7 @@ pub(crate) fn main(args: &EnvArgs) -> Result<ExitCode> {
     hold.extend(args.shell.to_possible_value().map(|v| OsString::from(v.get_name())));
     hold.extend(args.config.words());
     if let Some(report) = &args.report {
+        job::check_report(report);
         hold.extend(["--report".into(), std::path::absolute(report)?.into_os_string()]);
     }
     say::out_bytes(&args.shell.evaluate(&hold))?;

@@ -119,6 +119,18 @@ fn say_what_was_saved(service: &mut Service, ending: &Ending<'_>) {
     }
 }
 
+/// Says it before the job, hours of which a report is about, if there is no directory for that.
+pub(crate) fn check_report(path: &Path) {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if let Err(e) = rustix::fs::access(above, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK) {
+        say::warn(format_args!(
+            "the report {} will not be written: {}: {e}; the job runs, and its figures go to standard error only",
+            path.display(),
+            above.display()
+        ));
+    }
+}
+
 /// Writes a file such that nobody sees a part of it: the tasks of a job may be given the same name, and end at once.
 fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     let is_replaceable = match std::fs::symlink_metadata(path) {

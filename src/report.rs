@@ -17,7 +17,7 @@ use crate::{agents, say};
 use anyhow::{Context, Result};
 use clap::Args;
 use monarch_core::agent::client::Client;
-use monarch_core::agent::protocol::{Opens, Status};
+use monarch_core::agent::protocol::{Opens, RootStatus, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,10 +30,10 @@ pub(crate) struct ReportArgs {
     /// A report of `monarch run --report FILE.json`; without it: what the agents of this node have done so far
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Write a page to this file: it opens in any browser, and needs nothing from elsewhere
-    #[arg(long, short, value_name = "FILE.html")]
+    /// Write it to this file: a page (.html) that opens in any browser and needs nothing from elsewhere, otherwise JSON
+    #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print the report as JSON
+    /// Print it as JSON: the report of a file, or a list of those of the agents
     #[arg(long, conflicts_with = "output")]
     json: bool,
     #[command(flatten)]
@@ -41,11 +41,13 @@ pub(crate) struct ReportArgs {
 }
 
 /// Why opens went to the PFS: the name of the counter, and what it says.
-pub(crate) const REASONS: [(&str, &str); 6] = [
+pub(crate) const REASONS: [(&str, &str); 8] = [
     ("absent", "before there was an index"),
     ("large", "large and not complete"),
-    ("refused", "without room or paused"),
+    ("no_room", "without room"),
+    ("refused", "put off: a failure, or changed a moment ago"),
     ("changed", "changed since the scan, or not readable"),
+    ("written", "written by the job"),
     ("deadline", "took too long"),
     ("vanished", "copy dropped"),
 ];
@@ -141,6 +143,12 @@ impl Report {
         self.agent.get(name).copied().unwrap_or(0)
     }
 
+    /// Whether no process has used a root. Which root was asked about names is not counted: where one alone is served, such calls speak for it.
+    fn is_unused(&self, root: &RootStatus) -> bool {
+        let asked = self.status.roots.len() == 1 && self.get("stats") + self.get("lists") > 0;
+        root.state == "ready" && root.opens == 0 && !asked
+    }
+
     /// All opens below the roots that copies are for.
     const fn opens(&self) -> u64 {
         self.opens_local + self.opens_pfs + self.opens_chunked
@@ -186,11 +194,16 @@ pub(crate) fn main(args: &ReportArgs) -> Result<ExitCode> {
         if reports.len() > 1 {
             say::warn(format_args!("several agents are running; the page is about the first"));
         }
-        std::fs::write(path, page::html(first)).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, first.document(path)).with_context(|| format!("cannot write {}", path.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.json {
-        say::out(format_args!("{}\n", serde_json::to_string_pretty(&reports)?))?;
+        let text = if args.file.is_some() {
+            serde_json::to_string_pretty(first)?
+        } else {
+            serde_json::to_string_pretty(&reports)?
+        };
+        say::out(format_args!("{text}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     for report in &reports {

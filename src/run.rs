@@ -47,6 +47,9 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     {
         s.trace(path);
     }
+    if let (Some(_), Some(path)) = (&service, &args.report) {
+        job::check_report(path);
+    }
     let env = service.as_ref().map_or_else(Vec::new, Service::environment);
     let started = Instant::now();
     let child = match Child::start(&args.command, &env) {

@@ -163,7 +163,7 @@ for n, target in enumerate(targets, 1):
         f'monarch_root_opens_total{{{of}}}': root["opens"],
         f'monarch_jobs{{{of}}}': status["jobs"],
     }
-    reasons = ["absent", "refused", "changed", "deadline", "unknown", "flags", "vanished", "large"]
+    reasons = ["absent", "refused", "no_room", "changed", "written", "deadline", "unknown", "flags", "vanished", "large", "other_mount"]
     expected |= {f'monarch_opens_pfs_total{{{of}, reason="{r}"}}': readers[r] for r in reasons}
     for expr, want in expected.items():
         compared += 1

@@ -17,6 +17,8 @@ for epoch in range(3):
     for d, _, names in os.walk(sys.argv[1]):
         for n in names:
             with open(os.path.join(d, n), 'rb') as f: f.read()"""
+# What a page would load from elsewhere.
+OUTSIDE = re.compile(r"""(?:src|href|url|@import)\s*[=(]?\s*["']?(?:https?:)?//[^"' )>]+""")
 # Put at the end of a copy of the page: what is wrong becomes its title.
 LOOK = """<script>
 const wrong = [], seen = e => { const r = e.getBoundingClientRect(); return r.width > 0 && r.height > 0 ? r : null; };
@@ -57,14 +59,25 @@ def make(dir):
     pfs = subprocess.Popen([f"{BIN}/slowfs", data, mnt, "--meta-latency", "1ms", "--data-latency", "1ms", "--until-stdin-closes"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         pfs.stdout.readline()
-        command = [f"{BIN}/monarch", "run", "--quiet", "--root", mnt, "--tier", f"{dir}/tier:6MiB", "--set", "dataset.settle=0s", "--report", f"{dir}/run.html"]
+        command = [f"{BIN}/monarch", "run", "--quiet", "--root", mnt, "--tier", f"{dir}/tier:6MiB", "--set", "dataset.settle=0s", "--report", f"{dir}/run.json"]
         subprocess.run([*command, "--", sys.executable, "-c", READS, mnt], check=True)
     finally:
         pfs.stdin.close()
         pfs.wait(10)
-    # The page of another report, made by the other command.
-    report = subprocess.run([f"{BIN}/monarch", "report", f"{dir}/run.html", "--json"], capture_output=True, text=True)
-    return f"{dir}/run.html", report
+    # The page is that of the report, made by the other command.
+    subprocess.run([f"{BIN}/monarch", "report", f"{dir}/run.json", "-o", f"{dir}/run.html"], check=True)
+    with open(f"{dir}/run.json") as f:
+        return f"{dir}/run.html", json.load(f)
+
+
+def of(report):
+    """What the page has to say, from the report in JSON."""
+    local, opens = report["opens_local"], report["opens_local"] + report["opens_pfs"] + report["opens_chunked"]
+    count = lambda n: format(n, ",")
+    tier, root = report["status"]["tiers"][0], report["status"]["roots"][0]
+    assert report["counters"]["no_room"] > 100 and len(root["epochs"]) > 1, report
+    return [f"of {count(opens)} opens were local", f"{count(report['counters']['no_room'])}", "without room", count(tier["files"]), f"{count(local)} opens",
+            *[f"{count(e['why']['no_room'])} without room" for e in root["epochs"] if e["why"]["no_room"]], *report["advice"]]
 
 
 def chromium(dir, *words):
@@ -82,10 +95,12 @@ def main():
             raise SystemExit(f"report-page: {tool} is not installed (Debian: apt install chromium fuse3)")
     wrong = []
     with tempfile.TemporaryDirectory(prefix="monarch-page-") as dir:
-        page, _ = make(dir)
+        page, report = make(dir)
         with open(page) as f:
             text = f.read()
-        if outside := re.findall(r"""(?:src|href|url|@import)\\s*[=(]?\\s*["']?(?:https?:)?//[^"' )>]+""", text):
+        for known in ('<img src="https://example.org/a.png">', "<script src=//example.org/a.js>", "url( 'http://example.org/a.woff')", "@import 'https://example.org/a.css'"):
+            assert OUTSIDE.search(known), known
+        if outside := OUTSIDE.findall(text):
             wrong.append(f"it needs what lies elsewhere: {outside[:3]}")
         with open(f"{dir}/look.html", "w") as f:
             f.write(text.replace("</body>", LOOK + "</body>") if "</body>" in text else text + LOOK)
@@ -100,6 +115,7 @@ def main():
             wrong += [f"{name}: {what}" for what in told["wrong"]]
             if told["drawings"] < 3 or len(told["heads"]) < 5:
                 wrong.append(f"{name}: only {told['drawings']} drawings, {told['heads']}")
+            wrong += [f"{name}: it does not say `{what}`" for what in of(report) if what not in told["said"]]
             # A name that looks like a tag is a name.
             if "a <b>" not in told["said"]:
                 wrong.append(f"{name}: the directory `a <b>` is not shown as it is called")

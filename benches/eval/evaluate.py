@@ -20,7 +20,7 @@ slowfs, of which each call takes so long.) Each job runs
 one after the other, again and again (--runs). Local copies and tiers lie in memory. Needs root, glusterd, glusterfs and the environments of
 tests/venvs.sh (torch2, tf, dlio). Results go to benches/results/NAME.json after each run; what is there is not measured again unless asked for (--again).
 """
-import argparse, json, os, platform, shutil, subprocess, sys, time
+import argparse, glob, json, os, platform, shutil, subprocess, sys, time
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -49,9 +49,10 @@ WORKLOADS = {
                             "2 workers, bound by computation": ["--workers", "2", "--compute", "350"],
                             "2 workers, a tier for all": (["--workers", "2"], dict(tier=1.05))}),
     "pairs": dict(about="PyTorch, pairs of large and small images (super-resolution)", job="pairs.py", venv="torch2", files=400, link=200, tier=0.55, epochs=3,
-                  cases={"2 workers": ["--workers", "2"]}),
+                  cases={"2 workers": ["--workers", "2"], "2 workers, bound by computation": ["--workers", "2", "--compute", "650"]}),
     "text": dict(about="PyTorch, many text files, a recurrent network, a tier with lz4", job="text.py", venv="torch2", files=4000, size=100_000, link=100,
-                 tier=0.40, compression="lz4", epochs=3, cases={"2 workers": ["--workers", "2"]}),
+                 tier=0.40, compression="lz4", epochs=3,
+                 cases={"2 workers": ["--workers", "2"], "2 workers, bound by computation": ["--workers", "2", "--compute", "320"]}),
     **{f"dlio-{model}": dict(about=f"DLIO, {model}, two ranks", job="dlio.py", make=["--model", model], venv=venv, beside=["dlio", "tf"], files=files, link=1000,
                              tier=1.1, epochs=1, passes=3, cases={"2 ranks": ["--model", model, "--files", str(files)]})
        # (DLIO imports TensorFlow whatever it is to read with.)
@@ -180,7 +181,7 @@ class Evaluation:
             raise SystemExit(f"{self.name}, {case}, {mode}: the job ended with {job.returncode}: {job.stderr.read()[-2000:]}")
         nodes.when("the agent's end", lambda: self.w.agent(0) is None, 60)
         shutil.rmtree(f"{self.w.shm}/copy", ignore_errors=True)
-        self.told["runs"].append(dict(case=case, tier=self.case(case)[1]["tier"], run=run, mode=mode, copied=copied, starting=dict(seconds=ready, counts=starting), epochs=epochs))
+        self.told["runs"].append(dict(**VERSION, case=case, tier=self.case(case)[1]["tier"], run=run, mode=mode, copied=copied, starting=dict(seconds=ready, counts=starting), epochs=epochs))
         total = sum(e["seconds"] for e in epochs) + (copied or dict(seconds=0))["seconds"]
         say(f"  {mode:7} {total:8.1f} s   epochs {', '.join(format(e['seconds'], '.1f') for e in epochs)}; from the server {before['bytes'] / self.told['bytes']:.2f} data sets")
 
@@ -264,7 +265,7 @@ class Scaling(Evaluation):
             ranks.append([json.loads(line)["seconds"] for line in out.splitlines() if line.startswith('{"epoch"')])
         nodes.when("the agents' end", lambda: all(w.agent(i) is None for i in range(n)), 60)
         seconds, counts = [max(rank[e] for rank in ranks) for e in range(self.plan["epochs"])], pfs.counts()
-        self.told["runs"].append(dict(kind=kind, nodes=n, run=run, mode=mode, files=files, seconds=seconds, counts=counts))
+        self.told["runs"].append(dict(**VERSION, kind=kind, nodes=n, run=run, mode=mode, files=files, seconds=seconds, counts=counts))
         say(f"  {mode:7} epochs {', '.join(format(s, '.2f') for s in seconds)} s; from the server {counts['bytes'] / (files * self.plan['size']):.2f} data sets")
 
 
@@ -273,8 +274,30 @@ def machine():
         model = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "unknown")
     with open("/proc/meminfo") as f:
         memory = int(f.readline().split()[1]) << 10
-    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    return dict(processors=os.cpu_count(), model=model, memory=memory, kernel=platform.release(), commit=commit, date=time.strftime("%Y-%m-%d"))
+    return dict(processors=os.cpu_count(), model=model, memory=memory, kernel=platform.release(), **VERSION)
+
+
+def version():
+    """What is measured: each run keeps it, since later ones may be of another."""
+    git = lambda *words: subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True).stdout.strip()
+    parts = [name for name in ("src", "Cargo.toml", "Cargo.lock", "policies", "slowfs") if os.path.exists(f"{ROOT}/{name}")] + glob.glob("monarch-*", root_dir=ROOT)
+    changed = "-dirty" if git("status", "--porcelain", "--", *parts) else ""
+    return dict(commit=git("rev-parse", "--short", "HEAD") + changed, date=time.strftime("%Y-%m-%d"))
+
+
+def check_binaries():
+    """They are there, and of these sources."""
+    sources = [path for part in ("src", "monarch-*/src", "slowfs/src", "policies/src") for path in glob.glob(f"{ROOT}/{part}/**/*.rs", recursive=True)]
+    newest = max(sources, key=os.path.getmtime)
+    for name in ("monarch", "libmonarch_shim.so", "slowfs"):
+        path = f"{nodes.BIN}/{name}"
+        if not os.path.exists(path):
+            raise SystemExit(f"evaluate: {path} is not there; cargo build --release --workspace")
+    if os.path.getmtime(newest) > os.path.getmtime(f"{nodes.BIN}/monarch") and os.path.getmtime(newest) > os.path.getmtime(f"{nodes.BIN}/libmonarch_shim.so"):
+        raise SystemExit(f"evaluate: {newest} is newer than {nodes.BIN}/monarch; cargo build --release --workspace")
+
+
+VERSION = version()
 
 
 def main():
@@ -294,18 +317,24 @@ def main():
         if os.geteuid():
             raise SystemExit("evaluate: network namespaces and GlusterFS need root")
         module, _, packages = FILE_SYSTEMS[a.pfs]
-        if lacking := [tool for tool in module.TOOLS if not shutil.which(tool)]:
+        lacking = [tool for tool in module.TOOLS if not shutil.which(tool)]
+        if lacking and any("slow" not in WORKLOADS[name] for name in a.names or WORKLOADS):
             raise SystemExit(f"evaluate: {lacking[0]} is not installed (Debian: apt install --no-install-recommends {packages})")
         if any("dlio" in name for name in a.names or WORKLOADS) and not shutil.which("mpirun"):
             raise SystemExit("evaluate: DLIO needs mpirun (Debian: apt install openmpi-bin)")
-        if not os.path.exists(f"{nodes.BIN}/monarch"):
-            raise SystemExit(f"evaluate: {nodes.BIN}/monarch is not there; cargo build --release --workspace")
+        # Now, and not when their turn comes, in hours.
+        for name in a.names or WORKLOADS:
+            for venv in {WORKLOADS[name].get("venv"), *WORKLOADS[name].get("beside", ())} - {None}:
+                python_of(name, venv)
+        check_binaries()
         with nodes.WarmMemory():
             for name in a.names or WORKLOADS:
                 (Scaling if WORKLOADS[name].get("kind") else Evaluation)(name, a).run()
+    # (Results that are kept elsewhere have their document there.)
     if not a.quick:
-        document.write(a.results, f"{ROOT}/docs")
-        say("docs/EVALUATION.md is written")
+        docs = f"{ROOT}/docs" if os.path.realpath(a.results) == os.path.realpath(RESULTS) else a.results
+        document.write(a.results, docs, list(WORKLOADS))
+        say(f"{os.path.relpath(docs, ROOT) if docs.startswith(ROOT) else docs}/EVALUATION.md is written")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What every job of the evaluation does: epochs, one at a word from outside, a line of JSON for each.
 
 A job is a generator function of (root, options) that reads one epoch at each step and yields what it came to: `loss`, and whatever else is
-to be the same with every kind of storage (and `seconds`, if it knows better what an epoch took). It begins an epoch when a line comes in, so that what the servers of the PFS counted can be
+to be the same with every kind of storage. It begins an epoch when a line comes in, so that what the servers of the PFS counted can be
 told apart by epochs; the time between is nobody's.
 """
 import argparse, json, sys, time
@@ -22,7 +22,7 @@ def main(epoch_by_epoch, **defaults):
             return
         start = time.perf_counter()
         told = next(epochs)
-        print(json.dumps(dict(dict(seconds=time.perf_counter() - start), **told, epoch=number)), flush=True)
+        print(json.dumps(dict(told, seconds=time.perf_counter() - start, epoch=number)), flush=True)
 
 
 class Device:

@@ -9,6 +9,7 @@ mod map;
 pub use map::{ControlMap, Hidden, Match, Start};
 
 use crate::mem::Pod;
+use crate::word::{Refusal, State, Word};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// First bytes of a control block.
@@ -146,9 +147,9 @@ pub enum Counter {
     Waited = 2,
     /// Opens below a root that went to the PFS because there was no copy yet.
     Absent = 3,
-    /// ... because policy or quota refused the file.
+    /// ... because the agent takes no copy of it for a while: it was changed a moment ago, the PFS or a tier failed, its copy had to go.
     Refused = 4,
-    /// ... because the file was changed by the job.
+    /// ... because the file was changed since the scan, or the agent may not read it.
     Changed = 5,
     /// ... because a clock ran out or the agent was down.
     Deadline = 6,
@@ -184,9 +185,28 @@ pub enum Counter {
     Checks = 21,
     /// Opens below a root's path that went where they lead because another mount lies there for this process.
     OtherMount = 22,
+    /// ... because the tiers have no room for it, or keep what is worth more.
+    NoRoom = 23,
+    /// ... because the job writes it, or has.
+    Written = 24,
 }
+
+impl Counter {
+    /// Why an open goes to the PFS that finds this word, which speaks of no copy.
+    #[must_use]
+    pub const fn of_miss(word: Word) -> Self {
+        match (word.state(), word.refusal()) {
+            (State::Bypass, _) if word.is_changed() => Self::Written,
+            (State::Bypass, _) => Self::Changed,
+            (_, Some(Refusal::NoRoom | Refusal::Streamable | Refusal::Replaced)) => Self::NoRoom,
+            (_, Some(_)) => Self::Refused,
+            _ => Self::Absent,
+        }
+    }
+}
+
 /// Number of counters.
-pub const COUNTERS: usize = 23;
+pub const COUNTERS: usize = 25;
 
 /// Counters of some of the processes: four cache lines.
 #[derive(Debug, Default)]
@@ -294,3 +314,30 @@ unsafe impl Pod for Control {}
 pub const STRINGS_OFF: usize = size_of::<Control>();
 /// Length of the whole file.
 pub const CONTROL_LEN: usize = (STRINGS_OFF + STRINGS).next_multiple_of(4096);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_an_open_goes_to_the_pfs_follows_from_the_word() {
+        let why = Counter::of_miss;
+        let w = Word::new(State::Absent);
+        for (refusal, counter) in [
+            (Refusal::NoRoom, Counter::NoRoom),
+            (Refusal::Streamable, Counter::NoRoom),
+            (Refusal::Replaced, Counter::NoRoom),
+            (Refusal::Unsettled, Counter::Refused),
+            (Refusal::PfsFailed, Counter::Refused),
+            (Refusal::TierFailed, Counter::Refused),
+            (Refusal::Dropped, Counter::Refused),
+            (Refusal::Damaged, Counter::Refused),
+        ] {
+            assert_eq!(why(w.refused(refusal)), counter, "{refusal:?}");
+        }
+        assert_eq!(why(w.next(State::Bypass)), Counter::Written);
+        assert_eq!(why(w.left()), Counter::Changed);
+        assert_eq!(why(w), Counter::Absent);
+        assert_eq!(why(w.filling(1)), Counter::Absent);
+    }
+}

@@ -22,8 +22,8 @@ pub enum Outcome {
     Resident(Word),
     /// A large file, of which chunks can be had.
     Filling(Word),
-    /// The agent said no, or the file was bypassed.
-    Refused(State),
+    /// The agent said no, or the file was bypassed: what the word says then.
+    Refused(Word),
     /// A clock ran out or the agent is dead.
     Deadline,
 }
@@ -280,7 +280,7 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, watch: &impl Watch) -> Outcome 
                 waiter = Waiter::new(ctl, watch);
                 continue;
             }
-            other => return Outcome::Refused(other),
+            _ => return Outcome::Refused(w),
         };
         if !waiter.sleep(&step, word, w.0) {
             return Outcome::Deadline;
@@ -354,7 +354,7 @@ pub fn wait_complete(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, 
             State::Fetching => Step::Taken(tick, false),
             State::Wanted => Step::NotTaken,
             State::Resident => return Outcome::Resident(w),
-            other => return Outcome::Refused(other),
+            _ => return Outcome::Refused(w),
         };
         let missing = u64::from(file.head.chunks.saturating_sub(file.count())).saturating_mul(file.chunk);
         let rate = ctl.ctl.rate.load(Ordering::Relaxed).max(1);

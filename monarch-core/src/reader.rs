@@ -231,8 +231,7 @@ impl Reader {
     fn demanded(&self, found: &Found<'_>, word: Word) -> Result<(File, usize), Counter> {
         match word.state() {
             State::Resident => return Err(Counter::Vanished),
-            State::Bypass => return Err(Counter::Changed),
-            State::Refused => return Err(Counter::Refused),
+            State::Bypass | State::Refused => return Err(Counter::of_miss(word)),
             _ if !demand::agent_up(self.ctl.ctl) => return Err(Counter::Deadline),
             _ => {}
         }
@@ -260,11 +259,10 @@ impl Reader {
         match outcome {
             Outcome::Resident(_) => copy.ok_or(Counter::Vanished).inspect(|_| {
                 self.count(Counter::Waited, 1);
+                self.count(Counter::HitBytes, found.entry.record.size);
                 self.note(found, From::Waited);
             }),
-            Outcome::Refused(State::Bypass) => Err(Counter::Changed),
-            Outcome::Refused(State::Refused) => Err(Counter::Refused),
-            Outcome::Refused(_) => Err(Counter::Absent),
+            Outcome::Refused(word) => Err(Counter::of_miss(word)),
             Outcome::Filling(_) => Err(Counter::Large),
             Outcome::Deadline => Err(Counter::Deadline),
         }

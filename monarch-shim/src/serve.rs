@@ -109,7 +109,11 @@ fn open_guarded<T>(
     what: Use,
     open: &mut impl FnMut(&CStr) -> Option<T>,
 ) -> Served<T> {
-    if f.entry.word().state() == State::Bypass || !guard::is_still(ctx, f, asked) {
+    let word = f.entry.word();
+    if word.state() == State::Bypass {
+        return to_pfs(ctx, f, Counter::of_miss(word));
+    }
+    if !guard::is_still(ctx, f, asked) {
         return to_pfs(ctx, f, Counter::Changed);
     }
     open_any(ctx, f, what, &mut |copy, word| if guard::is_sound(ctx, f, word, copy) { open(copy) } else { None })
@@ -216,14 +220,14 @@ fn miss<T>(
     open: &mut impl FnMut(&CStr, Word) -> Option<T>,
 ) -> Served<T> {
     if word.state() == State::Bypass {
-        return to_pfs(ctx, f, Counter::Changed);
+        return to_pfs(ctx, f, Counter::of_miss(word));
     }
     demand::repeat_damaged(ctx.map, f, word);
     if let Some(hint) = crate::large::hint(f) {
         return large(ctx, f, (word, hint), what, open);
     }
     if word.state() == State::Refused {
-        return to_pfs(ctx, f, Counter::Refused);
+        return to_pfs(ctx, f, Counter::of_miss(word));
     }
     if !demand::agent_up(ctx.map.ctl) {
         return to_pfs(ctx, f, Counter::Deadline);
@@ -249,14 +253,13 @@ fn miss<T>(
         Outcome::Resident(_) => match copy {
             Some(t) => {
                 ctx.count(Counter::Waited, 1);
+                ctx.count(Counter::HitBytes, f.entry.record.size);
                 note(ctx, f, From::Waited);
                 Served::Copy(t)
             }
             None => to_pfs(ctx, f, Counter::Vanished),
         },
-        Outcome::Refused(State::Bypass) => to_pfs(ctx, f, Counter::Changed),
-        Outcome::Refused(State::Refused) => to_pfs(ctx, f, Counter::Refused),
-        Outcome::Refused(_) | Outcome::Filling(_) => to_pfs(ctx, f, Counter::Absent),
+        Outcome::Refused(word) | Outcome::Filling(word) => to_pfs(ctx, f, Counter::of_miss(word)),
         Outcome::Deadline => to_pfs(ctx, f, Counter::Deadline),
     }
 }
@@ -273,6 +276,7 @@ fn large<T>(
         let copy = crate::whole::wait_whole(ctx, f, word).and_then(|word| try_copy(ctx, f, word, open));
         if let Some(t) = copy {
             ctx.count(Counter::Waited, 1);
+            ctx.count(Counter::HitBytes, f.entry.record.size);
             note(ctx, f, From::Waited);
             return Served::Copy(t);
         }
@@ -293,7 +297,7 @@ pub fn count_miss(ctx: &Ctx, miss: Miss) {
         Miss::NoSegment(root) if ctx.sees_another_mount(root) => ctx.count(Counter::OtherMount, 1),
         Miss::NoSegment(_) => ctx.count(Counter::Absent, 1),
         Miss::Unknown(_) => ctx.count(Counter::Unknown, 1),
-        Miss::Changed(_) => ctx.count(Counter::Changed, 1),
+        Miss::Changed(_) => ctx.count(Counter::Written, 1),
     }
 }
 

@@ -37,16 +37,13 @@ fn last_epoch(r: &Report) -> Option<&Epoch> {
 }
 
 fn not_used(r: &Report) -> Option<String> {
-    let root = r
-        .status
-        .roots
-        .iter()
-        .find(|root| root.state == "ready" && root.opens == 0 && r.get("stats") + r.get("other_mount") == 0)?;
-    (r.seconds > SHORT_S).then(|| {
+    let unused = r.status.roots.iter().filter(|root| r.is_unused(root)).map(|root| root.path.display().to_string());
+    let unused: Vec<String> = unused.collect();
+    (r.seconds > SHORT_S && r.get("other_mount") == 0 && !unused.is_empty()).then(|| {
         format!(
             "no file below {} was opened: is that another path to the data? Name the one that the job uses in dataset.aliases; `monarch \
              explain PATH` says what becomes of a path",
-            root.path.display()
+            unused.join(", ")
         )
     })
 }
@@ -84,9 +81,11 @@ fn errors(r: &Report) -> Option<String> {
 
 /// More room, where that would have saved something.
 fn room(r: &Report) -> Option<String> {
-    let refused = r.get("refused");
+    let refused = r.get("no_room");
     let data: u64 = r.status.roots.iter().map(|root| root.bytes).sum();
-    let capacity: u64 = r.status.tiers.iter().map(|t| t.capacity).sum();
+    // Nodes that share need room for one copy of each file among them; they are taken to be alike.
+    let nodes = r.status.nodes.max(1) as u64;
+    let capacity = nodes * r.status.tiers.iter().map(|t| t.capacity).sum::<u64>();
     if refused == 0 || data <= capacity || capacity == 0 {
         return None;
     }
@@ -98,10 +97,11 @@ fn room(r: &Report) -> Option<String> {
     } else {
         ". Data that compresses takes less of it with tiers[].compression: lz4"
     };
+    let (of, on_each) = if nodes > 1 { (format!(" of {nodes} nodes"), " on each") } else { (String::new(), "") };
     Some(format!(
-        "the tiers hold {:.0} % of the data set; {} more would hold all of it{saves}{squeezed}",
+        "the tiers{of} hold {:.0} % of the data set; {} more{on_each} would hold all of it{saves}{squeezed}",
         share(capacity, data).floor(),
-        ByteSize(data - capacity)
+        ByteSize((data - capacity).div_ceil(nodes))
     ))
 }
 
@@ -158,10 +158,13 @@ fn unknown(r: &Report) -> Option<String> {
 }
 
 fn compute(r: &Report) -> Option<String> {
-    let calm = r.opens() > 0 && r.opens_pfs == 0 && r.waited_s() < 0.01 * r.seconds;
+    let calm =
+        r.opens() > 0 && share(r.opens_pfs + r.opens_chunked, r.opens()) < 1.0 && r.waited_s() < 0.01 * r.seconds;
     (calm && r.seconds > SHORT_S).then(|| {
         format!(
-            "nothing to gain: every open was local, and readers waited {:.1} s of {:.0} s. What takes time is what the job does with the data",
+            "nothing to gain: {} of {} opens were local, and readers waited {:.1} s of {:.0} s. What takes time is what the job does with the data",
+            count(r.opens_local),
+            count(r.opens()),
             r.waited_s(),
             r.seconds
         )
@@ -197,7 +200,7 @@ mod tests {
     fn a_tier_that_is_too_small_is_told_with_what_more_would_save() {
         let full = Epoch { complete: true, opens: 1000, pfs: 590, pfs_bytes: 590 << 30, ..Epoch::default() };
         let more = Epoch { complete: false, pfs: 7, ..full };
-        let said = report(&[("hits", 410), ("refused", 590)], vec![full, more]).advice;
+        let said = report(&[("hits", 410), ("no_room", 590)], vec![full, more]).advice;
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(
             said[0]
@@ -213,7 +216,8 @@ mod tests {
         let said = report(&counters, vec![e, e]).advice;
         assert!(
             said.len() == 1
-                && said[0].starts_with("nothing to gain: every open was local, and readers waited 0.0 s of 600 s"),
+                && said[0]
+                    .starts_with("nothing to gain: 2,000 of 2,000 opens were local, and readers waited 0.0 s of 600 s"),
             "{said:?}"
         );
         // Not where they waited.

@@ -20,7 +20,7 @@ pub(super) fn text(r: &Report) -> String {
     let _ = writeln!(out, "monarch: {local} of {all} opens below the roots were local ({share:.1} %)");
     let _ = writeln!(
         out,
-        "monarch: {} read from copies, {} copied from the PFS; {} stats and {} listings answered from memory",
+        "monarch: {} in files opened as copies, {} copied from the PFS; {} stats and {} listings answered from memory",
         ByteSize(r.get("hit_bytes")),
         ByteSize(r.agent("bytes_copied")),
         r.get("stats"),
@@ -64,7 +64,7 @@ pub(super) fn text(r: &Report) -> String {
         }
         if root.state != "ready" {
             let _ = writeln!(out, "monarch: root {}: {} ({} entries)", root.path.display(), root.state, root.entries);
-        } else if root.opens == 0 && r.get("stats") == 0 {
+        } else if r.is_unused(root) {
             let _ = writeln!(
                 out,
                 "monarch: warning: no file below {} was opened; does the job use another path to it? (dataset.aliases)",

@@ -5,7 +5,7 @@ use super::{OTHERS, REASONS, Report};
 use crate::chart::{COLOURS, escaped};
 use crate::say::count;
 use bytesize::ByteSize;
-use monarch_core::agent::protocol::{Opens, RootStatus};
+use monarch_core::agent::protocol::{Opens, RootStatus, Why};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ fn head(r: &Report) -> String {
         let _ = write!(out, "<pre>{}</pre>", escaped(&shlex(&r.command)));
     }
     let figures = [
-        (bytes(r.get("hit_bytes")), "read from copies"),
+        (bytes(r.get("hit_bytes")), "in files opened as copies"),
         (bytes(r.agent("bytes_copied")), "copied from the PFS"),
         (bytes(r.get("miss_bytes") + r.get("chunk_miss_bytes")), "read from the PFS by the job"),
         (seconds(r.waited_s()), "readers waited, all together"),
@@ -154,6 +154,7 @@ fn epochs(root: &RootStatus) -> String {
                 count(e.pfs),
                 bytes(e.pfs_bytes),
                 bytes(e.bytes_copied),
+                because(&e.why),
             ]
         })
         .collect();
@@ -167,8 +168,27 @@ fn epochs(root: &RootStatus) -> String {
         "to the PFS",
         "bytes",
         "copied meanwhile",
+        "why to the PFS",
     ];
     out + &table(&heads, &rows)
+}
+
+/// Why opens of an epoch went to the PFS, the most frequent first.
+fn because(why: &Why) -> String {
+    let number = |name| match name {
+        "absent" => why.absent,
+        "large" => why.large,
+        "no_room" => why.no_room,
+        "refused" => why.refused,
+        "changed" => why.changed,
+        "written" => why.written,
+        "deadline" => why.deadline,
+        _ => why.vanished,
+    };
+    let mut some: Vec<(u64, &str)> =
+        REASONS.iter().map(|(name, words)| (number(*name), *words)).filter(|(n, _)| *n > 0).collect();
+    some.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
+    some.iter().map(|(n, words)| format!("{} {words}", count(*n))).collect::<Vec<_>>().join("; ")
 }
 
 fn reasons(r: &Report) -> String {
@@ -187,18 +207,22 @@ fn reasons(r: &Report) -> String {
 }
 
 fn saved(r: &Report) -> String {
-    let local = r.opens_local;
+    let (local, copied) = (r.opens_local, r.agent("copied_on_demand") + r.agent("copied_ahead"));
     let rows = [
-        ("opens (each with its reads and its close)", local),
-        ("stat, access and the like", r.get("stats")),
-        ("directories listed", r.get("lists")),
+        ("opens (each with its reads and its close), less one for each copy", count(local.saturating_sub(copied))),
+        (
+            "bytes in files opened as copies, less those copied",
+            bytes(r.get("hit_bytes").saturating_sub(r.agent("bytes_copied"))),
+        ),
+        ("stat, access and the like", count(r.get("stats"))),
+        ("directories listed", count(r.get("lists"))),
     ];
-    let rows: Vec<Vec<String>> = rows.map(|(what, n)| vec![what.to_owned(), count(n)]).to_vec();
+    let rows: Vec<Vec<String>> = rows.map(|(what, n)| vec![what.to_owned(), n]).to_vec();
     format!(
-        "<h2>Calls that the PFS was spared</h2>{}<p class=\"note\">{} calls about names went to the kernel; {} files were copied for {} opens.</p>",
-        table(&["Answered on this node", "calls"], &rows),
+        "<h2>What the PFS was spared</h2>{}<p class=\"note\">{} calls about names went to the kernel; {} files were copied for {} opens.</p>",
+        table(&["Answered on this node", ""], &rows),
         count(r.get("meta_kernel")),
-        count(r.agent("copied_on_demand") + r.agent("copied_ahead")),
+        count(copied),
         count(local)
     )
 }

@@ -68,7 +68,19 @@ fn at_rest(w: &World, page: impl Fn() -> String) -> (Page, Status) {
 fn agree(page: &Page, s: &Status) {
     let root = s.roots[0].path.display();
     let sum = |name: &str| -> f64 { page.iter().filter(|(k, _)| k.starts_with(name)).map(|(_, v)| v).sum() };
-    let reasons = ["absent", "refused", "changed", "deadline", "unknown", "flags", "vanished", "large", "other_mount"];
+    let reasons = [
+        "absent",
+        "refused",
+        "no_room",
+        "changed",
+        "written",
+        "deadline",
+        "unknown",
+        "flags",
+        "vanished",
+        "large",
+        "other_mount",
+    ];
     let to_pfs: u64 = reasons.iter().map(|r| s.counters[*r]).sum();
     let same = |series: &str, value: f64| {
         let on_page = page.get(series).unwrap_or_else(|| panic!("no {series}: {page:#?}"));

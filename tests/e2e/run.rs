@@ -133,7 +133,13 @@ fn a_report_is_written() {
     // A report that cannot be written is told and does not change the job's status.
     let ended = w.run(&sh("exit 3").option("--report").option("/nowhere/report.json"));
     assert_eq!(ended.status.code(), Some(3));
-    assert!(ended.errors().contains("/nowhere/report.json"), "{}", ended.errors());
+    let said = ended.errors();
+    assert!(said.contains("cannot write the report /nowhere/report.json"), "{said}");
+    // It is told before the job begins, too.
+    let ended = w.run(&sh("echo begun >&2").option("--report").option("/nowhere/report.json")).good();
+    let said = ended.errors();
+    let told = said.find("the report /nowhere/report.json will not be written: /nowhere: No such file or directory");
+    assert!(told.is_some_and(|at| said.find("begun").is_some_and(|begun| at < begun)), "{said}");
 }
 
 #[test]
@@ -153,8 +159,12 @@ fn a_report_says_where_the_opens_went_and_is_shown_again() {
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let number = |at: &str| report.pointer(at).and_then(serde_json::Value::as_u64).unwrap_or(u64::MAX);
     // What the server counted is what went to it for lack of room.
-    assert_eq!((number("/opens_pfs"), number("/counters/refused")), (from_pfs, from_pfs), "{report:#}");
+    assert_eq!((number("/opens_pfs"), number("/counters/no_room")), (from_pfs, from_pfs), "{report:#}");
     assert_eq!(number("/opens_local"), 120 - from_pfs);
+    // By epochs, too.
+    let epochs = report.pointer("/status/roots/0/epochs").and_then(serde_json::Value::as_array).unwrap();
+    let why: Vec<u64> = epochs.iter().map(|e| e["why"]["no_room"].as_u64().unwrap()).collect();
+    assert!(why.iter().sum::<u64>() == from_pfs && why.len() == 3, "{epochs:#?}");
     let directories = report.pointer("/status/roots/0/directories").and_then(serde_json::Value::as_array).unwrap();
     let pfs: u64 = directories.iter().map(|d| d["pfs"].as_u64().unwrap()).sum();
     assert_eq!(pfs, from_pfs, "{directories:#?}");
@@ -172,6 +182,12 @@ fn a_report_says_where_the_opens_went_and_is_shown_again() {
     );
     let page = w.scratch().join("report.html");
     assert!(w.monarch("report").arg(&file).arg("-o").arg(&page).status().unwrap().success());
+    // What is printed, or written, as JSON is a report again.
+    let (printed, copy) = (w.scratch().join("printed.json"), w.scratch().join("copy.json"));
+    std::fs::write(&printed, w.monarch("report").arg(&file).arg("--json").output().unwrap().stdout).unwrap();
+    assert!(w.monarch("report").arg(&printed).arg("-o").arg(&copy).status().unwrap().success());
+    let copy: serde_json::Value = serde_json::from_slice(&std::fs::read(&copy).unwrap()).unwrap();
+    assert_eq!(copy, report);
     let again = w.scratch().join("again.html");
     w.run(&Job::new("true").option("--report").option(&again)).good();
     for (page, opens) in [(&page, "of 120 opens"), (&again, "No file below the roots was opened")] {
@@ -185,6 +201,17 @@ fn a_report_says_where_the_opens_went_and_is_shown_again() {
     let wrong = w.monarch("report").arg(&page).output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("cannot be read again"));
+}
+
+#[test]
+fn opens_of_what_the_job_has_written_are_counted_apart() {
+    let mut w = world();
+    w.settle();
+    let file = crate::faults::regular(w.root()).into_iter().next().unwrap();
+    w.run(&sh(&format!("echo new > {0} && cat {0} {0} > /dev/null", file.display()))).good();
+    assert_eq!((w.counter("written"), w.counter("changed"), w.counter("refused"), w.counter("no_room")), (2, 0, 0, 0));
+    w.run(&sh(&format!("cat {}", file.display()))).good();
+    assert_eq!(w.counter("written"), 3);
 }
 
 #[test]

@@ -230,6 +230,9 @@ pub struct Status {
     pub engine_why: String,
     /// Policy in use.
     pub policy: String,
+    /// Nodes that share their copies, this one among them; 1 where none do.
+    #[serde(default)]
+    pub nodes: usize,
     /// How fetching ahead goes.
     #[serde(default)]
     pub prefetch: Ahead,
@@ -342,6 +345,45 @@ impl RootStatus {
     }
 }
 
+/// Why opens of indexed files went to the PFS, by the names of their counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Why {
+    /// There was no index yet.
+    pub absent: u64,
+    /// The copy of a large file was not complete.
+    pub large: u64,
+    /// No copy is taken of it for a while.
+    pub refused: u64,
+    /// The tiers have no room.
+    pub no_room: u64,
+    /// Changed since the scan, or not readable.
+    pub changed: u64,
+    /// The job writes it.
+    pub written: u64,
+    /// A clock ran out.
+    pub deadline: u64,
+    /// The copy had gone.
+    pub vanished: u64,
+}
+
+impl Why {
+    /// What has been added to an earlier count.
+    #[must_use]
+    pub const fn since(&self, b: &Self) -> Self {
+        Self {
+            absent: self.absent.saturating_sub(b.absent),
+            large: self.large.saturating_sub(b.large),
+            refused: self.refused.saturating_sub(b.refused),
+            no_room: self.no_room.saturating_sub(b.no_room),
+            changed: self.changed.saturating_sub(b.changed),
+            written: self.written.saturating_sub(b.written),
+            deadline: self.deadline.saturating_sub(b.deadline),
+            vanished: self.vanished.saturating_sub(b.vanished),
+        }
+    }
+}
+
 /// One pass over the files of a root, as the agent saw it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Epoch {
@@ -371,6 +413,9 @@ pub struct Epoch {
     pub copied: u64,
     /// Bytes copied from the PFS meanwhile (all roots).
     pub bytes_copied: u64,
+    /// Why opens went to the PFS meanwhile (all roots; a process counts before the agent hears of an open, so that some are an epoch late or early).
+    #[serde(default)]
+    pub why: Why,
 }
 
 impl fmt::Display for Epoch {

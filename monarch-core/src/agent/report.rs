@@ -25,6 +25,7 @@ impl Agent {
             engine: engine.to_owned(),
             engine_why: why.to_owned(),
             policy: self.driver.policy().to_owned(),
+            nodes: 1 + self.node.as_ref().map_or(0, |node| node.sharers()),
             prefetch: self.driver.ahead(),
             metrics: self.metering.status(),
             pfs_opens: self.driver.latencies.opens(),
@@ -106,6 +107,8 @@ pub(crate) const COUNTERS: [(&str, Counter); monarch_abi::control::COUNTERS] = [
     ("chunk_miss_bytes", Counter::ChunkMissBytes),
     ("checks", Counter::Checks),
     ("other_mount", Counter::OtherMount),
+    ("no_room", Counter::NoRoom),
+    ("written", Counter::Written),
 ];
 
 /// All counters by name.

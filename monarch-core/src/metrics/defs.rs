@@ -23,8 +23,8 @@ labels! {
     /// From where an open was served: `tier` (a copy that was there), `waited` (a copy that was waited for), `chunks` (the PFS's descriptor,
     /// reads of which are served from chunks as they come), in figures of epochs also `pfs`.
     SERVED = "served";
-    /// Why an open went to the PFS: `absent` (no copy yet), `refused` (no room, or a pause after a failure), `changed` (by the job, or since the
-    /// scan), `deadline` (a clock ran out, or the agent was down), `unknown` (not in the index), `flags` (writing, `O_DIRECT`), `vanished` (the
+    /// Why an open went to the PFS: `absent` (no copy yet), `no_room` (in the tiers, or what is there is worth more), `refused` (a pause: after a
+    /// failure, or a change a moment ago), `changed` (since the scan, or not readable), `written` (by the job), `deadline` (a clock ran out, or the agent was down), `unknown` (not in the index), `flags` (writing, `O_DIRECT`), `vanished` (the
     /// copy had gone), `large` (the copy of a large file was not complete in time), `other_mount`
     /// (the process has another mount there).
     REASON = "reason";
@@ -185,6 +185,9 @@ metrics! {
     Gauge PREFETCH_STATE = "monarch_prefetch_state", Flag, [STATE];
     /// One in so many of the usual number of files is fetched ahead at a time.
     Gauge PREFETCH_DIVISOR = "monarch_prefetch_divisor", Of("parts"), [];
+    /// Files from the PFS, those that readers wait for among them, with which it gives all that it has: with so many under way nothing more is
+    /// fetched ahead.
+    Gauge PREFETCH_WIDTH = "monarch_prefetch_width_files", Of("files"), [];
 
     /// Quota of a tier.
     Gauge TIER_CAPACITY = "monarch_tier_capacity_bytes", Bytes, [TIER];

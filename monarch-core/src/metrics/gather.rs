@@ -70,8 +70,19 @@ fn agent(page: &Page, s: &Status) {
 }
 
 /// Opens that went to the PFS, by the names of their counters.
-const REASONS: [&str; 9] =
-    ["absent", "refused", "changed", "deadline", "unknown", "flags", "vanished", "large", "other_mount"];
+const REASONS: [&str; 11] = [
+    "absent",
+    "refused",
+    "no_room",
+    "changed",
+    "written",
+    "deadline",
+    "unknown",
+    "flags",
+    "vanished",
+    "large",
+    "other_mount",
+];
 
 fn readers(page: &Page, c: &Named<'_>) {
     for (served, name) in [("tier", "hits"), ("waited", "waited"), ("chunks", "chunked")] {
@@ -193,6 +204,7 @@ fn load(page: &Page, l: &Load) {
     for (way, files) in [("pfs", l.running), ("node", l.remote), ("ahead", l.ahead)] {
         page.gauge(d::INFLIGHT, [way], files as f64);
     }
+    page.gauge(d::PREFETCH_WIDTH, [], l.width as f64);
     page.counter(d::PFS_CALLS, ["copies"], l.pfs_calls);
     page.counter(d::PFS_CALLS, ["scans"], l.scan_calls);
     page.counter(d::PFS_READ_BYTES, [], l.pfs_bytes);
@@ -265,6 +277,7 @@ mod tests {
             wait_s: n.next() as f64,
             copied: n.next(),
             bytes_copied: n.next(),
+            ..Epoch::default()
         };
         let root = RootStatus {
             path: "/data".into(),
@@ -307,6 +320,7 @@ mod tests {
             running: n.next() as usize,
             remote: n.next() as usize,
             ahead: n.next() as usize,
+            width: n.next() as usize,
             pfs_calls: n.next(),
             pfs_bytes: n.next(),
             scan_calls: n.next(),

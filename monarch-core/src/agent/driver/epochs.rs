@@ -3,7 +3,7 @@
 //! Where an epoch begins is found out by [`monarch_policies::epochs`] a little later than it was so: from the access on that may have been the
 //! first, figures are kept apart until it is known which epoch they belong to.
 
-use crate::agent::protocol::Epoch;
+use crate::agent::protocol::{Epoch, Why};
 use monarch_abi::accesses::Served;
 use monarch_policies::{Access, Epochs, Learner, Turn};
 use std::time::Duration;
@@ -20,6 +20,8 @@ pub(super) struct Totals {
     pub(super) copied: u64,
     /// Bytes copied from the PFS.
     pub(super) bytes_copied: u64,
+    /// Opens that went to the PFS.
+    pub(super) why: Why,
 }
 
 /// An epoch that goes on.
@@ -61,6 +63,7 @@ impl Current {
             wait_s: now.waited_us.saturating_sub(self.before.waited_us) as f64 / 1e6,
             copied: now.copied.saturating_sub(self.before.copied),
             bytes_copied: now.bytes_copied.saturating_sub(self.before.bytes_copied),
+            why: now.why.since(&self.before.why),
             ..self.figures
         }
     }

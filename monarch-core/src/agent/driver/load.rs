@@ -20,6 +20,8 @@ pub struct Load {
     pub remote: usize,
     /// Those of both that nobody waits for.
     pub ahead: usize,
+    /// So many from the PFS may be under way before fetching ahead waits.
+    pub width: usize,
     /// Calls to the PFS for copies so far.
     pub pfs_calls: u64,
     /// Bytes that those asked for.
@@ -45,6 +47,7 @@ impl Driver {
             running: self.running.load(Ordering::Relaxed),
             remote: self.remote.load(Ordering::Relaxed),
             ahead: self.prefetching.load(Ordering::Relaxed),
+            width: self.width(),
             pfs_calls: counted.calls.load(Ordering::Relaxed),
             pfs_bytes: counted.bytes.load(Ordering::Relaxed),
             scan_calls: counted.scans.load(Ordering::Relaxed),

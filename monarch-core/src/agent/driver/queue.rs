@@ -268,10 +268,15 @@ impl Driver {
     /// it has, so that it does not take their share.
     fn prefetch_slots(&self) -> usize {
         if !self.options.backoff {
-            return slots_ahead(self.options.max_inflight);
+            return self.width();
         }
-        let left = self.width.limit().saturating_sub(self.demanded.load(Ordering::Relaxed));
+        let left = self.width().saturating_sub(self.demanded.load(Ordering::Relaxed));
         (left / self.pace.divisor()).max(1)
+    }
+
+    /// So many from the PFS may be under way before fetching ahead waits.
+    pub(super) fn width(&self) -> usize {
+        if self.options.backoff { self.width.limit() } else { slots_ahead(self.options.max_inflight) }
     }
 
     /// Takes note of a file, or a chunk of one, that came from the PFS.

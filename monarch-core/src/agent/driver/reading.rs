@@ -6,7 +6,7 @@ use super::epochs::{Passes, Totals};
 use super::lanes::Lane;
 use super::ordering::{Happened, Unplaced, in_order};
 use super::{Driver, Live, lock};
-use crate::agent::protocol::{Directory, Epoch};
+use crate::agent::protocol::{Directory, Epoch, Why};
 use monarch_abi::accesses::{LANE, Noted, Opened, Served as From, Tails};
 use monarch_abi::control::Counter;
 use monarch_abi::demand::file_key;
@@ -47,6 +47,8 @@ pub(super) struct Reading {
     learned: HashSet<usize>,
     /// When something was opened last.
     last: Option<Instant>,
+    /// What counted for all epochs at the last look.
+    totals: Option<Totals>,
     pub(super) trace: super::traces::Traces,
     directories: super::directories::Directories,
 }
@@ -81,6 +83,9 @@ impl Driver {
         let now = crate::sys::coarse_ms();
         let most = tails.take(log, now, |lane, what| noted.push((lane, what)));
         let lost = tails.lost - lost_before;
+        // A process counts an open when it leaves its word: what has been counted since the last look belongs to these.
+        let totals = self.totals();
+        let before = reading.totals.replace(totals).unwrap_or(totals);
         // (A hint's file is there before its word, and its word before it is counted.)
         if std::mem::replace(&mut reading.hinted, hinted) != hinted
             || noted.iter().any(|(_, what)| matches!(what, Noted::Hinted(_)))
@@ -99,7 +104,7 @@ impl Driver {
         }
         reading.last = Some(Instant::now());
         let waits = !reading.unplaced.is_empty();
-        self.tell_all(&mut reading, told);
+        self.tell_all(&mut reading, told, &before);
         drop(reading);
         if lock(&self.hints).has_order() {
             self.wake(Lane::Threads);
@@ -125,22 +130,22 @@ impl Driver {
         futex_wait(&self.ctl.ctl.hinted, seen, Some([time.as_secs() as i64, i64::from(time.subsec_nanos())]));
     }
 
-    fn tell_all(&self, reading: &mut Reading, told: Vec<Happened>) {
+    fn tell_all(&self, reading: &mut Reading, told: Vec<Happened>, before: &Totals) {
         let mut opens = Vec::new();
         for event in told {
             match event {
                 Happened::Opened(lane, opened) => opens.push((lane, opened)),
                 Happened::Hinted(hint) => {
-                    self.tell_opens(reading, &opens);
+                    self.tell_opens(reading, &opens, before);
                     opens.clear();
                     self.heed_hint(reading, &hint);
                 }
             }
         }
-        self.tell_opens(reading, &opens);
+        self.tell_opens(reading, &opens, before);
     }
 
-    fn tell_opens(&self, reading: &mut Reading, opens: &[(usize, Opened)]) {
+    fn tell_opens(&self, reading: &mut Reading, opens: &[(usize, Opened)], before: &Totals) {
         let mut last: Option<(usize, Live)> = None;
         for batch in opens.chunks(BATCH) {
             let mut told = Vec::with_capacity(batch.len());
@@ -167,18 +172,17 @@ impl Driver {
                 reading.directories.add(place, &live.segment.index, opened.id, record.size, opened.served);
                 told.push(Told { root: live.root, access, served: opened.served });
             }
-            self.tell_batch(reading, &told);
+            self.tell_batch(reading, &told, before);
         }
     }
 
-    fn tell_batch(&self, reading: &mut Reading, batch: &[Told]) {
-        let totals = self.totals();
+    fn tell_batch(&self, reading: &mut Reading, batch: &[Told], before: &Totals) {
         // What users announce counts more than what was learned, which is of no use where nothing is fetched ahead.
         let learns = self.options.prefetch && lock(&self.hints).streams().all(|s| s >= LEARNED);
         let mut turns = Vec::new();
         for (at, told) in batch.iter().enumerate() {
             let passes = reading.passes.entry(told.root).or_default();
-            let began = passes.access(&told.access, told.served, totals);
+            let began = passes.access(&told.access, told.served, *before);
             let order = if learns { passes.learner.order() } else { None };
             let repeats = passes.learner.repeats();
             if began.is_some() || order.is_some() {
@@ -252,6 +256,16 @@ impl Driver {
             waited_us: self.ctl.total(Counter::WaitMicros),
             copied: f.demanded.load(Ordering::Relaxed) + f.prefetched.load(Ordering::Relaxed),
             bytes_copied: f.bytes.load(Ordering::Relaxed),
+            why: Why {
+                absent: self.ctl.total(Counter::Absent),
+                large: self.ctl.total(Counter::Large),
+                refused: self.ctl.total(Counter::Refused),
+                no_room: self.ctl.total(Counter::NoRoom),
+                changed: self.ctl.total(Counter::Changed),
+                written: self.ctl.total(Counter::Written),
+                deadline: self.ctl.total(Counter::Deadline),
+                vanished: self.ctl.total(Counter::Vanished),
+            },
         }
     }
 

@@ -68,6 +68,8 @@ struct Climb {
     window: Window,
     hold: Duration,
     until: Option<Instant>,
+    /// The rate then, once there is one.
+    held: Option<f64>,
     /// Whether more are tried next, because fewer were not enough.
     upwards: bool,
 }
@@ -83,6 +85,7 @@ impl Climb {
             window: Window { skip: limit, ..Window::default() },
             hold: HOLD,
             until: None,
+            held: None,
             upwards: false,
         }
     }
@@ -140,21 +143,25 @@ impl Climb {
         let long = mean > ENOUGH;
         // Demands alone are more than may run: no fewer can be tried, but perhaps more are of use.
         let demands = ran > 1 + self.limit + self.limit / 4;
+        let rests = matches!(self.trial, Trial::None) && self.rests(rate, now);
         match self.trial {
             Trial::Fewer { from, rate: all } if rate < AS_MUCH * all => self.back(from, true, now),
             Trial::Fewer { rate: all, .. } if long && self.limit > LEAST && !demands => self.fewer(all),
             Trial::More { from, rate: all } if rate < MORE * all => self.back(from, false, now),
-            Trial::More { .. } if long && self.limit < self.most => self.more(self.limit, rate),
+            Trial::More { .. } if self.limit < self.most => self.more(self.limit, rate),
             Trial::Fewer { .. } | Trial::More { .. } => {
                 self.trial = Trial::None;
-                (self.hold, self.until) = (HOLD, Some(now + HOLD));
+                self.hold = HOLD;
+                self.rest(now);
             }
-            Trial::None if self.until.is_some_and(|until| now < until) => {}
+            Trial::None if rests => {}
             Trial::None if !long && self.until.is_none() => self.limit = (self.limit * 2).min(self.most),
             Trial::None if !long && self.limit < self.most => self.more(self.limit, rate),
             Trial::None if demands && self.limit < self.most => self.more(ran, rate),
             Trial::None if self.upwards => self.more(self.limit, rate),
             Trial::None if self.limit > LEAST && !demands => self.fewer(rate),
+            // Of so few it cannot be seen whether fewer would do, but what the PFS needs may have changed.
+            Trial::None if self.limit < self.most => self.more(self.limit, rate),
             Trial::None => {}
         }
     }
@@ -177,9 +184,22 @@ impl Climb {
     fn back(&mut self, to: usize, upwards: bool, now: Instant) {
         (self.limit, self.trial, self.upwards) = (to, Trial::None, upwards && to < self.most);
         if !self.upwards {
-            self.until = Some(now + self.hold);
+            self.rest(now);
             self.hold = (self.hold * 2).min(LONGEST);
         }
+    }
+
+    fn rest(&mut self, now: Instant) {
+        (self.until, self.held) = (Some(now + self.hold), None);
+    }
+
+    /// Whether what was found is kept: for its time, unless the PFS has become quite another one.
+    fn rests(&mut self, rate: f64, now: Instant) -> bool {
+        let held = *self.held.get_or_insert(rate);
+        if rate > 2.0 * held || rate < held / 2.0 {
+            (self.hold, self.until) = (HOLD, self.until.map(|_| now));
+        }
+        self.until.is_some_and(|until| now < until)
     }
 }
 
@@ -232,21 +252,30 @@ mod tests {
 
     /// The same beside so many demands, and at least one prefetch.
     fn run_beside(demands: usize, most: usize, seconds: u64, takes: impl Fn(usize) -> Duration) -> Seen {
-        let (mut climb, mut now) = (Climb::new(most), Instant::now());
-        let (end, third) = (now + Duration::from_secs(seconds), now + Duration::from_secs(seconds * 2 / 3));
+        go_on(&mut Climb::new(most), &mut Instant::now(), demands, seconds, takes)
+    }
+
+    fn go_on(
+        climb: &mut Climb,
+        now: &mut Instant,
+        demands: usize,
+        seconds: u64,
+        takes: impl Fn(usize) -> Duration,
+    ) -> Seen {
+        let (end, third) = (*now + Duration::from_secs(seconds), *now + Duration::from_secs(seconds * 2 / 3));
         let mut noise = 1u64;
         let (mut seen, mut span, mut sum) = (Seen { end: 0, least: usize::MAX, most: 0, mean: 0.0 }, 0.0, 0.0);
-        while now < end {
+        while *now < end {
             let limit = climb.limit;
             let running = if demands == 0 { limit } else { limit.max(demands + 1) };
             // All end at once, and take now more and now less.
             noise = noise.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let took = takes(running).mul_f64(0.75 + (noise >> 40) as f64 / (1 << 25) as f64);
-            now += took;
+            *now += took;
             for _ in 0..running {
-                climb.note(SIZE, took, running, now);
+                climb.note(SIZE, took, running, *now);
             }
-            if now > third {
+            if *now > third {
                 (seen.least, seen.most) = (seen.least.min(limit), seen.most.max(limit));
                 (span, sum) = (span + took.as_secs_f64(), sum + took.as_secs_f64() * limit as f64);
             }
@@ -292,6 +321,20 @@ mod tests {
     fn many_readers_who_fill_a_link_have_it_for_themselves() {
         let seen = run_beside(24, 56, 120, link);
         assert!(seen.mean < 28.0, "{} to {}, {}", seen.least, seen.most, seen.mean);
+    }
+
+    #[test]
+    fn a_pfs_that_becomes_another_one_gets_what_it_needs_then() {
+        // A full link of 20 MB/s, on which two at a time take long.
+        let narrow = |n: usize| Duration::from_secs_f64(n as f64 * SIZE as f64 / 20e6);
+        for (then, within) in [(200, 60), (3, 30)] {
+            let (mut climb, mut now) = (Climb::new(56), Instant::now());
+            assert!(go_on(&mut climb, &mut now, 0, 60, narrow).end <= 4);
+            let seen = go_on(&mut climb, &mut now, 0, within, |_| Duration::from_millis(then));
+            assert_eq!(seen.end, 56, "copies that take {then} ms");
+            // And back.
+            assert!(go_on(&mut climb, &mut now, 0, 120, narrow).mean < 9.0);
+        }
     }
 
     #[test]

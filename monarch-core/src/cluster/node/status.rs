@@ -73,6 +73,11 @@ impl Node {
         self.account(false)
     }
 
+    /// How many others share, as far as this one knows; those that have gone do not.
+    pub(crate) fn sharers(&self) -> usize {
+        self.view().iter().skip(1).filter(|(_, m)| m.standing != Standing::Gone).count()
+    }
+
     /// The same without what takes a walk over all files: what is owned and held.
     pub(crate) fn brief(&self) -> NodeStatus {
         self.account(true)
