@@ -2,6 +2,8 @@
 //! messages is complete.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+#[path = "cli/evaluation.rs"]
+mod evaluation;
 #[path = "cli/messages.rs"]
 mod messages;
 

@@ -21,7 +21,15 @@ MODELS = {
     "resnet50": dict(workload="resnet50_h100", framework="tensorflow", format="tfrecord", samples=50, record=114_660, batch=32, compute=0.1),
     "jpeg": dict(workload="resnet50_h100", framework="pytorch", format="jpeg", samples=1, record=150_000, batch=32, compute=0.2),
 }
-VENVS = {"pytorch": "torch2", "tensorflow": "tf"}
+# As in records.py: TensorFlow's thread that tunes at times misses the end of an epoch, which then takes 10 s more, whatever it reads from.
+NOT_TUNED = """import sys
+if 'dlio_benchmark.main' in sys.orig_argv:
+    import tensorflow as tf
+    fixed = tf.data.Options()
+    fixed.autotune.enabled = False
+    iterate = tf.data.Dataset.__iter__
+    tf.data.Dataset.__iter__ = lambda dataset: iterate(dataset.with_options(fixed))
+"""
 
 
 def command(root, a, out, generate):
@@ -47,6 +55,11 @@ def dlio(root, a, generate):
         os.mkdir(f"{out}/bin")
         os.symlink("/bin/true", f"{out}/bin/tfrecord2idx")
         env = dict(os.environ, PATH=f"{out}/bin:{os.environ['PATH']}")
+        if MODELS[a.model]["framework"] == "tensorflow":
+            os.mkdir(f"{out}/site")
+            with open(f"{out}/site/sitecustomize.py", "w") as f:
+                f.write(NOT_TUNED)
+            env["PYTHONPATH"] = ":".join(filter(None, (f"{out}/site", env.get("PYTHONPATH"))))
         done = subprocess.run(command(root, a, out, generate), cwd=out, env=env, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"DLIO ended with {done.returncode}: {done.stdout[-1500:]}{done.stderr[-6000:]}")

@@ -28,7 +28,10 @@ impl Asks {
         self.running.write(order.as_bytes());
         self.running.write(b"\n");
         self.answers += 1;
-        let answers = |r: &Running| r.written().lines().filter(|l| l.starts_with("= ")).count();
+        // (Whole lines only: an unbuffered Python writes a line piece by piece.)
+        let answers = |r: &Running| {
+            r.written().split_inclusive('\n').filter(|l| l.starts_with("= ") && l.ends_with('\n')).count()
+        };
         wait_for(order, || answers(&self.running) == self.answers);
         let text = self.running.written();
         text.lines().rfind(|l| l.starts_with("= ")).expect("an answer")[2..].to_owned()

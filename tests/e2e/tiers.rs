@@ -185,8 +185,8 @@ fn a_reader_waits_for_a_copier_that_the_limits_hold_back() {
     w.pfs().reset().unwrap();
     w.run(&reads(&w).args(["--procs", "4"])).good();
     let c = w.pfs().counters().unwrap();
-    // The kernel's own readahead may ask for a page twice.
-    assert!(c.open == 1 && (6 << 20..(6 << 20) + (64 << 10)).contains(&c.bytes_read), "{c:?}");
+    // The kernel's own readahead may ask for some pages twice: up to a request of it, 128 KiB.
+    assert!(c.open == 1 && (6 << 20..=(6 << 20) + (128 << 10)).contains(&c.bytes_read), "{c:?}");
 }
 
 #[test]
