@@ -259,16 +259,22 @@ mark=$(opens)
 check "torchrun-nodes.sbatch: two processes on each node" "$(submit torchrun-nodes.sbatch)" COMPLETED $((2 * nodes)) $((files + files / 20))
 
 # The prolog stages for who says so, into a directory of the user's that stays; the job names it as its tier.
-sed -e "s#^tier=.*#tier=$work/local/monarch:64MiB#" "$work/job/nodes.sbatch" >"$work/job/staged.sbatch"
+sed -e "s#^tier=.*#touch $work/job/begun; sleep 3; tier=$work/local/monarch:64MiB#" "$work/job/nodes.sbatch" >"$work/job/staged.sbatch"
 mark=$(opens)
 job=$(submit --comment="stage:$work/pfs" staged.sbatch)
-# A job begins when the prologs of all its nodes are over: by then all files have been read, and later only what they missed.
+# A job's script begins when the prologs are over: by then all files have been read, and later only what they missed.
 for _ in $(seq 600); do
-  [ "$(slurm squeue -h -j "$job" -o %T)" = RUNNING ] && break
+  [ -e "$work/job/begun" ] && break
   sleep 0.1
 done
+sleep 1
 staged=$(($(opens) - mark))
-[ "$staged" -ge "$files" ] || { bad=1; row "the prologs have staged when the job begins" "FAILED: $staged opens for $files files"; }
+if [ "$staged" -ge "$files" ]; then
+  row "the prologs have staged when the job begins" "ok ($staged opens)"
+else
+  bad=1
+  row "the prologs have staged when the job begins" "FAILED: $staged opens for $files files"
+fi
 until_read "$job" 1
 check "--comment=stage: the prologs of all nodes stage" "$job" COMPLETED $((2 * nodes)) $((files + files / 20))
 slurm scontrol show node -o | grep -q 'State=[^ ]*DRAIN' && { bad=1; row "the prolog does not drain nodes" FAILED; }
