@@ -169,7 +169,8 @@ def targets(all_told):
             row(f"{name}: time, cold / copying first", "<= 0.8", f"{cold / copy:.2f}", cold / copy <= 0.8,
                 "the copy has room for all data, the tier has not" if not fits
                 else f"{least / copy:.2f} is the least there could be: what the job computes, and the link" if least > 0.8 * copy
-                else "the job computes longer than copying takes" if alone > 0.8 * copy else "")
+                else "the job computes longer than copying takes" if alone > 0.8 * copy
+                else f"{alone / copy:.2f} is the job alone; files are copied while two ranks start up, on two processors" if plan.get("passes") else "")
             if not keeps(modes):
                 taken = med([counts(r)["bytes"] for r in modes["cold"]]) / told["bytes"]
                 row(f"{name}: bytes, cold, against the bound of {bound:.2f} data sets", "+1 %", f"{100 * (taken / bound - 1):+.1f} %", taken / bound <= 1.01)
