@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prolog (slurm.conf: Prolog=..., and PrologFlags=Alloc, so that all nodes of a job run it at once), runs as root on each node before a job:
 # a directory of the job's own on the node's disk, and, for jobs that say what they read (sbatch --comment=stage:/scratch/imagenet), its
-# copies, made as the job's user before it starts; on several nodes by all of them together (docs/SLURM.md). Such a job names /local/monarch
+# copies, made as the job's user before it starts; on several nodes by all of them together, each byte once. Such a job names /local/monarch
 # as its tier. Never a reason not to start a job. Slurm's PrologEpilogTimeout bounds the whole.
 local=${MONARCH_LOCAL:-/local}
 monarch=${MONARCH_PROGRAM:-monarch}

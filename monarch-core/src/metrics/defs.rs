@@ -18,7 +18,7 @@ labels! {
     /// Name of a tier.
     TIER = "tier";
     /// What is so: for a root `scanning`, `ready`, `failed`; for prefetching `idle`, `running`, `slowed`, `pfs_fails`, `tiers_rest`; for other
-    /// nodes `expected`, `up`, `suspect`, `gone`.
+    /// nodes `expected`, `up`, `suspect`, `left`, `gone`.
     STATE = "state";
     /// From where an open was served: `tier` (a copy that was there), `waited` (a copy that was waited for), `chunks` (the PFS's descriptor,
     /// reads of which are served from chunks as they come), in figures of epochs also `pfs`.

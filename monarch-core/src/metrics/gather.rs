@@ -215,7 +215,7 @@ fn load(page: &Page, l: &Load) {
 }
 
 fn peers(page: &Page, node: &NodeStatus) {
-    for state in ["expected", "up", "suspect", "gone"] {
+    for state in ["expected", "up", "suspect", "left", "gone"] {
         page.gauge(d::PEERS, [state], node.peers.iter().filter(|p| p.state == state).count() as f64);
     }
     page.counter(d::PEER_DAMAGED, [], node.damaged);

@@ -6,9 +6,14 @@ use crate::reads::Reads;
 use crate::world::{Cluster, wait_for};
 
 fn stage(c: &Cluster, node: usize) -> Running {
+    stage_with(c, node, &[])
+}
+
+fn stage_with(c: &Cluster, node: usize, settings: &[&str]) -> Running {
     let mut command = c.node(node).monarch("stage");
     command.args(["--quiet", "--config"]).arg(c.shared().join(format!("node{node}/monarch.yaml")));
     command.args(c.settings().iter().flat_map(|s| ["--set", s]));
+    command.args(settings.iter().flat_map(|s| ["--set", s]));
     Running::new(command)
 }
 
@@ -44,4 +49,25 @@ fn all_nodes_stage_a_hybrid_data_set_once() {
 #[test]
 fn a_data_set_that_fits_only_into_all_tiers_together_is_staged() {
     staged("sharded", "4MiB");
+}
+
+/// Found by Slurm's prologs: the slower nodes then staged what the first had staged, too.
+#[test]
+fn a_node_that_has_staged_its_share_and_left_is_not_taken_over() {
+    let plan = Cluster::plan(3).files(60).size(500_000).disk().placement("sharded").tier_size("64MiB");
+    let Some(c) = patient(plan.set("tiers[0].persist=node")).build() else { return };
+    let mark = c.mark();
+    // 10 MB for each: the first is gone, 3 s after its end, long before the others are done.
+    let slow = ["source.bandwidth_limit=1MiB/s"];
+    let first = stage(&c, 0);
+    let others = [1, 2].map(|i| stage_with(&c, i, &slow));
+    let mut ended = vec![first.end()];
+    wait_for("the end of the first agent", || c.node(0).agent().is_none());
+    let still = (1..3).all(|i| c.node(i).agent().is_some());
+    ended.extend(others.map(Running::end));
+    let told: String = ended.iter().map(|e| format!("{}\n{}{}", e.status, e.text(), e.errors())).collect();
+    assert!(ended.iter().all(|e| e.status.success()), "{told}");
+    assert!(still, "the others were done before the first agent had gone\n{told}");
+    let seen = c.since(&mark);
+    assert_eq!((seen.open, seen.bytes_read), (c.files(), c.bytes()), "{seen:#?}\n{told}");
 }

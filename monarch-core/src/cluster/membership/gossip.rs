@@ -2,7 +2,8 @@
 //!
 //! Each node counts its own beats and, every interval, sends all counts that it knows to three nodes that are up and one that is not, so
 //! that what was cut off finds back. A count that grows is a sign of life, wherever it comes from. News reach 512 nodes in about five
-//! intervals. A node whose count stands still for [`QUIET`] is suspect, for [`DEAD`] gone.
+//! intervals. A node whose count stands still for [`QUIET`] is suspect, for [`DEAD`] gone. One that took leave is known to have left for
+//! [`FORGOTTEN`].
 //!
 //! What is heard of a life for the first time by hearsay is no sign of life yet: it may be an echo of a dead one.
 
@@ -17,7 +18,7 @@ use std::net::SocketAddr;
 pub(super) const QUIET: u64 = 2_500;
 /// Milliseconds of silence after which it is gone.
 pub(super) const DEAD: u64 = 30_000;
-/// Milliseconds after which a node that is gone is not even looked for.
+/// Milliseconds after which a node that is gone is not even looked for, and one that took leave owns nothing.
 const FORGOTTEN: u64 = 600_000;
 /// A node that did nothing itself for so long holds the silence against nobody.
 const STOPPED: u64 = 1_000;
@@ -162,7 +163,9 @@ impl Gossip {
 
     fn payloads(&self, now: u64) -> Vec<Payload> {
         let alive = |n: &&Node| n.heard.is_some_and(|heard| now.saturating_sub(heard) < DEAD);
-        let beats: Vec<Beat> = self.nodes.values().filter(alive).map(Node::beat).collect();
+        // Who has it from hearsay does not pass it on: it would never end where nodes come and go.
+        let told = |n: &&Node| alive(n) || n.heard.is_some() && n.standing(self, now) == Standing::Left;
+        let beats: Vec<Beat> = self.nodes.values().filter(told).map(Node::beat).collect();
         let asks: Vec<u64> =
             self.nodes.iter().filter(|(_, n)| alive(n) && !n.introduced).map(|(key, _)| *key).take(INTROS).collect();
         let one = |beats: &[Beat]| Payload {
@@ -193,7 +196,10 @@ fn addresses(nodes: &[&Node]) -> Vec<SocketAddr> {
 impl Node {
     fn standing(&self, gossip: &Gossip, now: u64) -> Standing {
         match self.heard.filter(|_| self.introduced || self.intro.beat == LEFT) {
-            _ if self.intro.beat == LEFT => Standing::Gone,
+            _ if self.intro.beat == LEFT => match now.saturating_sub(self.heard.unwrap_or(gossip.began)) {
+                0..FORGOTTEN => Standing::Left,
+                _ => Standing::Gone,
+            },
             None if self.expected && now < gossip.began + gossip.join_timeout => Standing::Expected,
             None => Standing::Gone,
             Some(heard) => match now.saturating_sub(heard) {

@@ -143,8 +143,21 @@ fn goodbye_is_heard_at_once_and_a_node_that_was_stopped_blames_nobody() {
     net.run(TICK);
     net.nodes[2] = None;
     net.run(TICK);
-    assert_eq!((net.seen(0, 2), net.seen(1, 2)), (Standing::Gone, Standing::Gone));
+    assert_eq!((net.seen(0, 2), net.seen(1, 2)), (Standing::Left, Standing::Left));
+    // Who comes later hears of it, before it has waited in vain.
+    net.run(40_000);
+    net.nodes[1] = Some(node(1, 3, 9, net.now));
+    net.run(1_000);
+    assert_eq!((net.seen(1, 2), net.seen(1, 0)), (Standing::Left, Standing::Up));
+    // It has that from hearsay, and does not pass it on.
+    let tells = |n: usize| {
+        let payloads = net.nodes[n].as_ref().unwrap().payloads(net.now);
+        payloads.iter().flat_map(|p| &p.beats).any(|b| b.beat == LEFT)
+    };
+    assert_eq!((tells(0), tells(1)), (true, false));
     net.now += 20_000;
     net.run(TICK);
-    assert_eq!(net.seen(0, 1), Standing::Up);
+    assert_eq!((net.seen(0, 1), net.seen(0, 2)), (Standing::Up, Standing::Left));
+    net.run(FORGOTTEN + 25_000);
+    assert_eq!((net.seen(0, 1), net.seen(0, 2)), (Standing::Up, Standing::Gone));
 }

@@ -53,7 +53,7 @@ async fn nodes_find_each_other_lose_each_other_and_say_goodbye() {
     let of_b = view.get(view.number("n1").unwrap()).unwrap();
     assert_eq!((of_b.address, of_b.incarnation), (Some(at(1)), b.incarnation()));
     drop(b);
-    until("it left", || standing(&a, "n1") == Some(Standing::Gone)).await;
+    until("it left", || standing(&a, "n1") == Some(Standing::Left)).await;
     let again = start(&links, 1, 3);
     until("it is back", || a.view().count_up() == 2 && again.view().count_up() == 2).await;
 }

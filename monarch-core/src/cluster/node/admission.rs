@@ -1,7 +1,7 @@
 //! How many connections of other nodes a node takes: as many as its job can use.
 
 use super::{IDLE, Node, lock};
-use crate::cluster::residency::{Members, Standing};
+use crate::cluster::residency::Members;
 use std::sync::atomic::Ordering;
 
 /// Connections that are taken of however few nodes: one that works hard has as many as requests under way, and keeps [`IDLE`].
@@ -27,7 +27,7 @@ fn descriptors() -> usize {
 impl Node {
     /// Takes as many connections from now on as these members need.
     pub(super) fn admit(&self, view: &Members) {
-        let nodes = view.iter().skip(1).filter(|(_, m)| m.standing != Standing::Gone).count();
+        let nodes = view.iter().skip(1).filter(|(_, m)| m.standing.takes_part()).count();
         let (descriptors, wanted) = (descriptors(), wanted(nodes));
         let limit = connections(nodes, descriptors);
         if limit < wanted && !self.confined.swap(true, Ordering::Relaxed) {

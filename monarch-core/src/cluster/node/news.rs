@@ -187,10 +187,8 @@ impl Node {
 
     /// Asks all nodes that may be there, many at a time.
     pub(super) fn each_expected(&self, ask: impl Fn(u16) + Sync) {
-        use residency::Standing;
         let view = self.view();
-        let there = |standing| matches!(standing, Standing::Up | Standing::Expected | Standing::Suspect);
-        let nodes: Vec<u16> = view.iter().skip(1).filter(|(_, m)| there(m.standing)).map(|(n, _)| n).collect();
+        let nodes: Vec<u16> = view.iter().skip(1).filter(|(_, m)| m.standing.takes_part()).map(|(n, _)| n).collect();
         self.each(&nodes, ask);
     }
 

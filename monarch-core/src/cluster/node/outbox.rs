@@ -7,7 +7,7 @@ use super::looks::Looks;
 use super::news::AT_A_TIME;
 use super::{FileRef, Node, lock};
 use crate::cluster::residency::members::ME;
-use crate::cluster::residency::{Members, Standing, fileset, told};
+use crate::cluster::residency::{Members, fileset, told};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -103,7 +103,7 @@ impl Node {
         }
         self.admit(now);
         for (node, m) in now.iter().skip(1) {
-            if m.standing == Standing::Gone {
+            if !m.standing.takes_part() {
                 outbox.letters.remove(&node);
                 self.election.forget(&m.name);
             }
@@ -150,7 +150,7 @@ impl Node {
     fn send(self: &Arc<Self>, outbox: &mut Outbox, view: &Members) {
         for (node, letter) in std::mem::take(&mut *lock(&outbox.returned)) {
             outbox.sending.remove(&node);
-            if letter.is_empty() || view.get(node).is_none_or(|m| m.standing == Standing::Gone) {
+            if letter.is_empty() || view.get(node).is_none_or(|m| !m.standing.takes_part()) {
                 continue;
             }
             let again = outbox.letters.entry(node).or_default();

@@ -50,7 +50,7 @@ pub struct PeerStatus {
     pub name: String,
     /// Where it listens, once that is known.
     pub address: Option<String>,
-    /// One of expected, up, suspect, gone.
+    /// One of expected, up, suspect, left, gone.
     pub state: String,
     /// What went between the two.
     #[serde(flatten)]
@@ -62,6 +62,7 @@ const fn state(standing: Standing) -> &'static str {
         Standing::Expected => "expected",
         Standing::Up => "up",
         Standing::Suspect => "suspect",
+        Standing::Left => "left",
         Standing::Gone => "gone",
     }
 }
@@ -75,7 +76,7 @@ impl Node {
 
     /// How many others share, as far as this one knows; those that have gone do not.
     pub(crate) fn sharers(&self) -> usize {
-        self.view().iter().skip(1).filter(|(_, m)| m.standing != Standing::Gone).count()
+        self.view().iter().skip(1).filter(|(_, m)| m.standing.takes_part()).count()
     }
 
     /// The same without what takes a walk over all files: what is owned and held.

@@ -21,8 +21,24 @@ pub enum Standing {
     Up,
     /// It did not answer of late, to gossip or to a reader: it is not asked, and others answer for its files.
     Suspect,
-    /// It left, died, or was expected and never came.
+    /// It took leave of late: it is not asked, and what jobs ask for of its files is fetched by others. Nobody fetches the rest
+    /// ahead: nodes that stage do not end together, and it has staged them.
+    Left,
+    /// It died, left long ago, or was expected and never came.
     Gone,
+}
+
+impl Standing {
+    /// Whether it is expected to answer, now or later.
+    #[must_use]
+    pub const fn takes_part(self) -> bool {
+        matches!(self, Self::Expected | Self::Up | Self::Suspect)
+    }
+
+    /// Whether copies belong to it.
+    const fn owns(self) -> bool {
+        matches!(self, Self::Expected | Self::Up | Self::Left)
+    }
 }
 
 /// One node.
@@ -116,7 +132,7 @@ impl Members {
 
     fn rank(&mut self) {
         self.up = Ranked::of(&self.nodes, |s| s == Standing::Up);
-        self.owners = Ranked::of(&self.nodes, |s| matches!(s, Standing::Up | Standing::Expected));
+        self.owners = Ranked::of(&self.nodes, Standing::owns);
     }
 
     /// The number of a node by its name.
@@ -149,7 +165,7 @@ impl Members {
         self.get(node).is_some_and(|m| m.standing == Standing::Up)
     }
 
-    /// Where the copy of a file belongs: the first of those who are up or expected.
+    /// Where the copy of a file belongs: the first of those who are up, expected, or took leave.
     pub fn owner(&self, fp: u64) -> u16 {
         self.owners.first(fp)
     }

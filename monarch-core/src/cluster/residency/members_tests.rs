@@ -62,7 +62,7 @@ fn files_are_spread_evenly() {
 }
 
 #[test]
-fn one_that_is_expected_owns_and_does_not_answer() {
+fn one_that_is_expected_or_took_leave_owns_and_does_not_answer() {
     let mut members = Members::new("a");
     let b = members.add("b", Standing::Expected).unwrap();
     let of_b: Vec<u64> = fps(100).filter(|fp| members.owner(*fp) == b).collect();
@@ -71,6 +71,11 @@ fn one_that_is_expected_owns_and_does_not_answer() {
     assert!(members.set(b, Standing::Up) && !members.set(b, Standing::Up));
     assert!(of_b.iter().all(|fp| members.answerer(*fp) == b));
     assert!(!members.set(ME, Standing::Gone) && !members.set(9, Standing::Up));
+    assert!(
+        members.set(b, Standing::Left) && of_b.iter().all(|fp| (members.owner(*fp), members.answerer(*fp)) == (b, ME))
+    );
+    assert!(members.set(b, Standing::Gone) && of_b.iter().all(|fp| members.owner(*fp) == ME));
+    assert!(members.set(b, Standing::Up));
     assert_eq!((members.count(), members.count_up(), members.is_up(b), members.is_up(7)), (2, 2, true, false));
 }
 
