@@ -91,8 +91,11 @@ impl Service {
     pub(crate) fn start(config: Config) -> Result<Self> {
         let shim = shim::find()?;
         let lock = client::job_lock(&config);
-        let (mut client, control) = client::attach_or_start(&config, false, || spawn::agent(&config))?;
-        let before = client.status()?;
+        let (client, control, before) = attach(&config).or_else(|e| match e {
+            // It died meanwhile. Another one need not.
+            ClientError::Io(_) => attach(&config),
+            e => Err(e),
+        })?;
         let (restart, next_try) = (None, Instant::now());
         Ok(Self {
             config,
@@ -282,6 +285,13 @@ impl Service {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// Attaches a job that is about to start: the agent, the control block, how things are.
+fn attach(config: &Config) -> Result<(Client, PathBuf, Status), ClientError> {
+    let (mut client, control) = client::attach_or_start(config, false, || spawn::agent(config))?;
+    let before = client.status()?;
+    Ok((client, control, before))
 }
 
 /// Whether the kernel or a batch system kills what is left when this process has ended: as process 1 of a container, and when it was

@@ -257,6 +257,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let err = self.err.lock().unwrap_or_else(PoisonError::into_inner);
+            eprintln!("the job's standard error:\n{}", tail(&String::from_utf8_lossy(&err)));
+        }
         self.kill();
     }
 }

@@ -43,7 +43,7 @@ impl Agent {
 }
 
 fn tier_status(t: &TierDir) -> TierStatus {
-    let u = t.ledger.usage();
+    let u = t.usage();
     TierStatus {
         name: t.name.clone(),
         path: t.path.clone(),

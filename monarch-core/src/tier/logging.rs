@@ -1,7 +1,7 @@
 //! Logging the copies of a tier that is in use, within its quota.
 
 use super::dir::TierDir;
-use super::ledger::Reservation;
+use super::ledger::{Reservation, Usage};
 use super::sum::Sum;
 use monarch_abi::hash::CopyName;
 use std::io;
@@ -37,6 +37,17 @@ impl TierDir {
 
     fn room_at_hand(&self) -> MutexGuard<'_, Option<Reservation>> {
         self.log_room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is told of the tier: what the log keeps at hand for itself is no copy being written, and stays taken.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let at_hand = self.room_at_hand();
+        let mut usage = self.ledger.usage();
+        let kept = at_hand.as_ref().map_or(0, Reservation::bytes);
+        usage.reserved -= kept;
+        usage.used += kept;
+        usage
     }
 
     /// Charges a log that is gone on with, and takes `blocks` bytes on disk.
