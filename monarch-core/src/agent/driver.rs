@@ -41,6 +41,7 @@
 //! | [`mark`] | what waiting readers see of a copy under way |
 //! | [`pace`] | how many prefetches the PFS bears |
 //! | [`width`] | how many it needs to give what it has |
+//! | [`press`] | whether demands leave prefetches anything of it |
 //! | [`manners`] | files on tape, files that the site will remove |
 //! | [`ahead`] | how fetching ahead goes, in words |
 //! | [`seldom`] | messages that could come once per file |
@@ -71,6 +72,7 @@ mod pace;
 mod packs;
 mod peers;
 mod piece;
+mod press;
 mod queue;
 mod ratios;
 mod reading;
@@ -111,6 +113,7 @@ use moves::Hot;
 use on_call::OnCall;
 use pace::Pace;
 use packs::Packs;
+use press::Press;
 use queue::{Next, Queue};
 use ratios::Ratios;
 use reading::Reading;
@@ -275,6 +278,7 @@ pub struct Driver {
     /// Whether prefetching waits for a tier or for the PFS.
     held_back: AtomicBool,
     pace: Pace,
+    press: Press,
     width: Width,
     gate: Gate,
     manners: Manners,
@@ -355,6 +359,7 @@ impl Driver {
             rings_wait: AtomicBool::new(false),
             held_back: AtomicBool::new(false),
             pace: Pace::default(),
+            press: Press::default(),
             width: Width::new(slots_ahead(options.max_inflight)),
             gate: Gate::default(),
             manners: Manners::default(),
@@ -553,6 +558,9 @@ impl<'a> Job<'a> {
         if let Some(count) = driver.counted(source, remote) {
             count.fetch_add(1, Ordering::AcqRel);
         }
+        if source == RequestSource::Prefetch {
+            driver.press.begun();
+        }
         Self { driver, key, source, decodes: false, remote, in_ring: false }
     }
 }
@@ -560,7 +568,10 @@ impl<'a> Job<'a> {
 impl Drop for Job<'_> {
     fn drop(&mut self) {
         if let Some(count) = self.driver.counted(self.source, self.remote) {
-            count.fetch_sub(1, Ordering::AcqRel);
+            let before = count.fetch_sub(1, Ordering::AcqRel);
+            if self.source == RequestSource::Demand {
+                self.driver.press.ended(before, Instant::now());
+            }
         }
         if self.decodes {
             self.driver.decoding.store(false, Ordering::Release);

@@ -92,9 +92,9 @@ impl Driver {
     pub(super) fn next_job(&self, lane: Lane) -> Option<Next<'_>> {
         let ctl = self.ctl.ctl;
         let mut q = lock(&self.queue);
-        let now = ctl.demand.load(Ordering::SeqCst);
-        if q.drained_at != Some(now) {
-            q.drained_at = Some(now);
+        let word = ctl.demand.load(Ordering::SeqCst);
+        if q.drained_at != Some(word) {
+            q.drained_at = Some(word);
             self.drain(&mut q);
         }
         if let Some(demand) = self.next_demand(&mut q, lane) {
@@ -106,7 +106,8 @@ impl Driver {
         {
             return Some(Next::Pack(waiting));
         }
-        let slots = self.gate.slots(Instant::now(), self.prefetch_slots());
+        let now = Instant::now();
+        let slots = self.gate.slots(now, self.prefetch_slots(now));
         if slots == 0 {
             self.held_back.store(true, Ordering::Relaxed);
         }
@@ -265,13 +266,13 @@ impl Driver {
     }
 
     /// Copiers that prefetching may use: some are kept free for demands; and it has what these leave of as many as the PFS needs to give what
-    /// it has, so that it does not take their share.
-    fn prefetch_slots(&self) -> usize {
+    /// it has, so that it does not take their share: where they leave nothing, one now and then.
+    fn prefetch_slots(&self, now: Instant) -> usize {
         if !self.options.backoff {
             return self.width();
         }
-        let left = self.width().saturating_sub(self.demanded.load(Ordering::Relaxed));
-        (left / self.pace.divisor()).max(1)
+        let left = self.width().saturating_sub(self.press.demands(self.demanded.load(Ordering::Relaxed)));
+        if left == 0 && !self.press.is_its_turn(now) { 0 } else { (left / self.pace.divisor()).max(1) }
     }
 
     /// So many from the PFS may be under way before fetching ahead waits.
