@@ -286,15 +286,16 @@ def version():
 
 
 def check_binaries():
-    """They are there, and of these sources."""
-    sources = [path for part in ("src", "monarch-*/src", "slowfs/src", "policies/src") for path in glob.glob(f"{ROOT}/{part}/**/*.rs", recursive=True)]
-    newest = max(sources, key=os.path.getmtime)
-    for name in ("monarch", "libmonarch_shim.so", "slowfs"):
+    """They are there, and of these sources, as Cargo wrote down beside them."""
+    for name, made_of in (("monarch", "monarch"), ("libmonarch_shim.so", "libmonarch_shim"), ("slowfs", "slowfs")):
         path = f"{nodes.BIN}/{name}"
-        if not os.path.exists(path):
+        if not os.path.exists(path) or not os.path.exists(f"{nodes.BIN}/{made_of}.d"):
             raise SystemExit(f"evaluate: {path} is not there; cargo build --release --workspace")
-    if os.path.getmtime(newest) > os.path.getmtime(f"{nodes.BIN}/monarch") and os.path.getmtime(newest) > os.path.getmtime(f"{nodes.BIN}/libmonarch_shim.so"):
-        raise SystemExit(f"evaluate: {newest} is newer than {nodes.BIN}/monarch; cargo build --release --workspace")
+        with open(f"{nodes.BIN}/{made_of}.d") as f:
+            sources = [source for source in f.read().split()[1:] if os.path.exists(source)]
+        newest = max(sources, key=os.path.getmtime)
+        if os.path.getmtime(newest) > os.path.getmtime(path):
+            raise SystemExit(f"evaluate: {newest} is newer than {path}; cargo build --release --workspace")
 
 
 VERSION = version()
