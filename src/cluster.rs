@@ -205,5 +205,9 @@ fn status_table(nodes: &[Said<NodeStatus>]) -> String {
             ByteSize(sum(|p| p.traffic.sent_bytes)).to_string()
         );
     }
+    // These are not asked.
+    for p in seen.iter().flat_map(|s| &s.peers).filter(|p| p.state == "left") {
+        let _ = writeln!(out, "{:<24} {:>10}", p.name, p.state);
+    }
     out
 }

@@ -157,7 +157,7 @@ def targets(all_told):
             elif alone > 0.93 * direct:
                 taken = told["bytes"] / (plan["link"] * 1e6 / 8 * PAYLOAD) / (alone / plan["epochs"])
                 row(f"{name}: time, cold / direct", "0.99 to 1.01", f"{cold / direct:.3f}", cold / direct <= 1.01,
-                    f"the job takes {100 * taken:.0f} % of the link while it computes; in the first epoch one file at a time is still fetched ahead beside what its readers wait for" if taken > 0.7 else "")
+                    f"the job takes {100 * taken:.0f} % of the link while it computes; in the first epoch about one file in ten is fetched ahead beside what its readers wait for" if taken > 0.7 else "")
             elif "link" not in plan:
                 row(f"{name}: time, cold / direct", "no more" if keeps(modes) else "<= 0.5", f"{cold / direct:.2f} ({(cold - alone) / (direct - alone):.2f} of what direct takes beyond the {alone:.1f} s on a local copy)",
                     cold / direct <= (1 if keeps(modes) else 0.5), f"{alone:.1f} of {direct:.1f} s are the job's own, and {bound - 1:.1f} data sets do not fit")

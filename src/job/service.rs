@@ -9,6 +9,7 @@ use monarch_core::agent::protocol::{Reply, Request, Status};
 use monarch_core::config::Config;
 use rustix::net::RecvFlags;
 use std::ffi::OsString;
+use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -93,7 +94,7 @@ impl Service {
         let lock = client::job_lock(&config);
         let (client, control, before) = attach(&config).or_else(|e| match e {
             // It died meanwhile. Another one need not.
-            ClientError::Io(_) => attach(&config),
+            ClientError::Io(e) if matches!(e.kind(), UnexpectedEof | ConnectionReset | BrokenPipe) => attach(&config),
             e => Err(e),
         })?;
         let (restart, next_try) = (None, Instant::now());

@@ -522,13 +522,13 @@ impl Work for InLane<'_> {
             match self.0.next_job(self.1).or_else(|| self.0.next_ahead(self.1))? {
                 Next::Pack(waiting) => self.0.pack_next(waiting),
                 Next::File(job) => {
-                    if let Some(copying) = self.0.begin(job) {
+                    if let Some(mut copying) = self.0.begin(job) {
                         copying.given(self.1);
                         return Some(Box::new(copying));
                     }
                 }
                 Next::Chunk(piece) => {
-                    if let Some(piece) = piece.ready() {
+                    if let Some(mut piece) = piece.ready() {
                         piece.given(self.1);
                         return Some(Box::new(piece));
                     }
@@ -544,6 +544,10 @@ struct Job<'a> {
     driver: &'a Driver,
     key: u64,
     source: RequestSource,
+    /// Where it is counted beside those under way.
+    counted: Option<&'a AtomicUsize>,
+    /// Whether it takes something of what the PFS gives that nobody waits for.
+    fetches_ahead: bool,
     /// Whether a packed copy is to be decoded that nobody waits for.
     decodes: bool,
     /// Whether it comes from another node.
@@ -555,19 +559,30 @@ struct Job<'a> {
 impl<'a> Job<'a> {
     fn new(driver: &'a Driver, key: u64, source: RequestSource, remote: bool) -> Self {
         driver.under_way(remote).fetch_add(1, Ordering::AcqRel);
-        if let Some(count) = driver.counted(source, remote) {
+        let counted = driver.counted(source, remote);
+        if let Some(count) = counted {
             count.fetch_add(1, Ordering::AcqRel);
         }
-        if source == RequestSource::Prefetch {
-            driver.press.begun();
+        Self { driver, key, source, counted, fetches_ahead: false, decodes: false, remote, in_ring: false }
+    }
+
+    /// What a reader waits for is decoded: it is no demand on the PFS.
+    fn is_decoding(&mut self) {
+        if self.source == RequestSource::Demand
+            && let Some(count) = self.counted.take()
+        {
+            count.fetch_sub(1, Ordering::AcqRel);
         }
-        Self { driver, key, source, decodes: false, remote, in_ring: false }
     }
 }
 
 impl Drop for Job<'_> {
     fn drop(&mut self) {
-        if let Some(count) = self.driver.counted(self.source, self.remote) {
+        if self.fetches_ahead {
+            // Before the next one may begin.
+            self.driver.press.had_its_turn();
+        }
+        if let Some(count) = self.counted {
             let before = count.fetch_sub(1, Ordering::AcqRel);
             if self.source == RequestSource::Demand {
                 self.driver.press.ended(before, Instant::now());

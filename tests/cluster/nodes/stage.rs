@@ -64,10 +64,13 @@ fn a_node_that_has_staged_its_share_and_left_is_not_taken_over() {
     let mut ended = vec![first.end()];
     wait_for("the end of the first agent", || c.node(0).agent().is_none());
     let still = (1..3).all(|i| c.node(i).agent().is_some());
+    let status = c.node(1).monarch("status").arg("--cluster").output().unwrap();
+    let status = String::from_utf8(status.stdout).unwrap();
     ended.extend(others.map(Running::end));
     let told: String = ended.iter().map(|e| format!("{}\n{}{}", e.status, e.text(), e.errors())).collect();
     assert!(ended.iter().all(|e| e.status.success()), "{told}");
     assert!(still, "the others were done before the first agent had gone\n{told}");
+    assert!(status.matches(" up ").count() == 1 && status.matches(" left").count() == 1, "{status}");
     let seen = c.since(&mark);
     assert_eq!((seen.open, seen.bytes_read), (c.files(), c.bytes()), "{seen:#?}\n{told}");
 }

@@ -10,7 +10,7 @@ use super::replace::CHOICES;
 use super::trial::Kind;
 use super::{Driver, Job};
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
-use crate::metrics::CopyOf;
+use crate::metrics::{CopyOf, Origin};
 use crate::tier::{CopyFile, Sum, TierDir};
 use monarch_abi::word::Refusal;
 use monarch_policies::{Event, FileKey, RequestSource, Why};
@@ -53,7 +53,7 @@ pub(super) struct Copying<'a> {
     sum: Sum,
     /// Whether a copy took more blocks than there was room for.
     too_large: bool,
-    _job: Job<'a>,
+    job: Job<'a>,
 }
 
 impl<'a> Copying<'a> {
@@ -72,7 +72,7 @@ impl<'a> Copying<'a> {
             turns: 0,
             sum: Sum::whole(0),
             too_large: false,
-            _job: job,
+            job,
         };
         match new.place() {
             Some(end) => {
@@ -84,8 +84,9 @@ impl<'a> Copying<'a> {
     }
 
     /// It was given out to a lane, which it might not have been: what somebody waits for always goes to copiers.
-    pub(super) fn given(&self, lane: Lane) {
-        if self.file.packed.is_none() && self.file.peer.is_none() && self.file.source == RequestSource::Prefetch {
+    pub(super) fn given(&mut self, lane: Lane) {
+        if self.file.origin() == Origin::Pfs && self.file.source == RequestSource::Prefetch {
+            self.job.fetches_ahead = true;
             self.driver.given(&self.file.live, Kind::Files, lane, self.file.want.size);
         }
     }

@@ -119,7 +119,7 @@ impl Driver {
     }
 
     /// Gets a copy of a claimed file: that of an earlier agent, or a new one, which is yet to be filled.
-    fn claimed<'a>(&'a self, mut f: File, job: Job<'a>) -> Option<Copying<'a>> {
+    fn claimed<'a>(&'a self, mut f: File, mut job: Job<'a>) -> Option<Copying<'a>> {
         if let Some(pause) = self.unsettled(&f.want) {
             self.figures.unsettled.fetch_add(1, Ordering::Relaxed);
             self.conclude(&f, Fetched::Refused(Refusal::Unsettled, Some(pause)));
@@ -139,7 +139,9 @@ impl Driver {
                 self.was_asked(f.key);
             }
         }
-        if f.packed.is_none() {
+        if f.packed.is_some() {
+            job.is_decoding();
+        } else {
             f.peer = self.peer_file(&f);
         }
         if f.peer.is_some() && job.in_ring {

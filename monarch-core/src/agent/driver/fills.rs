@@ -147,10 +147,13 @@ impl Driver {
             return None;
         }
         let mut fills = lock(&self.fills);
+        let mut others = false;
         // Each once: what cannot go on now is put in line again by what holds it up.
         for _ in 0..fills.line(demanded).len() {
             let Some(fill) = fills.line(demanded).pop_front() else { break };
-            if self.lane_of_fill(&fill) != lane || (demanded && !self.has_slot(fill.file.peer.is_some())) {
+            let its = self.lane_of_fill(&fill) == lane;
+            if !its || (demanded && !self.has_slot(fill.file.peer.is_some())) {
+                others |= !its;
                 fills.line(demanded).push_back(fill);
                 continue;
             }
@@ -170,13 +173,21 @@ impl Driver {
             }
             return Some(self.piece(&fill, chunk, room, demanded));
         }
+        drop(fills);
+        if others && !demanded {
+            // It may have gone to sleep while demands left it nothing.
+            self.wake(lane.other());
+        }
         None
     }
 
     fn piece(&self, fill: &Arc<Fill>, chunk: u32, room: Room, demanded: bool) -> Piece<'_> {
         let source = if demanded { RequestSource::Demand } else { RequestSource::Prefetch };
         let ahead = (!demanded).then(|| Counted::new(&self.pieces_ahead));
-        let job = Job::new(self, fill.file.key, source, fill.file.peer.is_some());
+        let mut job = Job::new(self, fill.file.key, source, fill.file.peer.is_some());
+        if fill.file.packed.is_some() {
+            job.is_decoding();
+        }
         Piece::new(self, fill.clone(), chunk, room, (job, ahead))
     }
 

@@ -35,7 +35,7 @@ pub(super) struct Piece<'a> {
     failed: u32,
     /// When it was given out.
     begun: Instant,
-    _counted: (Job<'a>, Option<Counted<'a>>),
+    counted: (Job<'a>, Option<Counted<'a>>),
 }
 
 impl<'a> Piece<'a> {
@@ -49,18 +49,7 @@ impl<'a> Piece<'a> {
         let marks = ChunkMarks { fill: fill.clone(), demanded: counted.1.is_none() };
         let room = Some(room);
         let written = Cell::new(false);
-        Self {
-            driver,
-            fill,
-            chunk,
-            room,
-            marks,
-            sink: None,
-            written,
-            failed: 0,
-            begun: Instant::now(),
-            _counted: counted,
-        }
+        Self { driver, fill, chunk, room, marks, sink: None, written, failed: 0, begun: Instant::now(), counted }
     }
 
     /// Opens the partial copy; `None` when that fails, which ends the file.
@@ -83,10 +72,11 @@ impl<'a> Piece<'a> {
     }
 
     /// It was given out to a lane.
-    pub(super) fn given(&self, lane: Lane) {
-        if self.fill.file.packed.is_some() || self.fill.file.peer.is_some() {
+    pub(super) fn given(&mut self, lane: Lane) {
+        if self.fill.file.origin() != Origin::Pfs {
             return;
         }
+        self.counted.0.fetches_ahead = !self.marks.demanded;
         let range = self.range();
         self.driver.given(&self.fill.file.live, Kind::Chunks, lane, range.end - range.start);
     }

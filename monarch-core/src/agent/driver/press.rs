@@ -5,7 +5,7 @@ use super::lock;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// One prefetch to so many demands: what nobody asks for is to come along, but a job that needs most of a link is to have it.
+/// After a prefetch so many demands: what nobody asks for is to come along, but a job that needs most of a link is to have it.
 const TURN: usize = 8;
 /// Demands of which none has ended for so long hang: a server may be away that nothing else needs.
 const HUNG: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ struct Ended {
     /// Demands under way when the last one ended, with that one: its reader's next one comes at once.
     of: usize,
     at: Option<Instant>,
-    /// So many ended since a prefetch began.
+    /// So many ended since the last prefetch, however long that took.
     count: usize,
 }
 
@@ -29,8 +29,8 @@ impl Press {
         *ended = Ended { of, at: Some(now), count: ended.count + 1 };
     }
 
-    /// A prefetch begins.
-    pub(super) fn begun(&self) {
+    /// A prefetch from the PFS is over.
+    pub(super) fn had_its_turn(&self) {
         lock(&self.0).count = 0;
     }
 
@@ -67,7 +67,7 @@ mod tests {
             press.ended(2, now);
             let its = press.is_its_turn(now);
             if its {
-                press.begun();
+                press.had_its_turn();
             }
             its
         });

@@ -282,7 +282,9 @@ impl Driver {
 
     /// Takes note of a file, or a chunk of one, that came from the PFS.
     pub(super) fn note_width(&self, bytes: u64, took: Duration) {
-        self.width.note(bytes, took, self.running.load(Ordering::Relaxed));
+        let demanded = self.demanded.load(Ordering::Relaxed);
+        let kept = self.press.demands(demanded) - demanded;
+        self.width.note(bytes, took, self.running.load(Ordering::Relaxed), kept);
     }
 
     /// Takes over all demands.
