@@ -44,6 +44,12 @@ WORKLOADS = {
                     epochs=3, cases={"LeNet-like (2 ms a batch)": ["--compute", "2"], "AlexNet-like (15 ms a batch)": ["--compute", "15"],
                                      "ResNet-like (40 ms a batch)": ["--compute", "40"],
                                      "LeNet-like, a tier for all": (["--compute", "2"], dict(tier=1.05))}),
+    # (Chunks of 4 MiB, the default, go with tiers larger than this one: see "Large files" in docs/SEMANTICS.md.)
+    "shards": dict(about="TensorFlow, TFRecord shards of 32 MB, in chunks", job="records.py", venv="tf", files=64, size=32_000_000, link=1000, tier=0.55, epochs=3,
+                   cases={"LeNet-like (2 ms a batch)": (["--compute", "2"], dict(set=["source.chunk_size=1MiB"]))}),
+    "shards-latency": dict(about="TensorFlow, TFRecord shards of 32 MB, a file system of which each call takes its time", job="records.py", venv="tf", files=64, size=32_000_000,
+                           tier=0.55, epochs=3, slow=True,
+                           cases={f"{ms} ms a call": (["--compute", "2"], dict(slow=(ms, "direct"), set=["source.chunk_size=1MiB"])) for ms in (1, 5)}),
     "pictures": dict(about="PyTorch, ImageFolder of JPEG files, DataLoader", job="pictures.py", venv="torch2", files=3000, link=200, tier=0.55, epochs=3,
                      cases={"2 workers": ["--workers", "2"], "4 workers": ["--workers", "4"],
                             "2 workers, bound by computation": ["--workers", "2", "--compute", "350"],
@@ -63,7 +69,7 @@ WORKLOADS = {
                            "1 ms a call, the client keeps data": (["--workers", "2"], dict(slow=(1, "keep")))}),
     "scaling": dict(about="1 to 16 nodes that share copies", kind="scaling", files=200, size=100_000, link=1000, epochs=3, pause=15),
 }
-QUICK = {"records": dict(files=100), "pictures": dict(files=400), "pairs": dict(files=40), "text": dict(files=200), "latency": dict(files=200), "scaling": dict(files=40),
+QUICK = {"records": dict(files=100), "shards": dict(files=16), "shards-latency": dict(files=16), "pictures": dict(files=400), "pairs": dict(files=40), "text": dict(files=200), "latency": dict(files=200), "scaling": dict(files=40),
          **{f"dlio-{model}": dict(files=files, cases={"2 ranks": ["--model", model, "--files", str(files)]})
             for model, files in (("unet3d", 32), ("cosmoflow", 32), ("resnet50", 16), ("jpeg", 256))}}
 
@@ -127,6 +133,7 @@ class Evaluation:
                     # A tenth of the room is for copies that are being read, decoded.
                     first = max(share // 10, 2 << 20)
                     w.capacity, w.second = f"{first}B, decoded: 100%", f"{share - first}B, persist: node, compression: {self.plan['compression']}"
+                w.settings = self.case(case)[1].get("set", [])
                 w.configure(0)
                 shutil.rmtree(f"{w.tier(0)}2", ignore_errors=True)
                 shutil.rmtree(w.tier(0), ignore_errors=True)

@@ -36,8 +36,8 @@ pub struct Large {
     pub mode: AtomicU32,
     /// Not zero: somebody reads the file past us, and is served once all of it is there.
     pub rest: AtomicU32,
-    /// Zero.
-    pub reserved: u32,
+    /// Not zero: a reader in order has come to the end, and nobody has asked for a chunk since. (Only of what is [`STREAMED`].)
+    pub ended: AtomicU32,
 }
 // SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is published.
 unsafe impl Pod for Large {}
@@ -164,6 +164,7 @@ impl<'a> LargeFile<'a> {
         self.present.iter().for_each(|w| w.store(0, Ordering::Release));
         self.head.drops.fetch_add(1, Ordering::AcqRel);
         self.head.in_pfs.store(0, Ordering::Relaxed);
+        self.head.ended.store(0, Ordering::Relaxed);
         self.head.mode.store(mode, Ordering::Relaxed);
         self.head.part.store(part, Ordering::Release);
     }

@@ -186,6 +186,9 @@ impl Known {
             }
             if ordered && word.state() == State::Filling {
                 self.ask_ahead(ctx, at, at + got as u64);
+                if at + got as u64 == self.f.entry.record.size && self.large.is_streamed() {
+                    self.large.head.ended.store(1, Ordering::Relaxed);
+                }
             }
             at += got as u64;
         }

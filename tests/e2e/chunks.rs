@@ -197,6 +197,20 @@ fn files_that_find_no_room_are_streamed_in_large_requests() {
 }
 
 #[test]
+fn file_after_file_that_finds_no_room_is_streamed() {
+    let mut w = plan(&[MIB; 40]).tier_size("18MiB").build();
+    w.keep();
+    let job = reads(&w, "read");
+    begun(&w, &job).end().good();
+    begun(&w, &job).end().good();
+    let c = w.pfs().counters().unwrap();
+    assert!(c.bytes_read > 15 * MIB, "{c:?}: most of them find room");
+    // The job reads in pieces of 100 KB.
+    assert!(c.bytes_read > 180_000 * c.get(Op::Read), "{c:?}: few are streamed");
+    assert!(du(w.tier()) <= 18 * MIB, "{}", du(w.tier()));
+}
+
+#[test]
 fn a_sparse_file_of_three_gigabytes() {
     let w = plan(&[100_000]).tier_size("64MiB").build();
     let file = fs::File::create(w.backing().join("l9.bin")).unwrap();

@@ -432,7 +432,7 @@ impl World {
             in_pfs: zero(),
             mode: zero(),
             rest: zero(),
-            reserved: 0,
+            ended: zero(),
         };
         let state = segment::StateMap {
             head,

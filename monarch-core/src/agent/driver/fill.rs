@@ -191,6 +191,7 @@ impl Fill {
         }
         if any {
             p.asked = Instant::now();
+            self.large.head.ended.store(0, Ordering::Relaxed);
         }
         any
     }
@@ -328,6 +329,11 @@ impl Fill {
     /// Chunks in the window.
     pub(super) fn passing(&self) -> usize {
         lock(&self.progress).passing.len()
+    }
+
+    /// Whether who read it has come to its end.
+    pub(super) fn is_read(&self) -> bool {
+        self.large.head.ended.load(Ordering::Relaxed) != 0
     }
 
     /// How long nobody has asked.

@@ -454,7 +454,10 @@ impl Driver {
 
     /// Upkeep: files whose word says something else by now, and streamed ones that nobody reads any more.
     pub fn tend_fills(&self) {
-        let all = lock(&self.fills).all();
+        let mut fills = lock(&self.fills);
+        fills.tend_window();
+        let all = fills.all();
+        drop(fills);
         for fill in all {
             if fill.file.entry.word() != fill.file.claim {
                 self.give_up(&fill, Fetched::Bypass);

@@ -41,11 +41,10 @@ impl Driver {
             let Some(window) = &fills.window else { return false };
             let (tier, most) = (window.tier, window.most());
             if fills.streamed.len() >= most {
-                let idle = fills.streamed.iter().max_by_key(|f| f.idle()).filter(|f| f.idle() > window::IDLE).cloned();
-                let Some(idle) = idle else { return false };
-                fills.remove(&idle);
+                let Some(done) = window::makes_way(&fills.streamed).cloned() else { return false };
+                fills.remove(&done);
                 drop(fills);
-                self.end_fill(&idle, Fetched::Refused(Refusal::NoRoom, None));
+                self.end_fill(&done, Fetched::Refused(Refusal::NoRoom, None));
             }
             tier
         };
@@ -91,9 +90,19 @@ impl Driver {
 }
 
 impl Fills {
+    /// Upkeep: fewer files may be streamed than before.
+    pub(super) fn tend_window(&mut self) {
+        if let Some(window) = &mut self.window {
+            window.forget(window::being_read(&self.streamed));
+        }
+        self.share_window();
+    }
+
     /// Says to the readers of streamed files how many chunks they may ask for ahead, by how many such files there are.
-    pub(super) fn share_window(&self) {
-        let ahead = self.window.as_ref().map_or(0, |w| w.ahead(self.streamed.len()));
+    pub(super) fn share_window(&mut self) {
+        let Some(window) = &mut self.window else { return };
+        window.note(window::being_read(&self.streamed));
+        let ahead = window.ahead();
         self.streamed.iter().for_each(|f| f.large.head.ahead.store(ahead, Ordering::Relaxed));
     }
 }
