@@ -196,7 +196,8 @@ def targets(all_told):
                 opens = lambda c: c.get("OPEN", 0)
                 row(f"{name}: calls about names, and opens, in an epoch after the first", "0 for what is resident",
                     f"{later('cold', names):,.0f} of direct's {later('direct', names):,.0f}; {later('cold', opens):,.0f} of {later('direct', opens):,.0f}",
-                    later("cold", names) <= part * later("direct", names) + some and later("cold", opens) <= part * later("direct", opens) + some)
+                    later("cold", names) <= part * later("direct", names) + some and later("cold", opens) <= part * later("direct", opens) + some,
+                    "the agent opens what it streams, beside its reader, and looks whether it has changed: for 30 shards of 128 to 256 reads each" if told["name"].startswith("shards") else "")
                 same = {json.dumps([e.get("loss") for e in r["epochs"]]) for mode in MODES for r in modes[mode]}
                 row(f"{name}: losses", "bit-identical", "the same in all runs" if len(same) == 1 else f"{len(same)} different", len(same) == 1)
     return rows

@@ -45,9 +45,9 @@ WORKLOADS = {
                                      "ResNet-like (40 ms a batch)": ["--compute", "40"],
                                      "LeNet-like, a tier for all": (["--compute", "2"], dict(tier=1.05))}),
     # (Chunks of 4 MiB, the default, go with tiers larger than this one: see "Large files" in docs/SEMANTICS.md.)
-    "shards": dict(about="TensorFlow, TFRecord shards of 32 MB, in chunks", job="records.py", venv="tf", files=64, size=32_000_000, link=1000, tier=0.55, epochs=3,
+    "shards": dict(about="TensorFlow, TFRecord shards of 32 MB, chunks of 1 MiB", job="records.py", venv="tf", files=64, size=32_000_000, link=1000, tier=0.55, epochs=3,
                    cases={"LeNet-like (2 ms a batch)": (["--compute", "2"], dict(set=["source.chunk_size=1MiB"]))}),
-    "shards-latency": dict(about="TensorFlow, TFRecord shards of 32 MB, a file system of which each call takes its time", job="records.py", venv="tf", files=64, size=32_000_000,
+    "shards-latency": dict(about="TensorFlow, TFRecord shards of 32 MB, chunks of 1 MiB, a file system of which each call takes its time", job="records.py", venv="tf", files=64, size=32_000_000,
                            tier=0.55, epochs=3, slow=True,
                            cases={f"{ms} ms a call": (["--compute", "2"], dict(slow=(ms, "direct"), set=["source.chunk_size=1MiB"])) for ms in (1, 5)}),
     "pictures": dict(about="PyTorch, ImageFolder of JPEG files, DataLoader", job="pictures.py", venv="torch2", files=3000, link=200, tier=0.55, epochs=3,

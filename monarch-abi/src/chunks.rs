@@ -36,7 +36,7 @@ pub struct Large {
     pub mode: AtomicU32,
     /// Not zero: somebody reads the file past us, and is served once all of it is there.
     pub rest: AtomicU32,
-    /// Not zero: a reader in order has come to the end, and nobody has asked for a chunk since. (Only of what is [`STREAMED`].)
+    /// Not zero: the last reader in order that said something came to the end. (Only of what is [`STREAMED`].)
     pub ended: AtomicU32,
 }
 // SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is published.
@@ -200,6 +200,14 @@ impl<'a> LargeFile<'a> {
     #[must_use]
     pub fn is_streamed(&self) -> bool {
         self.head.mode.load(Ordering::Relaxed) == STREAMED
+    }
+
+    /// A reader in order of what is streamed has read up to here, or is about to.
+    #[inline]
+    pub fn has_come_to(&self, end: bool) {
+        if self.is_streamed() && (self.head.ended.load(Ordering::Relaxed) != 0) != end {
+            self.head.ended.store(end.into(), Ordering::Relaxed);
+        }
     }
 
     /// Takes a look before bytes of the partial copy are read.

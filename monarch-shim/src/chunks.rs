@@ -186,9 +186,7 @@ impl Known {
             }
             if ordered && word.state() == State::Filling {
                 self.ask_ahead(ctx, at, at + got as u64);
-                if at + got as u64 == self.f.entry.record.size && self.large.is_streamed() {
-                    self.large.head.ended.store(1, Ordering::Relaxed);
-                }
+                self.large.has_come_to(at + got as u64 == self.f.entry.record.size);
             }
             at += got as u64;
         }
@@ -240,10 +238,17 @@ impl Known {
     fn ask(&self, ctx: &Ctx, at: u64, end: u64, ordered: bool) {
         let first = self.large.at(at);
         let mut behind = self.large.at(end.saturating_sub(1).max(at)).saturating_add(1);
+        let mut most = AT_ONCE;
         if ordered {
-            behind = behind.saturating_add(self.large.head.ahead.load(Ordering::Relaxed));
+            let ahead = self.large.head.ahead.load(Ordering::Relaxed);
+            behind = behind.saturating_add(ahead);
+            if self.large.is_streamed() {
+                // More at once would push out what this read has not got to.
+                most = ahead.saturating_add(1);
+            }
+            self.large.has_come_to(false);
         }
-        demand::want_chunks(ctx.map, &self.f, &self.large, first, behind.min(first.saturating_add(AT_ONCE)));
+        demand::want_chunks(ctx.map, &self.f, &self.large, first, behind.min(first.saturating_add(most)));
     }
 
     /// A reader in order has come to another chunk: asks for those behind it.

@@ -207,7 +207,35 @@ fn file_after_file_that_finds_no_room_is_streamed() {
     assert!(c.bytes_read > 15 * MIB, "{c:?}: most of them find room");
     // The job reads in pieces of 100 KB.
     assert!(c.bytes_read > 180_000 * c.get(Op::Read), "{c:?}: few are streamed");
+    assert!(c.bytes_read < 25 * MIB, "{c:?}: some come twice");
     assert!(du(w.tier()) <= 18 * MIB, "{}", du(w.tier()));
+}
+
+#[test]
+fn four_readers_of_files_that_find_no_room_take_each_byte_once() {
+    let mut w = plan(&[MIB; 40]).set("source.chunk_size=64KiB").tier_size("18MiB").build();
+    w.keep();
+    let script = "import hashlib,os,sys,threading\n\
+        names = sorted(os.listdir(sys.argv[1]))\n\
+        sums = {}\n\
+        def read(part):\n\
+        \x20 for name in names[part::4]:\n\
+        \x20   f, h = os.open(sys.argv[1] + '/' + name, 0), hashlib.blake2b()\n\
+        \x20   while got := os.read(f, 16_001): h.update(got)\n\
+        \x20   os.close(f)\n\
+        \x20   sums[name] = h.hexdigest()\n\
+        parts = [threading.Thread(target=read, args=(part,)) for part in range(4)]\n\
+        [p.start() for p in parts]; [p.join() for p in parts]\n\
+        print(sorted(sums.items()))";
+    let job = Job::new("python3").args(["-c", script]).arg(w.root());
+    let bare = w.same(&job).text();
+    w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
+    assert_eq!(w.run(&job).good().text(), bare);
+    w.pfs().reset().unwrap();
+    assert_eq!(w.run(&job).good().text(), bare);
+    let c = w.pfs().counters().unwrap();
+    assert!(c.bytes_read > 15 * MIB && c.bytes_read < 26 * MIB, "{c:?}");
+    assert!(c.bytes_read > 45_000 * c.get(Op::Read), "{c:?}: few are streamed");
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub(super) enum Fetched {
     Refused(Refusal, Option<Duration>),
     /// Something went wrong after so much time; try again after a pause that grows.
     Failed(Duration),
+    /// It passed through, and that is over.
+    Streamed,
     Bypass,
     Stopped,
 }
@@ -213,13 +215,14 @@ impl Driver {
             Fetched::Resident(tier) => claim.resident(tier),
             Fetched::Decoded(tier) => claim.resident(tier).marked(),
             Fetched::Packed(tier) => claim.packed(tier),
-            Fetched::Refused(_, None) if self.can_stream(f) => claim.refused(Refusal::Streamable),
+            Fetched::Refused(_, None) | Fetched::Streamed if self.can_stream(f) => claim.refused(Refusal::Streamable),
             Fetched::Refused(Refusal::NoRoom, None)
                 if f.live.segment.state.large(f.entry.id).is_none() && self.asks_again() =>
             {
                 claim.next(State::Absent)
             }
             Fetched::Refused(why, _) => claim.refused(why),
+            Fetched::Streamed => claim.refused(Refusal::NoRoom),
             Fetched::Failed(_) => claim.refused(Refusal::PfsFailed),
             Fetched::Bypass => claim.left(),
             Fetched::Stopped => claim.next(State::Absent),
@@ -242,7 +245,7 @@ impl Driver {
                 self.tell_placed(f.key, f.want.size, tier);
             }
             Fetched::Decoded(tier) => self.is_decoded(f, tier),
-            Fetched::Packed(_) => {}
+            Fetched::Packed(_) | Fetched::Streamed => {}
             Fetched::Refused(_, pause) => {
                 count(&self.figures.refused);
                 if let Some(pause) = pause {

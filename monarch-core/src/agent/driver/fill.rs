@@ -86,6 +86,8 @@ struct Progress {
     written: u32,
     /// Chunks that are there and lie in the window of streamed files, oldest first.
     passing: VecDeque<(u32, Slot)>,
+    /// Whether chunks of a streamed file lie in room of their own, and stay.
+    keeps_some: bool,
     /// Slots whose blocks could not be given back.
     lost: Vec<Slot>,
     /// When a reader last asked.
@@ -159,6 +161,7 @@ impl Fill {
             summed: 0,
             written: 0,
             passing: VecDeque::new(),
+            keeps_some: false,
             lost: Vec::new(),
             asked: now,
             checked: None,
@@ -191,7 +194,6 @@ impl Fill {
         }
         if any {
             p.asked = Instant::now();
-            self.large.head.ended.store(0, Ordering::Relaxed);
         }
         any
     }
@@ -292,8 +294,9 @@ impl Fill {
         if p.over {
             return;
         }
-        if let Room::Window(slot) = room {
-            p.passing.push_back((chunk, slot));
+        match room {
+            Room::Window(slot) => p.passing.push_back((chunk, slot)),
+            Room::Own => p.keeps_some = true,
         }
         self.large.arrived(chunk);
     }
@@ -334,6 +337,11 @@ impl Fill {
     /// Whether who read it has come to its end.
     pub(super) fn is_read(&self) -> bool {
         self.large.head.ended.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether some chunks of a streamed file stay, for whoever reads it again.
+    pub(super) fn keeps_some(&self) -> bool {
+        lock(&self.progress).keeps_some
     }
 
     /// How long nobody has asked.
@@ -394,6 +402,7 @@ mod tests {
             summed: 0,
             written: 0,
             passing: VecDeque::new(),
+            keeps_some: false,
             lost: Vec::new(),
             asked: Instant::now(),
             checked: None,

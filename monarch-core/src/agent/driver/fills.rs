@@ -32,10 +32,13 @@ const READ_AHEAD: u32 = 4;
 const SHARES: u32 = 3;
 /// Pause after a lack of room that may pass.
 const RETRY: Duration = Duration::from_secs(5);
+/// The same where as many files are being streamed as may be.
+const PLACE: Duration = Duration::from_millis(500);
 /// A file that is decoded and was not read for so long is given up when its room is needed.
 const UNREAD: Duration = Duration::from_millis(200);
-/// A streamed file that nobody has read for so long is given up.
+/// A streamed file that nobody has read for so long is given up; one of which some stays is kept for so many times as long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
+const KEPT: u32 = 60;
 
 /// See the module.
 #[derive(Default)]
@@ -82,7 +85,7 @@ fn put(line: &mut VecDeque<Arc<Fill>>, fill: &Arc<Fill>) {
 
 impl Fills {
     /// Puts a file in line for what it has to be fetched; whether there is something.
-    fn line_up(&mut self, fill: &Arc<Fill>) -> bool {
+    pub(super) fn line_up(&mut self, fill: &Arc<Fill>) -> bool {
         let (wanted, rest) = (fill.has_work(true), fill.has_work(false));
         if wanted {
             put(&mut self.demanded, fill);
@@ -238,21 +241,22 @@ impl Driver {
             self.put_off(file.key);
             return self.conclude(&file, Fetched::Stopped);
         }
-        let mut transient =
+        let transient =
             shares > 0 || self.packs_under_way() || tried.contains(&true) || self.tiers.iter().any(TierDir::resting);
         let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
+        let mut pause = transient.then_some(RETRY);
         if file.source == RequestSource::Demand && !transient {
             if self.stream(&file, large) {
                 return;
             }
             // Others are being streamed: their readers may end.
-            transient = self.can_stream(&file);
+            pause = self.can_stream(&file).then_some(PLACE);
         }
         if let Some(more) = self.seldom.full.now() {
             let name = String::from_utf8_lossy(&file.rel);
             tracing::info!(file = %name, size = file.want.size, more, "no tier has room for it");
         }
-        self.conclude(&file, Fetched::Refused(why, transient.then_some(RETRY)));
+        self.conclude(&file, Fetched::Refused(why, pause));
     }
 
     /// Begins to fetch the chunks of a claimed file that another node owns.
@@ -457,12 +461,17 @@ impl Driver {
         let mut fills = lock(&self.fills);
         fills.tend_window();
         let all = fills.all();
+        let waits = !fills.line(true).is_empty();
         drop(fills);
+        if waits {
+            self.wake(Lane::Rings);
+            self.wake(Lane::Threads);
+        }
         for fill in all {
             if fill.file.entry.word() != fill.file.claim {
                 self.give_up(&fill, Fetched::Bypass);
-            } else if fill.streamed && fill.idle() > FORGOTTEN {
-                self.give_up(&fill, Fetched::Refused(Refusal::NoRoom, None));
+            } else if fill.streamed && fill.idle() > FORGOTTEN * if fill.keeps_some() { KEPT } else { 1 } {
+                self.give_up(&fill, Fetched::Streamed);
             } else if fill.file.packed.is_none() {
                 fill.close_if_idle();
             }

@@ -6,7 +6,6 @@ use super::fills::Fills;
 use super::window::{self, Window};
 use super::{Driver, Live, lock};
 use monarch_abi::chunks::LargeFile;
-use monarch_abi::word::Refusal;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -40,11 +39,19 @@ impl Driver {
             let mut fills = lock(&self.fills);
             let Some(window) = &fills.window else { return false };
             let (tier, most) = (window.tier, window.most());
-            if fills.streamed.len() >= most {
-                let Some(done) = window::makes_way(&fills.streamed).cloned() else { return false };
-                fills.remove(&done);
-                drop(fills);
-                self.end_fill(&done, Fetched::Refused(Refusal::NoRoom, None));
+            // (More than one: files that began at the same time may be too many.)
+            let mut done = Vec::new();
+            while fills.streamed.len() >= most
+                && let Some(one) = window::makes_way(&fills.streamed).cloned()
+            {
+                fills.remove(&one);
+                done.push(one);
+            }
+            let has_place = fills.streamed.len() < most;
+            drop(fills);
+            done.iter().for_each(|one| self.end_fill(one, Fetched::Streamed));
+            if !has_place {
+                return false;
             }
             tier
         };
@@ -77,7 +84,7 @@ impl Driver {
         let make_room = |tier, bytes| {
             self.shrink(tier, bytes);
         };
-        let window = Window::make(&self.tiers, state.header.chunk, make_room);
+        let window = Window::make(&self.tiers, state.header.chunk, bytes <= room, make_room);
         // Another root may have come first: then this one gives its room back.
         let mut fills = lock(&self.fills);
         fills.window = fills.window.take().or(window);
@@ -90,19 +97,21 @@ impl Driver {
 }
 
 impl Fills {
-    /// Upkeep: fewer files may be streamed than before.
+    /// Upkeep: fewer files may be read than before, and chunks that found no slot may find one.
     pub(super) fn tend_window(&mut self) {
         if let Some(window) = &mut self.window {
-            window.forget(window::being_read(&self.streamed));
+            window.tend();
         }
         self.share_window();
+        for fill in self.streamed.clone() {
+            self.line_up(&fill);
+        }
     }
 
     /// Says to the readers of streamed files how many chunks they may ask for ahead, by how many such files there are.
     pub(super) fn share_window(&mut self) {
         let Some(window) = &mut self.window else { return };
-        window.note(window::being_read(&self.streamed));
-        let ahead = window.ahead();
+        let ahead = window.divide(&self.streamed);
         self.streamed.iter().for_each(|f| f.large.head.ahead.store(ahead, Ordering::Relaxed));
     }
 }

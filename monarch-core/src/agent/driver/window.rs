@@ -10,24 +10,56 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 /// Chunks of the window and the most of a tier that they take, one part in so many: of a small tier, and of a large one. The larger
-/// window of both is made.
+/// window of both is made, unless the data might fit without.
 const SIZES: [(u64, u64); 2] = [(16, 16), (256, 64)];
 /// A streamed file that nobody asked about for so long makes way for others.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Chunks of `chunk` bytes in the window of a tier.
-fn slots(capacity: u64, chunk: u64) -> Option<u64> {
-    SIZES.iter().filter_map(|(most, part)| Some((capacity / part).checked_div(chunk)?.min(*most))).max()
+fn slots(capacity: u64, chunk: u64, small: bool) -> Option<u64> {
+    let sizes = SIZES.iter().take(if small { 1 } else { SIZES.len() });
+    sizes.filter_map(|(most, part)| Some((capacity / part).checked_div(chunk)?.min(*most))).max()
+}
+
+/// Slots and how they are shared.
+#[derive(Debug)]
+struct Shares {
+    slots: usize,
+    /// How many files were being read at a time, lately. Were the shares those of the files of this moment, then each that comes would
+    /// take chunks from others that have not been read yet, and would have to be fetched once more.
+    readers: usize,
+}
+
+impl Shares {
+    /// How many chunks a file may have in the window, while so many are being read.
+    fn of_each(&self, reading: usize) -> usize {
+        self.slots / self.readers.max(reading).max(1)
+    }
+
+    /// How many chunks a reader may have fetched ahead: what it reads, and what others still read of the chunk before, stays.
+    fn ahead(&self) -> u32 {
+        self.of_each(0).saturating_sub(2).min(4) as u32
+    }
+
+    fn note(&mut self, reading: usize) {
+        self.readers = self.readers.max(reading);
+    }
+
+    /// Now and then: what was is forgotten little by little.
+    fn forget(&mut self) {
+        self.readers = self.readers.saturating_sub(1);
+    }
 }
 
 /// How many of the files being streamed are still being read.
-pub(super) fn being_read(streamed: &[Arc<Fill>]) -> usize {
+fn being_read(streamed: &[Arc<Fill>]) -> usize {
     streamed.iter().filter(|f| !f.is_read()).count()
 }
 
-/// The file that makes way when another one is to be streamed: one that was read to its end, or that nobody asked about for long.
+/// The file that makes way when another one is to be streamed: one that was read to its end, last of all one of which some stays, or
+/// one that nobody asked about for long.
 pub(super) fn makes_way(streamed: &[Arc<Fill>]) -> Option<&Arc<Fill>> {
-    let oldest = streamed.iter().max_by_key(|f| (f.is_read(), f.idle()))?;
+    let oldest = streamed.iter().max_by_key(|f| (f.is_read(), !f.keeps_some(), f.idle()))?;
     (oldest.is_read() || oldest.idle() > IDLE).then_some(oldest)
 }
 
@@ -37,19 +69,16 @@ pub(super) struct Window {
     /// Tier that it lies in.
     pub(super) tier: usize,
     used: Arc<AtomicUsize>,
-    slots: usize,
-    /// How many files were being read at a time, lately. Were the shares those of the files of this moment, then each that comes would
-    /// take chunks from others that have not been read yet, and would have to be fetched once more.
-    most_lately: usize,
+    shares: Shares,
     _room: Reservation,
 }
 
 impl Window {
-    /// A window for chunks of `chunk` bytes in the first tier that is large enough. `make_room` frees so many bytes of a tier that has
-    /// been filled by an earlier job.
-    pub(super) fn make(tiers: &[TierDir], chunk: u64, make_room: impl Fn(usize, u64)) -> Option<Self> {
+    /// A window for chunks of `chunk` bytes in the first tier that is large enough; a small one if the data may fit. `make_room` frees so
+    /// many bytes of a tier that has been filled by an earlier job.
+    pub(super) fn make(tiers: &[TierDir], chunk: u64, small: bool, make_room: impl Fn(usize, u64)) -> Option<Self> {
         tiers.iter().enumerate().find_map(|(tier, dir)| {
-            let slots = slots(dir.ledger.usage().capacity, chunk)?;
+            let slots = slots(dir.ledger.usage().capacity, chunk, small)?;
             if slots < 2 || dir.resting() {
                 return None;
             }
@@ -57,40 +86,32 @@ impl Window {
                 make_room(tier, slots * chunk);
                 dir.ledger.reserve_bytes(slots * chunk)
             })?;
-            Some(Self { tier, used: Arc::default(), slots: slots as usize, most_lately: 1, _room: room })
+            let shares = Shares { slots: slots as usize, readers: 0 };
+            Some(Self { tier, used: Arc::default(), shares, _room: room })
         })
     }
 
     /// How many files may be streamed at a time.
     pub(super) fn most(&self) -> usize {
-        (self.slots / 2).max(1)
+        (self.shares.slots / 2).max(1)
     }
 
-    /// How many chunks a file may have in it.
-    fn share(&self) -> usize {
-        self.slots / self.most_lately
+    /// Divides it among those that are being read; how many chunks a reader may have fetched ahead.
+    pub(super) fn divide(&mut self, streamed: &[Arc<Fill>]) -> u32 {
+        self.shares.note(being_read(streamed));
+        self.shares.ahead()
     }
 
-    /// How many chunks a reader may have fetched ahead: what it reads, and what others still read of the chunk before, stays.
-    pub(super) fn ahead(&self) -> u32 {
-        self.share().saturating_sub(2).min(4) as u32
-    }
-
-    /// So many files are being read.
-    pub(super) fn note(&mut self, reading: usize) {
-        self.most_lately = self.most_lately.max(reading);
-    }
-
-    /// Now and then: what was is forgotten little by little.
-    pub(super) fn forget(&mut self, reading: usize) {
-        self.most_lately = (self.most_lately - 1).max(reading).max(1);
+    /// Upkeep: there may be fewer readers than before.
+    pub(super) fn tend(&mut self) {
+        self.shares.forget();
     }
 
     /// A slot for a chunk of `of`: a free one, or that of the oldest chunk of a file that was read or has more than its share.
     pub(super) fn slot(&self, of: &Fill, streamed: &[Arc<Fill>], tiers: &[TierDir]) -> Option<Slot> {
-        let share = self.share();
+        let share = self.shares.of_each(being_read(streamed));
         if of.passing() < share
-            && let Some(slot) = Slot::take(&self.used, self.slots)
+            && let Some(slot) = Slot::take(&self.used, self.shares.slots)
         {
             return Some(slot);
         }
@@ -118,12 +139,31 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    use super::slots;
+    use super::{Shares, slots};
 
     #[test]
     fn a_window_grows_with_its_tier() {
-        let of = |capacity: u64| slots(capacity << 20, 4 << 20);
+        let of = |capacity: u64| slots(capacity << 20, 4 << 20, false);
         assert_eq!([64, 512, 1024, 8192, 65_536, 1 << 20].map(of), [1, 8, 16, 32, 256, 256].map(Some));
-        assert_eq!(slots(1 << 30, 0), None);
+        assert_eq!(slots(1 << 40, 4 << 20, true), Some(16), "beside data that may fit");
+        assert_eq!(slots(1 << 30, 0, false), None);
+    }
+
+    #[test]
+    fn a_reader_who_comes_back_finds_its_share() {
+        let mut shares = Shares { slots: 16, readers: 0 };
+        assert_eq!((shares.of_each(0), shares.ahead()), (16, 4));
+        shares.note(4);
+        assert_eq!((shares.of_each(1), shares.ahead()), (4, 2));
+        // Three of them are between two files.
+        shares.note(1);
+        shares.forget();
+        assert_eq!((shares.of_each(1), shares.ahead()), (5, 3));
+        // More than were noted yet.
+        assert_eq!(shares.of_each(8), 2);
+        (0..9).for_each(|_| shares.forget());
+        assert_eq!((shares.of_each(0), shares.ahead()), (16, 4));
+        shares.note(40);
+        assert_eq!((shares.of_each(0), shares.ahead()), (0, 0));
     }
 }
