@@ -294,9 +294,8 @@ impl Fill {
         if p.over {
             return;
         }
-        match room {
-            Room::Window(slot) => p.passing.push_back((chunk, slot)),
-            Room::Own => p.keeps_some = true,
+        if let Room::Window(slot) = room {
+            p.passing.push_back((chunk, slot));
         }
         self.large.arrived(chunk);
     }
@@ -337,6 +336,11 @@ impl Fill {
     /// Whether who read it has come to its end.
     pub(super) fn is_read(&self) -> bool {
         self.large.head.ended.load(Ordering::Relaxed) != 0
+    }
+
+    /// A chunk of a streamed file has room of its own.
+    pub(super) fn keep_some(&self) {
+        lock(&self.progress).keeps_some = true;
     }
 
     /// Whether some chunks of a streamed file stay, for whoever reads it again.

@@ -17,10 +17,15 @@ impl Driver {
         }
         let range = fill.range(chunk);
         let tier = self.tiers.get(fill.tier)?;
-        if self.keeps(fill, range.end - range.start) && tier.grow_part(&fill.part, range.end - range.start) {
+        let window = fills.window.as_ref()?;
+        if window.may_keep(fill, &fills.streamed)
+            && self.keeps(fill, range.end - range.start)
+            && tier.grow_part(&fill.part, range.end - range.start)
+        {
+            fill.keep_some();
             return Some(Room::Own);
         }
-        let slot = fills.window.as_ref()?.slot(fill, &fills.streamed, &self.tiers)?;
+        let slot = window.slot(fill, &fills.streamed, &self.tiers)?;
         Some(Room::Window(slot))
     }
 

@@ -12,6 +12,8 @@ use std::time::Duration;
 /// Chunks of the window and the most of a tier that they take, one part in so many: of a small tier, and of a large one. The larger
 /// window of both is made, unless the data might fit without.
 const SIZES: [(u64, u64); 2] = [(16, 16), (256, 64)];
+/// One in so many of the files that may be streamed keeps some of its chunks.
+const KEEPERS: usize = 4;
 /// A streamed file that nobody asked about for so long makes way for others.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -105,6 +107,12 @@ impl Window {
     /// Upkeep: there may be fewer readers than before.
     pub(super) fn tend(&mut self) {
         self.shares.forget();
+    }
+
+    /// Whether chunks of a file may stay in room of their own. Of few at a time: each keeps its place afterwards, and what is kept of many
+    /// would go when the next ones need theirs.
+    pub(super) fn may_keep(&self, fill: &Fill, streamed: &[Arc<Fill>]) -> bool {
+        fill.keeps_some() || streamed.iter().filter(|f| f.keeps_some()).count() < (self.most() / KEEPERS).max(1)
     }
 
     /// A slot for a chunk of `of`: a free one, or that of the oldest chunk of a file that was read or has more than its share.
