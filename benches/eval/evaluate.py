@@ -46,7 +46,8 @@ WORKLOADS = {
                                      "LeNet-like, a tier for all": (["--compute", "2"], dict(tier=1.05))}),
     # (Chunks of 4 MiB, the default, go with tiers larger than this one: see "Large files" in docs/SEMANTICS.md.)
     "shards": dict(about="TensorFlow, TFRecord shards of 32 MB, chunks of 1 MiB", job="records.py", venv="tf", files=64, size=32_000_000, link=1000, tier=0.55, epochs=3,
-                   cases={"LeNet-like (2 ms a batch)": (["--compute", "2"], dict(set=["source.chunk_size=1MiB"]))}),
+                   cases={"LeNet-like (2 ms a batch)": (["--compute", "2"], dict(set=["source.chunk_size=1MiB"])),
+                          document.NOT_IN_CHUNKS: (["--compute", "2"], dict(set=["source.chunk_threshold=1TiB"]))}),
     "shards-latency": dict(about="TensorFlow, TFRecord shards of 32 MB, chunks of 1 MiB, a file system of which each call takes its time", job="records.py", venv="tf", files=64, size=32_000_000,
                            tier=0.55, epochs=3, slow=True,
                            cases={f"{ms} ms a call": (["--compute", "2"], dict(slow=(ms, "direct"), set=["source.chunk_size=1MiB"])) for ms in (1, 5)}),
@@ -188,7 +189,7 @@ class Evaluation:
             raise SystemExit(f"{self.name}, {case}, {mode}: the job ended with {job.returncode}: {job.stderr.read()[-2000:]}")
         nodes.when("the agent's end", lambda: self.w.agent(0) is None, 60)
         shutil.rmtree(f"{self.w.shm}/copy", ignore_errors=True)
-        self.told["runs"].append(dict(**VERSION, case=case, tier=self.case(case)[1]["tier"], run=run, mode=mode, copied=copied, starting=dict(seconds=ready, counts=starting), epochs=epochs))
+        self.told["runs"].append(dict(**VERSION, case=case, tier=self.case(case)[1]["tier"], settings=self.w.settings, run=run, mode=mode, copied=copied, starting=dict(seconds=ready, counts=starting), epochs=epochs))
         total = sum(e["seconds"] for e in epochs) + (copied or dict(seconds=0))["seconds"]
         say(f"  {mode:7} {total:8.1f} s   epochs {', '.join(format(e['seconds'], '.1f') for e in epochs)}; from the server {before['bytes'] / self.told['bytes']:.2f} data sets")
 

@@ -212,7 +212,7 @@ fn file_after_file_that_finds_no_room_is_streamed() {
 }
 
 #[test]
-fn four_readers_of_files_that_find_no_room_take_each_byte_once() {
+fn four_readers_side_by_side_of_files_that_find_no_room() {
     let mut w = plan(&[MIB; 40]).set("source.chunk_size=64KiB").tier_size("18MiB").build();
     w.keep();
     let script = "import hashlib,os,sys,threading\n\
