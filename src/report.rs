@@ -123,7 +123,8 @@ impl Report {
             agent_restarts: restarts,
             shared_with_other_jobs: after.jobs > 1,
             pfs_opens: opens_since(&after.pfs_opens, &earlier.pfs_opens),
-            status: after,
+            // Nodes may have left that shared all the time.
+            status: Status { nodes: after.nodes.max(before.nodes), ..after },
             ..Self::default()
         };
         new.opens_local = new.get("hits") + new.get("waited");

@@ -6,12 +6,17 @@
 local=${MONARCH_LOCAL:-/local}
 monarch=${MONARCH_PROGRAM:-monarch}
 
-mkdir -p "$local/$SLURM_JOB_ID" && chown "$SLURM_JOB_UID" "$local/$SLURM_JOB_ID"
+# In a directory that everybody may write to (/tmp), somebody else may have been here first: what is there is not taken for the job's.
+mkdir -p "$local"
+if mkdir -m 0700 "$local/$SLURM_JOB_ID"; then
+  chown -h "$SLURM_JOB_UID" "$local/$SLURM_JOB_ID"
+fi
 
 case ${SLURM_JOB_COMMENT-} in
   stage:/*)
     # For all users, as /tmp: Monarch makes a directory in it for each, which stays, so that the next job finds the copies.
     [ -d "$local/monarch" ] || mkdir -m 1777 "$local/monarch"
+    [ "$(stat -c %u "$local/monarch")" = 0 ] && [ ! -L "$local/monarch" ] || exit 0
     set -- --tier "$local/monarch:${MONARCH_STAGE:-400GiB}"
     # As the job itself will: copies made without the others would not be found by it.
     [ "${SLURM_JOB_NUM_NODES:-1}" = 1 ] || set -- "$@" --set cluster.discovery=slurm

@@ -16,6 +16,7 @@ pub mod client;
 pub mod driver;
 mod early;
 mod metering;
+mod mounts;
 pub mod place;
 pub mod protocol;
 pub mod report;

@@ -45,9 +45,10 @@ fn bypass_parent(ctx: &Ctx, p: &Parent<'static>, subtree: bool) {
 pub fn name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     let ctx = &ctx.for_changes();
     if let Ok(p) = find_parent(ctx, dirfd, path) {
+        let known = is_known(&p.dir);
         bypass_parent(ctx, &p, moves);
         // A directory that the job replaced may be a link to another one by now.
-        if is_known(&p.dir) {
+        if known {
             return;
         }
     }

@@ -3,11 +3,14 @@
 //! It lies in a page that the kernel wipes in a forked child (`MADV_WIPEONFORK`), so that no lock is inherited and the
 //! child asks again. A vfork child shares the page with its parent: there nothing is written but "unknown", which costs the
 //! parent one `getcwd` and is always right. Without such a page nothing is cached.
+//!
+//! Who claims the text is the only one to write it until it says otherwise, also when the directory changes meanwhile: then what it wrote
+//! is of no use.
 
 use crate::sys::{self, pid};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use monarch_abi::PATH_MAX;
 use monarch_abi::control::ControlMap;
 
@@ -32,6 +35,37 @@ struct Page {
     /// Change counter << 32 | generation of the roots << 2 | kind.
     word: AtomicU64,
     text: UnsafeCell<[u8; PATH_MAX]>,
+}
+
+impl Page {
+    fn invalidate(&self) {
+        let forgotten = |old: u64| {
+            // Who writes the text goes on with it.
+            let kind = if kind_of(old) == Kind::Filling { Kind::Filling } else { Kind::Unknown };
+            Some(pack((old >> 32).wrapping_add(1), 0, kind))
+        };
+        let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, forgotten);
+    }
+
+    /// Claims the text, for what the directory is from here on; the word that says so.
+    fn claim(&self) -> Option<u64> {
+        let word = self.word.load(Ordering::Acquire);
+        let claim = pack(word >> 32, 0, Kind::Filling);
+        let free = kind_of(word) != Kind::Filling;
+        let claimed = free && self.word.compare_exchange(word, claim, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        // Readers who find a new text find a new word.
+        fence(Ordering::Release);
+        claimed.then_some(claim)
+    }
+
+    /// The text is written: it is that of the directory, unless that has changed since the claim.
+    fn publish(&self, claim: u64, generation: u32, kind: Kind) {
+        let done = |now: u64| {
+            let (generation, kind) = if now == claim { (generation, kind) } else { (0, Kind::Unknown) };
+            Some(pack(now >> 32, generation, kind))
+        };
+        let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, done);
+    }
 }
 
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
@@ -95,8 +129,7 @@ pub fn give_up() {
 /// Forgets the working directory.
 pub fn invalidate() {
     if let Some(p) = page() {
-        let old = p.word.load(Ordering::Relaxed);
-        p.word.store(pack((old >> 32).wrapping_add(1), 0, Kind::Unknown), Ordering::Release);
+        p.invalidate();
     }
 }
 
@@ -121,7 +154,7 @@ pub fn get(ctl: &ControlMap<'_>, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Optio
         let len = (p.len.load(Ordering::Relaxed) as usize).min(PATH_MAX);
         // SAFETY: in bounds. A writer may be at work: then the word has changed below and the copy is thrown away.
         unsafe { core::ptr::copy_nonoverlapping(p.text.get().cast::<u8>(), out.as_mut_ptr().cast::<u8>(), len) };
-        core::sync::atomic::fence(Ordering::Acquire);
+        fence(Ordering::Acquire);
         if p.word.load(Ordering::Relaxed) == word {
             return Some(len);
         }
@@ -133,15 +166,9 @@ pub fn get(ctl: &ControlMap<'_>, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Optio
 #[cold]
 #[inline(never)]
 fn fill(ctl: &ControlMap<'_>, p: &Page, generation: u32, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
-    let me = pid();
-    let word = p.word.load(Ordering::Acquire);
-    let claimed = p.owner.load(Ordering::Relaxed) == me
-        && kind_of(word) != Kind::Filling
-        && p.word
-            .compare_exchange(word, pack(word >> 32, 0, Kind::Filling), Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok();
+    let claim = if p.owner.load(Ordering::Relaxed) == pid() { p.claim() } else { None };
     let len = ask(out);
-    if claimed {
+    if let Some(claim) = claim {
         let kind = match len {
             Some(n) => {
                 // SAFETY: as many bytes were written.
@@ -153,9 +180,7 @@ fn fill(ctl: &ControlMap<'_>, p: &Page, generation: u32, out: &mut MaybeUninit<[
             }
             None => Kind::Unknown,
         };
-        let filling = pack(word >> 32, 0, Kind::Filling);
-        let done = pack(word >> 32, generation, kind);
-        let _ = p.word.compare_exchange(filling, done, Ordering::AcqRel, Ordering::Relaxed);
+        p.publish(claim, generation, kind);
     }
     len
 }
@@ -176,4 +201,24 @@ fn ask(out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
     let len = sys::getcwd(out)?;
     // SAFETY: at least one byte was written.
     (len > 0 && unsafe { *out.as_ptr().cast::<u8>() } == b'/').then_some(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who had asked for the directory before another thread changed it wrote its answer over the one that was published since.
+    #[test]
+    fn who_is_late_writes_over_nobodys_directory() {
+        // SAFETY: zero is a valid Page.
+        let p: Page = unsafe { core::mem::zeroed() };
+        let late = p.claim().unwrap();
+        p.invalidate();
+        assert!(p.claim().is_none(), "it is still being written");
+        p.publish(late, 5, Kind::Near);
+        assert!(kind_of(p.word.load(Ordering::Relaxed)) == Kind::Unknown);
+        let next = p.claim().unwrap();
+        p.publish(next, 5, Kind::Outside);
+        assert_eq!(p.word.load(Ordering::Relaxed), pack(1, 5, Kind::Outside));
+    }
 }

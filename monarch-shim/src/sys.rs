@@ -194,6 +194,13 @@ pub fn pause() {
     unsafe { call(libc::SYS_sched_yield, [0; 6]) };
 }
 
+/// nanosleep(2); a signal ends it early.
+pub fn sleep_ms(ms: i64) {
+    let t = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+    // SAFETY: reads the time.
+    unsafe { call(libc::SYS_nanosleep, [core::ptr::from_ref(&t) as usize, 0, 0, 0, 0, 0]) };
+}
+
 /// mmap(2); `fd` -1 for fresh memory.
 #[must_use]
 pub fn map(len: usize, prot: c_int, flags: c_int, fd: c_int) -> Option<*mut u8> {

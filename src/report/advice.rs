@@ -129,11 +129,18 @@ fn changed(r: &Report) -> Option<String> {
     let n = r.get("changed");
     (share(n, r.opens()) >= 0.1).then(|| {
         format!(
-            "{} opens were of files that had changed since the scan, or are not readable for the agent: `monarch refresh` takes note of \
+            "{} opens were of files that had changed since the scan, or are not readable for the agent: {} takes note of \
              changes, dataset.consistency: close-to-open does so by itself",
-            count(n)
+            count(n),
+            another_scan(r)
         )
     })
+}
+
+/// What takes a new look at the data.
+fn another_scan(r: &Report) -> &'static str {
+    // The index of nodes that share is that of their job.
+    if r.status.nodes > 1 { "the next job" } else { "`monarch refresh`" }
 }
 
 fn other_mount(r: &Report) -> Option<String> {
@@ -151,8 +158,9 @@ fn unknown(r: &Report) -> Option<String> {
     let n = r.get("unknown");
     (share(n, r.opens()) >= 1.0).then(|| {
         format!(
-            "{} opens were of paths that are not in the index: made after the scan? `monarch refresh` scans again",
-            count(n)
+            "{} opens were of paths that are not in the index: made after the scan? {} scans again",
+            count(n),
+            another_scan(r)
         )
     })
 }
@@ -207,6 +215,20 @@ mod tests {
                 .starts_with("the tiers hold 41 % of the data set; 590.0 GiB more would hold all of it: 590 opens and"),
             "{said:?}"
         );
+    }
+
+    /// Nodes that had left were not counted, and `refresh` is refused where nodes share.
+    #[test]
+    fn what_nodes_that_share_are_told() {
+        let tier = TierStatus { capacity: 410 << 30, ..TierStatus::default() };
+        let root = RootStatus { bytes: 1000 << 30, state: "ready".into(), opens: 9, ..RootStatus::default() };
+        let counters = [("hits", 100), ("no_room", 10), ("unknown", 9)];
+        let counters = counters.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
+        let after = Status { roots: vec![root], tiers: vec![tier], nodes: 1, counters, ..Status::default() };
+        let before = Status { nodes: 2, ..Status::default() };
+        let said = Report::between(&before, after, Duration::from_secs(600), &[]).advice.join("\n");
+        assert!(said.contains("the tiers of 2 nodes hold 82 % of the data set; 90.0 GiB more on each"), "{said}");
+        assert!(said.contains("the next job scans again") && !said.contains("refresh"), "{said}");
     }
 
     #[test]

@@ -76,6 +76,23 @@ fn a_stalled_pfs_is_asked_once_by_eight_workers() {
     assert_eq!((c.opens, c.bytes_read), (1, fs::metadata(w.backing().join(&victim)).unwrap().len()), "{c:?}");
 }
 
+/// It was in nobody's books, and its room lost until the agent ended.
+#[test]
+fn a_copy_that_comes_long_after_its_index_was_retired_is_the_next_ones() {
+    let w = on_demand(3);
+    let victim = files(&w)[0].clone();
+    let rule = FaultSpec::new(FaultKind::Stall(Some(Duration::from_secs(14)))).ops(&[Op::Read]).count(1);
+    w.pfs().fault(rule.path(victim.to_str().unwrap())).unwrap();
+    let stuck = w.start(&cat(&w, &victim));
+    wait_for("the stall", || w.pfs().counters().unwrap().read > 0);
+    assert!(w.monarch("refresh").output().unwrap().status.success());
+    stuck.end().good();
+    w.until("the copy", |s| s.tiers[0].files == 1);
+    w.pfs().reset().unwrap();
+    w.run(&cat(&w, &victim)).good();
+    assert_eq!(w.pfs().counters().unwrap().opens(), 0);
+}
+
 #[test]
 fn a_stall_of_one_file_does_not_hold_up_the_others() {
     let w = on_demand(40);

@@ -83,7 +83,7 @@ fn an_agent_that_dies_while_copies_move_loses_none() {
     w.resize_tier("64MiB");
     let job = reads(&w).args(["--rounds", "60"]);
     let running = Running::new(w.monarch_run(&job));
-    let mut deaths = 0;
+    let (before, mut deaths) = (both(&w).1, 0);
     for copies_up in [30, 120] {
         wait_for("copies in memory", || both(&w).0 > copies_up && w.agent().is_some());
         deaths += u32::from(kill(agent_pid(&w), libc::SIGKILL));
@@ -91,6 +91,8 @@ fn an_agent_that_dies_while_copies_move_loses_none() {
     assert_eq!(deaths, 2);
     running.end().good();
     until_gone(&w);
+    // Those in memory have gone with the job; what moved up there had been left below, and was taken for superfluous by the next agent.
+    assert!(both(&w).1 >= before, "{} of {before}", both(&w).1);
     let tier = |dir: &std::path::Path| format!("--tier={}:64MiB", dir.display());
     let mut verify = w.monarch("verify");
     verify.args([tier(w.second()), format!("--set=runtime_dir={}", w.runtime().display())]);
@@ -166,4 +168,32 @@ fn copies_in_memory_make_room_before_the_job_runs_out_of_it() {
     w.until("room", |s| s.agent["demoted"] > 0);
     let ended = job.end().good();
     assert!(ended.text().contains("alive 61"), "{ended:?}");
+}
+
+/// Partial copies are no files of the ledger: the job's memory was not even looked at where there was nothing else.
+#[test]
+fn partial_copies_in_memory_make_room_before_the_job_runs_out_of_it() {
+    let Some(group) = Group::new(256 << 20) else {
+        eprintln!("no memory control group can be made here");
+        return;
+    };
+    let plan = World::plan().files(1).size(120 << 20).args(&["--plain"]).tier_size("160MiB").set("prefetch.enabled=false");
+    let w = plan.build();
+    // Reads most of a file, and then takes more than the group has left beside what there is of its copy.
+    let hungry = "import os, sys, time\nname = [os.path.join(d, n) for d, _, ns in os.walk(sys.argv[1]) for n in ns][0]\n\
+        time.sleep(1); f = open(name, 'rb', 0); size = os.fstat(f.fileno()).st_size; at = 0\n\
+        while at < size - (8 << 20): at += len(f.read(1 << 20))\n\
+        print('ready', flush=True); sys.stdin.readline()\nhold = [b'x' * (100 << 20)]\n\
+        for _ in range(60): hold.append(b'x' * (1 << 20)); time.sleep(0.1)\nprint('alive', len(hold))";
+    let mut c = std::process::Command::new("sh");
+    let run = w.monarch_run(&Job::new("python3").args(["-c", hungry]).arg(w.root()));
+    c.args(["-c", "echo $$ > \"$1/cgroup.procs\" && shift && exec \"$@\"", "sh"]).arg(&group.0).arg(run.get_program());
+    c.args(run.get_args()).current_dir(w.scratch());
+    let mut job = Running::new(c);
+    job.until_written("ready");
+    assert!(crate::faults::du(w.tier()) > 100 * MIB, "{}", crate::faults::du(w.tier()));
+    job.begin();
+    let ended = job.end().good();
+    assert!(ended.text().contains("alive 61"), "{ended:?}");
+    assert!(w.log().contains("memory is short"), "{}", w.log());
 }

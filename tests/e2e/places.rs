@@ -141,6 +141,31 @@ fn the_job_mounts_something_below_the_root() {
     }
 }
 
+/// By a program that we are not in: the job saw the directory as it had been.
+#[test]
+fn what_somebody_else_mounts_below_the_root_is_seen() {
+    let w = world();
+    let dir = some_file(&w).parent().unwrap().to_owned();
+    let script = "import os, sys, time\n\
+        dir = sys.argv[1]; before = os.listdir(dir)\n\
+        print('ready' if before else 'empty', flush=True); sys.stdin.readline()\n\
+        end = time.time() + 10\n\
+        while os.listdir(dir) != ['here'] and time.time() < end: time.sleep(0.01)\n\
+        print(os.listdir(dir), open(dir + '/here').read(), os.path.exists(os.path.join(dir, before[0])))\n";
+    let mut job = w.start(&Job::new("python3").args(["-c", script]).arg(&dir));
+    job.until_written("ready");
+    let mount = |program: &str, args: &[&str]| std::process::Command::new(program).args(args).arg(&dir).status();
+    if !mount("mount", &["-t", "tmpfs", "none"]).is_ok_and(|s| s.success()) {
+        println!("skipped: nothing can be mounted");
+        return;
+    }
+    fs::write(dir.join("here"), "mounted").unwrap();
+    job.begin();
+    let ended = job.end();
+    assert!(mount("umount", &["-l"]).unwrap().success());
+    assert_eq!(ended.good().text(), "ready\n['here'] mounted False\n");
+}
+
 #[test]
 fn shared_memory_that_is_not_ours_is_left_alone() {
     let w = world();

@@ -1,7 +1,7 @@
 //! A mapped control block: its tables, its strings, and which root a path starts like.
 
 use super::{
-    CONTROL_MAGIC, Control, Counter, MAX_RANGES, MAX_SPELLINGS, Root, STRINGS, STRINGS_OFF, STRIPES, SegmentRef,
+    CONTROL_MAGIC, Control, Counter, MAX_RANGES, MAX_SPELLINGS, Range, Root, STRINGS, STRINGS_OFF, STRIPES, SegmentRef,
     Spelling, Str, Tier,
 };
 use crate::mem::{Map, common_prefix};
@@ -178,9 +178,18 @@ impl<'a> ControlMap<'a> {
         })
     }
 
-    /// Adds a bypassed subtree; `false` when the table is full and the caller has to bypass the whole segment.
+    /// Adds a bypassed subtree, unless it is there already; `false` when the table is full and the caller has to bypass the whole segment.
     #[must_use]
     pub fn bypass_range(&self, segment: u32, from: u32, end: u32) -> bool {
+        let known = (self.ctl.ranges_len.load(Ordering::Acquire) as usize).min(MAX_RANGES);
+        let holds = |r: &Range| {
+            r.segment.load(Ordering::Acquire) == segment + 1
+                && r.from.load(Ordering::Relaxed) <= from
+                && end <= r.end.load(Ordering::Relaxed)
+        };
+        if self.ctl.ranges.iter().take(known).any(holds) {
+            return true;
+        }
         let n = self.ctl.ranges_len.fetch_add(1, Ordering::AcqRel) as usize;
         let Some(r) = self.ctl.ranges.get(n) else {
             self.ctl.ranges_len.store(MAX_RANGES as u32, Ordering::Release);

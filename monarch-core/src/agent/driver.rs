@@ -330,7 +330,7 @@ impl Driver {
             queue: Mutex::default(),
             later: Mutex::default(),
             walk: Mutex::default(),
-            unclaimed: Mutex::new(Unclaimed::new(tiers.len())),
+            unclaimed: Mutex::new(Unclaimed::new(tiers.iter().map(|t| t.stays))),
             placed: Mutex::default(),
             fair: Mutex::default(),
             hot: Mutex::default(),
@@ -467,7 +467,11 @@ impl Driver {
         if let Some(live) = segs.get_mut(number) {
             *live = None;
         }
+        let any_large = segs.iter().flatten().any(|live| live.segment.state.header.large > 0);
         drop(segs);
+        if !any_large {
+            lock(&self.fills).drop_window();
+        }
         self.tell_index_gone(number);
         self.tell_extent();
         self.forget_round(number);

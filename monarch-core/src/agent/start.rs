@@ -134,6 +134,7 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     ctl.ctl.sleepers.store(0, Ordering::SeqCst);
     let roots = Arc::new(Roots::new(control.clone(), ctl, driver.clone(), seed).with_node(node.clone()));
     if let Some(node) = &node {
+        node.adopts(adopting);
         node.serve(&driver, stop.clone())
             .map_err(|source| StartError::Io { what: "cannot talk to other nodes", source })?;
     }
@@ -141,6 +142,9 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
         roots.adopt(config);
     } else {
         roots.remove_leftovers();
+    }
+    if let Some(node) = &node {
+        node.adopts(false);
     }
     Ok(Parts { dir, control, lock, ctl, driver, roots, node, stop })
 }
@@ -212,6 +216,7 @@ impl Agent {
         super::upkeep::sync(&parts.driver, parts.stop.clone());
         super::upkeep::tidy(&parts.driver, parts.stop.clone());
         super::upkeep::promote(&parts.driver, parts.stop.clone());
+        super::mounts::watch(&parts.driver, parts.stop.clone());
         super::upkeep::decode(&parts.driver, parts.stop.clone());
         super::upkeep::readers(&parts.driver, parts.stop.clone());
         Ok(Arc::new(Self::new(config, parts, own_process)))

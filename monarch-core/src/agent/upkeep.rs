@@ -24,9 +24,9 @@ pub fn round(driver: &Driver) {
             }
         }
         if memory > 0 && tier.is_in_memory() {
-            let before = tier.ledger.usage().used;
+            let before = held(tier);
             driver.shrink(at, memory);
-            let freed = before.saturating_sub(tier.ledger.usage().used);
+            let freed = before.saturating_sub(held(tier));
             if freed > 0 {
                 tracing::warn!(
                     tier = tier.name,
@@ -50,9 +50,19 @@ pub fn round(driver: &Driver) {
 const LEFT: u64 = 32;
 const MOST_LEFT: u64 = 512 << 20;
 
+/// Bytes of a tier that copies and partial copies have.
+fn held(tier: &TierDir) -> u64 {
+    let u = tier.ledger.usage();
+    u.used + u.reserved
+}
+
 /// Bytes of memory that copies have to give back; where there are any, none are made in memory until there is twice as much left.
 fn short_of_memory(driver: &Driver) -> u64 {
-    let has_some = |t: &TierDir| t.is_in_memory() && (t.resting() || t.ledger.usage().files > 0);
+    // (Partial copies are no files of the ledger.)
+    let has_some = |t: &TierDir| {
+        let u = t.usage();
+        t.is_in_memory() && (t.resting() || u.files > 0 || u.reserved > 0)
+    };
     if !driver.tiers.iter().any(has_some) {
         return 0;
     }

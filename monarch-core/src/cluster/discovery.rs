@@ -38,6 +38,11 @@ pub use local::{Local, SystemLocal};
 
 use crate::config::{Cluster, Discovery};
 use sources::Found;
+use std::time::Duration;
+
+/// How long a name in DNS is waited for to lead to this node, and how often it is looked up meanwhile.
+const AWAITED: Duration = Duration::from_secs(30);
+const LOOK_UP: Duration = Duration::from_secs(1);
 
 /// A look-up of environment variables.
 pub type Env<'a> = dyn Fn(&str) -> Option<String> + 'a;
@@ -56,9 +61,29 @@ pub fn discover(config: &mut Cluster, env: &Env<'_>, local: &dyn Local) -> Resul
         Discovery::Slurm => Some(sources::slurm(env)?.ok_or(sources::NO_SLURM)?),
         Discovery::Mpi => Some(sources::lists(env, local)?.ok_or(sources::NO_LIST)?),
         Discovery::Torchrun => Some(torchrun::find(env, local)?.ok_or(torchrun::ABSENT)?),
-        Discovery::Dns => Some(sources::dns(config.dns.as_deref().unwrap_or_default(), local)?),
+        Discovery::Dns => return by_dns(config, local),
     };
-    let Found { members, names, rank, expected, partial, origin } = found.unwrap_or_default();
+    fill_in(config, found.unwrap_or_default(), local)
+}
+
+/// The same by a name in DNS, which may lead to this node only some seconds after it has started.
+fn by_dns(config: &mut Cluster, local: &dyn Local) -> Result<(), DiscoveryError> {
+    let name = config.dns.clone().unwrap_or_default();
+    let mut waited = Duration::ZERO;
+    loop {
+        let found = sources::dns(&name, local).and_then(|found| fill_in(config, found, local));
+        match found {
+            Err(DiscoveryError::Unresolved { .. } | DiscoveryError::NotListed { .. }) if waited < AWAITED => {
+                local.wait(LOOK_UP);
+                waited += LOOK_UP;
+            }
+            other => return other,
+        }
+    }
+}
+
+fn fill_in(config: &mut Cluster, found: Found, local: &dyn Local) -> Result<(), DiscoveryError> {
+    let Found { members, names, rank, expected, partial, origin } = found;
     let members = sources::checked(members, &origin, expected == 0)?;
     config.me = match members.len() {
         // Nobody to be mistaken for; a name in DNS may still lead to another node alone, while others start.

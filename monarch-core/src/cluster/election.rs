@@ -80,6 +80,11 @@ impl Offer {
         Ok(packed.insert(bytes).clone())
     }
 
+    /// What it was made of has changed: it is made anew for who comes later. Who is being sent it keeps it.
+    pub fn renew(&self) {
+        *self.packed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Gives its memory back if nobody is being sent it; it is made again for who comes later.
     pub fn rest(&self) {
         let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -241,11 +246,18 @@ impl Election {
 
     /// Gives memory back that packed indexes take.
     pub fn rest(&self) {
-        for root in self.roots().values() {
-            if let Standing::Have(offer) = &root.standing {
-                offer.rest();
-            }
-        }
+        self.offers().iter().for_each(|offer| offer.rest());
+    }
+
+    /// Has packed indexes made anew: files have changed.
+    pub fn renew(&self) {
+        self.offers().iter().for_each(|offer| offer.renew());
+    }
+
+    /// (One may be being packed, for which nobody else is to wait.)
+    fn offers(&self) -> Vec<Arc<Offer>> {
+        let offer = |r: &Root| if let Standing::Have(offer) = &r.standing { Some(offer.clone()) } else { None };
+        self.roots().values().filter_map(offer).collect()
     }
 }
 

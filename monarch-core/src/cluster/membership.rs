@@ -30,9 +30,9 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where this node serves files.
     pub files: SocketAddr,
-    /// The nodes that are expected, this one included or not, and where their datagrams go. A node that the others do not expect names one of
-    /// them here.
-    pub members: Vec<(String, SocketAddr)>,
+    /// The nodes that are expected, this one included or not, and where their datagrams go, if that is known ([`Membership::locate`]). A node
+    /// that the others do not expect names one of them here.
+    pub members: Vec<(String, Option<SocketAddr>)>,
     /// What all nodes of the job know and nobody else.
     pub key: [u8; 32],
     /// How long a node that is expected and was never seen counts as an owner.
@@ -166,6 +166,16 @@ impl Membership {
     /// This node and those that are up, as the answer to a join presents them.
     pub fn peers(&self) -> Vec<Peer> {
         self.shared.peers()
+    }
+
+    /// Where the datagrams of an expected node go, unless that is known.
+    pub fn locate(&self, name: &str, at: SocketAddr) {
+        self.shared.change(|core, _| core.gossip.locate(name, at));
+    }
+
+    /// Whether it is not known where the datagrams of a node go.
+    pub fn is_lost(&self, name: &str) -> bool {
+        self.shared.core().gossip.is_lost(name)
     }
 
     /// A node did not answer a reader in time in that life of it, or answered with less than was asked: nobody here asks it for a while.

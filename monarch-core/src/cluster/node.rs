@@ -109,6 +109,8 @@ pub struct Node {
     told: Mutex<Option<Instant>>,
     untold: AtomicU64,
     started: Instant,
+    /// Whether indexes of an agent that died are being taken over.
+    adopting: AtomicBool,
     /// Answers for files that are under way, to the last byte.
     answering: Arc<AtomicUsize>,
     /// Threads that may wait for copies.
@@ -143,6 +145,11 @@ impl Node {
         self.membership.leave();
         // The goodbye is sent by a thread of its own.
         std::thread::sleep(GOODBYE);
+    }
+
+    /// Indexes of an agent that died are about to be taken over, or have been: until then what is told of them is to be told again.
+    pub fn adopts(&self, adopting: bool) {
+        self.adopting.store(adopting, Ordering::SeqCst);
     }
 
     /// What a copy comes to.
@@ -197,7 +204,7 @@ impl Node {
     fn new_peer(&self, view: &Members, number: u16, peer_timeout: Duration) -> Option<Peer> {
         let member = view.get(number)?;
         let options = PeerOptions {
-            addr: member.address.or_else(|| self.options.members.get(&*member.name).copied())?,
+            addr: member.address.or_else(|| self.options.members.get(&*member.name).copied().flatten())?,
             my_name: self.options.name.clone(),
             its_name: member.name.to_string(),
             key: self.key.clone(),

@@ -3,7 +3,7 @@
 //! A file is named by its index, which is the same on all nodes bit for bit, and its number there. Rendezvous hashing (Thaler and
 //! Ravishankar 1998) puts the nodes of the job in an order for each file. The first that counts as an *owner* is where the copy belongs;
 //! the first that is *up* answers for the file: it is asked, and it reads the PFS once for everybody. The two differ only while a node is
-//! expected and has not come up yet.
+//! expected and has not come up yet, does not answer, or has taken leave.
 //!
 //! Nothing here needs agreement. Views of who is up may differ between nodes and are wrong at times; they steer where a reader asks and can
 //! cost reads of the PFS. What a reader gets is decided by the file's identity, never by a view. See `docs/CLUSTER.md`.

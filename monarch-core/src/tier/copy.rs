@@ -75,7 +75,7 @@ impl CopyFile<'_> {
         } else if !how.new {
             self.tier.make_name_free(name, size)?;
         }
-        let Ok(charged) = room.settle(st.st_blocks as u64 * 512) else { return Ok(None) };
+        let Ok(charged) = room.settle(self.tier.blocks_of_copy(&st)) else { return Ok(None) };
         if let Err(e) = self.log_and_rename(name, sum, size, how) {
             self.tier.ledger.release(charged, 1);
             return Err(e);

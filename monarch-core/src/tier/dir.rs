@@ -8,7 +8,7 @@ use super::lock::{self, LOCK};
 use super::log::{LOG, Log, NEW};
 use super::logging::LogCharge;
 use super::pack::PackedUsage;
-use super::recover::{charge_of, read_seed};
+use super::recover::read_seed;
 use super::sum::{Fits, Sum};
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::OwnedFd;
@@ -318,7 +318,7 @@ impl TierDir {
         };
         let nsec = u32::try_from(st.st_mtime_nsec).unwrap_or(u32::MAX);
         let stamp = Stamp::from_time(st.st_mtime, nsec).unwrap_or(Stamp(0));
-        Ok(Some(Copy { name, size: st.st_size as u64, charged: charge_of(&st), stamp, check: None, packed: false }))
+        Ok(Some(Copy { name, size: st.st_size as u64, charged: self.charge_of_copy(&st), stamp, check: None, packed: false }))
     }
 
     /// Whether the bytes of a copy are what they must be; `false` also when it cannot be read.

@@ -4,7 +4,6 @@ use super::copy::{CopyFile, How, write_all_at};
 use super::dir::{Allocating, Copy, TierDir};
 use super::ledger::{NAME_COST, Reservation};
 use super::packed::{PackedFile, Packing, SUFFIX};
-use super::recover::charge_of;
 use super::sum::Sum;
 use monarch_abi::hash::{CopyName, Identity, Stamp};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
@@ -94,14 +93,14 @@ impl TierDir {
         let st = rustix::fs::statat(self.fd(), path_of(name), AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let nsec = u32::try_from(st.st_mtime_nsec).unwrap_or(u32::MAX);
         let stamp = Stamp::from_time(st.st_mtime, nsec).unwrap_or(Stamp(0));
-        Some(Copy { name, size, charged: charge_of(&st), stamp, check: None, packed: true })
+        Some(Copy { name, size, charged: self.charge_of_copy(&st), stamp, check: None, packed: true })
     }
 
     /// Takes the packed copy of a file of `size` bytes away; the bytes that it was charged, if it was there.
     pub fn evict_packed(&self, name: CopyName, size: u64) -> Option<u64> {
         let path = path_of(name);
         let st = rustix::fs::statat(self.fd(), &path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        let charged = charge_of(&st);
+        let charged = self.charge_of_copy(&st);
         self.note_packed(-1, size, st.st_size as u64);
         self.ledger.release(0, 1);
         self.dies(&path, charged);

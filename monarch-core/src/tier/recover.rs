@@ -192,7 +192,7 @@ impl TierDir {
         let sub = format!("copies/{number:02x}");
         let mut listed = Listed::default();
         for (file, st) in self.list(&sub)? {
-            let charged = charge_of(&st);
+            let charged = self.charge_of_copy(&st);
             match sound(&file, &st) {
                 Some((name, stamp, packed)) => {
                     let (size, changed) = (st.st_size as u64, st.st_ctime.unsigned_abs());
@@ -230,6 +230,17 @@ impl TierDir {
             true => drop(self.unlink(&super::pack::path_of(name))),
             false => drop(rustix::fs::unlinkat(self.fd(), name.rel_path().as_slice(), AtFlags::empty())),
         }
+    }
+
+    /// What a copy takes on disk: its size at least, as some file systems count the blocks seconds after they were written (ZFS), or fewer as
+    /// they compress them.
+    pub(super) fn blocks_of_copy(&self, st: &Stat) -> u64 {
+        (st.st_blocks as u64 * 512).max((st.st_size as u64).next_multiple_of(self.ledger.block()))
+    }
+
+    /// The same with its name.
+    pub(super) fn charge_of_copy(&self, st: &Stat) -> u64 {
+        self.blocks_of_copy(st) + NAME_COST
     }
 
     pub(super) fn unlink(&self, name: &str) -> bool {

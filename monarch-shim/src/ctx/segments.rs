@@ -12,17 +12,30 @@ use monarch_abi::resolve::{Found, Segments};
 use monarch_abi::segment::Segment;
 use monarch_abi::state::{OPENING, StateMap};
 
-/// How often a segment that another thread is mapping is looked for.
-const PATIENCE: u32 = 200;
+/// How often a segment that could not be mapped is tried again at once; and one that another thread is mapping, which may not run now, every
+/// millisecond: for two seconds.
+const TRIES: u32 = 200;
+const PATIENCE: u32 = 2000;
 
 struct SegmentCell {
-    /// 0 empty, 1 being mapped, 2 mapped, 3 cannot be mapped.
+    /// [`EMPTY`], [`MAPPED`], [`FAILED`], or being mapped: [`MAPPING`] and the process that does it. A child that was forked meanwhile has
+    /// nobody who ends it.
     flag: AtomicU32,
     segment: Once<Segment<'static>>,
 }
 
+const EMPTY: u32 = 0;
+const MAPPING: u32 = 1;
+const MAPPED: u32 = 2;
+/// It could not be mapped: for want of descriptors, perhaps. It is tried again with the next look.
+const FAILED: u32 = 3;
+
+const fn is_being_mapped(flag: u32) -> bool {
+    flag & 3 == MAPPING
+}
+
 static SEGMENTS: [SegmentCell; MAX_SEGMENTS] =
-    [const { SegmentCell { flag: AtomicU32::new(0), segment: Once(UnsafeCell::new(MaybeUninit::uninit())) } };
+    [const { SegmentCell { flag: AtomicU32::new(EMPTY), segment: Once(UnsafeCell::new(MaybeUninit::uninit())) } };
         MAX_SEGMENTS];
 
 /// Number + 1 of the live segment of each root.
@@ -42,7 +55,7 @@ impl Ctx {
         if self.map.roots().get(root).is_none_or(|r| r.bypassed.load(Ordering::Relaxed) != 0) {
             return false;
         }
-        for _ in 0..PATIENCE {
+        for turn in 0..TRIES + PATIENCE {
             self.sync();
             if ROOT_SEGMENT.get(root).is_none_or(|s| s.load(Ordering::Acquire) != 0) {
                 return false;
@@ -50,9 +63,15 @@ impl Ctx {
             if !self.has_live_segment(root) {
                 return true;
             }
-            // Another thread is just mapping it.
+            // Another thread is just mapping it, or nobody could.
             SYNCED.store(0, Ordering::Relaxed);
-            sys::pause();
+            if turn < TRIES {
+                sys::pause();
+            } else if SEGMENTS.iter().any(|cell| is_being_mapped(cell.flag.load(Ordering::Relaxed))) {
+                sys::sleep_ms(1);
+            } else {
+                break;
+            }
         }
         self.give_up(root);
         false
@@ -85,7 +104,7 @@ impl Ctx {
     #[inline]
     fn sync(&self) {
         let now = self.map.ctl.generation.load(Ordering::Acquire);
-        if SYNCED.load(Ordering::Relaxed) != now {
+        if SYNCED.load(Ordering::Acquire) != now {
             self.sync_slow(now);
         }
     }
@@ -96,9 +115,11 @@ impl Ctx {
         for (at, s) in self.map.segments().iter().enumerate() {
             let root = s.root.load(Ordering::Relaxed) as usize;
             let Some(slot) = ROOT_SEGMENT.get(root) else { continue };
-            let live = s.status.load(Ordering::Acquire) == SEGMENT_LIVE && segment_at(at, s).is_some();
-            if live {
-                slot.store(at as u32 + 1, Ordering::Release);
+            if s.status.load(Ordering::Acquire) == SEGMENT_LIVE {
+                // (Another thread may just be mapping it, and will say so.)
+                if segment_at(at, s).is_some() {
+                    slot.store(at as u32 + 1, Ordering::Release);
+                }
             } else {
                 let _ = slot.compare_exchange(at as u32 + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
@@ -127,7 +148,7 @@ impl Segments<'static> for Ctx {
             return None;
         }
         let cell = SEGMENTS.get(number)?;
-        if cell.flag.load(Ordering::Acquire) != 2 {
+        if cell.flag.load(Ordering::Acquire) != MAPPED {
             return None;
         }
         // SAFETY: the flag says that it was written.
@@ -149,11 +170,16 @@ impl Segments<'static> for Ctx {
 /// Maps segment number `at` if nobody has.
 fn segment_at(at: usize, s: &SegmentRef) -> Option<()> {
     let cell = SEGMENTS.get(at)?;
-    match cell.flag.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => {}
-        Err(2) => return Some(()),
-        Err(_) => return None,
+    let mine = crate::cwd::process() << 2 | MAPPING;
+    let was = cell.flag.load(Ordering::Acquire);
+    match was {
+        MAPPED => return Some(()),
+        EMPTY | FAILED => {}
+        // (Where processes cannot be told apart, the number is 0.)
+        _ if was == mine || mine == MAPPING || was == MAPPING => return None,
+        _ => {}
     }
+    cell.flag.compare_exchange(was, mine, Ordering::AcqRel, Ordering::Acquire).ok()?;
     let mapped = map_segment(s);
     let flag = if let Some(segment) = mapped {
         if segment.state.header.large > 0 {
@@ -161,12 +187,12 @@ fn segment_at(at: usize, s: &SegmentRef) -> Option<()> {
         }
         // SAFETY: we claimed the cell.
         unsafe { (*cell.segment.0.get()).write(segment) };
-        2
+        MAPPED
     } else {
-        3
+        FAILED
     };
     cell.flag.store(flag, Ordering::Release);
-    (flag == 2).then_some(())
+    (flag == MAPPED).then_some(())
 }
 
 fn map_segment(s: &SegmentRef) -> Option<Segment<'static>> {

@@ -172,7 +172,7 @@ unsafe fn send_any(from: c_int, off: *mut off_t, n: size_t, send: impl Fn(c_int,
     {
         return done;
     }
-    send(from, off)
+    retry(from, send(from, off), || send(from, off))
 }
 
 fn takes_advice(fd: c_int, off: off_t, len: off_t, advice: c_int) -> bool {

@@ -1,7 +1,7 @@
 //! What fails on or between nodes: the jobs read every byte right, wait for a bounded time, and end well.
 
 use super::{account, bound, patient, within};
-use crate::harness::Running;
+use crate::harness::{Job, Running};
 use crate::plan::Plan;
 use crate::reads::{Outcome, Reads};
 use crate::world::{Cluster, wait_for};
@@ -220,6 +220,37 @@ fn a_scan_that_hangs_keeps_the_index_from_nobody_else() {
     wait_for("the index on all nodes", || (0..3).all(|i| ready(&i)));
     fs::write(&over, "").unwrap();
     within(bound(), &c.end(jobs));
+}
+
+/// A path that is on the nodes' own disks, as it were: bytes of one were read on another.
+#[test]
+fn a_node_with_other_files_works_alone() {
+    let Some(c) = patient(Cluster::plan(3).files(60).placement("sharded")).build() else { return };
+    let other = c.shared().join("other");
+    let copied = std::process::Command::new("cp").arg("-r").arg(c.backing()).arg(&other).status().unwrap();
+    assert!(copied.success());
+    // As many bytes in each, and others.
+    let turn = "import os, sys\nfor d, _, names in os.walk(sys.argv[1]):\n for n in names:\n  with open(os.path.join(d, n), 'r+b') as f: f.write(b'other')";
+    assert!(std::process::Command::new("python3").args(["-c", turn]).arg(&other).status().unwrap().success());
+    c.mount(2, &other);
+    let sums = "import hashlib, os, sys\nh = hashlib.sha256()\nfor d, ds, names in os.walk(sys.argv[1]):\n ds.sort()\n for n in sorted(names):\n  h.update(open(os.path.join(d, n), 'rb').read())\nprint(h.hexdigest())";
+    let job = Job::new("python3").args(["-c", sums]).arg(c.root());
+    let all = |start: &dyn Fn(usize) -> Running| -> Vec<String> {
+        let running: Vec<Running> = (0..3).map(start).collect();
+        running.into_iter().map(|r| r.end().good().text()).collect()
+    };
+    let bare = all(&|i| c.node(i).start_bare(&job));
+    assert!(bare[0] == bare[1] && bare[0] != bare[2], "{bare:?}");
+    let keep = |i| c.node(i).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
+    let mut keepers: Vec<Running> = (0..3).map(keep).collect();
+    keepers.iter_mut().for_each(|k| k.until_written("ready"));
+    (0..3).for_each(|i| c.node(i).indexed());
+    for _ in 0..2 {
+        assert_eq!(all(&|i| c.node(i).start(&job)), bare);
+    }
+    let logs: Vec<String> = c.all().map(|node| node.log_tail()).collect();
+    assert!(logs.iter().any(|log| log.contains("other nodes have other files")), "{logs:#?}");
+    keepers.into_iter().for_each(|k| drop(k.end()));
 }
 
 /// A client of the PFS that numbers its files in its own way: the other nodes share, it works alone.

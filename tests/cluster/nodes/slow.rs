@@ -2,7 +2,7 @@
 
 use super::traffic::cold;
 use super::{PLACEMENTS, Steady, bound, patient, read_once, within};
-use crate::harness::Running;
+use crate::harness::{Job, Running};
 use crate::reads::Reads;
 use crate::world::{Cluster, wait_for};
 use std::time::Duration;
@@ -46,6 +46,32 @@ fn eight_nodes_that_start_ten_seconds_apart_read_each_byte_once_hybrid() {
 #[ignore = "minutes; tests/nodes.sh"]
 fn sixteen_nodes_read_each_byte_once() {
     PLACEMENTS.iter().for_each(|placement| cold(16, 320, placement));
+}
+
+/// After a minute without any chunk the other node's file was taken for closed, and each chunk from then on waited for in vain.
+#[test]
+#[ignore = "minutes; tests/nodes.sh"]
+fn a_large_file_of_another_node_is_read_on_after_a_pause() {
+    let plan = Cluster::plan(2).files(1).size(8 << 20).placement("sharded").tier_size("128MiB");
+    let plan = plan.set("source.chunk_threshold=64KiB").set("source.chunk_size=64KiB");
+    let Some(c) = patient(plan).build() else { return };
+    let script = "import hashlib, os, sys, time\n\
+        name = [os.path.join(d, n) for d, _, ns in os.walk(sys.argv[1]) for n in ns][0]\n\
+        f = open(name, 'rb', 0); h = hashlib.sha256(); half = os.fstat(f.fileno()).st_size // 2\n\
+        while f.tell() < half: h.update(f.read(65536))\n\
+        time.sleep(float(sys.argv[2])); start = time.time()\n\
+        while got := f.read(65536): h.update(got)\n\
+        print('slow' if time.time() - start > 8 else 'quick', h.hexdigest())";
+    let job = |pause: &str| Job::new("python3").args(["-c", script]).arg(c.root()).arg(pause);
+    let bare = c.node(0).start_bare(&job("0")).end().good().text();
+    let keep = |i| c.node(i).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
+    let keepers: Vec<Running> = (0..2).map(keep).collect();
+    (0..2).for_each(|i| c.node(i).indexed());
+    let jobs: Vec<Running> = (0..2).map(|i| c.node(i).start(&job("65"))).collect();
+    for ended in jobs.into_iter().map(|j| j.end().good().text()) {
+        assert_eq!(ended, bare);
+    }
+    keepers.into_iter().for_each(|k| drop(k.end()));
 }
 
 #[test]

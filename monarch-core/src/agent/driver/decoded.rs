@@ -347,7 +347,7 @@ impl Driver {
                 if free < cost
                     && self.drop_some_decoded(at, cost - free, any) == 0
                     && decoded.free() < cost
-                    && !(any && self.drop_idle_decoding(at))
+                    && !(any && self.drop_idle_passing(at))
                 {
                     break;
                 }

@@ -184,7 +184,10 @@ impl Driver {
         let (mut leavers, mut kept, mut sum) = (Vec::new(), Vec::new(), 0);
         while sum < bytes {
             let Some(key) = lock(&self.placed).keys.pop_back() else { break };
-            let Some(leaver) = self.leaver(key).or_else(|| self.packed_leaver(key)) else { continue };
+            let Some(leaver) = self.leaver(key).or_else(|| self.packed_leaver(key)) else {
+                kept.extend(self.is_under_way(key).then_some(key));
+                continue;
+            };
             let (word, dir) = (leaver.word, self.tiers.get(tier));
             if word.packed_in() == Some(tier) {
                 let packed = dir.and_then(|t| t.stat_packed(leaver.name(), leaver.entry.record.size));
@@ -199,6 +202,12 @@ impl Driver {
         }
         lock(&self.placed).keys.extend(kept.into_iter().rev());
         leavers
+    }
+
+    /// Whether a file is being fetched, or decoded: then its packed copy is still there, though the word does not say so.
+    fn is_under_way(&self, key: u64) -> bool {
+        let is = |word: Word| matches!(word.state(), State::Wanted | State::Fetching | State::Filling);
+        self.entry(key).is_some_and(|(_, entry)| is(entry.word()))
     }
 
     /// Keeps logs in bounds, which grow with every copy made. It takes as long as all copies take to be looked at.
@@ -223,7 +232,8 @@ impl Driver {
             _ => return,
         };
         let mut seen = HashSet::new();
-        let is_there = |key: &u64| self.leaver(*key).or_else(|| self.packed_leaver(*key)).is_some();
+        let is_there =
+            |key: &u64| self.leaver(*key).or_else(|| self.packed_leaver(*key)).is_some() || self.is_under_way(*key);
         // The last place of each counts: that is when it was placed.
         let mut kept: VecDeque<u64> = VecDeque::new();
         keys.into_iter().rev().filter(|key| seen.insert(*key) && is_there(key)).for_each(|key| kept.push_front(key));

@@ -8,7 +8,7 @@ use super::packs::Below;
 use super::peers::RemoteFile;
 use super::unclaimed::Claim;
 use super::{Driver, Job, Live, lock, parts};
-use crate::engine::{CopyError, Marks};
+use crate::engine::{CopyError, Marks, SourceFile};
 use crate::metrics::Origin;
 use crate::tier::{CopyFile, PackedFile, Sum, TierDir};
 use monarch_abi::hash::{CopyName, Identity, PathHash, Stamp};
@@ -72,6 +72,15 @@ impl File {
             (Some(_), _) => Origin::Packed,
             (None, Some(_)) => Origin::Node,
             (None, None) => Origin::Pfs,
+        }
+    }
+
+    /// What its bytes are read from, where that is not a file on the PFS.
+    pub(super) fn given(&self) -> Option<Arc<dyn SourceFile>> {
+        match (&self.packed, &self.peer) {
+            (Some((packed, _)), _) => Some(packed.clone()),
+            (None, Some(peer)) => Some(peer.clone()),
+            (None, None) => None,
         }
     }
 
@@ -236,6 +245,7 @@ impl Driver {
         match end {
             // Bypassed while it was being copied: nobody will ever open the copy.
             _ if !published => self.drop_copies(&f.live.segment, &f.entry, f.key),
+            Fetched::Resident(_) | Fetched::Decoded(_) if !self.serves(&f.live, f.key) => self.came_late(f, to),
             Fetched::Resident(tier) => {
                 let demand = f.source == RequestSource::Demand;
                 count(if demand { &self.figures.demanded } else { &self.figures.prefetched });
@@ -264,6 +274,33 @@ impl Driver {
                 self.drop_copies(&f.live.segment, &f.entry, f.key);
             }
             Fetched::Stopped => {}
+        }
+    }
+
+    /// Whether a key is one of this very index still.
+    fn serves(&self, live: &Live, key: u64) -> bool {
+        let now = parts(key).and_then(|(number, _)| self.segment(number));
+        now.is_some_and(|now| core::ptr::eq(now.segment.state.header, live.segment.state.header))
+    }
+
+    /// A copy has come of a file whose index was retired, and not waited for any longer: it is left to the next one.
+    fn came_late(&self, f: &File, is: Word) {
+        let word = &f.entry.master.word;
+        let refused = is.refused(Refusal::Dropped);
+        if word.compare_exchange(is.0, refused.0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            f.share.iter().for_each(|share| share.hand_over());
+            self.leave_to_next(is, f.name, f.want.size);
+        }
+    }
+
+    /// Copies lose their owner: those that their word spoke of are the next one's who has such a file.
+    pub fn leave_to_next(&self, was: Word, name: CopyName, size: u64) {
+        let copies = self.copies_of(was, name);
+        if copies.is_not_packed_yet(was) {
+            // It is in nobody's books, and would keep the room of decoded copies.
+            self.tiers.iter().skip(was.tier()).take(1).for_each(|tier| tier.evict_resident(name, size));
+        } else if !copies.is_empty() {
+            self.unclaimed().put_back(copies, name, size, &self.tiers);
         }
     }
 

@@ -60,11 +60,14 @@ impl Drop for Slot {
     }
 }
 
-/// The file on the PFS.
+/// The file that chunks are read from.
 enum Original {
+    /// That on the PFS, which the next chunk opens.
     Closed,
     Opening,
     Open(Arc<dyn SourceFile>),
+    /// A packed copy, or another node's: it was there before the first chunk.
+    Given(Arc<dyn SourceFile>),
 }
 
 struct Progress {
@@ -109,6 +112,22 @@ impl Progress {
         }
     }
 
+    /// A chunk is on its way: it opens the file if nobody has.
+    fn begin(&mut self, chunk: u32) {
+        self.take(chunk);
+        self.busy = Instant::now();
+        if let Original::Closed = self.original {
+            self.original = Original::Opening;
+        }
+    }
+
+    /// Closes the file on the PFS if no chunk was on its way for so long.
+    fn close(&mut self, idle: Duration) {
+        if self.busy.elapsed() >= idle && matches!(self.original, Original::Open(_)) {
+            self.original = Original::Closed;
+        }
+    }
+
     fn give_back(&mut self, chunk: u32) {
         if let Some(w) = self.taken.get_mut(chunk as usize / 64) {
             *w &= !(1 << (chunk % 64));
@@ -150,7 +169,7 @@ impl Fill {
     ) -> Self {
         let (now, chunks) = (Instant::now(), large.head.chunks);
         let progress = Progress {
-            original: Original::Closed,
+            original: file.given().map_or(Original::Closed, Original::Given),
             wanted: VecDeque::new(),
             rest,
             cursor: 0,
@@ -214,12 +233,8 @@ impl Fill {
         if p.over || p.is_taken(chunk) || matches!(p.original, Original::Opening) {
             return None;
         }
-        p.take(chunk);
+        p.begin(chunk);
         p.unasked += u32::from(!demanded);
-        p.busy = Instant::now();
-        if let Original::Closed = p.original {
-            p.original = Original::Opening;
-        }
         let more = p.next(demanded, chunks).is_some();
         Some((chunk, room, more))
     }
@@ -229,11 +244,11 @@ impl Fill {
         lock(&self.progress).next(demanded, self.large.head.chunks).is_some()
     }
 
-    /// The file on the PFS, if it is open.
+    /// The file that chunks are read from, if it is open.
     pub(super) fn original(&self) -> Option<Arc<dyn SourceFile>> {
         match &lock(&self.progress).original {
-            Original::Open(file) => Some(file.clone()),
-            _ => None,
+            Original::Open(file) | Original::Given(file) => Some(file.clone()),
+            Original::Closed | Original::Opening => None,
         }
     }
 
@@ -251,10 +266,7 @@ impl Fill {
 
     /// Closes the file on the PFS if it has not been read for a while.
     pub(super) fn close_if_idle(&self) {
-        let mut p = lock(&self.progress);
-        if p.busy.elapsed() > KEEP_OPEN && matches!(p.original, Original::Open(_)) {
-            p.original = Original::Closed;
-        }
+        lock(&self.progress).close(KEEP_OPEN);
     }
 
     /// A chunk's bytes are all written: whether the file's identity is to be asked for, as after the last one.
@@ -356,7 +368,7 @@ impl Fill {
     /// Ends it; `false` if it had ended. Its slots in the window stay taken for as long as it lives.
     pub(super) fn end(&self) -> bool {
         let mut p = lock(&self.progress);
-        p.original = Original::Closed;
+        p.close(Duration::ZERO);
         !std::mem::replace(&mut p.over, true)
     }
 }
@@ -439,5 +451,23 @@ mod tests {
         p.original = Original::Closed;
         p.over = true;
         assert_eq!(p.next(true, 3), None);
+    }
+
+    /// Chunks of another node's file were waited for in vain after a minute without any: the file was taken for closed, and to be opened by
+    /// the next chunk, which never opens one that was given.
+    #[test]
+    fn a_file_that_is_given_is_neither_closed_nor_opened() {
+        use crate::engine::{MemSource, Source};
+        let source = MemSource::default();
+        source.put(b"f", b"some");
+        for (given, is_open) in [(true, true), (false, false)] {
+            let mut p = progress(3, true);
+            let file: Arc<dyn SourceFile> = source.open(b"f").unwrap().into();
+            p.original = if given { Original::Given(file) } else { Original::Open(file) };
+            p.close(Duration::ZERO);
+            p.wanted.push_back(2);
+            p.begin(2);
+            assert_eq!(p.next(false, 3).is_some(), is_open);
+        }
     }
 }

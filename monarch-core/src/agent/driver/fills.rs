@@ -9,7 +9,7 @@ use super::replace::CHOICES;
 use super::trial::Kind;
 use super::window::Window;
 use super::{Driver, Job, lock};
-use crate::engine::SourceFile;
+use crate::metrics::Origin;
 use crate::tier::{PartCopy, TierDir};
 use monarch_abi::chunks::{LargeFile, STREAMED, WHOLE};
 use monarch_abi::sys::futex_wake;
@@ -36,6 +36,8 @@ const RETRY: Duration = Duration::from_secs(5);
 const PLACE: Duration = Duration::from_millis(500);
 /// A file that is decoded and was not read for so long is given up when its room is needed.
 const UNREAD: Duration = Duration::from_millis(200);
+/// The same of one that comes from another node.
+const LEFT: Duration = Duration::from_secs(10);
 /// A streamed file that nobody has read for so long is given up; one of which some stays is kept for so many times as long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 const KEPT: u32 = 60;
@@ -321,14 +323,6 @@ impl Driver {
         }
         let before = std::mem::replace(&mut file.claim, claim);
         let fill = Arc::new(Fill::new(file.clone(), large, (at, part), streamed, rest, width));
-        if let Some((packed, _)) = &file.packed {
-            let packed: Arc<dyn SourceFile> = packed.clone();
-            fill.opened(&packed);
-        }
-        if let Some(peer) = &file.peer {
-            let peer: Arc<dyn SourceFile> = peer.clone();
-            fill.opened(&peer);
-        }
         let mut fills = lock(&self.fills);
         // Known before readers can ask for chunks.
         if let Some(old) = fills.by_key.insert(fill.file.key, fill.clone()) {
@@ -358,7 +352,7 @@ impl Driver {
 
     /// The lane of a file's chunks.
     fn lane_of_fill(&self, fill: &Fill) -> Lane {
-        if fill.file.packed.is_some() || fill.file.peer.is_some() {
+        if fill.file.given().is_some() {
             return Lane::Threads;
         }
         self.lane_of(&fill.file.live, Kind::Chunks)
@@ -472,7 +466,7 @@ impl Driver {
                 self.give_up(&fill, Fetched::Bypass);
             } else if fill.streamed && fill.idle() > FORGOTTEN * if fill.keeps_some() { KEPT } else { 1 } {
                 self.give_up(&fill, Fetched::Streamed);
-            } else if fill.file.packed.is_none() {
+            } else {
                 fill.close_if_idle();
             }
         }
@@ -502,10 +496,16 @@ impl Driver {
         (dropped, freed)
     }
 
-    /// Gives up decoding the file that nobody has read for longest, if for a moment at least; the next who asks has it decoded again.
-    pub(super) fn drop_idle_decoding(&self, tier: usize) -> bool {
+    /// Gives up the file that nobody has read for longest, if for a while at least, of those that are decoded or pass through here from
+    /// another node; the next who asks has it begun anew.
+    pub(super) fn drop_idle_passing(&self, tier: usize) -> bool {
         let mut all = lock(&self.fills).all();
-        all.retain(|f| f.tier == tier && f.file.packed.is_some() && f.idle() > UNREAD);
+        let is_left = |f: &Fill| match f.file.origin() {
+            Origin::Packed => f.idle() > UNREAD,
+            Origin::Node => f.file.passes() && !f.streamed && f.idle() > LEFT,
+            Origin::Pfs => false,
+        };
+        all.retain(|f| f.tier == tier && is_left(f));
         let Some(fill) = all.into_iter().max_by_key(|f| f.idle()) else { return false };
         self.give_up(&fill, Fetched::Stopped);
         true

@@ -184,12 +184,6 @@ impl Task for Piece<'_> {
         }
     }
     fn file(&self) -> Option<Arc<dyn SourceFile>> {
-        if let Some((packed, _)) = &self.fill.file.packed {
-            return Some(packed.clone());
-        }
-        if let Some(peer) = &self.fill.file.peer {
-            return Some(peer.clone());
-        }
         self.fill.original()
     }
     fn sink(&self) -> &dyn Sink {

@@ -42,7 +42,7 @@ impl Driver {
     pub(super) fn stream(&self, file: &File, large: LargeFile<'static>) -> bool {
         let tier = {
             let mut fills = lock(&self.fills);
-            let Some(window) = &fills.window else { return false };
+            let Some(window) = fills.window.as_ref().filter(|w| w.takes(large.chunk)) else { return false };
             let (tier, most) = (window.tier, window.most());
             // (More than one: files that began at the same time may be too many.)
             let mut done = Vec::new();
@@ -83,7 +83,7 @@ impl Driver {
         drop(segments);
         // (Files of other nodes may be larger than what is kept for them.)
         let all_fit = bytes <= room / 16 * 15 && self.peers.get().is_none();
-        if state.header.large == 0 || all_fit || lock(&self.fills).window.is_some() {
+        if state.header.large == 0 || all_fit || !lock(&self.fills).wants_window(state.header.chunk) {
             return;
         }
         let make_room = |tier, bytes| {
@@ -102,6 +102,21 @@ impl Driver {
 }
 
 impl Fills {
+    /// Whether there is no window for chunks of so many bytes, nor one that is in use.
+    fn wants_window(&mut self, chunk: u64) -> bool {
+        if self.streamed.is_empty() && self.window.as_ref().is_some_and(|w| !w.takes(chunk)) {
+            self.window = None;
+        }
+        self.window.is_none()
+    }
+
+    /// Large files of no index are served any more: what is kept for a window is room for others.
+    pub(super) fn drop_window(&mut self) {
+        if self.streamed.is_empty() {
+            self.window = None;
+        }
+    }
+
     /// Upkeep: fewer files may be read than before, and chunks that found no slot may find one.
     pub(super) fn tend_window(&mut self) {
         if let Some(window) = &mut self.window {

@@ -1,7 +1,8 @@
 //! Copies of an earlier agent that no entry has claimed yet.
 //!
 //! They are charged, and make way when room is needed. An entry claims them by its name: one as it was, a packed one, or both; size and
-//! stamp must fit, too. Those that a power loss may have hurt have to be verified before they are used.
+//! stamp must fit, too. Those that a power loss may have hurt have to be verified before they are used. Of the same copy in two tiers one is
+//! enough, unless the faster tier is emptied with the job and the slower one is not: then there are both.
 
 use crate::tier::{ByName, Copy, Sum, TierDir};
 use monarch_abi::hash::{CopyName, Stamp};
@@ -24,6 +25,8 @@ struct Heap {
     copies: ByName<Held>,
     packed: ByName<Held>,
     bytes: u64,
+    /// Whether the next job finds them.
+    stays: bool,
 }
 
 impl Heap {
@@ -81,10 +84,11 @@ pub struct Unclaimed {
 }
 
 impl Unclaimed {
-    /// None, in so many tiers.
+    /// None, in tiers of which these stay when the last job has ended.
     #[must_use]
-    pub fn new(tiers: usize) -> Self {
-        Self { tiers: vec![Heap::default(); tiers], checks: BTreeMap::new() }
+    pub fn new(stays: impl IntoIterator<Item = bool>) -> Self {
+        let heap = |stays| Heap { stays, ..Heap::default() };
+        Self { tiers: stays.into_iter().map(heap).collect(), checks: BTreeMap::new() }
     }
 
     /// Whether there are none.
@@ -93,9 +97,12 @@ impl Unclaimed {
         self.tiers.iter().all(Heap::is_empty)
     }
 
-    /// Adds a copy in the tier at `at`; `false` if a faster tier has one like it already.
+    /// Adds a copy in the tier at `at`; `false` if a faster tier has one like it already, which lasts as long.
     pub fn add(&mut self, at: usize, copy: &Copy) -> bool {
-        let known = self.tiers.iter_mut().take(at).any(|t| t.of(copy.packed).get(copy.name).is_some());
+        let stays = self.tiers.get(at).is_some_and(|t| t.stays);
+        let lasts = |t: &Heap| t.stays || !stays;
+        let mut faster = self.tiers.iter_mut().take(at);
+        let known = faster.any(|t| lasts(t) && t.of(copy.packed).get(copy.name).is_some());
         if !known && let Some(t) = self.tiers.get_mut(at) {
             if t.of(copy.packed).get(copy.name).is_some() {
                 return true;
@@ -216,9 +223,10 @@ impl Unclaimed {
     pub fn evict(&mut self, name: CopyName, tiers: &[TierDir]) -> Option<u64> {
         let mut size = None;
         for packed in [false, true] {
-            let Some((at, held)) = self.take(name, packed, |_| true) else { continue };
-            remove(tiers.get(at)?, name, held.size, packed);
-            size = Some(held.size);
+            while let Some((at, held)) = self.take(name, packed, |_| true) {
+                remove(tiers.get(at)?, name, held.size, packed);
+                size = Some(held.size);
+            }
         }
         size
     }
@@ -226,7 +234,7 @@ impl Unclaimed {
     /// Forgets copies that are being removed.
     pub fn forget(&mut self, name: CopyName) {
         for packed in [false, true] {
-            let _ = self.take(name, packed, |_| true);
+            while self.take(name, packed, |_| true).is_some() {}
         }
     }
 }

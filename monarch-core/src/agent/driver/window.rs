@@ -70,6 +70,8 @@ pub(super) fn makes_way(streamed: &[Arc<Fill>]) -> Option<&Arc<Fill>> {
 pub(super) struct Window {
     /// Tier that it lies in.
     pub(super) tier: usize,
+    /// Bytes of the largest chunk that a slot has room for.
+    chunk: u64,
     used: Arc<AtomicUsize>,
     shares: Shares,
     _room: Reservation,
@@ -89,8 +91,13 @@ impl Window {
                 dir.ledger.reserve_bytes(slots * chunk)
             })?;
             let shares = Shares { slots: slots as usize, readers: 0 };
-            Some(Self { tier, used: Arc::default(), shares, _room: room })
+            Some(Self { tier, chunk, used: Arc::default(), shares, _room: room })
         })
+    }
+
+    /// Whether chunks of so many bytes have room in its slots: another job's may be larger.
+    pub(super) const fn takes(&self, chunk: u64) -> bool {
+        chunk <= self.chunk
     }
 
     /// How many files may be streamed at a time.

@@ -93,7 +93,7 @@ impl Roots {
         let fresh = config.index.file.is_none() || config.index.trust == Trust::Frozen;
         let mut live = self.driver.live(root, segment, source, fresh);
         if let Some(node) = &self.node {
-            live.portable = shared::portable(&live.segment.index, &*live.source);
+            live.portable = shared::portable(&live.segment.index, &*live.source).unwrap_or_default();
             node.join(&live);
         }
         self.note_sums_of(&live);

@@ -78,16 +78,7 @@ impl Roots {
                         continue;
                     }
                     futex_wake(&e.slot.word, u32::MAX >> 1);
-                    let name = segment.copy_name(&e);
-                    let copies = self.driver.copies_of(w, name);
-                    if copies.is_not_packed_yet(w) {
-                        // It is in nobody's books, and would keep the room of decoded copies.
-                        if let Some(tier) = self.driver.tiers.get(w.tier()) {
-                            tier.evict_resident(name, e.record.size);
-                        }
-                    } else if !copies.is_empty() {
-                        self.driver.unclaimed().put_back(copies, name, e.record.size, &self.driver.tiers);
-                    }
+                    self.driver.leave_to_next(w, segment.copy_name(&e), e.record.size);
                 }
             }
         }

@@ -3,6 +3,7 @@
 use super::shared::{self, Theirs};
 use super::{RETRY, RootState, Roots};
 
+use crate::agent::driver::Portable;
 use crate::agent::early;
 use crate::cluster::image::Image;
 use crate::config::{Config, Trust};
@@ -25,8 +26,8 @@ struct Made {
     state_uuid: [u8; 16],
     /// Whether the index is as new as this job.
     fresh: bool,
-    /// Whether another node made it.
-    is_theirs: bool,
+    /// What of the index is the same here: all of it, if this node made it.
+    portable: Portable,
     /// Whether the nodes have it in common.
     is_shared: bool,
 }
@@ -93,9 +94,7 @@ impl Roots {
         })?;
         let segment = made.segment;
         let mut live = self.driver.live(scan.root, segment, source, made.fresh);
-        if made.is_theirs {
-            live.portable = shared::portable(&live.segment.index, &*live.source);
-        }
+        live.portable = made.portable;
         if let Some(node) = &self.node {
             node.join(&live);
         }
@@ -146,11 +145,11 @@ impl Roots {
         };
         let theirs = self.others_index(scan, path).map_err(|e| self.no_room(e))?;
         let is_shared = !matches!(theirs, Theirs::Unfit);
-        if let Theirs::Image(image) = theirs {
+        if let Theirs::Image(image, portable) = theirs {
             let Image { file, index, buckets, fresh } = *image;
             let made = shm::segment_with(&self.dir, (file, &index), &buckets, state_uuid, chunking, scan.checks);
             let (segment, ..) = made.map_err(|e| self.no_room(e))?;
-            return Ok(Made { segment, state_uuid, fresh, is_theirs: true, is_shared });
+            return Ok(Made { segment, state_uuid, fresh, portable, is_shared });
         }
         let saved = index.file.as_ref().and_then(|file| load(file, path));
         let (fresh, (segment, ..)) = match saved {
@@ -167,7 +166,7 @@ impl Roots {
                 (true, create(&built.index, &built.buckets)?)
             }
         };
-        Ok(Made { segment, state_uuid, fresh, is_theirs: false, is_shared })
+        Ok(Made { segment, state_uuid, fresh, portable: Portable::default(), is_shared })
     }
 
     /// Says where there is no room for an index, and what to do about it.

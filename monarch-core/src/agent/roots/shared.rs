@@ -16,6 +16,8 @@ use std::path::Path;
 
 /// Files that are compared to find out what of an identity is the same here as where it was indexed.
 const SAMPLE: usize = 4;
+/// So many where some of them are others here: changed since, or another file system altogether.
+const LARGE_SAMPLE: usize = 16;
 
 impl Roots {
     /// The index as another node made it, if this node is not to make it.
@@ -28,14 +30,21 @@ impl Roots {
                 let Some(index) = index.filter(|i| i.header.root_id == root_id(path)) else {
                     return Err(io::Error::other("another node sent the index of another root"));
                 };
-                if !portable(&index, &PfsSource::new(path)?).ino {
+                match portable(&index, &PfsSource::new(path)?) {
+                    Some(portable) if portable.ino => {
+                        tracing::info!(root = %path.display(), bytes = image.index.len(), "index of another node");
+                        return Ok(Theirs::Image(image, portable));
+                    }
                     // The preload library tells files by these numbers.
-                    tracing::error!(root = %path.display(), "no sharing: the PFS gives its files other inode numbers on other nodes");
-                    node.give_up(root_id(path));
-                    return Ok(Theirs::Unfit);
+                    Some(_) => {
+                        tracing::error!(root = %path.display(), "no sharing: the PFS gives its files other inode numbers on other nodes");
+                    }
+                    None => {
+                        tracing::error!(root = %path.display(), "no sharing: other nodes have other files at this path");
+                    }
                 }
-                tracing::info!(root = %path.display(), bytes = image.index.len(), "index of another node");
-                Ok(Theirs::Image(image))
+                node.give_up(root_id(path));
+                Ok(Theirs::Unfit)
             }
         }
     }
@@ -109,24 +118,61 @@ pub(super) enum Theirs {
     None,
     /// It is of no use here.
     Unfit,
-    /// It is this.
-    Image(Box<Image>),
+    /// It is this, and so much of it is the same here.
+    Image(Box<Image>, Portable),
 }
 
-/// What of an identity is the same here as for the node that made the index: some files are compared.
-pub(super) fn portable(index: &Index<'_>, source: &dyn Source) -> Portable {
-    let mut portable = Portable::default();
-    let entries = index.len() as u32;
-    let files = (0..entries).filter_map(|id| Some((id, index.record(id)?))).filter(|(_, r)| r.is_file());
-    for (id, record) in files.step_by((index.header.files as usize / SAMPLE).max(1)).take(SAMPLE) {
+/// What of an identity is the same here as for the node that made the index: some files are compared. `None` if most of them are not there,
+/// or are others: what that node says of its files, and their bytes, would be taken for those of files here.
+pub(super) fn portable(index: &Index<'_>, source: &dyn Source) -> Option<Portable> {
+    let is_file = |id: &u32| index.record(*id).is_some_and(|r| r.is_file());
+    let every = (index.header.files as usize / LARGE_SAMPLE).max(1);
+    let ids: Vec<u32> = (0..index.len() as u32).filter(is_file).step_by(every).take(LARGE_SAMPLE).collect();
+    let (mut portable, mut same, mut others) = (Portable::default(), 0, 0);
+    // The first few are from all over the index, too.
+    for id in (0..SAMPLE).flat_map(|first| ids.iter().skip(first).step_by(SAMPLE)) {
+        if same == SAMPLE && others == 0 {
+            break;
+        }
         let mut path = [0; monarch_abi::PATH_MAX];
-        let Some(len) = index.path(id, &mut path) else { continue };
-        let Ok(now) = source.identity(path.get(..len).unwrap_or(&[])) else { continue };
+        let (Some(record), Some(len)) = (index.record(*id), index.path(*id, &mut path)) else { continue };
         let want = record.identity();
-        if (now.size, now.mtime_ns) == (want.size, want.mtime_ns) {
-            portable.ino &= now.ino == want.ino;
-            portable.ctime &= now.ctime_ns == want.ctime_ns;
+        match source.identity(path.get(..len).unwrap_or(&[])) {
+            Ok(now) if (now.size, now.mtime_ns) == (want.size, want.mtime_ns) => {
+                same += 1;
+                portable.ino &= now.ino == want.ino;
+                portable.ctime &= now.ctime_ns == want.ctime_ns;
+            }
+            _ => others += 1,
         }
     }
-    portable
+    (same >= others).then_some(portable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::{ScanOptions, ScanProgress, build, scan};
+
+    /// An index was taken as it came where not one of its files was to be found.
+    #[test]
+    fn an_index_of_other_files_is_of_no_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |n: usize| dir.path().join(format!("{n:02}"));
+        let write = |n: usize, bytes: &[u8]| std::fs::write(at(n), bytes).unwrap();
+        (0..40).for_each(|n| write(n, b"as it was"));
+        let options = ScanOptions { threads: 1, max_memory: 1 << 20 };
+        let built = build(scan(dir.path(), options, &ScanProgress::default()).unwrap(), 0, [1; 16]);
+        let bytes = shm::IndexBytes(&built.index);
+        let index = bytes.open().unwrap();
+        let source = PfsSource::new(dir.path()).unwrap();
+        assert_eq!(portable(&index, &source), Some(Portable::default()));
+        // Some were changed since.
+        (0..40).step_by(4).for_each(|n| write(n, b"as it is now"));
+        assert_eq!(portable(&index, &source), Some(Portable::default()));
+        (0..40).for_each(|n| write(n, b"something else"));
+        assert_eq!(portable(&index, &source), None);
+        (0..40).for_each(|n| std::fs::remove_file(at(n)).unwrap());
+        assert_eq!(portable(&index, &source), None);
+    }
 }

@@ -1,9 +1,11 @@
 //! A machine for tests: everything as it was told.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::local::Local;
 
@@ -14,6 +16,9 @@ pub struct FakeLocal {
     names: HashMap<String, Vec<IpAddr>>,
     interfaces: Vec<(String, IpAddr)>,
     route: Option<IpAddr>,
+    /// Seconds that have been waited, and how many it takes until names lead anywhere.
+    waited: Cell<u64>,
+    names_after: u64,
     files: HashMap<PathBuf, String>,
 }
 
@@ -47,6 +52,13 @@ impl FakeLocal {
         self
     }
 
+    /// Knows no names until so many seconds were waited.
+    #[must_use]
+    pub const fn names_after(mut self, seconds: u64) -> Self {
+        self.names_after = seconds;
+        self
+    }
+
     /// Has a file.
     #[must_use]
     pub fn file(mut self, path: &str, text: &str) -> Self {
@@ -64,7 +76,8 @@ impl Local for FakeLocal {
         if let Ok(address) = host.parse() {
             return Ok(vec![address]);
         }
-        self.names.get(host).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+        let known = self.names.get(host).filter(|_| self.waited.get() >= self.names_after);
+        known.cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn addresses(&self) -> Vec<(String, IpAddr)> {
@@ -77,5 +90,9 @@ impl Local for FakeLocal {
 
     fn read(&self, path: &Path) -> io::Result<String> {
         self.files.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn wait(&self, time: Duration) {
+        self.waited.set(self.waited.get() + time.as_secs());
     }
 }

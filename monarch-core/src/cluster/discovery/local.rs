@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
+use std::time::Duration;
 
 use super::hostlist::MAX_LENGTH;
 use super::netlink;
@@ -29,6 +30,10 @@ pub trait Local {
     /// # Errors
     /// It cannot be read, or is too long for one.
     fn read(&self, path: &Path) -> io::Result<String>;
+    /// Lets time pass: names come to lead somewhere.
+    fn wait(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
 }
 
 /// The machine that this process runs on.

@@ -51,11 +51,22 @@ impl Gossip {
         Self { me, nodes: BTreeMap::new(), chance, began: now, last: now, join_timeout }
     }
 
-    pub(super) fn expect(&mut self, name: &str, at: SocketAddr) {
+    /// A node is to come; `at` is where its datagrams go, if that is known yet.
+    pub(super) fn expect(&mut self, name: &str, at: Option<SocketAddr>) {
         let (name, version) = (name.to_owned(), String::new());
-        let intro = Intro { name, incarnation: 0, beat: 0, gossip: Some(at), files: None, version };
+        let intro = Intro { name, incarnation: 0, beat: 0, gossip: at, files: None, version };
         let node = Node { intro, introduced: false, expected: true, heard: None };
         self.nodes.insert(node_key(&node.intro.name), node);
+    }
+
+    pub(super) fn locate(&mut self, name: &str, at: SocketAddr) {
+        if let Some(node) = self.nodes.get_mut(&node_key(name)) {
+            node.intro.gossip.get_or_insert(at);
+        }
+    }
+
+    pub(super) fn is_lost(&self, name: &str) -> bool {
+        self.nodes.get(&node_key(name)).is_some_and(|node| node.intro.gossip.is_none())
     }
 
     /// An interval has passed: what to send.

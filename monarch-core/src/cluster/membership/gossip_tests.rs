@@ -24,7 +24,7 @@ fn node(n: usize, of: usize, incarnation: u64, now: u64) -> Gossip {
         version: "1".into(),
     };
     let mut gossip = Gossip::new(me, now, 10_000);
-    (0..of).filter(|o| *o != n).for_each(|o| gossip.expect(&format!("n{o}"), address(o)));
+    (0..of).filter(|o| *o != n).for_each(|o| gossip.expect(&format!("n{o}"), Some(address(o))));
     gossip
 }
 
@@ -117,7 +117,7 @@ fn a_stranger_that_knows_one_is_known_to_all() {
     let mut net = Net::new(4);
     net.run(1_000);
     let mut stranger = node(4, 0, 1, net.now);
-    stranger.expect("n1", address(1));
+    stranger.expect("n1", Some(address(1)));
     net.nodes.push(Some(stranger));
     net.run(3_000);
     assert!((0..4).all(|by| net.seen(by, 4) == Standing::Up && net.seen(4, by) == Standing::Up));

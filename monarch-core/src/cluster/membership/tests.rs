@@ -13,7 +13,7 @@ fn options(n: u16, of: u16) -> Options {
         me: format!("n{n}"),
         listen: at(n),
         files: at(n),
-        members: (0..of).map(|o| (format!("n{o}"), at(o))).collect(),
+        members: (0..of).map(|o| (format!("n{o}"), Some(at(o)))).collect(),
         key: [7; 32],
         join_timeout: Duration::from_secs(30),
         interval: Duration::from_millis(20),
@@ -96,11 +96,27 @@ async fn those_with_another_secret_are_not_heard_and_counted() {
     assert_eq!(a.view().count_up(), 1);
 }
 
+/// Names lead nowhere at first where all nodes start at a time: they were never looked for again.
+#[tokio::test]
+async fn nodes_whose_addresses_come_late_find_each_other() {
+    let links = Links::default();
+    let lost = |n: u16| {
+        let members = (0..2).map(|o| (format!("n{o}"), None)).collect();
+        Membership::start_on(&Options { members, ..options(n, 2) }, links.end(at(n)), &Handle::current()).unwrap()
+    };
+    let (a, b) = (lost(0), lost(1));
+    assert_eq!(standing(&a, "n1"), Some(Standing::Expected));
+    assert!(a.is_lost("n1") && !a.is_lost("n0") && !a.is_lost("stranger"));
+    a.locate("n1", at(1));
+    until("two are up", || a.view().count_up() == 2 && b.view().count_up() == 2).await;
+    assert!(!a.is_lost("n1") && !b.is_lost("n0"));
+}
+
 #[tokio::test]
 async fn over_udp_and_with_clear_errors() {
     let free = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (one, two) = (free(), free());
-    let members = vec![("a".to_owned(), one), ("b".to_owned(), two)];
+    let members = vec![("a".to_owned(), Some(one)), ("b".to_owned(), Some(two))];
     let node =
         |me: &str, listen| Options { me: me.into(), listen, files: listen, members: members.clone(), ..options(0, 0) };
     let start = |o: Options| Membership::start(&o, &Handle::current());

@@ -159,7 +159,7 @@ impl Node {
     }
 
     /// Sends what there is to be complained of.
-    pub(super) fn send_complaints(&self) {
+    fn send_complaints(&self) {
         let mut by_node: HashMap<u16, Vec<Complaint>> = HashMap::new();
         for (to, complaint) in std::mem::take(&mut *lock(&self.complaints.unsent)) {
             by_node.entry(to).or_default().push(complaint);
@@ -185,11 +185,13 @@ impl Node {
         Answer::status(204)
     }
 
-    /// Looks into complaints until the agent ends, with long rests between: what readers and other nodes wait for goes first.
+    /// Sends complaints, and looks into those of others, until the agent ends; with long rests between looks: what readers and other nodes
+    /// wait for goes first.
     pub(super) fn look_into_complaints(&self, stop: &AtomicBool) {
         let mut rest = LOOK;
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(rest.min(LOOK));
+            self.send_complaints();
             rest = rest.saturating_sub(LOOK);
             if !rest.is_zero() {
                 continue;

@@ -85,7 +85,6 @@ impl Node {
             outbox.looks.look(self);
             self.gather(&mut outbox, &before);
             self.send(&mut outbox, &before);
-            self.send_complaints();
             if rested.elapsed() > REST {
                 rested = Instant::now();
                 self.election.rest();
@@ -132,7 +131,7 @@ impl Node {
         self.figures.told.fetch_add(news.len() as u64, Ordering::Relaxed);
         if !news.is_empty() {
             // Who gets the index from now on is to know.
-            self.election.rest();
+            self.election.renew();
         }
         add(&mut outbox.changed, news.iter().copied());
         for (node, _) in view.iter().skip(1).filter(|(node, _)| view.is_up(*node)) {

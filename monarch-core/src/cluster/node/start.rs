@@ -12,7 +12,7 @@ use crate::cluster::wire::{self, Key, Server, WireError};
 use crate::config::{Cluster, Config, Spread};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -24,13 +24,16 @@ const OTHERS: usize = 64;
 /// Answers under way from which on others who have a file had better send it.
 const BUSY: usize = 64;
 
+/// After what time a name is looked up again that led nowhere, and after what time at most.
+const LOOK_UP: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+
 /// How a node is set up.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// Its name among the members.
     pub name: String,
-    /// The members that are expected, and where they are.
-    pub members: HashMap<String, SocketAddr>,
+    /// The members that are expected, and where they are, as far as that was known at the start.
+    pub members: HashMap<String, Option<SocketAddr>>,
     /// Where it listens.
     pub listen: SocketAddr,
     /// Which copies it keeps of files that others own.
@@ -117,13 +120,12 @@ impl Node {
             .build()
             .map_err(NodeError::Threads)?;
         let key = Key::new(intro.secret.derive("wire"));
-        let located: Vec<_> = intro.members.iter().filter_map(|(name, at)| Some((name.clone(), (*at)?))).collect();
         let membership = Membership::start(
             &membership::Options {
                 me: name.clone(),
                 listen: intro.listen,
                 files: intro.listen,
-                members: located.clone(),
+                members: intro.members.clone(),
                 key: intro.secret.derive("gossip"),
                 join_timeout: cluster.join_timeout,
                 interval: GOSSIP,
@@ -132,7 +134,7 @@ impl Node {
         )?;
         let options = NodeOptions {
             name: name.clone(),
-            members: located.into_iter().collect(),
+            members: intro.members.into_iter().collect(),
             listen: intro.listen,
             placement: cluster.placement,
             peer_timeout: cluster.peer_timeout,
@@ -165,6 +167,7 @@ impl Node {
             told: Mutex::default(),
             untold: AtomicU64::new(0),
             started: Instant::now(),
+            adopting: AtomicBool::new(false),
             answering: Arc::default(),
             runtime,
             gossip,
@@ -197,7 +200,40 @@ impl Node {
         let (me, stop_too) = (self.clone(), stop.clone());
         let look = move || me.look_into_complaints(&stop_too);
         std::thread::Builder::new().name("complaints".to_owned()).spawn(look)?;
+        if self.options.members.iter().any(|(name, at)| at.is_none() && *name != self.options.name) {
+            let (me, stop_too) = (self.clone(), stop.clone());
+            std::thread::Builder::new().name("names".to_owned()).spawn(move || me.look_up_names(&stop_too))?;
+        }
         let me = self.clone();
         std::thread::Builder::new().name("news".to_owned()).spawn(move || me.tell_news(&stop)).map(drop)
+    }
+
+    /// Looks up names that led nowhere at the start until all do or the agent ends: where all nodes start at a time, names come to be known when
+    /// they have started.
+    fn look_up_names(&self, stop: &AtomicBool) {
+        let NodeOptions { name: me, members, .. } = &self.options;
+        let mut lost: Vec<&String> = members.iter().filter(|(n, at)| at.is_none() && *n != me).map(|(n, _)| n).collect();
+        tracing::warn!(members = ?lost, "no address is known for these nodes yet; they are looked up again");
+        let ([mut pause, longest], port) = (LOOK_UP, self.options.listen.port());
+        loop {
+            let until = Instant::now() + pause;
+            while Instant::now() < until {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            lost.retain(|name| {
+                let found = discovery::resolve_addresses(name, port, &discovery::SystemLocal);
+                if let Some(at) = found.ok().and_then(|all| all.first().copied()) {
+                    self.membership.locate(name, at);
+                }
+                self.membership.is_lost(name)
+            });
+            if lost.is_empty() {
+                return;
+            }
+            pause = (pause * 2).min(longest);
+        }
     }
 }

@@ -19,7 +19,8 @@ pub enum Standing {
     Expected,
     /// It answers.
     Up,
-    /// It did not answer of late, to gossip or to a reader: it is not asked, and others answer for its files.
+    /// It did not answer of late, to gossip or to a reader: it is not asked, and others answer for its files. It may be back in a moment with
+    /// all of its copies: nobody fetches what it owns ahead.
     Suspect,
     /// It took leave of late: it is not asked, and what jobs ask for of its files is fetched by others. Nobody fetches the rest
     /// ahead: nodes that stage do not end together, and it has staged them.
@@ -37,7 +38,7 @@ impl Standing {
 
     /// Whether copies belong to it.
     const fn owns(self) -> bool {
-        matches!(self, Self::Expected | Self::Up | Self::Left)
+        matches!(self, Self::Expected | Self::Up | Self::Suspect | Self::Left)
     }
 }
 
@@ -165,7 +166,7 @@ impl Members {
         self.get(node).is_some_and(|m| m.standing == Standing::Up)
     }
 
-    /// Where the copy of a file belongs: the first of those who are up, expected, or took leave.
+    /// Where the copy of a file belongs: the first of those who are up, suspect or expected, or took leave.
     pub fn owner(&self, fp: u64) -> u16 {
         self.owners.first(fp)
     }

@@ -1,6 +1,7 @@
 //! The type of a mounted file system, from `/proc/self/mountinfo` (proc(5)).
 
-use std::path::Path;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 
 /// The type of the file system that holds `path` (which must be real): the mount with this device number, or else the
 /// innermost mount above the path (btrfs gives its files other device numbers than its mount).
@@ -20,6 +21,14 @@ pub(crate) fn any_below(dir: &Path) -> bool {
 
 fn below(mountinfo: &str, dir: &Path) -> bool {
     mounts(mountinfo).any(|mount| Path::new(&mount.point) != dir && Path::new(&mount.point).starts_with(dir))
+}
+
+/// All places where something is mounted in this process's view, each with the number of its mount.
+pub(crate) fn points() -> HashSet<(u64, PathBuf)> {
+    let info = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let info = String::from_utf8_lossy(&info);
+    let id = |line: &str| line.split(' ').next().and_then(|id| id.parse().ok());
+    info.lines().filter_map(|line| Some((id(line)?, mounts(line).next()?.point.into()))).collect()
 }
 
 struct Mount<'a> {

@@ -145,6 +145,9 @@ fn dns_gives_addresses() {
     let job = found(dns(), &[], &local);
     assert_eq!((job.members.as_slice(), job.me), (strings(&["10.0.0.2", "10.0.0.3"]).as_slice(), 1));
     assert_eq!(job.agreed(), ["workers"]);
+    let late = || local.clone().names_after(3);
+    assert_eq!(found(dns(), &[], &late()).me, 1, "it leads there some seconds after the start");
+    fails(dns(), &[], &local.clone().names_after(60), &["no address is known for the node workers"]);
     fails(dns(), &[], &called("x"), &["no address is known for the node workers"]);
     fails(Cluster { dns: Some("six".into()), ..dns() }, &[], &local, &["not among the nodes", "fd00::2, fd00::3"]);
     fails(Cluster { dns: Some("early".into()), ..dns() }, &[], &local, &["not among the nodes", "10.0.0.2"]);
