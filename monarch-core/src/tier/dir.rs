@@ -318,7 +318,14 @@ impl TierDir {
         };
         let nsec = u32::try_from(st.st_mtime_nsec).unwrap_or(u32::MAX);
         let stamp = Stamp::from_time(st.st_mtime, nsec).unwrap_or(Stamp(0));
-        Ok(Some(Copy { name, size: st.st_size as u64, charged: self.charge_of_copy(&st), stamp, check: None, packed: false }))
+        Ok(Some(Copy {
+            name,
+            size: st.st_size as u64,
+            charged: self.charge_of_copy(&st),
+            stamp,
+            check: None,
+            packed: false,
+        }))
     }
 
     /// Whether the bytes of a copy are what they must be; `false` also when it cannot be read.

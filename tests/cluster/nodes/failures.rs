@@ -262,7 +262,11 @@ fn a_node_with_other_inode_numbers_works_alone() {
     assert!(copied.success());
     c.mount(2, &copy);
     let mark = c.mark();
+    // (Were it there first, the others would work alone.)
+    let first = c.node(0).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
+    c.node(0).indexed();
     let outcomes = c.together(&Reads::epochs(3).barrier(&c.barrier()));
+    drop(first.end());
     within(bound(), &outcomes);
     let seen = c.since(&mark);
     assert_eq!((seen.open, seen.bytes_read), (c.files(), c.bytes()), "{seen:#?}");

@@ -1,6 +1,6 @@
 //! Scanning a root (or loading its index) and publishing its segment.
 
-use super::shared::{self, Theirs};
+use super::shared::Theirs;
 use super::{RETRY, RootState, Roots};
 
 use crate::agent::driver::Portable;

@@ -9,7 +9,7 @@ use crate::engine::{PfsSource, Source};
 use crate::index::root_id;
 use crate::shm;
 use crate::tier::CopyName;
-use monarch_abi::index::Index;
+use monarch_abi::index::{Index, Record};
 use std::collections::HashSet;
 use std::io;
 use std::path::Path;
@@ -125,7 +125,7 @@ pub(super) enum Theirs {
 /// What of an identity is the same here as for the node that made the index: some files are compared. `None` if most of them are not there,
 /// or are others: what that node says of its files, and their bytes, would be taken for those of files here.
 pub(super) fn portable(index: &Index<'_>, source: &dyn Source) -> Option<Portable> {
-    let is_file = |id: &u32| index.record(*id).is_some_and(|r| r.is_file());
+    let is_file = |id: &u32| index.record(*id).is_some_and(Record::is_file);
     let every = (index.header.files as usize / LARGE_SAMPLE).max(1);
     let ids: Vec<u32> = (0..index.len() as u32).filter(is_file).step_by(every).take(LARGE_SAMPLE).collect();
     let (mut portable, mut same, mut others) = (Portable::default(), 0, 0);

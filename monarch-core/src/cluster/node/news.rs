@@ -239,14 +239,9 @@ impl Node {
         // Who gets an index from here is to have them as well.
         self.election.renew();
         // One that is about to be served here, too: they are sent once more.
-        let is_coming = || {
-            self.adopting.load(Ordering::SeqCst) || self.election.is_pending() || self.started.elapsed() < NEWCOMER
-        };
-        if unknown.get() && is_coming() {
-            Answer::status(409)
-        } else {
-            Answer::status(204)
-        }
+        let is_coming =
+            || self.adopting.load(Ordering::SeqCst) || self.election.is_pending() || self.started.elapsed() < NEWCOMER;
+        if unknown.get() && is_coming() { Answer::status(409) } else { Answer::status(204) }
     }
 }
 

@@ -212,7 +212,8 @@ impl Node {
     /// they have started.
     fn look_up_names(&self, stop: &AtomicBool) {
         let NodeOptions { name: me, members, .. } = &self.options;
-        let mut lost: Vec<&String> = members.iter().filter(|(n, at)| at.is_none() && *n != me).map(|(n, _)| n).collect();
+        let mut lost: Vec<&String> =
+            members.iter().filter(|(n, at)| at.is_none() && *n != me).map(|(n, _)| n).collect();
         tracing::warn!(members = ?lost, "no address is known for these nodes yet; they are looked up again");
         let ([mut pause, longest], port) = (LOOK_UP, self.options.listen.port());
         loop {

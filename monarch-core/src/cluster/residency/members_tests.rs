@@ -43,7 +43,8 @@ proptest! {
                 let (was, is) = (before.answerer(fp), after.answerer(fp));
                 prop_assert!(is != gone && (was == is || was == gone));
                 prop_assert!(was != gone || Some(is) == before.order(fp).nth(1));
-                prop_assert!(after.owner(fp) == if standing == Standing::Gone { is } else { was });
+                let belongs_to = if standing == Standing::Gone { is } else { was };
+                prop_assert_eq!(after.owner(fp), belongs_to);
             }
             prop_assert!(after.set(gone, Standing::Up));
             prop_assert!(fps(200).all(|fp| before.owner(fp) == after.owner(fp)));

@@ -28,7 +28,8 @@ fn at(listen: Option<&str>, members: &[&str], local: &FakeLocal) -> String {
 #[test]
 fn where_its_host_name_leads_while_its_name_among_the_nodes_leads_nowhere() {
     let pod = FakeLocal::default().called("train-1").interface("eth0", "10.244.1.9").name("train-1", &["10.244.1.9"]);
-    let mut job = Cluster { discovery: Discovery::Static, nodes: strings(&["train-[0-3].train"]), ..Cluster::default() };
+    let mut job =
+        Cluster { discovery: Discovery::Static, nodes: strings(&["train-[0-3].train"]), ..Cluster::default() };
     discover(&mut job, &|_| None, &pod).unwrap();
     assert_eq!((job.members[3].as_str(), job.me), ("train-3.train", 1));
     assert_eq!(listen_address(&job, &pod).unwrap().to_string(), "10.244.1.9");
