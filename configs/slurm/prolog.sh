@@ -16,7 +16,10 @@ case ${SLURM_JOB_COMMENT-} in
   stage:/*)
     # For all users, as /tmp: Monarch makes a directory in it for each, which stays, so that the next job finds the copies.
     [ -d "$local/monarch" ] || mkdir -m 1777 "$local/monarch"
-    [ "$(stat -c %u "$local/monarch")" = 0 ] && [ ! -L "$local/monarch" ] || exit 0
+    if [ "$(stat -c %u "$local/monarch")" != 0 ] || [ -L "$local/monarch" ]; then
+      echo "monarch: $local/monarch is not a directory of root's: nothing is staged" >&2
+      exit 0
+    fi
     set -- --tier "$local/monarch:${MONARCH_STAGE:-400GiB}"
     # As the job itself will: copies made without the others would not be found by it.
     [ "${SLURM_JOB_NUM_NODES:-1}" = 1 ] || set -- "$@" --set cluster.discovery=slurm

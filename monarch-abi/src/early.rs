@@ -12,9 +12,8 @@
 use crate::mem::PathBuffer;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// Words of the log. It takes memory as far as it is written: a few bytes for each name that a job makes below a root during a scan, of which a
-/// root with code has thousands (`__pycache__`).
-pub const WORDS: usize = 256 * 1024;
+/// Words of the log: room for about a thousand long names. A root with code has as many that are made when it is first used (`__pycache__`).
+pub const WORDS: usize = 64 * 1024;
 const COMPLETE: u32 = 1 << 31;
 const NAMES: u32 = 1 << 30;
 const LEN_BITS: u32 = 16;

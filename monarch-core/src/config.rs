@@ -51,7 +51,7 @@ pub use model::{
 };
 pub use origin::{Origin, Origins};
 pub(crate) use probe::memory::left as memory_left;
-pub(crate) use probe::mounts::{any_below as mounted_below, points as mount_points};
+pub(crate) use probe::mounts::{Points as MountPoints, any_below as mounted_below, points as mount_points};
 pub use probe::{FakeProbe, FsClass, FsInfo, LocalDisk, Memory, Meta, Probe, SystemProbe};
 pub use render::render_with_origins;
 pub use schema::schema;

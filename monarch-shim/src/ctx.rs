@@ -25,6 +25,7 @@ mod stem;
 mod trust;
 
 pub use files::{agent, hint_file};
+pub use segments::forked;
 pub use trust::{mounts_changed, place_changed};
 
 /// 0 before the constructor, then one of these.

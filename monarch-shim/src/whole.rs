@@ -81,12 +81,15 @@ pub fn sendfile(fd: c_int, off: *mut i64, n: usize, send: impl FnOnce(c_int, *mu
         return None;
     }
     let copy = known.whole(&ctx)?;
+    // (The disk under the copy may fail: then the PFS is read.)
+    let fails = |done: isize| done < 0 && crate::user::errno() == libc::EIO;
     if !off.is_null() {
-        return Some(send(copy.0, off));
+        return Some(send(copy.0, off)).filter(|done| !fails(*done));
     }
     let claim = Claim::make(fd, n.min(MOST), known.f.entry.record.size)?;
     let mut at = i64::try_from(claim.start).ok()?;
     let done = send(copy.0, &raw mut at);
+    let failed = fails(done);
     claim.settle(fd, done);
-    Some(done)
+    (!failed).then_some(done)
 }

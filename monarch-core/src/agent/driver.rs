@@ -472,6 +472,7 @@ impl Driver {
         if !any_large {
             lock(&self.fills).drop_window();
         }
+        lock(&self.later).forget(|key| parts(key).is_some_and(|(of, _)| of == number));
         self.tell_index_gone(number);
         self.tell_extent();
         self.forget_round(number);

@@ -31,7 +31,7 @@ pub(super) fn open(ctl: &ControlMap<'_>, root: usize, number: usize, segment: &S
 }
 
 /// Bypasses one path, and, when names change, its directory's listing and what lies below it.
-pub(super) fn enter(ctl: &ControlMap<'_>, number: usize, segment: &Segment<'_>, rel: &[u8], names: bool) {
+fn enter(ctl: &ControlMap<'_>, number: usize, segment: &Segment<'_>, rel: &[u8], names: bool) {
     if let Some(e) = segment.lookup(rel) {
         bypass(segment, &e);
         if names && let Some(d) = segment.index.dir(e.record) {

@@ -2,15 +2,19 @@
 //!
 //! A process with the preload library tells of what it mounts itself. `mount` and `fusermount` are setuid programs, for which the loader
 //! leaves the library out; so the agent has the kernel say when the table of mounts has changed (proc(5)). A job that reads within the
-//! milliseconds until then sees what was there before.
+//! milliseconds until then sees what was there before. An index that comes to be served meanwhile is looked at once it is ([`look`]).
 
-use super::driver::Driver;
-use super::{early, upkeep};
-use crate::config::mount_points;
-use monarch_abi::control::Root;
+use super::driver::{Driver, Live};
+use super::upkeep;
+use crate::config::{MountPoints, mount_points};
+use monarch_abi::control::{NO_ROOT, Root, Spelling};
+use monarch_abi::demand;
+use monarch_abi::index::OWNER_KERNEL;
+use monarch_abi::resolve::Found;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -21,55 +25,102 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) fn watch(driver: &Arc<Driver>, stop: Arc<AtomicBool>) {
     let driver = driver.clone();
     let work = move || {
-        let Ok(table) = File::open("/proc/self/mountinfo") else { return };
-        let mut known = mount_points();
-        let period = Timespec { tv_sec: 0, tv_nsec: i64::from(upkeep::PERIOD.subsec_nanos()) };
+        let (Ok(table), Some(mut known)) = (File::open("/proc/self/mountinfo"), mount_points()) else { return };
+        let mut again = false;
+        let period = Timespec { tv_sec: 0, tv_nsec: upkeep::PERIOD.as_nanos() as i64 };
         while !stop.load(Ordering::Relaxed) {
             match poll(&mut [PollFd::new(&table, PollFlags::PRI)], Some(&period)) {
-                Ok(0) => continue,
+                Ok(0) if !again => continue,
                 Ok(_) => {}
                 Err(_) => std::thread::sleep(upkeep::PERIOD),
             }
-            let now = mount_points();
-            now.difference(&known).for_each(|(_, point)| is_mounted(&driver, point));
+            let Some(mut now) = mount_points() else {
+                again = true;
+                continue;
+            };
+            let new: Vec<_> = now.difference(&known).cloned().collect();
+            let later: Vec<_> = new.into_iter().filter(|(_, point)| !is_mounted(&driver, point)).collect();
+            again = !later.is_empty();
+            now.retain(|point| !later.contains(point));
             known = now;
         }
     };
     let _ = std::thread::Builder::new().name("mounts".to_owned()).stack_size(256 * 1024).spawn(work);
 }
 
-/// Something was mounted there.
-fn is_mounted(driver: &Driver, point: &Path) {
-    for (number, root) in driver.ctl.roots().iter().enumerate() {
-        let path = Path::new(OsStr::from_bytes(driver.ctl.str(&root.path)));
-        if path.starts_with(point) {
-            if leads_elsewhere(root, path) {
-                root.bypassed.store(1, Ordering::Release);
-                tracing::warn!(root = %path.display(), at = %point.display(), "something was mounted over a root: it is read as it is there");
-            }
-        } else if let Ok(rel) = point.strip_prefix(path) {
-            tracing::info!(root = %path.display(), at = %point.display(), "something was mounted below a root: it is read as it is there");
-            cover(driver, number, rel.as_os_str().as_bytes());
+/// An index is served from now on: what is mounted below its root and was not `before` it was made is the kernel's to answer.
+pub(super) fn look(driver: &Driver, number: usize, live: &Live, before: Option<&MountPoints>) {
+    let (Some(root), Some(now)) = (driver.ctl.roots().get(live.root()), mount_points()) else { return };
+    let path = path_of(driver.ctl.str(&root.path));
+    for (_, point) in now.iter().filter(|point| before.is_none_or(|known| !known.contains(*point))) {
+        if let Some(rel) = below(point, path) {
+            cover(driver, number, live, rel);
         }
     }
 }
 
-fn leads_elsewhere(root: &Root, path: &Path) -> bool {
-    let (dev, ino) = (root.dev.load(Ordering::Relaxed), root.ino.load(Ordering::Relaxed));
-    !path.metadata().is_ok_and(|m| (m.dev(), m.ino()) == (dev, ino))
+fn path_of(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}
+
+/// Where it is below a root, if it is; not at the root itself.
+fn below<'a>(point: &'a Path, root: &Path) -> Option<&'a [u8]> {
+    let rel = point.strip_prefix(root).ok()?.as_os_str().as_bytes();
+    (!rel.is_empty()).then_some(rel)
+}
+
+/// Something was mounted there; `false` if what that means cannot be told now.
+fn is_mounted(driver: &Driver, point: &Path) -> bool {
+    let (ctl, mut is_told) = (&driver.ctl, true);
+    for s in ctl.spellings() {
+        let path = path_of(ctl.str(&s.path));
+        let Some(root) = ctl.roots().get(s.root.load(Ordering::Relaxed) as usize) else { continue };
+        if !path.starts_with(point) {
+            continue;
+        }
+        match leads_elsewhere(driver, s, root) {
+            Err(_) => is_told = false,
+            Ok(false) => {}
+            Ok(true) if ctl.str(&root.path) == ctl.str(&s.path) => {
+                root.bypassed.store(1, Ordering::Release);
+                tracing::warn!(root = %path.display(), at = %point.display(), "something was mounted over a root: it is read as it is there");
+            }
+            Ok(true) => s.root.store(NO_ROOT, Ordering::Release),
+        }
+    }
+    for (number, live) in driver.served() {
+        let Some(root) = ctl.roots().get(live.root()) else { continue };
+        let path = path_of(ctl.str(&root.path));
+        if let Some(rel) = below(point, path) {
+            tracing::info!(root = %path.display(), at = %point.display(), "something was mounted below a root: it is read as it is there");
+            cover(driver, number, &live, rel);
+        }
+    }
+    is_told
+}
+
+/// Whether a way to a root leads to something else now.
+fn leads_elsewhere(driver: &Driver, s: &Spelling, root: &Root) -> io::Result<bool> {
+    let of = |path: &Path| path.metadata().map(|m| (m.dev(), m.ino()));
+    let (path, real) = (driver.ctl.str(&s.path), driver.ctl.str(&root.path));
+    let was = if path == real {
+        (root.dev.load(Ordering::Relaxed), root.ino.load(Ordering::Relaxed))
+    } else {
+        of(&path_of(real).join(path_of(driver.ctl.str(&s.sub))))?
+    };
+    match of(path_of(path)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
+        is => Ok(is? != was),
+    }
 }
 
 /// Leaves a directory and all below it to the kernel.
-fn cover(driver: &Driver, root: usize, rel: &[u8]) {
-    let enter = || {
-        let served = driver.served();
-        let mut its = served.iter().filter(|(_, live)| live.root() == root).peekable();
-        let any = its.peek().is_some();
-        its.for_each(|(number, live)| early::enter(&driver.ctl, *number, &live.segment, rel, true));
-        any
-    };
-    // As for a job's own changes: either the index finds it when it comes, or it is found here.
-    if !enter() && driver.ctl.ctl.early.leave(root, rel, true) {
-        enter();
+fn cover(driver: &Driver, number: usize, live: &Live, rel: &[u8]) {
+    // (The kernel answers already for what was found mounted by the scan.)
+    let Some(entry) = live.segment.lookup(rel).filter(|e| e.record.owner != OWNER_KERNEL) else { return };
+    demand::bypass(&driver.ctl, &Found { root: live.root(), number, segment: &live.segment, entry });
+    let dir = live.segment.index.dir(entry.record).filter(|d| d.end > d.id + 1);
+    if dir.is_some_and(|d| !driver.ctl.bypass_range(number as u32, d.id, d.end)) {
+        live.segment.state.header.bypassed.store(1, Ordering::Release);
     }
 }

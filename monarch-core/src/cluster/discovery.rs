@@ -38,7 +38,7 @@ pub use local::{Local, SystemLocal};
 
 use crate::config::{Cluster, Discovery};
 use sources::Found;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a name in DNS is waited for to lead to this node, and how often it is looked up meanwhile.
 const AWAITED: Duration = Duration::from_secs(30);
@@ -71,7 +71,9 @@ fn by_dns(config: &mut Cluster, local: &dyn Local) -> Result<(), DiscoveryError>
     let name = config.dns.clone().unwrap_or_default();
     let mut waited = Duration::ZERO;
     loop {
+        let start = Instant::now();
         let found = sources::dns(&name, local).and_then(|found| fill_in(config, found, local));
+        waited += start.elapsed();
         match found {
             Err(DiscoveryError::Unresolved { .. } | DiscoveryError::NotListed { .. }) if waited < AWAITED => {
                 local.wait(LOOK_UP);

@@ -271,6 +271,22 @@ mod tests {
         e.have(ROOT, Box::new(|| Ok(Arc::new(vec![1, 2, 3]))));
     }
 
+    /// Who asked for an index while another node was still being sent it got what it had been before files changed.
+    #[test]
+    fn an_index_is_made_anew_when_files_have_changed() {
+        let e = Election::default();
+        offered(&e);
+        let bytes = || match e.asked(ROOT, "b", true) {
+            Answer::Send(offer) => offer.bytes().unwrap(),
+            _ => panic!("it is here"),
+        };
+        let (sent, again) = (bytes(), bytes());
+        e.rest();
+        assert!(Arc::ptr_eq(&sent, &again) && Arc::ptr_eq(&sent, &bytes()), "somebody is being sent it");
+        e.renew();
+        assert!(!Arc::ptr_eq(&sent, &bytes()));
+    }
+
     #[test]
     fn of_two_that_bid_one_scans_in_whatever_order_they_hear_of_each_other() {
         // Each order of: a bids, b bids, a asks b, b asks a, a decides, b decides, in which each node's steps stay in order.

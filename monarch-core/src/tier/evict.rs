@@ -9,7 +9,7 @@ use monarch_abi::hash::CopyName;
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,6 +33,20 @@ struct Parts {
     stuck: BTreeMap<CopyName, (u64, bool)>,
     /// Charges that are not what the size says (compression, metadata blocks): few on most file systems.
     odd: BTreeMap<CopyName, u64>,
+    /// Copies taken out last whose name has none since: what was charged for them is released already.
+    out: VecDeque<CopyName>,
+}
+
+/// Two who take out the same copy do so within moments: one whose word they turned, and one who leaves the file to the PFS.
+const OUT: usize = 64;
+
+impl Parts {
+    fn is_out(&mut self, name: CopyName) {
+        self.out.push_back(name);
+        if self.out.len() > OUT {
+            self.out.pop_front();
+        }
+    }
 }
 
 impl Leaving {
@@ -43,6 +57,7 @@ impl Leaving {
     /// Remembers what was charged for a copy whose size would have cost `usual`.
     pub(super) fn note_charge(&self, name: CopyName, usual: u64, charged: u64) {
         let mut parts = self.lock();
+        parts.out.retain(|out| *out != name);
         if charged == usual {
             parts.odd.remove(&name);
         } else {
@@ -79,13 +94,16 @@ impl TierDir {
         match rustix::fs::renameat(self.fd(), name.rel_path().as_slice(), self.fd(), &path) {
             Ok(()) => {
                 let d = Dying { path, charged: self.charge_for(&mut parts, name, size) };
+                parts.is_out(name);
                 drop(parts);
                 self.ledger.release(0, 1);
                 if !self.try_remove(&d) {
                     self.leaving.lock().dying.push(d);
                 }
             }
-            Err(Errno::NOENT) if charged => self.ledger.release(self.charge_for(&mut parts, name, size), 1),
+            Err(Errno::NOENT) if charged && !parts.out.contains(&name) => {
+                self.ledger.release(self.charge_for(&mut parts, name, size), 1);
+            }
             Err(Errno::NOENT) => {}
             Err(_) => {
                 parts.stuck.insert(name, (size, charged));
@@ -124,12 +142,19 @@ impl TierDir {
     /// A file that is not needed any more, and was charged so much: gone as soon as nobody has it open. It is moved out of the
     /// way first.
     pub(super) fn dies(&self, path: &str, charged: u64) {
+        let path = self.set_aside(path).unwrap_or_else(|_| path.to_owned());
+        self.removed_later(path, charged);
+    }
+
+    /// Moves a file to `dying`; its path there.
+    pub(super) fn set_aside(&self, path: &str) -> rustix::io::Result<String> {
         let n = self.counter.fetch_add(1, Ordering::Relaxed);
         let to = format!("dying/{n:x}.part");
-        let path = match rustix::fs::renameat(self.fd(), path, self.fd(), &to) {
-            Ok(()) => to,
-            Err(_) => path.to_owned(),
-        };
+        rustix::fs::renameat(self.fd(), path, self.fd(), &to).map(|()| to)
+    }
+
+    /// Removes a file as soon as nobody has it open, and releases what it was charged.
+    pub(super) fn removed_later(&self, path: String, charged: u64) {
         let d = Dying { path, charged };
         if !self.try_remove(&d) {
             self.leaving.lock().dying.push(d);

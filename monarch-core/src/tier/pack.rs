@@ -101,9 +101,14 @@ impl TierDir {
         let path = path_of(name);
         let st = rustix::fs::statat(self.fd(), &path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let charged = self.charge_of_copy(&st);
+        let path = match self.set_aside(&path) {
+            // Somebody else has taken it away meanwhile.
+            Err(Errno::NOENT) => return None,
+            aside => aside.unwrap_or(path),
+        };
         self.note_packed(-1, size, st.st_size as u64);
         self.ledger.release(0, 1);
-        self.dies(&path, charged);
+        self.removed_later(path, charged);
         Some(charged)
     }
 

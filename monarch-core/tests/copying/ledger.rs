@@ -237,6 +237,8 @@ impl<'a> Disk<'a> {
                         self.readers.push(self.tier.open_copy(copy.name).unwrap().into());
                     }
                     self.tier.evict(copy.name, copy.size);
+                    // And whoever had turned its word just before: what was charged is released once.
+                    self.tier.evict_resident(copy.name, copy.size);
                 }
             }
             Op::Pack(n, text, room, all) => self.pack(n, text, room, all),
@@ -246,6 +248,7 @@ impl<'a> Disk<'a> {
                     self.readers.push(File::open(self.tier.path.join(format!("{path}.lz4"))).unwrap());
                 }
                 assert!(self.tier.evict_packed(packed_name(n), size(n)).is_some(), "{n}");
+                assert!(self.tier.evict_packed(packed_name(n), size(n)).is_none(), "{n}");
             }
             Op::Close => self.readers.clear(),
             Op::Sweep => drop(self.tier.sweep()),

@@ -47,6 +47,11 @@ static LARGE: AtomicU32 = AtomicU32::new(0);
 /// Generation of the control block that was taken over.
 static SYNCED: AtomicU32 = AtomicU32::new(0);
 
+/// In a child of `fork`: what another thread of its parent was mapping is mapped here.
+pub fn forked() {
+    SYNCED.store(0, Ordering::Release);
+}
+
 impl Ctx {
     /// Whether a root has no index so far. If it has one that this process cannot map, what changes cannot be entered: then the
     /// whole root is left to the PFS.

@@ -73,7 +73,10 @@ hook! { next;
     fn initgroups(user: *const c_char, group: gid_t) -> c_int { became(next(user, group)) }
     fn fork() -> pid_t {
         let child = next();
-        if child == 0 { cwd::adopt(); }
+        if child == 0 {
+            cwd::adopt();
+            ctx::forked();
+        }
         child
     }
     fn nftw(path: *const c_char, visit: *const c_void, descriptors: c_int, flags: c_int) -> c_int {

@@ -172,7 +172,20 @@ unsafe fn send_any(from: c_int, off: *mut off_t, n: size_t, send: impl Fn(c_int,
     {
         return done;
     }
-    retry(from, send(from, off), || send(from, off))
+    let done = send(from, off);
+    // SAFETY: the kernel has just read the offset.
+    let at = || if off.is_null() { crate::sys::seek(from, 0) } else { u64::try_from(unsafe { *off }).ok() };
+    if done >= 0 || user::errno() != libc::EIO || !at().is_some_and(|at| is_unreadable(from, at)) {
+        return done;
+    }
+    retry(from, done, || send(from, off))
+}
+
+/// Whether a byte of a file cannot be read; the error may be that of what was written to.
+fn is_unreadable(from: c_int, at: u64) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: one byte of ours.
+    unsafe { crate::sys::pread(from, &raw mut byte, 1, at) == -(libc::EIO as isize) }
 }
 
 fn takes_advice(fd: c_int, off: off_t, len: off_t, advice: c_int) -> bool {

@@ -185,7 +185,7 @@ impl Driver {
         while sum < bytes {
             let Some(key) = lock(&self.placed).keys.pop_back() else { break };
             let Some(leaver) = self.leaver(key).or_else(|| self.packed_leaver(key)) else {
-                kept.extend(self.is_under_way(key).then_some(key));
+                kept.extend(self.is_listed(key).then_some(key));
                 continue;
             };
             let (word, dir) = (leaver.word, self.tiers.get(tier));
@@ -204,10 +204,10 @@ impl Driver {
         leavers
     }
 
-    /// Whether a file is being fetched, or decoded: then its packed copy is still there, though the word does not say so.
-    fn is_under_way(&self, key: u64) -> bool {
-        let is = |word: Word| matches!(word.state(), State::Wanted | State::Fetching | State::Filling);
-        self.entry(key).is_some_and(|(_, entry)| is(entry.word()))
+    /// Whether a file has a copy, or may have a packed one of which the word says nothing while it is being decoded.
+    fn is_listed(&self, key: u64) -> bool {
+        let state = |w: Word| matches!(w.state(), State::Wanted | State::Fetching | State::Filling | State::Resident);
+        self.entry(key).map(|(_, entry)| entry.word()).is_some_and(|w| state(w) || w.packed_in().is_some())
     }
 
     /// Keeps logs in bounds, which grow with every copy made. It takes as long as all copies take to be looked at.
@@ -232,11 +232,12 @@ impl Driver {
             _ => return,
         };
         let mut seen = HashSet::new();
-        let is_there =
-            |key: &u64| self.leaver(*key).or_else(|| self.packed_leaver(*key)).is_some() || self.is_under_way(*key);
         // The last place of each counts: that is when it was placed.
         let mut kept: VecDeque<u64> = VecDeque::new();
-        keys.into_iter().rev().filter(|key| seen.insert(*key) && is_there(key)).for_each(|key| kept.push_front(key));
+        keys.into_iter()
+            .rev()
+            .filter(|key| seen.insert(*key) && self.is_listed(*key))
+            .for_each(|key| kept.push_front(key));
         let mut placed = lock(&self.placed);
         kept.append(&mut placed.keys);
         placed.keys = kept;

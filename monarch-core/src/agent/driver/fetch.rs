@@ -245,7 +245,9 @@ impl Driver {
         match end {
             // Bypassed while it was being copied: nobody will ever open the copy.
             _ if !published => self.drop_copies(&f.live.segment, &f.entry, f.key),
-            Fetched::Resident(_) | Fetched::Decoded(_) if !self.serves(&f.live, f.key) => self.came_late(f, to),
+            Fetched::Resident(_) | Fetched::Decoded(_) | Fetched::Packed(_) if !self.serves(&f.live, f.key) => {
+                self.came_late(f, to);
+            }
             Fetched::Resident(tier) => {
                 let demand = f.source == RequestSource::Demand;
                 count(if demand { &self.figures.demanded } else { &self.figures.prefetched });
@@ -298,7 +300,9 @@ impl Driver {
         let copies = self.copies_of(was, name);
         if copies.is_not_packed_yet(was) {
             // It is in nobody's books, and would keep the room of decoded copies.
-            self.tiers.iter().skip(was.tier()).take(1).for_each(|tier| tier.evict_resident(name, size));
+            if let Some(tier) = self.tiers.get(was.tier()) {
+                tier.evict_resident(name, size);
+            }
         } else if !copies.is_empty() {
             self.unclaimed().put_back(copies, name, size, &self.tiers);
         }

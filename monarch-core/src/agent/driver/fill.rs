@@ -365,6 +365,11 @@ impl Fill {
         lock(&self.progress).asked.elapsed()
     }
 
+    /// How long no chunk was on its way.
+    pub(super) fn rests(&self) -> Duration {
+        lock(&self.progress).busy.elapsed()
+    }
+
     /// Ends it; `false` if it had ended. Its slots in the window stay taken for as long as it lives.
     pub(super) fn end(&self) -> bool {
         let mut p = lock(&self.progress);

@@ -329,15 +329,18 @@ impl Driver {
             fills.remove(&old);
         }
         large.head.ahead.store(READ_AHEAD, Ordering::Relaxed);
+        let mut has_window = true;
         if streamed {
+            // (It may be another one by now.)
+            has_window = fills.window.as_ref().is_some_and(|w| w.tier == at && w.takes(large.chunk));
             fills.streamed.push(fill.clone());
             fills.share_window();
         }
         let open = word.compare_exchange(before.0, claim.0, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if !open {
+        if !(open && has_window) {
             fills.remove(&fill);
             drop(fills);
-            self.end_fill(&fill, Fetched::Bypass);
+            self.end_fill(&fill, if open { Fetched::Stopped } else { Fetched::Bypass });
             return;
         }
         fill.heed();
@@ -496,13 +499,13 @@ impl Driver {
         (dropped, freed)
     }
 
-    /// Gives up the file that nobody has read for longest, if for a while at least, of those that are decoded or pass through here from
+    /// Gives up the file of which nobody has asked for chunks for longest, if for a while at least, of those that are decoded or pass through here from
     /// another node; the next who asks has it begun anew.
     pub(super) fn drop_idle_passing(&self, tier: usize) -> bool {
         let mut all = lock(&self.fills).all();
         let is_left = |f: &Fill| match f.file.origin() {
             Origin::Packed => f.idle() > UNREAD,
-            Origin::Node => f.file.passes() && !f.streamed && f.idle() > LEFT,
+            Origin::Node => f.file.passes() && !f.streamed && f.idle().min(f.rests()) > LEFT,
             Origin::Pfs => false,
         };
         all.retain(|f| f.tier == tier && is_left(f));

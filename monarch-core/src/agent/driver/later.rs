@@ -85,6 +85,11 @@ impl Later {
         self.failures.contains_key(&key)
     }
 
+    /// Forgets the failures of all files of an index that is not served any more.
+    pub(super) fn forget(&mut self, is_of_it: impl Fn(u64) -> bool) {
+        self.failures.retain(|key, _| !is_of_it(*key));
+    }
+
     /// Forgets the failures of a file.
     pub(super) fn worked(&mut self, key: u64) {
         self.failures.remove(&key);
@@ -107,6 +112,8 @@ mod tests {
         );
         later.worked(1);
         assert_eq!(later.failed(1, Duration::ZERO).as_secs(), 5);
+        later.forget(|key| key == 2);
+        assert!(later.has_failed(1) && !later.has_failed(2));
     }
 
     #[test]

@@ -89,7 +89,13 @@ impl Driver {
         let make_room = |tier, bytes| {
             self.shrink(tier, bytes);
         };
-        let window = Window::make(&self.tiers, state.header.chunk, bytes <= room, make_room);
+        let before = lock(&self.fills).window.as_ref().map(Window::chunk);
+        let make = |chunk| Window::make(&self.tiers, chunk, bytes <= room, make_room);
+        if before.is_some() {
+            // Its room is of use to the next one.
+            lock(&self.fills).drop_window();
+        }
+        let window = make(state.header.chunk).or_else(|| before.and_then(make));
         // Another root may have come first: then this one gives its room back.
         let mut fills = lock(&self.fills);
         fills.window = fills.window.take().or(window);
@@ -97,17 +103,15 @@ impl Driver {
 
     /// Whether a file that no tier takes may be streamed if somebody reads it.
     pub(super) fn can_stream(&self, file: &File) -> bool {
-        file.live.segment.state.large(file.entry.id).is_some() && lock(&self.fills).window.is_some()
+        let takes = |large: LargeFile<'_>| lock(&self.fills).window.as_ref().is_some_and(|w| w.takes(large.chunk));
+        file.live.segment.state.large(file.entry.id).is_some_and(takes)
     }
 }
 
 impl Fills {
     /// Whether there is no window for chunks of so many bytes, nor one that is in use.
-    fn wants_window(&mut self, chunk: u64) -> bool {
-        if self.streamed.is_empty() && self.window.as_ref().is_some_and(|w| !w.takes(chunk)) {
-            self.window = None;
-        }
-        self.window.is_none()
+    fn wants_window(&self, chunk: u64) -> bool {
+        self.window.as_ref().is_none_or(|w| !w.takes(chunk) && self.streamed.is_empty())
     }
 
     /// Large files of no index are served any more: what is kept for a window is room for others.

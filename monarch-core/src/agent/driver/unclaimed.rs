@@ -246,3 +246,22 @@ fn remove(tier: &TierDir, name: CopyName, size: u64, packed: bool) {
         tier.evict(name, size);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What had moved up into memory was dropped below, and lost with the memory.
+    #[test]
+    fn a_copy_below_one_that_goes_with_the_job_stays() {
+        let copy = Copy { name: CopyName(7), size: 10, charged: 4192, stamp: Stamp(1), check: None, packed: false };
+        for (stays, both) in [([false, true], true), ([true, true], false), ([false, false], false)] {
+            let mut unclaimed = Unclaimed::new(stays);
+            assert!(unclaimed.add(0, &copy));
+            assert_eq!(unclaimed.add(1, &copy), both);
+            assert_eq!((unclaimed.bytes(0), unclaimed.bytes(1)), (4192, if both { 4192 } else { 0 }));
+            unclaimed.forget(copy.name);
+            assert!(unclaimed.is_empty());
+        }
+    }
+}

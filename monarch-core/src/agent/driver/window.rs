@@ -100,6 +100,11 @@ impl Window {
         chunk <= self.chunk
     }
 
+    /// Bytes of the largest chunks that it takes.
+    pub(super) const fn chunk(&self) -> u64 {
+        self.chunk
+    }
+
     /// How many files may be streamed at a time.
     pub(super) fn most(&self) -> usize {
         (self.shares.slots / 2).max(1)

@@ -3,7 +3,7 @@
 use super::{RootState, Roots, shared};
 
 use crate::agent::driver::Unclaimed;
-use crate::agent::early;
+use crate::agent::{early, mounts};
 use crate::config::{Config, Trust};
 use crate::engine::{PfsSource, Source};
 use crate::shm;
@@ -98,6 +98,7 @@ impl Roots {
         }
         self.note_sums_of(&live);
         self.driver.add_segment(at, &live);
+        mounts::look(&self.driver, at, &live, None);
         if let Some(node) = &self.node {
             node.announce(&live);
             // Whether the agent before this one came to tell the other nodes is not known.

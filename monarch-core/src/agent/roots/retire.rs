@@ -50,6 +50,8 @@ impl Roots {
         // Files of which only a part was there: their words say something else now.
         self.driver.tend_fills();
         self.driver.remove_segment(number);
+        // Those that came in between; who comes later sees that it is not served any more.
+        self.withdraw(&live.segment);
         self.leave(&live);
     }
 

@@ -4,9 +4,9 @@ use super::shared::Theirs;
 use super::{RETRY, RootState, Roots};
 
 use crate::agent::driver::Portable;
-use crate::agent::early;
+use crate::agent::{early, mounts};
 use crate::cluster::image::Image;
-use crate::config::{Config, Trust};
+use crate::config::{Config, MountPoints, Trust, mount_points};
 use crate::engine::{PfsSource, Source};
 use crate::index::{ScanOptions, ScanProgress};
 use crate::shm;
@@ -30,6 +30,8 @@ struct Made {
     portable: Portable,
     /// Whether the nodes have it in common.
     is_shared: bool,
+    /// What was mounted before it was made by a scan of this node.
+    mounts: Option<MountPoints>,
 }
 
 /// A scan: of which root, with which settings. One that was begun anew meanwhile has another `progress`.
@@ -113,6 +115,7 @@ impl Roots {
         early::open(&self.ctl, scan.root, number, &segment);
         self.note_sums_of(&live);
         self.driver.add_segment(number, &live);
+        mounts::look(&self.driver, number, &live, made.mounts.as_ref());
         if made.is_shared {
             self.offer(scan.root, &live);
         }
@@ -149,24 +152,25 @@ impl Roots {
             let Image { file, index, buckets, fresh } = *image;
             let made = shm::segment_with(&self.dir, (file, &index), &buckets, state_uuid, chunking, scan.checks);
             let (segment, ..) = made.map_err(|e| self.no_room(e))?;
-            return Ok(Made { segment, state_uuid, fresh, portable, is_shared });
+            return Ok(Made { segment, state_uuid, fresh, portable, is_shared, mounts: None });
         }
         let saved = index.file.as_ref().and_then(|file| load(file, path));
-        let (fresh, (segment, ..)) = match saved {
+        let (fresh, mounts, (segment, ..)) = match saved {
             Some(saved) => {
                 let made = create(saved.index(), saved.buckets())?;
-                (index.trust == Trust::Frozen, made)
+                (index.trust == Trust::Frozen, None, made)
             }
             None => {
+                let mounts = mount_points();
                 let options = ScanOptions { threads: index.scan_threads, max_memory: index.max_memory };
                 let limits = self.driver.limits();
                 let tree =
                     crate::index::scan_within(path, options, limits, &scan.progress).map_err(io::Error::other)?;
                 let built = crate::index::build(tree, self.seed, crate::sys::random_uuid());
-                (true, create(&built.index, &built.buckets)?)
+                (true, mounts, create(&built.index, &built.buckets)?)
             }
         };
-        Ok(Made { segment, state_uuid, fresh, portable: Portable::default(), is_shared })
+        Ok(Made { segment, state_uuid, fresh, portable: Portable::default(), is_shared, mounts })
     }
 
     /// Says where there is no room for an index, and what to do about it.

@@ -121,10 +121,13 @@ fn asked(text: &str, me: &str, local: &dyn Local) -> Result<IpAddr, DiscoveryErr
 /// Where the own name leads, or the host name (a pod's is in its `/etc/hosts` before DNS has it). Some nodes know themselves only as
 /// 127.0.1.1 (Debian's `/etc/hosts`), or by the address that a gateway has: then the address from which another member is reached.
 fn by_name(cluster: &Cluster, me: &str, local: &dyn Local) -> Result<IpAddr, DiscoveryError> {
-    let named = local.resolve(host_and_port(me).0).ok();
-    let named = named.or_else(|| local.resolve(&local.hostname()?).ok()).unwrap_or_default();
-    let own: Vec<IpAddr> = best_first(named).into_iter().filter(|address| local.is_local(*address)).collect();
-    if let Some(address) = own.iter().find(|address| !address.is_loopback()) {
+    let of_here = |name: &str| -> Vec<IpAddr> {
+        let named = local.resolve(name).unwrap_or_default();
+        best_first(named).into_iter().filter(|address| local.is_local(*address)).collect()
+    };
+    let own = of_here(host_and_port(me).0);
+    let hosts = if own.is_empty() { local.hostname().map(|name| of_here(&name)) } else { None };
+    if let Some(address) = own.iter().chain(hosts.iter().flatten()).find(|address| !address.is_loopback()) {
         return Ok(*address);
     }
     let there = elsewhere(cluster, local);

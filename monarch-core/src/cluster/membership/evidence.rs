@@ -19,6 +19,8 @@ pub(super) struct Evidence {
 struct Failure {
     life: u64,
     times: u32,
+    /// When it failed first since it was blocked.
+    since: u64,
     until: u64,
     blocked: bool,
 }
@@ -26,7 +28,7 @@ struct Failure {
 impl Evidence {
     /// A request, or a trial, failed in that life of the node (0: nothing was heard of it yet). Many that fail at once are one failure.
     pub(super) fn failure(&mut self, node: u16, life: u64, now: u64) {
-        let first = || Failure { life, times: 0, until: 0, blocked: false };
+        let first = || Failure { life, times: 0, since: now, until: 0, blocked: false };
         let failure = self.failed.entry(node).or_insert_with(first);
         if failure.life > life {
             // Of a life that is over.
@@ -38,6 +40,9 @@ impl Evidence {
         if !failure.blocked || failure.until <= now {
             failure.until = now + LONGEST.min(FIRST << failure.times.min(10));
             failure.times += 1;
+            if !failure.blocked {
+                failure.since = now;
+            }
             failure.blocked = true;
         }
     }
@@ -54,8 +59,9 @@ impl Evidence {
         }
     }
 
-    pub(super) fn blocked(&self, node: u16, life: u64) -> bool {
-        self.failed.get(&node).is_some_and(|f| f.blocked && f.life == life)
+    /// Since when it is not asked, if it is not.
+    pub(super) fn blocked_since(&self, node: u16, life: u64) -> Option<u64> {
+        self.failed.get(&node).filter(|f| f.blocked && f.life == life).map(|f| f.since)
     }
 
     /// Whether there is anything to forget.
@@ -76,6 +82,12 @@ impl Evidence {
 mod tests {
     use super::*;
 
+    impl Evidence {
+        fn blocked(&self, node: u16, life: u64) -> bool {
+            self.blocked_since(node, life).is_some()
+        }
+    }
+
     #[test]
     fn pauses_grow_and_a_success_ends_them() {
         let mut evidence = Evidence::default();
@@ -94,6 +106,9 @@ mod tests {
         assert_eq!((evidence.due(2_159_999), evidence.due(2_160_000)), (vec![], vec![3]));
         evidence.success(3);
         assert!(!evidence.blocked(3, 7));
+        evidence.failure(3, 7, 3_000_000);
+        evidence.failure(3, 7, 3_001_500);
+        assert_eq!((evidence.blocked_since(3, 7), evidence.blocked_since(3, 8)), (Some(3_000_000), None));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The task of a node: it ticks, hears, tries nodes that failed, and publishes a new view when something changed.
 
 use super::evidence::Evidence;
-use super::gossip::{Gossip, Outgoing};
+use super::gossip::{DEAD, Gossip, Outgoing};
 use super::payload::{Intro, NAME, Payload};
 use super::seal::{Dropped, Opener, Sealer};
 use super::transport::Datagrams;
@@ -198,9 +198,13 @@ impl Core {
             if known.is_none() && standing != Standing::Up {
                 continue;
             }
-            let blocked =
-                standing == Standing::Up && known.is_some_and(|n| self.evidence.blocked(n, intro.incarnation));
-            let standing = if blocked { Standing::Suspect } else { standing };
+            let since = known.and_then(|n| self.evidence.blocked_since(n, intro.incarnation));
+            let standing = match since.filter(|_| standing == Standing::Up) {
+                None => standing,
+                Some(since) if now.saturating_sub(since) < DEAD => Standing::Suspect,
+                // It is heard, and none of its files can be had.
+                Some(_) => Standing::Gone,
+            };
             let is = |m: &crate::cluster::residency::Member| {
                 (m.standing, m.incarnation, m.address) == (standing, intro.incarnation, intro.files)
             };

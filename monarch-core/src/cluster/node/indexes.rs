@@ -4,6 +4,7 @@ use super::serve::root_name;
 use super::{Node, lock};
 use crate::cluster::election::Reply;
 use crate::cluster::image::{self, Image, ImageError};
+use crate::cluster::residency::{Member, Standing};
 use crate::cluster::wire::WireError;
 use crate::index::ScanProgress;
 use monarch_abi::segment::Segment;
@@ -22,6 +23,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const BID: Duration = Duration::from_secs(2);
 /// How long an index that is being made elsewhere is waited for before all are asked again.
 const SCAN: Duration = Duration::from_secs(5);
+/// How long after its start a node waits for names of others to lead somewhere before it makes an index.
+const NAMES: Duration = Duration::from_secs(10);
 /// The lookup table is at most so many times as large as the index.
 const WITH_TABLE: u64 = 2;
 
@@ -99,6 +102,9 @@ impl Node {
         let wanted = Wanted { root, most: most.saturating_mul(WITH_TABLE), dir };
         let mut scanners = Scanners { patience: self.options.stalled_scan, seen: HashMap::new() };
         let mut tries = 0;
+        while self.started.elapsed() < NAMES && self.lacks_names() && !progress.cancel.load(Ordering::Relaxed) {
+            std::thread::sleep(PAUSE);
+        }
         while tries < TRIES {
             if progress.cancel.load(Ordering::Relaxed) {
                 return Err(io::Error::other("called off"));
@@ -131,6 +137,12 @@ impl Node {
         self.election.bid(root);
         self.election.scan(root, progress);
         Ok(Obtained::Mine)
+    }
+
+    /// Whether nodes are expected of which nobody knows yet where they are: each of them would make an index of its own.
+    fn lacks_names(&self) -> bool {
+        let lost = |m: &Member| m.standing == Standing::Expected && self.membership.is_lost(&m.name);
+        self.view().iter().any(|(_, m)| lost(m))
     }
 
     fn name_of(&self, number: u16) -> String {

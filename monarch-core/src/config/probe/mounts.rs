@@ -23,13 +23,16 @@ fn below(mountinfo: &str, dir: &Path) -> bool {
     mounts(mountinfo).any(|mount| Path::new(&mount.point) != dir && Path::new(&mount.point).starts_with(dir))
 }
 
-/// All places where something is mounted in this process's view, each with the number of its mount.
-pub(crate) fn points() -> HashSet<(u64, PathBuf)> {
-    let info = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+/// All places where something is mounted in this process's view, each with the number of its mount; `None` when that cannot be told.
+pub(crate) fn points() -> Option<Points> {
+    let info = std::fs::read("/proc/self/mountinfo").ok()?;
     let info = String::from_utf8_lossy(&info);
     let id = |line: &str| line.split(' ').next().and_then(|id| id.parse().ok());
-    info.lines().filter_map(|line| Some((id(line)?, mounts(line).next()?.point.into()))).collect()
+    Some(info.lines().filter_map(|line| Some((id(line)?, mounts(line).next()?.point.into()))).collect())
 }
+
+/// See [`points`].
+pub(crate) type Points = HashSet<(u64, PathBuf)>;
 
 struct Mount<'a> {
     device: &'a str,
