@@ -159,6 +159,12 @@ impl<'a> LargeFile<'a> {
         fence(Ordering::SeqCst);
     }
 
+    /// Chunks of a partial copy that has ended are about to be taken away. The bits may be another one's by now.
+    pub fn all_dropped(&self) {
+        self.head.drops.fetch_add(1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+    }
+
     /// No chunk is there: a partial copy begins, under another name.
     pub fn begin(&self, part: u64, mode: u32) {
         self.present.iter().for_each(|w| w.store(0, Ordering::Release));

@@ -16,6 +16,9 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+/// Chunks begin and end at multiples of it, but for the last one of a file.
+const PAGE: u64 = 4096;
+
 /// A partial copy. It has to be published or dropped by its tier.
 #[derive(Debug)]
 pub struct PartCopy {
@@ -44,6 +47,22 @@ pub struct PartWriter {
     fd: OwnedFd,
     /// Whether its bytes are to be written to a disk: soon, so that they do not pile up in memory.
     on_disk: bool,
+}
+
+impl PartWriter {
+    /// Gives the blocks of its bytes from `off` on back.
+    ///
+    /// # Errors
+    /// As of [`TierDir::punch`].
+    pub fn punch(&self, off: u64, len: u64) -> io::Result<()> {
+        punch(&self.fd, off, len)
+    }
+}
+
+/// Gives blocks back. A block at the end of the file goes only if the hole covers all of it.
+fn punch(fd: &OwnedFd, off: u64, len: u64) -> io::Result<()> {
+    let end = (off + len).next_multiple_of(PAGE);
+    Ok(rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, off, end - off)?)
 }
 
 impl Sink for PartWriter {
@@ -146,7 +165,7 @@ impl TierDir {
     pub fn punch(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = rustix::fs::openat(self.fd(), part.path(), flags, Mode::empty())?;
-        Ok(rustix::fs::fallocate(&fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, off, len)?)
+        punch(&fd, off, len)
     }
 
     /// Makes a complete partial copy a copy: see [`CopyFile::publish`]; without a sum [`CopyFile::publish_passing`].
@@ -166,7 +185,7 @@ impl TierDir {
         let fd = match opened {
             Ok(fd) => fd,
             Err(e) => {
-                self.drop_part(part);
+                self.drop_part(part, 0);
                 return Err(e.into());
             }
         };
@@ -178,12 +197,20 @@ impl TierDir {
         }
     }
 
-    /// Takes a partial copy away. The caller has taken it out of the state word before.
-    pub fn drop_part(&self, part: &PartCopy) {
+    /// Takes a partial copy away, with up to `elsewhere` bytes whose room is somebody else's and is about to be used again: they go at once,
+    /// even while a reader has the file open. The caller has taken it out of the state word, and counted a drop, before.
+    pub fn drop_part(&self, part: &PartCopy, elsewhere: u64) {
         self.forget_allocation(part);
-        if let Some(room) = part.take_room() {
-            self.dies(&part.path(), room.into_charge());
+        let Some(room) = part.take_room() else { return };
+        let mut charged = room.into_charge();
+        if elsewhere > 0
+            && let Err(e) = self.punch(part, 0, part.size)
+        {
+            tracing::debug!(tier = self.name, error = %e, "a partial copy keeps its blocks until nobody has it open");
+            self.ledger.charge(elsewhere, 0);
+            charged += elsewhere;
         }
+        self.dies(&part.path(), charged);
     }
 
     fn forget_allocation(&self, part: &PartCopy) {

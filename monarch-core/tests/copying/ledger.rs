@@ -2,7 +2,7 @@
 //! agents killed and machines cut off, what a tier takes on disk is what its ledger says, and no more than its capacity.
 
 use monarch_abi::hash::Identity;
-use monarch_core::engine::SourceFile;
+use monarch_core::engine::{Sink, SourceFile};
 use monarch_core::tier::{Copy, CopyFile, CopyName, PartCopy, Sum, TierDir};
 use proptest::prelude::*;
 use rustix::fs::fstat;
@@ -218,18 +218,18 @@ impl<'a> Disk<'a> {
             Op::PublishPart(i) if !self.parts.is_empty() => {
                 let (part, done, n) = self.parts.swap_remove(i % self.parts.len());
                 if done < part.size {
-                    self.tier.drop_part(&part);
+                    self.tier.drop_part(&part, 0);
                 } else {
                     let end = self.tier.publish_part(&part, name(n), stamp(n), Some(Sum { value: 1, piece: PAGE }));
                     if end.is_err() {
-                        self.tier.drop_part(&part);
+                        self.tier.drop_part(&part, 0);
                     }
                     self.publish_end(n, end);
                 }
             }
             Op::DropPart(i) if !self.parts.is_empty() => {
                 let (part, ..) = self.parts.swap_remove(i % self.parts.len());
-                self.tier.drop_part(&part);
+                self.tier.drop_part(&part, 0);
             }
             Op::Evict(n, open) => {
                 if let Some(copy) = self.copies.remove(&n) {
@@ -415,4 +415,28 @@ proptest! {
     fn in_memory(ops in proptest::collection::vec(op(), 1..60)) {
         run(Path::new("/dev/shm"), &ops);
     }
+}
+
+/// A streamed file that made way while a reader had it open kept its blocks, and the slots of the window they lay in were used again:
+/// the tier took more than its quota.
+#[test]
+fn what_lies_elsewhere_of_a_partial_copy_goes_at_once_even_under_a_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let tier = TierDir::open("t", dir.path(), CAPACITY, 0).unwrap();
+    tier.recover(|_| {}).unwrap();
+    // The last chunk ends within a page.
+    let (chunk, size) = (32 * PAGE, 40 * PAGE + 100);
+    let part = tier.begin_part(size, false).unwrap().unwrap();
+    let before = tier.ledger.usage().used;
+    for (off, end) in [(0, chunk), (chunk, size)] {
+        let writer = tier.open_part(&part, off, end - off).unwrap();
+        writer.write_at(&vec![1; (end - off) as usize], off).unwrap();
+    }
+    let reader = File::from(tier.read_part(part.number).unwrap());
+    assert!(reader.metadata().unwrap().blocks() * 512 >= size);
+    tier.drop_part(&part, 2 * chunk);
+    assert_eq!(reader.metadata().unwrap().blocks(), 0);
+    assert!(tier.ledger.usage().used > before, "its name is charged while somebody has it open");
+    drop(reader);
+    assert_eq!((tier.sweep(), tier.ledger.usage().used), (0, before));
 }

@@ -299,17 +299,18 @@ impl Fill {
         Sum::of_pieces(&lock(&self.progress).sums, self.large.chunk)
     }
 
-    /// A chunk is there. Readers are told before anybody can end the file or pass the chunk on: its bit would be another partial
-    /// copy's, or that of bytes that are gone.
-    pub(super) fn arrived(&self, chunk: u32, room: Room) {
+    /// A chunk is there; its room comes back if the file has ended. Readers are told before anybody can end the file or pass the
+    /// chunk on: its bit would be another partial copy's, or that of bytes that are gone.
+    pub(super) fn arrived(&self, chunk: u32, room: Room) -> Option<Room> {
         let mut p = lock(&self.progress);
         if p.over {
-            return;
+            return Some(room);
         }
         if let Room::Window(slot) = room {
             p.passing.push_back((chunk, slot));
         }
         self.large.arrived(chunk);
+        None
     }
 
     /// A chunk that nobody asked for is not on its way any more.
@@ -343,6 +344,12 @@ impl Fill {
     /// Chunks in the window.
     pub(super) fn passing(&self) -> usize {
         lock(&self.progress).passing.len()
+    }
+
+    /// Most bytes of it that lie in the window.
+    pub(super) fn in_window(&self) -> u64 {
+        let p = lock(&self.progress);
+        (p.passing.len() + p.lost.len()) as u64 * self.large.chunk
     }
 
     /// Whether who read it has come to its end.

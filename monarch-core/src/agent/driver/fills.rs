@@ -449,7 +449,11 @@ impl Driver {
         fill.large.ticked();
         fill.file.share.iter().for_each(|share| share.hand_over());
         if let Some(tier) = self.tiers.get(fill.tier) {
-            tier.drop_part(&fill.part);
+            let in_window = fill.in_window();
+            if in_window > 0 {
+                fill.large.all_dropped();
+            }
+            tier.drop_part(&fill.part, in_window);
         }
     }
 

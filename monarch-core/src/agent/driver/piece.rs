@@ -88,6 +88,18 @@ impl<'a> Piece<'a> {
         }
     }
 
+    /// Its bytes are of no use: they go before the slot of the window is another chunk's, and before this chunk may be fetched again.
+    fn leave(&mut self) {
+        let Some(Room::Window(slot)) = self.room.take() else { return };
+        let range = self.range();
+        if let Some(sink) = &self.sink
+            && let Err(e) = sink.punch(range.start, range.end - range.start)
+        {
+            tracing::debug!(error = %e, "a chunk that is of no use keeps its blocks");
+            self.fill.keep_slot(slot);
+        }
+    }
+
     /// What came of it; `true` if it is to be copied once more.
     fn settle(&mut self, end: Result<Copied, CopyError>) -> bool {
         let (driver, fill) = (self.driver, self.fill.clone());
@@ -109,9 +121,8 @@ impl<'a> Piece<'a> {
         driver.note_rate(copied.bytes);
         driver.tell_piece(&fill.file, &self.range(), copied.checksum);
         let last = fill.summed(self.chunk, copied.checksum);
-        if let Some(room) = self.room.take() {
-            fill.arrived(self.chunk, room);
-        }
+        self.room = self.room.take().and_then(|room| fill.arrived(self.chunk, room));
+        self.leave();
         self.land();
         if last {
             driver.complete(&fill);
@@ -137,6 +148,8 @@ impl<'a> Piece<'a> {
         if again {
             return true;
         }
+        self.leave();
+        let fill = &self.fill;
         self.land();
         let end = match e {
             CopyError::Stopped => {
