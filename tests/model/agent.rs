@@ -1,8 +1,8 @@
 //! The agent, after `driver/{fetch,fills,evict}.rs`: the same steps in the same order, with the product's own account of a file.
 
 use crate::fetch::File;
-use crate::fill::{Fill, Room, Slot};
-use crate::sync::{AtomicUsize, Mutex, Ordering};
+use crate::fill::{Fill, Room, Slots};
+use crate::sync::{Mutex, Ordering};
 use crate::sys::futex_wake;
 use crate::tier::PartCopy;
 use crate::word::{State, Word};
@@ -14,8 +14,7 @@ use std::sync::Arc;
 pub struct Agent {
     w: &'static World,
     fills: Mutex<Option<Arc<Fill>>>,
-    /// Slots of the window in use.
-    window: Arc<AtomicUsize>,
+    window: Arc<Slots>,
 }
 
 fn swap(w: &World, from: Word, to: Word) -> bool {
@@ -24,7 +23,7 @@ fn swap(w: &World, from: Word, to: Word) -> bool {
 
 impl Agent {
     pub fn new(w: &'static World) -> Arc<Self> {
-        Arc::new(Self { w, fills: Mutex::new(None), window: Arc::new(AtomicUsize::new(0)) })
+        Arc::new(Self { w, fills: Mutex::new(None), window: Slots::new(8, ()) })
     }
 
     /// Takes over what was asked for: `Driver::drain`.
@@ -101,7 +100,7 @@ impl Agent {
 
     /// Room in the window.
     pub fn slot(&self) -> Room {
-        Room::Window(Slot::take(&self.window, 8).unwrap())
+        Room::Window(self.window.take().unwrap())
     }
 
     /// `TierDir::punch`.

@@ -18,6 +18,10 @@ pub struct CopyFile<'a> {
     pub(super) fd: OwnedFd,
     pub(super) tmp: String,
     pub(super) room: Option<Reservation>,
+    /// What was charged for it, while it has not got its name yet.
+    pub(super) charged: u64,
+    /// Whether readers may have it open already.
+    pub(super) may_be_read: bool,
 }
 
 /// How a copy gets its name.
@@ -66,8 +70,8 @@ impl CopyFile<'_> {
     pub(super) fn publish_as(mut self, name: CopyName, stamp: Stamp, sum: Sum, how: How) -> io::Result<Option<Copy>> {
         set_stamp(&self.fd, stamp)?;
         let st = rustix::fs::fstat(&self.fd)?;
-        let Some(room) = self.room.take() else { return Ok(None) };
-        let (stored, room_bytes) = (st.st_size as u64, room.bytes());
+        let Some(room_bytes) = self.room.as_ref().map(Reservation::bytes) else { return Ok(None) };
+        let stored = st.st_size as u64;
         let size = how.packed.unwrap_or(stored);
         // A copy of this name that nobody knew of, or that could not be evicted: its charge must not be lost.
         if how.packed.is_some() {
@@ -75,9 +79,17 @@ impl CopyFile<'_> {
         } else if !how.new {
             self.tier.make_name_free(name, size)?;
         }
-        let Ok(charged) = room.settle(self.tier.blocks_of_copy(&st)) else { return Ok(None) };
+        let Some(room) = self.room.take() else { return Ok(None) };
+        let charged = match room.settle(self.tier.blocks_of_copy(&st)) {
+            Ok(charged) => charged,
+            Err(room) => {
+                self.room = Some(room);
+                return Ok(None);
+            }
+        };
         if let Err(e) = self.log_and_rename(name, sum, size, how) {
-            self.tier.ledger.release(charged, 1);
+            self.tier.ledger.release(0, 1);
+            self.charged = charged;
             return Err(e);
         }
         match how.packed {
@@ -123,11 +135,14 @@ impl Drop for CopyFile<'_> {
         if self.tmp.is_empty() {
             return;
         }
-        let gone = rustix::fs::unlinkat(self.tier.fd(), &self.tmp, AtFlags::empty());
-        if !matches!(gone, Ok(()) | Err(Errno::NOENT)) {
-            // Its blocks are still taken, whatever becomes of the reservation.
-            let blocks = rustix::fs::fstat(&self.fd).map_or(0, |st| st.st_blocks as u64 * 512);
-            self.tier.leaves_later(std::mem::take(&mut self.tmp), blocks);
+        let tmp = std::mem::take(&mut self.tmp);
+        let gone = || rustix::fs::unlinkat(self.tier.fd(), &tmp, AtFlags::empty());
+        if self.may_be_read || !matches!(gone(), Ok(()) | Err(Errno::NOENT)) {
+            // Its blocks are still taken.
+            let charged = self.charged + self.room.take().map_or(0, Reservation::into_charge);
+            self.tier.dies(&tmp, charged);
+        } else {
+            self.tier.ledger.release(self.charged, 0);
         }
     }
 }

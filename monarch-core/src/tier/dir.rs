@@ -168,7 +168,8 @@ impl TierDir {
             squeezed: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
             allocating: AtomicU64::new(0),
-            counter: AtomicU64::new(0),
+            // What the agent before has left in `dying` keeps its names.
+            counter: AtomicU64::new(crate::sys::random_u64()),
         };
         tier.charge_directories();
         tier.check_timestamps()?;
@@ -282,7 +283,7 @@ impl TierDir {
         let tmp = format!("tmp/{:x}", self.counter.fetch_add(1, Ordering::Relaxed));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         match rustix::fs::openat(&self.fd, &tmp, flags, Mode::RUSR) {
-            Ok(fd) => Ok(Some(CopyFile { tier: self, fd, tmp, room: Some(room) })),
+            Ok(fd) => Ok(Some(CopyFile { tier: self, fd, tmp, room: Some(room), charged: 0, may_be_read: false })),
             Err(Errno::NOSPC | Errno::DQUOT) => Ok(self.full()),
             Err(e) => Err(e.into()),
         }

@@ -9,6 +9,7 @@ use monarch_abi::hash::CopyName;
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
+use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -20,7 +21,12 @@ struct Dying {
     /// Below the tier's directory.
     path: String,
     charged: u64,
+    /// Dropped when it is gone.
+    _holds: Option<Held>,
 }
+
+/// What stays for as long as a file is there.
+pub(super) type Held = Box<dyn Any + Send>;
 
 /// What is on its way out, and what will be released for it.
 #[derive(Debug, Default)]
@@ -93,13 +99,11 @@ impl TierDir {
         let path = format!("dying/{}.{n:x}", String::from_utf8_lossy(&name.hex()));
         match rustix::fs::renameat(self.fd(), name.rel_path().as_slice(), self.fd(), &path) {
             Ok(()) => {
-                let d = Dying { path, charged: self.charge_for(&mut parts, name, size) };
+                let d = Dying { path, charged: self.charge_for(&mut parts, name, size), _holds: None };
                 parts.is_out(name);
                 drop(parts);
                 self.ledger.release(0, 1);
-                if !self.try_remove(&d) {
-                    self.leaving.lock().dying.push(d);
-                }
+                self.leaves(d);
             }
             Err(Errno::NOENT) if charged && !parts.out.contains(&name) => {
                 self.ledger.release(self.charge_for(&mut parts, name, size), 1);
@@ -136,7 +140,7 @@ impl TierDir {
     /// A file that an earlier agent, or a copy that failed, left: charged until it can be removed.
     pub(super) fn leaves_later(&self, path: String, charged: u64) {
         self.ledger.charge(charged, 0);
-        self.leaving.lock().dying.push(Dying { path, charged });
+        self.leaving.lock().dying.push(Dying { path, charged, _holds: None });
     }
 
     /// A file that is not needed any more, and was charged so much: gone as soon as nobody has it open. It is moved out of the
@@ -144,6 +148,12 @@ impl TierDir {
     pub(super) fn dies(&self, path: &str, charged: u64) {
         let path = self.set_aside(path).unwrap_or_else(|_| path.to_owned());
         self.removed_later(path, charged);
+    }
+
+    /// The same of one that keeps something until it is gone.
+    pub(super) fn dies_with(&self, path: &str, charged: u64, holds: Held) {
+        let path = self.set_aside(path).unwrap_or_else(|_| path.to_owned());
+        self.leaves(Dying { path, charged, _holds: Some(holds) });
     }
 
     /// Moves a file to `dying`; its path there.
@@ -155,7 +165,10 @@ impl TierDir {
 
     /// Removes a file as soon as nobody has it open, and releases what it was charged.
     pub(super) fn removed_later(&self, path: String, charged: u64) {
-        let d = Dying { path, charged };
+        self.leaves(Dying { path, charged, _holds: None });
+    }
+
+    fn leaves(&self, d: Dying) {
         if !self.try_remove(&d) {
             self.leaving.lock().dying.push(d);
         }

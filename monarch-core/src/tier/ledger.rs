@@ -114,17 +114,17 @@ impl Reservation {
         self.bytes
     }
 
-    /// Turns the promise into a charge of `allocated` bytes as the file system counts them; `Err` gives the promise up
-    /// because the file system took more than the capacity allows: the file has to go again.
+    /// Turns the promise into a charge of `allocated` bytes as the file system counts them.
     ///
     /// # Errors
-    /// The bytes by which the capacity would have been exceeded.
-    pub fn settle(mut self, allocated: u64) -> Result<u64, u64> {
+    /// The promise, because the file system took more than the capacity allows: the file has to go again.
+    pub fn settle(mut self, allocated: u64) -> Result<u64, Self> {
         let charge = allocated.saturating_add(NAME_COST);
         let mut u = lock(&self.usage);
         let others = u.used + u.reserved - self.bytes;
         if others + charge > u.capacity {
-            return Err(others + charge - u.capacity);
+            drop(u);
+            return Err(self);
         }
         u.reserved -= self.bytes;
         u.used += charge;

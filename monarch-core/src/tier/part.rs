@@ -12,6 +12,7 @@ use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
+use std::any::Any;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -126,7 +127,11 @@ impl TierDir {
         if !self.in_memory {
             match rustix::fs::fallocate(&fd, FallocateFlags::KEEP_SIZE, off, len) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-                Err(e) => return Err(e.into()),
+                Err(e) => {
+                    // A part of them may be allocated.
+                    let _ = punch(&fd, off, len);
+                    return Err(e.into());
+                }
             }
         }
         let less = |left: u64| Some(left.saturating_sub(len));
@@ -144,13 +149,18 @@ impl TierDir {
         Ok(rustix::fs::openat(self.fd(), format!("part/{number:016x}"), flags, Mode::empty())?)
     }
 
+    /// Whether a chunk of `bytes` would leave `keep_free` on the disk, and the tier takes any.
+    pub fn has_room_on_disk(&self, bytes: u64) -> bool {
+        let _allocating = Allocating::new(&self.allocating, bytes);
+        !self.resting() && self.disk_has_room().unwrap_or(false)
+    }
+
     /// Reserves room for one more chunk of `bytes`, above `keep_free` on the disk; `false` when there is none.
     pub fn grow_part(&self, part: &PartCopy, bytes: u64) -> bool {
-        let _allocating = Allocating::new(&self.allocating, bytes);
-        if !self.disk_has_room().unwrap_or(false) {
+        if !self.has_room_on_disk(bytes) {
             return false;
         }
-        let Some(more) = self.ledger.reserve_bytes(bytes) else { return false };
+        let Some(more) = self.ledger.reserve_bytes(bytes.next_multiple_of(self.ledger.block())) else { return false };
         match part.room.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             Some(room) => room.absorb(more),
             None => return false,
@@ -185,32 +195,39 @@ impl TierDir {
         let fd = match opened {
             Ok(fd) => fd,
             Err(e) => {
-                self.drop_part(part, 0);
+                self.drop_part(part);
                 return Err(e.into());
             }
         };
         self.forget_allocation(part);
-        let file = CopyFile { tier: self, fd, tmp: part.path(), room: part.take_room() };
+        let file = CopyFile { tier: self, fd, tmp: part.path(), room: part.take_room(), charged: 0, may_be_read: true };
         match sum {
             Some(sum) => file.publish(name, stamp, sum),
             None => file.publish_passing(name, stamp),
         }
     }
 
-    /// Takes a partial copy away, with up to `elsewhere` bytes whose room is somebody else's and is about to be used again: they go at once,
-    /// even while a reader has the file open. The caller has taken it out of the state word, and counted a drop, before.
-    pub fn drop_part(&self, part: &PartCopy, elsewhere: u64) {
+    /// Takes a partial copy away. The caller has taken it out of the state word before.
+    pub fn drop_part(&self, part: &PartCopy) {
         self.forget_allocation(part);
-        let Some(room) = part.take_room() else { return };
-        let mut charged = room.into_charge();
-        if elsewhere > 0
-            && let Err(e) = self.punch(part, 0, part.size)
-        {
-            tracing::debug!(tier = self.name, error = %e, "a partial copy keeps its blocks until nobody has it open");
-            self.ledger.charge(elsewhere, 0);
-            charged += elsewhere;
+        if let Some(room) = part.take_room() {
+            self.dies(&part.path(), room.into_charge());
         }
-        self.dies(&part.path(), charged);
+    }
+
+    /// The same of one whose chunks lie in room elsewhere, too, which may be used again once `slots` are dropped. They are as soon as the
+    /// blocks are free: at once, even while a reader has the file open. The caller has counted a drop before.
+    pub fn drop_passing_part(&self, part: &PartCopy, slots: impl Any + Send) {
+        match self.punch(part, 0, part.size) {
+            Ok(()) => self.drop_part(part),
+            Err(e) => {
+                tracing::debug!(tier = self.name, error = %e, "a partial copy keeps its blocks until nobody has it open");
+                self.forget_allocation(part);
+                if let Some(room) = part.take_room() {
+                    self.dies_with(&part.path(), room.into_charge(), Box::new(slots));
+                }
+            }
+        }
     }
 
     fn forget_allocation(&self, part: &PartCopy) {

@@ -20,8 +20,16 @@ use std::sync::mpsc::sync_channel;
 #[derive(Debug, Default)]
 struct Listed {
     copies: Vec<Found>,
-    /// Paths of what is no copy, and what they take.
-    strange: Vec<(String, u64)>,
+    /// What is no copy.
+    strange: Vec<Strange>,
+}
+
+/// What is no copy: its path, and what it takes.
+#[derive(Debug)]
+struct Strange {
+    path: String,
+    charged: u64,
+    is_file: bool,
 }
 
 /// What looks like a copy.
@@ -70,9 +78,8 @@ impl TierDir {
         for sub in ["tmp", "part"] {
             for (file, st) in self.list(sub)? {
                 let path = format!("{sub}/{file}");
-                if !self.unlink(&path) {
-                    self.leaves_later(path, charge_of(&st));
-                }
+                self.ledger.charge(charge_of(&st), 0);
+                self.is_of_no_use(&path, charge_of(&st), is_file(&st));
             }
         }
         for (file, st) in self.list("dying")? {
@@ -85,7 +92,7 @@ impl TierDir {
             || log::read(self.fd(), boot),
             |read, listed| {
                 // All of it is charged before any of it goes.
-                let charges = listed.copies.iter().map(|l| l.charged).chain(listed.strange.iter().map(|s| s.1));
+                let charges = listed.copies.iter().map(|l| l.charged).chain(listed.strange.iter().map(|s| s.charged));
                 self.ledger.charge(charges.sum(), (listed.copies.len() + listed.strange.len()) as u64);
                 for l in listed.copies {
                     let cost = self.ledger.cost(l.size);
@@ -106,17 +113,15 @@ impl TierDir {
                         }
                         None => {
                             unknown += 1;
-                            if self.unlink(&l.path()) {
-                                self.ledger.release(l.charged, 1);
-                            }
+                            self.ledger.release(0, 1);
+                            self.is_of_no_use(&l.path(), l.charged, true);
                         }
                     }
                 }
-                for (path, charged) in listed.strange {
+                for s in listed.strange {
                     unknown += 1;
-                    if self.unlink(&path) {
-                        self.ledger.release(charged, 1);
-                    }
+                    self.ledger.release(0, 1);
+                    self.is_of_no_use(&s.path, s.charged, s.is_file);
                 }
             },
         )?;
@@ -130,6 +135,16 @@ impl TierDir {
         self.go_on_with_log(boot, read, kept);
         self.sweep();
         Ok(())
+    }
+
+    /// Removes what is charged and of no use. A file only when nobody has it open: jobs outlive agents, and copies that are decoded, yet to be
+    /// packed, or of other nodes are in no log.
+    fn is_of_no_use(&self, path: &str, charged: u64, is_file: bool) {
+        if is_file {
+            self.dies(path, charged);
+        } else if self.unlink(path) {
+            self.ledger.release(charged, 0);
+        }
     }
 
     /// Goes on with the log, or with a new one if much of it is of no use any more.
@@ -198,7 +213,10 @@ impl TierDir {
                     let (size, changed) = (st.st_size as u64, st.st_ctime.unsigned_abs());
                     listed.copies.push(Found { name, stamp, size, charged, packed, changed });
                 }
-                None => listed.strange.push((format!("{sub}/{file}"), charged)),
+                None => {
+                    let path = format!("{sub}/{file}");
+                    listed.strange.push(Strange { path, charged, is_file: is_file(&st) });
+                }
             }
         }
         Ok(listed)
@@ -248,6 +266,10 @@ impl TierDir {
     }
 }
 
+fn is_file(st: &Stat) -> bool {
+    st.st_mode & 0o170_000 == 0o100_000
+}
+
 /// What a file takes, its name included.
 pub(super) fn charge_of(st: &Stat) -> u64 {
     st.st_blocks as u64 * 512 + NAME_COST
@@ -267,8 +289,7 @@ pub(super) fn sound(file: &str, st: &Stat) -> Option<(CopyName, Stamp, bool)> {
     let hex = file.strip_suffix(super::packed::SUFFIX);
     let name = CopyName::parse(hex.unwrap_or(file).as_bytes())?;
     let stamp = Stamp::from_time(st.st_mtime, u32::try_from(st.st_mtime_nsec).ok()?)?;
-    let regular = st.st_mode & 0o170_000 == 0o100_000;
-    (regular && stamp.matches(name)).then_some((name, stamp, hex.is_some()))
+    (is_file(st) && stamp.matches(name)).then_some((name, stamp, hex.is_some()))
 }
 
 /// The boot of this machine, if it can be told.

@@ -9,6 +9,7 @@ use rustix::fs::fstat;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -147,7 +148,10 @@ struct Disk<'a> {
     copies: BTreeMap<u8, Copy>,
     /// Whether each is of text.
     packed: BTreeMap<u8, Option<bool>>,
+    /// Who reads copies.
     readers: Vec<File>,
+    /// Who reads the log.
+    verifying: Vec<File>,
 }
 
 /// A stamp that belongs to a name.
@@ -164,6 +168,7 @@ impl<'a> Disk<'a> {
             copies: BTreeMap::new(),
             packed: BTreeMap::new(),
             readers: Vec::new(),
+            verifying: Vec::new(),
         }
     }
 
@@ -218,18 +223,18 @@ impl<'a> Disk<'a> {
             Op::PublishPart(i) if !self.parts.is_empty() => {
                 let (part, done, n) = self.parts.swap_remove(i % self.parts.len());
                 if done < part.size {
-                    self.tier.drop_part(&part, 0);
+                    self.tier.drop_part(&part);
                 } else {
                     let end = self.tier.publish_part(&part, name(n), stamp(n), Some(Sum { value: 1, piece: PAGE }));
                     if end.is_err() {
-                        self.tier.drop_part(&part, 0);
+                        self.tier.drop_part(&part);
                     }
                     self.publish_end(n, end);
                 }
             }
             Op::DropPart(i) if !self.parts.is_empty() => {
                 let (part, ..) = self.parts.swap_remove(i % self.parts.len());
-                self.tier.drop_part(&part, 0);
+                self.tier.drop_part(&part);
             }
             Op::Evict(n, open) => {
                 if let Some(copy) = self.copies.remove(&n) {
@@ -250,11 +255,14 @@ impl<'a> Disk<'a> {
                 assert!(self.tier.evict_packed(packed_name(n), size(n)).is_some(), "{n}");
                 assert!(self.tier.evict_packed(packed_name(n), size(n)).is_none(), "{n}");
             }
-            Op::Close => self.readers.clear(),
+            Op::Close => {
+                self.readers.clear();
+                self.verifying.clear();
+            }
             Op::Sweep => drop(self.tier.sweep()),
             Op::Tidy(open) => {
                 if open {
-                    self.readers.push(File::open(self.tier.path.join("log")).unwrap());
+                    self.verifying.push(File::open(self.tier.path.join("log")).unwrap());
                 }
                 (0..5000).for_each(|i| self.tier.verified(name(200), Sum::whole(i), 7));
                 let _ = self.tier.tidy_log(|| true);
@@ -287,6 +295,8 @@ impl<'a> Disk<'a> {
         let u = self.tier.ledger.usage();
         let (bytes, copies) = on_disk(&self.tier.path);
         assert!(u.used + u.reserved <= CAPACITY, "{u:?}");
+        // What somebody has open keeps a name, and so its charge.
+        assert!(self.readers.iter().all(|r| r.metadata().unwrap().nlink() > 0));
         assert_eq!(u.files, copies, "{u:?}");
         let mut unsettled = 0;
         for (copy, ..) in &self.writing {
@@ -353,6 +363,7 @@ fn run(base: &Path, ops: &[Op]) {
     let dir = tempfile::tempdir_in(base).unwrap();
     let mut rest = ops;
     let mut first = true;
+    let mut readers = Vec::new();
     while first || !rest.is_empty() {
         first = false;
         let tier = Arc::new(TierDir::open("t", dir.path(), CAPACITY, 0).unwrap());
@@ -376,7 +387,7 @@ fn run(base: &Path, ops: &[Op]) {
             assert!(sound || copy.check.is_some(), "{n}");
         }
         let mut disk = Disk::new(&tier);
-        (disk.copies, disk.packed) = (found, packed);
+        (disk.copies, disk.packed, disk.readers) = (found, packed, readers);
         let at_start = tier.ledger.usage().used;
         disk.check(at_start);
         let mut killed = None;
@@ -393,12 +404,18 @@ fn run(base: &Path, ops: &[Op]) {
         let path = tier.path.clone();
         let fds = std::mem::take(&mut disk.writing);
         for (copy, ..) in fds {
+            let fd = copy.fd().as_raw_fd();
             std::mem::forget(copy);
+            // SAFETY: nobody else knows it any more.
+            drop(unsafe { OwnedFd::from_raw_fd(fd) });
         }
         disk.parts.drain(..).for_each(std::mem::forget);
+        // Jobs go on.
+        readers = std::mem::take(&mut disk.readers);
         drop(disk);
         drop(tier);
         if let Some((_, Op::PowerLoss(seed))) = killed {
+            readers.clear();
             lose_power(&path, *seed);
         }
     }
@@ -434,9 +451,74 @@ fn what_lies_elsewhere_of_a_partial_copy_goes_at_once_even_under_a_reader() {
     }
     let reader = File::from(tier.read_part(part.number).unwrap());
     assert!(reader.metadata().unwrap().blocks() * 512 >= size);
-    tier.drop_part(&part, 2 * chunk);
+    tier.drop_passing_part(&part, ());
     assert_eq!(reader.metadata().unwrap().blocks(), 0);
     assert!(tier.ledger.usage().used > before, "its name is charged while somebody has it open");
     drop(reader);
     assert_eq!((tier.sweep(), tier.ledger.usage().used), (0, before));
+}
+
+fn opened(dir: &Path) -> TierDir {
+    let tier = TierDir::open("t", dir, CAPACITY, 0).unwrap();
+    tier.recover(|_| {}).unwrap();
+    tier
+}
+
+/// A partial copy of which all is there, and somebody who reads it.
+fn part_with_reader(tier: &TierDir, size: u64) -> (PartCopy, File) {
+    let part = tier.begin_part(size, true).unwrap().unwrap();
+    tier.open_part(&part, 0, size).unwrap().write_at(&vec![1; size as usize], 0).unwrap();
+    let reader = File::from(tier.read_part(part.number).unwrap());
+    (part, reader)
+}
+
+/// An agent that came after another removed what the log does not know, and gave its room away while jobs had it open; and what it removed
+/// itself got the names of what the other had left.
+#[test]
+fn what_a_job_has_open_stays_charged_under_the_next_agents() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut readers = Vec::new();
+    let mut used = 0;
+    for n in 0..3 {
+        let tier = opened(dir.path());
+        let copy = tier.create(100 * PAGE).unwrap().unwrap();
+        File::from(copy.fd().try_clone_to_owned().unwrap()).write_all_at(&vec![1; 100 * PAGE as usize], 0).unwrap();
+        let copy = copy.publish_passing(name(n), stamp(n)).unwrap().unwrap();
+        readers.push(File::from(tier.open_copy(copy.name).unwrap()));
+        let (part, reader) = part_with_reader(&tier, 50 * PAGE);
+        tier.drop_part(&part);
+        readers.push(reader);
+        used += 150 * PAGE;
+        assert!(tier.ledger.usage().used >= used && readers.iter().all(|r| r.metadata().unwrap().nlink() == 1), "{n}");
+    }
+    let tier = opened(dir.path());
+    assert!(tier.ledger.usage().used >= used && tier.ledger.usage().files == 0);
+    drop(readers);
+    assert_eq!(tier.sweep(), 0);
+    assert!(tier.ledger.usage().used < 2 << 20);
+}
+
+#[test]
+fn a_partial_copy_that_gets_no_name_is_charged_while_somebody_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let tier = opened(dir.path());
+    let before = tier.ledger.usage();
+    let (part, reader) = part_with_reader(&tier, 100 * PAGE);
+    let parent = tier.path.join(String::from_utf8(name(1).rel_path().to_vec()).unwrap()).parent().unwrap().to_owned();
+    fs::remove_dir(&parent).unwrap();
+    fs::write(&parent, "").unwrap();
+    assert!(tier.publish_part(&part, name(1), stamp(1), None).is_err());
+    let used = tier.ledger.usage().used - before.used;
+    assert!(used >= 100 * PAGE && reader.metadata().unwrap().nlink() == 1, "{used}");
+    drop(reader);
+    assert_eq!((tier.sweep(), tier.ledger.usage()), (0, before));
+}
+
+#[test]
+fn chunks_leave_keep_free_on_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    for (keep_free, has_room) in [(0, true), (u64::MAX, false)] {
+        let tier = TierDir::open("t", dir.path(), CAPACITY, keep_free).unwrap();
+        assert_eq!(tier.has_room_on_disk(4 << 20), has_room);
+    }
 }

@@ -10,6 +10,7 @@ use crate::engine::{Marks, SourceFile};
 use crate::sync::{AtomicU32, AtomicUsize, Mutex, Ordering};
 use crate::tier::{PartCopy, Sum};
 use monarch_abi::chunks::LargeFile;
+use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,21 +43,34 @@ pub(super) enum Room {
     Window(Slot),
 }
 
-/// Room for one chunk in the window of streamed files.
-pub(super) struct Slot(Arc<AtomicUsize>);
+/// The window of streamed files: slots for one chunk each. Its room is given back with the last slot, whoever has that.
+#[derive(Debug)]
+pub(super) struct Slots {
+    all: usize,
+    used: AtomicUsize,
+    _room: Box<dyn Any + Send + Sync>,
+}
 
-impl Slot {
-    /// One of `all`, of which so many are in use.
-    pub(super) fn take(used: &Arc<AtomicUsize>, all: usize) -> Option<Self> {
-        let more = |n: usize| (n < all).then_some(n + 1);
-        used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        Some(Self(used.clone()))
+impl Slots {
+    /// So many, which lie in this room.
+    pub(super) fn new(all: usize, room: impl Any + Send + Sync) -> Arc<Self> {
+        Arc::new(Self { all, used: AtomicUsize::new(0), _room: Box::new(room) })
+    }
+
+    /// One of them, if one is free.
+    pub(super) fn take(self: &Arc<Self>) -> Option<Slot> {
+        let more = |n: usize| (n < self.all).then_some(n + 1);
+        self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(Slot(self.clone()))
     }
 }
 
+/// Room for one chunk in the window of streamed files.
+pub(super) struct Slot(Arc<Slots>);
+
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.used.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -346,10 +360,11 @@ impl Fill {
         lock(&self.progress).passing.len()
     }
 
-    /// Most bytes of it that lie in the window.
-    pub(super) fn in_window(&self) -> u64 {
-        let p = lock(&self.progress);
-        (p.passing.len() + p.lost.len()) as u64 * self.large.chunk
+    /// Gives away the slots of what lies in the window, once it has ended.
+    pub(super) fn take_slots(&self) -> Vec<Slot> {
+        let mut p = lock(&self.progress);
+        let lost = std::mem::take(&mut p.lost);
+        p.passing.drain(..).map(|(_, slot)| slot).chain(lost).collect()
     }
 
     /// Whether who read it has come to its end.
@@ -377,7 +392,7 @@ impl Fill {
         lock(&self.progress).busy.elapsed()
     }
 
-    /// Ends it; `false` if it had ended. Its slots in the window stay taken for as long as it lives.
+    /// Ends it; `false` if it had ended.
     pub(super) fn end(&self) -> bool {
         let mut p = lock(&self.progress);
         p.close(Duration::ZERO);

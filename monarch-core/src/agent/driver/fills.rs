@@ -316,18 +316,21 @@ impl Driver {
         let local = file.packed.is_some() || file.live.source.keeps_nowait();
         let width = if local { LOCAL_WIDTH } else { WIDTH };
         let word = &file.entry.master.word;
-        large.begin(part.number, if streamed { STREAMED } else { WHOLE });
         let mut claim = file.claim.filling(at);
         if file.packed.is_some() || file.below.is_some() || (file.passes() && !streamed) {
             claim = claim.marked();
         }
         let before = std::mem::replace(&mut file.claim, claim);
+        // One that upkeep has not found yet to be over: its chunks must not be told as those of the new one.
+        let old = lock(&self.fills).by_key.get(&file.key).cloned();
+        if let Some(old) = old {
+            self.give_up(&old, Fetched::Bypass);
+        }
+        large.begin(part.number, if streamed { STREAMED } else { WHOLE });
         let fill = Arc::new(Fill::new(file.clone(), large, (at, part), streamed, rest, width));
         let mut fills = lock(&self.fills);
         // Known before readers can ask for chunks.
-        if let Some(old) = fills.by_key.insert(fill.file.key, fill.clone()) {
-            fills.remove(&old);
-        }
+        fills.by_key.insert(fill.file.key, fill.clone());
         large.head.ahead.store(READ_AHEAD, Ordering::Relaxed);
         let mut has_window = true;
         if streamed {
@@ -449,11 +452,12 @@ impl Driver {
         fill.large.ticked();
         fill.file.share.iter().for_each(|share| share.hand_over());
         if let Some(tier) = self.tiers.get(fill.tier) {
-            let in_window = fill.in_window();
-            if in_window > 0 {
-                fill.large.all_dropped();
+            let slots = fill.take_slots();
+            if slots.is_empty() {
+                return tier.drop_part(&fill.part);
             }
-            tier.drop_part(&fill.part, in_window);
+            fill.large.all_dropped();
+            tier.drop_passing_part(&fill.part, slots);
         }
     }
 

@@ -3,10 +3,9 @@
 //! Who reads such a file in order gets its chunks, fetched once in large requests, instead of asking the PFS for every few
 //! hundred KB. Each file being streamed has a share of the window; its oldest chunks make way for the next ones.
 
-use super::fill::{Fill, Slot};
-use crate::tier::{Reservation, TierDir};
+use super::fill::{Fill, Slot, Slots};
+use crate::tier::TierDir;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 /// Chunks of the window and the most of a tier that they take, one part in so many: of a small tier, and of a large one. The larger
@@ -72,9 +71,8 @@ pub(super) struct Window {
     pub(super) tier: usize,
     /// Bytes of the largest chunk that a slot has room for.
     chunk: u64,
-    used: Arc<AtomicUsize>,
+    slots: Arc<Slots>,
     shares: Shares,
-    _room: Reservation,
 }
 
 impl Window {
@@ -91,7 +89,7 @@ impl Window {
                 dir.ledger.reserve_bytes(slots * chunk)
             })?;
             let shares = Shares { slots: slots as usize, readers: 0 };
-            Some(Self { tier, chunk, used: Arc::default(), shares, _room: room })
+            Some(Self { tier, chunk, slots: Slots::new(slots as usize, room), shares })
         })
     }
 
@@ -127,17 +125,19 @@ impl Window {
         fill.keeps_some() || streamed.iter().filter(|f| f.keeps_some()).count() < (self.most() / KEEPERS).max(1)
     }
 
-    /// A slot for a chunk of `of`: a free one, or that of the oldest chunk of a file that was read or has more than its share.
+    /// A slot for a chunk of `of`: a free one, where the disk has room for it, or that of the oldest chunk of a file that was read or has
+    /// more than its share.
     pub(super) fn slot(&self, of: &Fill, streamed: &[Arc<Fill>], tiers: &[TierDir]) -> Option<Slot> {
         let share = self.shares.of_each(being_read(streamed));
-        if of.passing() < share
-            && let Some(slot) = Slot::take(&self.used, self.shares.slots)
-        {
+        let may_grow = of.passing() < share && tiers.get(self.tier)?.has_room_on_disk(self.chunk);
+        if may_grow && let Some(slot) = self.slots.take() {
             return Some(slot);
         }
+        // One that may have no more has at least what is read and what comes next.
+        let its_share = if may_grow { share.max(1) } else { share.clamp(1, 2) };
         let victim = if let Some(read) = streamed.iter().find(|f| f.is_read() && f.passing() > 0) {
             read
-        } else if of.passing() >= share.max(1) {
+        } else if of.passing() >= its_share {
             of
         } else {
             streamed.iter().max_by_key(|f| f.passing()).filter(|f| f.passing() > share)?
@@ -159,7 +159,8 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    use super::{Shares, slots};
+    use super::{Shares, Slots, slots};
+    use crate::tier::Ledger;
 
     #[test]
     fn a_window_grows_with_its_tier() {
@@ -167,6 +168,19 @@ mod tests {
         assert_eq!([64, 512, 1024, 8192, 65_536, 1 << 20].map(of), [1, 8, 16, 32, 256, 256].map(Some));
         assert_eq!(slots(1 << 40, 4 << 20, true), Some(16), "beside data that may fit");
         assert_eq!(slots(1 << 30, 0, false), None);
+    }
+
+    /// A window could be dropped, and its room given to others, while a chunk was still on its way into it.
+    #[test]
+    fn the_room_of_a_window_is_kept_for_its_last_slot() {
+        let ledger = Ledger::new(1 << 20, 4096);
+        let window = Slots::new(2, ledger.reserve_bytes(8192).unwrap());
+        let slots = [window.take(), window.take()].map(Option::unwrap);
+        assert!(window.take().is_none());
+        drop(window);
+        assert_eq!(ledger.usage().reserved, 8192);
+        drop(slots);
+        assert_eq!(ledger.usage().reserved, 0);
     }
 
     #[test]

@@ -66,7 +66,11 @@ impl<'e, 'w> Worker<'e, 'w> {
             self.pending.clear();
             for slot in self.slots.iter_mut().filter_map(Option::take) {
                 (0..slot.calls).for_each(|_| slot.task.marks().in_pfs(false));
-                drop(slot.end(Err(CopyError::Source(io::Error::new(e.kind(), e.to_string())))));
+                // One that is to be tried again has failed again, until it is given up.
+                let mut next = Some(slot);
+                while let Some(slot) = next {
+                    next = slot.end(Err(CopyError::Source(io::Error::new(e.kind(), e.to_string())))).1;
+                }
             }
         }
         ran
