@@ -500,7 +500,7 @@ impl Driver {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            self.on_call.sleep(&ctl.demand, seen, &ctl.sleepers);
+            self.on_call.sleep(&ctl.demand, seen, &ctl.sleepers, self.patience());
         }
     }
 
@@ -513,7 +513,7 @@ impl Driver {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            self.bell.sleep(heard);
+            self.bell.sleep(heard, self.patience());
         }
     }
 }
@@ -549,6 +549,7 @@ struct Job<'a> {
     driver: &'a Driver,
     key: u64,
     source: RequestSource,
+    begun: Instant,
     /// Where it is counted beside those under way.
     counted: Option<&'a AtomicUsize>,
     /// Whether it takes something of what the PFS gives that nobody waits for.
@@ -568,7 +569,8 @@ impl<'a> Job<'a> {
         if let Some(count) = counted {
             count.fetch_add(1, Ordering::AcqRel);
         }
-        Self { driver, key, source, counted, fetches_ahead: false, decodes: false, remote, in_ring: false }
+        let begun = Instant::now();
+        Self { driver, key, source, begun, counted, fetches_ahead: false, decodes: false, remote, in_ring: false }
     }
 
     /// What a reader waits for is decoded: it is no demand on the PFS.
@@ -590,7 +592,8 @@ impl Drop for Job<'_> {
         if let Some(count) = self.counted {
             let before = count.fetch_sub(1, Ordering::AcqRel);
             if self.source == RequestSource::Demand {
-                self.driver.press.ended(before, Instant::now());
+                let now = Instant::now();
+                self.driver.press.ended(before, now - self.begun, now);
             }
         }
         if self.decodes {

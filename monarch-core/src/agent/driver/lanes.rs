@@ -29,15 +29,20 @@ impl Bell {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Sleeps unless it was rung since.
-    pub(super) fn sleep(&self, heard: u32) {
-        futex_wait(&self.0, heard, None);
+    /// Sleeps unless it was rung since, for so long at most.
+    pub(super) fn sleep(&self, heard: u32, patience: Option<Duration>) {
+        futex_wait(&self.0, heard, patience.map(timespec));
     }
 
     pub(super) fn ring(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
         futex_wake(&self.0, u32::MAX >> 1);
     }
+}
+
+/// As the kernel wants it.
+pub(super) fn timespec(time: Duration) -> [i64; 2] {
+    [i64::try_from(time.as_secs()).unwrap_or(i64::MAX), i64::from(time.subsec_nanos())]
 }
 
 impl Lane {

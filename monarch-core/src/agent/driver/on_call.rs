@@ -4,11 +4,13 @@
 //! the other would go to the one that has slept longest, whose stack and buffer are in no cache. So only [`ON_CALL`] sleep there; whoever
 //! leaves as the last of them sends for another, and of those at rest the one that lay down last comes first.
 
+use super::lanes::timespec;
 use super::lock;
 use monarch_abi::sys::futex_wait;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::Thread;
+use std::time::Duration;
 
 /// Copiers that sleep on the demand word at most.
 const ON_CALL: usize = 4;
@@ -39,14 +41,14 @@ impl AtRest {
 
 impl OnCall {
     /// Sleeps until there may be work again; `seen` is the demand word as it was before the caller looked for work, `sleepers` is the
-    /// count of those who are on call.
-    pub(super) fn sleep(&self, demand: &AtomicU32, seen: u32, sleepers: &AtomicU32) {
+    /// count of those who are on call. One of these sleeps no longer than `patience`.
+    pub(super) fn sleep(&self, demand: &AtomicU32, seen: u32, sleepers: &AtomicU32, patience: Option<Duration>) {
         let mut asleep = lock(&self.0);
         if asleep.on_call < ON_CALL {
             asleep.on_call += 1;
             drop(asleep);
             sleepers.fetch_add(1, Ordering::SeqCst);
-            futex_wait(demand, seen, None);
+            futex_wait(demand, seen, patience.map(timespec));
             sleepers.fetch_sub(1, Ordering::SeqCst);
             asleep = lock(&self.0);
             asleep.on_call -= 1;
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
     use monarch_abi::sys::futex_wake;
     use std::sync::atomic::AtomicUsize;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     const COPIERS: usize = 16;
 
@@ -113,7 +115,7 @@ mod tests {
                 if self.over.load(Ordering::SeqCst) {
                     return;
                 }
-                self.on_call.sleep(&self.demand, seen, &self.sleepers);
+                self.on_call.sleep(&self.demand, seen, &self.sleepers, None);
             }
         }
 

@@ -271,8 +271,14 @@ impl Driver {
         if !self.options.backoff {
             return self.width();
         }
-        let left = self.width().saturating_sub(self.press.demands(self.demanded.load(Ordering::Relaxed)));
+        let demands = self.press.demands(self.demanded.load(Ordering::Relaxed), now);
+        let left = self.width().saturating_sub(demands);
         if left == 0 && !self.press.is_its_turn(now) { 0 } else { (left / self.pace.divisor()).max(1) }
+    }
+
+    /// How long who finds nothing to do sleeps at most: until readers have not asked again for so long that files are fetched ahead.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        self.held_back.load(Ordering::Relaxed).then(|| self.press.over_in(Instant::now())).flatten()
     }
 
     /// So many from the PFS may be under way before fetching ahead waits.
@@ -283,7 +289,7 @@ impl Driver {
     /// Takes note of a file, or a chunk of one, that came from the PFS.
     pub(super) fn note_width(&self, bytes: u64, took: Duration) {
         let demanded = self.demanded.load(Ordering::Relaxed);
-        let kept = self.press.demands(demanded) - demanded;
+        let kept = self.press.demands(demanded, Instant::now()) - demanded;
         self.width.note(bytes, took, self.running.load(Ordering::Relaxed), kept);
     }
 

@@ -3,7 +3,7 @@
 //! One thread does it; it sleeps until a hint comes, or for a time that depends on how much there was.
 
 use super::epochs::{Passes, Totals};
-use super::lanes::Lane;
+use super::lanes::{Lane, timespec};
 use super::ordering::{Happened, Unplaced, in_order};
 use super::{Driver, Live, lock};
 use crate::agent::protocol::{Directory, Epoch, Why};
@@ -127,7 +127,7 @@ impl Driver {
     /// Sleeps so long, or until a hint comes.
     pub fn await_readers(&self, time: Duration) {
         let seen = lock(&self.reading).hinted;
-        futex_wait(&self.ctl.ctl.hinted, seen, Some([time.as_secs() as i64, i64::from(time.subsec_nanos())]));
+        futex_wait(&self.ctl.ctl.hinted, seen, Some(timespec(time)));
     }
 
     fn tell_all(&self, reading: &mut Reading, told: Vec<Happened>, before: &Totals) {

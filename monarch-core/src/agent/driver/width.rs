@@ -5,7 +5,8 @@
 //! more arrives for it than with four. How many are needed nobody says: on a link of one's own four may do, on many disks that answer in
 //! 200 ms each, all do not. So it is tried (hill climbing on throughput): where copies take long, fewer at a time, which are kept as long as
 //! as much arrives in all; where less does, as many as before, and after a while more. Copies that take no time hold nobody up: there as many
-//! run as may.
+//! run as may. It begins with few, twice as many each time for as long as more arrives (slow start): a job that begins to read is not to stand
+//! behind what is of no use.
 
 use super::lock;
 use std::sync::Mutex;
@@ -14,10 +15,11 @@ use std::time::{Duration, Instant};
 
 /// A demand may wait so long for prefetches: with more, a job of two readers that takes four fifths of a link would have to wait.
 const ENOUGH: Duration = Duration::from_millis(5);
-/// At the start.
-const START: usize = 16;
 /// One is read while the other is looked up.
 const LEAST: usize = 2;
+/// A rate at the start is that of so long, and of so many copies.
+const SOON: Duration = Duration::from_millis(100);
+const FIRST: usize = 8;
 /// With fewer at a time as much arrives as before if it is this part of it.
 const AS_MUCH: f64 = 0.95;
 /// With more at a time more arrives if it is that much more.
@@ -64,6 +66,8 @@ impl Window {
 struct Climb {
     limit: usize,
     most: usize,
+    /// Whether it is the start still.
+    starting: bool,
     trial: Trial,
     window: Window,
     hold: Duration,
@@ -76,10 +80,11 @@ struct Climb {
 
 impl Climb {
     fn new(most: usize) -> Self {
-        let limit = START.min(most);
+        let limit = LEAST.min(most);
         Self {
             limit,
             most,
+            starting: true,
             trial: Trial::None,
             // The first are not like the others: caches, slow starts, what links and servers let through at first.
             window: Window { skip: limit, ..Window::default() },
@@ -115,7 +120,8 @@ impl Climb {
         let (span, rate, count) = (now.saturating_duration_since(since), w.rate(), w.count);
         let (mean, ran, before) = (w.took / count as u32, w.running.div_ceil(count), self.limit);
         let sure = if self.in_doubt(rate) { SURE } else { 1 };
-        if count < 2 * before * sure as usize || span < SPAN * sure {
+        let (copies, long) = if self.starting { (before.max(FIRST), SOON) } else { (2 * before, SPAN) };
+        if count < copies * sure as usize || span < long * sure {
             return;
         }
         self.decide(rate, mean, ran, now);
@@ -132,10 +138,12 @@ impl Climb {
         self.window = Window { skip: if self.limit == before { 0 } else { running }, ..Window::default() };
     }
 
-    /// Whether that rate would end what is tried with more copies than now, or as many, and noise may be all there is to it.
+    /// Whether that rate would end what is tried with more copies than now, or as many, and noise may be all there is to it. At the start: with
+    /// fewer.
     fn in_doubt(&self, rate: f64) -> bool {
         match self.trial {
             Trial::None => false,
+            Trial::More { rate: all, .. } if self.starting => rate < MORE * all,
             Trial::Fewer { rate: all, .. } => rate < AS_MUCH * all && rate > AS_MUCH * all / DOUBT,
             Trial::More { rate: all, .. } => rate >= MORE * all && rate < MORE * all * DOUBT,
         }
@@ -145,6 +153,9 @@ impl Climb {
         let long = mean > ENOUGH;
         // Demands alone are more than may run: no fewer can be tried, but perhaps more are of use.
         let demands = ran > 1 + self.limit + self.limit / 4;
+        if self.starting {
+            return self.start(rate, long, if demands { ran } else { self.limit }, now);
+        }
         let rests = matches!(self.trial, Trial::None) && self.rests(rate, now);
         match self.trial {
             Trial::Fewer { from, rate: all } if rate < AS_MUCH * all => self.back(from, true, now),
@@ -157,7 +168,6 @@ impl Climb {
                 self.rest(now);
             }
             Trial::None if rests => {}
-            Trial::None if !long && self.until.is_none() => self.limit = (self.limit * 2).min(self.most),
             Trial::None if !long && self.limit < self.most => self.more(self.limit, rate),
             Trial::None if demands && self.limit < self.most => self.more(ran, rate),
             Trial::None if self.upwards => self.more(self.limit, rate),
@@ -166,6 +176,21 @@ impl Climb {
             Trial::None if self.limit < self.most => self.more(self.limit, rate),
             Trial::None => {}
         }
+    }
+
+    /// Twice as many as so many, until no more arrives.
+    fn start(&mut self, rate: f64, long: bool, than: usize, now: Instant) {
+        match self.trial {
+            Trial::More { from, rate: all } if long && rate < MORE * all => self.limit = from,
+            _ if self.limit < self.most => {
+                self.trial = if long { Trial::More { from: self.limit, rate } } else { Trial::None };
+                self.limit = (than * 2).min(self.most);
+                return;
+            }
+            _ => {}
+        }
+        (self.starting, self.trial) = (false, Trial::None);
+        self.rest(now);
     }
 
     /// Fewer are tried; in all not much less than `rate` is to arrive.
@@ -352,6 +377,20 @@ mod tests {
         assert!(run_beside(2, 56, 4, small).end <= 3);
     }
 
+    /// Found by a job that needed 78 % of a link of 200 Mbit/s: it began with 16 at a time, and its first files came late by two seconds.
+    #[test]
+    fn a_job_that_begins_does_not_stand_behind_many_that_are_of_no_use() {
+        let (mut climb, mut now) = (Climb::new(56), Instant::now());
+        for _ in 0..100 {
+            let running = climb.limit;
+            assert!(running <= 4, "{running}");
+            let took = Duration::from_millis(40) * running as u32;
+            now += took;
+            (0..running).for_each(|_| climb.note(SIZE, took, running, 0, now));
+        }
+        assert_eq!(climb.limit, 2);
+    }
+
     #[test]
     fn a_pfs_that_becomes_another_one_gets_what_it_needs_then() {
         // A full link of 20 MB/s, on which two at a time take long.
@@ -408,6 +447,6 @@ mod tests {
         for i in 0..1000 {
             climb.note(SIZE, Duration::from_secs(1), 1, 0, now + Duration::from_secs(i));
         }
-        assert_eq!(climb.limit, START);
+        assert_eq!(climb.limit, LEAST);
     }
 }
