@@ -277,6 +277,10 @@ pub struct Driver {
     rings_wait: AtomicBool,
     /// Whether prefetching waits for a tier or for the PFS.
     held_back: AtomicBool,
+    /// Whether something is left to be fetched ahead, as upkeep saw it.
+    some_ahead: AtomicBool,
+    /// Whether a copier or a ring sleeps until readers are not reckoned with any more.
+    one_waits: AtomicBool,
     pace: Pace,
     press: Press,
     width: Width,
@@ -358,9 +362,11 @@ impl Driver {
             prefetching: AtomicUsize::new(0),
             rings_wait: AtomicBool::new(false),
             held_back: AtomicBool::new(false),
+            some_ahead: AtomicBool::new(true),
+            one_waits: AtomicBool::new(false),
             pace: Pace::default(),
             press: Press::default(),
-            width: Width::new(slots_ahead(options.max_inflight)),
+            width: Width::new(slots_ahead(options.max_inflight), options.remote > 0),
             gate: Gate::default(),
             manners: Manners::default(),
             mounts: Mounts::default(),
@@ -495,12 +501,12 @@ impl Driver {
         let ctl = self.ctl.ctl;
         loop {
             // Read before looking for work: whatever is asked for after that ends the sleep at once.
-            let seen = ctl.demand.load(Ordering::SeqCst);
+            let (seen, since) = (ctl.demand.load(Ordering::SeqCst), Instant::now());
             self.engines.threads.run(&InLane(self, Lane::Threads));
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            self.on_call.sleep(&ctl.demand, seen, &ctl.sleepers, self.patience());
+            self.patiently(since, |patience| self.on_call.sleep(&ctl.demand, seen, &ctl.sleepers, patience));
         }
     }
 
@@ -508,12 +514,12 @@ impl Driver {
     fn ring(&self) {
         let Some(uring) = &self.engines.uring else { return };
         loop {
-            let heard = self.bell.heard();
+            let (heard, since) = (self.bell.heard(), Instant::now());
             uring.run(&InLane(self, Lane::Rings));
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            self.bell.sleep(heard, self.patience());
+            self.patiently(since, |patience| self.bell.sleep(heard, patience));
         }
     }
 }

@@ -72,6 +72,7 @@ impl Driver {
     /// Tells the log when something begins or ceases to hold up prefetching.
     pub fn tell_ahead(&self) {
         let is = self.ahead();
+        self.some_ahead.store(!matches!(is, Ahead::Idle), Ordering::Relaxed);
         if !lock(&self.told).is_news(&is, Instant::now()) {
             return;
         }

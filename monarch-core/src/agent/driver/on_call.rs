@@ -10,7 +10,7 @@ use monarch_abi::sys::futex_wait;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Copiers that sleep on the demand word at most.
 const ON_CALL: usize = 4;
@@ -41,7 +41,7 @@ impl AtRest {
 
 impl OnCall {
     /// Sleeps until there may be work again; `seen` is the demand word as it was before the caller looked for work, `sleepers` is the
-    /// count of those who are on call. One of these sleeps no longer than `patience`.
+    /// count of those who are on call. No longer than `patience`.
     pub(super) fn sleep(&self, demand: &AtomicU32, seen: u32, sleepers: &AtomicU32, patience: Option<Duration>) {
         let mut asleep = lock(&self.0);
         if asleep.on_call < ON_CALL {
@@ -56,10 +56,17 @@ impl OnCall {
             let me = Arc::new(AtRest { thread: std::thread::current(), is_called: AtomicBool::new(false) });
             asleep.at_rest.push(me.clone());
             drop(asleep);
+            let since = Instant::now();
+            let left = || patience.map(|patience| patience.saturating_sub(since.elapsed()));
             while !me.is_called.load(Ordering::Acquire) {
-                std::thread::park();
+                match left() {
+                    None => std::thread::park(),
+                    Some(left) if left.is_zero() => break,
+                    Some(left) => std::thread::park_timeout(left),
+                }
             }
             asleep = lock(&self.0);
+            asleep.at_rest.retain(|one| !Arc::ptr_eq(one, &me));
         }
         // Somebody has to hear the next demand, whatever becomes of the caller. Who comes and finds nothing to do stays on call.
         let next = if asleep.on_call == 0 { asleep.at_rest.pop() } else { None };
@@ -81,7 +88,6 @@ mod tests {
     use super::*;
     use monarch_abi::sys::futex_wake;
     use std::sync::atomic::AtomicUsize;
-    use std::time::Instant;
 
     const COPIERS: usize = 16;
 
@@ -189,5 +195,19 @@ mod tests {
             });
             office.until("all of it", || office.done.load(Ordering::SeqCst) == 20_000);
         });
+    }
+
+    /// Found by a review: who came when enough were on call slept until it was called.
+    #[test]
+    fn nobody_sleeps_longer_than_its_patience() {
+        let office = Office::default();
+        let patience = Some(Duration::from_millis(20));
+        std::thread::scope(|scope| {
+            for _ in 0..2 * ON_CALL {
+                scope.spawn(|| office.on_call.sleep(&office.demand, 0, &office.sleepers, patience));
+            }
+        });
+        let left = lock(&office.on_call.0);
+        assert_eq!((left.on_call, left.at_rest.len()), (0, 0));
     }
 }

@@ -1,12 +1,11 @@
 //! Whether demands leave prefetches anything of what the PFS gives: where they alone are as many as it needs, one prefetch runs for every
 //! few of them.
 //!
-//! Readers compute between two files, and wait for their turn to compute. Who asks again before long is reckoned with all the time: what is
-//! begun in between takes its next file half of the link. Before long is what the last demand took: where nobody asks for so long, readers
-//! need less than half of what the PFS gives.
+//! Readers compute between two files, and wait for their turn to compute. Demands that have ended are reckoned with for as long again as they
+//! took: what is begun before the reader asks for its next file takes half of the link from that. A reader who does not ask for so long needs
+//! less than half of what the PFS gives.
 
 use super::lock;
-use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -17,11 +16,13 @@ const HUNG: Duration = Duration::from_secs(1);
 /// Readers are reckoned with after a demand for so long at most, and after so many demands.
 const LONGEST: Duration = Duration::from_millis(250);
 const MOST: usize = 16;
+/// Who waits for that waits so long at least.
+const SHORTEST: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Default)]
 struct Ended {
     /// Demands that ended lately: how many were under way then, with that one, and until when they are reckoned with.
-    lately: VecDeque<(usize, Instant)>,
+    lately: Vec<(usize, Instant)>,
     at: Option<Instant>,
     /// So many ended since the last prefetch, however long that took.
     count: usize,
@@ -37,10 +38,12 @@ impl Press {
         let until = now + took.min(LONGEST);
         // Those that are reckoned with no longer than this one, and were no more, say nothing.
         ended.lately.retain(|e| e.1 > now && (e.0 > of || e.1 > until));
-        if ended.lately.len() == MOST {
-            ended.lately.pop_front();
+        ended.lately.push((of, until));
+        if ended.lately.len() > MOST
+            && let Some(least) = (0..ended.lately.len()).min_by_key(|&i| ended.lately[i].0)
+        {
+            ended.lately.swap_remove(least);
         }
-        ended.lately.push_back((of, until));
         (ended.at, ended.count) = (Some(now), ended.count + 1);
     }
 
@@ -54,10 +57,10 @@ impl Press {
         lock(&self.0).lately.iter().filter(|e| e.1 > now).fold(running, |most, e| most.max(e.0))
     }
 
-    /// How long until there are none but those that are under way.
-    pub(super) fn over_in(&self, now: Instant) -> Option<Duration> {
-        let last = lock(&self.0).lately.iter().map(|e| e.1).max()?;
-        last.checked_duration_since(now).filter(|left| !left.is_zero())
+    /// How long until there are none but those that are under way, if there were others at `since`.
+    pub(super) fn over_in(&self, since: Instant, now: Instant) -> Option<Duration> {
+        let last = lock(&self.0).lately.iter().map(|e| e.1).max().filter(|&last| last > since)?;
+        Some(last.saturating_duration_since(now).max(SHORTEST))
     }
 
     /// Whether a prefetch may run beside demands that leave it nothing.
@@ -82,7 +85,9 @@ mod tests {
         press.ended(1, 100 * MS, now);
         let seen = [(0, 49), (0, 50), (1, 99), (0, 100)].map(|(running, ms)| press.demands(running, now + ms * MS));
         assert_eq!(seen, [3, 2, 2, 0]);
-        assert_eq!([0, 60, 100].map(|ms| press.over_in(now + ms * MS)), [Some(100 * MS), Some(40 * MS), None]);
+        let over_in = |since, at| press.over_in(now + since * MS, now + at * MS);
+        let seen = [over_in(0, 0), over_in(60, 60), over_in(99, 101), over_in(100, 101)];
+        assert_eq!(seen, [Some(100 * MS), Some(40 * MS), Some(SHORTEST), None]);
     }
 
     /// Found by a job that needed 78 % of a link: while its two readers decoded what they had read, two large files were begun, and the
@@ -104,7 +109,8 @@ mod tests {
         for i in 0..100_u32 {
             press.ended(100 - i as usize, (100 + i) * MS, now);
         }
-        assert!(lock(&press.0).lately.len() <= MOST);
+        let listed = lock(&press.0).lately.len();
+        assert_eq!((listed, press.demands(0, now)), (MOST, 100));
     }
 
     #[test]

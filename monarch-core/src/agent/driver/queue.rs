@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// Most files that are listed for a second try.
 const RETRIES: usize = 1 << 17;
 
+/// While the PFS is slow a part of the prefetches that may run does, but no smaller a part than of so many.
+const SOME: usize = 16;
+
 /// What is to be done.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
@@ -273,12 +276,24 @@ impl Driver {
         }
         let demands = self.press.demands(self.demanded.load(Ordering::Relaxed), now);
         let left = self.width().saturating_sub(demands);
-        if left == 0 && !self.press.is_its_turn(now) { 0 } else { (left / self.pace.divisor()).max(1) }
+        if left == 0 && !self.press.is_its_turn(now) {
+            return 0;
+        }
+        let divisor = self.pace.divisor();
+        // (With fewer it could not be seen whether more would do.)
+        (left / divisor).max(left.min(SOME / divisor)).max(1)
     }
 
-    /// How long who finds nothing to do sleeps at most: until readers have not asked again for so long that files are fetched ahead.
-    pub(super) fn patience(&self) -> Option<Duration> {
-        self.held_back.load(Ordering::Relaxed).then(|| self.press.over_in(Instant::now())).flatten()
+    /// How long one of those who found nothing to do, looking since then, sleeps at most: until readers have not asked again for so long that
+    /// files are fetched ahead. `sleep` gets it, or `None`.
+    pub(super) fn patiently(&self, since: Instant, sleep: impl FnOnce(Option<Duration>)) {
+        let waits = self.options.backoff && self.some_ahead.load(Ordering::Relaxed);
+        let until = if waits { self.press.over_in(since, Instant::now()) } else { None };
+        let until = until.filter(|_| !self.one_waits.swap(true, Ordering::AcqRel));
+        sleep(until);
+        if until.is_some() {
+            self.one_waits.store(false, Ordering::Release);
+        }
     }
 
     /// So many from the PFS may be under way before fetching ahead waits.
@@ -290,7 +305,10 @@ impl Driver {
     pub(super) fn note_width(&self, bytes: u64, took: Duration) {
         let demanded = self.demanded.load(Ordering::Relaxed);
         let kept = self.press.demands(demanded, Instant::now()) - demanded;
-        self.width.note(bytes, took, self.running.load(Ordering::Relaxed), kept);
+        if self.width.note(bytes, took, self.running.load(Ordering::Relaxed), kept) {
+            // Copiers send for more themselves.
+            self.wake(Lane::Rings);
+        }
     }
 
     /// Takes over all demands.

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const ENOUGH: Duration = Duration::from_millis(5);
 /// One is read while the other is looked up.
 const LEAST: usize = 2;
+/// At the start where nodes share, with no slow start: what comes from other nodes takes places as well, and two would say nothing.
+const START: usize = 16;
 /// A rate at the start is that of so long, and of so many copies.
 const SOON: Duration = Duration::from_millis(100);
 const FIRST: usize = 8;
@@ -79,12 +81,13 @@ struct Climb {
 }
 
 impl Climb {
-    fn new(most: usize) -> Self {
-        let limit = LEAST.min(most);
+    /// Of `most` that may run, where nodes share or not.
+    fn new(most: usize, shares: bool) -> Self {
+        let limit = most.min(if shares { START } else { LEAST });
         Self {
             limit,
             most,
-            starting: true,
+            starting: !shares,
             trial: Trial::None,
             // The first are not like the others: caches, slow starts, what links and servers let through at first.
             window: Window { skip: limit, ..Window::default() },
@@ -99,7 +102,8 @@ impl Climb {
     fn note(&mut self, bytes: u64, took: Duration, running: usize, kept: usize, now: Instant) {
         let w = &mut self.window;
         if running * 4 < self.limit * 3 {
-            if (running + kept) * 4 < self.limit * 3 {
+            // (One may have ended just now, and its successor not begun.)
+            if (running + kept + 1) * 4 < self.limit * 3 {
                 // Something else holds them up.
                 *w = Window::default();
             }
@@ -120,7 +124,11 @@ impl Climb {
         let (span, rate, count) = (now.saturating_duration_since(since), w.rate(), w.count);
         let (mean, ran, before) = (w.took / count as u32, w.running.div_ceil(count), self.limit);
         let sure = if self.in_doubt(rate) { SURE } else { 1 };
-        let (copies, long) = if self.starting { (before.max(FIRST), SOON) } else { (2 * before, SPAN) };
+        let (copies, long) = match self.starting {
+            true if span < SPAN => (before.max(FIRST), SOON),
+            true => (before.max(FIRST).min(2 * before), SOON),
+            false => (2 * before, SPAN),
+        };
         if count < copies * sure as usize || span < long * sure {
             return;
         }
@@ -138,12 +146,12 @@ impl Climb {
         self.window = Window { skip: if self.limit == before { 0 } else { running }, ..Window::default() };
     }
 
-    /// Whether that rate would end what is tried with more copies than now, or as many, and noise may be all there is to it. At the start: with
-    /// fewer.
+    /// Whether that rate would end what is tried with more copies than now, or as many, and noise may be all there is to it. At the start:
+    /// whether it is not clear that twice as many are of use.
     fn in_doubt(&self, rate: f64) -> bool {
         match self.trial {
             Trial::None => false,
-            Trial::More { rate: all, .. } if self.starting => rate < MORE * all,
+            Trial::More { rate: all, .. } if self.starting => rate < MORE * all * DOUBT,
             Trial::Fewer { rate: all, .. } => rate < AS_MUCH * all && rate > AS_MUCH * all / DOUBT,
             Trial::More { rate: all, .. } => rate >= MORE * all && rate < MORE * all * DOUBT,
         }
@@ -238,9 +246,9 @@ pub(super) struct Width {
 }
 
 impl Width {
-    /// Of `most` that may run.
-    pub(super) fn new(most: usize) -> Self {
-        let climb = Climb::new(most.max(1));
+    /// Of `most` that may run, where nodes share or not.
+    pub(super) fn new(most: usize, shares: bool) -> Self {
+        let climb = Climb::new(most.max(1), shares);
         Self { limit: AtomicUsize::new(climb.limit), climb: Mutex::new(climb) }
     }
 
@@ -250,11 +258,11 @@ impl Width {
     }
 
     /// Takes note of a copy that came from the PFS in whole, or a chunk of one; so many are under way.
-    /// `kept`: places that prefetches leave to readers who will ask again at once.
-    pub(super) fn note(&self, bytes: u64, took: Duration, running: usize, kept: usize) {
+    /// `kept`: places that prefetches leave to readers who will ask again at once. Whether more may run than before.
+    pub(super) fn note(&self, bytes: u64, took: Duration, running: usize, kept: usize) -> bool {
         let mut climb = lock(&self.climb);
         climb.note(bytes, took, running, kept, Instant::now());
-        self.limit.store(climb.limit, Ordering::Relaxed);
+        self.limit.swap(climb.limit, Ordering::Relaxed) < climb.limit
     }
 }
 
@@ -280,12 +288,13 @@ mod tests {
 
     /// The same beside so many demands, which leave prefetches what they do not need.
     fn run_beside(demands: usize, most: usize, seconds: u64, takes: impl Fn(usize) -> Duration) -> Seen {
-        go_on(&mut Climb::new(most), &mut Instant::now(), demands, seconds, takes)
+        go_on(&mut Climb::new(most, false), &mut Instant::now(), demands, seconds, takes)
     }
 
     /// The mean of that in ten runs.
     fn mean_beside(demands: usize, most: usize, seconds: u64, takes: impl Fn(usize) -> Duration) -> f64 {
-        let one = |seed| go_on_with(seed, &mut Climb::new(most), &mut Instant::now(), demands, seconds, &takes).mean;
+        let one =
+            |seed| go_on_with(seed, &mut Climb::new(most, false), &mut Instant::now(), demands, seconds, &takes).mean;
         (1..=10).map(one).sum::<f64>() / 10.0
     }
 
@@ -344,6 +353,8 @@ mod tests {
         );
         // Soon: a job that has just started is not held up.
         assert!(run(56, 2, link).end <= 8);
+        // Also where nodes share.
+        assert!(go_on(&mut Climb::new(56, true), &mut Instant::now(), 0, 2, link).end <= 8);
     }
 
     #[test]
@@ -380,7 +391,7 @@ mod tests {
     /// Found by a job that needed 78 % of a link of 200 Mbit/s: it began with 16 at a time, and its first files came late by two seconds.
     #[test]
     fn a_job_that_begins_does_not_stand_behind_many_that_are_of_no_use() {
-        let (mut climb, mut now) = (Climb::new(56), Instant::now());
+        let (mut climb, mut now) = (Climb::new(56, false), Instant::now());
         for _ in 0..100 {
             let running = climb.limit;
             assert!(running <= 4, "{running}");
@@ -391,12 +402,28 @@ mod tests {
         assert_eq!(climb.limit, 2);
     }
 
+    /// Found by a review: of two copies one has always ended when the other does, and its successor not begun.
+    #[test]
+    fn two_that_take_turns_are_two() {
+        for took in [Duration::from_micros(200), Duration::from_millis(200)] {
+            let (mut climb, start) = (Climb::new(56, false), Instant::now());
+            let mut now = start;
+            while now - start < Duration::from_secs(10) {
+                now += took / climb.limit as u32;
+                for gone in 0..2 {
+                    climb.note(SIZE, took, climb.limit - gone, 0, now);
+                }
+            }
+            assert_eq!(climb.limit, 56, "{took:?}");
+        }
+    }
+
     #[test]
     fn a_pfs_that_becomes_another_one_gets_what_it_needs_then() {
         // A full link of 20 MB/s, on which two at a time take long.
         let narrow = |n: usize| Duration::from_secs_f64(n as f64 * SIZE as f64 / 20e6);
         for (then, within) in [(200, 60), (3, 30)] {
-            let (mut climb, mut now) = (Climb::new(56), Instant::now());
+            let (mut climb, mut now) = (Climb::new(56, false), Instant::now());
             assert!(go_on(&mut climb, &mut now, 0, 60, narrow).end <= 4);
             let seen = go_on(&mut climb, &mut now, 0, within, |_| Duration::from_millis(then));
             assert_eq!(seen.end, 56, "copies that take {then} ms");
@@ -429,7 +456,7 @@ mod tests {
     #[test]
     fn readers_who_compute_in_between_do_not_keep_the_width_from_what_the_pfs_needs() {
         let narrow = |n: usize| Duration::from_secs_f64(n as f64 * SIZE as f64 / 20e6);
-        let (mut climb, mut now) = (Climb::new(56), Instant::now());
+        let (mut climb, mut now) = (Climb::new(56, false), Instant::now());
         assert!(go_on(&mut climb, &mut now, 0, 60, narrow).end <= 4);
         // It is a fast one now.
         for i in 0..20_000 {
@@ -443,7 +470,7 @@ mod tests {
 
     #[test]
     fn what_is_held_up_by_something_else_says_nothing() {
-        let (mut climb, now) = (Climb::new(56), Instant::now());
+        let (mut climb, now) = (Climb::new(56, false), Instant::now());
         for i in 0..1000 {
             climb.note(SIZE, Duration::from_secs(1), 1, 0, now + Duration::from_secs(i));
         }
