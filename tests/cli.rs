@@ -412,7 +412,8 @@ fn an_index_is_built_and_compared_within_the_limit_of_calls() {
     assert!(limited.iter().all(|took| (1.4..20.0).contains(took)), "{limited:?}");
     let sampled = slow(&["index", "verify", "--sample", "3", "set.idx", "root", "--set", "source.iops_limit=3"]);
     assert!((1.4..20.0).contains(&sampled), "6 calls at 3/s took {sampled} s");
-    assert!(slow(&["index", "build", "-o", "set.idx", "root"]) < 1.4, "no limit");
+    // (In one of five turns: the machine may be busy.)
+    assert!((0..5).any(|_| slow(&["index", "build", "-o", "set.idx", "root"]) < 1.4), "no limit");
     p.monarch(["index", "build", "-o", "x", "root", "--set", "source.iops_limit=0"]).failed(2, &["1 to 1000000"]);
     p.monarch(["index", "build", "-o", "x", "root", "--config", "none.yaml"]).failed(2, &["none.yaml"]);
 }

@@ -59,7 +59,7 @@ fn explain_tells_why_a_path_is_served_or_not() {
 #[test]
 fn explain_tells_large_refused_and_absent_files_apart() {
     let w = World::plan().files(8).size(400_000).args(&["--plain", "--exact"]).set("prefetch.enabled=false");
-    let mut w = w.set("source.chunk_threshold=600KB").tier_size("2MiB").build();
+    let mut w = w.set("source.chunk_threshold=600KB").tier_size("2MiB").patient().build();
     fs::write(w.backing().join("large"), vec![1; 700_000]).unwrap();
     w.keep();
     w.until("the index", |s| s.roots[0].state == "ready");
@@ -173,7 +173,7 @@ fn explain_sees_another_mount_at_the_roots_path() {
 
 #[test]
 fn evict_drops_what_is_named_and_readers_get_it_back() {
-    let mut w = World::plan().files(24).args(&["--plain"]).build();
+    let mut w = World::plan().files(24).args(&["--plain"]).patient().build();
     w.settle();
     let job = w.python("epochs.py").args(["--epochs", "1", "--verify"]).arg(w.root());
     let bare = w.bare(&job).good().text();

@@ -62,9 +62,9 @@ fn the_agent_is_started_again_under_a_script() {
     // SAFETY: the agent of this world.
     unsafe { libc::kill(first as i32, libc::SIGKILL) };
     w.until("another agent", |s| s.pid != first && s.jobs == 1);
+    assert_eq!(w.agent().map(|s| s.incarnation), Some(2));
     shell.write(b"\n");
     shell.end().good();
-    assert_eq!(w.agent().map(|s| s.incarnation), Some(2));
 }
 
 #[test]

@@ -99,7 +99,8 @@ fn without_hints_later_epochs_ask_the_pfs_for_what_does_not_fit() {
 
 #[test]
 fn a_known_order_is_fetched_just_in_time_with_the_bytes_of_a_static_set() {
-    let mut w = half().pfs(|b| b.meta_latency(Duration::from_millis(1))).set("placement.policy=clairvoyant").build();
+    let mut w =
+        half().pfs(|b| b.meta_latency(Duration::from_millis(1))).set("placement.policy=clairvoyant").patient().build();
     w.keep();
     w.until("an index", |s| s.roots[0].state == "ready");
     w.same(&passes(&w, &["--epochs", "1", "--tell", "yes", "--compute", "10"]));
@@ -121,7 +122,8 @@ fn a_known_order_is_fetched_just_in_time_with_the_bytes_of_a_static_set() {
 
 #[test]
 fn an_order_that_repeats_is_learned_in_the_second_epoch() {
-    let mut w = half().pfs(|b| b.meta_latency(Duration::from_millis(1))).set("placement.policy=clairvoyant").build();
+    let mut w =
+        half().pfs(|b| b.meta_latency(Duration::from_millis(1))).set("placement.policy=clairvoyant").patient().build();
     w.keep();
     w.until("an index", |s| s.roots[0].state == "ready");
     w.same(&passes(&w, &["--epochs", "4", "--order", "same", "--compute", "30"]));
@@ -130,7 +132,7 @@ fn an_order_that_repeats_is_learned_in_the_second_epoch() {
     assert!(last.local + last.waited >= FILES * 7 / 10, "{all:?}");
     let room = w.agent().unwrap().tiers[0].files;
     // (64 files of the start of the next epoch are fetched beforehand; on a busy machine some come late, and count twice.)
-    assert!(last.copied + last.pfs <= FILES - room + 64 + FILES / 20, "{all:?}");
+    assert!(last.copied + last.pfs <= FILES - room + 64 + FILES / 10, "{all:?}");
 }
 
 #[test]

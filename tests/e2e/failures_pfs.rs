@@ -21,7 +21,7 @@ fn cat(w: &World, rel: &PathBuf) -> Job {
 
 /// A world in which copies are made on demand only, with its index ready.
 fn on_demand(files: usize) -> World {
-    let mut w = World::plan().files(files).args(&["--plain"]).set("prefetch.enabled=false").build();
+    let mut w = World::plan().files(files).args(&["--plain"]).set("prefetch.enabled=false").patient().build();
     w.keep();
     w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
     w
@@ -70,7 +70,7 @@ fn a_stalled_pfs_is_asked_once_by_eight_workers() {
     w.pfs().fault(rule.path(victim.to_str().unwrap())).unwrap();
     let only = victim.file_name().unwrap().to_str().unwrap().to_owned();
     let ended = w.run(&reads(&w).args(["--procs", "8"]).args(["--only", &only])).good();
-    assert!((29_000..32_000).contains(&slowest(&ended)), "{}", ended.text());
+    assert!((29_000..60_000).contains(&slowest(&ended)), "{}", ended.text());
     let paths = w.pfs().paths().unwrap();
     let c = paths.iter().find(|(p, _)| victim.as_path() == std::path::Path::new(p.trim_start_matches('/'))).unwrap().1;
     assert_eq!((c.opens, c.bytes_read), (1, fs::metadata(w.backing().join(&victim)).unwrap().len()), "{c:?}");
@@ -131,6 +131,7 @@ fn changes_during_a_copy(kind: MutationKind, when: When) {
         .pfs(|b| b.cache(slowfs::CacheMode::Direct).attr_ttl(Duration::ZERO))
         .set("prefetch.enabled=false")
         .set("source.io_size=64KiB")
+        .patient()
         .build();
     let mut w = w;
     w.keep();
@@ -147,6 +148,7 @@ fn changes_during_a_copy(kind: MutationKind, when: When) {
     }
     let second = w.run(&cat(&w, &victim));
     assert_eq!((second.status, second.out), (first.status, first.out), "{what}");
+    w.until("the change to be told", |s| s.agent["changed"] > 0);
     let status = w.agent().unwrap();
     assert_eq!((status.agent["changed"], status.tiers[0].files), (1, 0), "{what}: {status:#?}");
     for rel in files(&w).iter().filter(|r| **r != victim) {

@@ -106,12 +106,21 @@ pub fn du(dir: &Path) -> u64 {
     below(dir).iter().filter_map(|p| p.symlink_metadata().ok()).map(|m| m.blocks() * 512).sum()
 }
 
-/// The ledger of a tier says what `du` says of its directory: never less, and not much more.
+/// The ledger of a tier says what `du` says of its directory: never less, and not much more. Both are taken while nothing is copied.
 #[track_caller]
 pub fn charged(w: &World, tier: usize, dir: &Path) {
-    let used = w.agent().expect("an agent").tiers[tier].used;
-    // The configured directory itself is not the agent's.
-    let on_disk = du(dir) - dir.symlink_metadata().map_or(0, |m| m.blocks() * 512);
+    let told = || {
+        let tier = &w.agent().expect("an agent").tiers[tier];
+        (tier.used, tier.reserved, tier.files)
+    };
+    let (mut used, mut on_disk) = (0, 0);
+    wait_for("a moment without copies", || {
+        let before = told();
+        used = before.0;
+        // The configured directory itself is not the agent's.
+        on_disk = du(dir) - dir.symlink_metadata().map_or(0, |m| m.blocks() * 512);
+        before == told()
+    });
     assert!(used >= on_disk && used < on_disk + MIB, "{used} charged, {on_disk} on disk");
 }
 

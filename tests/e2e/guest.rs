@@ -277,9 +277,13 @@ fn an_ordinary_users_job_learns_nothing_behind_closed_doors() {
          root = sys.argv[1]\n\
          d = root + '/data/d00'\n\
          files = [os.path.join(d, f) for f in os.listdir(d) if f.endswith('.bin')]\n\
-         for n in range(40):\n\
-         \x20   for f in files: open(f, 'rb').read()\n\
-         \x20   time.sleep(0.01)\n\
+         def served(f):\n\
+         \x20   fd = os.open(f, 0)\n\
+         \x20   at = os.readlink(f'/proc/self/fd/{fd}')\n\
+         \x20   os.close(fd)\n\
+         \x20   return not at.startswith(root)\n\
+         limit = time.time() + 60\n\
+         while not all(served(f) for f in files) and time.time() < limit: time.sleep(0.01)\n\
          def closed(call, *args):\n\
          \x20   try: call(*args)\n\
          \x20   except PermissionError: return\n\

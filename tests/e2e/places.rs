@@ -340,11 +340,14 @@ fn under_a_fork_storm_the_agent_and_the_readers_live() {
 fn in_a_mount_namespace_of_its_own_the_whole_job_is_served() {
     let w = World::plan().files(20).args(&["--plain"]).build();
     // `run` itself inside: its agent sees what its job sees.
-    let mut c = around(&["unshare", "-m"], &w.monarch_run(&reads(&w).args(["--rounds", "3"])));
+    let report = w.scratch().join("report.json");
+    let job = reads(&w).args(["--rounds", "20"]).option("--report").option(&report);
+    let mut c = around(&["unshare", "-m"], &w.monarch_run(&job));
     let out = c.stdin(std::process::Stdio::null()).output().unwrap();
     if String::from_utf8_lossy(&out.stderr).contains("Operation not permitted") {
         return;
     }
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    assert!(w.counter("hits") > 20);
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    assert!(report.pointer("/counters/hits").and_then(serde_json::Value::as_u64) > Some(20), "{report:#}");
 }

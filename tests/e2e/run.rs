@@ -56,7 +56,7 @@ fn signals_of_a_process_reach_the_job_once() {
 fn the_terminals_interrupt_reaches_the_job_once() {
     // `script` runs it on a terminal of its own, whose ^C goes to the whole foreground group.
     let w = world();
-    let inner = "n=0; trap 'n=$((n+1)); echo got $n' INT; echo ready; i=0; while [ $i -lt 20 ]; do sleep 0.05; i=$((i+1)); done; echo n=$n";
+    let inner = "n=0; trap 'n=$((n+1)); echo got $n' INT; echo ready; i=0; while [ $n = 0 ] && [ $i -lt 1200 ]; do sleep 0.05; i=$((i+1)); done; sleep 0.5; echo n=$n";
     let run = w.monarch_run(&sh(inner));
     let program = "import os, pty, sys, time\n\
         pid, fd = pty.fork()\n\
@@ -126,7 +126,7 @@ fn a_summary_of_ten_lines_goes_to_stderr_of_rank_0_only() {
 fn a_report_is_written() {
     let w = world();
     let file = w.scratch().join("report.json");
-    w.run(&reads(&w).args(["--rounds", "3"]).option("--report").option(&file)).good();
+    w.start_indexed(&reads(&w).args(["--rounds", "3"]).option("--report").option(&file)).end().good();
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let hits = report.pointer("/counters/hits").or_else(|| report.pointer("/job/hits"));
     assert!(hits.and_then(serde_json::Value::as_u64).is_some_and(|n| n > 0), "{report:#}");

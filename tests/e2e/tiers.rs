@@ -98,6 +98,7 @@ fn a_demand_is_served_before_a_long_queue_of_prefetches() {
         .args(&["--plain"])
         .pfs(|b| b.data_latency(Duration::from_millis(100)))
         .set("source.max_inflight=8")
+        .patient()
         .build();
     ready(&mut w);
     // The last in the PFS's own order is fetched last.
@@ -108,8 +109,9 @@ fn a_demand_is_served_before_a_long_queue_of_prefetches() {
     let rel = at.strip_prefix(w.root()).unwrap().to_owned();
     let job = crate::harness::Job::new("cat").arg(w.root().join(&rel));
     assert_eq!(w.run(&job).good().out, fs::read(w.backing().join(&rel)).unwrap());
+    w.until("its copy to be told", |s| s.agent["copied_on_demand"] > 0);
     let a = w.agent().unwrap().agent;
-    assert!(a["copied_on_demand"] == 1 && a["copied_ahead"] < 300, "{a:?}");
+    assert!(a["copied_on_demand"] == 1 && a["copied_ahead"] < 500, "{a:?}");
 }
 
 /// Found by reading: each file that had its copy cost prefetches a turn beside demands that leave them nothing, and of one file in five
@@ -205,6 +207,7 @@ fn a_reader_waits_for_a_copier_that_the_limits_hold_back() {
         .set("source.bandwidth_limit=1MiB/s")
         .set("source.io_size=4MiB")
         .set("prefetch.enabled=false")
+        .set("wait.pickup=1s")
         .build();
     ready(&mut w);
     w.pfs().reset().unwrap();

@@ -219,7 +219,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(300));
             let start = Instant::now();
             limits.before_call(request, true);
-            assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+            assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
         });
     }
 
@@ -239,7 +239,7 @@ mod tests {
             let start = Instant::now();
             limits.before_call(0, true);
             over.store(true, std::sync::atomic::Ordering::Relaxed);
-            assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
+            assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
         });
     }
 
@@ -263,7 +263,7 @@ mod tests {
             }
         });
         let took = start.elapsed().as_secs_f64();
-        assert!((0.65..1.5).contains(&took), "160 calls at 200/s took {took} s");
+        assert!((0.65..5.0).contains(&took), "160 calls at 200/s took {took} s");
     }
 
     #[test]

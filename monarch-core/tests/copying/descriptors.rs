@@ -352,7 +352,7 @@ fn a_file_that_hangs_holds_up_no_other() {
     let from = pfs.source();
     for make in engines().into_iter().skip(1) {
         let engine = make(IO as u64, Arc::default(), Arc::default());
-        pfs.fault(FaultSpec::new(FaultKind::Stall(Some(Duration::from_secs(1)))).ops(&[Op::Read]).path("f3"));
+        pfs.fault(FaultSpec::new(FaultKind::Stall(Some(Duration::from_secs(5)))).ops(&[Op::Read]).path("f3"));
         let batch = Batch::new(&from, (0..30).map(|n| (format!("f{n}"), 2 * IO as u64)));
         engine.run(&batch);
         let ends = batch.ends.take();
@@ -373,6 +373,6 @@ fn latency_is_hidden_by_depth() {
         let start = Instant::now();
         let batch = Batch::new(&from, (0..80).map(|n| (format!("f{n}"), 100)));
         assert!(batch.run(&*engine).iter().all(Result::is_ok));
-        assert!(start.elapsed() < Duration::from_millis(700), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_millis(1100), "{:?}", start.elapsed());
     }
 }

@@ -3,7 +3,7 @@
 
 `ranks` is the same on two ranks: it starts itself by `torch.distributed.run`; the first rank prints for both.
 """
-import os, sys
+import os, sys, threading
 import images, protocol
 
 BATCH = 8
@@ -51,9 +51,24 @@ def loader(**options):
         net = network()
         order = torch.Generator().manual_seed(protocol.SEED)
         data = torch.utils.data.DataLoader(dataset(root), BATCH, shuffle=True, generator=order, **options)
-        while True:
-            yield train(net, data)
+        try:
+            while True:
+                yield train(net, data)
+        except GeneratorExit:
+            del data
+            feeders_over()
     return way
+
+
+def feeders_over():
+    """Waits for the threads that fed the workers, which PyTorch tells to end and leaves alone.
+
+    They take down the semaphores of spawned workers. If the interpreter ends in the middle of that, a semaphore is gone and still
+    registered, and Python's resource tracker now and then warns of a leak, Monarch or not.
+    """
+    for thread in threading.enumerate():
+        if thread.name == "QueueFeederThread":
+            thread.join(10)
 
 
 def ranks(root):

