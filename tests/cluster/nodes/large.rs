@@ -4,7 +4,7 @@ use super::{Steady, bound, patient, within};
 use crate::plan::Plan;
 use crate::reads::Reads;
 use crate::world::{Cluster, wait_for};
-use slowfs::Counters;
+use slowfs::{Counters, Rate, Settings};
 use std::time::Duration;
 
 /// Mean size of a file: 10 chunks.
@@ -67,7 +67,9 @@ fn a_file_that_is_larger_than_what_passes_through_leaves_the_pfs_once() {
 }
 
 fn owner_dies(placement: &str, for_good: bool) {
-    let plan = chunked(24, placement).cluster("peer_timeout: 1s").cluster("join_timeout: 5s").pfs(slow);
+    // All of it takes some seconds, until the owner has died.
+    let plan = chunked(24, placement).cluster("peer_timeout: 1s").cluster("join_timeout: 5s");
+    let plan = plan.pfs(|b| slow(b).bandwidth(6 << 20));
     let Some(c) = plan.build() else { return };
     let mark = c.mark();
     let mut steady = Steady::start(c);
@@ -81,6 +83,8 @@ fn owner_dies(placement: &str, for_good: bool) {
         let old = steady.c.node(1).signal(libc::SIGKILL);
         steady.c.node(1).successor(old);
     }
+    let unlimited = Settings { bandwidth: Some(Rate(0)), ..Settings::default() };
+    steady.c.pfs().set(unlimited).unwrap();
     steady.more(2);
     let rest = steady.c.mark();
     steady.more(1);
