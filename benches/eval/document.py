@@ -146,6 +146,11 @@ def fewest_reads(told, direct, bound):
             f"{100 * (bound * least / direct - 1):+.0f} % at best")
 
 
+def near(ratio, target):
+    """In so many digits that it can be told from its target."""
+    return f"{ratio:.3f}" if abs(ratio - target) < 0.0075 else f"{ratio:.2f}"
+
+
 def targets(all_told):
     """What was to be shown, what came of it, and why where it was missed."""
     rows = []
@@ -170,9 +175,9 @@ def targets(all_told):
             elif alone > 0.93 * direct:
                 taken = told["bytes"] / (plan["link"] * 1e6 / 8 * PAYLOAD) / (alone / plan["epochs"])
                 row(f"{name}: time, cold / direct", "0.99 to 1.01", f"{cold / direct:.3f}", cold / direct <= 1.01,
-                    f"the job takes {100 * taken:.0f} % of the link while it computes; in the first epoch about one file in ten is fetched ahead beside what its readers wait for" if taken > 0.7 else "")
+                    f"the job takes {100 * taken:.0f} % of the link while it computes" if taken > 0.7 else "")
             elif "link" not in plan:
-                row(f"{name}: time, cold / direct", "no more" if keeps(modes) else "<= 0.5", f"{cold / direct:.2f} ({(cold - alone) / (direct - alone):.2f} of what direct takes beyond the {alone:.1f} s on a local copy)",
+                row(f"{name}: time, cold / direct", "no more" if keeps(modes) else "<= 0.5", f"{near(cold / direct, 0.5)} ({(cold - alone) / (direct - alone):.2f} of what direct takes beyond the {alone:.1f} s on a local copy)",
                     cold / direct <= (1 if keeps(modes) else 0.5), f"{alone:.1f} of {direct:.1f} s are the job's own, and {bound - 1:.1f} data sets do not fit")
             elif "compression" in plan:
                 row(f"{name}: time, cold / direct", "<= 0.5", f"{cold / direct:.2f}", cold / direct <= 0.5)
@@ -182,9 +187,9 @@ def targets(all_told):
                     cold <= 1.03 * both and (cold <= 1.03 * least or cold / direct <= bound / passes),
                     f"what is streamed is waited for by the chunk; compare `{NOT_IN_CHUNKS}`" if streamed else "")
             least = ideal(told, modes)[1] if "link" in plan and not plan.get("passes") else 0
-            row(f"{name}: time, cold / copying first", "<= 0.8", f"{cold / copy:.2f}", cold / copy <= 0.8,
+            row(f"{name}: time, cold / copying first", "<= 0.8", near(cold / copy, 0.8), cold / copy <= 0.8,
                 "the copy has room for all data, the tier has not" if not fits
-                else f"{least / copy:.2f} is the least there could be: what the job computes, and the link" if least > 0.8 * copy
+                else f"{least / copy:.2f} is the least there could be: what the job computes, and the link" if least > 0.75 * copy
                 else "the job computes longer than copying takes" if alone > 0.8 * copy
                 else f"{alone / copy:.2f} is the job alone; files are copied while two ranks start up, on two processors" if plan.get("passes") else "")
             if not keeps(modes):
