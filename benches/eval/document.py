@@ -348,7 +348,8 @@ def readable(number):
 
 def lines(path, title, series, ticks, low=0.0):
     """Curves over numbers of nodes, both axes as they are for so many powers of two."""
-    wide, high, left, right, top, bottom = 640, 320, 60, 200, 34, 44
+    right = 46 + 8 * max(len(name) for name, _, _ in series)
+    wide, high, left, top, bottom = 440 + right, 320, 60, 34, 44
     places = {n: left + (wide - left - right) * i / max(1, len(ticks) - 1) for i, n in enumerate(ticks)}
     y = lambda v: top + (high - top - bottom) * (1 - (v - low) / (1.05 - low))
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">',
