@@ -46,7 +46,8 @@ fn killed_twenty_times_while_readers_read() {
         readers.more(1);
     }
     took.sort();
-    assert!(took[10] < Duration::from_secs(10) && took[19] < Duration::from_secs(40), "restarts took {took:?}");
+    // (Some at least, on a busy machine.)
+    assert!(took[2] < Duration::from_secs(1) && took[19] < Duration::from_secs(40), "restarts took {took:?}");
     let status = w.agent().unwrap();
     assert_eq!((status.incarnation, status.tiers[0].files), (21, FILES as u64), "{status:#?}");
     let hits = w.counter("hits");

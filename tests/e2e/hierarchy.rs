@@ -51,7 +51,12 @@ fn what_the_next_job_reads_moves_up_into_memory() {
 
 #[test]
 fn a_tier_that_has_to_shrink_sends_its_copies_down() {
-    let Some(tmpfs) = Tmpfs::mount("size=64m") else { return };
+    // (What a busy machine has not moved in its time is dropped: one of three tiers at least loses nothing.)
+    assert!((0..3).any(|_| shrunk_tier_loses_nothing()), "copies were dropped each time");
+}
+
+fn shrunk_tier_loses_nothing() -> bool {
+    let Some(tmpfs) = Tmpfs::mount("size=64m") else { return true };
     let mut w = plan(100, "20MiB").tier_dir(tmpfs.path().join("tier")).set("tiers.0.keep_free=16MiB").build();
     w.settle();
     let readers = Loop::start(&w, &["--procs", "2"]);
@@ -68,14 +73,14 @@ fn a_tier_that_has_to_shrink_sends_its_copies_down() {
     readers.more(3);
     readers.end();
     let s = w.agent().unwrap();
-    // (What a busy machine has not moved in its time is dropped.)
-    let (demoted, evicted) = (s.agent["demoted"], s.agent["evicted"]);
-    assert!(demoted > 0 && demoted + evicted > 20, "{:?}", s.agent);
-    if evicted == 0 {
-        assert_eq!(s.tiers[0].files + s.tiers[1].files, 100);
-        // Each byte is still here.
-        assert_eq!(w.pfs().counters().unwrap().bytes_read, 0);
+    if s.agent["evicted"] > 0 {
+        return false;
     }
+    assert!(s.agent["demoted"] > 20, "{:?}", s.agent);
+    assert_eq!(s.tiers[0].files + s.tiers[1].files, 100);
+    // Each byte is still here.
+    assert_eq!(w.pfs().counters().unwrap().bytes_read, 0);
+    true
 }
 
 #[test]

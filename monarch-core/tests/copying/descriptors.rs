@@ -370,9 +370,13 @@ fn latency_is_hidden_by_depth() {
     let from = pfs.source();
     for make in engines().into_iter().skip(1) {
         let engine = make(IO as u64, Arc::default(), Arc::default());
-        let start = Instant::now();
-        let batch = Batch::new(&from, (0..80).map(|n| (format!("f{n}"), 100)));
-        assert!(batch.run(&*engine).iter().all(Result::is_ok));
-        assert!(start.elapsed() < Duration::from_millis(1100), "{:?}", start.elapsed());
+        let run = || {
+            let start = Instant::now();
+            let batch = Batch::new(&from, (0..80).map(|n| (format!("f{n}"), 100)));
+            assert!(batch.run(&*engine).iter().all(Result::is_ok));
+            start.elapsed()
+        };
+        // (In one of three runs at least: the machine may be busy.)
+        assert!((0..3).any(|_| run() < Duration::from_millis(700)), "hardly faster than one after the other");
     }
 }
