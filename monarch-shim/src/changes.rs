@@ -225,9 +225,7 @@ fn entry_of(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
     if !is_root_device(ctx, st.st_dev) {
         return None;
     }
-    path_in_root(ctx, fd, st.st_dev)
-        .and_then(|real| file_at(ctx, real.get()))
-        .or_else(|| by_inode::entry(ctx, fd, st))
+    path_in_root(ctx, fd, st.st_dev).and_then(|real| file_at(ctx, real.get())).or_else(|| by_inode::entry(ctx, fd, st))
 }
 
 /// The path of an open file on the device of a root, if it lies below one, even where another mount leads there.
@@ -355,7 +353,9 @@ fn written(ctx: &Ctx, fd: c_int, st: &libc::stat64) {
 
 /// The entry of which an open file is a copy, also when the open itself has truncated it: then its name tells.
 fn copy_that_may_have_changed(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
-    if st.st_mode != libc::S_IFREG | 0o400 || !ctx.map.tiers().iter().any(|t| t.dev.load(Ordering::Relaxed) == st.st_dev) {
+    if st.st_mode != libc::S_IFREG | 0o400
+        || !ctx.map.tiers().iter().any(|t| t.dev.load(Ordering::Relaxed) == st.st_dev)
+    {
         return None;
     }
     let facts = Facts::of(st);

@@ -3,8 +3,8 @@
 //!
 //! Asked on slow paths only. The table may be long, so that it is read in pieces and never held as a whole.
 
-use crate::sys;
 use crate::process::process;
+use crate::sys;
 use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::scratch::Scratch;

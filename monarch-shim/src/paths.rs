@@ -58,7 +58,9 @@ pub fn find(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Result<Found<
     match path.first() {
         Some(b'/') => resolve(ctx.map, ctx, path, follow),
         None => Err(Miss::Outside),
-        Some(_) if dirfd == libc::AT_FDCWD && ctx.only_reads() && cwd::is_outside(ctx.map) && !path.starts_with(b"..") => {
+        Some(_)
+            if dirfd == libc::AT_FDCWD && ctx.only_reads() && cwd::is_outside(ctx.map) && !path.starts_with(b"..") =>
+        {
             Err(Miss::Outside)
         }
         Some(_) => find_relative(ctx, dirfd, path, follow),

@@ -22,9 +22,8 @@ const SOME: u8 = 2;
 /// The indexes of roots on a device.
 fn indexes(ctx: &Ctx, dev: u64) -> impl Iterator<Item = (usize, usize, &'static Segment<'static>)> {
     let ctx = *ctx;
-    ctx.live().filter(move |&(root, _, _)| {
-        ctx.map.roots().get(root).is_some_and(|r| r.dev.load(Ordering::Relaxed) == dev)
-    })
+    ctx.live()
+        .filter(move |&(root, _, _)| ctx.map.roots().get(root).is_some_and(|r| r.dev.load(Ordering::Relaxed) == dev))
 }
 
 /// The directory with this inode.

@@ -87,7 +87,9 @@ fn is_same_namespace(agent: &Control) -> bool {
 /// Whether the parent of this user namespace is the one with this inode.
 fn is_child_of(parent: u64) -> bool {
     const NS_GET_PARENT: usize = 0xb702;
-    let Some(ns) = sys::open(c"/proc/thread-self/ns/user", libc::O_RDONLY | libc::O_CLOEXEC).map(Fd) else { return false };
+    let Some(ns) = sys::open(c"/proc/thread-self/ns/user", libc::O_RDONLY | libc::O_CLOEXEC).map(Fd) else {
+        return false;
+    };
     // SAFETY: takes no pointer; gives a descriptor.
     let up = unsafe { sys::call(libc::SYS_ioctl, [ns.0 as usize, NS_GET_PARENT, 0, 0, 0, 0]) };
     let Ok(up) = i32::try_from(up).map_err(|_| ()).and_then(|fd| if fd < 0 { Err(()) } else { Ok(Fd(fd)) }) else {

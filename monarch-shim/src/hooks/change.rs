@@ -195,6 +195,23 @@ pub(super) unsafe fn raw_utimensat(fd: c_int, path: *const c_char, times: *const
     unsafe { utimensat_any(fd, path, flags, call) }
 }
 
+/// The bare system call, which has flags that the function may not know.
+pub(super) unsafe fn raw_fchmodat2(fd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+    const SYS_FCHMODAT2: i64 = 452;
+    let call = |fd: c_int, path: *const c_char| {
+        let args = [fd as isize as usize, path as usize, mode as usize, flags as usize, 0, 0];
+        // SAFETY: the contract of fchmodat2(2).
+        let done = unsafe { crate::sys::call(SYS_FCHMODAT2, args) };
+        if done < 0 {
+            user::set_errno(-done as c_int);
+            return -1;
+        }
+        0
+    };
+    // SAFETY: passed on.
+    unsafe { mode_at(fd, path, flags, mode, call) }
+}
+
 hook! { next;
     fn rename(from: *const c_char, to: *const c_char) -> c_int {
         moved(CWD, from); moved(CWD, to); gone(gone(next(from, to), CWD, from), CWD, to)

@@ -9,9 +9,7 @@ use super::hook;
 use super::place::{entered, forked, moved, remounted, thread_became};
 use crate::ctx;
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
-use libc::{
-    dev_t, gid_t, mode_t, off_t, size_t, stat64 as Stat, timespec, timeval, uid_t, utimbuf,
-};
+use libc::{dev_t, gid_t, mode_t, off_t, size_t, stat64 as Stat, timespec, timeval, uid_t, utimbuf};
 
 // The functions of this library, under the names that C knows.
 unsafe extern "C" {
@@ -101,6 +99,7 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> c_long {
             libc::SYS_truncate => truncate(path, y as off_t),
             libc::SYS_fchmod => fchmod(fd, y as mode_t),
             libc::SYS_fchmodat => fchmodat(fd, path2, z as mode_t, 0),
+            SYS_FCHMODAT2 => super::change::raw_fchmodat2(fd, path2, z as mode_t, fourth),
             libc::SYS_fchown => fchown(fd, y as uid_t, z as gid_t),
             libc::SYS_fchownat => fchownat(fd, path2, z as uid_t, u as gid_t, v as c_int),
             libc::SYS_utimensat => super::change::raw_utimensat(fd, path2, z as *const timespec, fourth),
@@ -128,8 +127,14 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> c_long {
                 super::place::covered(dirfd, at, || call() as c_int)
             }
             // What these change is one thread's, even if the functions of the C library change all.
-            libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setreuid | libc::SYS_setregid | libc::SYS_setresuid
-            | libc::SYS_setresgid | libc::SYS_setgroups | libc::SYS_capset => thread_became(call() as c_int),
+            libc::SYS_setuid
+            | libc::SYS_setgid
+            | libc::SYS_setreuid
+            | libc::SYS_setregid
+            | libc::SYS_setresuid
+            | libc::SYS_setresgid
+            | libc::SYS_setgroups
+            | libc::SYS_capset => thread_became(call() as c_int),
             libc::SYS_setfsuid | libc::SYS_setfsgid => {
                 let before = call();
                 ctx::threads_rights_changed();
@@ -160,7 +165,8 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> c_long {
     c_long::from(done)
 }
 
-/// The number is the same on all machines.
+/// Numbers that are the same on all machines.
+const SYS_FCHMODAT2: c_long = 452;
 const SYS_LANDLOCK_RESTRICT_SELF: c_long = 446;
 
 /// Calls that newer machines do not have.

@@ -159,12 +159,12 @@ unsafe fn statx_any(
     let entered = unsafe { if flags & libc::AT_EMPTY_PATH != 0 { enter_change(path) } else { enter(path) } };
     let Some((ctx, bytes)) = entered else {
         // SAFETY: passed on.
-        return unsafe { translate_x(next(mask), mask, buf) };
+        return unsafe { translate_x(next(mask), mask, buf, &next) };
     };
     if flags & libc::AT_EMPTY_PATH != 0 && bytes.is_empty() {
         // The kernel is asked with everything that tells a copy.
         // SAFETY: passed on.
-        return unsafe { translate_x(next(mask | libc::STATX_BASIC_STATS), mask, buf) };
+        return unsafe { translate_x(next(mask | libc::STATX_BASIC_STATS), mask, buf, &next) };
     }
     let answer = || {
         if flags & !KNOWN != 0 {
@@ -180,19 +180,28 @@ unsafe fn statx_any(
         Some(0)
     };
     // SAFETY: passed on.
-    answer().unwrap_or_else(|| unsafe { translate_x(next(mask), mask, buf) })
+    answer().unwrap_or_else(|| unsafe { translate_x(next(mask), mask, buf, &next) })
 }
 
 /// After a successful statx of a descriptor, or of a path that may lead to one.
 #[inline]
-unsafe fn translate_x(result: c_int, mask: c_uint, buf: *mut libc::statx) -> c_int {
+unsafe fn translate_x(result: c_int, mask: c_uint, buf: *mut libc::statx, again: &impl Fn(c_uint) -> c_int) -> c_int {
     // SAFETY: a successful call has written to it.
-    if result == 0 && u32::from(unsafe { (*buf).stx_mode }) == COPY_MODE {
-        // SAFETY: as above.
-        translate_copy_x(mask, unsafe { &mut *buf });
+    if result != 0 || u32::from(unsafe { (*buf).stx_mode }) != COPY_MODE {
+        return result;
     }
+    // What was not asked for may be missing, and tells a copy.
+    // SAFETY: as above.
+    if unsafe { (*buf).stx_mask } & TELLS != TELLS && again(mask | libc::STATX_BASIC_STATS) != 0 {
+        return -1;
+    }
+    // SAFETY: as above.
+    translate_copy_x(mask, unsafe { &mut *buf });
     result
 }
+
+/// What tells a copy.
+const TELLS: c_uint = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_SIZE | libc::STATX_MTIME;
 
 #[cold]
 #[inline(never)]

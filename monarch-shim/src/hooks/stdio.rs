@@ -76,11 +76,7 @@ fn gone(next: impl Fn(*const c_char) -> *mut FILE) -> *mut FILE {
 }
 
 /// `freopen` without a path: the file that the stream has open, with another mode. Of a copy, that is the PFS file when the mode writes.
-unsafe fn reopen_same(
-    mode: *const c_char,
-    stream: *mut FILE,
-    next: impl Fn(*const c_char) -> *mut FILE,
-) -> *mut FILE {
+unsafe fn reopen_same(mode: *const c_char, stream: *mut FILE, next: impl Fn(*const c_char) -> *mut FILE) -> *mut FILE {
     let same = || next(core::ptr::null());
     // SAFETY: the application's pointers, tested before they are read; a stream that it has open.
     let (writes, fd) = unsafe { (reads(mode) == Some(false), libc::fileno(stream)) };
