@@ -32,9 +32,9 @@ pub use trust::{mounts_changed, place_changed};
 static GATE: AtomicU32 = AtomicU32::new(0);
 const OFF: u32 = 1;
 const ON: u32 = 2;
-/// The process runs as somebody else for now: it reads nothing through us, but its changes count.
+/// The process runs as another user for now, or is switched off: it reads nothing through us, but its changes count.
 const OTHER_USER: u32 = 3;
-/// Not zero: never again what the agent may.
+/// Not zero: never again what the agent may, or switched off.
 static RIGHTS_DIFFER: AtomicU32 = AtomicU32::new(0);
 
 /// A cell that is written once, before a flag says so.
@@ -95,13 +95,13 @@ fn open_gate() -> Option<Ctx> {
 /// The constructor.
 pub extern "C" fn boot(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
     crate::next::resolve_all();
-    let on = is_glibc() && attach(envp).is_some();
-    GATE.store(if on { ON } else { OFF }, Ordering::Release);
+    let gate = if crate::next::is_glibc() { attach(envp).unwrap_or(OFF) } else { OFF };
+    GATE.store(gate, Ordering::Release);
 }
 
-/// Other C libraries have other streams and structures; there we only pass through.
-fn is_glibc() -> bool {
-    crate::next::address(crate::symbols::Sym::gnu_get_libc_version) != 0
+/// From here on this process is left alone: it may only read, write and end, and any other system call would kill it.
+pub fn leave_alone() {
+    GATE.store(OFF, Ordering::Release);
 }
 
 /// The value of an environment variable.
@@ -131,13 +131,11 @@ unsafe fn env(envp: *const *const u8, name: &[u8]) -> Option<&'static [u8]> {
     }
 }
 
-/// Maps the control block that the environment names.
-fn attach(envp: *const *const u8) -> Option<()> {
+/// Maps the control block that the environment names, and says how far the gate opens: what a process changes that is not served counts
+/// for those that are.
+fn attach(envp: *const *const u8) -> Option<u32> {
     // SAFETY: from the loader.
     let (disabled, path) = unsafe { (env(envp, b"MONARCH_DISABLE"), env(envp, b"MONARCH_CTL")?) };
-    if disabled.is_some_and(|v| !v.is_empty() && v != b"0") {
-        return None;
-    }
     let slash = path.iter().rposition(|&c| c == b'/')?;
     let dir = path.get(..slash)?;
     if dir.len() > files::MAX_DIR || path.first() != Some(&b'/') {
@@ -146,13 +144,15 @@ fn attach(envp: *const *const u8) -> Option<()> {
     files::set_dir(dir);
     let map = files::map_file(path, true)?;
     let control = ControlMap::open_hiding(map, &trust::HIDDEN)?;
-    if !is_our_user(&control) || !is_in_our_groups(&control) {
-        return None;
+    let is_same = is_our_user(&control) && is_in_our_groups(&control);
+    if disabled.is_some_and(|v| !v.is_empty() && v != b"0") {
+        RIGHTS_DIFFER.store(1, Ordering::Release);
     }
     // SAFETY: as above.
     unsafe { (*CONTROL.0.get()).write(control) };
     crate::cwd::boot();
-    Some(())
+    let is_on = is_same && RIGHTS_DIFFER.load(Ordering::Relaxed) == 0;
+    Some(if is_on { ON } else { OTHER_USER })
 }
 
 /// After setuid, setgid and the like: the index tells only the agent's user, with the agent's groups, what it holds.

@@ -61,6 +61,9 @@ unsafe fn translate(result: c_int, buf: *mut Stat) -> c_int {
         if let Some(f) = copy_of(&ctx, &Facts::of(st)) {
             let now = changed_attributes(&ctx, &f);
             if now.is_none() && fill_stat(&ctx, f.root, f.segment, f.entry.record, st).is_some() {
+                if f.entry.word().is_gone() {
+                    st.st_nlink = 0;
+                }
                 return result;
             }
             // Not told by the index: the file itself.
@@ -194,6 +197,9 @@ unsafe fn statx_fd(ctx: &Ctx, mask: c_uint, buf: *mut libc::statx, next: &impl F
                 Some(now) => *st = now,
                 None => {
                     let _ = fill_statx(ctx, &f, mask & libc::STATX_BASIC_STATS, st);
+                    if f.entry.word().is_gone() {
+                        st.stx_nlink = 0;
+                    }
                 }
             }
         }
