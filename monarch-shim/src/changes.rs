@@ -45,7 +45,7 @@ fn bypass_parent(ctx: &Ctx, p: &Parent<'static>, subtree: bool) {
 pub fn name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     let ctx = &ctx.for_changes();
     if let Ok(p) = find_parent(ctx, dirfd, path) {
-        let known = is_known(&p.dir);
+        let known = is_known(ctx, &p.dir);
         bypass_parent(ctx, &p, moves);
         // A directory that the job replaced may be a link to another one by now.
         if known {
@@ -129,7 +129,7 @@ fn leave_early(ctx: &Ctx, real: &[u8], names: bool) -> bool {
 pub fn file_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) {
     let ctx = &ctx.for_changes();
     if let Ok(f) = find(ctx, dirfd, path, follow)
-        && is_known(&f)
+        && is_known(ctx, &f)
     {
         bypass(ctx, &f);
     } else if let Some(f) = real_file(ctx, dirfd, path, follow).and_then(|real| file_at(ctx, real.get())) {
@@ -138,8 +138,8 @@ pub fn file_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) {
 }
 
 /// Whether the name still leads to what the index says: one that has changed may be a link to somewhere else by now.
-fn is_known(f: &Found<'static>) -> bool {
-    f.entry.word().state() != State::Bypass
+fn is_known(ctx: &Ctx, f: &Found<'static>) -> bool {
+    f.entry.word().state() != State::Bypass && crate::guard::is_still_there(ctx, f)
 }
 
 /// The real path of a file that exists, if it lies on the device of a root.
@@ -216,7 +216,7 @@ pub fn before_write_open(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> 
     match find(ctx, dirfd, path, follow) {
         // Size and times of the file change, the listing of its directory does not.
         Ok(f) => {
-            let known = is_known(&f);
+            let known = is_known(ctx, &f);
             if writes {
                 bypass(ctx, &f);
             }
@@ -282,7 +282,7 @@ pub fn path_if_there(ctx: &Ctx, f: &Found<'static>) -> Option<crate::paths::Abso
 /// A directory is about to become unsearchable: what lies below it is the kernel's to tell.
 pub fn hide_below(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
     let ctx = &ctx.for_changes();
-    let found = find(ctx, dirfd, path, true).ok().filter(is_known);
+    let found = find(ctx, dirfd, path, true).ok().filter(|f| is_known(ctx, f));
     let found = found.or_else(|| real_file(ctx, dirfd, path, true).and_then(|real| file_at(ctx, real.get())));
     if let Some(f) = found {
         bypass_subtree(ctx, &f);

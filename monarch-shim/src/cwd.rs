@@ -8,7 +8,6 @@
 //! is of no use.
 
 use crate::sys::{self, pid};
-use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use monarch_abi::PATH_MAX;
@@ -26,6 +25,10 @@ enum Kind {
     Filling = 3,
 }
 
+/// Words of the text. It is written and read word by word, by atomics without an order of their own: a reader may meet a writer, and
+/// sees by the change of [`Page::word`] that what it read is of no use.
+const WORDS: usize = PATH_MAX / 8;
+
 /// Fits into two pages.
 #[repr(C)]
 struct Page {
@@ -34,10 +37,34 @@ struct Page {
     len: AtomicU32,
     /// Change counter << 32 | generation of the roots << 2 | kind.
     word: AtomicU64,
-    text: UnsafeCell<[u8; PATH_MAX]>,
+    text: [AtomicU64; WORDS],
 }
+const _: () = assert!(size_of::<Page>() <= 2 * 4096 && PATH_MAX.is_multiple_of(8));
 
 impl Page {
+    /// Writes the text, which was claimed.
+    fn put(&self, text: &[u8]) {
+        self.len.store(text.len().min(PATH_MAX) as u32, Ordering::Relaxed);
+        for (to, part) in self.text.iter().zip(text.chunks(8)) {
+            let mut bytes = [0; 8];
+            for (to, from) in bytes.iter_mut().zip(part) {
+                *to = *from;
+            }
+            to.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// Copies the text; how long it is. It counts only if the word is the same afterwards.
+    fn copy(&self, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> usize {
+        let len = (self.len.load(Ordering::Relaxed) as usize).min(PATH_MAX);
+        let to = out.as_mut_ptr().cast::<[u8; 8]>();
+        for (at, word) in self.text.iter().take(len.div_ceil(8)).enumerate() {
+            // SAFETY: the buffer has as many words as the text.
+            unsafe { to.add(at).write(word.load(Ordering::Relaxed).to_ne_bytes()) };
+        }
+        len
+    }
+
     fn invalidate(&self) {
         let forgotten = |old: u64| {
             // Who writes the text goes on with it.
@@ -151,9 +178,8 @@ pub fn get(ctl: &ControlMap<'_>, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Optio
     let word = p.word.load(Ordering::Acquire);
     let fresh = word & 0xffff_fffc == pack(0, generation, Kind::Unknown);
     if fresh && matches!(kind_of(word), Kind::Near | Kind::Outside) {
-        let len = (p.len.load(Ordering::Relaxed) as usize).min(PATH_MAX);
-        // SAFETY: in bounds. A writer may be at work: then the word has changed below and the copy is thrown away.
-        unsafe { core::ptr::copy_nonoverlapping(p.text.get().cast::<u8>(), out.as_mut_ptr().cast::<u8>(), len) };
+        // A writer may be at work: then the word has changed below and the copy is thrown away.
+        let len = p.copy(out);
         fence(Ordering::Acquire);
         if p.word.load(Ordering::Relaxed) == word {
             return Some(len);
@@ -173,9 +199,7 @@ fn fill(ctl: &ControlMap<'_>, p: &Page, generation: u32, out: &mut MaybeUninit<[
             Some(n) => {
                 // SAFETY: as many bytes were written.
                 let text = unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), n) };
-                p.len.store(n as u32, Ordering::Relaxed);
-                // SAFETY: we claimed the text; readers check the word after copying.
-                unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), p.text.get().cast::<u8>(), n) };
+                p.put(text);
                 if is_near(ctl, text) { Kind::Near } else { Kind::Outside }
             }
             None => Kind::Unknown,
@@ -220,5 +244,21 @@ mod tests {
         let next = p.claim().unwrap();
         p.publish(next, 5, Kind::Outside);
         assert_eq!(p.word.load(Ordering::Relaxed), pack(1, 5, Kind::Outside));
+    }
+
+    #[test]
+    fn a_text_of_any_length_comes_back() {
+        // SAFETY: zero is a valid Page.
+        let p: Page = unsafe { core::mem::zeroed() };
+        for len in [0, 1, 7, 8, 9, 63, 4000, PATH_MAX - 1, PATH_MAX] {
+            let mut text = [b'x'; PATH_MAX];
+            text.iter_mut().enumerate().for_each(|(at, c)| *c = (at % 251) as u8);
+            p.put(&text[..len]);
+            let mut out = MaybeUninit::uninit();
+            assert_eq!(p.copy(&mut out), len);
+            // SAFETY: so many bytes were written.
+            let got = unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), len) };
+            assert_eq!(got, &text[..len]);
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::{
     CONTROL_MAGIC, Control, Counter, MAX_RANGES, MAX_SPELLINGS, Range, Root, STRINGS, STRINGS_OFF, STRIPES, SegmentRef,
     Spelling, Str, Tier,
 };
-use crate::mem::{Map, common_prefix};
+use crate::mem::{Area, Map, common_prefix};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// How an absolute path starts.
@@ -35,7 +35,7 @@ pub struct Match<'a, 'p> {
 pub struct ControlMap<'a> {
     /// The block.
     pub ctl: &'a Control,
-    strings: &'a [u8],
+    strings: Area<'a>,
     hidden: &'a Hidden,
 }
 
@@ -83,22 +83,21 @@ impl<'a> ControlMap<'a> {
         if !good {
             return None;
         }
-        Some(Self { ctl, strings: map.array(STRINGS_OFF, STRINGS)?, hidden })
+        Some(Self { ctl, strings: map.area(STRINGS_OFF, STRINGS)?, hidden })
     }
 
-    /// The bytes of a string.
+    /// The bytes of a string of a table, which the table's count covers.
     #[must_use]
     #[inline]
     pub fn str(&self, s: &Str) -> &'a [u8] {
         self.string(s.off.load(Ordering::Relaxed), s.len.load(Ordering::Relaxed) as usize)
     }
 
-    /// So many bytes of the string area.
+    /// So many bytes of the string area, part of a string of a table.
     #[must_use]
     #[inline]
     pub fn string(&self, off: u32, len: usize) -> &'a [u8] {
-        let off = off as usize;
-        self.strings.get(off..off.saturating_add(len)).unwrap_or(&[])
+        self.strings.get(off as usize, len)
     }
 
     /// The live roots.

@@ -35,7 +35,7 @@ fn tree(dirs: usize, files: usize) -> (Tree, usize) {
     let mut all = vec![list(dirs, dir, &|i| format!("n{i:08}"))];
     all.extend((0..dirs).map(|d| list(files, file, &|i| format!("n{:08}_{i}.JPEG", d * files + i))));
     let tree =
-        Tree { root: dir, root_btime: 1, dirs: all, owners: vec![0], root_id: 1, root_dev: 1, incomplete: false };
+        Tree { root: dir, root_btime: 1, dirs: all, owners: vec![0], root_id: 1, root_dev: 1, incomplete: false, cut: false };
     (tree, names)
 }
 
