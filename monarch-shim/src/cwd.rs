@@ -65,6 +65,19 @@ impl Page {
         len
     }
 
+    /// Copies the text, if it is that of the directory and was made with these roots.
+    fn read(&self, generation: u32, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
+        let word = self.word.load(Ordering::Acquire);
+        let fresh = word & 0xffff_fffc == pack(0, generation, Kind::Unknown);
+        if !fresh || !matches!(kind_of(word), Kind::Near | Kind::Outside) {
+            return None;
+        }
+        // A writer may be at work: then the word has changed below and the copy is thrown away.
+        let len = self.copy(out);
+        fence(Ordering::Acquire);
+        (self.word.load(Ordering::Relaxed) == word).then_some(len)
+    }
+
     fn invalidate(&self) {
         let forgotten = |old: u64| {
             // Who writes the text goes on with it.
@@ -175,17 +188,10 @@ pub fn is_outside(ctl: &ControlMap<'_>) -> bool {
 pub fn get(ctl: &ControlMap<'_>, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
     let generation = ctl.ctl.generation.load(Ordering::Relaxed);
     let Some(p) = page() else { return ask(out) };
-    let word = p.word.load(Ordering::Acquire);
-    let fresh = word & 0xffff_fffc == pack(0, generation, Kind::Unknown);
-    if fresh && matches!(kind_of(word), Kind::Near | Kind::Outside) {
-        // A writer may be at work: then the word has changed below and the copy is thrown away.
-        let len = p.copy(out);
-        fence(Ordering::Acquire);
-        if p.word.load(Ordering::Relaxed) == word {
-            return Some(len);
-        }
+    match p.read(generation, out) {
+        Some(len) => Some(len),
+        None => fill(ctl, p, generation, out),
     }
-    fill(ctl, p, generation, out)
 }
 
 /// Asks the kernel, and keeps the answer if this process may write to the page.
@@ -260,5 +266,45 @@ mod tests {
             let got = unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), len) };
             assert_eq!(got, &text[..len]);
         }
+    }
+
+    #[test]
+    fn a_text_that_counts_is_never_a_mixture_of_two() {
+        // SAFETY: zero is a valid Page.
+        let p: Page = unsafe { core::mem::zeroed() };
+        let texts: [&[u8]; 3] = [&[b'a'; 100], &[b'b'; 1777], &[b'c'; PATH_MAX]];
+        let seen = AtomicU32::new(0);
+        std::thread::scope(|s| {
+            let writer = |mut turn: usize| {
+                let (p, seen) = (&p, &seen);
+                move || {
+                    while seen.load(Ordering::Relaxed) < 20_000 {
+                        if let Some(claim) = p.claim() {
+                            p.put(texts[turn % 3]);
+                            p.publish(claim, 7, Kind::Near);
+                        }
+                        turn += 1;
+                        if turn % 5 == 0 {
+                            p.invalidate();
+                        }
+                    }
+                }
+            };
+            s.spawn(writer(0));
+            s.spawn(writer(1));
+            for _ in 0..2 {
+                s.spawn(|| {
+                    let mut out = MaybeUninit::uninit();
+                    while seen.load(Ordering::Relaxed) < 20_000 {
+                        assert!(p.read(6, &mut out).is_none(), "made with other roots");
+                        let Some(len) = p.read(7, &mut out) else { continue };
+                        seen.fetch_add(1, Ordering::Relaxed);
+                        // SAFETY: so many bytes were written.
+                        let got = unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), len) };
+                        assert!(texts.contains(&got), "{len} bytes of several texts");
+                    }
+                });
+            }
+        });
     }
 }

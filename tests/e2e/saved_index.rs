@@ -76,10 +76,39 @@ fn change(root: &Path) {
 }
 
 const PATHS: [&str; 33] = [
-    "files/kept", "files/replaced", "files/rewritten", "files/gone", "files/to-dir", "files/to-link", "files/one",
-    "files/two", "files/hard", "files/kept-too", "files", "file-link", "dir-link", "dir-link/x", "kept-link", "dangling",
-    "to-file", "absolute", "chain", "d1", "d2/x", "gains", "gains/z", "loses", "loses/y", "same", "same/x", "swapped",
-    "swapped/x", "next", "swapped/../next", "moved/inner/x", "moved/inner/../next",
+    "files/kept",
+    "files/replaced",
+    "files/rewritten",
+    "files/gone",
+    "files/to-dir",
+    "files/to-link",
+    "files/one",
+    "files/two",
+    "files/hard",
+    "files/kept-too",
+    "files",
+    "file-link",
+    "dir-link",
+    "dir-link/x",
+    "kept-link",
+    "dangling",
+    "to-file",
+    "absolute",
+    "chain",
+    "d1",
+    "d2/x",
+    "gains",
+    "gains/z",
+    "loses",
+    "loses/y",
+    "same",
+    "same/x",
+    "swapped",
+    "swapped/x",
+    "next",
+    "swapped/../next",
+    "moved/inner/x",
+    "moved/inner/../next",
 ];
 
 const CALLS: [&str; 7] = ["read", "stat", "lstat", "there", "list", "link", "kind"];
@@ -168,10 +197,25 @@ fn a_link_that_was_repointed_after_the_index_was_saved_is_never_served_as_it_was
 fn what_a_job_writes_through_names_that_lead_elsewhere_by_now_it_reads() {
     // Each file is read first, so that it was compared and has a copy.
     let calls = [
-        ("read", "files/two"), ("read", "d2/x"), ("read", "d1/y"), ("read", "next"), ("read", "moved/next"),
-        ("more", "file-link"), ("read", "files/two"), ("more", "swapped/x"), ("read", "d2/x"), ("stat", "d2/x"),
-        ("more", "moved/inner/y"), ("read", "d1/y"), ("more", "swapped/../next"), ("read", "next"),
-        ("more", "swapped/new"), ("list", "d2"), ("read", "d2/new"), ("more", "dir-link/x"), ("read", "d2/x"),
+        ("read", "files/two"),
+        ("read", "d2/x"),
+        ("read", "d1/y"),
+        ("read", "next"),
+        ("read", "moved/next"),
+        ("more", "file-link"),
+        ("read", "files/two"),
+        ("more", "swapped/x"),
+        ("read", "d2/x"),
+        ("stat", "d2/x"),
+        ("more", "moved/inner/y"),
+        ("read", "d1/y"),
+        ("more", "swapped/../next"),
+        ("read", "next"),
+        ("more", "swapped/new"),
+        ("list", "d2"),
+        ("read", "d2/new"),
+        ("more", "dir-link/x"),
+        ("read", "d2/x"),
     ];
     let run = |ours: bool| {
         let s = Saved::new(change);
@@ -184,7 +228,8 @@ fn what_a_job_writes_through_names_that_lead_elsewhere_by_now_it_reads() {
 
 #[test]
 fn each_entry_of_a_saved_index_costs_one_question_and_is_then_served() {
-    let s = Saved::of(World::plan().files(20).args(&["--plain"]).set("prefetch.enabled=false").build(), |_| ());
+    let plan = World::plan().files(20).args(&["--plain"]).set("prefetch.enabled=false").patient();
+    let s = Saved::of(plan.build(), |_| ());
     let mut keeper = s.w.start(&s.options(Job::new("sh").args(["-c", "echo kept; cat"])));
     keeper.until_written("kept");
     s.w.until("the index", |a| a.roots.iter().all(|r| r.state == "ready"));
@@ -195,6 +240,7 @@ fn each_entry_of_a_saved_index_costs_one_question_and_is_then_served() {
         ["stat", "read", "list"].iter().flat_map(|call| names.map(|name| s.order(call, name))).collect();
     let bare = s.bare(&orders);
     assert_as_natively(&orders, &s.answers(&orders, &[]), &bare);
+    s.w.until("four copies", |a| a.tiers[0].files == 4);
     let asked = s.w.counter("checks");
     // (The agent has compared what it copied, and the link is asked about by itself.)
     assert!((1..=names.len() as u64).contains(&asked), "{asked} questions");
@@ -267,7 +313,8 @@ fn an_index_is_saved_so_that_it_can_be_used() {
     for umask in ["0002", "0000", "0077"] {
         let file = w.scratch().join(format!("{umask}.idx"));
         let script = format!("umask {umask}; exec \"$@\"");
-        let made = Command::new("sh").args(["-c", &script, "sh"]).arg(built("monarch")).args(["index", "build", "-o"]);
+        let mut made = Command::new("sh");
+        made.args(["-c", &script, "sh"]).arg(built("monarch")).args(["index", "build", "-o"]);
         assert!(made.arg(&file).arg(w.root()).output().unwrap().status.success());
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o022, 0, "{umask}");
     }
@@ -297,9 +344,9 @@ fn the_library_compares_entries_of_a_saved_index_as_well() {
 fn a_saved_index_is_compared_under_close_to_open_as_well_and_again() {
     let s = Saved::new(change);
     let set = ["dataset.consistency=close-to-open", "dataset.revalidate=0s"];
-    let keep = set.iter().fold(s.options(Job::new("sh").args(["-c", "echo kept; cat"])), |job, set| {
-        job.option("--set").option(set)
-    });
+    let keep = set
+        .iter()
+        .fold(s.options(Job::new("sh").args(["-c", "echo kept; cat"])), |job, set| job.option("--set").option(set));
     let mut keeper = s.w.start(&keep);
     keeper.until_written("kept");
     let orders: Vec<String> =

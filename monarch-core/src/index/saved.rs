@@ -61,7 +61,9 @@ pub enum SavedError {
         why: &'static str,
     },
     /// Somebody else could have written it.
-    #[error("saved index {path}: {why}; use one that you or root own and that nobody else can write to (chmod go-w), or a copy of it")]
+    #[error(
+        "saved index {path}: {why}; use one that you or root own and that nobody else can write to (chmod go-w), or a copy of it"
+    )]
     Untrusted {
         /// The file.
         path: PathBuf,

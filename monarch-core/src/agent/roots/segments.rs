@@ -7,8 +7,8 @@ use crate::agent::driver::Portable;
 use crate::agent::{access, early, mounts};
 use crate::cluster::image::Image;
 use crate::config::{Config, MountPoints, Trust, mount_points};
-use crate::index::Loaded;
 use crate::engine::{PfsSource, Source};
+use crate::index::Loaded;
 use crate::index::{ScanOptions, ScanProgress};
 use crate::shm;
 use monarch_abi::control::{MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
@@ -149,11 +149,8 @@ impl Roots {
         let source = &scan.config.source;
         let chunking = shm::Chunking { threshold: source.chunk_threshold, size: source.chunk_size };
         // Of an index that is not as new as its job nothing is believed before it was compared.
-        let checks = |loaded: bool, portable: Portable| shm::Checks {
-            loaded,
-            other_ctimes: !portable.ctime,
-            ..scan.checks
-        };
+        let checks =
+            |loaded: bool, portable: Portable| shm::Checks { loaded, other_ctimes: !portable.ctime, ..scan.checks };
         let written = |file: shm::Unfinished, index: &[u8], buckets: &[u8], checks: shm::Checks| {
             let made = shm::segment_with(&self.dir, (file, index), buckets, state_uuid, chunking, checks);
             made.map(|(segment, ..)| segment).map_err(|e| self.no_room(e))
@@ -179,8 +176,7 @@ impl Roots {
                     crate::index::scan_within(path, options, limits, &scan.progress).map_err(io::Error::other)?;
                 let built = crate::index::build(tree, self.seed, crate::sys::random_uuid());
                 let checks = checks(false, Portable::default());
-                let made =
-                    shm::create_segment(&self.dir, &built.index, &built.buckets, state_uuid, chunking, checks);
+                let made = shm::create_segment(&self.dir, &built.index, &built.buckets, state_uuid, chunking, checks);
                 (true, mounts, made.map_err(|e| self.no_room(e))?.0)
             }
         };
