@@ -243,6 +243,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "thousands of words of a megabyte: minutes")]
     fn what_was_overwritten_is_counted_and_the_rest_is_read() {
         let log = log();
         let mut tails = Tails::new(log);
@@ -253,6 +254,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "thousands of words of a megabyte: minutes")]
     fn a_process_killed_before_it_wrote_holds_up_nobody_for_long() {
         let log = log();
         let mut tails = Tails::new(log);

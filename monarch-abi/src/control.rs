@@ -32,8 +32,8 @@ pub const RING: usize = 1024;
 pub const STRIPES: usize = 32;
 /// Bytes for strings.
 pub const STRINGS: usize = 64 * 1024;
-/// The longest time that a clock of shared memory may show, in milliseconds: what a configuration can ask for. What is longer was
-/// written by another hand than the agent's, and is taken for this.
+/// The longest time that a clock of shared memory may show, in milliseconds: what a configuration
+/// can ask for. What is longer was written by another hand than the agent's, and is taken for this.
 pub const MAX_CLOCK_MS: u32 = 3_600_000;
 
 /// A string in the string area.

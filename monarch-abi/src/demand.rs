@@ -176,7 +176,8 @@ struct Waiter<'a, 'c, W> {
     checked: u64,
 }
 
-/// Microseconds of a clock of the control block. Every process of the user can write there: none shows more than a configuration could.
+/// Microseconds of a clock of the control block. Every process of the user can write there: none
+/// shows more than a configuration could.
 fn clock(v: &AtomicU32) -> u64 {
     u64::from(v.load(Ordering::Relaxed).min(MAX_CLOCK_MS)) * 1000
 }

@@ -1,8 +1,9 @@
 //! What is looked at again when a file is opened, in segments whose job asks for that: when the PFS was last asked who it is
 //! (`dataset.consistency: close-to-open`), and what the bytes of its copy must come to (`dataset.verify_on_open`).
 //!
-//! Entries of an index that was loaded from a file (`index.trust: verify`) are compared with the PFS before their first use, links
-//! and directories included; under `immutable` that is the only time. The agent counts as having looked at what it has copied.
+//! Entries of an index that was loaded from a file (`index.trust: verify`) are compared with the
+//! PFS before their first use, links and directories included; under `immutable` that is the only
+//! time. The agent counts as having looked at what it has copied.
 //!
 //! Both are arrays by entry in the state file, so that the check of one process counts for all of the node. They are not there
 //! where nobody asks for them: then all that an open sees of this is one test.
@@ -18,9 +19,11 @@ const PAGE: u64 = 4096;
 /// The interval of entries that are compared once, before their first use.
 pub const NEVER_AGAIN: u32 = u32::MAX;
 
-/// Flag of a state file: its index was loaded from a file, and nothing of it is believed before it was compared.
+/// Flag of a state file: its index was loaded from a file, and nothing of it is believed before it
+/// was compared.
 pub const LOADED: u32 = 1;
-/// Flag of a state file: times of change are other ones on this node than in the index, and are not compared.
+/// Flag of a state file: times of change are other ones on this node than in the index, and are not
+/// compared.
 pub const OTHER_CTIMES: u32 = 2;
 
 /// Which of the arrays there are.
@@ -64,7 +67,8 @@ impl<'a> Guard<'a> {
         Guards { checked: !self.checked.is_empty(), sums: !self.sums.is_empty() }
     }
 
-    /// Milliseconds after which an entry is checked again, an hour at most; 0: at every open; [`NEVER_AGAIN`].
+    /// Milliseconds after which an entry is checked again, an hour at most; 0: at every open;
+    /// [`NEVER_AGAIN`].
     #[must_use]
     pub fn interval_ms(&self) -> u32 {
         match self.revalidate_ms.load(Ordering::Relaxed) {
@@ -73,7 +77,8 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Whether the index was loaded from a file, so that each entry is compared before its first use.
+    /// Whether the index was loaded from a file, so that each entry is compared before its first
+    /// use.
     #[must_use]
     pub const fn is_loaded(&self) -> bool {
         self.flags & LOADED != 0
@@ -85,14 +90,16 @@ impl<'a> Guard<'a> {
         self.flags & OTHER_CTIMES != 0
     }
 
-    /// Whether the PFS says of a path what the record says, as far as that can be compared on this node.
+    /// Whether the PFS says of a path what the record says, as far as that can be compared on this
+    /// node.
     #[must_use]
     pub const fn is_still(&self, record: &Record, now: &Identity) -> bool {
         let ctime_ns = if self.has_other_ctimes() { record.ctime_ns } else { now.ctime_ns };
         record.is_still(&Identity { ctime_ns, ..*now })
     }
 
-    /// The agent has compared an entry with the PFS: that was the only time, where there is to be only one.
+    /// The agent has compared an entry with the PFS: that was the only time, where there is to be
+    /// only one.
     pub fn was_compared(&self, id: u32) {
         if let Some(check) = self.last_check(id).filter(|c| c.interval_ms == NEVER_AGAIN) {
             check.passed(1);
@@ -180,7 +187,8 @@ mod tests {
         guard.last_check(0).into_iter().for_each(|c| c.passed(7));
         guard.was_compared(1);
         assert!([7, 6, 8, 5_000_000, u32::MAX].iter().all(|now| !due(0, *now) && !due(1, *now)));
-        // A job that wants to be asked for more often: each interval counts, and what the agent compared at some time does not.
+        // A job that wants to be asked for more often: each interval counts, and what the agent
+        // compared at some time does not.
         ms.store(100, Ordering::Relaxed);
         assert!(due(0, 107) && !due(0, 106));
         checked[1].store(0, Ordering::Relaxed);

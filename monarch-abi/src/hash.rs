@@ -4,8 +4,8 @@
 //! bucket and are kept in the slot, 32 more are kept in the record: 96 bits make a name comparison needless.
 //!
 //! *Name.* A copy is named by a hash of (root id, fingerprint, size, mtime, ctime, inode): a name is never reused for other bytes, so
-//! that a stale mapping gives the right bytes or ENOENT. Of its 128 bits 16 are those of the root id, so that copies which a scan of
-//! their root no longer finds can be told.
+//! that a stale mapping gives the right bytes or ENOENT. Of its 128 bits 16 are those of the root
+//! id, so that copies which a scan of their root no longer finds can be told.
 //!
 //! *Stamp.* The modification time of a copy is ours to choose. It holds 60 bits: 44 of the fingerprint and 16 of the
 //! name. One `statx` of a descriptor thus says whether it is a copy and of which file, in any process, whatever dup,
@@ -49,7 +49,8 @@ pub struct Identity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CopyName(pub u128);
 
-/// Where a name has bits of the root id: neither where it has those of the stamp nor those of the subdirectory.
+/// Where a name has bits of the root id: neither where it has those of the stamp nor those of the
+/// subdirectory.
 const ROOT_SHIFT: u32 = 64;
 const ROOT_BITS: u128 = 0xffff << ROOT_SHIFT;
 
@@ -72,7 +73,8 @@ impl CopyName {
         Self(xxh3_128(&b) & !ROOT_BITS | (root_id as u128) << ROOT_SHIFT & ROOT_BITS)
     }
 
-    /// Whether it can be the name of a copy from below this root; of 65,536 others one looks the same.
+    /// Whether it can be the name of a copy from below this root; of 65,536 others one looks the
+    /// same.
     #[must_use]
     pub const fn is_below(self, root_id: u64) -> bool {
         self.0 & ROOT_BITS == (root_id as u128) << ROOT_SHIFT & ROOT_BITS

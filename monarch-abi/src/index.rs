@@ -19,7 +19,8 @@ pub struct IndexHeader {
     pub magic: u64,
     /// [`crate::LAYOUT`].
     pub layout: u32,
-    /// Bit 0: some part of the tree is not held (memory bound, unreadable directory). [`INDEX_CUT`].
+    /// Bit 0: some part of the tree is not held (memory bound, unreadable directory).
+    /// [`INDEX_CUT`].
     pub flags: u32,
     /// Random name of this index.
     pub uuid: [u8; 16],
@@ -72,7 +73,8 @@ const _: () = assert!(size_of::<IndexHeader>() == 256);
 // (Never written while mapped.)
 pod!(IndexHeader);
 
-/// [`IndexHeader::flags`]: the scan did not come to everything that its user may see (memory bound, errors of the PFS).
+/// [`IndexHeader::flags`]: the scan did not come to everything that its user may see (memory bound,
+/// errors of the PFS).
 pub const INDEX_CUT: u32 = 2;
 
 /// Owner value of a record whose metadata does not fit: the kernel answers stat.

@@ -5,7 +5,8 @@
 //! to a miss and never to a fault outside the mapping. The types handed out are plain old data or atomics
 //! ([`Pod`]): any bit pattern is valid, and the compiler shows that there is no padding.
 //!
-//! Bytes that are appended while others map them are an [`Area`]: no reference covers what is yet to be written.
+//! Bytes that are appended while others map them are an [`Area`]: no reference covers what is yet
+//! to be written.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -17,15 +18,17 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 /// shared memory while mapped or made of atomics.
 pub unsafe trait Pod {}
 
-/// Makes a type [`Pod`] whose fields are atomics, or are never written through shared memory while they are mapped. That it has no
-/// padding and is valid for every bit pattern is shown by what it derives of zerocopy.
+/// Makes a type [`Pod`] whose fields are atomics, or are never written through shared memory while
+/// they are mapped. That it has no padding and is valid for every bit pattern is shown by what it
+/// derives of zerocopy.
 macro_rules! pod {
     ($t:ty) => {
         const _: () = {
             const fn without_padding<T: zerocopy::IntoBytes + zerocopy::FromBytes>() {}
             without_padding::<$t>();
         };
-        // SAFETY: no padding and any bit pattern, as the compiler has just seen; written as the macro demands.
+        // SAFETY: no padding and any bit pattern, as the compiler has just seen; written as the
+        // macro demands.
         unsafe impl crate::mem::Pod for $t {}
     };
 }
@@ -115,8 +118,9 @@ impl<'a> Map<'a> {
 
 /// Bytes to which somebody appends while others map them.
 ///
-/// A slice of all of it would claim that nobody writes there, which is not so. What was appended never changes again, and is told only
-/// afterwards (by the count of a table, which is stored with Release and loaded with Acquire): a slice of just that is sound.
+/// A slice of all of it would claim that nobody writes there, which is not so. What was appended
+/// never changes again, and is told only afterwards (by the count of a table, which is stored with
+/// Release and loaded with Acquire): a slice of just that is sound.
 #[derive(Clone, Copy, Debug)]
 pub struct Area<'a> {
     base: *const u8,
@@ -130,15 +134,16 @@ unsafe impl Send for Area<'_> {}
 unsafe impl Sync for Area<'_> {}
 
 impl<'a> Area<'a> {
-    /// Bytes that were appended, as whoever appended them has told; none when they would not lie inside.
+    /// Bytes that were appended, as whoever appended them has told; none when they would not lie
+    /// inside.
     #[must_use]
     #[inline]
     pub fn get(&self, off: usize, n: usize) -> &'a [u8] {
         if off > self.len || n > self.len - off {
             return &[];
         }
-        // SAFETY: in bounds, for 'a. Where it was told of, it was written before and is not written again; what the agent never told
-        // of no reader asks for.
+        // SAFETY: in bounds, for 'a. Where it was told of, it was written before and is not written
+        // again; what the agent never told of no reader asks for.
         unsafe { core::slice::from_raw_parts(self.base.add(off), n) }
     }
 }

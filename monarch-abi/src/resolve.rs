@@ -19,8 +19,8 @@ pub trait Segments<'a> {
     /// The live segment of a root and its number, if there is one and the root is trusted in this process.
     fn segment(&self, root: usize) -> Option<(usize, &'a Segment<'a>)>;
 
-    /// Whether a symbolic link on the way may be followed, or a directory left by `..`, as it was indexed: asked where what lies behind
-    /// is asked about, too.
+    /// Whether a symbolic link on the way may be followed, or a directory left by `..`, as it was
+    /// indexed: asked where what lies behind is asked about, too.
     fn may_follow(&self, _passed: &Found<'a>) -> bool {
         true
     }

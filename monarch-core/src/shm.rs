@@ -25,7 +25,8 @@ use std::time::Duration;
 
 /// Maps a file read-only for this process.
 fn map_private(file: &File) -> io::Result<memmap2::Mmap> {
-    // SAFETY: files of the private runtime directory, which this process has written and nobody changes any more.
+    // SAFETY: files of the private runtime directory, which this process has written and nobody
+    // changes any more.
     unsafe { memmap2::Mmap::map(file) }
 }
 
@@ -183,7 +184,8 @@ pub fn put_str(path: &Path, ctl: &ControlMap<'_>, to: &Str, text: &[u8]) -> io::
         return Err(io::Error::new(io::ErrorKind::StorageFull, "too many or too long root paths"));
     }
     let file = std::fs::OpenOptions::new().write(true).open(path)?;
-    // Through the file: what readers map they get as plain bytes, of those alone that were written before anyone was told.
+    // Through the file: what readers map they get as plain bytes, of those alone that were written
+    // before anyone was told.
     file.write_all_at(text, (monarch_abi::control::STRINGS_OFF + off as usize) as u64)?;
     ctl.ctl.strings_len.store(off + len, Ordering::Relaxed);
     to.off.store(off, Ordering::Relaxed);
@@ -235,8 +237,9 @@ pub struct Checks {
     pub revalidate: Option<Duration>,
     /// Whether copies are read and compared with their checksums.
     pub verify: bool,
-    /// Whether the index was loaded from a file, here or on the node that sent it: each entry is compared with the PFS before its first
-    /// use. (Of the index, as is the next one; jobs do not ask for it.)
+    /// Whether the index was loaded from a file, here or on the node that sent it: each entry is
+    /// compared with the PFS before its first use. (Of the index, as is the next one; jobs do not
+    /// ask for it.)
     pub loaded: bool,
     /// Whether times of change are not the same on this node as in the index.
     pub other_ctimes: bool,

@@ -25,8 +25,9 @@ enum Kind {
     Filling = 3,
 }
 
-/// Words of the text. It is written and read word by word, by atomics without an order of their own: a reader may meet a writer, and
-/// sees by the change of [`Page::word`] that what it read is of no use.
+/// Words of the text. It is written and read word by word, by atomics without an order of their
+/// own: a reader may meet a writer, and sees by the change of [`Page::word`] that what it read is
+/// of no use.
 const WORDS: usize = PATH_MAX / 8;
 
 /// Fits into two pages.
@@ -270,6 +271,7 @@ mod tests {
 
     #[test]
     fn a_text_that_counts_is_never_a_mixture_of_two() {
+        const ENOUGH: u32 = 1000;
         // SAFETY: zero is a valid Page.
         let p: Page = unsafe { core::mem::zeroed() };
         let texts: [&[u8]; 3] = [&[b'a'; 100], &[b'b'; 1777], &[b'c'; PATH_MAX]];
@@ -278,7 +280,7 @@ mod tests {
             let writer = |mut turn: usize| {
                 let (p, seen) = (&p, &seen);
                 move || {
-                    while seen.load(Ordering::Relaxed) < 20_000 {
+                    while seen.load(Ordering::Relaxed) < ENOUGH {
                         if let Some(claim) = p.claim() {
                             p.put(texts[turn % 3]);
                             p.publish(claim, 7, Kind::Near);
@@ -287,6 +289,7 @@ mod tests {
                         if turn % 5 == 0 {
                             p.invalidate();
                         }
+                        std::thread::yield_now();
                     }
                 }
             };
@@ -295,7 +298,7 @@ mod tests {
             for _ in 0..2 {
                 s.spawn(|| {
                     let mut out = MaybeUninit::uninit();
-                    while seen.load(Ordering::Relaxed) < 20_000 {
+                    while seen.load(Ordering::Relaxed) < ENOUGH {
                         assert!(p.read(6, &mut out).is_none(), "made with other roots");
                         let Some(len) = p.read(7, &mut out) else { continue };
                         seen.fetch_add(1, Ordering::Relaxed);

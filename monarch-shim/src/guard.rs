@@ -50,8 +50,8 @@ pub fn is_still(ctx: &Ctx, f: &Found<'static>, asked: Asked) -> bool {
     }
 }
 
-/// The same by the path that it had when it was indexed: of links on the way, of directories that are left by `..`, of streams, and
-/// of what is about to change.
+/// The same by the path that it had when it was indexed: of links on the way, of directories that
+/// are left by `..`, of streams, and of what is about to change.
 #[cold]
 #[inline(never)]
 #[must_use]

@@ -201,7 +201,8 @@ fn a_tier_of_another_format_is_refused_and_can_be_purged() {
     assert!(!ended.errors().contains("running without"), "{ended:?}");
 }
 
-/// Copies of files that were taken from a user, or removed, stayed on the disk of the node for as long as there was room.
+/// Copies of files that were taken from a user, or removed, stayed on the disk of the node for as
+/// long as there was room.
 #[test]
 fn the_next_jobs_scan_drops_copies_of_what_it_may_not_see_or_no_longer_finds() {
     const USER: u32 = 65_534;
@@ -224,7 +225,8 @@ fn the_next_jobs_scan_drops_copies_of_what_it_may_not_see_or_no_longer_finds() {
     let mut stage = w.monarch("stage");
     stage.args(w.words()).arg("--root").arg(&other).arg("--quiet");
     Running::new(around(&user, &stage)).end().good();
-    let all = regular(w.backing());
+    let mut all = regular(w.backing());
+    all.sort();
     wait_for("all copies", || copies(&w).len() == all.len() + 3);
 
     mode(&all[0], 0o600);

@@ -29,8 +29,8 @@ impl User {
     }
 }
 
-/// Whether the mode of a file lets this user read it. If not, an access list may; if so, one may forbid it, but was set before the
-/// file's time of change that the index has.
+/// Whether the mode of a file lets this user read it. If not, an access list may; if so, one may
+/// forbid it, but was set before the file's time of change that the index has.
 pub(crate) fn by_mode(index: &Index<'_>, record: &Record) -> bool {
     static USER: OnceLock<User> = OnceLock::new();
     let user = USER.get_or_init(User::of_process);

@@ -1,8 +1,9 @@
 //! Saved index files: one sequential read instead of a scan.
 //!
-//! What is served from is read, not mapped: whoever can write to the file could change it after its checksum was compared. And it is
-//! believed only where nobody but the user and root could have written it; every entry is compared with the PFS all the same
-//! ([`monarch_abi::guard`]), unless the job says that it is frozen.
+//! What is served from is read, not mapped: whoever can write to the file could change it after its
+//! checksum was compared. And it is believed only where nobody but the user and root could have
+//! written it; every entry is compared with the PFS all the same ([`monarch_abi::guard`]), unless
+//! the job says that it is frozen.
 //!
 //! ```text
 //! 0   magic "MONSAVE1"      8
@@ -103,8 +104,8 @@ pub struct Loaded {
     pub buckets: Vec<u8>,
 }
 
-/// Writes an index to `path`, beside it first, synced, then renamed. Nobody else may write to it, whatever the umask says: such a one
-/// would not be believed.
+/// Writes an index to `path`, beside it first, synced, then renamed. Nobody else may write to it,
+/// whatever the umask says: such a one would not be believed.
 ///
 /// # Errors
 /// What the kernel said.
@@ -134,7 +135,8 @@ pub fn save(built: &Built, path: &Path) -> Result<(), SavedError> {
     })
 }
 
-/// Reads a saved index and verifies its checksum. Whose it is does not matter: to look at it, not to serve from it.
+/// Reads a saved index and verifies its checksum. Whose it is does not matter: to look at it, not
+/// to serve from it.
 ///
 /// # Errors
 /// [`SavedError::Format`] when it is not what was saved.
@@ -152,12 +154,12 @@ pub fn load(path: &Path) -> Result<SavedIndex, SavedError> {
     Ok(SavedIndex { index, buckets })
 }
 
-/// Reads a saved index into a file of a private directory and verifies its checksum, over the bytes that were read: nobody can change
-/// those any more.
+/// Reads a saved index into a file of a private directory and verifies its checksum, over the bytes
+/// that were read: nobody can change those any more.
 ///
 /// # Errors
-/// [`SavedError::Format`] when it is not what was saved, [`SavedError::Untrusted`] when somebody other than this user or root could have
-/// written it.
+/// [`SavedError::Format`] when it is not what was saved, [`SavedError::Untrusted`] when somebody
+/// other than this user or root could have written it.
 pub fn load_within(path: &Path, dir: &Path) -> Result<Loaded, SavedError> {
     let io = |source| SavedError::Io { path: path.to_owned(), source };
     let mut saved = Saved::open(path)?;
@@ -212,7 +214,8 @@ impl<'a> Saved<'a> {
         Ok(Self { path, file, head, index, buckets })
     }
 
-    /// Whether nobody but this user and root could have written it, nor have set the link that leads to it.
+    /// Whether nobody but this user and root could have written it, nor have set the link that
+    /// leads to it.
     fn is_ours(&self) -> Result<(), SavedError> {
         let io = |source| SavedError::Io { path: self.path.to_owned(), source };
         let untrusted = |why| Err(SavedError::Untrusted { path: self.path.to_owned(), why });
@@ -232,7 +235,8 @@ impl<'a> Saved<'a> {
         }
     }
 
-    /// Reads the index, piece by piece, to where `put` puts it, and gives the buckets. The checksum is that of what was read.
+    /// Reads the index, piece by piece, to where `put` puts it, and gives the buckets. The checksum
+    /// is that of what was read.
     fn read(&mut self, mut put: impl FnMut(&[u8], u64) -> std::io::Result<()>) -> Result<Vec<u8>, SavedError> {
         let io = |source| SavedError::Io { path: self.path.to_owned(), source };
         let bad = |why| SavedError::Format { path: self.path.to_owned(), why };

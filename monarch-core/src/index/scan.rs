@@ -83,7 +83,8 @@ pub struct Tree {
     pub(super) root_dev: u64,
     /// Whether parts are left to the kernel.
     pub incomplete: bool,
-    /// Whether some of them may hold what this user may see: the memory bound was reached, or the PFS failed.
+    /// Whether some of them may hold what this user may see: the memory bound was reached, or the
+    /// PFS failed.
     pub(super) cut: bool,
 }
 
@@ -187,7 +188,8 @@ impl Shared<'_> {
         fits
     }
 
-    /// What cannot be read: whether that is for want of permission, or because it has gone, or because the PFS fails.
+    /// What cannot be read: whether that is for want of permission, or because it has gone, or
+    /// because the PFS fails.
     fn unread(&self, e: Errno) -> DirScan {
         if !matches!(e, Errno::ACCESS | Errno::PERM | Errno::NOENT | Errno::NOTDIR | Errno::LOOP) {
             self.cut.store(true, Ordering::Relaxed);

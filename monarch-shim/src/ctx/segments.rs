@@ -167,7 +167,8 @@ impl Segments<'static> for Ctx {
         Some((number, segment))
     }
 
-    /// Also for changes: what a link that leads elsewhere by now seems to change is not what changes.
+    /// Also for changes: what a link that leads elsewhere by now seems to change is not what
+    /// changes.
     fn may_follow(&self, passed: &Found<'static>) -> bool {
         crate::guard::is_still_there(self, passed)
     }

@@ -230,7 +230,8 @@ impl Roots {
         let (mut keys, mut decoded) = (Vec::new(), Vec::new());
         // (What it must come to is not known: whoever asks for it has it copied anew.)
         let known = |id: u32| !segment.state.guard.which().sums || segment.state.guard.sum(id).is_some();
-        // (What this user may not read by its mode may be read by other rules: the PFS is asked, once somebody wants it.)
+        // (What this user may not read by its mode may be read by other rules: the PFS is asked,
+        // once somebody wants it.)
         let may_read = |r: &Record| access::by_mode(&segment.index, r);
         let fits = |e: &Entry<'_>| e.word().state() == State::Absent && known(e.id) && may_read(e.record);
         for e in segment.files().filter(fits) {
@@ -261,8 +262,8 @@ impl Roots {
 }
 
 impl Roots {
-    /// Drops copies of files that a scan, which came to everything, did not find as they were: removed, replaced, or not this user's to see
-    /// any more.
+    /// Drops copies of files that a scan, which came to everything, did not find as they were:
+    /// removed, replaced, or not this user's to see any more.
     fn drop_lost(&self, segment: &Segment<'static>) {
         let mut unclaimed = self.driver.unclaimed();
         let root = segment.index.header.root_id;
@@ -278,7 +279,8 @@ impl Roots {
     }
 }
 
-/// A saved index, if it is one of this root and nobody else could have written it; read into a file of `dir`.
+/// A saved index, if it is one of this root and nobody else could have written it; read into a file
+/// of `dir`.
 fn load(file: &Path, root: &Path, dir: &Path) -> Option<Loaded> {
     match crate::index::load_within(file, dir) {
         Ok(loaded) => {
