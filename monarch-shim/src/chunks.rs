@@ -31,7 +31,8 @@ fn is_plain(buf: usize, n: usize, off: Option<i64>) -> bool {
 
 /// Whether a descriptor may be read at an offset: one opened by `O_PATH`, or for writing only, may not.
 #[inline]
-fn is_readable(fd: c_int) -> bool {
+#[must_use]
+pub fn is_readable(fd: c_int) -> bool {
     sys::fcntl(fd, libc::F_GETFL, 0)
         .is_some_and(|flags| flags & libc::O_PATH == 0 && flags & libc::O_ACCMODE != libc::O_WRONLY)
 }

@@ -1,5 +1,6 @@
 //! Complete copies of large files for readers past us: streams, mappings, sendfile. They wait for one if it is near.
 
+use crate::chunks::is_readable;
 use crate::ctx::{self, Ctx};
 use crate::large::{Claim, Known, MOST, forget, identify};
 use crate::serve::Here;
@@ -44,7 +45,8 @@ pub fn wait_whole(ctx: &Ctx, f: &Found<'static>, word: Word) -> Option<Word> {
 pub fn mmap(fd: c_int, map: impl FnOnce(c_int) -> *mut core::ffi::c_void) -> Option<*mut core::ffi::c_void> {
     let ctx = ctx::get()?;
     // Of a file that it locks the process wants to see what others write into it.
-    let known = identify(&ctx, fd).filter(|known| !crate::pfs_fd::is_locked(&ctx, &known.f))?;
+    let free = |known: &Known| !crate::pfs_fd::holds_lock(&ctx, &known.f, fd);
+    let known = identify(&ctx, fd).filter(|known| free(known) && is_readable(fd))?;
     let copy = known.whole(&ctx)?;
     let at = map(copy.0);
     if at == libc::MAP_FAILED {
@@ -79,7 +81,7 @@ pub fn replace(fd: c_int) -> Option<()> {
 #[must_use]
 pub fn sendfile(fd: c_int, off: *mut i64, n: usize, send: impl FnOnce(c_int, *mut i64) -> isize) -> Option<isize> {
     let ctx = ctx::get()?;
-    let known = identify(&ctx, fd)?;
+    let known = identify(&ctx, fd).filter(|_| is_readable(fd))?;
     // A copy that is read in full before each use had better not be used piece by piece.
     if known.f.segment.state.guard.which().sums {
         return None;

@@ -28,18 +28,7 @@ type Family = (&'static str, fn(&str) -> bool);
 
 const FAMILIES: &[Family] = &[
     ("open", |n| {
-        [
-            "open",
-            "openat",
-            "creat",
-            "fopen",
-            "freopen",
-            "fdopen",
-            "open_tree",
-            "file_open",
-            "file_fopen",
-        ]
-        .contains(&n)
+        ["open", "openat", "creat", "fopen", "freopen", "fdopen", "open_tree", "file_open", "file_fopen"].contains(&n)
     }),
     ("stat", |n| (n.ends_with("stat") || n.ends_with("statat") || n.ends_with("statx")) && !n.starts_with("malloc")),
     ("file systems", |n| n.ends_with("statfs") || n.ends_with("statvfs") || n.ends_with("pathconf")),
