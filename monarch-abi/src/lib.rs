@@ -51,6 +51,6 @@ pub mod word;
 mod xxh3;
 
 /// Version of the shared-memory layout. A shim that finds another one passes everything through.
-pub const LAYOUT: u32 = 8;
+pub const LAYOUT: u32 = 9;
 /// Longest path the kernel takes, with its final NUL.
 pub const PATH_MAX: usize = 4096;

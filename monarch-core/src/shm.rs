@@ -5,7 +5,7 @@
 //! rename, so that nobody sees them half-written. Mappings are kept for the life of the process: threads may hold
 //! references anywhere.
 
-use monarch_abi::chunks::{Large, chunks_of, words_of};
+use monarch_abi::chunks::{Large, bitmap_words_of, chunks_of};
 use monarch_abi::control::{CONTROL_LEN, CONTROL_MAGIC, Control, ControlMap, Str};
 use monarch_abi::guard::Guards;
 use monarch_abi::index::{Index, IndexHeader, Record};
@@ -302,7 +302,7 @@ impl LargeTable {
         let (mut files, mut words) = (Vec::with_capacity(found.len()), 0);
         for &(id, slot, ino, chunks) in &found {
             files.push(Large::to_bytes(ino, id, slot, words, chunks as u32));
-            words += 2 * words_of(chunks as u32) as u64;
+            words += bitmap_words_of(chunks as u32) as u64;
         }
         let mut by_ino: Vec<u32> = (0..found.len() as u32).collect();
         by_ino.sort_by_key(|&at| found[at as usize].2);
