@@ -31,6 +31,7 @@ fn measure(paths: u32, dir: &std::path::Path) -> std::io::Result<()> {
     index::save(&built, &saved_file).map_err(std::io::Error::other)?;
     let save = start.elapsed();
     drop(built);
+    let held = std::sync::Arc::new(monarch_core::held_dir::HeldDir::at(dir)?);
     let mut usable = Vec::new();
     let mut segment = None;
     for turn in 0..3u8 {
@@ -38,7 +39,7 @@ fn measure(paths: u32, dir: &std::path::Path) -> std::io::Result<()> {
         let saved = index::load(&saved_file).map_err(std::io::Error::other)?;
         let chunking = shm::Chunking { threshold: 16 << 20, size: 4 << 20 };
         let made =
-            shm::create_segment(dir, saved.index(), saved.buckets(), [turn; 16], chunking, shm::Checks::default())?;
+            shm::create_segment(&held, saved.index(), saved.buckets(), [turn; 16], chunking, shm::Checks::default())?;
         usable.push(start.elapsed());
         segment = Some(made);
     }

@@ -1,6 +1,6 @@
 //! Shared memory that is not what it should be leads to misses, never to a panic or a reference outside the mapping.
 
-use crate::common::{BySegment, Indexed, Spelled, built, cases, control};
+use crate::common::{BySegment, Indexed, Spelled, built, cases, control, held};
 use monarch_abi::PATH_MAX;
 use monarch_abi::control::{CONTROL_LEN, Control, ControlMap};
 use monarch_abi::hash::Stamp;
@@ -50,7 +50,7 @@ fn files() -> &'static Files {
         let made = built(&tree.root);
         let state_uuid = [9; 16];
         monarch_core::shm::create_segment(
-            tree.dir.path(),
+            &held(tree.dir.path()),
             &made.index,
             &made.buckets,
             state_uuid,
@@ -58,8 +58,9 @@ fn files() -> &'static Files {
             monarch_core::shm::Checks { revalidate: Some(std::time::Duration::from_secs(5)), verify: true },
         )
         .expect("segment");
-        let (_, state) = monarch_core::shm::segment_paths(tree.dir.path(), made.header().uuid, state_uuid);
-        Files { index: made.index, state: std::fs::read(state).expect("read"), _tree: tree }
+        let (_, state) = monarch_core::shm::segment_names(made.header().uuid, state_uuid);
+        let state = std::fs::read(tree.dir.path().join(state)).expect("read");
+        Files { index: made.index, state, _tree: tree }
     })
 }
 

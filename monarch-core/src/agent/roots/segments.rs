@@ -102,8 +102,8 @@ impl Roots {
         }
         early::close(&segment);
         let number = self.publish(scan, &made).inspect_err(|_| {
-            let (index, state) = shm::segment_paths(&self.dir, segment.index.header.uuid, made.state_uuid);
-            let _ = (std::fs::remove_file(index), std::fs::remove_file(state));
+            let (index, state) = shm::segment_names(segment.index.header.uuid, made.state_uuid);
+            let _ = (self.dir.unlink(index), self.dir.unlink(state));
             if self.counts(scan) {
                 self.withdraw_offer(&path);
             }
@@ -178,7 +178,7 @@ impl Roots {
         if e.kind() != io::ErrorKind::StorageFull {
             return e;
         }
-        let dir = self.dir.display();
+        let dir = self.dir.path().display();
         let why = format!(
             "no room for the index in {dir}; set runtime_dir (MONARCH_RUNTIME_DIR) to a private local directory"
         );
