@@ -80,7 +80,7 @@ impl Exposed {
                     .to_owned()
             }
             Why::Writable if self.uid == rustix::process::geteuid().as_raw() => {
-                format!("take the right away: `chmod go-w {path}`")
+                format!("take the right away: `chmod go-w {path}`, or protect what lies in it: `chmod +t {path}`")
             }
             Why::Writable => {
                 format!("use another path, or have the administrator protect what lies there: `chmod +t {path}`")

@@ -5,6 +5,7 @@ use crate::harness::{Job, Running, World};
 use slowfs::{FaultKind, FaultSpec, Op};
 use std::collections::HashSet;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -253,4 +254,107 @@ fn killed_while_it_recovers_the_next_agent_accounts_for_everything() {
     readers.end();
     assert_eq!(names(w.tier()).len(), 200);
     charged(&w, 0, w.tier());
+}
+
+/// A directory that looks like a tier and holds what is dear to somebody; its files with their bytes.
+fn victim(at: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    for name in ["copies/ab", "part", "dying", "tmp", "hints"] {
+        fs::create_dir_all(at.join(name)).unwrap();
+        fs::write(at.join(name).join("dear"), "dear").unwrap();
+    }
+    for name in ["log", "lock", "seed", "control", "agent.log", "x.idx", "x.st"] {
+        fs::write(at.join(name), "dear").unwrap();
+    }
+    contents(at)
+}
+
+fn contents(at: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all: Vec<_> = regular(at).into_iter().map(|p| (p.clone(), fs::read(p).unwrap())).collect();
+    all.sort();
+    all
+}
+
+/// Another user who owns a directory above the tier can exchange what lies in it: then the job does not begin.
+#[test]
+fn a_tier_or_a_runtime_directory_that_another_user_can_exchange_is_refused_before_the_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let theirs = dir.path().canonicalize().unwrap().join("theirs");
+    fs::create_dir_all(theirs.join("mine")).unwrap();
+    let w = World::plan().files(3).disk().build();
+    let job = Job::new("echo").arg("begun");
+    let refused = |option: &[String], said: &[&str]| {
+        let job = option.iter().fold(job.clone(), Job::option);
+        let ended = w.run(&job);
+        let flat = ended.errors().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!((ended.status.code(), ended.text().as_str()), (Some(2), ""), "{flat}");
+        said.iter().for_each(|s| assert!(flat.contains(s), "no {s} in {flat}"));
+    };
+    let tier = [format!("--tier={}:16MiB", theirs.join("mine/tier").display())];
+    let runtime = [format!("--set=runtime_dir={}", theirs.join("mine").display())];
+    let mode = |mode| fs::set_permissions(&theirs, fs::Permissions::from_mode(mode)).unwrap();
+    for (bits, shown) in [(0o777, "mode 0777"), (0o775, "mode 0775"), (0o2770, "mode 2770")] {
+        mode(bits);
+        refused(&tier, &[shown, "/theirs (owner", "can be written to by other users", "chmod +t"]);
+        refused(&runtime, &["runtime_dir", shown, "/theirs (owner"]);
+    }
+    mode(0o1777);
+    assert_eq!(w.run(&job.clone().option(&tier[0])).good().text(), "begun\n", "sticky: what lies there is its owner's");
+    if rustix::process::geteuid().is_root() {
+        mode(0o755);
+        chown(&theirs, Some(4242), Some(4242)).unwrap();
+        refused(&tier, &["/theirs (owner 4242, mode 0755)", "belongs to another user", "/tmp"]);
+        refused(&runtime, &["runtime_dir", "/theirs (owner 4242"]);
+        // A link in a safe place that another user made.
+        symlink(dir.path(), dir.path().join("link")).unwrap();
+        std::os::unix::fs::lchown(dir.path().join("link"), Some(4242), None).unwrap();
+        refused(
+            &[format!("--tier={}/link/tier:16MiB", dir.path().display())],
+            &["symbolic link", "/link (owner 4242)"],
+        );
+    }
+}
+
+/// What the attack does whose way in is refused: the tier is renamed away during the job, and a link leads to somebody's files.
+#[test]
+fn a_tier_or_a_runtime_directory_that_is_exchanged_for_a_link_during_a_job_costs_the_others_nothing() {
+    for which in ["tier", "runtime directory", "private directory of the runtime directories"] {
+        let mut w = World::plan().files(30).args(&["--plain"]).set("tiers.0.persist=job").build();
+        let elsewhere = w.scratch().join("victim");
+        let before = victim(&elsewhere);
+        w.settle();
+        let status = w.agent().unwrap();
+        let path = match which {
+            "tier" => status.tiers[0].path.clone(),
+            "runtime directory" => status.runtime_dir,
+            _ => status.runtime_dir.parent().unwrap().to_owned(),
+        };
+        let away = w.scratch().join("away");
+        let readers = Loop::start(&w, &[]);
+        // (Onto the same file system, as a rename is.)
+        let away = if fs::rename(&path, &away).is_ok() {
+            away
+        } else {
+            let beside = path.with_file_name("away");
+            fs::rename(&path, &beside).unwrap();
+            beside
+        };
+        symlink(&elsewhere, &path).unwrap();
+        readers.more(2);
+        readers.end();
+        w.release();
+        wait_for("the end of the agents", || !is_running(status.pid));
+        assert!(contents(&elsewhere) == before, "{which}: {:?}", contents(&elsewhere));
+        assert_eq!(fs::read_link(&path).unwrap(), elsewhere, "{which}");
+        assert!(away.exists());
+        // Also what is removed on request, and by the next job.
+        fs::remove_file(&path).unwrap();
+        symlink(&elsewhere, &path).unwrap();
+        let _ = w.monarch("stop").arg("--purge").args(w.words()).output().unwrap();
+        w.run(&reads(&w)).good();
+        assert!(contents(&elsewhere) == before, "{which}, afterwards");
+    }
+}
+
+fn is_running(pid: u32) -> bool {
+    kill(pid as i32, 0)
 }
