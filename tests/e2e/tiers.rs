@@ -356,5 +356,6 @@ fn a_tier_or_a_runtime_directory_that_is_exchanged_for_a_link_during_a_job_costs
 }
 
 fn is_running(pid: u32) -> bool {
-    kill(pid as i32, 0)
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
