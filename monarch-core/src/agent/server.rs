@@ -20,7 +20,7 @@ use crate::held_dir::HeldDir;
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -449,7 +449,7 @@ fn conflict(ours: &Config, theirs: &Config) -> Option<String> {
 
 /// Binds the socket in the directory that is held; by its path only where there is no `/proc`.
 fn bind(dir: &HeldDir) -> io::Result<UnixListener> {
-    let fd = std::os::fd::AsRawFd::as_raw_fd(dir.fd());
-    UnixListener::bind(format!("/proc/self/fd/{fd}/{}", place::SOCKET))
-        .or_else(|_| UnixListener::bind(dir.path().join(place::SOCKET)))
+    let held = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(dir.fd()));
+    let dir = if Path::new(&held).exists() { Path::new(&held) } else { dir.path() };
+    UnixListener::bind(dir.join(place::SOCKET))
 }
