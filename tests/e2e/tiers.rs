@@ -359,3 +359,39 @@ fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
+
+/// There the host's root, to whom the directories above belong, has the number that stands for all who have none.
+#[test]
+fn in_a_user_namespace_a_tier_below_directories_of_the_hosts_root_serves() {
+    const USER: u32 = 1234;
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let [root, own] = ["root", "own"].map(|name| dir.path().join(name));
+    for d in [&root, &own] {
+        fs::create_dir(d).unwrap();
+    }
+    fs::write(root.join("file"), "bytes").unwrap();
+    let inside = |map: &str| {
+        let mut c = std::process::Command::new("setpriv");
+        c.args([format!("--reuid={USER}"), format!("--regid={USER}")]);
+        c.args(["--clear-groups", "unshare", "--user", map]);
+        c
+    };
+    let may = rustix::process::geteuid().is_root() && chown(&own, Some(USER), Some(USER)).is_ok();
+    if !may || !inside("--map-root-user").arg("true").output().is_ok_and(|out| out.status.success()) {
+        return;
+    }
+    for map in ["--map-root-user", "--map-user=1234"] {
+        let (tier, run) = (own.join(format!("tier{map}")), own.join("run"));
+        let script = "i=0; until [ -n \"$(find \"$1\" -type f -path '*/copies/*')\" ] || [ $i -gt 400 ]; \
+                      do sleep 0.05; i=$((i+1)); done; cat \"$2\"";
+        let mut job = inside(map);
+        job.args(["sh", "-c", "mkdir -p \"$0\" && exec \"$@\""]).arg(&run).arg(crate::harness::built("monarch"));
+        job.arg("run").arg("--root").arg(&root).arg("--tier").arg(format!("{}:16MiB", tier.display()));
+        job.arg("--set").arg(format!("runtime_dir={}", run.display())).args(["--set", "dataset.settle=0s", "--"]);
+        job.args(["sh", "-c", script, "sh"]).arg(&tier).arg(root.join("file"));
+        let out = job.output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.stdout == b"bytes" && said.contains("1 of 1 opens below the roots were local"), "{map}: {said}");
+    }
+}

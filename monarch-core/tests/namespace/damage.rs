@@ -267,3 +267,18 @@ fn a_state_of_another_index_is_refused() {
     later[8] += 1;
     assert!(Index::open(mapped(&later)).is_none(), "another layout");
 }
+
+#[test]
+fn an_index_is_read_only_once_it_has_its_name() {
+    use std::os::unix::fs::PermissionsExt;
+    let tree = Indexed::new(|root| std::fs::write(root.join("f"), "x").expect("write"));
+    let mut modes: Vec<(String, u32)> = std::fs::read_dir(tree.dir.path())
+        .expect("list")
+        .map(|e| e.expect("entry"))
+        .filter_map(|e| {
+            Some((e.path().extension()?.to_str()?.to_owned(), e.metadata().ok()?.permissions().mode() & 0o7777))
+        })
+        .collect();
+    modes.sort();
+    assert_eq!(modes, [("idx".to_owned(), 0o400), ("st".to_owned(), 0o600)]);
+}
