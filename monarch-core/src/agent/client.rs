@@ -3,6 +3,7 @@
 use super::place;
 use super::protocol::{Reply, Request, Spelling, Status, Tally};
 use crate::config::Config;
+use crate::held_dir::HeldDir;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -206,8 +207,8 @@ fn may_pass(code: i32, start: Instant) -> bool {
 }
 
 /// File beside a runtime directory that every job of its agent holds a shared lock on.
-fn jobs_file(parent: &Path, key: &str) -> PathBuf {
-    parent.join(format!("{key}.jobs"))
+fn jobs_file(key: &str) -> String {
+    format!("{key}.jobs")
 }
 
 /// Marks this process as a job of the agent for as long as the result lives, and wipes what a dead agent without jobs left: its
@@ -216,19 +217,16 @@ fn jobs_file(parent: &Path, key: &str) -> PathBuf {
 pub fn job_lock(config: &Config) -> Option<rustix::fd::OwnedFd> {
     let key = place::agent_key(config);
     let private = place::bases(config).iter().find_map(|b| place::private(b).ok())?;
-    let path = jobs_file(&private, &key);
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let name = jobs_file(&key);
     loop {
-        let lock = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).ok()?;
+        let lock = private.open_file(name.as_str(), OFlags::RDWR | OFlags::CREATE, Mode::RUSR | Mode::WUSR).ok()?;
         let alone = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
         if alone && find(config).is_none() {
-            for old in place::existing(config).into_iter().filter(|d| !agent_alive(d)) {
-                let _ = std::fs::remove_dir_all(&old);
-            }
+            place::held(config).iter().filter(|dir| !is_alive(dir)).for_each(HeldDir::wipe);
         }
         rustix::fs::flock(&lock, FlockOperation::LockShared).ok()?;
         // An agent that ends removes the file.
-        let (ours, named) = (rustix::fs::fstat(&lock).ok()?, rustix::fs::stat(&path));
+        let (ours, named) = (rustix::fs::fstat(&lock).ok()?, private.stat(name.as_str()));
         if named.is_ok_and(|st| (st.st_dev, st.st_ino) == (ours.st_dev, ours.st_ino)) {
             return Some(lock);
         }
@@ -236,30 +234,32 @@ pub fn job_lock(config: &Config) -> Option<rustix::fd::OwnedFd> {
 }
 
 /// Removes the file of [`job_lock`] of the agent whose runtime directory this was, unless a job holds it.
-pub(super) fn remove_jobs_file(dir: &Path) {
-    let (Some(private), Some(key)) = (dir.parent(), dir.file_name()) else { return };
-    let path = jobs_file(private, &key.to_string_lossy());
-    let Ok(lock) = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) else {
-        return;
-    };
+pub(super) fn remove_jobs_file(dir: &HeldDir) {
+    let Some((private, key)) = dir.parent() else { return };
+    let name = jobs_file(&key.to_string_lossy());
+    let Ok(lock) = private.open_file(name.as_str(), OFlags::RDWR, Mode::empty()) else { return };
     if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        let _ = std::fs::remove_file(&path);
+        let _ = private.unlink(name.as_str());
     }
 }
 
 /// Whether an agent holds the lock of a runtime directory.
 #[must_use]
 pub fn agent_alive(dir: &Path) -> bool {
-    let Ok(lock) = rustix::fs::open(dir.join(place::LOCK), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
-        return false;
-    };
+    HeldDir::at(dir).is_ok_and(|dir| is_alive(&dir))
+}
+
+fn is_alive(dir: &HeldDir) -> bool {
+    let Ok(lock) = dir.open_file(place::LOCK, OFlags::RDWR, Mode::empty()) else { return false };
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
 }
 
 /// The last lines of the log, indented, or nothing.
 fn log_tail(config: &Config) -> String {
-    let Some(dir) = place::existing(config).into_iter().next() else { return String::new() };
-    let Ok(text) = std::fs::read_to_string(dir.join(place::LOG)) else { return String::new() };
+    let log = place::held(config).first().and_then(|dir| dir.read_file(place::LOG).ok());
+    let Some(text) = log.and_then(|log| std::io::read_to_string(std::fs::File::from(log)).ok()) else {
+        return String::new();
+    };
     let mut lines: Vec<&str> = text.lines().rev().take(5).collect();
     lines.reverse();
     lines.iter().fold(String::from("\n  last lines of its log:"), |s, l| s + "\n    " + l)

@@ -16,6 +16,7 @@ use super::start::Parts;
 use super::upkeep;
 use crate::cluster::node::Node;
 use crate::config::{Config, Persist, Tier};
+use crate::held_dir::HeldDir;
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
 use std::io;
@@ -53,8 +54,7 @@ pub enum End {
 /// A running agent.
 #[derive(Debug)]
 pub struct Agent {
-    pub(super) dir: PathBuf,
-    control: PathBuf,
+    pub(super) dir: Arc<HeldDir>,
     pub(super) ctl: ControlMap<'static>,
     config: Config,
     pub(super) driver: Arc<Driver>,
@@ -79,7 +79,6 @@ impl Agent {
     pub(super) fn new(config: &Config, parts: Parts, own_process: bool) -> Self {
         Self {
             dir: parts.dir,
-            control: parts.control,
             ctl: parts.ctl,
             config: config.clone(),
             driver: parts.driver,
@@ -104,9 +103,8 @@ impl Agent {
     /// # Errors
     /// When the socket cannot be made.
     pub async fn serve(self: Arc<Self>) -> io::Result<End> {
-        let path = self.dir.join(place::SOCKET);
-        let _ = std::fs::remove_file(&path);
-        let listener = bind(&path)?;
+        let _ = self.dir.unlink(place::SOCKET);
+        let listener = bind(&self.dir)?;
         self.clone().start_upkeep()?;
         let metrics = self.start_metrics();
         // Of a process that is something else we touch no signals.
@@ -142,7 +140,7 @@ impl Agent {
             }
         };
         self.stop.store(true, Ordering::Relaxed);
-        let _ = std::fs::remove_file(&path);
+        let _ = self.dir.unlink(place::SOCKET);
         self.end_metrics(metrics).await;
         if end == End::Quit {
             self.quitting.notify_waiters();
@@ -172,8 +170,8 @@ impl Agent {
                 upkeep::round(&self.driver);
                 self.roots.retry();
                 self.roots.warn_of_purges();
-                if !self.control.exists() {
-                    tracing::error!(dir = %self.dir.display(), "the runtime directory was wiped; making room for a new agent");
+                if !self.dir.has(place::CONTROL) || !self.dir.is_in_place() {
+                    tracing::error!(dir = %self.dir.path().display(), "the runtime directory was wiped; making room for a new agent");
                     self.end_as(End::Renew);
                 } else if let Some(t) = self.driver.tiers.iter().find(|t| !t.in_place()) {
                     tracing::error!(tier = t.name, path = %t.path.display(), "the tier was removed; making room for a new agent");
@@ -230,7 +228,7 @@ impl Agent {
                         self.hurry.store(false, Ordering::Release);
                         new.roots = Some(roots);
                         *job = Some(new);
-                        Reply::Attached { control: self.control.clone() }
+                        Reply::Attached { control: self.dir.path().join(place::CONTROL) }
                     }
                     Err(message) => Reply::Error { message },
                 }
@@ -370,7 +368,7 @@ impl Agent {
         tracing::info!(?end, "ended");
         // The directory last: a job that waits for the end looks at it.
         super::client::remove_jobs_file(&self.dir);
-        let _ = std::fs::remove_dir_all(&self.dir);
+        self.dir.wipe();
     }
 }
 
@@ -449,12 +447,9 @@ fn conflict(ours: &Config, theirs: &Config) -> Option<String> {
     None
 }
 
-/// Binds the socket; paths longer than `sun_path` go through the directory's descriptor.
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    if path.as_os_str().len() < 100 {
-        return UnixListener::bind(path);
-    }
-    let dir = std::fs::File::open(path.parent().ok_or(io::ErrorKind::InvalidInput)?)?;
-    let fd = std::os::fd::AsRawFd::as_raw_fd(&dir);
-    UnixListener::bind(format!("/proc/self/fd/{fd}/{}", place::SOCKET))
+/// Binds the socket in the directory that is held; by its path only where there is no `/proc`.
+fn bind(dir: &HeldDir) -> io::Result<UnixListener> {
+    let held = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(dir.fd()));
+    let dir = if Path::new(&held).exists() { Path::new(&held) } else { dir.path() };
+    UnixListener::bind(dir.join(place::SOCKET))
 }

@@ -310,7 +310,7 @@ impl Reader {
 
     fn agent_runs(&self) -> bool {
         let ctl = self.ctl.ctl;
-        demand::agent_up(ctl) && client::agent_alive(&self.dir) && !demand::is_silent(ctl, self.now_us())
+        demand::agent_up(ctl) && client::agent_alive(self.dir.path()) && !demand::is_silent(ctl, self.now_us())
     }
 
     fn cannot_read(&self, path: &Path) -> bool {
