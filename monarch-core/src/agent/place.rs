@@ -60,10 +60,8 @@ pub fn existing(config: &Config) -> Vec<PathBuf> {
     let mut out = Vec::new();
     for base in bases(config) {
         for n in 0..16 {
+            // A name may be squatted, by a link that leads nowhere too, and free again later: all of them are looked at.
             let private = base.join(crate::private_dir::name("monarch", n));
-            if !private.exists() {
-                break;
-            }
             let dir = private.join(&key);
             if is_private(&private) && dir.is_dir() {
                 out.push(dir);
