@@ -13,6 +13,7 @@
 //! | [`reader`] | reading through an agent's shared memory; why a path is served or not |
 //! | [`trace`] | what a job opened, when and from where: written, read, counted |
 //! | [`held_dir`], [`trusted`] | directories held by a descriptor; paths that no other user can lead elsewhere |
+//! | [`shown`] | names from the PFS in text for people |
 //! | [`shm`] | the shared-memory files that the shim maps |
 // Shared-memory fields are 32 and 64 bits wide by layout; narrowing happens where the layout bounds the value.
 #![allow(clippy::cast_possible_truncation)]
@@ -28,6 +29,7 @@ pub mod private_dir;
 pub mod reader;
 pub mod session;
 pub mod shm;
+pub mod shown;
 mod sync;
 pub mod sys;
 pub mod tier;

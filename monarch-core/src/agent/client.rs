@@ -2,10 +2,13 @@
 
 use super::place;
 use super::protocol::{Reply, Request, Spelling, Status, Tally};
+use super::writable;
 use crate::config::Config;
 use crate::held_dir::HeldDir;
+use rustix::fd::BorrowedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use std::io::{self, BufRead, BufReader, Write};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use std::io::{self, BufRead, BufReader, IoSlice, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -60,14 +63,36 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream), dir: dir.to_owned() })
     }
 
+    /// How long a request may take from now on (30 s at first). One that takes longer is an error, and ends what this connection is
+    /// good for.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(Some(patience))?;
+        self.stream.get_ref().set_write_timeout(Some(patience))
+    }
+
     /// One request, one reply.
     ///
     /// # Errors
     /// When the connection breaks.
     pub fn ask(&mut self, request: &Request) -> io::Result<Reply> {
+        self.ask_with(request, None)
+    }
+
+    /// [`Client::ask`] with a descriptor beside the request.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn ask_with(&mut self, request: &Request, fd: Option<BorrowedFd<'_>>) -> io::Result<Reply> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        self.stream.get_mut().write_all(&line)?;
+        let sent = match fd {
+            Some(fd) => send_with(self.stream.get_ref(), &line, fd)?,
+            None => 0,
+        };
+        self.stream.get_mut().write_all(line.get(sent..).unwrap_or_default())?;
         let mut reply = String::new();
         if self.stream.read_line(&mut reply)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -86,13 +111,14 @@ impl Client {
         }
     }
 
-    /// Attaches a job, or one that was attached before `again`; the path of its control block.
+    /// Attaches a job; the path of its control block.
     ///
     /// # Errors
     /// The agent's reason, or that the connection broke.
-    pub fn attach(&mut self, config: &Config, again: bool) -> Result<PathBuf, ClientError> {
-        let (pid, spellings) = (std::process::id(), spellings(config));
-        match self.ask(&Request::Attach { config: Box::new(config.clone()), spellings, pid, again })? {
+    pub fn attach(&mut self, config: &Config, joining: Joining) -> Result<PathBuf, ClientError> {
+        let (pid, spellings, again) = (std::process::id(), spellings(config), joining.again);
+        let writable = writable::of(joining.holder.unwrap_or(pid), config);
+        match self.ask(&Request::Attach { config: Box::new(config.clone()), spellings, pid, again, writable })? {
             Reply::Attached { control } => Ok(control),
             Reply::Stopping => Err(ClientError::Io(io::ErrorKind::ConnectionReset.into())),
             Reply::Error { message } => Err(ClientError::Refused(message)),
@@ -121,6 +147,20 @@ impl Client {
     }
 }
 
+/// Sends the first bytes of a line together with a descriptor; how many.
+pub(super) fn send_with(stream: &UnixStream, line: &[u8], fd: BorrowedFd<'_>) -> io::Result<usize> {
+    let fds = [fd];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !beside.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let sent = rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(stream, &[IoSlice::new(line)], &mut beside, SendFlags::NOSIGNAL)
+    })?;
+    Ok(sent)
+}
+
 /// All ways to write the roots, looked at now and by this process: links may have changed since the configuration was read, and
 /// the agent may see other mounts.
 fn spellings(config: &Config) -> Vec<Spelling> {
@@ -142,6 +182,15 @@ const START: Duration = Duration::from_secs(20);
 /// How long an agent that holds the locks and does not answer may take to come up or to go away.
 const TAKEN: Duration = Duration::from_secs(3);
 
+/// A job that attaches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Joining {
+    /// Whether it was attached before, to an agent that has gone.
+    pub again: bool,
+    /// Process whose descriptors the job inherits; `None`: this one.
+    pub holder: Option<u32>,
+}
+
 /// An agent's process that was started.
 pub trait Starting {
     /// Exit status, and what it said last, once it has ended.
@@ -149,19 +198,19 @@ pub trait Starting {
 }
 
 /// Attaches to the agent for `config`, starting one with `spawn` when there is none; the connection and the path of the
-/// control block. `again`: this job was attached before, to an agent that has gone.
+/// control block.
 ///
 /// # Errors
 /// [`ClientError::Start`] when none came up, [`ClientError::Refused`] when it cannot serve this job.
 pub fn attach_or_start<S: Starting>(
     config: &Config,
-    again: bool,
+    joining: Joining,
     mut spawn: impl FnMut() -> io::Result<S>,
 ) -> Result<(Client, PathBuf), ClientError> {
     let start = Instant::now();
     loop {
         let mut client = find_or_start(config, start, &mut spawn)?;
-        match client.attach(config, again) {
+        match client.attach(config, joining) {
             Ok(control) => return Ok((client, control)),
             // It was about to end.
             Err(ClientError::Io(_)) if start.elapsed() < START => std::thread::sleep(Duration::from_millis(5)),

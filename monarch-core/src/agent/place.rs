@@ -56,12 +56,12 @@ pub fn bases(config: &Config) -> Vec<PathBuf> {
 }
 
 /// The private directories of this user that hold runtime directories. A base that another user can exchange holds none, and a name that
-/// something else has, a link that leads nowhere for example, is passed over.
+/// something else has, a link that leads nowhere for example, is passed over. Such a name may be free again later: all of them are looked at.
 fn privates(bases: &[PathBuf]) -> Vec<Arc<HeldDir>> {
     let bases = bases.iter().filter_map(|base| HeldDir::open(base).ok()).map(Arc::new);
     let of = |base: Arc<HeldDir>| {
-        let taken = (0..NAMES).take_while(|&n| base.has(private_dir::name("monarch", n).as_str()));
-        taken.filter_map(|n| private_dir::existing(&base, "monarch", n)).map(Arc::new).collect::<Vec<_>>()
+        let found = (0..NAMES).filter_map(|n| private_dir::existing(&base, "monarch", n));
+        found.map(Arc::new).collect::<Vec<_>>()
     };
     bases.flat_map(of).collect()
 }

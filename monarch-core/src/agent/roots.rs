@@ -8,6 +8,7 @@
 //! | [`adopt`] | what an agent that died left |
 //! | [`checks`] | what is looked at again when files are opened |
 //! | [`shared`] | an index that the nodes of a job have in common |
+//! | [`written`] | files that jobs can write from their start |
 //! | [`purge`] | warnings of files that the site will soon remove |
 //!
 //! The PFS is never asked while the list is locked: it may hang, and `status` and `stop` need the list.
@@ -19,6 +20,7 @@ mod retire;
 mod segments;
 mod shared;
 mod spellings;
+mod written;
 
 use super::driver::Driver;
 use super::protocol::{RootStatus, Spelling};
@@ -85,6 +87,7 @@ pub struct Roots {
     seed: u64,
     node: Option<Arc<Node>>,
     list: Mutex<Vec<RootState>>,
+    written: Mutex<written::Written>,
     stopping: AtomicBool,
 }
 
@@ -115,7 +118,16 @@ impl Roots {
     /// Roots of the control block in the runtime directory `dir`, served by `driver`.
     #[must_use]
     pub fn new(dir: Arc<HeldDir>, ctl: ControlMap<'static>, driver: Arc<Driver>, seed: u64) -> Self {
-        Self { dir, ctl, driver, seed, node: None, list: Mutex::default(), stopping: AtomicBool::new(false) }
+        Self {
+            dir,
+            ctl,
+            driver,
+            seed,
+            node: None,
+            list: Mutex::default(),
+            written: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        }
     }
 
     /// With other nodes, which share indexes.

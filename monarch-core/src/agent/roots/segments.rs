@@ -119,7 +119,7 @@ impl Roots {
         self.note_sums(&segment);
         let mut decoded = Vec::new();
         let adopted = if made.fresh { self.claim_copies(number, &made, &mut decoded) } else { 0 };
-        early::open(&self.ctl, scan.root, number, &segment);
+        self.open_segment(scan.root, number, &segment);
         self.note_sums_of(&live);
         self.driver.add_segment(number, &live);
         mounts::look(&self.driver, number, &live, made.mounts.as_ref());
