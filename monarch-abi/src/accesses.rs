@@ -173,10 +173,14 @@ impl Tails {
         let mut most = 0;
         for (number, (lane, (tail, empty_since))) in log.lanes.iter().zip(&mut self.lanes).enumerate() {
             let head = lane.head.load(Ordering::Acquire);
-            most = most.max(head.saturating_sub(*tail));
+            // A process may have written anything there: then the lane is followed from where it says that it is.
+            if head < *tail {
+                (*tail, *empty_since) = (head, None);
+            }
+            most = most.max(head - *tail);
             let oldest = head.saturating_sub(LANE as u64);
             if *tail < oldest {
-                self.lost += oldest - *tail;
+                self.lost = self.lost.saturating_add(oldest - *tail);
                 (*tail, *empty_since) = (oldest, None);
             }
             // Whoever took an empty place is about to write, unless it was killed; others' opens are not lost for its sake.
@@ -265,6 +269,22 @@ mod tests {
         (0..LANE as u32 / 2).for_each(|i| log.note(0, opened(i, 1)));
         assert_eq!(taken(&mut tails, log, PATIENCE_MS + 1).len(), LANE / 2);
         assert_eq!(tails.lost, 0);
+    }
+
+    /// The agent stopped, or never heard of an open of that lane again.
+    #[test]
+    fn a_lane_whose_count_was_overwritten_is_followed_from_there() {
+        let log = log();
+        let mut tails = Tails::new(log);
+        log.note(0, opened(1, 1));
+        assert_eq!(taken(&mut tails, log, 1).len(), 1);
+        for count in [0, u64::MAX, 0] {
+            log.lanes[0].head.store(count, Ordering::Relaxed);
+            taken(&mut tails, log, 2);
+        }
+        log.note(0, opened(7, 1));
+        let ids: Vec<u32> = taken(&mut tails, log, 2).iter().map(|o| o.1.id).collect();
+        assert_eq!(ids, [7]);
     }
 
     #[test]

@@ -128,7 +128,9 @@ pub fn load(path: &Path) -> Result<SavedIndex, SavedError> {
     }
     let saved = SavedIndex { map, index, buckets };
     match crate::shm::IndexBytes(saved.index()).open() {
-        Some(i) if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(buckets as u64) => Ok(saved),
+        Some(i) if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(buckets as u64) && i.is_sound() => {
+            Ok(saved)
+        }
         _ => Err(bad("its index does not make sense")),
     }
 }
