@@ -3,7 +3,7 @@
 #   tests/fuzz.sh [--minutes N] [--jobs N] [--keep] [TARGET...]
 #     --minutes N   minutes for each target (60)
 #     --jobs N      targets that are fuzzed at the same time (1)
-#     --keep        add inputs that reach more code to fuzz/corpus, at most 200 KB and 200 files for each target
+#     --keep        add inputs that reach more code to fuzz/corpus, at most 200 KB and 250 files for each target
 #     TARGET...     only these targets; without any, all of them
 # Prints a line for each target. Inputs found so far are kept in fuzz/target/corpus, so that the next run goes on from
 # there. Exit status: 1 when an input crashes, hangs or takes too much memory; it lies in fuzz/artifacts then.
@@ -69,11 +69,13 @@ keep_one() {
     >"target/merge-$target.log" 2>&1 || { echo "  $target: inputs could not be merged (fuzz/target/merge-$target.log)"; return; }
   # Inputs of bugs stay, whatever they reach.
   find "$kept" -type f ! -name 'bug-*' -delete
+  # In the order of their names, which are hashes: a sample of all, where they are too many.
   while read -r size file; do
+    if [ $((bytes + size)) -gt 200000 ]; then continue; fi
+    if [ "$files" -ge 250 ]; then break; fi
     bytes=$((bytes + size)) files=$((files + 1))
-    if [ "$bytes" -gt 200000 ] || [ "$files" -gt 200 ]; then break; fi
     cp "$file" "$kept/"
-  done < <(find "$new" -type f -printf '%s %p\n' | sort -n)
+  done < <(find "$new" -type f -printf '%s %p\n' | sort -k 2)
 }
 
 rm -f target/fuzz-failed

@@ -110,7 +110,7 @@ pub(crate) fn shared_memory(bytes: &[u8]) {
                 _ => patch(&mut input, control.bytes()),
             }
         }
-        let (index_len, state_len) = (index.bytes().len() as u64, state.bytes().len() as u64);
+        let index_len = index.bytes().len() as u64;
         put(index.bytes(), offset_of!(IndexHeader, magic), &INDEX_MAGIC.to_le_bytes());
         put(index.bytes(), offset_of!(IndexHeader, layout), &LAYOUT.to_le_bytes());
         put(index.bytes(), offset_of!(IndexHeader, len), &index_len.to_le_bytes());
@@ -118,20 +118,26 @@ pub(crate) fn shared_memory(bytes: &[u8]) {
         put(control.bytes(), offset_of!(Control, layout), &LAYOUT.to_le_bytes());
         put(control.bytes(), offset_of!(Control, len), &(sample.control.len() as u64).to_le_bytes());
         let ctl = ControlMap::open(control.map()).expect("a control block with the right beginning");
+        segment(&ctl, &index, &mut state, input, flags & 3 == 0 && changes == 0);
+        // Afterwards: it turns entries.
         control_block(&ctl, input);
-        let Some(index) = Index::open(index.map()) else { return };
-        put(state.bytes(), offset_of!(StateHeader, magic), &STATE_MAGIC.to_le_bytes());
-        put(state.bytes(), offset_of!(StateHeader, layout), &LAYOUT.to_le_bytes());
-        put(state.bytes(), offset_of!(StateHeader, len), &state_len.to_le_bytes());
-        put(state.bytes(), offset_of!(StateHeader, index_uuid), &index.header.uuid);
-        put(state.bytes(), offset_of!(StateHeader, entries), &(index.len() as u64).to_le_bytes());
-        let state = StateMap::open(state.map(), &index);
-        let Some(state) = state else { return walk::index(&index) };
-        let segment = Segment { index, state };
-        let found = lookups(&ctl, &segment, input);
-        // What is asked means something: most of the paths are those of the sample.
-        assert!(flags & 3 != 0 || changes > 0 || found > PATHS.len(), "{found} entries found");
     });
+}
+
+/// What is looked up in a segment, as far as there is one. `whole`: nothing was changed.
+fn segment(ctl: &ControlMap<'_>, index: &Memory, state: &mut Memory, input: Input<'_>, whole: bool) {
+    let Some(index) = Index::open(index.map()) else { return };
+    let len = state.bytes().len() as u64;
+    put(state.bytes(), offset_of!(StateHeader, magic), &STATE_MAGIC.to_le_bytes());
+    put(state.bytes(), offset_of!(StateHeader, layout), &LAYOUT.to_le_bytes());
+    put(state.bytes(), offset_of!(StateHeader, len), &len.to_le_bytes());
+    put(state.bytes(), offset_of!(StateHeader, index_uuid), &index.header.uuid);
+    put(state.bytes(), offset_of!(StateHeader, entries), &(index.len() as u64).to_le_bytes());
+    let state = StateMap::open(state.map(), &index);
+    let Some(state) = state else { return walk::index(&index) };
+    let found = lookups(ctl, &Segment { index, state }, input);
+    // What is asked means something: most of the paths are those of the sample.
+    assert!(!whole || found > 2 * PATHS.len(), "{found} entries found");
 }
 
 /// What is read of a control block alone.

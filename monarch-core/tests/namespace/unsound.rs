@@ -1,5 +1,6 @@
 //! Indexes whose bounds are right but whose parts do not fit together, and numbers in shared memory that no agent writes.
 
+use crate::common::built_within;
 use monarch_abi::chunks::{Large, LargeFile};
 use monarch_abi::control::ControlMap;
 use monarch_abi::demand::is_silent;
@@ -73,6 +74,26 @@ fn a_saved_index_whose_parts_do_not_fit_together_is_refused() {
     for hurt in [*b"RE/D", *b"RE\0D"] {
         assert!(loaded(at, u32::from_le_bytes(hurt)).is_err(), "{}", hurt.escape_ascii());
     }
+}
+
+#[test]
+fn every_index_that_is_built_is_sound_also_within_a_bound_of_memory() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let root = dir.path().canonicalize().expect("real path");
+    for n in 0..40 {
+        let below = root.join(format!("d{}/e{}/f{n}", n % 3, n % 7));
+        std::fs::create_dir_all(&below).expect("mkdir");
+        std::fs::write(below.join("file"), b"x").expect("write");
+        std::os::unix::fs::symlink("../file", below.join("link")).expect("link");
+    }
+    let mut sizes = Vec::new();
+    for most in [0, 500, 2000, 5000, 10_000, u64::MAX] {
+        let built = built_within(&root, 2, most, 7);
+        let index = IndexBytes(&built.index).open().expect("an index");
+        assert!(index.is_sound(), "bound of {most} bytes");
+        sizes.push(index.len());
+    }
+    assert!(sizes.first() < sizes.last() && sizes.last() > Some(&120), "{sizes:?}");
 }
 
 /// Sparse files can have any size: one of them took 512 MiB of shared memory, or kept its root from being served at all.
