@@ -8,9 +8,10 @@
 # Prints a line for each target. Inputs found so far are kept in fuzz/target/corpus, so that the next run goes on from
 # there. Exit status: 1 when an input crashes, hangs or takes too much memory; it lies in fuzz/artifacts then.
 set -euo pipefail
-cd "$(dirname "$0")/../fuzz"
+self=$(realpath "$0")
+cd "$(dirname "$self")/../fuzz"
 minutes=60 jobs=1 keep="" targets=()
-usage() { sed -n '2,9p' "$0" | cut -c3-; }
+usage() { sed -n '2,9p' "$self" | cut -c3-; }
 fail() { echo "fuzz.sh: $*" >&2; exit 2; }
 while [ $# -gt 0 ]; do
   case $1 in
@@ -45,15 +46,17 @@ programs=target/$(rustc -vV | sed -n 's/^host: //p')/release
 fuzz_one() {
   local target=$1 work=target/corpus/$1 kept=corpus/$1 log=target/fuzz-$1.log status=0
   mkdir -p "$work" "$kept" "artifacts/$target"
+  touch "target/began-$target"
   # Inputs of different targets have different lengths; what is longer than 4 KiB only costs time.
   nice -n 19 "$programs/$target" "$work" "$kept" -max_total_time="$seconds" -timeout=10 -report_slow_units=2 \
     -rss_limit_mb=2048 -max_len=4096 -artifact_prefix="artifacts/$target/" -print_final_stats=1 >"$log" 2>&1 || status=$?
   local executions edges inputs crashes slow
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1)
-  edges=$(grep -a -o 'cov: [0-9]*' "$log" | tail -n 1 | cut -d' ' -f2)
+  # (One that crashes at once has no such line.)
+  edges=$({ grep -a -o 'cov: [0-9]*' "$log" || true; } | tail -n 1 | cut -d' ' -f2)
   inputs=$(find "$work" -type f | wc -l)
-  crashes=$(find "artifacts/$target" -type f ! -name 'slow-unit-*' | wc -l)
-  slow=$(find "artifacts/$target" -type f -name 'slow-unit-*' | wc -l)
+  crashes=$(find "artifacts/$target" -type f -newer "target/began-$target" ! -name 'slow-unit-*' | wc -l)
+  slow=$(find "artifacts/$target" -type f -newer "target/began-$target" -name 'slow-unit-*' | wc -l)
   printf '%-14s %14s %8s %8s %8s %6s\n' "$target" "${executions:-?}" "${edges:-?}" "$inputs" "$crashes" "$slow"
   if [ "$status" != 0 ]; then
     echo "  $target ended with status $status: $(grep -a -m 1 -E 'panicked at|ERROR: |SUMMARY: ' "$log" || echo "see fuzz/$log")"
