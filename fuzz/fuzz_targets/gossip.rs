@@ -1,9 +1,4 @@
-//! Messages of gossip as they come out of their seal.
+//! See `monarch_fuzz::TARGETS`.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use monarch_core::cluster::membership::is_message;
-
-fuzz_target!(|bytes: &[u8]| {
-    let _ = is_message(bytes);
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| monarch_fuzz::run("gossip", bytes));

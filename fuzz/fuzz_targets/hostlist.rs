@@ -1,11 +1,4 @@
-//! Lists of nodes, as launchers and users write them.
+//! See `monarch_fuzz::TARGETS`.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use monarch_core::cluster::discovery::{MAX_NAMES, parse_hostlist, parse_nodes};
-
-fuzz_target!(|text: &str| {
-    for parsed in [parse_hostlist(text), parse_nodes(text)].into_iter().flatten() {
-        assert!(parsed.len() <= MAX_NAMES && parsed.iter().all(|name| !name.is_empty()));
-    }
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| monarch_fuzz::run("hostlist", bytes));

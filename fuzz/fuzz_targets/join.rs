@@ -1,9 +1,4 @@
-//! Answers to a newcomer.
+//! See `monarch_fuzz::TARGETS`.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use monarch_core::cluster::node::is_welcome;
-
-fuzz_target!(|bytes: &[u8]| {
-    let _ = is_welcome(bytes);
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| monarch_fuzz::run("join", bytes));

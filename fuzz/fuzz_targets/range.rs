@@ -1,14 +1,4 @@
-//! Values of `Range`, against files of any length: the first 8 bytes.
+//! See `monarch_fuzz::TARGETS`.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use monarch_core::cluster::wire::ByteRange;
-
-fuzz_target!(|input: (u64, &str)| {
-    let (len, value) = input;
-    if let Ok(Some(range)) = ByteRange::parse(value)
-        && let Some(part) = range.resolve(len)
-    {
-        assert!(part.start < part.end && part.end <= len);
-    }
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| monarch_fuzz::run("range", bytes));

@@ -174,8 +174,8 @@ impl Tails {
         let mut most = 0;
         for (number, (lane, (tail, empty_since))) in log.lanes.iter().zip(&mut self.lanes).enumerate() {
             let head = lane.head.load(Ordering::Acquire);
+            // A process may have written anything there: then the lane is followed from where it says that it is.
             if head < *tail {
-                // It only ever goes up: somebody has written over it.
                 (*tail, *empty_since) = (head, None);
             }
             most = most.max(head - *tail);
@@ -272,6 +272,22 @@ mod tests {
         (0..LANE as u32 / 2).for_each(|i| log.note(0, opened(i, 1)));
         assert_eq!(taken(&mut tails, log, PATIENCE_MS + 1).len(), LANE / 2);
         assert_eq!(tails.lost, 0);
+    }
+
+    /// The agent stopped, or never heard of an open of that lane again.
+    #[test]
+    fn a_lane_whose_count_was_overwritten_is_followed_from_there() {
+        let log = log();
+        let mut tails = Tails::new(log);
+        log.note(0, opened(1, 1));
+        assert_eq!(taken(&mut tails, log, 1).len(), 1);
+        for count in [0, u64::MAX, 0] {
+            log.lanes[0].head.store(count, Ordering::Relaxed);
+            taken(&mut tails, log, 2);
+        }
+        log.note(0, opened(7, 1));
+        let ids: Vec<u32> = taken(&mut tails, log, 2).iter().map(|o| o.1.id).collect();
+        assert_eq!(ids, [7]);
     }
 
     #[test]

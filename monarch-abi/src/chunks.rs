@@ -154,6 +154,9 @@ impl<'a> LargeFile<'a> {
     /// From the parts of a state file; `None` when they do not fit.
     #[must_use]
     pub fn new(number: u32, head: &'a Large, chunk: u64, words: &'a [AtomicU64]) -> Option<Self> {
+        if chunk == 0 {
+            return None;
+        }
         let from = usize::try_from(head.bits).ok()?;
         let middle = from.checked_add(present_words_of(head.chunks))?;
         let present = words.get(from..middle)?;
@@ -196,6 +199,29 @@ impl<'a> LargeFile<'a> {
         let at = (chunk / PER_WORD) as usize;
         let bits = self.present.get(at).map_or(0, |w| self.checked(at, w.load(Ordering::Acquire)));
         bits & 1 << (chunk % PER_WORD) != 0
+    }
+
+    /// Up to where the bytes from `at` on are in the partial copy, at most up to `end`.
+    #[must_use]
+    pub fn present_until(&self, at: u64, end: u64) -> u64 {
+        let mut to = at;
+        while to < end && self.has(self.at(to)) {
+            let next = (u64::from(self.at(to)) + 1).saturating_mul(self.chunk).min(end);
+            // Behind the last chunk that can be numbered.
+            if next <= to {
+                break;
+            }
+            to = next;
+        }
+        to
+    }
+
+    /// Number of chunks: never more than there are bits, whatever another process has written there since.
+    #[must_use]
+    #[inline]
+    pub fn chunks(&self) -> u32 {
+        let bits = u32::try_from(self.present.len().saturating_mul(PER_WORD as usize)).unwrap_or(u32::MAX);
+        self.head.chunks.min(bits)
     }
 
     /// Number of chunks in the partial copy, as far as the words fit their checks: for estimates.
@@ -252,8 +278,9 @@ impl<'a> LargeFile<'a> {
         is_set(self.wanted, chunk)
     }
 
-    /// Takes what was asked for, in order.
+    /// Takes what was asked for, in order. There may be bits behind that of the last chunk: they ask for nothing.
     pub fn take_wanted(&self, mut found: impl FnMut(u32)) {
+        let chunks = self.chunks();
         for (i, word) in self.wanted.iter().enumerate() {
             if word.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -261,7 +288,10 @@ impl<'a> LargeFile<'a> {
             let mut bits = word.swap(0, Ordering::AcqRel);
             while bits != 0 {
                 #[expect(clippy::cast_possible_truncation, reason = "chunks are 32 bits")]
-                found((i * 64) as u32 + bits.trailing_zeros());
+                let chunk = (i * 64) as u32 + bits.trailing_zeros();
+                if chunk < chunks {
+                    found(chunk);
+                }
                 bits &= bits - 1;
             }
         }

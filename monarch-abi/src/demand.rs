@@ -305,7 +305,7 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, watch: &impl Watch) -> Outcome 
 /// Asks for those of the chunks `from..end` that are not there.
 pub fn want_chunks(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, from: u32, end: u32) {
     let mut any = false;
-    for chunk in (from..end.min(file.head.chunks)).filter(|&c| !file.has(c)) {
+    for chunk in (from..end.min(file.chunks())).filter(|&c| !file.has(c)) {
         // Also where somebody else has asked: who did may have died before it told the agent.
         let _ = file.want(chunk);
         any = true;
@@ -337,7 +337,7 @@ pub fn wait_chunk(
         let now = file.head.drops.load(Ordering::Acquire);
         if now != drops {
             drops = now;
-            want_chunks(ctl, f, file, chunk, chunk + 1);
+            want_chunks(ctl, f, file, chunk, chunk.saturating_add(1));
         }
         if f.entry.word() != seen.word {
             return false;
@@ -370,7 +370,7 @@ pub fn wait_complete(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, 
             State::Resident => return Outcome::Resident(w),
             _ => return Outcome::Refused(w),
         };
-        let missing = u64::from(file.head.chunks.saturating_sub(file.count())).saturating_mul(file.chunk);
+        let missing = u64::from(file.chunks().saturating_sub(file.count())).saturating_mul(file.chunk);
         let rate = ctl.ctl.rate.load(Ordering::Relaxed).max(1);
         let needed = missing.min(f.entry.record.size).saturating_mul(1_000_000).checked_div(rate).unwrap_or(u64::MAX);
         let left = most.saturating_sub(watch.now_us().saturating_sub(start));
@@ -386,7 +386,7 @@ pub fn wait_complete(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, 
         if !asked {
             // Perhaps nobody would fetch them otherwise.
             asked = true;
-            want_chunks(ctl, f, file, 0, file.head.chunks);
+            want_chunks(ctl, f, file, 0, file.chunks());
         }
         if !waiter.sleep(&step, on.0, on.1) {
             return Outcome::Deadline;

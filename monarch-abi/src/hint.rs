@@ -89,6 +89,12 @@ impl Header {
     }
 }
 
+/// The files that a hint names, behind its header; a number that was cut short is left out.
+pub fn files(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let words = bytes.get(HEADER..).unwrap_or(&[]).chunks_exact(8);
+    words.filter_map(|word| Some(u64::from_le_bytes(word.try_into().ok()?)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -304,14 +304,47 @@ impl<'a> Index<'a> {
         }
         // The last directory that starts before `id`; its subtree or that of one of its ancestors holds `id`.
         let mut at = self.dirs.partition_point(|d| d.id < id).checked_sub(1)?;
-        for _ in 0..self.dirs.len() {
+        loop {
             let d = self.dirs.get(at)?;
             if id < d.end {
                 return Some(at);
             }
-            at = d.parent as usize;
+            // A damaged index must not lead in circles: a parent comes before its children.
+            at = Some(d.parent as usize).filter(|&up| up < at)?;
         }
-        None
+    }
+
+    /// Whether directories lie within each other, names are names, and all that a record refers to is there. To be asked once
+    /// about an index that comes from a file or another node; what is read of it later is checked for bounds only.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let root = self.dirs.first().is_some_and(|d| d.id == 0 && d.parent == 0 && d.end as usize == self.len());
+        let mut seen = 0usize;
+        let sound = (0u32..).zip(self.records).all(|(id, r)| {
+            if r.is_dir() {
+                // They are numbered in the order of their records.
+                let here = r.aux as usize == seen && self.is_nested(id, seen);
+                seen += 1;
+                here && (id == 0 || self.has_name(r))
+            } else {
+                self.has_name(r) && (!r.is_link() || self.link_target(r).is_some())
+            }
+        });
+        root && sound && seen == self.dirs.len()
+    }
+
+    /// Whether the directory at a position is that of record `id` and ends within its parent.
+    fn is_nested(&self, id: u32, at: usize) -> bool {
+        let Some(d) = self.dirs.get(at).filter(|d| d.id == id && d.end > id && d.end as usize <= self.len()) else {
+            return false;
+        };
+        let parent = Some(d.parent as usize).filter(|&up| up < at).and_then(|up| self.dirs.get(up));
+        at == 0 || parent.is_some_and(|up| up.id < id && d.end <= up.end)
+    }
+
+    fn has_name(&self, r: &Record) -> bool {
+        let is_name = |name: &[u8]| !matches!(name, b"" | b"." | b"..") && !name.iter().any(|c| matches!(c, b'/' | 0));
+        self.name(r).is_some_and(is_name)
     }
 
     /// The path of entry `id` relative to the root, written into `out`; its length.

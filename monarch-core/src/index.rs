@@ -6,6 +6,7 @@
 mod ages;
 mod build;
 mod released;
+mod sample;
 mod saved;
 mod scan;
 #[cfg(test)]

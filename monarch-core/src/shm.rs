@@ -305,6 +305,9 @@ impl Checks {
     }
 }
 
+/// Words of all bitmaps of chunks in a state file: 64 MiB, enough for 1 PiB of chunks of 4 MiB.
+const MAX_CHUNK_WORDS: u64 = 8 << 20;
+
 /// The large files of an index, as a state file holds them.
 struct LargeTable {
     /// By id.
@@ -336,9 +339,13 @@ impl LargeTable {
                 Some(id).filter(|&id| marked(id) && word.state() != State::Link).and_then(|id| index.record(id));
             found.extend(record.map(|r| (id, n as u32, r.ino, chunks_of(r.size, chunking.size))));
         }
-        // Positions of chunks are 32 bits wide: what has more of them is left to the PFS as any other file is that no tier takes.
-        found.retain(|f| u32::try_from(f.3).is_ok());
         found.sort_unstable();
+        // What has too many chunks, as sparse files may, is left to the PFS as any other file is that no tier takes.
+        let mut room = MAX_CHUNK_WORDS;
+        found.retain(|f| {
+            let words = u32::try_from(f.3).ok().map(|chunks| bitmap_words_of(chunks) as u64);
+            words.and_then(|words| room.checked_sub(words)).inspect(|left| room = *left).is_some()
+        });
         let (mut files, mut words) = (Vec::with_capacity(found.len()), 0);
         for &(id, slot, ino, chunks) in &found {
             files.push(Large::to_bytes(ino, id, slot, words, chunks as u32));

@@ -37,7 +37,7 @@ pub(crate) use dir::bytes;
 pub use dir::{Copy, TierDir};
 pub use error::TierError;
 pub use ledger::{Ledger, Reservation, Usage};
-pub use log::Logged;
+pub use log::{Logged, read_log};
 pub use monarch_abi::hash::CopyName;
 pub use names::ByName;
 pub use pack::{PackedUsage, PackedWriter};

@@ -14,3 +14,5 @@ mod paths;
 mod saved;
 #[path = "namespace/trees.rs"]
 mod trees;
+#[path = "namespace/unsound.rs"]
+mod unsound;

@@ -306,11 +306,7 @@ impl Known {
         if word.state() == State::Resident {
             return end;
         }
-        let mut to = at;
-        while to < end && self.large.has(self.large.at(to)) {
-            to = (u64::from(self.large.at(to)) + 1).saturating_mul(self.large.chunk).min(end);
-        }
-        to
+        self.large.present_until(at, end)
     }
 
     /// Asks for the chunks of a range, and for some more if the reader goes on behind it.
@@ -337,7 +333,7 @@ impl Known {
             return;
         }
         let behind = chunk.saturating_add(1).saturating_add(self.large.head.ahead.load(Ordering::Relaxed));
-        if (chunk..behind.min(self.large.head.chunks)).any(|c| !self.large.has(c)) {
+        if (chunk..behind.min(self.large.chunks())).any(|c| !self.large.has(c)) {
             demand::want_chunks(ctx.map, &self.f, &self.large, chunk, behind);
         }
     }

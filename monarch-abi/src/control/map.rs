@@ -211,7 +211,8 @@ impl<'a> ControlMap<'a> {
     /// Sum of a counter over all stripes.
     #[must_use]
     pub fn total(&self, what: Counter) -> u64 {
-        self.ctl.stripes.iter().filter_map(|s| s.values.get(what as usize)).map(|v| v.load(Ordering::Relaxed)).sum()
+        let values = self.ctl.stripes.iter().filter_map(|s| s.values.get(what as usize));
+        values.fold(0u64, |sum, v| sum.wrapping_add(v.load(Ordering::Relaxed)))
     }
 }
 

@@ -133,7 +133,7 @@ pub fn unpack(bytes: &[u8], most: u64, dir: &Arc<HeldDir>) -> Result<Image, Imag
     }
     let map = file.map()?;
     match IndexBytes(&map).open() {
-        Some(i) if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(buckets) => {
+        Some(i) if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(buckets) && i.is_sound() => {
             Ok(Image { file, index: map, buckets: table, fresh: number(24) as u32 & FRESH != 0 })
         }
         _ => Err(ImageError::Damaged(SENSELESS)),

@@ -271,7 +271,12 @@ impl<'a> Saved<'a> {
     /// Whether index and buckets belong together.
     fn makes_sense(&self, index: &[u8], buckets: &[u8]) -> Result<(), SavedError> {
         match crate::shm::IndexBytes(index).open() {
-            Some(i) if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(buckets.len() as u64) => Ok(()),
+            Some(i)
+                if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(buckets.len() as u64)
+                    && i.is_sound() =>
+            {
+                Ok(())
+            }
             _ => Err(SavedError::Format { path: self.path.to_owned(), why: SENSELESS }),
         }
     }

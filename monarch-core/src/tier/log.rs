@@ -165,6 +165,15 @@ pub(super) fn read_of(dir: &HeldDir, boot: Option<[u8; 16]>, only: Option<&HashS
     }
 }
 
+/// Reads an open log as an agent does that starts in the given boot of the machine: the copies, and the number of records
+/// that made no sense.
+///
+/// # Errors
+/// What the kernel said.
+pub fn read_log(file: &OwnedFd, boot: Option<[u8; 16]>) -> io::Result<(ByName<Logged>, u64)> {
+    read_file(file, boot, None, u64::MAX).map(|read| (read.copies, read.broken))
+}
+
 /// The same of the first so many records of an open log.
 pub(super) fn read_first(file: &OwnedFd, boot: Option<[u8; 16]>, records: u64) -> io::Result<Read> {
     read_file(file, boot, None, records)

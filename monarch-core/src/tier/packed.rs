@@ -193,7 +193,8 @@ struct Table {
 
 impl PackedFile {
     /// That of the file with this identity, if it is known, and read soon.
-    pub(super) fn new(fd: OwnedFd, identity: Option<Identity>) -> Self {
+    #[must_use]
+    pub fn new(fd: OwnedFd, identity: Option<Identity>) -> Self {
         // Of a large one the kernel does the rest as it is read.
         let _ = rustix::fs::fadvise(&fd, 0, NonZeroU64::new(AHEAD), rustix::fs::Advice::WillNeed);
         let (last, block) = (Mutex::new((usize::MAX, Vec::new())), Mutex::default());
@@ -273,6 +274,11 @@ impl Table {
         if !known {
             return Err(damaged("it is no packed copy"));
         }
+        // Room is made only for what the file holds.
+        let held = u64::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0);
+        if frame_at(size, unit) > held {
+            return Err(damaged("the packed copy is too short"));
+        }
         let mut table = vec![0; n as usize * ENTRY];
         read_exact_at(fd, &mut table, HEADER as u64)?;
         if check_of(&head, &table) != u64_at(&head, 48) {
@@ -285,7 +291,10 @@ impl Table {
             at = start + u64::from(len);
             Unit { at: start, len, stored: word & STORED != 0, sum: u64_at(e, 8) }
         };
-        let units = table.chunks_exact(ENTRY).map(of).collect();
+        let units: Vec<Unit> = table.chunks_exact(ENTRY).map(of).collect();
+        if at > held {
+            return Err(damaged("the packed copy is too short"));
+        }
         let sum = Sum { value: u64_at(&head, 32), piece: u64_at(&head, 40) };
         Ok(Self { size, unit, sum, units })
     }
@@ -424,6 +433,27 @@ mod tests {
         }
         for len in [0, 10, 63, 64, 100, packed.len() / 2, packed.len() - 5] {
             assert!(open(&packed[..len]).and_then(|file| read_all(&file, 1 << 20)).is_err(), "{len}");
+        }
+    }
+
+    /// Up to 2 GiB were made room for before the first byte was read.
+    #[test]
+    fn a_table_that_speaks_of_more_than_the_file_holds_is_refused_before_room_is_made() {
+        let seal = |mut packed: Vec<u8>| {
+            let table = packed[HEADER..HEADER + ENTRY].to_vec();
+            let check = check_of(&packed[..HEADER], &table);
+            packed[48..56].copy_from_slice(&check.to_le_bytes());
+            packed
+        };
+        let packed = pack(&text(1000), 0);
+        assert!(open(&seal(packed.clone())).is_ok());
+        let mut long_unit = packed.clone();
+        long_unit[HEADER..HEADER + 4].copy_from_slice(&(u32::MAX & !STORED).to_le_bytes());
+        let mut many_units = packed;
+        many_units[24..32].copy_from_slice(&(MOST_UNITS * UNIT).to_le_bytes());
+        for hurt in [long_unit, many_units] {
+            let why = open(&seal(hurt)).expect_err("it is too short").to_string();
+            assert_eq!(why, "the packed copy is too short");
         }
     }
 

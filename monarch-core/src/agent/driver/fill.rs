@@ -196,7 +196,7 @@ impl Fill {
         rest: bool,
         width: u32,
     ) -> Self {
-        let (now, chunks) = (Instant::now(), large.head.chunks);
+        let (now, chunks) = (Instant::now(), large.chunks());
         let progress = Progress {
             original: file.given().map_or(Original::Closed, Original::Given),
             wanted: VecDeque::new(),
@@ -222,8 +222,9 @@ impl Fill {
 
     /// Bytes of a chunk.
     pub(super) fn range(&self, chunk: u32) -> Range<u64> {
-        let start = u64::from(chunk) * self.large.chunk;
-        start..self.part.size.min(start + self.large.chunk)
+        let size = self.part.size;
+        let start = u64::from(chunk).saturating_mul(self.large.chunk).min(size);
+        start..size.min(start.saturating_add(self.large.chunk))
     }
 
     /// Takes over what readers have asked for; whether they have. Who asks for a chunk that is there
@@ -259,7 +260,7 @@ impl Fill {
     /// A chunk to be fetched now, which is on its way from here on, with room for it; and whether there are more. `room` may
     /// find none: then it stays in line.
     pub(super) fn take(&self, demanded: bool, room: impl FnOnce(u32) -> Option<Room>) -> Option<(u32, Room, bool)> {
-        let chunks = self.large.head.chunks;
+        let chunks = self.large.chunks();
         let chunk = lock(&self.progress).next(demanded, chunks)?;
         // Without the lock: a chunk of this very file may have to make room.
         let room = room(chunk)?;
@@ -275,7 +276,7 @@ impl Fill {
 
     /// Whether there is something to be fetched now.
     pub(super) fn has_work(&self, demanded: bool) -> bool {
-        lock(&self.progress).next(demanded, self.large.head.chunks).is_some()
+        lock(&self.progress).next(demanded, self.large.chunks()).is_some()
     }
 
     /// The file that chunks are read from, if it is open.
@@ -308,7 +309,7 @@ impl Fill {
         let mut p = lock(&self.progress);
         p.written += 1;
         p.busy = Instant::now();
-        let last = !self.streamed && p.written == self.large.head.chunks;
+        let last = !self.streamed && p.written == self.large.chunks();
         last || p.checked.is_none_or(|t| t.elapsed() > RECHECK)
     }
 
@@ -325,7 +326,7 @@ impl Fill {
             *s = sum;
         }
         p.summed += 1;
-        !self.streamed && p.summed == self.large.head.chunks
+        !self.streamed && p.summed == self.large.chunks()
     }
 
     /// The checksum of the whole, once all chunks are there.

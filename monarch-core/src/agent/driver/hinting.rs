@@ -7,7 +7,7 @@ use super::{Driver, Live, lock, parts};
 use crate::agent::protocol::Range;
 use crate::held_dir::HeldDir;
 use monarch_abi::demand::file_key;
-use monarch_abi::hint::{HEADER, Header, Kind, PARTIAL, SUFFIX};
+use monarch_abi::hint::{self, Header, Kind, PARTIAL, SUFFIX};
 use monarch_abi::index::Record;
 use monarch_abi::word::{Refusal, State};
 use monarch_policies::hints::Priority;
@@ -37,8 +37,7 @@ fn read(dir: &HeldDir, name: &str) -> Option<Hint> {
     let mut bytes = Vec::new();
     file.by_ref().take(MOST * 8).read_to_end(&mut bytes).ok()?;
     let header = Header::of(&bytes)?;
-    let files = bytes.get(HEADER..)?.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default()));
-    Some(Hint { header, files: files.collect() })
+    Some(Hint { header, files: hint::files(&bytes).collect() })
 }
 
 /// Whether a hint that is being written was left so by its writer.
@@ -115,7 +114,8 @@ impl Driver {
         for &key in keys {
             let Some((live, segment, id)) = self.named(key) else { continue };
             let dir = live.segment.index.record(id).and_then(|record| live.segment.index.dir(record));
-            let end = dir.map_or(id + 1, |d| d.end);
+            // (No end behind that of the index: all of a range is walked through.)
+            let end = dir.map_or(id + 1, |d| d.end.min(live.segment.index.len() as u32));
             // (One on tape counts as named only by itself.)
             match ranges.last_mut().filter(|r| r.segment == segment && r.end == id && !self.is_released(key)) {
                 Some(last) => last.end = end,

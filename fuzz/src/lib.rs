@@ -1,0 +1,54 @@
+//! Bodies of the fuzz targets.
+//!
+//! Each target is a function of the bytes that the fuzzer makes. The functions need no nightly compiler: the fuzz targets
+//! in `fuzz_targets/` call them, and so does the test `fuzz_corpus` of `monarch-core`, which replays `corpus/`. A target
+//! panics when an answer breaks a rule; everything else that it finds (a fault, a hang) is found by whoever runs it.
+
+mod config;
+mod hints;
+mod input;
+mod network;
+mod packed;
+mod sample;
+mod saved_index;
+mod shared_memory;
+mod socket;
+mod tier_log;
+mod trace;
+mod walk;
+
+/// A fuzz target.
+pub type Target = fn(&[u8]);
+
+/// All targets, by name.
+pub const TARGETS: [(&str, Target); 19] = [
+    ("authorization", network::authorization),
+    ("complaint", network::complaint),
+    ("config", config::config),
+    ("fileset", network::fileset),
+    ("gossip", network::gossip),
+    ("hints", hints::hints),
+    ("hostlist", network::hostlist),
+    ("image", network::image),
+    ("index", network::index),
+    ("join", network::join),
+    ("packed", packed::packed),
+    ("range", network::range),
+    ("request", network::request),
+    ("response", network::response),
+    ("saved_index", saved_index::saved_index),
+    ("shared_memory", shared_memory::shared_memory),
+    ("socket", socket::socket),
+    ("tier_log", tier_log::tier_log),
+    ("trace", trace::trace),
+];
+
+/// Runs one target on one input.
+///
+/// # Panics
+/// When there is no target of this name, and when the input breaks a rule of the target.
+pub fn run(name: &str, bytes: &[u8]) {
+    let target = TARGETS.iter().find(|(known, _)| *known == name);
+    let (_, target) = target.unwrap_or_else(|| panic!("no fuzz target {name}"));
+    target(bytes);
+}

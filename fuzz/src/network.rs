@@ -1,0 +1,136 @@
+//! What comes over the network, and lists of nodes.
+
+use super::input::Input;
+use super::sample::{held, scratch};
+use super::walk;
+use monarch_abi::index::{INDEX_MAGIC, IndexHeader};
+use monarch_abi::state::Bucket;
+use monarch_core::cluster::discovery::{MAX_NAMES, parse_hostlist, parse_nodes};
+use monarch_core::cluster::image::{pack, unpack};
+use monarch_core::cluster::membership::is_message;
+use monarch_core::cluster::node::{decode_complaints, encode_complaints, is_welcome};
+use monarch_core::cluster::residency::fileset;
+use monarch_core::cluster::wire::{ByteRange, auth, head, path};
+use monarch_core::shm::IndexBytes;
+use std::mem::offset_of;
+
+thread_local! {
+    static DIR: tempfile::TempDir = scratch();
+}
+
+/// Values of `Authorization` and `WWW-Authenticate`: what is taken reads the same once it is written.
+pub(crate) fn authorization(bytes: &[u8]) {
+    let Ok(value) = str::from_utf8(bytes) else { return };
+    if let Some(taken) = auth::Credentials::parse(value) {
+        assert!(auth::is_name(&taken.node));
+        assert_eq!(auth::Credentials::parse(&taken.to_string()), Some(taken));
+    }
+    if let Some(nonce) = auth::parse_challenge(value) {
+        assert_eq!(auth::parse_challenge(&auth::challenge(nonce)), Some(nonce));
+    }
+}
+
+/// Complaints of damaged copies.
+pub(crate) fn complaint(bytes: &[u8]) {
+    if let Some(complaints) = decode_complaints(bytes) {
+        assert!(complaints.iter().all(|c| c.range.start < c.range.end));
+        assert_eq!(encode_complaints(&complaints), bytes);
+    }
+}
+
+/// Sets of files that nodes tell each other.
+pub(crate) fn fileset(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let files = input.u32() % (1 << 20);
+    if let Ok(sets) = fileset::decode(input.0, |_| Some(files)) {
+        let mut again = Vec::new();
+        for (index, ids) in &sets {
+            assert!(ids.windows(2).all(|w| w[0] < w[1]) && ids.iter().all(|id| *id < files));
+            fileset::encode(index, ids, &mut again);
+        }
+        assert_eq!(fileset::decode(&again, |_| Some(files)).unwrap(), sets);
+    }
+}
+
+/// Messages of gossip as they come out of their seal.
+pub(crate) fn gossip(bytes: &[u8]) {
+    let _ = is_message(bytes);
+}
+
+/// Lists of nodes, as launchers and users write them.
+pub(crate) fn hostlist(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    for parsed in [parse_hostlist(text), parse_nodes(text)].into_iter().flatten() {
+        assert!(parsed.len() <= MAX_NAMES && parsed.iter().all(|name| !name.is_empty()));
+    }
+}
+
+/// Indexes as they come from another node. Random bytes seldom have the right checksum: what comes behind it is for [`index`].
+pub(crate) fn image(bytes: &[u8]) {
+    let mut bytes = bytes.to_vec();
+    // Past the magic number.
+    if bytes.len() >= 8 {
+        bytes[..8].copy_from_slice(b"MONIMG01");
+    }
+    DIR.with(|dir| {
+        if let Ok(image) = unpack(&bytes, 1 << 20, &held(dir)) {
+            assert!(image.index.len() + image.buckets.len() <= 1 << 20);
+        }
+    });
+}
+
+/// Indexes whose checksum is right: what an agent and its readers look at once one has come.
+pub(crate) fn index(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let buckets = vec![0; usize::from(input.u8()) * size_of::<Bucket>()];
+    let mut index = input.0.to_vec();
+    // What is compared with a number that a fuzzer would have to guess.
+    let len = index.len() as u64;
+    let known: [(usize, &[u8]); 4] = [
+        (offset_of!(IndexHeader, magic), &INDEX_MAGIC.to_le_bytes()),
+        (offset_of!(IndexHeader, layout), &monarch_abi::LAYOUT.to_le_bytes()),
+        (offset_of!(IndexHeader, len), &len.to_le_bytes()),
+        (offset_of!(IndexHeader, buckets), &((buckets.len() / size_of::<Bucket>()) as u64).to_le_bytes()),
+    ];
+    for (at, bytes) in known {
+        let Some(place) = index.get_mut(at..at + bytes.len()) else { return };
+        place.copy_from_slice(bytes);
+    }
+    DIR.with(|dir| {
+        let Ok(image) = unpack(&pack(&index, &buckets, true), 1 << 20, &held(dir)) else { return };
+        let Some(index) = IndexBytes(&image.index).open() else { panic!("it was opened before") };
+        walk::index(&index);
+    });
+}
+
+/// Answers to a newcomer.
+pub(crate) fn join(bytes: &[u8]) {
+    let _ = is_welcome(bytes);
+}
+
+/// Values of `Range`, against files of any length: the first 8 bytes.
+pub(crate) fn range(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let len = input.u64();
+    let Ok(value) = str::from_utf8(input.0) else { return };
+    if let Ok(Some(range)) = ByteRange::parse(value)
+        && let Some(part) = range.resolve(len)
+    {
+        assert!(part.start < part.end && part.end <= len);
+    }
+}
+
+/// Heads of requests: nothing panics, what is taken is within its bounds, and more bytes behind it change nothing.
+pub(crate) fn request(bytes: &[u8]) {
+    let Ok(Some((taken, len))) = head::request(bytes) else { return };
+    assert!(len <= bytes.len() && len <= head::HEAD_MAX && taken.body <= head::BODY_MAX);
+    assert!(path::split(&taken.path).is_some() && !taken.path.contains("/../"));
+    assert_eq!(head::request(&bytes[..len]), Ok(Some((taken, len))));
+}
+
+/// Heads of responses: nothing panics, and what is taken is within its bounds.
+pub(crate) fn response(bytes: &[u8]) {
+    if let Ok(Some((taken, len))) = head::response(bytes) {
+        assert!(len <= bytes.len() && len <= head::HEAD_MAX && (100..600).contains(&taken.status));
+    }
+}

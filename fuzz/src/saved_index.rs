@@ -1,0 +1,90 @@
+//! Files of `monarch index build`: loaded, and what is then written to the runtime directory.
+
+use super::input::{Input, patch};
+use super::sample::{CHECKS, CHUNKING, Memory, held, sample, scratch};
+use super::walk;
+use monarch_abi::LAYOUT;
+use monarch_abi::chunks::chunks_of;
+use monarch_abi::index::{INDEX_MAGIC, IndexHeader};
+use monarch_abi::segment::Segment;
+use monarch_core::index::{Ages, Built, Released, load, save};
+use monarch_core::shm::{IndexBytes, create_segment, segment_names};
+use std::mem::offset_of;
+use std::time::Duration;
+use xxhash_rust::xxh3::Xxh3;
+
+/// More chunks than that in all files take too long to write.
+const MOST_CHUNKS: u64 = 1 << 20;
+
+thread_local! {
+    static DIR: tempfile::TempDir = scratch();
+}
+
+/// See the module.
+pub(crate) fn saved_index(bytes: &[u8]) {
+    DIR.with(|dir| {
+        let path = dir.path().join("saved");
+        let mut input = Input(bytes);
+        if input.u8() & 1 == 0 {
+            std::fs::write(&path, sealed(input.0.to_vec())).expect("room for a file");
+        } else {
+            save(&changed(&mut input), &path).expect("room for a file");
+        }
+        let Ok(saved) = load(&path) else { return };
+        let index = IndexBytes(saved.index()).open().expect("an index, as was checked");
+        walk::index(&index);
+        let _ = (Released::of(&index), Ages::of(&index).near(Duration::from_secs(1), i64::MAX));
+        let files = index.records().iter().filter(|r| r.is_file() && r.size > CHUNKING.threshold);
+        let chunks = files.fold(0u64, |sum, r| sum.saturating_add(chunks_of(r.size, CHUNKING.size)));
+        if chunks.saturating_mul(saved.buckets().len() as u64 / 64 + 1) > MOST_CHUNKS {
+            return;
+        }
+        let made = create_segment(&held(dir), saved.index(), saved.buckets(), [4; 16], CHUNKING, CHECKS);
+        let (segment, ..) = made.expect("a saved index that is taken can be served");
+        walk::segment(&segment);
+        let (index, state) = segment_names(segment.index.header.uuid, [4; 16]);
+        let _ = (std::fs::remove_file(dir.path().join(index)), std::fs::remove_file(dir.path().join(state)));
+        forget(&segment);
+    });
+}
+
+/// A file with the right magic number, version and checksum.
+fn sealed(mut file: Vec<u8>) -> Vec<u8> {
+    if file.len() < 64 {
+        return file;
+    }
+    file[..8].copy_from_slice(b"MONSAVE1");
+    file[8..12].copy_from_slice(&1u32.to_le_bytes());
+    let mut hash = Xxh3::new();
+    hash.update(&file[..32]);
+    hash.update(&file[40..]);
+    let sum = hash.digest();
+    file[32..40].copy_from_slice(&sum.to_le_bytes());
+    file
+}
+
+/// The sample with some changes.
+fn changed(input: &mut Input<'_>) -> Built {
+    let (mut index, mut buckets) = (sample().built.index.clone(), sample().built.buckets.clone());
+    for _ in 0..input.u8() % 16 {
+        if input.u8() & 1 == 0 { patch(input, &mut index) } else { patch(input, &mut buckets) }
+    }
+    let len = index.len() as u64;
+    index[offset_of!(IndexHeader, magic)..][..8].copy_from_slice(&INDEX_MAGIC.to_le_bytes());
+    index[offset_of!(IndexHeader, layout)..][..4].copy_from_slice(&LAYOUT.to_le_bytes());
+    index[offset_of!(IndexHeader, len)..][..8].copy_from_slice(&len.to_le_bytes());
+    // Read as agents read it: at the begin of a page.
+    assert!(IndexBytes(Memory::of(&index).bytes()).0.len() == index.len());
+    Built { index, buckets }
+}
+
+/// Unmaps a segment, which processes keep for good: a fuzzer would run out of mappings.
+fn forget(segment: &Segment<'static>) {
+    let (index, state) = (segment.index.header, segment.state.header);
+    let (index_len, state_len) = (index.len as usize, state.len as usize);
+    // SAFETY: both were mapped by `create_segment` with these lengths, and nothing refers to them any more.
+    unsafe {
+        let _ = rustix::mm::munmap(std::ptr::from_ref(index).cast_mut().cast(), index_len);
+        let _ = rustix::mm::munmap(std::ptr::from_ref(state).cast_mut().cast(), state_len);
+    }
+}
