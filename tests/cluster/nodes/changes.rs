@@ -1,7 +1,7 @@
 //! What the job of one node changes, the others see within a second, also where they have copies.
 
 use super::{all_hold, patient};
-use crate::harness::{Job, Running, sources};
+use crate::harness::{Job, Running, built, sources};
 use crate::world::Cluster;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -235,4 +235,35 @@ fn changes_while_an_agent_is_killed_and_a_link_is_cut() {
         }
     }
     stage.end();
+}
+
+/// One node loads it, the others get it from there: none of them believes it.
+#[test]
+fn each_node_compares_entries_of_a_saved_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("set.idx");
+    let plan = patient(Cluster::plan(3).files(20)).set(&format!("index.file={}", file.display()));
+    let Some(c) = plan.build() else { return };
+    let at = |name: &str| c.backing().join(name);
+    fs::create_dir(at("gains")).unwrap();
+    for (name, size) in [("gains/large", 5000), ("gains/small", 50), ("gains/cut", 700)] {
+        fs::write(at(name), vec![b'x'; size]).unwrap();
+    }
+    std::os::unix::fs::symlink("gains/large", at("latest")).unwrap();
+    let saved =
+        std::process::Command::new(built("monarch")).args(["index", "build", "-o"]).arg(&file).arg(c.root()).output();
+    assert!(saved.unwrap().status.success());
+    std::os::unix::fs::symlink("gains/small", at("tmp")).unwrap();
+    fs::rename(at("tmp"), at("latest")).unwrap();
+    fs::write(at("gains/cut"), "short").unwrap();
+    fs::write(at("gains/new"), "new").unwrap();
+    let mut all: Vec<Told> = (0..3).map(|i| Told::start(&c, i)).collect();
+    c.all().for_each(|n| n.indexed());
+    for (node, told) in all.iter_mut().enumerate() {
+        assert_eq!(told.ask("stat latest"), "50", "node {node}");
+        assert_eq!(told.ask("list gains"), "cut large new small", "node {node}");
+        assert_eq!(told.ask("stat gains/cut"), "5", "node {node}");
+        assert_eq!(told.ask("stat gains/large"), "5000", "node {node}");
+    }
+    all.into_iter().for_each(|told| drop(told.job.end().good()));
 }
