@@ -26,7 +26,8 @@ MODES = {
     "immutable": ([], "disk", True),
     "close-to-open": (["dataset.consistency=close-to-open", "dataset.revalidate=0s"], "memory", True),
     "verify": (["dataset.verify_on_open=true"], "disk", True),
-    "chunks": (["source.chunk_threshold=4KiB", "source.chunk_size=4KiB"], "memory", False),
+    # (Nothing is fetched ahead, so that reads meet chunks that are missing.)
+    "chunks": (["source.chunk_threshold=4KiB", "source.chunk_size=4KiB", "prefetch.enabled=false"], "memory", False),
     # Beside the four that a run takes by itself:
     "chunks-staged": (["source.chunk_threshold=4KiB", "source.chunk_size=4KiB"], "disk", True),
     "cold": ([], "memory", False),
@@ -171,10 +172,14 @@ def quiet(*words):
 
 
 class Slot:
-    """A place for runs: PLACE/sN with pfs (the image), out, tier, run."""
+    """A place for runs: PLACE/s (in a mount namespace of each worker) with pfs (the image), out, disk, memory, run, home, files."""
 
     def __init__(self, number, work, keep):
-        self.top = f"{PLACE}/s{number}"
+        self.top = f"{PLACE}/s"
+        os.makedirs(f"{PLACE}/{number}")
+        if ctypes.CDLL(None, use_errno=True).unshare(0x20000):  # CLONE_NEWNS
+            raise OSError(ctypes.get_errno(), "unshare")
+        subprocess.run(["mount", "--bind", f"{PLACE}/{number}", self.top], check=True)
         self.keep = keep
         self.image = f"{self.top}/image"
         self.pfs, self.out = self.top + "/pfs", self.top + "/out"
@@ -270,7 +275,8 @@ def run_once(slot, case, mode, options):
         for s in [f"runtime_dir={slot.top}/run", "dataset.settle=0s", *sets]:
             common += ["--set", s]
         monarch = options.monarch
-        stage = " ".join([monarch, "stage", "--quiet", *common]) if staged and "cold" not in case.options else ""
+        # Without copies the job begins when the roots have been scanned; until then all would be the PFS's.
+        stage = " ".join([monarch, "stage", *([] if staged and "cold" not in case.options else ["--dry-run"]), "--quiet", *common])
         if outer:
             env["RUN"] = " ".join([monarch, "run", "--quiet", *common, "--"])
             env["STAGE"] = stage or "true"
@@ -486,19 +492,19 @@ def main():
     with open(f"{PLACE}/image", "wb") as f:
         f.truncate(96 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", "-E", "hash_seed=12345678-1234-1234-1234-123456789abc", "-b", "4096", "-m", "0", "-I", "256", f"{PLACE}/image"], check=True)
-    # The image is filled at the path at which it is seen later, for its absolute links; each slot has its own such link target.
-    os.makedirs(PLACE + "/s0/pfs")
-    subprocess.run(["mount", "-o", "loop", f"{PLACE}/image", PLACE + "/s0/pfs"], check=True)
-    subprocess.run([sys.executable, HERE + "/make_set.py", PLACE + "/s0/pfs"], check=True)
+    # The image is filled at the path at which it is seen later, for its absolute links.
+    os.makedirs(PLACE + "/s/pfs")
+    subprocess.run(["mount", "-o", "loop", f"{PLACE}/image", PLACE + "/s/pfs"], check=True)
+    subprocess.run([sys.executable, HERE + "/make_set.py", PLACE + "/s/pfs"], check=True)
     import hashlib
 
     integrity.known = set()
-    for here, _, names in os.walk(os.fsencode(PLACE + "/s0/pfs")):
+    for here, _, names in os.walk(os.fsencode(PLACE + "/s/pfs")):
         for n in names:
             path = os.path.join(here, n)
             if not os.path.islink(path):
                 integrity.known.add(hashlib.sha256(open(path, "rb").read()).digest())
-    subprocess.run(["umount", PLACE + "/s0/pfs"], check=True)
+    subprocess.run(["umount", PLACE + "/s/pfs"], check=True)
 
     # Slow cases first. (A context of forks: workers inherit what was prepared.)
     context = multiprocessing.get_context("fork")

@@ -170,7 +170,7 @@ CASE(links_up) {
   SAY("chdir", chdir(at(dir, "links/up")));
   show("set/one", "set/one");
 }
-CASE(chrooted) {
+CASE(chroot) {
   show("before", at(dir, "bin/100"));
   chdir(dir);
   SAY("chroot", chroot(dir));

@@ -102,15 +102,15 @@ struct command { const char *name; void (*run)(int, char **); struct command *ne
 __attribute__((unused)) static struct command *commands;
 // CASE(name) { ... } with `dir` as the data set, argc and argv as what follows.
 #define CASE(name)                                                              \
-  static void name(const char *dir, int argc, char **argv);                     \
-  static void name##_(int argc, char **argv) { name(argv[0], argc - 1, argv + 1); } \
-  __attribute__((constructor)) static void name##_add(void) {                   \
-    static struct command c = {#name, name##_, 0};                              \
+  static void case_##name(const char *dir, int argc, char **argv);              \
+  static void run_##name(int argc, char **argv) { case_##name(argv[0], argc - 1, argv + 1); } \
+  __attribute__((constructor)) static void add_##name(void) {                   \
+    static struct command c = {#name, run_##name, 0};                           \
     c.next = commands;                                                          \
     commands = &c;                                                              \
   }                                                                             \
-  static void name(const char *dir __attribute__((unused)), int argc __attribute__((unused)), \
-                   char **argv __attribute__((unused)))
+  static void case_##name(const char *dir __attribute__((unused)), int argc __attribute__((unused)), \
+                          char **argv __attribute__((unused)))
 #define MAIN                                                                    \
   int main(int argc, char **argv) {                                             \
     setvbuf(stdout, NULL, _IOLBF, 0);                                           \
