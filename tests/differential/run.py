@@ -207,7 +207,18 @@ class Slot:
     def fresh(self, owner):
         self.clear()
         subprocess.run(["cp", "--sparse=always", f"{PLACE}/image", self.image], check=True)
-        subprocess.run(["mount", "-o", f"loop={self.device}", self.image, self.pfs], check=True)
+        # A process that is still ending may hold the image before it.
+        for attempt in range(300):
+            mounted = quiet("mount", "-o", f"loop={self.device}", self.image, self.pfs)
+            if not mounted.returncode:
+                break
+            time.sleep(0.02)
+            if attempt % 50 == 49:
+                os.unlink(self.image)
+                quiet("losetup", "-d", self.device)
+                subprocess.run(["cp", "--sparse=always", f"{PLACE}/image", self.image], check=True)
+        else:
+            raise OSError(f"mount: {mounted.stderr.decode()}")
         for d in (self.out, self.top + "/home", self.top + "/memory", self.disk + "/tier", self.top + "/run", self.top + "/files"):
             os.mkdir(d)
             os.chown(d, owner, owner)
