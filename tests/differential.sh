@@ -15,9 +15,5 @@ case " $* " in *" --help "*|*" -h "*|*" --list "*) exec /usr/bin/python3 "$here/
 for tool in gcc mkfs.ext4 unshare python3; do
   command -v "$tool" >/dev/null || { echo "differential: $tool is missing" >&2; exit 2; }
 done
-work=$(mktemp -d /var/tmp/monarch-differential.XXXXXX)
-trap 'rm -rf "$work"' EXIT
-status=0
-unshare --mount --pid --fork --kill-child --propagation private --mount-proc \
-  /usr/bin/python3 "$here/differential/run.py" --work "$work" "$@" || status=$?
-exit $status
+exec unshare --mount --pid --fork --kill-child --propagation private --mount-proc \
+  /usr/bin/python3 "$here/differential/run.py" "$@"

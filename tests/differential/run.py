@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 HERE = os.path.dirname(os.path.abspath(__file__))
 REPOSITORY = os.path.dirname(os.path.dirname(HERE))
 PLACE = "/mnt"  # a tmpfs of our own mount namespace
+# (What jobs find their programs in.)
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 USER = 1234
 CACHE = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")) + "/monarch"
@@ -174,74 +175,81 @@ def quiet(*words):
 class Slot:
     """A place for runs: PLACE/s (in a mount namespace of each worker) with pfs (the image), out, disk, memory, run, home, files."""
 
-    def __init__(self, number, work, keep):
+    def __init__(self, number):
         self.top = f"{PLACE}/s"
         os.makedirs(f"{PLACE}/{number}")
         if ctypes.CDLL(None, use_errno=True).unshare(0x20000):  # CLONE_NEWNS
             raise OSError(ctypes.get_errno(), "unshare")
         subprocess.run(["mount", "--bind", f"{PLACE}/{number}", self.top], check=True)
-        self.keep = keep
-        self.image = f"{self.top}/image"
         self.pfs, self.out = self.top + "/pfs", self.top + "/out"
         self.root = self.pfs + "/set"
         self.disk = f"{self.top}/disk"
-        # One loop device of its own, so that st_dev is the same in each run.
-        self.loop = None
+        # Loop devices of its own, so that st_dev is the same in each run.
+        self.loops = []
         with open("/dev/loop-control") as control:
-            for n in range(200 + os.getppid() % 50 * 16, 4000):
+            for n in range(200 + int.from_bytes(os.urandom(1), "little") * 16, 9000):
                 try:
                     fcntl.ioctl(control, 0x4C80, n)  # LOOP_CTL_ADD
                 except FileExistsError:
                     continue
-                self.loop = n
-                break
-        self.device = f"/dev/loop{self.loop}"
+                self.loops.append(n)
+                if len(self.loops) == 2:
+                    break
         for _ in range(200):
-            if os.path.exists(self.device):
+            if all(os.path.exists(f"/dev/loop{n}") for n in self.loops):
                 break
             time.sleep(0.01)
-        for d in (self.top, self.pfs, self.disk, f"{work}/s{number}"):
+        for d in (self.pfs, self.disk):
             os.makedirs(d, exist_ok=True)
-        subprocess.run(["mount", "--bind", f"{work}/s{number}", self.disk], check=True)
 
-    def fresh(self, owner):
-        self.clear()
-        subprocess.run(["cp", "--sparse=always", f"{PLACE}/image", self.image], check=True)
-        # A process that is still ending may hold the image before it.
+    DIRS = ("out", "home", "memory", "run", "files")
+
+    def mount(self, image, where, device, options):
+        """Mounts a fresh copy of an image."""
+        copy = f"{self.top}/{image}"
+        subprocess.run(["cp", "--sparse=always", f"{PLACE}/{image}", copy], check=True)
+        # (A process that is still ending may hold the one before it.)
         for attempt in range(300):
-            mounted = quiet("mount", "-o", f"loop={self.device}", self.image, self.pfs)
+            mounted = quiet("mount", "-o", f"loop=/dev/loop{device},{options}", copy, where)
             if not mounted.returncode:
-                break
+                return
             time.sleep(0.02)
             if attempt % 50 == 49:
-                os.unlink(self.image)
-                quiet("losetup", "-d", self.device)
-                subprocess.run(["cp", "--sparse=always", f"{PLACE}/image", self.image], check=True)
-        else:
-            raise OSError(f"mount: {mounted.stderr.decode()}")
-        for d in (self.out, self.top + "/home", self.top + "/memory", self.disk + "/tier", self.top + "/run", self.top + "/files"):
-            os.mkdir(d)
-            os.chown(d, owner, owner)
+                os.unlink(copy)
+                quiet("losetup", "-d", f"/dev/loop{device}")
+                subprocess.run(["cp", "--sparse=always", f"{PLACE}/{image}", copy], check=True)
+        raise OSError(f"mount: {mounted.stderr.decode()}")
+
+    def fresh(self, owner, disk):
+        self.clear()
+        self.mount("image", self.pfs, self.loops[0], "relatime")
+        if disk:
+            # (A tier that forbids programs and devices, as local disks often do.)
+            self.mount("tier", self.disk, self.loops[1], "noexec,nosuid,nodev,discard")
+            os.mkdir(self.disk + "/tier")
+            os.chown(self.disk + "/tier", owner, owner)
+        for d in self.DIRS:
+            os.mkdir(f"{self.top}/{d}")
+            os.chown(f"{self.top}/{d}", owner, owner)
 
     def gone(self):
         self.clear()
         with open("/dev/loop-control") as control:
-            try:
-                fcntl.ioctl(control, 0x4C81, self.loop)  # LOOP_CTL_REMOVE
-            except OSError:
-                pass
+            for n in self.loops:
+                try:
+                    fcntl.ioctl(control, 0x4C81, n)  # LOOP_CTL_REMOVE
+                except OSError:
+                    pass
 
     def clear(self):
         end_all()
         mounts = [re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split()[4]) for line in open("/proc/self/mountinfo")]
         for mount in reversed(mounts):
-            if mount.startswith(self.top + "/") and mount != self.disk:
+            if mount.startswith(self.top + "/"):
                 if quiet("umount", mount).returncode:
                     quiet("umount", "-l", mount)
-        for d in (self.out, self.top + "/home", self.top + "/memory", self.disk + "/tier", self.top + "/run", self.top + "/files"):
-            if os.path.lexists(d):
-                quiet("chattr", "-R", "-i", "-f", d)
-                shutil.rmtree(d, ignore_errors=True)
+        for d in self.DIRS:
+            shutil.rmtree(f"{self.top}/{d}", ignore_errors=True)
 
 
 DRIVER = """
@@ -264,7 +272,7 @@ def run_once(slot, case, mode, options):
     """Runs a case once; `mode` None is bare. Returns what is compared, and notes."""
     user = USER if "user" in case.options else 0
     outer = "outer" in case.options
-    slot.fresh(user)
+    slot.fresh(user, mode and MODES[mode][1] == "disk")
     files = slot.top + "/files"
     binaries = options.bin
     env = {
@@ -401,7 +409,7 @@ def compare(first, second, ours):
 def work_on(number, queue, results, options):
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    slot = Slot(number, options.work, options.keep)
+    slot = Slot(number)
     while True:
         case = queue.get()
         if case is None:
@@ -472,7 +480,6 @@ def main():
     p.add_argument("--bin", default=os.environ.get("MONARCH_E2E_BIN", REPOSITORY + "/target/release"), metavar="DIR", help="where monarch and libmonarch_shim.so are (default: target/release)")
     p.add_argument("--patience", type=float, default=1.0, help="factor for time limits on a busy machine")
     p.add_argument("--verbose", action="store_true", help="print differences that are listed, and notes, as well")
-    p.add_argument("--work", help=argparse.SUPPRESS)
     options = p.parse_args()
     cases = read_cases()
     if options.filter:
@@ -489,7 +496,6 @@ def main():
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755,size=4g", "differential", PLACE], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777,size=2g", "shm", "/dev/shm"], check=True)
     os.makedirs(PLACE + "/bin")
-    os.chmod(options.work, 0o755)
     for name in ("monarch", "libmonarch_shim.so"):
         shutil.copy(f"{options.bin}/{name}", f"{PLACE}/bin/{name}")
     options.monarch = PLACE + "/bin/monarch"
@@ -498,6 +504,9 @@ def main():
         options.keep = os.path.abspath(options.keep)
         os.makedirs(options.keep, exist_ok=True)
     compile_all(options)
+    global PATH
+    if shutil.which("rustc"):
+        PATH += ":" + subprocess.run(["rustc", "--print", "sysroot"], capture_output=True, text=True).stdout.strip() + "/bin"
     shutil.copytree(options.bin, PLACE + "/cases")  # (other users cannot reach a cache in root's home)
     options.bin = PLACE + "/cases"
     with open(f"{PLACE}/image", "wb") as f:
@@ -516,6 +525,9 @@ def main():
             if not os.path.islink(path):
                 integrity.known.add(hashlib.sha256(open(path, "rb").read()).digest())
     subprocess.run(["umount", PLACE + "/s/pfs"], check=True)
+    with open(f"{PLACE}/tier", "wb") as f:
+        f.truncate(96 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", "-b", "4096", "-m", "0", "-N", "2000", f"{PLACE}/tier"], check=True)
 
     # Slow cases first. (A context of forks: workers inherit what was prepared.)
     context = multiprocessing.get_context("fork")
