@@ -43,7 +43,7 @@ mod word;
 /// Its surroundings.
 use world::{changes, control, ctx, engine, fetch, identity, mem, paths, resolve, serve, sync, sys, tier, user};
 
-const PATH_MAX: usize = 64;
+const COPY_PATH_MAX: usize = 64;
 
 /// As in the agent's driver.
 fn lock<T>(m: &sync::Mutex<T>) -> loom::sync::MutexGuard<'_, T> {

@@ -12,6 +12,9 @@ use crate::mem::Pod;
 use crate::word::{Refusal, State, Word};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
+/// Capabilities by which a process reads what modes forbid: `CAP_DAC_OVERRIDE` and `CAP_DAC_READ_SEARCH`.
+pub const READS_ALL: u64 = 1 << 1 | 1 << 2;
+
 /// First bytes of a control block.
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"MONCTRL1");
 /// Most roots of an agent.
@@ -236,8 +239,12 @@ pub struct Control {
     pub slash_ino: u64,
     /// [`crate::hash::hash_groups`] of the agent; who has other groups is not served.
     pub groups: u64,
+    /// Which of [`READS_ALL`] the agent has (bit mask of capabilities): it may read files that their modes forbid to it.
+    pub caps: u64,
+    /// Inode of the agent's user namespace, 0 when unknown.
+    pub user_ns: u64,
     /// Zero.
-    pub reserved: [u64; 9],
+    pub reserved: [u64; 7],
 
     /// Goes up with every change of the tables below.
     pub generation: AtomicU32,
@@ -273,8 +280,12 @@ pub struct Control {
     pub hinted: AtomicU32,
     /// Bytes a second at which large files were copied lately.
     pub rate: AtomicU64,
+    /// Goes up when a process of a job has mounted or unmounted something in mounts of its own.
+    pub mount_events: AtomicU32,
     /// Zero.
-    pub reserved2: [AtomicU64; 7],
+    pub reserved4: AtomicU32,
+    /// Zero.
+    pub reserved2: [AtomicU64; 6],
 
     /// Futex word of the copiers: goes up with every demand.
     pub demand: AtomicU32,

@@ -4,7 +4,7 @@
 //! fixed 64-byte [`Record`]s, one cache line each; names lie apart in the same order, because a lookup is decided by
 //! hashes alone and reads names only for listings. Directories also have a [`Dir`] with the end of their subtree.
 
-use crate::mem::{Map, Pod};
+use crate::mem::{Map, PathBuffer, Pod};
 
 /// First bytes of an index file.
 pub const INDEX_MAGIC: u64 = u64::from_le_bytes(*b"MONINDX1");
@@ -332,6 +332,22 @@ impl<'a> Index<'a> {
             *out.get_mut(to)? = *out.get(start + to)?;
         }
         Some(len)
+    }
+
+    /// [`Index::path`] in scratch memory.
+    #[must_use]
+    pub fn path_of(&self, id: u32) -> Option<PathBuffer> {
+        let mut path = PathBuffer::back();
+        let mut at = id;
+        while at != 0 {
+            let name = self.name(self.record(at)?).filter(|n| !n.is_empty())?;
+            if at != id {
+                path.prepend(b"/")?;
+            }
+            path.prepend(name)?;
+            at = Some(self.dirs.get(self.parent_of(at)?)?.id).filter(|&up| up < at)?;
+        }
+        Some(path)
     }
 
     /// The children of directory `id` in the order of the PFS, starting at child `from` (an id, or 0 for the first).

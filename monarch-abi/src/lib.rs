@@ -22,6 +22,7 @@
 //! | [`early`] | changes made before there is an index |
 //! | [`demand`] | asking for a file and waiting for it: two clocks, no spinning |
 //! | [`sys`] | bare system calls, futexes |
+//! | [`scratch`] | memory for paths, so that no call needs a large stack |
 //! | [`mem`] | bounds-checked views of mapped memory, the only place with raw pointers |
 #![no_std]
 
@@ -42,6 +43,7 @@ pub mod hint;
 pub mod index;
 pub mod mem;
 pub mod resolve;
+pub mod scratch;
 pub mod segment;
 pub mod state;
 pub mod sum;
@@ -51,6 +53,8 @@ pub mod word;
 mod xxh3;
 
 /// Version of the shared-memory layout. A shim that finds another one passes everything through.
-pub const LAYOUT: u32 = 8;
+pub const LAYOUT: u32 = 9;
 /// Longest path the kernel takes, with its final NUL.
 pub const PATH_MAX: usize = 4096;
+/// Longest path of a copy, with its final NUL: short enough for a stack. Tiers with longer paths are refused.
+pub const COPY_PATH_MAX: usize = 640;

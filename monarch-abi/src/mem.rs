@@ -5,6 +5,7 @@
 //! to a miss and never to a fault outside the mapping. The types handed out are plain old data or atomics
 //! ([`Pod`]): any bit pattern is valid.
 
+use crate::scratch::Scratch;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -119,11 +120,11 @@ pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     end
 }
 
-/// Bytes of a path in a buffer that is not cleared first: clearing 4 KiB costs more than a lookup.
+/// Bytes of a path in scratch memory. When there is no memory nothing fits.
 #[derive(Debug)]
 pub struct PathBuffer {
-    bytes: core::mem::MaybeUninit<[u8; crate::PATH_MAX]>,
-    /// `bytes[start..end]` is written.
+    room: Scratch,
+    /// `start..end` of the room is written.
     start: usize,
     end: usize,
 }
@@ -133,35 +134,32 @@ impl PathBuffer {
     #[must_use]
     #[inline]
     pub fn front() -> Self {
-        Self::at(0)
+        Self { room: Scratch::take(), start: 0, end: 0 }
     }
 
     /// Empty, to be filled from the back.
     #[must_use]
     #[inline]
     pub fn back() -> Self {
-        Self::at(crate::PATH_MAX)
+        let room = Scratch::take();
+        let end = room.len().min(crate::PATH_MAX);
+        Self { room, start: end, end }
     }
 
-    /// Field by field: of a whole value the compiler makes a constant, which is then copied with all its bytes.
-    #[inline]
-    fn at(at: usize) -> Self {
-        let mut new = core::mem::MaybeUninit::<Self>::uninit();
-        let p = new.as_mut_ptr();
-        // SAFETY: every field that needs a value gets one.
-        unsafe {
-            (&raw mut (*p).start).write(at);
-            (&raw mut (*p).end).write(at);
-            new.assume_init()
-        }
+    /// Bytes that fit.
+    fn size(&self) -> usize {
+        self.room.len().min(crate::PATH_MAX)
     }
 
     /// What was written.
     #[must_use]
     #[inline]
     pub const fn get(&self) -> &[u8] {
-        // SAFETY: start <= end <= PATH_MAX, and everything between is written.
-        unsafe { core::slice::from_raw_parts(self.bytes.as_ptr().cast::<u8>().add(self.start), self.end - self.start) }
+        if self.room.is_empty() {
+            return &[];
+        }
+        // SAFETY: start <= end <= PATH_MAX, which is less than the room, and everything between is written.
+        unsafe { core::slice::from_raw_parts(self.room.base().add(self.start), self.end - self.start) }
     }
 
     /// Puts text behind; `None` when it does not fit.
@@ -169,13 +167,12 @@ impl PathBuffer {
     #[inline]
     pub fn append(&mut self, text: &[u8]) -> Option<()> {
         let end = self.end.checked_add(text.len())?;
-        if end > crate::PATH_MAX {
+        if end > self.size() {
             return None;
         }
-        // SAFETY: fits, as just checked; a borrowed slice cannot overlap with the buffer.
+        // SAFETY: fits, as just checked; a borrowed slice cannot overlap with the room.
         unsafe {
-            let to = self.bytes.as_mut_ptr().cast::<u8>().add(self.end);
-            core::ptr::copy_nonoverlapping(text.as_ptr(), to, text.len());
+            core::ptr::copy_nonoverlapping(text.as_ptr(), self.room.base().add(self.end), text.len());
         }
         self.end = end;
         Some(())
@@ -185,11 +182,13 @@ impl PathBuffer {
     #[must_use]
     #[inline]
     pub fn prepend(&mut self, text: &[u8]) -> Option<()> {
+        if self.room.is_empty() {
+            return None;
+        }
         let start = self.start.checked_sub(text.len())?;
-        // SAFETY: fits, as just checked; a borrowed slice cannot overlap with the buffer.
+        // SAFETY: fits, as just checked; a borrowed slice cannot overlap with the room.
         unsafe {
-            let to = self.bytes.as_mut_ptr().cast::<u8>().add(start);
-            core::ptr::copy_nonoverlapping(text.as_ptr(), to, text.len());
+            core::ptr::copy_nonoverlapping(text.as_ptr(), self.room.base().add(start), text.len());
         }
         self.start = start;
         Some(())
@@ -216,21 +215,22 @@ impl PathBuffer {
         &mut self,
         fill: impl FnOnce(&mut core::mem::MaybeUninit<[u8; crate::PATH_MAX]>) -> Option<usize>,
     ) -> Option<()> {
-        let n = fill(&mut self.bytes)?;
+        let room = self.room.base().cast::<core::mem::MaybeUninit<[u8; crate::PATH_MAX]>>();
+        // SAFETY: null, or room for more than that; it belongs to this value.
+        let n = fill(unsafe { room.as_mut() }?)?;
         self.start = 0;
         self.end = n.min(crate::PATH_MAX);
         Some(())
     }
 
-    /// What was written as a C string.
+    /// What was written as a C string; `None` when there is no room for its end, or a NUL in it.
     #[must_use]
     pub fn c_str(&mut self) -> Option<&core::ffi::CStr> {
         self.append(b"\0")?;
         self.end -= 1;
         // SAFETY: the NUL was just written behind the text.
-        let with_nul = unsafe {
-            core::slice::from_raw_parts(self.bytes.as_ptr().cast::<u8>().add(self.start), self.end + 1 - self.start)
-        };
+        let with_nul =
+            unsafe { core::slice::from_raw_parts(self.room.base().add(self.start), self.end + 1 - self.start) };
         core::ffi::CStr::from_bytes_with_nul(with_nul).ok()
     }
 }

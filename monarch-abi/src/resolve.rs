@@ -327,10 +327,10 @@ pub fn split_last(path: &[u8]) -> Option<(&[u8], &[u8])> {
 /// The entry called `name` in directory `dir`, links not followed.
 #[must_use]
 pub fn child<'a>(dir: &Found<'a>, name: &[u8]) -> Option<Found<'a>> {
-    let mut parent = [0u8; crate::PATH_MAX];
-    let len = dir.segment.index.path(dir.entry.id, &mut parent)?;
+    let parent = dir.segment.index.path_of(dir.entry.id)?;
     let mut path = Canonical::new();
-    path.push(parent.get(..len)?)?;
+    path.push(parent.get())?;
+    drop(parent);
     path.push(name)?;
     let entry = dir.segment.lookup(path.0.get())?;
     Some(Found { entry, ..*dir })

@@ -73,9 +73,7 @@ impl<'a> Segment<'a> {
     /// The entry with this id, found by its path.
     #[must_use]
     pub fn by_id(&self, id: u32) -> Option<Entry<'a>> {
-        let mut path = [0u8; crate::PATH_MAX];
-        let len = self.index.path(id, &mut path)?;
-        self.lookup(path.get(..len)?)
+        self.lookup(self.index.path_of(id)?.get())
     }
 
     /// Every regular file once: further names of hard-linked inodes are left out. In the order of the table.
@@ -122,6 +120,12 @@ impl<'a> Segment<'a> {
             }
         }
         None
+    }
+
+    /// The entry whose copy has this name. Goes through all entries.
+    #[must_use]
+    pub fn by_copy_name(&self, name: CopyName) -> Option<Entry<'a>> {
+        self.files().find(|e| self.copy_name(e) == name)
     }
 
     /// The directory of a directory entry whose listing is held.

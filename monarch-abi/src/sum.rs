@@ -1,5 +1,6 @@
 //! Checksums of copies: of the bytes, or of the pieces in which they came.
 
+use crate::scratch::Scratch;
 use crate::xxh3::Xxh3;
 
 /// What the bytes of a copy come to.
@@ -44,6 +45,23 @@ impl Summing {
         Self { piece, hash: Xxh3::new(), outer: Xxh3::new(), bytes: 0 }
     }
 
+    /// The same in scratch memory, for callers with little stack; `None` when there is no memory.
+    #[must_use]
+    pub fn in_scratch(room: &mut Scratch, piece: u64) -> Option<&mut Self> {
+        const { assert!(size_of::<Self>() <= crate::scratch::BLOCK_BYTES) };
+        let at = room.bytes()?.as_mut_ptr().cast::<Self>();
+        // SAFETY: a block is aligned to a page and large enough; it lives as long as the borrow. Every
+        // pattern of bits is a value, and what is used of it is set below.
+        let new = unsafe {
+            at.write_bytes(0, 1);
+            &mut *at
+        };
+        new.piece = piece;
+        new.hash.reset();
+        new.outer.reset();
+        Some(new)
+    }
+
     /// The bytes that come next.
     pub fn update(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
@@ -61,7 +79,7 @@ impl Summing {
 
     fn end_piece(&mut self) {
         self.outer.update(&self.hash.digest().to_le_bytes());
-        self.hash = Xxh3::new();
+        self.hash.reset();
     }
 
     /// What they all come to.

@@ -37,6 +37,38 @@ pub unsafe fn call(n: i64, a: [usize; 6]) -> isize {
 const SYS_FUTEX: i64 = 202;
 #[cfg(target_arch = "aarch64")]
 const SYS_FUTEX: i64 = 98;
+/// Number of mmap(2).
+#[cfg(target_arch = "x86_64")]
+pub(crate) const SYS_MMAP: i64 = 9;
+/// Number of mmap(2).
+#[cfg(target_arch = "aarch64")]
+pub(crate) const SYS_MMAP: i64 = 222;
+/// Number of munmap(2).
+#[cfg(target_arch = "x86_64")]
+pub(crate) const SYS_MUNMAP: i64 = 11;
+/// Number of munmap(2).
+#[cfg(target_arch = "aarch64")]
+pub(crate) const SYS_MUNMAP: i64 = 215;
+
+/// A number that no two living threads of a process share: where the C library keeps their data.
+/// The thread that `fork` copies keeps it in the child.
+#[must_use]
+#[inline]
+pub fn thread_pointer() -> usize {
+    let here: usize;
+    // SAFETY: reads a register, or the word that the ABI puts at the beginning of the thread's data.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) here, options(nostack, preserves_flags, readonly));
+    }
+    // SAFETY: reads a register.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) here, options(nostack, preserves_flags, nomem));
+    }
+    here
+}
+
 const FUTEX_WAIT: usize = 0;
 const FUTEX_WAKE: usize = 1;
 

@@ -59,13 +59,12 @@ impl Xxh3 {
         self.total = self.total.wrapping_add(bytes.len() as u64);
         while !bytes.is_empty() {
             if self.held >= BLOCK {
-                let block = self.block;
-                self.whole_block(&block);
+                whole_block(&mut self.acc, &mut self.tail, &self.block);
                 self.held = 0;
             }
             if self.held == 0 {
                 while let Some((block, rest @ [_, ..])) = bytes.split_first_chunk::<BLOCK>() {
-                    self.whole_block(block);
+                    whole_block(&mut self.acc, &mut self.tail, block);
                     bytes = rest;
                 }
             }
@@ -80,16 +79,11 @@ impl Xxh3 {
         }
     }
 
-    fn whole_block(&mut self, block: &[u8; BLOCK]) {
-        for (n, stripe) in block.as_chunks::<STRIPE>().0.iter().enumerate() {
-            accumulate(&mut self.acc, stripe, n * 8);
-        }
-        for (i, acc) in self.acc.iter_mut().enumerate() {
-            *acc = (*acc ^ *acc >> 47 ^ secret(SCRAMBLE + 8 * i)).wrapping_mul(P32[0]);
-        }
-        if let Some(tail) = block.last_chunk() {
-            self.tail = *tail;
-        }
+    /// Begins again with nothing, in place: a whole value is too large for some stacks.
+    pub(crate) fn reset(&mut self) {
+        self.acc = START;
+        self.tail = [0; STRIPE];
+        (self.held, self.total) = (0, 0);
     }
 
     /// The hash of all bytes so far.
@@ -119,6 +113,19 @@ impl Xxh3 {
             });
         let mixed = (merged ^ merged >> 37).wrapping_mul(0x1656_6791_9e37_79f9);
         mixed ^ mixed >> 32
+    }
+}
+
+/// Takes a block in and keeps its last stripe.
+fn whole_block(sums: &mut [u64; 8], tail: &mut [u8; STRIPE], block: &[u8; BLOCK]) {
+    for (n, stripe) in block.as_chunks::<STRIPE>().0.iter().enumerate() {
+        accumulate(sums, stripe, n * 8);
+    }
+    for (i, acc) in sums.iter_mut().enumerate() {
+        *acc = (*acc ^ *acc >> 47 ^ secret(SCRAMBLE + 8 * i)).wrapping_mul(P32[0]);
+    }
+    if let Some(last) = block.last_chunk() {
+        *tail = *last;
     }
 }
 

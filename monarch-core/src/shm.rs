@@ -138,6 +138,8 @@ pub struct ControlParams {
     pub mnt_ns: u64,
     /// (`st_dev`, `st_ino`) of `/`.
     pub slash: (u64, u64),
+    /// Inode of the user namespace, 0 when unknown.
+    pub user_ns: u64,
 }
 
 /// Creates a control block at `path` and maps it.
@@ -152,6 +154,8 @@ pub fn create_control(path: &Path, params: ControlParams) -> io::Result<ControlM
         put(offset_of!(Control, uid), &rustix::process::geteuid().as_raw().to_le_bytes())?;
         put(offset_of!(Control, len), &(CONTROL_LEN as u64).to_le_bytes())?;
         put(offset_of!(Control, groups), &our_groups().to_le_bytes())?;
+        put(offset_of!(Control, caps), &our_capabilities().to_le_bytes())?;
+        put(offset_of!(Control, user_ns), &params.user_ns.to_le_bytes())?;
         put(offset_of!(Control, mnt_ns), &params.mnt_ns.to_le_bytes())?;
         put(offset_of!(Control, slash_dev), &params.slash.0.to_le_bytes())?;
         put(offset_of!(Control, slash_ino), &params.slash.1.to_le_bytes())
@@ -164,6 +168,18 @@ pub(crate) fn our_groups() -> u64 {
     let others = rustix::process::getgroups().unwrap_or_default();
     let others: Vec<u32> = others.into_iter().map(rustix::process::Gid::as_raw).collect();
     monarch_abi::hash::hash_groups(rustix::process::getegid().as_raw(), &others)
+}
+
+/// Those of the capabilities to read anything that this thread has.
+fn our_capabilities() -> u64 {
+    let has = rustix::thread::capabilities(None).map_or(0, |sets| sets.effective.bits());
+    has & monarch_abi::control::READS_ALL
+}
+
+/// Whether a control block is of an agent that may read just what this process may read.
+#[must_use]
+pub fn is_of_our_rights(ctl: &ControlMap<'_>) -> bool {
+    (ctl.ctl.groups, ctl.ctl.caps) == (our_groups(), our_capabilities())
 }
 
 /// Maps an existing control block.
@@ -414,7 +430,7 @@ mod tests {
     fn a_string_that_does_not_fit_takes_no_room() {
         let dir = tempfile::tempdir().expect("temp dir");
         let path = dir.path().join("control");
-        let ctl = create_control(&path, ControlParams { mnt_ns: 0, slash: (0, 0) }).expect("control block");
+        let ctl = create_control(&path, ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 }).expect("control block");
         let (big, to) = (vec![b'x'; monarch_abi::control::STRINGS], Str::default());
         put_str(&path, &ctl, &to, b"first").expect("room");
         put_str(&path, &ctl, &to, &big).expect_err("no room");
@@ -427,7 +443,7 @@ mod tests {
     #[test]
     fn a_subtree_that_is_bypassed_again_takes_no_room() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let params = ControlParams { mnt_ns: 0, slash: (0, 0) };
+        let params = ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 };
         let ctl = create_control(&dir.path().join("control"), params).expect("control block");
         for _ in 0..1000 {
             assert!(ctl.bypass_range(1, 10, 20) && ctl.bypass_range(1, 12, 14));

@@ -5,16 +5,18 @@
 //! never truth. Paths that lead into a root under another spelling are found by the device of their parent directory.
 
 use crate::ctx::Ctx;
+use crate::identity::{Facts, copy_of};
 use crate::paths::{absolute, find, find_parent, is_root_device, real_path};
 use crate::sys;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
-use monarch_abi::PATH_MAX;
 use monarch_abi::control::{NO_ROOT, Start};
 use monarch_abi::demand;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_parent, split_last};
 use monarch_abi::word::State;
+
+mod by_inode;
 
 /// Turns one entry to Bypass and tells readers who wait and the agent.
 pub fn bypass(ctx: &Ctx, f: &Found<'static>) {
@@ -44,18 +46,70 @@ fn bypass_parent(ctx: &Ctx, p: &Parent<'static>, subtree: bool) {
 /// whatever was below it has changed already.
 pub fn name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     let ctx = &ctx.for_changes();
-    if let Ok(p) = find_parent(ctx, dirfd, path) {
-        let known = is_known(&p.dir);
+    // A directory that the job replaced may be a link to another one by now.
+    if !known_name_changes(ctx, dirfd, path, moves) {
+        other_name_changes(ctx, dirfd, path, moves);
+    }
+}
+
+/// [`name_changes`] by the index; whether that tells for certain what the name is.
+#[inline(never)]
+fn known_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) -> bool {
+    let Ok(p) = find_parent(ctx, dirfd, path) else { return false };
+    let known = is_known(&p.dir);
+    bypass_parent(ctx, &p, moves);
+    known
+}
+
+/// [`name_changes`] as the kernel finds the directory: through links, other mounts, and where only the descriptor tells where it
+/// is.
+#[inline(never)]
+fn other_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
+    let Some((parent, name)) = split_named(path) else { return };
+    let Some(place) = place_of(ctx, dirfd, parent, name) else { return };
+    let by_path = || parent_at(ctx, place.real.as_ref()?.get());
+    let by_inode = || {
+        let dir = by_inode::directory(ctx, place.dev, place.ino)?;
+        Some(Parent { dir, entry: monarch_abi::resolve::child(&dir, name) })
+    };
+    if let Some(p) = by_path().or_else(by_inode) {
         bypass_parent(ctx, &p, moves);
-        // A directory that the job replaced may be a link to another one by now.
-        if known {
-            return;
+    }
+}
+
+/// The directory of a path (empty: the working directory) and its last component.
+fn split_named(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = path.iter().rposition(|&c| c != b'/')? + 1;
+    let path = path.get(..end)?;
+    let start = path.iter().rposition(|&c| c == b'/').map_or(0, |at| at + 1);
+    let name = path.get(start..).filter(|name| *name != b"." && *name != b"..")?;
+    Some((path.get(..start)?, name))
+}
+
+/// A directory on the device of a root, and the path of a name in it.
+struct Place {
+    dev: u64,
+    ino: u64,
+    real: Option<PathBuffer>,
+}
+
+#[inline(never)]
+fn place_of(ctx: &Ctx, dirfd: c_int, parent: &[u8], name: &[u8]) -> Option<Place> {
+    let mut text = PathBuffer::front();
+    text.append(if parent.is_empty() { b"." } else { parent })?;
+    let parent = text.c_str()?;
+    // Most names lie elsewhere: one call tells.
+    let st = sys::stat_at(dirfd, parent, 0).filter(|st| is_root_device(ctx, st.st_dev))?;
+    // SAFETY: a C string.
+    let fd = unsafe { sys::open_at(dirfd, parent.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) }?;
+    let mut real = real_path_in_root(ctx, fd.0, st.st_dev);
+    if let Some(path) = &mut real {
+        if path.get() != b"/" {
+            path.append(b"/")?;
         }
+        path.append(name)?;
     }
-    let real = absolute(ctx, dirfd, path).and_then(|abs| real_name(ctx, abs.get()));
-    if let Some(p) = real.and_then(|real| parent_at(ctx, real.get())) {
-        bypass_parent(ctx, &p, moves);
-    }
+    Some(Place { dev: st.st_dev, ino: st.st_ino, real })
 }
 
 /// A name was removed, replaced or covered that may be, or lie on the way to, a root or a link that leads into one: below such a
@@ -125,16 +179,40 @@ fn leave_early(ctx: &Ctx, real: &[u8], names: bool) -> bool {
     true
 }
 
+/// What a call that changes a file is to be made on.
+pub enum Target {
+    /// On what the application named.
+    AsNamed,
+    /// On the PFS file at this path: what was named is a copy of it.
+    Pfs(crate::paths::Absolute),
+    /// On nothing: what was named is a copy of a file that is no longer where it was.
+    Gone,
+}
+
 /// Content or attributes of a file are about to change, named by its path.
-pub fn file_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) {
+#[must_use]
+pub fn file_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Target {
     let ctx = &ctx.for_changes();
     if let Ok(f) = find(ctx, dirfd, path, follow)
         && is_known(&f)
     {
         bypass(ctx, &f);
-    } else if let Some(f) = real_file(ctx, dirfd, path, follow).and_then(|real| file_at(ctx, real.get())) {
+        by_inode::bypass_other_names(ctx, &f);
+        return Target::AsNamed;
+    }
+    let no = if follow { 0 } else { libc::O_NOFOLLOW };
+    // SAFETY: a path of the application, which ends with a NUL.
+    let fd = unsafe { sys::open_at(dirfd, path.as_ptr().cast(), libc::O_PATH | libc::O_CLOEXEC | no) };
+    let Some(fd) = fd else { return Target::AsNamed };
+    let Some(st) = sys::fstat(fd.0) else { return Target::AsNamed };
+    if let Some(f) = copy_of(ctx, &Facts::of(&st)) {
+        bypass(ctx, &f);
+        return path_if_there(ctx, &f).map_or(Target::Gone, Target::Pfs);
+    }
+    if let Some(f) = entry_of(ctx, fd.0, &st) {
         bypass(ctx, &f);
     }
+    Target::AsNamed
 }
 
 /// Whether the name still leads to what the index says: one that has changed may be a link to somewhere else by now.
@@ -142,13 +220,12 @@ fn is_known(f: &Found<'static>) -> bool {
     f.entry.word().state() != State::Bypass
 }
 
-/// The real path of a file that exists, if it lies on the device of a root.
-fn real_file(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<PathBuffer> {
-    let abs = absolute(ctx, dirfd, path)?;
-    let no = if follow { 0 } else { libc::O_NOFOLLOW };
-    let fd = sys::open_bytes(abs.get(), libc::O_PATH | libc::O_CLOEXEC | no)?;
-    let st = sys::fstat(fd.0).filter(|st| is_root_device(ctx, st.st_dev))?;
-    path_in_root(ctx, fd.0, st.st_dev)
+/// The entry of an open file, whatever path it was opened by.
+fn entry_of(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
+    if !is_root_device(ctx, st.st_dev) {
+        return None;
+    }
+    path_in_root(ctx, fd, st.st_dev).and_then(|real| file_at(ctx, real.get())).or_else(|| by_inode::entry(ctx, fd, st))
 }
 
 /// The path of an open file on the device of a root, if it lies below one, even where another mount leads there.
@@ -219,6 +296,7 @@ pub fn before_write_open(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> 
             let known = is_known(&f);
             if writes {
                 bypass(ctx, &f);
+                by_inode::bypass_other_names(ctx, &f);
             }
             known
         }
@@ -233,25 +311,66 @@ pub fn before_write_open(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> 
     }
 }
 
+/// What a descriptor that was opened for writing is.
+pub enum Opened {
+    /// Not a copy of ours.
+    Theirs,
+    /// A copy of the file at this path.
+    Copy(crate::paths::Absolute),
+    /// A copy of a file that is no longer where it was.
+    Orphan,
+}
+
 /// A file was opened for writing under a path that was not found: does it lie below a root all the same? Readers may still see the
 /// old state, as the call that opens has not returned.
-pub fn opened_for_writing(ctx: &Ctx, fd: c_int) {
+#[must_use]
+pub fn opened_for_writing(ctx: &Ctx, fd: c_int) -> Opened {
     let ctx = &ctx.for_changes();
-    let Some(st) = sys::fstat(fd).filter(|st| is_root_device(ctx, st.st_dev)) else { return };
-    let Some(real) = path_in_root(ctx, fd, st.st_dev) else { return };
-    let path = real.get();
-    match resolve(ctx.map, ctx, path, false) {
-        Ok(f) => bypass(ctx, &f),
-        Err(_) => {
-            if let Some(p) = parent_at(ctx, path) {
-                bypass_parent(ctx, &p, false);
-            }
-        }
+    let Some(st) = sys::fstat(fd) else { return Opened::Theirs };
+    if let Some(f) = copy_that_may_have_changed(ctx, fd, &st) {
+        bypass(ctx, &f);
+        return path_if_there(ctx, &f).map_or(Opened::Orphan, Opened::Copy);
+    }
+    if is_root_device(ctx, st.st_dev) {
+        written(ctx, fd, &st);
+    }
+    Opened::Theirs
+}
+
+/// Turns what an open file on the device of a root is there to Bypass.
+#[inline(never)]
+fn written(ctx: &Ctx, fd: c_int, st: &libc::stat64) {
+    if let Some(f) = entry_of(ctx, fd, st) {
+        bypass(ctx, &f);
+    } else if let Some(p) = path_in_root(ctx, fd, st.st_dev).and_then(|real| parent_at(ctx, real.get())) {
+        bypass_parent(ctx, &p, false);
+    } else if by_inode::may_tell(ctx)
+        && let Some(p) = by_inode::parent(ctx, fd)
+    {
+        bypass_parent(ctx, &p, false);
     }
 }
 
+/// The entry of which an open file is a copy, also when the open itself has truncated it: then its name tells.
+fn copy_that_may_have_changed(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
+    if st.st_mode != libc::S_IFREG | 0o400
+        || !ctx.map.tiers().iter().any(|t| t.dev.load(Ordering::Relaxed) == st.st_dev)
+    {
+        return None;
+    }
+    let facts = Facts::of(st);
+    copy_of(ctx, &facts).or_else(|| {
+        let path = real_path(fd)?;
+        let (_, name) = split_last(path.get())?;
+        let name = monarch_abi::hash::CopyName::parse(name)?;
+        ctx.live().find_map(|(root, number, segment)| {
+            let entry = segment.by_copy_name(name)?;
+            Some(Found { root, number, segment, entry })
+        })
+    })
+}
+
 /// What an open file is.
-#[allow(clippy::large_enum_variant, reason = "nothing is allocated here")]
 pub enum OpenFile {
     /// A copy of the file at this path.
     Copy(crate::paths::Absolute),
@@ -264,7 +383,7 @@ pub enum OpenFile {
 /// Attributes of an open file are about to change: of a copy, they have to be changed on the PFS.
 pub fn descriptor_changes(ctx: &Ctx, fd: c_int) -> OpenFile {
     let Some(f) = crate::identity::copy_of_fd(ctx, fd) else {
-        opened_for_writing(ctx, fd);
+        let _ = opened_for_writing(ctx, fd);
         return OpenFile::Other;
     };
     bypass(ctx, &f);
@@ -283,7 +402,11 @@ pub fn path_if_there(ctx: &Ctx, f: &Found<'static>) -> Option<crate::paths::Abso
 pub fn hide_below(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
     let ctx = &ctx.for_changes();
     let found = find(ctx, dirfd, path, true).ok().filter(is_known);
-    let found = found.or_else(|| real_file(ctx, dirfd, path, true).and_then(|real| file_at(ctx, real.get())));
+    let found = found.or_else(|| {
+        // SAFETY: a path of the application, which ends with a NUL.
+        let fd = unsafe { sys::open_at(dirfd, path.as_ptr().cast(), libc::O_PATH | libc::O_CLOEXEC) }?;
+        entry_of(ctx, fd.0, &sys::fstat(fd.0)?)
+    });
     if let Some(f) = found {
         bypass_subtree(ctx, &f);
     }
@@ -292,8 +415,8 @@ pub fn hide_below(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
 /// [`hide_below`] for an open directory.
 pub fn hide_below_open(ctx: &Ctx, fd: c_int) {
     let ctx = &ctx.for_changes();
-    let Some(st) = sys::fstat(fd).filter(|st| is_root_device(ctx, st.st_dev)) else { return };
-    if let Some(f) = path_in_root(ctx, fd, st.st_dev).and_then(|real| file_at(ctx, real.get())) {
+    let Some(st) = sys::fstat(fd) else { return };
+    if let Some(f) = entry_of(ctx, fd, &st) {
         bypass_subtree(ctx, &f);
     }
 }
@@ -301,22 +424,61 @@ pub fn hide_below_open(ctx: &Ctx, fd: c_int) {
 /// The path on the PFS of an entry.
 #[must_use]
 pub fn pfs_path(ctx: &Ctx, f: &Found<'static>) -> Option<crate::paths::Absolute> {
-    let mut rel = [0u8; PATH_MAX];
-    let len = f.segment.index.path(f.entry.id, &mut rel)?;
+    let rel = f.segment.index.path_of(f.entry.id)?;
     let root = ctx.map.roots().get(f.root)?;
-    crate::paths::Absolute::join(ctx.map.str(&root.path), rel.get(..len)?)
+    crate::paths::Absolute::join(ctx.map.str(&root.path), rel.get())
 }
 
-/// `/proc/self/fd/N`, `/dev/fd/N` and `/proc/PID/fd/N` about to be opened for writing, where N is a copy: the path on the PFS, to
-/// which the write must go. A copy is 0400, but that does not stop root.
+/// What a path that may lead to an open descriptor leads to, if that is a copy: `/proc/self/fd/N`, `/dev/stdin`, a number relative to
+/// such a directory, or the copy's own path. A copy is 0400, but that does not stop root.
 #[must_use]
-pub fn behind_copy(ctx: &Ctx, path: &[u8]) -> Option<crate::paths::Absolute> {
-    if !(path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/")) {
-        return None;
-    }
-    let fd = sys::open_bytes(path, libc::O_PATH | libc::O_CLOEXEC)?;
-    let f = crate::identity::copy_of_fd(ctx, fd.0)?;
+pub fn behind_copy(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Found<'static>> {
+    if may_be_descriptor(ctx, dirfd, path) { leads_to_copy(ctx, dirfd, path, follow) } else { None }
+}
+
+/// What a path leads to, if that is a copy.
+fn leads_to_copy(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Found<'static>> {
+    let no = if follow { 0 } else { libc::O_NOFOLLOW };
+    // SAFETY: a path of the application, which ends with a NUL.
+    let fd = unsafe { sys::open_at(dirfd, path.as_ptr().cast(), libc::O_PATH | libc::O_CLOEXEC | no) }?;
+    crate::identity::copy_of_fd(ctx, fd.0)
+}
+
+/// [`behind_copy`] for a call that changes what it leads to.
+#[must_use]
+pub fn change_behind_copy(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Target {
+    let Some(f) = behind_copy(ctx, dirfd, path, follow) else { return Target::AsNamed };
     bypass(ctx, &f);
-    // Another file may have taken the name. Then the copy is all that is left of this one, and nobody opens it any more.
-    path_if_there(ctx, &f)
+    path_if_there(ctx, &f).map_or(Target::Gone, Target::Pfs)
+}
+
+/// [`change_behind_copy`] for a path that the kernel did not open for writing, whatever its spelling: a copy is nobody's to write.
+#[must_use]
+pub fn denied_copy(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Target {
+    let Some(f) = leads_to_copy(ctx, dirfd, path, follow) else { return Target::AsNamed };
+    bypass(ctx, &f);
+    path_if_there(ctx, &f).map_or(Target::Gone, Target::Pfs)
+}
+
+/// Whether the spelling of a path allows that it leads to an open descriptor or into a tier. Links elsewhere that lead to a descriptor are
+/// not told by it: these are found when they have been opened.
+fn may_be_descriptor(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> bool {
+    if ctx.map.tiers().iter().any(|t| path.starts_with(ctx.map.str(&t.path))) {
+        return true;
+    }
+    let name = path.iter().rposition(|&c| c == b'/').map_or(path, |at| path.get(at + 1..).unwrap_or(&[]));
+    let odd = name.starts_with(b"std") || (!name.is_empty() && name.iter().all(u8::is_ascii_digit));
+    if !odd {
+        return false;
+    }
+    let has = |text: &[u8], part: &[u8]| text.windows(part.len()).any(|w| w == part);
+    if path.first() == Some(&b'/') {
+        return has(path, b"/proc/") || has(path, b"/dev/") || path.starts_with(b"/dev/");
+    }
+    let mut here = PathBuffer::front();
+    // SAFETY: both write as many bytes as they say.
+    let read = unsafe {
+        here.fill(|out| if dirfd == libc::AT_FDCWD { sys::getcwd(out) } else { crate::paths::path_of_fd(dirfd, out) })
+    };
+    read.is_none() || has(here.get(), b"/proc") || has(here.get(), b"/dev") || has(path, b"proc/") || has(path, b"dev/")
 }

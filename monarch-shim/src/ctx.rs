@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`files`] | the files of the runtime directory |
 //! | [`segments`] | mapping segments as they appear |
+//! | [`rights`] | whether this process may read what the agent may read |
 //! | [`trust`] | what leads in this process where it leads for the agent |
 //! | [`stem`] | what the first bytes of a path tell |
 //!
@@ -12,30 +13,32 @@
 //! process sees the same mounts as the agent: the same mount namespace and the same `/`, or else, asked once, the same
 //! `st_dev` and `st_ino` at the root's path and at the tiers.
 
-use crate::sys;
+use crate::process::process;
+use crate::user;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use monarch_abi::control::{ControlMap, Counter};
-use monarch_abi::hash::hash_groups;
 
 mod files;
+mod rights;
 mod segments;
 mod stem;
 mod trust;
 
 pub use files::{agent, hint_file};
+pub use rights::{never_again, rights_changed, threads_rights_changed};
 pub use segments::forked;
 pub use trust::{mounts_changed, place_changed};
 
-/// 0 before the constructor, then one of these.
-static GATE: AtomicU32 = AtomicU32::new(0);
-const OFF: u32 = 1;
+/// 0 before the constructor, then one of these, for good.
+static BOOTED: AtomicU32 = AtomicU32::new(0);
+const WITHOUT: u32 = 1;
+const MAPPED: u32 = 2;
+/// The gate of this process, [`Process::gate`](crate::process::Process::gate): 0 when nobody has looked, or one of these.
 const ON: u32 = 2;
-/// The process runs as somebody else for now: it reads nothing through us, but its changes count.
-const OTHER_USER: u32 = 3;
-/// Not zero: never again what the agent may.
-static RIGHTS_DIFFER: AtomicU32 = AtomicU32::new(0);
+/// The process may read other files than the agent: it reads nothing through us, but its changes count.
+const OTHER_RIGHTS: u32 = 3;
 
 /// A cell that is written once, before a flag says so.
 struct Once<T>(UnsafeCell<MaybeUninit<T>>);
@@ -59,27 +62,44 @@ pub struct Ctx {
 #[inline]
 #[must_use]
 pub fn get() -> Option<Ctx> {
-    if GATE.load(Ordering::Acquire) != ON {
+    if process().gate.load(Ordering::Acquire) != ON && !look() {
         return None;
     }
     open_gate()
+}
+
+/// Whether the gate opens, in a process that has not looked yet: after the constructor, and in a child.
+#[cold]
+#[inline(never)]
+fn look() -> bool {
+    if process().gate.load(Ordering::Acquire) != 0 || BOOTED.load(Ordering::Acquire) != MAPPED {
+        return false;
+    }
+    let saved = user::errno();
+    rights_changed();
+    user::set_errno(saved);
+    process().gate.load(Ordering::Acquire) == ON
 }
 
 /// The gate for what needs no rights: changes, and descriptors that the process has.
 #[inline]
 #[must_use]
 pub fn mapped() -> Option<Ctx> {
-    if GATE.load(Ordering::Acquire) < ON {
+    if BOOTED.load(Ordering::Acquire) != MAPPED {
         return None;
     }
     open_gate()
 }
 
-/// Whether the gate is open, as far as a look at it tells.
+/// Whether the gate may be open, as far as a look at it tells.
 #[inline]
 #[must_use]
 pub fn is_on() -> bool {
-    GATE.load(Ordering::Relaxed) == ON
+    match process().gate.load(Ordering::Relaxed) {
+        ON => true,
+        0 => BOOTED.load(Ordering::Relaxed) == MAPPED,
+        _ => false,
+    }
 }
 
 #[inline]
@@ -96,7 +116,7 @@ fn open_gate() -> Option<Ctx> {
 pub extern "C" fn boot(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
     crate::next::resolve_all();
     let on = is_glibc() && attach(envp).is_some();
-    GATE.store(if on { ON } else { OFF }, Ordering::Release);
+    BOOTED.store(if on { MAPPED } else { WITHOUT }, Ordering::Release);
 }
 
 /// Other C libraries have other streams and structures; there we only pass through.
@@ -145,47 +165,11 @@ fn attach(envp: *const *const u8) -> Option<()> {
     }
     files::set_dir(dir);
     let map = files::map_file(path, true)?;
-    let control = ControlMap::open_hiding(map, &trust::HIDDEN)?;
-    if !is_our_user(&control) || !is_in_our_groups(&control) {
-        return None;
-    }
+    let control = ControlMap::open_hiding(map, &process().hidden)?;
     // SAFETY: as above.
     unsafe { (*CONTROL.0.get()).write(control) };
-    crate::cwd::boot();
+    crate::process::boot();
     Some(())
-}
-
-/// After setuid, setgid and the like: the index tells only the agent's user, with the agent's groups, what it holds.
-pub fn rights_changed() {
-    if GATE.load(Ordering::Acquire) >= ON
-        && let Some(ctx) = open_gate()
-    {
-        let same = is_our_user(ctx.map) && is_in_our_groups(ctx.map) && RIGHTS_DIFFER.load(Ordering::Acquire) == 0;
-        GATE.store(if same { ON } else { OTHER_USER }, Ordering::Release);
-    }
-}
-
-/// After setfsuid and setfsgid, which are one thread's: what the kernel allows differs from what it allows the agent in this
-/// thread only. So nothing is told any more.
-pub fn threads_rights_changed() {
-    RIGHTS_DIFFER.store(1, Ordering::Release);
-    rights_changed();
-}
-
-/// Whether this process runs as the agent's user in every respect.
-fn is_our_user(map: &ControlMap<'_>) -> bool {
-    let uid = map.ctl.uid;
-    uid == sys::euid() && uid == sys::uid() && uid == sys::fsuid()
-}
-
-/// Whether this process has the agent's groups: they may let it read what others of the user may not.
-fn is_in_our_groups(map: &ControlMap<'_>) -> bool {
-    if map.ctl.uid == 0 {
-        return true;
-    }
-    let mut list = [0u32; 256];
-    let groups = sys::groups(&mut list).map(|others| hash_groups(sys::egid(), others));
-    sys::gid() == sys::egid() && groups == Some(map.ctl.groups)
 }
 
 impl Ctx {
@@ -196,6 +180,13 @@ impl Ctx {
         let here = 0u8;
         let hint = &raw const here as usize;
         self.map.count(hint >> 12 ^ hint >> 20 ^ hint >> 28, what, by);
+    }
+
+    /// Whether the call at hand changes nothing: then what is not found is the kernel's to answer.
+    #[inline]
+    #[must_use]
+    pub const fn only_reads(&self) -> bool {
+        !self.opening
     }
 
     /// The same, with segments that are not open yet.

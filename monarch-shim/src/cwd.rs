@@ -1,224 +1,68 @@
-//! The cached working directory.
+//! Whether the working directory is of any interest.
 //!
-//! It lies in a page that the kernel wipes in a forked child (`MADV_WIPEONFORK`), so that no lock is inherited and the
-//! child asks again. A vfork child shares the page with its parent: there nothing is written but "unknown", which costs the
-//! parent one `getcwd` and is always right. Without such a page nothing is cached.
-//!
-//! Who claims the text is the only one to write it until it says otherwise, also when the directory changes meanwhile: then what it wrote
-//! is of no use.
+//! Only that is remembered, not its path. A directory outside of all roots sends relative paths to
+//! the kernel, which is right whatever has become of the directory since: another process may have
+//! renamed it, or a bare system call may have left it. Wherever its path is needed to tell which
+//! file is meant, the kernel is asked for it.
 
-use crate::sys::{self, pid};
-use core::cell::UnsafeCell;
+use crate::process::process;
+use crate::sys;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::Ordering;
 use monarch_abi::PATH_MAX;
 use monarch_abi::control::ControlMap;
 
-/// What the working directory is to the roots.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Unknown = 0,
-    /// Neither inside a root nor above one.
-    Outside = 1,
-    /// The text is needed.
-    Near = 2,
-    /// Being written.
-    Filling = 3,
-}
+/// In the lower half of the word: number of the tables' generation, and this bit when the directory
+/// was outside of all roots then. In the upper half: number of changes.
+const OUTSIDE: u64 = 1 << 31;
 
-/// Fits into two pages.
-#[repr(C)]
-struct Page {
-    /// Process that may write here; 0 after a fork until the child takes it.
-    owner: AtomicU32,
-    len: AtomicU32,
-    /// Change counter << 32 | generation of the roots << 2 | kind.
-    word: AtomicU64,
-    text: UnsafeCell<[u8; PATH_MAX]>,
-}
-
-impl Page {
-    fn invalidate(&self) {
-        let forgotten = |old: u64| {
-            // Who writes the text goes on with it.
-            let kind = if kind_of(old) == Kind::Filling { Kind::Filling } else { Kind::Unknown };
-            Some(pack((old >> 32).wrapping_add(1), 0, kind))
-        };
-        let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, forgotten);
-    }
-
-    /// Claims the text, for what the directory is from here on; the word that says so.
-    fn claim(&self) -> Option<u64> {
-        let word = self.word.load(Ordering::Acquire);
-        let claim = pack(word >> 32, 0, Kind::Filling);
-        let free = kind_of(word) != Kind::Filling;
-        let claimed = free && self.word.compare_exchange(word, claim, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        // Readers who find a new text find a new word.
-        fence(Ordering::Release);
-        claimed.then_some(claim)
-    }
-
-    /// The text is written: it is that of the directory, unless that has changed since the claim.
-    fn publish(&self, claim: u64, generation: u32, kind: Kind) {
-        let done = |now: u64| {
-            let (generation, kind) = if now == claim { (generation, kind) } else { (0, Kind::Unknown) };
-            Some(pack(now >> 32, generation, kind))
-        };
-        let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, done);
-    }
-}
-
-static PAGE: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
-/// The page, also once no directory is kept any more.
-static PROCESS: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
-
-/// Makes the page.
-pub fn boot() {
-    let len = 2 * 4096;
-    let prot = libc::PROT_READ | libc::PROT_WRITE;
-    let Some(p) = sys::map(len, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1) else { return };
-    if sys::advise(p, len, libc::MADV_WIPEONFORK) {
-        let page: *mut Page = p.cast();
-        // SAFETY: fresh memory of two pages, more than a Page; zero is a valid Page.
-        unsafe { (*page).owner.store(pid(), Ordering::Relaxed) };
-        PAGE.store(page, Ordering::Release);
-        PROCESS.store(page, Ordering::Release);
-    }
-}
-
-/// A number by which this process can be told from others most of the time: its own, or 0 if that is not known without asking.
-#[inline]
-#[must_use]
-pub fn process() -> u32 {
-    // SAFETY: never unmapped.
-    unsafe { PROCESS.load(Ordering::Acquire).as_ref() }.map_or(0, |page| page.owner.load(Ordering::Relaxed))
-}
-
-fn page() -> Option<&'static Page> {
-    // SAFETY: never unmapped.
-    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
-}
-
-const fn kind_of(word: u64) -> Kind {
-    match word & 3 {
-        1 => Kind::Outside,
-        2 => Kind::Near,
-        3 => Kind::Filling,
-        _ => Kind::Unknown,
-    }
-}
-
-const fn pack(counter: u64, generation: u32, kind: Kind) -> u64 {
-    counter << 32 | ((generation & 0x3fff_ffff) as u64) << 2 | kind as u64
-}
-
-/// In a child of `fork`, whose page the kernel has wiped: it is this process's now. (A child made in another way does without;
-/// one of `vfork`, which shares its parent's page, must not take it.)
-pub fn adopt() {
-    // SAFETY: never unmapped.
-    if let Some(p) = unsafe { PROCESS.load(Ordering::Acquire).as_ref() } {
-        p.owner.store(pid(), Ordering::Relaxed);
-    }
-}
-
-/// Keeps nothing any more: the directory changes without our being told, or threads have directories of their own.
-pub fn give_up() {
-    PAGE.store(core::ptr::null_mut(), Ordering::Release);
+const fn outside(generation: u32) -> u64 {
+    (generation as u64 & (OUTSIDE - 1)) | OUTSIDE
 }
 
 /// Forgets the working directory.
 pub fn invalidate() {
-    if let Some(p) = page() {
-        p.invalidate();
-    }
+    let next = |word: u64| Some((word >> 32).wrapping_add(1) << 32);
+    let _ = process().cwd.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
 }
 
-/// Whether relative paths (without leading `..`) certainly lead outside all roots.
+/// Whether relative paths (without leading `..`) lead outside all roots, as far as anybody has
+/// looked. Good for calls that read: the kernel answers them.
 #[inline]
 #[must_use]
 pub fn is_outside(ctl: &ControlMap<'_>) -> bool {
-    let Some(p) = page() else { return false };
-    let word = p.word.load(Ordering::Acquire);
-    let generation = ctl.ctl.generation.load(Ordering::Relaxed);
-    word & 0xffff_ffff == pack(0, generation, Kind::Outside)
+    let word = process().cwd.load(Ordering::Acquire);
+    word & 0xffff_ffff == outside(ctl.ctl.generation.load(Ordering::Relaxed))
 }
 
-/// Copies the working directory into `out`; its length.
+/// Copies the working directory into `out`; its length. `None` when it was removed or lies outside
+/// our `/`.
 #[must_use]
 pub fn get(ctl: &ControlMap<'_>, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
+    let page = process();
+    // Before the question: a change in between makes the answer one of no use.
+    let seen = page.cwd.load(Ordering::Acquire);
     let generation = ctl.ctl.generation.load(Ordering::Relaxed);
-    let Some(p) = page() else { return ask(out) };
-    let word = p.word.load(Ordering::Acquire);
-    let fresh = word & 0xffff_fffc == pack(0, generation, Kind::Unknown);
-    if fresh && matches!(kind_of(word), Kind::Near | Kind::Outside) {
-        let len = (p.len.load(Ordering::Relaxed) as usize).min(PATH_MAX);
-        // SAFETY: in bounds. A writer may be at work: then the word has changed below and the copy is thrown away.
-        unsafe { core::ptr::copy_nonoverlapping(p.text.get().cast::<u8>(), out.as_mut_ptr().cast::<u8>(), len) };
-        fence(Ordering::Acquire);
-        if p.word.load(Ordering::Relaxed) == word {
-            return Some(len);
-        }
+    let len = sys::getcwd(out)?;
+    // SAFETY: as many bytes were written.
+    let text = unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), len) };
+    if text.first() != Some(&b'/') {
+        return None;
     }
-    fill(ctl, p, generation, out)
-}
-
-/// Asks the kernel, and keeps the answer if this process may write to the page.
-#[cold]
-#[inline(never)]
-fn fill(ctl: &ControlMap<'_>, p: &Page, generation: u32, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
-    let claim = if p.owner.load(Ordering::Relaxed) == pid() { p.claim() } else { None };
-    let len = ask(out);
-    if let Some(claim) = claim {
-        let kind = match len {
-            Some(n) => {
-                // SAFETY: as many bytes were written.
-                let text = unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), n) };
-                p.len.store(n as u32, Ordering::Relaxed);
-                // SAFETY: we claimed the text; readers check the word after copying.
-                unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), p.text.get().cast::<u8>(), n) };
-                if is_near(ctl, text) { Kind::Near } else { Kind::Outside }
-            }
-            None => Kind::Unknown,
-        };
-        p.publish(claim, generation, kind);
+    if !is_near(ctl, text) {
+        let known = seen >> 32 << 32 | outside(generation);
+        let _ = page.cwd.compare_exchange(seen, known, Ordering::AcqRel, Ordering::Relaxed);
     }
-    len
+    Some(len)
 }
 
 /// Whether a spelling of a root lies below `cwd` or `cwd` below it.
 fn is_near(ctl: &ControlMap<'_>, cwd: &[u8]) -> bool {
     let below = |a: &[u8], b: &[u8]| {
-        a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || b.ends_with(b"/"))
+        a.strip_prefix(b).is_some_and(|rest| matches!(rest.first(), None | Some(b'/')) || b.ends_with(b"/"))
     };
     ctl.spellings().iter().any(|s| {
         let root = ctl.str(&s.path);
         below(root, cwd) || below(cwd, root)
     })
-}
-
-/// The system call; `None` when the directory was removed or lies outside our `/`.
-fn ask(out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
-    let len = sys::getcwd(out)?;
-    // SAFETY: at least one byte was written.
-    (len > 0 && unsafe { *out.as_ptr().cast::<u8>() } == b'/').then_some(len)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Who had asked for the directory before another thread changed it wrote its answer over the one that was published since.
-    #[test]
-    fn who_is_late_writes_over_nobodys_directory() {
-        // SAFETY: zero is a valid Page.
-        let p: Page = unsafe { core::mem::zeroed() };
-        let late = p.claim().unwrap();
-        p.invalidate();
-        assert!(p.claim().is_none(), "it is still being written");
-        p.publish(late, 5, Kind::Near);
-        assert!(kind_of(p.word.load(Ordering::Relaxed)) == Kind::Unknown);
-        let next = p.claim().unwrap();
-        p.publish(next, 5, Kind::Outside);
-        assert_eq!(p.word.load(Ordering::Relaxed), pack(1, 5, Kind::Outside));
-    }
 }

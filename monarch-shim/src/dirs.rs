@@ -187,10 +187,9 @@ impl Stream {
     }
 
     fn open_real(&self, ctx: &Ctx) -> Option<c_int> {
-        let mut rel = [0u8; monarch_abi::PATH_MAX];
-        let len = self.segment.index.path(self.dir, &mut rel)?;
+        let rel = self.segment.index.path_of(self.dir)?;
         let root = ctx.map.roots().get(self.root as usize)?;
-        let mut path = crate::paths::Absolute::join(ctx.map.str(&root.path), rel.get(..len)?)?;
+        let mut path = crate::paths::Absolute::join(ctx.map.str(&root.path), rel.get())?;
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
         let fd = crate::sys::Fd(crate::sys::open(path.c_str()?, flags)?);
         // Another directory may have taken the name.

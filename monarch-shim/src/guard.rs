@@ -12,16 +12,13 @@ use crate::changes::pfs_path;
 use crate::ctx::Ctx;
 use crate::sys::{self, Fd};
 use core::ffi::{CStr, c_char, c_int};
-use core::mem::MaybeUninit;
 use monarch_abi::control::Counter;
 use monarch_abi::demand;
 use monarch_abi::guard::LastCheck;
 use monarch_abi::resolve::Found;
+use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
 use monarch_abi::sum::{Sum, Summing};
 use monarch_abi::word::Word;
-
-/// Bytes of a copy that are read at a time, onto the stack of the application.
-const BLOCK: usize = 8 << 10;
 
 /// A path as the application gave it.
 #[derive(Clone, Copy)]
@@ -127,16 +124,17 @@ pub fn is_sound_copy(ctx: &Ctx, f: &Found<'static>, word: Word, copy: &Fd) -> bo
 
 /// Whether a file has these bytes and no more; `None` when it cannot be read.
 fn fits(file: &Fd, size: u64, sum: Sum) -> Option<bool> {
-    let mut block = MaybeUninit::<[u8; BLOCK]>::uninit();
-    let mut summing = Summing::new(sum.piece);
+    let mut block = Scratch::take();
+    let mut state = Scratch::take();
+    let summing = Summing::in_scratch(&mut state, sum.piece)?;
+    let at = block.bytes()?.as_mut_ptr().cast::<u8>();
     loop {
-        let at = block.as_mut_ptr().cast::<u8>();
         // SAFETY: a buffer of ours, as long as said.
-        let n = unsafe { sys::pread(file.0, at, BLOCK, summing.bytes) };
+        let n = unsafe { sys::pread(file.0, at, BLOCK_BYTES, summing.bytes) };
         match usize::try_from(n) {
             Ok(0) => return Some(summing.bytes == size && summing.end() == sum),
             // SAFETY: so many bytes were filled.
-            Ok(n) => summing.update(unsafe { core::slice::from_raw_parts(at, n.min(BLOCK)) }),
+            Ok(n) => summing.update(unsafe { core::slice::from_raw_parts(at, n.min(BLOCK_BYTES)) }),
             Err(_) if n == -(libc::EINTR as isize) => {}
             Err(_) => return None,
         }

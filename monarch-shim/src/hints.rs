@@ -12,7 +12,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::accesses::Hinted;
 use monarch_abi::demand::file_key;
 use monarch_abi::hint::{Header, Kind};
+use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::Miss;
+use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::State;
 
@@ -22,7 +24,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 static IDENTITY: AtomicU64 = AtomicU64::new(0);
 
 /// Files written at a time.
-const BATCH: usize = 256;
+const BATCH: usize = BLOCK_BYTES / size_of::<u64>();
 
 /// A number that no other process has: processes of containers may share the numbers that the system gives them. A child draws its own.
 fn identity() -> u32 {
@@ -43,9 +45,10 @@ fn identity() -> u32 {
 struct Writer {
     fd: Fd,
     header: Header,
-    partial: [u8; 640],
-    complete: [u8; 640],
-    files: [u64; BATCH],
+    partial: PathBuffer,
+    complete: PathBuffer,
+    /// Keys of the files that are still to be written.
+    files: Scratch,
     used: usize,
     count: usize,
     written: u64,
@@ -55,12 +58,11 @@ impl Writer {
     fn new(kind: Kind, value: i64) -> Result<Self, c_int> {
         let process = identity();
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let (mut partial, mut complete) = ([0; 640], [0; 640]);
-        ctx::hint_file(process, number, b".tmp", &mut partial).ok_or(libc::EIO)?;
-        ctx::hint_file(process, number, b".hint", &mut complete).ok_or(libc::EIO)?;
-        let fd = sys::create(&partial)?;
+        let mut partial = ctx::hint_file(process, number, b".tmp").ok_or(libc::EIO)?;
+        let complete = ctx::hint_file(process, number, b".hint").ok_or(libc::EIO)?;
+        let fd = sys::create(partial.c_str().ok_or(libc::EIO)?)?;
         let header = Header { kind, process, value, ms: sys::coarse_ms(), number };
-        let mut new = Self { fd, header, partial, complete, files: [0; BATCH], used: 0, count: 0, written: 0 };
+        let mut new = Self { fd, header, partial, complete, files: Scratch::take(), used: 0, count: 0, written: 0 };
         match new.write(&header.bytes()) {
             Ok(()) => Ok(new),
             Err(e) => Err(new.give_up(e)),
@@ -79,8 +81,10 @@ impl Writer {
     }
 
     fn add(&mut self, key: u64) -> Result<(), c_int> {
-        if let Some(place) = self.files.get_mut(self.used) {
-            *place = key.to_le();
+        let Some(room) = self.files.bytes() else { return Err(libc::EIO) };
+        if self.used < BATCH {
+            // SAFETY: the room is for so many numbers.
+            unsafe { room.as_mut_ptr().cast::<u64>().add(self.used).write(key.to_le()) };
             self.used += 1;
             self.count += 1;
         }
@@ -88,27 +92,31 @@ impl Writer {
     }
 
     fn flush(&mut self) -> Result<(), c_int> {
-        let files = self.files;
-        let files = files.get(..self.used).unwrap_or(&[]);
-        // SAFETY: plain numbers, as bytes.
-        let bytes = unsafe { core::slice::from_raw_parts(files.as_ptr().cast::<u8>(), size_of_val(files)) };
-        self.used = 0;
-        if bytes.is_empty() { Ok(()) } else { self.write(bytes) }
+        let len = core::mem::take(&mut self.used) * size_of::<u64>();
+        if len == 0 || self.files.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: so many numbers were written there; `write` does not touch them.
+        let bytes = unsafe { core::slice::from_raw_parts(self.files.base(), len) };
+        self.write(bytes)
     }
 
     fn give_up(&mut self, why: c_int) -> c_int {
-        sys::remove(&self.partial);
+        if let Some(path) = self.partial.c_str() {
+            sys::remove(path);
+        }
         why
     }
 
     /// Hands it to the agent; how many files it names.
     fn done(&mut self, ctx: &Ctx) -> Result<usize, c_int> {
         self.flush()?;
-        if !sys::rename(&self.partial, &self.complete) {
+        let (Some(from), Some(to)) = (self.partial.c_str(), self.complete.c_str()) else { return Err(libc::EIO) };
+        if !sys::rename(from, to) {
             return Err(libc::EIO);
         }
         let c = ctx.map.ctl;
-        c.accesses.note_hint(crate::cwd::process(), Hinted { tag: self.header.tag(), ms: sys::coarse_ms() });
+        c.accesses.note_hint(crate::process::number(), Hinted { tag: self.header.tag(), ms: sys::coarse_ms() });
         c.hinted.fetch_add(1, Ordering::SeqCst);
         futex_wake(&c.hinted, 1);
         Ok(self.count)

@@ -6,13 +6,14 @@ mod dir;
 mod hints;
 mod open;
 mod place;
+mod raw;
 mod read;
 mod stat;
 mod stdio;
 
 use crate::ctx::{self, Ctx};
 use crate::user;
-use core::ffi::c_char;
+use core::ffi::{c_char, c_int};
 
 /// What a function gives when libc has no such symbol.
 trait Missing {
@@ -97,4 +98,19 @@ unsafe fn before_change(path: *const c_char, what: impl FnOnce(&Ctx, &[u8])) {
         what(&ctx, path);
         user::set_errno(saved);
     }
+}
+
+/// The path on the PFS of the copy that a path of the application leads to by way of an open descriptor, for calls that only ask.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+unsafe fn behind(dirfd: c_int, path: *const c_char, follow: bool) -> Option<crate::paths::Absolute> {
+    // SAFETY: by contract.
+    let (ctx, bytes) = unsafe { enter_change(path)? };
+    let saved = user::errno();
+    let f = crate::changes::behind_copy(&ctx, dirfd, bytes, follow);
+    let path = f.and_then(|f| crate::changes::path_if_there(&ctx, &f));
+    user::set_errno(saved);
+    path
 }

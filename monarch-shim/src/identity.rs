@@ -12,7 +12,7 @@ use monarch_abi::segment::Segment;
 use monarch_abi::word::State;
 
 /// Mode of every copy.
-const COPY_MODE: u32 = libc::S_IFREG | 0o400;
+pub const COPY_MODE: u32 = libc::S_IFREG | 0o400;
 
 /// The facts about a descriptor that tell whether it is a copy.
 #[derive(Clone, Copy)]

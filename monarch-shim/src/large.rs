@@ -12,7 +12,7 @@ use crate::sys::{self, Fd};
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
-use monarch_abi::PATH_MAX;
+use monarch_abi::COPY_PATH_MAX;
 use monarch_abi::chunks::LargeFile;
 use monarch_abi::resolve::{Found, Segments};
 use monarch_abi::word::{State, Word};
@@ -89,9 +89,11 @@ pub fn forget(fd: c_int) {
 #[must_use]
 pub fn identify(ctx: &Ctx, fd: c_int) -> Option<Known> {
     // Without large files no descriptor is worth a question.
-    if !ctx.knows_large() {
-        return None;
-    }
+    if ctx.knows_large() { identify_now(ctx, fd) } else { None }
+}
+
+#[inline(never)]
+fn identify_now(ctx: &Ctx, fd: c_int) -> Option<Known> {
     let st = sys::statx_fd(fd)?;
     let dev = sys::makedev(st.stx_dev_major, st.stx_dev_minor);
     let slot = HINTS.get(fd as usize);
@@ -108,7 +110,7 @@ pub fn identify(ctx: &Ctx, fd: c_int) -> Option<Known> {
     if let Some(number) = (hint >> 32).checked_sub(1) {
         let known = at(ctx, number as usize, hint as u32).filter(|k| is_version_of_statx(ctx, &k.f, &st));
         if known.is_some() {
-            return known;
+            return known.filter(|_| reads_plainly(fd));
         }
     }
     let mut undecided = false;
@@ -123,12 +125,20 @@ pub fn identify(ctx: &Ctx, fd: c_int) -> Option<Known> {
         let known = segment.state.large_with_ino(st.stx_ino).and_then(|l| at(ctx, number, l.number));
         if let Some(known) = known.filter(|k| is_version_of_statx(ctx, &k.f, &st)) {
             note((number as u64 + 1) << 32 | u64::from(known.large.number));
-            return Some(known);
+            return Some(known).filter(|_| reads_plainly(fd));
         }
     }
     // Where an index is still to come, the answer may be another one then.
     note(if undecided { UNKNOWN } else { NONE });
     None
+}
+
+/// Whether a descriptor may read, and does so through the page cache. With `O_DIRECT` the kernel has rules for buffers, offsets and
+/// lengths that are the file system's own; with `O_PATH` or `O_WRONLY` there is nothing to read.
+fn reads_plainly(fd: c_int) -> bool {
+    let other = libc::O_DIRECT | libc::O_PATH;
+    sys::fcntl(fd, libc::F_GETFL, 0)
+        .is_some_and(|flags| flags & other == 0 && flags & libc::O_ACCMODE != libc::O_WRONLY)
 }
 
 /// The large file at a position of a segment, if that is the live one of its root.
@@ -201,11 +211,11 @@ impl Known {
     }
 
     /// Where the partial copy lies: `<tier>/part/<16 hex>`.
-    fn part_path(&self, ctx: &Ctx, word: Word, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> bool {
+    fn part_path(&self, ctx: &Ctx, word: Word, out: &mut MaybeUninit<[u8; COPY_PATH_MAX]>) -> bool {
         const NAME: &[u8; 6] = b"/part/";
         let Some(tier) = ctx.map.tiers().get(word.tier()) else { return false };
         let base = ctx.map.str(&tier.path);
-        if base.len() + NAME.len() + 16 + 1 > PATH_MAX {
+        if base.len() + NAME.len() + 16 + 1 > COPY_PATH_MAX {
             return false;
         }
         let number = self.large.head.part.load(Ordering::Acquire);

@@ -12,7 +12,8 @@
 //! | [`fallback`] | what an older C library lacks |
 //! | [`ctx`] | the boot gate, shared memory, which roots can be trusted in this process |
 //! | [`paths`] | from (dirfd, path) to an entry of the index |
-//! | [`cwd`] | the cached working directory |
+//! | [`process`] | what this process has found out about itself |
+//! | [`cwd`] | whether the working directory is of any interest |
 //! | [`sys`] | bare system calls |
 //! | [`user`] | reading and writing through pointers of the application |
 //! | [`serve`] | opens: hit, demand, bypass |
@@ -45,6 +46,7 @@ pub mod large;
 pub mod mounts;
 pub mod next;
 pub mod paths;
+pub mod process;
 pub mod serve;
 pub mod symbols;
 pub mod sys;

@@ -1,11 +1,13 @@
-//! The mounts that this process sees, from `/proc/self/mountinfo`: is something mounted below a root, and does a path lead into a
+//! The mounts that this process sees, from `/proc/thread-self/mountinfo`: is something mounted below a root, and does a path lead into a
 //! root through another mount of the same file system?
 //!
 //! Asked on slow paths only. The table may be long, so that it is read in pieces and never held as a whole.
 
+use crate::process::process;
 use crate::sys;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
+use monarch_abi::scratch::Scratch;
 
 /// Fields of a line, counted from 0.
 const DEVICE: u32 = 2;
@@ -53,6 +55,14 @@ impl Parser {
         Self { mount: Mount::new(), field: 0, number: 0, escape: None }
     }
 
+    /// Begins with another line.
+    fn next_line(&mut self) {
+        self.mount.device = [0; 2];
+        self.mount.root.truncate(0);
+        self.mount.point.truncate(0);
+        (self.field, self.number, self.escape) = (0, 0, None);
+    }
+
     /// Takes the next byte; `true` at the end of a line, which is in `mount` until the next call.
     fn take(&mut self, c: u8) -> bool {
         match c {
@@ -94,25 +104,42 @@ impl Parser {
     }
 }
 
-/// Shows every mount until `show` says that it has seen enough. `None` when the table cannot be read.
-fn each(mut show: impl FnMut(&mut Mount) -> bool) -> Option<()> {
-    let fd = sys::Fd(sys::open(c"/proc/self/mountinfo", libc::O_RDONLY | libc::O_CLOEXEC)?);
-    let mut parser = Parser::new();
-    let mut buf = [0u8; 2048];
+/// Shows the table piece by piece. `None` when it cannot be read.
+fn each_part(mut show: impl FnMut(&[u8]) -> bool) -> Option<()> {
+    let fd = sys::Fd(sys::open(c"/proc/thread-self/mountinfo", libc::O_RDONLY | libc::O_CLOEXEC)?);
+    let mut room = Scratch::take();
     loop {
-        let part = sys::read(fd.0, &mut buf)?;
-        if part.is_empty() {
+        let part = sys::read_into(fd.0, &mut room)?;
+        if part.is_empty() || show(part) {
             return Some(());
         }
-        for &c in part {
-            if parser.take(c) {
-                if show(&mut parser.mount) {
-                    return Some(());
-                }
-                parser = Parser::new();
-            }
-        }
     }
+}
+
+/// Shows every mount until `show` says that it has seen enough. `None` when the table cannot be read.
+fn each(mut show: impl FnMut(&mut Mount) -> bool) -> Option<()> {
+    let mut parser = Parser::new();
+    each_part(|part| {
+        part.iter().any(|&c| {
+            let stop = parser.take(c) && {
+                let stop = show(&mut parser.mount);
+                parser.next_line();
+                stop
+            };
+            stop
+        })
+    })
+}
+
+/// A number that is another one when the mounts that this process sees are others (FNV-1a, 64 bits). 0 when they cannot be seen.
+#[must_use]
+pub fn fingerprint() -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let read = each_part(|part| {
+        hash = part.iter().fold(hash, |h, &c| (h ^ u64::from(c)).wrapping_mul(0x0100_0000_01b3));
+        false
+    });
+    if read.is_some() { hash | 1 } else { 0 }
 }
 
 /// Whether something is mounted below `root`; also when that cannot be told.
@@ -126,19 +153,13 @@ pub fn any_below(root: &[u8]) -> bool {
     read.is_none() || found
 }
 
-/// Whether a device is mounted more than once: 0 not asked, 1 no, 2 yes. For the device of the last root asked about.
-static SEVERAL: AtomicU32 = AtomicU32::new(0);
+/// [`Process::several`](crate::process::Process::several): whether a device of a root is mounted more than once.
 const NO: u32 = 1;
 const YES: u32 = 2;
 
-/// Forgets what was seen: mounts have changed.
-pub fn forget() {
-    SEVERAL.store(0, Ordering::Relaxed);
-}
-
 /// Whether some device of `is_root` is mounted at more than one place. Asked once.
 fn several(is_root: impl Fn(u64) -> bool) -> bool {
-    let known = SEVERAL.load(Ordering::Relaxed);
+    let known = process().several.load(Ordering::Relaxed);
     if known != 0 {
         return known == YES;
     }
@@ -148,8 +169,14 @@ fn several(is_root: impl Fn(u64) -> bool) -> bool {
         false
     });
     let yes = read.is_none() || count > 1;
-    SEVERAL.store(if yes { YES } else { NO }, Ordering::Relaxed);
+    process().several.store(if yes { YES } else { NO }, Ordering::Relaxed);
     yes
+}
+
+/// Whether a device of some root is mounted at more than one place.
+#[must_use]
+pub fn any_twice(ctx: &crate::ctx::Ctx) -> bool {
+    several(|dev| crate::paths::is_root_device(ctx, dev))
 }
 
 /// Where `path` lies within the file system on `dev`, by the innermost mount that holds it.
@@ -159,7 +186,9 @@ fn within(path: &[u8], dev: u64) -> Option<PathBuffer> {
         let point = m.point.get();
         let len = if point == b"/" { 0 } else { point.len() };
         if m.is_on(dev) && behind(path, point).is_some() && best.as_ref().is_none_or(|b| b.0 <= len) {
-            best = Some((len, core::mem::replace(&mut m.root, PathBuffer::front())));
+            let mut root = PathBuffer::front();
+            let _ = root.append(m.root.get());
+            best = Some((len, root));
         }
         false
     })?;

@@ -58,7 +58,9 @@ pub fn find(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Result<Found<
     match path.first() {
         Some(b'/') => resolve(ctx.map, ctx, path, follow),
         None => Err(Miss::Outside),
-        Some(_) if dirfd == libc::AT_FDCWD && cwd::is_outside(ctx.map) && !path.starts_with(b"..") => {
+        Some(_)
+            if dirfd == libc::AT_FDCWD && ctx.only_reads() && cwd::is_outside(ctx.map) && !path.starts_with(b"..") =>
+        {
             Err(Miss::Outside)
         }
         Some(_) => find_relative(ctx, dirfd, path, follow),
@@ -145,8 +147,20 @@ pub fn path_of_fd(fd: c_int, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<us
     let len = proc_fd(fd, &mut name)?;
     let link = core::ffi::CStr::from_bytes_with_nul(name.get(..=len)?).ok()?;
     let len = sys::readlink(link, out)?;
-    // SAFETY: at least one byte was written.
-    (len > 0 && len < PATH_MAX && unsafe { *out.as_ptr().cast::<u8>() } == b'/').then_some(len)
+    if len == 0 || len >= PATH_MAX {
+        return None;
+    }
+    // SAFETY: as many bytes were written.
+    let text = unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), len) };
+    // The kernel says so of what was removed; but names may end like that, too.
+    let removed = text.ends_with(b" (deleted)") && sys::fstat(fd).is_none_or(|st| st.st_nlink == 0);
+    (text.first() == Some(&b'/') && !removed).then_some(len)
+}
+
+/// Whether the descriptors of this process can be seen below `/proc`.
+#[must_use]
+pub fn has_proc() -> bool {
+    sys::stat_at(libc::AT_FDCWD, c"/proc/thread-self/fd", 0).is_some()
 }
 
 /// [`path_of_fd`] in a buffer of its own.
@@ -158,7 +172,7 @@ pub fn real_path(fd: c_int) -> Option<PathBuffer> {
     Some(path)
 }
 
-/// `/proc/self/fd/N` with a NUL behind it.
+/// `/proc/thread-self/fd/N` with a NUL behind it.
 #[must_use]
 pub fn proc_path(fd: c_int) -> Option<[u8; 32]> {
     let mut name = [0u8; 32];
@@ -166,9 +180,9 @@ pub fn proc_path(fd: c_int) -> Option<[u8; 32]> {
     Some(name)
 }
 
-/// `/proc/self/fd/N` with a NUL behind it; its length.
+/// `/proc/thread-self/fd/N` with a NUL behind it; its length.
 fn proc_fd(fd: c_int, out: &mut [u8; 32]) -> Option<usize> {
-    let prefix = b"/proc/self/fd/";
+    let prefix = b"/proc/thread-self/fd/";
     out.get_mut(..prefix.len())?.copy_from_slice(prefix);
     let mut digits = [0u8; 10];
     let mut n = u32::try_from(fd).ok()?;

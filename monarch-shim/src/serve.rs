@@ -5,7 +5,7 @@ use crate::ctx::{self, Ctx};
 use crate::guard::{self, Asked};
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering;
-use monarch_abi::PATH_MAX;
+use monarch_abi::COPY_PATH_MAX;
 use monarch_abi::accesses::{Opened, Served as From};
 use monarch_abi::control::Counter;
 use monarch_abi::demand::{self, Outcome, Watch};
@@ -38,11 +38,16 @@ pub const fn only_reads(flags: c_int) -> bool {
 /// Where the copy of a resident file lies.
 #[inline]
 #[must_use]
-pub fn copy_path(ctx: &Ctx, f: &Found<'static>, word: Word, out: &mut core::mem::MaybeUninit<[u8; PATH_MAX]>) -> bool {
+pub fn copy_path(
+    ctx: &Ctx,
+    f: &Found<'static>,
+    word: Word,
+    out: &mut core::mem::MaybeUninit<[u8; COPY_PATH_MAX]>,
+) -> bool {
     let Some(tier) = ctx.map.tiers().get(word.tier()) else { return false };
     let base = ctx.map.str(&tier.path);
     let rel = f.segment.copy_name(&f.entry).rel_path();
-    if base.len() + 1 + COPY_REL_LEN + 1 > PATH_MAX {
+    if base.len() + 1 + COPY_REL_LEN + 1 > COPY_PATH_MAX {
         return false;
     }
     let p = out.as_mut_ptr().cast::<u8>();
@@ -119,8 +124,9 @@ fn open_guarded<T>(
     open_any(ctx, f, what, &mut |copy, word| if guard::is_sound(ctx, f, word, copy) { open(copy) } else { None })
 }
 
-/// The copy that there is, or that comes in time. `open` gets the word that speaks of it, too.
-#[inline]
+/// The copy that there is, or that comes in time. `open` gets the word that speaks of it, too. Not inlined, as what other opens
+/// do needs no room for the path of a copy.
+#[inline(never)]
 fn open_any<T>(ctx: &Ctx, f: &Found<'static>, what: Use, open: &mut impl FnMut(&CStr, Word) -> Option<T>) -> Served<T> {
     let word = f.entry.word();
     if word.state() == State::Resident {
@@ -184,7 +190,7 @@ fn open_moved<T>(
 #[inline]
 fn note(ctx: &Ctx, f: &Found<'static>, served: From) {
     let opened = Opened { segment: f.number, id: f.entry.master.id, served, ms: crate::sys::coarse_ms() };
-    ctx.map.ctl.accesses.note(crate::cwd::process(), opened);
+    ctx.map.ctl.accesses.note(crate::process::number(), opened);
 }
 
 fn to_pfs<T>(ctx: &Ctx, f: &Found<'static>, why: Counter) -> Served<T> {

@@ -32,7 +32,7 @@ symbols! {
     access faccessat euidaccess eaccess
     opendir readdir readdir64 readdir_r readdir64_r closedir rewinddir telldir seekdir dirfd
     scandir scandir64 scandirat scandirat64
-    fgetxattr flistxattr
+    getxattr listxattr fgetxattr flistxattr
     // changes
     rename renameat renameat2 unlink unlinkat remove rmdir mkdir mkdirat link linkat symlink symlinkat
     mknod mknodat mkfifo mkfifoat
@@ -43,7 +43,7 @@ symbols! {
     posix_spawn_file_actions_addopen fexecve
     // who and where we are
     setuid seteuid setreuid setresuid setfsuid setgid setegid setregid setresgid setfsgid setgroups initgroups
-    fork chdir fchdir nftw nftw64 fts_open fts64_open
+    fork chdir fchdir syscall capset
     chroot setns unshare mount move_mount umount umount2 munmap mprotect
     // looked up only
     gnu_get_libc_version

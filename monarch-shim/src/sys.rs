@@ -4,6 +4,8 @@ use core::ffi::{CStr, c_char, c_int};
 use core::mem::MaybeUninit;
 use monarch_abi::PATH_MAX;
 use monarch_abi::hash::Identity;
+use monarch_abi::mem::PathBuffer;
+use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
 
 pub use monarch_abi::sys::call;
 
@@ -57,19 +59,37 @@ pub fn open_or_errno(path: &CStr, flags: c_int) -> c_int {
 /// [`open`] for a path without a final NUL.
 #[must_use]
 pub fn open_bytes(path: &[u8], flags: c_int) -> Option<Fd> {
-    let mut buf = [0u8; PATH_MAX];
-    open(c_str(path, &mut buf)?, flags).map(Fd)
+    let mut path = copied(path)?;
+    open(path.c_str()?, flags).map(Fd)
 }
 
-/// `path` with a NUL behind it.
+/// A copy of `path`, behind which a NUL can be put.
+fn copied(path: &[u8]) -> Option<PathBuffer> {
+    let mut copy = PathBuffer::front();
+    copy.append(path)?;
+    Some(copy)
+}
+
+/// openat(2) of a path of the application.
+///
+/// # Safety
+/// That of the system call: the kernel checks the pointer.
 #[must_use]
-pub fn c_str<'b>(path: &[u8], buf: &'b mut [u8; PATH_MAX]) -> Option<&'b CStr> {
-    if path.len() >= buf.len() {
-        return None;
-    }
-    buf.get_mut(..path.len())?.copy_from_slice(path);
-    *buf.get_mut(path.len())? = 0;
-    CStr::from_bytes_until_nul(buf).ok().filter(|s| s.count_bytes() == path.len())
+pub unsafe fn open_at(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<Fd> {
+    let args = [dirfd as isize as usize, path as usize, flags as usize, 0, 0, 0];
+    // SAFETY: by contract.
+    let fd = unsafe { call(libc::SYS_openat, args) };
+    (fd >= 0).then_some(Fd(fd as c_int))
+}
+
+/// [`read`] into scratch memory.
+#[must_use]
+pub fn read_into(fd: c_int, room: &mut Scratch) -> Option<&[u8]> {
+    let base = room.bytes()?.as_mut_ptr().cast::<u8>();
+    // SAFETY: the buffer is as long as said.
+    let n = unsafe { call(libc::SYS_read, [fd as usize, base as usize, BLOCK_BYTES, 0, 0, 0]) };
+    // SAFETY: so many bytes were filled.
+    Some(unsafe { core::slice::from_raw_parts(base, usize::try_from(n).ok()?.min(BLOCK_BYTES)) })
 }
 
 /// fstat(2).
@@ -176,9 +196,9 @@ pub unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, off: u64) -> isize {
 
 /// fstatat(2) of an absolute path without a final NUL.
 #[must_use]
+#[inline(never)]
 pub fn stat_bytes(path: &[u8], flags: c_int) -> Option<libc::stat64> {
-    let mut buf = [0u8; PATH_MAX];
-    stat_at(libc::AT_FDCWD, c_str(path, &mut buf)?, flags)
+    stat_at(libc::AT_FDCWD, copied(path)?.c_str()?, flags)
 }
 
 /// flock(2); whether it worked.
@@ -215,12 +235,11 @@ pub fn advise(p: *mut u8, len: usize, advice: c_int) -> bool {
     unsafe { call(libc::SYS_madvise, [p as usize, len, advice as usize, 0, 0, 0]) == 0 }
 }
 
-/// Creates a file, whose path ends with a NUL, for writing; or errno.
+/// Creates a file for writing; or errno.
 ///
 /// # Errors
 /// The errno of the call.
-pub fn create(path: &[u8]) -> Result<Fd, c_int> {
-    let Ok(path) = CStr::from_bytes_until_nul(path) else { return Err(libc::EINVAL) };
+pub fn create(path: &CStr) -> Result<Fd, c_int> {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let args = [libc::AT_FDCWD as isize as usize, path.as_ptr() as usize, flags as usize, 0o600, 0, 0];
     // SAFETY: a C string.
@@ -278,21 +297,18 @@ pub fn write_all(fd: c_int, mut bytes: &[u8]) -> Result<(), c_int> {
     Ok(())
 }
 
-/// rename(2) of paths that end with a NUL; whether it worked.
+/// rename(2); whether it worked.
 #[must_use]
-pub fn rename(from: &[u8], to: &[u8]) -> bool {
-    let (Ok(from), Ok(to)) = (CStr::from_bytes_until_nul(from), CStr::from_bytes_until_nul(to)) else { return false };
+pub fn rename(from: &CStr, to: &CStr) -> bool {
     let cwd = libc::AT_FDCWD as isize as usize;
     // SAFETY: C strings.
     unsafe { call(libc::SYS_renameat, [cwd, from.as_ptr() as usize, cwd, to.as_ptr() as usize, 0, 0]) == 0 }
 }
 
-/// unlink(2) of a path that ends with a NUL.
-pub fn remove(path: &[u8]) {
-    if let Ok(path) = CStr::from_bytes_until_nul(path) {
-        // SAFETY: a C string.
-        unsafe { call(libc::SYS_unlinkat, [libc::AT_FDCWD as isize as usize, path.as_ptr() as usize, 0, 0, 0, 0]) };
-    }
+/// unlink(2).
+pub fn remove(path: &CStr) {
+    // SAFETY: a C string.
+    unsafe { call(libc::SYS_unlinkat, [libc::AT_FDCWD as isize as usize, path.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
 /// Milliseconds of the coarse monotonic clock, which costs no system call.
@@ -327,10 +343,33 @@ pub fn egid() -> u32 {
 }
 
 /// getgroups(2); `None` when there are more than fit.
-pub fn groups(list: &mut [u32; 256]) -> Option<&[u32]> {
+pub fn groups(room: &mut Scratch) -> Option<&[u32]> {
+    let base = room.bytes()?.as_mut_ptr().cast::<u32>();
     // SAFETY: a buffer of so many groups.
-    let n = unsafe { call(libc::SYS_getgroups, [list.len(), list.as_mut_ptr() as usize, 0, 0, 0, 0]) };
-    list.get(..usize::try_from(n).ok()?)
+    let n = unsafe { call(libc::SYS_getgroups, [BLOCK_BYTES / 4, base as usize, 0, 0, 0, 0]) };
+    // SAFETY: so many were filled; blocks are aligned to pages.
+    Some(unsafe { core::slice::from_raw_parts(base, usize::try_from(n).ok()?.min(BLOCK_BYTES / 4)) })
+}
+
+/// The effective capabilities of this thread, 0 when they cannot be told.
+#[must_use]
+pub fn capabilities() -> u64 {
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = [VERSION_3, 0];
+    // Effective, permitted, inheritable; lower halves first.
+    let mut sets = [[0u32; 3]; 2];
+    let args = [header.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: buffers of the layout that this version has.
+    let got = unsafe { call(libc::SYS_capget, args) };
+    let [[low, ..], [high, ..]] = sets;
+    if got == 0 { u64::from(low) | u64::from(high) << 32 } else { 0 }
+}
+
+/// The group for file access (setfsgid(2)).
+#[must_use]
+pub fn fsgid() -> u32 {
+    // SAFETY: an invalid group changes nothing and gives the present one.
+    unsafe { call(libc::SYS_setfsgid, [u32::MAX as usize, 0, 0, 0, 0, 0]) as u32 }
 }
 
 /// geteuid(2).

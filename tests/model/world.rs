@@ -220,7 +220,7 @@ pub mod paths {
 pub mod serve {
     use super::ctx::Ctx;
     use super::resolve::Found;
-    use crate::PATH_MAX;
+    use crate::COPY_PATH_MAX;
     use crate::demand::{Life, Watch};
     use crate::word::Word;
     use std::mem::MaybeUninit;
@@ -236,8 +236,8 @@ pub mod serve {
         }
     }
 
-    pub fn copy_path(_: &Ctx, _: &Found<'static>, _: Word, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> bool {
-        let mut path = [0; PATH_MAX];
+    pub fn copy_path(_: &Ctx, _: &Found<'static>, _: Word, out: &mut MaybeUninit<[u8; COPY_PATH_MAX]>) -> bool {
+        let mut path = [0; COPY_PATH_MAX];
         path[..4].copy_from_slice(b"copy");
         out.write(path);
         true

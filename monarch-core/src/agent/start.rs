@@ -279,10 +279,11 @@ fn find_copies(driver: &Driver) {
     }
 }
 
-/// Whether what an earlier agent left can be taken over: not if it was about to end, because what jobs have changed since then was
+/// Whether what an earlier agent left can be taken over: not if that agent could read other files than this one (the processes of
+/// the job compare themselves with what is written there), and not if it was about to end, because what jobs have changed since then was
 /// not marked anywhere.
 fn is_adoptable(ctl: &ControlMap<'static>) -> bool {
-    ctl.ctl.bypassed.load(Ordering::Acquire) == 0
+    ctl.ctl.bypassed.load(Ordering::Acquire) == 0 && shm::is_of_our_rights(ctl)
 }
 
 /// Whether the agent that made a control block sees the mounts that this process sees.
@@ -336,7 +337,7 @@ fn log_to(dir: &Path) {
 fn control_params() -> ControlParams {
     let ino = |p: &str| std::fs::metadata(p).map_or(0, |m| m.ino());
     let slash = std::fs::metadata("/").map_or((0, 0), |m| (m.dev(), m.ino()));
-    ControlParams { mnt_ns: ino("/proc/self/ns/mnt"), slash }
+    ControlParams { mnt_ns: ino("/proc/self/ns/mnt"), slash, user_ns: ino("/proc/self/ns/user") }
 }
 
 /// Clocks and bounds that the shim needs.

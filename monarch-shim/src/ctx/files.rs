@@ -6,7 +6,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use monarch_abi::demand::Life;
-use monarch_abi::mem::Map;
+use monarch_abi::mem::{Map, PathBuffer};
 
 /// Longest path of a runtime directory.
 pub(super) const MAX_DIR: usize = 511;
@@ -40,23 +40,23 @@ pub(super) fn map_file(path: &[u8], writable: bool) -> Option<Map<'static>> {
 }
 
 /// `dir/name` in the runtime directory.
-fn runtime_file<'b>(name: &[u8], buf: &'b mut [u8; 600]) -> Option<&'b [u8]> {
+fn runtime_file(name: &[u8]) -> Option<PathBuffer> {
     let len = DIR_LEN.load(Ordering::Relaxed);
     // SAFETY: so many bytes were written by the constructor.
     let dir = unsafe { core::slice::from_raw_parts((*DIR.0.get()).as_ptr().cast::<u8>(), len) };
-    let total = len + 1 + name.len();
-    buf.get_mut(..len)?.copy_from_slice(dir);
-    *buf.get_mut(len)? = b'/';
-    buf.get_mut(len + 1..total)?.copy_from_slice(name);
-    buf.get(..total)
+    let mut path = PathBuffer::front();
+    path.append(dir)?;
+    path.append(b"/")?;
+    path.append(name)?;
+    Some(path)
 }
 
 /// Whether the agent lives: it holds a lock. Slow path only.
 #[must_use]
 pub fn agent() -> Life {
-    let mut buf = [0; 600];
-    let Some(path) = runtime_file(b"lock", &mut buf) else { return Life::Unknown };
-    let Some(fd) = sys::open_bytes(path, libc::O_RDONLY | libc::O_CLOEXEC) else { return Life::Unknown };
+    let path = runtime_file(b"lock");
+    let fd = path.and_then(|path| sys::open_bytes(path.get(), libc::O_RDONLY | libc::O_CLOEXEC));
+    let Some(fd) = fd else { return Life::Unknown };
     if !sys::lock(fd.0, libc::LOCK_SH | libc::LOCK_NB) {
         return Life::Alive;
     }
@@ -66,44 +66,26 @@ pub fn agent() -> Life {
 }
 
 /// `dir/<32 hex><suffix>`.
-pub(super) fn uuid_file<'b>(
-    uuid: &[core::sync::atomic::AtomicU64; 2],
-    suffix: &[u8],
-    buf: &'b mut [u8; 600],
-) -> Option<&'b [u8]> {
-    let mut name = [0u8; 36];
-    for (i, half) in uuid.iter().enumerate() {
-        for (j, byte) in half.load(Ordering::Relaxed).to_le_bytes().into_iter().enumerate() {
-            let at = (i * 8 + j) * 2;
-            *name.get_mut(at)? = digit(byte >> 4);
-            *name.get_mut(at + 1)? = digit(byte & 15);
+pub(super) fn uuid_file(uuid: &[core::sync::atomic::AtomicU64; 2], suffix: &[u8]) -> Option<PathBuffer> {
+    let mut path = runtime_file(b"")?;
+    for half in uuid {
+        for byte in half.load(Ordering::Relaxed).to_le_bytes() {
+            path.append(&[digit(byte >> 4), digit(byte & 15)])?;
         }
     }
-    let len = 32 + suffix.len();
-    name.get_mut(32..len)?.copy_from_slice(suffix);
-    runtime_file(name.get(..len)?, buf)
+    path.append(suffix)?;
+    Some(path)
 }
 
-/// `dir/hints/<process>-<number><suffix>`, with a NUL behind it.
+/// `dir/hints/<process>-<number><suffix>`.
 #[must_use]
-pub fn hint_file(process: u32, number: u32, suffix: &[u8], out: &mut [u8; 640]) -> Option<()> {
-    let mut name = [0u8; 32];
-    let mut len = 0;
-    let mut put = |text: &[u8]| {
-        name.get_mut(len..len + text.len())?.copy_from_slice(text);
-        len += text.len();
-        Some(())
-    };
-    put(b"hints/")?;
-    put(&hex(process))?;
-    put(b"-")?;
-    put(&hex(number))?;
-    put(suffix)?;
-    let mut buf = [0; 600];
-    let path = runtime_file(name.get(..len)?, &mut buf)?;
-    out.get_mut(..path.len())?.copy_from_slice(path);
-    *out.get_mut(path.len())? = 0;
-    Some(())
+pub fn hint_file(process: u32, number: u32, suffix: &[u8]) -> Option<PathBuffer> {
+    let mut path = runtime_file(b"hints/")?;
+    path.append(&hex(process))?;
+    path.append(b"-")?;
+    path.append(&hex(number))?;
+    path.append(suffix)?;
+    Some(path)
 }
 
 /// Eight digits, so that names sort as they were made.

@@ -173,9 +173,10 @@ impl Segments<'static> for Ctx {
 }
 
 /// Maps segment number `at` if nobody has.
+#[inline(never)]
 fn segment_at(at: usize, s: &SegmentRef) -> Option<()> {
     let cell = SEGMENTS.get(at)?;
-    let mine = crate::cwd::process() << 2 | MAPPING;
+    let mine = crate::process::number() << 2 | MAPPING;
     let was = cell.flag.load(Ordering::Acquire);
     match was {
         MAPPED => return Some(()),
@@ -201,8 +202,7 @@ fn segment_at(at: usize, s: &SegmentRef) -> Option<()> {
 }
 
 fn map_segment(s: &SegmentRef) -> Option<Segment<'static>> {
-    let mut buf = [0; 600];
-    let index = Index::open(map_file(uuid_file(&s.uuid, b".idx", &mut buf)?, false)?)?;
-    let state = StateMap::open(map_file(uuid_file(&s.state_uuid, b".st", &mut buf)?, true)?, &index)?;
+    let index = Index::open(map_file(uuid_file(&s.uuid, b".idx")?.get(), false)?)?;
+    let state = StateMap::open(map_file(uuid_file(&s.state_uuid, b".st")?.get(), true)?, &index)?;
     Some(Segment { index, state })
 }

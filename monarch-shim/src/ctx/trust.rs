@@ -1,37 +1,46 @@
 //! Which roots, and which of their spellings, lead in this process where they lead for the agent.
+//!
+//! In the agent's own mounts they all do, and the agent watches these mounts. A process with other
+//! mounts compares once what lies at the paths of roots and tiers; whoever mounts something in such
+//! mounts counts that in the control block, and the process compares again. What a program without
+//! the shim mounts there is seen at the next look, [`LOOK_MS`] later.
 
 use super::Ctx;
+use crate::process::process;
 use crate::sys;
-use core::sync::atomic::{AtomicU32, Ordering};
-use monarch_abi::control::{Hidden, MAX_ROOTS};
+use core::sync::atomic::Ordering;
 use monarch_abi::mem::PathBuffer;
 
-/// 0 not asked, 1 trusted, 2 another mount lies there.
-static ROOT_TRUST: [AtomicU32; MAX_ROOTS] = [const { AtomicU32::new(0) }; MAX_ROOTS];
+/// [`Process::trust`](crate::process::Process::trust) of a root whose data set lies here.
+const TRUSTED: u32 = 1;
+/// The same in mounts of this process's own, which may change.
+const TRUSTED_FOR_NOW: u32 = 2;
+/// Something else lies there.
+const ANOTHER: u32 = 3;
 
-/// 0 not asked, 1 the agent's mounts, 2 perhaps others.
-static NAMESPACE: AtomicU32 = AtomicU32::new(0);
+/// [`Process::namespace`](crate::process::Process::namespace): the agent's mounts.
+const AGENTS: u32 = 1;
+/// Perhaps others.
+const OTHERS: u32 = 2;
 
-/// Spellings that lead elsewhere here.
-pub(super) static HIDDEN: Hidden = Hidden::none();
+/// How old what is known of other mounts may be, milliseconds.
+const LOOK_MS: u32 = 50;
 
-/// After chroot, setns, unshare: ask again what lies where.
+/// After chroot, setns, unshare, pivot_root: ask again what lies where.
 pub fn place_changed() {
+    if !crate::process::is_alone() {
+        process().divided.store(1, Ordering::Release);
+    }
     ask_again(0);
 }
 
 /// After mount, umount: ask again, and do not rely on the namespace.
 pub fn mounts_changed() {
-    ask_again(2);
+    ask_again(OTHERS);
 }
 
 fn ask_again(namespace: u32) {
-    NAMESPACE.store(namespace, Ordering::Relaxed);
-    for t in &ROOT_TRUST {
-        t.store(0, Ordering::Relaxed);
-    }
-    HIDDEN.clear();
-    crate::mounts::forget();
+    process().forget_mounts(namespace);
     crate::cwd::invalidate();
 }
 
@@ -39,36 +48,73 @@ impl Ctx {
     /// Whether what lies at the root's path in this process is what the agent serves.
     #[inline]
     pub(super) fn trusted(&self, root: usize) -> bool {
-        match ROOT_TRUST.get(root).map(|t| t.load(Ordering::Acquire)) {
-            Some(1) => true,
-            Some(0) => self.ask_trust(root),
-            _ => false,
+        match process().trust.get(root).map(|t| t.load(Ordering::Acquire)) {
+            Some(TRUSTED) => true,
+            Some(TRUSTED_FOR_NOW | ANOTHER) => self.trust_again(root),
+            Some(_) => self.ask_trust(root),
+            None => false,
         }
     }
 
     /// Whether it was found that something else lies at the root's path in this process.
     #[must_use]
     pub fn sees_another_mount(&self, root: usize) -> bool {
-        ROOT_TRUST.get(root).is_some_and(|t| t.load(Ordering::Acquire) == 2)
+        process().trust.get(root).is_some_and(|t| t.load(Ordering::Acquire) == ANOTHER)
+    }
+
+    /// [`Ctx::trusted`] in mounts that may have changed.
+    #[cold]
+    #[inline(never)]
+    fn trust_again(&self, root: usize) -> bool {
+        let page = process();
+        let events = self.map.ctl.mount_events.load(Ordering::Acquire).wrapping_add(1);
+        let now = sys::coarse_ms() as u32;
+        let seen = page.mounts_seen_ms.load(Ordering::Relaxed);
+        let is_due = page.mount_events.load(Ordering::Relaxed) != events || now.wrapping_sub(seen) >= LOOK_MS;
+        if is_due && crate::mounts::fingerprint() != page.mounts.load(Ordering::Relaxed) {
+            page.forget_mounts(OTHERS);
+            return self.ask_trust(root);
+        }
+        if is_due {
+            page.mount_events.store(events, Ordering::Relaxed);
+            page.mounts_seen_ms.store(now, Ordering::Relaxed);
+        }
+        page.trust.get(root).is_some_and(|t| t.load(Ordering::Acquire) == TRUSTED_FOR_NOW)
     }
 
     #[cold]
     #[inline(never)]
     fn ask_trust(&self, root: usize) -> bool {
-        if NAMESPACE.load(Ordering::Relaxed) == 0 {
-            NAMESPACE.store(if self.same_mounts() { 1 } else { 2 }, Ordering::Relaxed);
+        let page = process();
+        if page.divided.load(Ordering::Acquire) != 0 {
+            // What is found for this thread says nothing about others.
+            return self.same_mounts();
         }
-        let same_mounts = NAMESPACE.load(Ordering::Relaxed) == 1;
+        // Before the questions: what is mounted after them is found by the next look.
+        page.mount_events.store(self.map.ctl.mount_events.load(Ordering::Acquire).wrapping_add(1), Ordering::Relaxed);
+        page.mounts_seen_ms.store(sys::coarse_ms() as u32, Ordering::Relaxed);
+        if page.namespace.load(Ordering::Relaxed) == 0 {
+            page.namespace.store(if self.same_mounts() { AGENTS } else { OTHERS }, Ordering::Relaxed);
+        }
+        let same_mounts = page.namespace.load(Ordering::Relaxed) == AGENTS;
+        if !same_mounts {
+            page.mounts.store(crate::mounts::fingerprint(), Ordering::Relaxed);
+        }
         let good = same_mounts || self.same_files(root);
         // The path at hand may have come by a spelling that is hidden only now.
         let hidden = !same_mounts && good && self.hide_spellings(root);
-        if let Some(t) = ROOT_TRUST.get(root) {
-            t.store(if good { 1 } else { 2 }, Ordering::Release);
+        if let Some(t) = page.trust.get(root) {
+            let found = match (good, same_mounts) {
+                (true, true) => TRUSTED,
+                (true, false) => TRUSTED_FOR_NOW,
+                (false, _) => ANOTHER,
+            };
+            t.store(found, Ordering::Release);
         }
         good && !hidden
     }
 
-    /// Hides the spellings of a root that lead elsewhere, or nowhere, in this process; whether there were any.
+    /// Hides the spellings of a root that lead elsewhere, or nowhere, in this process; whether any was not hidden before.
     fn hide_spellings(&self, root: usize) -> bool {
         let Some(real) = self.map.roots().get(root).map(|r| self.map.str(&r.path)) else { return false };
         let mut any = false;
@@ -83,7 +129,7 @@ impl Ctx {
                 there.append(real).and_then(|()| there.append(b"/")).and_then(|()| there.append(self.map.str(&s.sub)));
             let leads_there = joined.is_some() && place(text).is_some_and(|p| Some(p) == place(there.get()));
             if !leads_there {
-                HIDDEN.add(number);
+                process().hidden.add(number);
                 any = true;
             }
         }
@@ -96,12 +142,30 @@ impl Ctx {
         !self.same_mounts()
     }
 
+    /// Whether this process may see other mounts than the agent, as far as anybody has looked.
+    #[must_use]
+    pub fn may_have_other_mounts(&self) -> bool {
+        let page = process();
+        if page.divided.load(Ordering::Acquire) != 0 {
+            return true;
+        }
+        if page.namespace.load(Ordering::Relaxed) == 0 {
+            page.namespace.store(if self.same_mounts() { AGENTS } else { OTHERS }, Ordering::Relaxed);
+        }
+        page.namespace.load(Ordering::Relaxed) != AGENTS
+    }
+
+    /// Tells other processes in mounts that are not the agent's that these have changed.
+    pub fn tell_mount_event(&self) {
+        self.map.ctl.mount_events.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Same mount namespace and same `/`: then all paths lead where they lead for the agent.
     fn same_mounts(&self) -> bool {
         let ino = |p: &core::ffi::CStr| sys::stat_at(libc::AT_FDCWD, p, 0);
         let ctl = self.map.ctl;
         ctl.mnt_ns != 0
-            && ino(c"/proc/self/ns/mnt").is_some_and(|s| s.st_ino == ctl.mnt_ns)
+            && ino(c"/proc/thread-self/ns/mnt").is_some_and(|s| s.st_ino == ctl.mnt_ns)
             && ino(c"/").is_some_and(|s| (s.st_dev, s.st_ino) == (ctl.slash_dev, ctl.slash_ino))
     }
 

@@ -11,7 +11,13 @@ use monarch_abi::word::State;
 const CWD: c_int = libc::AT_FDCWD;
 
 #[inline]
-unsafe fn check(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
+unsafe fn check(
+    dirfd: c_int,
+    path: *const c_char,
+    mode: c_int,
+    flags: c_int,
+    next: impl FnOnce(c_int, *const c_char) -> c_int,
+) -> c_int {
     let answer = || {
         if mode & !libc::R_OK != 0 || flags & !(libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW) != 0 {
             return None;
@@ -29,18 +35,25 @@ unsafe fn check(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int, ne
         ctx.count(Counter::Stats, 1);
         Some(0)
     };
-    answer().unwrap_or_else(next)
+    answer().unwrap_or_else(|| {
+        // SAFETY: passed on.
+        let mut copy = unsafe { super::behind(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0) };
+        match copy.as_mut().and_then(|p| p.c_str()) {
+            Some(p) => next(CWD, p.as_ptr()),
+            None => next(dirfd, path),
+        }
+    })
 }
 
 hook! { next;
-    fn access(path: *const c_char, mode: c_int) -> c_int { check(CWD, path, mode, 0, || next(path, mode)) }
+    fn access(path: *const c_char, mode: c_int) -> c_int { check(CWD, path, mode, 0, |_, p| next(p, mode)) }
     fn faccessat(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
-        check(dirfd, path, mode, flags, || next(dirfd, path, mode, flags))
+        check(dirfd, path, mode, flags, |fd, p| next(fd, p, mode, flags))
     }
     fn euidaccess(path: *const c_char, mode: c_int) -> c_int {
-        check(CWD, path, mode, libc::AT_EACCESS, || next(path, mode))
+        check(CWD, path, mode, libc::AT_EACCESS, |_, p| next(p, mode))
     }
     fn eaccess(path: *const c_char, mode: c_int) -> c_int {
-        check(CWD, path, mode, libc::AT_EACCESS, || next(path, mode))
+        check(CWD, path, mode, libc::AT_EACCESS, |_, p| next(p, mode))
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{before_change, enter_change, hook};
 use crate::changes::{
-    OpenFile, behind_copy, descriptor_changes, file_changes, hide_below, name_changes, opened_for_writing, way_changed,
+    OpenFile, Target, change_behind_copy, descriptor_changes, file_changes, hide_below, name_changes,
+    opened_for_writing, way_changed,
 };
 use crate::ctx;
 use crate::paths::Absolute;
@@ -43,14 +44,15 @@ unsafe fn file(
     // SAFETY: passed on.
     let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else { return call(dirfd, path) };
     let saved = user::errno();
-    let mut behind = behind_copy(&ctx, bytes);
-    if behind.is_none() {
-        file_changes(&ctx, dirfd, bytes, follow);
-    }
+    let target = file_changes(&ctx, dirfd, bytes, follow);
     user::set_errno(saved);
-    match behind.as_mut().and_then(|p| p.c_str()) {
-        Some(p) => call(CWD, p.as_ptr()),
-        None => call(dirfd, path),
+    match target {
+        Target::AsNamed => call(dirfd, path),
+        Target::Pfs(mut p) => p.c_str().map_or(0, |p| call(CWD, p.as_ptr())),
+        Target::Gone => {
+            user::set_errno(libc::ESTALE);
+            -1
+        }
     }
 }
 
@@ -124,7 +126,8 @@ unsafe fn created(fd: c_int) -> c_int {
         && let Some(ctx) = ctx::mapped()
     {
         let saved = user::errno();
-        opened_for_writing(&ctx, fd);
+        // (A file that was just created is no copy.)
+        let _ = opened_for_writing(&ctx, fd);
         user::set_errno(saved);
     }
     fd
@@ -134,24 +137,79 @@ unsafe fn created(fd: c_int) -> c_int {
 unsafe fn linked(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, follow: bool) {
     // SAFETY: passed on.
     unsafe {
-        before_change(from, |ctx, p| file_changes(ctx, from_fd, p, follow));
+        before_change(from, |ctx, p| drop(file_changes(ctx, from_fd, p, follow)));
         name(to_fd, to);
     }
 }
 
-unsafe fn spawn_opens(path: *const c_char, flags: c_int) {
+/// A child is about to open a file: what it is to open instead, if that is a copy.
+unsafe fn spawn_opens(path: *const c_char, flags: c_int) -> Option<Absolute> {
     // SAFETY: passed on.
-    if let Some((ctx, p)) = unsafe { enter_change(path) }
-        && (flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0)
-    {
-        let saved = user::errno();
-        // Nobody looks at the descriptor afterwards: it is the child's.
-        if !crate::changes::before_write_open(&ctx, CWD, p, flags) {
-            file_changes(&ctx, CWD, p, true);
-            name_changes(&ctx, CWD, p, false);
-        }
-        user::set_errno(saved);
+    let (ctx, p) = unsafe { enter_change(path) }?;
+    if flags & libc::O_ACCMODE == libc::O_RDONLY && flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
+        return None;
     }
+    let saved = user::errno();
+    let mut target = change_behind_copy(&ctx, CWD, p, true);
+    // Nobody looks at the descriptor afterwards: it is the child's.
+    if matches!(target, Target::AsNamed) && !crate::changes::before_write_open(&ctx, CWD, p, flags) {
+        target = file_changes(&ctx, CWD, p, true);
+        name_changes(&ctx, CWD, p, false);
+    }
+    user::set_errno(saved);
+    match target {
+        Target::Pfs(p) => Some(p),
+        Target::AsNamed | Target::Gone => None,
+    }
+}
+
+/// utimensat: by path, or without a path by descriptor.
+unsafe fn utimensat_any(
+    fd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl Fn(c_int, *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe {
+        if path.is_null() {
+            return descriptor(fd, || call(fd, path), |p| call(CWD, p));
+        }
+        file_at(fd, path, flags, call)
+    }
+}
+
+/// The bare system call, which takes no path where the function does not.
+pub(super) unsafe fn raw_utimensat(fd: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
+    let call = |fd: c_int, path: *const c_char| {
+        let args = [fd as isize as usize, path as usize, times as usize, flags as usize, 0, 0];
+        // SAFETY: the contract of utimensat(2).
+        let done = unsafe { crate::sys::call(libc::SYS_utimensat, args) };
+        if done < 0 {
+            user::set_errno(-done as c_int);
+            return -1;
+        }
+        0
+    };
+    // SAFETY: passed on.
+    unsafe { utimensat_any(fd, path, flags, call) }
+}
+
+/// The bare system call, which has flags that the function may not know.
+pub(super) unsafe fn raw_fchmodat2(fd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+    const SYS_FCHMODAT2: i64 = 452;
+    let call = |fd: c_int, path: *const c_char| {
+        let args = [fd as isize as usize, path as usize, mode as usize, flags as usize, 0, 0];
+        // SAFETY: the contract of fchmodat2(2).
+        let done = unsafe { crate::sys::call(SYS_FCHMODAT2, args) };
+        if done < 0 {
+            user::set_errno(-done as c_int);
+            return -1;
+        }
+        0
+    };
+    // SAFETY: passed on.
+    unsafe { mode_at(fd, path, flags, mode, call) }
 }
 
 hook! { next;
@@ -211,8 +269,7 @@ hook! { next;
         else { file(fd, path, true, |fd, p| next(fd, p, times)) }
     }
     fn utimensat(fd: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
-        if path.is_null() { descriptor(fd, || next(fd, path, times, flags), |p| next(CWD, p, times, flags)) }
-        else { file_at(fd, path, flags, |fd, p| next(fd, p, times, flags)) }
+        utimensat_any(fd, path, flags, |fd, p| next(fd, p, times, flags))
     }
     fn futimens(fd: c_int, times: *const timespec) -> c_int {
         descriptor(fd, || next(fd, times), |p| libc::utimensat(CWD, p, times, 0))
@@ -243,6 +300,18 @@ hook! { next;
             None => next(fd, list, n),
         }
     }
+    fn getxattr(path: *const c_char, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
+        match super::behind(CWD, path, true).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => next(p.as_ptr(), key, value, n),
+            None => next(path, key, value, n),
+        }
+    }
+    fn listxattr(path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t {
+        match super::behind(CWD, path, true).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => next(p.as_ptr(), list, n),
+            None => next(path, list, n),
+        }
+    }
     fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
         // A copy is not executable, and a script is opened again by its interpreter.
         match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
@@ -265,7 +334,8 @@ hook! { next;
         made
     }
     fn posix_spawn_file_actions_addopen(actions: *mut c_void, fd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        spawn_opens(path, flags);
+        let mut instead = spawn_opens(path, flags);
+        let path = instead.as_mut().and_then(|p| p.c_str()).map_or(path, |p| p.as_ptr());
         next(actions, fd, path, flags, mode)
     }
 }

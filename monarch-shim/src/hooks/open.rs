@@ -1,11 +1,12 @@
 //! open, openat, creat and their variants.
 
 use super::{enter, enter_change, hook};
-use crate::changes::{before_write_open, opened_for_writing};
+use crate::changes::{Opened, Target, before_write_open, change_behind_copy, opened_for_writing};
 use crate::ctx::Ctx;
 use crate::guard::Asked;
 use crate::paths::find;
 use crate::serve::{Served, Use, count_miss, only_reads, open_copy, raw_open};
+use crate::sys::Fd;
 use crate::user;
 use core::ffi::{c_char, c_int};
 use libc::mode_t;
@@ -44,21 +45,59 @@ fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl Fn
         return next();
     }
     let saved = user::errno();
-    if let Some(mut behind) = crate::changes::behind_copy(ctx, path)
-        && let Some(behind) = behind.c_str()
-    {
-        user::set_errno(saved);
-        return crate::sys::open_or_errno(behind, flags & !(libc::O_CREAT | libc::O_EXCL));
+    let follow = flags & libc::O_NOFOLLOW == 0;
+    if let Some(fd) = open_target(change_behind_copy(ctx, dirfd, path, follow), flags) {
+        return fd;
     }
     let known = before_write_open(ctx, dirfd, path, flags);
     user::set_errno(saved);
     let fd = next();
-    if !known && fd >= 0 {
-        let saved = user::errno();
-        opened_for_writing(ctx, fd);
-        user::set_errno(saved);
+    if known {
+        return fd;
     }
-    fd
+    if fd < 0 && user::errno() == libc::EACCES {
+        let denied = crate::changes::denied_copy(ctx, dirfd, path, follow);
+        user::set_errno(libc::EACCES);
+        return open_target(denied, flags).unwrap_or(-1);
+    }
+    if fd < 0 { fd } else { off_copy(ctx, fd, flags) }
+}
+
+/// Opens what a path that leads to a copy stands for; `None` when it leads to none.
+fn open_target(target: Target, flags: c_int) -> Option<c_int> {
+    match target {
+        Target::AsNamed => None,
+        Target::Pfs(mut p) => {
+            let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
+            Some(p.c_str().map_or(-1, |p| crate::sys::open_or_errno(p, flags)))
+        }
+        Target::Gone => {
+            user::set_errno(libc::ESTALE);
+            Some(-1)
+        }
+    }
+}
+
+/// Looks at a descriptor that was just opened for writing. Of a copy, the PFS file takes its number.
+pub(super) fn off_copy(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
+    let saved = user::errno();
+    let opened = opened_for_writing(ctx, fd);
+    user::set_errno(saved);
+    let path = match opened {
+        Opened::Theirs => return fd,
+        Opened::Copy(path) => Some(path),
+        Opened::Orphan => None,
+    };
+    let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
+    let moved = path.and_then(|mut p| {
+        let file = Fd(crate::sys::open(p.c_str()?, flags | libc::O_CLOEXEC)?);
+        crate::sys::dup_to(file.0, fd, flags & libc::O_CLOEXEC != 0).then_some(fd)
+    });
+    moved.unwrap_or_else(|| {
+        crate::sys::close(fd);
+        user::set_errno(libc::ESTALE);
+        -1
+    })
 }
 
 #[inline]
@@ -72,6 +111,21 @@ unsafe fn open_any(dirfd: c_int, path: *const c_char, flags: c_int, next: impl F
         let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else { return next() };
         serve_other(&ctx, dirfd, bytes, flags, next)
     }
+}
+
+/// An open by a call that has no function of its own; `None` when it only reads.
+pub(super) unsafe fn by_other_call(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl FnOnce() -> c_int,
+) -> Option<c_int> {
+    if only_reads(flags) {
+        return None;
+    }
+    // SAFETY: the application's pointer, tested before it is read.
+    let (ctx, bytes) = unsafe { enter_change(path) }?;
+    Some(serve_other(&ctx, dirfd, bytes, flags, call))
 }
 
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;

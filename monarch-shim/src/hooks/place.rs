@@ -7,14 +7,14 @@ use libc::{gid_t, pid_t, size_t, uid_t};
 
 const CWD: c_int = libc::AT_FDCWD;
 
-fn moved(result: c_int) -> c_int {
+pub(super) fn moved(result: c_int) -> c_int {
     if result == 0 {
         cwd::invalidate();
     }
     result
 }
 
-fn remounted(result: c_int) -> c_int {
+pub(super) fn remounted(result: c_int) -> c_int {
     if result == 0 {
         ctx::place_changed();
     }
@@ -23,16 +23,33 @@ fn remounted(result: c_int) -> c_int {
 
 /// `call` puts something else at a path, or takes it away: for us as if it were removed, for everybody in this mount
 /// namespace.
-unsafe fn covered(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
+pub(super) unsafe fn covered(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: passed on.
     unsafe { super::before_change(path, |ctx, p| crate::changes::covered(ctx, dirfd, p)) };
     let result = call();
     if result == 0 {
         // SAFETY: passed on.
         unsafe { super::before_change(path, |ctx, p| crate::changes::way_covered(ctx, dirfd, p)) };
-        ctx::mounts_changed();
+        mounts_changed();
     }
     result
+}
+
+/// After the mounts that this process sees have changed.
+pub(super) fn mounts_changed() {
+    let saved = user::errno();
+    if let Some(ctx) = ctx::mapped()
+        && ctx.in_own_namespace()
+    {
+        ctx.tell_mount_event();
+    }
+    ctx::mounts_changed();
+    user::set_errno(saved);
+}
+
+/// After entering a namespace, of mounts or of users.
+pub(super) fn entered(result: c_int) -> c_int {
+    thread_became(remounted(result))
 }
 
 fn became(result: c_int) -> c_int {
@@ -40,15 +57,22 @@ fn became(result: c_int) -> c_int {
     result
 }
 
-/// The C library's walks change directory with calls that nobody can interpose.
-fn walks(changes_directory: bool) {
-    if changes_directory {
-        cwd::give_up();
+/// The same for calls that are one thread's.
+pub(super) fn thread_became(result: c_int) -> c_int {
+    if result == 0 {
+        let saved = user::errno();
+        ctx::threads_rights_changed();
+        user::set_errno(saved);
     }
+    result
 }
 
-const FTW_CHDIR: c_int = 4;
-const FTS_NOCHDIR: c_int = 4;
+/// In a child of `fork`.
+pub(super) fn forked() {
+    crate::process::forked();
+    monarch_abi::scratch::forked();
+    ctx::forked();
+}
 
 hook! { next;
     fn setuid(user: uid_t) -> c_int { became(next(user)) }
@@ -74,36 +98,16 @@ hook! { next;
     fn fork() -> pid_t {
         let child = next();
         if child == 0 {
-            cwd::adopt();
-            ctx::forked();
+            forked();
         }
         child
-    }
-    fn nftw(path: *const c_char, visit: *const c_void, descriptors: c_int, flags: c_int) -> c_int {
-        walks(flags & FTW_CHDIR != 0);
-        next(path, visit, descriptors, flags)
-    }
-    fn nftw64(path: *const c_char, visit: *const c_void, descriptors: c_int, flags: c_int) -> c_int {
-        walks(flags & FTW_CHDIR != 0);
-        next(path, visit, descriptors, flags)
-    }
-    fn fts_open(paths: *const *const c_char, flags: c_int, compare: *const c_void) -> *mut c_void {
-        walks(flags & FTS_NOCHDIR == 0);
-        next(paths, flags, compare)
-    }
-    fn fts64_open(paths: *const *const c_char, flags: c_int, compare: *const c_void) -> *mut c_void {
-        walks(flags & FTS_NOCHDIR == 0);
-        next(paths, flags, compare)
     }
     fn chdir(path: *const c_char) -> c_int { moved(next(path)) }
     fn fchdir(fd: c_int) -> c_int { moved(next(fd)) }
     fn chroot(path: *const c_char) -> c_int { remounted(next(path)) }
-    fn setns(fd: c_int, kind: c_int) -> c_int { remounted(next(fd, kind)) }
-    fn unshare(flags: c_int) -> c_int {
-        // All but the last imply the last: from now on threads have working directories of their own.
-        walks(flags & (libc::CLONE_NEWNS | libc::CLONE_NEWUSER | libc::CLONE_FS) != 0);
-        remounted(next(flags))
-    }
+    fn setns(fd: c_int, kind: c_int) -> c_int { entered(next(fd, kind)) }
+    fn capset(header: *mut c_void, data: *const c_void) -> c_int { thread_became(next(header, data)) }
+    fn unshare(flags: c_int) -> c_int { entered(next(flags)) }
     fn mount(from: *const c_char, to: *const c_char, kind: *const c_char, flags: c_ulong, data: *const c_void) -> c_int {
         covered(CWD, to, || next(from, to, kind, flags, data))
     }

@@ -4,7 +4,7 @@ use super::{enter, enter_change, hook};
 use crate::changes::path_if_there;
 use crate::ctx::{self, Ctx};
 use crate::guard::{Asked, is_still};
-use crate::identity::{Facts, attributes, changed_attributes, copy_of, fill_stat, fill_statx, is_current};
+use crate::identity::{COPY_MODE, Facts, attributes, changed_attributes, copy_of, fill_stat, fill_statx, is_current};
 use crate::paths::find;
 use crate::user;
 use core::ffi::{c_char, c_int, c_uint};
@@ -47,29 +47,37 @@ unsafe fn by_path(
         ctx.count(Counter::Stats, 1);
         Some(0)
     };
-    answer().unwrap_or_else(next)
+    // A path may lead to an open copy, through `/proc/self/fd` and the like.
+    // SAFETY: passed on.
+    answer().unwrap_or_else(|| unsafe { translate(next(), buf) })
 }
 
 /// After a successful fstat: what the kernel says about a copy is replaced by what the PFS says about the file.
 #[inline]
 unsafe fn translate(result: c_int, buf: *mut Stat) -> c_int {
-    if result == 0
-        && let Some(ctx) = ctx::mapped()
-    {
-        // SAFETY: the kernel has just written to it.
-        let st = unsafe { &mut *buf };
-        if let Some(f) = copy_of(&ctx, &Facts::of(st)) {
-            let now = changed_attributes(&ctx, &f);
-            if now.is_none() && fill_stat(&ctx, f.root, f.segment, f.entry.record, st).is_some() {
-                return result;
-            }
+    // SAFETY: a successful call has written to it.
+    if result == 0 && unsafe { (*buf).st_mode } == COPY_MODE {
+        // SAFETY: as above.
+        translate_copy(unsafe { &mut *buf });
+    }
+    result
+}
+
+#[cold]
+#[inline(never)]
+fn translate_copy(st: &mut Stat) {
+    let Some(ctx) = ctx::mapped() else { return };
+    let saved = user::errno();
+    if let Some(f) = copy_of(&ctx, &Facts::of(st)) {
+        let now = changed_attributes(&ctx, &f);
+        if now.is_some() || fill_stat(&ctx, f.root, f.segment, f.entry.record, st).is_none() {
             // Not told by the index: the file itself.
             if let Some(now) = now.or_else(|| attributes(&ctx, &f)) {
                 *st = now;
             }
         }
     }
-    result
+    user::set_errno(saved);
 }
 
 /// fstatat: by path, or by descriptor when the path is empty.
@@ -149,10 +157,14 @@ unsafe fn statx_any(
     let path = if path.is_null() && flags & libc::AT_EMPTY_PATH != 0 { c"".as_ptr() } else { path };
     // SAFETY: tested before it is read.
     let entered = unsafe { if flags & libc::AT_EMPTY_PATH != 0 { enter_change(path) } else { enter(path) } };
-    let Some((ctx, bytes)) = entered else { return next(mask) };
-    if flags & libc::AT_EMPTY_PATH != 0 && bytes.is_empty() {
+    let Some((ctx, bytes)) = entered else {
         // SAFETY: passed on.
-        return unsafe { statx_fd(&ctx, mask, buf, &next) };
+        return unsafe { translate_x(next(mask), mask, buf, &next) };
+    };
+    if flags & libc::AT_EMPTY_PATH != 0 && bytes.is_empty() {
+        // The kernel is asked with everything that tells a copy.
+        // SAFETY: passed on.
+        return unsafe { translate_x(next(mask | libc::STATX_BASIC_STATS), mask, buf, &next) };
     }
     let answer = || {
         if flags & !KNOWN != 0 {
@@ -167,36 +179,52 @@ unsafe fn statx_any(
         ctx.count(Counter::Stats, 1);
         Some(0)
     };
-    answer().unwrap_or_else(|| next(mask))
+    // SAFETY: passed on.
+    answer().unwrap_or_else(|| unsafe { translate_x(next(mask), mask, buf, &next) })
 }
 
-/// statx of a descriptor: the kernel is asked with everything that tells a copy.
-unsafe fn statx_fd(ctx: &Ctx, mask: c_uint, buf: *mut libc::statx, next: &impl Fn(c_uint) -> c_int) -> c_int {
-    let result = next(mask | libc::STATX_BASIC_STATS);
-    if result == 0 {
-        // SAFETY: the kernel has just written to it.
-        let st = unsafe { &mut *buf };
-        let facts = Facts {
-            dev: crate::sys::makedev(st.stx_dev_major, st.stx_dev_minor),
-            mode: u32::from(st.stx_mode),
-            size: st.stx_size,
-            mtime: (st.stx_mtime.tv_sec, st.stx_mtime.tv_nsec),
-        };
-        if let Some(f) = copy_of(ctx, &facts) {
-            let known = mask & (libc::STATX_BASIC_STATS | libc::STATX_BTIME);
-            if is_current(&f) && fill_statx(ctx, &f, known, st).is_some() {
-                return result;
-            }
-            let now = path_if_there(ctx, &f)
-                .and_then(|mut p| crate::sys::statx(p.c_str()?, libc::AT_SYMLINK_NOFOLLOW, mask))
-                .filter(|now| now.stx_size == f.entry.record.size);
-            match now {
-                Some(now) => *st = now,
-                None => {
-                    let _ = fill_statx(ctx, &f, mask & libc::STATX_BASIC_STATS, st);
-                }
-            }
+/// After a successful statx of a descriptor, or of a path that may lead to one.
+#[inline]
+unsafe fn translate_x(result: c_int, mask: c_uint, buf: *mut libc::statx, again: &impl Fn(c_uint) -> c_int) -> c_int {
+    // SAFETY: a successful call has written to it.
+    if result != 0 || u32::from(unsafe { (*buf).stx_mode }) != COPY_MODE {
+        return result;
+    }
+    // What was not asked for may be missing, and tells a copy.
+    // SAFETY: as above.
+    if unsafe { (*buf).stx_mask } & TELLS != TELLS && again(mask | libc::STATX_BASIC_STATS) != 0 {
+        return -1;
+    }
+    // SAFETY: as above.
+    translate_copy_x(mask, unsafe { &mut *buf });
+    result
+}
+
+/// What tells a copy.
+const TELLS: c_uint = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_SIZE | libc::STATX_MTIME;
+
+#[cold]
+#[inline(never)]
+fn translate_copy_x(mask: c_uint, st: &mut libc::statx) {
+    let Some(ctx) = ctx::mapped() else { return };
+    let facts = Facts {
+        dev: crate::sys::makedev(st.stx_dev_major, st.stx_dev_minor),
+        mode: u32::from(st.stx_mode),
+        size: st.stx_size,
+        mtime: (st.stx_mtime.tv_sec, st.stx_mtime.tv_nsec),
+    };
+    let Some(f) = copy_of(&ctx, &facts) else { return };
+    let known = mask & (libc::STATX_BASIC_STATS | libc::STATX_BTIME);
+    if is_current(&f) && fill_statx(&ctx, &f, known, st).is_some() {
+        return;
+    }
+    let now = path_if_there(&ctx, &f)
+        .and_then(|mut p| crate::sys::statx(p.c_str()?, libc::AT_SYMLINK_NOFOLLOW, mask))
+        .filter(|now| now.stx_size == f.entry.record.size);
+    match now {
+        Some(now) => *st = now,
+        None => {
+            let _ = fill_statx(&ctx, &f, mask & libc::STATX_BASIC_STATS, st);
         }
     }
-    result
 }

@@ -1,7 +1,7 @@
 //! fopen and freopen: the real ones, on the path of the copy.
 
 use super::{enter, enter_change, hook};
-use crate::changes::{before_write_open, behind_copy, opened_for_writing};
+use crate::changes::{OpenFile, Target, before_write_open, change_behind_copy};
 use crate::ctx::{self, Ctx};
 use crate::guard::Asked;
 use crate::paths::{find, proc_path};
@@ -41,22 +41,54 @@ unsafe fn open_stream(
         Some(b'a') => libc::O_RDWR | libc::O_CREAT | libc::O_APPEND,
         _ => libc::O_RDWR,
     };
-    if let Some(mut behind) = behind_copy(&ctx, bytes)
-        && let Some(behind) = behind.c_str()
-    {
-        user::set_errno(saved);
-        return next(behind.as_ptr());
+    match change_behind_copy(&ctx, CWD, bytes, true) {
+        Target::AsNamed => {}
+        Target::Pfs(mut p) => {
+            user::set_errno(saved);
+            return p.c_str().map_or(core::ptr::null_mut(), |p| next(p.as_ptr()));
+        }
+        Target::Gone => return gone(&next),
     }
     let known = before_write_open(&ctx, CWD, bytes, flags);
     user::set_errno(saved);
     let stream = next(path);
+    if !known
+        && stream.is_null()
+        && user::errno() == libc::EACCES
+        && let Target::Pfs(mut p) = crate::changes::denied_copy(&ctx, CWD, bytes, true)
+        && let Some(p) = p.c_str()
+    {
+        return next(p.as_ptr());
+    }
     if !known && !stream.is_null() {
-        let saved = user::errno();
         // SAFETY: a stream that was just opened.
-        opened_for_writing(&ctx, unsafe { fileno(stream) });
-        user::set_errno(saved);
+        let _ = super::open::off_copy(&ctx, unsafe { fileno(stream) }, flags);
     }
     stream
+}
+
+/// What the application wants to change is a copy of a file that has gone.
+fn gone(next: impl Fn(*const c_char) -> *mut FILE) -> *mut FILE {
+    // No file has an empty name: `freopen` closes the stream, as it does whenever it fails.
+    let stream = next(c"".as_ptr());
+    user::set_errno(libc::ESTALE);
+    stream
+}
+
+/// `freopen` without a path: the file that the stream has open, with another mode. Of a copy, that is the PFS file when the mode writes.
+unsafe fn reopen_same(mode: *const c_char, stream: *mut FILE, next: impl Fn(*const c_char) -> *mut FILE) -> *mut FILE {
+    let same = || next(core::ptr::null());
+    // SAFETY: the application's pointers, tested before they are read; a stream that it has open.
+    let (writes, fd) = unsafe { (reads(mode) == Some(false), libc::fileno(stream)) };
+    let Some(ctx) = ctx::mapped().filter(|_| writes && fd >= 0) else { return same() };
+    let saved = user::errno();
+    let found = crate::changes::descriptor_changes(&ctx, fd);
+    user::set_errno(saved);
+    match found {
+        OpenFile::Other => same(),
+        OpenFile::Copy(mut p) => p.c_str().map_or(core::ptr::null_mut(), |p| next(p.as_ptr())),
+        OpenFile::Orphan => gone(&next),
+    }
 }
 
 fn read_stream(ctx: &Ctx, path: &[u8], next: &impl Fn(*const c_char) -> *mut FILE) -> Option<*mut FILE> {
@@ -125,9 +157,15 @@ hook! { next;
         next(fd, mode)
     }
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+        if path.is_null() {
+            return reopen_same(mode, stream, |p| next(p, mode, stream));
+        }
         reopen_stream(path, mode, |p| next(p, mode, stream))
     }
     fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+        if path.is_null() {
+            return reopen_same(mode, stream, |p| next(p, mode, stream));
+        }
         reopen_stream(path, mode, |p| next(p, mode, stream))
     }
 }

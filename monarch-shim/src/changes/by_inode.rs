@@ -1,0 +1,98 @@
+//! Entries that a change reaches by a path that tells nothing about the root: another name of a
+//! hard-linked file, a mount at another place, a container that has the root elsewhere.
+//!
+//! The device and the inode tell which entry it is. Directories are few and are searched by inode. A
+//! file is searched in the directory that the kernel says it lies in; among all entries only if it has
+//! several names, and only in an index that holds such files.
+
+use super::{bypass, real_path};
+use crate::ctx::Ctx;
+use crate::sys;
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU8, Ordering};
+use monarch_abi::control::MAX_SEGMENTS;
+use monarch_abi::resolve::{Found, Parent, child, split_last};
+use monarch_abi::segment::Segment;
+
+/// By segment: whether it holds files with several names.
+static LINKED: [AtomicU8; MAX_SEGMENTS] = [const { AtomicU8::new(0) }; MAX_SEGMENTS];
+const NONE: u8 = 1;
+const SOME: u8 = 2;
+
+/// The indexes of roots on a device.
+fn indexes(ctx: &Ctx, dev: u64) -> impl Iterator<Item = (usize, usize, &'static Segment<'static>)> {
+    let ctx = *ctx;
+    ctx.live()
+        .filter(move |&(root, _, _)| ctx.map.roots().get(root).is_some_and(|r| r.dev.load(Ordering::Relaxed) == dev))
+}
+
+/// The directory with this inode.
+pub(super) fn directory(ctx: &Ctx, dev: u64, ino: u64) -> Option<Found<'static>> {
+    indexes(ctx, dev).find_map(|(root, number, segment)| {
+        let is = |id: u32| segment.index.record(id).is_some_and(|r| r.ino == ino);
+        let dir = segment.index.dirs().iter().find(|d| is(d.id))?;
+        Some(Found { root, number, segment, entry: segment.by_id(dir.id)? })
+    })
+}
+
+/// Whether inodes may tell more than paths: not in the agent's mounts, of which one leads to each device.
+pub(super) fn may_tell(ctx: &Ctx) -> bool {
+    ctx.may_have_other_mounts() || crate::mounts::any_twice(ctx)
+}
+
+/// The directory in which an open file lies, and its entry there.
+#[inline(never)]
+pub(super) fn parent(ctx: &Ctx, fd: c_int) -> Option<Parent<'static>> {
+    let path = real_path(fd)?;
+    let (parent, name) = split_last(path.get())?;
+    let st = sys::stat_bytes(parent, 0)?;
+    let dir = directory(ctx, st.st_dev, st.st_ino)?;
+    Some(Parent { dir, entry: child(&dir, name) })
+}
+
+/// The entry of an open file or directory.
+pub(super) fn entry(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
+    if st.st_mode & libc::S_IFMT == libc::S_IFDIR {
+        return directory(ctx, st.st_dev, st.st_ino);
+    }
+    let listed = || {
+        if !may_tell(ctx) {
+            return None;
+        }
+        parent(ctx, fd)?.entry.filter(|f| f.entry.record.ino == st.st_ino)
+    };
+    listed().or_else(|| if st.st_nlink > 1 { linked(ctx, st.st_dev, st.st_ino, None) } else { None })
+}
+
+/// Turns the entries of other roots to Bypass that are names of the same file.
+pub(super) fn bypass_other_names(ctx: &Ctx, f: &Found<'static>) {
+    if f.entry.record.nlink < 2 || !f.entry.record.is_file() || ctx.map.roots().len() < 2 {
+        return;
+    }
+    let Some(dev) = ctx.map.roots().get(f.root).map(|r| r.dev.load(Ordering::Relaxed)) else { return };
+    if let Some(other) = linked(ctx, dev, f.entry.record.ino, Some(f.number)) {
+        bypass(ctx, &other);
+    }
+}
+
+/// The entry of a file with several names; not one of the index with number `but`.
+fn linked(ctx: &Ctx, dev: u64, ino: u64, but: Option<usize>) -> Option<Found<'static>> {
+    indexes(ctx, dev).filter(|&(_, number, _)| Some(number) != but).find_map(|(root, number, segment)| {
+        let flag = LINKED.get(number)?;
+        if flag.load(Ordering::Relaxed) == NONE {
+            return None;
+        }
+        let mut any = false;
+        let found = (0..segment.index.len() as u32).find(|&id| {
+            let Some(r) = segment.index.record(id).filter(|r| r.nlink > 1 && r.is_file()) else { return false };
+            any = true;
+            r.ino == ino
+        });
+        if !any {
+            flag.store(NONE, Ordering::Relaxed);
+        } else {
+            flag.store(SOME, Ordering::Relaxed);
+        }
+        Some(Found { root, number, segment, entry: segment.by_id(found?)? })
+    })
+}
