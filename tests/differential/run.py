@@ -248,8 +248,11 @@ class Slot:
             if mount.startswith(self.top + "/"):
                 if quiet("umount", mount).returncode:
                     quiet("umount", "-l", mount)
-        for d in self.DIRS:
-            shutil.rmtree(f"{self.top}/{d}", ignore_errors=True)
+        for d in (f"{self.top}/{d}" for d in self.DIRS):
+            shutil.rmtree(d, ignore_errors=True)
+            if os.path.lexists(d):  # (A case may have made files immutable that it should not have reached.)
+                quiet("chattr", "-R", "-f", "-i", "-a", d)
+                shutil.rmtree(d)
 
 
 DRIVER = """
