@@ -123,6 +123,19 @@ pub fn bypass(ctl: &ControlMap<'_>, f: &Found<'_>) {
     }
 }
 
+/// Notes of a file that a job has changed that it has removed it, too: it has no name any more.
+pub fn gone(ctl: &ControlMap<'_>, f: &Found<'_>) {
+    bypass(ctl, f);
+    let word = &f.entry.master.word;
+    let mut now = Word(word.load(Ordering::Acquire));
+    while now.is_changed() && !now.is_gone() {
+        match word.compare_exchange_weak(now.0, now.gone().0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return,
+            Err(seen) => now = Word(seen),
+        }
+    }
+}
+
 /// Turns a file to Bypass that is not what was indexed any more, though no job has changed it, and tells readers who wait and the
 /// agent.
 pub fn leave(ctl: &ControlMap<'_>, f: &Found<'_>) {

@@ -249,6 +249,9 @@ fn walk<'a>(
         if !here.record.is_dir() {
             return Err(Miss::Unknown(root));
         }
+        if (name == b"." || name == b"..") && !may_search(ctl, segment, &here) {
+            return Err(Miss::Changed(root));
+        }
         match name {
             b"." => {}
             // Above the root we do not know the tree; a root that is a mount point would also need the parent mount.
@@ -289,6 +292,21 @@ fn walk<'a>(
                 out.pop().ok_or(Miss::Outside)?;
             }
         }
+    }
+}
+
+/// Whether a path may certainly go on from a directory without naming anything in it. (What is in the index below it was found by searching
+/// it.)
+fn may_search(ctl: &ControlMap<'_>, segment: &Segment<'_>, dir: &Entry<'_>) -> bool {
+    let uid = ctl.ctl.uid;
+    if uid == 0 {
+        return true;
+    }
+    let mode = dir.record.mode;
+    match segment.index.owner(dir.record) {
+        _ if dir.word().state() == State::Bypass => false,
+        Some((owner, _)) if owner == uid => mode & 0o100 != 0,
+        _ => mode & 0o011 == 0o011,
     }
 }
 

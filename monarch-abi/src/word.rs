@@ -61,6 +61,9 @@ pub enum Refusal {
 /// Mark of a Bypass word that is not a job's doing.
 const LEFT: u32 = 0x10;
 
+/// Mark of a Bypass word whose file has lost its last name.
+const GONE: u32 = 0x20;
+
 /// Mark of copies that were decoded.
 const MARK: u32 = 1 << 31;
 /// All but state and tier, without the mark.
@@ -207,6 +210,18 @@ impl Word {
         matches!(self.state(), State::Bypass) && self.0 & 0xf0 != LEFT
     }
 
+    /// The same Bypass word of a file that a job has removed.
+    #[must_use]
+    pub const fn gone(self) -> Self {
+        Self(self.0 & !0xf0 | GONE)
+    }
+
+    /// Whether it is Bypass because a job has removed the file: it has no name any more.
+    #[must_use]
+    pub const fn is_gone(self) -> bool {
+        matches!(self.state(), State::Bypass) && self.0 & 0xf0 == GONE
+    }
+
     /// Another state, next generation.
     #[must_use]
     pub const fn next(self, state: State) -> Self {
@@ -230,6 +245,14 @@ mod tests {
         assert_eq!(Word::new(State::Absent).packed_in(), None);
         assert_eq!(w.with(State::Filling).filling(1).marked().completed(), w.resident(1).marked());
         assert_eq!(w.packed_in(), None);
+    }
+
+    #[test]
+    fn a_file_that_a_job_has_removed_is_changed_and_gone() {
+        let w = Word::new(State::Resident).resident(2).next(State::Bypass);
+        assert!(w.is_changed() && !w.is_gone());
+        assert!(w.gone().is_changed() && w.gone().is_gone() && w.gone().generation() == w.generation());
+        assert!(!w.left().is_gone() && !Word::new(State::Resident).resident(2).is_gone());
     }
 
     #[test]

@@ -236,7 +236,7 @@ fn path_in_root(ctx: &Ctx, fd: c_int, dev: u64) -> Option<PathBuffer> {
 
 /// The path of an open file on the device of a root: below that root even where another mount leads there, or else as it is.
 fn real_path_in_root(ctx: &Ctx, fd: c_int, dev: u64) -> Option<PathBuffer> {
-    let real = real_path(fd)?;
+    let real = real_path(fd).or_else(|| crate::noproc::path(ctx, fd))?;
     if matches!(ctx.map.match_root(real.get()), Start::Root(_)) {
         return Some(real);
     }
@@ -393,6 +393,9 @@ pub fn descriptor_changes(ctx: &Ctx, fd: c_int) -> OpenFile {
 /// The path on the PFS of an entry if the file that was indexed is still there.
 #[must_use]
 pub fn path_if_there(ctx: &Ctx, f: &Found<'static>) -> Option<crate::paths::Absolute> {
+    if f.entry.word().is_gone() {
+        return None;
+    }
     let mut path = pfs_path(ctx, f)?;
     let st = sys::stat_at(libc::AT_FDCWD, path.c_str()?, libc::AT_SYMLINK_NOFOLLOW)?;
     crate::identity::is_inode_of(ctx, f, &st).then_some(path)

@@ -6,7 +6,7 @@
 
 use crate::changes::bypass;
 use crate::ctx::{self, Ctx};
-use crate::large::{Claim, Known, MOST, identify, in_order};
+use crate::large::{Claim, Known, MOST, identify, in_order, would_be_in_order};
 use crate::serve::Here;
 use crate::sys::{self, Fd};
 use core::ffi::c_int;
@@ -19,6 +19,23 @@ use monarch_abi::word::{State, Word};
 const AT_ONCE: u32 = 16;
 /// How often a read begins anew because something was taken away meanwhile.
 const TRIES: u32 = 8;
+/// Most parts of a read into several buffers (`IOV_MAX`).
+const MOST_PARTS: usize = 1024;
+
+/// Whether the kernel itself would begin to read `n` bytes at `off` into a buffer. Otherwise it has an error to tell, or less to do.
+#[inline]
+fn is_plain(buf: usize, n: usize, off: Option<i64>) -> bool {
+    let in_memory = buf.checked_add(n).is_some_and(|end| end >> 47 == 0);
+    in_memory && n <= isize::MAX as usize && off.is_none_or(|off| off >= 0 && off.checked_add(n as i64).is_some())
+}
+
+/// Whether a descriptor may be read at an offset: one opened by `O_PATH`, or for writing only, may not.
+#[inline]
+fn is_readable(fd: c_int) -> bool {
+    sys::fcntl(fd, libc::F_GETFL, 0)
+        .is_some_and(|flags| flags & libc::O_PATH == 0 && flags & libc::O_ACCMODE != libc::O_WRONLY)
+}
+
 /// pread(2) of a descriptor that may be a large file's; `None` when the kernel is to answer.
 ///
 /// # Safety
@@ -26,15 +43,22 @@ const TRIES: u32 = 8;
 #[must_use]
 pub unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, off: i64) -> Option<isize> {
     let ctx = ctx::get()?;
-    let known = identify(&ctx, fd)?;
+    if !is_plain(buf as usize, n, Some(off)) {
+        return None;
+    }
+    let n = n.min(MOST);
+    if crate::small::may_be(fd) {
+        // SAFETY: passed on.
+        return unsafe { crate::small::pread(&ctx, fd, buf, n, off) };
+    }
+    let known = identify(&ctx, fd).filter(|_| is_readable(fd))?;
     let off = u64::try_from(off).ok()?;
     let ordered = in_order(fd, off, n);
     // SAFETY: passed on.
-    let served = unsafe { known.read(&ctx, buf, n, off, ordered) };
+    let served = unsafe { known.read(&ctx, buf, n, off, (ordered, true)) };
     let size = known.f.entry.record.size;
     if served == 0 && off < size && n > 0 {
-        ctx.count(Counter::ChunkMisses, 1);
-        ctx.count(Counter::ChunkMissBytes, (n as u64).min(size - off));
+        count_miss(&ctx, n, off, size);
         return None;
     }
     // SAFETY: as above.
@@ -48,14 +72,22 @@ pub unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, off: i64) -> Option<isize
 #[must_use]
 pub unsafe fn read(fd: c_int, buf: *mut u8, n: usize) -> Option<isize> {
     let ctx = ctx::get()?;
+    if !is_plain(buf as usize, n, None) {
+        return None;
+    }
+    if crate::small::may_be(fd) {
+        // SAFETY: passed on.
+        return unsafe { crate::small::read(&ctx, fd, buf, n) };
+    }
     let known = identify(&ctx, fd)?;
     let (n, size) = (n.min(MOST), known.f.entry.record.size);
+    let waits = known.wait_first(&ctx, fd, n)?;
     let claim = Claim::make(fd, n, size)?;
     let n = claim.bytes;
     let ordered = in_order(fd, claim.start, n);
     // SAFETY: passed on.
     let done = unsafe {
-        let served = known.read(&ctx, buf, n, claim.start, ordered);
+        let served = known.read(&ctx, buf, n, claim.start, (ordered, waits));
         with_rest(&ctx, fd, buf, n, claim.start, served, size)
     };
     claim.settle(fd, done);
@@ -69,14 +101,21 @@ pub unsafe fn read(fd: c_int, buf: *mut u8, n: usize) -> Option<isize> {
 #[must_use]
 pub unsafe fn readv(fd: c_int, iov: *const libc::iovec, count: c_int, off: Option<i64>) -> Option<isize> {
     let ctx = ctx::get()?;
-    let known = identify(&ctx, fd)?;
+    let count = usize::try_from(count).ok().filter(|&n| n <= MOST_PARTS)?;
     // SAFETY: tested before they are read.
-    let parts = unsafe { crate::user::slice(iov, usize::try_from(count).ok()?)? };
+    let parts = unsafe { crate::user::slice(iov, count)? };
     let total = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.iov_len))?;
-    if total == 0 || total > MOST {
+    let plain = parts.iter().all(|part| is_plain(part.iov_base as usize, part.iov_len, None));
+    if total == 0 || total > MOST || !plain || !is_plain(0, total, off) {
         return None;
     }
+    if crate::small::may_be(fd) {
+        // SAFETY: passed on.
+        return unsafe { crate::small::readv(&ctx, fd, iov, count, total, off) };
+    }
+    let known = identify(&ctx, fd).filter(|_| off.is_none() || is_readable(fd))?;
     let size = known.f.entry.record.size;
+    let waits = if off.is_none() { known.wait_first(&ctx, fd, total)? } else { true };
     let claim = match off {
         Some(_) => None,
         None => Some(Claim::make(fd, total, size)?),
@@ -93,7 +132,7 @@ pub unsafe fn readv(fd: c_int, iov: *const libc::iovec, count: c_int, off: Optio
         let buf = part.iov_base.cast::<u8>();
         // SAFETY: passed on.
         let got = unsafe {
-            let served = known.read(&ctx, buf, n, at, ordered);
+            let served = known.read(&ctx, buf, n, at, (ordered, waits));
             with_rest(&ctx, fd, buf, n, at, served, size)
         };
         if got < 0 && done == 0 {
@@ -135,9 +174,53 @@ unsafe fn with_rest(ctx: &Ctx, fd: c_int, buf: *mut u8, n: usize, off: u64, serv
     if rest < 0 && served > 0 { served as isize } else { served as isize + rest }
 }
 
+/// Counts a read that is the PFS's.
+fn count_miss(ctx: &Ctx, n: usize, off: u64, size: u64) {
+    ctx.count(Counter::ChunkMisses, 1);
+    ctx.count(Counter::ChunkMissBytes, (n as u64).min(size.saturating_sub(off)));
+}
+
 impl Known {
-    /// Reads from what there is of a copy; how many bytes, from the front.
-    unsafe fn read(&self, ctx: &Ctx, buf: *mut u8, n: usize, off: u64, ordered: bool) -> usize {
+    /// Waits for what a read at the descriptor's own offset needs, before it claims its range: a signal handler that leaves the wait by
+    /// `siglongjmp`, or ends the thread, must not take the range with it. Gives whether more may be waited for afterwards; `None` if the
+    /// PFS has to be read.
+    fn wait_first(&self, ctx: &Ctx, fd: c_int, n: usize) -> Option<bool> {
+        let size = self.f.entry.record.size;
+        let off = sys::seek(fd, 0)?;
+        let end = size.min(off.saturating_add(n as u64));
+        let ordered = would_be_in_order(fd, off, n);
+        let mut at = off;
+        let mut tries = 0;
+        while at < end && tries < TRIES {
+            let word = self.usable(ctx, at, end, ordered);
+            let to = word.map_or(at, |word| self.there(word, at, end));
+            if to > at {
+                // Of what is streamed later parts would push out those before them.
+                if self.large.is_streamed() {
+                    break;
+                }
+                at = to;
+                continue;
+            }
+            if word.is_some_and(|word| self.wait(ctx, word, at, end, ordered)) {
+                continue;
+            }
+            if word.is_some_and(|word| self.f.entry.word() != word) {
+                tries += 1;
+                continue;
+            }
+            if at > off {
+                return Some(false);
+            }
+            let _ = in_order(fd, off, n);
+            count_miss(ctx, n, off, size);
+            return None;
+        }
+        Some(true)
+    }
+
+    /// Reads from what there is of a copy, and waits for more if `waits`; how many bytes, from the front.
+    unsafe fn read(&self, ctx: &Ctx, buf: *mut u8, n: usize, off: u64, (ordered, waits): (bool, bool)) -> usize {
         let end = self.f.entry.record.size.min(off.saturating_add(n as u64));
         let mut at = off;
         let mut open: Option<(Word, Fd)> = None;
@@ -146,6 +229,9 @@ impl Known {
             let Some(word) = self.usable(ctx, at, end, ordered) else { break };
             let to = self.there(word, at, end);
             if to == at {
+                if !waits {
+                    break;
+                }
                 if !self.wait(ctx, word, at, end, ordered) {
                     tries += 1;
                     if self.f.entry.word() == word {

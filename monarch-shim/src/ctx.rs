@@ -37,7 +37,7 @@ const WITHOUT: u32 = 1;
 const MAPPED: u32 = 2;
 /// The gate of this process, [`Process::gate`](crate::process::Process::gate): 0 when nobody has looked, or one of these.
 const ON: u32 = 2;
-/// The process may read other files than the agent: it reads nothing through us, but its changes count.
+/// The process may read other files than the agent, or is switched off: it reads nothing through us, but its changes count.
 const OTHER_RIGHTS: u32 = 3;
 
 /// A cell that is written once, before a flag says so.
@@ -115,13 +115,14 @@ fn open_gate() -> Option<Ctx> {
 /// The constructor.
 pub extern "C" fn boot(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
     crate::next::resolve_all();
-    let on = is_glibc() && attach(envp).is_some();
+    let on = crate::next::is_glibc() && attach(envp).is_some();
     BOOTED.store(if on { MAPPED } else { WITHOUT }, Ordering::Release);
 }
 
-/// Other C libraries have other streams and structures; there we only pass through.
-fn is_glibc() -> bool {
-    crate::next::address(crate::symbols::Sym::gnu_get_libc_version) != 0
+/// From here on this process is left alone: it may only read, write and end, and any other system call would kill it.
+pub fn leave_alone() {
+    process().gate.store(OTHER_RIGHTS, Ordering::Release);
+    BOOTED.store(WITHOUT, Ordering::Release);
 }
 
 /// The value of an environment variable.
@@ -151,13 +152,11 @@ unsafe fn env(envp: *const *const u8, name: &[u8]) -> Option<&'static [u8]> {
     }
 }
 
-/// Maps the control block that the environment names.
+/// Maps the control block that the environment names, and says how far the gate opens: what a process changes that is not served counts
+/// for those that are.
 fn attach(envp: *const *const u8) -> Option<()> {
     // SAFETY: from the loader.
     let (disabled, path) = unsafe { (env(envp, b"MONARCH_DISABLE"), env(envp, b"MONARCH_CTL")?) };
-    if disabled.is_some_and(|v| !v.is_empty() && v != b"0") {
-        return None;
-    }
     let slash = path.iter().rposition(|&c| c == b'/')?;
     let dir = path.get(..slash)?;
     if dir.len() > files::MAX_DIR || path.first() != Some(&b'/') {
@@ -166,6 +165,9 @@ fn attach(envp: *const *const u8) -> Option<()> {
     files::set_dir(dir);
     let map = files::map_file(path, true)?;
     let control = ControlMap::open_hiding(map, &process().hidden)?;
+    if disabled.is_some_and(|v| !v.is_empty() && v != b"0") {
+        rights::switch_off();
+    }
     // SAFETY: as above.
     unsafe { (*CONTROL.0.get()).write(control) };
     crate::process::boot();

@@ -4,19 +4,32 @@
 //! a descriptor, which is not negative), so that the hooks tell ours from real ones without a table.
 
 use crate::ctx::Ctx;
+use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering};
 use monarch_abi::index::Record;
 use monarch_abi::resolve::Found;
 use monarch_abi::segment::Segment;
+use monarch_abi::sys::{futex_wait, futex_wake};
 use monarch_abi::word::State;
 
 /// Lower half negative as a descriptor.
 const MAGIC: u64 = 0x6d6f_6e64_f1ea_d1d2;
 
-/// A virtual directory stream.
+/// What the application has: a stream that several threads may use.
 #[repr(C)]
-pub struct Stream {
+pub struct Shared {
     magic: u64,
+    /// 0, or the process whose thread uses the stream, times 2, plus 1. (A child of `fork` finds what another thread of its parent did.)
+    lock: AtomicU32,
+    /// Threads that wait for it.
+    waiters: AtomicU32,
+    stream: UnsafeCell<Stream>,
+}
+
+/// A virtual directory stream.
+pub struct Stream {
     /// Real descriptor, opened when somebody asks for it; -1 before.
     fd: c_int,
     root: u32,
@@ -32,19 +45,18 @@ pub struct Stream {
 
 /// Makes a stream for the listing of a directory, if it is held and unchanged.
 #[must_use]
-pub fn open(f: &Found<'static>) -> Option<*mut Stream> {
+pub fn open(f: &Found<'static>) -> Option<*mut Shared> {
     if !f.entry.record.is_dir() || f.entry.word().state() == State::Bypass {
         return None;
     }
     f.segment.listed_dir(&f.entry)?;
     // SAFETY: malloc of the right size; every field is written before use.
     unsafe {
-        let s: *mut Stream = libc::malloc(size_of::<Stream>()).cast();
+        let s: *mut Shared = libc::malloc(size_of::<Shared>()).cast();
         if s.is_null() {
             return None;
         }
-        s.write(Stream {
-            magic: MAGIC,
+        let stream = Stream {
             fd: -1,
             root: f.root as u32,
             real: core::ptr::null_mut(),
@@ -53,7 +65,9 @@ pub fn open(f: &Found<'static>) -> Option<*mut Stream> {
             dir: f.entry.id,
             position: 0,
             entry: core::mem::zeroed(),
-        });
+        };
+        let (lock, waiters) = (AtomicU32::new(0), AtomicU32::new(0));
+        s.write(Shared { magic: MAGIC, lock, waiters, stream: UnsafeCell::new(stream) });
         Some(s)
     }
 }
@@ -61,9 +75,62 @@ pub fn open(f: &Found<'static>) -> Option<*mut Stream> {
 /// What is behind a `DIR`.
 pub enum Behind<'a> {
     /// A stream of ours that answers itself.
-    Ours(&'a mut Stream),
+    Ours(Locked<'a>),
     /// A stream of the C library.
     Real(*mut libc::DIR),
+}
+
+/// A stream that this thread alone uses.
+pub struct Locked<'a>(&'a Shared);
+
+impl Deref for Locked<'_> {
+    type Target = Stream;
+    fn deref(&self) -> &Stream {
+        // SAFETY: this thread holds the lock.
+        unsafe { &*self.0.stream.get() }
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Stream {
+        // SAFETY: this thread holds the lock.
+        unsafe { &mut *self.0.stream.get() }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.0.lock.store(0, Ordering::SeqCst);
+        if self.0.waiters.load(Ordering::SeqCst) != 0 {
+            futex_wake(&self.0.lock, 1);
+        }
+    }
+}
+
+impl Shared {
+    #[inline]
+    fn lock(&self) -> Locked<'_> {
+        let us = crate::process::number() << 1 | 1;
+        if self.lock.compare_exchange(0, us, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            self.wait(us);
+        }
+        Locked(self)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait(&self, us: u32) {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        while let Err(seen) = self.lock.compare_exchange(0, us, Ordering::SeqCst, Ordering::SeqCst) {
+            if seen == us {
+                futex_wait(&self.lock, seen, Some([0, 50_000_000]));
+            } else if self.lock.compare_exchange(seen, us, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                // The thread that held it is not in this process.
+                break;
+            }
+        }
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Our stream behind a `DIR`, if it is one.
@@ -72,11 +139,11 @@ pub enum Behind<'a> {
 /// `dir` must be a stream that the application got from `opendir` or the like, or null.
 #[inline]
 #[must_use]
-pub unsafe fn ours<'a>(dir: *mut libc::DIR) -> Option<&'a mut Stream> {
+pub unsafe fn ours(dir: *mut libc::DIR) -> Option<*mut Shared> {
     // SAFETY: any stream has at least eight bytes.
     unsafe {
-        let s: *mut Stream = dir.cast();
-        if s.is_null() || (*s).magic != MAGIC { None } else { Some(&mut *s) }
+        let s: *mut Shared = dir.cast();
+        if s.is_null() || (*s).magic != MAGIC { None } else { Some(s) }
     }
 }
 
@@ -87,12 +154,10 @@ pub unsafe fn ours<'a>(dir: *mut libc::DIR) -> Option<&'a mut Stream> {
 #[inline]
 #[must_use]
 pub unsafe fn behind<'a>(dir: *mut libc::DIR) -> Behind<'a> {
-    // SAFETY: by contract.
-    match unsafe { ours(dir) } {
-        Some(s) if s.real.is_null() => Behind::Ours(s),
-        Some(s) => Behind::Real(s.real),
-        None => Behind::Real(dir),
-    }
+    // SAFETY: by contract; the stream is there until it is closed.
+    let Some(shared) = (unsafe { ours(dir).map(|s| &*s) }) else { return Behind::Real(dir) };
+    let locked = shared.lock();
+    if locked.real.is_null() { Behind::Ours(locked) } else { Behind::Real(locked.real) }
 }
 
 impl Stream {
@@ -204,12 +269,12 @@ impl Stream {
 ///
 /// # Safety
 /// `s` must come from [`open`] and not be used afterwards.
-pub unsafe fn close(s: &mut Stream) {
-    let (fd, real) = (s.fd, s.real);
-    s.magic = 0;
+pub unsafe fn close(s: *mut Shared) {
     // SAFETY: allocated by `open`; stream and descriptor are ours, and the stream owns the descriptor.
     unsafe {
-        libc::free((&raw mut *s).cast::<c_void>());
+        let (fd, real) = ((*(*s).stream.get()).fd, (*(*s).stream.get()).real);
+        (*s).magic = 0;
+        libc::free(s.cast::<c_void>());
         if !real.is_null() {
             libc::closedir(real);
         } else if fd >= 0 {
@@ -228,11 +293,13 @@ pub type Compare = Option<unsafe extern "C" fn(*mut *const libc::dirent64, *mut 
 /// # Safety
 /// The contract of `scandir(3)`.
 pub unsafe fn scan(
-    stream: &mut Stream,
+    shared: *mut Shared,
     list: *mut *mut *mut libc::dirent64,
     filter: Filter,
     compare: Compare,
 ) -> c_int {
+    // SAFETY: from `open`, and not given to anybody else.
+    let stream = unsafe { &mut *(*shared).stream.get() };
     let mut items: *mut *mut libc::dirent64 = core::ptr::null_mut();
     let (mut len, mut cap) = (0usize, 0usize);
     while let Some(e) = stream.read() {

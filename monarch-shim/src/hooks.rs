@@ -3,7 +3,11 @@
 mod access;
 mod change;
 mod dir;
+mod fs;
 mod hints;
+mod ioctl;
+mod lock;
+mod memory;
 mod open;
 mod place;
 mod raw;

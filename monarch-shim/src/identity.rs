@@ -80,6 +80,10 @@ pub fn changed_attributes(ctx: &Ctx, f: &Found<'static>) -> Option<libc::stat64>
 /// The present attributes of the file on the PFS that a copy was made of, if it has the same inode and size.
 #[must_use]
 pub fn attributes(ctx: &Ctx, f: &Found<'static>) -> Option<libc::stat64> {
+    // Another file may have its number by now.
+    if f.entry.word().is_gone() {
+        return None;
+    }
     let mut path = crate::changes::pfs_path(ctx, f)?;
     let now = crate::sys::stat_at(libc::AT_FDCWD, path.c_str()?, libc::AT_SYMLINK_NOFOLLOW)?;
     (is_inode_of(ctx, f, &now) && now.st_size as u64 == f.entry.record.size).then_some(now)

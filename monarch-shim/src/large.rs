@@ -78,6 +78,13 @@ pub fn remember(fd: c_int, hint: u64) {
     }
 }
 
+/// What is remembered about a descriptor.
+#[inline]
+#[must_use]
+pub fn hint_of(fd: c_int) -> u64 {
+    HINTS.get(fd as usize).map_or(UNKNOWN, |h| h.load(Ordering::Relaxed))
+}
+
 /// Nothing is to be asked about a descriptor any more.
 pub fn forget(fd: c_int) {
     if let Some(h) = HINTS.get(fd as usize) {
@@ -89,7 +96,10 @@ pub fn forget(fd: c_int) {
 #[must_use]
 pub fn identify(ctx: &Ctx, fd: c_int) -> Option<Known> {
     // Without large files no descriptor is worth a question.
-    if ctx.knows_large() { identify_now(ctx, fd) } else { None }
+    if !ctx.knows_large() || crate::small::is_hint(hint_of(fd)) {
+        return None;
+    }
+    identify_now(ctx, fd)
 }
 
 #[inline(never)]
@@ -157,6 +167,13 @@ pub fn in_order(fd: c_int, off: u64, n: usize) -> bool {
     before == off && (off > 0 || n >= IN_ORDER)
 }
 
+/// What [`in_order`] will say, without taking note.
+#[must_use]
+pub fn would_be_in_order(fd: c_int, off: u64, n: usize) -> bool {
+    let before = ENDS.get(fd as usize).map_or(u64::MAX, |end| end.load(Ordering::Relaxed));
+    before == off && (off > 0 || n >= IN_ORDER)
+}
+
 /// A part of the file that this call has made its own.
 pub struct Claim {
     /// Where it begins.
@@ -167,11 +184,20 @@ pub struct Claim {
 
 impl Claim {
     /// Moves the offset behind `n` bytes, or to the end of the file.
+    ///
+    /// No further: what would have to be given back then could hit the offset that another thread has set meanwhile.
     #[must_use]
     pub fn make(fd: c_int, n: usize, size: u64) -> Option<Self> {
+        let left = |at: u64| usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX);
+        let at = sys::seek(fd, 0)?;
+        let n = n.min(left(at));
+        if n == 0 {
+            return Some(Self { start: at, bytes: 0 });
+        }
         let end = sys::seek(fd, n as i64)?;
         let start = end.saturating_sub(n as u64);
-        let bytes = n.min(usize::try_from(size.saturating_sub(start)).unwrap_or(usize::MAX));
+        // Another process has moved the offset since: of what lies behind the end nothing can be read.
+        let bytes = n.min(left(start));
         let claim = Self { start, bytes };
         claim.give_back(fd, n - bytes);
         Some(claim)

@@ -20,8 +20,12 @@
 //! | [`guard`] | what is looked at again: whether a file has changed, whether its copy is sound |
 //! | [`large`] | which descriptor is a large file's |
 //! | [`chunks`] | reads of large files whose copy is being made |
+//! | [`pfs_fd`] | descriptors that have to be the PFS's: locks, ioctl |
+//! | [`small`] | reads of such descriptors from the copy |
 //! | [`whole`] | complete copies of large files, for readers past us |
 //! | [`identity`] | which file a descriptor is a copy of, and what stat says about it |
+//! | [`gone`] | files that the job removes |
+//! | [`noproc`] | paths of descriptors where `/proc` is not mounted |
 //! | [`mounts`] | what is mounted where |
 //! | [`changes`] | what the job changes below a root |
 //! | [`dirs`] | virtual directory streams |
@@ -38,6 +42,7 @@ pub mod ctx;
 pub mod cwd;
 pub mod dirs;
 pub mod fallback;
+pub mod gone;
 pub mod guard;
 pub mod hints;
 mod hooks;
@@ -45,9 +50,12 @@ pub mod identity;
 pub mod large;
 pub mod mounts;
 pub mod next;
+pub mod noproc;
 pub mod paths;
+pub mod pfs_fd;
 pub mod process;
 pub mod serve;
+pub mod small;
 pub mod symbols;
 pub mod sys;
 pub mod user;

@@ -18,6 +18,17 @@ pub fn address(sym: Sym) -> usize {
     if a == 0 { resolve_late(sym) } else { a }
 }
 
+/// Ends this thread here if somebody has cancelled it: where the C library would have done so, and we make the call past it.
+#[inline]
+pub fn test_cancel() {
+    let address = NEXT[Sym::pthread_testcancel as usize].load(Ordering::Relaxed);
+    if address != 0 {
+        // SAFETY: the address of the C function of this name, whose type this is.
+        let test: extern "C" fn() = unsafe { core::mem::transmute(address) };
+        test();
+    }
+}
+
 /// For calls before our constructor ran.
 #[cold]
 fn resolve_late(sym: Sym) -> usize {
@@ -29,6 +40,19 @@ struct Walk {
     passed_us: bool,
     here: usize,
     missing: usize,
+}
+
+/// Base of the object that says which version of the GNU C library this is, and of the one that lists the loaded objects: plus 1; 0 when
+/// there is none.
+static VERSION_BASE: AtomicUsize = AtomicUsize::new(0);
+static LIBC_BASE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the C library is the GNU one. Others have other streams and structures; there we only pass through. (A library that lends its
+/// names to another C library, as gcompat does, is not it.)
+#[must_use]
+pub fn is_glibc() -> bool {
+    let version = VERSION_BASE.load(Ordering::Relaxed);
+    version != 0 && version == LIBC_BASE.load(Ordering::Relaxed)
 }
 
 /// Looks up every symbol that is not known yet.
@@ -67,6 +91,14 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *m
             {
                 slot.store(address, Ordering::Relaxed);
                 walk.missing -= 1;
+                let whose = if core::ptr::eq(slot, &raw const NEXT[Sym::gnu_get_libc_version as usize]) {
+                    &VERSION_BASE
+                } else if core::ptr::eq(slot, &raw const NEXT[Sym::dl_iterate_phdr as usize]) {
+                    &LIBC_BASE
+                } else {
+                    continue;
+                };
+                whose.store(base.wrapping_add(1), Ordering::Relaxed);
             }
         }
     }

@@ -104,12 +104,18 @@ fn make_absolute(ctx: &Ctx, dirfd: c_int, path: &[u8], abs: &mut Absolute) -> Op
     if path.first() == Some(&b'/') {
         return abs.0.append(path);
     }
-    if dirfd != libc::AT_FDCWD && !on_root_device(ctx, dirfd) {
+    if dirfd != libc::AT_FDCWD && !is_way_in(ctx, dirfd, path) {
         return None;
     }
     // SAFETY: both write as many bytes as they say.
     unsafe {
-        abs.0.fill(|out| if dirfd == libc::AT_FDCWD { cwd::get(ctx.map, out) } else { path_of_fd(dirfd, out) })?;
+        abs.0.fill(|out| {
+            if dirfd == libc::AT_FDCWD {
+                cwd::get(ctx.map, out)
+            } else {
+                path_of_fd(dirfd, out).or_else(|| crate::noproc::path_into(ctx, dirfd, out))
+            }
+        })?;
     }
     let mut rest = path;
     loop {
@@ -128,10 +134,14 @@ fn make_absolute(ctx: &Ctx, dirfd: c_int, path: &[u8], abs: &mut Absolute) -> Op
     abs.append(rest)
 }
 
-/// Whether a descriptor lies on the device of some root: a cheap test before its path is asked for.
-#[must_use]
-pub fn on_root_device(ctx: &Ctx, fd: c_int) -> bool {
-    sys::fstat(fd).is_some_and(|st| is_root_device(ctx, st.st_dev))
+/// Whether a path relative to a descriptor may lead below a root: it is a directory on the device of some root. A cheap test before its path
+/// is asked for. Whether `.` and `..` may be looked up in a directory that not everybody may search only the kernel knows.
+fn is_way_in(ctx: &Ctx, fd: c_int, path: &[u8]) -> bool {
+    let Some(st) = sys::fstat(fd) else { return false };
+    let open = ctx.map.ctl.uid == 0 || path.first() != Some(&b'.') || {
+        if st.st_uid == ctx.map.ctl.uid { st.st_mode & 0o100 != 0 } else { st.st_mode & 0o011 == 0o011 }
+    };
+    open && st.st_mode & libc::S_IFMT == libc::S_IFDIR && is_root_device(ctx, st.st_dev)
 }
 
 /// Whether some root lies on this device.

@@ -98,10 +98,27 @@ pub fn open_copy<T>(
     if !f.entry.record.is_file() {
         return Served::Pfs;
     }
+    if crate::pfs_fd::any_locked() && crate::pfs_fd::is_locked(ctx, f) {
+        return open_locked(ctx, f, what);
+    }
     if f.segment.state.guard.is_on() {
         return open_guarded(ctx, f, asked, what, &mut open);
     }
     open_any(ctx, f, what, &mut |copy, _| open(copy))
+}
+
+/// A file that this process has locked: the PFS's, whose reads are answered from the copy as long as it is the same version.
+#[cold]
+#[inline(never)]
+fn open_locked<T>(ctx: &Ctx, f: &Found<'static>, what: Use) -> Served<T> {
+    match crate::small::hint(f).filter(|_| what == Use::Parts && f.entry.word().state() != State::Bypass) {
+        Some(hint) => {
+            ctx.count(Counter::Chunked, 1);
+            note(ctx, f, From::Chunks);
+            Served::Large(hint)
+        }
+        None => to_pfs(ctx, f, Counter::of_miss(f.entry.word())),
+    }
 }
 
 /// [`open_copy`] where files and copies are looked at again.
@@ -311,5 +328,6 @@ pub fn count_miss(ctx: &Ctx, miss: Miss) {
 #[inline]
 #[must_use]
 pub fn raw_open(path: &CStr, flags: c_int) -> Option<c_int> {
-    crate::sys::open(path, flags & !libc::O_NOFOLLOW)
+    // (`O_NOFOLLOW`, too, is one of the flags that fcntl shows; a copy is no link.)
+    crate::sys::open(path, flags)
 }

@@ -25,7 +25,8 @@ symbols! {
     fopen fopen64 freopen freopen64
     read pread pread64 readv preadv preadv64 preadv2 preadv64v2 __read_chk __pread_chk __pread64_chk
     mmap mmap64 posix_fadvise posix_fadvise64 readahead fdopen sendfile sendfile64
-    dup dup2 dup3 fcntl fcntl64
+    dup dup2 dup3 fcntl fcntl64 flock lockf lockf64 ioctl
+    fstatfs fstatfs64 fstatvfs fstatvfs64 fpathconf syncfs fsync fdatasync
     // metadata
     stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
     __xstat __xstat64 __lxstat __lxstat64 __fxstat __fxstat64 __fxstatat __fxstatat64
@@ -35,7 +36,7 @@ symbols! {
     getxattr listxattr fgetxattr flistxattr
     // changes
     rename renameat renameat2 unlink unlinkat remove rmdir mkdir mkdirat link linkat symlink symlinkat
-    mknod mknodat mkfifo mkfifoat
+    mknod mknodat __xmknod __xmknodat mkfifo mkfifoat open_by_handle_at name_to_handle_at
     truncate truncate64 chmod fchmod fchmodat lchmod chown lchown fchown fchownat
     utime utimes lutimes futimes futimesat utimensat futimens
     setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
@@ -44,9 +45,10 @@ symbols! {
     // who and where we are
     setuid seteuid setreuid setresuid setfsuid setgid setegid setregid setresgid setfsgid setgroups initgroups
     fork chdir fchdir syscall capset
-    chroot setns unshare mount move_mount umount umount2 munmap mprotect
+    chroot setns unshare mount move_mount umount umount2
+    munmap mprotect pkey_mprotect mremap madvise shmat shmdt brk sbrk prctl
     // looked up only
-    gnu_get_libc_version
+    gnu_get_libc_version dl_iterate_phdr pthread_testcancel
 }
 
 /// Number of symbols.

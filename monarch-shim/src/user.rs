@@ -149,6 +149,13 @@ pub fn forget_pages(address: usize, len: usize) {
     }
 }
 
+/// Forgets all pages.
+pub fn forget_all() {
+    for slot in READABLE.iter().chain(&WRITABLE) {
+        slot.store(0, Ordering::Relaxed);
+    }
+}
+
 /// How a path begins, compared with a text.
 pub enum Beginning {
     /// With all of the text.

@@ -43,7 +43,9 @@ pub fn wait_whole(ctx: &Ctx, f: &Found<'static>, word: Word) -> Option<Word> {
 #[must_use]
 pub fn mmap(fd: c_int, map: impl FnOnce(c_int) -> *mut core::ffi::c_void) -> Option<*mut core::ffi::c_void> {
     let ctx = ctx::get()?;
-    let copy = identify(&ctx, fd)?.whole(&ctx)?;
+    // Of a file that it locks the process wants to see what others write into it.
+    let known = identify(&ctx, fd).filter(|known| !crate::pfs_fd::is_locked(&ctx, &known.f))?;
+    let copy = known.whole(&ctx)?;
     let at = map(copy.0);
     if at == libc::MAP_FAILED {
         return None;
@@ -56,7 +58,9 @@ pub fn mmap(fd: c_int, map: impl FnOnce(c_int) -> *mut core::ffi::c_void) -> Opt
 /// us: if there is one or will be soon. The offset is the descriptor's own from then on.
 pub fn replace(fd: c_int) -> Option<()> {
     let ctx = ctx::get()?;
-    let copy = identify(&ctx, fd)?.whole(&ctx)?;
+    // With its descriptor a lock would go.
+    let known = identify(&ctx, fd).filter(|known| !crate::pfs_fd::holds_lock(&ctx, &known.f, fd))?;
+    let copy = known.whole(&ctx)?;
     let at = sys::seek(fd, 0)?;
     sys::seek_to(copy.0, at)?;
     let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;

@@ -41,6 +41,11 @@ pub fn threads_rights_changed() {
     }
 }
 
+/// By the constructor: this process reads nothing through us.
+pub(super) fn switch_off() {
+    THREADS_DIFFER.store(1, Ordering::Release);
+}
+
 /// The kernel denies this process something by rules of its own from now on.
 pub fn never_again() {
     THREADS_DIFFER.store(1, Ordering::Release);

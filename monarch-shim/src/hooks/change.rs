@@ -6,10 +6,13 @@ use crate::changes::{
     opened_for_writing, way_changed,
 };
 use crate::ctx;
-use crate::paths::Absolute;
+use crate::gone::last_name;
+use crate::paths::{Absolute, proc_path};
+use crate::pfs_fd::{self, Link};
 use crate::user;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{dev_t, gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
+use monarch_abi::resolve::Found;
 
 const CWD: c_int = libc::AT_FDCWD;
 
@@ -142,6 +145,82 @@ unsafe fn linked(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c
     }
 }
 
+/// A link to an open file: of a copy, to the file on the PFS.
+unsafe fn link_of(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    next: impl Fn(c_int, *const c_char) -> c_int,
+) -> c_int {
+    if flags & (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_FOLLOW) == 0 {
+        return next(dirfd, path);
+    }
+    // SAFETY: passed on.
+    let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else { return next(dirfd, path) };
+    let saved = user::errno();
+    let target = pfs_fd::linked(&ctx, dirfd, bytes, flags);
+    user::set_errno(saved);
+    match target {
+        Link::Other => next(dirfd, path),
+        Link::Copy(fd) if bytes.is_empty() => next(fd.0, path),
+        Link::Copy(fd) => proc_path(fd.0).map_or_else(|| next(dirfd, path), |name| next(CWD, name.as_ptr().cast())),
+        Link::Gone => {
+            user::set_errno(libc::ENOENT);
+            -1
+        }
+    }
+}
+
+/// A name is removed: of a file that has no other, who has it open sees that.
+unsafe fn removed(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: passed on.
+    unsafe {
+        let last = last_name_of(dirfd, path);
+        name(dirfd, path);
+        let result = gone(call(), dirfd, path);
+        lost(result, last);
+        result
+    }
+}
+
+/// A name moves, and another file may lose the one that it gets.
+unsafe fn renamed(
+    (from_fd, from): (c_int, *const c_char),
+    (to_fd, to): (c_int, *const c_char),
+    replaces: bool,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe {
+        let source = last_name_of(from_fd, from);
+        let is_source =
+            |f: &Found<'static>| source.is_some_and(|s| (s.number, s.entry.master.id) == (f.number, f.entry.master.id));
+        let last = last_name_of(to_fd, to).filter(|f| replaces && !is_source(f));
+        moved(from_fd, from);
+        moved(to_fd, to);
+        let result = gone(gone(call(), from_fd, from), to_fd, to);
+        lost(result, last);
+        result
+    }
+}
+
+unsafe fn last_name_of(dirfd: c_int, path: *const c_char) -> Option<Found<'static>> {
+    // SAFETY: passed on.
+    let (ctx, bytes) = unsafe { enter_change(path)? };
+    let saved = user::errno();
+    let last = last_name(&ctx, dirfd, bytes);
+    user::set_errno(saved);
+    last
+}
+
+fn lost(result: c_int, last: Option<Found<'static>>) {
+    if result == 0
+        && let (Some(ctx), Some(f)) = (ctx::mapped(), last)
+    {
+        crate::gone::removed(&ctx, &f);
+    }
+}
+
 /// A child is about to open a file: what it is to open instead, if that is a copy.
 unsafe fn spawn_opens(path: *const c_char, flags: c_int) -> Option<Absolute> {
     // SAFETY: passed on.
@@ -214,23 +293,24 @@ pub(super) unsafe fn raw_fchmodat2(fd: c_int, path: *const c_char, mode: mode_t,
 
 hook! { next;
     fn rename(from: *const c_char, to: *const c_char) -> c_int {
-        moved(CWD, from); moved(CWD, to); gone(gone(next(from, to), CWD, from), CWD, to)
+        renamed((CWD, from), (CWD, to), true, || next(from, to))
     }
     fn renameat(a: c_int, from: *const c_char, b: c_int, to: *const c_char) -> c_int {
-        moved(a, from); moved(b, to); gone(gone(next(a, from, b, to), a, from), b, to)
+        renamed((a, from), (b, to), true, || next(a, from, b, to))
     }
     fn renameat2(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: u32) -> c_int {
-        moved(a, from); moved(b, to); gone(gone(next(a, from, b, to, flags), a, from), b, to)
+        renamed((a, from), (b, to), flags & libc::RENAME_EXCHANGE == 0, || next(a, from, b, to, flags))
     }
-    fn unlink(path: *const c_char) -> c_int { name(CWD, path); gone(next(path), CWD, path) }
-    fn unlinkat(fd: c_int, path: *const c_char, flags: c_int) -> c_int { name(fd, path); gone(next(fd, path, flags), fd, path) }
-    fn remove(path: *const c_char) -> c_int { name(CWD, path); gone(next(path), CWD, path) }
+    fn unlink(path: *const c_char) -> c_int { removed(CWD, path, || next(path)) }
+    fn unlinkat(fd: c_int, path: *const c_char, flags: c_int) -> c_int { removed(fd, path, || next(fd, path, flags)) }
+    fn remove(path: *const c_char) -> c_int { removed(CWD, path, || next(path)) }
     fn rmdir(path: *const c_char) -> c_int { name(CWD, path); gone(next(path), CWD, path) }
     fn mkdir(path: *const c_char, mode: mode_t) -> c_int { name(CWD, path); next(path, mode) }
     fn mkdirat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { name(fd, path); next(fd, path, mode) }
     fn link(from: *const c_char, to: *const c_char) -> c_int { linked(CWD, from, CWD, to, false); next(from, to) }
     fn linkat(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: c_int) -> c_int {
-        linked(a, from, b, to, flags & libc::AT_SYMLINK_FOLLOW != 0); next(a, from, b, to, flags)
+        linked(a, from, b, to, flags & libc::AT_SYMLINK_FOLLOW != 0);
+        link_of(a, from, flags, |a, from| next(a, from, b, to, flags))
     }
     fn symlink(target: *const c_char, path: *const c_char) -> c_int { name(CWD, path); next(target, path) }
     fn symlinkat(target: *const c_char, fd: c_int, path: *const c_char) -> c_int { name(fd, path); next(target, fd, path) }

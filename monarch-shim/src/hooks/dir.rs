@@ -14,7 +14,7 @@ use monarch_abi::resolve::Miss;
 
 const CWD: c_int = libc::AT_FDCWD;
 
-unsafe fn open_stream(dirfd: c_int, path: *const c_char) -> Option<*mut dirs::Stream> {
+unsafe fn open_stream(dirfd: c_int, path: *const c_char) -> Option<*mut dirs::Shared> {
     // SAFETY: the application's pointer, tested before it is read.
     let (ctx, bytes) = unsafe { enter(path)? };
     let saved = user::errno();
@@ -56,7 +56,7 @@ unsafe fn scan(
 ) -> Option<c_int> {
     // SAFETY: a stream of our own.
     unsafe {
-        let stream = &mut *open_stream(dirfd, path)?;
+        let stream = open_stream(dirfd, path)?;
         let n = dirs::scan(stream, list, filter, compare);
         dirs::close(stream);
         Some(n)
@@ -68,16 +68,16 @@ hook! { next;
         open_stream(CWD, path).map_or_else(|| next(path), <*mut _>::cast)
     }
     fn readdir(dir: *mut DIR) -> *mut dirent64 {
-        match behind(dir) { Behind::Ours(s) => read(s), Behind::Real(d) => next(d) }
+        match behind(dir) { Behind::Ours(mut s) => read(&mut s), Behind::Real(d) => next(d) }
     }
     fn readdir64(dir: *mut DIR) -> *mut dirent64 {
-        match behind(dir) { Behind::Ours(s) => read(s), Behind::Real(d) => next(d) }
+        match behind(dir) { Behind::Ours(mut s) => read(&mut s), Behind::Real(d) => next(d) }
     }
     fn readdir_r(dir: *mut DIR, out: *mut dirent64, result: *mut *mut dirent64) -> c_int {
-        match behind(dir) { Behind::Ours(s) => read_into(s, out, result), Behind::Real(d) => next(d, out, result) }
+        match behind(dir) { Behind::Ours(mut s) => read_into(&mut s, out, result), Behind::Real(d) => next(d, out, result) }
     }
     fn readdir64_r(dir: *mut DIR, out: *mut dirent64, result: *mut *mut dirent64) -> c_int {
-        match behind(dir) { Behind::Ours(s) => read_into(s, out, result), Behind::Real(d) => next(d, out, result) }
+        match behind(dir) { Behind::Ours(mut s) => read_into(&mut s, out, result), Behind::Real(d) => next(d, out, result) }
     }
     fn closedir(dir: *mut DIR) -> c_int {
         match ours(dir) {
@@ -86,16 +86,16 @@ hook! { next;
         }
     }
     fn rewinddir(dir: *mut DIR) {
-        match behind(dir) { Behind::Ours(s) => s.rewind(ctx::mapped()), Behind::Real(d) => next(d) }
+        match behind(dir) { Behind::Ours(mut s) => s.rewind(ctx::mapped()), Behind::Real(d) => next(d) }
     }
     fn telldir(dir: *mut DIR) -> c_long {
         match behind(dir) { Behind::Ours(s) => s.tell(), Behind::Real(d) => next(d) }
     }
     fn seekdir(dir: *mut DIR, position: c_long) {
-        match behind(dir) { Behind::Ours(s) => s.seek(position), Behind::Real(d) => next(d, position) }
+        match behind(dir) { Behind::Ours(mut s) => s.seek(position), Behind::Real(d) => next(d, position) }
     }
     fn dirfd(dir: *mut DIR) -> c_int {
-        match behind(dir) { Behind::Ours(s) => s.descriptor(ctx::mapped()), Behind::Real(d) => next(d) }
+        match behind(dir) { Behind::Ours(mut s) => s.descriptor(ctx::mapped()), Behind::Real(d) => next(d) }
     }
     fn scandir(path: *const c_char, list: *mut *mut *mut dirent64, filter: Filter, compare: Compare) -> c_int {
         scan(CWD, path, list, filter, compare).unwrap_or_else(|| next(path, list, filter, compare))

@@ -4,12 +4,14 @@ use super::{enter, enter_change, hook};
 use crate::changes::{Opened, Target, before_write_open, change_behind_copy, opened_for_writing};
 use crate::ctx::Ctx;
 use crate::guard::Asked;
+use crate::next::test_cancel;
 use crate::paths::find;
 use crate::serve::{Served, Use, count_miss, only_reads, open_copy, raw_open};
 use crate::sys::Fd;
 use crate::user;
-use core::ffi::{c_char, c_int};
+use core::ffi::{CStr, c_char, c_int};
 use libc::mode_t;
+use monarch_abi::resolve::Found;
 
 /// An open that only reads.
 #[inline]
@@ -17,8 +19,15 @@ fn serve(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl FnOnce()
     let follow = flags & libc::O_NOFOLLOW == 0;
     match find(ctx, dirfd, path, follow) {
         Ok(f) => {
+            if flags & libc::O_NOATIME != 0 && !is_of_our_user(ctx, &f) {
+                return next();
+            }
+            let open = |copy: &CStr| {
+                test_cancel();
+                raw_open(copy, flags)
+            };
             // A link with O_NOFOLLOW, a directory: the kernel's business.
-            match open_copy(ctx, &f, Asked::new(dirfd, path, follow), Use::Parts, |copy| raw_open(copy, flags)) {
+            match open_copy(ctx, &f, Asked::new(dirfd, path, follow), Use::Parts, open) {
                 Served::Copy(fd) => fd,
                 Served::Pfs => next(),
                 Served::Large(hint) => {
@@ -33,6 +42,12 @@ fn serve(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl FnOnce()
             next()
         }
     }
+}
+
+/// Whether a file is the agent's user's: who opens another's with `O_NOATIME` is refused.
+#[cold]
+fn is_of_our_user(ctx: &Ctx, f: &Found<'static>) -> bool {
+    f.segment.index.owner(f.entry.record).is_some_and(|(uid, _)| uid == ctx.map.ctl.uid)
 }
 
 /// Opens that write, create or truncate, and those with flags that only the kernel can honour.

@@ -50,6 +50,12 @@ unsafe extern "C" {
     fn removexattr(path: *const c_char, key: *const c_char) -> c_int;
     fn lremovexattr(path: *const c_char, key: *const c_char) -> c_int;
     fn fremovexattr(fd: c_int, key: *const c_char) -> c_int;
+    fn fcntl(fd: c_int, what: c_int, arg: usize) -> c_int;
+    fn flock(fd: c_int, how: c_int) -> c_int;
+    fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> c_int;
+    fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;
+    fn syncfs(fd: c_int) -> c_int;
+    fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int;
 }
 
 type Call = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
@@ -109,6 +115,19 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> c_long {
             libc::SYS_removexattr => removexattr(path, path2),
             libc::SYS_lremovexattr => lremovexattr(path, path2),
             libc::SYS_fremovexattr => fremovexattr(fd, path2),
+            libc::SYS_fcntl => fcntl(fd, second, z),
+            libc::SYS_flock => flock(fd, second),
+            libc::SYS_ioctl => ioctl(fd, y as libc::c_ulong, z),
+            libc::SYS_prctl => prctl(fd, y, z, u, v),
+            libc::SYS_syncfs => syncfs(fd),
+            libc::SYS_open_by_handle_at => open_by_handle_at(fd, y as *mut c_void, third),
+            libc::SYS_seccomp => {
+                let done = call();
+                if done == 0 && x == SECCOMP_SET_MODE_STRICT {
+                    ctx::leave_alone();
+                }
+                return done;
+            }
             libc::SYS_chdir | libc::SYS_fchdir => moved(call() as c_int),
             libc::SYS_chroot | libc::SYS_pivot_root => {
                 let done = remounted(call() as c_int);
@@ -167,6 +186,7 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> c_long {
 
 /// Numbers that are the same on all machines.
 const SYS_FCHMODAT2: c_long = 452;
+const SECCOMP_SET_MODE_STRICT: usize = 0;
 const SYS_LANDLOCK_RESTRICT_SELF: c_long = 446;
 
 /// Calls that newer machines do not have.

@@ -3,9 +3,10 @@
 //! read repeated: the job must not get an error that it would not have had without us.
 
 use super::hook;
-use crate::changes::{bypass, pfs_path};
+use crate::changes::bypass;
 use crate::ctx;
-use crate::identity::{copy_of_fd, is_version_of};
+use crate::identity::copy_of_fd;
+use crate::pfs_fd::{self, Version, open_pfs};
 use crate::user;
 use crate::{chunks, large, whole};
 use core::ffi::{c_int, c_void};
@@ -23,23 +24,8 @@ fn move_to_pfs(fd: c_int) -> Option<()> {
     let ctx = ctx::mapped()?;
     let f = copy_of_fd(&ctx, fd)?;
     bypass(&ctx, &f);
-    let mut path = pfs_path(&ctx, &f)?;
-    // SAFETY: plain descriptor calls on a descriptor that the application holds and one of ours.
-    unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        let cloexec = libc::fcntl(fd, libc::F_GETFD) & libc::FD_CLOEXEC != 0;
-        let at = libc::lseek(fd, 0, libc::SEEK_CUR);
-        let new = crate::sys::open(path.c_str()?, (flags & libc::O_NONBLOCK) | libc::O_RDONLY | libc::O_CLOEXEC)?;
-        // Another version would be mixed with what was read so far.
-        if !crate::sys::fstat(new).is_some_and(|st| is_version_of(&ctx, &f, &st)) {
-            crate::sys::close(new);
-            return None;
-        }
-        let _ = libc::lseek(new, at.max(0), libc::SEEK_SET);
-        let done = libc::syscall(libc::SYS_dup3, new, fd, if cloexec { libc::O_CLOEXEC } else { 0 });
-        crate::sys::close(new);
-        (done >= 0).then_some(())
-    }
+    // Another version would be mixed with what was read so far.
+    pfs_fd::move_to_pfs(&ctx, fd, &f, Version::Same)
 }
 
 /// An offset, if it is not the descriptor's own that is meant.
@@ -112,8 +98,8 @@ hook! { next;
     fn dup(fd: c_int) -> c_int { duplicated(fd, next(fd)) }
     fn dup2(fd: c_int, to: c_int) -> c_int { duplicated(fd, next(fd, to)) }
     fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int { duplicated(fd, next(fd, to, flags)) }
-    fn fcntl(fd: c_int, what: c_int, arg: usize) -> c_int { fcntl_any(fd, what, next(fd, what, arg)) }
-    fn fcntl64(fd: c_int, what: c_int, arg: usize) -> c_int { fcntl_any(fd, what, next(fd, what, arg)) }
+    fn fcntl(fd: c_int, what: c_int, arg: usize) -> c_int { fcntl_any(fd, what, arg, || next(fd, what, arg)) }
+    fn fcntl64(fd: c_int, what: c_int, arg: usize) -> c_int { fcntl_any(fd, what, arg, || next(fd, what, arg)) }
     fn sendfile(to: c_int, from: c_int, off: *mut off_t, n: size_t) -> ssize_t {
         send_any(from, off, n, |from, off| next(to, from, off, n))
     }
@@ -121,9 +107,11 @@ hook! { next;
         send_any(from, off, n, |from, off| next(to, from, off, n))
     }
     fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, off: off_t) -> *mut c_void {
+        covers(addr, len, flags);
         map_any(prot, flags, fd, |fd| next(addr, len, prot, flags, fd, off))
     }
     fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, off: off_t) -> *mut c_void {
+        covers(addr, len, flags);
         map_any(prot, flags, fd, |fd| next(addr, len, prot, flags, fd, off))
     }
     fn posix_fadvise(fd: c_int, off: off_t, len: off_t, advice: c_int) -> c_int {
@@ -149,7 +137,34 @@ unsafe fn map_any(prot: c_int, flags: c_int, fd: c_int, map: impl Fn(c_int) -> *
         }
         user::set_errno(saved);
     }
-    map(fd)
+    let at = map(fd);
+    if at == libc::MAP_FAILED && prot & libc::PROT_EXEC != 0 && flags & libc::MAP_ANONYMOUS == 0 {
+        return map_executable(fd, at, map);
+    }
+    at
+}
+
+/// The tier may be mounted `noexec` where the PFS is not.
+#[cold]
+#[inline(never)]
+fn map_executable(fd: c_int, failed: *mut c_void, map: impl Fn(c_int) -> *mut c_void) -> *mut c_void {
+    let saved = user::errno();
+    let of_pfs = || {
+        let ctx = ctx::mapped()?;
+        let f = copy_of_fd(&ctx, fd)?;
+        open_pfs(&ctx, &f, 0).filter(|(_, same)| *same)
+    };
+    let file = if saved == libc::EPERM { of_pfs() } else { None };
+    user::set_errno(saved);
+    file.map_or(failed, |(file, _)| map(file.0))
+}
+
+/// Other pages take the place of those that were tested.
+#[inline]
+fn covers(addr: *mut c_void, len: size_t, flags: c_int) {
+    if flags & libc::MAP_FIXED != 0 {
+        user::forget_pages(addr as usize, len);
+    }
 }
 
 #[inline]
@@ -161,8 +176,14 @@ fn duplicated(fd: c_int, new: c_int) -> c_int {
 }
 
 #[inline]
-fn fcntl_any(fd: c_int, what: c_int, result: c_int) -> c_int {
-    if what == libc::F_DUPFD || what == libc::F_DUPFD_CLOEXEC { duplicated(fd, result) } else { result }
+fn fcntl_any(fd: c_int, what: c_int, arg: usize, next: impl FnOnce() -> c_int) -> c_int {
+    match what {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, next()),
+        _ => {
+            super::lock::before_fcntl(fd, what, arg);
+            next()
+        }
+    }
 }
 
 /// sendfile: from the complete copy of a large file, if there is one or will be soon.

@@ -70,7 +70,11 @@ fn translate_copy(st: &mut Stat) {
     let saved = user::errno();
     if let Some(f) = copy_of(&ctx, &Facts::of(st)) {
         let now = changed_attributes(&ctx, &f);
-        if now.is_some() || fill_stat(&ctx, f.root, f.segment, f.entry.record, st).is_none() {
+        if now.is_none() && fill_stat(&ctx, f.root, f.segment, f.entry.record, st).is_some() {
+            if f.entry.word().is_gone() {
+                st.st_nlink = 0;
+            }
+        } else {
             // Not told by the index: the file itself.
             if let Some(now) = now.or_else(|| attributes(&ctx, &f)) {
                 *st = now;
@@ -225,6 +229,9 @@ fn translate_copy_x(mask: c_uint, st: &mut libc::statx) {
         Some(now) => *st = now,
         None => {
             let _ = fill_statx(&ctx, &f, mask & libc::STATX_BASIC_STATS, st);
+            if f.entry.word().is_gone() {
+                st.stx_nlink = 0;
+            }
         }
     }
 }

@@ -1,0 +1,114 @@
+//! What is asked about the file system of an open file, and files that are opened or made in other ways than by their path: of a copy, the
+//! PFS is meant.
+
+use super::{before_change, enter_change, hook};
+use crate::changes::{name_changes, path_if_there};
+use crate::ctx;
+use crate::identity::{copy_of_fd, is_current};
+use crate::sys::{self, Fd};
+use crate::user;
+use core::ffi::{c_char, c_int, c_long, c_void};
+use libc::{dev_t, mode_t};
+
+const CWD: c_int = libc::AT_FDCWD;
+
+/// The directory of the root that a copy's file lies below: a root is one file system.
+fn root_of(fd: c_int, flags: c_int) -> Option<Fd> {
+    let ctx = ctx::mapped()?;
+    let saved = user::errno();
+    let open = || {
+        let f = copy_of_fd(&ctx, fd)?;
+        let root = ctx.map.roots().get(f.root)?;
+        let dir = sys::open_bytes(ctx.map.str(&root.path), flags | libc::O_DIRECTORY | libc::O_CLOEXEC)?;
+        let dev = root.dev.load(core::sync::atomic::Ordering::Relaxed);
+        sys::fstat(dir.0).is_some_and(|st| st.st_dev == dev).then_some(dir)
+    };
+    let dir = open();
+    user::set_errno(saved);
+    dir
+}
+
+/// Asks about the root in place of a copy.
+fn of_root<T>(fd: c_int, flags: c_int, next: impl FnOnce(c_int) -> T) -> T {
+    match root_of(fd, flags) {
+        Some(root) => next(root.0),
+        None => next(fd),
+    }
+}
+
+/// Whether a name can be asked about by a directory: whether reads can be asynchronous is a matter of the file.
+const fn is_of_file_system(name: c_int) -> bool {
+    name != libc::_PC_ASYNC_IO
+}
+
+/// What this job has written into a file goes to the disk by any descriptor of it, also by one that was opened before and is a copy.
+fn sync(fd: c_int, next: impl Fn(c_int) -> c_int) -> c_int {
+    let written = || {
+        let ctx = ctx::mapped()?;
+        let f = copy_of_fd(&ctx, fd).filter(|f| !is_current(f) && !crate::pfs_fd::is_locked(&ctx, f))?;
+        crate::pfs_fd::open_pfs(&ctx, &f, 0)
+    };
+    let saved = user::errno();
+    let file = written();
+    user::set_errno(saved);
+    next(file.as_ref().map_or(fd, |(file, _)| file.0))
+}
+
+/// The file on the PFS of which an empty path names the copy.
+unsafe fn named_copy(fd: c_int, path: *const c_char, flags: c_int) -> Option<Fd> {
+    // SAFETY: tested before it is read.
+    let (ctx, bytes) = unsafe { enter_change(path)? };
+    if flags & libc::AT_EMPTY_PATH == 0 || !bytes.is_empty() {
+        return None;
+    }
+    let saved = user::errno();
+    let open = || {
+        let mut path = path_if_there(&ctx, &copy_of_fd(&ctx, fd)?)?;
+        sys::open(path.c_str()?, libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW).map(Fd)
+    };
+    let file = open();
+    user::set_errno(saved);
+    file
+}
+
+unsafe fn makes(dirfd: c_int, path: *const c_char) {
+    // SAFETY: passed on.
+    unsafe { before_change(path, |ctx, p| name_changes(ctx, dirfd, p, false)) }
+}
+
+hook! { next;
+    fn fstatfs(fd: c_int, out: *mut c_void) -> c_int { of_root(fd, libc::O_PATH, |fd| next(fd, out)) }
+    fn fstatfs64(fd: c_int, out: *mut c_void) -> c_int { of_root(fd, libc::O_PATH, |fd| next(fd, out)) }
+    fn fstatvfs(fd: c_int, out: *mut c_void) -> c_int { of_root(fd, libc::O_PATH, |fd| next(fd, out)) }
+    fn fstatvfs64(fd: c_int, out: *mut c_void) -> c_int { of_root(fd, libc::O_PATH, |fd| next(fd, out)) }
+    fn fpathconf(fd: c_int, name: c_int) -> c_long {
+        if is_of_file_system(name) { of_root(fd, libc::O_PATH, |fd| next(fd, name)) } else { next(fd, name) }
+    }
+    fn syncfs(fd: c_int) -> c_int { of_root(fd, libc::O_RDONLY, |fd| next(fd)) }
+    fn fsync(fd: c_int) -> c_int { sync(fd, |fd| next(fd)) }
+    fn fdatasync(fd: c_int) -> c_int { sync(fd, |fd| next(fd)) }
+    fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
+        let fd = next(mount, handle, flags);
+        if fd >= 0
+            && flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY
+            && let Some(ctx) = ctx::mapped()
+        {
+            return super::open::off_copy(&ctx, fd, flags);
+        }
+        fd
+    }
+    fn name_to_handle_at(fd: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int {
+        match named_copy(fd, path, flags) {
+            Some(file) => next(file.0, path, handle, mount, flags),
+            None => next(fd, path, handle, mount, flags),
+        }
+    }
+    fn __xmknod(version: c_int, path: *const c_char, mode: mode_t, dev: *mut dev_t) -> c_int {
+        makes(CWD, path);
+        next(version, path, mode, dev)
+    }
+    fn __xmknodat(version: c_int, dirfd: c_int, path: *const c_char, mode: mode_t, dev: *mut dev_t) -> c_int {
+        makes(dirfd, path);
+        next(version, dirfd, path, mode, dev)
+    }
+}

@@ -1,0 +1,50 @@
+//! Memory that goes away or becomes unreadable, so that what was found out about its pages is forgotten; and the mode in which a thread may
+//! only read and write.
+
+use super::hook;
+use crate::{ctx, user};
+use core::ffi::{c_int, c_ulong, c_void};
+use libc::size_t;
+
+/// Puts a guard in place of pages.
+const MADV_GUARD_INSTALL: c_int = 102;
+const SECCOMP_MODE_STRICT: c_ulong = 1;
+
+hook! { next;
+    fn mremap(old: *mut c_void, old_len: size_t, len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void {
+        user::forget_pages(old as usize, old_len);
+        if flags & libc::MREMAP_FIXED != 0 { user::forget_pages(new as usize, len); }
+        next(old, old_len, len, flags, new)
+    }
+    fn madvise(at: *mut c_void, len: size_t, advice: c_int) -> c_int {
+        if advice == MADV_GUARD_INSTALL { user::forget_pages(at as usize, len); }
+        next(at, len, advice)
+    }
+    fn pkey_mprotect(at: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int {
+        user::forget_pages(at as usize, len);
+        next(at, len, prot, key)
+    }
+    fn shmat(id: c_int, at: *const c_void, flags: c_int) -> *mut c_void {
+        if flags & libc::SHM_REMAP != 0 { user::forget_all(); }
+        next(id, at, flags)
+    }
+    fn shmdt(at: *const c_void) -> c_int {
+        user::forget_all();
+        next(at)
+    }
+    fn brk(end: *mut c_void) -> c_int {
+        user::forget_all();
+        next(end)
+    }
+    fn sbrk(by: isize) -> *mut c_void {
+        if by < 0 { user::forget_all(); }
+        next(by)
+    }
+    fn prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+        let done = next(what, a, b, c, d);
+        if what == libc::PR_SET_SECCOMP && a == SECCOMP_MODE_STRICT && done == 0 {
+            ctx::leave_alone();
+        }
+        done
+    }
+}

@@ -1,0 +1,282 @@
+//! Descriptors that have to be the PFS file's own: of files that are locked or leased, and what ioctl is asked about.
+//!
+//! A lock on a copy would exclude no process that has the file on the PFS open. So the first such call on a copy puts a descriptor of the
+//! PFS file in its place, under the same number, with the same offset and flags; duplicates of it in this process go along. Reads of such a
+//! descriptor are answered from the copy as long as the file is the version that was copied ([`crate::small`]).
+//!
+//! A process that closes a descriptor of a file loses its record locks on it, whichever descriptor took them. So nothing here may close a
+//! descriptor of a file that the process has locked: files that it has locked are remembered (by a hash: one too many costs copies, never
+//! truth), and opens of them get the PFS's descriptor at once.
+
+use crate::changes::path_if_there;
+use crate::ctx::{self, Ctx};
+use crate::identity::{Facts, copy_of, copy_of_fd, is_version_of};
+use crate::paths::is_root_device;
+use crate::sys::{self, Fd};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use monarch_abi::resolve::Found;
+
+/// Words of 64 bits.
+const WORDS: usize = 64;
+/// One bit for each hash of a file that this process, or the one that it was forked from, has locked.
+static LOCKED: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// Not zero: some bit is set.
+static ANY: AtomicU32 = AtomicU32::new(0);
+
+/// Status flags that an open can be given.
+const OPEN_FLAGS: c_int = libc::O_NONBLOCK | libc::O_NOATIME | libc::O_NOFOLLOW;
+/// Status flags that can be set afterwards.
+const SET_FLAGS: c_int = libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME | libc::O_NONBLOCK;
+
+/// Word and bit of a file.
+fn bit(dev: u64, ino: u64) -> (Option<&'static AtomicU64>, u64) {
+    let hash = (ino ^ dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+    (LOCKED.get(hash as usize / 64), 1 << (hash % 64))
+}
+
+fn mark(dev: u64, ino: u64) {
+    if let (Some(word), bit) = bit(dev, ino) {
+        word.fetch_or(bit, Ordering::SeqCst);
+        ANY.store(1, Ordering::SeqCst);
+    }
+}
+
+/// Whether this process has locked any file of a root's device.
+#[inline]
+#[must_use]
+pub fn any_locked() -> bool {
+    ANY.load(Ordering::Relaxed) != 0
+}
+
+/// Whether this process has, or may have, locked a file.
+#[must_use]
+pub fn is_locked(ctx: &Ctx, f: &Found<'static>) -> bool {
+    let Some(root) = ctx.map.ctl.roots.get(f.root).filter(|_| any_locked()) else { return false };
+    let (word, bit) = bit(root.dev.load(Ordering::Relaxed), f.entry.record.ino);
+    word.is_some_and(|w| w.load(Ordering::SeqCst) & bit != 0)
+}
+
+/// Whether an open file is, or may be, locked: by this process, or by the one that has handed it down.
+#[must_use]
+pub fn holds_lock(ctx: &Ctx, f: &Found<'static>, fd: c_int) -> bool {
+    is_locked(ctx, f) || has_lock_line(fd).unwrap_or(true)
+}
+
+/// Whether the kernel lists a lock that was taken through this open file; `None` where there is no `/proc`.
+fn has_lock_line(fd: c_int) -> Option<bool> {
+    let mut name = [0u8; 40];
+    let path = proc_fdinfo(fd, &mut name)?;
+    let info = Fd(sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC)?);
+    let mut text = [0u8; 512];
+    let text = sys::read(info.0, &mut text)?;
+    Some(text.windows(6).any(|w| w == b"\nlock:"))
+}
+
+/// `/proc/thread-self/fdinfo/N`.
+fn proc_fdinfo(fd: c_int, out: &mut [u8; 40]) -> Option<&core::ffi::CStr> {
+    let link = crate::paths::proc_path(fd)?;
+    let (front, back) = (b"/proc/thread-self/fdinfo/", link.get(b"/proc/thread-self/fd/".len()..)?);
+    let end = back.iter().position(|&c| c == 0)? + front.len() + 1;
+    out.get_mut(..front.len())?.copy_from_slice(front);
+    out.get_mut(front.len()..end)?.copy_from_slice(back.get(..end - front.len())?);
+    core::ffi::CStr::from_bytes_with_nul(out.get(..end)?).ok()
+}
+
+/// A descriptor is about to be locked or leased, or its locks are asked about. errno is kept.
+pub fn before_lock(fd: c_int) {
+    if let Some(ctx) = ctx::mapped() {
+        let saved = crate::user::errno();
+        let _ = lock_on_pfs(&ctx, fd);
+        crate::user::set_errno(saved);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn lock_on_pfs(ctx: &Ctx, fd: c_int) -> Option<()> {
+    let st = sys::fstat(fd).filter(|st| st.st_mode & libc::S_IFMT == libc::S_IFREG)?;
+    if let Some(f) = copy_of(ctx, &Facts::of(&st)) {
+        // First, so that what is opened from here on is the PFS's.
+        mark(ctx.map.ctl.roots.get(f.root)?.dev.load(Ordering::Relaxed), f.entry.record.ino);
+        return move_to_pfs(ctx, fd, &f, Version::Any);
+    }
+    if !is_root_device(ctx, st.st_dev) {
+        return None;
+    }
+    mark(st.st_dev, st.st_ino);
+    // Other descriptors of this process may be copies of the same file: whoever reads them under this lock must see the file.
+    each_fd(|other| {
+        if let Some(f) = copy_of_fd(ctx, other).filter(|f| f.entry.record.ino == st.st_ino) {
+            let _ = move_to_pfs(ctx, other, &f, Version::Any);
+        }
+    })
+}
+
+/// A descriptor is about to read past the page cache. errno is kept.
+pub fn before_direct(fd: c_int) {
+    if let Some(ctx) = ctx::mapped() {
+        before_ioctl(&ctx, fd);
+    }
+}
+
+/// A descriptor is about to be asked something by ioctl that its file system answers. errno is kept.
+pub fn before_ioctl(ctx: &Ctx, fd: c_int) {
+    let saved = crate::user::errno();
+    if let Some(f) = copy_of_fd(ctx, fd) {
+        let _ = move_to_pfs(ctx, fd, &f, Version::Any);
+    }
+    crate::user::set_errno(saved);
+}
+
+/// Which bytes a descriptor may have after it was moved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// Those of the copy: whoever reads on must not get a mixture.
+    Same,
+    /// Those that the file has now, as the descriptor would have shown them had it been the PFS's from the beginning.
+    Any,
+}
+
+/// Puts a descriptor of the PFS file in the place of a copy's, and of its duplicates in this process; `None` if the file is no longer there
+/// or cannot be opened.
+#[cold]
+#[inline(never)]
+#[must_use]
+pub fn move_to_pfs(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Version) -> Option<()> {
+    let flags = sys::fcntl(fd, libc::F_GETFL, 0).filter(|flags| flags & libc::O_PATH == 0)?;
+    let (new, same) = open_pfs(ctx, f, flags & OPEN_FLAGS)?;
+    if !same && version == Version::Same {
+        return None;
+    }
+    let _ = sys::fcntl(new.0, libc::F_SETFL, flags & SET_FLAGS);
+    let _ = sys::seek_to(new.0, sys::seek(fd, 0)?);
+    let hint = if same { crate::small::hint(f) } else { None };
+    let put = |at: c_int| {
+        let cloexec = sys::fcntl(at, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+        if !sys::dup_to(new.0, at, cloexec) {
+            return None;
+        }
+        match hint {
+            Some(hint) => crate::large::remember(at, hint),
+            None => crate::large::forget(at),
+        }
+        Some(())
+    };
+    // Before the descriptor itself, with which they are compared.
+    let _ = each_fd(|other| {
+        if other != fd && other != new.0 && is_copy_of(ctx, other, f) && same_open_file(fd, other) {
+            let _ = put(other);
+        }
+    });
+    put(fd)?;
+    if is_locked(ctx, f) {
+        // Those that were opened apart have offsets of their own.
+        drop(new);
+        let _ = each_fd(|other| {
+            if is_copy_of(ctx, other, f) {
+                let _ = move_one(ctx, other, f);
+            }
+        });
+    }
+    Some(())
+}
+
+/// [`move_to_pfs`] for one descriptor.
+fn move_one(ctx: &Ctx, fd: c_int, f: &Found<'static>) -> Option<()> {
+    let flags = sys::fcntl(fd, libc::F_GETFL, 0).filter(|flags| flags & libc::O_PATH == 0)?;
+    let (new, same) = open_pfs(ctx, f, flags & OPEN_FLAGS)?;
+    let _ = sys::fcntl(new.0, libc::F_SETFL, flags & SET_FLAGS);
+    let _ = sys::seek_to(new.0, sys::seek(fd, 0)?);
+    let cloexec = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+    if !sys::dup_to(new.0, fd, cloexec) {
+        return None;
+    }
+    match if same { crate::small::hint(f) } else { None } {
+        Some(hint) => crate::large::remember(fd, hint),
+        None => crate::large::forget(fd),
+    }
+    Some(())
+}
+
+/// The file on the PFS of which there is a copy, opened for reading, and whether it has the bytes of the copy.
+#[must_use]
+pub fn open_pfs(ctx: &Ctx, f: &Found<'static>, flags: c_int) -> Option<(Fd, bool)> {
+    // Looked at before it is opened: what lies there by now might block.
+    let mut path = path_if_there(ctx, f)?;
+    let new = Fd(sys::open(path.c_str()?, flags | libc::O_RDONLY | libc::O_CLOEXEC)?);
+    let st = sys::fstat(new.0).filter(|st| crate::identity::is_inode_of(ctx, f, st))?;
+    let same = is_version_of(ctx, f, &st);
+    Some((new, same))
+}
+
+fn is_copy_of(ctx: &Ctx, fd: c_int, f: &Found<'static>) -> bool {
+    copy_of_fd(ctx, fd).is_some_and(|other| (other.number, other.entry.master.id) == (f.number, f.entry.master.id))
+}
+
+/// Whether two descriptors are duplicates: they share an offset. `false` where the kernel does not say.
+fn same_open_file(a: c_int, b: c_int) -> bool {
+    const KCMP_FILE: usize = 0;
+    let pid = sys::pid() as usize;
+    // SAFETY: compares two descriptors of this process.
+    unsafe { sys::call(libc::SYS_kcmp, [pid, pid, KCMP_FILE, a as usize, b as usize, 0]) == 0 }
+}
+
+/// Calls `with` for each descriptor of this process; `None` where there is no `/proc`.
+fn each_fd(mut with: impl FnMut(c_int)) -> Option<()> {
+    let list = Fd(sys::open(c"/proc/thread-self/fd", libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC)?);
+    let mut block = [0u64; 128];
+    loop {
+        let args = [list.0 as usize, block.as_mut_ptr() as usize, size_of_val(&block), 0, 0, 0];
+        // SAFETY: a buffer as long as said.
+        let n = usize::try_from(unsafe { sys::call(libc::SYS_getdents64, args) }).ok()?;
+        if n == 0 {
+            return Some(());
+        }
+        let at = block.as_ptr().cast::<u8>();
+        // SAFETY: so many bytes were filled.
+        let mut rest = unsafe { core::slice::from_raw_parts(at, n.min(size_of_val(&block))) };
+        while let Some((&low, &high)) = rest.get(16).zip(rest.get(17)) {
+            let len = usize::from(u16::from_ne_bytes([low, high]));
+            let digits = rest.get(19..len)?;
+            let number = digits
+                .iter()
+                .take_while(|c| c.is_ascii_digit())
+                .try_fold(0i32, |n, &c| n.checked_mul(10)?.checked_add(i32::from(c - b'0')))?;
+            if digits.first().is_some_and(u8::is_ascii_digit) && number != list.0 {
+                with(number);
+            }
+            rest = rest.get(len..)?;
+        }
+    }
+}
+
+/// What the old name of `linkat` leads to.
+pub enum Link {
+    /// Nothing of ours.
+    Other,
+    /// A copy: of this file, which has to get the new name.
+    Copy(Fd),
+    /// A copy of a file that has no name any more, and can get none.
+    Gone,
+}
+
+/// What `linkat` is about to link by a descriptor (`/proc/self/fd/N` with `AT_SYMLINK_FOLLOW`, or `AT_EMPTY_PATH`).
+#[must_use]
+pub fn linked(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> Link {
+    let f = if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
+        copy_of_fd(ctx, dirfd)
+    } else if flags & libc::AT_SYMLINK_FOLLOW != 0 {
+        crate::changes::behind_copy(ctx, dirfd, path, true)
+    } else {
+        None
+    };
+    let Some(f) = f else { return Link::Other };
+    crate::changes::bypass(ctx, &f);
+    if f.entry.word().is_gone() {
+        return Link::Gone;
+    }
+    let open =
+        |mut path: crate::paths::Absolute| sys::open(path.c_str()?, libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW);
+    path_if_there(ctx, &f).and_then(open).map_or(Link::Other, |fd| Link::Copy(Fd(fd)))
+}
