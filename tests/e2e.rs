@@ -52,6 +52,8 @@ mod run;
 mod semantics;
 #[path = "e2e/sharing.rs"]
 mod sharing;
+#[path = "e2e/stack.rs"]
+mod stack;
 #[path = "e2e/stage.rs"]
 mod stage;
 #[path = "e2e/steps.rs"]
@@ -66,5 +68,9 @@ mod traffic;
 mod truth;
 #[path = "e2e/verify_on_open.rs"]
 mod verify_on_open;
+#[path = "e2e/views.rs"]
+mod views;
 #[path = "e2e/warm.rs"]
 mod warm;
+#[path = "e2e/writable.rs"]
+mod writable;

@@ -121,11 +121,11 @@ fn each(mut show: impl FnMut(&mut Mount) -> bool) -> Option<()> {
     let mut parser = Parser::new();
     each_part(|part| {
         part.iter().any(|&c| {
-            let stop = parser.take(c) && {
-                let stop = show(&mut parser.mount);
+            let is_line = parser.take(c);
+            let stop = is_line && show(&mut parser.mount);
+            if is_line {
                 parser.next_line();
-                stop
-            };
+            }
             stop
         })
     })

@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::Stdio;
 
 /// A root on a plain disk with `x`, `a/x`, `b/x`, `empty/` and `run.sh`; everything resident.
-fn small() -> World {
+pub fn small() -> World {
     let w = World::plan().files(2).args(&["--plain"]).disk();
     let mut w = w.build();
     for dir in ["a", "b", "empty"] {
@@ -26,7 +26,7 @@ fn small() -> World {
 
 /// Runs a Python script with the root as its argument; a failed assertion is a failed job.
 #[track_caller]
-fn python(w: &World, text: &str) -> String {
+pub fn python(w: &World, text: &str) -> String {
     let prelude = "import ctypes, os, sys\n\
                    root = sys.argv[1]\n\
                    libc = ctypes.CDLL(None, use_errno=True)\n\

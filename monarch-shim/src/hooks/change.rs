@@ -10,7 +10,7 @@ use crate::gone::last_name;
 use crate::paths::{Absolute, proc_path};
 use crate::pfs_fd::{self, Link};
 use crate::user;
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use libc::{dev_t, gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
 use monarch_abi::resolve::Found;
 
@@ -415,7 +415,7 @@ hook! { next;
     }
     fn posix_spawn_file_actions_addopen(actions: *mut c_void, fd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
         let mut instead = spawn_opens(path, flags);
-        let path = instead.as_mut().and_then(|p| p.c_str()).map_or(path, |p| p.as_ptr());
+        let path = instead.as_mut().and_then(|p| p.c_str()).map_or(path, CStr::as_ptr);
         next(actions, fd, path, flags, mode)
     }
 }

@@ -1,0 +1,293 @@
+//! Processes whose view of the world is not the agent's: another name of a file, another working
+//! directory than anybody was told of, other mounts, other rights. They get what the kernel gives.
+
+use crate::faults::open_to_all;
+use crate::guest::{python, small};
+use crate::harness::{Job, World};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::PathBuf;
+
+/// A directory beside the root, on its device.
+fn beside(w: &World) -> PathBuf {
+    let dir = w.root().with_file_name("beside");
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// Whether this machine lets a process have mounts of its own.
+fn can_mount() -> bool {
+    std::process::Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|o| o.status.success())
+}
+
+#[test]
+fn changes_by_a_hard_link_outside_of_the_root_are_seen() {
+    let w = World::plan().files(2).args(&["--plain"]).disk();
+    let mut w = w.build();
+    let outside = beside(&w);
+    for name in ["x", "y", "z"] {
+        fs::write(w.root().join(name), "before").unwrap();
+        fs::hard_link(w.root().join(name), outside.join(name)).unwrap();
+    }
+    w.settle();
+    let script = "import os, sys\n\
+         root, out = sys.argv[1:]\n\
+         read = lambda name: open(root + '/' + name).read()\n\
+         assert [read(n) for n in 'xyz'] == ['before'] * 3\n\
+         open(out + '/x', 'r+').write('AFTER!')\n\
+         assert read('x') == 'AFTER!', read('x')\n\
+         os.truncate(out + '/y', 2)\n\
+         assert read('y') == 'be', read('y')\n\
+         os.chmod(out + '/z', 0o600)\n\
+         assert os.stat(root + '/z').st_mode & 0o777 == 0o600\n";
+    w.run(&Job::new("python3").arg("-c").arg(script).arg(w.root()).arg(&outside)).good();
+}
+
+#[test]
+fn a_working_directory_that_others_rename_is_not_taken_for_another() {
+    let w = small();
+    python(
+        &w,
+        "import subprocess\n\
+         os.chdir(root + '/a')\n\
+         assert read('x') == 'x of a'\n\
+         subprocess.run(['mv', root + '/a', root + '/c'], check=True)\n\
+         subprocess.run(['mv', root + '/b', root + '/a'], check=True)\n\
+         assert read('x') == 'x of a', read('x')\n\
+         assert os.stat('x').st_ino == os.stat(root + '/c/x').st_ino\n\
+         os.rename(root + '/c', root + '/d')\n\
+         assert read('x') == 'x of a'\n\
+         open('x', 'w').write('new')\n\
+         assert read(root + '/d/x') == 'new' and read(root + '/a/x') == 'x of b'\n",
+    );
+}
+
+#[test]
+fn a_working_directory_changed_by_number_or_by_a_task_of_its_own_is_asked_for() {
+    let w = small();
+    python(
+        &w,
+        "os.chdir(root + '/a')\n\
+         assert read('x') == 'x of a'\n\
+         assert libc.syscall(80, (root + '/b').encode()) == 0\n\
+         assert read('x') == 'x of b', read('x')\n\
+         # A task that shares the memory, not the working directory.\n\
+         CLONE_VM, SIGCHLD = 0x100, 17\n\
+         stack = ctypes.create_string_buffer(1 << 20)\n\
+         top = ctypes.c_void_p(ctypes.addressof(stack) + (1 << 20) - 64)\n\
+         @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)\n\
+         def unused(_): return 0\n\
+         os.chdir('/')\n\
+         os.stat('usr')\n\
+         pid = os.fork()\n\
+         if pid == 0:\n\
+         \x20   os.chdir(root + '/a')\n\
+         \x20   os._exit(read('x') != 'x of a')\n\
+         assert os.waitpid(pid, 0)[1] == 0\n\
+         os.chdir(root + '/b')\n\
+         assert read('x') == 'x of b'\n",
+    );
+}
+
+#[test]
+fn a_directory_whose_name_ends_like_a_removed_one_is_no_removed_one() {
+    let mut w = World::plan().files(2).args(&["--plain"]).disk().build();
+    for dir in ["gone", "gone (deleted)"] {
+        fs::create_dir(w.root().join(dir)).unwrap();
+        fs::write(w.root().join(dir).join("x"), dir).unwrap();
+    }
+    w.settle();
+    python(
+        &w,
+        "there = os.open(root + '/gone (deleted)', os.O_RDONLY)\n\
+         gone = os.open(root + '/gone', os.O_RDONLY)\n\
+         os.unlink(root + '/gone/x'); os.rmdir(root + '/gone')\n\
+         assert os.read(os.open('x', os.O_RDONLY, dir_fd=there), 99) == b'gone (deleted)'\n\
+         try: os.stat('x', dir_fd=gone); assert False\n\
+         except FileNotFoundError: pass\n",
+    );
+}
+
+#[test]
+fn mounts_that_a_child_makes_in_a_private_namespace_are_seen_there() {
+    if !can_mount() {
+        return;
+    }
+    let w = small();
+    let other = beside(&w);
+    fs::write(other.join("x"), "other data").unwrap();
+    // The shell has looked before its child mounts something, and reads by itself afterwards.
+    for (mount, path, expected) in [
+        ("mount --bind $1 $0/a", "a/x", "other data"),
+        ("mount --bind $1/x $0/b/x", "b/x", "other data"),
+        ("mount -t tmpfs none $0/a && echo fresh > $0/a/x", "a/x", "fresh"),
+        ("mount --bind $1 $0", "x", "other data"),
+        (
+            "mkdir -p /tmp/upper.$$ && mount -t tmpfs none /tmp/upper.$$ && mkdir /tmp/upper.$$/u /tmp/upper.$$/w && \
+          mount -t overlay none -o lowerdir=$1,upperdir=/tmp/upper.$$/u,workdir=/tmp/upper.$$/w $0/a",
+            "a/x",
+            "other data",
+        ),
+    ] {
+        let script = format!(
+            "read -r l < $0/a/x; [ \"$l\" = 'x of a' ] || exit 3; read -r l < $0/b/x; {mount} || exit 77; \
+             read -r l < $0/{path}; echo \"$l\"; cat $0/{path}"
+        );
+        let job = Job::new("unshare").args(["-m", "bash", "-c"]).arg(script).arg(w.root()).arg(&other);
+        let ended = w.run(&job);
+        if ended.status.code() == Some(77) {
+            continue;
+        }
+        let text = ended.good().text();
+        assert_eq!(text.trim_end().lines().collect::<Vec<_>>(), [expected, expected], "{mount}");
+    }
+}
+
+#[test]
+fn a_process_that_makes_another_directory_its_root_sees_what_lies_there() {
+    if !can_mount() {
+        return;
+    }
+    let w = small();
+    let root = w.root().to_str().unwrap();
+    // A tree in which another file has the path of the root's.
+    let jail = w.scratch().join("jail");
+    let inside = jail.join(root.trim_start_matches('/'));
+    fs::create_dir_all(&inside).unwrap();
+    fs::write(inside.join("x"), "of the jail").unwrap();
+    fs::create_dir_all(jail.join("old")).unwrap();
+    let script = "jail = sys.argv[2]\n\
+         assert read(root + '/x') == 'x of the root'\n\
+         CLONE_NEWNS = 0x20000\n\
+         MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18\n\
+         def child():\n\
+         \x20   assert libc.unshare(CLONE_NEWNS) == 0\n\
+         \x20   assert libc.mount(b'none', b'/', None, MS_REC | MS_PRIVATE, None) == 0\n\
+         \x20   assert libc.mount(jail.encode(), jail.encode(), None, MS_BIND, None) == 0\n\
+         \x20   assert libc.syscall(155, jail.encode(), (jail + '/old').encode()) == 0\n\
+         \x20   os.chdir('/')\n\
+         def jailed(): os.chroot(jail)\n\
+         def by_number(): assert libc.syscall(161, jail.encode()) == 0\n\
+         for enter in [child, jailed, by_number]:\n\
+         \x20   pid = os.fork()\n\
+         \x20   if pid == 0:\n\
+         \x20       enter()\n\
+         \x20       found = read(root + '/x')\n\
+         \x20       os._exit(0 if found == 'of the jail' else 1)\n\
+         \x20   assert os.waitpid(pid, 0)[1] == 0, enter.__name__\n\
+         assert read(root + '/x') == 'x of the root'\n";
+    let text = format!(
+        "import ctypes, os, sys\nroot = sys.argv[1]\nlibc = ctypes.CDLL(None, use_errno=True)\n\
+         def read(p):\n    with open(p) as f: return f.read()\n{script}"
+    );
+    w.run(&Job::new("python3").arg("-c").arg(text).arg(w.root()).arg(&jail)).good();
+}
+
+#[test]
+fn what_a_container_with_the_root_at_another_path_writes_is_seen_outside() {
+    if !can_mount() {
+        return;
+    }
+    let w = small();
+    let elsewhere = w.scratch().join("data");
+    fs::create_dir(&elsewhere).unwrap();
+    // In a namespace of its own the root lies at another path only; the job outside reads what was changed there.
+    let script = "cat $0/x $0/a/x >/dev/null; ls $0/b >/dev/null\n\
+         unshare -m bash -c 'mount --bind $0 $1 && mount -t tmpfs none $0 && cd / && \
+             echo changed > $1/x && echo more >> $1/a/x && echo new > $1/b/new && rm $1/b/x' $0 $1 || exit 77\n\
+         cat $0/x $0/a/x; ls $0/b";
+    let ended = w.run(&Job::new("bash").arg("-c").arg(script).arg(w.root()).arg(&elsewhere));
+    if ended.status.code() == Some(77) {
+        return;
+    }
+    assert_eq!(ended.good().text(), "changed\nx of amore\nnew\n");
+}
+
+#[test]
+fn a_process_with_fewer_capabilities_reads_no_more_than_the_kernel_allows() {
+    let mut w = World::plan().files(2).args(&["--plain"]).disk().build();
+    let secret = w.root().join("secret");
+    fs::write(&secret, "for its owner").unwrap();
+    chown(&secret, Some(1234), Some(1234)).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let shut = w.root().join("shut");
+    fs::create_dir(&shut).unwrap();
+    fs::write(shut.join("x"), "behind a door").unwrap();
+    chown(&shut, Some(1234), Some(1234)).unwrap();
+    fs::set_permissions(&shut, fs::Permissions::from_mode(0o700)).unwrap();
+    w.settle();
+    // Root without the capabilities that override modes; by capset, by its number, and in a child user namespace.
+    python(
+        &w,
+        "import struct\n\
+         assert read(root + '/secret') == 'for its owner'\n\
+         def denied(what):\n\
+         \x20   try: what()\n\
+         \x20   except PermissionError: return\n\
+         \x20   os._exit(9)\n\
+         def look():\n\
+         \x20   denied(lambda: read(root + '/secret'))\n\
+         \x20   denied(lambda: os.listdir(root + '/shut'))\n\
+         \x20   denied(lambda: os.stat(root + '/shut/x'))\n\
+         header = struct.pack('=Ii', 0x20080522, 0)\n\
+         def drop(call):\n\
+         \x20   data = bytearray(24)\n\
+         \x20   buf = (ctypes.c_char * 24).from_buffer(data)\n\
+         \x20   assert libc.capget(header, buf) == 0\n\
+         \x20   words = list(struct.unpack('=6I', data))\n\
+         \x20   words[0] &= ~6\n\
+         \x20   assert call(header, struct.pack('=6I', *words)) == 0\n\
+         def by_number(h, d): return libc.syscall(126, h, d)\n\
+         def new_users():\n\
+         \x20   assert libc.unshare(0x10000000) == 0\n\
+         for enter in [lambda: drop(libc.capset), lambda: drop(by_number), new_users, lambda: os.setresuid(4321, 4321, 4321)]:\n\
+         \x20   pid = os.fork()\n\
+         \x20   if pid == 0:\n\
+         \x20       enter()\n\
+         \x20       look()\n\
+         \x20       os._exit(0)\n\
+         \x20   assert os.waitpid(pid, 0)[1] == 0\n\
+         assert read(root + '/secret') == 'for its owner'\n",
+    );
+    // A program started without them finds out at its start.
+    let words = ["--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search", "cat"];
+    let ended = w.run(&Job::new("setpriv").args(words).arg(&secret));
+    assert!(!ended.status.success() && ended.out.is_empty(), "{}", ended.text());
+}
+
+#[test]
+fn a_thread_with_another_user_for_files_reads_what_that_user_may() {
+    let mut w = World::plan().files(2).args(&["--plain"]).disk().build();
+    fs::write(w.root().join("secret"), "of root").unwrap();
+    fs::set_permissions(w.root().join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    w.settle();
+    open_to_all(w.root());
+    python(
+        &w,
+        "import threading\n\
+         assert read(root + '/secret') == 'of root'\n\
+         result = []\n\
+         def other():\n\
+         \x20   libc.syscall(122, 1234)\n\
+         \x20   try: result.append(read(root + '/secret'))\n\
+         \x20   except PermissionError: result.append('denied')\n\
+         t = threading.Thread(target=other); t.start(); t.join()\n\
+         assert result == ['denied'], result\n",
+    );
+}
+
+#[test]
+fn a_link_to_another_link_of_the_same_name_does_not_confuse_parents() {
+    let w = small();
+    let outside = beside(&w);
+    symlink(w.root(), outside.join("way")).unwrap();
+    let script = "import os, sys\n\
+         root, out = sys.argv[1:]\n\
+         assert 'made' not in os.listdir(root + '/a')\n\
+         os.chdir(out)\n\
+         open('way/a/made', 'w').write('1')\n\
+         assert 'made' in os.listdir(root + '/a')\n\
+         os.rename('way/a/made', 'way/b/made')\n\
+         assert 'made' not in os.listdir(root + '/a') and 'made' in os.listdir(root + '/b')\n";
+    w.run(&Job::new("python3").arg("-c").arg(script).arg(w.root()).arg(&outside)).good();
+}
