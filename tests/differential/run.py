@@ -85,7 +85,7 @@ class Expected:
 
 
 def read_expected(cases):
-    """expected.tsv: case, modes, parts, section of docs/SEMANTICS.md, reason; `*` matches all."""
+    """expected.tsv: case, modes, parts (see `listed`), section of docs/SEMANTICS.md, reason; `*` matches all."""
     sections = set()
     for line in open(REPOSITORY + "/docs/SEMANTICS.md", encoding="utf-8"):
         if line.startswith("#"):
@@ -405,7 +405,7 @@ def compare(first, second, ours):
             same = len(x) == len(z) and all(p == q for i, (p, q) in enumerate(zip(x, z)) if i not in mask)
         if not same:
             lines = difflib.unified_diff(a.splitlines(), c.splitlines(), "bare", "monarch", lineterm="", n=0)
-            differences[part] = [line for line in lines if not line.startswith(("---", "+++", "@@"))][:60]
+            differences[part] = [line for line in lines if not line.startswith(("---", "+++", "@@"))][:3000]
     return differences, flaky
 
 
@@ -463,11 +463,15 @@ def compile_all(options):
         sys.exit(f"differential: gcc failed on {', '.join(failed)}")
 
 
-def listed(expected, case, mode, part):
+def listed(expected, case, mode, part, lines):
+    """The entry that allows a difference. `stdout~REGEX` allows lines that match, `stdout` all."""
     for e in expected:
-        if e.case == case and (e.modes == "*" or mode in e.modes.split(",")) and (e.parts == "*" or part in e.parts.split(",")):
-            e.used = True
-            return e
+        if e.case == case and (e.modes == "*" or mode in e.modes.split(",")):
+            for allowed in e.parts.split(","):
+                name, _, pattern = allowed.partition("~")
+                if name in ("*", part) and (not pattern or all(re.search(pattern, line[1:]) for line in lines)):
+                    e.used = True
+                    return e
     return None
 
 
@@ -576,7 +580,7 @@ def report(cases, answers, expected, options, seconds):
             flaky.append(f"{a['case']} ({', '.join(a['flaky'])})")
         shown = {}
         for mode, result in a["modes"].items():
-            reasons = {part: listed(expected, a["case"], mode, part) for part in result["differs"]}
+            reasons = {part: listed(expected, a["case"], mode, part, lines) for part, lines in result["differs"].items()}
             result["listed"] = {part: e.section for part, e in reasons.items() if e}
             unlisted = [part for part, e in reasons.items() if not e]
             kind = "differs" if unlisted else "listed" if reasons else "equal"
