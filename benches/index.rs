@@ -35,10 +35,11 @@ fn measure(paths: u32, dir: &std::path::Path) -> std::io::Result<()> {
     let mut segment = None;
     for turn in 0..3u8 {
         let start = Instant::now();
-        let saved = index::load(&saved_file).map_err(std::io::Error::other)?;
+        let index::Loaded { file, index, buckets } =
+            index::load_within(&saved_file, dir).map_err(std::io::Error::other)?;
         let chunking = shm::Chunking { threshold: 16 << 20, size: 4 << 20 };
-        let made =
-            shm::create_segment(dir, saved.index(), saved.buckets(), [turn; 16], chunking, shm::Checks::default())?;
+        let checks = shm::Checks { loaded: true, ..shm::Checks::default() };
+        let made = shm::segment_with(dir, (file, &index), &buckets, [turn; 16], chunking, checks)?;
         usable.push(start.elapsed());
         segment = Some(made);
     }

@@ -48,6 +48,8 @@ mod quickstart;
 mod readers;
 #[path = "e2e/run.rs"]
 mod run;
+#[path = "e2e/saved_index.rs"]
+mod saved_index;
 #[path = "e2e/semantics.rs"]
 mod semantics;
 #[path = "e2e/sharing.rs"]

@@ -39,6 +39,8 @@ pub struct Large {
     /// Not zero: the last reader in order that said something came to the end. (Only of what is [`STREAMED`].)
     pub ended: AtomicU32,
 }
+const _: () =
+    assert!(3 * size_of::<u64>() + 10 * size_of::<u32>() == 64, "the fields fill the line: there is no padding");
 // SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is published.
 unsafe impl Pod for Large {}
 

@@ -8,9 +8,9 @@ mod map;
 
 pub use map::{ControlMap, Hidden, Match, Start};
 
-use crate::mem::Pod;
 use crate::word::{Refusal, State, Word};
 use core::sync::atomic::{AtomicU32, AtomicU64};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Capabilities by which a process reads what modes forbid: `CAP_DAC_OVERRIDE` and `CAP_DAC_READ_SEARCH`.
 pub const READS_ALL: u64 = 1 << 1 | 1 << 2;
@@ -35,9 +35,12 @@ pub const RING: usize = 1024;
 pub const STRIPES: usize = 32;
 /// Bytes for strings.
 pub const STRINGS: usize = 64 * 1024;
+/// The longest time that a clock of shared memory may show, in milliseconds: what a configuration
+/// can ask for. What is longer was written by another hand than the agent's, and is taken for this.
+pub const MAX_CLOCK_MS: u32 = 3_600_000;
 
 /// A string in the string area.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, IntoBytes, FromBytes)]
 #[repr(C)]
 pub struct Str {
     /// Offset in the string area.
@@ -47,7 +50,7 @@ pub struct Str {
 }
 
 /// A root: a directory on the PFS whose files are tiered.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, IntoBytes, FromBytes)]
 #[repr(C)]
 pub struct Root {
     /// Its real path.
@@ -65,7 +68,7 @@ pub struct Root {
 }
 
 /// A way to write the path of a root: real path, as configured, aliases.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, IntoBytes, FromBytes)]
 #[repr(C)]
 pub struct Spelling {
     /// The path, absolute, without trailing slash.
@@ -82,7 +85,7 @@ pub struct Spelling {
 pub const NO_ROOT: u32 = u32::MAX;
 
 /// A tier: a directory for copies.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, IntoBytes, FromBytes)]
 #[repr(C)]
 pub struct Tier {
     /// Its absolute path.
@@ -94,7 +97,7 @@ pub struct Tier {
 }
 
 /// A segment: names of an index file and a state file beside the control block.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, IntoBytes, FromBytes)]
 #[repr(C)]
 pub struct SegmentRef {
     /// 0 free, 1 live, 2 retired.
@@ -113,7 +116,7 @@ pub const SEGMENT_LIVE: u32 = 1;
 pub const SEGMENT_RETIRED: u32 = 2;
 
 /// A subtree that a job renamed or moved: ids `from..end` of a segment are bypassed.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, IntoBytes, FromBytes)]
 #[repr(C)]
 pub struct Range {
     /// Segment number plus one; 0 while the entry is being written.
@@ -127,7 +130,7 @@ pub struct Range {
 }
 
 /// A copy under way.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, IntoBytes, FromBytes)]
 #[repr(C)]
 pub struct Inflight {
     /// Segment number + 1 in the upper half, id in the lower; 0 when free.
@@ -212,15 +215,17 @@ impl Counter {
 pub const COUNTERS: usize = 25;
 
 /// Counters of some of the processes: four cache lines.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct Stripe {
     /// Values, by [`Counter`].
     pub values: [AtomicU64; COUNTERS],
+    /// Zero.
+    pub reserved: [AtomicU64; 32 - COUNTERS],
 }
 
 /// The control block.
-#[derive(Debug)]
+#[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct Control {
     /// [`CONTROL_MAGIC`].
@@ -272,6 +277,8 @@ pub struct Control {
     pub ranges_len: AtomicU32,
     /// Bytes of strings used.
     pub strings_len: AtomicU32,
+    /// Zero.
+    pub reserved1: AtomicU32,
     /// When the agent last said that it runs: milliseconds of the monotonic clock, 0 when it never did.
     pub pulse_ms: AtomicU64,
     /// Longest wait for a large file to be complete, where single chunks are of no use, ms.
@@ -285,7 +292,7 @@ pub struct Control {
     /// Zero.
     pub reserved4: AtomicU32,
     /// Zero.
-    pub reserved2: [AtomicU64; 6],
+    pub reserved2: [AtomicU64; 5],
 
     /// Futex word of the copiers: goes up with every demand.
     pub demand: AtomicU32,
@@ -317,9 +324,10 @@ pub struct Control {
     /// Files that readers opened.
     pub accesses: crate::accesses::Accesses,
 }
-// SAFETY: repr(C), integers and atomics only; the plain fields are written before the file gets its name. Padding, where
-// the compiler put some between tables, is never read.
-unsafe impl Pod for Control {}
+// (The plain fields are written before the file gets its name.)
+crate::mem::pod!(Control);
+const _: () = assert!(core::mem::offset_of!(Control, generation) == 128, "a cache line of its own");
+const _: () = assert!(core::mem::offset_of!(Control, demand) == 256, "a cache line of its own");
 
 /// Offset of the string area.
 pub const STRINGS_OFF: usize = size_of::<Control>();

@@ -8,7 +8,7 @@
 //! once it is missing for `stall`, demands are still left for it, but nobody waits.
 
 use crate::chunks::{Glance, LargeFile};
-use crate::control::{Control, ControlMap, Inflight, RING};
+use crate::control::{Control, ControlMap, Inflight, MAX_CLOCK_MS, RING};
 use crate::resolve::Found;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::{futex_wait, futex_wake};
@@ -77,7 +77,7 @@ pub fn agent_up(ctl: &Control) -> bool {
 /// nobody waits for it at all.
 #[must_use]
 pub fn is_silent(ctl: &Control, now_us: u64) -> bool {
-    let pulse = ctl.pulse_ms.load(Ordering::Relaxed) * 1000;
+    let pulse = ctl.pulse_ms.load(Ordering::Relaxed).saturating_mul(1000);
     pulse != 0 && now_us.saturating_sub(pulse) > clock(&ctl.stall_ms).max(SILENCE)
 }
 
@@ -189,9 +189,10 @@ struct Waiter<'a, 'c, W> {
     checked: u64,
 }
 
-/// Microseconds of a clock of the control block.
+/// Microseconds of a clock of the control block. Every process of the user can write there: none
+/// shows more than a configuration could.
 fn clock(v: &AtomicU32) -> u64 {
-    u64::from(v.load(Ordering::Relaxed)) * 1000
+    u64::from(v.load(Ordering::Relaxed).min(MAX_CLOCK_MS)) * 1000
 }
 
 /// Least time without a pulse after which the agent counts as stopped, microseconds: several of its pulses.

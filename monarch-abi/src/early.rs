@@ -11,6 +11,7 @@
 
 use crate::mem::PathBuffer;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Words of the log: room for about a thousand long names. A root with code has as many that are made when it is first used (`__pycache__`).
 pub const WORDS: usize = 64 * 1024;
@@ -21,13 +22,13 @@ const CLAIMED: u32 = 1 << 29;
 const ROOT_MASK: u32 = 0xff << LEN_BITS;
 
 /// The log in the control block.
-#[derive(Debug)]
-#[repr(C)]
+#[derive(Debug, IntoBytes, FromBytes)]
+#[repr(C, align(128))]
 pub struct Early {
     /// Words claimed; more than [`WORDS`] when it ran over.
     used: AtomicU32,
     /// Zero.
-    reserved: AtomicU32,
+    reserved: [AtomicU32; 31],
     words: [AtomicU32; WORDS],
 }
 

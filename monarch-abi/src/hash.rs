@@ -3,8 +3,9 @@
 //! *Fingerprint.* XXH3-128 (Collet, xxHash 0.8) of the path relative to its root, seeded per index. 64 bits pick the
 //! bucket and are kept in the slot, 32 more are kept in the record: 96 bits make a name comparison needless.
 //!
-//! *Name.* A copy is named by a 128-bit hash of (root id, fingerprint, size, mtime, ctime, inode): a name is never reused for
-//! other bytes, so that a stale mapping gives the right bytes or ENOENT.
+//! *Name.* A copy is named by a hash of (root id, fingerprint, size, mtime, ctime, inode): a name is never reused for other bytes, so
+//! that a stale mapping gives the right bytes or ENOENT. Of its 128 bits 16 are those of the root
+//! id, so that copies which a scan of their root no longer finds can be told.
 //!
 //! *Stamp.* The modification time of a copy is ours to choose. It holds 60 bits: 44 of the fingerprint and 16 of the
 //! name. One `statx` of a descriptor thus says whether it is a copy and of which file, in any process, whatever dup,
@@ -48,6 +49,11 @@ pub struct Identity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CopyName(pub u128);
 
+/// Where a name has bits of the root id: neither where it has those of the stamp nor those of the
+/// subdirectory.
+const ROOT_SHIFT: u32 = 64;
+const ROOT_BITS: u128 = 0xffff << ROOT_SHIFT;
+
 /// Length of a copy's path below its tier: `copies/xx/` and 32 hex digits.
 pub const COPY_REL_LEN: usize = 7 + 3 + 32;
 
@@ -64,7 +70,14 @@ impl CopyName {
         b[32..40].copy_from_slice(&id.mtime_ns.to_le_bytes());
         b[40..48].copy_from_slice(&id.ctime_ns.to_le_bytes());
         b[48..56].copy_from_slice(&id.ino.to_le_bytes());
-        Self(xxh3_128(&b))
+        Self(xxh3_128(&b) & !ROOT_BITS | (root_id as u128) << ROOT_SHIFT & ROOT_BITS)
+    }
+
+    /// Whether it can be the name of a copy from below this root; of 65,536 others one looks the
+    /// same.
+    #[must_use]
+    pub const fn is_below(self, root_id: u64) -> bool {
+        self.0 & ROOT_BITS == (root_id as u128) << ROOT_SHIFT & ROOT_BITS
     }
 
     /// 32 lower-case hex digits, most significant first.
@@ -190,6 +203,16 @@ mod tests {
             let text = std::format!("{v:032x}");
             assert_eq!(CopyName(v).hex().as_slice(), text.as_bytes());
             assert_eq!(CopyName::parse(text.as_bytes()), Some(CopyName(v)));
+        }
+    }
+
+    #[test]
+    fn a_name_tells_its_root() {
+        let id = Identity { size: 1, mtime_ns: 2, ctime_ns: 3, ino: 4 };
+        for root in [0, 1, 0xffff, 0x1234_5678_9abc_def0, u64::MAX] {
+            let name = |fp| CopyName::new(root, PathHash { fp, check: 5 }, &id);
+            assert!((0..50).all(|fp| name(fp).is_below(root) && !name(fp).is_below(root ^ 0x10)));
+            assert_ne!(name(1), name(2));
         }
     }
 

@@ -4,7 +4,7 @@
 //! fixed 64-byte [`Record`]s, one cache line each; names lie apart in the same order, because a lookup is decided by
 //! hashes alone and reads names only for listings. Directories also have a [`Dir`] with the end of their subtree.
 
-use crate::mem::{Map, PathBuffer, Pod};
+use crate::mem::{Map, PathBuffer, pod};
 
 /// First bytes of an index file.
 pub const INDEX_MAGIC: u64 = u64::from_le_bytes(*b"MONINDX1");
@@ -20,6 +20,7 @@ pub struct IndexHeader {
     /// [`crate::LAYOUT`].
     pub layout: u32,
     /// Bit 0: some part of the tree is not held (memory bound, unreadable directory).
+    /// [`INDEX_CUT`].
     pub flags: u32,
     /// Random name of this index.
     pub uuid: [u8; 16],
@@ -69,8 +70,12 @@ pub struct IndexHeader {
     pub reserved: [u64; 8],
 }
 const _: () = assert!(size_of::<IndexHeader>() == 256);
-// SAFETY: repr(C), all integers, no padding, never written while mapped.
-unsafe impl Pod for IndexHeader {}
+// (Never written while mapped.)
+pod!(IndexHeader);
+
+/// [`IndexHeader::flags`]: the scan did not come to everything that its user may see (memory bound,
+/// errors of the PFS).
+pub const INDEX_CUT: u32 = 2;
 
 /// Owner value of a record whose metadata does not fit: the kernel answers stat.
 pub const OWNER_KERNEL: u16 = u16::MAX;
@@ -112,8 +117,8 @@ pub struct Record {
     pub nlink: u16,
 }
 const _: () = assert!(size_of::<Record>() == 64);
-// SAFETY: repr(C), all integers, no padding, never written while mapped.
-unsafe impl Pod for Record {}
+// (Never written while mapped.)
+pod!(Record);
 
 const S_IFMT: u16 = 0o170_000;
 
@@ -176,8 +181,8 @@ pub struct Dir {
     /// Bit 0: the listing is not held (unreadable, another device, beyond the memory bound).
     pub flags: u32,
 }
-// SAFETY: repr(C), all integers, no padding, never written while mapped.
-unsafe impl Pod for Dir {}
+// (Never written while mapped.)
+pod!(Dir);
 
 /// [`Dir::flags`]: the kernel answers listings of this directory.
 pub const DIR_INCOMPLETE: u32 = 1;

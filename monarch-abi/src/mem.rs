@@ -3,7 +3,10 @@
 //! A [`Map`] is an address and a length. Everything read from shared memory goes through [`Map::array`] or
 //! [`Map::get`], which check bounds and alignment and give `None` otherwise, so that a truncated or foreign file leads
 //! to a miss and never to a fault outside the mapping. The types handed out are plain old data or atomics
-//! ([`Pod`]): any bit pattern is valid.
+//! ([`Pod`]): any bit pattern is valid, and the compiler shows that there is no padding.
+//!
+//! Bytes that are appended while others map them are an [`Area`]: no reference covers what is yet
+//! to be written.
 
 use crate::scratch::Scratch;
 use core::marker::PhantomData;
@@ -15,6 +18,23 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 /// Implementors must be `repr(C)`, without padding, valid for every bit pattern, and either never written through
 /// shared memory while mapped or made of atomics.
 pub unsafe trait Pod {}
+
+/// Makes a type [`Pod`] whose fields are atomics, or are never written through shared memory while
+/// they are mapped. That it has no padding and is valid for every bit pattern is shown by what it
+/// derives of zerocopy.
+macro_rules! pod {
+    ($t:ty) => {
+        const _: () = {
+            const fn without_padding<T: zerocopy::IntoBytes + zerocopy::FromBytes>() {}
+            without_padding::<$t>();
+        };
+        // SAFETY: no padding and any bit pattern, as the compiler has just seen; written as the
+        // macro demands.
+        unsafe impl crate::mem::Pod for $t {}
+    };
+}
+pub(crate) use pod;
+
 // SAFETY: integers and atomics of fixed width fulfil the contract.
 unsafe impl Pod for u8 {}
 // SAFETY: as above.
@@ -76,6 +96,14 @@ impl<'a> Map<'a> {
         Some(unsafe { &*self.base.add(off).cast::<T>() })
     }
 
+    /// `n` bytes from byte `off`, to which somebody may append.
+    #[must_use]
+    pub fn area(&self, off: usize, n: usize) -> Option<Area<'a>> {
+        let end = off.checked_add(n)?;
+        // SAFETY: in bounds.
+        (end <= self.len).then(|| Area { base: unsafe { self.base.add(off) }, len: n, life: PhantomData })
+    }
+
     /// `n` objects of type `T` from byte `off`, or `None` when they would not lie inside.
     #[must_use]
     #[inline]
@@ -86,6 +114,38 @@ impl<'a> Map<'a> {
         }
         // SAFETY: in bounds and aligned, every bit pattern is a valid T, lives for 'a.
         Some(unsafe { core::slice::from_raw_parts(self.base.add(off).cast::<T>(), n) })
+    }
+}
+
+/// Bytes to which somebody appends while others map them.
+///
+/// A slice of all of it would claim that nobody writes there, which is not so. What was appended
+/// never changes again, and is told only afterwards (by the count of a table, which is stored with
+/// Release and loaded with Acquire): a slice of just that is sound.
+#[derive(Clone, Copy, Debug)]
+pub struct Area<'a> {
+    base: *const u8,
+    len: usize,
+    life: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: an Area only hands out shared references to bytes that do not change any more.
+unsafe impl Send for Area<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Area<'_> {}
+
+impl<'a> Area<'a> {
+    /// Bytes that were appended, as whoever appended them has told; none when they would not lie
+    /// inside.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, off: usize, n: usize) -> &'a [u8] {
+        if off > self.len || n > self.len - off {
+            return &[];
+        }
+        // SAFETY: in bounds, for 'a. Where it was told of, it was written before and is not written
+        // again; what the agent never told of no reader asks for.
+        unsafe { core::slice::from_raw_parts(self.base.add(off), n) }
     }
 }
 

@@ -19,8 +19,9 @@ pub trait Segments<'a> {
     /// The live segment of a root and its number, if there is one and the root is trusted in this process.
     fn segment(&self, root: usize) -> Option<(usize, &'a Segment<'a>)>;
 
-    /// Whether a symbolic link on the way may be followed as it was indexed: asked where what lies behind is asked about, too.
-    fn may_follow(&self, _link: &Found<'a>) -> bool {
+    /// Whether a symbolic link on the way may be followed, or a directory left by `..`, as it was
+    /// indexed: asked where what lies behind is asked about, too.
+    fn may_follow(&self, _passed: &Found<'a>) -> bool {
         true
     }
 }
@@ -255,7 +256,13 @@ fn walk<'a>(
         match name {
             b"." => {}
             // Above the root we do not know the tree; a root that is a mount point would also need the parent mount.
-            b".." => out.pop().ok_or(Miss::Outside)?,
+            b".." => {
+                // What was a directory may be a link by now: then its parent is another one.
+                if !segs.may_follow(&Found { root, number, segment, entry: here }) {
+                    return Err(Miss::Changed(root));
+                }
+                out.pop().ok_or(Miss::Outside)?;
+            }
             name => out.push(name).ok_or(Miss::Unknown(root))?,
         }
         let named = name != b"." && name != b"..";

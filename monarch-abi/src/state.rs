@@ -9,8 +9,9 @@ use crate::bitmap::Bitmap;
 use crate::chunks::{Large, LargeFile};
 use crate::guard::{Guard, Guards};
 use crate::index::Index;
-use crate::mem::{Map, Pod};
+use crate::mem::Map;
 use core::sync::atomic::{AtomicU32, AtomicU64};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// First bytes of a state file.
 pub const STATE_MAGIC: u64 = u64::from_le_bytes(*b"MONSTAT1");
@@ -24,7 +25,7 @@ pub const SLOTS: usize = 4;
 pub const MAX_PROBES: usize = 4096;
 
 /// Header of a state file.
-#[derive(Debug)]
+#[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C)]
 pub struct StateHeader {
     /// [`STATE_MAGIC`].
@@ -67,16 +68,17 @@ pub struct StateHeader {
     pub sums_off: u64,
     /// Offset of the pages of their pieces (0: of the whole).
     pub pieces_off: u64,
-    /// Milliseconds after which an entry is compared again.
+    /// Milliseconds after which an entry is compared again; [`crate::guard::NEVER_AGAIN`].
     pub revalidate_ms: AtomicU32,
-    /// Zero.
-    pub reserved: u32,
+    /// [`crate::guard::LOADED`], [`crate::guard::OTHER_CTIMES`].
+    pub flags: u32,
 }
-// SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is published.
-unsafe impl Pod for StateHeader {}
+const _: () = assert!(size_of::<StateHeader>() == 168);
+// (The plain fields are written before the file is published.)
+crate::mem::pod!(StateHeader);
 
 /// One path: 16 bytes.
-#[derive(Debug)]
+#[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C)]
 pub struct Slot {
     /// Fingerprint of the path.
@@ -90,14 +92,14 @@ pub struct Slot {
 const _: () = assert!(size_of::<Large>() == 64);
 
 /// Four slots: one cache line.
-#[derive(Debug)]
+#[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(64))]
 pub struct Bucket {
     /// The slots; empty ones come last.
     pub slots: [Slot; SLOTS],
 }
-// SAFETY: repr(C), integers and atomics, no padding; fp and id are written before the file is published.
-unsafe impl Pod for Bucket {}
+// (`fp` and `id` are written before the file is published.)
+crate::mem::pod!(Bucket);
 
 /// Buckets for `entries` paths: seven tenths full, so that nine lookups of ten touch one bucket.
 #[must_use]
@@ -211,6 +213,7 @@ impl<'a> StateMap<'a> {
             chunk_words: map.array(h.chunks_off as usize, h.chunk_words as usize)?,
             guard: Guard {
                 revalidate_ms: &h.revalidate_ms,
+                flags: h.flags,
                 checked: map.array(h.checked_off as usize, each(h.checked_off))?,
                 sums: map.array(h.sums_off as usize, each(h.sums_off))?,
                 pieces: map.array(h.pieces_off as usize, each(h.sums_off))?,

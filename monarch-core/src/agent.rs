@@ -6,12 +6,14 @@
 //! | [`upkeep`] | periodic work: quotas under outside pressure, evicted files, second tries, pulse |
 //! | [`roots`] | adding roots: control block, scan, segments, adoption after a restart |
 //! | [`start`] | locks, tiers, shared memory, what an earlier agent left |
+//! | [`access`] | whether this user may read a file, by its mode |
 //! | [`server`] | the control socket, life cycle |
 //! | [`metering`] | its metrics: what is asked for, and when |
 //! | [`report`] | what the agent tells about itself |
 //! | [`client`] | the other end of the socket, used by the command line |
 //! | [`place`] | where the runtime directory of an agent is |
 
+mod access;
 pub mod client;
 pub mod driver;
 mod early;

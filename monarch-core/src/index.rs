@@ -16,7 +16,7 @@ pub use ages::{Ages, Near};
 pub(crate) use build::now_ns;
 pub use build::{Built, build};
 pub use released::Released;
-pub use saved::{SavedError, SavedIndex, load, save};
+pub use saved::{Loaded, SavedError, SavedIndex, load, load_within, save};
 pub(crate) use scan::open_beneath;
 pub use scan::{ScanError, ScanOptions, ScanProgress, Tree, root_id, scan, scan_within};
 pub use verify::{Differences, Paths, verify, verify_sample};

@@ -7,7 +7,7 @@
 
 use monarch_abi::chunks::{Large, chunks_of, words_of};
 use monarch_abi::control::{CONTROL_LEN, CONTROL_MAGIC, Control, ControlMap, Str};
-use monarch_abi::guard::Guards;
+use monarch_abi::guard::{Guards, LOADED, NEVER_AGAIN, OTHER_CTIMES};
 use monarch_abi::index::{Index, IndexHeader, Record};
 use monarch_abi::mem::Map;
 use monarch_abi::segment::Segment;
@@ -24,12 +24,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Maps a file read-only for this process.
-///
-/// # Errors
-/// What the kernel said.
-pub fn map_private(file: &File) -> io::Result<memmap2::Mmap> {
-    // SAFETY: saved indexes are written beside and renamed, never changed in place; a file that a user truncates under us
-    // is outside the contract of `mmap` everywhere.
+fn map_private(file: &File) -> io::Result<memmap2::Mmap> {
+    // SAFETY: files of the private runtime directory, which this process has written and nobody
+    // changes any more.
     unsafe { memmap2::Mmap::map(file) }
 }
 
@@ -203,7 +200,8 @@ pub fn put_str(path: &Path, ctl: &ControlMap<'_>, to: &Str, text: &[u8]) -> io::
         return Err(io::Error::new(io::ErrorKind::StorageFull, "too many or too long root paths"));
     }
     let file = std::fs::OpenOptions::new().write(true).open(path)?;
-    // Through the file: the mapping of strings is handed out as plain bytes, written before anyone is told.
+    // Through the file: what readers map they get as plain bytes, of those alone that were written
+    // before anyone was told.
     file.write_all_at(text, (monarch_abi::control::STRINGS_OFF + off as usize) as u64)?;
     ctl.ctl.strings_len.store(off + len, Ordering::Relaxed);
     to.off.store(off, Ordering::Relaxed);
@@ -255,6 +253,12 @@ pub struct Checks {
     pub revalidate: Option<Duration>,
     /// Whether copies are read and compared with their checksums.
     pub verify: bool,
+    /// Whether the index was loaded from a file, here or on the node that sent it: each entry is
+    /// compared with the PFS before its first use. (Of the index, as is the next one; jobs do not
+    /// ask for it.)
+    pub loaded: bool,
+    /// Whether times of change are not the same on this node as in the index.
+    pub other_ctimes: bool,
 }
 
 impl Checks {
@@ -262,8 +266,13 @@ impl Checks {
     #[must_use]
     pub fn of(segment: &Segment<'_>) -> Self {
         let (guard, which) = (&segment.state.guard, segment.state.guard.which());
-        let interval = Duration::from_millis(u64::from(guard.interval_ms()));
-        Self { revalidate: which.checked.then_some(interval), verify: which.sums }
+        let interval = Some(guard.interval_ms()).filter(|&ms| which.checked && ms != NEVER_AGAIN);
+        Self {
+            revalidate: interval.map(|ms| Duration::from_millis(u64::from(ms))),
+            verify: which.sums,
+            loaded: guard.is_loaded(),
+            other_ctimes: guard.has_other_ctimes(),
+        }
     }
 
     /// What is promised when others change files, in words.
@@ -271,13 +280,19 @@ impl Checks {
     pub fn consistency(&self) -> String {
         match self.revalidate {
             Some(every) => format!("close-to-open, checked every {}", humantime::format_duration(every)),
+            None if self.loaded => "immutable, entries of the saved index checked before their first use".to_owned(),
             None => "immutable".to_owned(),
         }
     }
 
     /// Milliseconds between two questions about an entry.
     pub(crate) fn interval_ms(&self) -> u32 {
-        self.revalidate.map_or(0, |d| u32::try_from(d.as_millis()).unwrap_or(u32::MAX))
+        self.revalidate.map_or(NEVER_AGAIN, |d| u32::try_from(d.as_millis()).unwrap_or(NEVER_AGAIN - 1))
+    }
+
+    /// For the header of a state file.
+    const fn flags(&self) -> u32 {
+        (if self.loaded { LOADED } else { 0 }) | if self.other_ctimes { OTHER_CTIMES } else { 0 }
     }
 }
 
@@ -378,7 +393,7 @@ fn write_state(
 ) -> io::Result<u64> {
     let bad = || io::Error::new(io::ErrorKind::InvalidData, "short index");
     let large = LargeTable::of(&IndexBytes(index).open().ok_or_else(bad)?, buckets, chunking);
-    let guards = Guards { checked: checks.revalidate.is_some(), sums: checks.verify };
+    let guards = Guards { checked: checks.loaded || checks.revalidate.is_some(), sums: checks.verify };
     let at = layout_of(u64::from(of.entries), of.buckets, large.files.len() as u64, large.words, guards);
     create(path, at.len, |f| {
         let put = |off: usize, v: &[u8]| f.write_all_at(v, off as u64);
@@ -403,6 +418,7 @@ fn write_state(
         number(offset_of!(StateHeader, sums_off), at.sums)?;
         number(offset_of!(StateHeader, pieces_off), at.pieces)?;
         put(offset_of!(StateHeader, revalidate_ms), &checks.interval_ms().to_le_bytes())?;
+        put(offset_of!(StateHeader, flags), &checks.flags().to_le_bytes())?;
         put(TABLE_OFF, buckets)?;
         f.write_all_at(large.files.as_flattened(), at.large)?;
         f.write_all_at(zerocopy::IntoBytes::as_bytes(large.by_ino.as_slice()), at.by_ino)

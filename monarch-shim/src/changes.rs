@@ -56,7 +56,7 @@ pub fn name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
 #[inline(never)]
 fn known_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) -> bool {
     let Ok(p) = find_parent(ctx, dirfd, path) else { return false };
-    let known = is_known(&p.dir);
+    let known = is_known(ctx, &p.dir);
     bypass_parent(ctx, &p, moves);
     known
 }
@@ -194,7 +194,7 @@ pub enum Target {
 pub fn file_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Target {
     let ctx = &ctx.for_changes();
     if let Ok(f) = find(ctx, dirfd, path, follow)
-        && is_known(&f)
+        && is_known(ctx, &f)
     {
         bypass(ctx, &f);
         by_inode::bypass_other_names(ctx, &f);
@@ -216,8 +216,8 @@ pub fn file_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Targe
 }
 
 /// Whether the name still leads to what the index says: one that has changed may be a link to somewhere else by now.
-fn is_known(f: &Found<'static>) -> bool {
-    f.entry.word().state() != State::Bypass
+fn is_known(ctx: &Ctx, f: &Found<'static>) -> bool {
+    f.entry.word().state() != State::Bypass && crate::guard::is_still_there(ctx, f)
 }
 
 /// The entry of an open file, whatever path it was opened by.
@@ -293,7 +293,7 @@ pub fn before_write_open(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> 
     match find(ctx, dirfd, path, follow) {
         // Size and times of the file change, the listing of its directory does not.
         Ok(f) => {
-            let known = is_known(&f);
+            let known = is_known(ctx, &f);
             if writes {
                 bypass(ctx, &f);
                 by_inode::bypass_other_names(ctx, &f);
@@ -404,7 +404,7 @@ pub fn path_if_there(ctx: &Ctx, f: &Found<'static>) -> Option<crate::paths::Abso
 /// A directory is about to become unsearchable: what lies below it is the kernel's to tell.
 pub fn hide_below(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
     let ctx = &ctx.for_changes();
-    let found = find(ctx, dirfd, path, true).ok().filter(is_known);
+    let found = find(ctx, dirfd, path, true).ok().filter(|f| is_known(ctx, f));
     let found = found.or_else(|| {
         // SAFETY: a path of the application, which ends with a NUL.
         let fd = unsafe { sys::open_at(dirfd, path.as_ptr().cast(), libc::O_PATH | libc::O_CLOEXEC) }?;

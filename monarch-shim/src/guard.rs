@@ -47,7 +47,8 @@ pub fn is_still(ctx: &Ctx, f: &Found<'static>, asked: Asked) -> bool {
     }
 }
 
-/// The same by the path that it had when it was indexed: of links on the way, and of streams.
+/// The same by the path that it had when it was indexed: of links on the way, of directories that
+/// are left by `..`, of streams, and of what is about to change.
 #[cold]
 #[inline(never)]
 #[must_use]
@@ -72,7 +73,7 @@ fn ask(ctx: &Ctx, f: &Found<'static>, check: LastCheck<'_>, asked: Asked) -> boo
     ctx.count(Counter::Checks, 1);
     // SAFETY: the kernel checks the pointer.
     match unsafe { sys::identity(asked.dirfd, asked.path, asked.flags) } {
-        Ok(now_is) if f.entry.record.is_still(&now_is) => {
+        Ok(now_is) if f.segment.state.guard.is_still(f.entry.record, &now_is) => {
             check.passed(now);
             return true;
         }

@@ -1,10 +1,10 @@
 //! Copies that outlive their job: found again, and trusted only as far as they can be.
 
-use crate::faults::{agent_pid, copies, kill, reads, regular, wait_for};
+use crate::faults::{agent_pid, around, below, copies, kill, open_to_all, reads, regular, wait_for};
 use crate::harness::{Ended, Job, Running, World, built};
 use slowfs::Op;
 use std::fs;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
@@ -199,4 +199,53 @@ fn a_tier_of_another_format_is_refused_and_can_be_purged() {
     assert!(purge.output().unwrap().status.success());
     let ended = w.run(&reads(&w)).good();
     assert!(!ended.errors().contains("running without"), "{ended:?}");
+}
+
+/// Copies of files that were taken from a user, or removed, stayed on the disk of the node for as
+/// long as there was room.
+#[test]
+fn the_next_jobs_scan_drops_copies_of_what_it_may_not_see_or_no_longer_finds() {
+    const USER: u32 = 65_534;
+    let disk = tempfile::tempdir().unwrap();
+    let w = World::plan().files(24).args(&["--plain"]).disk().tier_dir(disk.path().join("tier")).build();
+    // A second root in the same tier, which is not touched.
+    let other = w.scratch().join("other");
+    fs::create_dir(&other).unwrap();
+    (0..3).for_each(|n| fs::write(other.join(n.to_string()), "of another root").unwrap());
+    open_to_all(w.root());
+    open_to_all(w.runtime());
+    for dir in [w.runtime(), w.scratch(), disk.path(), w.tier().parent().unwrap()] {
+        chown(dir, Some(USER), Some(USER)).unwrap();
+    }
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    for path in below(w.root()) {
+        mode(&path, if path.is_dir() { 0o755 } else { 0o644 });
+    }
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let mut stage = w.monarch("stage");
+    stage.args(w.words()).arg("--root").arg(&other).arg("--quiet");
+    Running::new(around(&user, &stage)).end().good();
+    let mut all = regular(w.backing());
+    all.sort();
+    wait_for("all copies", || copies(&w).len() == all.len() + 3);
+
+    mode(&all[0], 0o600);
+    fs::remove_file(&all[1]).unwrap();
+    fs::rename(&all[2], all[2].with_extension("moved")).unwrap();
+    fs::write(all[3].with_extension("new"), "another one").unwrap();
+    fs::rename(all[3].with_extension("new"), &all[3]).unwrap();
+    let shut = all.last().unwrap().parent().unwrap();
+    let behind = all[4..].iter().filter(|p| p.starts_with(shut)).count();
+    mode(shut, 0o700);
+    let script = "cat; cat \"$1\"; cat \"$2\" >/dev/null && echo read";
+    let job = Job::new("sh").args(["-c", script, "sh"]).arg(&all[0]).arg(all.last().unwrap());
+    let job = job.option("--set").option("prefetch.enabled=false");
+    let running = Running::new(around(&user, &w.monarch_run(&job)));
+    assert!(behind > 1 && behind < all.len() - 4, "{behind} of {}", all.len());
+    let left = all.len() - 4 - behind + 3;
+    wait_for("the copies of what is gone to go", || copies(&w).len() == left);
+    let ended = running.end();
+    assert!(ended.out.is_empty() && ended.errors().matches("Permission denied").count() == 2, "{ended:?}");
+    assert!(w.log().contains("copies of files that the scan did not find as they were are dropped"));
+    assert_eq!(copies(&w).len(), left, "those of the other root, and those of what has not changed");
 }

@@ -22,6 +22,7 @@ pub mod control {
     use super::sync::{AtomicU32, AtomicU64};
 
     pub const RING: usize = 2;
+    pub const MAX_CLOCK_MS: u32 = 3_600_000;
 
     pub struct Inflight {
         pub file: AtomicU64,

@@ -6,12 +6,15 @@
     stat PATH      size
     lstat PATH     size
     there PATH     whether access(2) finds it
+    link PATH      where a symbolic link leads
+    kind PATH      type, as lstat and stat have it
+    more PATH      appends a byte
     list PATH      the names in a directory
     again PATH     the same from a stream that is rewound (opened by the first `again`)
 
 Errors are answered by their names.
 """
-import ctypes, errno, os, sys, zlib
+import ctypes, errno, os, stat, sys, zlib
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.opendir.restype = libc.readdir.restype = ctypes.c_void_p
@@ -45,6 +48,12 @@ def again(path):
     return " ".join(sorted(n for n in names if n not in (".", "..")))
 
 
+def more(path):
+    with open(path, "ab") as f:
+        f.write(b"+")
+    return "written"
+
+
 def do(what, path):
     global held
     if what == "open":
@@ -55,6 +64,9 @@ def do(what, path):
         "rest": lambda: all_of(held),
         "stat": lambda: os.stat(path).st_size,
         "lstat": lambda: os.lstat(path).st_size,
+        "link": lambda: os.readlink(path),
+        "kind": lambda: f"{stat.S_IFMT(os.lstat(path).st_mode):o} {stat.S_IFMT(os.stat(path).st_mode):o}",
+        "more": lambda: more(path),
         "there": lambda: os.access(path, os.F_OK),
         "list": lambda: " ".join(sorted(os.listdir(path))),
         "again": lambda: again(path),

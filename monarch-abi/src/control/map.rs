@@ -4,7 +4,7 @@ use super::{
     CONTROL_MAGIC, Control, Counter, MAX_RANGES, MAX_SPELLINGS, Range, Root, STRINGS, STRINGS_OFF, STRIPES, SegmentRef,
     Spelling, Str, Tier,
 };
-use crate::mem::{Map, common_prefix};
+use crate::mem::{Area, Map, common_prefix};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// How an absolute path starts.
@@ -35,7 +35,7 @@ pub struct Match<'a, 'p> {
 pub struct ControlMap<'a> {
     /// The block.
     pub ctl: &'a Control,
-    strings: &'a [u8],
+    strings: Area<'a>,
     hidden: &'a Hidden,
 }
 
@@ -83,22 +83,21 @@ impl<'a> ControlMap<'a> {
         if !good {
             return None;
         }
-        Some(Self { ctl, strings: map.array(STRINGS_OFF, STRINGS)?, hidden })
+        Some(Self { ctl, strings: map.area(STRINGS_OFF, STRINGS)?, hidden })
     }
 
-    /// The bytes of a string.
+    /// The bytes of a string of a table, which the table's count covers.
     #[must_use]
     #[inline]
     pub fn str(&self, s: &Str) -> &'a [u8] {
         self.string(s.off.load(Ordering::Relaxed), s.len.load(Ordering::Relaxed) as usize)
     }
 
-    /// So many bytes of the string area.
+    /// So many bytes of the string area, part of a string of a table.
     #[must_use]
     #[inline]
     pub fn string(&self, off: u32, len: usize) -> &'a [u8] {
-        let off = off as usize;
-        self.strings.get(off..off.saturating_add(len)).unwrap_or(&[])
+        self.strings.get(off as usize, len)
     }
 
     /// The live roots.
@@ -213,5 +212,56 @@ impl<'a> ControlMap<'a> {
     #[must_use]
     pub fn total(&self, what: Counter) -> u64 {
         self.ctl.stripes.iter().filter_map(|s| s.values.get(what as usize)).map(|v| v.load(Ordering::Relaxed)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::control::CONTROL_LEN;
+    use core::mem::offset_of;
+
+    /// As the agent does, through the file. (Under miri: no slice may cover what is yet to be written.)
+    #[test]
+    fn strings_that_are_appended_while_others_map_them_are_read() {
+        let layout = std::alloc::Layout::from_size_align(CONTROL_LEN, 4096).expect("a layout");
+        // SAFETY: not empty; kept for good, as a mapping is.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        let put = |off: usize, bytes: &[u8]| {
+            assert!(off + bytes.len() <= CONTROL_LEN);
+            // SAFETY: in bounds, as just checked; no reference covers these bytes.
+            unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), base.add(off), bytes.len()) };
+        };
+        put(offset_of!(Control, magic), &CONTROL_MAGIC.to_le_bytes());
+        put(offset_of!(Control, layout), &crate::LAYOUT.to_le_bytes());
+        put(offset_of!(Control, len), &(CONTROL_LEN as u64).to_le_bytes());
+        // SAFETY: as long as said, and written where no reference lies, or through atomics.
+        let ctl = ControlMap::open(unsafe { Map::new(base, CONTROL_LEN) }).expect("a control block");
+        let mut first: &[u8] = b"";
+        for (n, text) in ["/data/set", "/data/set/deeper", "/d", "/other"].iter().enumerate() {
+            let (off, c) = (ctl.ctl.strings_len.load(Ordering::Relaxed), ctl.ctl);
+            put(STRINGS_OFF + off as usize, text.as_bytes());
+            c.strings_len.store(off + text.len() as u32, Ordering::Relaxed);
+            c.spellings[n].path.off.store(off, Ordering::Relaxed);
+            c.spellings[n].path.len.store(text.len() as u32, Ordering::Relaxed);
+            c.spellings[n].root.store(n as u32, Ordering::Relaxed);
+            c.spellings_len.store(n as u32 + 1, Ordering::Release);
+            if n == 0 {
+                first = ctl.str(&c.spellings[0].path);
+            }
+            // What was handed out before stays as it is.
+            assert_eq!(first, b"/data/set");
+            let path = std::format!("{text}/x");
+            match ctl.match_root(path.as_bytes()) {
+                Start::Root(m) => assert_eq!((m.root, m.rest), (n, &b"/x"[..])),
+                other => panic!("{other:?}"),
+            }
+        }
+        // Beyond the area there is nothing.
+        for (off, len) in [(0, STRINGS + 1), (u32::MAX, 1), (STRINGS as u32, 1), (1, usize::MAX)] {
+            assert!(ctl.string(off, len).is_empty());
+        }
+        assert_eq!(ctl.string(STRINGS as u32 - 1, 1), b"\0");
     }
 }

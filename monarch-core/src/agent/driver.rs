@@ -134,7 +134,8 @@ pub struct Live {
     pub segment: Segment<'static>,
     /// Where its files come from.
     pub source: Arc<dyn Source>,
-    /// Whether the index was scanned by this agent; a loaded one is checked per file before a warm hit.
+    /// Whether the index was scanned for its jobs; of one that was loaded from a file each entry is
+    /// compared before its first use.
     pub fresh: bool,
     /// What of an identity is the same on all nodes.
     pub portable: Portable,

@@ -299,12 +299,13 @@ impl Roots {
                 let live = r.segment.and_then(|n| self.driver.segment(n));
                 let released = r.segment.map(|n| self.driver.released(n)).unwrap_or_default();
                 let h = live.as_ref().map(|l| l.segment.index.header);
+                let loaded = live.as_ref().is_some_and(|l| l.segment.state.guard.is_loaded());
                 RootStatus {
                     epochs: epochs.get_mut(number).map(std::mem::take).unwrap_or_default(),
                     directories: directories.get_mut(number).map(std::mem::take).unwrap_or_default(),
                     path: r.path.clone(),
                     state: r.state.clone(),
-                    consistency: r.checks.consistency(),
+                    consistency: shm::Checks { loaded, ..r.checks }.consistency(),
                     verify_on_open: r.checks.verify,
                     jobs: r.jobs,
                     entries: h.map_or_else(|| r.progress.entries.load(Ordering::Relaxed), |h| u64::from(h.entries)),

@@ -106,7 +106,7 @@ impl Dataset {
     #[must_use]
     pub fn checks(&self) -> Checks {
         let revalidate = (self.consistency == Consistency::CloseToOpen).then_some(self.revalidate);
-        Checks { revalidate, verify: self.verify_on_open }
+        Checks { revalidate, verify: self.verify_on_open, ..Checks::default() }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::scan::{DirScan, Tree};
 use monarch_abi::hash::{PathHash, path_hash};
-use monarch_abi::index::{Dir, INDEX_MAGIC, IndexHeader, Record};
+use monarch_abi::index::{Dir, INDEX_CUT, INDEX_MAGIC, IndexHeader, Record};
 use monarch_abi::state::{MAX_PROBES, NO_ID, SLOTS, buckets_for, home_bucket};
 use monarch_abi::word::{State, Word};
 use std::collections::HashMap;
@@ -212,7 +212,7 @@ fn assemble(tree: &Tree, f: &Flat, seed: u64, uuid: [u8; 16], has_btime: bool, p
     let header = IndexHeader {
         magic: INDEX_MAGIC,
         layout: monarch_abi::LAYOUT,
-        flags: u32::from(tree.incomplete),
+        flags: u32::from(tree.incomplete) | if tree.cut { INDEX_CUT } else { 0 },
         uuid,
         seed,
         root_id: tree.root_id,

@@ -1,5 +1,10 @@
 //! Saved index files: one sequential read instead of a scan.
 //!
+//! What is served from is read, not mapped: whoever can write to the file could change it after its
+//! checksum was compared. And it is believed only where nobody but the user and root could have
+//! written it; every entry is compared with the PFS all the same ([`monarch_abi::guard`]), unless
+//! the job says that it is frozen.
+//!
 //! ```text
 //! 0   magic "MONSAVE1"      8
 //! 8   format version        4     zero 4
@@ -11,19 +16,26 @@
 //! ```
 
 use super::Built;
+use crate::shm::Unfinished;
 use monarch_abi::state::Bucket;
-use std::io::Write;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::Xxh3;
 
 const MAGIC: [u8; 8] = *b"MONSAVE1";
 const VERSION: u32 = 1;
 const HEADER: usize = 64;
 /// Where the checksum lies.
 const SUM: usize = 32;
+/// Bytes that are read at a time.
+const PIECE: usize = 4 << 20;
+const SENSELESS: &str = "its index does not make sense";
 
 /// Of the header but the checksum itself, and what follows it.
 fn checksum(header: &[u8; HEADER], rest: &[&[u8]]) -> u64 {
-    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    let mut hash = Xxh3::new();
     hash.update(&header[..SUM]);
     hash.update(&header[SUM + 8..]);
     rest.iter().for_each(|part| hash.update(part));
@@ -49,30 +61,51 @@ pub enum SavedError {
         /// What is wrong.
         why: &'static str,
     },
+    /// Somebody else could have written it.
+    #[error(
+        "saved index {path}: {why}; use one that you or root own and that nobody else can write to (chmod go-w), or a copy of it"
+    )]
+    Untrusted {
+        /// The file.
+        path: PathBuf,
+        /// Who could, and why.
+        why: String,
+    },
 }
 
-/// A saved index, mapped.
+/// A saved index in memory.
 #[derive(Debug)]
 pub struct SavedIndex {
-    map: memmap2::Mmap,
-    index: usize,
-    buckets: usize,
+    index: memmap2::MmapMut,
+    buckets: Vec<u8>,
 }
 
 impl SavedIndex {
     /// The bytes of the index file.
     #[must_use]
     pub fn index(&self) -> &[u8] {
-        &self.map[HEADER..HEADER + self.index]
+        &self.index
     }
     /// The bytes of the buckets.
     #[must_use]
     pub fn buckets(&self) -> &[u8] {
-        &self.map[HEADER + self.index..HEADER + self.index + self.buckets]
+        &self.buckets
     }
 }
 
-/// Writes an index to `path`, beside it first, synced, then renamed.
+/// A saved index that was read into the file that processes will map.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The file of the index, which has no name yet.
+    pub file: Unfinished,
+    /// Its bytes.
+    pub index: memmap2::Mmap,
+    /// Bytes of the lookup table.
+    pub buckets: Vec<u8>,
+}
+
+/// Writes an index to `path`, beside it first, synced, then renamed. Nobody else may write to it,
+/// whatever the umask says: such a one would not be believed.
 ///
 /// # Errors
 /// What the kernel said.
@@ -89,7 +122,7 @@ pub fn save(built: &Built, path: &Path) -> Result<(), SavedError> {
     let sum = checksum(&header, &[&built.index, &built.buckets]);
     header[SUM..SUM + 8].copy_from_slice(&sum.to_le_bytes());
     let write = || {
-        let mut f = std::fs::File::create(&tmp)?;
+        let mut f = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&tmp)?;
         f.write_all(&header)?;
         f.write_all(&built.index)?;
         f.write_all(&built.buckets)?;
@@ -102,33 +135,142 @@ pub fn save(built: &Built, path: &Path) -> Result<(), SavedError> {
     })
 }
 
-/// Maps a saved index and verifies its checksum.
+/// Reads a saved index and verifies its checksum. Whose it is does not matter: to look at it, not
+/// to serve from it.
 ///
 /// # Errors
 /// [`SavedError::Format`] when it is not what was saved.
 pub fn load(path: &Path) -> Result<SavedIndex, SavedError> {
     let io = |source| SavedError::Io { path: path.to_owned(), source };
-    let bad = |why| SavedError::Format { path: path.to_owned(), why };
-    let file = std::fs::File::open(path).map_err(io)?;
-    let map = crate::shm::map_private(&file).map_err(io)?;
-    let head: &[u8; HEADER] = map.first_chunk().ok_or_else(|| bad("the file is too short"))?;
-    let u64_at = |at: usize| head[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-    if head[..8] != MAGIC {
-        return Err(bad("this is not a saved index"));
+    let mut saved = Saved::open(path)?;
+    let mut index = memmap2::MmapMut::map_anon(saved.index as usize).map_err(io)?;
+    let put = |bytes: &[u8], at: u64| {
+        let to = index.get_mut(at as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
+        to.ok_or(std::io::ErrorKind::InvalidData)?.copy_from_slice(bytes);
+        Ok(())
+    };
+    let buckets = saved.read(put)?;
+    saved.makes_sense(&index, &buckets)?;
+    Ok(SavedIndex { index, buckets })
+}
+
+/// Reads a saved index into a file of a private directory and verifies its checksum, over the bytes
+/// that were read: nobody can change those any more.
+///
+/// # Errors
+/// [`SavedError::Format`] when it is not what was saved, [`SavedError::Untrusted`] when somebody
+/// other than this user or root could have written it.
+pub fn load_within(path: &Path, dir: &Path) -> Result<Loaded, SavedError> {
+    let io = |source| SavedError::Io { path: path.to_owned(), source };
+    let mut saved = Saved::open(path)?;
+    saved.is_ours()?;
+    let file = Unfinished::within(dir, saved.index).map_err(io)?;
+    let buckets = saved.read(|bytes, at| file.write(bytes, at))?;
+    let index = file.map().map_err(io)?;
+    saved.makes_sense(&index, &buckets)?;
+    Ok(Loaded { file, index, buckets })
+}
+
+/// An open saved index whose header was read.
+struct Saved<'a> {
+    path: &'a Path,
+    file: File,
+    head: [u8; HEADER],
+    /// Length of the index.
+    index: u64,
+    /// Length of the buckets.
+    buckets: u64,
+}
+
+impl<'a> Saved<'a> {
+    fn open(path: &'a Path) -> Result<Self, SavedError> {
+        let io = |source| SavedError::Io { path: path.to_owned(), source };
+        let bad = |why| SavedError::Format { path: path.to_owned(), why };
+        // (What is no file, and would have its opener wait, is told below.)
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io)?;
+        let meta = file.metadata().map_err(io)?;
+        if !meta.is_file() {
+            return Err(bad("this is not a saved index"));
+        }
+        let mut head = [0; HEADER];
+        (&file).read_exact(&mut head).map_err(|e| match e.kind() {
+            std::io::ErrorKind::UnexpectedEof => bad("the file is too short"),
+            _ => io(e),
+        })?;
+        let u64_at = |at: usize| head[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+        if head[..8] != MAGIC {
+            return Err(bad("this is not a saved index"));
+        }
+        if u64_at(8) as u32 != VERSION {
+            return Err(bad("it was written by another version of Monarch"));
+        }
+        let (index, buckets) = (u64_at(16), u64_at(24));
+        if index.checked_add(buckets).and_then(|n| n.checked_add(HEADER as u64)) != Some(meta.len()) {
+            return Err(bad("the file was cut short"));
+        }
+        if index == 0 {
+            return Err(bad(SENSELESS));
+        }
+        Ok(Self { path, file, head, index, buckets })
     }
-    if u64_at(8) as u32 != VERSION {
-        return Err(bad("it was written by another version of Monarch"));
+
+    /// Whether nobody but this user and root could have written it, nor have set the link that
+    /// leads to it.
+    fn is_ours(&self) -> Result<(), SavedError> {
+        let io = |source| SavedError::Io { path: self.path.to_owned(), source };
+        let untrusted = |why| Err(SavedError::Untrusted { path: self.path.to_owned(), why });
+        let me = rustix::process::geteuid().as_raw();
+        let stranger = |m: &Metadata| Some(m.uid()).filter(|&uid| uid != me && uid != 0);
+        let meta = self.file.metadata().map_err(io)?;
+        if let Some(uid) = stranger(&meta) {
+            return untrusted(format!("it belongs to user {uid}"));
+        }
+        if meta.mode() & 0o022 != 0 {
+            return untrusted(format!("others may write to it (mode {:04o})", meta.mode() & 0o7777));
+        }
+        let link = std::fs::symlink_metadata(self.path).map_err(io)?;
+        match stranger(&link) {
+            Some(uid) if link.is_symlink() => untrusted(format!("it is a link that belongs to user {uid}")),
+            _ => Ok(()),
+        }
     }
-    let (index, buckets) = (u64_at(16) as usize, u64_at(24) as usize);
-    if HEADER.checked_add(index).and_then(|n| n.checked_add(buckets)) != Some(map.len()) {
-        return Err(bad("the file was cut short"));
+
+    /// Reads the index, piece by piece, to where `put` puts it, and gives the buckets. The checksum
+    /// is that of what was read.
+    fn read(&mut self, mut put: impl FnMut(&[u8], u64) -> std::io::Result<()>) -> Result<Vec<u8>, SavedError> {
+        let io = |source| SavedError::Io { path: self.path.to_owned(), source };
+        let bad = |why| SavedError::Format { path: self.path.to_owned(), why };
+        let (mut hash, mut piece) = (Xxh3::new(), vec![0; PIECE]);
+        hash.update(&self.head[..SUM]);
+        hash.update(&self.head[SUM + 8..]);
+        let mut at = 0;
+        while at < self.index {
+            let n = (self.index - at).min(PIECE as u64) as usize;
+            let piece = piece.get_mut(..n).unwrap_or_default();
+            self.file.read_exact(piece).map_err(io)?;
+            hash.update(piece);
+            put(piece, at).map_err(io)?;
+            at += n as u64;
+        }
+        drop(piece);
+        let mut buckets = Vec::new();
+        buckets.try_reserve_exact(self.buckets as usize).map_err(|e| io(std::io::Error::other(e)))?;
+        (&self.file).take(self.buckets).read_to_end(&mut buckets).map_err(io)?;
+        if buckets.len() as u64 != self.buckets {
+            return Err(bad("the file was cut short"));
+        }
+        hash.update(&buckets);
+        if self.head[SUM..].first_chunk().map(|b| u64::from_le_bytes(*b)) != Some(hash.digest()) {
+            return Err(bad("its checksum does not match"));
+        }
+        Ok(buckets)
     }
-    if checksum(head, &[&map[HEADER..]]) != u64_at(SUM) {
-        return Err(bad("its checksum does not match"));
-    }
-    let saved = SavedIndex { map, index, buckets };
-    match crate::shm::IndexBytes(saved.index()).open() {
-        Some(i) if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(buckets as u64) => Ok(saved),
-        _ => Err(bad("its index does not make sense")),
+
+    /// Whether index and buckets belong together.
+    fn makes_sense(&self, index: &[u8], buckets: &[u8]) -> Result<(), SavedError> {
+        match crate::shm::IndexBytes(index).open() {
+            Some(i) if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(buckets.len() as u64) => Ok(()),
+            _ => Err(SavedError::Format { path: self.path.to_owned(), why: SENSELESS }),
+        }
     }
 }

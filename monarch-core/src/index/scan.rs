@@ -11,6 +11,7 @@ use crate::engine::Limits;
 use monarch_abi::index::{DIR_INCOMPLETE, Dir, OWNER_KERNEL, Record};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxFlags};
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -82,6 +83,9 @@ pub struct Tree {
     pub(super) root_dev: u64,
     /// Whether parts are left to the kernel.
     pub incomplete: bool,
+    /// Whether some of them may hold what this user may see: the memory bound was reached, or the
+    /// PFS failed.
+    pub(super) cut: bool,
 }
 
 impl Tree {
@@ -128,6 +132,7 @@ impl Tree {
             root_id: 1,
             root_dev: 1,
             incomplete: false,
+            cut: false,
         }
     }
 }
@@ -154,6 +159,7 @@ struct Shared<'a> {
     owners: Mutex<Owners>,
     options: ScanOptions,
     memory: AtomicU64,
+    cut: AtomicBool,
     limits: &'a Limits,
     progress: &'a ScanProgress,
 }
@@ -175,7 +181,20 @@ impl Shared<'_> {
     /// Takes memory for the index; `false` when none is left, for good: then the rest of the scan is spared, too.
     fn charge(&self, bytes: usize) -> bool {
         let bytes = bytes as u64;
-        self.memory.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.options.max_memory
+        let fits = self.memory.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.options.max_memory;
+        if !fits {
+            self.cut.store(true, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// What cannot be read: whether that is for want of permission, or because it has gone, or
+    /// because the PFS fails.
+    fn unread(&self, e: Errno) -> DirScan {
+        if !matches!(e, Errno::ACCESS | Errno::PERM | Errno::NOENT | Errno::NOTDIR | Errno::LOOP) {
+            self.cut.store(true, Ordering::Relaxed);
+        }
+        unread()
     }
 
     /// Makes a call to the PFS, as soon as the limits let it.
@@ -243,6 +262,7 @@ pub fn scan_within(
         owners: Mutex::default(),
         options,
         memory: AtomicU64::new(0),
+        cut: AtomicBool::new(false),
         limits,
         progress,
     };
@@ -267,6 +287,7 @@ pub fn scan_within(
         root: root_record,
         root_btime,
         incomplete,
+        cut: shared.cut.into_inner(),
         dirs,
         owners: shared.owners.into_inner().unwrap_or_else(PoisonError::into_inner).list,
         root_id: root_id(path),
@@ -294,7 +315,7 @@ fn worker(shared: &Shared<'_>) {
         };
         drop(work);
         let spared = shared.progress.cancel.load(Ordering::Relaxed) || !shared.charge(0);
-        let mut dir = if spared { unread() } else { read_dir(shared, &path).unwrap_or_else(|_| unread()) };
+        let mut dir = if spared { unread() } else { read_dir(shared, &path).unwrap_or_else(|e| shared.unread(e)) };
         shared.progress.entries.fetch_add(dir.entries.len() as u64, Ordering::Relaxed);
         shared.progress.dirs.fetch_add(1, Ordering::Relaxed);
         let mut work = shared.work.lock().unwrap_or_else(PoisonError::into_inner);

@@ -34,8 +34,16 @@ fn tree(dirs: usize, files: usize) -> (Tree, usize) {
     };
     let mut all = vec![list(dirs, dir, &|i| format!("n{i:08}"))];
     all.extend((0..dirs).map(|d| list(files, file, &|i| format!("n{:08}_{i}.JPEG", d * files + i))));
-    let tree =
-        Tree { root: dir, root_btime: 1, dirs: all, owners: vec![0], root_id: 1, root_dev: 1, incomplete: false };
+    let tree = Tree {
+        root: dir,
+        root_btime: 1,
+        dirs: all,
+        owners: vec![0],
+        root_id: 1,
+        root_dev: 1,
+        incomplete: false,
+        cut: false,
+    };
     (tree, names)
 }
 
@@ -180,4 +188,16 @@ fn a_scan_that_waits_for_the_limits_can_be_cancelled() {
         assert!(matches!(scan.join().expect("scan"), Err(ScanError::Cancelled)));
         assert!(start.elapsed() < std::time::Duration::from_secs(10), "{:?}", start.elapsed());
     });
+}
+
+#[test]
+fn an_index_says_whether_its_scan_came_to_everything() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    (0..50).for_each(|n| std::fs::write(dir.path().join(n.to_string()), "x").expect("write"));
+    let flags = |max_memory| {
+        let options = ScanOptions { threads: 2, max_memory };
+        let tree = super::scan(dir.path(), options, &ScanProgress::default()).expect("scan");
+        build(tree, 1, [1; 16]).header().flags
+    };
+    assert_eq!((flags(u64::MAX), flags(1000)), (0, 1 | monarch_abi::index::INDEX_CUT));
 }

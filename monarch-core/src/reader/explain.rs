@@ -5,6 +5,7 @@ use crate::agent::client;
 use crate::shm::Checks;
 use monarch_abi::control::Start;
 use monarch_abi::demand::{self, Watch};
+use monarch_abi::guard::{LastCheck, NEVER_AGAIN};
 use monarch_abi::resolve::{Found, Miss, resolve};
 use monarch_abi::word::{Refusal, State};
 use rustix::fs::AtFlags;
@@ -297,10 +298,12 @@ impl Reader {
 
     /// Whether an open would find that the PFS has something else by now; nothing is noted.
     fn has_changed(&self, path: &Path, found: &Found<'_>) -> bool {
-        let watched = found.segment.state.guard.which().checked && found.entry.word().state() != State::Bypass;
+        let guard = &found.segment.state.guard;
+        let asks = |check: LastCheck<'_>| guard.interval_ms() != NEVER_AGAIN || check.is_due(guard::now_ms());
+        let watched = guard.last_check(found.entry.id).is_some_and(asks) && found.entry.word().state() != State::Bypass;
         watched
             && match guard::identity(path, AtFlags::empty()) {
-                Ok(now) => !found.entry.record.is_still(&now),
+                Ok(now) => !guard.is_still(found.entry.record, &now),
                 Err(e) => matches!(e, Errno::NOENT | Errno::NOTDIR),
             }
     }

@@ -24,7 +24,7 @@ pub(super) fn identity(path: &Path, follow: AtFlags) -> rustix::io::Result<Ident
 }
 
 /// Milliseconds of the coarse monotonic clock, as far as 32 bits hold them.
-fn now_ms() -> u32 {
+pub(super) fn now_ms() -> u32 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
     (t.tv_sec as u32).wrapping_mul(1000).wrapping_add((t.tv_nsec / 1_000_000) as u32)
 }
@@ -39,7 +39,7 @@ impl Reader {
         }
         self.count(Counter::Checks, 1);
         match identity(path, follow) {
-            Ok(id) if found.entry.record.is_still(&id) => {
+            Ok(id) if found.segment.state.guard.is_still(found.entry.record, &id) => {
                 check.passed(now);
                 return true;
             }
@@ -49,7 +49,7 @@ impl Reader {
         false
     }
 
-    /// The same of a link on the way, by the path that it had when it was indexed.
+    /// The same of a link or directory on the way, by the path that it had when it was indexed.
     pub(super) fn may_follow(&self, link: &Found<'_>) -> bool {
         link.segment.state.guard.last_check(link.entry.id).is_none()
             || self.indexed_path(link).is_some_and(|path| self.is_still(link, &path, AtFlags::SYMLINK_NOFOLLOW))

@@ -394,3 +394,36 @@ fn progress_is_waited_for() {
         assert!(matches!(end, Outcome::Resident(w) if w.tier() == 2), "{end:?}");
     });
 }
+
+/// Any process of the user can write there.
+#[test]
+fn clocks_that_somebody_has_written_over_hold_up_nobody_for_more_than_an_hour() {
+    /// Half an hour passes with each look at it.
+    struct Leaps(AtomicU64);
+    impl Watch for Leaps {
+        fn now_us(&self) -> u64 {
+            self.0.fetch_add(1_800_000_000, Ordering::Relaxed)
+        }
+        fn agent(&self) -> Life {
+            Life::Alive
+        }
+    }
+    let s = Shared::new(1);
+    let (f, c) = (s.found(1), s.ctl.ctl);
+    for clock in [&c.pickup_ms, &c.stall_ms, &c.max_wait_ms, &c.complete_ms] {
+        clock.store(u32::MAX, Ordering::Relaxed);
+    }
+    c.inflight[0].file.store(monarch_abi::demand::file_key(0, 1), Ordering::Release);
+    // Neither picked up; nor with any progress; nor out of the PFS.
+    for (state, in_pfs) in [(State::Wanted, 0), (State::Fetching, 0), (State::Fetching, 1)] {
+        for pulse in [0, u64::MAX, u64::MAX / 1000 + 1, 1 << 40] {
+            s.word(1).store(Word::new(state).0, Ordering::Release);
+            c.inflight[0].in_pfs.store(in_pfs, Ordering::Relaxed);
+            c.pulse_ms.store(pulse, Ordering::Relaxed);
+            let leaps = Leaps(AtomicU64::new(1));
+            assert_eq!(wait(&s.ctl, &f, &leaps), Outcome::Deadline);
+            let hours = leaps.0.load(Ordering::Relaxed) / 3_600_000_000;
+            assert!(hours <= 2, "{hours} hours in {state:?}, {in_pfs}, pulse {pulse}");
+        }
+    }
+}

@@ -55,7 +55,11 @@ fn files() -> &'static Files {
             &made.buckets,
             state_uuid,
             monarch_core::shm::Chunking { threshold: 16 << 20, size: 4 << 20 },
-            monarch_core::shm::Checks { revalidate: Some(std::time::Duration::from_secs(5)), verify: true },
+            monarch_core::shm::Checks {
+                revalidate: Some(std::time::Duration::from_secs(5)),
+                verify: true,
+                ..Default::default()
+            },
         )
         .expect("segment");
         let (_, state) = monarch_core::shm::segment_paths(tree.dir.path(), made.header().uuid, state_uuid);

@@ -167,8 +167,10 @@ impl Segments<'static> for Ctx {
         Some((number, segment))
     }
 
-    fn may_follow(&self, link: &Found<'static>) -> bool {
-        self.opening || crate::guard::is_still_there(self, link)
+    /// Also for changes: what a link that leads elsewhere by now seems to change is not what
+    /// changes.
+    fn may_follow(&self, passed: &Found<'static>) -> bool {
+        crate::guard::is_still_there(self, passed)
     }
 }
 

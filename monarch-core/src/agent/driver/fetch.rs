@@ -8,6 +8,7 @@ use super::packs::Below;
 use super::peers::RemoteFile;
 use super::unclaimed::Claim;
 use super::{Driver, Job, Live, lock, parts};
+use crate::agent::access;
 use crate::engine::{CopyError, Marks, SourceFile};
 use crate::metrics::Origin;
 use crate::tier::{CopyFile, PackedFile, Sum, TierDir};
@@ -237,6 +238,10 @@ impl Driver {
             Fetched::Stopped => claim.next(State::Absent),
         };
         self.tell_over(f);
+        if !f.live.fresh && matches!(end, Fetched::Resident(_) | Fetched::Decoded(_) | Fetched::Packed(_)) {
+            // A copy was made, or taken over, of what lies at this path: that was compared.
+            f.live.segment.state.guard.was_compared(f.entry.id);
+        }
         let published = word.compare_exchange(claim.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok();
         futex_wake(word, u32::MAX >> 1);
         let count = |figure: &AtomicU64| {
@@ -447,8 +452,14 @@ impl Driver {
     /// Takes over a copy that an earlier run left, if the file on the PFS is still the one it was made of; `None` if its bytes
     /// are not what they must be, and it is to be copied anew.
     fn adopt(&self, f: &File, claim: Claim, mark: &Mark, decodes: bool) -> Option<Fetched> {
-        if !f.live.fresh {
-            match self.ask_pfs(mark, || f.live.source.identity(&f.rel)) {
+        let readable = access::by_mode(&f.live.segment.index, f.entry.record);
+        if !f.live.fresh || !readable {
+            // An earlier job of this user could read it; whether this one can, an open says.
+            let ask = || match readable {
+                true => f.live.source.identity(&f.rel),
+                false => f.live.source.open(&f.rel)?.identity_now(),
+            };
+            match self.ask_pfs(mark, ask) {
                 Ok(id) if f.live.is_same(&id, &f.want) => self.gate.worked(),
                 Ok(_) => return Some(self.failed(&CopyError::Changed, f)),
                 Err(e) => {

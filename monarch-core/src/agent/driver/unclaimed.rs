@@ -231,6 +231,23 @@ impl Unclaimed {
         size
     }
 
+    /// Removes the copies of a root that are not wanted by their names; how many.
+    pub fn drop_of_root(&mut self, root_id: u64, wanted: impl Fn(CopyName) -> bool, tiers: &[TierDir]) -> usize {
+        let mut leave = Vec::new();
+        for t in &self.tiers {
+            let names = t.copies.iter().chain(t.packed.iter()).map(|(name, _)| name);
+            leave.extend(names.filter(|&name| name.is_below(root_id) && !wanted(name)));
+        }
+        leave.into_iter().filter(|&name| self.evict(name, tiers).is_some()).count()
+    }
+
+    /// Whether there are some of this root.
+    #[must_use]
+    pub fn has_of_root(&self, root_id: u64) -> bool {
+        let names = |t: &Heap| t.copies.iter().chain(t.packed.iter()).any(|(name, _)| name.is_below(root_id));
+        self.tiers.iter().any(names)
+    }
+
     /// Forgets copies that are being removed.
     pub fn forget(&mut self, name: CopyName) {
         for packed in [false, true] {

@@ -4,7 +4,7 @@ use super::{RootState, Roots, shared};
 
 use crate::agent::driver::Unclaimed;
 use crate::agent::{early, mounts};
-use crate::config::{Config, Trust};
+use crate::config::Config;
 use crate::engine::{PfsSource, Source};
 use crate::shm;
 use monarch_abi::chunks::WHOLE;
@@ -30,7 +30,7 @@ impl Roots {
             if s.status.load(Ordering::Acquire) != SEGMENT_LIVE {
                 continue;
             }
-            match self.adopt_segment(at, s, &config) {
+            match self.adopt_segment(at, s) {
                 Ok(kept) => tracing::info!(segment = at, kept, "segment taken over"),
                 Err(e) => {
                     tracing::warn!(segment = at, error = %e, "segment lost; scanning again");
@@ -45,7 +45,7 @@ impl Roots {
         lost.into_iter().for_each(|number| self.spawn_scan(number));
     }
 
-    fn adopt_segment(&self, at: usize, s: &SegmentRef, config: &Config) -> io::Result<u64> {
+    fn adopt_segment(&self, at: usize, s: &SegmentRef) -> io::Result<u64> {
         let root = s.root.load(Ordering::Relaxed) as usize;
         let segment = shm::open_segment(&self.dir, shm::get_uuid(&s.uuid), shm::get_uuid(&s.state_uuid))?;
         let path = self.list().get(root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
@@ -90,7 +90,7 @@ impl Roots {
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
         early::open(&self.ctl, root, at, &segment);
         // A loaded index was perhaps not checked to its end.
-        let fresh = config.index.file.is_none() || config.index.trust == Trust::Frozen;
+        let fresh = !segment.state.guard.is_loaded();
         let mut live = self.driver.live(root, segment, source, fresh);
         if let Some(node) = &self.node {
             live.portable = shared::portable(&live.segment.index, &*live.source).unwrap_or_default();

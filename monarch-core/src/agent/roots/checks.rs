@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn the_stricter_wins_where_there_is_room_for_it() {
-        let open = |s| Checks { revalidate: Some(Duration::from_secs(s)), verify: false };
+        let open = |s| Checks { revalidate: Some(Duration::from_secs(s)), ..Checks::default() };
         let none = Checks::default();
         let verify = Checks { verify: true, ..none };
         assert!(covers(open(5), none) && covers(open(5), open(1)) && covers(verify, none));

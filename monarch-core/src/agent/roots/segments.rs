@@ -4,16 +4,20 @@ use super::shared::Theirs;
 use super::{RETRY, RootState, Roots};
 
 use crate::agent::driver::Portable;
-use crate::agent::{early, mounts};
+use crate::agent::{access, early, mounts};
 use crate::cluster::image::Image;
 use crate::config::{Config, MountPoints, Trust, mount_points};
 use crate::engine::{PfsSource, Source};
+use crate::index::Loaded;
 use crate::index::{ScanOptions, ScanProgress};
 use crate::shm;
 use monarch_abi::control::{MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::file_key;
-use monarch_abi::segment::Segment;
+use monarch_abi::hash::CopyName;
+use monarch_abi::index::{INDEX_CUT, Record};
+use monarch_abi::segment::{Entry, Segment};
 use monarch_abi::word::State;
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,8 +28,10 @@ use std::time::Instant;
 struct Made {
     segment: Segment<'static>,
     state_uuid: [u8; 16],
-    /// Whether the index is as new as this job.
+    /// Whether the index is as new as this job, or is to be taken for that.
     fresh: bool,
+    /// Whether it was made by a scan for this job.
+    scanned: bool,
     /// What of the index is the same here: all of it, if this node made it.
     portable: Portable,
     /// Whether the nodes have it in common.
@@ -111,7 +117,7 @@ impl Roots {
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
         self.note_sums(&segment);
         let mut decoded = Vec::new();
-        let adopted = if made.fresh { self.claim_copies(number, &segment, &mut decoded) } else { 0 };
+        let adopted = if made.fresh { self.claim_copies(number, &made, &mut decoded) } else { 0 };
         early::open(&self.ctl, scan.root, number, &segment);
         self.note_sums_of(&live);
         self.driver.add_segment(number, &live);
@@ -142,23 +148,25 @@ impl Roots {
         let state_uuid = crate::sys::random_uuid();
         let source = &scan.config.source;
         let chunking = shm::Chunking { threshold: source.chunk_threshold, size: source.chunk_size };
-        let create = |index: &[u8], buckets: &[u8]| {
-            shm::create_segment(&self.dir, index, buckets, state_uuid, chunking, scan.checks)
-                .map_err(|e| self.no_room(e))
+        // Of an index that is not as new as its job nothing is believed before it was compared.
+        let checks =
+            |loaded: bool, portable: Portable| shm::Checks { loaded, other_ctimes: !portable.ctime, ..scan.checks };
+        let written = |file: shm::Unfinished, index: &[u8], buckets: &[u8], checks: shm::Checks| {
+            let made = shm::segment_with(&self.dir, (file, index), buckets, state_uuid, chunking, checks);
+            made.map(|(segment, ..)| segment).map_err(|e| self.no_room(e))
         };
         let theirs = self.others_index(scan, path).map_err(|e| self.no_room(e))?;
         let is_shared = !matches!(theirs, Theirs::Unfit);
         if let Theirs::Image(image, portable) = theirs {
             let Image { file, index, buckets, fresh } = *image;
-            let made = shm::segment_with(&self.dir, (file, &index), &buckets, state_uuid, chunking, scan.checks);
-            let (segment, ..) = made.map_err(|e| self.no_room(e))?;
-            return Ok(Made { segment, state_uuid, fresh, portable, is_shared, mounts: None });
+            let segment = written(file, &index, &buckets, checks(!fresh, portable))?;
+            return Ok(Made { segment, state_uuid, fresh, scanned: fresh, portable, is_shared, mounts: None });
         }
-        let saved = index.file.as_ref().and_then(|file| load(file, path));
-        let (fresh, mounts, (segment, ..)) = match saved {
-            Some(saved) => {
-                let made = create(saved.index(), saved.buckets())?;
-                (index.trust == Trust::Frozen, None, made)
+        let saved = index.file.as_ref().and_then(|file| load(file, path, &self.dir));
+        let (fresh, mounts, segment) = match saved {
+            Some(Loaded { file, index: bytes, buckets }) => {
+                let fresh = index.trust == Trust::Frozen;
+                (fresh, None, written(file, &bytes, &buckets, checks(!fresh, Portable::default()))?)
             }
             None => {
                 let mounts = mount_points();
@@ -167,10 +175,13 @@ impl Roots {
                 let tree =
                     crate::index::scan_within(path, options, limits, &scan.progress).map_err(io::Error::other)?;
                 let built = crate::index::build(tree, self.seed, crate::sys::random_uuid());
-                (true, mounts, create(&built.index, &built.buckets)?)
+                let checks = checks(false, Portable::default());
+                let made = shm::create_segment(&self.dir, &built.index, &built.buckets, state_uuid, chunking, checks);
+                (true, mounts, made.map_err(|e| self.no_room(e))?.0)
             }
         };
-        Ok(Made { segment, state_uuid, fresh, portable: Portable::default(), is_shared, mounts })
+        let scanned = mounts.is_some();
+        Ok(Made { segment, state_uuid, fresh, scanned, portable: Portable::default(), is_shared, mounts })
     }
 
     /// Says where there is no room for an index, and what to do about it.
@@ -210,7 +221,8 @@ impl Roots {
     }
 
     /// Claims the copies that an earlier run or segment left in a tier; those that were decoded are told.
-    fn claim_copies(&self, number: usize, segment: &Segment<'static>, claimed_decoded: &mut Vec<u64>) -> u64 {
+    fn claim_copies(&self, number: usize, made: &Made, claimed_decoded: &mut Vec<u64>) -> u64 {
+        let segment = &made.segment;
         let mut unclaimed = self.driver.unclaimed();
         if unclaimed.is_empty() {
             return 0;
@@ -218,7 +230,11 @@ impl Roots {
         let (mut keys, mut decoded) = (Vec::new(), Vec::new());
         // (What it must come to is not known: whoever asks for it has it copied anew.)
         let known = |id: u32| !segment.state.guard.which().sums || segment.state.guard.sum(id).is_some();
-        for e in segment.files().filter(|e| e.word().state() == State::Absent && known(e.id)) {
+        // (What this user may not read by its mode may be read by other rules: the PFS is asked,
+        // once somebody wants it.)
+        let may_read = |r: &Record| access::by_mode(&segment.index, r);
+        let fits = |e: &Entry<'_>| e.word().state() == State::Absent && known(e.id) && may_read(e.record);
+        for e in segment.files().filter(fits) {
             let Some(claim) = unclaimed.claim(segment, &e, &self.driver.tiers) else { continue };
             let w = e.word();
             let (absent, to) = (w.state() == State::Absent, claim.word(w));
@@ -231,6 +247,11 @@ impl Roots {
             }
         }
         drop(unclaimed);
+        // (A root without files is perhaps not mounted.)
+        let header = segment.index.header;
+        if made.scanned && header.flags & INDEX_CUT == 0 && header.files > 0 {
+            self.drop_lost(segment);
+        }
         claimed_decoded.append(&mut decoded);
         let n = keys.len() as u64;
         self.driver.figures.adopted.fetch_add(n, Ordering::Relaxed);
@@ -240,13 +261,32 @@ impl Roots {
     }
 }
 
-/// A saved index, if it is one of this root.
-fn load(file: &Path, root: &Path) -> Option<crate::index::SavedIndex> {
-    match crate::index::load(file) {
-        Ok(saved) => {
-            let index = shm::IndexBytes(saved.index()).open()?;
+impl Roots {
+    /// Drops copies of files that a scan, which came to everything, did not find as they were:
+    /// removed, replaced, or not this user's to see any more.
+    fn drop_lost(&self, segment: &Segment<'static>) {
+        let mut unclaimed = self.driver.unclaimed();
+        let root = segment.index.header.root_id;
+        if !unclaimed.has_of_root(root) {
+            return;
+        }
+        let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
+        let dropped = unclaimed.drop_of_root(root, |name| names.contains(&name), &self.driver.tiers);
+        drop(unclaimed);
+        if dropped > 0 {
+            tracing::info!(copies = dropped, "copies of files that the scan did not find as they were are dropped");
+        }
+    }
+}
+
+/// A saved index, if it is one of this root and nobody else could have written it; read into a file
+/// of `dir`.
+fn load(file: &Path, root: &Path, dir: &Path) -> Option<Loaded> {
+    match crate::index::load_within(file, dir) {
+        Ok(loaded) => {
+            let index = shm::IndexBytes(&loaded.index).open()?;
             if index.header.root_id == crate::index::root_id(root) {
-                return Some(saved);
+                return Some(loaded);
             }
             tracing::warn!(file = %file.display(), root = %root.display(), "the saved index is of another root; scanning");
             None
