@@ -222,4 +222,36 @@ CASE(no_atime) {
   SAY("F_SETFL", fcntl(open(at(dir, "user/own"), O_RDONLY), F_SETFL, O_NOATIME));
   SAY("F_GETFL", fcntl(open(at(dir, "other/own"), O_RDONLY | O_NOATIME), F_GETFL));
 }
+CASE(no_proc) {
+  // Changes by the descriptor of a directory in a process that has no /proc.
+  looks(dir);
+  int u = open(at(dir, "user"), O_RDONLY | O_DIRECTORY), f = open(at(dir, "user/f9"), O_RDONLY);
+  SAY("unshare", unshare(CLONE_NEWNS));
+  mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL);
+  SAY("umount", umount2("/proc", MNT_DETACH));
+  int w = openat(u, "own", O_WRONLY | O_TRUNC);
+  SAY("write", write(w, "without proc", 12));
+  show("own", at(dir, "user/own"));
+  SAY("unlinkat", unlinkat(u, "f1", 0));
+  SAY("renameat", renameat(u, "f2", u, "f3"));
+  SAY("mkdirat", mkdirat(u, "new", 0700));
+  SAY("fchmodat", fchmodat(u, "f4", 0600, 0));
+  SAY("linkat", linkat(u, "f5", u, "l5", 0));
+  SAY("fchmod", fchmod(f, 0600));
+  SAY("fchdir", fchdir(u));
+  show("relative", "own");
+  SAY("truncate", truncate("f6", 3));
+  struct stat st;
+  for (int i = 1; i < 10; i++) {
+    char n[20];
+    sprintf(n, "user/f%d", i);
+    if (stat(at(dir, n), &st)) printf("%s %s\n", n, ename(errno));
+    else printf("%s %o %lld %lu\n", n, st.st_mode, (long long)st.st_size, (unsigned long)st.st_nlink);
+  }
+  DIR *d = opendir(at(dir, "user"));
+  int n = 0;
+  while (readdir(d)) n++;
+  printf("%d\n", n);
+  looks(dir);
+}
 MAIN

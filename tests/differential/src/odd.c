@@ -565,4 +565,111 @@ CASE(fork_in_handler) {
     if (s) printf("status %x\n", s);
   }
 }
+static void *unshares(void *p) {
+  SAY("unshare", unshare(CLONE_FILES));
+  int fd = (long)p;
+  close(fd);
+  int other = open(at(root, "bin/100"), O_RDONLY);
+  printf("same number %d\n", other == fd);
+  sum_of("thread", other);
+  return 0;
+}
+CASE(unshared_files) {
+  // A thread with descriptors of its own: the same number is another file there.
+  root = dir;
+  int fd = open(at(dir, "big.bin"), O_RDONLY);
+  char b[10];
+  read(fd, b, 10);
+  pthread_t t;
+  pthread_create(&t, 0, unshares, (void *)(long)fd);
+  pthread_join(t, 0);
+  sum_of("main", fd);
+  SAY("offset", lseek(fd, 0, SEEK_CUR));
+}
+CASE(all_closed) {
+  // What daemons do: every descriptor closed, by number, behind the library's back.
+  show("before", at(dir, "bin/20000"));
+  for (int fd = 3; fd < 2000; fd++) direct_call(SYS_close, fd, 0, 0, 0, 0, 0);
+  show("closed", at(dir, "bin/20000"));
+  direct_call(SYS_close_range, 3, ~0u, 0, 0, 0, 0);
+  show("big", at(dir, "big.bin"));
+  for (int fd = 3; fd < 60; fd++) dup2(0, fd);
+  show("filled", at(dir, "bin/4097"));
+  SAY("unlink", unlink(at(dir, "user/f1")));
+  SAY("access", access(at(dir, "user/f1"), F_OK));
+  DIR *d = opendir(at(dir, "bin"));
+  int n = 0;
+  while (readdir(d)) n++;
+  printf("%d %d\n", n, dirfd(d) >= 0);
+}
+static void *stats_for_ever(void *p) {
+  struct stat st;
+  while (!*(volatile int *)p) { stat(at(root, "bin/100"), &st); close(open(at(root, "bin/4096"), O_RDONLY)); }
+  return 0;
+}
+CASE(forks_of_threads) {
+  // Children forked while other threads are inside calls of ours.
+  root = dir;
+  static int stop;
+  pthread_t t[3];
+  for (int i = 0; i < 3; i++) pthread_create(&t[i], 0, stats_for_ever, &stop);
+  int bad = 0;
+  for (int i = 0; i < 100; i++) {
+    pid_t c = fork();
+    if (!c) {
+      alarm(5);
+      struct stat st;
+      int fd = copy(dir);
+      char b[10];
+      int ok = fd >= 0 && read(fd, b, 10) == 10 && !stat(at(dir, "one"), &st) && opendir(at(dir, "many")) && !access(at(dir, "user/own"), R_OK);
+      if (i == 50) unlink(at(dir, "user/f1"));
+      _exit(!ok);
+    }
+    int s;
+    waitpid(c, &s, 0);
+    bad += s != 0;
+  }
+  stop = 1;
+  for (int i = 0; i < 3; i++) pthread_join(t[i], 0);
+  printf("bad %d, f1 %s\n", bad, access(at(dir, "user/f1"), F_OK) ? ename(errno) : "there");
+}
+static void in_handler(int s) {
+  struct stat st;
+  int e = errno;
+  stat(at(root, "one"), &st);
+  int fd = open(at(root, "bin/100"), O_RDONLY);
+  char b[10];
+  if (read(fd, b, 10) != 10) write(1, "bad\n", 4);
+  close(fd);
+  errno = e;
+}
+CASE(handlers) {
+  root = dir;
+  struct sigaction sa = {.sa_handler = in_handler, .sa_flags = SA_RESTART};
+  sigaction(SIGALRM, &sa, 0);
+  struct itimerval t = {{0, 300}, {0, 300}};
+  setitimer(ITIMER_REAL, &t, 0);
+  static char all[3146505];
+  int bad = 0;
+  for (int i = 0; i < 60; i++) {
+    int fd = open(at(dir, "big.bin"), O_RDONLY);
+    size_t n = 0;
+    ssize_t k;
+    while ((k = read(fd, all + n, 50000)) > 0) n += k;
+    bad += n != sizeof all || k < 0;
+    close(fd);
+    DIR *d = opendir(at(dir, "many"));
+    int c = 0;
+    while (readdir(d)) c++;
+    bad += c != 302;
+    closedir(d);
+    FILE *f = fopen(at(dir, "text/words.txt"), "r");
+    char line[100];
+    c = 0;
+    while (fgets(line, 100, f)) c++;
+    bad += c != 1000;
+    fclose(f);
+  }
+  printf("bad %d\n", bad);
+}
 MAIN
