@@ -16,6 +16,8 @@ mod chunks;
 mod commands;
 #[path = "e2e/consistency.rs"]
 mod consistency;
+#[path = "e2e/corners.rs"]
+mod corners;
 #[path = "e2e/engines.rs"]
 mod engines;
 #[path = "e2e/env.rs"]
@@ -34,6 +36,8 @@ mod frameworks;
 mod guest;
 #[path = "e2e/hierarchy.rs"]
 mod hierarchy;
+#[path = "e2e/locks.rs"]
+mod locks;
 #[path = "e2e/manners.rs"]
 mod manners;
 #[path = "e2e/metrics.rs"]
@@ -46,6 +50,8 @@ mod places;
 mod quickstart;
 #[path = "e2e/readers.rs"]
 mod readers;
+#[path = "e2e/requests.rs"]
+mod requests;
 #[path = "e2e/run.rs"]
 mod run;
 #[path = "e2e/saved_index.rs"]

@@ -41,7 +41,7 @@ mod reader;
 mod word;
 
 /// Its surroundings.
-use world::{changes, control, ctx, engine, fetch, identity, mem, paths, resolve, serve, sync, sys, tier, user};
+use world::{changes, control, ctx, engine, fetch, identity, mem, paths, resolve, serve, small, sync, sys, tier, user};
 
 const COPY_PATH_MAX: usize = 64;
 

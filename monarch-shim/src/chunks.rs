@@ -29,13 +29,6 @@ fn is_plain(buf: usize, n: usize, off: Option<i64>) -> bool {
     in_memory && n <= isize::MAX as usize && off.is_none_or(|off| off >= 0 && off.checked_add(n as i64).is_some())
 }
 
-/// Whether a descriptor may be read at an offset: one opened by `O_PATH`, or for writing only, may not.
-#[inline]
-fn is_readable(fd: c_int) -> bool {
-    sys::fcntl(fd, libc::F_GETFL, 0)
-        .is_some_and(|flags| flags & libc::O_PATH == 0 && flags & libc::O_ACCMODE != libc::O_WRONLY)
-}
-
 /// pread(2) of a descriptor that may be a large file's; `None` when the kernel is to answer.
 ///
 /// # Safety
@@ -51,7 +44,7 @@ pub unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, off: i64) -> Option<isize
         // SAFETY: passed on.
         return unsafe { crate::small::pread(&ctx, fd, buf, n, off) };
     }
-    let known = identify(&ctx, fd).filter(|_| is_readable(fd))?;
+    let known = identify(&ctx, fd)?;
     let off = u64::try_from(off).ok()?;
     let ordered = in_order(fd, off, n);
     // SAFETY: passed on.
@@ -113,7 +106,7 @@ pub unsafe fn readv(fd: c_int, iov: *const libc::iovec, count: c_int, off: Optio
         // SAFETY: passed on.
         return unsafe { crate::small::readv(&ctx, fd, iov, count, total, off) };
     }
-    let known = identify(&ctx, fd).filter(|_| off.is_none() || is_readable(fd))?;
+    let known = identify(&ctx, fd)?;
     let size = known.f.entry.record.size;
     let waits = if off.is_none() { known.wait_first(&ctx, fd, total)? } else { true };
     let claim = match off {

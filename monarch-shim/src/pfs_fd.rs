@@ -4,9 +4,10 @@
 //! PFS file in its place, under the same number, with the same offset and flags; duplicates of it in this process go along. Reads of such a
 //! descriptor are answered from the copy as long as the file is the version that was copied ([`crate::small`]).
 //!
-//! A process that closes a descriptor of a file loses its record locks on it, whichever descriptor took them. So nothing here may close a
-//! descriptor of a file that the process has locked: files that it has locked are remembered (by a hash: one too many costs copies, never
-//! truth), and opens of them get the PFS's descriptor at once.
+//! Record locks are the process's, whichever descriptor took them, and go when it closes any descriptor of the file. So nothing here may close
+//! a descriptor of a file on which the process may have such locks, and who reads under one must see the file by any descriptor. Files on
+//! which the process has asked for record locks are remembered (by a hash: one too many costs copies, never truth): the first such call moves
+//! all its descriptors of the file, and opens of it get the PFS's descriptor from then on.
 
 use crate::changes::path_if_there;
 use crate::ctx::{self, Ctx};
@@ -18,8 +19,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::resolve::Found;
 
 /// Words of 64 bits.
-const WORDS: usize = 64;
-/// One bit for each hash of a file that this process, or the one that it was forked from, has locked.
+const WORDS: usize = 1024;
+/// One bit for each hash of a file on which this process, or the one that it was forked from, has asked for record locks.
 static LOCKED: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// Not zero: some bit is set.
 static ANY: AtomicU32 = AtomicU32::new(0);
@@ -31,25 +32,26 @@ const SET_FLAGS: c_int = libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc:
 
 /// Word and bit of a file.
 fn bit(dev: u64, ino: u64) -> (Option<&'static AtomicU64>, u64) {
-    let hash = (ino ^ dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+    let hash = (ino ^ dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     (LOCKED.get(hash as usize / 64), 1 << (hash % 64))
 }
 
-fn mark(dev: u64, ino: u64) {
-    if let (Some(word), bit) = bit(dev, ino) {
-        word.fetch_or(bit, Ordering::SeqCst);
-        ANY.store(1, Ordering::SeqCst);
-    }
+/// Notes a file; whether it was not noted before.
+fn mark(dev: u64, ino: u64) -> bool {
+    let (Some(word), bit) = bit(dev, ino) else { return false };
+    let before = word.fetch_or(bit, Ordering::SeqCst);
+    ANY.store(1, Ordering::SeqCst);
+    before & bit == 0
 }
 
-/// Whether this process has locked any file of a root's device.
+/// Whether this process has asked for a record lock on any file of a root's device.
 #[inline]
 #[must_use]
 pub fn any_locked() -> bool {
     ANY.load(Ordering::Relaxed) != 0
 }
 
-/// Whether this process has, or may have, locked a file.
+/// Whether this process has, or may have, record locks on a file.
 #[must_use]
 pub fn is_locked(ctx: &Ctx, f: &Found<'static>) -> bool {
     let Some(root) = ctx.map.ctl.roots.get(f.root).filter(|_| any_locked()) else { return false };
@@ -83,32 +85,45 @@ fn proc_fdinfo(fd: c_int, out: &mut [u8; 40]) -> Option<&core::ffi::CStr> {
     core::ffi::CStr::from_bytes_with_nul(out.get(..end)?).ok()
 }
 
+/// Whose a lock is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// The process's: record locks.
+    Process,
+    /// The open file's: flock, locks of open files, leases.
+    OpenFile,
+}
+
 /// A descriptor is about to be locked or leased, or its locks are asked about. errno is kept.
-pub fn before_lock(fd: c_int) {
+pub fn before_lock(fd: c_int, owner: Owner) {
     if let Some(ctx) = ctx::mapped() {
         let saved = crate::user::errno();
-        let _ = lock_on_pfs(&ctx, fd);
+        let _ = lock_on_pfs(&ctx, fd, owner);
         crate::user::set_errno(saved);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn lock_on_pfs(ctx: &Ctx, fd: c_int) -> Option<()> {
+fn lock_on_pfs(ctx: &Ctx, fd: c_int, owner: Owner) -> Option<()> {
     let st = sys::fstat(fd).filter(|st| st.st_mode & libc::S_IFMT == libc::S_IFREG)?;
-    if let Some(f) = copy_of(ctx, &Facts::of(&st)) {
-        // First, so that what is opened from here on is the PFS's.
-        mark(ctx.map.ctl.roots.get(f.root)?.dev.load(Ordering::Relaxed), f.entry.record.ino);
-        return move_to_pfs(ctx, fd, &f, Version::Any);
+    let copy = copy_of(ctx, &Facts::of(&st));
+    let (dev, ino) = match &copy {
+        Some(f) => (ctx.map.ctl.roots.get(f.root)?.dev.load(Ordering::Relaxed), f.entry.record.ino),
+        None => (st.st_dev, st.st_ino),
+    };
+    // First, so that what is opened from here on is the PFS's.
+    let is_first = owner == Owner::Process && is_root_device(ctx, dev) && mark(dev, ino);
+    if let Some(f) = copy {
+        let _ = move_to_pfs(ctx, fd, &f, Version::Any);
     }
-    if !is_root_device(ctx, st.st_dev) {
-        return None;
+    if !is_first {
+        return Some(());
     }
-    mark(st.st_dev, st.st_ino);
-    // Other descriptors of this process may be copies of the same file: whoever reads them under this lock must see the file.
+    // Those that were opened apart have offsets of their own.
     each_fd(|other| {
-        if let Some(f) = copy_of_fd(ctx, other).filter(|f| f.entry.record.ino == st.st_ino) {
-            let _ = move_to_pfs(ctx, other, &f, Version::Any);
+        if let Some(f) = copy_of_fd(ctx, other).filter(|f| f.entry.record.ino == ino) {
+            let _ = move_one(ctx, other, &f);
         }
     })
 }
@@ -169,17 +184,7 @@ pub fn move_to_pfs(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Version) -
             let _ = put(other);
         }
     });
-    put(fd)?;
-    if is_locked(ctx, f) {
-        // Those that were opened apart have offsets of their own.
-        drop(new);
-        let _ = each_fd(|other| {
-            if is_copy_of(ctx, other, f) {
-                let _ = move_one(ctx, other, f);
-            }
-        });
-    }
-    Some(())
+    put(fd)
 }
 
 /// [`move_to_pfs`] for one descriptor.
@@ -189,7 +194,8 @@ fn move_one(ctx: &Ctx, fd: c_int, f: &Found<'static>) -> Option<()> {
     let _ = sys::fcntl(new.0, libc::F_SETFL, flags & SET_FLAGS);
     let _ = sys::seek_to(new.0, sys::seek(fd, 0)?);
     let cloexec = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
-    if !sys::dup_to(new.0, fd, cloexec) {
+    // Another thread may have closed it meanwhile.
+    if !is_copy_of(ctx, fd, f) || !sys::dup_to(new.0, fd, cloexec) {
         return None;
     }
     match if same { crate::small::hint(f) } else { None } {

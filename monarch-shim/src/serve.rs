@@ -107,7 +107,7 @@ pub fn open_copy<T>(
     open_any(ctx, f, what, &mut |copy, _| open(copy))
 }
 
-/// A file that this process has locked: the PFS's, whose reads are answered from the copy as long as it is the same version.
+/// A file on which this process has asked for record locks: the PFS's, whose reads are answered from the copy as long as it is the same version.
 #[cold]
 #[inline(never)]
 fn open_locked<T>(ctx: &Ctx, f: &Found<'static>, what: Use) -> Served<T> {

@@ -44,7 +44,8 @@ pub fn wait_whole(ctx: &Ctx, f: &Found<'static>, word: Word) -> Option<Word> {
 pub fn mmap(fd: c_int, map: impl FnOnce(c_int) -> *mut core::ffi::c_void) -> Option<*mut core::ffi::c_void> {
     let ctx = ctx::get()?;
     // Of a file that it locks the process wants to see what others write into it.
-    let known = identify(&ctx, fd).filter(|known| !crate::pfs_fd::is_locked(&ctx, &known.f))?;
+    let free = |known: &Known| !crate::pfs_fd::holds_lock(&ctx, &known.f, fd);
+    let known = identify(&ctx, fd).filter(free)?;
     let copy = known.whole(&ctx)?;
     let at = map(copy.0);
     if at == libc::MAP_FAILED {

@@ -43,7 +43,7 @@ const LIMIT: Duration = Duration::from_secs(150);
 const TICK: Duration = Duration::from_millis(10);
 
 /// The directory `target`.
-fn target() -> PathBuf {
+pub fn target() -> PathBuf {
     let exe = std::env::current_exe().expect("own path");
     exe.ancestors().nth(3).expect("target/PROFILE/deps/TEST").to_path_buf()
 }

@@ -245,6 +245,34 @@ pub mod serve {
     }
 }
 
+/// Descriptors that were moved to the PFS: there are none.
+pub mod small {
+    use super::ctx::Ctx;
+
+    pub const fn is_hint(_: u64) -> bool {
+        false
+    }
+    pub const fn may_be(_: i32) -> bool {
+        false
+    }
+    pub const unsafe fn pread(_: &Ctx, _: i32, _: *mut u8, _: usize, _: i64) -> Option<isize> {
+        None
+    }
+    pub const unsafe fn read(_: &Ctx, _: i32, _: *mut u8, _: usize) -> Option<isize> {
+        None
+    }
+    pub const unsafe fn readv(
+        _: &Ctx,
+        _: i32,
+        _: *const libc::iovec,
+        _: usize,
+        _: usize,
+        _: Option<i64>,
+    ) -> Option<isize> {
+        None
+    }
+}
+
 pub mod user {
     pub unsafe fn slice<'a, T>(p: *const T, n: usize) -> Option<&'a [T]> {
         // SAFETY: the caller's promise.
@@ -265,6 +293,9 @@ pub mod sys {
     }
     pub const fn seek(_fd: i32, _by: i64) -> Option<u64> {
         None
+    }
+    pub const fn fcntl(_fd: i32, _what: i32, _arg: i32) -> Option<i32> {
+        Some(0)
     }
     pub fn statx_fd(_fd: i32) -> Option<libc::statx> {
         // SAFETY: plain data.
