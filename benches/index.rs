@@ -31,15 +31,16 @@ fn measure(paths: u32, dir: &std::path::Path) -> std::io::Result<()> {
     index::save(&built, &saved_file).map_err(std::io::Error::other)?;
     let save = start.elapsed();
     drop(built);
+    let held = std::sync::Arc::new(monarch_core::held_dir::HeldDir::at(dir)?);
     let mut usable = Vec::new();
     let mut segment = None;
     for turn in 0..3u8 {
         let start = Instant::now();
         let index::Loaded { file, index, buckets } =
-            index::load_within(&saved_file, dir).map_err(std::io::Error::other)?;
+            index::load_within(&saved_file, &held).map_err(std::io::Error::other)?;
         let chunking = shm::Chunking { threshold: 16 << 20, size: 4 << 20 };
         let checks = shm::Checks { loaded: true, ..shm::Checks::default() };
-        let made = shm::segment_with(dir, (file, &index), &buckets, [turn; 16], chunking, checks)?;
+        let made = shm::segment_with(&held, (file, &index), &buckets, [turn; 16], chunking, checks)?;
         usable.push(start.elapsed());
         segment = Some(made);
     }

@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use monarch_core::agent::server::Agent;
 use monarch_core::config::{Config, LogLevel};
+use monarch_core::shown::LogLines;
 use rustix::process::{Resource, Rlimit};
 use std::io::Read;
 use std::process::ExitCode;
@@ -28,7 +29,7 @@ pub(crate) fn main(_args: &AgentArgs) -> Result<ExitCode> {
     };
     // A full disk must not end the agent: what cannot be logged is not complained about either.
     let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).log_internal_errors(false);
-    log.with_writer(std::io::stderr).init();
+    log.with_writer(|| LogLines(std::io::stderr())).init();
     // Every copy under way holds two descriptors.
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

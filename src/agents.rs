@@ -5,6 +5,7 @@ use crate::say;
 use monarch_core::agent::client::{Client, agent_alive};
 use monarch_core::agent::place;
 use monarch_core::config::Places;
+use monarch_core::shown::ShowPath;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,7 +53,7 @@ pub(crate) fn need<T: Send + 'static>(
 ) -> Result<Answers<T>, ExitCode> {
     let (answers, _) = ask(config, patience, question)?;
     for dir in &answers.missing {
-        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).display()));
+        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).shown()));
     }
     if answers.given.is_empty() && answers.missing.is_empty() {
         say::err(format_args!("monarch: no agent of yours is running on this node\n"));

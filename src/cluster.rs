@@ -51,7 +51,7 @@ pub(crate) fn main(command: &ClusterCommand) -> Result<ExitCode> {
         })
         .collect();
     if args.json {
-        say::out(format_args!("{}\n", serde_json::to_string_pretty(&checks.concat())?))?;
+        say::json(&checks.concat())?;
     }
     if checks.is_empty() {
         return if silent { Ok(ExitCode::FAILURE) } else { alone() };
@@ -162,7 +162,7 @@ pub(crate) fn status(config: &ConfigArgs, json: bool) -> Result<ExitCode> {
     let silent = !views.missing.is_empty();
     let all: Vec<Vec<Said<NodeStatus>>> = views.given.into_iter().filter_map(nodes).collect();
     if json {
-        say::out(format_args!("{}\n", serde_json::to_string_pretty(&all.concat())?))?;
+        say::json(&all.concat())?;
     }
     if all.is_empty() {
         return if silent { Ok(ExitCode::FAILURE) } else { alone() };

@@ -9,6 +9,7 @@ use monarch_core::agent::client::Client;
 use monarch_core::agent::place;
 use monarch_core::agent::protocol::{Census, Reply, Request};
 use monarch_core::reader::Reader;
+use monarch_core::shown::ShowPath;
 use serde_json::json;
 use std::io;
 use std::path::PathBuf;
@@ -39,9 +40,11 @@ pub(crate) fn main(args: &DuArgs) -> Result<ExitCode> {
     };
     let found: Vec<(PathBuf, Census)> = agents.given.into_iter().flatten().collect();
     if args.json {
-        let told: Vec<_> =
-            found.iter().map(|(path, c)| json!({"path": path, "all": c.all, "resident": c.resident})).collect();
-        say::out(format_args!("{}\n", serde_json::to_string_pretty(&told)?))?;
+        let told: Vec<_> = found
+            .iter()
+            .map(|(path, c)| json!({"path": path.to_string_lossy(), "all": c.all, "resident": c.resident}))
+            .collect();
+        say::json(&told)?;
     } else {
         for (path, c) in &found {
             say::out(format_args!(
@@ -50,13 +53,13 @@ pub(crate) fn main(args: &DuArgs) -> Result<ExitCode> {
                 ByteSize(c.all.bytes).to_string(),
                 c.resident.files,
                 c.all.files,
-                path.display()
+                path.shown()
             ))?;
         }
     }
     let strange: Vec<&PathBuf> = args.paths.iter().filter(|p| !found.iter().any(|(path, _)| path == *p)).collect();
     for path in &strange {
-        say::warn(format_args!("{} is not in the index of any root; see `monarch explain`", path.display()));
+        say::warn(format_args!("{} is not in the index of any root; see `monarch explain`", path.shown()));
     }
     Ok(match (agents.missing.is_empty(), strange.is_empty()) {
         (false, _) => ExitCode::FAILURE,

@@ -110,18 +110,23 @@ impl Shell {
             .map(<[u8]>::to_vec)
             .collect();
         let rest = OsString::from_vec(others.join(&b':'));
+        let mut line = self.forget("MONARCH_CTL");
+        if rest.is_empty() {
+            line.extend(self.forget("LD_PRELOAD"));
+        } else {
+            line.extend(self.set(&[("LD_PRELOAD", rest)]));
+        }
+        line
+    }
+
+    /// A line that takes a variable away.
+    pub(crate) fn forget(self, name: &str) -> Vec<u8> {
         let unset = match self {
             Self::Sh => "unset",
             Self::Csh => "unsetenv",
             Self::Fish => "set -e",
         };
-        let mut line = format!("{unset} MONARCH_CTL; ").into_bytes();
-        if rest.is_empty() {
-            line.extend(format!("{unset} LD_PRELOAD;\n").into_bytes());
-        } else {
-            line.extend(self.set(&[("LD_PRELOAD", rest)]));
-        }
-        line
+        format!("{unset} {name};\n").into_bytes()
     }
 
     /// A word in single quotes.

@@ -9,6 +9,7 @@ use monarch_core::agent::client::{Client, ClientError};
 use monarch_core::agent::place;
 use monarch_core::agent::protocol::{Range, Request, Tally};
 use monarch_core::reader::Reader;
+use monarch_core::shown::ShowPath;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -57,7 +58,7 @@ pub(crate) fn main(args: &EvictArgs) -> Result<ExitCode> {
     let unknown = |n: &usize| !agents.given.iter().any(|d| d.known.contains(n));
     let strange: Vec<usize> = (0..paths.len()).filter(unknown).collect();
     for path in strange.iter().filter_map(|&n| paths.get(n)) {
-        say::warn(format_args!("{} is not in the index of any root; see `monarch explain`", path.display()));
+        say::warn(format_args!("{} is not in the index of any root; see `monarch explain`", path.shown()));
     }
     Ok(match (strange.is_empty(), agents.missing.is_empty()) {
         (_, false) => ExitCode::FAILURE,

@@ -7,6 +7,7 @@ use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::place;
 use monarch_core::reader::{Explanation, Reader, ReaderError, Verdict};
+use monarch_core::shown::ShowPath;
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::io;
@@ -40,7 +41,7 @@ pub(crate) fn main(args: &ExplainArgs) -> Result<ExitCode> {
     let said: Vec<(Explanation, &Reader)> = args.paths.iter().filter_map(|p| ask(&readers, p)).collect();
     if args.json {
         let all: Vec<&Explanation> = said.iter().map(|(e, _)| e).collect();
-        say::out(format_args!("{}\n", serde_json::to_string_pretty(&all)?))?;
+        say::json(&all)?;
     } else {
         let text: Vec<String> = said.iter().map(|(e, reader)| text(e, reader, &readers)).collect();
         say::out(format_args!("{}", text.join("\n")))?;
@@ -83,9 +84,9 @@ fn ask<'a>(readers: &'a [Reader], path: &Path) -> Option<(Explanation, &'a Reade
 
 fn text(e: &Explanation, reader: &Reader, all: &[Reader]) -> String {
     // Writing to a string does not fail.
-    let mut out = format!("{}\n  {}\n", e.path.display(), e.verdict);
+    let mut out = format!("{}\n  {}\n", e.path.shown(), e.verdict);
     if let Some(root) = &e.root {
-        let _ = writeln!(out, "  root     {}", root.display());
+        let _ = writeln!(out, "  root     {}", root.shown());
     }
     if let Some(file) = &e.file {
         let size = if e.verdict == Verdict::Directory { String::new() } else { format!(", {}", ByteSize(file.size)) };
@@ -96,14 +97,14 @@ fn text(e: &Explanation, reader: &Reader, all: &[Reader]) -> String {
         let _ = writeln!(out, "  mode     {}{verified}", served.consistency);
     }
     if all.len() > 1 && e.root.is_some() {
-        let _ = writeln!(out, "  agent    {}", reader.runtime_dir().display());
+        let _ = writeln!(out, "  agent    {}", reader.runtime_dir().shown());
     }
     if let Some(copy) = &e.copy {
-        let _ = writeln!(out, "  copy     {}", copy.display());
+        let _ = writeln!(out, "  copy     {}", copy.shown());
     }
     if e.verdict == Verdict::Outside {
         for root in all.iter().flat_map(Reader::roots) {
-            let _ = writeln!(out, "  a root   {}", root.display());
+            let _ = writeln!(out, "  a root   {}", root.shown());
         }
     }
     if let Some(remedy) = e.verdict.remedy() {
@@ -116,13 +117,13 @@ fn text(e: &Explanation, reader: &Reader, all: &[Reader]) -> String {
 }
 
 fn shown(path: &Path) -> String {
-    if path.as_os_str().is_empty() { ".".to_owned() } else { path.display().to_string() }
+    if path.as_os_str().is_empty() { ".".to_owned() } else { path.shown().to_string() }
 }
 
 /// The last lines of an agent's log that name a file.
 fn log_lines(reader: &Reader, path: &Path) -> Vec<String> {
     let log = std::fs::read_to_string(reader.runtime_dir().join(place::LOG)).unwrap_or_default();
-    let name = format!("file={}", path.display());
+    let name = format!("file={}", path.shown());
     let names_it = |l: &&str| l.contains(&format!("{name} ")) || l.ends_with(&name);
     let mut lines: Vec<String> = log.lines().rev().filter(names_it).take(LOG_LINES).map(str::to_owned).collect();
     lines.reverse();

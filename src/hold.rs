@@ -11,6 +11,7 @@ use crate::job::{service, shim, spawn};
 use crate::{job, say};
 use anyhow::{Context, Result};
 use clap::Args;
+use monarch_core::cluster::secret;
 use monarch_core::config::Config;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
@@ -59,7 +60,8 @@ pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
     };
     match send_off(args, &config).unwrap_or_else(|e| Err(say::chain(&e))) {
         Ok(control) => {
-            say::out_bytes(&args.shell.set(&service::environment(&shim::find()?, &control)))?;
+            let set = args.shell.set(&service::environment(&shim::find()?, &control));
+            say::out_bytes(&[set, args.shell.forget(secret::VARIABLE)].concat())?;
             Ok(ExitCode::SUCCESS)
         }
         Err(why) => {
@@ -95,7 +97,8 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
     std::io::stdin().read_to_string(&mut text)?;
     let config: Config = serde_json::from_str(&text).context("standard input is not a configuration as JSON")?;
     let started = Instant::now();
-    let served = watch(args.pid).and_then(|process| Ok((process, Service::start(config)?)));
+    let served =
+        watch(args.pid).and_then(|process| Ok((process, Service::start_for(config, u32::try_from(args.pid).ok())?)));
     let (process, mut service) = match served {
         Ok(served) => served,
         Err(e) => {
@@ -113,7 +116,7 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
 }
 
 fn tell(said: &Said) -> Result<()> {
-    Ok(say::out(format_args!("{}\n", serde_json::to_string(said)?))?)
+    Ok(say::out_bytes(format!("{}\n", serde_json::to_string(said)?).as_bytes())?)
 }
 
 /// A handle of a process: its number may be another's after its end.

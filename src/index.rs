@@ -8,6 +8,7 @@ use clap::Subcommand;
 use monarch_core::engine::Limits;
 use monarch_core::index::{self, Differences, ScanOptions};
 use monarch_core::shm::IndexBytes;
+use monarch_core::shown::ShowPath;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -69,20 +70,20 @@ pub(crate) fn main(command: &IndexCommand) -> Result<ExitCode> {
                 Ok(limits) => limits,
                 Err(code) => return Ok(code),
             };
-            let root = root.canonicalize().with_context(|| format!("cannot use the root {}", root.display()))?;
+            let root = root.canonicalize().with_context(|| format!("cannot use the root {}", root.shown()))?;
             let start = std::time::Instant::now();
             let options = ScanOptions { threads: *threads, max_memory: u64::MAX };
-            let what = format!("scanning {}", root.display());
+            let what = format!("scanning {}", root.shown());
             let tree = while_scanning(&what, |progress| index::scan_within(&root, options, &limits, progress))?;
             if tree.incomplete {
-                say::warn(format_args!("parts of {} could not be read and are left to the kernel", root.display()));
+                say::warn(format_args!("parts of {} could not be read and are left to the kernel", root.shown()));
             }
             let built = index::build(tree, monarch_core::sys::random_u64(), monarch_core::sys::random_uuid());
             index::save(&built, output)?;
             let h = built.header();
             say::out(format_args!(
                 "{}: {} files, {} directories and links, {} of data, index {} in {:.1} s\n",
-                output.display(),
+                output.shown(),
                 h.files,
                 u64::from(h.entries) - h.files,
                 bytesize::ByteSize(h.bytes),
@@ -122,28 +123,24 @@ fn verify(
     let saved = index::load(file)?;
     let index = IndexBytes(saved.index()).open().context("the index does not make sense")?;
     let Some(root) = root else {
-        say::out(format_args!(
-            "{}: whole, {} entries; name the root to compare it with\n",
-            file.display(),
-            index.len()
-        ))?;
+        say::out(format_args!("{}: whole, {} entries; name the root to compare it with\n", file.shown(), index.len()))?;
         return Ok(ExitCode::SUCCESS);
     };
-    let root = root.canonicalize().with_context(|| format!("cannot use the root {}", root.display()))?;
+    let root = root.canonicalize().with_context(|| format!("cannot use the root {}", root.shown()))?;
     if index.header.root_id != index::root_id(&root) {
         bail!(
             "{} was built for a root with another path than {}; build one for this root with `monarch index build`",
-            file.display(),
-            root.display()
+            file.shown(),
+            root.shown()
         );
     }
-    let what = format!("comparing {}", root.display());
+    let what = format!("comparing {}", root.shown());
     let found = while_scanning(&what, |progress| match sample {
         Some(count) => index::verify_sample(&index, &root, count, threads, limits, progress),
         None => index::verify(&index, &root, ScanOptions { threads, max_memory: u64::MAX }, limits, progress),
     })?;
     if json {
-        say::out(format_args!("{}\n", serde_json::to_string_pretty(&found)?))?;
+        say::json(&found)?;
     } else {
         say::out(format_args!("{}", told(&found, sample.is_some())))?;
     }
@@ -162,7 +159,7 @@ fn told(found: &Differences, sampled: bool) -> String {
     );
     for (what, paths) in [("changed", &found.changed), ("missing", &found.missing), ("new", &found.new)] {
         for path in &paths.examples {
-            out += &format!("  {what:<8} {}\n", path.display());
+            out += &format!("  {what:<8} {}\n", path.shown());
         }
         let more = paths.count - paths.examples.len() as u64;
         if more > 0 {

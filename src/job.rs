@@ -6,11 +6,17 @@
 //! | [`service`] | the agent as a job sees it: attached to, watched, started again |
 //! | [`spawn`] | starting processes of ours that outlive the one that starts them |
 //! | [`child`] | the job's own process |
+//! | [`found`] | what the process that started us left to us, for the job |
+//! | [`output`] | files that a job is to leave: reports, traces |
 //! | [`aliases`] | links by which the job will name its files |
+//! | [`sanitizer`] | programs that want their own library first |
 //! | [`shim`] | where the preload library is |
 
 mod aliases;
 pub(crate) mod child;
+mod found;
+mod output;
+mod sanitizer;
 pub(crate) mod service;
 pub(crate) mod shim;
 pub(crate) mod spawn;
@@ -20,6 +26,7 @@ use crate::report::Report;
 use crate::say;
 use monarch_core::cluster::discovery;
 use monarch_core::config::Config;
+use monarch_core::shown::ShowPath;
 use service::Service;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -79,6 +86,11 @@ pub(crate) fn without(why: &str) {
     say::warn(format_args!("running without Monarch: {}", why.lines().next().unwrap_or_default()));
 }
 
+/// What the processes of this command need in their environment.
+pub(crate) fn environment(service: &Service, command: &[OsString]) -> service::Variables {
+    service.environment().into_iter().chain(sanitizer::environment(command)).collect()
+}
+
 /// How a job has ended.
 #[derive(Debug)]
 pub(crate) struct Ending<'a> {
@@ -96,6 +108,7 @@ pub(crate) struct Ending<'a> {
 
 /// Says what was saved, to a file and to standard error, and lets go of the agent.
 pub(crate) fn conclude(mut service: Service, ending: &Ending<'_>) {
+    service.hurry();
     say_what_was_saved(&mut service, ending);
     service.leave(ending.wait);
 }
@@ -104,15 +117,16 @@ fn say_what_was_saved(service: &mut Service, ending: &Ending<'_>) {
     let speaks = is_rank_0();
     let Some(after) = service.end() else {
         if speaks {
-            say::warn(format_args!("the agent has gone, there are no figures"));
+            let why = if service.is_silent() { "does not answer" } else { "has gone" };
+            say::warn(format_args!("the agent {why}, there are no figures"));
         }
         return;
     };
     let report = Report::between(&service.before, after, ending.took, ending.command);
     if let Some(path) = ending.report
-        && let Err(e) = write_whole(path, &report.document(path))
+        && let Err(e) = output::write_whole(path, &report.document(path))
     {
-        say::warn(format_args!("cannot write the report {}: {e}", path.display()));
+        say::warn(format_args!("cannot write the report {}: {e}", path.shown()));
     }
     if !ending.quiet && speaks {
         say::err(format_args!("{}", report.text()));
@@ -125,28 +139,8 @@ pub(crate) fn check_report(path: &Path) {
     if let Err(e) = rustix::fs::access(above, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK) {
         say::warn(format_args!(
             "the report {} will not be written: {}: {e}; the job runs, and its figures go to standard error only",
-            path.display(),
-            above.display()
+            path.shown(),
+            above.shown()
         ));
     }
-}
-
-/// Writes a file such that nobody sees a part of it: the tasks of a job may be given the same name, and end at once.
-fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
-    let is_replaceable = match std::fs::symlink_metadata(path) {
-        Ok(found) => found.is_file(),
-        Err(e) => e.kind() == std::io::ErrorKind::NotFound,
-    };
-    let Some(name) = path.file_name().filter(|_| is_replaceable) else { return std::fs::write(path, text) };
-    let mut beside = OsString::from(".");
-    beside.push(name);
-    // Process numbers repeat on other nodes, tasks do not.
-    let task = std::env::var("SLURM_PROCID").unwrap_or_default();
-    beside.push(format!(".{}-{task}", std::process::id()));
-    let beside = path.with_file_name(beside);
-    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&beside);
-    }
-    written
 }

@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use monarch_core::agent::client::Client;
 use monarch_core::agent::protocol::{Request, RootStatus};
+use monarch_core::shown::ShowPath;
 use serde_json::json;
 use std::io;
 use std::path::PathBuf;
@@ -41,12 +42,12 @@ pub(crate) fn main(args: &RefreshArgs) -> Result<ExitCode> {
             .iter()
             .map(|r| json!({"root": r.path, "state": r.state, "files": r.files, "bytes": r.bytes}))
             .collect();
-        say::out(format_args!("{}\n", serde_json::to_string_pretty(&told)?))?;
+        say::json(&told)?;
     } else {
         for r in &roots {
             say::out(format_args!(
                 "{}: {}, {} files, {}\n",
-                r.path.display(),
+                r.path.shown(),
                 r.state,
                 r.files,
                 bytesize::ByteSize(r.bytes)
@@ -55,7 +56,7 @@ pub(crate) fn main(args: &RefreshArgs) -> Result<ExitCode> {
     }
     let strange = wanted.iter().find(|w| !roots.iter().any(|r| r.path == **w));
     if let Some(path) = strange {
-        say::err(format_args!("monarch: {} is not a root of any agent; `monarch status` lists them\n", path.display()));
+        say::err(format_args!("monarch: {} is not a root of any agent; `monarch status` lists them\n", path.shown()));
         return Ok(ExitCode::from(EX_USAGE));
     }
     let good = agents.missing.is_empty() && roots.iter().all(|r| r.state == "ready");

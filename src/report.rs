@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use monarch_core::agent::client::Client;
 use monarch_core::agent::protocol::{Opens, RootStatus, Status};
+use monarch_core::shown::ShowPath;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -195,16 +196,15 @@ pub(crate) fn main(args: &ReportArgs) -> Result<ExitCode> {
         if reports.len() > 1 {
             say::warn(format_args!("several agents are running; the page is about the first"));
         }
-        std::fs::write(path, first.document(path)).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, first.document(path)).with_context(|| format!("cannot write {}", path.shown()))?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.json {
-        let text = if args.file.is_some() {
-            serde_json::to_string_pretty(first)?
+        if args.file.is_some() {
+            say::json(first)?
         } else {
-            serde_json::to_string_pretty(&reports)?
-        };
-        say::out(format_args!("{text}\n"))?;
+            say::json(&reports)?
+        }
         return Ok(ExitCode::SUCCESS);
     }
     for report in &reports {
@@ -214,11 +214,11 @@ pub(crate) fn main(args: &ReportArgs) -> Result<ExitCode> {
 }
 
 fn read(file: &Path) -> Result<Report> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.shown()))?;
     serde_json::from_str(&text).with_context(|| {
         format!(
             "{} is no report of `monarch run --report FILE.json` (a page of HTML cannot be read again)",
-            file.display()
+            file.shown()
         )
     })
 }

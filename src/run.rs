@@ -5,7 +5,6 @@
 
 use crate::cli::ConfigArgs;
 use crate::job::child::{self, Child};
-use crate::job::service::Service;
 use crate::{job, say};
 use anyhow::Result;
 use clap::Args;
@@ -50,7 +49,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     if let (Some(_), Some(path)) = (&service, &args.report) {
         job::check_report(path);
     }
-    let env = service.as_ref().map_or_else(Vec::new, Service::environment);
+    let env = service.as_ref().map_or_else(Vec::new, |s| job::environment(s, &args.command));
     let started = Instant::now();
     let child = match Child::start(&args.command, &env) {
         Ok(c) => c,
@@ -62,6 +61,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
         }
     })?;
     if let Some(mut s) = service {
+        s.hurry();
         s.end_trace(args.quiet);
         let (report, command) = (args.report.as_deref(), &args.command[..]);
         job::conclude(s, &job::Ending { report, quiet: args.quiet, took: started.elapsed(), command, wait: false });

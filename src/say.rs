@@ -1,13 +1,15 @@
 //! All that the command line writes goes through here: `print!` and its kin panic when nobody reads any more or the disk is full,
-//! and that must not end a job that went well.
+//! and that must not end a job that went well. What is no plain text is spelled out: names of files are the choice of whoever made
+//! them.
 
+use monarch_core::shown;
 use std::fmt::Arguments;
 use std::io::{self, Write};
 
 /// Writes to standard error. Whoever cannot be told is not told.
 pub(crate) fn err(text: Arguments<'_>) {
     // One write, so that lines of several processes do not mix.
-    let _ = io::stderr().write_all(text.to_string().as_bytes());
+    let _ = io::stderr().write_all(shown::plain(&text.to_string()).as_bytes());
 }
 
 /// An error with its causes, in one line. Many of ours name their cause themselves: it is not said twice.
@@ -48,10 +50,19 @@ pub(crate) fn warn(text: Arguments<'_>) {
 /// # Errors
 /// When it cannot be written for another reason, such as a full disk.
 pub(crate) fn out(text: Arguments<'_>) -> io::Result<()> {
-    out_bytes(text.to_string().as_bytes())
+    out_bytes(shown::plain(&text.to_string()).as_bytes())
 }
 
-/// [`out`] for what may hold paths, which need not be text.
+/// Writes a value as JSON to standard output.
+///
+/// # Errors
+/// As [`out`].
+pub(crate) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    Ok(out_bytes(format!("{}\n", shown::json(&text)).as_bytes())?)
+}
+
+/// [`out`] for what has to be exact: paths for a shell, which need not be text.
 ///
 /// # Errors
 /// As [`out`].

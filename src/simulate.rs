@@ -13,6 +13,7 @@ use crate::say::count;
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args};
 use given::Capacity;
+use monarch_core::shown::ShowPath;
 use monarch_policies::sim::{Calls, Model, Synthetic, TierModel, Workload};
 use row::Row;
 use serde_json::{Value, json};
@@ -138,10 +139,10 @@ pub(crate) fn main(args: &SimulateArgs) -> Result<ExitCode> {
     let about = args.about(&work);
     if let Some(file) = &args.plot {
         let drawn = if has_extension(file, "svg") { plot::svg(&rows) } else { plot::html(&rows, &about, &command()) };
-        std::fs::write(file, drawn).with_context(|| file.display().to_string())?;
+        std::fs::write(file, drawn).with_context(|| file.shown().to_string())?;
     }
     if args.json {
-        say::out(format_args!("{}\n", serde_json::to_string_pretty(&args.object(&work, &model, &rows))?))?;
+        say::json(&args.object(&work, &model, &rows))?;
     } else {
         say::out(format_args!("{about}\n{}", table::table(&rows)))?;
         say::out(format_args!("{}\n", table::LEGEND))?;
@@ -169,7 +170,7 @@ impl SimulateArgs {
         }
         let drawable = |file: &PathBuf| ["html", "svg"].iter().any(|e| has_extension(file, e));
         let file = self.plot.as_ref().filter(|file| !drawable(file))?;
-        Some(format!("{} is neither a page nor a drawing; its name has to end in .html or .svg", file.display()))
+        Some(format!("{} is neither a page nor a drawing; its name has to end in .html or .svg", file.shown()))
     }
 
     fn policies(&self) -> Vec<String> {
@@ -211,7 +212,7 @@ impl SimulateArgs {
     fn about(&self, work: &Workload) -> String {
         let (files, size) = (count(u64::from(work.files())), bytes(work.bytes()));
         match &self.trace {
-            Some(file) => format!("{}: {files} files, {size}, {} epochs", file.display(), work.epochs()),
+            Some(file) => format!("{}: {files} files, {size}, {} epochs", file.shown(), work.epochs()),
             None => {
                 let s = &self.synthetic;
                 let shuffle = given::shuffle_name(s.shuffle);

@@ -13,6 +13,7 @@ use clap::Args;
 use monarch_core::agent::protocol::{Ahead, Census, Range, Reply, Request, Tally};
 use monarch_core::config::{Config, Persist};
 use monarch_core::reader::Reader;
+use monarch_core::shown::ShowPath;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -65,7 +66,7 @@ pub(crate) fn main(args: &StageArgs) -> Result<ExitCode> {
     if let Err(strange) = stage.find(&paths, args.quiet)? {
         say::err(format_args!(
             "monarch: {} is not below a root, or not in its index; see `monarch explain`\n",
-            strange.display()
+            strange.shown()
         ));
         return Ok(ExitCode::from(EX_USAGE));
     }
@@ -106,7 +107,7 @@ impl Stage {
             let Reply::Status(status) = self.ask(&Request::Status)? else { bail!("the agent gave a strange answer") };
             let ours = || status.roots.iter().filter(|r| roots.contains(&r.path));
             if let Some(failed) = ours().find(|r| r.state.starts_with("failed")) {
-                bail!("{}: {}", failed.path.display(), failed.state);
+                bail!("{}: {}", failed.path.shown(), failed.state);
             }
             if ours().filter(|r| r.state == "ready").count() == roots.len() {
                 break;
@@ -155,7 +156,7 @@ impl Stage {
         if args.json {
             let told = json!({"all": c.all, "resident": c.resident, "to_copy": missing, "fits": c.fits,
                 "does_not_fit": rest, "on_tape": c.on_tape, "left": c.left, "elsewhere": c.elsewhere});
-            say::out(format_args!("{}\n", serde_json::to_string_pretty(&told)?))?;
+            say::json(&told)?;
         } else {
             let mut text = format!("{} in all, {} resident\n", shown(c.all), shown(c.resident));
             if c.on_tape.files > 0 {
@@ -191,7 +192,7 @@ impl Stage {
                 // Another agent, which nobody has asked for anything; or the roots were scanned again.
                 generation = self.service.generation();
                 if let Err(path) = self.find(paths, true)? {
-                    bail!("{} is not in the index any more", path.display());
+                    bail!("{} is not in the index any more", path.shown());
                 }
                 self.ask(&Request::Prefetch { ranges: self.ranges.clone() })?;
                 continue;
@@ -221,7 +222,7 @@ impl Stage {
         drop(progress);
         if args.json {
             let told = json!({"copied": copied, "census": after, "seconds": took.as_secs_f64()});
-            say::out(format_args!("{}\n", serde_json::to_string_pretty(&told)?))?;
+            say::json(&told)?;
         } else {
             say::out(format_args!("{}", told(copied, &after, took)))?;
         }
@@ -307,7 +308,7 @@ fn told(copied: Tally, after: &Census, took: Duration) -> String {
         let _ = writeln!(text, "not staged: {}: {why}", shown(tally));
     }
     for t in &after.trouble {
-        let _ = writeln!(text, "  {}: {}", t.path.display(), t.why);
+        let _ = writeln!(text, "  {}: {}", t.path.shown(), t.why);
     }
     let more = (after.failing.files + after.left.files).saturating_sub(after.trouble.len() as u64);
     if more > 0 && !after.trouble.is_empty() {

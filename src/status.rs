@@ -8,6 +8,7 @@ use clap::Args;
 use monarch_core::agent::client::Client;
 use monarch_core::agent::place;
 use monarch_core::agent::protocol::Status;
+use monarch_core::shown::ShowPath;
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -38,12 +39,12 @@ pub(crate) fn main(args: &StatusArgs) -> Result<ExitCode> {
         Err(code) => return Ok(code),
     };
     if args.json {
-        say::out(format_args!("{}\n", serde_json::to_string_pretty(&agents.given)?))?;
+        say::json(&agents.given)?;
     } else {
         say::out(format_args!("{}", agents.given.iter().map(text).collect::<String>()))?;
     }
     for dir in &agents.missing {
-        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).display()));
+        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).shown()));
     }
     if !agents.given.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -66,12 +67,12 @@ fn text(s: &Status) -> String {
         s.pid, s.version, s.jobs, s.uptime_s, s.policy
     );
     let _ = writeln!(out, "  engine   {}: {}", s.engine, s.engine_why);
-    let _ = writeln!(out, "  runtime  {}", s.runtime_dir.display());
+    let _ = writeln!(out, "  runtime  {}", s.runtime_dir.shown());
     if let Some(url) = &s.metrics.url {
         let _ = writeln!(out, "  metrics  {url}");
     }
     if let Some(file) = &s.metrics.textfile {
-        let _ = writeln!(out, "  metrics  {}", file.display());
+        let _ = writeln!(out, "  metrics  {}", file.shown());
     }
     if let Some(trouble) = &s.metrics.trouble {
         let _ = writeln!(out, "  notice   no metrics: {trouble}");
@@ -83,7 +84,7 @@ fn text(s: &Status) -> String {
         let _ = writeln!(
             out,
             "  root     {}: {}, {} files, {}, index {}",
-            r.path.display(),
+            r.path.shown(),
             r.state,
             r.files,
             ByteSize(r.bytes),
@@ -108,7 +109,7 @@ fn text(s: &Status) -> String {
             out,
             "  tier     {} {}: {} copies, {} of {}{rest}",
             t.name,
-            t.path.display(),
+            t.path.shown(),
             t.files,
             ByteSize(t.used),
             ByteSize(t.capacity)

@@ -5,7 +5,8 @@ use crate::{agents, say};
 use anyhow::Result;
 use clap::Args;
 use monarch_core::agent::client::{Client, agent_alive};
-use monarch_core::agent::protocol::{Request, Status};
+use monarch_core::agent::protocol::{Reply, Request, Status};
+use monarch_core::shown::ShowPath;
 use monarch_core::tier::{TierDir, TierError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
         say::out(format_args!("stopped agent {}\n", s.pid))?;
     }
     for dir in &agents.missing {
-        say::warn(format_args!("the agent in {} does not end", dir.display()));
+        say::warn(format_args!("the agent in {} does not end", dir.shown()));
     }
     let mut good = agents.missing.is_empty();
     let mut purged = 0;
@@ -51,7 +52,7 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
         for dir in &dirs {
             match purge(dir) {
                 Ok(true) => {
-                    say::out(format_args!("purged {}\n", dir.display()))?;
+                    say::out(format_args!("purged {}\n", dir.shown()))?;
                     purged += 1;
                 }
                 Ok(false) => {}
@@ -72,7 +73,10 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
 /// Ends an agent and waits until it has gone; how it was.
 fn stop(client: &mut Client) -> io::Result<Status> {
     let status = client.status()?;
-    client.ask(&Request::Stop)?;
+    if let Reply::Error { message } = client.ask(&Request::Stop)? {
+        say::warn(format_args!("{message}"));
+        return Err(io::Error::other(message));
+    }
     while agent_alive(&client.dir) {
         std::thread::sleep(Duration::from_millis(10));
     }

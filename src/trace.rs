@@ -4,6 +4,7 @@ use crate::cli::EX_USAGE;
 use crate::say;
 use anyhow::{Context, Result};
 use clap::Subcommand;
+use monarch_core::shown::ShowPath;
 use monarch_core::trace::{self, End, TraceError, TraceHeader, TraceReader};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -83,7 +84,7 @@ pub(crate) fn main(command: &TraceCommand) -> Result<ExitCode> {
             let mut reader = TraceReader::open(file)?;
             let stats = trace::stats(&mut reader);
             if *json {
-                say::out(format_args!("{}\n", serde_json::to_string_pretty(&stats)?))?;
+                say::json(&stats)?;
             } else {
                 say::out(format_args!("{}", stats::text(&stats, reader.header())))?;
             }
@@ -102,11 +103,11 @@ where
     match reader.end() {
         End::Open | End::Whole => {}
         End::Unfinished => {
-            say::warn(format_args!("{} has no end: its job still runs, or was killed", file.display()));
+            say::warn(format_args!("{} has no end: its job still runs, or was killed", file.shown()));
         }
-        End::Torn => say::warn(format_args!("{} ends within a block, which is left out", file.display())),
+        End::Torn => say::warn(format_args!("{} ends within a block, which is left out", file.shown())),
         End::Damaged => {
-            say::warn(format_args!("{} is damaged: what follows is left out", file.display()));
+            say::warn(format_args!("{} is damaged: what follows is left out", file.shown()));
             return ExitCode::FAILURE;
         }
     }
@@ -123,12 +124,12 @@ fn import(file: &Path, output: &Path) -> Result<ExitCode> {
     let done = if file == Path::new("-") {
         trace::import(io::stdin().lock(), file, output, &header)
     } else {
-        let csv = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let csv = File::open(file).with_context(|| format!("cannot read {}", file.shown()))?;
         trace::import(BufReader::with_capacity(1 << 20, csv), file, output, &header)
     };
     match done {
         Ok(count) => {
-            say::out(format_args!("{}: {count} accesses\n", output.display()))?;
+            say::out(format_args!("{}: {count} accesses\n", output.shown()))?;
             Ok(ExitCode::SUCCESS)
         }
         Err(e @ TraceError::Csv { .. }) => {

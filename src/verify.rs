@@ -11,6 +11,7 @@ use monarch_core::agent::place;
 use monarch_core::agent::protocol::{Range, Reply, Request};
 use monarch_core::engine::Limits;
 use monarch_core::reader::Reader;
+use monarch_core::shown::ShowPath;
 use monarch_core::tier::{CopyName, Fits, Health, Lying, TierDir, TierError, TierView};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
@@ -75,6 +76,7 @@ struct Damaged {
     /// Whether it is a packed one.
     packed: bool,
     /// The file that it is a copy of, if an index knows it.
+    #[serde(serialize_with = "monarch_core::shown::serial::perhaps")]
     path: Option<PathBuf>,
     why: String,
     #[serde(skip)]
@@ -129,7 +131,7 @@ pub(crate) fn main(args: &VerifyArgs) -> Result<ExitCode> {
         if any {
             say::err(format_args!(
                 "monarch: {} is not below a root, or not in its index; see `monarch explain`\n",
-                path.display()
+                path.shown()
             ));
             return Ok(ExitCode::from(EX_USAGE));
         }
@@ -339,7 +341,7 @@ fn repair(client: &mut Client, damaged: &[Damaged]) -> Result<u64> {
 
 fn say_found(args: &VerifyArgs, found: &Found) -> Result<()> {
     if args.json {
-        return Ok(say::out(format_args!("{}\n", serde_json::to_string_pretty(found)?))?);
+        return say::json(found);
     }
     let source = if args.source {
         format!(", {} of them compared with the parallel file system", found.with_source)
@@ -353,7 +355,7 @@ fn say_found(args: &VerifyArgs, found: &Found) -> Result<()> {
         (n, repaired) => format!("{n} damaged and dropped, {repaired} made again\n"),
     };
     for d in found.damaged.iter().take(LISTED) {
-        let name = d.path.as_deref().map_or_else(|| format!("copy {}", d.copy), |p: &Path| p.display().to_string());
+        let name = d.path.as_deref().map_or_else(|| format!("copy {}", d.copy), |p: &Path| p.shown().to_string());
         text += &format!("  {name} (tier {}): {}\n", d.tier, d.why);
     }
     if found.damaged.len() > LISTED {

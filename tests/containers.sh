@@ -21,7 +21,8 @@ work=$(mktemp -d /var/tmp/monarch-containers.XXXXXX)
 chmod 755 "$work"
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{bin,data/a,data/b,other/a,out,tier,image,many}
-chmod 777 "$work/out" "$work/tier"
+chmod 777 "$work/out"
+chmod 1777 "$work/tier"
 cp target/release/monarch target/release/libmonarch_shim.so "$work/bin/"
 files=64
 for d in a b; do

@@ -30,6 +30,8 @@ mod failures_agent;
 mod failures_pfs;
 #[path = "e2e/failures_tier.rs"]
 mod failures_tier;
+#[path = "e2e/found.rs"]
+mod found;
 #[path = "e2e/frameworks.rs"]
 mod frameworks;
 #[path = "e2e/guest.rs"]

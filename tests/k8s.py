@@ -115,6 +115,21 @@ def main():
             print(f"k8s: a pod without {lacks} FAILED: it was patched all the same")
         except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException):
             pass
+    # User 0 of one pod is user 0 of another: nothing that lies on the node is given to a pod as a whole but the programs, to read.
+    on_node = {v["name"] for v in pod["spec"]["volumes"] if "hostPath" in v}
+    whole = [m for m in container["volumeMounts"] if m["name"] in on_node and not m.get("readOnly") and "subPathExpr" not in m]
+    names = {e["name"]: e for e in container["env"]}
+    def place(mount, namespace, workload):
+        """Where a mount of a pod lies, with what its variables come to."""
+        known = {n: namespace if e.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") == "metadata.namespace" else e.get("value") for n, e in names.items()}
+        return re.sub(r"\$\((\w+)\)", lambda m: workload if m[1] == "COPIES_OF" else known[m[1]], mount["subPathExpr"])
+    of_pods = [{place(m, *who) for who in (("a", "x"), ("a", "y"), ("b", "x"))} for m in container["volumeMounts"] if "subPathExpr" in m]
+    if whole or not of_pods or any(len(places) != 3 for places in of_pods):
+        bad += 1
+        print(f"k8s: a directory for each namespace and workload FAILED: {whole} {of_pods}")
+    if "chmod 1777" in json.dumps(found["DaemonSet"]):
+        bad += 1
+        print("k8s: the DaemonSet FAILED: the directory of all copies is open to all")
     mounted, volumes = {m["name"] for m in container["volumeMounts"]}, {v["name"] for v in pod["spec"]["volumes"]}
     if mounted != volumes:
         bad += 1

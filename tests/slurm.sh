@@ -43,7 +43,8 @@ trap finish EXIT
 node=$(hostname -s)
 mkdir -p "$work"/{munge,state,spool,log,bin,job,data/a,data/b,node}
 chmod 700 "$work/munge"
-chmod 777 "$work/job" "$work/node"
+chmod 777 "$work/job"
+chmod 1777 "$work/node"
 (umask 077; head -c 1024 /dev/urandom >"$work/munge/key")
 cat >"$work/prolog" <<IN
 #!/bin/sh

@@ -23,7 +23,7 @@ fuzz_target!(|input: (Vec<u8>, u8)| {
         let Some(place) = index.get_mut(at..at + bytes.len()) else { return };
         place.copy_from_slice(bytes);
     }
-    let Ok(image) = unpack(&pack(&index, &buckets, true), 1 << 20, &std::env::temp_dir()) else { return };
+    let Ok(image) = unpack(&pack(&index, &buckets, true), 1 << 20, &held()) else { return };
     let Some(index) = IndexBytes(&image.index).open() else { panic!("it was opened before") };
     let mut path = [0; monarch_abi::PATH_MAX];
     for id in 0..index.len() as u32 + 2 {
@@ -35,3 +35,9 @@ fuzz_target!(|input: (Vec<u8>, u8)| {
         }
     }
 });
+
+/// The directory for what is unpacked.
+fn held() -> std::sync::Arc<monarch_core::held_dir::HeldDir> {
+    let dir = monarch_core::held_dir::HeldDir::at(&std::env::temp_dir());
+    std::sync::Arc::new(dir.expect("temporary directory"))
+}

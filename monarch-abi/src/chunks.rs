@@ -3,6 +3,12 @@
 //! A state file holds one [`Large`] per file above the threshold, sorted by id, with two bitmaps each: chunks that are *present*
 //! in the partial copy, and chunks that are *wanted* by a reader. A reader serves itself from present chunks and looks again
 //! afterwards ([`Glance`]): the agent clears a bit, counts the drop, and only then takes the bytes away.
+//!
+//! Every process of the job can write to the state file, so a present bit is not believed alone. A
+//! word of that bitmap has 32 of them and a 32-bit check (`sealed`) over the bits, the number of
+//! the partial copy, the chunk size and the position. Any change of the bits alone, or of the check
+//! alone, is noticed for certain, any other with all but one chance in 2^32. A word that does not
+//! fit says that none of its chunks is there; the agent writes it again when one is asked for.
 
 use crate::mem::Pod;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -85,6 +91,42 @@ pub const fn words_of(chunks: u32) -> usize {
     (chunks as usize).div_ceil(64)
 }
 
+/// Chunks that a word of the bitmap of present chunks speaks of.
+const PER_WORD: u32 = 32;
+
+/// Words of the bitmap of present chunks.
+#[must_use]
+#[inline]
+pub const fn present_words_of(chunks: u32) -> usize {
+    chunks.div_ceil(PER_WORD) as usize
+}
+
+/// Words of both bitmaps of a file.
+#[must_use]
+#[inline]
+pub const fn bitmap_words_of(chunks: u32) -> usize {
+    present_words_of(chunks) + words_of(chunks)
+}
+
+/// A word of present chunks: the bits, and above them their check. The check is a bijection of the
+/// bits (the finalizer of MurmurHash3), so that no other bits have it.
+#[expect(clippy::cast_possible_truncation, reason = "the halves of a word")]
+const fn sealed(key: u64, bits: u32) -> u64 {
+    let mut check = bits ^ key as u32;
+    check = (check ^ check >> 16).wrapping_mul(0x85eb_ca6b);
+    check = (check ^ check >> 13).wrapping_mul(0xc2b2_ae35);
+    check ^= check >> 16;
+    ((check ^ (key >> 32) as u32) as u64) << 32 | bits as u64
+}
+
+/// Mixes a number into a key (a round of SplitMix64).
+const fn mixed(key: u64, number: u64) -> u64 {
+    let mut z = (key ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
 /// A large file with its bitmaps.
 #[derive(Clone, Copy, Debug)]
 pub struct LargeFile<'a> {
@@ -112,11 +154,10 @@ impl<'a> LargeFile<'a> {
     /// From the parts of a state file; `None` when they do not fit.
     #[must_use]
     pub fn new(number: u32, head: &'a Large, chunk: u64, words: &'a [AtomicU64]) -> Option<Self> {
-        let n = words_of(head.chunks);
         let from = usize::try_from(head.bits).ok()?;
-        let middle = from.checked_add(n)?;
+        let middle = from.checked_add(present_words_of(head.chunks))?;
         let present = words.get(from..middle)?;
-        let wanted = words.get(middle..middle.checked_add(n)?)?;
+        let wanted = words.get(middle..middle.checked_add(words_of(head.chunks))?)?;
         Some(Self { number, head, chunk, present, wanted })
     }
 
@@ -127,22 +168,46 @@ impl<'a> LargeFile<'a> {
         off.checked_div(self.chunk).and_then(|c| u32::try_from(c).ok()).unwrap_or(u32::MAX)
     }
 
+    /// What the check of a word of present chunks depends on beside the bits.
+    fn key(&self, word: usize) -> u64 {
+        let position = u64::from(self.number) << 32 | word as u64;
+        mixed(mixed(self.head.part.load(Ordering::Acquire), self.chunk), position)
+    }
+
+    /// The bits of a word of present chunks; none if its check does not fit.
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half of a word")]
+    fn checked(&self, at: usize, word: u64) -> u32 {
+        let bits = word as u32;
+        if bits != 0 && sealed(self.key(at), bits) == word { bits } else { 0 }
+    }
+
+    /// Changes the bits of a word of present chunks. What does not fit its check is not carried over.
+    fn change(&self, chunk: u32, to: impl Fn(u32) -> u32) {
+        let at = (chunk / PER_WORD) as usize;
+        let Some(word) = self.present.get(at) else { return };
+        let next = |w: u64| Some(sealed(self.key(at), to(self.checked(at, w))));
+        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+    }
+
     /// Whether a chunk is in the partial copy.
     #[must_use]
     #[inline]
     pub fn has(&self, chunk: u32) -> bool {
-        is_set(self.present, chunk)
+        let at = (chunk / PER_WORD) as usize;
+        let bits = self.present.get(at).map_or(0, |w| self.checked(at, w.load(Ordering::Acquire)));
+        bits & 1 << (chunk % PER_WORD) != 0
     }
 
-    /// Number of chunks in the partial copy.
+    /// Number of chunks in the partial copy, as far as the words fit their checks: for estimates.
     #[must_use]
     pub fn count(&self) -> u32 {
-        self.present.iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum()
+        let bits = |(at, w): (usize, &AtomicU64)| self.checked(at, w.load(Ordering::Relaxed)).count_ones();
+        self.present.iter().enumerate().map(bits).sum()
     }
 
     /// The bytes of a chunk have been written: readers may have them.
     pub fn arrived(&self, chunk: u32) {
-        set(self.present, chunk);
+        self.change(chunk, |bits| bits | 1 << (chunk % PER_WORD));
         self.ticked();
     }
 
@@ -154,9 +219,7 @@ impl<'a> LargeFile<'a> {
 
     /// A chunk is about to be taken away. Only then may its bytes go.
     pub fn dropped(&self, chunk: u32) {
-        if let Some(w) = self.present.get(chunk as usize / 64) {
-            w.fetch_and(!(1 << (chunk % 64)), Ordering::AcqRel);
-        }
+        self.change(chunk, |bits| bits & !(1 << (chunk % PER_WORD)));
         self.head.drops.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }

@@ -10,6 +10,9 @@
 //! | [`server`] | the control socket, life cycle |
 //! | [`metering`] | its metrics: what is asked for, and when |
 //! | [`report`] | what the agent tells about itself |
+//! | [`socket`] | the lines of a connection, and descriptors beside them |
+//! | [`peer`] | whether who asks sees what the agent sees |
+//! | [`writable`] | files that a job can write from its start |
 //! | [`client`] | the other end of the socket, used by the command line |
 //! | [`place`] | where the runtime directory of an agent is |
 
@@ -19,10 +22,13 @@ pub mod driver;
 mod early;
 mod metering;
 mod mounts;
+mod peer;
 pub mod place;
 pub mod protocol;
 pub mod report;
 pub mod roots;
 pub mod server;
+mod socket;
 pub mod start;
 pub mod upkeep;
+mod writable;

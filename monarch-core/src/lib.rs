@@ -12,6 +12,8 @@
 //! | [`session`] | a job that links this crate: opens, prefetches, asks |
 //! | [`reader`] | reading through an agent's shared memory; why a path is served or not |
 //! | [`trace`] | what a job opened, when and from where: written, read, counted |
+//! | [`held_dir`], [`trusted`] | directories held by a descriptor; paths that no other user can lead elsewhere |
+//! | [`shown`] | names from the PFS in text for people |
 //! | [`shm`] | the shared-memory files that the shim maps |
 // Shared-memory fields are 32 and 64 bits wide by layout; narrowing happens where the layout bounds the value.
 #![allow(clippy::cast_possible_truncation)]
@@ -20,13 +22,16 @@ pub mod agent;
 pub mod cluster;
 pub mod config;
 pub mod engine;
+pub mod held_dir;
 pub mod index;
 pub mod metrics;
 pub mod private_dir;
 pub mod reader;
 pub mod session;
 pub mod shm;
+pub mod shown;
 mod sync;
 pub mod sys;
 pub mod tier;
 pub mod trace;
+pub mod trusted;

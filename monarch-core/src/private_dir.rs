@@ -1,8 +1,11 @@
 //! Private directories: 0700 and ours, or another name is taken.
 
-use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags};
-use std::path::{Path, PathBuf};
+use crate::held_dir::HeldDir;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// Names that are tried.
+pub const NAMES: usize = 16;
 
 /// Why there is no private directory.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +15,7 @@ pub enum PrivateDirError {
     Squatted,
     /// The kernel said no.
     #[error(transparent)]
-    Io(#[from] rustix::io::Errno),
+    Io(#[from] Errno),
 }
 
 /// Name of a user's private directory: the usual one, or the n-th way out when that is taken.
@@ -22,23 +25,29 @@ pub fn name(stem: &str, n: usize) -> String {
     if n == 0 { format!("{stem}-{uid}") } else { format!("{stem}-{uid}.{n}") }
 }
 
+/// The n-th of them in `base`, if it is there and private.
+#[must_use]
+pub fn existing(base: &Arc<HeldDir>, stem: &str, n: usize) -> Option<HeldDir> {
+    base.dir(&name(stem, n)).ok().filter(|dir| is_private(dir).unwrap_or(false))
+}
+
+/// Whether a directory is ours alone.
+fn is_private(dir: &HeldDir) -> rustix::io::Result<bool> {
+    let st = dir.stat_self()?;
+    Ok(st.st_uid == rustix::process::geteuid().as_raw() && st.st_mode & 0o777 == 0o700)
+}
+
 /// Makes or opens `<base>/<stem>-<uid>`; a name that is not a directory of ours with mode 0700 leads to `.1`, `.2` ...
 ///
 /// # Errors
 /// [`PrivateDirError`].
-pub fn open(base: &Path, stem: &str) -> Result<(PathBuf, OwnedFd), PrivateDirError> {
-    let uid = rustix::process::geteuid().as_raw();
-    for n in 0..16 {
-        let path = base.join(name(stem, n));
-        match rustix::fs::mkdir(&path, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(e) => return Err(e.into()),
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(fd) = rustix::fs::open(&path, flags, Mode::empty()) else { continue };
-        let st = rustix::fs::fstat(&fd)?;
-        if st.st_uid == uid && st.st_mode & 0o777 == 0o700 {
-            return Ok((path, fd));
+pub fn open(base: &Arc<HeldDir>, stem: &str) -> Result<HeldDir, PrivateDirError> {
+    for n in 0..NAMES {
+        let name = name(stem, n);
+        base.make_dir(name.as_str())?;
+        let Ok(dir) = base.dir(&name) else { continue };
+        if is_private(&dir)? {
+            return Ok(dir);
         }
     }
     Err(PrivateDirError::Squatted)

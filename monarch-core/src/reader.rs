@@ -17,6 +17,7 @@ mod guard;
 pub use explain::{Explanation, FileInfo, RefusedFor, Served, Verdict};
 
 use crate::agent::{client, place};
+use crate::held_dir::HeldDir;
 use crate::shm;
 use monarch_abi::accesses::{self, Served as From};
 use monarch_abi::control::{ControlMap, Counter, MAX_SEGMENTS, SEGMENT_LIVE};
@@ -80,7 +81,7 @@ pub enum Place {
 #[derive(Debug)]
 pub struct Reader {
     ctl: ControlMap<'static>,
-    dir: PathBuf,
+    dir: HeldDir,
     segments: Box<[OnceLock<Option<Segment<'static>>>]>,
     /// Whether this process sees the mounts that the agent sees.
     same_mounts: bool,
@@ -114,15 +115,16 @@ impl Reader {
     /// [`ReaderError`].
     pub fn open(control: &Path) -> Result<Self, ReaderError> {
         let fail = |source| ReaderError::Map { path: control.to_owned(), source };
-        let owner = std::fs::symlink_metadata(control).map_err(fail)?.uid();
+        let (dir, name) = (control.parent().unwrap_or(Path::new("/")), control.file_name().unwrap_or_default());
+        let dir = HeldDir::at(dir).map_err(|e| fail(e.into()))?;
+        let owner = dir.stat(name).map_err(|e| fail(e.into()))?.st_uid;
         if owner != rustix::process::geteuid().as_raw() {
             return Err(ReaderError::OtherUser { path: control.to_owned(), uid: owner });
         }
-        let ctl = shm::open_control(control).map_err(fail)?;
+        let ctl = shm::open_control(&dir, &name.to_string_lossy()).map_err(fail)?;
         if owner != 0 && ctl.ctl.groups != shm::our_groups() {
             return Err(ReaderError::OtherGroups(control.to_owned()));
         }
-        let dir = control.parent().unwrap_or(Path::new("/")).to_owned();
         let segments = (0..MAX_SEGMENTS).map(|_| OnceLock::new()).collect();
         Ok(Self { ctl, dir, segments, same_mounts: crate::agent::start::same_mounts(&ctl) })
     }
@@ -130,7 +132,7 @@ impl Reader {
     /// Runtime directory of the agent.
     #[must_use]
     pub fn runtime_dir(&self) -> &Path {
-        &self.dir
+        self.dir.path()
     }
 
     /// Real paths of the roots.
@@ -325,7 +327,7 @@ impl Watch for Reader {
     }
 
     fn agent(&self) -> Life {
-        match (self.dir.join(place::LOCK).exists(), client::agent_alive(&self.dir)) {
+        match (self.dir.path().join(place::LOCK).exists(), client::agent_alive(self.dir.path())) {
             (true, true) => Life::Alive,
             (true, false) => Life::Dead,
             (false, _) => Life::Unknown,

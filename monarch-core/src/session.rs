@@ -17,7 +17,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::agent::client::{self, Client, ClientError, Starting};
+use crate::agent::client::{self, Client, ClientError, Joining, Starting};
 use crate::agent::protocol::{Range, Request, Status, Tally};
 use crate::agent::server::Agent;
 use crate::agent::start::StartError;
@@ -69,7 +69,7 @@ impl Session {
     /// its shared memory cannot be mapped.
     pub fn start(config: &Config) -> Result<Self, SessionError> {
         let mut hosted = None;
-        let (client, control) = client::attach_or_start(config, false, || match Hosted::start(config) {
+        let (client, control) = client::attach_or_start(config, Joining::default(), || match Hosted::start(config) {
             Ok((new, ended)) => {
                 hosted = Some(new);
                 Ok(Watched::Running(ended))

@@ -5,7 +5,8 @@
 //! rename, so that nobody sees them half-written. Mappings are kept for the life of the process: threads may hold
 //! references anywhere.
 
-use monarch_abi::chunks::{Large, chunks_of, words_of};
+use crate::held_dir::HeldDir;
+use monarch_abi::chunks::{Large, bitmap_words_of, chunks_of};
 use monarch_abi::control::{CONTROL_LEN, CONTROL_MAGIC, Control, ControlMap, Str};
 use monarch_abi::guard::{Guards, LOADED, NEVER_AGAIN, OTHER_CTIMES};
 use monarch_abi::index::{Index, IndexHeader, Record};
@@ -19,9 +20,12 @@ use std::fs::File;
 use std::io;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+/// Name of the control block in a runtime directory.
+pub const CONTROL: &str = "control";
 
 /// Maps a file read-only for this process.
 fn map_private(file: &File) -> io::Result<memmap2::Mmap> {
@@ -44,9 +48,9 @@ impl<'a> IndexBytes<'a> {
 }
 
 /// Opens a file of the runtime directory and maps all of it for good.
-fn map_shared(path: &Path, writable: bool) -> io::Result<Map<'static>> {
+fn map_shared(dir: &HeldDir, name: &str, writable: bool) -> io::Result<Map<'static>> {
     let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-    let fd = rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+    let fd = dir.open_file(name, flags, Mode::empty())?;
     let len = usize::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
     if len == 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "empty shared-memory file"));
@@ -65,17 +69,20 @@ fn map_shared(path: &Path, writable: bool) -> io::Result<Map<'static>> {
 #[derive(Debug)]
 pub struct Unfinished {
     file: File,
-    /// Where it lies meanwhile; `None` once it has its name.
-    at: Option<PathBuf>,
+    dir: Arc<HeldDir>,
+    /// Its name meanwhile; `None` once it has the one that it is to have.
+    at: Option<String>,
 }
 
 impl Unfinished {
-    /// Such a file for `path`, beside it.
-    fn beside(path: &Path, len: u64) -> io::Result<Self> {
-        let tmp = path.with_extension("new");
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = File::from(rustix::fs::open(&tmp, flags, Mode::RUSR | Mode::WUSR)?);
-        let new = Self { file, at: Some(tmp) };
+    /// Such a file in a directory, for this name without what is behind the last dot.
+    fn beside(dir: &Arc<HeldDir>, name: &str, len: u64) -> io::Result<Self> {
+        let tmp = format!("{}.new", name.rsplit_once('.').map_or(name, |(stem, _)| stem));
+        // What a killed agent left there may be mapped, or not be writable.
+        let _ = dir.unlink(tmp.as_str());
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let file = File::from(dir.open_file(tmp.as_str(), flags, Mode::RUSR | Mode::WUSR)?);
+        let new = Self { file, dir: dir.clone(), at: Some(tmp) };
         rustix::fs::fallocate(&new.file, rustix::fs::FallocateFlags::empty(), 0, len)?;
         Ok(new)
     }
@@ -84,8 +91,8 @@ impl Unfinished {
     ///
     /// # Errors
     /// What the kernel said, `ENOSPC` when shared memory is full.
-    pub fn within(dir: &Path, len: u64) -> io::Result<Self> {
-        Self::beside(&dir.join(hex(crate::sys::random_uuid())), len)
+    pub fn within(dir: &Arc<HeldDir>, len: u64) -> io::Result<Self> {
+        Self::beside(dir, &hex(crate::sys::random_uuid()), len)
     }
 
     /// Writes all of `bytes` at `at`.
@@ -104,9 +111,11 @@ impl Unfinished {
         map_private(&self.file)
     }
 
-    fn finish(mut self, path: &Path) -> io::Result<()> {
+    /// Gives it its name. What is not written to any more is read-only from then on.
+    fn finish(mut self, name: &str, mode: Mode) -> io::Result<()> {
+        rustix::fs::fchmod(&self.file, mode)?;
         if let Some(tmp) = &self.at {
-            std::fs::rename(tmp, path)?;
+            self.dir.rename(tmp.as_str(), name)?;
         }
         self.at = None;
         Ok(())
@@ -116,16 +125,16 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some(tmp) = &self.at {
-            let _ = std::fs::remove_file(tmp);
+            let _ = self.dir.unlink(tmp.as_str());
         }
     }
 }
 
-/// Creates `path` with `len` allocated bytes, lets `fill` write it, and gives it its name.
-fn create(path: &Path, len: u64, fill: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
-    let new = Unfinished::beside(path, len)?;
+/// Creates a file with `len` allocated bytes, lets `fill` write it, and gives it its name.
+fn create(dir: &Arc<HeldDir>, name: &str, len: u64, fill: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    let new = Unfinished::beside(dir, name, len)?;
     fill(&new.file)?;
-    new.finish(path)
+    new.finish(name, Mode::RUSR | Mode::WUSR)
 }
 
 /// What is fixed in a control block.
@@ -139,12 +148,12 @@ pub struct ControlParams {
     pub user_ns: u64,
 }
 
-/// Creates a control block at `path` and maps it.
+/// Creates a control block in a directory and maps it.
 ///
 /// # Errors
 /// What the kernel said, `ENOSPC` when shared memory is full.
-pub fn create_control(path: &Path, params: ControlParams) -> io::Result<ControlMap<'static>> {
-    create(path, CONTROL_LEN as u64, |f| {
+pub fn create_control(dir: &Arc<HeldDir>, params: ControlParams) -> io::Result<ControlMap<'static>> {
+    create(dir, CONTROL, CONTROL_LEN as u64, |f| {
         let put = |off: usize, v: &[u8]| f.write_all_at(v, off as u64);
         put(offset_of!(Control, magic), &CONTROL_MAGIC.to_le_bytes())?;
         put(offset_of!(Control, layout), &monarch_abi::LAYOUT.to_le_bytes())?;
@@ -157,7 +166,7 @@ pub fn create_control(path: &Path, params: ControlParams) -> io::Result<ControlM
         put(offset_of!(Control, slash_dev), &params.slash.0.to_le_bytes())?;
         put(offset_of!(Control, slash_ino), &params.slash.1.to_le_bytes())
     })?;
-    open_control(path)
+    open_control(dir, CONTROL)
 }
 
 /// What the shim compares its own groups with.
@@ -183,23 +192,23 @@ pub fn is_of_our_rights(ctl: &ControlMap<'_>) -> bool {
 ///
 /// # Errors
 /// `InvalidData` when it is of another version or not a control block.
-pub fn open_control(path: &Path) -> io::Result<ControlMap<'static>> {
-    let map = map_shared(path, true)?;
+pub fn open_control(dir: &HeldDir, name: &str) -> io::Result<ControlMap<'static>> {
+    let map = map_shared(dir, name, true)?;
     ControlMap::open(map)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a control block of this version"))
 }
 
-/// Appends a string to the string area and points `to` at it. One caller at a time.
+/// Appends a string to the string area of the control block in a directory and points `to` at it. One caller at a time.
 ///
 /// # Errors
 /// When the area is full, or what the kernel said; the area is as it was then.
-pub fn put_str(path: &Path, ctl: &ControlMap<'_>, to: &Str, text: &[u8]) -> io::Result<()> {
+pub fn put_str(dir: &HeldDir, ctl: &ControlMap<'_>, to: &Str, text: &[u8]) -> io::Result<()> {
     let len = u32::try_from(text.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let off = ctl.ctl.strings_len.load(Ordering::Relaxed);
     if off as usize + text.len() > monarch_abi::control::STRINGS {
         return Err(io::Error::new(io::ErrorKind::StorageFull, "too many or too long root paths"));
     }
-    let file = std::fs::OpenOptions::new().write(true).open(path)?;
+    let file = File::from(dir.open_file(CONTROL, OFlags::WRONLY, Mode::empty())?);
     // Through the file: what readers map they get as plain bytes, of those alone that were written
     // before anyone was told.
     file.write_all_at(text, (monarch_abi::control::STRINGS_OFF + off as usize) as u64)?;
@@ -211,8 +220,8 @@ pub fn put_str(path: &Path, ctl: &ControlMap<'_>, to: &Str, text: &[u8]) -> io::
 
 /// Names of the two files of a segment.
 #[must_use]
-pub fn segment_paths(dir: &Path, uuid: [u8; 16], state_uuid: [u8; 16]) -> (PathBuf, PathBuf) {
-    (dir.join(format!("{}.idx", hex(uuid))), dir.join(format!("{}.st", hex(state_uuid))))
+pub fn segment_names(uuid: [u8; 16], state_uuid: [u8; 16]) -> (String, String) {
+    (format!("{}.idx", hex(uuid)), format!("{}.st", hex(state_uuid)))
 }
 
 /// Lower-case hex of a UUID.
@@ -333,7 +342,7 @@ impl LargeTable {
         let (mut files, mut words) = (Vec::with_capacity(found.len()), 0);
         for &(id, slot, ino, chunks) in &found {
             files.push(Large::to_bytes(ino, id, slot, words, chunks as u32));
-            words += 2 * words_of(chunks as u32) as u64;
+            words += bitmap_words_of(chunks as u32) as u64;
         }
         let mut by_ino: Vec<u32> = (0..found.len() as u32).collect();
         by_ino.sort_by_key(|&at| found[at as usize].2);
@@ -346,7 +355,7 @@ impl LargeTable {
 /// # Errors
 /// What the kernel said; nothing is left behind.
 pub fn create_segment(
-    dir: &Path,
+    dir: &Arc<HeldDir>,
     index: &[u8],
     buckets: &[u8],
     state_uuid: [u8; 16],
@@ -363,7 +372,7 @@ pub fn create_segment(
 /// # Errors
 /// What the kernel said; nothing is left behind.
 pub fn segment_with(
-    dir: &Path,
+    dir: &Arc<HeldDir>,
     (file, index): (Unfinished, &[u8]),
     buckets: &[u8],
     state_uuid: [u8; 16],
@@ -372,20 +381,20 @@ pub fn segment_with(
 ) -> io::Result<(Segment<'static>, u64, u64)> {
     let bad = || io::Error::new(io::ErrorKind::InvalidData, "short index");
     let header: IndexHeader = zerocopy::FromBytes::read_from_prefix(index).map(|(h, _)| h).map_err(|_| bad())?;
-    let (index_path, state_path) = segment_paths(dir, header.uuid, state_uuid);
-    file.finish(&index_path)?;
-    let made = write_state(&state_path, (&header, index), buckets, chunking, checks)
+    let (index_name, state_name) = segment_names(header.uuid, state_uuid);
+    file.finish(&index_name, Mode::RUSR)?;
+    let made = write_state((dir, &state_name), (&header, index), buckets, chunking, checks)
         .and_then(|len| Ok((open_segment(dir, header.uuid, state_uuid)?, len)));
     if made.is_err() {
-        let _ = std::fs::remove_file(&index_path);
-        let _ = std::fs::remove_file(&state_path);
+        let _ = dir.unlink(index_name.as_str());
+        let _ = dir.unlink(state_name.as_str());
     }
     made.map(|(segment, len)| (segment, index.len() as u64, len))
 }
 
 /// Writes a state file; its length.
 fn write_state(
-    path: &Path,
+    (dir, name): (&Arc<HeldDir>, &str),
     (of, index): (&IndexHeader, &[u8]),
     buckets: &[u8],
     chunking: Chunking,
@@ -395,7 +404,7 @@ fn write_state(
     let large = LargeTable::of(&IndexBytes(index).open().ok_or_else(bad)?, buckets, chunking);
     let guards = Guards { checked: checks.loaded || checks.revalidate.is_some(), sums: checks.verify };
     let at = layout_of(u64::from(of.entries), of.buckets, large.files.len() as u64, large.words, guards);
-    create(path, at.len, |f| {
+    create(dir, name, at.len, |f| {
         let put = |off: usize, v: &[u8]| f.write_all_at(v, off as u64);
         let number = |off: usize, v: u64| put(off, &v.to_le_bytes());
         put(offset_of!(StateHeader, magic), &STATE_MAGIC.to_le_bytes())?;
@@ -430,11 +439,11 @@ fn write_state(
 ///
 /// # Errors
 /// `InvalidData` when they do not belong together.
-pub fn open_segment(dir: &Path, uuid: [u8; 16], state_uuid: [u8; 16]) -> io::Result<Segment<'static>> {
-    let (index_path, state_path) = segment_paths(dir, uuid, state_uuid);
+pub fn open_segment(dir: &HeldDir, uuid: [u8; 16], state_uuid: [u8; 16]) -> io::Result<Segment<'static>> {
+    let (index, state) = segment_names(uuid, state_uuid);
     let bad = || io::Error::new(io::ErrorKind::InvalidData, "segment files do not belong together");
-    let index = Index::open(map_shared(&index_path, false)?).ok_or_else(bad)?;
-    let state = StateMap::open(map_shared(&state_path, true)?, &index).ok_or_else(bad)?;
+    let index = Index::open(map_shared(dir, &index, false)?).ok_or_else(bad)?;
+    let state = StateMap::open(map_shared(dir, &state, true)?, &index).ok_or_else(bad)?;
     Ok(Segment { index, state })
 }
 
@@ -445,13 +454,13 @@ mod tests {
     #[test]
     fn a_string_that_does_not_fit_takes_no_room() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let path = dir.path().join("control");
-        let ctl = create_control(&path, ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 }).expect("control block");
+        let dir = Arc::new(HeldDir::at(dir.path()).expect("directory"));
+        let ctl = create_control(&dir, ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 }).expect("control block");
         let (big, to) = (vec![b'x'; monarch_abi::control::STRINGS], Str::default());
-        put_str(&path, &ctl, &to, b"first").expect("room");
-        put_str(&path, &ctl, &to, &big).expect_err("no room");
+        put_str(&dir, &ctl, &to, b"first").expect("room");
+        put_str(&dir, &ctl, &to, &big).expect_err("no room");
         assert_eq!(ctl.str(&to), b"first");
-        put_str(&path, &ctl, &to, b"second").expect("room");
+        put_str(&dir, &ctl, &to, b"second").expect("room");
         assert_eq!(ctl.str(&to), b"second");
     }
 
@@ -460,7 +469,8 @@ mod tests {
     fn a_subtree_that_is_bypassed_again_takes_no_room() {
         let dir = tempfile::tempdir().expect("temp dir");
         let params = ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 };
-        let ctl = create_control(&dir.path().join("control"), params).expect("control block");
+        let ctl =
+            create_control(&Arc::new(HeldDir::at(dir.path()).expect("directory")), params).expect("control block");
         for _ in 0..1000 {
             assert!(ctl.bypass_range(1, 10, 20) && ctl.bypass_range(1, 12, 14));
         }

@@ -17,6 +17,7 @@ mod copy;
 mod dir;
 mod error;
 mod evict;
+mod fs;
 mod ledger;
 mod lock;
 mod log;

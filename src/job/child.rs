@@ -1,14 +1,16 @@
 //! The job's process: started, signalled, waited for.
 //!
 //! Signals that another process sent are passed on; those from the terminal reach the job by themselves, because it stays in
-//! the terminal's process group. As process 1 everything that ends is reaped.
+//! the terminal's process group. As process 1 everything that ends is reaped. A job whose `run` is killed is killed with it, as
+//! if the signal had reached the job itself.
 
+use super::found;
 use anyhow::Result;
+use monarch_core::cluster::secret;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How the job ended.
@@ -51,9 +53,6 @@ pub(crate) struct Child {
     pid: i32,
 }
 
-/// Whether whoever started us ignores the end of children.
-static IGNORED_CHILDREN: AtomicBool = AtomicBool::new(false);
-
 /// Blocks the signals that are passed on; to be called before any thread is started. The end of children must not be ignored here:
 /// then the kernel reaps them, and how the job ended is lost.
 pub(crate) fn block_signals() {
@@ -61,8 +60,7 @@ pub(crate) fn block_signals() {
     // SAFETY: blocks signals of this thread; no handler is set.
     unsafe {
         libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-        let before = libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        IGNORED_CHILDREN.store(before == libc::SIG_IGN, Ordering::Relaxed);
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
     }
 }
 
@@ -77,19 +75,17 @@ pub(crate) fn is_told_to_end() -> bool {
 }
 
 impl Child {
-    /// Starts `words` with `env` added.
+    /// Starts `words` with `env` added, and otherwise as this process was started, less the secret of the cluster.
     pub(crate) fn start(words: &[OsString], env: &[(&str, OsString)]) -> io::Result<Self> {
         let Some((program, args)) = words.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let mut command = Command::new(program);
-        command.args(args).envs(env.iter().map(|(k, v)| (k, v)));
+        command.args(args).env_remove(secret::VARIABLE).envs(env.iter().map(|(k, v)| (k, v)));
+        let run = std::process::id();
         // SAFETY: only async-signal-safe calls between fork and exec.
         unsafe {
-            command.pre_exec(|| {
-                if IGNORED_CHILDREN.load(Ordering::Relaxed) {
-                    libc::signal(libc::SIGCHLD, libc::SIG_IGN);
-                }
-                let set = signal_set();
-                libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+            command.pre_exec(move || {
+                die_with(run);
+                found::restore();
                 Ok(())
             });
         }
@@ -140,6 +136,22 @@ impl Child {
                 }
                 return Ok(None);
             }
+        }
+    }
+}
+
+/// Has this process killed when its parent, the process `run`, is: by anything, SIGKILL included. The kernel looks at the end of
+/// the thread that forked, which is the first one here and lasts as long as the process. Async-signal-safe.
+fn die_with(run: u32) {
+    // SAFETY: plain calls on this process.
+    unsafe {
+        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+            return;
+        }
+        // It may be dead already, and then no signal comes. (0: the parent is outside of this namespace of processes.)
+        let parent = libc::getppid();
+        if parent != 0 && u32::try_from(parent) != Ok(run) {
+            libc::raise(libc::SIGKILL);
         }
     }
 }

@@ -1,15 +1,17 @@
 //! The agent, as a job sees it: attached to, watched, started again when it dies.
 
-use crate::job::{shim, spawn};
+use crate::job::{output, shim, spawn};
 use crate::say;
 use anyhow::Result;
-use monarch_core::agent::client::{self, Client, ClientError};
+use monarch_core::agent::client::{self, Client, ClientError, Joining};
 use monarch_core::agent::place;
 use monarch_core::agent::protocol::{Reply, Request, Status};
 use monarch_core::config::Config;
+use monarch_core::shown::ShowPath;
 use rustix::net::RecvFlags;
 use std::ffi::OsString;
-use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+use std::io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -17,6 +19,10 @@ use std::time::{Duration, Instant};
 
 /// A restart that failed is tried again after this.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long the file of a trace may take to open: the job waits for it.
+const OPENING: Duration = Duration::from_secs(5);
+/// How long the agent may take, at the end of a job, for everything that is asked of it then.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// How long the agent may take to empty its memory tiers: hundreds of gigabytes take a while.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -32,9 +38,12 @@ pub(crate) struct Service {
     restart: Option<Receiver<Result<Client, ClientError>>>,
     next_try: Instant,
     stopped: bool,
+    /// Whether it did not answer in time. What it says after that belongs to a question of before.
+    silent: bool,
     /// How many agents have served the job.
     generation: u32,
     trace: Option<Trace>,
+    holder: Option<u32>,
     /// Marks a job of the agent.
     lock: Option<rustix::fd::OwnedFd>,
 }
@@ -90,11 +99,19 @@ impl Trace {
 impl Service {
     /// Finds or starts the agent and attaches this job.
     pub(crate) fn start(config: Config) -> Result<Self> {
+        Self::start_for(config, None)
+    }
+
+    /// [`Service::start`] for a job that inherits the descriptors of another process, `holder`.
+    pub(crate) fn start_for(config: Config, holder: Option<u32>) -> Result<Self> {
         let shim = shim::find()?;
         let lock = client::job_lock(&config);
-        let (client, control, before) = attach(&config).or_else(|e| match e {
+        let joining = Joining { again: false, holder };
+        let (client, control, before) = attach(&config, joining).or_else(|e| match e {
             // It died meanwhile. Another one need not.
-            ClientError::Io(e) if matches!(e.kind(), UnexpectedEof | ConnectionReset | BrokenPipe) => attach(&config),
+            ClientError::Io(e) if matches!(e.kind(), UnexpectedEof | ConnectionReset | BrokenPipe) => {
+                attach(&config, joining)
+            }
             e => Err(e),
         })?;
         let (restart, next_try) = (None, Instant::now());
@@ -107,8 +124,10 @@ impl Service {
             restart,
             next_try,
             stopped: false,
+            silent: false,
             generation: 1,
             trace: None,
+            holder,
             lock,
         })
     }
@@ -128,11 +147,21 @@ impl Service {
         self.generation
     }
 
+    /// Whether the agent did not answer in time.
+    pub(crate) const fn is_silent(&self) -> bool {
+        self.silent
+    }
+
     /// Asks the agent something; `None` while there is none. One that has gone is started again.
     pub(crate) fn ask(&mut self, request: &Request) -> Option<Reply> {
         self.keep_alive();
         match self.peer() {
-            Peer::There => self.client.ask(request).ok(),
+            Peer::There if self.silent => None,
+            Peer::There => {
+                let asked = self.client.ask(request);
+                self.silent = asked.as_ref().is_err_and(is_silence);
+                asked.ok()
+            }
             Peer::Stopping => Some(Reply::Stopping),
             Peer::Gone => None,
         }
@@ -154,11 +183,15 @@ impl Service {
         }
         trace.generation = generation;
         let file = trace.file();
-        let why = match self.client.ask(&Request::Trace { path: Some(file.clone()) }) {
+        // A path that is no text is told as well as it can be.
+        let shown = PathBuf::from(file.to_string_lossy().into_owned());
+        let begun = output::open_in_time(&file, OPENING)
+            .and_then(|fd| self.client.ask_with(&Request::Trace { path: Some(shown) }, Some(fd.as_fd())));
+        let why = match begun {
             Ok(Reply::Traced(_)) => return,
             Ok(Reply::Error { message }) => message,
             Ok(_) => "a strange answer from the agent".to_owned(),
-            Err(e) => e.to_string(),
+            Err(e) => format!("{}: {e}", file.shown()),
         };
         say::warn(format_args!("no trace is written: {why}"));
         self.trace = None;
@@ -170,16 +203,16 @@ impl Service {
         let file = trace.file();
         let told = match self.ask(&Request::Trace { path: None }) {
             Some(Reply::Traced(told)) => told,
-            _ => return say::warn(format_args!("the trace {} ends where the agent did", file.display())),
+            _ => return say::warn(format_args!("the trace {} ends where the agent did", file.shown())),
         };
         if let Some(why) = told.failed {
-            say::warn(format_args!("the trace {} ends early: {why}", file.display()));
+            say::warn(format_args!("the trace {} ends early: {why}", file.shown()));
         } else if !quiet {
             let lost =
                 if told.lost > 0 { format!(", {} more were too many at a time", told.lost) } else { String::new() };
             say::err(format_args!(
                 "monarch: trace {}: {} opens{lost}, {}; see `monarch trace stats {0}`\n",
-                file.display(),
+                file.shown(),
                 told.opens,
                 bytesize::ByteSize(told.bytes)
             ));
@@ -197,9 +230,9 @@ impl Service {
             Peer::Stopping => self.stopped = true,
             Peer::Gone if Instant::now() < self.next_try => {}
             Peer::Gone => {
-                let (config, (send, receive)) = (self.config.clone(), channel());
+                let (config, joining, (send, receive)) = (self.config.clone(), self.joining_again(), channel());
                 let work = move || {
-                    let made = client::attach_or_start(&config, true, || spawn::agent(&config));
+                    let made = client::attach_or_start(&config, joining, || spawn::agent(&config));
                     let _ = send.send(made.map(|(client, _)| client));
                 };
                 if std::thread::Builder::new().spawn(work).is_ok() {
@@ -210,6 +243,11 @@ impl Service {
         }
     }
 
+    /// This job, for an agent that comes after the first one.
+    const fn joining_again(&self) -> Joining {
+        Joining { again: true, holder: self.holder }
+    }
+
     /// Whether a restart is under way; takes over its result.
     fn is_restarting(&mut self) -> bool {
         match self.restart.as_ref().map(Receiver::try_recv) {
@@ -217,6 +255,7 @@ impl Service {
             Some(Err(TryRecvError::Empty)) => return true,
             Some(Ok(Ok(client))) => {
                 self.client = client;
+                self.silent = false;
                 self.generation += 1;
                 self.next_try = Instant::now();
                 self.keep_trace();
@@ -238,6 +277,12 @@ impl Service {
         }
     }
 
+    /// The job has ended: from here on the agent is asked with little patience, and not again once it was silent.
+    pub(crate) fn hurry(&mut self) {
+        let _ = self.is_restarting();
+        let _ = self.client.set_patience(FAREWELL);
+    }
+
     /// How things are when the job has ended, if the agent can still say so.
     pub(crate) fn end(&mut self) -> Option<Status> {
         let _ = self.is_restarting();
@@ -250,17 +295,26 @@ impl Service {
     }
 
     fn look(&mut self) -> Option<Status> {
-        if self.peer() == Peer::There { self.client.status().ok() } else { None }
+        if self.silent || self.peer() != Peer::There {
+            return None;
+        }
+        let asked = self.client.status();
+        self.silent = asked.as_ref().is_err_and(is_silence);
+        asked.ok()
     }
 
     /// An agent for the end of the job, when that of before went with another job that had started it: it knows the figures, and removes
     /// what the other has left.
     fn revive(&mut self) {
+        if self.silent {
+            return;
+        }
         let restarted = self.restart.take().and_then(|r| r.recv_timeout(PATIENCE).ok()?.ok());
         if let Some(client) = restarted {
             self.client = client;
         } else if self.peer() == Peer::Gone
-            && let Ok((client, _)) = client::attach_or_start(&self.config, true, || spawn::agent(&self.config))
+            && let Ok((client, _)) =
+                client::attach_or_start(&self.config, self.joining_again(), || spawn::agent(&self.config))
         {
             self.client = client;
         }
@@ -269,7 +323,7 @@ impl Service {
     /// Lets go of the agent. Where the end of this process takes all others along, or if told to, it waits until the agent has given back what it
     /// holds in memory: killed before that, it would leave it there.
     pub(crate) fn leave(mut self, wait: bool) {
-        if !(wait || is_last_of_its_job()) || self.peer() != Peer::There {
+        if self.silent || !(wait || is_last_of_its_job()) || self.peer() != Peer::There {
             return;
         }
         // The agent removes it, once it is no job's.
@@ -279,9 +333,15 @@ impl Service {
         }
         let (dir, start) = (self.client.dir.clone(), Instant::now());
         drop(self);
+        let ask = |mut client: Client| client.set_patience(FAREWELL).and_then(|()| client.status());
+        let mut silences = 0;
         while dir.exists() && !has_died(&dir) && start.elapsed() < PATIENCE {
-            if Client::connect(&dir).and_then(|mut c| c.status()).is_ok_and(|s| s.jobs > 0) {
-                return;
+            match Client::connect(&dir).and_then(ask) {
+                Ok(s) if s.jobs > 0 => return,
+                // One that begins to end answers no more, and takes away its socket: then there is nothing to connect to.
+                Err(e) if is_silence(&e) && silences > 0 => return,
+                Err(e) => silences += usize::from(is_silence(&e)),
+                Ok(_) => {}
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -289,8 +349,8 @@ impl Service {
 }
 
 /// Attaches a job that is about to start: the agent, the control block, how things are.
-fn attach(config: &Config) -> Result<(Client, PathBuf, Status), ClientError> {
-    let (mut client, control) = client::attach_or_start(config, false, || spawn::agent(config))?;
+fn attach(config: &Config, joining: Joining) -> Result<(Client, PathBuf, Status), ClientError> {
+    let (mut client, control) = client::attach_or_start(config, joining, || spawn::agent(config))?;
     let before = client.status()?;
     Ok((client, control, before))
 }
@@ -300,6 +360,11 @@ fn attach(config: &Config) -> Result<(Client, PathBuf, Status), ClientError> {
 fn is_last_of_its_job() -> bool {
     let batch = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
     std::process::id() == 1 || batch.iter().any(|name| std::env::var_os(name).is_some())
+}
+
+/// Whether an error is that no answer came in time.
+fn is_silence(e: &std::io::Error) -> bool {
+    matches!(e.kind(), WouldBlock | TimedOut)
 }
 
 /// Whether an agent has ended without removing its runtime directory.

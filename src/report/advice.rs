@@ -4,6 +4,7 @@ use super::Report;
 use crate::say::count;
 use bytesize::ByteSize;
 use monarch_core::agent::protocol::Epoch;
+use monarch_core::shown::ShowPath;
 
 /// Runs shorter than this say little.
 const SHORT_S: f64 = 5.0;
@@ -37,7 +38,7 @@ fn last_epoch(r: &Report) -> Option<&Epoch> {
 }
 
 fn not_used(r: &Report) -> Option<String> {
-    let unused = r.status.roots.iter().filter(|root| r.is_unused(root)).map(|root| root.path.display().to_string());
+    let unused = r.status.roots.iter().filter(|root| r.is_unused(root)).map(|root| root.path.shown().to_string());
     let unused: Vec<String> = unused.collect();
     (r.seconds > SHORT_S && r.get("other_mount") == 0 && !unused.is_empty()).then(|| {
         format!(

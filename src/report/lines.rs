@@ -3,6 +3,7 @@
 use super::{REASONS, Report};
 use bytesize::ByteSize;
 use monarch_core::agent::place;
+use monarch_core::shown::ShowPath;
 use std::fmt::Write;
 
 /// Why opens went to the PFS.
@@ -60,15 +61,15 @@ pub(super) fn text(r: &Report) -> String {
     }
     for root in &after.roots {
         for notice in root.notices() {
-            let _ = writeln!(out, "monarch: root {}: {notice}", root.path.display());
+            let _ = writeln!(out, "monarch: root {}: {notice}", root.path.shown());
         }
         if root.state != "ready" {
-            let _ = writeln!(out, "monarch: root {}: {} ({} entries)", root.path.display(), root.state, root.entries);
+            let _ = writeln!(out, "monarch: root {}: {} ({} entries)", root.path.shown(), root.state, root.entries);
         } else if r.is_unused(root) {
             let _ = writeln!(
                 out,
                 "monarch: warning: no file below {} was opened; does the job use another path to it? (dataset.aliases)",
-                root.path.display()
+                root.path.shown()
             );
         }
     }
@@ -78,7 +79,7 @@ pub(super) fn text(r: &Report) -> String {
             out,
             "monarch: warning: the agent was started again {} time(s); see {}, removed 3 s after the last job",
             r.agent_restarts,
-            log.display()
+            log.shown()
         );
     }
     if r.shared_with_other_jobs {

@@ -6,6 +6,7 @@ use crate::chart::{COLOURS, escaped};
 use crate::say::count;
 use bytesize::ByteSize;
 use monarch_core::agent::protocol::{Opens, RootStatus, Why};
+use monarch_core::shown::ShowPath;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -111,7 +112,7 @@ fn advice(r: &Report) -> String {
 }
 
 fn epochs(root: &RootStatus) -> String {
-    let path = escaped(&root.path.to_string_lossy());
+    let path = escaped(&root.path.shown().to_string());
     let mut out =
         format!("<h2>{path}</h2><p>{} files, {}; {}</p>", count(root.files), bytes(root.bytes), escaped(&root.state));
     for notice in root.notices() {
@@ -235,7 +236,7 @@ fn tiers(r: &Report) -> String {
         .iter()
         .map(|t| {
             vec![
-                format!("{} {}", escaped(&t.name), escaped(&t.path.to_string_lossy())),
+                format!("{} {}", escaped(&t.name), escaped(&t.path.shown().to_string())),
                 format!("{} of {}", bytes(t.used), bytes(t.capacity)),
                 filled(t.used as f64 / t.capacity.max(1) as f64, green),
                 count(t.files),
@@ -275,7 +276,7 @@ fn directories(root: &RootStatus) -> String {
         .iter()
         .map(|d| {
             let path = root.path.join(&d.path);
-            vec![escaped(&path.to_string_lossy()), count(d.opens), bytes(d.bytes), count(d.pfs), bytes(d.pfs_bytes)]
+            vec![escaped(&path.shown().to_string()), count(d.opens), bytes(d.bytes), count(d.pfs), bytes(d.pfs_bytes)]
         })
         .collect();
     let heads = ["Directory", "opens", "bytes", "to the PFS", "bytes"];

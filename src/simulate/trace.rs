@@ -3,6 +3,7 @@
 
 use crate::say;
 use anyhow::{Context, Result, anyhow, ensure};
+use monarch_core::shown::ShowPath;
 use monarch_core::trace::TraceReader;
 use monarch_policies::sim::Workload;
 use monarch_policies::{Access, Epochs, FileKey, Served, Turn};
@@ -24,21 +25,17 @@ pub(super) fn read(path: &Path) -> Result<Workload> {
     if path.extension().is_none_or(|e| e != "csv") {
         return recorded(path);
     }
-    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    parse(&text).with_context(|| path.display().to_string())
+    let text = std::fs::read_to_string(path).with_context(|| path.shown().to_string())?;
+    parse(&text).with_context(|| path.shown().to_string())
 }
 
 /// The run that a trace holds. Files are in the order of listings; epochs are found as the agent finds them.
 fn recorded(path: &Path) -> Result<Workload> {
     let mut reader = TraceReader::open(path)?;
     let mut accesses: Vec<Access> = reader.by_ref().collect();
-    ensure!(!accesses.is_empty(), "trace {} holds no access", path.display());
+    ensure!(!accesses.is_empty(), "trace {} holds no access", path.shown());
     if reader.lost() > 0 {
-        say::warn(format_args!(
-            "{}: {} opens are missing, which were too many at a time",
-            path.display(),
-            reader.lost()
-        ));
+        say::warn(format_args!("{}: {} opens are missing, which were too many at a time", path.shown(), reader.lost()));
     }
     let mut listed: Vec<(u32, &[u8], FileKey)> =
         accesses.iter().filter_map(|a| reader.file(a.file).map(|f| (f.root, f.path.as_slice(), a.file))).collect();

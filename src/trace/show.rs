@@ -1,17 +1,16 @@
 //! Accesses, line by line.
 
+use monarch_core::shown::{self, ShowPath};
 use monarch_core::trace::TraceReader;
 use monarch_policies::{Access, Served};
 use serde_json::json;
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 pub(super) fn text<R: Read>(reader: &mut TraceReader<R>, limit: u64, to: &mut impl Write) -> io::Result<()> {
     each(reader, limit, |a, path| {
-        write!(to, "{:>12.4} {:>5} {:<6} {:>14} ", a.at.as_secs_f64(), a.stream, name(a.served), a.size)?;
-        to.write_all(path.as_os_str().as_bytes())?;
-        to.write_all(b"\n")
+        let (time, served) = (a.at.as_secs_f64(), name(a.served));
+        writeln!(to, "{time:>12.4} {:>5} {served:<6} {:>14} {}", a.stream, a.size, path.shown())
     })
 }
 
@@ -19,7 +18,7 @@ pub(super) fn json<R: Read>(reader: &mut TraceReader<R>, limit: u64, to: &mut im
     each(reader, limit, |a, path| {
         let told = json!({"time_s": a.at.as_secs_f64(), "stream": a.stream, "served": name(a.served),
             "size": a.size, "path": path.to_string_lossy(), "file": a.file.0});
-        writeln!(to, "{told}")
+        writeln!(to, "{}", shown::json(&told.to_string()))
     })
 }
 

@@ -1,6 +1,7 @@
 //! The counts of a trace, for people.
 
 use bytesize::ByteSize;
+use monarch_core::shown::ShowPath;
 use monarch_core::trace::{Bin, EpochStats, ServedCounts, Stats, TraceHeader};
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
@@ -29,7 +30,7 @@ fn about(out: &mut String, h: &TraceHeader) -> std::fmt::Result {
     if !h.policy.is_empty() {
         writeln!(out, "policy     {}, room {}", h.policy, ByteSize(h.capacity))?;
     }
-    h.roots.iter().try_for_each(|root| writeln!(out, "root       {}", root.display()))
+    h.roots.iter().try_for_each(|root| writeln!(out, "root       {}", root.shown()))
 }
 
 fn whole(out: &mut String, s: &Stats) -> std::fmt::Result {

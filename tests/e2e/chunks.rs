@@ -2,8 +2,11 @@
 
 use crate::faults::{MIB, du, kill, wait_for};
 use crate::harness::{Job, Plan, Running, World, assert_same};
+use monarch_abi::chunks::{Large, present_words_of};
+use monarch_abi::state::StateHeader;
 use slowfs::{FaultKind, FaultSpec, Op};
 use std::fs;
+use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
@@ -386,4 +389,107 @@ fn a_partial_copy_goes_on_while_nobody_reads_and_is_told_by_explain() {
     w.until("the copy", |s| s.tiers[0].files == 1);
     assert!(explain().contains("hit"), "{}", explain());
     assert_eq!(bytes(&w), 9_000_000);
+}
+
+/// The state file of a running agent's only root, to be written to as any process of the job could.
+struct State(fs::File);
+
+impl State {
+    fn of(w: &World) -> Self {
+        let dir = fs::read_dir(w.agent().expect("an agent").runtime_dir).unwrap();
+        let path = dir.map(|e| e.unwrap().path()).find(|p| p.extension().is_some_and(|e| e == "st"));
+        Self(fs::File::options().read(true).write(true).open(path.expect("a state file")).unwrap())
+    }
+    fn u64(&self, at: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.0.read_exact_at(&mut bytes, at).unwrap();
+        u64::from_le_bytes(bytes)
+    }
+    /// Where the words of present chunks of each large file begin, and how many there are.
+    fn bitmaps(&self) -> Vec<(u64, u64)> {
+        let header = |field: usize| self.u64(field as u64);
+        let (large, chunks) = (header(offset_of!(StateHeader, large_off)), header(offset_of!(StateHeader, chunks_off)));
+        let of = |n: u64| {
+            let head = large + n * size_of::<Large>() as u64;
+            let count = self.u64(head + offset_of!(Large, chunks) as u64) as u32;
+            (chunks + 8 * self.u64(head + offset_of!(Large, bits) as u64), present_words_of(count) as u64)
+        };
+        (0..header(offset_of!(StateHeader, large))).map(of).collect()
+    }
+    fn change(&self, at: u64, to: impl Fn(u64) -> u64) {
+        self.0.write_all_at(&to(self.u64(at)).to_le_bytes(), at).unwrap();
+    }
+}
+
+const FLIPS: [(&str, fn(u64) -> u64); 8] = [
+    ("the lowest bit", |w| w ^ 1),
+    ("a bit in the middle", |w| w ^ 1 << 9),
+    ("another", |w| w ^ 1 << 17),
+    ("the highest bit", |w| w ^ 1 << 63),
+    ("all of the lower half", |w| w | 0xffff_ffff),
+    ("all bits", |_| u64::MAX),
+    ("each bit", |w| !w),
+    ("what was there", |_| 0),
+];
+
+/// One flipped bit gave 256 KiB of zeros: the hole in the partial copy was served as data.
+#[test]
+fn flipped_bits_of_the_chunks_that_are_there_give_nobody_a_hole() {
+    let size = 9_000_000;
+    let w = plan(&[size; FLIPS.len()]).set("prefetch.enabled=false").build();
+    // One chunk of each file is there when the bits are flipped; then all is read.
+    let script = "import hashlib,os,sys\n\
+        names = sorted(os.listdir(sys.argv[1]))\n\
+        files = [os.open(sys.argv[1] + '/' + name, 0) for name in names]\n\
+        for f in files: os.pread(f, 100, 3 * 262144)\n\
+        print('open', flush=True)\n\
+        sys.stdin.readline()\n\
+        for name, f in zip(names, files):\n\
+        \x20 h = hashlib.blake2b()\n\
+        \x20 for at in range(0, os.fstat(f).st_size, 100_000): h.update(os.pread(f, 100_000, at))\n\
+        \x20 print(name, h.hexdigest(), flush=True)";
+    let job = Job::new("python3").args(["-c", script]).arg(w.root());
+    let bare = w.bare(&job).good();
+    let mut running = begun(&w, &job);
+    running.until_written("open");
+    let state = State::of(&w);
+    let bitmaps = state.bitmaps();
+    assert!(bitmaps.len() == FLIPS.len() && bitmaps.iter().all(|(_, words)| *words == 2), "{bitmaps:?}");
+    for ((at, words), (_, flip)) in bitmaps.iter().zip(FLIPS) {
+        assert_eq!(state.u64(*at) as u32, 1 << 3, "one chunk is there");
+        (0..*words).for_each(|word| state.change(at + 8 * word, flip));
+    }
+    running.write(b"\n");
+    let ours = running.end().good().text();
+    assert_eq!(ours, format!("ready\n{}", bare.text()), "{:?}", FLIPS.map(|(what, _)| what));
+    assert_eq!(bytes(&w), size * FLIPS.len() as u64, "what the agent has is not fetched again");
+}
+
+#[test]
+fn bits_that_are_flipped_while_a_job_reads_cost_no_byte() {
+    let size = 9_000_000;
+    // Who waits for a chunk whose bit is flipped again asks the PFS soon.
+    let w = plan(&[size; 3]).set("prefetch.enabled=false").set("wait.stall=100ms").set("wait.pickup=50ms").build();
+    let script = "import hashlib,os,sys,random\n\
+        files = {n: os.open(sys.argv[1] + '/' + n, 0) for n in sorted(os.listdir(sys.argv[1]))}\n\
+        same = {n: open(sys.argv[2] + '/' + n, 'rb').read() for n in files}\n\
+        r, wrong = random.Random(7), 0\n\
+        for turn in range(900):\n\
+        \x20 n = r.choice(list(files)); at = r.randrange(9_000_000)\n\
+        \x20 wrong += os.pread(files[n], 70_000, at) != same[n][at:at + 70_000]\n\
+        \x20 if turn == 10: print('reading', flush=True)\n\
+        print('wrong:', wrong)";
+    let mut running = begun(&w, &Job::new("python3").args(["-c", script]).arg(w.root()).arg(w.backing()));
+    running.until_written("reading");
+    let state = State::of(&w);
+    let bitmaps = state.bitmaps();
+    let mut flips = 0u64;
+    while !running.written().contains("wrong:") {
+        flips += 1;
+        let n = flips.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let (at, words) = bitmaps[n as usize % bitmaps.len()];
+        state.change(at + 8 * ((n >> 8) % words), |w| w ^ 1 << (n >> 58));
+        std::thread::sleep(Duration::from_micros(300));
+    }
+    assert!(running.end().good().text().ends_with("wrong: 0\n") && flips > 20, "{flips}");
 }

@@ -80,7 +80,7 @@ fn explain_tells_large_refused_and_absent_files_apart() {
 #[test]
 fn a_file_that_the_agent_may_not_read_is_not_called_changed() {
     let dir = tempfile::tempdir().unwrap();
-    let open = |p: &Path| fs::set_permissions(p, fs::Permissions::from_mode(0o777)).unwrap();
+    let open = |p: &Path| fs::set_permissions(p, fs::Permissions::from_mode(0o1777)).unwrap();
     open(dir.path());
     let [root, tier, run] = ["root", "tier", "run"].map(|name| dir.path().join(name));
     for d in [&root, &tier, &run] {

@@ -255,7 +255,7 @@ fn status_and_other_jobs_are_served_while_the_pfs_stalls() {
     let config = Box::new(config(&w));
     let dir = w.agent().unwrap().runtime_dir;
     w.pfs().fault(FaultSpec::new(FaultKind::STALL).ops(&[Op::Lookup, Op::Getattr])).unwrap();
-    let attach = Request::Attach { config, spellings: vec![], pid: std::process::id(), again: false };
+    let attach = Request::Attach { config, spellings: vec![], pid: std::process::id(), again: false, writable: vec![] };
     let ask = std::thread::spawn(move || Client::connect(&dir).unwrap().ask(&attach));
     wait_for("the stall", || w.pfs().counters().unwrap().faults > 0);
     let start = Instant::now();

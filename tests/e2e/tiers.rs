@@ -5,6 +5,7 @@ use crate::harness::{Job, Running, World};
 use slowfs::{FaultKind, FaultSpec, Op};
 use std::collections::HashSet;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -253,4 +254,144 @@ fn killed_while_it_recovers_the_next_agent_accounts_for_everything() {
     readers.end();
     assert_eq!(names(w.tier()).len(), 200);
     charged(&w, 0, w.tier());
+}
+
+/// A directory that looks like a tier and holds what is dear to somebody; its files with their bytes.
+fn victim(at: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    for name in ["copies/ab", "part", "dying", "tmp", "hints"] {
+        fs::create_dir_all(at.join(name)).unwrap();
+        fs::write(at.join(name).join("dear"), "dear").unwrap();
+    }
+    for name in ["log", "lock", "seed", "control", "agent.log", "x.idx", "x.st"] {
+        fs::write(at.join(name), "dear").unwrap();
+    }
+    contents(at)
+}
+
+fn contents(at: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all: Vec<_> = regular(at).into_iter().map(|p| (p.clone(), fs::read(p).unwrap())).collect();
+    all.sort();
+    all
+}
+
+/// Another user who owns a directory above the tier can exchange what lies in it: then the job does not begin.
+#[test]
+fn a_tier_or_a_runtime_directory_that_another_user_can_exchange_is_refused_before_the_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let theirs = dir.path().canonicalize().unwrap().join("theirs");
+    fs::create_dir_all(theirs.join("mine")).unwrap();
+    let w = World::plan().files(3).disk().build();
+    let job = Job::new("echo").arg("begun");
+    let refused = |option: &[String], said: &[&str]| {
+        let job = option.iter().fold(job.clone(), Job::option);
+        let ended = w.run(&job);
+        let flat = ended.errors().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!((ended.status.code(), ended.text().as_str()), (Some(2), ""), "{flat}");
+        said.iter().for_each(|s| assert!(flat.contains(s), "no {s} in {flat}"));
+    };
+    let tier = [format!("--tier={}:16MiB", theirs.join("mine/tier").display())];
+    let runtime = [format!("--set=runtime_dir={}", theirs.join("mine").display())];
+    let mode = |mode| fs::set_permissions(&theirs, fs::Permissions::from_mode(mode)).unwrap();
+    for (bits, shown) in [(0o777, "mode 0777"), (0o775, "mode 0775"), (0o2770, "mode 2770")] {
+        mode(bits);
+        refused(&tier, &[shown, "/theirs (owner", "can be written to by other users", "chmod +t"]);
+        refused(&runtime, &["runtime_dir", shown, "/theirs (owner"]);
+    }
+    mode(0o1777);
+    assert_eq!(w.run(&job.clone().option(&tier[0])).good().text(), "begun\n", "sticky: what lies there is its owner's");
+    if rustix::process::geteuid().is_root() {
+        mode(0o755);
+        chown(&theirs, Some(4242), Some(4242)).unwrap();
+        refused(&tier, &["/theirs (owner 4242, mode 0755)", "belongs to another user", "/tmp"]);
+        refused(&runtime, &["runtime_dir", "/theirs (owner 4242"]);
+        // A link in a safe place that another user made.
+        symlink(dir.path(), dir.path().join("link")).unwrap();
+        std::os::unix::fs::lchown(dir.path().join("link"), Some(4242), None).unwrap();
+        refused(
+            &[format!("--tier={}/link/tier:16MiB", dir.path().display())],
+            &["symbolic link", "/link (owner 4242)"],
+        );
+    }
+}
+
+/// What the attack does whose way in is refused: the tier is renamed away during the job, and a link leads to somebody's files.
+#[test]
+fn a_tier_or_a_runtime_directory_that_is_exchanged_for_a_link_during_a_job_costs_the_others_nothing() {
+    for which in ["tier", "runtime directory", "private directory of the runtime directories"] {
+        let mut w = World::plan().files(30).args(&["--plain"]).set("tiers.0.persist=job").build();
+        let elsewhere = w.scratch().join("victim");
+        let before = victim(&elsewhere);
+        w.settle();
+        let status = w.agent().unwrap();
+        let path = match which {
+            "tier" => status.tiers[0].path.clone(),
+            "runtime directory" => status.runtime_dir,
+            _ => status.runtime_dir.parent().unwrap().to_owned(),
+        };
+        let away = w.scratch().join("away");
+        let readers = Loop::start(&w, &[]);
+        // (Onto the same file system, as a rename is.)
+        let away = if fs::rename(&path, &away).is_ok() {
+            away
+        } else {
+            let beside = path.with_file_name("away");
+            fs::rename(&path, &beside).unwrap();
+            beside
+        };
+        symlink(&elsewhere, &path).unwrap();
+        readers.more(2);
+        readers.end();
+        w.release();
+        wait_for("the end of the agents", || !is_running(status.pid));
+        assert!(contents(&elsewhere) == before, "{which}: {:?}", contents(&elsewhere));
+        assert_eq!(fs::read_link(&path).unwrap(), elsewhere, "{which}");
+        assert!(away.exists());
+        // Also what is removed on request, and by the next job.
+        fs::remove_file(&path).unwrap();
+        symlink(&elsewhere, &path).unwrap();
+        let _ = w.monarch("stop").arg("--purge").args(w.words()).output().unwrap();
+        w.run(&reads(&w)).good();
+        assert!(contents(&elsewhere) == before, "{which}, afterwards");
+    }
+}
+
+fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+/// There the host's root, to whom the directories above belong, has the number that stands for all who have none.
+#[test]
+fn in_a_user_namespace_a_tier_below_directories_of_the_hosts_root_serves() {
+    const USER: u32 = 1234;
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let [root, own] = ["root", "own"].map(|name| dir.path().join(name));
+    for d in [&root, &own] {
+        fs::create_dir(d).unwrap();
+    }
+    fs::write(root.join("file"), "bytes").unwrap();
+    let inside = |map: &str| {
+        let mut c = std::process::Command::new("setpriv");
+        c.args([format!("--reuid={USER}"), format!("--regid={USER}")]);
+        c.args(["--clear-groups", "unshare", "--user", map]);
+        c
+    };
+    let may = rustix::process::geteuid().is_root() && chown(&own, Some(USER), Some(USER)).is_ok();
+    if !may || !inside("--map-root-user").arg("true").output().is_ok_and(|out| out.status.success()) {
+        return;
+    }
+    for map in ["--map-root-user", "--map-user=1234"] {
+        let (tier, run) = (own.join(format!("tier{map}")), own.join("run"));
+        let script = "i=0; until [ -n \"$(find \"$1\" -type f -path '*/copies/*')\" ] || [ $i -gt 400 ]; \
+                      do sleep 0.05; i=$((i+1)); done; cat \"$2\"";
+        let mut job = inside(map);
+        job.args(["sh", "-c", "mkdir -p \"$0\" && exec \"$@\""]).arg(&run).arg(crate::harness::built("monarch"));
+        job.arg("run").arg("--root").arg(&root).arg("--tier").arg(format!("{}:16MiB", tier.display()));
+        job.arg("--set").arg(format!("runtime_dir={}", run.display())).args(["--set", "dataset.settle=0s", "--"]);
+        job.args(["sh", "-c", script, "sh"]).arg(&tier).arg(root.join("file"));
+        let out = job.output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.stdout == b"bytes" && said.contains("1 of 1 opens below the roots were local"), "{map}: {said}");
+    }
 }

@@ -488,7 +488,7 @@ impl World {
         };
         let state = segment::StateMap {
             head,
-            words: (0..2).map(|_| AtomicU64::new(0)).collect(),
+            words: (0..crate::chunks::bitmap_words_of(2)).map(|_| AtomicU64::new(0)).collect(),
             marks: [AtomicU64::new(0), AtomicU64::new(0)],
         };
         let slot = segment::Slot { word: AtomicU32::new(Word::new(State::Absent).0), id: 0 };

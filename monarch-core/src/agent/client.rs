@@ -2,9 +2,13 @@
 
 use super::place;
 use super::protocol::{Reply, Request, Spelling, Status, Tally};
+use super::writable;
 use crate::config::Config;
+use crate::held_dir::HeldDir;
+use rustix::fd::BorrowedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use std::io::{self, BufRead, BufReader, Write};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use std::io::{self, BufRead, BufReader, IoSlice, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -59,14 +63,36 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream), dir: dir.to_owned() })
     }
 
+    /// How long a request may take from now on (30 s at first). One that takes longer is an error, and ends what this connection is
+    /// good for.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(Some(patience))?;
+        self.stream.get_ref().set_write_timeout(Some(patience))
+    }
+
     /// One request, one reply.
     ///
     /// # Errors
     /// When the connection breaks.
     pub fn ask(&mut self, request: &Request) -> io::Result<Reply> {
+        self.ask_with(request, None)
+    }
+
+    /// [`Client::ask`] with a descriptor beside the request.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn ask_with(&mut self, request: &Request, fd: Option<BorrowedFd<'_>>) -> io::Result<Reply> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        self.stream.get_mut().write_all(&line)?;
+        let sent = match fd {
+            Some(fd) => send_with(self.stream.get_ref(), &line, fd)?,
+            None => 0,
+        };
+        self.stream.get_mut().write_all(line.get(sent..).unwrap_or_default())?;
         let mut reply = String::new();
         if self.stream.read_line(&mut reply)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -85,13 +111,14 @@ impl Client {
         }
     }
 
-    /// Attaches a job, or one that was attached before `again`; the path of its control block.
+    /// Attaches a job; the path of its control block.
     ///
     /// # Errors
     /// The agent's reason, or that the connection broke.
-    pub fn attach(&mut self, config: &Config, again: bool) -> Result<PathBuf, ClientError> {
-        let (pid, spellings) = (std::process::id(), spellings(config));
-        match self.ask(&Request::Attach { config: Box::new(config.clone()), spellings, pid, again })? {
+    pub fn attach(&mut self, config: &Config, joining: Joining) -> Result<PathBuf, ClientError> {
+        let (pid, spellings, again) = (std::process::id(), spellings(config), joining.again);
+        let writable = writable::of(joining.holder.unwrap_or(pid), config);
+        match self.ask(&Request::Attach { config: Box::new(config.clone()), spellings, pid, again, writable })? {
             Reply::Attached { control } => Ok(control),
             Reply::Stopping => Err(ClientError::Io(io::ErrorKind::ConnectionReset.into())),
             Reply::Error { message } => Err(ClientError::Refused(message)),
@@ -120,6 +147,20 @@ impl Client {
     }
 }
 
+/// Sends the first bytes of a line together with a descriptor; how many.
+pub(super) fn send_with(stream: &UnixStream, line: &[u8], fd: BorrowedFd<'_>) -> io::Result<usize> {
+    let fds = [fd];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !beside.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let sent = rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(stream, &[IoSlice::new(line)], &mut beside, SendFlags::NOSIGNAL)
+    })?;
+    Ok(sent)
+}
+
 /// All ways to write the roots, looked at now and by this process: links may have changed since the configuration was read, and
 /// the agent may see other mounts.
 fn spellings(config: &Config) -> Vec<Spelling> {
@@ -141,6 +182,15 @@ const START: Duration = Duration::from_secs(20);
 /// How long an agent that holds the locks and does not answer may take to come up or to go away.
 const TAKEN: Duration = Duration::from_secs(3);
 
+/// A job that attaches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Joining {
+    /// Whether it was attached before, to an agent that has gone.
+    pub again: bool,
+    /// Process whose descriptors the job inherits; `None`: this one.
+    pub holder: Option<u32>,
+}
+
 /// An agent's process that was started.
 pub trait Starting {
     /// Exit status, and what it said last, once it has ended.
@@ -148,19 +198,19 @@ pub trait Starting {
 }
 
 /// Attaches to the agent for `config`, starting one with `spawn` when there is none; the connection and the path of the
-/// control block. `again`: this job was attached before, to an agent that has gone.
+/// control block.
 ///
 /// # Errors
 /// [`ClientError::Start`] when none came up, [`ClientError::Refused`] when it cannot serve this job.
 pub fn attach_or_start<S: Starting>(
     config: &Config,
-    again: bool,
+    joining: Joining,
     mut spawn: impl FnMut() -> io::Result<S>,
 ) -> Result<(Client, PathBuf), ClientError> {
     let start = Instant::now();
     loop {
         let mut client = find_or_start(config, start, &mut spawn)?;
-        match client.attach(config, again) {
+        match client.attach(config, joining) {
             Ok(control) => return Ok((client, control)),
             // It was about to end.
             Err(ClientError::Io(_)) if start.elapsed() < START => std::thread::sleep(Duration::from_millis(5)),
@@ -206,8 +256,8 @@ fn may_pass(code: i32, start: Instant) -> bool {
 }
 
 /// File beside a runtime directory that every job of its agent holds a shared lock on.
-fn jobs_file(parent: &Path, key: &str) -> PathBuf {
-    parent.join(format!("{key}.jobs"))
+fn jobs_file(key: &str) -> String {
+    format!("{key}.jobs")
 }
 
 /// Marks this process as a job of the agent for as long as the result lives, and wipes what a dead agent without jobs left: its
@@ -216,19 +266,16 @@ fn jobs_file(parent: &Path, key: &str) -> PathBuf {
 pub fn job_lock(config: &Config) -> Option<rustix::fd::OwnedFd> {
     let key = place::agent_key(config);
     let private = place::bases(config).iter().find_map(|b| place::private(b).ok())?;
-    let path = jobs_file(&private, &key);
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let name = jobs_file(&key);
     loop {
-        let lock = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).ok()?;
+        let lock = private.open_file(name.as_str(), OFlags::RDWR | OFlags::CREATE, Mode::RUSR | Mode::WUSR).ok()?;
         let alone = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
         if alone && find(config).is_none() {
-            for old in place::existing(config).into_iter().filter(|d| !agent_alive(d)) {
-                let _ = std::fs::remove_dir_all(&old);
-            }
+            place::held(config).iter().filter(|dir| !is_alive(dir)).for_each(HeldDir::wipe);
         }
         rustix::fs::flock(&lock, FlockOperation::LockShared).ok()?;
         // An agent that ends removes the file.
-        let (ours, named) = (rustix::fs::fstat(&lock).ok()?, rustix::fs::stat(&path));
+        let (ours, named) = (rustix::fs::fstat(&lock).ok()?, private.stat(name.as_str()));
         if named.is_ok_and(|st| (st.st_dev, st.st_ino) == (ours.st_dev, ours.st_ino)) {
             return Some(lock);
         }
@@ -236,30 +283,32 @@ pub fn job_lock(config: &Config) -> Option<rustix::fd::OwnedFd> {
 }
 
 /// Removes the file of [`job_lock`] of the agent whose runtime directory this was, unless a job holds it.
-pub(super) fn remove_jobs_file(dir: &Path) {
-    let (Some(private), Some(key)) = (dir.parent(), dir.file_name()) else { return };
-    let path = jobs_file(private, &key.to_string_lossy());
-    let Ok(lock) = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) else {
-        return;
-    };
+pub(super) fn remove_jobs_file(dir: &HeldDir) {
+    let Some((private, key)) = dir.parent() else { return };
+    let name = jobs_file(&key.to_string_lossy());
+    let Ok(lock) = private.open_file(name.as_str(), OFlags::RDWR, Mode::empty()) else { return };
     if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        let _ = std::fs::remove_file(&path);
+        let _ = private.unlink(name.as_str());
     }
 }
 
 /// Whether an agent holds the lock of a runtime directory.
 #[must_use]
 pub fn agent_alive(dir: &Path) -> bool {
-    let Ok(lock) = rustix::fs::open(dir.join(place::LOCK), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
-        return false;
-    };
+    HeldDir::at(dir).is_ok_and(|dir| is_alive(&dir))
+}
+
+fn is_alive(dir: &HeldDir) -> bool {
+    let Ok(lock) = dir.open_file(place::LOCK, OFlags::RDWR, Mode::empty()) else { return false };
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
 }
 
 /// The last lines of the log, indented, or nothing.
 fn log_tail(config: &Config) -> String {
-    let Some(dir) = place::existing(config).into_iter().next() else { return String::new() };
-    let Ok(text) = std::fs::read_to_string(dir.join(place::LOG)) else { return String::new() };
+    let log = place::held(config).first().and_then(|dir| dir.read_file(place::LOG).ok());
+    let Some(text) = log.and_then(|log| std::io::read_to_string(std::fs::File::from(log)).ok()) else {
+        return String::new();
+    };
     let mut lines: Vec<&str> = text.lines().rev().take(5).collect();
     lines.reverse();
     lines.iter().fold(String::from("\n  last lines of its log:"), |s, l| s + "\n    " + l)

@@ -93,6 +93,7 @@ pub use unclaimed::{Claim, Unclaimed};
 
 use crate::config::Direct;
 use crate::engine::{CopyEngine, Engines, Limits, Source, Task, Work, slots_ahead};
+use crate::held_dir::HeldDir;
 use crate::metrics::Latencies;
 use crate::tier::TierDir;
 use ahead::Told;
@@ -119,7 +120,6 @@ use ratios::Ratios;
 use reading::Reading;
 use seldom::Seldom;
 use std::num::NonZero;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -234,7 +234,7 @@ pub struct Driver {
     /// Of all indexed files, bytes.
     mean_size: AtomicU64,
     /// Where jobs leave hints.
-    hint_dir: Option<PathBuf>,
+    hint_dir: Option<HeldDir>,
     segments: RwLock<Vec<Option<Live>>>,
     queue: Mutex<Queue>,
     later: Mutex<Later>,
@@ -382,8 +382,8 @@ impl Driver {
 
     /// With a directory where jobs leave hints.
     #[must_use]
-    pub fn with_hints(mut self, dir: PathBuf) -> Self {
-        self.hint_dir = Some(dir);
+    pub fn with_hints(mut self, dir: Option<HeldDir>) -> Self {
+        self.hint_dir = dir;
         self
     }
 

@@ -31,7 +31,7 @@ pub(super) fn open(ctl: &ControlMap<'_>, root: usize, number: usize, segment: &S
 }
 
 /// Bypasses one path, and, when names change, its directory's listing and what lies below it.
-fn enter(ctl: &ControlMap<'_>, number: usize, segment: &Segment<'_>, rel: &[u8], names: bool) {
+pub(super) fn enter(ctl: &ControlMap<'_>, number: usize, segment: &Segment<'_>, rel: &[u8], names: bool) {
     if let Some(e) = segment.lookup(rel) {
         bypass(segment, &e);
         if names && let Some(d) = segment.index.dir(e.record) {
@@ -49,7 +49,8 @@ fn enter(ctl: &ControlMap<'_>, number: usize, segment: &Segment<'_>, rel: &[u8],
     }
 }
 
-fn bypass(segment: &Segment<'_>, e: &Entry<'_>) {
+/// Turns the word of an entry, and so of all names of its inode, to Bypass.
+pub(super) fn bypass(segment: &Segment<'_>, e: &Entry<'_>) {
     let word = &e.master.word;
     let changed = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |w| {
         let w = Word(w);

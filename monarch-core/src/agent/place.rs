@@ -4,11 +4,13 @@
 //! directory in shared memory. When that is full or forbidden, the temporary directory serves.
 
 use crate::config::Config;
+use crate::held_dir::HeldDir;
+use crate::private_dir::{self, NAMES, PrivateDirError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// Name of the control block in a runtime directory.
-pub const CONTROL: &str = "control";
+pub use crate::shm::CONTROL;
 /// Name of the socket.
 pub const SOCKET: &str = "agent.sock";
 /// Name of the lock whose holder is the living agent.
@@ -53,69 +55,60 @@ pub fn bases(config: &Config) -> Vec<PathBuf> {
     vec![PathBuf::from("/dev/shm"), tmp]
 }
 
+/// The private directories of this user that hold runtime directories. A base that another user can exchange holds none, and a name that
+/// something else has, a link that leads nowhere for example, is passed over. Such a name may be free again later: all of them are looked at.
+fn privates(bases: &[PathBuf]) -> Vec<Arc<HeldDir>> {
+    let bases = bases.iter().filter_map(|base| HeldDir::open(base).ok()).map(Arc::new);
+    let of = |base: Arc<HeldDir>| {
+        let found = (0..NAMES).filter_map(|n| private_dir::existing(&base, "monarch", n));
+        found.map(Arc::new).collect::<Vec<_>>()
+    };
+    bases.flat_map(of).collect()
+}
+
 /// Existing runtime directories of the agent with this key, without making any.
 #[must_use]
-pub fn existing(config: &Config) -> Vec<PathBuf> {
+pub fn held(config: &Config) -> Vec<HeldDir> {
     let key = agent_key(config);
-    let mut out = Vec::new();
-    for base in bases(config) {
-        for n in 0..16 {
-            let private = base.join(crate::private_dir::name("monarch", n));
-            if !private.exists() {
-                break;
-            }
-            let dir = private.join(&key);
-            if is_private(&private) && dir.is_dir() {
-                out.push(dir);
-            }
-        }
-    }
-    out
+    privates(&bases(config)).iter().filter_map(|private| private.dir(&key).ok()).collect()
+}
+
+/// The same, by their paths.
+#[must_use]
+pub fn existing(config: &Config) -> Vec<PathBuf> {
+    held(config).iter().map(|dir| dir.path().to_owned()).collect()
 }
 
 /// Every runtime directory of this user, whatever its key.
 #[must_use]
 pub fn all(bases: &[PathBuf]) -> Vec<PathBuf> {
     let mut out = Vec::new();
-    for base in bases {
-        for n in 0..16 {
-            let private = base.join(crate::private_dir::name("monarch", n));
-            let Ok(entries) = std::fs::read_dir(&private) else { continue };
-            if is_private(&private) {
-                out.extend(entries.flatten().map(|e| e.path()).filter(|p| p.is_dir()));
-            }
-        }
+    for private in privates(bases) {
+        let names = private.names().unwrap_or_default();
+        let dirs = names.iter().filter_map(|name| private.dir(name.to_str().ok()?).ok());
+        out.extend(dirs.map(|dir| dir.path().to_owned()));
     }
     out
-}
-
-fn is_private(path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::symlink_metadata(path)
-        .is_ok_and(|m| m.is_dir() && m.uid() == rustix::process::geteuid().as_raw() && m.mode() & 0o777 == 0o700)
 }
 
 /// Makes the directory in `base` that holds this user's runtime directories.
 ///
 /// # Errors
-/// What the kernel said, or that all names are taken by others.
-pub fn private(base: &Path) -> io::Result<PathBuf> {
-    use crate::private_dir::PrivateDirError;
-    let (private, _) = crate::private_dir::open(base, "monarch").map_err(|e| match e {
+/// What the kernel said, that another user can exchange `base`, or that all names are taken by others.
+pub fn private(base: &Path) -> io::Result<HeldDir> {
+    let base = Arc::new(HeldDir::open(base)?);
+    private_dir::open(&base, "monarch").map_err(|e| match e {
         PrivateDirError::Io(e) => e.into(),
         e @ PrivateDirError::Squatted => io::Error::new(io::ErrorKind::PermissionDenied, e.to_string()),
-    })?;
-    Ok(private)
+    })
 }
 
 /// Makes the runtime directory in `base`.
 ///
 /// # Errors
 /// As [`private`].
-pub fn make(base: &Path, key: &str) -> io::Result<PathBuf> {
-    let dir = private(base)?.join(key);
-    match rustix::fs::mkdir(&dir, rustix::fs::Mode::RWXU) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(dir),
-        Err(e) => Err(e.into()),
-    }
+pub fn make(base: &Path, key: &str) -> io::Result<HeldDir> {
+    let private = Arc::new(private(base)?);
+    private.make_dir(key)?;
+    Ok(private.dir(key)?)
 }

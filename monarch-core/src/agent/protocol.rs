@@ -26,6 +26,9 @@ pub enum Request {
         /// Whether it was attached before, to an agent that has gone.
         #[serde(default)]
         again: bool,
+        /// Files that it can write from its start.
+        #[serde(default)]
+        writable: Vec<Writable>,
     },
     /// Say how things are.
     Status,
@@ -59,9 +62,10 @@ pub enum Request {
         /// Their real paths.
         roots: Vec<PathBuf>,
     },
-    /// Write what readers open to this file, as long as this connection lasts; or end that now.
+    /// Write what readers open to a file, as long as this connection lasts; or end that now. The descriptor of the file comes with
+    /// the request: the agent, which may see another file at a path than who asks, opens none.
     Trace {
-        /// The file; `None` ends it.
+        /// What messages call the file; `None` ends it.
         path: Option<PathBuf>,
     },
     /// What the nodes that share copies say of themselves, or of their links.
@@ -166,6 +170,7 @@ pub struct Traced {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
     /// Its path.
+    #[serde(serialize_with = "crate::shown::serial::path")]
     pub path: PathBuf,
     /// What happened.
     pub why: String,
@@ -178,6 +183,19 @@ pub struct Spelling {
     pub path: PathBuf,
     /// The same with every symbolic link followed; `None` when it leads nowhere.
     pub real: Option<PathBuf>,
+}
+
+/// A regular file that a process can write through a descriptor that it has: nothing tells when that happens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Writable {
+    /// Its path as the kernel tells it, in the mount through which it was opened. Not every path is text.
+    pub path: Vec<u8>,
+    /// Its device.
+    pub dev: u64,
+    /// Its inode.
+    pub ino: u64,
+    /// Its names.
+    pub links: u64,
 }
 
 /// A reply.
@@ -322,6 +340,7 @@ pub struct RootStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Directory {
     /// Below the root.
+    #[serde(serialize_with = "crate::shown::serial::path")]
     pub path: PathBuf,
     /// Opens of its files.
     pub opens: u64,

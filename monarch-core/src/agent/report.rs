@@ -20,7 +20,7 @@ impl Agent {
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs_f64(),
             incarnation: self.ctl.ctl.incarnation.load(Ordering::Relaxed),
-            runtime_dir: self.dir.clone(),
+            runtime_dir: self.dir.path().to_owned(),
             jobs: self.jobs.load(Ordering::Relaxed),
             engine: engine.to_owned(),
             engine_why: why.to_owned(),

@@ -8,6 +8,7 @@
 //! | [`adopt`] | what an agent that died left |
 //! | [`checks`] | what is looked at again when files are opened |
 //! | [`shared`] | an index that the nodes of a job have in common |
+//! | [`written`] | files that jobs can write from their start |
 //! | [`purge`] | warnings of files that the site will soon remove |
 //!
 //! The PFS is never asked while the list is locked: it may hang, and `status` and `stop` need the list.
@@ -19,11 +20,13 @@ mod retire;
 mod segments;
 mod shared;
 mod spellings;
+mod written;
 
 use super::driver::Driver;
 use super::protocol::{RootStatus, Spelling};
 use crate::cluster::node::Node;
 use crate::config::{Config, Root as RootConfig};
+use crate::held_dir::HeldDir;
 use crate::index::ScanProgress;
 use crate::shm;
 use monarch_abi::control::{ControlMap, MAX_ROOTS};
@@ -78,13 +81,13 @@ impl RootState {
 /// All roots of an agent.
 #[derive(Debug)]
 pub struct Roots {
-    dir: PathBuf,
-    control: PathBuf,
+    dir: Arc<HeldDir>,
     ctl: ControlMap<'static>,
     driver: Arc<Driver>,
     seed: u64,
     node: Option<Arc<Node>>,
     list: Mutex<Vec<RootState>>,
+    written: Mutex<written::Written>,
     stopping: AtomicBool,
 }
 
@@ -112,11 +115,19 @@ impl Drop for Attachment {
 }
 
 impl Roots {
-    /// Roots of the control block at `control`, served by `driver`.
+    /// Roots of the control block in the runtime directory `dir`, served by `driver`.
     #[must_use]
-    pub fn new(control: PathBuf, ctl: ControlMap<'static>, driver: Arc<Driver>, seed: u64) -> Self {
-        let dir = control.parent().map_or_else(PathBuf::new, Path::to_owned);
-        Self { dir, control, ctl, driver, seed, node: None, list: Mutex::default(), stopping: AtomicBool::new(false) }
+    pub fn new(dir: Arc<HeldDir>, ctl: ControlMap<'static>, driver: Arc<Driver>, seed: u64) -> Self {
+        Self {
+            dir,
+            ctl,
+            driver,
+            seed,
+            node: None,
+            list: Mutex::default(),
+            written: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        }
     }
 
     /// With other nodes, which share indexes.
@@ -203,7 +214,7 @@ impl Roots {
         let Some(slot) = self.ctl.ctl.roots.get(number) else {
             return Err(io::Error::other(format!("an agent serves at most {MAX_ROOTS} roots")));
         };
-        shm::put_str(&self.control, &self.ctl, &slot.path, crate::tier::bytes(&root.real_path))?;
+        shm::put_str(&self.dir, &self.ctl, &slot.path, crate::tier::bytes(&root.real_path))?;
         self.describe(number, meta);
         self.ctl.ctl.roots_len.store(number as u32 + 1, Ordering::Release);
         list.push(RootState::new(root.real_path.clone(), config.clone()));

@@ -9,13 +9,16 @@
 
 use super::driver::Driver;
 use super::metering::Metering;
+use super::peer::{self, Stranger};
 use super::place;
-use super::protocol::{ClusterView, Reply, Request, Spelling, Tally, Traced};
+use super::protocol::{ClusterView, Reply, Request, Spelling, Tally, Traced, Writable};
 use super::roots::{Attachment, Roots};
+use super::socket::{LINE_MAX, Line, Lines};
 use super::start::Parts;
 use super::upkeep;
 use crate::cluster::node::Node;
 use crate::config::{Config, Persist, Tier};
+use crate::held_dir::HeldDir;
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
 use std::io;
@@ -23,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::AsyncWriteExt;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -53,8 +56,7 @@ pub enum End {
 /// A running agent.
 #[derive(Debug)]
 pub struct Agent {
-    pub(super) dir: PathBuf,
-    control: PathBuf,
+    pub(super) dir: Arc<HeldDir>,
     pub(super) ctl: ControlMap<'static>,
     config: Config,
     pub(super) driver: Arc<Driver>,
@@ -79,7 +81,6 @@ impl Agent {
     pub(super) fn new(config: &Config, parts: Parts, own_process: bool) -> Self {
         Self {
             dir: parts.dir,
-            control: parts.control,
             ctl: parts.ctl,
             config: config.clone(),
             driver: parts.driver,
@@ -104,9 +105,8 @@ impl Agent {
     /// # Errors
     /// When the socket cannot be made.
     pub async fn serve(self: Arc<Self>) -> io::Result<End> {
-        let path = self.dir.join(place::SOCKET);
-        let _ = std::fs::remove_file(&path);
-        let listener = bind(&path)?;
+        let _ = self.dir.unlink(place::SOCKET);
+        let listener = bind(&self.dir)?;
         self.clone().start_upkeep()?;
         let metrics = self.start_metrics();
         // Of a process that is something else we touch no signals.
@@ -142,7 +142,7 @@ impl Agent {
             }
         };
         self.stop.store(true, Ordering::Relaxed);
-        let _ = std::fs::remove_file(&path);
+        let _ = self.dir.unlink(place::SOCKET);
         self.end_metrics(metrics).await;
         if end == End::Quit {
             self.quitting.notify_waiters();
@@ -172,8 +172,8 @@ impl Agent {
                 upkeep::round(&self.driver);
                 self.roots.retry();
                 self.roots.warn_of_purges();
-                if !self.control.exists() {
-                    tracing::error!(dir = %self.dir.display(), "the runtime directory was wiped; making room for a new agent");
+                if !self.dir.has(place::CONTROL) || !self.dir.is_in_place() {
+                    tracing::error!(dir = %self.dir.path().display(), "the runtime directory was wiped; making room for a new agent");
                     self.end_as(End::Renew);
                 } else if let Some(t) = self.driver.tiers.iter().find(|t| !t.in_place()) {
                     tracing::error!(tier = t.name, path = %t.path.display(), "the tier was removed; making room for a new agent");
@@ -186,20 +186,33 @@ impl Agent {
 
     /// One connection: requests until it closes. An attachment ends with it.
     async fn connection(self: Arc<Self>, stream: UnixStream) {
+        // Away from the thread that serves the socket: the root of another view may not answer.
+        let (stream, stranger) = match tokio::task::spawn_blocking(move || (peer::look(&stream), stream)).await {
+            Ok((stranger, stream)) => (stream, stranger),
+            Err(_) => return,
+        };
         let (read, mut write) = stream.into_split();
-        let mut lines = BufReader::new(read).lines();
+        let mut lines = Lines::new(read);
         let mut job = None;
         loop {
             let line = tokio::select! {
-                line = lines.next_line() => line,
+                line = lines.next() => line,
                 // Said once more without being asked, so that `run` does not start another agent.
                 () = self.quitting.notified() => {
                     let _ = send(&mut write, &Reply::Stopping).await;
                     break;
                 }
             };
-            let Ok(Some(line)) = line else { break };
-            let Some(reply) = self.answer(&line, &mut job).await else { break };
+            let line = match line {
+                Ok(Some(line)) => line,
+                Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+                    let message = format!("a request has at most {} MiB", LINE_MAX >> 20);
+                    let _ = send(&mut write, &Reply::Error { message }).await;
+                    break;
+                }
+                _ => break,
+            };
+            let Some(reply) = self.answer(line, stranger, &mut job).await else { break };
             let sent = send(&mut write, &reply).await;
             self.changed.notify_one();
             if sent.is_err() {
@@ -214,9 +227,14 @@ impl Agent {
     }
 
     /// The reply to a request; `None` closes the connection.
-    async fn answer(self: &Arc<Self>, line: &str, job: &mut Option<Job>) -> Option<Reply> {
-        Some(match serde_json::from_str::<Request>(line) {
-            Ok(Request::Attach { config, spellings, pid, again }) => {
+    async fn answer(self: &Arc<Self>, line: Line, stranger: Option<Stranger>, job: &mut Option<Job>) -> Option<Reply> {
+        let request = serde_json::from_slice::<Request>(&line.text);
+        if let (Some(why), false) = (stranger, matches!(request, Ok(Request::Status) | Err(_))) {
+            tracing::warn!(%why, "a request was refused");
+            return Some(Reply::Error { message: why.to_string() });
+        }
+        Some(match request {
+            Ok(Request::Attach { config, spellings, pid, again, writable }) => {
                 if !again && self.is_stale() {
                     tracing::info!(pid, "a new job after all others have gone; making room for a new agent");
                     self.end_as(End::Renew);
@@ -224,13 +242,13 @@ impl Agent {
                 }
                 // Counted from now on, so that the agent does not end meanwhile.
                 let mut new = Job::new(self);
-                match self.clone().attach(config, spellings, pid, again).await {
+                match self.clone().attach(config, (spellings, writable), pid, again).await {
                     Ok(roots) => {
                         self.had_jobs.store(true, Ordering::Release);
                         self.hurry.store(false, Ordering::Release);
                         new.roots = Some(roots);
                         *job = Some(new);
-                        Reply::Attached { control: self.control.clone() }
+                        Reply::Attached { control: self.dir.path().join(place::CONTROL) }
                     }
                     Err(message) => Reply::Error { message },
                 }
@@ -267,7 +285,7 @@ impl Agent {
                 }
             }
             Ok(Request::Cluster { check }) => self.cluster(check).await,
-            Ok(Request::Trace { path }) => self.trace(path, job).await,
+            Ok(Request::Trace { path }) => self.trace(path, line.fd, job).await,
             Ok(Request::Stop) => {
                 self.end_as(End::Quit);
                 Reply::Stopping
@@ -287,7 +305,7 @@ impl Agent {
     }
 
     /// Begins the trace of a job, or ends it.
-    async fn trace(&self, path: Option<PathBuf>, job: &mut Option<Job>) -> Reply {
+    async fn trace(&self, path: Option<PathBuf>, file: Option<OwnedFd>, job: &mut Option<Job>) -> Reply {
         let Some(job) = job else { return Reply::Error { message: "a trace belongs to a job".to_owned() } };
         if let Some(trace) = job.trace.take() {
             let ended = self.ended_trace(trace).await;
@@ -296,8 +314,12 @@ impl Agent {
             }
         }
         let Some(path) = path else { return Reply::Traced(Traced::default()) };
+        let Some(file) = file.map(std::fs::File::from) else {
+            return Reply::Error { message: "the file of the trace did not come with the request".to_owned() };
+        };
         let driver = self.driver.clone();
-        let begun = tokio::task::spawn_blocking(move || driver.begin_trace(&path).map_err(|e| e.to_string())).await;
+        let begin = move || driver.begin_trace(&path, file).map_err(|e| e.to_string());
+        let begun = tokio::task::spawn_blocking(begin).await;
         match begun.unwrap_or_else(|e| Err(e.to_string())) {
             Ok(trace) => {
                 job.trace = Some(trace);
@@ -328,14 +350,18 @@ impl Agent {
     async fn attach(
         self: Arc<Self>,
         config: Box<Config>,
-        spellings: Vec<Spelling>,
+        (spellings, writable): (Vec<Spelling>, Vec<Writable>),
         pid: u32,
         again: bool,
     ) -> Result<Attachment, String> {
         if let Some(message) = conflict(&self.config, &config) {
             return Err(message);
         }
-        let work = move || self.roots.attach(&Arc::from(config), &spellings, again);
+        let work = move || {
+            let attached = self.roots.attach(&Arc::from(config), &spellings, again)?;
+            self.roots.enter_writable(&writable, again);
+            Ok(attached)
+        };
         let attached = tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(io::Error::other(e)));
         let roots = attached.map_err(|e| format!("cannot serve the roots: {e}"))?;
         tracing::info!(pid, again, "job attached");
@@ -370,7 +396,7 @@ impl Agent {
         tracing::info!(?end, "ended");
         // The directory last: a job that waits for the end looks at it.
         super::client::remove_jobs_file(&self.dir);
-        let _ = std::fs::remove_dir_all(&self.dir);
+        self.dir.wipe();
     }
 }
 
@@ -449,12 +475,9 @@ fn conflict(ours: &Config, theirs: &Config) -> Option<String> {
     None
 }
 
-/// Binds the socket; paths longer than `sun_path` go through the directory's descriptor.
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    if path.as_os_str().len() < 100 {
-        return UnixListener::bind(path);
-    }
-    let dir = std::fs::File::open(path.parent().ok_or(io::ErrorKind::InvalidInput)?)?;
-    let fd = std::os::fd::AsRawFd::as_raw_fd(&dir);
-    UnixListener::bind(format!("/proc/self/fd/{fd}/{}", place::SOCKET))
+/// Binds the socket in the directory that is held; by its path only where there is no `/proc`.
+fn bind(dir: &HeldDir) -> io::Result<UnixListener> {
+    let held = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(dir.fd()));
+    let dir = if Path::new(&held).exists() { Path::new(&held) } else { dir.path() };
+    UnixListener::bind(dir.join(place::SOCKET))
 }

@@ -10,6 +10,7 @@ use super::server::Agent;
 use crate::cluster::node::Node;
 use crate::config::{Compression, Config, Persist, Spread, Tier};
 use crate::engine::{Engines, Limits};
+use crate::held_dir::HeldDir;
 use crate::metrics::Latencies;
 use crate::shm::{self, ControlParams};
 use crate::tier::{Copy, TierDir, TierError};
@@ -18,7 +19,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -75,8 +76,7 @@ const FIRST_RATE: u64 = 1 << 30;
 
 /// What an agent starts with.
 pub(super) struct Parts {
-    pub(super) dir: PathBuf,
-    pub(super) control: PathBuf,
+    pub(super) dir: Arc<HeldDir>,
     pub(super) lock: OwnedFd,
     pub(super) ctl: ControlMap<'static>,
     pub(super) driver: Arc<Driver>,
@@ -106,33 +106,31 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
         Some(node) => take_over(node.seed(), &tiers),
         None => common_seed(&tiers),
     };
-    let control = dir.join(place::CONTROL);
-    let left = shm::open_control(&control).ok().filter(is_adoptable);
+    let left = shm::open_control(&dir, place::CONTROL).ok().filter(is_adoptable);
     let adopting = left.is_some();
     if left.is_some_and(|ctl| !same_mounts(&ctl)) {
-        return Err(StartError::Elsewhere(dir));
+        return Err(StartError::Elsewhere(dir.path().to_owned()));
     }
     let ctl = match left {
         Some(ctl) => ctl,
-        None => shm::create_control(&control, control_params()).map_err(StartError::Runtime)?,
+        None => shm::create_control(&dir, control_params()).map_err(StartError::Runtime)?,
     };
     set_parameters(&ctl, config);
-    publish_tiers(&control, &ctl, &tiers)
+    publish_tiers(&dir, &ctl, &tiers)
         .map_err(|source| StartError::Io { what: "cannot enter the tiers into shared memory", source })?;
     let stop = Arc::new(AtomicBool::new(false));
-    let hints = dir.join(monarch_abi::hint::DIR);
-    // (In a directory that is ours alone.)
     if !adopting {
         // Those of an agent before name other entries.
-        let _ = std::fs::remove_dir_all(&hints);
+        let _ = dir.remove_tree(monarch_abi::hint::DIR);
     }
-    let _ = rustix::fs::mkdir(&hints, Mode::RWXU);
+    let _ = dir.make_dir(monarch_abi::hint::DIR);
+    let hints = dir.dir(monarch_abi::hint::DIR).ok();
     let driver = Arc::new(driver(config, ctl, tiers, stop.clone()).with_hints(hints));
     find_copies(&driver);
     crate::sys::give_back_memory();
     ctl.ctl.inflight.iter().for_each(|i| i.file.store(0, Ordering::Relaxed));
     ctl.ctl.sleepers.store(0, Ordering::SeqCst);
-    let roots = Arc::new(Roots::new(control.clone(), ctl, driver.clone(), seed).with_node(node.clone()));
+    let roots = Arc::new(Roots::new(dir.clone(), ctl, driver.clone(), seed).with_node(node.clone()));
     if let Some(node) = &node {
         node.adopts(adopting);
         node.serve(&driver, stop.clone())
@@ -146,7 +144,7 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     if let Some(node) = &node {
         node.adopts(false);
     }
-    Ok(Parts { dir, control, lock, ctl, driver, roots, node, stop })
+    Ok(Parts { dir, lock, ctl, driver, roots, node, stop })
 }
 
 /// This node among others. One that cannot be serves its job alone: nothing is lost but what sharing would have saved.
@@ -293,14 +291,13 @@ pub(crate) fn same_mounts(ctl: &ControlMap<'_>) -> bool {
 }
 
 /// The first base in which a runtime directory can be made, with the lock of the living agent.
-fn runtime_dir(config: &Config) -> Result<(PathBuf, OwnedFd), StartError> {
+fn runtime_dir(config: &Config) -> Result<(Arc<HeldDir>, OwnedFd), StartError> {
     let key = place::agent_key(config);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for base in place::bases(config) {
         let attempt = place::make(&base, &key).and_then(|dir| {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let lock = rustix::fs::open(dir.join(place::LOCK), flags, Mode::RUSR | Mode::WUSR)?;
-            Ok((dir, lock))
+            let lock = dir.open_file(place::LOCK, OFlags::RDWR | OFlags::CREATE, Mode::RUSR | Mode::WUSR)?;
+            Ok((Arc::new(dir), lock))
         });
         let (dir, lock) = match attempt {
             Ok(made) => made,
@@ -310,26 +307,26 @@ fn runtime_dir(config: &Config) -> Result<(PathBuf, OwnedFd), StartError> {
             }
         };
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(StartError::Running(dir));
+            return Err(StartError::Running(dir.path().to_owned()));
         }
         let need = monarch_abi::control::CONTROL_LEN as u64 * 2;
-        let free = rustix::fs::statvfs(&dir).map_or(0, |v| v.f_bavail * v.f_frsize);
-        if free >= need || dir.join(place::CONTROL).exists() {
+        let free = rustix::fs::fstatvfs(dir.fd()).map_or(0, |v| v.f_bavail * v.f_frsize);
+        if free >= need || dir.has(place::CONTROL) {
             return Ok((dir, lock));
         }
-        let _ = std::fs::remove_dir_all(&dir);
+        dir.wipe();
         last = io::Error::new(io::ErrorKind::StorageFull, format!("{} is full", base.display()));
     }
     Err(StartError::Runtime(last))
 }
 
 /// From here on the log goes to a file in the runtime directory; before, whoever started the agent gets it.
-fn log_to(dir: &Path) {
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    match rustix::fs::open(dir.join(place::LOG), flags, Mode::RUSR | Mode::WUSR) {
+fn log_to(dir: &HeldDir) {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    match dir.open_file(place::LOG, flags, Mode::RUSR | Mode::WUSR) {
         Ok(log) => drop(rustix::stdio::dup2_stderr(&log)),
         Err(e) => {
-            tracing::warn!(dir = %dir.display(), error = %e, "the log cannot be written; the agent runs without one");
+            tracing::warn!(dir = %dir.path().display(), error = %e, "the log cannot be written; the agent runs without one");
         }
     }
 }
@@ -354,7 +351,7 @@ fn set_parameters(ctl: &ControlMap<'_>, config: &Config) {
 }
 
 /// Enters the tiers, unless an earlier agent did.
-fn publish_tiers(control: &Path, ctl: &ControlMap<'_>, tiers: &[TierDir]) -> io::Result<()> {
+fn publish_tiers(dir: &HeldDir, ctl: &ControlMap<'_>, tiers: &[TierDir]) -> io::Result<()> {
     let known = ctl.tiers().len();
     for (at, tier) in tiers.iter().enumerate() {
         let Some(slot) = ctl.ctl.tiers.get(at) else {
@@ -364,7 +361,7 @@ fn publish_tiers(control: &Path, ctl: &ControlMap<'_>, tiers: &[TierDir]) -> io:
         slot.ino.store(tier.ino, Ordering::Relaxed);
         let text = crate::tier::bytes(&tier.path);
         if at >= known || ctl.str(&slot.path) != text {
-            shm::put_str(control, ctl, &slot.path, text)?;
+            shm::put_str(dir, ctl, &slot.path, text)?;
         }
         ctl.ctl.tiers_len.store(at as u32 + 1, Ordering::Release);
     }

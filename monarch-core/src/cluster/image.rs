@@ -13,12 +13,13 @@
 //! goes: lengths are bounded before anything is allocated, and the index is looked over before it is used. It is unpacked into the file that
 //! processes will map: each page that is touched for the first time costs more than all else.
 
+use crate::held_dir::HeldDir;
 use crate::shm::{IndexBytes, Unfinished};
 use monarch_abi::segment::Segment;
 use monarch_abi::state::{Bucket, NO_ID};
 use monarch_abi::word::{State, Word};
 use std::io;
-use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -101,7 +102,7 @@ pub fn pack(index: &[u8], buckets: &[u8], fresh: bool) -> Vec<u8> {
 ///
 /// # Errors
 /// See [`ImageError`].
-pub fn unpack(bytes: &[u8], most: u64, dir: &Path) -> Result<Image, ImageError> {
+pub fn unpack(bytes: &[u8], most: u64, dir: &Arc<HeldDir>) -> Result<Image, ImageError> {
     let (head, rest) = bytes.split_first_chunk::<HEADER>().ok_or(ImageError::Magic)?;
     let number = |at: usize| head.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
     if head[..8] != MAGIC {
@@ -205,6 +206,10 @@ mod tests {
         (built.index, built.buckets)
     }
 
+    fn held(dir: &tempfile::TempDir) -> Arc<HeldDir> {
+        Arc::new(HeldDir::at(dir.path()).unwrap())
+    }
+
     #[test]
     fn an_index_comes_back_as_it_was() {
         let (index, buckets) = built();
@@ -212,14 +217,15 @@ mod tests {
         for fresh in [true, false] {
             let packed = pack(&index, &buckets, fresh);
             assert!(packed.len() < index.len() + buckets.len());
-            let image = unpack(&packed, 1 << 30, dir.path()).unwrap();
+            let image = unpack(&packed, 1 << 30, &held(&dir)).unwrap();
             assert!(image.index[..] == index && image.buckets == buckets && image.fresh == fresh);
         }
         let packed = pack(&index, &buckets, true);
-        assert!(matches!(unpack(&packed, 1000, dir.path()), Err(ImageError::TooLarge(_))));
+        assert!(matches!(unpack(&packed, 1000, &held(&dir)), Err(ImageError::TooLarge(_))));
         // None of them was given a name.
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-        let gone = dir.path().join("gone");
+        let gone = held(&dir);
+        drop(dir);
         assert!(
             matches!(unpack(&packed, 1 << 30, &gone), Err(ImageError::Place(e)) if e.kind() == io::ErrorKind::NotFound)
         );
@@ -229,7 +235,7 @@ mod tests {
     fn one_that_is_cut_or_changed_is_refused() {
         let (index, buckets) = built();
         let dir = tempfile::tempdir().unwrap();
-        let unpack = |bytes: &[u8]| unpack(bytes, 1 << 30, dir.path());
+        let unpack = |bytes: &[u8]| unpack(bytes, 1 << 30, &held(&dir));
         let packed = pack(&index, &buckets, true);
         for at in (0..packed.len()).step_by(7).chain(packed.len() - 40..packed.len()) {
             assert!(unpack(&packed[..at]).is_err(), "cut at {at}");
@@ -255,7 +261,7 @@ mod tests {
                 bytes[..8].copy_from_slice(&MAGIC);
             }
             let dir = tempfile::tempdir().unwrap();
-            let _ = unpack(&bytes, 1 << 20, dir.path());
+            let _ = unpack(&bytes, 1 << 20, &held(&dir));
             prop_assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         }
     }

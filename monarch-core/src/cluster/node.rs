@@ -279,7 +279,7 @@ impl Node {
         let more = self.untold.swap(0, Ordering::Relaxed);
         let view = self.view();
         let node = view.get(from).map_or("?", |m| &m.name);
-        tracing::warn!(node, file = %String::from_utf8_lossy(rel), why, more, "a peer did not send a file; another one does, or the PFS");
+        tracing::warn!(node, file = %crate::shown::bytes(rel), why, more, "a peer did not send a file; another one does, or the PFS");
     }
 }
 

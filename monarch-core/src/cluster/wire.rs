@@ -29,7 +29,7 @@ pub use error::WireError;
 pub use head::Method;
 pub use range::ByteRange;
 pub use refusal::Refusal;
-pub use server::{Answer, Answering, Body, Handler, Metrics, Options, Request, Server};
+pub use server::{Answer, Answering, Body, Handler, Metrics, Options, Request, STRANGERS, Server};
 
 use std::time::Duration;
 

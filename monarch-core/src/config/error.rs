@@ -34,6 +34,8 @@ pub enum ErrorKind {
     Overlap,
     /// A tier that cannot be used.
     BadTier,
+    /// A directory that another user can put another one in the place of.
+    Exposed,
     /// A tier on the file system that tiers are there to relieve.
     TierOnNetwork,
     /// A capacity that the file system or the memory cannot hold.

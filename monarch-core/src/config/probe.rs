@@ -12,6 +12,7 @@ mod system;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::trusted::Exposed;
 pub use fake::FakeProbe;
 pub use fs_class::FsClass;
 pub use system::SystemProbe;
@@ -38,6 +39,9 @@ pub trait Probe {
 
     /// Whether this user may create entries in a directory.
     fn writable(&self, dir: &Path) -> bool;
+
+    /// What another user can exchange on a path, as far as the path exists.
+    fn exposed(&self, path: &Path) -> Option<Exposed>;
 
     /// Bytes of the blocks of all files below a directory; may stop counting once there are `enough`, and estimate after
     /// very many files. 0 where there is no directory.

@@ -60,8 +60,15 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
 /// Where the agents' sockets, locks and shared memory are.
 pub(super) fn runtime_dir(cx: &Context<'_>, raw: &RawConfig) -> Result<Option<PathBuf>, ConfigError> {
     let key = Key::new("runtime_dir");
-    let path = cx.get(&key, raw.runtime_dir.as_ref())?;
-    path.map(|path| paths::clean(cx, ErrorKind::WrongType, &key, &path)).transpose()
+    let Some(path) = cx.get(&key, raw.runtime_dir.as_ref())? else { return Ok(None) };
+    let path = paths::clean(cx, ErrorKind::WrongType, &key, &path)?;
+    match cx.probe.exposed(&path) {
+        Some(exposed) => {
+            let message = format!("{} is not safe from other users: {exposed}", path.display());
+            Err(cx.error(ErrorKind::Exposed, &key, message, exposed.remedy()))
+        }
+        None => Ok(Some(path)),
+    }
 }
 
 fn dataset(cx: &mut Context<'_>, raw: &RawDataset) -> Result<Dataset, ConfigError> {

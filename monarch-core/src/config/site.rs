@@ -1,5 +1,6 @@
 //! Where a tier would live: its directory, real path and file system, and whether that is a fit place.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use super::context::Context;
@@ -28,7 +29,7 @@ pub(super) struct Site {
 pub(super) struct Unfit {
     pub(super) kind: ErrorKind,
     pub(super) message: String,
-    pub(super) remedy: &'static str,
+    pub(super) remedy: Cow<'static, str>,
 }
 
 const MOVE_AWAY: &str = "put the tier beside the data set, on a disk of this node";
@@ -51,7 +52,14 @@ impl Site {
             site.not_on_network(probe, roots)?;
         }
         if probe.writable(&real_base) {
-            return Ok(site);
+            return match probe.exposed(path) {
+                Some(exposed) => Err(Unfit {
+                    kind: ErrorKind::Exposed,
+                    message: format!("{} is not safe from other users: {exposed}", path.display()),
+                    remedy: exposed.remedy().into(),
+                }),
+                None => Ok(site),
+            };
         }
         let what = if rest.as_os_str().is_empty() { "write to" } else { "make the directory in" };
         Err(unfit(
@@ -78,7 +86,7 @@ impl Site {
                 } else {
                     format!("the root {root} lies inside the tier {tier}: the data set would be taken for copies")
                 };
-                return Err(Unfit { kind: ErrorKind::Overlap, message, remedy: MOVE_AWAY });
+                return Err(Unfit { kind: ErrorKind::Overlap, message, remedy: MOVE_AWAY.into() });
             }
         }
         Ok(())
@@ -102,7 +110,7 @@ impl Site {
         };
         let remedy =
             "use a disk of this node or /dev/shm (`df -hT -l` lists what is local), or set allow_network: true";
-        Err(Unfit { kind: ErrorKind::TierOnNetwork, message, remedy })
+        Err(Unfit { kind: ErrorKind::TierOnNetwork, message, remedy: remedy.into() })
     }
 
     fn shares_device(&self, probe: &dyn Probe, root: &Root) -> bool {
@@ -111,7 +119,7 @@ impl Site {
 }
 
 fn unfit(message: String, remedy: &'static str) -> Unfit {
-    Unfit { kind: ErrorKind::BadTier, message, remedy }
+    Unfit { kind: ErrorKind::BadTier, message, remedy: remedy.into() }
 }
 
 /// The innermost directory of the path that exists.

@@ -16,12 +16,14 @@
 //! ```
 
 use super::Built;
+use crate::held_dir::HeldDir;
 use crate::shm::Unfinished;
 use monarch_abi::state::Bucket;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
 const MAGIC: [u8; 8] = *b"MONSAVE1";
@@ -160,7 +162,7 @@ pub fn load(path: &Path) -> Result<SavedIndex, SavedError> {
 /// # Errors
 /// [`SavedError::Format`] when it is not what was saved, [`SavedError::Untrusted`] when somebody
 /// other than this user or root could have written it.
-pub fn load_within(path: &Path, dir: &Path) -> Result<Loaded, SavedError> {
+pub fn load_within(path: &Path, dir: &Arc<HeldDir>) -> Result<Loaded, SavedError> {
     let io = |source| SavedError::Io { path: path.to_owned(), source };
     let mut saved = Saved::open(path)?;
     saved.is_ours()?;

@@ -52,7 +52,7 @@ fn segment(built: &Built) -> Segment<'static> {
     let h: IndexHeader = built.header();
     let dir = tempfile::tempdir().expect("temp dir");
     let made = crate::shm::create_segment(
-        dir.path(),
+        &std::sync::Arc::new(crate::held_dir::HeldDir::at(dir.path()).expect("directory")),
         &built.index,
         &built.buckets,
         h.uuid,

@@ -41,6 +41,7 @@ pub struct Paths {
     /// How many.
     pub count: u64,
     /// Paths below the root of some.
+    #[serde(serialize_with = "crate::shown::serial::all")]
     pub examples: Vec<PathBuf>,
 }
 

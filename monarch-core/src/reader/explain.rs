@@ -3,6 +3,7 @@
 use super::{Reader, View, guard, path_of};
 use crate::agent::client;
 use crate::shm::Checks;
+use crate::shown::ShowPath;
 use monarch_abi::control::Start;
 use monarch_abi::demand::{self, Watch};
 use monarch_abi::guard::{LastCheck, NEVER_AGAIN};
@@ -21,6 +22,7 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
     /// The path, absolute.
+    #[serde(serialize_with = "crate::shown::serial::path")]
     pub path: PathBuf,
     /// Real path of the root below which it lies.
     pub root: Option<PathBuf>,
@@ -48,6 +50,7 @@ pub struct Served {
 #[derive(Clone, Debug, Serialize)]
 pub struct FileInfo {
     /// Path below the root.
+    #[serde(serialize_with = "crate::shown::serial::path")]
     pub path: PathBuf,
     /// Size in bytes.
     pub size: u64,
@@ -74,6 +77,7 @@ pub enum Verdict {
     /// Below a root under a spelling that the agent was not told.
     OtherSpelling {
         /// What it stands for.
+        #[serde(serialize_with = "crate::shown::serial::path")]
         real: PathBuf,
     },
     /// Another file system lies at the root's path in this process than for the agent.
@@ -191,7 +195,7 @@ impl fmt::Display for Verdict {
             Self::Special => "neither file nor directory: left to the kernel",
             Self::Outside => "not below any root: none of Monarch's business",
             Self::OtherSpelling { real } => {
-                return write!(f, "unknown spelling of {}: left to the PFS", real.display());
+                return write!(f, "unknown spelling of {}: left to the PFS", real.shown());
             }
             Self::OtherMount => "other mount: here the root's path leads elsewhere than for the agent",
             Self::NoAgent => "the agent is not running: existing copies are served, new ones are not made",
@@ -211,7 +215,7 @@ impl fmt::Display for Verdict {
                 );
             }
             Self::Packed { tier } => {
-                return write!(f, "compressed in {}: an open waits until it is decoded", tier.display());
+                return write!(f, "compressed in {}: an open waits until it is decoded", tier.shown());
             }
             Self::Absent => "no copy yet: the first open makes one",
             Self::Fetching => "being copied: an open waits for it",
@@ -310,7 +314,7 @@ impl Reader {
 
     fn agent_runs(&self) -> bool {
         let ctl = self.ctl.ctl;
-        demand::agent_up(ctl) && client::agent_alive(&self.dir) && !demand::is_silent(ctl, self.now_us())
+        demand::agent_up(ctl) && client::agent_alive(self.dir.path()) && !demand::is_silent(ctl, self.now_us())
     }
 
     fn cannot_read(&self, path: &Path) -> bool {

@@ -1,11 +1,11 @@
 //! A copy being written: in `tmp`, until it gets its stamp and its name.
 
-use super::dir::{Copy, TierDir, make_dirs};
+use super::dir::{Copy, TierDir};
 use super::ledger::Reservation;
 use super::sum::Sum;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, RenameFlags, Timespec, Timestamps};
+use rustix::fs::{RenameFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::io;
 use std::sync::PoisonError;
@@ -111,19 +111,19 @@ impl CopyFile<'_> {
     }
 
     fn rename(&self, name: CopyName, how: How) -> rustix::io::Result<()> {
-        let fd = self.tier.fd();
+        let fs = &self.tier.fs;
         let to = match how.packed {
             Some(_) => super::pack::path_of(name).into_bytes(),
             None => name.rel_path().to_vec(),
         };
         if how.new {
-            return rustix::fs::renameat_with(fd, &self.tmp, fd, to.as_slice(), RenameFlags::NOREPLACE);
+            return fs.rename_with(&self.tmp, to.as_slice(), RenameFlags::NOREPLACE);
         }
-        match rustix::fs::renameat(fd, &self.tmp, fd, to.as_slice()) {
+        match fs.rename(&self.tmp, to.as_slice()) {
             // Somebody removed the directory.
             Err(Errno::NOENT) if !self.tier.given_up.load(Ordering::SeqCst) => {
-                make_dirs(fd)?;
-                rustix::fs::renameat(fd, &self.tmp, fd, to.as_slice())
+                fs.make_dirs()?;
+                fs.rename(&self.tmp, to.as_slice())
             }
             other => other,
         }
@@ -136,7 +136,7 @@ impl Drop for CopyFile<'_> {
             return;
         }
         let tmp = std::mem::take(&mut self.tmp);
-        let gone = || rustix::fs::unlinkat(self.tier.fd(), &tmp, AtFlags::empty());
+        let gone = || self.tier.fs.unlink(&tmp);
         if self.may_be_read || !matches!(gone(), Ok(()) | Err(Errno::NOENT)) {
             // Its blocks are still taken.
             let charged = self.charged + self.room.take().map_or(0, Reservation::into_charge);

@@ -3,6 +3,7 @@
 use super::copy::{CopyFile, set_stamp};
 use super::error::TierError;
 use super::evict::Leaving;
+use super::fs::{DIRS, NoTierFs, TierFs};
 use super::ledger::{Ledger, Reservation};
 use super::lock::{self, LOCK};
 use super::log::{LOG, Log, NEW};
@@ -12,7 +13,7 @@ use super::recover::read_seed;
 use super::sum::{Fits, Sum};
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -65,7 +66,7 @@ pub struct TierDir {
     pub(super) in_memory: bool,
     pub(super) packed: Mutex<PackedUsage>,
     keep_free: u64,
-    fd: OwnedFd,
+    pub(super) fs: TierFs,
     lock: OwnedFd,
     pub(super) leaving: Leaving,
     pub(super) log: Log,
@@ -94,8 +95,6 @@ const REST: Duration = Duration::from_secs(5);
 const DOUBT: Duration = Duration::from_secs(60);
 /// With less than this above `keep_free` a disk counts as full.
 const NEARLY_FULL: u64 = 16 << 20;
-/// What tmpfs is called.
-const TMPFS: u64 = 0x0102_1994;
 /// Inodes left to others.
 const KEEP_INODES: u64 = 16;
 
@@ -116,31 +115,27 @@ impl TierDir {
         // The default tier is already named as the private directory: it is that, not one more below it.
         let is_private = configured.file_name() == Some(crate::private_dir::name("monarch", 0).as_ref());
         let base = if is_private { configured.parent().unwrap_or(configured) } else { configured };
-        std::fs::create_dir_all(base).map_err(|source| TierError::Io {
-            name: name.to_owned(),
-            path: configured.to_owned(),
-            what: "create it",
-            source,
-        })?;
-        let real = base.canonicalize().unwrap_or_else(|_| base.to_owned());
-        let (path, fd) = crate::private_dir::open(&real, "monarch").map_err(|e| match e {
-            crate::private_dir::PrivateDirError::Squatted => TierError::Squatted {
+        let fs = TierFs::make(base).map_err(|e| match e {
+            NoTierFs::Squatted => TierError::Squatted {
                 name: name.to_owned(),
                 path: configured.to_owned(),
                 uid: rustix::process::geteuid().as_raw(),
             },
-            crate::private_dir::PrivateDirError::Io(e) => fail("create a private directory in it")(e),
+            NoTierFs::Exposed(source) => {
+                TierError::Exposed { name: name.to_owned(), path: configured.to_owned(), source }
+            }
+            NoTierFs::Io(what, e) => fail(what)(e),
         })?;
-        let lock = lock::take(&fd).map_err(fail("create its lock"))?.map_err(|t| TierError::Locked {
+        let (path, (dev, ino)) = (fs.path().to_owned(), fs.id());
+        let lock = lock::take(&fs).map_err(fail("create its lock"))?.map_err(|t| TierError::Locked {
             name: name.to_owned(),
             path: path.clone(),
             holder: t.holder,
             ending: t.ending,
         })?;
-        make_dirs(&fd).map_err(fail("create its directories"))?;
-        let st = rustix::fs::fstat(&fd).map_err(fail("stat it"))?;
-        let vfs = rustix::fs::fstatvfs(&fd).map_err(fail("stat its file system"))?;
-        let (seed, seed_is_new) = read_seed(&fd).map_err(fail("keep its seed"))?;
+        fs.make_dirs().map_err(fail("create its directories"))?;
+        let vfs = fs.room().map_err(fail("stat its file system"))?;
+        let (seed, seed_is_new) = read_seed(&fs);
         let tier = Self {
             name: name.to_owned(),
             seed,
@@ -151,11 +146,11 @@ impl TierDir {
             packed: Mutex::default(),
             ledger: Ledger::new(capacity, vfs.f_frsize.max(512)),
             path,
-            dev: st.st_dev,
-            ino: st.st_ino,
-            in_memory: rustix::fs::fstatfs(&fd).is_ok_and(|fs| fs.f_type as u64 == TMPFS),
+            dev,
+            ino,
+            in_memory: fs.is_in_memory(),
             keep_free,
-            fd,
+            fs,
             lock,
             leaving: Leaving::default(),
             log: Log::default(),
@@ -180,7 +175,7 @@ impl TierDir {
     fn charge_directories(&self) {
         let mut bytes = 0;
         let mut add = |name: &str| {
-            if let Ok(st) = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            if let Ok(st) = self.fs.stat(name) {
                 bytes += st.st_blocks as u64 * 512;
             }
         };
@@ -196,11 +191,6 @@ impl TierDir {
             && rustix::fs::fstat(&self.lock)
                 .is_ok_and(|st| Stamp::from_time(st.st_mtime, st.st_mtime_nsec as u32) == Some(stamp));
         if ok { Ok(()) } else { Err(TierError::Timestamps { name: self.name.clone(), path: self.path.clone() }) }
-    }
-
-    /// The tier's directory.
-    pub(super) fn fd(&self) -> &OwnedFd {
-        &self.fd
     }
 
     /// Whether the tier takes no copies at present: after an I/O error, while its disk is full, or for good.
@@ -248,12 +238,7 @@ impl TierDir {
     /// Whether the path still leads to this tier and its directories are there: somebody may have removed it.
     #[must_use]
     pub fn in_place(&self) -> bool {
-        let here = match rustix::fs::stat(&self.path) {
-            Ok(st) => (st.st_dev, st.st_ino) == (self.dev, self.ino),
-            Err(e) => !matches!(e, Errno::NOENT | Errno::NOTDIR),
-        };
-        let has = |n: &str| !matches!(rustix::fs::statat(&self.fd, n, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT));
-        here && ["copies", "tmp", "part", "dying"].into_iter().all(has)
+        self.fs.is_in_place() && DIRS.into_iter().all(|name| self.fs.has(name))
     }
 
     /// Starts a copy of `size` bytes: room in the ledger, above `keep_free` on the disk, blocks allocated. `Ok(None)` when
@@ -281,8 +266,7 @@ impl TierDir {
     /// A file for a copy with room; `Ok(None)` when the disk is full.
     pub(super) fn make_file(&self, room: Reservation) -> io::Result<Option<CopyFile<'_>>> {
         let tmp = format!("tmp/{:x}", self.counter.fetch_add(1, Ordering::Relaxed));
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        match rustix::fs::openat(&self.fd, &tmp, flags, Mode::RUSR) {
+        match self.fs.open_file(&tmp, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, Mode::RUSR) {
             Ok(fd) => Ok(Some(CopyFile { tier: self, fd, tmp, room: Some(room), charged: 0, may_be_read: false })),
             Err(Errno::NOSPC | Errno::DQUOT) => Ok(self.full()),
             Err(e) => Err(e.into()),
@@ -293,7 +277,7 @@ impl TierDir {
     /// little is taken for a moment, never too much.
     pub(super) fn disk_has_room(&self) -> io::Result<bool> {
         let wanted = self.allocating.load(Ordering::SeqCst);
-        let vfs = rustix::fs::fstatvfs(&self.fd)?;
+        let vfs = self.fs.room()?;
         let above = vfs.f_bavail.saturating_mul(vfs.f_frsize).saturating_sub(self.keep_free);
         let inodes = vfs.f_files == 0 || vfs.f_favail >= KEEP_INODES;
         if above < NEARLY_FULL.min(self.ledger.usage().capacity / 64) || !inodes {
@@ -313,7 +297,7 @@ impl TierDir {
     /// # Errors
     /// What the kernel said, other than that there is none: the copy may well be there, and stays charged.
     pub fn stat(&self, name: CopyName) -> io::Result<Option<Copy>> {
-        let st = match rustix::fs::statat(&self.fd, name.rel_path().as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+        let st = match self.fs.stat(name.rel_path().as_slice()) {
             Err(Errno::NOENT) => return Ok(None),
             other => other?,
         };
@@ -340,15 +324,13 @@ impl TierDir {
     /// # Errors
     /// What the kernel said.
     pub fn open_copy(&self, name: CopyName) -> io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        Ok(rustix::fs::openat(&self.fd, name.rel_path().as_slice(), flags, Mode::empty())?)
+        Ok(self.fs.read_file(name.rel_path().as_slice())?)
     }
 
     /// Bytes that must be freed to restore `keep_free`.
     #[must_use]
     pub fn shortage(&self) -> u64 {
-        rustix::fs::fstatvfs(&self.fd)
-            .map_or(0, |v| self.keep_free.saturating_sub(v.f_bavail.saturating_mul(v.f_frsize)))
+        self.fs.room().map_or(0, |v| self.keep_free.saturating_sub(v.f_bavail.saturating_mul(v.f_frsize)))
     }
 
     /// Tells others that the tier will be free soon.
@@ -366,19 +348,19 @@ impl TierDir {
             for (file, _) in self.list("tmp").unwrap_or_default() {
                 self.unlink(&format!("tmp/{file}"));
             }
-            if rustix::fs::unlinkat(&self.fd, "tmp", AtFlags::REMOVEDIR) != Err(Errno::NOTEMPTY) {
+            if self.fs.remove_dir("tmp") != Err(Errno::NOTEMPTY) {
                 break;
             }
         }
         // By their names: runtime directories of this and of other agents may lie beside them.
-        for name in ["copies", "part", "dying"] {
-            let _ = std::fs::remove_dir_all(self.path.join(name));
+        for name in DIRS {
+            let _ = self.fs.remove_tree(name);
         }
         for name in ["seed", NEW, LOG] {
             self.unlink(name);
         }
         self.unlink(LOCK);
-        let _ = std::fs::remove_dir(&self.path);
+        self.fs.remove_self();
     }
 }
 
@@ -396,15 +378,6 @@ impl Drop for Allocating<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(self.1, Ordering::SeqCst);
     }
-}
-
-pub(super) fn make_dirs(fd: &OwnedFd) -> rustix::io::Result<()> {
-    let make = |name: &str| match rustix::fs::mkdirat(fd, name, Mode::RWXU) {
-        Err(Errno::EXIST) => Ok(()),
-        other => other,
-    };
-    ["copies", "tmp", "part", "dying"].into_iter().try_for_each(make)?;
-    (0..256).try_for_each(|i| make(&format!("copies/{i:02x}")))
 }
 
 /// The bytes of a path.

@@ -42,6 +42,16 @@ pub enum TierError {
         /// Our user id.
         uid: u32,
     },
+    /// Another user can put another directory in its place.
+    #[error("tier {name} ({path}): {source}; {}", source.remedy())]
+    Exposed {
+        /// Name of the tier.
+        name: String,
+        /// The configured path.
+        path: PathBuf,
+        /// By which directory.
+        source: crate::trusted::Exposed,
+    },
     /// Its copies were made by another version.
     #[error(
         "tier {name} ({path}): its copies are of format {found}, this program knows {}; use another directory, or remove them with `monarch stop --purge`",

@@ -7,7 +7,7 @@
 use super::dir::TierDir;
 use monarch_abi::hash::CopyName;
 use rustix::fd::AsFd;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -82,7 +82,7 @@ impl TierDir {
     /// The same if it is still the file with this inode number: somebody else may have made another copy of the name.
     pub fn evict_own(&self, name: CopyName, size: u64, ino: u64) {
         let parts = self.leaving.lock();
-        let st = rustix::fs::statat(self.fd(), name.rel_path().as_slice(), AtFlags::SYMLINK_NOFOLLOW);
+        let st = self.fs.stat(name.rel_path().as_slice());
         if st.is_ok_and(|st| st.st_ino == ino) {
             self.take_out(parts, name, size, false);
         }
@@ -97,7 +97,7 @@ impl TierDir {
     fn take_out(&self, mut parts: MutexGuard<'_, Parts>, name: CopyName, size: u64, charged: bool) -> bool {
         let n = self.counter.fetch_add(1, Ordering::Relaxed);
         let path = format!("dying/{}.{n:x}", String::from_utf8_lossy(&name.hex()));
-        match rustix::fs::renameat(self.fd(), name.rel_path().as_slice(), self.fd(), &path) {
+        match self.fs.rename(name.rel_path().as_slice(), &path) {
             Ok(()) => {
                 let d = Dying { path, charged: self.charge_for(&mut parts, name, size), _holds: None };
                 parts.is_out(name);
@@ -160,7 +160,7 @@ impl TierDir {
     pub(super) fn set_aside(&self, path: &str) -> rustix::io::Result<String> {
         let n = self.counter.fetch_add(1, Ordering::Relaxed);
         let to = format!("dying/{n:x}.part");
-        rustix::fs::renameat(self.fd(), path, self.fd(), &to).map(|()| to)
+        self.fs.rename(path, &to).map(|()| to)
     }
 
     /// Removes a file as soon as nobody has it open, and releases what it was charged.
@@ -195,8 +195,7 @@ impl TierDir {
 
     /// A write lease is granted only while nobody else has the file open or mapped.
     fn try_remove(&self, d: &Dying) -> bool {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        match rustix::fs::openat(self.fd(), &d.path, flags, Mode::empty()) {
+        match self.fs.open_file(&d.path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
             Ok(fd) if !crate::sys::nobody_else_has_it_open(fd.as_fd()) => return false,
             Ok(_) => {}
             Err(Errno::NOENT) => {
@@ -205,7 +204,7 @@ impl TierDir {
             }
             Err(_) => return false,
         }
-        let gone = rustix::fs::unlinkat(self.fd(), &d.path, AtFlags::empty()).is_ok();
+        let gone = self.fs.unlink(&d.path).is_ok();
         if gone {
             self.ledger.release(d.charged, 0);
         }

@@ -3,8 +3,9 @@
 //! Whoever ends removes the file last, so that a newcomer that opened it before may hold a lock on a file without a name:
 //! it looks whether the name still leads to what it locked.
 
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use crate::held_dir::HeldDir;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 
 /// Its name.
 pub(super) const LOCK: &str = "lock";
@@ -21,15 +22,16 @@ pub(super) struct Taken {
 }
 
 /// Takes the lock in directory `dir`.
-pub(super) fn take(dir: impl AsFd) -> rustix::io::Result<Result<OwnedFd, Taken>> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+pub(super) fn take(dir: &HeldDir) -> rustix::io::Result<Result<OwnedFd, Taken>> {
+    // (A pipe that somebody left there is not waited for.)
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK;
     loop {
-        let lock = rustix::fs::openat(&dir, LOCK, flags, Mode::RUSR | Mode::WUSR)?;
+        let lock = dir.open_file(LOCK, flags, Mode::RUSR | Mode::WUSR)?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Ok(Err(taken(&lock)));
         }
         let ours = rustix::fs::fstat(&lock)?;
-        match rustix::fs::statat(&dir, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
+        match dir.stat(LOCK) {
             Ok(st) if (st.st_dev, st.st_ino) == (ours.st_dev, ours.st_ino) => {
                 write(&lock, "");
                 return Ok(Ok(lock));
@@ -69,11 +71,11 @@ mod tests {
     fn what_an_earlier_holder_wrote_is_not_taken_for_the_present_one() {
         let dir = tempfile::tempdir().expect("temp dir");
         std::fs::write(dir.path().join(LOCK), "123456789012 ending\n").expect("write");
-        let open = || std::fs::File::open(dir.path()).expect("open");
-        let lock = take(open()).expect("no error").expect("free");
-        let refused = take(open()).expect("no error").expect_err("taken");
+        let dir = HeldDir::at(dir.path()).expect("open");
+        let lock = take(&dir).expect("no error").expect("free");
+        let refused = take(&dir).expect("no error").expect_err("taken");
         assert_eq!((refused.holder, refused.ending), (format!("process {}", std::process::id()), false));
         mark_ending(&lock);
-        assert!(take(open()).expect("no error").expect_err("taken").ending);
+        assert!(take(&dir).expect("no error").expect_err("taken").ending);
     }
 }

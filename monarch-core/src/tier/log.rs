@@ -16,8 +16,9 @@
 
 use super::names::ByName;
 use super::sum::Sum;
+use crate::held_dir::HeldDir;
 use monarch_abi::hash::CopyName;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::collections::{HashSet, VecDeque};
@@ -139,9 +140,8 @@ pub(super) struct Read {
 }
 
 /// The version of a log, if there is one that can be told from garbage.
-pub(super) fn version(dir: impl AsFd) -> Option<u8> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = rustix::fs::openat(dir, LOG, flags, Mode::empty()).ok()?;
+pub(super) fn version(dir: &HeldDir) -> Option<u8> {
+    let file = dir.read_file(LOG).ok()?;
     let mut first = [0; RECORD];
     let got = rustix::io::pread(&file, &mut first, 0).ok()?;
     // All versions begin alike; what is behind that may be anything.
@@ -152,15 +152,15 @@ pub(super) fn version(dir: impl AsFd) -> Option<u8> {
 ///
 /// # Errors
 /// What the kernel said.
-pub(super) fn read(dir: impl AsFd, boot: Option<[u8; 16]>) -> io::Result<Read> {
+pub(super) fn read(dir: &HeldDir, boot: Option<[u8; 16]>) -> io::Result<Read> {
     read_of(dir, boot, None)
 }
 
 /// The same of these copies only.
-pub(super) fn read_of(dir: impl AsFd, boot: Option<[u8; 16]>, only: Option<&HashSet<CopyName>>) -> io::Result<Read> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    match rustix::fs::openat(dir, LOG, flags, Mode::empty()) {
-        Err(Errno::NOENT) => Ok(Read::default()),
+pub(super) fn read_of(dir: &HeldDir, boot: Option<[u8; 16]>, only: Option<&HashSet<CopyName>>) -> io::Result<Read> {
+    match dir.read_file(LOG) {
+        // (What is no regular file, or a link, says nothing of copies; it is replaced by a log.)
+        Err(Errno::NOENT | Errno::INVAL | Errno::LOOP | Errno::ISDIR) => Ok(Read::default()),
         other => read_file(&other?, boot, only, u64::MAX),
     }
 }
@@ -279,24 +279,18 @@ impl Log {
     }
 
     /// Writes the log of `dir` anew with these copies, and goes on with it; the bytes that it takes on disk.
-    pub(super) fn begin(
-        &self,
-        dir: impl AsFd + core::marker::Copy,
-        boot: Option<[u8; 16]>,
-        copies: &ByName<Logged>,
-    ) -> io::Result<u64> {
+    pub(super) fn begin(&self, dir: &HeldDir, boot: Option<[u8; 16]>, copies: &ByName<Logged>) -> io::Result<u64> {
         let anew = Anew::write(dir, boot, copies, now())?;
         anew.sync()?;
-        rustix::fs::renameat(dir, NEW, dir, LOG)?;
+        dir.rename(NEW, LOG)?;
         let blocks = anew.blocks()?;
         *self.lock() = Some(anew.into());
         Ok(blocks)
     }
 
     /// Goes on with the log that was read, in this boot.
-    pub(super) fn resume(&self, dir: impl AsFd, boot: Option<[u8; 16]>, read: &Read) -> io::Result<u64> {
-        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat(dir, LOG, flags, Mode::empty())?;
+    pub(super) fn resume(&self, dir: &HeldDir, boot: Option<[u8; 16]>, read: &Read) -> io::Result<u64> {
+        let file = dir.open_file(LOG, OFlags::RDWR | OFlags::APPEND, Mode::empty())?;
         let mut log = Open { file: Arc::new(file), records: read.records, synced: 0 };
         rustix::fs::ftruncate(&log.file, log.records * RECORD as u64)?;
         if read.boot.is_none() || read.boot != boot {
@@ -324,12 +318,12 @@ impl Log {
 
     /// Goes on with one that was written anew, which takes the name; `true` if the old one has the name of a new one now, `false` if it
     /// has none.
-    pub(super) fn change_to(&self, dir: impl AsFd + core::marker::Copy, anew: Anew) -> io::Result<bool> {
+    pub(super) fn change_to(&self, dir: &HeldDir, anew: Anew) -> io::Result<bool> {
         let mut log = self.lock();
-        let exchanged = rustix::fs::renameat_with(dir, NEW, dir, LOG, RenameFlags::EXCHANGE).is_ok();
+        let exchanged = dir.rename_with(NEW, LOG, RenameFlags::EXCHANGE).is_ok();
         if !exchanged {
             // Not all file systems can do that.
-            rustix::fs::renameat(dir, NEW, dir, LOG)?;
+            dir.rename(NEW, LOG)?;
         }
         *log = Some(anew.into());
         Ok(exchanged)
@@ -347,13 +341,13 @@ impl Log {
     ///
     /// # Errors
     /// What the kernel said.
-    pub(super) fn sync(&self, dir: impl AsFd) -> io::Result<bool> {
+    pub(super) fn sync(&self, dir: &HeldDir) -> io::Result<bool> {
         let (records, file) = match &*self.lock() {
             Some(log) if log.records > log.synced => (log.records, log.file.clone()),
             _ => return Ok(false),
         };
         let began = now();
-        rustix::fs::syncfs(dir)?;
+        rustix::fs::syncfs(dir.fd())?;
         // (Written anew meanwhile, it counts its records differently.)
         if let Some(log) = self.lock().as_mut().filter(|log| Arc::ptr_eq(&log.file, &file)) {
             log.append(&record(Kind::Synced, 0, [0; 16], began, records))?;
@@ -385,13 +379,13 @@ impl Anew {
     /// Writes these copies into a new log in `dir`. Those that have reached the disk are said to have been there by the time `looked`: they
     /// were looked at later than that, so that one that is made again unseen is not taken for the one that was there.
     pub(super) fn write(
-        dir: impl AsFd,
+        dir: &HeldDir,
         boot: Option<[u8; 16]>,
         copies: &ByName<Logged>,
         looked: u64,
     ) -> io::Result<Self> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat(dir, NEW, flags, Mode::RUSR | Mode::WUSR)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::APPEND;
+        let file = dir.open_file(NEW, flags, Mode::RUSR | Mode::WUSR)?;
         let mut out = Out { file: &file, buf: Vec::with_capacity(READ), records: 0 };
         out.put(&record(Kind::Begin, 0, MAGIC, 0, 0))?;
         let put = |out: &mut Out<'_>, which: fn(&Logged) -> bool| {
@@ -492,8 +486,8 @@ mod tests {
 
     const BOOTS: [Option<[u8; 16]>; 2] = [Some([1; 16]), Some([2; 16])];
 
-    fn open(dir: &tempfile::TempDir) -> OwnedFd {
-        rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap()
+    fn open(dir: &tempfile::TempDir) -> HeldDir {
+        HeldDir::at(dir.path()).unwrap()
     }
 
     fn name(n: u128) -> CopyName {

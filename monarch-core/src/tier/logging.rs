@@ -131,7 +131,7 @@ impl TierDir {
         if self.in_memory || self.given_up.load(Ordering::Relaxed) {
             return;
         }
-        match self.log.sync(self.fd()) {
+        match self.log.sync(&self.fs) {
             Ok(said) if said => self.charge_what_was_appended(),
             Ok(_) => {}
             Err(e) => {

@@ -6,7 +6,7 @@ use super::ledger::{NAME_COST, Reservation};
 use super::packed::{PackedFile, Packing, SUFFIX};
 use super::sum::Sum;
 use monarch_abi::hash::{CopyName, Identity, Stamp};
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::io;
 use std::sync::PoisonError;
@@ -73,8 +73,7 @@ impl TierDir {
     /// # Errors
     /// What the kernel said.
     pub fn open_packed(&self, name: CopyName, identity: Identity) -> io::Result<Option<PackedFile>> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = match rustix::fs::openat(self.fd(), path_of(name), flags, Mode::empty()) {
+        let fd = match self.fs.read_file(&path_of(name)) {
             Err(Errno::NOENT) => return Ok(None),
             other => other?,
         };
@@ -84,13 +83,13 @@ impl TierDir {
     /// Whether there is a packed copy of this name.
     #[must_use]
     pub fn has_packed(&self, name: CopyName) -> bool {
-        rustix::fs::statat(self.fd(), path_of(name), AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        self.fs.stat(path_of(name)).is_ok()
     }
 
     /// What there is to be known about a packed copy of a file of `size` bytes, if it is there.
     #[must_use]
     pub fn stat_packed(&self, name: CopyName, size: u64) -> Option<Copy> {
-        let st = rustix::fs::statat(self.fd(), path_of(name), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let st = self.fs.stat(path_of(name)).ok()?;
         let nsec = u32::try_from(st.st_mtime_nsec).unwrap_or(u32::MAX);
         let stamp = Stamp::from_time(st.st_mtime, nsec).unwrap_or(Stamp(0));
         Some(Copy { name, size, charged: self.charge_of_copy(&st), stamp, check: None, packed: true })
@@ -99,7 +98,7 @@ impl TierDir {
     /// Takes the packed copy of a file of `size` bytes away; the bytes that it was charged, if it was there.
     pub fn evict_packed(&self, name: CopyName, size: u64) -> Option<u64> {
         let path = path_of(name);
-        let st = rustix::fs::statat(self.fd(), &path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let st = self.fs.stat(&path).ok()?;
         let charged = self.charge_of_copy(&st);
         let path = match self.set_aside(&path) {
             // Somebody else has taken it away meanwhile.

@@ -100,8 +100,8 @@ impl TierDir {
 
     /// Makes its file; `false` when the disk is full.
     fn make_part(&self, part: &PartCopy) -> io::Result<bool> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let made = rustix::fs::openat(self.fd(), part.path(), flags, Mode::RUSR | Mode::WUSR).and_then(|fd| {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let made = self.fs.open_file(&part.path(), flags, Mode::RUSR | Mode::WUSR).and_then(|fd| {
             rustix::fs::ftruncate(&fd, part.size).inspect_err(|_| {
                 self.unlink(&part.path());
             })
@@ -121,8 +121,7 @@ impl TierDir {
     /// # Errors
     /// What the kernel said.
     pub fn open_part(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<PartWriter> {
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = rustix::fs::openat(self.fd(), part.path(), flags, Mode::empty())?;
+        let fd = self.fs.open_file(&part.path(), OFlags::WRONLY, Mode::empty())?;
         // In memory the write itself allocates, and nothing is gained by asking before.
         if !self.in_memory {
             match rustix::fs::fallocate(&fd, FallocateFlags::KEEP_SIZE, off, len) {
@@ -145,8 +144,7 @@ impl TierDir {
     /// # Errors
     /// What the kernel said.
     pub fn read_part(&self, number: u64) -> io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        Ok(rustix::fs::openat(self.fd(), format!("part/{number:016x}"), flags, Mode::empty())?)
+        Ok(self.fs.read_file(&format!("part/{number:016x}"))?)
     }
 
     /// Whether a chunk of `bytes` would leave `keep_free` on the disk, and the tier takes any.
@@ -173,8 +171,7 @@ impl TierDir {
     /// # Errors
     /// What the kernel said; `Unsupported` where the file system cannot do that.
     pub fn punch(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<()> {
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = rustix::fs::openat(self.fd(), part.path(), flags, Mode::empty())?;
+        let fd = self.fs.open_file(&part.path(), OFlags::WRONLY, Mode::empty())?;
         punch(&fd, off, len)
     }
 
@@ -189,8 +186,9 @@ impl TierDir {
         stamp: Stamp,
         sum: Option<Sum>,
     ) -> io::Result<Option<Copy>> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let opened = rustix::fs::openat(self.fd(), part.path(), flags, Mode::empty())
+        let opened = self
+            .fs
+            .open_file(&part.path(), OFlags::RDWR, Mode::empty())
             .and_then(|fd| rustix::fs::fchmod(&fd, Mode::RUSR).map(|()| fd));
         let fd = match opened {
             Ok(fd) => fd,

@@ -8,8 +8,8 @@ use super::error::TierError;
 use super::ledger::NAME_COST;
 use super::log::{self, Logged};
 use super::names::ByName;
+use crate::held_dir::HeldDir;
 use monarch_abi::hash::{CopyName, Stamp};
-use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use std::collections::HashSet;
 use std::io;
@@ -57,7 +57,7 @@ impl TierDir {
     /// # Errors
     /// [`TierError::Format`] if not.
     pub fn check_format(&self) -> Result<(), TierError> {
-        match log::version(self.fd()) {
+        match log::version(&self.fs) {
             Some(found) if found != log::VERSION => {
                 Err(TierError::Format { name: self.name.clone(), path: self.path.clone(), found })
             }
@@ -67,7 +67,7 @@ impl TierDir {
 
     /// Keeps another seed than its own: that of a tier beside it. If it cannot be kept, the copies here serve this agent only.
     pub fn keep_seed(&self, seed: u64) {
-        let _ = write_seed(self.fd(), seed);
+        let _ = write_seed(&self.fs, seed);
     }
 
     /// Accounts for everything on disk: unfinished files go, evicted ones are tried again, copies are charged and given to `found`.
@@ -89,7 +89,7 @@ impl TierDir {
         let (mut kept, mut unknown) = (0, 0);
         // The log is read while the directories are being listed.
         let read = self.each_directory(
-            || log::read(self.fd(), boot),
+            || log::read(&self.fs, boot),
             |read, listed| {
                 // All of it is charged before any of it goes.
                 let charges = listed.copies.iter().map(|l| l.charged).chain(listed.strange.iter().map(|s| s.charged));
@@ -152,9 +152,9 @@ impl TierDir {
         let anew = read.records == 0 || read.broken > 0 || read.records > kept + kept / 4 + SPARE;
         let went_on = if anew {
             read.copies.retain(|l| l.is_there);
-            self.log.begin(self.fd(), boot, &read.copies)
+            self.log.begin(&self.fs, boot, &read.copies)
         } else {
-            self.log.resume(self.fd(), boot, &read)
+            self.log.resume(&self.fs, boot, &read)
         };
         match went_on {
             Ok(blocks) => self.charge_log(blocks),
@@ -170,7 +170,7 @@ impl TierDir {
     /// # Errors
     /// What the kernel said.
     pub fn sums(&self, names: &HashSet<CopyName>) -> io::Result<ByName<Logged>> {
-        Ok(log::read_of(self.fd(), None, Some(names))?.copies)
+        Ok(log::read_of(&self.fs, None, Some(names))?.copies)
     }
 
     /// Lists the directories of copies with several threads, while `prepare` works; then `each` is given one after the other.
@@ -224,8 +224,7 @@ impl TierDir {
 
     /// Names below `sub`, with what they are. What vanishes meanwhile is left out.
     pub(super) fn list(&self, sub: &str) -> io::Result<Vec<(String, Stat)>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(self.fd(), sub, flags, Mode::empty())?;
+        let dir = self.fs.open_dir(sub)?;
         let mut out = Vec::new();
         for entry in rustix::fs::Dir::read_from(&dir)? {
             let entry = entry?;
@@ -246,7 +245,7 @@ impl TierDir {
     pub fn remove_copy(&self, name: CopyName, packed: bool) {
         match packed {
             true => drop(self.unlink(&super::pack::path_of(name))),
-            false => drop(rustix::fs::unlinkat(self.fd(), name.rel_path().as_slice(), AtFlags::empty())),
+            false => drop(self.fs.unlink(name.rel_path().as_slice())),
         }
     }
 
@@ -262,7 +261,7 @@ impl TierDir {
     }
 
     pub(super) fn unlink(&self, name: &str) -> bool {
-        rustix::fs::unlinkat(self.fd(), name, AtFlags::empty()).is_ok()
+        self.fs.unlink(name).is_ok()
     }
 }
 
@@ -299,26 +298,136 @@ pub(super) fn boot_id() -> Option<[u8; 16]> {
     Some(u128::from_str_radix(&hex, 16).ok()?.to_le_bytes())
 }
 
-/// The seed kept in the tier, made when there is none; whether it was. If it cannot be kept, the copies serve this agent only.
-pub(super) fn read_seed(fd: &OwnedFd) -> rustix::io::Result<(u64, bool)> {
+/// The seed kept in the tier, made when there is none; whether it was. If it cannot be kept, whatever has its name, the copies serve this
+/// agent only.
+pub(super) fn read_seed(dir: &HeldDir) -> (u64, bool) {
     let mut bytes = [0u8; 8];
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    if let Ok(f) = rustix::fs::openat(fd, "seed", flags, Mode::empty())
-        && rustix::io::read(&f, &mut bytes)? == 8
+    if let Ok(f) = dir.read_file("seed")
+        && rustix::io::read(&f, &mut bytes) == Ok(8)
     {
-        return Ok((u64::from_le_bytes(bytes), false));
+        return (u64::from_le_bytes(bytes), false);
     }
     let seed = crate::sys::random_u64();
-    match write_seed(fd, seed) {
-        Ok(()) | Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => Ok((seed, true)),
-        Err(e) => Err(e),
-    }
+    let _ = write_seed(dir, seed);
+    (seed, true)
 }
 
-fn write_seed(fd: &OwnedFd, seed: u64) -> rustix::io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let f = rustix::fs::openat(fd, "seed", flags, Mode::RUSR | Mode::WUSR)?;
+fn write_seed(dir: &HeldDir, seed: u64) -> rustix::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK;
+    let f = dir.open_file("seed", flags, Mode::RUSR | Mode::WUSR)?;
     // A disk that fails now may work later: until then the copies serve this agent only.
     let _ = rustix::io::write(&f, &seed.to_le_bytes());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tier::{Sum, TierDir, write_all_at};
+    use monarch_abi::hash::{CopyName, PathHash};
+    use proptest::prelude::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+    use xxhash_rust::xxh3::xxh3_64;
+
+    const FILES: [&str; 4] = ["log", "seed", "lock", "log.new"];
+
+    #[derive(Clone, Debug)]
+    enum Damage {
+        Cut(u64),
+        Flip(usize, u8),
+        Bytes(Vec<u8>),
+        Directory,
+        Pipe,
+        Link,
+    }
+
+    fn damage() -> impl Strategy<Value = Damage> {
+        prop_oneof![
+            (0u64..400).prop_map(Damage::Cut),
+            (0usize..400, 1u8..).prop_map(|(at, bits)| Damage::Flip(at, bits)),
+            proptest::collection::vec(any::<u8>(), 0..200).prop_map(Damage::Bytes),
+            Just(Damage::Directory),
+            Just(Damage::Pipe),
+            Just(Damage::Link),
+        ]
+    }
+
+    fn harm(path: &Path, damage: &Damage) {
+        let mut bytes = fs::read(path).unwrap_or_default();
+        let gone = || {
+            let _ = fs::remove_file(path);
+        };
+        match damage {
+            Damage::Cut(len) => bytes.truncate(*len as usize),
+            Damage::Flip(at, bits) => bytes.get_mut(*at).into_iter().for_each(|b| *b ^= bits),
+            Damage::Bytes(new) => bytes.clone_from(new),
+            Damage::Directory => {
+                gone();
+                return fs::create_dir(path).unwrap();
+            }
+            Damage::Pipe => {
+                gone();
+                return rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+                    .unwrap();
+            }
+            Damage::Link => {
+                gone();
+                return symlink("/nowhere/at/all", path).unwrap();
+            }
+        }
+        fs::write(path, bytes).unwrap();
+    }
+
+    fn publish(tier: &TierDir, n: u128) {
+        let name = CopyName(n << 120 | n);
+        let Ok(Some(file)) = tier.create(8) else { return };
+        write_all_at(file.fd(), &n.to_le_bytes()[..8], 0).unwrap();
+        let stamp = name.stamp(PathHash { fp: 1 << 40, check: 5 });
+        let _ = file.publish(name, stamp, Sum::whole(xxh3_64(&n.to_le_bytes()[..8])));
+    }
+
+    fn recovered(dir: &Path) -> Option<usize> {
+        let tier = TierDir::open("t", dir, 64 << 20, 0).ok()?;
+        tier.check_format().ok()?;
+        let mut found = 0;
+        tier.recover(|copy| {
+            let bytes = (copy.name.0 & 0xff).to_le_bytes();
+            assert!(copy.size == 8 && tier.verify(copy.name, 8, Sum::whole(xxh3_64(&bytes[..8]))));
+            found += 1;
+        })
+        .ok()?;
+        publish(&tier, 200);
+        let _ = (tier.sums(&std::iter::once(CopyName(7)).collect()), tier.tidy_log(|| true), tier.sweep());
+        Some(found)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(120))]
+        /// Neither does it end the agent, nor is a copy found that was not made.
+        #[test]
+        fn whatever_becomes_of_the_files_of_a_tier_the_next_agent_goes_on(
+            file in proptest::sample::select(&FILES[..]),
+            what in damage(),
+            while_open: bool,
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let tier = TierDir::open("t", dir.path(), 64 << 20, 0).unwrap();
+            tier.recover(|_| {}).unwrap();
+            (1..6).for_each(|n| publish(&tier, n));
+            let path = tier.path.clone();
+            if while_open {
+                harm(&path.join(file), &what);
+                (6..9).for_each(|n| publish(&tier, n));
+                let _ = (tier.sums(&std::iter::once(CopyName(7)).collect()), tier.tidy_log(|| true), tier.sweep());
+                drop(tier);
+            } else {
+                drop(tier);
+                harm(&path.join(file), &what);
+            }
+            let found = recovered(dir.path());
+            let intact = file != "log" && (file != "lock" || matches!(what, Damage::Cut(_) | Damage::Flip(..) | Damage::Bytes(_)));
+            prop_assert!(!intact || found.is_some_and(|n| n >= 5), "{found:?}");
+        }
+    }
 }

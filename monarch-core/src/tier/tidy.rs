@@ -12,7 +12,6 @@ use super::names::ByName;
 use super::recover::{SPARE, boot_id};
 use monarch_abi::hash::CopyName;
 use rustix::fd::OwnedFd;
-use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -90,7 +89,7 @@ impl TierDir {
         if missing > 0 {
             return Ok(Tidied::Short(missing));
         }
-        let mut anew = Anew::write(self.fd(), boot, &known, looked)?;
+        let mut anew = Anew::write(&self.fs, boot, &known, looked)?;
         drop(known);
         // Most of what was logged meanwhile, so that little is left to be done while others wait.
         let until = self.log.records();
@@ -141,10 +140,9 @@ impl TierDir {
 
     /// When a copy got its name, in seconds, if it is there.
     fn changed(&self, name: CopyName, packed: bool) -> rustix::io::Result<Option<u64>> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
         let st = match packed {
-            true => rustix::fs::statat(self.fd(), super::pack::path_of(name), flags),
-            false => rustix::fs::statat(self.fd(), name.rel_path().as_slice(), flags),
+            true => self.fs.stat(super::pack::path_of(name)),
+            false => self.fs.stat(name.rel_path().as_slice()),
         };
         match st {
             Ok(st) => Ok(Some(st.st_ctime.unsigned_abs())),
@@ -177,7 +175,7 @@ impl TierDir {
         let (file, records, blocks) = (anew.file(), anew.records(), anew.blocks()?);
         // Whoever has it open keeps its blocks.
         drop(old);
-        let old_has_name = self.log.change_to(self.fd(), anew)?;
+        let old_has_name = self.log.change_to(&self.fs, anew)?;
         let new = LogCharge::of(records * log::RECORD as u64, blocks, self.ledger.block());
         // First all of it, so that nobody else takes the room.
         let promised = room.into_charge();
@@ -314,7 +312,7 @@ mod tests {
             let at_first = above(&tier);
             for turn in 0..6 {
                 log_gone(&tier);
-                tier.log.sync(tier.fd()).unwrap();
+                tier.log.sync(&tier.fs).unwrap();
                 tier.charge_what_was_appended();
                 assert_eq!(tier.tidy_log(|| true), 0);
                 assert!(tier.log.records() < 2 * LATEST + 60, "turn {turn}");
@@ -363,7 +361,7 @@ mod tests {
         let (tier, _) = open(dir.path());
         (0..3).for_each(|n| publish(&tier, n, false));
         std::thread::sleep(Duration::from_millis(1100));
-        tier.log.sync(tier.fd()).unwrap();
+        tier.log.sync(&tier.fs).unwrap();
         evict(&tier, 1);
         publish(&tier, 1, true);
         // By the second in which the log is written anew it is an old one.
@@ -372,7 +370,7 @@ mod tests {
         assert_eq!(tier.tidy_log(|| true), 0);
         evict(&tier, 2);
         publish(&tier, 2, true);
-        let read = log::read(tier.fd(), Some([9; 16])).unwrap();
+        let read = log::read(&tier.fs, Some([9; 16])).unwrap();
         let safe = |n| {
             let changed = tier.changed(name(n), false).unwrap().unwrap();
             read.copies.get(name(n)).unwrap().is_safe(changed)
@@ -380,8 +378,8 @@ mod tests {
         assert_eq!([0, 1, 2].map(safe), [true, false, false]);
         // The next sync speaks of what was not synced, once its second has passed.
         std::thread::sleep(Duration::from_millis(1100));
-        assert!(tier.log.sync(tier.fd()).unwrap());
-        let read = log::read(tier.fd(), Some([9; 16])).unwrap();
+        assert!(tier.log.sync(&tier.fs).unwrap());
+        let read = log::read(&tier.fs, Some([9; 16])).unwrap();
         let changed = |n| tier.changed(name(n), false).unwrap().unwrap();
         assert_eq!([0, 1, 2].map(|n| read.copies.get(name(n)).unwrap().is_safe(changed(n))), [true, true, false]);
     }

@@ -5,9 +5,8 @@ use super::names::ByName;
 use super::packed::{PackedFile, SUFFIX};
 use super::recover::sound;
 use super::sum::{Fits, Sum};
+use crate::held_dir::HeldDir;
 use monarch_abi::hash::CopyName;
-use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::path::Path;
@@ -15,10 +14,10 @@ use std::path::Path;
 /// See the module.
 #[derive(Debug)]
 pub struct TierView {
-    fd: OwnedFd,
+    dir: HeldDir,
     logged: ByName<Logged>,
     /// Tiers that may hold packed what lies decoded here.
-    beside: Vec<OwnedFd>,
+    beside: Vec<HeldDir>,
 }
 
 /// A copy as it lies in a tier.
@@ -58,25 +57,22 @@ impl TierView {
     /// # Errors
     /// What the kernel said.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty())?;
-        let logged = log::read(&fd, None)?.copies;
-        Ok(Self { fd, logged, beside: Vec::new() })
+        let dir = HeldDir::open(path)?;
+        let logged = log::read(&dir, None)?.copies;
+        Ok(Self { dir, logged, beside: Vec::new() })
     }
 
     /// Decoded copies are not logged: what they should be, packed ones in these tiers say.
     #[must_use]
     pub fn beside<'a>(mut self, tiers: impl Iterator<Item = &'a Path>) -> Self {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        self.beside = tiers.filter_map(|path| rustix::fs::open(path, flags, Mode::empty()).ok()).collect();
+        self.beside = tiers.filter_map(|path| HeldDir::open(path).ok()).collect();
         self
     }
 
     /// What a packed copy says about the copy of this name.
     fn as_packed(&self, name: CopyName) -> Option<(Sum, u64)> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let path = super::pack::path_of(name);
-        let open = |dir: &OwnedFd| rustix::fs::openat(dir, &path, flags, Mode::empty()).ok();
+        let open = |dir: &HeldDir| dir.read_file(&path).ok();
         let (size, sum) =
             self.beside.iter().filter_map(open).find_map(|fd| PackedFile::new(fd, None).contents().ok())?;
         Some((sum, size))
@@ -87,7 +83,7 @@ impl TierView {
     /// # Errors
     /// What the kernel said.
     pub fn refresh(&mut self) -> io::Result<()> {
-        self.logged = log::read(&self.fd, None)?.copies;
+        self.logged = log::read(&self.dir, None)?.copies;
         Ok(())
     }
 
@@ -96,8 +92,7 @@ impl TierView {
     /// # Errors
     /// What the kernel said.
     pub fn copies(&self, directory: u8) -> io::Result<Vec<Lying>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(&self.fd, format!("copies/{directory:02x}"), flags, Mode::empty())?;
+        let dir = self.dir.open_dir(&format!("copies/{directory:02x}"))?;
         let mut copies = Vec::new();
         for entry in rustix::fs::Dir::read_from(&dir)? {
             let entry = entry?;
@@ -120,7 +115,7 @@ impl TierView {
     pub fn check(&self, copy: Lying) -> (Health, u64) {
         let path = copy.path();
         let file = path.rsplit('/').next().unwrap_or_default();
-        let st = match rustix::fs::statat(&self.fd, &path, AtFlags::SYMLINK_NOFOLLOW) {
+        let st = match self.dir.stat(&path) {
             Err(Errno::NOENT) => return (Health::Gone, 0),
             Err(e) => return (Health::Damaged(e.to_string()), 0),
             Ok(st) => st,
@@ -136,8 +131,7 @@ impl TierView {
         if sound(file, &st).is_none() {
             return (Health::Damaged("its modification time was changed".to_owned()), size);
         }
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let opened = rustix::fs::openat(&self.fd, &path, flags, Mode::empty());
+        let opened = self.dir.read_file(&path);
         let fits = opened.map_err(io::Error::from).and_then(|fd| match copy.packed {
             true => {
                 let packed = PackedFile::new(fd, None);

@@ -33,7 +33,10 @@ pub(super) struct Direct {
 
 impl Direct {
     pub(super) fn create(path: &Path, head: &[u8]) -> io::Result<Self> {
-        let mut file = File::create(path)?;
+        Self::begin(File::create(path)?, head)
+    }
+
+    fn begin(mut file: File, head: &[u8]) -> io::Result<Self> {
         file.write_all(head)?;
         Ok(Self { file, written: head.len() as u64 })
     }
@@ -76,16 +79,21 @@ fn no_answer() -> io::Error {
 }
 
 impl Behind {
-    /// Begins a file, for which it waits no longer than so; `most` blocks may wait to be written.
-    pub(super) fn create(path: &Path, head: Vec<u8>, most: usize, limit: Duration) -> io::Result<Self> {
+    /// Begins the file that `open` opens, for which it waits no longer than `limit`; `most` blocks may wait to be written.
+    pub(super) fn create(
+        open: impl FnOnce() -> io::Result<File> + Send + 'static,
+        head: Vec<u8>,
+        most: usize,
+        limit: Duration,
+    ) -> io::Result<Self> {
         let (blocks, taken) = sync_channel::<Vec<u8>>(most);
         let (tell_begun, begun) = channel();
         let (tell_ended, ended) = channel();
         let shared = Arc::new(Shared::default());
-        let (of_thread, path) = (shared.clone(), path.to_owned());
+        let of_thread = shared.clone();
         let work = move || {
             let _tells_its_end = tell_ended;
-            let mut to = match Direct::create(&path, &head) {
+            let mut to = match open().and_then(|file| Direct::begin(file, &head)) {
                 Ok(to) => to,
                 Err(e) => {
                     let _ = tell_begun.send(Err(e));

@@ -329,7 +329,9 @@ fn fifo() -> (tempfile::TempDir, PathBuf) {
 
 fn behind(path: &Path, limit: Duration) -> std::io::Result<TraceWriter> {
     let empty = write(&[], false);
-    Ok(TraceWriter::new(path, Box::new(sink::Behind::create(path, empty, 4, limit)?)))
+    let file = path.to_owned();
+    let to = sink::Behind::create(move || std::fs::File::create(file), empty, 4, limit)?;
+    Ok(TraceWriter::new(path, Box::new(to)))
 }
 
 #[test]
@@ -337,7 +339,8 @@ fn a_file_that_cannot_be_made_is_not_waited_for_for_ever() {
     let (_dir, path) = fifo();
     let e = behind(&path, Duration::from_millis(50)).unwrap_err();
     assert_eq!(e.kind(), std::io::ErrorKind::TimedOut);
-    assert!(TraceWriter::behind(Path::new("/nowhere/t"), &header()).is_err());
+    let e = behind(Path::new("/nowhere/t"), Duration::from_secs(20)).unwrap_err();
+    assert_eq!(e.kind(), std::io::ErrorKind::NotFound);
 }
 
 #[test]
@@ -396,7 +399,8 @@ fn the_end_is_not_waited_for_for_ever() {
 
 #[test]
 fn an_error_of_the_writing_thread_is_told() {
-    let mut w = TraceWriter::behind(Path::new("/dev/full"), &header());
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut w = TraceWriter::behind(Path::new("/dev/full"), full, &header());
     assert!(w.as_mut().is_err());
     let (_dir, path) = fifo();
     let opened = std::thread::spawn({

@@ -4,6 +4,7 @@ use super::sink::{Behind, Direct, Sink};
 use super::varint::{put, put_delta, put_text};
 use super::{BLOCK, LAST, LONGEST, LOST, MAGIC, TICK, TraceError, TraceHeader, VERSION};
 use monarch_policies::{Access, FileKey, PerFile, Served};
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -75,13 +76,14 @@ impl TraceWriter {
         Ok(Self::new(path, Box::new(to)))
     }
 
-    /// Begins a trace that a thread writes: a file system that does not answer keeps nobody waiting but the caller of this, and of
-    /// [`TraceWriter::finish`], and these for a limited time.
+    /// Begins a trace that a thread writes to `file`, which messages call `path`: a file system that does not answer keeps nobody
+    /// waiting but the caller of this, and of [`TraceWriter::finish`], and these for a limited time.
     ///
     /// # Errors
     /// When it cannot be written, or that takes too long.
-    pub fn behind(path: &Path, header: &TraceHeader) -> Result<Self, TraceError> {
-        let to = Behind::create(path, head(header), WAITING, PATIENCE).map_err(TraceError::io(path))?;
+    pub fn behind(path: &Path, file: File, header: &TraceHeader) -> Result<Self, TraceError> {
+        let open = move || Ok(file);
+        let to = Behind::create(open, head(header), WAITING, PATIENCE).map_err(TraceError::io(path))?;
         Ok(Self::new(path, Box::new(to)))
     }
 

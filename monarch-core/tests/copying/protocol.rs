@@ -10,9 +10,11 @@ use monarch_abi::resolve::Found;
 use monarch_abi::segment::Segment;
 use monarch_abi::sys::{futex_wait, futex_wake};
 use monarch_abi::word::{Refusal, State, Word};
+use monarch_core::held_dir::HeldDir;
 use monarch_core::index::{ScanOptions, ScanProgress, build, scan};
 use monarch_core::shm;
 use proptest::prelude::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::scope;
 use std::time::{Duration, Instant};
@@ -64,8 +66,9 @@ impl Shared {
         (0..files).for_each(|n| std::fs::write(root.join(format!("f{n}")), b"x").expect("write"));
         let options = ScanOptions { threads: 2, max_memory: u64::MAX };
         let built = build(scan(&root, options, &ScanProgress::default()).expect("scan"), 1, [1; 16]);
+        let held = Arc::new(HeldDir::at(dir.path()).expect("directory"));
         let segment = shm::create_segment(
-            dir.path(),
+            &held,
             &built.index,
             &built.buckets,
             [2; 16],
@@ -75,7 +78,7 @@ impl Shared {
         .expect("segment")
         .0;
         let params = shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 };
-        let ctl = shm::create_control(&dir.path().join("control"), params).expect("control block");
+        let ctl = shm::create_control(&held, params).expect("control block");
         let c = ctl.ctl;
         c.incarnation.store(1, Ordering::Relaxed);
         for (clock, ms) in [(&c.pickup_ms, 20_000), (&c.stall_ms, 20_000), (&c.max_wait_ms, 60_000)] {

@@ -3,11 +3,13 @@
 use monarch_abi::control::ControlMap;
 use monarch_abi::resolve::Segments;
 use monarch_abi::segment::Segment;
+use monarch_core::held_dir::HeldDir;
 use monarch_core::index::{Built, ScanOptions, ScanProgress, build, scan};
 use monarch_core::shm;
 use proptest::test_runner::Config;
 use rustix::fs::{AtFlags, CWD, Stat};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A property-test configuration that leaves no files behind. `PROPTEST_CASES` asks for more cases than usual.
@@ -25,10 +27,15 @@ pub(crate) fn built(root: &Path) -> Built {
     built_within(root, 2, u64::MAX, 7)
 }
 
+/// A directory, held.
+pub(crate) fn held(dir: &Path) -> Arc<HeldDir> {
+    Arc::new(HeldDir::at(dir).expect("directory"))
+}
+
 /// Writes a segment into `dir` and maps it, as the agent does.
 pub(crate) fn publish(dir: &Path, built: &Built) -> Segment<'static> {
     shm::create_segment(
-        dir,
+        &held(dir),
         &built.index,
         &built.buckets,
         monarch_core::sys::random_uuid(),
@@ -67,16 +74,16 @@ pub(crate) struct Spelled {
 
 /// A control block with roots and spellings.
 pub(crate) fn control(dir: &Path, roots: &[PathBuf], spellings: &[Spelled]) -> ControlMap<'static> {
-    let file = dir.join("control");
+    let dir = held(dir);
     let map =
-        shm::create_control(&file, shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 }).expect("control block");
+        shm::create_control(&dir, shm::ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 }).expect("control block");
     for (slot, path) in map.ctl.roots.iter().zip(roots) {
-        shm::put_str(&file, &map, &slot.path, bytes(path)).expect("string");
+        shm::put_str(&dir, &map, &slot.path, bytes(path)).expect("string");
     }
     map.ctl.roots_len.store(roots.len() as u32, Ordering::Release);
     for (slot, s) in map.ctl.spellings.iter().zip(spellings) {
-        shm::put_str(&file, &map, &slot.path, bytes(&s.path)).expect("string");
-        shm::put_str(&file, &map, &slot.sub, s.sub.as_bytes()).expect("string");
+        shm::put_str(&dir, &map, &slot.path, bytes(&s.path)).expect("string");
+        shm::put_str(&dir, &map, &slot.sub, s.sub.as_bytes()).expect("string");
         slot.root.store(s.root as u32, Ordering::Relaxed);
     }
     map.ctl.spellings_len.store(spellings.len() as u32, Ordering::Release);

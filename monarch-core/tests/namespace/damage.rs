@@ -1,6 +1,6 @@
 //! Shared memory that is not what it should be leads to misses, never to a panic or a reference outside the mapping.
 
-use crate::common::{BySegment, Indexed, Spelled, built, cases, control};
+use crate::common::{BySegment, Indexed, Spelled, built, cases, control, held};
 use monarch_abi::PATH_MAX;
 use monarch_abi::control::{CONTROL_LEN, Control, ControlMap};
 use monarch_abi::hash::Stamp;
@@ -50,7 +50,7 @@ fn files() -> &'static Files {
         let made = built(&tree.root);
         let state_uuid = [9; 16];
         monarch_core::shm::create_segment(
-            tree.dir.path(),
+            &held(tree.dir.path()),
             &made.index,
             &made.buckets,
             state_uuid,
@@ -62,8 +62,9 @@ fn files() -> &'static Files {
             },
         )
         .expect("segment");
-        let (_, state) = monarch_core::shm::segment_paths(tree.dir.path(), made.header().uuid, state_uuid);
-        Files { index: made.index, state: std::fs::read(state).expect("read"), _tree: tree }
+        let (_, state) = monarch_core::shm::segment_names(made.header().uuid, state_uuid);
+        let state = std::fs::read(tree.dir.path().join(state)).expect("read");
+        Files { index: made.index, state, _tree: tree }
     })
 }
 
@@ -269,4 +270,19 @@ fn a_state_of_another_index_is_refused() {
     let mut later = files().index.clone();
     later[8] += 1;
     assert!(Index::open(mapped(&later)).is_none(), "another layout");
+}
+
+#[test]
+fn an_index_is_read_only_once_it_has_its_name() {
+    use std::os::unix::fs::PermissionsExt;
+    let tree = Indexed::new(|root| std::fs::write(root.join("f"), "x").expect("write"));
+    let mut modes: Vec<(String, u32)> = std::fs::read_dir(tree.dir.path())
+        .expect("list")
+        .map(|e| e.expect("entry"))
+        .filter_map(|e| {
+            Some((e.path().extension()?.to_str()?.to_owned(), e.metadata().ok()?.permissions().mode() & 0o7777))
+        })
+        .collect();
+    modes.sort();
+    assert_eq!(modes, [("idx".to_owned(), 0o400), ("st".to_owned(), 0o600)]);
 }

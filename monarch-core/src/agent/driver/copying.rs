@@ -124,7 +124,7 @@ impl<'a> Copying<'a> {
                         return Some(Fetched::Stopped);
                     }
                     if let Some(more) = driver.seldom.full.now() {
-                        let file = String::from_utf8_lossy(&self.file.rel);
+                        let file = crate::shown::bytes(&self.file.rel);
                         tracing::info!(%file, size = self.file.want.size, more, "no tier has room for it");
                     }
                     let transient =
@@ -189,7 +189,7 @@ impl<'a> Copying<'a> {
         if !asked {
             driver.rest_decoding(self.file.key);
         } else if let Some(more) = driver.seldom.crowded.now() {
-            let file = String::from_utf8_lossy(&self.file.rel);
+            let file = crate::shown::bytes(&self.file.rel);
             tracing::info!(%file, size, more, "no room to decode it: all of it is in use");
         }
         Some(Fetched::Packed(below))

@@ -361,7 +361,7 @@ impl Driver {
 
     /// What a failure on the PFS side means for the file.
     pub(super) fn failed(&self, e: &CopyError, f: &File) -> Fetched {
-        let file = String::from_utf8_lossy(&f.rel);
+        let file = crate::shown::bytes(&f.rel);
         if !matches!(e, CopyError::Stopped) {
             self.trouble.note(f.key, e);
         }
@@ -485,7 +485,7 @@ impl Driver {
                 dir.evict_resident(f.name, f.want.size);
                 self.figures.damaged.fetch_add(1, Ordering::Relaxed);
                 if let Some(more) = self.seldom.hurt.now() {
-                    let file = String::from_utf8_lossy(&f.rel);
+                    let file = crate::shown::bytes(&f.rel);
                     tracing::warn!(%file, more, "a copy of before the machine was started is damaged; it is made again");
                 }
                 return None;

@@ -96,6 +96,8 @@ struct Progress {
     width: u32,
     /// One bit for each chunk that is on its way or there.
     taken: Vec<u64>,
+    /// The same of those that are there: what the entry says of them can be damaged.
+    there: Vec<u64>,
     /// By chunk; what is only streamed is never whole.
     sums: Vec<u64>,
     summed: u32,
@@ -143,9 +145,22 @@ impl Progress {
     }
 
     fn give_back(&mut self, chunk: u32) {
-        if let Some(w) = self.taken.get_mut(chunk as usize / 64) {
-            *w &= !(1 << (chunk % 64));
+        for bits in [&mut self.taken, &mut self.there] {
+            if let Some(w) = bits.get_mut(chunk as usize / 64) {
+                *w &= !(1 << (chunk % 64));
+            }
         }
+    }
+
+    /// A chunk is there.
+    fn has_come(&mut self, chunk: u32) {
+        if let Some(w) = self.there.get_mut(chunk as usize / 64) {
+            *w |= 1 << (chunk % 64);
+        }
+    }
+
+    fn is_there(&self, chunk: u32) -> bool {
+        self.there.get(chunk as usize / 64).is_some_and(|w| w & 1 << (chunk % 64) != 0)
     }
 
     /// The next chunk to be fetched.
@@ -190,6 +205,7 @@ impl Fill {
             unasked: 0,
             width,
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],
+            there: vec![0; monarch_abi::chunks::words_of(chunks)],
             sums: vec![0; if streamed { 0 } else { chunks as usize }],
             summed: 0,
             written: 0,
@@ -210,13 +226,17 @@ impl Fill {
         start..self.part.size.min(start + self.large.chunk)
     }
 
-    /// Takes over what readers have asked for; whether they have.
+    /// Takes over what readers have asked for; whether they have. Who asks for a chunk that is there
+    /// has found its bit damaged, or asked before it came: the bit is set again.
     pub(super) fn heed(&self) -> bool {
         let mut p = lock(&self.progress);
         let mut any = false;
         self.large.take_wanted(|chunk| {
             any = true;
             p.cursor = chunk + 1;
+            if !p.over && p.is_there(chunk) && !self.large.has(chunk) {
+                self.large.arrived(chunk);
+            }
             if !p.is_taken(chunk) && !p.wanted.contains(&chunk) {
                 p.wanted.push_back(chunk);
             }
@@ -323,6 +343,7 @@ impl Fill {
         if let Room::Window(slot) = room {
             p.passing.push_back((chunk, slot));
         }
+        p.has_come(chunk);
         self.large.arrived(chunk);
         None
     }
@@ -441,6 +462,7 @@ mod tests {
             unasked: 0,
             width: 8,
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],
+            there: vec![0; monarch_abi::chunks::words_of(chunks)],
             sums: Vec::new(),
             summed: 0,
             written: 0,

@@ -255,7 +255,7 @@ impl Driver {
             pause = self.can_stream(&file).then_some(PLACE);
         }
         if let Some(more) = self.seldom.full.now() {
-            let name = String::from_utf8_lossy(&file.rel);
+            let name = crate::shown::bytes(&file.rel);
             tracing::info!(file = %name, size = file.want.size, more, "no tier has room for it");
         }
         self.conclude(&file, Fetched::Refused(why, pause));

@@ -5,16 +5,17 @@
 use super::reading::Reading;
 use super::{Driver, Live, lock, parts};
 use crate::agent::protocol::Range;
+use crate::held_dir::HeldDir;
 use monarch_abi::demand::file_key;
 use monarch_abi::hint::{HEADER, Header, Kind, PARTIAL, SUFFIX};
 use monarch_abi::index::Record;
 use monarch_abi::word::{Refusal, State};
 use monarch_policies::hints::Priority;
 use monarch_policies::{Event, FileKey};
-use std::fs::{self, DirEntry};
-use std::path::Path;
+use std::fs::File;
+use std::io::Read;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The longest hint that is read, in files.
 const MOST: u64 = 1 << 28;
@@ -28,37 +29,38 @@ pub(super) struct Hint {
     pub(super) files: Vec<u64>,
 }
 
-fn read(path: &Path) -> Option<Hint> {
-    if fs::symlink_metadata(path).ok().is_none_or(|m| !m.is_file() || m.len() > MOST * 8) {
+fn read(dir: &HeldDir, name: &str) -> Option<Hint> {
+    let mut file = File::from(dir.read_file(name).ok()?);
+    if file.metadata().ok()?.len() > MOST * 8 {
         return None;
     }
-    let bytes = fs::read(path).ok()?;
+    let mut bytes = Vec::new();
+    file.by_ref().take(MOST * 8).read_to_end(&mut bytes).ok()?;
     let header = Header::of(&bytes)?;
     let files = bytes.get(HEADER..)?.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default()));
     Some(Hint { header, files: files.collect() })
 }
 
 /// Whether a hint that is being written was left so by its writer.
-fn is_left(entry: &DirEntry) -> bool {
-    let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
-    age().is_some_and(|age| age > LEFT)
+fn is_left(dir: &HeldDir, name: &str) -> bool {
+    let Ok(st) = dir.stat(name) else { return false };
+    let written = UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(st.st_mtime).unwrap_or(0)));
+    written.and_then(|at| SystemTime::now().duration_since(at).ok()).is_some_and(|age| age > LEFT)
 }
 
 impl Driver {
     /// Takes all hints, oldest first.
     pub(super) fn take_hints(&self) -> Vec<Hint> {
         let Some(dir) = &self.hint_dir else { return Vec::new() };
-        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         let mut hints = Vec::new();
-        for entry in entries {
-            let (path, name) = (entry.path(), entry.file_name());
-            let name = name.to_string_lossy();
-            if name.ends_with(SUFFIX) {
-                hints.extend(read(&path).map(|hint| (hint.header.ms, name.into_owned(), hint)));
-            } else if name.ends_with(PARTIAL) && !is_left(&entry) {
+        for name in dir.names().unwrap_or_default() {
+            let shown = name.to_string_lossy();
+            if shown.ends_with(SUFFIX) {
+                hints.extend(read(dir, &shown).map(|hint| (hint.header.ms, shown.clone().into_owned(), hint)));
+            } else if shown.ends_with(PARTIAL) && !is_left(dir, &shown) {
                 continue;
             }
-            let _ = fs::remove_file(&path);
+            let _ = dir.unlink(name.as_c_str());
         }
         hints.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         hints.into_iter().map(|(_, _, hint)| hint).collect()

@@ -151,7 +151,7 @@ mod tests {
         let built = build(tree, 1, [1; 16]);
         let dir = tempfile::tempdir().expect("temp dir");
         let segment = create_segment(
-            dir.path(),
+            &std::sync::Arc::new(crate::held_dir::HeldDir::at(dir.path()).expect("directory")),
             &built.index,
             &built.buckets,
             [2; 16],

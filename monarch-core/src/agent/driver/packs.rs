@@ -392,7 +392,7 @@ impl Driver {
         if let Some(tier) = self.tiers.get(at) {
             let _ = tier.evict_packed(f.name, f.want.size);
             if let Some(more) = self.seldom.hurt.now() {
-                let file = String::from_utf8_lossy(&f.rel);
+                let file = crate::shown::bytes(&f.rel);
                 tracing::warn!(%file, tier = tier.name, error = %e, more, "a packed copy is damaged; the file is fetched again");
             }
         }

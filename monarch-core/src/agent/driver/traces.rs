@@ -8,6 +8,7 @@ use super::{Driver, Live, lock};
 use crate::agent::protocol::Traced;
 use crate::trace::{TraceError, TraceHeader, TraceWriter};
 use monarch_policies::{Access, FileKey};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -89,11 +90,11 @@ fn rel(live: &Live, id: u32) -> Vec<u8> {
 }
 
 impl Driver {
-    /// Writes what is opened from now on to a file; the number by which it is ended.
+    /// Writes what is opened from now on to `file`, which messages call `path`; the number by which it is ended.
     ///
     /// # Errors
     /// [`TraceError`].
-    pub fn begin_trace(&self, path: &Path) -> Result<u64, TraceError> {
+    pub fn begin_trace(&self, path: &Path, file: File) -> Result<u64, TraceError> {
         // What was opened before belongs to nobody's trace.
         self.heed_readers();
         let root =
@@ -106,7 +107,7 @@ impl Driver {
             capacity: self.tiers.iter().map(|t| t.ledger.usage().capacity).sum(),
             roots: self.ctl.roots().iter().map(root).collect(),
         };
-        let writer = TraceWriter::behind(path, &header)?;
+        let writer = TraceWriter::behind(path, file, &header)?;
         let traces = &mut lock(&self.reading).trace;
         traces.count += 1;
         let id = traces.count;

@@ -3,7 +3,7 @@
 use super::{RootState, Roots, shared};
 
 use crate::agent::driver::Unclaimed;
-use crate::agent::{early, mounts};
+use crate::agent::mounts;
 use crate::config::Config;
 use crate::engine::{PfsSource, Source};
 use crate::shm;
@@ -88,7 +88,7 @@ impl Roots {
         self.driver.note_placed(keys.into_iter());
         // Where an agent died while it opened the segment.
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
-        early::open(&self.ctl, root, at, &segment);
+        self.open_segment(root, at, &segment);
         // A loaded index was perhaps not checked to its end.
         let fresh = !segment.state.guard.is_loaded();
         let mut live = self.driver.live(root, segment, source, fresh);

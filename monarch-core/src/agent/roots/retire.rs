@@ -10,7 +10,6 @@ use monarch_abi::segment::Segment;
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::{Refusal, State, Word};
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -87,14 +86,9 @@ impl Roots {
         under_way
     }
 
-    fn files(&self, s: &SegmentRef) -> [PathBuf; 2] {
-        let (index, state) = shm::segment_paths(&self.dir, shm::get_uuid(&s.uuid), shm::get_uuid(&s.state_uuid));
-        [index, state]
-    }
-
-    pub(super) fn remove_files(&self, s: &SegmentRef) {
-        for path in self.files(s) {
-            let _ = std::fs::remove_file(path);
+    fn remove_files(&self, s: &SegmentRef) {
+        for name in files(s) {
+            let _ = self.dir.unlink(name);
         }
     }
 
@@ -102,13 +96,19 @@ impl Roots {
     /// no scan runs.
     pub fn remove_leftovers(&self) {
         let live = self.ctl.segments().iter().filter(|s| s.status.load(Ordering::Acquire) == SEGMENT_LIVE);
-        let needed: HashSet<PathBuf> = live.flat_map(|s| self.files(s)).collect();
-        for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
-            let path = entry.path();
-            let ours = path.extension().is_some_and(|e| e == "idx" || e == "st" || e == "new");
-            if ours && !needed.contains(&path) {
-                let _ = std::fs::remove_file(path);
+        let needed: HashSet<String> = live.flat_map(files).collect();
+        for name in self.dir.names().unwrap_or_default() {
+            let Ok(name) = name.to_str() else { continue };
+            let ours = [".idx", ".st", ".new"].iter().any(|end| name.ends_with(end));
+            if ours && !needed.contains(name) {
+                let _ = self.dir.unlink(name);
             }
         }
     }
+}
+
+/// Names of the files of a segment.
+fn files(s: &SegmentRef) -> [String; 2] {
+    let (index, state) = shm::segment_names(shm::get_uuid(&s.uuid), shm::get_uuid(&s.state_uuid));
+    [index, state]
 }

@@ -8,6 +8,7 @@ use crate::agent::{access, early, mounts};
 use crate::cluster::image::Image;
 use crate::config::{Config, MountPoints, Trust, mount_points};
 use crate::engine::{PfsSource, Source};
+use crate::held_dir::HeldDir;
 use crate::index::Loaded;
 use crate::index::{ScanOptions, ScanProgress};
 use crate::shm;
@@ -108,8 +109,8 @@ impl Roots {
         }
         early::close(&segment);
         let number = self.publish(scan, &made).inspect_err(|_| {
-            let (index, state) = shm::segment_paths(&self.dir, segment.index.header.uuid, made.state_uuid);
-            let _ = (std::fs::remove_file(index), std::fs::remove_file(state));
+            let (index, state) = shm::segment_names(segment.index.header.uuid, made.state_uuid);
+            let _ = (self.dir.unlink(index), self.dir.unlink(state));
             if self.counts(scan) {
                 self.withdraw_offer(&path);
             }
@@ -118,7 +119,7 @@ impl Roots {
         self.note_sums(&segment);
         let mut decoded = Vec::new();
         let adopted = if made.fresh { self.claim_copies(number, &made, &mut decoded) } else { 0 };
-        early::open(&self.ctl, scan.root, number, &segment);
+        self.open_segment(scan.root, number, &segment);
         self.note_sums_of(&live);
         self.driver.add_segment(number, &live);
         mounts::look(&self.driver, number, &live, made.mounts.as_ref());
@@ -189,7 +190,7 @@ impl Roots {
         if e.kind() != io::ErrorKind::StorageFull {
             return e;
         }
-        let dir = self.dir.display();
+        let dir = self.dir.path().display();
         let why = format!(
             "no room for the index in {dir}; set runtime_dir (MONARCH_RUNTIME_DIR) to a private local directory"
         );
@@ -281,7 +282,7 @@ impl Roots {
 
 /// A saved index, if it is one of this root and nobody else could have written it; read into a file
 /// of `dir`.
-fn load(file: &Path, root: &Path, dir: &Path) -> Option<Loaded> {
+fn load(file: &Path, root: &Path, dir: &Arc<HeldDir>) -> Option<Loaded> {
     match crate::index::load_within(file, dir) {
         Ok(loaded) => {
             let index = shm::IndexBytes(&loaded.index).open()?;

@@ -60,8 +60,8 @@ impl Roots {
             return;
         }
         let uuid = live.segment.index.header.uuid;
-        let (index, _) = shm::segment_paths(&self.dir, uuid, uuid);
-        node.offer(root_id(&path), live.segment, index, live.fresh);
+        let (index, _) = shm::segment_names(uuid, uuid);
+        node.offer(root_id(&path), live.segment, (self.dir.clone(), index), live.fresh);
         drop(list);
         node.announce(live);
     }

@@ -86,8 +86,8 @@ impl Roots {
         let Some(slot) = self.ctl.ctl.spellings.get(at).filter(|_| !full) else {
             return Err(io::Error::other("there is no room for more spellings of roots"));
         };
-        shm::put_str(&self.control, &self.ctl, &slot.sub, crate::tier::bytes(sub))?;
-        shm::put_str(&self.control, &self.ctl, &slot.path, crate::tier::bytes(path))?;
+        shm::put_str(&self.dir, &self.ctl, &slot.sub, crate::tier::bytes(sub))?;
+        shm::put_str(&self.dir, &self.ctl, &slot.path, crate::tier::bytes(path))?;
         slot.root.store(number as u32, Ordering::Relaxed);
         self.ctl.ctl.spellings_len.store(at as u32 + 1, Ordering::Release);
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::{IDLE, Node, lock};
 use crate::cluster::residency::Members;
+use crate::cluster::wire::STRANGERS;
 use std::sync::atomic::Ordering;
 
 /// Connections that are taken of however few nodes: one that works hard has as many as requests under way, and keeps [`IDLE`].
@@ -9,10 +10,12 @@ const FEW: usize = 1024;
 /// Connections for each node: those that it keeps, and as many again for what is under way beside them.
 const EACH: usize = 2 * IDLE;
 
-/// Connections for so many nodes, of a process that may have so many descriptors open: half of them are for copies.
+/// Connections for so many nodes, of a process that may have so many descriptors open: half of them are for copies, some for
+/// connections that have not proven who they are.
 const fn connections(nodes: usize, descriptors: usize) -> usize {
-    let wanted = wanted(nodes);
-    if wanted < descriptors / 2 { wanted } else { descriptors / 2 }
+    let (wanted, half) = (wanted(nodes), descriptors / 2);
+    let room = if half > 2 * STRANGERS { half - STRANGERS } else { half / 2 };
+    if wanted < room { wanted } else { room }
 }
 
 const fn wanted(nodes: usize) -> usize {
@@ -50,7 +53,8 @@ mod tests {
         assert_eq!([65, 128, 1000, 8192].map(|nodes| connections(nodes, many)), [1040, 2048, 16_000, 131_072]);
         // All nodes with all that they keep, at any number.
         assert!((1..=8192).all(|nodes| connections(nodes, many) >= nodes * IDLE));
-        assert_eq!([1, 8192].map(|nodes| connections(nodes, 1024)), [512; 2]);
+        assert_eq!([1, 8192].map(|nodes| connections(nodes, 1024)), [256; 2]);
+        assert_eq!([1, 8192].map(|nodes| connections(nodes, 4096)), [1024, 1792]);
         assert_eq!(connections(8192, usize::MAX), 131_072);
     }
 }

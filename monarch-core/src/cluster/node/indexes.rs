@@ -6,11 +6,11 @@ use crate::cluster::election::Reply;
 use crate::cluster::image::{self, Image, ImageError};
 use crate::cluster::residency::{Member, Standing};
 use crate::cluster::wire::WireError;
+use crate::held_dir::HeldDir;
 use crate::index::ScanProgress;
 use monarch_abi::segment::Segment;
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ struct Wanted<'a> {
     /// Bytes that it may have.
     most: u64,
     /// Directory of its file.
-    dir: &'a Path,
+    dir: &'a Arc<HeldDir>,
 }
 
 /// How far the scans of other nodes are.
@@ -98,7 +98,13 @@ impl Node {
     ///
     /// # Errors
     /// When the scan was called off, or there is no room for the index.
-    pub fn obtain(&self, root: u64, most: u64, dir: &Path, progress: &Arc<ScanProgress>) -> io::Result<Obtained> {
+    pub fn obtain(
+        &self,
+        root: u64,
+        most: u64,
+        dir: &Arc<HeldDir>,
+        progress: &Arc<ScanProgress>,
+    ) -> io::Result<Obtained> {
         let wanted = Wanted { root, most: most.saturating_mul(WITH_TABLE), dir };
         let mut scanners = Scanners { patience: self.options.stalled_scan, seen: HashMap::new() };
         let mut tries = 0;
@@ -213,9 +219,10 @@ impl Node {
     }
 
     /// The index of a root is there, and other nodes can have it from here.
-    pub fn offer(&self, root: u64, segment: Segment<'static>, index: PathBuf, fresh: bool) {
+    pub fn offer(&self, root: u64, segment: Segment<'static>, (dir, index): (Arc<HeldDir>, String), fresh: bool) {
         let packer = move || {
-            let bytes = std::fs::read(&index)?;
+            let mut bytes = Vec::new();
+            io::Read::read_to_end(&mut std::fs::File::from(dir.read_file(index.as_str())?), &mut bytes)?;
             Ok(Arc::new(image::pack(&bytes, &image::table_at_first(&segment), fresh)))
         };
         self.election.have(root, Box::new(packer));

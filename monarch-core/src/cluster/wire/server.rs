@@ -9,6 +9,7 @@
 //! | [`answer`] | what a handler is given and gives |
 //! | [`conn`] | one connection from accept to close |
 //! | [`login`] | whether it has authenticated |
+//! | [`strangers`] | places for connections that have not yet |
 //! | [`send`] | heads and bodies on their way out |
 //! | [`pace`] | limits on bytes a second |
 //! | [`text`] | the words of heads |
@@ -20,22 +21,24 @@ mod login;
 mod pace;
 mod send;
 mod stats;
+mod strangers;
 mod text;
 
 pub use answer::{Answer, Answering, Body, Handler, Request};
 pub use stats::Metrics;
+pub use strangers::MOST as STRANGERS;
 
 use super::auth::{self, Key};
 use super::error::WireError;
 use super::refusal::Refusal;
 use pace::Paces;
 use stats::Refusals;
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use strangers::Strangers;
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::{JoinHandle, JoinSet};
@@ -51,7 +54,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Threads, unless the caller gives a runtime. Default 2.
     pub workers: usize,
-    /// Connections at a time, until [`Server::admit`] says otherwise. Default 1024.
+    /// Connections at a time that have proven who they are, until [`Server::admit`] says otherwise. Default 1024. Those that have not
+    /// take none of these places.
     pub connections: usize,
     /// How long a connection may take to authenticate. Default 2 s.
     pub login_timeout: Duration,
@@ -87,50 +91,39 @@ impl Options {
 /// What the tasks of a server have in common.
 struct Shared {
     options: Options,
-    /// Connections at a time.
+    /// Proven connections at a time.
     limit: Arc<AtomicUsize>,
+    /// Those that are open.
+    proven: AtomicUsize,
     handler: Arc<dyn Handler>,
     metrics: Arc<Metrics>,
     refusals: Refusals,
     paces: Paces,
-    strangers: Strangers,
+    strangers: Arc<Strangers>,
 }
 
-/// Connections of an address that have not proven who they are: so many at a time.
-const OF_STRANGERS: u32 = 64;
-
-/// Connections that have not proven who they are, by address.
-#[derive(Debug, Default)]
-struct Strangers(Mutex<HashMap<IpAddr, u32>>);
-
-impl Strangers {
-    /// One more, unless there are too many of this address already: whoever reaches the port would keep nodes of the job out.
-    fn admit(shared: &Arc<Shared>, from: IpAddr) -> Option<Stranger> {
-        let mut counts = shared.strangers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(from).or_default();
-        if *count >= OF_STRANGERS {
-            return None;
-        }
-        *count += 1;
-        Some(Stranger { shared: Arc::clone(shared), from })
+impl Shared {
+    /// Whether all places of proven connections are taken.
+    fn is_full(&self) -> bool {
+        self.proven.load(Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed)
     }
 }
 
-/// A connection that counts among those of strangers.
-struct Stranger {
-    shared: Arc<Shared>,
-    from: IpAddr,
+/// A connection that has proven who it is, counted for as long as this lives.
+struct Proven<'a>(&'a Shared);
+
+impl<'a> Proven<'a> {
+    /// One more, unless all places are taken.
+    fn new(shared: &'a Shared) -> Option<Self> {
+        let limit = shared.limit.load(Ordering::Relaxed);
+        let more = |n: usize| (n < limit).then_some(n + 1);
+        shared.proven.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then_some(Self(shared))
+    }
 }
 
-impl Drop for Stranger {
+impl Drop for Proven<'_> {
     fn drop(&mut self) {
-        let mut counts = self.shared.strangers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.from) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.from);
-            }
-        }
+        self.0.proven.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -177,7 +170,8 @@ impl Server {
             metrics: Arc::clone(&metrics),
             refusals,
             paces,
-            strangers: Strangers::default(),
+            proven: AtomicUsize::new(0),
+            strangers: Arc::default(),
         });
         let accepting = handle.spawn(accept(listener, shared));
         Ok(Self { addr, metrics, limit, accepting, runtime: own })
@@ -189,7 +183,7 @@ impl Server {
         self.addr
     }
 
-    /// How many connections it takes at a time from now on. Those that are open stay.
+    /// How many proven connections it takes at a time from now on. Those that are open stay.
     pub fn admit(&self, connections: usize) {
         self.limit.store(connections, Ordering::Relaxed);
     }
@@ -260,13 +254,13 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             }
         };
         let shared = Arc::clone(&shared);
-        // (Nobody but this task adds to them.)
-        let full = shared.metrics.connections.load(Ordering::Relaxed) >= shared.limit.load(Ordering::Relaxed) as u64;
-        let Some(stranger) = Strangers::admit(&shared, from.ip()).filter(|_| !full) else {
+        if shared.is_full() {
             shared.refusals.note(Refusal::Full, from.ip());
             conn::refuse_full(&stream);
             continue;
-        };
+        }
+        // Another stranger may have to go for it: how many there are is bounded, and whoever proves who it is has a place.
+        let stranger = Strangers::admit(&shared.strangers, from.ip());
         let counted = Open::new(&shared.metrics);
         open.spawn(async move {
             let _counted = counted;

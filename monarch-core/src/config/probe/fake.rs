@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{FsInfo, LocalDisk, Memory, Meta, Probe};
+use crate::trusted::{Exposed, Why};
 
 const GIB: u64 = 1 << 30;
 
@@ -17,6 +18,7 @@ pub struct FakeProbe {
     links: BTreeMap<PathBuf, PathBuf>,
     read_only: BTreeSet<PathBuf>,
     used: BTreeMap<PathBuf, u64>,
+    exposed: BTreeMap<PathBuf, (u32, u32)>,
     /// What [`Probe::memory`] answers; 64 GiB without a limit, 48 available, to begin with.
     pub memory: Memory,
     /// What [`Probe::in_kubernetes`] answers; false to begin with.
@@ -35,6 +37,7 @@ impl Default for FakeProbe {
             links: BTreeMap::new(),
             read_only: BTreeSet::new(),
             used: BTreeMap::new(),
+            exposed: BTreeMap::new(),
             memory: Memory { limit: None, used: 0, total: 64 * GIB, available: 48 * GIB },
             kubernetes: false,
             disks: vec!["/tmp".into()],
@@ -89,6 +92,13 @@ impl FakeProbe {
         self.dir(path)
     }
 
+    /// Gives a directory an owner and a mode by which others can exchange what lies in it: of root one that others may write to.
+    #[must_use]
+    pub fn exposed_dir(mut self, path: &str, uid: u32, mode: u32) -> Self {
+        self.exposed.insert(path.into(), (uid, mode));
+        self.dir(path)
+    }
+
     fn follow(&self, path: &Path) -> PathBuf {
         match self.links.iter().find(|(from, _)| path.starts_with(from)) {
             Some((from, to)) => to.join(path.strip_prefix(from).unwrap_or(path)).components().collect(),
@@ -127,6 +137,12 @@ impl Probe for FakeProbe {
 
     fn writable(&self, dir: &Path) -> bool {
         !self.read_only.contains(dir)
+    }
+
+    fn exposed(&self, path: &Path) -> Option<Exposed> {
+        let (at, (uid, mode)) = path.ancestors().find_map(|dir| self.exposed.get_key_value(dir))?;
+        let why = if *uid == 0 { Why::Writable } else { Why::Owner };
+        Some(Exposed { path: at.clone(), uid: *uid, mode: *mode, why })
     }
 
     fn used_below(&self, dir: &Path, enough: u64) -> u64 {

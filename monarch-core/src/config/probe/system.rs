@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::trusted::Exposed;
 use rustix::fs::{Access, access, statfs, statvfs};
 
 use super::{FsInfo, LocalDisk, Memory, Meta, Probe, memory, mounts};
@@ -46,6 +47,10 @@ impl Probe for SystemProbe {
 
     fn writable(&self, dir: &Path) -> bool {
         access(dir, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+    }
+
+    fn exposed(&self, path: &Path) -> Option<Exposed> {
+        crate::trusted::exposed(path)
     }
 
     fn used_below(&self, dir: &Path, enough: u64) -> u64 {

@@ -3,7 +3,8 @@
 use super::super::ErrorKind;
 use super::{load_text, node, screen};
 use ErrorKind::{
-    BadRoot, BadTier, Missing, OutOfBounds, Overlap, Syntax, TierOnNetwork, TooBig, UnknownKey, WrongType, WrongUnit,
+    BadRoot, BadTier, Exposed, Missing, OutOfBounds, Overlap, Syntax, TierOnNetwork, TooBig, UnknownKey, WrongType,
+    WrongUnit,
 };
 
 const ROOTS: &str = "dataset: { roots: [/scratch/imagenet] }\n";
@@ -234,4 +235,33 @@ fn compression() {
     with_root(twice, TooBig, 3, &["2GiB is more than the capacity, 1GiB"]);
     let found = load_text(&format!("{ROOTS}{}", below("compression: lz4")), &node()).unwrap().config;
     assert_eq!((found.tiers[0].decoded, found.tiers[1].decoded), (256 << 20, 0));
+}
+
+#[test]
+fn directories_that_other_users_can_exchange() {
+    let probe = || node().dir("/scratch/alice").dir("/shared/project");
+    let refused = |yaml: &str, probe: crate::config::FakeProbe, fragments: &[&str]| {
+        let error = load_text(&format!("{ROOTS}{yaml}"), &probe).map(|found| found.config).expect_err(yaml);
+        let text = screen(&error);
+        assert_eq!(error.kind(), Exposed, "{text}");
+        let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        fragments.iter().for_each(|f| assert!(flat.contains(f), "no `{f}` in:\n{text}"));
+    };
+    let tier = "tiers: [{ path: /shared/project/me/tier, capacity: 1GiB }]\n";
+    refused(
+        tier,
+        probe().exposed_dir("/shared/project", 0, 0o2775),
+        &["/shared/project (owner 0, mode 2775)", "other users", "chmod +t /shared/project"],
+    );
+    refused(tier, probe().exposed_dir("/shared", 4242, 0o755), &["/shared (owner 4242, mode 0755)", "another user"]);
+    refused(
+        "runtime_dir: /scratch/alice/run\n",
+        probe().exposed_dir("/scratch/alice", 4242, 0o700),
+        &["runtime_dir", "/scratch/alice (owner 4242", "/dev/shm"],
+    );
+    // The default tier goes where it is safe.
+    let mut two = probe().exposed_dir("/shared", 4242, 0o777);
+    two.disks = vec!["/shared".into(), "/tmp".into()];
+    let found = load_text(ROOTS, &two).expect("another place").config;
+    assert!(found.tiers[0].path.starts_with("/tmp"), "{:?}", found.tiers);
 }

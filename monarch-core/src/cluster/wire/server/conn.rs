@@ -4,8 +4,9 @@ use super::answer::{Answer, Body, Request};
 use super::login::{Login, Verdict};
 use super::pace::Pace;
 use super::send::Out;
+use super::strangers::Stranger;
 use super::text;
-use super::{Shared, Stranger};
+use super::{Proven, Shared};
 use crate::cluster::wire::head::{self, Method, RequestHead};
 use crate::cluster::wire::refusal::Refusal;
 use crate::cluster::wire::{BUSY_EVERY, auth};
@@ -51,15 +52,28 @@ struct Conn<'a> {
     login_by: Instant,
     /// Until it has.
     stranger: Option<Stranger>,
+    /// From then on.
+    proven: Option<Proven<'a>>,
 }
 
-/// Answers what comes from `stream` until one side ends it.
+/// Answers what comes from `stream` until one side ends it, or until it has to go for another stranger.
 pub(super) async fn serve(stream: TcpStream, from: IpAddr, shared: &Shared, stranger: Stranger) {
+    let told = stranger.is_to_go();
+    let served = talk(stream, from, shared, stranger);
+    tokio::pin!(served, told);
+    tokio::select! {
+        () = &mut served => {}
+        // Nothing is said to it: there are too many.
+        () = &mut told => shared.refusals.note(Refusal::Full, from),
+    }
+}
+
+async fn talk(stream: TcpStream, from: IpAddr, shared: &Shared, stranger: Stranger) {
     // Answers are sent in whole; without this the last packet of each would wait for the one before to be acknowledged.
     let _ = stream.set_nodelay(true);
     let login_by = Instant::now() + shared.options.login_timeout;
     let (buffer, login, pace) = (Vec::with_capacity(BUFFER), Login::default(), Pace::default());
-    let mut conn = Conn { stream, shared, buffer, login, pace, login_by, stranger: Some(stranger) };
+    let mut conn = Conn { stream, shared, buffer, login, pace, login_by, stranger: Some(stranger), proven: None };
     loop {
         match conn.turn().await {
             Ok(()) => {}
@@ -81,11 +95,14 @@ impl Conn<'_> {
     /// One request and its answer.
     async fn turn(&mut self) -> Result<(), End> {
         let head = self.head().await?;
+        self.stranger.iter().for_each(Stranger::spoke);
         let options = &self.shared.options;
         let value = head.authorization.as_deref();
         let proof = match self.login.check(&options.key, &options.name, value, std::time::Instant::now())? {
             Verdict::Known => None,
             Verdict::Proven(proof) => {
+                let Some(place) = Proven::new(self.shared) else { return Err(End::Refused(Refusal::Full)) };
+                self.proven = Some(place);
                 self.shared.metrics.logins.fetch_add(1, Ordering::Relaxed);
                 self.stranger = None;
                 if let Some(peer) = self.login.peer() {

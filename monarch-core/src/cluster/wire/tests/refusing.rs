@@ -189,22 +189,35 @@ fn idle_connections_are_closed() {
 }
 
 #[test]
-fn strangers_of_one_address_do_not_take_all_connections() {
-    let server = serve(options());
+fn two_hundred_silent_strangers_keep_no_proven_peer_waiting() {
+    let server = serve(Options { login_timeout: MS * 60_000, ..options() });
     let known = logged_in(server.addr());
-    let strangers: Vec<TcpStream> = (0..64).map(|_| TcpStream::connect(server.addr()).unwrap()).collect();
-    let until = Instant::now() + MS * 1500;
-    while peer(server.addr()).head("/file", max_wait()).is_ok() {
-        assert!(Instant::now() < until, "strangers are not counted");
+    let strangers: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(server.addr()).unwrap()).collect();
+    let until = Instant::now() + MS * 20_000;
+    // Those for which there is no place have gone, the oldest first.
+    while server.metrics().connections.load(std::sync::atomic::Ordering::Relaxed) > 65 {
+        assert!(Instant::now() < until, "they all stay");
+        std::thread::sleep(MS * 5);
     }
-    assert!(refused(&server, Refusal::Full) >= 1);
-    // Who has proven who it is does not count among them, and they go.
+    assert_eq!(talk(&strangers[0], b"", MS * 20_000), "");
+    assert!(refused(&server, Refusal::Full) >= 100);
+    let begun = Instant::now();
+    for _ in 0..20 {
+        let got = peer(server.addr()).get("/file", None, 0, max_wait()).unwrap().bytes(u64::MAX).unwrap();
+        assert!(*got == content()[..]);
+    }
+    assert!(begun.elapsed() < MS * 15_000, "{:?}", begun.elapsed());
     let line = b"HEAD /file HTTP/1.1\r\nHost: x\r\n\r\n";
     assert!(talk_once(&known, line).starts_with("HTTP/1.1 200 "));
-    drop(strangers);
-    let until = Instant::now() + MS * 3000;
-    while peer(server.addr()).head("/file", max_wait()).is_err() {
-        assert!(Instant::now() < until, "no connection came free");
-        std::thread::sleep(MS * 20);
-    }
+}
+
+#[test]
+fn strangers_take_no_place_of_a_proven_peer() {
+    let server = serve(Options { connections: 2, login_timeout: MS * 60_000, ..options() });
+    let _strangers: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(server.addr()).unwrap()).collect();
+    let _open: Vec<_> = (0..2).map(|_| logged_in(server.addr())).collect();
+    assert!(matches!(
+        peer(server.addr()).head("/file", max_wait()),
+        Err(WireError::Full { .. } | WireError::Closed { .. })
+    ));
 }
