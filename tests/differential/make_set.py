@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Makes the data set of the differential cases: `make_set.py DIR` fills DIR/set and DIR/outside, the same each time."""
+"""Makes the data set of the differential cases: DIR/set and DIR/outside, the same each time."""
+
 import io, os, random, shutil, sqlite3, subprocess, sys, tarfile, zipfile, gzip, json
 
 top = sys.argv[1]
@@ -21,7 +22,10 @@ for size in (0, 1, 100, 511, 512, 513, 4095, 4096, 4097, 20000, 65536, 65659):
     put(f"bin/{size}", rng.randbytes(size))
 put("big.bin", rng.randbytes(3 * 1024 * 1024 + 777))
 put("text/words.txt", "".join(f"line {i} of the words\n" for i in range(1000)))
-put("text/table.csv", "id,name,value\n" + "".join(f"{i},n{i % 7},{i * i % 97}\n" for i in range(200)))
+put(
+    "text/table.csv",
+    "id,name,value\n" + "".join(f"{i},n{i % 7},{i * i % 97}\n" for i in range(200)),
+)
 put("text/data.json", json.dumps({"list": list(range(50)), "name": "ä"}))
 put("text/no-newline", "the end")
 put("text/latin", "grüße\n".encode("latin-1"))
@@ -41,9 +45,22 @@ for i in range(300):
 
 os.makedirs(root + "/links")
 for name, target in {
-    "file": "../bin/4096", "dir": "../text", "dangling": "nowhere", "self": "self", "loop1": "loop2", "loop2": "loop1",
-    "chain1": "chain2", "chain2": "chain3", "chain3": "file", "up": "../..", "dot": ".", "slash": "../text/",
-    "file-slash": "../bin/4096/", "absolute": root + "/bin/100", "out": outside + "/plain", "out-dir": outside,
+    "file": "../bin/4096",
+    "dir": "../text",
+    "dangling": "nowhere",
+    "self": "self",
+    "loop1": "loop2",
+    "loop2": "loop1",
+    "chain1": "chain2",
+    "chain2": "chain3",
+    "chain3": "file",
+    "up": "../..",
+    "dot": ".",
+    "slash": "../text/",
+    "file-slash": "../bin/4096/",
+    "absolute": root + "/bin/100",
+    "out": outside + "/plain",
+    "out-dir": outside,
 }.items():
     os.symlink(target, f"{root}/links/{name}")
 for i in range(45):
@@ -70,7 +87,13 @@ put("modes/0000", "0\n", 0o000)
 put("modes/0444", "444\n", 0o444)
 put("modes/0640", "640\n", 0o640)
 put("modes/4755", "#!/bin/sh\n", 0o4755)
-for name, mode in {"closed": 0o700, "passage": 0o711, "list-only": 0o744, "sticky": 0o1777, "setgid": 0o2775}.items():
+for name, mode in {
+    "closed": 0o700,
+    "passage": 0o711,
+    "list-only": 0o744,
+    "sticky": 0o1777,
+    "setgid": 0o2775,
+}.items():
     put(f"modes/{name}/file", f"{name}\n")
     os.chmod(f"{root}/modes/{name}", mode)
 for name, owner in {"user": USER, "other": OTHER}.items():
@@ -89,13 +112,16 @@ for name, owner in {"user": USER, "other": OTHER}.items():
             # (chown takes set-id bits only.)
     os.chmod(f"{root}/{name}/shut", 0o600)
 
-put("run/script.sh", "#!/bin/sh\necho script \"$@\" $0\n", 0o755)
+put("run/script.sh", '#!/bin/sh\necho script "$@" $0\n', 0o755)
 put("run/script.py", "#!/usr/bin/python3\nimport sys; print('script', sys.argv[1:])\n", 0o755)
 put("run/not-executable", "#!/bin/sh\necho no\n")
 shutil.copy("/bin/true", root + "/run/true")
 shutil.copy("/bin/cat", root + "/run/cat")
 
-put("src/main.c", '#include "demo.h"\n#include <stdio.h>\nint main(void) { printf("%d\\n", demo(20)); return demo(1) != 23; }\n')
+put(
+    "src/main.c",
+    '#include "demo.h"\n#include <stdio.h>\nint main(void) { printf("%d\\n", demo(20)); return demo(1) != 23; }\n',
+)
 put("src/demo.c", '#include "demo.h"\nint demo(int x) { return x + 22; }\n')
 put("src/demo.h", "int demo(int);\n")
 put("src/Makefile", "all:\n\tgcc -I $(S) -o $(O)/prog $(S)/main.c $(S)/demo.o\n")
@@ -114,9 +140,15 @@ put("code/demo.mjs", "export default 42;\n")
 put("code/demo.tcl", "set value 42\n")
 put("code/demo.php", "<?php return 42;\n")
 put("code/demo.scm", "(define value 42)\n")
-put("code/demo.go", 'package main\n\nimport ("fmt"; "os")\n\nfunc main() { b, err := os.ReadFile(os.Args[1]); fmt.Println(len(b), err) }\n')
-put("code/Demo.java", "public class Demo { public static void main(String[] a) throws Exception {\n"
-    "  System.out.println(java.nio.file.Files.readAllBytes(java.nio.file.Path.of(a[0])).length); } }\n")
+put(
+    "code/demo.go",
+    'package main\n\nimport ("fmt"; "os")\n\nfunc main() { b, err := os.ReadFile(os.Args[1]); fmt.Println(len(b), err) }\n',
+)
+put(
+    "code/Demo.java",
+    "public class Demo { public static void main(String[] a) throws Exception {\n"
+    "  System.out.println(java.nio.file.Files.readAllBytes(java.nio.file.Path.of(a[0])).length); } }\n",
+)
 
 db = sqlite3.connect(root + "/user/data.sqlite")
 db.executescript("create table t(id integer primary key, v text); create index i on t(v);")
@@ -135,15 +167,38 @@ with tarfile.open(root + "/arc.tar", "w") as t:
 put("arc.gz", gzip.compress(b"compressed\n" * 5000, mtime=0))
 head = b"{'descr': '<i4', 'fortran_order': False, 'shape': (5000,), }"
 head += b" " * (117 - len(head)) + b"\n"
-put("array.npy", b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + b"".join(i.to_bytes(4, "little") for i in range(5000)))
+put(
+    "array.npy",
+    b"\x93NUMPY\x01\x00"
+    + len(head).to_bytes(2, "little")
+    + head
+    + b"".join(i.to_bytes(4, "little") for i in range(5000)),
+)
 
 git = root + "/repo"
-env = {**os.environ, "GIT_AUTHOR_DATE": "2021-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2021-01-01T00:00:00Z", "HOME": "/nonexistent",
-       "GIT_CONFIG_GLOBAL": "/dev/null"}
+env = {
+    **os.environ,
+    "GIT_AUTHOR_DATE": "2021-01-01T00:00:00Z",
+    "GIT_COMMITTER_DATE": "2021-01-01T00:00:00Z",
+    "HOME": "/nonexistent",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+}
 if shutil.which("git"):
     put("repo/file", "first\n")
     put("repo/sub/other", "second\n" * 300)
-    run = ["git", "-C", git, "-c", "user.name=A", "-c", "user.email=a@b", "-c", "init.defaultBranch=main", "-c", "gc.auto=0"]
+    run = [
+        "git",
+        "-C",
+        git,
+        "-c",
+        "user.name=A",
+        "-c",
+        "user.email=a@b",
+        "-c",
+        "init.defaultBranch=main",
+        "-c",
+        "gc.auto=0",
+    ]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
         subprocess.run(run + words, check=True, env=env)
 

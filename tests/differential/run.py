@@ -1,17 +1,23 @@
 #!/usr/bin/python3
-"""Runs the cases of `cases/*.cases` bare (twice) and under `monarch run` in several modes, and compares them.
+"""Runs the cases of `cases/*.cases` bare (twice) and under `monarch run`, and compares them.
 
-A case is a shell script. Its run gets a fresh image of one data set, mounted at the same path for every run of the case, an empty
-scratch directory as its working directory, and these variables:
+A case is a shell script. Each run of it gets a fresh image of one data set, mounted at the same
+path, an empty scratch directory as its working directory, and these variables:
 
-    ROOT     the data set (PFS/set)           OUTSIDE  a directory beside it, on the same file system
-    OUT      the scratch directory            BIN      the compiled C cases (src/*.c), on PATH as well
-    PYIO     a Python with numpy and h5py     RUN, STAGE   of `outer` cases: what stands before the command
+    ROOT     the data set (PFS/set)
+    OUTSIDE  a directory beside it, on the same file system
+    OUT      the scratch directory
+    BIN      the compiled C cases (src/*.c), on PATH as well
+    PYIO     a Python with numpy and h5py
+    RUN      in `outer` cases: what stands before the command; STAGE: what copies all files
 
-Compared are exit status, standard output, standard error, the data set and the scratch directory afterwards, and the data set as
-the job itself sees it at its end (src/view.c, through the shim). Lines that differ between the two bare runs are not compared.
+Compared are exit status, standard output, standard error, the data set and the scratch directory
+afterwards, and the data set as the job itself sees it at its end (src/view.c, through the shim).
+Lines that differ between the two bare runs are not compared. docs/DIFFERENTIAL.md says more.
 """
-import argparse, ctypes, difflib, fcntl, json, multiprocessing, os, re, shutil, signal, subprocess, sys, time
+
+import argparse, ctypes, difflib, fcntl, hashlib, json, multiprocessing, os, re, shutil, signal
+import subprocess, sys, time, traceback
 from dataclasses import dataclass, field
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -25,10 +31,18 @@ PYIO = CACHE + "/venv-io/bin/python"
 # Settings, where the tier lies, and whether all files are copied before the case begins.
 MODES = {
     "immutable": ([], "disk", True),
-    "close-to-open": (["dataset.consistency=close-to-open", "dataset.revalidate=0s"], "memory", True),
+    "close-to-open": (
+        ["dataset.consistency=close-to-open", "dataset.revalidate=0s"],
+        "memory",
+        True,
+    ),
     "verify": (["dataset.verify_on_open=true"], "disk", True),
     # (Nothing is fetched ahead, so that reads meet chunks that are missing.)
-    "chunks": (["source.chunk_threshold=4KiB", "source.chunk_size=4KiB", "prefetch.enabled=false"], "memory", False),
+    "chunks": (
+        ["source.chunk_threshold=4KiB", "source.chunk_size=4KiB", "prefetch.enabled=false"],
+        "memory",
+        False,
+    ),
     # Beside the four that a run takes by itself:
     "chunks-staged": (["source.chunk_threshold=4KiB", "source.chunk_size=4KiB"], "disk", True),
     "cold": ([], "memory", False),
@@ -85,7 +99,7 @@ class Expected:
 
 
 def read_expected(cases):
-    """expected.tsv: case, modes, parts (see `listed`), section of docs/SEMANTICS.md, reason; `*` matches all."""
+    """expected.tsv: case, modes, parts (see `listed`), section of docs/SEMANTICS.md, reason."""
     sections = set()
     for line in open(REPOSITORY + "/docs/SEMANTICS.md", encoding="utf-8"):
         if line.startswith("#"):
@@ -103,7 +117,9 @@ def read_expected(cases):
         if entry.case not in names:
             wrong.append(f"expected.tsv:{number}: no case {entry.case}")
         if entry.section not in sections:
-            wrong.append(f"expected.tsv:{number}: docs/SEMANTICS.md has no section {entry.section!r}")
+            wrong.append(
+                f"expected.tsv:{number}: docs/SEMANTICS.md has no section {entry.section!r}"
+            )
         found.append(entry)
     if wrong:
         sys.exit("differential: " + "\n".join(wrong))
@@ -115,7 +131,9 @@ def missing(case):
     for tool in case.options.get("needs", []):
         kind, _, name = tool.partition("=")
         if kind == "python" and name:
-            if subprocess.run(["/usr/bin/python3", "-c", f"import {name}"], capture_output=True).returncode:
+            if subprocess.run(
+                ["/usr/bin/python3", "-c", f"import {name}"], capture_output=True
+            ).returncode:
                 return f"python module {name} is missing"
         elif kind == "pyio":
             if not os.access(PYIO, os.X_OK):
@@ -125,7 +143,7 @@ def missing(case):
     return None
 
 
-# --- the machine: processes, images ---------------------------------------------------------------------------------------------
+# --- the machine: processes, images
 
 
 def descendants():
@@ -173,7 +191,7 @@ def quiet(*words):
 
 
 class Slot:
-    """A place for runs: PLACE/s (in a mount namespace of each worker) with pfs (the image), out, disk, memory, run, home, files."""
+    """A place for runs: PLACE/s, which each worker sees as its own, with pfs (the image) and more."""
 
     def __init__(self, number):
         self.top = f"{PLACE}/s"
@@ -243,14 +261,19 @@ class Slot:
 
     def clear(self):
         end_all()
-        mounts = [re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split()[4]) for line in open("/proc/self/mountinfo")]
+        mounts = [
+            re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split()[4])
+            for line in open("/proc/self/mountinfo")
+        ]
         for mount in reversed(mounts):
             if mount.startswith(self.top + "/"):
                 if quiet("umount", mount).returncode:
                     quiet("umount", "-l", mount)
         for d in (f"{self.top}/{d}" for d in self.DIRS):
             shutil.rmtree(d, ignore_errors=True)
-            if os.path.lexists(d):  # (A case may have made files immutable that it should not have reached.)
+            if os.path.lexists(
+                d
+            ):  # (A case may have made files immutable that it should not have reached.)
                 quiet("chattr", "-R", "-f", "-i", "-a", d)
                 shutil.rmtree(d)
 
@@ -279,9 +302,22 @@ def run_once(slot, case, mode, options):
     files = slot.top + "/files"
     binaries = options.bin
     env = {
-        "PATH": f"{binaries}:{PATH}", "HOME": slot.top + "/home", "LC_ALL": "C.UTF-8", "TZ": "UTC", "ROOT": slot.root, "OUT": slot.out,
-        "OUTSIDE": slot.pfs + "/outside", "BIN": binaries, "PYIO": PYIO, "PYTHONDONTWRITEBYTECODE": "1", "USER": "u", "LOGNAME": "u",
-        "SLOT": slot.top, "GIT_CONFIG_NOSYSTEM": "1", "RUN": "", "STAGE": "",
+        "PATH": f"{binaries}:{PATH}",
+        "HOME": slot.top + "/home",
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "ROOT": slot.root,
+        "OUT": slot.out,
+        "OUTSIDE": slot.pfs + "/outside",
+        "BIN": binaries,
+        "PYIO": PYIO,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "USER": "u",
+        "LOGNAME": "u",
+        "SLOT": slot.top,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "RUN": "",
+        "STAGE": "",
     }
     with open(files + "/body", "w") as f:
         f.write(PRELUDE + case.body)
@@ -297,14 +333,31 @@ def run_once(slot, case, mode, options):
         for s in [f"runtime_dir={slot.top}/run", "dataset.settle=0s", *sets]:
             common += ["--set", s]
         monarch = options.monarch
-        # Without copies the job begins when the roots have been scanned; until then all would be the PFS's.
-        stage = " ".join([monarch, "stage", *([] if staged and "cold" not in case.options else ["--dry-run"]), "--quiet", *common])
+        # Without copies the job begins when the roots have been scanned; until then all would be
+        # the PFS's.
+        stage = " ".join(
+            [
+                monarch,
+                "stage",
+                *([] if staged and "cold" not in case.options else ["--dry-run"]),
+                "--quiet",
+                *common,
+            ]
+        )
         if outer:
             env["RUN"] = " ".join([monarch, "run", "--quiet", *common, "--"])
             env["STAGE"] = stage or "true"
         else:
             env["DIFF_STAGE"] = stage
-            words = [monarch, "run", "--quiet", "--report", files + "/report.json", *common, "--"] + words
+            words = [
+                monarch,
+                "run",
+                "--quiet",
+                "--report",
+                files + "/report.json",
+                *common,
+                "--",
+            ] + words
     if outer:
         env["STAGE"] = env["STAGE"] or "true"
         words = ["sh", files + "/body"]
@@ -313,8 +366,18 @@ def run_once(slot, case, mode, options):
     begun = time.time()
     with open(files + "/stdout", "wb") as out, open(files + "/stderr", "wb") as err:
         child = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, cwd="/", start_new_session=True, user=user, group=user,
-            extra_groups=[], umask=0o022)
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=env,
+            cwd="/",
+            start_new_session=True,
+            user=user,
+            group=user,
+            extra_groups=[],
+            umask=0o022,
+        )
         try:
             status = child.wait(limit)
         except subprocess.TimeoutExpired:
@@ -322,12 +385,17 @@ def run_once(slot, case, mode, options):
             child.kill()
     seconds = time.time() - begun
     end_all()
-    # Mounts that the case left (in the job's own namespace, which is ours) are part of what it did; they go now.
+    # Mounts that the case left (in the job's own namespace, which is ours) are part of what it did;
+    # they go now.
     mounts = [line.split()[4] for line in open("/proc/self/mountinfo")]
     for mount in reversed(mounts):
         if mount.startswith(slot.pfs + "/"):
             quiet("umount", "-l", mount)
-    get = lambda name: open(f"{files}/{name}", "rb").read().decode("utf-8", "backslashreplace") if os.path.exists(f"{files}/{name}") else ""
+    get = lambda name: (
+        open(f"{files}/{name}", "rb").read().decode("utf-8", "backslashreplace")
+        if os.path.exists(f"{files}/{name}")
+        else ""
+    )
     errors, notes = [], []
     for line in get("stderr").splitlines(keepends=True):
         (notes if mode and line.startswith("monarch: ") else errors).append(line)
@@ -335,14 +403,21 @@ def run_once(slot, case, mode, options):
         "status": f"{status}\n",
         "stdout": get("stdout"),
         "stderr": "".join(errors),
-        "state": "".join(quiet(binaries + "/view", "--state", d).stdout.decode("utf-8", "backslashreplace") for d in (slot.root, slot.pfs + "/outside", slot.out)),
+        "state": "".join(
+            quiet(binaries + "/view", "--state", d).stdout.decode("utf-8", "backslashreplace")
+            for d in (slot.root, slot.pfs + "/outside", slot.out)
+        ),
         "view": get("view"),
     }
     extra = {"seconds": seconds, "notes": notes, "stage": get("stage"), "hits": None}
     if mode and not outer:
         try:
             report = json.loads(get("report.json"))
-            extra["hits"] = report["opens_local"] + report["counters"]["chunk_reads"] + report["counters"]["stats"]
+            extra["hits"] = (
+                report["opens_local"]
+                + report["counters"]["chunk_reads"]
+                + report["counters"]["stats"]
+            )
             extra["counters"] = {k: v for k, v in report["counters"].items() if v}
             damaged = report["agent"]["damaged"]
         except (ValueError, KeyError) as e:
@@ -359,14 +434,17 @@ def run_once(slot, case, mode, options):
 
 
 def integrity(tier, mode, root, damaged):
-    """What is wrong with the copies: every complete one must have the bytes of a file of the image as it was made."""
-    import hashlib
+    """What is wrong with the copies: each must have the bytes of a file of the data set."""
 
     if damaged:
         yield f"the agent found {damaged} damaged copies\n"
     known = integrity.known
     for here, _, names in os.walk(tier):
-        if os.path.basename(os.path.dirname(here)) != "copies" and os.path.basename(here) != "copies" and "/copies/" not in here + "/":
+        if (
+            os.path.basename(os.path.dirname(here)) != "copies"
+            and os.path.basename(here) != "copies"
+            and "/copies/" not in here + "/"
+        ):
             continue
         for n in names:
             try:
@@ -377,11 +455,11 @@ def integrity(tier, mode, root, damaged):
                 yield f"a copy of {len(data)} bytes is that of no file of the data set\n"
 
 
-# --- comparing ------------------------------------------------------------------------------------------------------------------
+# --- comparing
 
 
 def masked(a, b):
-    """Numbers of the lines that two bare runs have differently, or None where that cannot be told line by line."""
+    """Lines that two bare runs have differently, or None where their numbers of lines differ."""
     x, y = a.splitlines(), b.splitlines()
     if len(x) != len(y):
         return None
@@ -402,10 +480,16 @@ def compare(first, second, ours):
         else:
             flaky.append(part)
             x, z = a.splitlines(), c.splitlines()
-            same = len(x) == len(z) and all(p == q for i, (p, q) in enumerate(zip(x, z)) if i not in mask)
+            same = len(x) == len(z) and all(
+                p == q for i, (p, q) in enumerate(zip(x, z)) if i not in mask
+            )
         if not same:
-            lines = difflib.unified_diff(a.splitlines(), c.splitlines(), "bare", "monarch", lineterm="", n=0)
-            differences[part] = [line for line in lines if not line.startswith(("---", "+++", "@@"))][:3000]
+            lines = difflib.unified_diff(
+                a.splitlines(), c.splitlines(), "bare", "monarch", lineterm="", n=0
+            )
+            differences[part] = [
+                line for line in lines if not line.startswith(("---", "+++", "@@"))
+            ][:3000]
     return differences, flaky
 
 
@@ -435,7 +519,6 @@ def work_on(number, queue, results, options):
                         if differences:
                             break
             except Exception as e:
-                import traceback
 
                 answer["error"] = traceback.format_exc() + repr(e)
             answer["seconds"] = time.time() - begun
@@ -451,7 +534,9 @@ def compile_all(options):
     for source in sorted(os.listdir(HERE + "/src")):
         name, ext = os.path.splitext(source)
         path, out = f"{HERE}/src/{source}", f"{options.bin}/{name}"
-        if ext != ".c" or (os.path.exists(out) and os.path.getmtime(out) > max(os.path.getmtime(path), header)):
+        if ext != ".c" or (
+            os.path.exists(out) and os.path.getmtime(out) > max(os.path.getmtime(path), header)
+        ):
             continue
         words = ["gcc", "-O1", "-g", "-w", "-pthread", "-o", out, path, "-ldl", "-lrt"]
         first = open(path).readline()
@@ -469,39 +554,86 @@ def listed(expected, case, mode, part, lines):
         if e.case == case and (e.modes == "*" or mode in e.modes.split(",")):
             for allowed in e.parts.split(","):
                 name, _, pattern = allowed.partition("~")
-                if name in ("*", part) and (not pattern or all(re.search(pattern, line[1:]) for line in lines)):
+                if name in ("*", part) and (
+                    not pattern or all(re.search(pattern, line[1:]) for line in lines)
+                ):
                     e.used = True
                     return e
     return None
 
 
 def main():
-    p = argparse.ArgumentParser(prog="tests/differential.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("filter", nargs="*", help="only cases whose FAMILY/NAME contains one of these; `=NAME` is exact, `-NAME` leaves out")
+    p = argparse.ArgumentParser(
+        prog="tests/differential.sh",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument(
+        "filter",
+        nargs="*",
+        help="only cases whose FAMILY/NAME contains one of these; `=NAME` is exact, `!NAME` leaves out",
+    )
     p.add_argument("--list", action="store_true", help="names of the cases and what they need")
-    p.add_argument("--mode", action="append", choices=list(MODES), help=f"may be given several times (default: {', '.join(DEFAULT)})")
-    p.add_argument("--jobs", type=int, default=os.cpu_count(), help="cases at a time (default: one per processor)")
-    p.add_argument("--repeat", type=int, default=1, help="runs under Monarch per mode, to find what fails sometimes")
+    p.add_argument(
+        "--mode",
+        action="append",
+        choices=list(MODES),
+        help=f"may be given several times (default: {', '.join(DEFAULT)})",
+    )
+    p.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count(),
+        help="cases at a time (default: one per processor)",
+    )
+    p.add_argument(
+        "--repeat",
+        type=int,
+        default=1,
+        help="runs under Monarch per mode, to find what fails sometimes",
+    )
     p.add_argument("--json", metavar="FILE", help="write all results to this file")
-    p.add_argument("--keep", metavar="DIR", help="keep scripts, output, views and reports of the runs here")
-    p.add_argument("--bin", default=os.environ.get("MONARCH_E2E_BIN", REPOSITORY + "/target/release"), metavar="DIR", help="where monarch and libmonarch_shim.so are (default: target/release)")
-    p.add_argument("--patience", type=float, default=1.0, help="factor for time limits on a busy machine")
-    p.add_argument("--verbose", action="store_true", help="print differences that are listed, and notes, as well")
+    p.add_argument(
+        "--keep", metavar="DIR", help="keep scripts, output, views and reports of the runs here"
+    )
+    p.add_argument(
+        "--bin",
+        default=os.environ.get("MONARCH_E2E_BIN", REPOSITORY + "/target/release"),
+        metavar="DIR",
+        help="where monarch and libmonarch_shim.so are (default: target/release)",
+    )
+    p.add_argument(
+        "--patience", type=float, default=1.0, help="factor for time limits on a busy machine"
+    )
+    p.add_argument(
+        "--verbose",
+        action="store_true",
+        help="print differences that are listed, and notes, as well",
+    )
     options = p.parse_args()
     cases = read_cases()
     if options.filter:
-        takes = [f for f in options.filter if not f.startswith("-")]
-        leaves = [f[1:] for f in options.filter if f.startswith("-")]
+        takes = [f for f in options.filter if not f.startswith("!")]
+        leaves = [f[1:] for f in options.filter if f.startswith("!")]
         match = lambda f, c: c.full == f[1:] if f.startswith("=") else f in c.full
-        cases = [c for c in cases if (not takes or any(match(f, c) for f in takes)) and not any(match(f, c) for f in leaves)]
+        cases = [
+            c
+            for c in cases
+            if (not takes or any(match(f, c) for f in takes))
+            and not any(match(f, c) for f in leaves)
+        ]
     if options.list:
         for c in cases:
             print(c.full, *(f"{k}{':' if v else ''}{','.join(v)}" for k, v in c.options.items()))
         return 0
     expected = read_expected(read_cases())
     options.mode = options.mode or DEFAULT
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755,size=4g", "differential", PLACE], check=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777,size=2g", "shm", "/dev/shm"], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "mode=755,size=4g", "differential", PLACE], check=True
+    )
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "mode=1777,size=2g", "shm", "/dev/shm"], check=True
+    )
     os.makedirs(PLACE + "/bin")
     for name in ("monarch", "libmonarch_shim.so"):
         shutil.copy(f"{options.bin}/{name}", f"{PLACE}/bin/{name}")
@@ -513,17 +645,41 @@ def main():
     compile_all(options)
     global PATH
     if shutil.which("rustc"):
-        PATH += ":" + subprocess.run(["rustc", "--print", "sysroot"], capture_output=True, text=True).stdout.strip() + "/bin"
-    shutil.copytree(options.bin, PLACE + "/cases")  # (other users cannot reach a cache in root's home)
+        PATH += (
+            ":"
+            + subprocess.run(
+                ["rustc", "--print", "sysroot"], capture_output=True, text=True
+            ).stdout.strip()
+            + "/bin"
+        )
+    shutil.copytree(
+        options.bin, PLACE + "/cases"
+    )  # (other users cannot reach a cache in root's home)
     options.bin = PLACE + "/cases"
     with open(f"{PLACE}/image", "wb") as f:
         f.truncate(96 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", "-E", "hash_seed=12345678-1234-1234-1234-123456789abc", "-b", "4096", "-m", "0", "-I", "256", f"{PLACE}/image"], check=True)
+    subprocess.run(
+        [
+            "mkfs.ext4",
+            "-q",
+            "-O",
+            "^has_journal",
+            "-E",
+            "hash_seed=12345678-1234-1234-1234-123456789abc",
+            "-b",
+            "4096",
+            "-m",
+            "0",
+            "-I",
+            "256",
+            f"{PLACE}/image",
+        ],
+        check=True,
+    )
     # The image is filled at the path at which it is seen later, for its absolute links.
     os.makedirs(PLACE + "/s/pfs")
     subprocess.run(["mount", "-o", "loop", f"{PLACE}/image", PLACE + "/s/pfs"], check=True)
     subprocess.run([sys.executable, HERE + "/make_set.py", PLACE + "/s/pfs"], check=True)
-    import hashlib
 
     integrity.known = set()
     for here, _, names in os.walk(os.fsencode(PLACE + "/s/pfs")):
@@ -534,7 +690,22 @@ def main():
     subprocess.run(["umount", PLACE + "/s/pfs"], check=True)
     with open(f"{PLACE}/tier", "wb") as f:
         f.truncate(96 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", "-b", "4096", "-m", "0", "-N", "2000", f"{PLACE}/tier"], check=True)
+    subprocess.run(
+        [
+            "mkfs.ext4",
+            "-q",
+            "-O",
+            "^has_journal",
+            "-b",
+            "4096",
+            "-m",
+            "0",
+            "-N",
+            "2000",
+            f"{PLACE}/tier",
+        ],
+        check=True,
+    )
 
     # Slow cases first. (A context of forks: workers inherit what was prepared.)
     context = multiprocessing.get_context("fork")
@@ -580,21 +751,34 @@ def report(cases, answers, expected, options, seconds):
             flaky.append(f"{a['case']} ({', '.join(a['flaky'])})")
         shown = {}
         for mode, result in a["modes"].items():
-            reasons = {part: listed(expected, a["case"], mode, part, lines) for part, lines in result["differs"].items()}
+            reasons = {
+                part: listed(expected, a["case"], mode, part, lines)
+                for part, lines in result["differs"].items()
+            }
             result["listed"] = {part: e.section for part, e in reasons.items() if e}
             unlisted = [part for part, e in reasons.items() if not e]
             kind = "differs" if unlisted else "listed" if reasons else "equal"
             count[mode][kind] += 1
             new += bool(unlisted)
             if unlisted or (options.verbose and (reasons or result["notes"])):
-                text = [f"    {part}: {line[:200]}" for part in result["differs"] if part in unlisted or options.verbose for line in result["differs"][part][:14]]
+                text = [
+                    f"    {part}: {line[:200]}"
+                    for part in result["differs"]
+                    if part in unlisted or options.verbose
+                    for line in result["differs"][part][:14]
+                ]
                 text += [f"    note: {line.rstrip()}" for line in result["notes"][:4]]
                 shown.setdefault((kind, "\n".join(text)), []).append(mode)
             if result["hits"] == 0:
                 cold.append(f"{a['case']} [{mode}]")
         for (kind, text), modes in shown.items():
             print(f"{kind.upper():8} {a['case']} [{', '.join(modes)}]\n{text}")
-    for title, lines in (("skipped", skipped), ("bare runs differ from each other (those lines are not compared)", flaky), ("without a single answer from Monarch", cold), ("could not be run", errors)):
+    for title, lines in (
+        ("skipped", skipped),
+        ("bare runs differ from each other (those lines are not compared)", flaky),
+        ("without a single answer from Monarch", cold),
+        ("could not be run", errors),
+    ):
         if lines:
             print(f"{title}: {len(lines)}")
             for line in lines:

@@ -1,4 +1,5 @@
-// The working directory: moved, renamed, changed behind the library's back, shared and unshared (item 9).
+// The working directory: moved, renamed, changed behind the library's back, shared and unshared
+//.
 #include "d.h"
 #include <linux/sched.h>
 

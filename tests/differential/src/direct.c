@@ -1,4 +1,4 @@
-// O_DIRECT of every size and alignment (item 2).
+// O_DIRECT of every size and alignment.
 #include "d.h"
 
 static char *aligned;

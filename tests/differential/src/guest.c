@@ -1,4 +1,4 @@
-// What a process finds when it starts, and how it ends (item 14).
+// What a process finds when it starts, and how it ends.
 #include "d.h"
 
 CASE(signals) {

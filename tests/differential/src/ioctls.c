@@ -1,4 +1,4 @@
-// ioctls, file handles, extents and space of copies (items 16 and 17).
+// ioctls, file handles, extents and space of copies.
 #include "d.h"
 #include <linux/fs.h>
 #include <linux/fiemap.h>

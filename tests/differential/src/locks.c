@@ -1,4 +1,4 @@
-// Locks on a copy's descriptor exclude those of a process that has the PFS's file itself (item 13).
+// Locks on a copy's descriptor exclude those of a process that has the PFS's file itself.
 #include "d.h"
 #include <sys/file.h>
 

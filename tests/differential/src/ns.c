@@ -1,4 +1,4 @@
-// Mounts, roots and users of one's own (items 10 and 11).
+// Mounts, roots and users of one's own.
 #include "d.h"
 #include <sys/fsuid.h>
 #include <grp.h>

@@ -1,4 +1,5 @@
-// Unusual ways of reading: cancellation, seccomp, absurd counts, jumps, loaders, several threads (item 17).
+// Unusual ways of reading: cancellation, seccomp, absurd counts, jumps, loaders, several threads
+//.
 #include "d.h"
 #include <limits.h>
 #include <linux/seccomp.h>
@@ -469,7 +470,8 @@ static void *seeks(void *p) {
   return 0;
 }
 CASE(seek_race) {
-  // Another thread sets the offset to 0 while this one reads near the end: what is read is what lies there.
+  // Another thread sets the offset to 0 while this one reads near the end: what is read is what
+  // lies there.
   int fd = open(at(dir, "big.bin"), O_RDONLY);
   static char b[100000], all[3146505];
   pread(fd, all, sizeof all, 0);

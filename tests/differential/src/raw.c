@@ -1,4 +1,5 @@
-// System calls made through syscall(2), or past every library, on descriptors of copies and on paths (item 12).
+// System calls made through syscall(2), or past every library, on descriptors of copies and on
+// paths.
 #include "d.h"
 
 static int copy(const char *dir) { return open(at(dir, "bin/20000"), O_RDONLY); }

@@ -1,4 +1,5 @@
-// Reopening one's own descriptors for writing, by every name that leads to them, and changes by such names (item 1).
+// Reopening one's own descriptors for writing, by every name that leads to them, and changes by
+// such names.
 #include "d.h"
 #include <sys/xattr.h>
 #include <utime.h>
@@ -282,7 +283,8 @@ CASE(reader_sees_writer) {
   printf("%s\n", buf);
 }
 CASE(proc_names) {
-  // What the names of descriptors say: stat, lstat, readlink, realpath, access, open for reading, execute bits.
+  // What the names of descriptors say: stat, lstat, readlink, realpath, access, open for reading,
+  // execute bits.
   int fd = source(dir);
   char name[64], target[4096] = "";
   named(name, fd);

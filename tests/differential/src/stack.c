@@ -1,4 +1,4 @@
-// Small stacks: what needs 6 KiB natively must not die (item 3).
+// Small stacks: what needs 6 KiB natively must not die.
 #include "d.h"
 #include <ftw.h>
 #include <glob.h>

@@ -1,7 +1,8 @@
 // Lists a tree with all that can be seen of it, in an order of its own, one entry a line.
 //   view DIR           names from readdir, lstat, bytes read through open; as a job sees it
 //   view --state DIR   the same with extended attributes, for the runner
-// Times of the last day are "new". Each inode number is compared between readdir, lstat, stat of the descriptor.
+// Times of the last day are "new". Each inode number is compared between readdir, lstat, stat of
+// the descriptor.
 #include "d.h"
 #include <sys/xattr.h>
 
