@@ -55,8 +55,9 @@ fn find(word: &[u8]) -> Option<PathBuf> {
 
 /// Whether a program, or what its first line has it run by, needs the runtime as a shared library.
 fn needs_runtime(program: &Path) -> bool {
-    let by_elf =
-        |path: &Path| File::open(path).ok().and_then(|f| needed(&f)).is_some_and(|libs| libs.iter().any(is_runtime));
+    let by_elf = |path: &Path| {
+        File::open(path).ok().and_then(|f| needed(&f)).is_some_and(|libs| libs.iter().any(|l| is_runtime(l)))
+    };
     let mut first = [0; 256];
     let read = File::open(program).and_then(|mut f| f.read(&mut first)).unwrap_or(0);
     match first[..read].strip_prefix(b"#!") {
@@ -68,7 +69,7 @@ fn needs_runtime(program: &Path) -> bool {
     }
 }
 
-fn is_runtime(library: &Vec<u8>) -> bool {
+fn is_runtime(library: &[u8]) -> bool {
     library.starts_with(b"libasan.so") || library.starts_with(b"libclang_rt.asan")
 }
 
@@ -120,7 +121,7 @@ mod tests {
         let own = File::open(std::env::current_exe().unwrap()).unwrap();
         let libs = needed(&own).unwrap();
         assert!(libs.iter().any(|l| l.starts_with(b"libc.so")), "{libs:?}");
-        assert!(!libs.iter().any(is_runtime));
+        assert!(!libs.iter().any(|l| is_runtime(l)));
         for (text, len) in [
             (b"\x7fELF\x02".to_vec(), 5),
             (vec![0xff; 4096], 4096),

@@ -151,7 +151,7 @@ fn the_secret_stays_out_of_the_jobs_environment() {
     let ended = w.run(&with(sh("env")).env("MONARCH_DISABLE", "1")).good();
     assert!(!ended.text().contains(SECRET), "{}", ended.text());
     // The agent, which proves itself by it, has it.
-    let mut job = w.start(&with(sh("echo ready; read -r line")));
+    let mut job = w.start(&with(sh("echo ready; read -r line; true")));
     job.until_written("ready");
     let agent = w.agent().unwrap().pid;
     let has = fs::read(format!("/proc/{agent}/environ")).unwrap();

@@ -229,7 +229,9 @@ impl Agent {
     /// The reply to a request; `None` closes the connection.
     async fn answer(self: &Arc<Self>, line: Line, stranger: Option<Stranger>, job: &mut Option<Job>) -> Option<Reply> {
         let request = serde_json::from_slice::<Request>(&line.text);
-        if let (Some(why), false) = (stranger, matches!(request, Ok(Request::Status) | Err(_))) {
+        if let (Some(why), false) =
+            (stranger, matches!(request, Ok(Request::Status | Request::Cluster { check: false }) | Err(_)))
+        {
             tracing::warn!(%why, "a request was refused");
             return Some(Reply::Error { message: why.to_string() });
         }

@@ -195,12 +195,11 @@ fn two_hundred_silent_strangers_keep_no_proven_peer_waiting() {
     let strangers: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(server.addr()).unwrap()).collect();
     let until = Instant::now() + MS * 20_000;
     // Those for which there is no place have gone, the oldest first.
-    while server.metrics().connections.load(std::sync::atomic::Ordering::Relaxed) > 65 {
+    while server.metrics().refused(Refusal::Full) < 200 - 64 {
         assert!(Instant::now() < until, "they all stay");
         std::thread::sleep(MS * 5);
     }
     assert_eq!(talk(&strangers[0], b"", MS * 20_000), "");
-    assert!(refused(&server, Refusal::Full) >= 100);
     let begun = Instant::now();
     for _ in 0..20 {
         let got = peer(server.addr()).get("/file", None, 0, max_wait()).unwrap().bytes(u64::MAX).unwrap();
