@@ -421,7 +421,10 @@ impl State {
     }
 }
 
-const FLIPS: [(&str, fn(u64) -> u64); 8] = [
+/// What becomes of a word.
+type Flip = fn(u64) -> u64;
+
+const FLIPS: [(&str, Flip); 8] = [
     ("the lowest bit", |w| w ^ 1),
     ("a bit in the middle", |w| w ^ 1 << 9),
     ("another", |w| w ^ 1 << 17),
