@@ -6,7 +6,7 @@
 use crate::ctx::Ctx;
 use core::sync::atomic::Ordering;
 use monarch_abi::hash::Stamp;
-use monarch_abi::index::Record;
+use monarch_abi::index::{OWNER_KERNEL, Record};
 use monarch_abi::resolve::Found;
 use monarch_abi::segment::Segment;
 use monarch_abi::word::State;
@@ -92,8 +92,13 @@ pub fn attributes(ctx: &Ctx, f: &Found<'static>) -> Option<libc::stat64> {
 /// Whether these are the attributes of the inode that was indexed.
 #[must_use]
 pub fn is_inode_of(ctx: &Ctx, f: &Found<'static>, st: &libc::stat64) -> bool {
-    let dev = ctx.map.ctl.roots.get(f.root).map(|r| r.dev.load(Ordering::Relaxed));
-    st.st_ino == f.entry.record.ino && Some(st.st_dev) == dev
+    st.st_ino == f.entry.record.ino && is_device_of(ctx, f, st.st_dev)
+}
+
+/// Whether a file of an entry may lie on this device: that of the root, or any where the index does not tell it (layers of overlays).
+fn is_device_of(ctx: &Ctx, f: &Found<'static>, dev: u64) -> bool {
+    let root = ctx.map.ctl.roots.get(f.root).map(|r| r.dev.load(Ordering::Relaxed));
+    root == Some(dev) || f.entry.record.owner == OWNER_KERNEL
 }
 
 /// Whether these are the attributes of the content that was indexed. The change time may differ: the job may have changed
@@ -110,11 +115,10 @@ pub fn is_version_of(ctx: &Ctx, f: &Found<'static>, st: &libc::stat64) -> bool {
 pub fn is_version_of_statx(ctx: &Ctx, f: &Found<'static>, st: &libc::statx) -> bool {
     let r = f.entry.record;
     let ns = st.stx_mtime.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(st.stx_mtime.tv_nsec));
-    let dev = ctx.map.ctl.roots.get(f.root).map(|r| r.dev.load(Ordering::Relaxed));
     st.stx_ino == r.ino
         && st.stx_size == r.size
         && ns == r.mtime_ns
-        && Some(crate::sys::makedev(st.stx_dev_major, st.stx_dev_minor)) == dev
+        && is_device_of(ctx, f, crate::sys::makedev(st.stx_dev_major, st.stx_dev_minor))
 }
 
 /// Seconds and nanoseconds of a time in nanoseconds.

@@ -291,3 +291,43 @@ fn a_link_to_another_link_of_the_same_name_does_not_confuse_parents() {
          assert 'made' not in os.listdir(root + '/a') and 'made' in os.listdir(root + '/b')\n";
     w.run(&Job::new("python3").arg("-c").arg(script).arg(w.root()).arg(&outside)).good();
 }
+
+#[test]
+fn files_of_an_overlay_have_the_devices_of_their_layers() {
+    // Two layers on two file systems, as a container has them: a directory on disk below, memory above.
+    let w = World::plan().files(2).args(&["--plain"]).disk().build();
+    let (lower, upper, merged) = (beside(&w), w.scratch().join("upper"), w.scratch().join("merged"));
+    for dir in [&upper, &merged] {
+        fs::create_dir_all(dir).unwrap();
+    }
+    fs::write(lower.join("below"), "below").unwrap();
+    let script = "set -e; mount -t tmpfs none $2; mkdir $2/u $2/w; \
+         mount -t overlay none -o lowerdir=$1,upperdir=$2/u,workdir=$2/w $3 || exit 77; echo above > $3/above; shift 3; exec \"$@\"";
+    let look = "import os, sys, time\n\
+         root = sys.argv[1]\n\
+         for turn in range(2):\n\
+         \x20   for name in ['above', 'below']:\n\
+         \x20       f = open(root + '/' + name); s, d = os.stat(root + '/' + name), os.fstat(f.fileno())\n\
+         \x20       real = os.stat(name, dir_fd=os.open(root, os.O_RDONLY | os.O_PATH))\n\
+         \x20       print(name, s.st_dev, s.st_ino, d.st_dev, d.st_ino, s.st_mode, d.st_mode, f.read())\n\
+         \x20   time.sleep(1)\n";
+    let job = |root: &std::path::Path| Job::new("python3").arg("-c").arg(look).arg(root);
+    let inside = |command: &std::process::Command| {
+        let mut words = vec!["unshare", "-m", "sh", "-c", script, "sh"].into_iter().map(String::from).collect::<Vec<_>>();
+        words.extend([&lower, &upper, &merged].map(|p| p.display().to_string()));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        crate::faults::around(&words, command).stdin(std::process::Stdio::null()).output().unwrap()
+    };
+    let mut bare = std::process::Command::new("python3");
+    bare.args(["-c", look]).arg(&merged);
+    let bare = inside(&bare);
+    if bare.status.code() == Some(77) || String::from_utf8_lossy(&bare.stderr).contains("not permitted") {
+        return;
+    }
+    let mut run = w.monarch("run");
+    run.args(["--set", "dataset.settle=0s", "--root"]).arg(&merged).arg("--tier").arg(w.tier()).arg("--");
+    run.args(job(&merged).words());
+    let ours = inside(&run);
+    assert!(ours.status.success(), "{}", String::from_utf8_lossy(&ours.stderr));
+    assert_eq!(String::from_utf8_lossy(&ours.stdout), String::from_utf8_lossy(&bare.stdout));
+}

@@ -416,11 +416,12 @@ fn add_entry(shared: &Shared<'_>, fd: &OwnedFd, dir: &mut DirScan, name: &CStr) 
     let (mut r, btime) = record(&st, &shared.owners);
     r.name_lo = u32::try_from(dir.names.len()).map_err(|_| rustix::io::Errno::OVERFLOW)?;
     r.name_len = u8::try_from(bytes.len()).map_err(|_| rustix::io::Errno::NAMETOOLONG)?;
+    // Of an overlay, files have the device of the layer that they lie in: only the kernel tells that.
+    let elsewhere = (st.stx_dev_major, st.stx_dev_minor) != shared.dev;
+    if elsewhere {
+        r.owner = OWNER_KERNEL;
+    }
     if r.is_dir() {
-        let elsewhere = (st.stx_dev_major, st.stx_dev_minor) != shared.dev;
-        if elsewhere {
-            r.owner = OWNER_KERNEL;
-        }
         let skip = elsewhere || bytes == b".snapshot" || !shared.charge(size_of::<Dir>());
         r.aux = if skip { SKIP } else { 0 };
     } else if r.is_link() {
