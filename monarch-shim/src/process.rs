@@ -27,6 +27,8 @@ pub struct Process {
     pub several: AtomicU32,
     /// Counter of mount events that was taken over, plus one.
     pub mount_events: AtomicU32,
+    /// A bit for each tier that was found to be the agent's.
+    pub tiers: AtomicU32,
     /// When the mounts were last looked at, milliseconds of the coarse clock.
     pub mounts_seen_ms: AtomicU32,
     /// Hash of the table of mounts when it was looked at.
@@ -99,5 +101,6 @@ impl Process {
         }
         self.hidden.clear();
         self.several.store(0, Ordering::Relaxed);
+        self.tiers.store(0, Ordering::Relaxed);
     }
 }

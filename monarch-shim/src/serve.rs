@@ -3,6 +3,7 @@
 
 use crate::ctx::{self, Ctx};
 use crate::guard::{self, Asked};
+use crate::process::process;
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering;
 use monarch_abi::COPY_PATH_MAX;
@@ -47,7 +48,8 @@ pub fn copy_path(
     let Some(tier) = ctx.map.tiers().get(word.tier()) else { return false };
     let base = ctx.map.str(&tier.path);
     let rel = f.segment.copy_name(&f.entry).rel_path();
-    if base.len() + 1 + COPY_REL_LEN + 1 > COPY_PATH_MAX {
+    let known = process().tiers.load(Ordering::Relaxed) & 1 << word.tier() != 0;
+    if base.len() + 1 + COPY_REL_LEN + 1 > COPY_PATH_MAX || !(known || is_agents(ctx, word.tier())) {
         return false;
     }
     let p = out.as_mut_ptr().cast::<u8>();
@@ -59,6 +61,21 @@ pub fn copy_path(
         p.add(base.len() + 1 + COPY_REL_LEN).write(0);
     }
     true
+}
+
+/// Whether the directory of a tier is the one that the agent holds, of its user and nobody else's to change. Asked once in a process: the
+/// agent has made sure that no other user can exchange what leads to it.
+#[cold]
+#[inline(never)]
+fn is_agents(ctx: &Ctx, number: usize) -> bool {
+    let Some(tier) = ctx.map.tiers().get(number) else { return false };
+    let Some(st) = crate::sys::stat_bytes(ctx.map.str(&tier.path), libc::AT_SYMLINK_NOFOLLOW) else { return false };
+    let place = (tier.dev.load(Ordering::Relaxed), tier.ino.load(Ordering::Relaxed));
+    let good = (st.st_dev, st.st_ino) == place && st.st_uid == ctx.map.ctl.uid && st.st_mode & 0o022 == 0;
+    if good {
+        process().tiers.fetch_or(1 << number, Ordering::Relaxed);
+    }
+    good
 }
 
 /// How an open below a root is to be done.

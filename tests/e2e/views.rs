@@ -313,7 +313,8 @@ fn files_of_an_overlay_have_the_devices_of_their_layers() {
          \x20   time.sleep(1)\n";
     let job = |root: &std::path::Path| Job::new("python3").arg("-c").arg(look).arg(root);
     let inside = |command: &std::process::Command| {
-        let mut words = vec!["unshare", "-m", "sh", "-c", script, "sh"].into_iter().map(String::from).collect::<Vec<_>>();
+        let mut words =
+            vec!["unshare", "-m", "sh", "-c", script, "sh"].into_iter().map(String::from).collect::<Vec<_>>();
         words.extend([&lower, &upper, &merged].map(|p| p.display().to_string()));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         crate::faults::around(&words, command).stdin(std::process::Stdio::null()).output().unwrap()

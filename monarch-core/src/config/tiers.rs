@@ -10,6 +10,10 @@ use super::raw::RawTier;
 use super::site::{Site, refuse};
 use super::units::{GIB, MIB, about, share};
 
+/// Longest path of a tier, bytes: readers build paths of copies below it in little room on their stack
+/// ([`monarch_abi::COPY_PATH_MAX`], less the directory of the user and the name of a copy).
+const LONGEST_PATH_BYTES: usize = 560;
+
 /// Resolves and checks all tiers, or finds the default one.
 pub(super) fn resolve(cx: &mut Context<'_>, raw: &[RawTier], roots: &[Root]) -> Result<Vec<Tier>, ConfigError> {
     if raw.is_empty() {
@@ -39,6 +43,18 @@ fn one(cx: &mut Context<'_>, index: usize, raw: &RawTier, roots: &[Root]) -> Res
     };
     let name = cx.get(&key.name("name"), raw.name.as_ref())?.unwrap_or_else(|| format!("tier{index}"));
     let allow_network = cx.get(&key.name("allow_network"), raw.allow_network.as_ref())?.unwrap_or(false);
+    if path.as_os_str().len() > LONGEST_PATH_BYTES {
+        let message = format!(
+            "the path of this tier has {} bytes, {LONGEST_PATH_BYTES} at most are usable",
+            path.as_os_str().len()
+        );
+        return Err(cx.error(
+            ErrorKind::OutOfBounds,
+            &key.name("path"),
+            message,
+            "use a directory with a shorter path",
+        ));
+    }
     let site = refuse(cx, &key.name("path"), &path, roots, allow_network)?;
     let given = cx.get(&key.name("capacity"), raw.capacity.as_ref())?;
     let capacity = match given {

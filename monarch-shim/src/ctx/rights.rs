@@ -80,8 +80,8 @@ fn overrides_as_much(agent: &Control) -> bool {
 /// child of it that maps them to themselves. Capabilities count for nothing in a child.
 fn is_same_namespace(agent: &Control) -> bool {
     let Some(here) = sys::stat_at(libc::AT_FDCWD, c"/proc/thread-self/ns/user", 0) else {
-        // No /proc, or a kernel without such namespaces: nothing tells that it is another one.
-        return agent.user_ns == 0 || !crate::paths::has_proc();
+        // Without /proc nothing tells that it is the agent's; the agent itself has found none on a kernel without such namespaces.
+        return agent.user_ns == 0;
     };
     if here.st_ino == agent.user_ns {
         return true;

@@ -141,6 +141,12 @@ fn where_tiers_are() {
 }
 
 #[test]
+fn a_tier_whose_path_readers_have_no_room_for() {
+    let path = format!("/local/nvme/{}", "a".repeat(560));
+    with_root(&format!("tiers: [{{ path: {path} }}]\n"), OutOfBounds, 2, &["560 at most are usable", "a shorter path"]);
+}
+
+#[test]
 fn how_large_tiers_are() {
     let nvme = |rest: &str| format!("tiers:\n  - path: /local/nvme/x\n    {rest}\n");
     with_root(&nvme("capacity: 400"), WrongUnit, 4, &["tiers[0].capacity", "without a unit", "400GiB"]);
