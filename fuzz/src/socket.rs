@@ -1,6 +1,6 @@
 //! Lines of the agent's control socket: requests of the command line, and replies of the agent.
 
-use monarch_core::agent::protocol::{Reply, Request};
+use monarch_core::agent::protocol::{Reply, Request, RootStatus};
 use std::io::BufRead;
 
 /// See the module.
@@ -16,7 +16,7 @@ pub(crate) fn socket(bytes: &[u8]) {
             serde_json::from_str::<Reply>(&told).expect("what was written is read");
             if let Reply::Status(status) = reply {
                 let epochs = status.roots.iter().flat_map(|root| &root.epochs).map(ToString::to_string);
-                let told = status.roots.iter().flat_map(|root| root.notices()).chain(epochs).count();
+                let told = status.roots.iter().flat_map(RootStatus::notices).chain(epochs).count();
                 let _ = (told, status.prefetch.trouble());
             }
         }

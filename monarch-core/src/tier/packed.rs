@@ -448,7 +448,7 @@ mod tests {
         let packed = pack(&text(1000), 0);
         assert!(open(&seal(packed.clone())).is_ok());
         let mut long_unit = packed.clone();
-        long_unit[HEADER..HEADER + 4].copy_from_slice(&(u32::MAX & !STORED).to_le_bytes());
+        long_unit[HEADER..HEADER + 4].copy_from_slice(&(!STORED).to_le_bytes());
         let mut many_units = packed;
         many_units[24..32].copy_from_slice(&(MOST_UNITS * UNIT).to_le_bytes());
         for hurt in [long_unit, many_units] {
