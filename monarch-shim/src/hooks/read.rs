@@ -176,7 +176,7 @@ fn duplicated(fd: c_int, new: c_int) -> c_int {
 }
 
 #[inline]
-fn fcntl_any(fd: c_int, what: c_int, arg: usize, next: impl FnOnce() -> c_int) -> c_int {
+pub(super) fn fcntl_any(fd: c_int, what: c_int, arg: usize, next: impl FnOnce() -> c_int) -> c_int {
     match what {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, next()),
         _ => {
