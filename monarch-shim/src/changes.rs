@@ -74,6 +74,8 @@ fn other_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     };
     if let Some(p) = by_path().or_else(by_inode) {
         bypass_parent(ctx, &p, moves);
+    } else {
+        by_inode::bypass_link(ctx, dirfd, path, place.dev);
     }
 }
 

@@ -228,6 +228,9 @@ impl Stream {
                     libc::rewinddir(self.real);
                 }
             }
+        } else if changed {
+            // The directory has gone, and with it all that was in it.
+            self.position = i64::MAX;
         }
     }
 

@@ -192,6 +192,23 @@ fn a_write_through_proc_of_a_file_that_was_replaced_spares_the_new_one() {
 }
 
 #[test]
+fn a_stream_of_a_removed_directory_is_empty_once_it_is_rewound() {
+    let w = small();
+    python(
+        &w,
+        "libc.opendir.restype = ctypes.c_void_p\n\
+         libc.readdir64.restype = ctypes.c_void_p\n\
+         for f in (libc.readdir64, libc.rewinddir, libc.closedir): f.argtypes = [ctypes.c_void_p]\n\
+         d = libc.opendir(root.encode() + b'/a')\n\
+         assert libc.readdir64(d)\n\
+         os.unlink(root + '/a/x'); os.rmdir(root + '/a')\n\
+         libc.rewinddir(d)\n\
+         assert not libc.readdir64(d)\n\
+         assert libc.closedir(d) == 0\n",
+    );
+}
+
+#[test]
 fn a_stream_that_is_rewound_shows_new_names() {
     let w = small();
     python(

@@ -25,7 +25,7 @@ fn changes_by_a_hard_link_outside_of_the_root_are_seen() {
     let w = World::plan().files(2).args(&["--plain"]).disk();
     let mut w = w.build();
     let outside = beside(&w);
-    for name in ["x", "y", "z"] {
+    for name in ["v", "w", "x", "y", "z"] {
         fs::write(w.root().join(name), "before").unwrap();
         fs::hard_link(w.root().join(name), outside.join(name)).unwrap();
     }
@@ -39,7 +39,12 @@ fn changes_by_a_hard_link_outside_of_the_root_are_seen() {
          os.truncate(out + '/y', 2)\n\
          assert read('y') == 'be', read('y')\n\
          os.chmod(out + '/z', 0o600)\n\
-         assert os.stat(root + '/z').st_mode & 0o777 == 0o600\n";
+         assert os.stat(root + '/z').st_mode & 0o777 == 0o600\n\
+         assert os.stat(root + '/v').st_nlink == os.stat(root + '/w').st_nlink == 2\n\
+         os.unlink(out + '/v')\n\
+         open(out + '/other', 'w').write('1')\n\
+         os.rename(out + '/other', out + '/w')\n\
+         assert os.stat(root + '/v').st_nlink == os.stat(root + '/w').st_nlink == 1\n";
     w.run(&Job::new("python3").arg("-c").arg(script).arg(w.root()).arg(&outside)).good();
 }
 

@@ -227,3 +227,46 @@ fn reads_past_the_page_cache_of_a_large_file_end_as_on_the_pfs() {
     let job = Job::new("python3").arg("-c").arg(script).arg(w.root());
     w.same(&job);
 }
+
+/// A library between us and the C library (libattr is one) defines functions by `syscall`: `cp -a` never came back from there.
+#[test]
+fn a_library_that_makes_its_calls_by_number_ends_in_the_kernel() {
+    let w = small();
+    let dir = w.scratch().join("library");
+    fs::create_dir(&dir).unwrap();
+    fs::write(
+        dir.join("between.c"),
+        "#define _GNU_SOURCE\n#include <sys/syscall.h>\n#include <unistd.h>\n\
+         int fsetxattr(int f, const char *k, const void *v, unsigned long n, int g) { return syscall(SYS_fsetxattr, f, k, v, n, g); }\n\
+         int setxattr(const char *p, const char *k, const void *v, unsigned long n, int g) { return syscall(SYS_setxattr, p, k, v, n, g); }\n\
+         int rename(const char *a, const char *b) { return syscall(SYS_rename, a, b); }\n\
+         int unlink(const char *p) { return syscall(SYS_unlink, p); }\n\
+         int truncate(const char *p, long n) { return syscall(SYS_truncate, p, n); }\n\
+         int fchmod(int f, unsigned m) { return syscall(SYS_fchmod, f, m); }\n\
+         int fstat(int f, void *s) { return syscall(SYS_fstat, f, s); }\n\
+         int flock(int f, int how) { return syscall(SYS_flock, f, how); }\n\
+         int chdir(const char *p) { return syscall(SYS_chdir, p); }\n",
+    )
+    .unwrap();
+    fs::write(
+        dir.join("program.c"),
+        "#define _GNU_SOURCE\n#include <fcntl.h>\n#include <stdio.h>\n#include <sys/file.h>\n#include <sys/stat.h>\n\
+         #include <sys/xattr.h>\n#include <unistd.h>\n\
+         int main(int c, char **v) { struct stat s; int f = open(\"x\", O_RDONLY); if (c < 2) return 1;\n\
+         chdir(v[1]); f = open(\"x\", O_RDONLY); int r[9] = {fstat(f, &s), fchmod(f, 0640), fsetxattr(f, \"user.a\", \"1\", 1, 0),\n\
+         setxattr(\"x\", \"user.b\", \"1\", 1, 0), flock(f, LOCK_SH), truncate(\"x\", 3), rename(\"x\", \"y\"), unlink(\"y\"), access(\"x\", F_OK)};\n\
+         for (int i = 0; i < 9; i++) printf(\"%d \", r[i]); printf(\"%ld\\n\", (long)s.st_size); return 0; }\n",
+    )
+    .unwrap();
+    let gcc = |words: &[&str]| {
+        let done = std::process::Command::new("gcc").args(words).current_dir(&dir).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    gcc(&["-w", "-shared", "-fPIC", "-fno-builtin", "-o", "libbetween.so", "between.c"]);
+    gcc(&["-w", "-o", "program", "program.c", "-L.", "-Wl,--no-as-needed", "-lbetween", "-Wl,-rpath,$ORIGIN"]);
+    let text = w.run(&Job::new(dir.join("program")).arg(w.root())).good().text();
+    assert_eq!(text, "0 0 0 0 0 0 0 0 -1 13\n");
+    assert!(!w.root().join("x").exists() && !w.root().join("y").exists());
+    w.run(&Job::new("cp").args(["-a", "-r"]).arg(w.root()).arg(w.scratch().join("copied"))).good();
+    assert_eq!(fs::read_to_string(w.scratch().join("copied/a/x")).unwrap(), "x of a");
+}

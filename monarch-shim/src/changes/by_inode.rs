@@ -75,6 +75,29 @@ pub(super) fn bypass_other_names(ctx: &Ctx, f: &Found<'static>) {
     }
 }
 
+/// A name outside of all roots, on the device of one, is about to go or to be replaced: an entry that is another name of the same file
+/// has a link less then.
+#[inline(never)]
+pub(super) fn bypass_link(ctx: &Ctx, dirfd: c_int, path: &[u8], dev: u64) {
+    if !may_be_linked(ctx, dev) {
+        return;
+    }
+    // SAFETY: a path of the application, which ends with a NUL.
+    let name = unsafe { core::ffi::CStr::from_ptr(path.as_ptr().cast()) };
+    let Some(st) = sys::stat_at(dirfd, name, libc::AT_SYMLINK_NOFOLLOW) else { return };
+    if st.st_nlink > 1
+        && st.st_mode & libc::S_IFMT == libc::S_IFREG
+        && let Some(f) = linked(ctx, st.st_dev, st.st_ino, None)
+    {
+        bypass(ctx, &f);
+    }
+}
+
+/// Whether an index of a root on this device may hold files with several names.
+fn may_be_linked(ctx: &Ctx, dev: u64) -> bool {
+    indexes(ctx, dev).any(|(_, number, _)| LINKED.get(number).is_some_and(|flag| flag.load(Ordering::Relaxed) != NONE))
+}
+
 /// The entry of a file with several names; not one of the index with number `but`.
 fn linked(ctx: &Ctx, dev: u64, ino: u64, but: Option<usize>) -> Option<Found<'static>> {
     indexes(ctx, dev).filter(|&(_, number, _)| Some(number) != but).find_map(|(root, number, segment)| {

@@ -76,6 +76,22 @@ unsafe fn makes(dirfd: c_int, path: *const c_char) {
     unsafe { before_change(path, |ctx, p| name_changes(ctx, dirfd, p, false)) }
 }
 
+/// syncfs, by `call`, which is given a descriptor.
+pub(super) fn syncfs_any(fd: c_int, call: impl FnOnce(c_int) -> c_int) -> c_int {
+    of_root(fd, libc::O_RDONLY, call)
+}
+
+/// After open_by_handle_at: for writing, the change is told.
+pub(super) fn opened_by_handle(fd: c_int, flags: c_int) -> c_int {
+    if fd >= 0
+        && flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY
+        && let Some(ctx) = ctx::mapped()
+    {
+        return super::open::off_copy(&ctx, fd, flags);
+    }
+    fd
+}
+
 hook! { next;
     fn fstatfs(fd: c_int, out: *mut c_void) -> c_int { of_root(fd, libc::O_PATH, |fd| next(fd, out)) }
     fn fstatfs64(fd: c_int, out: *mut c_void) -> c_int { of_root(fd, libc::O_PATH, |fd| next(fd, out)) }
@@ -84,18 +100,11 @@ hook! { next;
     fn fpathconf(fd: c_int, name: c_int) -> c_long {
         if is_of_file_system(name) { of_root(fd, libc::O_PATH, |fd| next(fd, name)) } else { next(fd, name) }
     }
-    fn syncfs(fd: c_int) -> c_int { of_root(fd, libc::O_RDONLY, |fd| next(fd)) }
+    fn syncfs(fd: c_int) -> c_int { syncfs_any(fd, |fd| next(fd)) }
     fn fsync(fd: c_int) -> c_int { sync(fd, |fd| next(fd)) }
     fn fdatasync(fd: c_int) -> c_int { sync(fd, |fd| next(fd)) }
     fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
-        let fd = next(mount, handle, flags);
-        if fd >= 0
-            && flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY
-            && let Some(ctx) = ctx::mapped()
-        {
-            return super::open::off_copy(&ctx, fd, flags);
-        }
-        fd
+        opened_by_handle(next(mount, handle, flags), flags)
     }
     fn name_to_handle_at(fd: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int {
         match named_copy(fd, path, flags) {

@@ -66,11 +66,17 @@ unsafe fn of_file(fd: c_int, request: u32, arg: usize, next: impl Fn(usize) -> c
     next(arg)
 }
 
+/// ioctl, by `call`, which is given the argument.
+pub(super) unsafe fn ioctl_any(fd: c_int, request: usize, arg: usize, call: impl Fn(usize) -> c_int) -> c_int {
+    if NOT_OF_FILES.contains(&((request >> 8) as u8)) {
+        return call(arg);
+    }
+    // SAFETY: passed on.
+    unsafe { of_file(fd, request as u32, arg, call) }
+}
+
 hook! { next;
     fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
-        if NOT_OF_FILES.contains(&((request >> 8) as u8)) {
-            return next(fd, request, arg);
-        }
-        of_file(fd, request as u32, arg, |arg| next(fd, request, arg))
+        ioctl_any(fd, request as usize, arg, |arg| next(fd, request, arg))
     }
 }

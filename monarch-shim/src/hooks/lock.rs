@@ -25,11 +25,16 @@ pub(super) fn before_fcntl(fd: c_int, what: c_int, arg: usize) {
     }
 }
 
-hook! { next;
-    fn flock(fd: c_int, how: c_int) -> c_int {
-        if how & libc::LOCK_UN == 0 { before_lock(fd, Owner::OpenFile); }
-        next(fd, how)
+/// flock, by `call`.
+pub(super) fn flock_any(fd: c_int, how: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if how & libc::LOCK_UN == 0 {
+        before_lock(fd, Owner::OpenFile);
     }
+    call()
+}
+
+hook! { next;
+    fn flock(fd: c_int, how: c_int) -> c_int { flock_any(fd, how, || next(fd, how)) }
     fn lockf(fd: c_int, what: c_int, len: off_t) -> c_int { before_lock(fd, Owner::Process); next(fd, what, len) }
     fn lockf64(fd: c_int, what: c_int, len: off_t) -> c_int { before_lock(fd, Owner::Process); next(fd, what, len) }
 }

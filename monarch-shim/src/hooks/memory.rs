@@ -8,7 +8,16 @@ use libc::size_t;
 
 /// Puts a guard in place of pages.
 const MADV_GUARD_INSTALL: c_int = 102;
-const SECCOMP_MODE_STRICT: c_ulong = 1;
+const SECCOMP_MODE_STRICT: usize = 1;
+
+/// prctl, by `call`: a thread that may only read and write from here on is left alone.
+pub(super) fn prctl_any(what: c_int, a: usize, call: impl FnOnce() -> c_int) -> c_int {
+    let done = call();
+    if what == libc::PR_SET_SECCOMP && a == SECCOMP_MODE_STRICT && done == 0 {
+        ctx::leave_alone();
+    }
+    done
+}
 
 hook! { next;
     fn mremap(old: *mut c_void, old_len: size_t, len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void {
@@ -41,10 +50,6 @@ hook! { next;
         next(by)
     }
     fn prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
-        let done = next(what, a, b, c, d);
-        if what == libc::PR_SET_SECCOMP && a == SECCOMP_MODE_STRICT && done == 0 {
-            ctx::leave_alone();
-        }
-        done
+        prctl_any(what, a as usize, || next(what, a, b, c, d))
     }
 }

@@ -128,8 +128,8 @@ unsafe fn open_any(dirfd: c_int, path: *const c_char, flags: c_int, next: impl F
     }
 }
 
-/// An open by a call that has no function of its own; `None` when it only reads.
-pub(super) unsafe fn by_other_call(
+/// An open by the number of the call; `None` when it only reads.
+pub(super) unsafe fn by_number(
     dirfd: c_int,
     path: *const c_char,
     flags: c_int,

@@ -36,10 +36,12 @@ const fn at(off: off_t) -> Option<off_t> {
 /// A read of a descriptor that may be a large file's is tried from its chunks first.
 macro_rules! chunks_or {
     ($fd:ident, $chunks:expr, $next:expr) => {{
-        if large::may_be($fd)
-            && let Some(done) = $chunks
-        {
-            return done;
+        if large::may_be($fd) {
+            // A read is a cancellation point also where no call of the kernel is made for it.
+            crate::next::test_cancel();
+            if let Some(done) = $chunks {
+                return done;
+            }
         }
         retry($fd, $next, || $next)
     }};
@@ -176,7 +178,7 @@ fn duplicated(fd: c_int, new: c_int) -> c_int {
 }
 
 #[inline]
-fn fcntl_any(fd: c_int, what: c_int, arg: usize, next: impl FnOnce() -> c_int) -> c_int {
+pub(super) fn fcntl_any(fd: c_int, what: c_int, arg: usize, next: impl FnOnce() -> c_int) -> c_int {
     match what {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, next()),
         _ => {

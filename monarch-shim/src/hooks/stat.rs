@@ -235,3 +235,26 @@ fn translate_copy_x(mask: c_uint, st: &mut libc::statx) {
         }
     }
 }
+
+/// fstat, fstatat, statx, and on older machines stat and lstat, by number.
+pub(super) unsafe fn by_number(n: libc::c_long, a: [usize; 6], raw: impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
+    let [x, y, z, u, v, _] = a;
+    let (path, path2) = (x as *const c_char, y as *const c_char);
+    // SAFETY: the contract of the system call is that of the function.
+    unsafe {
+        Some(match n {
+            libc::SYS_fstat => translate(raw(a), y as *mut Stat),
+            libc::SYS_newfstatat => at(x as c_int, path2, z as *mut Stat, u as c_int, || raw(a)),
+            libc::SYS_statx => {
+                let buf = v as *mut libc::statx;
+                let next = |mask: c_uint| raw([x, y, z, mask as usize, v, 0]);
+                statx_any(x as c_int, path2, z as c_int, u as c_uint, buf, next)
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_stat => by_path(CWD, path, y as *mut Stat, true, || raw(a)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_lstat => by_path(CWD, path, y as *mut Stat, false, || raw(a)),
+            _ => return None,
+        })
+    }
+}
