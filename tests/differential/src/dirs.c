@@ -178,4 +178,21 @@ CASE(readdir_r) {
   if (!(c = fork())) { n = 0; while (readdir(d)) n++; printf("child %d\n", n); fflush(stdout); _exit(0); }
   waitpid(c, 0, 0);
 }
+CASE(entries_kept) {
+  // libc's entries lie in one buffer of 32 KiB and stay until it is filled again.
+  DIR *d = opendir(at(dir, "bin")), *m = opendir(at(dir, "many"));
+  struct dirent *all[400], *e;
+  int n = 0;
+  while ((e = readdir(d))) all[n++] = e;
+  int other = 0;
+  for (int i = 0; i < n; i++)
+    for (int k = 0; k < i; k++) other += !strcmp(all[i]->d_name, all[k]->d_name);
+  printf("%d entries, %d twice\n", n, other);
+  n = 0;
+  while ((e = readdir(m))) all[n++] = e;
+  other = 0;
+  for (int i = 0; i < n; i++)
+    for (int k = 0; k < i; k++) other += !strcmp(all[i]->d_name, all[k]->d_name);
+  printf("%d entries, %d twice\n", n, other);
+}
 MAIN
