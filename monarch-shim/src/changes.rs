@@ -187,8 +187,21 @@ pub enum Target {
     AsNamed,
     /// On the PFS file at this path: what was named is a copy of it.
     Pfs(crate::paths::Absolute),
-    /// On nothing: what was named is a copy of a file that is no longer where it was.
+    /// On nothing: what was named is a copy of a file that a job has removed, and that has no other name.
+    Removed,
+    /// On nothing: what was named is a copy of a file that is no longer where it was, but may be elsewhere.
     Gone,
+}
+
+impl Target {
+    /// What a copy of this file stands for.
+    fn of(ctx: &Ctx, f: &Found<'static>) -> Self {
+        match path_if_there(ctx, f) {
+            Some(path) => Self::Pfs(path),
+            None if f.entry.word().is_gone() => Self::Removed,
+            None => Self::Gone,
+        }
+    }
 }
 
 /// Content or attributes of a file are about to change, named by its path.
@@ -209,7 +222,7 @@ pub fn file_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Targe
     let Some(st) = sys::fstat(fd.0) else { return Target::AsNamed };
     if let Some(f) = copy_of(ctx, &Facts::of(&st)) {
         bypass(ctx, &f);
-        return path_if_there(ctx, &f).map_or(Target::Gone, Target::Pfs);
+        return Target::of(ctx, &f);
     }
     if let Some(f) = entry_of(ctx, fd.0, &st) {
         bypass(ctx, &f);
@@ -317,10 +330,8 @@ pub fn before_write_open(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> 
 pub enum Opened {
     /// Not a copy of ours.
     Theirs,
-    /// A copy of the file at this path.
-    Copy(crate::paths::Absolute),
-    /// A copy of a file that is no longer where it was.
-    Orphan,
+    /// A copy, which is not to be written; what it stands for.
+    Copy(Target),
 }
 
 /// A file was opened for writing under a path that was not found: does it lie below a root all the same? Readers may still see the
@@ -331,7 +342,7 @@ pub fn opened_for_writing(ctx: &Ctx, fd: c_int) -> Opened {
     let Some(st) = sys::fstat(fd) else { return Opened::Theirs };
     if let Some(f) = copy_that_may_have_changed(ctx, fd, &st) {
         bypass(ctx, &f);
-        return path_if_there(ctx, &f).map_or(Opened::Orphan, Opened::Copy);
+        return Opened::Copy(Target::of(ctx, &f));
     }
     if is_root_device(ctx, st.st_dev) {
         written(ctx, fd, &st);
@@ -454,7 +465,7 @@ fn leads_to_copy(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<F
 pub fn change_behind_copy(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Target {
     let Some(f) = behind_copy(ctx, dirfd, path, follow) else { return Target::AsNamed };
     bypass(ctx, &f);
-    path_if_there(ctx, &f).map_or(Target::Gone, Target::Pfs)
+    Target::of(ctx, &f)
 }
 
 /// [`change_behind_copy`] for a path that the kernel did not open for writing, whatever its spelling: a copy is nobody's to write.
@@ -462,7 +473,7 @@ pub fn change_behind_copy(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) ->
 pub fn denied_copy(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Target {
     let Some(f) = leads_to_copy(ctx, dirfd, path, follow) else { return Target::AsNamed };
     bypass(ctx, &f);
-    path_if_there(ctx, &f).map_or(Target::Gone, Target::Pfs)
+    Target::of(ctx, &f)
 }
 
 /// Whether the spelling of a path allows that it leads to an open descriptor or into a tier. Links elsewhere that lead to a descriptor are

@@ -3,7 +3,7 @@
 
 use crate::faults::open_to_all;
 use crate::guest::{python, small};
-use crate::harness::{Job, World};
+use crate::harness::{Job, Running, World};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::PathBuf;
@@ -336,4 +336,32 @@ fn files_of_an_overlay_have_the_devices_of_their_layers() {
     let ours = inside(&run);
     assert!(ours.status.success(), "{}", String::from_utf8_lossy(&ours.stderr));
     assert_eq!(String::from_utf8_lossy(&ours.stdout), String::from_utf8_lossy(&bare.stdout));
+}
+
+#[test]
+fn what_is_made_unreadable_is_denied_at_the_next_open_under_close_to_open() {
+    let plan = World::plan().files(2).args(&["--plain"]).disk();
+    let w = plan.set("dataset.consistency=close-to-open").set("dataset.revalidate=0s").build();
+    let (file, dir) = (w.root().join("file"), w.root().join("dir"));
+    fs::write(&file, "readable").unwrap();
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("x"), "below").unwrap();
+    open_to_all(w.root());
+    for own in [w.tier(), w.runtime()] {
+        open_to_all(own);
+        fs::create_dir_all(own).unwrap();
+        chown(own, Some(1234), Some(1234)).unwrap();
+    }
+    let script = "for i in 1 2 3; do cat $0/file $0/dir/x >/dev/null; ls $0/dir >/dev/null; sleep 0.2; done; echo ready; read -r l; \
+         cat $0/file; ls $0/dir; cat $0/dir/x; [ -r $0/file ] && echo readable; echo end";
+    let job = Job::new("sh").arg("-c").arg(script).arg(w.root());
+    let words = ["setpriv", "--reuid=1234", "--regid=1234", "--clear-groups"];
+    let mut running = Running::new(crate::faults::around(&words, &w.monarch_run(&job)));
+    running.until_written("ready");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    running.write(b"\n");
+    let ended = running.end();
+    assert_eq!(ended.text(), "ready\nend\n", "{}", ended.errors());
+    assert!(ended.errors().matches("Permission denied").count() >= 3, "{}", ended.errors());
 }

@@ -181,18 +181,34 @@ fn changes_by_number_are_seen() {
 }
 
 #[test]
-fn a_copy_of_a_file_that_has_gone_is_not_opened_for_writing() {
+fn what_is_written_into_a_removed_file_is_read_by_who_has_written_it() {
+    let w = small();
+    python(
+        &w,
+        &format!(
+            "{NAMES}\
+             os.unlink(path)\n\
+             new = os.open(own[0], os.O_RDWR)\n\
+             assert os.write(new, b'WRITTEN') == 7 and os.pread(new, 99, 0) == b'WRITTENe root'\n\
+             assert os.fstat(new).st_nlink == 0 and not os.path.exists(path)\n\
+             assert os.read(fd, 99) == b'x of the root'\n"
+        ),
+    );
+}
+
+#[test]
+fn a_copy_of_a_file_that_was_moved_is_not_opened_for_writing() {
     let w = small();
     python(
         &w,
         &format!(
             "{NAMES}import errno\n\
-             os.unlink(path)\n\
+             os.rename(path, root + '/elsewhere')\n\
              try:\n\
              \x20   os.open(own[0], os.O_RDWR)\n\
              \x20   assert False, 'opened'\n\
              except OSError as e: assert e.errno == errno.ESTALE, e\n\
-             assert os.read(fd, 99) == b'x of the root'\n"
+             assert os.read(fd, 99) == b'x of the root' == open(root + '/elsewhere', 'rb').read()\n"
         ),
     );
 }

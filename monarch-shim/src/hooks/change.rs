@@ -52,6 +52,8 @@ unsafe fn file(
     match target {
         Target::AsNamed => call(dirfd, path),
         Target::Pfs(mut p) => p.c_str().map_or(0, |p| call(CWD, p.as_ptr())),
+        // It goes with its last descriptor, and its attributes with it.
+        Target::Removed => 0,
         Target::Gone => {
             user::set_errno(libc::ESTALE);
             -1
@@ -238,7 +240,7 @@ unsafe fn spawn_opens(path: *const c_char, flags: c_int) -> Option<Absolute> {
     user::set_errno(saved);
     match target {
         Target::Pfs(p) => Some(p),
-        Target::AsNamed | Target::Gone => None,
+        Target::AsNamed | Target::Removed | Target::Gone => None,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::changes::{Opened, Target, before_write_open, change_behind_copy, open
 use crate::ctx::Ctx;
 use crate::guard::Asked;
 use crate::next::test_cancel;
-use crate::paths::find;
+use crate::paths::{find, proc_path};
 use crate::serve::{Served, Use, count_miss, only_reads, open_copy, raw_open};
 use crate::sys::Fd;
 use crate::user;
@@ -61,7 +61,11 @@ fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl Fn
     }
     let saved = user::errno();
     let follow = flags & libc::O_NOFOLLOW == 0;
-    if let Some(fd) = open_target(change_behind_copy(ctx, dirfd, path, follow), flags) {
+    let read = || {
+        // SAFETY: a path of the application, which ends with a NUL.
+        unsafe { crate::sys::open_at(dirfd, path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) }
+    };
+    if let Some(fd) = open_target(change_behind_copy(ctx, dirfd, path, follow), flags, read) {
         return fd;
     }
     let known = before_write_open(ctx, dirfd, path, flags);
@@ -73,46 +77,76 @@ fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl Fn
     if fd < 0 && user::errno() == libc::EACCES {
         let denied = crate::changes::denied_copy(ctx, dirfd, path, follow);
         user::set_errno(libc::EACCES);
-        return open_target(denied, flags).unwrap_or(-1);
+        return open_target(denied, flags, read).unwrap_or(-1);
     }
     if fd < 0 { fd } else { off_copy(ctx, fd, flags) }
 }
 
-/// Opens what a path that leads to a copy stands for; `None` when it leads to none.
-fn open_target(target: Target, flags: c_int) -> Option<c_int> {
-    match target {
-        Target::AsNamed => None,
+/// Opens what a path that leads to a copy stands for, which `copy` opens for reading; `None` when it leads to none.
+fn open_target(target: Target, flags: c_int, copy: impl FnOnce() -> Option<Fd>) -> Option<c_int> {
+    let opened = match target {
+        Target::AsNamed => return None,
         Target::Pfs(mut p) => {
             let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
-            Some(p.c_str().map_or(-1, |p| crate::sys::open_or_errno(p, flags)))
+            return Some(p.c_str().map_or(-1, |p| crate::sys::open_or_errno(p, flags)));
         }
-        Target::Gone => {
-            user::set_errno(libc::ESTALE);
-            Some(-1)
-        }
-    }
+        Target::Removed => copy().and_then(|copy| private(&copy, flags)),
+        Target::Gone => None,
+    };
+    Some(opened.unwrap_or_else(|| {
+        user::set_errno(libc::ESTALE);
+        -1
+    }))
 }
 
-/// Looks at a descriptor that was just opened for writing. Of a copy, the PFS file takes its number.
+/// Most bytes of a removed file that are held in memory for whoever writes to it.
+const MOST_PRIVATE_BYTES: i64 = 64 << 20;
+
+/// What is left of a file that a job has removed, in memory: whoever opens it for writing by a descriptor that it still has writes there. On
+/// the PFS as well, what is written then is seen by nobody who opens the file by its name.
+#[cold]
+#[inline(never)]
+pub(super) fn private(copy: &Fd, flags: c_int) -> Option<c_int> {
+    let size = crate::sys::fstat(copy.0)?.st_size;
+    // SAFETY: a C string.
+    let made = unsafe {
+        crate::sys::call(libc::SYS_memfd_create, [c"removed".as_ptr() as usize, libc::MFD_CLOEXEC as usize, 0, 0, 0, 0])
+    };
+    let file = Fd(c_int::try_from(made).ok().filter(|&fd| fd >= 0)?);
+    if flags & libc::O_TRUNC == 0 {
+        if size > MOST_PRIVATE_BYTES {
+            return None;
+        }
+        let mut left = usize::try_from(size).ok()?;
+        while left > 0 {
+            // SAFETY: descriptors of ours, at their own offsets.
+            let n = unsafe { crate::sys::call(libc::SYS_sendfile, [file.0 as usize, copy.0 as usize, 0, left, 0, 0]) };
+            left = left.checked_sub(usize::try_from(n).ok().filter(|&n| n > 0)?)?;
+        }
+    }
+    let name = proc_path(file.0)?;
+    let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_TRUNC | libc::O_DIRECT);
+    crate::sys::open(core::ffi::CStr::from_bytes_until_nul(&name).ok()?, flags)
+}
+
+/// Looks at a descriptor that was just opened for writing. Of a copy, what it stands for takes its number.
 pub(super) fn off_copy(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
     let saved = user::errno();
     let opened = opened_for_writing(ctx, fd);
     user::set_errno(saved);
-    let path = match opened {
-        Opened::Theirs => return fd,
-        Opened::Copy(path) => Some(path),
-        Opened::Orphan => None,
+    let Opened::Copy(target) = opened else { return fd };
+    let again = || {
+        let name = proc_path(fd)?;
+        let name = core::ffi::CStr::from_bytes_until_nul(&name).ok()?;
+        crate::sys::open(name, libc::O_RDONLY | libc::O_CLOEXEC).map(Fd)
     };
-    let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
-    let moved = path.and_then(|mut p| {
-        let file = Fd(crate::sys::open(p.c_str()?, flags | libc::O_CLOEXEC)?);
-        crate::sys::dup_to(file.0, fd, flags & libc::O_CLOEXEC != 0).then_some(fd)
-    });
-    moved.unwrap_or_else(|| {
-        crate::sys::close(fd);
-        user::set_errno(libc::ESTALE);
-        -1
-    })
+    let new = open_target(target, flags | libc::O_CLOEXEC, again).filter(|&new| new >= 0).map(Fd);
+    if new.is_some_and(|new| crate::sys::dup_to(new.0, fd, flags & libc::O_CLOEXEC != 0)) {
+        return fd;
+    }
+    crate::sys::close(fd);
+    user::set_errno(libc::ESTALE);
+    -1
 }
 
 #[inline]

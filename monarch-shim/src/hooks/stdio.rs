@@ -47,6 +47,11 @@ unsafe fn open_stream(
             user::set_errno(saved);
             return p.c_str().map_or(core::ptr::null_mut(), |p| next(p.as_ptr()));
         }
+        Target::Removed => {
+            // SAFETY: a path of the application, which ends with a NUL.
+            let copy = unsafe { crate::sys::open_at(CWD, bytes.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
+            return removed(copy.as_ref(), flags, &next);
+        }
         Target::Gone => return gone(&next),
     }
     let known = before_write_open(&ctx, CWD, bytes, flags);
@@ -75,6 +80,13 @@ fn gone(next: impl Fn(*const c_char) -> *mut FILE) -> *mut FILE {
     stream
 }
 
+/// What the application wants to change is a copy of a file that a job has removed.
+fn removed(copy: Option<&crate::sys::Fd>, flags: c_int, next: impl Fn(*const c_char) -> *mut FILE) -> *mut FILE {
+    let file = copy.and_then(|copy| super::open::private(copy, libc::O_RDWR | libc::O_CLOEXEC | flags & libc::O_TRUNC));
+    let Some(file) = file.map(crate::sys::Fd) else { return gone(next) };
+    proc_path(file.0).map_or(core::ptr::null_mut(), |name| next(name.as_ptr().cast()))
+}
+
 /// `freopen` without a path: the file that the stream has open, with another mode. Of a copy, that is the PFS file when the mode writes.
 unsafe fn reopen_same(mode: *const c_char, stream: *mut FILE, next: impl Fn(*const c_char) -> *mut FILE) -> *mut FILE {
     let same = || next(core::ptr::null());
@@ -87,7 +99,13 @@ unsafe fn reopen_same(mode: *const c_char, stream: *mut FILE, next: impl Fn(*con
     match found {
         OpenFile::Other => same(),
         OpenFile::Copy(mut p) => p.c_str().map_or(core::ptr::null_mut(), |p| next(p.as_ptr())),
-        OpenFile::Orphan => gone(&next),
+        OpenFile::Orphan => {
+            let again = || {
+                let name = proc_path(fd)?;
+                crate::sys::open(CStr::from_bytes_until_nul(&name).ok()?, libc::O_RDONLY | libc::O_CLOEXEC)
+            };
+            removed(again().map(crate::sys::Fd).as_ref(), 0, &next)
+        }
     }
 }
 
