@@ -80,9 +80,9 @@ CASE(stream_of_removed) {
   printf("%s %s\n", readdir(d) ? "entry" : "none", ename(errno));
   errno = 0;
   printf("%s %s\n", readdir(g) ? "entry" : "none", ename(errno));
-  int fd = dirfd(d);
+  int fd = -1;
   struct stat st;
-  SAY("dirfd", fd < 0 ? -1 : 0);
+  SAY("dirfd", (fd = dirfd(d)) < 0 ? -1 : 0);
   SAY("fstat", fstat(fd, &st));
   printf("nlink %lu\n", (unsigned long)st.st_nlink);
 }
