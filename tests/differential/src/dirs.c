@@ -80,9 +80,9 @@ CASE(stream_of_removed) {
   printf("%s %s\n", readdir(d) ? "entry" : "none", ename(errno));
   errno = 0;
   printf("%s %s\n", readdir(g) ? "entry" : "none", ename(errno));
-  int fd = dirfd(d);
+  int fd = -1;
   struct stat st;
-  SAY("dirfd", fd < 0 ? -1 : 0);
+  SAY("dirfd", (fd = dirfd(d)) < 0 ? -1 : 0);
   SAY("fstat", fstat(fd, &st));
   printf("nlink %lu\n", (unsigned long)st.st_nlink);
 }
@@ -177,5 +177,22 @@ CASE(readdir_r) {
   for (int i = 0; i < 100; i++) readdir(d);
   if (!(c = fork())) { n = 0; while (readdir(d)) n++; printf("child %d\n", n); fflush(stdout); _exit(0); }
   waitpid(c, 0, 0);
+}
+CASE(entries_kept) {
+  // libc's entries lie in one buffer of 32 KiB and stay until it is filled again.
+  DIR *d = opendir(at(dir, "bin")), *m = opendir(at(dir, "many"));
+  struct dirent *all[400], *e;
+  int n = 0;
+  while ((e = readdir(d))) all[n++] = e;
+  int other = 0;
+  for (int i = 0; i < n; i++)
+    for (int k = 0; k < i; k++) other += !strcmp(all[i]->d_name, all[k]->d_name);
+  printf("%d entries, %d twice\n", n, other);
+  n = 0;
+  while ((e = readdir(m))) all[n++] = e;
+  other = 0;
+  for (int i = 0; i < n; i++)
+    for (int k = 0; k < i; k++) other += !strcmp(all[i]->d_name, all[k]->d_name);
+  printf("%d entries, %d twice\n", n, other);
 }
 MAIN
