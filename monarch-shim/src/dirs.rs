@@ -40,8 +40,14 @@ pub struct Stream {
     dir: u32,
     /// 0 `.`, 1 `..`, otherwise 2 + id of the next child.
     position: i64,
-    entry: libc::dirent64,
+    /// Room for entries behind the stream, [`ENTRIES_BYTES`] of it, and how much of that is written.
+    entries: *mut u8,
+    written: usize,
 }
+
+/// Room for entries. The C library reads as many bytes at a time, and an entry stays as it is until it reads again: threads that share a
+/// stream, and programs that keep entries for a while, rely on that.
+const ENTRIES_BYTES: usize = 32 << 10;
 
 /// Makes a stream for the listing of a directory, if it is held and unchanged.
 #[must_use]
@@ -52,7 +58,7 @@ pub fn open(f: &Found<'static>) -> Option<*mut Shared> {
     f.segment.listed_dir(&f.entry)?;
     // SAFETY: malloc of the right size; every field is written before use.
     unsafe {
-        let s: *mut Shared = libc::malloc(size_of::<Shared>()).cast();
+        let s: *mut Shared = libc::malloc(size_of::<Shared>() + ENTRIES_BYTES).cast();
         if s.is_null() {
             return None;
         }
@@ -64,7 +70,8 @@ pub fn open(f: &Found<'static>) -> Option<*mut Shared> {
             number: f.number as u32,
             dir: f.entry.id,
             position: 0,
-            entry: core::mem::zeroed(),
+            entries: s.add(1).cast(),
+            written: 0,
         };
         let (lock, waiters) = (AtomicU32::new(0), AtomicU32::new(0));
         s.write(Shared { magic: MAGIC, lock, waiters, stream: UnsafeCell::new(stream) });
@@ -189,7 +196,16 @@ impl Stream {
             ino = index.header.parent_ino;
         }
         self.position = after;
-        let e = &mut self.entry;
+        if self.written + size_of::<libc::dirent64>() > ENTRIES_BYTES {
+            self.written = 0;
+        }
+        // SAFETY: as much room is left behind the stream, which `open` has made; lengths of entries are multiples of eight. Integers, of
+        // which any pattern of bits is a value.
+        let e = unsafe {
+            let e: *mut libc::dirent64 = self.entries.add(self.written).cast();
+            e.write_bytes(0, 1);
+            &mut *e
+        };
         e.d_ino = ino;
         e.d_off = after;
         e.d_type = record.d_type();
@@ -201,6 +217,7 @@ impl Stream {
         if let Some(end) = e.d_name.get_mut(len) {
             *end = 0;
         }
+        self.written += usize::from(e.d_reclen);
         Some(e)
     }
 
