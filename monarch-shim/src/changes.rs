@@ -68,7 +68,8 @@ fn other_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     let Some((parent, name)) = split_named(path) else { return };
     let Some(place) = place_of(ctx, dirfd, parent, name) else { return };
     ctx.sync();
-    if !bypass_at(ctx, &place, moves) && !bypass_in(ctx, &place, name, moves) {
+    let by_inode = || (place.real.is_none() || by_inode::may_tell(ctx)) && bypass_in(ctx, &place, name, moves);
+    if !bypass_at(ctx, &place, moves) && !by_inode() {
         by_inode::bypass_link(ctx, dirfd, path, place.dev);
     }
 }
@@ -417,8 +418,8 @@ fn copy_that_may_have_changed(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option
 pub enum OpenFile {
     /// A copy of the file at this path.
     Copy(crate::paths::Absolute),
-    /// A copy of a file that is no longer where it was.
-    Orphan,
+    /// A copy of a file that is no longer where it was; whether a job has removed it.
+    Orphan(bool),
     /// No copy.
     Other,
 }
@@ -430,7 +431,7 @@ pub fn descriptor_changes(ctx: &Ctx, fd: c_int) -> OpenFile {
         return OpenFile::Other;
     };
     bypass(ctx, &f);
-    path_if_there(ctx, &f).map_or(OpenFile::Orphan, OpenFile::Copy)
+    path_if_there(ctx, &f).map_or_else(|| OpenFile::Orphan(f.entry.word().is_gone()), OpenFile::Copy)
 }
 
 /// The path on the PFS of an entry if the file that was indexed is still there.

@@ -1,8 +1,10 @@
 //! Files that the job removes: who has a copy of one open sees that it has no name any more, as on the PFS.
 
-use crate::changes::path_if_there;
+use crate::changes::pfs_path;
 use crate::ctx::Ctx;
+use crate::identity::is_inode_of;
 use crate::paths::find_parent;
+use crate::sys;
 use core::ffi::c_int;
 use monarch_abi::resolve::Found;
 use monarch_abi::word::State;
@@ -15,11 +17,20 @@ pub fn last_name(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Found<'static>>
     if !f.entry.record.is_file() || f.entry.record.nlink != 1 {
         return None;
     }
-    // The job has changed something before: the name may be another file's by now.
-    if f.entry.word().state() == State::Bypass {
-        let _ = path_if_there(ctx, &f)?;
+    // The job has changed something before: the name may be another file's by now, or the file may have got another name.
+    if f.entry.word().state() == State::Bypass && !is_only_name(ctx, &f) {
+        return None;
     }
     Some(f)
+}
+
+/// Whether the file that was indexed is still there, and has no other name.
+fn is_only_name(ctx: &Ctx, f: &Found<'static>) -> bool {
+    let stat = || {
+        let mut path = pfs_path(ctx, f)?;
+        sys::stat_at(libc::AT_FDCWD, path.c_str()?, libc::AT_SYMLINK_NOFOLLOW)
+    };
+    stat().is_some_and(|st| is_inode_of(ctx, f, &st) && st.st_nlink == 1)
 }
 
 /// Its name was removed or replaced.

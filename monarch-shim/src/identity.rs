@@ -67,7 +67,7 @@ fn copy_of_slow(ctx: &Ctx, f: &Facts) -> Option<Found<'static>> {
 /// The entry of which an open file is a copy.
 #[must_use]
 pub fn copy_of_fd(ctx: &Ctx, fd: core::ffi::c_int) -> Option<Found<'static>> {
-    copy_of(ctx, &Facts::of(&crate::sys::fstat(fd)?))
+    copy_of(ctx, &Facts::of(&crate::sys::fstat_local(fd)?))
 }
 
 /// The present attributes of a file that the job has changed since the copy was opened, when its content is still that of the

@@ -33,6 +33,14 @@ pub const MOST: usize = 0x7fff_f000;
 /// A first read of this size or more is taken for the beginning of a pass in order, where that decides whether chunks are asked for.
 const IN_ORDER: usize = 64 << 10;
 
+/// Not zero: this process has locked files of a root. What others have written before it got the lock is to be seen then.
+static LOCKS: AtomicU64 = AtomicU64::new(0);
+
+/// A file of a root is about to be locked.
+pub fn locks_are_taken() {
+    LOCKS.store(1, Ordering::Relaxed);
+}
+
 /// Whether a descriptor may be that of a large file.
 #[inline]
 #[must_use]
@@ -104,7 +112,8 @@ pub fn identify(ctx: &Ctx, fd: c_int) -> Option<Known> {
 
 #[inline(never)]
 fn identify_now(ctx: &Ctx, fd: c_int) -> Option<Known> {
-    let st = sys::statx_fd(fd)?;
+    let locked = LOCKS.load(Ordering::Relaxed) != 0;
+    let st = if locked { sys::statx_fd_now(fd)? } else { sys::statx_fd(fd)? };
     let dev = sys::makedev(st.stx_dev_major, st.stx_dev_minor);
     let slot = HINTS.get(fd as usize);
     let note = |what: u64| {

@@ -106,7 +106,10 @@ pub fn before_lock(fd: c_int, owner: Owner) {
 #[cold]
 #[inline(never)]
 fn lock_on_pfs(ctx: &Ctx, fd: c_int, owner: Owner) -> Option<()> {
-    let st = sys::fstat(fd).filter(|st| st.st_mode & libc::S_IFMT == libc::S_IFREG)?;
+    let st = sys::fstat_local(fd).filter(|st| st.st_mode & libc::S_IFMT == libc::S_IFREG)?;
+    if is_root_device(ctx, st.st_dev) {
+        crate::large::locks_are_taken();
+    }
     let copy = copy_of(ctx, &Facts::of(&st));
     let (dev, ino) = match &copy {
         Some(f) => (ctx.map.ctl.roots.get(f.root)?.dev.load(Ordering::Relaxed), f.entry.record.ino),
@@ -225,7 +228,21 @@ fn same_open_file(a: c_int, b: c_int) -> bool {
     const KCMP_FILE: usize = 0;
     let pid = sys::pid() as usize;
     // SAFETY: compares two descriptors of this process.
-    unsafe { sys::call(libc::SYS_kcmp, [pid, pid, KCMP_FILE, a as usize, b as usize, 0]) == 0 }
+    let order = unsafe { sys::call(libc::SYS_kcmp, [pid, pid, KCMP_FILE, a as usize, b as usize, 0]) };
+    if order >= 0 { order == 0 } else { share_flags(a, b) }
+}
+
+/// Whether a flag that is set by one descriptor shows in another: where `kcmp` is forbidden, as in containers. Reads of files do not wait, so
+/// that O_NONBLOCK means nothing to them.
+fn share_flags(a: c_int, b: c_int) -> bool {
+    let flags = |fd: c_int| sys::fcntl(fd, libc::F_GETFL, 0);
+    let (Some(before), Some(other)) = (flags(a), flags(b)) else { return false };
+    if before != other || sys::fcntl(a, libc::F_SETFL, before ^ libc::O_NONBLOCK).is_none() {
+        return false;
+    }
+    let shows = flags(b) == Some(before ^ libc::O_NONBLOCK);
+    let _ = sys::fcntl(a, libc::F_SETFL, before);
+    shows
 }
 
 /// Calls `with` for each descriptor of this process; `None` where there is no `/proc`.

@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::control::{Hidden, MAX_ROOTS};
 
 /// The page; zero is "not known" in every field.
-#[repr(C, align(4096))]
+#[cfg_attr(not(target_arch = "aarch64"), repr(C, align(4096)))]
+#[cfg_attr(target_arch = "aarch64", repr(C, align(65536)))]
 pub struct Process {
     /// Process that the page belongs to; 0 after a fork until the child takes it.
     owner: AtomicU32,
@@ -39,8 +40,8 @@ pub struct Process {
     pub hidden: Hidden,
 }
 
-/// Bytes of a page.
-const PAGE: usize = 4096;
+/// Bytes of a page, the largest that the kernels of the architecture have.
+const PAGE: usize = if cfg!(target_arch = "aarch64") { 65536 } else { 4096 };
 const _: () = assert!(size_of::<Process>() == PAGE);
 
 // SAFETY: atomics of which zero is a valid value.

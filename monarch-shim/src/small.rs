@@ -50,7 +50,8 @@ fn look(ctx: &Ctx, fd: c_int, hint: u64) -> Option<(Found<'static>, Word)> {
     if word.state() != State::Resident || f.segment.state.guard.which().sums {
         return None;
     }
-    let st = sys::statx_fd(fd)?;
+    // (It may be locked: then others may have written until a moment ago.)
+    let st = sys::statx_fd_now(fd)?;
     if !is_version_of_statx(ctx, &f, &st) {
         crate::large::forget(fd);
         return None;

@@ -99,6 +99,13 @@ pub fn fstat(fd: c_int) -> Option<libc::stat64> {
     stat_at(fd, c"", libc::AT_EMPTY_PATH)
 }
 
+/// fstat(2) of what this machine knows: the PFS is not asked. Right for all local file systems.
+#[inline]
+#[must_use]
+pub fn fstat_local(fd: c_int) -> Option<libc::stat64> {
+    stat_at(fd, c"", libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC)
+}
+
 /// fstatat(2).
 #[inline]
 #[must_use]
@@ -146,8 +153,19 @@ pub unsafe fn identity(dirfd: c_int, path: *const c_char, flags: c_int) -> Resul
 #[inline]
 #[must_use]
 pub fn statx_fd(fd: c_int) -> Option<libc::statx> {
+    statx_of(fd, libc::AT_STATX_DONT_SYNC)
+}
+
+/// [`statx_fd`] as stat(2) does it: a client of a network file system may ask, if what it knows is old or a lock was taken since.
+#[must_use]
+pub fn statx_fd_now(fd: c_int) -> Option<libc::statx> {
+    statx_of(fd, 0)
+}
+
+#[inline]
+fn statx_of(fd: c_int, sync: c_int) -> Option<libc::statx> {
     let mut st = core::mem::MaybeUninit::<libc::statx>::uninit();
-    let flags = (libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC) as usize;
+    let flags = (libc::AT_EMPTY_PATH | sync) as usize;
     let mask = (libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE | libc::STATX_MTIME) as usize;
     let args = [fd as isize as usize, c"".as_ptr() as usize, flags, mask, st.as_mut_ptr() as usize, 0];
     // SAFETY: a C string and a buffer of the right type; filled when the call says so.

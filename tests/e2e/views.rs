@@ -365,3 +365,28 @@ fn what_is_made_unreadable_is_denied_at_the_next_open_under_close_to_open() {
     assert_eq!(ended.text(), "ready\nend\n", "{}", ended.errors());
     assert!(ended.errors().matches("Permission denied").count() >= 3, "{}", ended.errors());
 }
+
+#[test]
+fn a_process_that_walls_itself_in_reads_nothing_behind_the_wall_after_exec_either() {
+    let w = small();
+    // Landlock: all but the root may be read. (Rules outlive exec.)
+    let script = "import ctypes, os, struct, subprocess, sys\n\
+         root, places = sys.argv[1], sys.argv[2:]\n\
+         libc = ctypes.CDLL(None, use_errno=True)\n\
+         assert open(root + '/x').read() == 'x of the root'\n\
+         READ = 1 << 2 | 1 << 3\n\
+         rules = libc.syscall(444, struct.pack('=Q', READ), 8, 0)\n\
+         if rules < 0: print('none'); sys.exit()\n\
+         for place in ['/usr', '/lib', '/lib64', '/bin', '/etc', '/proc', '/dev', '/root'] + places:\n\
+         \x20   try: at = os.open(place, os.O_PATH)\n\
+         \x20   except OSError: continue\n\
+         \x20   libc.syscall(445, rules, 1, struct.pack('=Qi', READ, at), 0)\n\
+         assert libc.prctl(38, 1, 0, 0, 0) == 0\n\
+         if libc.syscall(446, rules, 0) != 0: print('none'); sys.exit()\n\
+         try: open(root + '/x'); print('opened')\n\
+         except PermissionError: print('denied')\n\
+         print(subprocess.run(['cat', root + '/x'], capture_output=True).stdout)\n";
+    let places = [w.tier(), w.runtime()];
+    let text = w.run(&Job::new("python3").arg("-c").arg(script).arg(w.root()).args(places)).good().text();
+    assert!(text == "none\n" || text == "denied\nb''\n", "{text}");
+}

@@ -214,6 +214,54 @@ fn a_copy_of_a_file_that_was_moved_is_not_opened_for_writing() {
 }
 
 #[test]
+fn a_stream_of_a_file_that_was_moved_is_not_reopened_for_writing() {
+    let w = small();
+    python(
+        &w,
+        "libc.fopen.restype = libc.freopen.restype = ctypes.c_void_p\n\
+         libc.freopen.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p]\n\
+         f = libc.fopen((root + '/x').encode(), b'r')\n\
+         os.rename(root + '/x', root + '/y')\n\
+         assert not libc.freopen(None, b'r+', f) and ctypes.get_errno() == 116, ctypes.get_errno()\n\
+         assert read(root + '/y') == 'x of the root'\n",
+    );
+}
+
+#[test]
+fn a_file_that_keeps_another_name_is_not_taken_for_removed() {
+    let w = small();
+    python(
+        &w,
+        &format!(
+            "{NAMES}import errno\n\
+             os.link(path, path + '~')\n\
+             os.unlink(path)\n\
+             assert os.fstat(fd).st_nlink == 1\n\
+             try:\n\
+             \x20   new = os.open(own[0], os.O_RDWR)\n\
+             \x20   os.write(new, b'WRITTEN')\n\
+             \x20   assert read(path + '~') == 'WRITTENe root', 'lost'\n\
+             except OSError as e: assert e.errno == errno.ESTALE, e\n"
+        ),
+    );
+}
+
+#[test]
+fn names_of_descriptors_exist_for_who_wants_to_create_a_file() {
+    let w = small();
+    python(
+        &w,
+        &format!(
+            "{NAMES}\
+             for name in own:\n\
+             \x20   try: os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_TRUNC); assert False, name\n\
+             \x20   except FileExistsError: pass\n\
+             assert read(path) == 'x of the root'\n"
+        ),
+    );
+}
+
+#[test]
 fn reads_past_the_page_cache_of_a_large_file_end_as_on_the_pfs() {
     // Larger than the tier, so that it is streamed; not a multiple of a block, so that the end is a part of one.
     let w = World::plan().files(2).args(&["--plain"]).disk().tier_size("8MiB").set("source.chunk_threshold=64KiB");

@@ -95,7 +95,16 @@ pub(super) fn bypass_link(ctx: &Ctx, dirfd: c_int, path: &[u8], dev: u64) {
 
 /// Whether an index of a root on this device may hold files with several names.
 fn may_be_linked(ctx: &Ctx, dev: u64) -> bool {
-    indexes(ctx, dev).any(|(_, number, _)| LINKED.get(number).is_some_and(|flag| flag.load(Ordering::Relaxed) != NONE))
+    indexes(ctx, dev).any(|(_, number, segment)| {
+        LINKED.get(number).is_some_and(|flag| match flag.load(Ordering::Relaxed) {
+            0 => {
+                let any = segment.index.records().iter().any(|r| r.nlink > 1 && r.is_file());
+                flag.store(if any { SOME } else { NONE }, Ordering::Relaxed);
+                any
+            }
+            known => known == SOME,
+        })
+    })
 }
 
 /// The entry of a file with several names; not one of the index with number `but`.

@@ -24,7 +24,12 @@ pub fn rights_changed() {
     if BOOTED.load(Ordering::Acquire) == MAPPED
         && let Some(ctx) = open_gate()
     {
-        let same = THREADS_DIFFER.load(Ordering::Acquire) == 0 && may_read_alike(ctx.map.ctl);
+        let same = THREADS_DIFFER.load(Ordering::Acquire) == 0 && may_read_alike(ctx.map.ctl) && !is_walled(&ctx);
+        // A child of `vfork` shares the gate with its parent, whose rights are other ones.
+        let number = crate::process::number();
+        if same && number != 0 && number != sys::pid() {
+            return;
+        }
         process().gate.store(if same { ON } else { OTHER_RIGHTS }, Ordering::Release);
     }
 }
@@ -39,6 +44,21 @@ pub fn threads_rights_changed() {
     if process().gate.load(Ordering::Acquire) != ON {
         THREADS_DIFFER.store(1, Ordering::Release);
     }
+}
+
+/// Whether rules of a security module that are inherited over exec (Landlock) keep this process from a root. They can be there only if it can
+/// gain no privileges, and they count for real opens only.
+fn is_walled(ctx: &super::Ctx) -> bool {
+    const PR_GET_NO_NEW_PRIVS: usize = 39;
+    // SAFETY: takes no pointer.
+    if unsafe { sys::call(libc::SYS_prctl, [PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0, 0]) } != 1 {
+        return false;
+    }
+    ctx.map.roots().iter().any(|root| {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        sys::open_bytes(ctx.map.str(&root.path), flags).is_none()
+            && sys::stat_bytes(ctx.map.str(&root.path), 0).is_some()
+    })
 }
 
 /// By the constructor: this process reads nothing through us.

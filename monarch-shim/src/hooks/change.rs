@@ -107,7 +107,7 @@ unsafe fn descriptor(fd: c_int, next: impl FnOnce() -> c_int, on_path: impl FnOn
         OpenFile::Other => next(),
         OpenFile::Copy(mut path) => path.c_str().map_or(0, |p| on_path(p.as_ptr())),
         // The file has no such name any more; what happens to it is nobody's business.
-        OpenFile::Orphan => 0,
+        OpenFile::Orphan(_) => 0,
     }
 }
 

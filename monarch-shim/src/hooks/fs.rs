@@ -87,7 +87,7 @@ pub(super) fn opened_by_handle(fd: c_int, flags: c_int) -> c_int {
         && flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY
         && let Some(ctx) = ctx::mapped()
     {
-        return super::open::off_copy(&ctx, fd, flags);
+        return super::open::or_closed(super::open::off_copy(&ctx, fd, flags), fd);
     }
     fd
 }

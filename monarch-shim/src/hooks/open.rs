@@ -60,7 +60,9 @@ fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl Fn
         return next();
     }
     let saved = user::errno();
-    let follow = flags & libc::O_NOFOLLOW == 0;
+    // With O_EXCL the last component is not followed.
+    let exclusive = libc::O_CREAT | libc::O_EXCL;
+    let follow = flags & libc::O_NOFOLLOW == 0 && flags & exclusive != exclusive;
     let read = || {
         // SAFETY: a path of the application, which ends with a NUL.
         unsafe { crate::sys::open_at(dirfd, path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) }
@@ -79,7 +81,15 @@ fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl Fn
         user::set_errno(libc::EACCES);
         return open_target(denied, flags, read).unwrap_or(-1);
     }
-    if fd < 0 { fd } else { off_copy(ctx, fd, flags) }
+    if fd < 0 { fd } else { or_closed(off_copy(ctx, fd, flags), fd) }
+}
+
+/// A descriptor that could not be moved off a copy is closed.
+pub(super) fn or_closed(moved: c_int, fd: c_int) -> c_int {
+    if moved < 0 {
+        crate::sys::close(fd);
+    }
+    moved
 }
 
 /// Opens what a path that leads to a copy stands for, which `copy` opens for reading; `None` when it leads to none.
@@ -129,7 +139,8 @@ pub(super) fn private(copy: &Fd, flags: c_int) -> Option<c_int> {
     crate::sys::open(core::ffi::CStr::from_bytes_until_nul(&name).ok()?, flags)
 }
 
-/// Looks at a descriptor that was just opened for writing. Of a copy, what it stands for takes its number.
+/// Looks at a descriptor that was just opened for writing. Of a copy, what it stands for takes its number. -1 when that cannot be had: then the
+/// caller closes the descriptor.
 pub(super) fn off_copy(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
     let saved = user::errno();
     let opened = opened_for_writing(ctx, fd);
@@ -144,7 +155,6 @@ pub(super) fn off_copy(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
     if new.is_some_and(|new| crate::sys::dup_to(new.0, fd, flags & libc::O_CLOEXEC != 0)) {
         return fd;
     }
-    crate::sys::close(fd);
     user::set_errno(libc::ESTALE);
     -1
 }

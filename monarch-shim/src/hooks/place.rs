@@ -70,7 +70,10 @@ pub(super) fn thread_became(result: c_int) -> c_int {
 /// In a child of `fork`.
 pub(super) fn forked() {
     crate::process::forked();
-    monarch_abi::scratch::forked();
+    // A library may have started threads in its own handler of fork, which use blocks by now.
+    if crate::process::is_alone() {
+        monarch_abi::scratch::forked();
+    }
     ctx::forked();
 }
 

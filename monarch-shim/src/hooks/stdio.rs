@@ -67,7 +67,14 @@ unsafe fn open_stream(
     }
     if !known && !stream.is_null() {
         // SAFETY: a stream that was just opened.
-        let _ = super::open::off_copy(&ctx, unsafe { fileno(stream) }, flags);
+        let moved = super::open::off_copy(&ctx, unsafe { fileno(stream) }, flags);
+        if moved < 0 {
+            let why = user::errno();
+            // SAFETY: as above; nothing was written to it.
+            unsafe { libc::fclose(stream) };
+            user::set_errno(why);
+            return core::ptr::null_mut();
+        }
     }
     stream
 }
@@ -99,7 +106,8 @@ unsafe fn reopen_same(mode: *const c_char, stream: *mut FILE, next: impl Fn(*con
     match found {
         OpenFile::Other => same(),
         OpenFile::Copy(mut p) => p.c_str().map_or(core::ptr::null_mut(), |p| next(p.as_ptr())),
-        OpenFile::Orphan => {
+        OpenFile::Orphan(false) => gone(&next),
+        OpenFile::Orphan(true) => {
             let again = || {
                 let name = proc_path(fd)?;
                 crate::sys::open(CStr::from_bytes_until_nul(&name).ok()?, libc::O_RDONLY | libc::O_CLOEXEC)
