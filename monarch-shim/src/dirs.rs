@@ -40,8 +40,14 @@ pub struct Stream {
     dir: u32,
     /// 0 `.`, 1 `..`, otherwise 2 + id of the next child.
     position: i64,
-    entry: libc::dirent64,
+    /// The entries given out last, one after another in `ENTRIES` bytes behind the stream. As in libc's streams each stays until the
+    /// buffer is filled again: programs use one after they have read the next, or another thread has.
+    entries: *mut u8,
+    used: usize,
 }
+
+/// Bytes for entries, as many as libc's streams have.
+const ENTRIES: usize = 32 << 10;
 
 /// Makes a stream for the listing of a directory, if it is held and unchanged.
 #[must_use]
@@ -50,9 +56,9 @@ pub fn open(f: &Found<'static>) -> Option<*mut Shared> {
         return None;
     }
     f.segment.listed_dir(&f.entry)?;
-    // SAFETY: malloc of the right size; every field is written before use.
+    // SAFETY: malloc of the right size; every field is written before use, and so is every entry.
     unsafe {
-        let s: *mut Shared = libc::malloc(size_of::<Shared>()).cast();
+        let s: *mut Shared = libc::malloc(size_of::<Shared>() + ENTRIES).cast();
         if s.is_null() {
             return None;
         }
@@ -64,7 +70,8 @@ pub fn open(f: &Found<'static>) -> Option<*mut Shared> {
             number: f.number as u32,
             dir: f.entry.id,
             position: 0,
-            entry: core::mem::zeroed(),
+            entries: s.add(1).cast(),
+            used: 0,
         };
         let (lock, waiters) = (AtomicU32::new(0), AtomicU32::new(0));
         s.write(Shared { magic: MAGIC, lock, waiters, stream: UnsafeCell::new(stream) });
@@ -189,7 +196,15 @@ impl Stream {
             ino = index.header.parent_ino;
         }
         self.position = after;
-        let e = &mut self.entry;
+        if self.used + size_of::<libc::dirent64>() > ENTRIES {
+            self.used = 0;
+        }
+        // SAFETY: a whole entry lies within the buffer, whose entries begin at multiples of 8; its bytes are set here.
+        let e = unsafe {
+            let at = self.entries.add(self.used);
+            at.write_bytes(0, size_of::<libc::dirent64>());
+            &mut *at.cast::<libc::dirent64>()
+        };
         e.d_ino = ino;
         e.d_off = after;
         e.d_type = record.d_type();
@@ -201,6 +216,7 @@ impl Stream {
         if let Some(end) = e.d_name.get_mut(len) {
             *end = 0;
         }
+        self.used += usize::from(e.d_reclen);
         Some(e)
     }
 

@@ -209,6 +209,22 @@ fn a_stream_of_a_removed_directory_is_empty_once_it_is_rewound() {
 }
 
 #[test]
+fn entries_of_a_stream_stay_when_the_next_ones_are_read() {
+    let w = small();
+    python(
+        &w,
+        "libc.opendir.restype = ctypes.c_void_p\n\
+         libc.readdir64.restype = ctypes.c_void_p\n\
+         for f in (libc.readdir64, libc.closedir): f.argtypes = [ctypes.c_void_p]\n\
+         d = libc.opendir(root.encode() + b'/a')\n\
+         entries = []\n\
+         while e := libc.readdir64(d): entries.append(e)\n\
+         assert sorted(ctypes.string_at(e + 19) for e in entries) == [b'.', b'..', b'x']\n\
+         assert libc.closedir(d) == 0\n",
+    );
+}
+
+#[test]
 fn a_stream_that_is_rewound_shows_new_names() {
     let w = small();
     python(
