@@ -67,16 +67,28 @@ fn known_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) -> bool
 fn other_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     let Some((parent, name)) = split_named(path) else { return };
     let Some(place) = place_of(ctx, dirfd, parent, name) else { return };
-    let by_path = || parent_at(ctx, place.real.as_ref()?.get());
-    let by_inode = || {
-        let dir = by_inode::directory(ctx, place.dev, place.ino)?;
-        Some(Parent { dir, entry: monarch_abi::resolve::child(&dir, name) })
-    };
-    if let Some(p) = by_path().or_else(by_inode) {
-        bypass_parent(ctx, &p, moves);
-    } else {
+    ctx.sync();
+    if !bypass_at(ctx, &place, moves) && !bypass_in(ctx, &place, name, moves) {
         by_inode::bypass_link(ctx, dirfd, path, place.dev);
     }
+}
+
+/// Turns the name of a place and the listing of its directory to Bypass; whether its path tells them.
+#[inline(never)]
+fn bypass_at(ctx: &Ctx, place: &Place, moves: bool) -> bool {
+    let parent = place.real.as_ref().and_then(|real| parent_at(ctx, real.get()));
+    if let Some(p) = &parent {
+        bypass_parent(ctx, p, moves);
+    }
+    parent.is_some()
+}
+
+/// The same by the inode of the directory.
+#[inline(never)]
+fn bypass_in(ctx: &Ctx, place: &Place, name: &[u8], moves: bool) -> bool {
+    let Some(dir) = by_inode::directory(ctx, place.dev, place.ino) else { return false };
+    bypass_parent(ctx, &Parent { dir, entry: monarch_abi::resolve::child(&dir, name) }, moves);
+    true
 }
 
 /// The directory of a path (empty: the working directory) and its last component.
@@ -244,6 +256,7 @@ fn entry_of(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
 }
 
 /// The path of an open file on the device of a root, if it lies below one, even where another mount leads there.
+#[inline(never)]
 fn path_in_root(ctx: &Ctx, fd: c_int, dev: u64) -> Option<PathBuffer> {
     let real = real_path_in_root(ctx, fd, dev)?;
     matches!(ctx.map.match_root(real.get()), Start::Root(_)).then_some(real)
@@ -345,17 +358,33 @@ pub fn opened_for_writing(ctx: &Ctx, fd: c_int) -> Opened {
         return Opened::Copy(Target::of(ctx, &f));
     }
     if is_root_device(ctx, st.st_dev) {
-        written(ctx, fd, &st);
+        ctx.sync();
+        let real = path_in_root(ctx, fd, st.st_dev);
+        written(ctx, fd, &st, real.as_ref());
     }
     Opened::Theirs
 }
 
-/// Turns what an open file on the device of a root is there to Bypass.
+/// Turns what an open file on the device of a root is there to Bypass. `real`: its path, if that lies below a root.
 #[inline(never)]
-fn written(ctx: &Ctx, fd: c_int, st: &libc::stat64) {
-    if let Some(f) = entry_of(ctx, fd, st) {
-        bypass(ctx, &f);
-    } else if let Some(p) = path_in_root(ctx, fd, st.st_dev).and_then(|real| parent_at(ctx, real.get())) {
+fn written(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuffer>) {
+    if !entry_written(ctx, fd, st, real) {
+        parent_written(ctx, fd, real);
+    }
+}
+
+#[inline(never)]
+fn entry_written(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuffer>) -> bool {
+    let found = real.and_then(|real| file_at(ctx, real.get())).or_else(|| by_inode::entry(ctx, fd, st));
+    if let Some(f) = &found {
+        bypass(ctx, f);
+    }
+    found.is_some()
+}
+
+#[inline(never)]
+fn parent_written(ctx: &Ctx, fd: c_int, real: Option<&PathBuffer>) {
+    if let Some(p) = real.and_then(|real| parent_at(ctx, real.get())) {
         bypass_parent(ctx, &p, false);
     } else if by_inode::may_tell(ctx)
         && let Some(p) = by_inode::parent(ctx, fd)
@@ -365,6 +394,7 @@ fn written(ctx: &Ctx, fd: c_int, st: &libc::stat64) {
 }
 
 /// The entry of which an open file is a copy, also when the open itself has truncated it: then its name tells.
+#[inline(never)]
 fn copy_that_may_have_changed(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
     if st.st_mode != libc::S_IFREG | 0o400
         || !ctx.map.tiers().iter().any(|t| t.dev.load(Ordering::Relaxed) == st.st_dev)

@@ -105,9 +105,9 @@ impl Ctx {
         LARGE.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes over segments that appeared since the last look.
+    /// Takes over segments that appeared since the last look. Callers that go deeper do it first: mapping one needs stack.
     #[inline]
-    fn sync(&self) {
+    pub fn sync(&self) {
         let now = self.map.ctl.generation.load(Ordering::Acquire);
         if SYNCED.load(Ordering::Acquire) != now {
             self.sync_slow(now);
@@ -188,23 +188,43 @@ fn segment_at(at: usize, s: &SegmentRef) -> Option<()> {
         _ => {}
     }
     cell.flag.compare_exchange(was, mine, Ordering::AcqRel, Ordering::Acquire).ok()?;
-    let mapped = map_segment(s);
-    let flag = if let Some(segment) = mapped {
-        if segment.state.header.large > 0 {
-            LARGE.store(1, Ordering::Relaxed);
-        }
-        // SAFETY: we claimed the cell.
-        unsafe { (*cell.segment.0.get()).write(segment) };
-        MAPPED
-    } else {
-        FAILED
-    };
+    // SAFETY: we claimed the cell.
+    let flag = if unsafe { map_segment(s, (*cell.segment.0.get()).as_mut_ptr()) } { MAPPED } else { FAILED };
     cell.flag.store(flag, Ordering::Release);
     (flag == MAPPED).then_some(())
 }
 
-fn map_segment(s: &SegmentRef) -> Option<Segment<'static>> {
-    let index = Index::open(map_file(uuid_file(&s.uuid, b".idx")?.get(), false)?)?;
-    let state = StateMap::open(map_file(uuid_file(&s.state_uuid, b".st")?.get(), true)?, &index)?;
-    Some(Segment { index, state })
+/// Maps a segment in place: whole values are too large for some stacks.
+///
+/// # Safety
+/// `to` is the caller's to write.
+unsafe fn map_segment(s: &SegmentRef, to: *mut Segment<'static>) -> bool {
+    // SAFETY: by contract; the index is written before it is read.
+    unsafe {
+        if !map_index(s, &raw mut (*to).index) || !map_state(s, &(*to).index, &raw mut (*to).state) {
+            return false;
+        }
+        if (*to).state.header.large > 0 {
+            LARGE.store(1, Ordering::Relaxed);
+        }
+    }
+    true
+}
+
+#[inline(never)]
+unsafe fn map_index(s: &SegmentRef, to: *mut Index<'static>) -> bool {
+    let map = || map_file(uuid_file(&s.uuid, b".idx")?.get(), false);
+    let Some(index) = map().and_then(Index::open) else { return false };
+    // SAFETY: by contract of the caller.
+    unsafe { to.write(index) };
+    true
+}
+
+#[inline(never)]
+unsafe fn map_state(s: &SegmentRef, index: &Index<'static>, to: *mut StateMap<'static>) -> bool {
+    let map = || map_file(uuid_file(&s.state_uuid, b".st")?.get(), true);
+    let Some(state) = map().and_then(|map| StateMap::open(map, index)) else { return false };
+    // SAFETY: by contract of the caller.
+    unsafe { to.write(state) };
+    true
 }
