@@ -201,9 +201,9 @@ pub(crate) fn main(args: &ReportArgs) -> Result<ExitCode> {
     }
     if args.json {
         if args.file.is_some() {
-            say::json(first)?
+            say::json(first)?;
         } else {
-            say::json(&reports)?
+            say::json(&reports)?;
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -40,14 +40,14 @@ pub struct Stream {
     dir: u32,
     /// 0 `.`, 1 `..`, otherwise 2 + id of the next child.
     position: i64,
-    /// The entries given out last, one after another in `ENTRIES` bytes behind the stream. As in libc's streams each stays until the
-    /// buffer is filled again: programs use one after they have read the next, or another thread has.
+    /// Room for entries behind the stream, [`ENTRIES_BYTES`] of it, and how much of that is written.
     entries: *mut u8,
-    used: usize,
+    written: usize,
 }
 
-/// Bytes for entries, as many as libc's streams have.
-const ENTRIES: usize = 32 << 10;
+/// Room for entries. The C library reads as many bytes at a time, and an entry stays as it is until it reads again: threads that share a
+/// stream, and programs that keep entries for a while, rely on that.
+const ENTRIES_BYTES: usize = 32 << 10;
 
 /// Makes a stream for the listing of a directory, if it is held and unchanged.
 #[must_use]
@@ -56,9 +56,9 @@ pub fn open(f: &Found<'static>) -> Option<*mut Shared> {
         return None;
     }
     f.segment.listed_dir(&f.entry)?;
-    // SAFETY: malloc of the right size; every field is written before use, and so is every entry.
+    // SAFETY: malloc of the right size; every field is written before use.
     unsafe {
-        let s: *mut Shared = libc::malloc(size_of::<Shared>() + ENTRIES).cast();
+        let s: *mut Shared = libc::malloc(size_of::<Shared>() + ENTRIES_BYTES).cast();
         if s.is_null() {
             return None;
         }
@@ -71,7 +71,7 @@ pub fn open(f: &Found<'static>) -> Option<*mut Shared> {
             dir: f.entry.id,
             position: 0,
             entries: s.add(1).cast(),
-            used: 0,
+            written: 0,
         };
         let (lock, waiters) = (AtomicU32::new(0), AtomicU32::new(0));
         s.write(Shared { magic: MAGIC, lock, waiters, stream: UnsafeCell::new(stream) });
@@ -196,14 +196,15 @@ impl Stream {
             ino = index.header.parent_ino;
         }
         self.position = after;
-        if self.used + size_of::<libc::dirent64>() > ENTRIES {
-            self.used = 0;
+        if self.written + size_of::<libc::dirent64>() > ENTRIES_BYTES {
+            self.written = 0;
         }
-        // SAFETY: a whole entry lies within the buffer, whose entries begin at multiples of 8; its bytes are set here.
+        // SAFETY: as much room is left behind the stream, which `open` has made; lengths of entries are multiples of eight. Integers, of
+        // which any pattern of bits is a value.
         let e = unsafe {
-            let at = self.entries.add(self.used);
-            at.write_bytes(0, size_of::<libc::dirent64>());
-            &mut *at.cast::<libc::dirent64>()
+            let e: *mut libc::dirent64 = self.entries.add(self.written).cast();
+            e.write_bytes(0, 1);
+            &mut *e
         };
         e.d_ino = ino;
         e.d_off = after;
@@ -216,7 +217,7 @@ impl Stream {
         if let Some(end) = e.d_name.get_mut(len) {
             *end = 0;
         }
-        self.used += usize::from(e.d_reclen);
+        self.written += usize::from(e.d_reclen);
         Some(e)
     }
 

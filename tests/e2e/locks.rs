@@ -1,10 +1,10 @@
 //! Locks and leases on copies exclude those on the PFS's file, and reads under them are right.
 
-use crate::harness::{Job, World};
+use crate::harness::{Job, Plan, World};
 use std::fs;
 
 /// Writes a program and gives a world with `x` (40 kB) and `big` (3 MB, of chunks), everything resident.
-fn world(shape: impl FnOnce(crate::harness::Plan) -> crate::harness::Plan) -> World {
+fn world(shape: impl FnOnce(Plan) -> Plan) -> World {
     let plan =
         World::plan().files(2).args(&["--plain"]).set("source.chunk_threshold=1MiB").set("source.chunk_size=256KiB");
     let mut w = shape(plan).build();
@@ -45,7 +45,7 @@ fn python(w: &World, text: &str) -> String {
 
 #[test]
 fn a_lock_on_a_copy_excludes_who_has_the_file_on_the_pfs() {
-    let w = world(|p| p.disk());
+    let w = world(Plan::disk);
     python(
         &w,
         r#"
@@ -79,7 +79,7 @@ for path, name in ((x, 'x'), (big, 'big')):
 
 #[test]
 fn a_lock_of_another_process_excludes_a_copy() {
-    let w = world(|p| p.disk());
+    let w = world(Plan::disk);
     python(
         &w,
         r#"
@@ -118,7 +118,7 @@ p.communicate()
 
 #[test]
 fn a_lease_on_a_copy_is_told_of_writers_on_the_pfs() {
-    let w = world(|p| p.disk());
+    let w = world(Plan::disk);
     python(
         &w,
         r#"
@@ -169,7 +169,7 @@ for path, bytes_ in want.items():
 
 #[test]
 fn what_another_process_writes_is_read_under_a_lock() {
-    let w = world(|p| p.disk());
+    let w = world(Plan::disk);
     python(
         &w,
         r#"
@@ -196,7 +196,7 @@ assert os.pread(one, 5, 0) == os.pread(two, 5, 0) == b'again'
 
 #[test]
 fn duplicates_in_the_process_go_along_with_a_lock() {
-    let w = world(|p| p.disk());
+    let w = world(Plan::disk);
     python(
         &w,
         r#"
@@ -225,7 +225,7 @@ assert not is_copy(os.open(x, os.O_RDONLY)) and os.lseek(dup, 0, 1) == 5 and os.
 
 #[test]
 fn a_process_keeps_its_record_locks_whatever_it_does_with_the_file_through_us() {
-    let w = world(|p| p.disk());
+    let w = world(Plan::disk);
     python(
         &w,
         r#"
@@ -256,7 +256,7 @@ for path, name in ((x, 'x'), (big, 'big')):
 
 #[test]
 fn fdopen_of_a_large_file_keeps_its_lock() {
-    let w = world(|p| p.disk());
+    let w = world(Plan::disk);
     python(
         &w,
         r#"
@@ -285,7 +285,7 @@ assert out.strip() == big, out
 /// The lock is on the version that the job has open, as without us: nobody else can have that one open by its name.
 #[test]
 fn a_lock_on_a_file_that_was_replaced_stays_on_its_copy() {
-    let w = world(|p| p.disk());
+    let w = world(Plan::disk);
     python(
         &w,
         r#"

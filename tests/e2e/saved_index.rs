@@ -270,7 +270,8 @@ fn what_the_agent_has_copied_it_has_compared() {
 fn a_saved_index_that_somebody_else_could_have_written_is_not_used() {
     let other = 65_534;
     let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    let refused: [(&str, fn(&Path, u32)); 4] = [
+    type Spoil = fn(&Path, u32);
+    let refused: [(&str, Spoil); 4] = [
         ("others may write to it (mode 0664)", |file, _| {
             fs::set_permissions(file, fs::Permissions::from_mode(0o664)).unwrap();
         }),
