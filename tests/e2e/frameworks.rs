@@ -52,6 +52,11 @@ impl Row {
     }
 
     fn job(self, w: &World, epochs: u32) -> Job {
+        // HDF5 locks what it opens, on the PFS; see `io_hdf5_that_locks_its_files` for what that costs.
+        self.locking_job(w, epochs).env("HDF5_USE_FILE_LOCKING", "FALSE")
+    }
+
+    fn locking_job(self, w: &World, epochs: u32) -> Job {
         let job = self.python().args(["run", "--how", self.how, "--epochs", &epochs.to_string()]);
         job.arg(w.root()).env("CHECKPOINTS", "checkpoints")
     }
@@ -170,6 +175,26 @@ fn io_numpy_maps_that_may_be_written() {
 #[test]
 fn io_hdf5() {
     HDF5.check();
+}
+
+/// A lock is taken on the PFS's file, which is opened for that each time, as without us; the bytes come from the copy all the same.
+#[test]
+fn io_hdf5_that_locks_its_files() {
+    let w = HDF5.world();
+    let bare = HDF5.bare(&w, &HDF5.locking_job(&w, 3));
+    let native: u64 = HDF5.counts(&w).values().map(|c| c.opens).sum();
+    w.pfs().reset().unwrap();
+    let mut ours = w.start_indexed(&HDF5.locking_job(&w, 3)).end();
+    ours.out.drain(.."ready\n".len());
+    assert_same(&bare, &ours);
+    let counts = HDF5.counts(&w);
+    for (path, c) in &counts {
+        let size = fs::metadata(w.backing().join(path)).unwrap().len();
+        assert!(c.bytes_read <= size, "{path}, {size} bytes: {c:?}");
+    }
+    // One more for each file: that of its copy.
+    let opens: u64 = counts.values().map(|c| c.opens).sum();
+    assert!(opens <= native + counts.len() as u64, "{opens} opens, {native} natively: {counts:?}");
 }
 
 #[test]
