@@ -297,6 +297,9 @@ pub mod sys {
     pub const fn fcntl(_fd: i32, _what: i32, _arg: i32) -> Option<i32> {
         Some(0)
     }
+    pub fn statx_fd_now(fd: i32) -> Option<libc::statx> {
+        statx_fd(fd)
+    }
     pub fn statx_fd(_fd: i32) -> Option<libc::statx> {
         // SAFETY: plain data.
         let mut st: libc::statx = unsafe { std::mem::zeroed() };
