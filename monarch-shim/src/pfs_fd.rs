@@ -17,6 +17,7 @@ use crate::sys::{self, Fd};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::resolve::Found;
+use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
 
 /// Words of 64 bits.
 const WORDS: usize = 1024;
@@ -70,8 +71,8 @@ fn has_lock_line(fd: c_int) -> Option<bool> {
     let mut name = [0u8; 40];
     let path = proc_fdinfo(fd, &mut name)?;
     let info = Fd(sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC)?);
-    let mut text = [0u8; 512];
-    let text = sys::read(info.0, &mut text)?;
+    let mut room = Scratch::take();
+    let text = sys::read_into(info.0, &mut room)?;
     Some(text.windows(6).any(|w| w == b"\nlock:"))
 }
 
@@ -248,17 +249,17 @@ fn share_flags(a: c_int, b: c_int) -> bool {
 /// Calls `with` for each descriptor of this process; `None` where there is no `/proc`.
 fn each_fd(mut with: impl FnMut(c_int)) -> Option<()> {
     let list = Fd(sys::open(c"/proc/thread-self/fd", libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC)?);
-    let mut block = [0u64; 128];
+    let mut block = Scratch::take();
+    let at = block.bytes()?.as_mut_ptr().cast::<u8>();
     loop {
-        let args = [list.0 as usize, block.as_mut_ptr() as usize, size_of_val(&block), 0, 0, 0];
+        let args = [list.0 as usize, at as usize, BLOCK_BYTES, 0, 0, 0];
         // SAFETY: a buffer as long as said.
         let n = usize::try_from(unsafe { sys::call(libc::SYS_getdents64, args) }).ok()?;
         if n == 0 {
             return Some(());
         }
-        let at = block.as_ptr().cast::<u8>();
         // SAFETY: so many bytes were filled.
-        let mut rest = unsafe { core::slice::from_raw_parts(at, n.min(size_of_val(&block))) };
+        let mut rest = unsafe { core::slice::from_raw_parts(at.cast_const(), n.min(BLOCK_BYTES)) };
         while let Some((&low, &high)) = rest.get(16).zip(rest.get(17)) {
             let len = usize::from(u16::from_ne_bytes([low, high]));
             let digits = rest.get(19..len)?;

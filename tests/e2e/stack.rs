@@ -15,6 +15,7 @@ fn fill(dir: &Path) {
     let _ = fs::remove_dir_all(dir);
     fs::create_dir_all(dir.join("sub")).unwrap();
     fs::write(dir.join("a"), [b'a'; 5000]).unwrap();
+    fs::write(dir.join("kept"), [b'k'; 5000]).unwrap();
     fs::write(dir.join("big"), vec![b'b'; 300_000]).unwrap();
     std::os::unix::fs::symlink("sub", dir.join("link")).unwrap();
 }
