@@ -50,14 +50,17 @@ fuzz_one() {
   # Inputs of different targets have different lengths; what is longer than 4 KiB only costs time.
   nice -n 19 "$programs/$target" "$work" "$kept" -max_total_time="$seconds" -timeout=10 -report_slow_units=2 \
     -rss_limit_mb=2048 -max_len=4096 -artifact_prefix="artifacts/$target/" -print_final_stats=1 >"$log" 2>&1 || status=$?
-  local executions edges inputs crashes slow
+  local executions edges inputs crashes slow cpu_minutes
+  # This function is a process of its own: what it has waited for is the fuzzer.
+  cpu_minutes=$(times | awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); sum += t[1] + t[2] / 60 } printf "%.1f", sum }')
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1)
   # (One that crashes at once has no such line.)
   edges=$({ grep -a -o 'cov: [0-9]*' "$log" || true; } | tail -n 1 | cut -d' ' -f2)
   inputs=$(find "$work" -type f | wc -l)
   crashes=$(find "artifacts/$target" -type f -newer "target/began-$target" ! -name 'slow-unit-*' | wc -l)
   slow=$(find "artifacts/$target" -type f -newer "target/began-$target" -name 'slow-unit-*' | wc -l)
-  printf '%-14s %14s %8s %8s %8s %6s\n' "$target" "${executions:-?}" "${edges:-?}" "$inputs" "$crashes" "$slow"
+  printf '%-14s %8s %14s %8s %8s %8s %6s\n' \
+    "$target" "$cpu_minutes" "${executions:-?}" "${edges:-?}" "$inputs" "$crashes" "$slow"
   if [ "$status" != 0 ]; then
     echo "  $target ended with status $status: $(grep -a -m 1 -E 'panicked at|ERROR: |SUMMARY: ' "$log" || echo "see fuzz/$log")"
     touch "target/fuzz-failed"
@@ -82,7 +85,7 @@ keep_one() {
 }
 
 rm -f target/fuzz-failed
-printf '%-14s %14s %8s %8s %8s %6s\n' target executions edges inputs crashes slow
+printf '%-14s %8s %14s %8s %8s %8s %6s\n' target CPU-min executions edges inputs crashes slow
 for target in "${targets[@]}"; do
   while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
   fuzz_one "$target" &
