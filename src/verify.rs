@@ -286,14 +286,14 @@ impl Verify<'_> {
             }),
         }
         part.0.copies += 1;
-        part.0.bytes += size;
+        part.0.bytes = part.0.bytes.saturating_add(size);
     }
 }
 
 impl Found {
     fn add(&mut self, other: Self) {
         self.copies += other.copies;
-        self.bytes += other.bytes;
+        self.bytes = self.bytes.saturating_add(other.bytes);
         self.with_source += other.with_source;
         self.unknown += other.unknown;
         self.damaged.extend(other.damaged);

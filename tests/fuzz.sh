@@ -51,8 +51,9 @@ fuzz_one() {
   nice -n 19 "$programs/$target" "$work" "$kept" -max_total_time="$seconds" -timeout=10 -report_slow_units=2 \
     -rss_limit_mb=2048 -max_len=4096 -artifact_prefix="artifacts/$target/" -print_final_stats=1 >"$log" 2>&1 || status=$?
   local executions edges inputs crashes slow cpu_minutes
-  # This function is a process of its own: what it has waited for is the fuzzer.
-  cpu_minutes=$(times | awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); sum += t[1] + t[2] / 60 } printf "%.1f", sum }')
+  # This function is a process of its own: what it has waited for is the fuzzer (the second line of times).
+  times >"target/times-$target"
+  cpu_minutes=$(awk 'NR == 2 { split($0, t, /[ms ]+/); printf "%.1f", t[1] + t[2] / 60 + t[3] + t[4] / 60 }' "target/times-$target")
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1)
   # (One that crashes at once has no such line.)
   edges=$({ grep -a -o 'cov: [0-9]*' "$log" || true; } | tail -n 1 | cut -d' ' -f2)

@@ -83,7 +83,7 @@ fn errors(r: &Report) -> Option<String> {
 /// More room, where that would have saved something.
 fn room(r: &Report) -> Option<String> {
     let refused = r.get("no_room");
-    let data: u64 = r.status.roots.iter().map(|root| root.bytes).sum();
+    let data: u64 = r.status.roots.iter().map(|root| root.bytes).fold(0, u64::saturating_add);
     // Nodes that share need room for one copy of each file among them; they are taken to be alike.
     let nodes = r.status.nodes.max(1) as u64;
     let capacity = nodes * r.status.tiers.iter().map(|t| t.capacity).sum::<u64>();

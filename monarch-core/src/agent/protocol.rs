@@ -102,7 +102,7 @@ pub struct Tally {
 impl Tally {
     pub(super) const fn add(&mut self, bytes: u64) {
         self.files += 1;
-        self.bytes += bytes;
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 }
 
@@ -462,12 +462,12 @@ impl Epoch {
     /// Counts what was counted apart.
     pub(super) const fn add(&mut self, more: &Self) {
         self.opens += more.opens;
-        self.bytes += more.bytes;
+        self.bytes = self.bytes.saturating_add(more.bytes);
         self.local += more.local;
         self.waited += more.waited;
         self.chunked += more.chunked;
         self.pfs += more.pfs;
-        self.pfs_bytes += more.pfs_bytes;
+        self.pfs_bytes = self.pfs_bytes.saturating_add(more.pfs_bytes);
     }
 }
 

@@ -232,7 +232,8 @@ fn assemble(tree: &Tree, f: &Flat, seed: u64, uuid: [u8; 16], has_btime: bool, p
         root_dev: tree.root_dev,
         root_ino: tree.root.ino,
         buckets: buckets_for(f.records.len() as u64),
-        bytes: regular.clone().map(|r| r.size).sum(),
+        // (Sparse files may have up to 2^63 bytes each.)
+        bytes: regular.clone().map(|r| r.size).fold(0, u64::saturating_add),
         files: regular.count() as u64,
         parent_ino,
         reserved: [0; 8],

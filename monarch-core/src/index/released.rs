@@ -37,7 +37,8 @@ impl Released {
             with_blocks += u64::from(r.blocks > BLOCKS);
             if found.looks(r) {
                 found.files += 1;
-                found.bytes += r.size;
+                // (Sparse files may have up to 2^63 bytes each.)
+                found.bytes = found.bytes.saturating_add(r.size);
             }
         }
         // 19 of 20.
@@ -73,6 +74,21 @@ mod tests {
         let released = Released::of(&index);
         let files = index.records().iter().filter(|r| r.is_file());
         (released, files.map(|r| released.holds(r)).collect())
+    }
+
+    #[test]
+    fn sizes_that_add_up_to_more_than_64_bits_end_there() {
+        // (A sparse file takes no blocks, whatever its size.)
+        let sparse = |n: usize, r: &mut Record| {
+            (r.size, r.blocks) = if n < 5 { (i64::MAX as u64, 0) } else { (r.size, 216) };
+        };
+        let (found, which) = with(sparse);
+        assert_eq!((found.files, found.bytes), (5, u64::MAX));
+        assert_eq!(which.iter().filter(|held| **held).count(), 5);
+        let mut tree = Tree::synthetic(1, 100);
+        tree.entries_mut(1).iter_mut().enumerate().for_each(|(n, r)| sparse(n, r));
+        let built = build(tree, 1, [1; 16]);
+        assert_eq!(IndexBytes(&built.index).open().expect("index").header.bytes, u64::MAX);
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl Ledger {
     /// Bytes that a file of `size` bytes will take.
     #[must_use]
     pub fn cost(&self, size: u64) -> u64 {
-        size.next_multiple_of(self.block).saturating_add(NAME_COST)
+        size.checked_next_multiple_of(self.block).unwrap_or(u64::MAX).saturating_add(NAME_COST)
     }
 
     /// Promises room for a file of `size` bytes; `None` when it does not fit.
@@ -178,6 +178,14 @@ mod tests {
             any::<usize>().prop_map(Op::Drop),
             any::<usize>().prop_map(Op::Release),
         ]
+    }
+
+    #[test]
+    fn no_size_costs_less_than_its_bytes() {
+        let ledger = Ledger::new(1_000_000, 4096);
+        for size in [u64::MAX, u64::MAX - 4095, i64::MAX as u64] {
+            assert!(ledger.cost(size) >= size && ledger.reserve(size).is_none(), "{size}");
+        }
     }
 
     proptest! {

@@ -92,7 +92,8 @@ impl Driver {
         if word.state() == State::Filling
             && let Some(large) = live.segment.state.large(entry.id)
         {
-            census.chunks += (u64::from(large.count()) * large.chunk).min(size);
+            let chunks = u64::from(large.count()).saturating_mul(large.chunk).min(size);
+            census.chunks = census.chunks.saturating_add(chunks);
         }
         let wrong = matches!(word.state(), State::Bypass)
             || matches!(word.refusal(), Some(Refusal::PfsFailed | Refusal::TierFailed));

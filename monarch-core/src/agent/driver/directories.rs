@@ -34,10 +34,10 @@ impl Directories {
             }
         };
         counted.opens += 1;
-        counted.bytes += size;
+        counted.bytes = counted.bytes.saturating_add(size);
         if from == Served::Pfs {
             counted.pfs += 1;
-            counted.pfs_bytes += size;
+            counted.pfs_bytes = counted.pfs_bytes.saturating_add(size);
         }
     }
 
@@ -48,9 +48,9 @@ impl Directories {
             let sum =
                 by_path.entry(&d.path).or_insert_with(|| Directory { path: d.path.clone(), ..Directory::default() });
             sum.opens += d.opens;
-            sum.bytes += d.bytes;
+            sum.bytes = sum.bytes.saturating_add(d.bytes);
             sum.pfs += d.pfs;
-            sum.pfs_bytes += d.pfs_bytes;
+            sum.pfs_bytes = sum.pfs_bytes.saturating_add(d.pfs_bytes);
         }
         let mut all: Vec<Directory> = by_path.into_values().collect();
         all.sort_by_key(|d| std::cmp::Reverse((d.pfs_bytes, d.bytes, d.opens)));

@@ -43,14 +43,14 @@ impl Current {
     fn add(&mut self, size: u64, at: Duration, served: Served) {
         let f = &mut self.figures;
         f.opens += 1;
-        f.bytes += size;
+        f.bytes = f.bytes.saturating_add(size);
         match served {
             Served::Tier => f.local += 1,
             Served::Waited => f.waited += 1,
             Served::Chunks => f.chunked += 1,
             Served::Pfs => {
                 f.pfs += 1;
-                f.pfs_bytes += size;
+                f.pfs_bytes = f.pfs_bytes.saturating_add(size);
             }
         }
         self.last = self.last.max(at);

@@ -194,7 +194,7 @@ impl Driver {
                 sum += packed.map_or(0, |copy| copy.charged);
                 leavers.push(leaver);
             } else if word.state() == State::Resident && word.tier() == tier {
-                sum += dir.map_or(0, |t| t.ledger.cost(leaver.entry.record.size));
+                sum = dir.map_or(0, |t| t.ledger.cost(leaver.entry.record.size)).saturating_add(sum);
                 leavers.push(leaver);
             } else {
                 kept.push(key);

@@ -81,7 +81,7 @@ impl Driver {
         let here = |key: &u64| self.leaver(*key).filter(|l| l.word.tier() == at && !l.word.is_marked());
         let mut sum = 0;
         let enough = keys.iter().filter_map(here).any(|l| {
-            sum += tier.ledger.cost(l.entry.record.size);
+            sum = tier.ledger.cost(l.entry.record.size).saturating_add(sum);
             sum >= cost
         });
         (enough && self.drop_keys(&keys, at, cost) >= cost).then_some(at)

@@ -79,7 +79,7 @@ impl Driver {
         let state = &live.segment.state;
         let room: u64 = self.tiers.iter().map(|t| t.ledger.usage().capacity).sum();
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        let bytes: u64 = segments.iter().flatten().map(|l| l.segment.index.header.bytes).sum();
+        let bytes: u64 = segments.iter().flatten().map(|l| l.segment.index.header.bytes).fold(0, u64::saturating_add);
         drop(segments);
         // (Files of other nodes may be larger than what is kept for them.)
         let all_fit = bytes <= room / 16 * 15 && self.peers.get().is_none();

@@ -75,7 +75,7 @@ impl Driver {
         let (mut files, mut bytes) = (0, 0);
         for live in self.segments.read().unwrap_or_else(PoisonError::into_inner).iter().flatten() {
             files += live.segment.index.header.files;
-            bytes += live.segment.index.header.bytes;
+            bytes = live.segment.index.header.bytes.saturating_add(bytes);
         }
         self.mean_size.store(bytes / files.max(1), Ordering::Relaxed);
         let capacity = self.tiers.iter().map(|t| t.ledger.usage().capacity).sum();
