@@ -293,8 +293,10 @@ fn told(copied: Tally, after: &Census, took: Duration) -> String {
         took.as_secs_f64(),
         ByteSize(rate)
     );
-    let full =
-        Tally { files: after.no_room.files + after.dropped.files, bytes: after.no_room.bytes.saturating_add(after.dropped.bytes) };
+    let full = Tally {
+        files: after.no_room.files + after.dropped.files,
+        bytes: after.no_room.bytes.saturating_add(after.dropped.bytes),
+    };
     let groups = [
         (full, "no room in the tiers: give them more capacity, or stage less"),
         (after.under_way, "no tier takes copies at present: its disk is full, or fails"),
