@@ -135,7 +135,7 @@ impl CopyName {
 /// are made of the nibbles without a table or a branch.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn hex16(v: u64) -> [u8; 16] {
+pub(crate) fn hex16(v: u64) -> [u8; 16] {
     use core::arch::x86_64::{
         _mm_add_epi8, _mm_and_si128, _mm_cmpgt_epi8, _mm_cvtsi64_si128, _mm_set1_epi8, _mm_srli_epi16,
         _mm_storeu_si128, _mm_unpacklo_epi8,
@@ -155,12 +155,12 @@ fn hex16(v: u64) -> [u8; 16] {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-use hex16_in_words as hex16;
+pub(crate) use hex16_in_words as hex16;
 
 /// [`hex16`] in registers of eight bytes.
 #[cfg(any(test, not(target_arch = "x86_64")))]
 #[inline]
-fn hex16_in_words(v: u64) -> [u8; 16] {
+pub(crate) fn hex16_in_words(v: u64) -> [u8; 16] {
     let mut out = [0; 16];
     for (chunk, half) in out.chunks_exact_mut(8).zip([(v >> 32) as u32, v as u32]) {
         let mut x = u64::from(half.swap_bytes());

@@ -20,6 +20,7 @@
 //! | [`segment`] | an index and a state together: lookup, listing, path reconstruction |
 //! | [`resolve`] | from a path as spelled to an entry, as the kernel would |
 //! | [`early`] | changes made before there is an index |
+//! | [`outside`] | what processes tell the agent that cannot open the control block |
 //! | [`demand`] | asking for a file and waiting for it: two clocks, no spinning |
 //! | [`sys`] | bare system calls, futexes |
 //! | [`scratch`] | memory for paths, so that no call needs a large stack |
@@ -42,6 +43,7 @@ pub mod hash;
 pub mod hint;
 pub mod index;
 pub mod mem;
+pub mod outside;
 pub mod resolve;
 pub mod scratch;
 pub mod segment;

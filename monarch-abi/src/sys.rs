@@ -52,6 +52,7 @@ pub(crate) const SYS_MUNMAP: i64 = 215;
 
 /// A number that no two living threads of a process share: where the C library keeps their data.
 /// The thread that `fork` copies keeps it in the child.
+#[cfg(not(miri))]
 #[must_use]
 #[inline]
 pub fn thread_pointer() -> usize {
@@ -67,6 +68,14 @@ pub fn thread_pointer() -> usize {
         core::arch::asm!("mrs {}, tpidr_el0", out(reg) here, options(nostack, preserves_flags, nomem));
     }
     here
+}
+
+/// The same for the interpreter, which knows no registers.
+#[cfg(miri)]
+pub fn thread_pointer() -> usize {
+    extern crate std;
+    std::thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| core::ptr::from_ref(here).addr())
 }
 
 const FUTEX_WAIT: usize = 0;

@@ -12,6 +12,7 @@
 //! | [`report`] | what the agent tells about itself |
 //! | [`socket`] | the lines of a connection, and descriptors beside them |
 //! | [`peer`] | whether who asks sees what the agent sees |
+//! | [`outside`] | what processes tell of their changes that cannot open the control block |
 //! | [`writable`] | files that a job can write from its start |
 //! | [`client`] | the other end of the socket, used by the command line |
 //! | [`place`] | where the runtime directory of an agent is |
@@ -22,6 +23,7 @@ pub mod driver;
 mod early;
 mod metering;
 mod mounts;
+mod outside;
 mod peer;
 pub mod place;
 pub mod protocol;

@@ -93,7 +93,7 @@ fn bypass_in(ctx: &Ctx, place: &Place, name: &[u8], moves: bool) -> bool {
 }
 
 /// The directory of a path (empty: the working directory) and its last component.
-fn split_named(path: &[u8]) -> Option<(&[u8], &[u8])> {
+pub fn split_named(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = path.iter().rposition(|&c| c != b'/')? + 1;
     let path = path.get(..end)?;
     let start = path.iter().rposition(|&c| c == b'/').map_or(0, |at| at + 1);

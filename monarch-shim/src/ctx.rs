@@ -35,6 +35,8 @@ pub use trust::{mounts_changed, place_changed};
 static BOOTED: AtomicU32 = AtomicU32::new(0);
 const WITHOUT: u32 = 1;
 const MAPPED: u32 = 2;
+/// There is a job, but its control block cannot be opened.
+const OUTSIDE: u32 = 3;
 /// The gate of this process, [`Process::gate`](crate::process::Process::gate): 0 when nobody has looked, or one of these.
 const ON: u32 = 2;
 /// The process may read other files than the agent, or is switched off: it reads nothing through us, but its changes count.
@@ -102,6 +104,13 @@ pub fn is_on() -> bool {
     }
 }
 
+/// Whether this process belongs to a job whose control block it cannot open: see [`crate::outside`].
+#[inline]
+#[must_use]
+pub fn is_outside() -> bool {
+    BOOTED.load(Ordering::Acquire) == OUTSIDE
+}
+
 #[inline]
 fn open_gate() -> Option<Ctx> {
     // SAFETY: written before the gate opened.
@@ -115,8 +124,8 @@ fn open_gate() -> Option<Ctx> {
 /// The constructor.
 pub extern "C" fn boot(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
     crate::next::resolve_all();
-    let on = crate::next::is_glibc() && attach(envp).is_some();
-    BOOTED.store(if on { MAPPED } else { WITHOUT }, Ordering::Release);
+    let state = if crate::next::is_glibc() { attach(envp) } else { WITHOUT };
+    BOOTED.store(state, Ordering::Release);
 }
 
 /// From here on this process is left alone: it may only read, write and end, and any other system call would kill it.
@@ -154,12 +163,21 @@ unsafe fn env(envp: *const *const u8, name: &[u8]) -> Option<&'static [u8]> {
 
 /// Maps the control block that the environment names, and says how far the gate opens: what a process changes that is not served counts
 /// for those that are.
-fn attach(envp: *const *const u8) -> Option<()> {
+fn attach(envp: *const *const u8) -> u32 {
     // SAFETY: from the loader.
-    let (disabled, path) = unsafe { (env(envp, b"MONARCH_DISABLE"), env(envp, b"MONARCH_CTL")?) };
+    let (disabled, path) = unsafe { (env(envp, b"MONARCH_DISABLE"), env(envp, b"MONARCH_CTL")) };
+    let Some(path) = path.filter(|path| path.first() == Some(&b'/')) else { return WITHOUT };
+    if map_control(path, disabled).is_some() {
+        return MAPPED;
+    }
+    crate::outside::boot(path);
+    OUTSIDE
+}
+
+fn map_control(path: &'static [u8], disabled: Option<&[u8]>) -> Option<()> {
     let slash = path.iter().rposition(|&c| c == b'/')?;
     let dir = path.get(..slash)?;
-    if dir.len() > files::MAX_DIR || path.first() != Some(&b'/') {
+    if dir.len() > files::MAX_DIR {
         return None;
     }
     files::set_dir(dir);

@@ -28,6 +28,7 @@
 //! | [`noproc`] | paths of descriptors where `/proc` is not mounted |
 //! | [`mounts`] | what is mounted where |
 //! | [`changes`] | what the job changes below a root |
+//! | [`outside`] | telling the agent of changes where the control block cannot be opened |
 //! | [`dirs`] | virtual directory streams |
 //! | [`hints`] | what the job tells of its future |
 //! | `hooks` | the exported functions: thin shells, one file per family |
@@ -51,6 +52,7 @@ pub mod large;
 pub mod mounts;
 pub mod next;
 pub mod noproc;
+pub mod outside;
 pub mod paths;
 pub mod pfs_fd;
 pub mod process;

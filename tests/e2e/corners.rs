@@ -243,6 +243,119 @@ assert told(os.stat, big) == 'ENOENT' and os.stat(root + '/moved').st_size == 30
     );
 }
 
+/// What each kind of call changes, made by a process that is not served; the job's own process looks before and after.
+const CHANGES: &str = r#"
+def each(outsider):
+    assert all(is_copy(os.open(f'{root}/{n}', 0)) for n in ['x', 'y'])
+    assert 'new' not in os.listdir(root) and os.listdir(root + '/sub') == ['f']
+    assert told(os.stat, root + '/made') == 'ENOENT'
+    outsider('open(root + "/x", "w").write("changed")')
+    assert open(x).read() == 'changed' and os.stat(x).st_size == 7
+    outsider('open(root + "/new", "w").close(); os.mkdir(root + "/made"); os.symlink("x", root + "/link")')
+    assert {'new', 'made', 'link'} <= set(os.listdir(root)) and os.stat(root + '/made') and os.readlink(root + '/link') == 'x'
+    outsider('os.truncate(root + "/y", 5)')
+    assert os.stat(root + '/y').st_size == 5 == len(open(root + '/y', 'rb').read())
+    outsider('os.chdir(root); os.rename("big", "moved"); os.rename("sub", "other")')
+    assert told(os.stat, big) == 'ENOENT' and os.stat(root + '/moved').st_size == 3000000
+    assert told(os.stat, root + '/sub/f') == 'ENOENT' and open(root + '/other/f').read() == 'f'
+    outsider('fd = os.open(root + "/other", os.O_RDONLY); os.unlink("f", dir_fd=fd); os.close(os.open("g", os.O_CREAT | os.O_WRONLY, dir_fd=fd))')
+    assert os.listdir(root + '/other') == ['g']
+    outsider('import ctypes; libc = ctypes.CDLL(None); libc.fopen.restype = ctypes.c_void_p; libc.fclose.argtypes = [ctypes.c_void_p]; libc.fputs.argtypes = [ctypes.c_char_p, ctypes.c_void_p]\nf = libc.fopen((root + "/z").encode(), b"a"); libc.fputs(b"more\\n", f); libc.fclose(f)')
+    assert open(root + '/z').read() == 'z\nmore\n'
+    outsider('os.utime(root + "/times", (1, 1)); os.link(root + "/times", root + "/hard")')
+    assert os.stat(root + '/times').st_mtime == 1 and os.stat(root + '/times').st_nlink == 2
+    print('all seen')
+"#;
+
+/// A world for [`CHANGES`], which everybody may change.
+fn world_for_all() -> World {
+    world_with(|w| {
+        fs::create_dir(w.backing().join("sub")).unwrap();
+        for (name, text) in [("sub/f", "f"), ("z", "z\n"), ("times", "t")] {
+            fs::write(w.backing().join(name), text).unwrap();
+        }
+        open_to_all(w.root());
+        for dir in ["", "sub"] {
+            fs::set_permissions(w.backing().join(dir), fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        for name in ["x", "y", "z", "big", "times", "sub/f"] {
+            fs::set_permissions(w.backing().join(name), fs::Permissions::from_mode(0o666)).unwrap();
+            chown(w.backing().join(name), Some(65534), Some(65534)).unwrap();
+        }
+    })
+}
+
+#[test]
+fn what_another_user_of_the_job_changes_is_seen() {
+    let w = world_for_all();
+    let text = r#"
+def outsider(text):
+    words = ['setpriv', '--reuid=65534', '--regid=65534', '--clear-groups', sys.executable, '-c', 'import os, sys\nroot = sys.argv[1]\n' + text, root]
+    subprocess.run(words, check=True, cwd='/')
+each(outsider)
+"#;
+    assert_eq!(run(&w, &format!("{CHANGES}{text}")), "all seen\n");
+}
+
+#[test]
+fn what_a_process_in_another_root_directory_changes_is_seen() {
+    if !has_command("unshare") {
+        return;
+    }
+    let w = world_for_all();
+    let new_root = w.scratch().join("new-root");
+    fs::create_dir(&new_root).unwrap();
+    let library = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/release");
+    // The same data at another path, and no shared memory: neither the control block nor the path of the root is there.
+    let text = format!(
+        r#"
+top, library = {new_root:?}, {library:?}
+script = '''set -e; top=$1 root=$2 library=$3
+for d in usr lib lib64 bin etc proc ${{4#/}}; do [ -e /$d ] || continue; mkdir -p $top/$d; mount --rbind /$d $top/$d; done
+mkdir -p $top/data $top$library; mount --bind $root $top/data; mount --bind $library $top$library; shift 4
+exec chroot $top "$@"'''
+def outsider(text):
+    words = ['unshare', '-m', 'sh', '-c', script, 'sh', top, root, library, sys.base_prefix, sys.executable, '-c', 'import os, sys\nroot = "/data"\n' + text]
+    done = subprocess.run(words)
+    if done.returncode:
+        print('cannot' if subprocess.run(['unshare', '-m', 'true']).returncode else 'failed'); sys.exit()
+each(outsider)
+"#
+    );
+    let seen = run(&w, &format!("{CHANGES}{text}"));
+    assert!(matches!(seen.as_str(), "all seen\n" | "cannot\n"), "{seen}");
+}
+
+#[test]
+fn what_a_stranger_tells_of_changes_is_not_believed() {
+    let mut w = world_for_all();
+    w.keep();
+    // To every agent that listens here; as a user who may write the file, but in no job.
+    let script = "
+import os, socket, sys
+names = {line.split()[-1][1:] for line in open('/proc/net/unix') if '@monarch-changes-' in line}
+fd = os.open(sys.argv[1], os.O_PATH)
+for name in names:
+    s = socket.socket(socket.AF_UNIX); s.settimeout(5); s.connect('\\0' + name)
+    try: socket.send_fds(s, [b'f\\0'], [fd]); answer = s.recv(100)
+    except OSError: answer = b''
+    print(len(answer), end=' ')
+print(len(names) > 0)";
+    let python = run(&w, "print(sys.executable)");
+    let ask = |user: &str| {
+        let id = format!("--reuid={user}");
+        let mut command = Command::new("setpriv");
+        command.args([&id, "--clear-groups", python.trim_end(), "-c", script]).arg(w.root().join("x"));
+        String::from_utf8(command.current_dir("/").output().unwrap().stdout).unwrap()
+    };
+    let told = ask("65534");
+    assert!(told.ends_with("True\n") && told.trim_end_matches("True\n").split_whitespace().all(|n| n == "0"), "{told}");
+    run(&w, "assert is_copy(os.open(x, 0))");
+    // The agent's own user is believed.
+    assert!(ask("0").contains('9'));
+    run(&w, "assert not is_copy(os.open(x, 0))");
+}
+
 #[test]
 fn pages_that_are_moved_or_unmapped_are_no_longer_taken_for_readable() {
     let w = world();

@@ -8,7 +8,7 @@
 //! | [`adopt`] | what an agent that died left |
 //! | [`checks`] | what is looked at again when files are opened |
 //! | [`shared`] | an index that the nodes of a job have in common |
-//! | [`written`] | files that jobs can write from their start |
+//! | [`written`] | files that jobs can write from their start, and what processes outside change |
 //! | [`purge`] | warnings of files that the site will soon remove |
 //!
 //! The PFS is never asked while the list is locked: it may hang, and `status` and `stop` need the list.
@@ -21,6 +21,8 @@ mod segments;
 mod shared;
 mod spellings;
 mod written;
+
+pub(super) use written::Change;
 
 use super::driver::Driver;
 use super::protocol::{RootStatus, Spelling};

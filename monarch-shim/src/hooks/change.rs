@@ -9,7 +9,7 @@ use crate::ctx;
 use crate::gone::last_name;
 use crate::paths::{Absolute, proc_path};
 use crate::pfs_fd::{self, Link};
-use crate::user;
+use crate::{outside, user};
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use libc::{dev_t, gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
 use monarch_abi::resolve::Found;
@@ -19,13 +19,19 @@ const CWD: c_int = libc::AT_FDCWD;
 /// A name appears, disappears or is replaced.
 unsafe fn name(dirfd: c_int, path: *const c_char) {
     // SAFETY: passed on.
-    unsafe { before_change(path, |ctx, p| name_changes(ctx, dirfd, p, false)) }
+    unsafe {
+        outside::name_changes(dirfd, path, false);
+        before_change(path, |ctx, p| name_changes(ctx, dirfd, p, false));
+    }
 }
 
 /// A name moves, perhaps with a whole subtree.
 unsafe fn moved(dirfd: c_int, path: *const c_char) {
     // SAFETY: passed on.
-    unsafe { before_change(path, |ctx, p| name_changes(ctx, dirfd, p, true)) }
+    unsafe {
+        outside::name_changes(dirfd, path, true);
+        before_change(path, |ctx, p| name_changes(ctx, dirfd, p, true));
+    }
 }
 
 /// A name was removed or replaced, if the call succeeded.
@@ -45,7 +51,11 @@ unsafe fn file(
     call: impl FnOnce(c_int, *const c_char) -> c_int,
 ) -> c_int {
     // SAFETY: passed on.
-    let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else { return call(dirfd, path) };
+    let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else {
+        // SAFETY: passed on.
+        unsafe { outside::file_changes(dirfd, path, follow) };
+        return call(dirfd, path);
+    };
     let saved = user::errno();
     let target = file_changes(&ctx, dirfd, bytes, follow);
     user::set_errno(saved);
@@ -99,7 +109,10 @@ const fn follows(flags: c_int) -> bool {
 
 /// Attributes of an open file change: of a copy, on the PFS instead.
 unsafe fn descriptor(fd: c_int, next: impl FnOnce() -> c_int, on_path: impl FnOnce(*const c_char) -> c_int) -> c_int {
-    let Some(ctx) = ctx::mapped() else { return next() };
+    let Some(ctx) = ctx::mapped() else {
+        outside::descriptor_changes(fd);
+        return next();
+    };
     let saved = user::errno();
     let target = descriptor_changes(&ctx, fd);
     user::set_errno(saved);
@@ -127,6 +140,7 @@ fn pfs_path_of(fd: c_int) -> Option<Absolute> {
 
 /// A file that libc itself created under a name of its choice.
 unsafe fn created(fd: c_int) -> c_int {
+    outside::descriptor_changes(fd);
     if fd >= 0
         && let Some(ctx) = ctx::mapped()
     {
@@ -142,6 +156,7 @@ unsafe fn created(fd: c_int) -> c_int {
 unsafe fn linked(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, follow: bool) {
     // SAFETY: passed on.
     unsafe {
+        outside::file_changes(from_fd, from, follow);
         before_change(from, |ctx, p| drop(file_changes(ctx, from_fd, p, follow)));
         name(to_fd, to);
     }
@@ -226,7 +241,16 @@ fn lost(result: c_int, last: Option<Found<'static>>) {
 /// A child is about to open a file: what it is to open instead, if that is a copy.
 unsafe fn spawn_opens(path: *const c_char, flags: c_int) -> Option<Absolute> {
     // SAFETY: passed on.
-    let (ctx, p) = unsafe { enter_change(path) }?;
+    let Some((ctx, p)) = (unsafe { enter_change(path) }) else {
+        // Nobody looks at the descriptor afterwards: it is the child's.
+        // SAFETY: passed on.
+        unsafe {
+            if outside::opens(CWD, path, flags) {
+                outside::name_changes(CWD, path, false);
+            }
+        }
+        return None;
+    };
     if flags & libc::O_ACCMODE == libc::O_RDONLY && flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
         return None;
     }

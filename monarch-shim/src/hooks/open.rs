@@ -159,6 +159,17 @@ pub(super) fn off_copy(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
     -1
 }
 
+/// An open by a process that the agent has to be told of.
+unsafe fn told(dirfd: c_int, path: *const c_char, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: passed on.
+    let again = unsafe { crate::outside::opens(dirfd, path, flags) };
+    let fd = next();
+    if again {
+        crate::outside::descriptor_changes(fd);
+    }
+    fd
+}
+
 #[inline]
 unsafe fn open_any(dirfd: c_int, path: *const c_char, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if only_reads(flags) {
@@ -167,7 +178,10 @@ unsafe fn open_any(dirfd: c_int, path: *const c_char, flags: c_int, next: impl F
         serve(&ctx, dirfd, bytes, flags, next)
     } else {
         // SAFETY: as above.
-        let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else { return next() };
+        let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else {
+            // SAFETY: passed on.
+            return unsafe { told(dirfd, path, flags, next) };
+        };
         serve_other(&ctx, dirfd, bytes, flags, next)
     }
 }
@@ -183,8 +197,11 @@ pub(super) unsafe fn by_number(
         return None;
     }
     // SAFETY: the application's pointer, tested before it is read.
-    let (ctx, bytes) = unsafe { enter_change(path) }?;
-    Some(serve_other(&ctx, dirfd, bytes, flags, call))
+    match unsafe { enter_change(path) } {
+        Some((ctx, bytes)) => Some(serve_other(&ctx, dirfd, bytes, flags, call)),
+        // SAFETY: passed on.
+        None => Some(unsafe { told(dirfd, path, flags, call) }),
+    }
 }
 
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;

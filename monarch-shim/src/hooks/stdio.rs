@@ -27,7 +27,8 @@ unsafe fn open_stream(
 ) -> *mut FILE {
     // SAFETY: the application's pointers, tested before they are read.
     let (Some((ctx, bytes)), Some(only_reads)) = (unsafe { (enter_change(path), reads(mode)) }) else {
-        return next(path);
+        // SAFETY: passed on.
+        return unsafe { told(path, mode, next, fileno) };
     };
     if only_reads {
         let served = if ctx::get().is_some() { read_stream(&ctx, bytes, &next) } else { None };
@@ -79,6 +80,26 @@ unsafe fn open_stream(
     stream
 }
 
+/// A stream of a process that the agent has to be told of.
+unsafe fn told(
+    path: *const c_char,
+    mode: *const c_char,
+    next: impl Fn(*const c_char) -> *mut FILE,
+    fileno: unsafe extern "C" fn(*mut FILE) -> c_int,
+) -> *mut FILE {
+    // SAFETY: the application's pointers, tested before they are read.
+    let again = unsafe {
+        let flags = if user::path(mode).is_some_and(|m| m.first() != Some(&b'r')) { libc::O_CREAT } else { 0 };
+        reads(mode) == Some(false) && crate::outside::opens(CWD, path, libc::O_RDWR | flags)
+    };
+    let stream = next(path);
+    if again && !stream.is_null() {
+        // SAFETY: a stream that was just opened.
+        crate::outside::descriptor_changes(unsafe { fileno(stream) });
+    }
+    stream
+}
+
 /// What the application wants to change is a copy of a file that has gone.
 fn gone(next: impl Fn(*const c_char) -> *mut FILE) -> *mut FILE {
     // No file has an empty name: `freopen` closes the stream, as it does whenever it fails.
@@ -99,6 +120,9 @@ unsafe fn reopen_same(mode: *const c_char, stream: *mut FILE, next: impl Fn(*con
     let same = || next(core::ptr::null());
     // SAFETY: the application's pointers, tested before they are read; a stream that it has open.
     let (writes, fd) = unsafe { (reads(mode) == Some(false), libc::fileno(stream)) };
+    if writes {
+        crate::outside::descriptor_changes(fd);
+    }
     let Some(ctx) = ctx::mapped().filter(|_| writes && fd >= 0) else { return same() };
     let saved = user::errno();
     let found = crate::changes::descriptor_changes(&ctx, fd);
