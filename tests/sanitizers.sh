@@ -40,7 +40,8 @@ thread() {
     echo "ThreadSanitizer: without rust-src the standard library is not instrumented: expect reports from it"
     flags+=" -Cunsafe-allow-abi-mismatch=sanitizer"
   fi
-  RUSTFLAGS=$flags TSAN_OPTIONS="suppressions=$PWD/tests/sanitizers/thread.supp exitcode=66" \
+  # With the profile's `abort` cargo would build two standard libraries, which do not go together.
+  CARGO_PROFILE_DEV_PANIC=unwind RUSTFLAGS=$flags TSAN_OPTIONS="suppressions=$PWD/tests/sanitizers/thread.supp exitcode=66" \
     cargo +nightly test "${std[@]}" --target "$host" --target-dir "$target" "$@" || failed=1
 }
 
