@@ -126,10 +126,12 @@ try "unshare -m, a bind mount elsewhere: run outside" $all "$want" \
 try "unshare -m, other data bound to the path: run outside" 0 "$other" \
   "${outside[@]}" unshare -m sh -c "$bind" sh "$work/other" "$work/data" "${job[@]}"
 chmod -R a+rX "$work"
-user=(setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/tmp)
+# (65534, nobody, also stands for all users that a namespace does not map: such a process is not served.)
+someone=23456
+user=(setpriv --reuid=$someone --regid=$someone --clear-groups env HOME=/tmp)
 own=(--tier "$work/own:256MiB")
 mkdir "$work/own"
-chown 65534 "$work/own"
+chown $someone "$work/own"
 outside_own=("$monarch" run "${options[@]}" "${own[@]}" --)
 try "an ordinary user, unshare -Ur: run inside" $all "$want" "${user[@]}" unshare -Ur "${inside[@]}" "${own[@]}" -- "${job[@]}"
 try "an ordinary user, run outside, unshare -Ur: other ids, not served" 0 "$want" "${user[@]}" "${outside_own[@]}" unshare -Ur "${job[@]}"
@@ -181,7 +183,7 @@ else
 fi
 # The agent of a command that was not process 1 waits a moment for another job.
 sleep 5
-left=$(find /dev/shm -user 65534 -path '/dev/shm/monarch-*/*' | head -n 3)
+left=$(find /dev/shm -user $someone -path '/dev/shm/monarch-*/*' | head -n 3)
 [ -z "$left" ] || { bad=1; row "left over" "FAILED: $left"; }
-find /dev/shm -maxdepth 1 -user 65534 -name 'monarch-*' -empty -delete
+find /dev/shm -maxdepth 1 -user $someone -name 'monarch-*' -empty -delete
 if [ $bad = 0 ]; then echo "containers: ok"; else echo "containers: FAILED"; exit 1; fi
