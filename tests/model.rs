@@ -41,7 +41,9 @@ mod reader;
 mod word;
 
 /// Its surroundings.
-use world::{changes, control, ctx, engine, fetch, identity, mem, paths, resolve, serve, small, sync, sys, tier, user};
+use world::{
+    changes, control, copy_open, ctx, engine, errno, fetch, identity, mem, resolve, small, sync, sys, tier, user,
+};
 
 const COPY_PATH_MAX: usize = 64;
 

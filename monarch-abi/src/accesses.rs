@@ -24,8 +24,7 @@ pub const LANE: usize = 4096;
 /// Milliseconds are counted modulo this.
 const TIME: u64 = 1 << 21;
 /// What stands in the place of a segment where a hint is meant.
-const HINT: u64 = 0x1ff;
-const _: () = assert!((crate::control::MAX_SEGMENTS as u64) < HINT, "segments must not look like hints");
+pub(crate) const HINT: u64 = 0x1ff;
 /// How long a place may stay empty before its writer counts as dead.
 const PATIENCE_MS: u64 = 100;
 

@@ -25,6 +25,7 @@ pub const MAX_SPELLINGS: usize = 128;
 pub const MAX_TIERS: usize = 16;
 /// Most segments over the life of an agent.
 pub const MAX_SEGMENTS: usize = 256;
+const _: () = assert!((MAX_SEGMENTS as u64) < crate::accesses::HINT, "segments must not look like hints");
 /// Most bypassed ranges; beyond, the whole segment is bypassed.
 pub const MAX_RANGES: usize = 256;
 /// Most copies under way that readers can see.

@@ -336,6 +336,16 @@ fn ends_like_dir(path: &[u8]) -> bool {
     path.ends_with(b"/") || path.ends_with(b"/.") || path.ends_with(b"/..")
 }
 
+/// The directory of a path (empty: the working directory) and its last component.
+#[must_use]
+pub fn split_named(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = path.iter().rposition(|&c| c != b'/')? + 1;
+    let path = path.get(..end)?;
+    let start = path.iter().rposition(|&c| c == b'/').map_or(0, |at| at + 1);
+    let name = path.get(start..).filter(|name| *name != b"." && *name != b"..")?;
+    Some((path.get(..start)?, name))
+}
+
 /// Splits an absolute path into its parent and its last component; `None` for paths that end in `.`, `..` or are `/`.
 #[must_use]
 pub fn split_last(path: &[u8]) -> Option<(&[u8], &[u8])> {

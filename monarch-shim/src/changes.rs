@@ -4,16 +4,18 @@
 //! node at once: reads then see what the kernel sees. Bypass is set even if the call fails in the end; that costs hits,
 //! never truth. Paths that lead into a root under another spelling are found by the device of their parent directory.
 
+use crate::absolute::pfs_path;
 use crate::ctx::Ctx;
+use crate::descriptor_path::real_path;
 use crate::identity::{Facts, copy_of};
-use crate::paths::{absolute, find, find_parent, is_root_device, real_path};
+use crate::paths::{absolute, find, find_parent};
 use crate::sys;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use monarch_abi::control::{NO_ROOT, Start};
 use monarch_abi::demand;
 use monarch_abi::mem::PathBuffer;
-use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_parent, split_last};
+use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_parent, split_last, split_named};
 use monarch_abi::word::State;
 
 mod by_inode;
@@ -92,15 +94,6 @@ fn bypass_in(ctx: &Ctx, place: &Place, name: &[u8], moves: bool) -> bool {
     true
 }
 
-/// The directory of a path (empty: the working directory) and its last component.
-pub fn split_named(path: &[u8]) -> Option<(&[u8], &[u8])> {
-    let end = path.iter().rposition(|&c| c != b'/')? + 1;
-    let path = path.get(..end)?;
-    let start = path.iter().rposition(|&c| c == b'/').map_or(0, |at| at + 1);
-    let name = path.get(start..).filter(|name| *name != b"." && *name != b"..")?;
-    Some((path.get(..start)?, name))
-}
-
 /// A directory on the device of a root, and the path of a name in it.
 struct Place {
     dev: u64,
@@ -114,7 +107,7 @@ fn place_of(ctx: &Ctx, dirfd: c_int, parent: &[u8], name: &[u8]) -> Option<Place
     text.append(if parent.is_empty() { b"." } else { parent })?;
     let parent = text.c_str()?;
     // Most names lie elsewhere: one call tells.
-    let st = sys::stat_at(dirfd, parent, 0).filter(|st| is_root_device(ctx, st.st_dev))?;
+    let st = sys::stat_at(dirfd, parent, 0).filter(|st| ctx.is_root_device(st.st_dev))?;
     // SAFETY: a C string.
     let fd = unsafe { sys::open_at(dirfd, parent.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) }?;
     let mut real = real_path_in_root(ctx, fd.0, st.st_dev);
@@ -159,9 +152,9 @@ fn leave_way(ctx: &Ctx, name: &[u8]) {
 fn real_name(ctx: &Ctx, abs: &[u8]) -> Option<PathBuffer> {
     let (parent, name) = split_last(abs)?;
     // Most names lie elsewhere: one call tells.
-    sys::stat_bytes(parent, 0).filter(|st| is_root_device(ctx, st.st_dev))?;
+    sys::stat_bytes(parent, 0).filter(|st| ctx.is_root_device(st.st_dev))?;
     let fd = sys::open_bytes(parent, libc::O_PATH | libc::O_CLOEXEC)?;
-    let st = sys::fstat(fd.0).filter(|st| is_root_device(ctx, st.st_dev))?;
+    let st = sys::fstat(fd.0).filter(|st| ctx.is_root_device(st.st_dev))?;
     let mut real = real_path_in_root(ctx, fd.0, st.st_dev)?;
     if real.get() != b"/" {
         real.append(b"/")?;
@@ -199,7 +192,7 @@ pub enum Target {
     /// On what the application named.
     AsNamed,
     /// On the PFS file at this path: what was named is a copy of it.
-    Pfs(crate::paths::Absolute),
+    Pfs(crate::absolute::Absolute),
     /// On nothing: what was named is a copy of a file that a job has removed, and that has no other name.
     Removed,
     /// On nothing: what was named is a copy of a file that is no longer where it was, but may be elsewhere.
@@ -250,7 +243,7 @@ fn is_known(ctx: &Ctx, f: &Found<'static>) -> bool {
 
 /// The entry of an open file, whatever path it was opened by.
 fn entry_of(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
-    if !is_root_device(ctx, st.st_dev) {
+    if !ctx.is_root_device(st.st_dev) {
         return None;
     }
     path_in_root(ctx, fd, st.st_dev).and_then(|real| file_at(ctx, real.get())).or_else(|| by_inode::entry(ctx, fd, st))
@@ -271,7 +264,7 @@ fn real_path_in_root(ctx: &Ctx, fd: c_int, dev: u64) -> Option<PathBuffer> {
     }
     let roots = ctx.map.roots().iter().filter(|r| r.dev.load(Ordering::Relaxed) == dev);
     let through = roots.map(|r| ctx.map.str(&r.path)).find_map(|root| {
-        let rest = crate::mounts::through_another(real.get(), root, dev, |d| is_root_device(ctx, d))?;
+        let rest = crate::mounts::through_another(real.get(), root, dev, |d| ctx.is_root_device(d))?;
         let mut out = PathBuffer::front();
         out.append(root)?;
         out.append(rest.get())?;
@@ -358,7 +351,7 @@ pub fn opened_for_writing(ctx: &Ctx, fd: c_int) -> Opened {
         bypass(ctx, &f);
         return Opened::Copy(Target::of(ctx, &f));
     }
-    if is_root_device(ctx, st.st_dev) {
+    if ctx.is_root_device(st.st_dev) {
         ctx.sync();
         let real = path_in_root(ctx, fd, st.st_dev);
         written(ctx, fd, &st, real.as_ref());
@@ -417,7 +410,7 @@ fn copy_that_may_have_changed(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option
 /// What an open file is.
 pub enum OpenFile {
     /// A copy of the file at this path.
-    Copy(crate::paths::Absolute),
+    Copy(crate::absolute::Absolute),
     /// A copy of a file that is no longer where it was; whether a job has removed it.
     Orphan(bool),
     /// No copy.
@@ -436,7 +429,7 @@ pub fn descriptor_changes(ctx: &Ctx, fd: c_int) -> OpenFile {
 
 /// The path on the PFS of an entry if the file that was indexed is still there.
 #[must_use]
-pub fn path_if_there(ctx: &Ctx, f: &Found<'static>) -> Option<crate::paths::Absolute> {
+pub fn path_if_there(ctx: &Ctx, f: &Found<'static>) -> Option<crate::absolute::Absolute> {
     if f.entry.word().is_gone() {
         return None;
     }
@@ -466,14 +459,6 @@ pub fn hide_below_open(ctx: &Ctx, fd: c_int) {
     if let Some(f) = entry_of(ctx, fd, &st) {
         bypass_subtree(ctx, &f);
     }
-}
-
-/// The path on the PFS of an entry.
-#[must_use]
-pub fn pfs_path(ctx: &Ctx, f: &Found<'static>) -> Option<crate::paths::Absolute> {
-    let rel = f.segment.index.path_of(f.entry.id)?;
-    let root = ctx.map.roots().get(f.root)?;
-    crate::paths::Absolute::join(ctx.map.str(&root.path), rel.get())
 }
 
 /// What a path that may lead to an open descriptor leads to, if that is a copy: `/proc/self/fd/N`, `/dev/stdin`, a number relative to
@@ -525,7 +510,9 @@ fn may_be_descriptor(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> bool {
     let mut here = PathBuffer::front();
     // SAFETY: both write as many bytes as they say.
     let read = unsafe {
-        here.fill(|out| if dirfd == libc::AT_FDCWD { sys::getcwd(out) } else { crate::paths::path_of_fd(dirfd, out) })
+        here.fill(|out| {
+            if dirfd == libc::AT_FDCWD { sys::getcwd(out) } else { crate::descriptor_path::path_of_fd(dirfd, out) }
+        })
     };
     read.is_none() || has(here.get(), b"/proc") || has(here.get(), b"/dev") || has(path, b"proc/") || has(path, b"dev/")
 }

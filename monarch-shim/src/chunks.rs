@@ -5,9 +5,10 @@
 //! `read` claims its range by moving the offset first, so that processes that share it get each record once.
 
 use crate::changes::bypass;
+use crate::copy_open::Here;
 use crate::ctx::{self, Ctx};
+use crate::errno;
 use crate::large::{Claim, Known, MOST, identify, in_order, would_be_in_order};
-use crate::serve::Here;
 use crate::sys::{self, Fd};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -148,7 +149,7 @@ pub unsafe fn readv(fd: c_int, iov: *const libc::iovec, count: c_int, off: Optio
 /// The answer of the C function: negative numbers become errno.
 fn answer(done: isize) -> isize {
     if done < 0 {
-        crate::user::set_errno(-done as c_int);
+        errno::set_errno(-done as c_int);
         return -1;
     }
     done

@@ -2,6 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`gate`] | whether calls are answered in this process |
 //! | [`files`] | the files of the runtime directory |
 //! | [`segments`] | mapping segments as they appear |
 //! | [`rights`] | whether this process may read what the agent may read |
@@ -13,41 +14,24 @@
 //! process sees the same mounts as the agent: the same mount namespace and the same `/`, or else, asked once, the same
 //! `st_dev` and `st_ino` at the root's path and at the tiers.
 
+use crate::errno;
 use crate::process::process;
-use crate::user;
-use core::cell::UnsafeCell;
-use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
+use gate::{BOOTED, MAPPED, ON, OUTSIDE};
 use monarch_abi::control::{ControlMap, Counter};
 
-mod files;
-mod rights;
+pub(crate) mod files;
+pub(crate) mod gate;
+pub(crate) mod rights;
 mod segments;
 mod stem;
 mod trust;
 
 pub use files::{agent, hint_file};
+pub use gate::leave_alone;
 pub use rights::{never_again, rights_changed, threads_rights_changed};
 pub use segments::forked;
 pub use trust::{mounts_changed, place_changed};
-
-/// 0 before the constructor, then one of these, for good.
-static BOOTED: AtomicU32 = AtomicU32::new(0);
-const WITHOUT: u32 = 1;
-const MAPPED: u32 = 2;
-/// There is a job, but its control block cannot be opened.
-const OUTSIDE: u32 = 3;
-/// The gate of this process, [`Process::gate`](crate::process::Process::gate): 0 when nobody has looked, or one of these.
-const ON: u32 = 2;
-/// The process may read other files than the agent, or is switched off: it reads nothing through us, but its changes count.
-const OTHER_RIGHTS: u32 = 3;
-
-/// A cell that is written once, before a flag says so.
-struct Once<T>(UnsafeCell<MaybeUninit<T>>);
-// SAFETY: written once by the thread that claimed it, read only after a release store of its flag.
-unsafe impl<T: Sync> Sync for Once<T> {}
-
-static CONTROL: Once<ControlMap<'static>> = Once(UnsafeCell::new(MaybeUninit::uninit()));
 
 /// The shared state, when the gate is open.
 #[derive(Clone, Copy)]
@@ -67,7 +51,7 @@ pub fn get() -> Option<Ctx> {
     if process().gate.load(Ordering::Acquire) != ON && !look() {
         return None;
     }
-    open_gate()
+    open()
 }
 
 /// Whether the gate opens, in a process that has not looked yet: after the constructor, and in a child.
@@ -77,9 +61,9 @@ fn look() -> bool {
     if process().gate.load(Ordering::Acquire) != 0 || BOOTED.load(Ordering::Acquire) != MAPPED {
         return false;
     }
-    let saved = user::errno();
+    let saved = errno::errno();
     rights_changed();
-    user::set_errno(saved);
+    errno::set_errno(saved);
     process().gate.load(Ordering::Acquire) == ON
 }
 
@@ -90,7 +74,7 @@ pub fn mapped() -> Option<Ctx> {
     if BOOTED.load(Ordering::Acquire) != MAPPED {
         return None;
     }
-    open_gate()
+    open()
 }
 
 /// Whether the gate may be open, as far as a look at it tells.
@@ -112,87 +96,19 @@ pub fn is_outside() -> bool {
 }
 
 #[inline]
-fn open_gate() -> Option<Ctx> {
-    // SAFETY: written before the gate opened.
-    let map = unsafe { (*CONTROL.0.get()).assume_init_ref() };
-    if map.ctl.bypassed.load(Ordering::Relaxed) != 0 {
-        return None;
-    }
+fn open() -> Option<Ctx> {
+    // SAFETY: who comes here has seen that it is mapped.
+    let map = unsafe { gate::control()? };
     Some(Ctx { map, opening: false, below: 0 })
 }
 
-/// The constructor.
-pub extern "C" fn boot(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
-    crate::next::resolve_all();
-    let state = if crate::next::is_glibc() { attach(envp) } else { WITHOUT };
-    BOOTED.store(state, Ordering::Release);
-}
-
-/// From here on this process is left alone: it may only read, write and end, and any other system call would kill it.
-pub fn leave_alone() {
-    process().gate.store(OTHER_RIGHTS, Ordering::Release);
-    BOOTED.store(WITHOUT, Ordering::Release);
-}
-
-/// The value of an environment variable.
-///
-/// # Safety
-/// `envp` must be the environment as the loader passed it.
-unsafe fn env(envp: *const *const u8, name: &[u8]) -> Option<&'static [u8]> {
-    let mut at = envp;
-    if at.is_null() {
-        return None;
-    }
-    loop {
-        // SAFETY: the environment ends with a null pointer, its strings with a NUL.
-        let text = unsafe {
-            if (*at).is_null() {
-                return None;
-            }
-            core::ffi::CStr::from_ptr((*at).cast()).to_bytes()
-        };
-        if let Some(value) = text.strip_prefix(name)
-            && let Some((b'=', value)) = value.split_first()
-        {
-            return Some(value);
-        }
-        // SAFETY: as above.
-        at = unsafe { at.add(1) };
-    }
-}
-
-/// Maps the control block that the environment names, and says how far the gate opens: what a process changes that is not served counts
-/// for those that are.
-fn attach(envp: *const *const u8) -> u32 {
-    // SAFETY: from the loader.
-    let (disabled, path) = unsafe { (env(envp, b"MONARCH_DISABLE"), env(envp, b"MONARCH_CTL")) };
-    let Some(path) = path.filter(|path| path.first() == Some(&b'/')) else { return WITHOUT };
-    if map_control(path, disabled).is_some() {
-        return MAPPED;
-    }
-    crate::outside::boot(path);
-    OUTSIDE
-}
-
-fn map_control(path: &'static [u8], disabled: Option<&[u8]>) -> Option<()> {
-    let slash = path.iter().rposition(|&c| c == b'/')?;
-    let dir = path.get(..slash)?;
-    if dir.len() > files::MAX_DIR {
-        return None;
-    }
-    files::set_dir(dir);
-    let map = files::map_file(path, true)?;
-    let control = ControlMap::open_hiding(map, &process().hidden)?;
-    if disabled.is_some_and(|v| !v.is_empty() && v != b"0") {
-        rights::switch_off();
-    }
-    // SAFETY: as above.
-    unsafe { (*CONTROL.0.get()).write(control) };
-    crate::process::boot();
-    Some(())
-}
-
 impl Ctx {
+    /// Whether some root lies on this device.
+    #[must_use]
+    pub fn is_root_device(&self, dev: u64) -> bool {
+        self.map.roots().iter().any(|r| r.dev.load(Ordering::Relaxed) == dev)
+    }
+
     /// Adds to a counter.
     #[inline]
     pub fn count(&self, what: Counter, by: u64) {

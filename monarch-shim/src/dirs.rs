@@ -4,6 +4,7 @@
 //! a descriptor, which is not negative), so that the hooks tell ours from real ones without a table.
 
 use crate::ctx::Ctx;
+use crate::errno;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ops::{Deref, DerefMut};
@@ -266,7 +267,7 @@ impl Stream {
             self.fd = self.open_real(&ctx).unwrap_or(-1);
         }
         if self.fd < 0 {
-            crate::user::set_errno(libc::ENOTSUP);
+            errno::set_errno(libc::ENOTSUP);
         }
         self.fd
     }
@@ -274,7 +275,7 @@ impl Stream {
     fn open_real(&self, ctx: &Ctx) -> Option<c_int> {
         let rel = self.segment.index.path_of(self.dir)?;
         let root = ctx.map.roots().get(self.root as usize)?;
-        let mut path = crate::paths::Absolute::join(ctx.map.str(&root.path), rel.get())?;
+        let mut path = crate::absolute::Absolute::join(ctx.map.str(&root.path), rel.get())?;
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
         let fd = crate::sys::Fd(crate::sys::open(path.c_str()?, flags)?);
         // Another directory may have taken the name.
@@ -370,6 +371,6 @@ unsafe fn give_up(items: *mut *mut libc::dirent64, len: usize) -> c_int {
         }
         libc::free(items.cast());
     }
-    crate::user::set_errno(libc::ENOMEM);
+    errno::set_errno(libc::ENOMEM);
     -1
 }

@@ -3,8 +3,8 @@
 //! We export `stat` and others that became symbols only later. A program that looks for one by name and would have taken
 //! another way must not get a function from us that only says `ENOSYS`.
 
+use crate::errno::set_errno;
 use crate::symbols::Sym;
-use crate::user::set_errno;
 use core::ffi::{c_char, c_int, c_uint};
 use libc::{iovec, off_t, ssize_t, stat64};
 use monarch_abi::sys::call;

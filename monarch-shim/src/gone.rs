@@ -1,6 +1,6 @@
 //! Files that the job removes: who has a copy of one open sees that it has no name any more, as on the PFS.
 
-use crate::changes::pfs_path;
+use crate::absolute::pfs_path;
 use crate::ctx::Ctx;
 use crate::identity::is_inode_of;
 use crate::paths::find_parent;

@@ -8,7 +8,7 @@
 //! *Are the bytes of its copy what they must be?* It is read in full, through a descriptor of our own, before the application gets
 //! one. A damaged copy is taken out of use and its word tells the agent, which makes another one.
 
-use crate::changes::pfs_path;
+use crate::absolute::pfs_path;
 use crate::ctx::Ctx;
 use crate::sys::{self, Fd};
 use core::ffi::{CStr, c_char, c_int};

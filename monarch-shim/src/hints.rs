@@ -4,9 +4,9 @@
 //! `monarch_abi::hint`). Nobody waits for it, and what is wrong costs time only.
 
 use crate::ctx::{self, Ctx};
+use crate::errno;
 use crate::paths::find;
 use crate::sys::{self, Fd};
-use crate::user;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::accesses::Hinted;
@@ -125,7 +125,7 @@ impl Writer {
 
 /// -1, with the reason in errno.
 pub fn fails(errno: c_int) -> isize {
-    user::set_errno(errno);
+    errno::set_errno(errno);
     -1
 }
 

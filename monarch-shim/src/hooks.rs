@@ -16,6 +16,7 @@ mod stat;
 mod stdio;
 
 use crate::ctx::{self, Ctx};
+use crate::errno;
 use crate::user;
 use core::ffi::{c_char, c_int};
 
@@ -25,19 +26,19 @@ trait Missing {
 }
 impl Missing for i32 {
     fn missing() -> Self {
-        user::set_errno(libc::ENOSYS);
+        errno::set_errno(libc::ENOSYS);
         -1
     }
 }
 impl Missing for isize {
     fn missing() -> Self {
-        user::set_errno(libc::ENOSYS);
+        errno::set_errno(libc::ENOSYS);
         -1
     }
 }
 impl Missing for i64 {
     fn missing() -> Self {
-        user::set_errno(libc::ENOSYS);
+        errno::set_errno(libc::ENOSYS);
         -1
     }
 }
@@ -46,7 +47,7 @@ impl Missing for () {
 }
 impl<T> Missing for *mut T {
     fn missing() -> Self {
-        user::set_errno(libc::ENOSYS);
+        errno::set_errno(libc::ENOSYS);
         core::ptr::null_mut()
     }
 }
@@ -98,9 +99,9 @@ unsafe fn enter_change<'a>(path: *const c_char) -> Option<(Ctx, &'a [u8])> {
 unsafe fn before_change(path: *const c_char, what: impl FnOnce(&Ctx, &[u8])) {
     // SAFETY: by contract of the caller.
     if let Some((ctx, path)) = unsafe { enter_change(path) } {
-        let saved = user::errno();
+        let saved = errno::errno();
         what(&ctx, path);
-        user::set_errno(saved);
+        errno::set_errno(saved);
     }
 }
 
@@ -109,12 +110,12 @@ unsafe fn before_change(path: *const c_char, what: impl FnOnce(&Ctx, &[u8])) {
 /// # Safety
 /// As for [`user::path`].
 #[inline]
-unsafe fn behind(dirfd: c_int, path: *const c_char, follow: bool) -> Option<crate::paths::Absolute> {
+unsafe fn behind(dirfd: c_int, path: *const c_char, follow: bool) -> Option<crate::absolute::Absolute> {
     // SAFETY: by contract.
     let (ctx, bytes) = unsafe { enter_change(path)? };
-    let saved = user::errno();
+    let saved = errno::errno();
     let f = crate::changes::behind_copy(&ctx, dirfd, bytes, follow);
     let path = f.and_then(|f| crate::changes::path_if_there(&ctx, &f));
-    user::set_errno(saved);
+    errno::set_errno(saved);
     path
 }

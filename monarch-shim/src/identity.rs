@@ -84,7 +84,7 @@ pub fn attributes(ctx: &Ctx, f: &Found<'static>) -> Option<libc::stat64> {
     if f.entry.word().is_gone() {
         return None;
     }
-    let mut path = crate::changes::pfs_path(ctx, f)?;
+    let mut path = crate::absolute::pfs_path(ctx, f)?;
     let now = crate::sys::stat_at(libc::AT_FDCWD, path.c_str()?, libc::AT_SYMLINK_NOFOLLOW)?;
     (is_inode_of(ctx, f, &now) && now.st_size as u64 == f.entry.record.size).then_some(now)
 }

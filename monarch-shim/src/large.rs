@@ -4,10 +4,9 @@
 //! only that a descriptor is *not* worth that question, or where its file was found the last time; both may be wrong and do no
 //! harm.
 
+use crate::copy_open::copy_path;
 use crate::ctx::{self, Ctx};
 use crate::identity::is_version_of_statx;
-use crate::paths::is_root_device;
-use crate::serve::copy_path;
 use crate::sys::{self, Fd};
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
@@ -93,6 +92,15 @@ pub fn hint_of(fd: c_int) -> u64 {
     HINTS.get(fd as usize).map_or(UNKNOWN, |h| h.load(Ordering::Relaxed))
 }
 
+/// Mark of the hints of descriptors that were moved to the PFS: see [`crate::small`].
+pub const MOVED: u64 = 1 << 31;
+
+/// Whether a hint is one of those.
+#[must_use]
+pub const fn is_moved(hint: u64) -> bool {
+    hint >> 32 != 0 && hint & MOVED != 0
+}
+
 /// Nothing is to be asked about a descriptor any more.
 pub fn forget(fd: c_int) {
     if let Some(h) = HINTS.get(fd as usize) {
@@ -104,7 +112,7 @@ pub fn forget(fd: c_int) {
 #[must_use]
 pub fn identify(ctx: &Ctx, fd: c_int) -> Option<Known> {
     // Without large files no descriptor is worth a question.
-    if !ctx.knows_large() || crate::small::is_hint(hint_of(fd)) {
+    if !ctx.knows_large() || is_moved(hint_of(fd)) {
         return None;
     }
     identify_now(ctx, fd)
@@ -121,7 +129,7 @@ fn identify_now(ctx: &Ctx, fd: c_int) -> Option<Known> {
             h.store(what, Ordering::Relaxed);
         }
     };
-    if u32::from(st.stx_mode) & libc::S_IFMT != libc::S_IFREG || !is_root_device(ctx, dev) {
+    if u32::from(st.stx_mode) & libc::S_IFMT != libc::S_IFREG || !ctx.is_root_device(dev) {
         note(NONE);
         return None;
     }

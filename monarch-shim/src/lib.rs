@@ -10,12 +10,17 @@
 //! | [`symbols`] | the table of all interposed symbols |
 //! | [`next`] | finding the next definition of each |
 //! | [`fallback`] | what an older C library lacks |
+//! | [`boot`] | the constructor |
 //! | [`ctx`] | the boot gate, shared memory, which roots can be trusted in this process |
+//! | [`absolute`], [`descriptor_path`] | absolute paths; the paths of descriptors |
 //! | [`paths`] | from (dirfd, path) to an entry of the index |
 //! | [`process`] | what this process has found out about itself |
 //! | [`cwd`] | whether the working directory is of any interest |
 //! | [`sys`] | bare system calls |
+//! | [`errno`] | the error number of a thread |
+//! | [`once`] | values that are written once |
 //! | [`user`] | reading and writing through pointers of the application |
+//! | [`copy_open`] | where a copy lies, opening it, waiting for it |
 //! | [`serve`] | opens: hit, demand, bypass |
 //! | [`guard`] | what is looked at again: whether a file has changed, whether its copy is sound |
 //! | [`large`] | which descriptor is a large file's |
@@ -37,11 +42,16 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract is that of the C function of the same name")]
 #![allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "C types")]
 
+pub mod absolute;
+pub mod boot;
 pub mod changes;
 pub mod chunks;
+pub mod copy_open;
 pub mod ctx;
 pub mod cwd;
+pub mod descriptor_path;
 pub mod dirs;
+pub mod errno;
 pub mod fallback;
 pub mod gone;
 pub mod guard;
@@ -52,6 +62,7 @@ pub mod large;
 pub mod mounts;
 pub mod next;
 pub mod noproc;
+pub mod once;
 pub mod outside;
 pub mod paths;
 pub mod pfs_fd;
@@ -76,4 +87,4 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static INIT: extern "C" fn(i32, *const *const u8, *const *const u8) = ctx::boot;
+static INIT: extern "C" fn(i32, *const *const u8, *const *const u8) = boot::boot;

@@ -176,7 +176,7 @@ fn several(is_root: impl Fn(u64) -> bool) -> bool {
 /// Whether a device of some root is mounted at more than one place.
 #[must_use]
 pub fn any_twice(ctx: &crate::ctx::Ctx) -> bool {
-    several(|dev| crate::paths::is_root_device(ctx, dev))
+    several(|dev| ctx.is_root_device(dev))
 }
 
 /// Where `path` lies within the file system on `dev`, by the innermost mount that holds it.

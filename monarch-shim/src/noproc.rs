@@ -1,7 +1,7 @@
 //! Where `/proc` is not mounted: which path an open file or directory has is told by its number in the index. One that is not in the index
 //! has nothing below it that is.
 
-use crate::changes::pfs_path;
+use crate::absolute::pfs_path;
 use crate::ctx::Ctx;
 use crate::sys;
 use core::ffi::c_int;
@@ -28,7 +28,7 @@ fn find(ctx: &Ctx, fd: c_int) -> Option<Found<'static>> {
 #[inline(never)]
 #[must_use]
 pub fn path(ctx: &Ctx, fd: c_int) -> Option<PathBuffer> {
-    if crate::paths::has_proc() {
+    if crate::descriptor_path::has_proc() {
         return None;
     }
     let found = pfs_path(ctx, &find(ctx, fd)?)?;

@@ -108,7 +108,7 @@ unsafe fn tell_file(dirfd: c_int, path: *const c_char, follow: bool) -> bool {
 unsafe fn tell_name(dirfd: c_int, path: *const c_char, moves: bool) {
     let told = || {
         // SAFETY: by contract.
-        let (parent, name) = crate::changes::split_named(unsafe { user::path(path)? })?;
+        let (parent, name) = monarch_abi::resolve::split_named(unsafe { user::path(path)? })?;
         let mut dir = PathBuffer::front();
         dir.append(if parent.is_empty() { b"." } else { parent })?;
         // SAFETY: a path of ours.

@@ -1,50 +1,13 @@
 //! From (dirfd, path) to an entry of the index.
 
+use crate::absolute::Absolute;
 use crate::ctx::Ctx;
 use crate::cwd;
+use crate::descriptor_path::path_of_fd;
 use crate::sys;
 use core::ffi::c_int;
-use core::mem::MaybeUninit;
-use monarch_abi::PATH_MAX;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_in, resolve_parent};
-
-/// A path made absolute.
-pub struct Absolute(PathBuffer);
-
-impl Absolute {
-    /// Its bytes.
-    #[must_use]
-    pub fn get(&self) -> &[u8] {
-        self.0.get()
-    }
-
-    /// It followed by a NUL.
-    #[must_use]
-    pub fn c_str(&mut self) -> Option<&core::ffi::CStr> {
-        self.0.c_str()
-    }
-
-    /// `base/rel`.
-    #[must_use]
-    pub fn join(base: &[u8], rel: &[u8]) -> Option<Self> {
-        let mut abs = Self(PathBuffer::front());
-        abs.0.append(base)?;
-        if !rel.is_empty() {
-            abs.append(rel)?;
-        }
-        Some(abs)
-    }
-
-    fn append(&mut self, path: &[u8]) -> Option<()> {
-        if self.get() != b"/" {
-            self.0.append(b"/")?;
-        }
-        self.0.append(path)?;
-        // Room for a NUL stays.
-        (self.get().len() < PATH_MAX).then_some(())
-    }
-}
 
 /// The entry of `path` relative to `dirfd`. An empty path is never ours.
 ///
@@ -141,72 +104,5 @@ fn is_way_in(ctx: &Ctx, fd: c_int, path: &[u8]) -> bool {
     let open = ctx.map.ctl.uid == 0 || path.first() != Some(&b'.') || {
         if st.st_uid == ctx.map.ctl.uid { st.st_mode & 0o100 != 0 } else { st.st_mode & 0o011 == 0o011 }
     };
-    open && st.st_mode & libc::S_IFMT == libc::S_IFDIR && is_root_device(ctx, st.st_dev)
-}
-
-/// Whether some root lies on this device.
-#[must_use]
-pub fn is_root_device(ctx: &Ctx, dev: u64) -> bool {
-    ctx.map.roots().iter().any(|r| r.dev.load(core::sync::atomic::Ordering::Relaxed) == dev)
-}
-
-/// The path of an open file or directory, as the kernel knows it.
-#[must_use]
-pub fn path_of_fd(fd: c_int, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
-    let mut name = [0u8; 32];
-    let len = proc_fd(fd, &mut name)?;
-    let link = core::ffi::CStr::from_bytes_with_nul(name.get(..=len)?).ok()?;
-    let len = sys::readlink(link, out)?;
-    if len == 0 || len >= PATH_MAX {
-        return None;
-    }
-    // SAFETY: as many bytes were written.
-    let text = unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), len) };
-    // The kernel says so of what was removed; but names may end like that, too.
-    let removed = text.ends_with(b" (deleted)") && sys::fstat(fd).is_none_or(|st| st.st_nlink == 0);
-    (text.first() == Some(&b'/') && !removed).then_some(len)
-}
-
-/// Whether the descriptors of this process can be seen below `/proc`.
-#[must_use]
-pub fn has_proc() -> bool {
-    sys::stat_at(libc::AT_FDCWD, c"/proc/thread-self/fd", 0).is_some()
-}
-
-/// [`path_of_fd`] in a buffer of its own.
-#[must_use]
-pub fn real_path(fd: c_int) -> Option<PathBuffer> {
-    let mut path = PathBuffer::front();
-    // SAFETY: as many bytes are written as it says.
-    unsafe { path.fill(|out| path_of_fd(fd, out)) }?;
-    Some(path)
-}
-
-/// `/proc/thread-self/fd/N` with a NUL behind it.
-#[must_use]
-pub fn proc_path(fd: c_int) -> Option<[u8; 32]> {
-    let mut name = [0u8; 32];
-    proc_fd(fd, &mut name)?;
-    Some(name)
-}
-
-/// `/proc/thread-self/fd/N` with a NUL behind it; its length.
-fn proc_fd(fd: c_int, out: &mut [u8; 32]) -> Option<usize> {
-    let prefix = b"/proc/thread-self/fd/";
-    out.get_mut(..prefix.len())?.copy_from_slice(prefix);
-    let mut digits = [0u8; 10];
-    let mut n = u32::try_from(fd).ok()?;
-    let mut at = digits.len();
-    loop {
-        at = at.checked_sub(1)?;
-        *digits.get_mut(at)? = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            break;
-        }
-    }
-    let tail = digits.get(at..)?;
-    let len = prefix.len() + tail.len();
-    out.get_mut(prefix.len()..len)?.copy_from_slice(tail);
-    Some(len)
+    open && st.st_mode & libc::S_IFMT == libc::S_IFDIR && ctx.is_root_device(st.st_dev)
 }

@@ -11,8 +11,8 @@
 
 use crate::changes::path_if_there;
 use crate::ctx::{self, Ctx};
+use crate::errno;
 use crate::identity::{Facts, copy_of, copy_of_fd, is_version_of};
-use crate::paths::is_root_device;
 use crate::sys::{self, Fd};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -78,7 +78,7 @@ fn has_lock_line(fd: c_int) -> Option<bool> {
 
 /// `/proc/thread-self/fdinfo/N`.
 fn proc_fdinfo(fd: c_int, out: &mut [u8; 40]) -> Option<&core::ffi::CStr> {
-    let link = crate::paths::proc_path(fd)?;
+    let link = crate::descriptor_path::proc_path(fd)?;
     let (front, back) = (b"/proc/thread-self/fdinfo/", link.get(b"/proc/thread-self/fd/".len()..)?);
     let end = back.iter().position(|&c| c == 0)? + front.len() + 1;
     out.get_mut(..front.len())?.copy_from_slice(front);
@@ -98,9 +98,9 @@ pub enum Owner {
 /// A descriptor is about to be locked or leased, or its locks are asked about. errno is kept.
 pub fn before_lock(fd: c_int, owner: Owner) {
     if let Some(ctx) = ctx::mapped() {
-        let saved = crate::user::errno();
+        let saved = errno::errno();
         let _ = lock_on_pfs(&ctx, fd, owner);
-        crate::user::set_errno(saved);
+        errno::set_errno(saved);
     }
 }
 
@@ -108,7 +108,7 @@ pub fn before_lock(fd: c_int, owner: Owner) {
 #[inline(never)]
 fn lock_on_pfs(ctx: &Ctx, fd: c_int, owner: Owner) -> Option<()> {
     let st = sys::fstat_local(fd).filter(|st| st.st_mode & libc::S_IFMT == libc::S_IFREG)?;
-    if is_root_device(ctx, st.st_dev) {
+    if ctx.is_root_device(st.st_dev) {
         crate::large::locks_are_taken();
     }
     let copy = copy_of(ctx, &Facts::of(&st));
@@ -117,7 +117,7 @@ fn lock_on_pfs(ctx: &Ctx, fd: c_int, owner: Owner) -> Option<()> {
         None => (st.st_dev, st.st_ino),
     };
     // First, so that what is opened from here on is the PFS's.
-    let is_first = owner == Owner::Process && is_root_device(ctx, dev) && mark(dev, ino);
+    let is_first = owner == Owner::Process && ctx.is_root_device(dev) && mark(dev, ino);
     if let Some(f) = copy {
         let _ = move_to_pfs(ctx, fd, &f, Version::Any);
     }
@@ -141,11 +141,11 @@ pub fn before_direct(fd: c_int) {
 
 /// A descriptor is about to be asked something by ioctl that its file system answers. errno is kept.
 pub fn before_ioctl(ctx: &Ctx, fd: c_int) {
-    let saved = crate::user::errno();
+    let saved = errno::errno();
     if let Some(f) = copy_of_fd(ctx, fd) {
         let _ = move_to_pfs(ctx, fd, &f, Version::Any);
     }
-    crate::user::set_errno(saved);
+    errno::set_errno(saved);
 }
 
 /// Which bytes a descriptor may have after it was moved.
@@ -300,7 +300,8 @@ pub fn linked(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> Link {
     if f.entry.word().is_gone() {
         return Link::Gone;
     }
-    let open =
-        |mut path: crate::paths::Absolute| sys::open(path.c_str()?, libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW);
+    let open = |mut path: crate::absolute::Absolute| {
+        sys::open(path.c_str()?, libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW)
+    };
     path_if_there(ctx, &f).and_then(open).map_or(Link::Other, |fd| Link::Copy(Fd(fd)))
 }

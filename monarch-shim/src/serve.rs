@@ -1,16 +1,14 @@
 //! Opens: a hit is one lookup and one `openat` of the copy; a miss asks the agent and waits; everything else has a named
 //! reason to go to the PFS.
 
-use crate::ctx::{self, Ctx};
+use crate::copy_open::{Here, copy_path};
+use crate::ctx::Ctx;
 use crate::guard::{self, Asked};
-use crate::process::process;
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering;
-use monarch_abi::COPY_PATH_MAX;
 use monarch_abi::accesses::{Opened, Served as From};
 use monarch_abi::control::Counter;
 use monarch_abi::demand::{self, Outcome, Watch};
-use monarch_abi::hash::COPY_REL_LEN;
 use monarch_abi::resolve::{Found, Miss};
 use monarch_abi::word::{State, Word};
 
@@ -34,48 +32,6 @@ const O_LARGEFILE_KERNEL: c_int = 0o400_000;
 #[must_use]
 pub const fn only_reads(flags: c_int) -> bool {
     flags & !READ_FLAGS == 0
-}
-
-/// Where the copy of a resident file lies.
-#[inline]
-#[must_use]
-pub fn copy_path(
-    ctx: &Ctx,
-    f: &Found<'static>,
-    word: Word,
-    out: &mut core::mem::MaybeUninit<[u8; COPY_PATH_MAX]>,
-) -> bool {
-    let Some(tier) = ctx.map.tiers().get(word.tier()) else { return false };
-    let base = ctx.map.str(&tier.path);
-    let rel = f.segment.copy_name(&f.entry).rel_path();
-    let known = process().tiers.load(Ordering::Relaxed) & 1 << word.tier() != 0;
-    if base.len() + 1 + COPY_REL_LEN + 1 > COPY_PATH_MAX || !(known || is_agents(ctx, word.tier())) {
-        return false;
-    }
-    let p = out.as_mut_ptr().cast::<u8>();
-    // SAFETY: the parts fit, as just checked.
-    unsafe {
-        core::ptr::copy_nonoverlapping(base.as_ptr(), p, base.len());
-        p.add(base.len()).write(b'/');
-        core::ptr::copy_nonoverlapping(rel.as_ptr(), p.add(base.len() + 1), COPY_REL_LEN);
-        p.add(base.len() + 1 + COPY_REL_LEN).write(0);
-    }
-    true
-}
-
-/// Whether the directory of a tier is the one that the agent holds, of its user and nobody else's to change. Asked once in a process: the
-/// agent has made sure that no other user can exchange what leads to it.
-#[cold]
-#[inline(never)]
-fn is_agents(ctx: &Ctx, number: usize) -> bool {
-    let Some(tier) = ctx.map.tiers().get(number) else { return false };
-    let Some(st) = crate::sys::stat_bytes(ctx.map.str(&tier.path), libc::AT_SYMLINK_NOFOLLOW) else { return false };
-    let place = (tier.dev.load(Ordering::Relaxed), tier.ino.load(Ordering::Relaxed));
-    let good = (st.st_dev, st.st_ino) == place && st.st_uid == ctx.map.ctl.uid && st.st_mode & 0o022 == 0;
-    if good {
-        process().tiers.fetch_or(1 << number, Ordering::Relaxed);
-    }
-    good
 }
 
 /// How an open below a root is to be done.
@@ -234,21 +190,6 @@ fn to_pfs<T>(ctx: &Ctx, f: &Found<'static>, why: Counter) -> Served<T> {
     Served::Pfs
 }
 
-/// This process, waiting.
-pub struct Here;
-
-impl Watch for Here {
-    fn now_us(&self) -> u64 {
-        let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the buffer is ours.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
-        t.tv_sec as u64 * 1_000_000 + t.tv_nsec as u64 / 1000
-    }
-    fn agent(&self) -> demand::Life {
-        ctx::agent()
-    }
-}
-
 /// Not resident: ask and wait, if that makes sense.
 #[cold]
 #[inline(never)]
@@ -339,12 +280,4 @@ pub fn count_miss(ctx: &Ctx, miss: Miss) {
         Miss::Unknown(_) => ctx.count(Counter::Unknown, 1),
         Miss::Changed(_) => ctx.count(Counter::Written, 1),
     }
-}
-
-/// Opens a copy by the bare system call, errno kept.
-#[inline]
-#[must_use]
-pub fn raw_open(path: &CStr, flags: c_int) -> Option<c_int> {
-    // (`O_NOFOLLOW`, too, is one of the flags that fcntl shows; a copy is no link.)
-    crate::sys::open(path, flags)
 }

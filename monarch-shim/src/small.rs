@@ -3,10 +3,10 @@
 //! What is remembered by number says which file it was. At each read the kernel says whether it still is that file, in the version that was
 //! copied; then the bytes are the copy's, so that a program that locks what it reads (HDF5) does not cost the PFS every read.
 
+use crate::copy_open::copy_path;
 use crate::ctx::{self, Ctx};
 use crate::identity::is_version_of_statx;
-use crate::large::{Claim, MOST, hint_of};
-use crate::serve::copy_path;
+use crate::large::{Claim, MOST, MOVED, hint_of, is_moved};
 use crate::sys::{self, Fd};
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
@@ -14,27 +14,18 @@ use core::sync::atomic::Ordering;
 use monarch_abi::resolve::{Found, Segments};
 use monarch_abi::word::{State, Word};
 
-/// Mark of such hints among those of [`crate::large`].
-const MARK: u64 = 1 << 31;
-
 /// What is to be remembered about a descriptor of a file on the PFS.
 #[must_use]
 pub fn hint(f: &Found<'static>) -> Option<u64> {
     let id = u64::from(f.entry.id);
-    crate::large::hint(f).or_else(|| (id < MARK).then_some((f.number as u64 + 1) << 32 | MARK | id))
-}
-
-/// Whether a hint is one of ours.
-#[must_use]
-pub const fn is_hint(hint: u64) -> bool {
-    hint >> 32 != 0 && hint & MARK != 0
+    crate::large::hint(f).or_else(|| (id < MOVED).then_some((f.number as u64 + 1) << 32 | MOVED | id))
 }
 
 /// The file that a descriptor is, if it was moved to the PFS and has a copy of the version that it shows.
 #[inline]
 fn identify(ctx: &Ctx, fd: c_int) -> Option<(Found<'static>, Word)> {
     let hint = hint_of(fd);
-    if is_hint(hint) { look(ctx, fd, hint) } else { None }
+    if is_moved(hint) { look(ctx, fd, hint) } else { None }
 }
 
 #[cold]
@@ -43,7 +34,7 @@ fn look(ctx: &Ctx, fd: c_int, hint: u64) -> Option<(Found<'static>, Word)> {
     let number = usize::try_from((hint >> 32) - 1).ok()?;
     let root = ctx.map.segments().get(number)?.root.load(Ordering::Relaxed) as usize;
     let (live, segment) = ctx.segment(root)?;
-    let entry = segment.by_id((hint & (MARK - 1)) as u32).filter(|_| live == number)?;
+    let entry = segment.by_id((hint & (MOVED - 1)) as u32).filter(|_| live == number)?;
     let f = Found { root, number, segment, entry };
     let word = f.entry.word();
     // A copy that is read in full before each use had better not be used piece by piece.
@@ -136,5 +127,5 @@ pub unsafe fn readv(
 #[inline]
 #[must_use]
 pub fn may_be(fd: c_int) -> bool {
-    ctx::is_on() && is_hint(hint_of(fd))
+    ctx::is_on() && is_moved(hint_of(fd))
 }

@@ -1,5 +1,6 @@
 //! Bare system calls: no wrapper of libc in between (those may be ours), errno untouched, no panics.
 
+use crate::errno;
 use core::ffi::{CStr, c_char, c_int};
 use core::mem::MaybeUninit;
 use monarch_abi::PATH_MAX;
@@ -50,7 +51,7 @@ pub fn open_or_errno(path: &CStr, flags: c_int) -> c_int {
     // SAFETY: a C string; the call touches nothing else.
     let fd = unsafe { call(libc::SYS_openat, [cwd, path.as_ptr() as usize, flags as usize, 0, 0, 0]) };
     if fd < 0 {
-        crate::user::set_errno(-fd as c_int);
+        errno::set_errno(-fd as c_int);
         return -1;
     }
     fd as c_int

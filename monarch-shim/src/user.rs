@@ -5,7 +5,7 @@
 //! is rare. `munmap` inside the C library is invisible to us: a path in memory that was given back meanwhile is the one case
 //! that still ends in a signal (see SEMANTICS.md).
 
-use core::ffi::{c_char, c_int};
+use core::ffi::c_char;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
@@ -18,21 +18,6 @@ const SEEN: usize = 1024;
 type Pages = [AtomicU64; SEEN];
 static READABLE: Pages = [const { AtomicU64::new(0) }; SEEN];
 static WRITABLE: Pages = [const { AtomicU64::new(0) }; SEEN];
-
-/// Sets errno.
-#[inline]
-pub fn set_errno(e: c_int) {
-    // SAFETY: always a valid pointer in a process with a C library.
-    unsafe { *libc::__errno_location() = e };
-}
-
-/// Reads errno.
-#[inline]
-#[must_use]
-pub fn errno() -> c_int {
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() }
-}
 
 /// Whether the page of `address` was seen in `table`; otherwise tests the eight bytes at `address`.
 #[inline]

@@ -1,8 +1,9 @@
 //! Complete copies of large files for readers past us: streams, mappings, sendfile. They wait for one if it is near.
 
+use crate::copy_open::Here;
 use crate::ctx::{self, Ctx};
+use crate::errno;
 use crate::large::{Claim, Known, MOST, forget, identify};
-use crate::serve::Here;
 use crate::sys::{self, Fd};
 use core::ffi::c_int;
 use monarch_abi::control::Counter;
@@ -87,7 +88,7 @@ pub fn sendfile(fd: c_int, off: *mut i64, n: usize, send: impl FnOnce(c_int, *mu
     }
     let copy = known.whole(&ctx)?;
     // (The disk under the copy may fail: then the PFS is read.)
-    let fails = |done: isize| done < 0 && crate::user::errno() == libc::EIO;
+    let fails = |done: isize| done < 0 && errno::errno() == libc::EIO;
     if !off.is_null() {
         return Some(send(copy.0, off)).filter(|done| !fails(*done));
     }

@@ -192,6 +192,9 @@ pub mod ctx {
         pub const fn knows_large(&self) -> bool {
             true
         }
+        pub const fn is_root_device(&self, _dev: u64) -> bool {
+            true
+        }
     }
     impl super::resolve::Segments<'static> for Ctx {
         fn segment(&self, _root: usize) -> Option<(usize, &'static Segment)> {
@@ -212,13 +215,7 @@ pub mod identity {
     }
 }
 
-pub mod paths {
-    pub const fn is_root_device(_: &super::ctx::Ctx, _dev: u64) -> bool {
-        true
-    }
-}
-
-pub mod serve {
+pub mod copy_open {
     use super::ctx::Ctx;
     use super::resolve::Found;
     use crate::COPY_PATH_MAX;
@@ -249,9 +246,6 @@ pub mod serve {
 pub mod small {
     use super::ctx::Ctx;
 
-    pub const fn is_hint(_: u64) -> bool {
-        false
-    }
     pub const fn may_be(_: i32) -> bool {
         false
     }
@@ -278,6 +272,9 @@ pub mod user {
         // SAFETY: the caller's promise.
         Some(unsafe { std::slice::from_raw_parts(p, n) })
     }
+}
+
+pub mod errno {
     pub const fn set_errno(_e: i32) {}
 }
 

@@ -5,12 +5,13 @@
 //! file is searched in the directory that the kernel says it lies in; among all entries only if it has
 //! several names, and only in an index that holds such files.
 
-use super::{bypass, real_path};
 use crate::ctx::Ctx;
+use crate::descriptor_path::real_path;
 use crate::sys;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU8, Ordering};
 use monarch_abi::control::MAX_SEGMENTS;
+use monarch_abi::demand;
 use monarch_abi::resolve::{Found, Parent, child, split_last};
 use monarch_abi::segment::Segment;
 
@@ -71,7 +72,7 @@ pub(super) fn bypass_other_names(ctx: &Ctx, f: &Found<'static>) {
     }
     let Some(dev) = ctx.map.roots().get(f.root).map(|r| r.dev.load(Ordering::Relaxed)) else { return };
     if let Some(other) = linked(ctx, dev, f.entry.record.ino, Some(f.number)) {
-        bypass(ctx, &other);
+        demand::bypass(ctx.map, &other);
     }
 }
 
@@ -89,7 +90,7 @@ pub(super) fn bypass_link(ctx: &Ctx, dirfd: c_int, path: &[u8], dev: u64) {
         && st.st_mode & libc::S_IFMT == libc::S_IFREG
         && let Some(f) = linked(ctx, st.st_dev, st.st_ino, None)
     {
-        bypass(ctx, &f);
+        demand::bypass(ctx.map, &f);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The files of the runtime directory: mapped if they are ours, or asked whether the agent lives.
 
-use super::Once;
+use crate::once::Once;
 use crate::sys;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -9,14 +9,14 @@ use monarch_abi::demand::Life;
 use monarch_abi::mem::{Map, PathBuffer};
 
 /// Longest path of a runtime directory.
-pub(super) const MAX_DIR: usize = 511;
+pub(crate) const MAX_DIR: usize = 511;
 /// Directory of the runtime files and its length.
 static DIR: Once<[u8; MAX_DIR]> = Once(UnsafeCell::new(MaybeUninit::uninit()));
 
 static DIR_LEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Remembers the runtime directory, of at most [`MAX_DIR`] bytes. By the constructor, before anybody reads.
-pub(super) fn set_dir(dir: &[u8]) {
+pub(crate) fn set_dir(dir: &[u8]) {
     let len = dir.len().min(MAX_DIR);
     // SAFETY: it fits; nobody reads yet.
     unsafe { core::ptr::copy_nonoverlapping(dir.as_ptr(), (*DIR.0.get()).as_mut_ptr().cast(), len) };
@@ -24,7 +24,7 @@ pub(super) fn set_dir(dir: &[u8]) {
 }
 
 /// Maps all of a file that is ours.
-pub(super) fn map_file(path: &[u8], writable: bool) -> Option<Map<'static>> {
+pub(crate) fn map_file(path: &[u8], writable: bool) -> Option<Map<'static>> {
     let access = if writable { libc::O_RDWR } else { libc::O_RDONLY };
     let fd = sys::open_bytes(path, access | libc::O_CLOEXEC | libc::O_NOFOLLOW)?;
     let st = sys::fstat(fd.0)?;

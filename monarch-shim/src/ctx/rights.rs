@@ -5,11 +5,11 @@
 //! files is not served. Compared are the users (real, effective, of the file system), the groups,
 //! the capabilities that override modes, and the user namespace.
 
-use super::{BOOTED, MAPPED, ON, OTHER_RIGHTS, open_gate};
+use super::gate::{self, BOOTED, MAPPED, ON, OTHER_RIGHTS};
 use crate::process::process;
 use crate::sys::{self, Fd};
 use core::sync::atomic::{AtomicU32, Ordering};
-use monarch_abi::control::{Control, READS_ALL};
+use monarch_abi::control::{Control, ControlMap, READS_ALL};
 use monarch_abi::hash::hash_groups;
 use monarch_abi::scratch::Scratch;
 
@@ -22,9 +22,10 @@ const OVERFLOW: u32 = 65534;
 /// After setuid, setgid, capset and the like: compares again.
 pub fn rights_changed() {
     if BOOTED.load(Ordering::Acquire) == MAPPED
-        && let Some(ctx) = open_gate()
+        // SAFETY: it is mapped, as was just seen.
+        && let Some(map) = unsafe { gate::control() }
     {
-        let same = THREADS_DIFFER.load(Ordering::Acquire) == 0 && may_read_alike(ctx.map.ctl) && !is_walled(&ctx);
+        let same = THREADS_DIFFER.load(Ordering::Acquire) == 0 && may_read_alike(map.ctl) && !is_walled(map);
         // A child of `vfork` shares the gate with its parent, whose rights are other ones.
         let number = crate::process::number();
         if same && number != 0 && number != sys::pid() {
@@ -48,21 +49,20 @@ pub fn threads_rights_changed() {
 
 /// Whether rules of a security module that are inherited over exec (Landlock) keep this process from a root. They can be there only if it can
 /// gain no privileges, and they count for real opens only.
-fn is_walled(ctx: &super::Ctx) -> bool {
+fn is_walled(map: &ControlMap<'_>) -> bool {
     const PR_GET_NO_NEW_PRIVS: usize = 39;
     // SAFETY: takes no pointer.
     if unsafe { sys::call(libc::SYS_prctl, [PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0, 0]) } != 1 {
         return false;
     }
-    ctx.map.roots().iter().any(|root| {
+    map.roots().iter().any(|root| {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        sys::open_bytes(ctx.map.str(&root.path), flags).is_none()
-            && sys::stat_bytes(ctx.map.str(&root.path), 0).is_some()
+        sys::open_bytes(map.str(&root.path), flags).is_none() && sys::stat_bytes(map.str(&root.path), 0).is_some()
     })
 }
 
 /// By the constructor: this process reads nothing through us.
-pub(super) fn switch_off() {
+pub(crate) fn switch_off() {
     THREADS_DIFFER.store(1, Ordering::Release);
 }
 

@@ -1,7 +1,8 @@
 //! Segments: mapped when they appear, and never unmapped.
 
+use super::Ctx;
 use super::files::{map_file, uuid_file};
-use super::{Ctx, Once};
+use crate::once::Once;
 use crate::sys;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;

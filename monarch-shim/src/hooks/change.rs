@@ -1,13 +1,15 @@
 //! Calls that change names, content or attributes: Bypass first, then the kernel.
 
 use super::{before_change, enter_change, hook};
+use crate::absolute::Absolute;
 use crate::changes::{
     OpenFile, Target, change_behind_copy, descriptor_changes, file_changes, hide_below, name_changes,
     opened_for_writing, way_changed,
 };
 use crate::ctx;
+use crate::descriptor_path::proc_path;
+use crate::errno;
 use crate::gone::last_name;
-use crate::paths::{Absolute, proc_path};
 use crate::pfs_fd::{self, Link};
 use crate::{outside, user};
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -56,16 +58,16 @@ unsafe fn file(
         unsafe { outside::file_changes(dirfd, path, follow) };
         return call(dirfd, path);
     };
-    let saved = user::errno();
+    let saved = errno::errno();
     let target = file_changes(&ctx, dirfd, bytes, follow);
-    user::set_errno(saved);
+    errno::set_errno(saved);
     match target {
         Target::AsNamed => call(dirfd, path),
         Target::Pfs(mut p) => p.c_str().map_or(0, |p| call(CWD, p.as_ptr())),
         // It goes with its last descriptor, and its attributes with it.
         Target::Removed => 0,
         Target::Gone => {
-            user::set_errno(libc::ESTALE);
+            errno::set_errno(libc::ESTALE);
             -1
         }
     }
@@ -113,9 +115,9 @@ unsafe fn descriptor(fd: c_int, next: impl FnOnce() -> c_int, on_path: impl FnOn
         outside::descriptor_changes(fd);
         return next();
     };
-    let saved = user::errno();
+    let saved = errno::errno();
     let target = descriptor_changes(&ctx, fd);
-    user::set_errno(saved);
+    errno::set_errno(saved);
     match target {
         OpenFile::Other => next(),
         OpenFile::Copy(mut path) => path.c_str().map_or(0, |p| on_path(p.as_ptr())),
@@ -132,9 +134,9 @@ unsafe fn hide_below_descriptor(fd: c_int) {
 /// The path on the PFS if `fd` is a copy, for calls that only read attributes of an open file.
 fn pfs_path_of(fd: c_int) -> Option<Absolute> {
     let ctx = ctx::mapped()?;
-    let saved = user::errno();
+    let saved = errno::errno();
     let path = crate::identity::copy_of_fd(&ctx, fd).and_then(|f| crate::changes::path_if_there(&ctx, &f));
-    user::set_errno(saved);
+    errno::set_errno(saved);
     path
 }
 
@@ -144,10 +146,10 @@ unsafe fn created(fd: c_int) -> c_int {
     if fd >= 0
         && let Some(ctx) = ctx::mapped()
     {
-        let saved = user::errno();
+        let saved = errno::errno();
         // (A file that was just created is no copy.)
         let _ = opened_for_writing(&ctx, fd);
-        user::set_errno(saved);
+        errno::set_errno(saved);
     }
     fd
 }
@@ -174,15 +176,15 @@ unsafe fn link_of(
     }
     // SAFETY: passed on.
     let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else { return next(dirfd, path) };
-    let saved = user::errno();
+    let saved = errno::errno();
     let target = pfs_fd::linked(&ctx, dirfd, bytes, flags);
-    user::set_errno(saved);
+    errno::set_errno(saved);
     match target {
         Link::Other => next(dirfd, path),
         Link::Copy(fd) if bytes.is_empty() => next(fd.0, path),
         Link::Copy(fd) => proc_path(fd.0).map_or_else(|| next(dirfd, path), |name| next(CWD, name.as_ptr().cast())),
         Link::Gone => {
-            user::set_errno(libc::ENOENT);
+            errno::set_errno(libc::ENOENT);
             -1
         }
     }
@@ -224,9 +226,9 @@ unsafe fn renamed(
 unsafe fn last_name_of(dirfd: c_int, path: *const c_char) -> Option<Found<'static>> {
     // SAFETY: passed on.
     let (ctx, bytes) = unsafe { enter_change(path)? };
-    let saved = user::errno();
+    let saved = errno::errno();
     let last = last_name(&ctx, dirfd, bytes);
-    user::set_errno(saved);
+    errno::set_errno(saved);
     last
 }
 
@@ -254,14 +256,14 @@ unsafe fn spawn_opens(path: *const c_char, flags: c_int) -> Option<Absolute> {
     if flags & libc::O_ACCMODE == libc::O_RDONLY && flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
         return None;
     }
-    let saved = user::errno();
+    let saved = errno::errno();
     let mut target = change_behind_copy(&ctx, CWD, p, true);
     // Nobody looks at the descriptor afterwards: it is the child's.
     if matches!(target, Target::AsNamed) && !crate::changes::before_write_open(&ctx, CWD, p, flags) {
         target = file_changes(&ctx, CWD, p, true);
         name_changes(&ctx, CWD, p, false);
     }
-    user::set_errno(saved);
+    errno::set_errno(saved);
     match target {
         Target::Pfs(p) => Some(p),
         Target::AsNamed | Target::Removed | Target::Gone => None,
@@ -289,7 +291,7 @@ fn kernel(n: c_long, a: [usize; 6]) -> c_int {
     // SAFETY: the arguments of the application, with a path of ours.
     let done = unsafe { crate::sys::call(n, a) };
     if done < 0 {
-        user::set_errno(-done as c_int);
+        errno::set_errno(-done as c_int);
         return -1;
     }
     done as c_int

@@ -3,10 +3,10 @@
 use super::{enter, hook};
 use crate::ctx;
 use crate::dirs::{self, Behind, Compare, Filter, Stream, behind, ours};
+use crate::errno;
 use crate::guard::{Asked, is_still};
 use crate::identity::is_current;
 use crate::paths::find;
-use crate::user;
 use core::ffi::{c_char, c_int, c_long};
 use libc::{DIR, dirent64};
 use monarch_abi::control::Counter;
@@ -17,14 +17,14 @@ const CWD: c_int = libc::AT_FDCWD;
 unsafe fn open_stream(dirfd: c_int, path: *const c_char) -> Option<*mut dirs::Shared> {
     // SAFETY: the application's pointer, tested before it is read.
     let (ctx, bytes) = unsafe { enter(path)? };
-    let saved = user::errno();
+    let saved = errno::errno();
     let stream = match find(&ctx, dirfd, bytes, true) {
         Ok(f) if !is_current(&f) || !is_still(&ctx, &f, Asked::new(dirfd, bytes, true)) => None,
         Ok(f) => dirs::open(&f),
         Err(Miss::Outside) => return None,
         Err(_) => None,
     };
-    user::set_errno(saved);
+    errno::set_errno(saved);
     ctx.count(if stream.is_some() { Counter::Lists } else { Counter::MetaKernel }, 1);
     stream
 }

@@ -4,9 +4,9 @@
 use super::{before_change, enter_change, hook};
 use crate::changes::{name_changes, path_if_there};
 use crate::ctx;
+use crate::errno;
 use crate::identity::{copy_of_fd, is_current};
 use crate::sys::{self, Fd};
-use crate::user;
 use core::ffi::{c_char, c_int, c_long, c_void};
 use libc::{dev_t, mode_t};
 
@@ -15,7 +15,7 @@ const CWD: c_int = libc::AT_FDCWD;
 /// The directory of the root that a copy's file lies below: a root is one file system.
 fn root_of(fd: c_int, flags: c_int) -> Option<Fd> {
     let ctx = ctx::mapped()?;
-    let saved = user::errno();
+    let saved = errno::errno();
     let open = || {
         let f = copy_of_fd(&ctx, fd)?;
         let root = ctx.map.roots().get(f.root)?;
@@ -24,7 +24,7 @@ fn root_of(fd: c_int, flags: c_int) -> Option<Fd> {
         sys::fstat(dir.0).is_some_and(|st| st.st_dev == dev).then_some(dir)
     };
     let dir = open();
-    user::set_errno(saved);
+    errno::set_errno(saved);
     dir
 }
 
@@ -48,9 +48,9 @@ fn sync(fd: c_int, next: impl Fn(c_int) -> c_int) -> c_int {
         let f = copy_of_fd(&ctx, fd).filter(|f| !is_current(f) && !crate::pfs_fd::is_locked(&ctx, f))?;
         crate::pfs_fd::open_pfs(&ctx, &f, 0)
     };
-    let saved = user::errno();
+    let saved = errno::errno();
     let file = written();
-    user::set_errno(saved);
+    errno::set_errno(saved);
     next(file.as_ref().map_or(fd, |(file, _)| file.0))
 }
 
@@ -61,13 +61,13 @@ unsafe fn named_copy(fd: c_int, path: *const c_char, flags: c_int) -> Option<Fd>
     if flags & libc::AT_EMPTY_PATH == 0 || !bytes.is_empty() {
         return None;
     }
-    let saved = user::errno();
+    let saved = errno::errno();
     let open = || {
         let mut path = path_if_there(&ctx, &copy_of_fd(&ctx, fd)?)?;
         sys::open(path.c_str()?, libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW).map(Fd)
     };
     let file = open();
-    user::set_errno(saved);
+    errno::set_errno(saved);
     file
 }
 

@@ -3,6 +3,7 @@
 use super::hook;
 use crate::changes::{bypass, opened_for_writing};
 use crate::ctx::{self, Ctx};
+use crate::errno;
 use crate::identity::{Facts, copy_of, copy_of_fd};
 use crate::pfs_fd::{before_ioctl, open_pfs};
 use crate::sys::{self, Fd};
@@ -29,11 +30,11 @@ fn behind(ctx: &Ctx, fd: c_int) -> Option<Fd> {
 #[inline(never)]
 unsafe fn of_file(fd: c_int, request: u32, arg: usize, next: impl Fn(usize) -> c_int) -> c_int {
     let Some(ctx) = ctx::mapped() else { return next(arg) };
-    let saved = user::errno();
+    let saved = errno::errno();
     match request {
         CLONE => {
             let source = behind(&ctx, arg as c_int);
-            user::set_errno(saved);
+            errno::set_errno(saved);
             return next(source.as_ref().map_or(arg, |fd| fd.0 as usize));
         }
         CLONE_RANGE => {
@@ -42,10 +43,10 @@ unsafe fn of_file(fd: c_int, request: u32, arg: usize, next: impl Fn(usize) -> c
                 && let Some(source) = c_int::try_from(from).ok().and_then(|fd| behind(&ctx, fd))
             {
                 let range = [i64::from(source.0), a, b, c];
-                user::set_errno(saved);
+                errno::set_errno(saved);
                 return next(range.as_ptr() as usize);
             }
-            user::set_errno(saved);
+            errno::set_errno(saved);
             return next(arg);
         }
         _ => {}
@@ -62,7 +63,7 @@ unsafe fn of_file(fd: c_int, request: u32, arg: usize, next: impl Fn(usize) -> c
             before_ioctl(&ctx, fd);
         }
     }
-    user::set_errno(saved);
+    errno::set_errno(saved);
     next(arg)
 }
 

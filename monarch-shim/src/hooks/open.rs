@@ -2,13 +2,15 @@
 
 use super::{enter, enter_change, hook};
 use crate::changes::{Opened, Target, before_write_open, change_behind_copy, opened_for_writing};
+use crate::copy_open::raw_open;
 use crate::ctx::Ctx;
+use crate::descriptor_path::proc_path;
+use crate::errno;
 use crate::guard::Asked;
 use crate::next::test_cancel;
-use crate::paths::{find, proc_path};
-use crate::serve::{Served, Use, count_miss, only_reads, open_copy, raw_open};
+use crate::paths::find;
+use crate::serve::{Served, Use, count_miss, only_reads, open_copy};
 use crate::sys::Fd;
-use crate::user;
 use core::ffi::{CStr, c_char, c_int};
 use libc::mode_t;
 use monarch_abi::resolve::Found;
@@ -59,7 +61,7 @@ fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl Fn
     if !writes || only_path {
         return next();
     }
-    let saved = user::errno();
+    let saved = errno::errno();
     // With O_EXCL the last component is not followed.
     let exclusive = libc::O_CREAT | libc::O_EXCL;
     let follow = flags & libc::O_NOFOLLOW == 0 && flags & exclusive != exclusive;
@@ -71,14 +73,14 @@ fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl Fn
         return fd;
     }
     let known = before_write_open(ctx, dirfd, path, flags);
-    user::set_errno(saved);
+    errno::set_errno(saved);
     let fd = next();
     if known {
         return fd;
     }
-    if fd < 0 && user::errno() == libc::EACCES {
+    if fd < 0 && errno::errno() == libc::EACCES {
         let denied = crate::changes::denied_copy(ctx, dirfd, path, follow);
-        user::set_errno(libc::EACCES);
+        errno::set_errno(libc::EACCES);
         return open_target(denied, flags, read).unwrap_or(-1);
     }
     if fd < 0 { fd } else { or_closed(off_copy(ctx, fd, flags), fd) }
@@ -104,7 +106,7 @@ fn open_target(target: Target, flags: c_int, copy: impl FnOnce() -> Option<Fd>) 
         Target::Gone => None,
     };
     Some(opened.unwrap_or_else(|| {
-        user::set_errno(libc::ESTALE);
+        errno::set_errno(libc::ESTALE);
         -1
     }))
 }
@@ -142,9 +144,9 @@ pub(super) fn private(copy: &Fd, flags: c_int) -> Option<c_int> {
 /// Looks at a descriptor that was just opened for writing. Of a copy, what it stands for takes its number. -1 when that cannot be had: then the
 /// caller closes the descriptor.
 pub(super) fn off_copy(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
-    let saved = user::errno();
+    let saved = errno::errno();
     let opened = opened_for_writing(ctx, fd);
-    user::set_errno(saved);
+    errno::set_errno(saved);
     let Opened::Copy(target) = opened else { return fd };
     let again = || {
         let name = proc_path(fd)?;
@@ -155,7 +157,7 @@ pub(super) fn off_copy(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
     if new.is_some_and(|new| crate::sys::dup_to(new.0, fd, flags & libc::O_CLOEXEC != 0)) {
         return fd;
     }
-    user::set_errno(libc::ESTALE);
+    errno::set_errno(libc::ESTALE);
     -1
 }
 

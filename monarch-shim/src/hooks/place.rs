@@ -1,6 +1,7 @@
 //! Who and where we are: user, working directory, mounts, memory that goes away.
 
 use super::hook;
+use crate::errno;
 use crate::{ctx, cwd, user};
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use libc::{gid_t, pid_t, size_t, uid_t};
@@ -37,14 +38,14 @@ pub(super) unsafe fn covered(dirfd: c_int, path: *const c_char, call: impl FnOnc
 
 /// After the mounts that this process sees have changed.
 pub(super) fn mounts_changed() {
-    let saved = user::errno();
+    let saved = errno::errno();
     if let Some(ctx) = ctx::mapped()
         && ctx.in_own_namespace()
     {
         ctx.tell_mount_event();
     }
     ctx::mounts_changed();
-    user::set_errno(saved);
+    errno::set_errno(saved);
 }
 
 /// After entering a namespace, of mounts or of users.
@@ -60,9 +61,9 @@ fn became(result: c_int) -> c_int {
 /// The same for calls that are one thread's.
 pub(super) fn thread_became(result: c_int) -> c_int {
     if result == 0 {
-        let saved = user::errno();
+        let saved = errno::errno();
         ctx::threads_rights_changed();
-        user::set_errno(saved);
+        errno::set_errno(saved);
     }
     result
 }

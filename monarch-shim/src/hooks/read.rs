@@ -5,6 +5,7 @@
 use super::hook;
 use crate::changes::bypass;
 use crate::ctx;
+use crate::errno;
 use crate::identity::copy_of_fd;
 use crate::pfs_fd::{self, Version, open_pfs};
 use crate::user;
@@ -14,7 +15,7 @@ use libc::{iovec, off_t, size_t, ssize_t};
 
 #[inline]
 fn retry(fd: c_int, result: ssize_t, again: impl FnOnce() -> ssize_t) -> ssize_t {
-    if result < 0 && user::errno() == libc::EIO && move_to_pfs(fd).is_some() { again() } else { result }
+    if result < 0 && errno::errno() == libc::EIO && move_to_pfs(fd).is_some() { again() } else { result }
 }
 
 /// Puts a descriptor of the PFS file in the place of a failing copy's.
@@ -133,11 +134,11 @@ unsafe fn map_any(prot: c_int, flags: c_int, fd: c_int, map: impl Fn(c_int) -> *
     let reads = prot & libc::PROT_WRITE == 0 || flags & libc::MAP_PRIVATE != 0;
     if flags & libc::MAP_ANONYMOUS == 0 && reads && large::could_be(fd) {
         // It may fail for its own reasons; then the descriptor itself is mapped.
-        let saved = user::errno();
+        let saved = errno::errno();
         if let Some(p) = whole::mmap(fd, &map) {
             return p;
         }
-        user::set_errno(saved);
+        errno::set_errno(saved);
     }
     let at = map(fd);
     if at == libc::MAP_FAILED && prot & libc::PROT_EXEC != 0 && flags & libc::MAP_ANONYMOUS == 0 {
@@ -150,14 +151,14 @@ unsafe fn map_any(prot: c_int, flags: c_int, fd: c_int, map: impl Fn(c_int) -> *
 #[cold]
 #[inline(never)]
 fn map_executable(fd: c_int, failed: *mut c_void, map: impl Fn(c_int) -> *mut c_void) -> *mut c_void {
-    let saved = user::errno();
+    let saved = errno::errno();
     let of_pfs = || {
         let ctx = ctx::mapped()?;
         let f = copy_of_fd(&ctx, fd)?;
         open_pfs(&ctx, &f, 0).filter(|(_, same)| *same)
     };
     let file = if saved == libc::EPERM { of_pfs() } else { None };
-    user::set_errno(saved);
+    errno::set_errno(saved);
     file.map_or(failed, |(file, _)| map(file.0))
 }
 
@@ -198,7 +199,7 @@ unsafe fn send_any(from: c_int, off: *mut off_t, n: size_t, send: impl Fn(c_int,
     let done = send(from, off);
     // SAFETY: the kernel has just read the offset.
     let at = || if off.is_null() { crate::sys::seek(from, 0) } else { u64::try_from(unsafe { *off }).ok() };
-    if done >= 0 || user::errno() != libc::EIO || !at().is_some_and(|at| is_unreadable(from, at)) {
+    if done >= 0 || errno::errno() != libc::EIO || !at().is_some_and(|at| is_unreadable(from, at)) {
         return done;
     }
     retry(from, done, || send(from, off))

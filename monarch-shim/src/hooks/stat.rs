@@ -3,6 +3,7 @@
 use super::{enter, enter_change, hook};
 use crate::changes::path_if_there;
 use crate::ctx::{self, Ctx};
+use crate::errno;
 use crate::guard::{Asked, is_still};
 use crate::identity::{COPY_MODE, Facts, attributes, changed_attributes, copy_of, fill_stat, fill_statx, is_current};
 use crate::paths::find;
@@ -67,7 +68,7 @@ unsafe fn translate(result: c_int, buf: *mut Stat) -> c_int {
 #[inline(never)]
 fn translate_copy(st: &mut Stat) {
     let Some(ctx) = ctx::mapped() else { return };
-    let saved = user::errno();
+    let saved = errno::errno();
     if let Some(f) = copy_of(&ctx, &Facts::of(st)) {
         let now = changed_attributes(&ctx, &f);
         if now.is_none() && fill_stat(&ctx, f.root, f.segment, f.entry.record, st).is_some() {
@@ -81,7 +82,7 @@ fn translate_copy(st: &mut Stat) {
             }
         }
     }
-    user::set_errno(saved);
+    errno::set_errno(saved);
 }
 
 /// fstatat: by path, or by descriptor when the path is empty.

@@ -3,8 +3,10 @@
 use super::{enter, enter_change, hook};
 use crate::changes::{OpenFile, Target, before_write_open, change_behind_copy};
 use crate::ctx::{self, Ctx};
+use crate::descriptor_path::proc_path;
+use crate::errno;
 use crate::guard::Asked;
-use crate::paths::{find, proc_path};
+use crate::paths::find;
 use crate::serve::{Served, Use, count_miss, open_copy};
 use crate::user;
 use core::ffi::{CStr, c_char, c_int};
@@ -34,7 +36,7 @@ unsafe fn open_stream(
         let served = if ctx::get().is_some() { read_stream(&ctx, bytes, &next) } else { None };
         return served.unwrap_or_else(|| next(path));
     }
-    let saved = user::errno();
+    let saved = errno::errno();
     // SAFETY: as above.
     let mode = unsafe { user::path(mode) }.unwrap_or(b"r+");
     let flags = match mode.first() {
@@ -45,7 +47,7 @@ unsafe fn open_stream(
     match change_behind_copy(&ctx, CWD, bytes, true) {
         Target::AsNamed => {}
         Target::Pfs(mut p) => {
-            user::set_errno(saved);
+            errno::set_errno(saved);
             return p.c_str().map_or(core::ptr::null_mut(), |p| next(p.as_ptr()));
         }
         Target::Removed => {
@@ -56,11 +58,11 @@ unsafe fn open_stream(
         Target::Gone => return gone(&next),
     }
     let known = before_write_open(&ctx, CWD, bytes, flags);
-    user::set_errno(saved);
+    errno::set_errno(saved);
     let stream = next(path);
     if !known
         && stream.is_null()
-        && user::errno() == libc::EACCES
+        && errno::errno() == libc::EACCES
         && let Target::Pfs(mut p) = crate::changes::denied_copy(&ctx, CWD, bytes, true)
         && let Some(p) = p.c_str()
     {
@@ -70,10 +72,10 @@ unsafe fn open_stream(
         // SAFETY: a stream that was just opened.
         let moved = super::open::off_copy(&ctx, unsafe { fileno(stream) }, flags);
         if moved < 0 {
-            let why = user::errno();
+            let why = errno::errno();
             // SAFETY: as above; nothing was written to it.
             unsafe { libc::fclose(stream) };
-            user::set_errno(why);
+            errno::set_errno(why);
             return core::ptr::null_mut();
         }
     }
@@ -104,7 +106,7 @@ unsafe fn told(
 fn gone(next: impl Fn(*const c_char) -> *mut FILE) -> *mut FILE {
     // No file has an empty name: `freopen` closes the stream, as it does whenever it fails.
     let stream = next(c"".as_ptr());
-    user::set_errno(libc::ESTALE);
+    errno::set_errno(libc::ESTALE);
     stream
 }
 
@@ -124,9 +126,9 @@ unsafe fn reopen_same(mode: *const c_char, stream: *mut FILE, next: impl Fn(*con
         crate::outside::descriptor_changes(fd);
     }
     let Some(ctx) = ctx::mapped().filter(|_| writes && fd >= 0) else { return same() };
-    let saved = user::errno();
+    let saved = errno::errno();
     let found = crate::changes::descriptor_changes(&ctx, fd);
-    user::set_errno(saved);
+    errno::set_errno(saved);
     match found {
         OpenFile::Other => same(),
         OpenFile::Copy(mut p) => p.c_str().map_or(core::ptr::null_mut(), |p| next(p.as_ptr())),
@@ -144,7 +146,7 @@ unsafe fn reopen_same(mode: *const c_char, stream: *mut FILE, next: impl Fn(*con
 fn read_stream(ctx: &Ctx, path: &[u8], next: &impl Fn(*const c_char) -> *mut FILE) -> Option<*mut FILE> {
     match find(ctx, CWD, path, true) {
         Ok(f) => {
-            let saved = user::errno();
+            let saved = errno::errno();
             let open = |copy: &CStr| {
                 let stream = next(copy.as_ptr());
                 if stream.is_null() { None } else { Some(stream) }
@@ -152,7 +154,7 @@ fn read_stream(ctx: &Ctx, path: &[u8], next: &impl Fn(*const c_char) -> *mut FIL
             match open_copy(ctx, &f, Asked::new(CWD, path, true), Use::Whole, open) {
                 Served::Copy(stream) => Some(stream),
                 Served::Pfs | Served::Large(_) => {
-                    user::set_errno(saved);
+                    errno::set_errno(saved);
                     None
                 }
             }
@@ -178,7 +180,7 @@ unsafe fn reopen_stream(
     // SAFETY: as above.
     let Some((ctx, bytes)) = (unsafe { enter(path) }) else { return next(path) };
     let Ok(f) = find(&ctx, CWD, bytes, true) else { return next(path) };
-    let open = |copy: &CStr| crate::serve::raw_open(copy, libc::O_RDONLY | libc::O_CLOEXEC);
+    let open = |copy: &CStr| crate::copy_open::raw_open(copy, libc::O_RDONLY | libc::O_CLOEXEC);
     match open_copy(&ctx, &f, Asked::new(CWD, bytes, true), Use::Whole, open) {
         Served::Copy(fd) => {
             // The path of an open descriptor cannot vanish, whatever becomes of the copy's name.
@@ -200,9 +202,9 @@ hook! { next;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         // What a stream reads from here on is the kernel's affair.
         if crate::large::could_be(fd) && reads(mode) == Some(true) {
-            let saved = user::errno();
+            let saved = errno::errno();
             let _ = crate::whole::replace(fd);
-            user::set_errno(saved);
+            errno::set_errno(saved);
         }
         next(fd, mode)
     }

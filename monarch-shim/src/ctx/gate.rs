@@ -1,0 +1,49 @@
+//! Whether calls are answered in this process: what the constructor found, and the control block.
+
+use crate::once::Once;
+use crate::process::process;
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, Ordering};
+use monarch_abi::control::ControlMap;
+
+/// 0 before the constructor, then one of these, for good.
+pub(super) static BOOTED: AtomicU32 = AtomicU32::new(0);
+pub(crate) const WITHOUT: u32 = 1;
+pub(crate) const MAPPED: u32 = 2;
+/// There is a job, but its control block cannot be opened.
+pub(crate) const OUTSIDE: u32 = 3;
+/// The gate of this process, [`Process::gate`](crate::process::Process::gate): 0 when nobody has looked, or one of these.
+pub(super) const ON: u32 = 2;
+/// The process may read other files than the agent, or is switched off: it reads nothing through us, but its changes count.
+pub(super) const OTHER_RIGHTS: u32 = 3;
+
+static CONTROL: Once<ControlMap<'static>> = Once(UnsafeCell::new(MaybeUninit::uninit()));
+
+/// The control block, unless everything is left to the PFS.
+///
+/// # Safety
+/// The constructor has found [`MAPPED`].
+#[inline]
+pub(super) unsafe fn control() -> Option<&'static ControlMap<'static>> {
+    // SAFETY: written before the gate opened.
+    let map = unsafe { (*CONTROL.0.get()).assume_init_ref() };
+    (map.ctl.bypassed.load(Ordering::Relaxed) == 0).then_some(map)
+}
+
+/// By the constructor, before [`set_booted`].
+pub(crate) fn set_control(control: ControlMap<'static>) {
+    // SAFETY: nobody reads before the gate opens.
+    unsafe { (*CONTROL.0.get()).write(control) };
+}
+
+/// By the constructor: [`WITHOUT`], [`MAPPED`] or [`OUTSIDE`].
+pub(crate) fn set_booted(state: u32) {
+    BOOTED.store(state, Ordering::Release);
+}
+
+/// From here on this process is left alone: it may only read, write and end, and any other system call would kill it.
+pub fn leave_alone() {
+    process().gate.store(OTHER_RIGHTS, Ordering::Release);
+    BOOTED.store(WITHOUT, Ordering::Release);
+}

@@ -1,0 +1,173 @@
+//! Which file uses which: no circles inside a crate.
+//!
+//! Every source file is parsed; each path that begins with `crate`, `super` or `self`, in a `use` or elsewhere, is an
+//! arrow to the file that defines the module it leads to. Tests inside the files are left out.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+#[path = "layering/graph.rs"]
+mod graph;
+
+use graph::Crate;
+use std::fmt::Write;
+use std::path::Path;
+
+/// The crates: directory and name in paths.
+const CRATES: [&str; 6] = ["monarch-abi", "monarch-shim", "monarch-core", "policies", "slowfs", "."];
+
+/// Circles that are still there, by the files that make them: the list may only get shorter.
+const KNOWN: &[(&str, &[&str])] = &[
+    ("monarch-core", &["agent/client.rs", "agent/metering.rs", "agent/server.rs", "agent/start.rs"]),
+    (
+        "monarch-core",
+        &[
+            "agent/driver.rs",
+            "agent/driver/ahead.rs",
+            "agent/driver/copying.rs",
+            "agent/driver/decode.rs",
+            "agent/driver/decoded.rs",
+            "agent/driver/directories.rs",
+            "agent/driver/epochs.rs",
+            "agent/driver/evict.rs",
+            "agent/driver/fair.rs",
+            "agent/driver/fetch.rs",
+            "agent/driver/fill.rs",
+            "agent/driver/fills.rs",
+            "agent/driver/gate.rs",
+            "agent/driver/hinting.rs",
+            "agent/driver/lanes.rs",
+            "agent/driver/manners.rs",
+            "agent/driver/moves.rs",
+            "agent/driver/on_call.rs",
+            "agent/driver/ordering.rs",
+            "agent/driver/packs.rs",
+            "agent/driver/peers.rs",
+            "agent/driver/piece.rs",
+            "agent/driver/press.rs",
+            "agent/driver/queue.rs",
+            "agent/driver/reading.rs",
+            "agent/driver/replace.rs",
+            "agent/driver/seldom.rs",
+            "agent/driver/traces.rs",
+            "agent/driver/trial.rs",
+            "agent/driver/trouble.rs",
+            "agent/driver/width.rs",
+            "agent/driver/window.rs",
+            "agent/protocol.rs",
+            "cluster/node.rs",
+            "cluster/node/begun.rs",
+            "cluster/node/complaints.rs",
+            "cluster/node/local.rs",
+            "cluster/node/remote.rs",
+            "cluster/node/sums.rs",
+            "cluster/node/waits.rs",
+        ],
+    ),
+    ("monarch-core", &["agent/roots.rs", "agent/roots/spellings.rs", "agent/roots/written.rs"]),
+    ("monarch-core", &["agent/roots/segments.rs", "agent/roots/shared.rs"]),
+    (
+        "monarch-core",
+        &[
+            "cluster/discovery.rs",
+            "cluster/discovery/address.rs",
+            "cluster/discovery/error.rs",
+            "cluster/discovery/listen.rs",
+            "cluster/discovery/me.rs",
+            "cluster/discovery/sources.rs",
+            "cluster/discovery/torchrun.rs",
+            "config.rs",
+            "config/resolve.rs",
+            "config/resolve/cluster.rs",
+            "config/resolve/metrics.rs",
+        ],
+    ),
+    ("monarch-core", &["cluster/membership.rs", "cluster/membership/gossip.rs", "cluster/membership/watch.rs"]),
+    ("monarch-core", &["cluster/secret.rs", "cluster/secret/file.rs"]),
+    ("monarch-core", &["cluster/wire/client.rs", "cluster/wire/client/conn.rs"]),
+    ("monarch-core", &["cluster/wire/server.rs", "cluster/wire/server/conn.rs"]),
+    ("monarch-core", &["config/default_tier.rs", "config/tiers.rs"]),
+    ("monarch-core", &["config/error.rs", "config/screen.rs"]),
+    ("monarch-core", &["engine/uring.rs", "engine/uring/worker.rs"]),
+    (
+        "monarch-core",
+        &["tier/copy.rs", "tier/dir.rs", "tier/evict.rs", "tier/logging.rs", "tier/pack.rs", "tier/recover.rs"],
+    ),
+    ("policies", &["clairvoyant.rs", "clairvoyant/residents.rs"]),
+    ("policies", &["sim.rs", "sim/run.rs"]),
+    ("policies", &["sim/ahead.rs", "sim/node.rs"]),
+    (
+        "slowfs",
+        &[
+            "fault.rs",
+            "mutation.rs",
+            "server.rs",
+            "server/answer.rs",
+            "server/buffer.rs",
+            "server/delay.rs",
+            "server/handle.rs",
+            "server/node.rs",
+            "server/pacer.rs",
+            "server/paths.rs",
+            "server/pins.rs",
+            "server/stall.rs",
+        ],
+    ),
+    (
+        ".",
+        &[
+            "agents.rs",
+            "cli.rs",
+            "cluster.rs",
+            "config.rs",
+            "du.rs",
+            "env.rs",
+            "evict.rs",
+            "explain.rs",
+            "hold.rs",
+            "index.rs",
+            "job.rs",
+            "refresh.rs",
+            "report.rs",
+            "report/advice.rs",
+            "report/lines.rs",
+            "report/page.rs",
+            "run.rs",
+            "simulate.rs",
+            "stage.rs",
+            "status.rs",
+            "stop.rs",
+            "trace.rs",
+            "verify.rs",
+        ],
+    ),
+];
+
+fn house() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn files_of_a_crate_do_not_use_each_other_in_a_circle() {
+    let mut wrong = String::new();
+    for name in CRATES {
+        let of_crate = Crate::read(&house().join(name).join("src"));
+        for circle in of_crate.circles() {
+            let known =
+                KNOWN.iter().any(|(of, files)| *of == name && circle.files.iter().all(|f| files.contains(&f.as_str())));
+            if !known {
+                writeln!(wrong, "{name}: {circle}").unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "files that use each other in a circle:\n{wrong}");
+}
+
+#[test]
+fn circles_that_have_gone_are_not_listed() {
+    for (name, files) in KNOWN {
+        let circles = Crate::read(&house().join(name).join("src")).circles();
+        for file in *files {
+            let there = circles.iter().any(|c| c.files.iter().any(|f| f == file));
+            assert!(there, "{name}/src/{file} is in no circle any more: take it off the list");
+        }
+    }
+}
