@@ -1,6 +1,7 @@
 //! All agents of this user on this node, asked at the same time: one that does not answer keeps no other waiting.
 
-use crate::cli::{ConfigArgs, EX_NO_AGENT};
+use crate::args::ConfigArgs;
+use crate::exit_code::EX_NO_AGENT;
 use crate::say;
 use monarch_core::agent::client::{Client, agent_alive};
 use monarch_core::agent::place;

@@ -1,23 +1,13 @@
-//! Arguments, help and exit codes.
+//! The commands and their help.
 
+use crate::exit_code::EX_USAGE;
 use crate::{
     agent, cluster, config as config_command, du, env, evict, explain, hold, index, pages, refresh, report, run, say,
     simulate, stage, status, stop, trace, verify,
 };
-use anyhow::Result;
-use clap::{Args, CommandFactory, Parser, Subcommand};
-use monarch_core::config::{self, ConfigError, Overrides, Places, Resolved, SystemProbe};
-use monarch_core::engine::Limits;
+use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
-use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
-
-/// Exit code for wrong usage or configuration.
-pub(crate) const EX_USAGE: u8 = 2;
-/// Exit code when the answer is no: a path is not served, an index differs from its root.
-pub(crate) const EX_NO: u8 = 3;
-/// Exit code when there is no agent to talk to.
-pub(crate) const EX_NO_AGENT: u8 = 4;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -153,99 +143,6 @@ enum Command {
     /// Serve jobs on this node (started by `run`; configuration as JSON on standard input)
     #[command(hide = true)]
     Agent(agent::AgentArgs),
-}
-
-/// What is served and where copies go.
-#[derive(Clone, Debug, Default, Args)]
-pub(crate) struct ConfigArgs {
-    /// Configuration file (YAML); see `monarch config show` for all settings
-    #[arg(long, short, value_name = "FILE", env = "MONARCH_CONFIG")]
-    pub(crate) config: Option<PathBuf>,
-    /// Directory of the data set; may be given several times
-    #[arg(long, value_name = "DIR")]
-    pub(crate) root: Vec<PathBuf>,
-    /// Directory for copies with its quota, fastest first; may be given several times
-    #[arg(long, value_name = "DIR[:SIZE]")]
-    pub(crate) tier: Vec<String>,
-    /// Any other setting, such as source.max_inflight=8; may be given several times
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
-    pub(crate) set: Vec<(String, String)>,
-}
-
-/// How the PFS is read, for commands that need neither roots nor tiers.
-#[derive(Clone, Debug, Default, Args)]
-pub(crate) struct SourceArgs {
-    /// Configuration file (YAML): its source.iops_limit holds here, too
-    #[arg(long, short, value_name = "FILE", env = "MONARCH_CONFIG")]
-    config: Option<PathBuf>,
-    /// A setting, such as source.iops_limit=500; may be given several times
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
-    set: Vec<(String, String)>,
-}
-
-impl SourceArgs {
-    /// The limits that the configuration gives; on a mistake prints one screen about it.
-    pub(crate) fn limits(&self) -> Result<Limits, ExitCode> {
-        let overrides = Overrides { set: self.set.clone(), ..Overrides::default() };
-        let source = config::load_source(self.config.as_deref(), environment(), &overrides, &SystemProbe);
-        let source = source.map_err(|e| wrong(&e))?;
-        Ok(Limits::new(source.bandwidth_limit, source.iops_limit.map(|n| n as u64)))
-    }
-}
-
-fn key_value(text: &str) -> Result<(String, String), String> {
-    let (k, v) = text.split_once('=').ok_or("expected KEY=VALUE, such as source.max_inflight=8")?;
-    Ok((k.to_owned(), v.to_owned()))
-}
-
-impl ConfigArgs {
-    /// Loads and checks the configuration; on a mistake prints one screen about it.
-    pub(crate) fn load(&self) -> Result<Resolved, ExitCode> {
-        config::load(self.config.as_deref(), environment(), &self.overrides(), &SystemProbe).map_err(|e| wrong(&e))
-    }
-
-    /// How fast the PFS may be read.
-    pub(crate) fn limits(&self) -> Result<Limits, ExitCode> {
-        SourceArgs { config: self.config.clone(), set: self.set.clone() }.limits()
-    }
-
-    /// Where agents and copies are, for commands that need no data set.
-    pub(crate) fn places(&self) -> Result<Places, ExitCode> {
-        config::load_places(self.config.as_deref(), environment(), &self.overrides(), &SystemProbe)
-            .map_err(|e| wrong(&e))
-    }
-
-    pub(crate) fn overrides(&self) -> Overrides {
-        let text = |t: &str| typed(Path::new(t)).to_string_lossy().into_owned();
-        let set = |(key, value): &(String, String)| match key.as_str() {
-            "index.file" | "runtime_dir" if !value.starts_with(['[', '{']) => (key.clone(), text(value)),
-            _ => (key.clone(), value.clone()),
-        };
-        Overrides {
-            roots: self.root.iter().map(|p| typed(p)).collect(),
-            tiers: self.tier.iter().map(|t| text(t)).collect(),
-            set: self.set.iter().map(set).collect(),
-        }
-    }
-}
-
-/// What is typed means what it means to the shell, `..` included; in a file, paths begin with a slash.
-fn typed(path: &Path) -> PathBuf {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    // What follows the last `..` need not be there yet.
-    let parts: Vec<Component<'_>> = path.components().collect();
-    let Some(last) = parts.iter().rposition(|c| *c == Component::ParentDir) else { return path };
-    let (there, rest) = parts.split_at(last + 1);
-    there.iter().collect::<PathBuf>().canonicalize().map_or(path.clone(), |p| p.join(rest.iter().collect::<PathBuf>()))
-}
-
-fn environment() -> impl Iterator<Item = (OsString, OsString)> {
-    std::env::vars_os().filter(|(k, _)| k != "MONARCH_CONFIG")
-}
-
-fn wrong(e: &ConfigError) -> ExitCode {
-    say::err(format_args!("{}", e.screen()));
-    ExitCode::from(EX_USAGE)
 }
 
 /// Parses the command line and runs it.

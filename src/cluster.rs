@@ -1,6 +1,7 @@
 //! `monarch cluster`: the nodes of a job that share copies; and `monarch status --cluster`.
 
-use crate::cli::{ConfigArgs, EX_NO};
+use crate::args::ConfigArgs;
+use crate::exit_code::EX_NO;
 use crate::{agents, say};
 use anyhow::Result;
 use bytesize::ByteSize;

@@ -1,6 +1,6 @@
 //! `monarch config show | check`.
 
-use crate::cli::ConfigArgs;
+use crate::args::ConfigArgs;
 use crate::say;
 use anyhow::Result;
 use clap::Subcommand;

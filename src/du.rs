@@ -1,6 +1,7 @@
 //! `monarch du`: how much of which directories has copies on this node.
 
-use crate::cli::{ConfigArgs, EX_NO};
+use crate::args::ConfigArgs;
+use crate::exit_code::EX_NO;
 use crate::{agents, say};
 use anyhow::Result;
 use bytesize::ByteSize;

@@ -5,7 +5,7 @@
 //! variables once the job is served. The shell itself fills in its process number: whoever calls us may be a subshell that ends
 //! at once. Nothing is started here: a job that comes and goes would have the root scanned twice.
 
-use crate::cli::ConfigArgs;
+use crate::args::ConfigArgs;
 use crate::{job, say};
 use anyhow::Result;
 use clap::{Args, ValueEnum};

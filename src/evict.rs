@@ -1,6 +1,7 @@
 //! `monarch evict`: drops copies of files that nobody needs on this node any more.
 
-use crate::cli::{ConfigArgs, EX_NO};
+use crate::args::ConfigArgs;
+use crate::exit_code::EX_NO;
 use crate::{agents, say};
 use anyhow::Result;
 use bytesize::ByteSize;

@@ -1,6 +1,7 @@
 //! `monarch explain`: would an open of a path get a copy, and why not.
 
-use crate::cli::{ConfigArgs, EX_NO, EX_NO_AGENT};
+use crate::args::ConfigArgs;
+use crate::exit_code::{EX_NO, EX_NO_AGENT};
 use crate::{agents, say};
 use anyhow::Result;
 use bytesize::ByteSize;

@@ -4,7 +4,7 @@
 //! the agent as `run` does, and ends with the process it was started for, or when it is asked to (`--end`, SIGTERM). Batch systems
 //! kill it together with a script that ends, before it could write the report.
 
-use crate::cli::ConfigArgs;
+use crate::args::ConfigArgs;
 use crate::env::Shell;
 use crate::job::service::Service;
 use crate::job::{service, shim, spawn};

@@ -1,6 +1,7 @@
 //! `monarch index build | show | verify`.
 
-use crate::cli::{EX_NO, SourceArgs};
+use crate::args::SourceArgs;
+use crate::exit_code::EX_NO;
 use crate::progress::while_scanning;
 use crate::say;
 use anyhow::{Context, Result, bail};

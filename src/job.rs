@@ -21,8 +21,9 @@ pub(crate) mod service;
 pub(crate) mod shim;
 pub(crate) mod spawn;
 
-use crate::cli::{ConfigArgs, EX_USAGE};
-use crate::report::Report;
+use crate::args::ConfigArgs;
+use crate::exit_code::EX_USAGE;
+use crate::report;
 use crate::say;
 use monarch_core::cluster::discovery;
 use monarch_core::config::Config;
@@ -122,14 +123,14 @@ fn say_what_was_saved(service: &mut Service, ending: &Ending<'_>) {
         }
         return;
     };
-    let report = Report::between(&service.before, after, ending.took, ending.command);
+    let report = report::between(&service.before, after, ending.took, ending.command);
     if let Some(path) = ending.report
-        && let Err(e) = output::write_whole(path, &report.document(path))
+        && let Err(e) = output::write_whole(path, &report::document(&report, path))
     {
         say::warn(format_args!("cannot write the report {}: {e}", path.shown()));
     }
     if !ending.quiet && speaks {
-        say::err(format_args!("{}", report.text()));
+        say::err(format_args!("{}", report::text(&report)));
     }
 }
 

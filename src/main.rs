@@ -3,6 +3,7 @@
 
 mod agent;
 mod agents;
+mod args;
 mod chart;
 mod cli;
 mod cluster;
@@ -10,6 +11,7 @@ mod config;
 mod du;
 mod env;
 mod evict;
+mod exit_code;
 mod explain;
 mod hold;
 mod index;

@@ -1,6 +1,7 @@
 //! `monarch refresh`: has roots scanned again while jobs use them.
 
-use crate::cli::{ConfigArgs, EX_USAGE};
+use crate::args::ConfigArgs;
+use crate::exit_code::EX_USAGE;
 use crate::{agents, say};
 use anyhow::Result;
 use clap::Args;

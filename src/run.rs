@@ -3,7 +3,7 @@
 //! Nothing that goes wrong here keeps the job from running: without an agent it runs as it would have without us, with one
 //! line on standard error.
 
-use crate::cli::ConfigArgs;
+use crate::args::ConfigArgs;
 use crate::job::child::{self, Child};
 use crate::{job, say};
 use anyhow::Result;

@@ -7,7 +7,7 @@ mod sweep;
 mod table;
 mod trace;
 
-use crate::cli::EX_USAGE;
+use crate::exit_code::EX_USAGE;
 use crate::say;
 use crate::say::count;
 use anyhow::{Context, Result};

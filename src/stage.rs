@@ -3,7 +3,8 @@
 //! It is a job like `run`: it finds or starts the agent, asks it to fetch what was named before all else, and counts what has
 //! become of it.
 
-use crate::cli::{ConfigArgs, EX_NO, EX_USAGE};
+use crate::args::ConfigArgs;
+use crate::exit_code::{EX_NO, EX_USAGE};
 use crate::job::{self, service::Service};
 use crate::progress::Bar;
 use crate::say;

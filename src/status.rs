@@ -1,6 +1,7 @@
 //! `monarch status`.
 
-use crate::cli::{ConfigArgs, EX_NO_AGENT};
+use crate::args::ConfigArgs;
+use crate::exit_code::EX_NO_AGENT;
 use crate::{agents, cluster, say};
 use anyhow::Result;
 use bytesize::ByteSize;

@@ -1,6 +1,7 @@
 //! `monarch stop`.
 
-use crate::cli::{ConfigArgs, EX_NO_AGENT};
+use crate::args::ConfigArgs;
+use crate::exit_code::EX_NO_AGENT;
 use crate::{agents, say};
 use anyhow::Result;
 use clap::Args;

@@ -1,6 +1,6 @@
 //! `monarch trace show | stats | import`: what jobs opened, for people and for the simulator.
 
-use crate::cli::EX_USAGE;
+use crate::exit_code::EX_USAGE;
 use crate::say;
 use anyhow::{Context, Result};
 use clap::Subcommand;

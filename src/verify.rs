@@ -1,6 +1,7 @@
 //! `monarch verify`: reads the copies on this node and compares them with what was copied, and with the parallel file system if asked to.
 
-use crate::cli::{ConfigArgs, EX_NO_AGENT, EX_USAGE};
+use crate::args::ConfigArgs;
+use crate::exit_code::{EX_NO_AGENT, EX_USAGE};
 use crate::progress::Bar;
 use crate::{agents, say};
 use anyhow::{Result, bail};

@@ -1,6 +1,6 @@
 //! What to change, from the figures of a run.
 
-use super::Report;
+use super::summary::Report;
 use crate::say::count;
 use bytesize::ByteSize;
 use monarch_core::agent::protocol::Epoch;
@@ -202,7 +202,8 @@ mod tests {
             counters: counters.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
             ..Status::default()
         };
-        Report::between(&Status::default(), after, Duration::from_secs(600), &[])
+        let r = Report::between(&Status::default(), after, Duration::from_secs(600), &[]);
+        Report { advice: of(&r), ..r }
     }
 
     #[test]
@@ -227,7 +228,7 @@ mod tests {
         let counters = counters.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
         let after = Status { roots: vec![root], tiers: vec![tier], nodes: 1, counters, ..Status::default() };
         let before = Status { nodes: 2, ..Status::default() };
-        let said = Report::between(&before, after, Duration::from_secs(600), &[]).advice.join("\n");
+        let said = of(&Report::between(&before, after, Duration::from_secs(600), &[])).join("\n");
         assert!(said.contains("the tiers of 2 nodes hold 82 % of the data set; 90.0 GiB more on each"), "{said}");
         assert!(said.contains("the next job scans again") && !said.contains("refresh"), "{said}");
     }
@@ -263,7 +264,7 @@ mod tests {
         }
         let unused = RootStatus { path: "/unused".into(), state: "ready".into(), ..RootStatus::default() };
         let after = Status { roots: vec![unused], incarnation: 2, ..Status::default() };
-        let said = Report::between(&Status::default(), after, Duration::from_secs(60), &[]).advice.join("\n");
+        let said = of(&Report::between(&Status::default(), after, Duration::from_secs(60), &[])).join("\n");
         assert!(
             said.contains("no file below /unused was opened") && said.contains("started again 2 time(s)"),
             "{said}"

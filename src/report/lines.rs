@@ -1,6 +1,6 @@
 //! What a run saved, in at most twelve lines for people.
 
-use super::{REASONS, Report};
+use super::summary::{REASONS, Report};
 use bytesize::ByteSize;
 use monarch_core::agent::place;
 use monarch_core::shown::ShowPath;

@@ -1,7 +1,7 @@
 //! A report as one page of HTML: text, tables and drawings, nothing from elsewhere, no scripts.
 
 use super::bars::{Part, filled, stacked};
-use super::{OTHERS, REASONS, Report};
+use super::summary::{OTHERS, REASONS, Report};
 use crate::chart::{COLOURS, escaped};
 use crate::say::count;
 use bytesize::ByteSize;

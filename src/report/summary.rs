@@ -1,0 +1,127 @@
+//! What a run came to, as it is kept in a file.
+
+use monarch_core::agent::protocol::{Opens, RootStatus, Status};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::{Duration, SystemTime};
+
+/// Why opens went to the PFS: the name of the counter, and what it says.
+pub(super) const REASONS: [(&str, &str); 8] = [
+    ("absent", "before there was an index"),
+    ("large", "large and not complete"),
+    ("no_room", "without room"),
+    ("refused", "put off: a failure, or changed a moment ago"),
+    ("changed", "changed since the scan, or not readable"),
+    ("written", "written by the job"),
+    ("deadline", "took too long"),
+    ("vanished", "copy dropped"),
+];
+
+/// Opens below the roots that copies are not meant for.
+pub(super) const OTHERS: [(&str, &str); 3] = [
+    ("flags", "to write, to create, with O_DIRECT"),
+    ("unknown", "of what is not in the index: made after the scan"),
+    ("other_mount", "in processes that have another mount there"),
+];
+
+/// What a run came to. (What is added later has to have a default: reports are kept.)
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Name of the node.
+    #[serde(default)]
+    pub(crate) host: String,
+    /// What was run, if that is known.
+    #[serde(default)]
+    pub(crate) command: Vec<String>,
+    /// When it ended: milliseconds since 1970.
+    #[serde(default)]
+    pub(crate) ended_ms: u64,
+    /// How long it took.
+    pub(crate) seconds: f64,
+    /// Opens that found a copy, or waited for one.
+    pub(crate) opens_local: u64,
+    /// Opens that went to the PFS.
+    pub(crate) opens_pfs: u64,
+    /// Opens of large files that were served in chunks.
+    pub(crate) opens_chunked: u64,
+    /// What to change.
+    #[serde(default)]
+    pub(crate) advice: Vec<String>,
+    /// Counters of the job's processes.
+    pub(crate) counters: BTreeMap<String, u64>,
+    /// Counters of the agent.
+    pub(crate) agent: BTreeMap<String, u64>,
+    /// How often it was started again.
+    pub(crate) agent_restarts: u32,
+    /// Whether the figures are those of other jobs, too.
+    pub(crate) shared_with_other_jobs: bool,
+    /// How long the agent's opens at the PFS took.
+    #[serde(default)]
+    pub(crate) pfs_opens: Vec<Opens>,
+    /// How things were at the end.
+    pub(crate) status: Status,
+}
+
+fn minus(a: &BTreeMap<String, u64>, b: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    a.iter().map(|(k, v)| (k.clone(), v.saturating_sub(b.get(k).copied().unwrap_or(0)))).collect()
+}
+
+fn opens_since(after: &[Opens], before: &[Opens]) -> Vec<Opens> {
+    let earlier = before.iter().map(|o| o.opens).chain(std::iter::repeat(0));
+    after.iter().zip(earlier).map(|(o, earlier)| Opens { opens: o.opens.saturating_sub(earlier), ..*o }).collect()
+}
+
+impl Report {
+    /// Of what happened between two looks at the agent, without advice.
+    pub(super) fn between(before: &Status, after: Status, took: Duration, command: &[OsString]) -> Self {
+        let restarts = after.incarnation.saturating_sub(before.incarnation);
+        // A new agent starts its own figures at zero; the counters of the job's processes live on.
+        let earlier = if restarts == 0 { before } else { &Status::default() };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut new = Self {
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            ended_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            seconds: took.as_secs_f64(),
+            counters: minus(&after.counters, &before.counters),
+            agent: minus(&after.agent, &earlier.agent),
+            agent_restarts: restarts,
+            shared_with_other_jobs: after.jobs > 1,
+            pfs_opens: opens_since(&after.pfs_opens, &earlier.pfs_opens),
+            // Nodes may have left that shared all the time.
+            status: Status { nodes: after.nodes.max(before.nodes), ..after },
+            ..Self::default()
+        };
+        new.opens_local = new.get("hits") + new.get("waited");
+        new.opens_pfs = REASONS.iter().map(|(name, _)| new.get(name)).sum();
+        new.opens_chunked = new.get("chunked");
+        new
+    }
+
+    /// A counter.
+    pub(super) fn get(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+
+    /// A counter of the agent.
+    pub(super) fn agent(&self, name: &str) -> u64 {
+        self.agent.get(name).copied().unwrap_or(0)
+    }
+
+    /// Whether no process has used a root. Which root was asked about names is not counted: where one alone is served, such calls speak for it.
+    pub(super) fn is_unused(&self, root: &RootStatus) -> bool {
+        let asked = self.status.roots.len() == 1 && self.get("stats") + self.get("lists") > 0;
+        root.state == "ready" && root.opens == 0 && !asked
+    }
+
+    /// All opens below the roots that copies are for.
+    pub(super) const fn opens(&self) -> u64 {
+        self.opens_local + self.opens_pfs + self.opens_chunked
+    }
+
+    /// Seconds that readers waited for copies, all together.
+    pub(super) fn waited_s(&self) -> f64 {
+        self.get("wait_us") as f64 / 1e6
+    }
+}
