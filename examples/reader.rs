@@ -19,7 +19,8 @@ fn main() -> Result<()> {
     let root = PathBuf::from(args.next().context("usage: reader ROOT [TIER[:SIZE]]")?);
     let given = Overrides { roots: vec![std::path::absolute(&root)?], tiers: args.collect(), set: vec![] };
     let environment = std::env::vars_os().filter(|(k, _)| k != "MONARCH_CONFIG");
-    let config = config::load(None, environment, &given, &SystemProbe).map_err(|e| anyhow::anyhow!(e.screen()))?.config;
+    let config =
+        config::load(None, environment, &given, &SystemProbe).map_err(|e| anyhow::anyhow!(config::screen(&e)))?.config;
 
     let session = Session::start(&config)?;
     session.wait_for_index(Duration::from_secs(600))?;

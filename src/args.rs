@@ -99,6 +99,6 @@ fn environment() -> impl Iterator<Item = (OsString, OsString)> {
 }
 
 fn wrong(e: &ConfigError) -> ExitCode {
-    say::err(format_args!("{}", e.screen()));
+    say::err(format_args!("{}", config::screen(e)));
     ExitCode::from(EX_USAGE)
 }

@@ -63,7 +63,6 @@ const KNOWN: &[(&str, &[&str])] = &[
         ],
     ),
     ("monarch-core", &["agent/roots.rs", "agent/roots/spellings.rs", "agent/roots/written.rs"]),
-    ("monarch-core", &["agent/roots/segments.rs", "agent/roots/shared.rs"]),
     (
         "monarch-core",
         &[
@@ -80,19 +79,12 @@ const KNOWN: &[(&str, &[&str])] = &[
             "config/resolve/metrics.rs",
         ],
     ),
-    ("monarch-core", &["cluster/membership.rs", "cluster/membership/gossip.rs", "cluster/membership/watch.rs"]),
-    ("monarch-core", &["cluster/secret.rs", "cluster/secret/file.rs"]),
-    ("monarch-core", &["cluster/wire/client.rs", "cluster/wire/client/conn.rs"]),
-    ("monarch-core", &["cluster/wire/server.rs", "cluster/wire/server/conn.rs"]),
     ("monarch-core", &["config/default_tier.rs", "config/tiers.rs"]),
-    ("monarch-core", &["config/error.rs", "config/screen.rs"]),
     ("monarch-core", &["engine/uring.rs", "engine/uring/worker.rs"]),
     (
         "monarch-core",
         &["tier/copy.rs", "tier/dir.rs", "tier/evict.rs", "tier/logging.rs", "tier/pack.rs", "tier/recover.rs"],
     ),
-    ("policies", &["clairvoyant.rs", "clairvoyant/residents.rs"]),
-    ("policies", &["sim.rs", "sim/run.rs"]),
     ("policies", &["sim/ahead.rs", "sim/node.rs"]),
     (
         "slowfs",

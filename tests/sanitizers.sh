@@ -6,7 +6,7 @@
 #   thread         monarch-abi and monarch-shim: their unit tests
 #   thread-agent   monarch-core: its unit tests, and readers against the copier (tests/copying)
 #
-# Needs a nightly toolchain. What is not installed is skipped with a line. Ends with 1 when
+# Needs a nightly toolchain, and `cargo build --release --workspace` for thread-agent. What is not installed is skipped with a line. Ends with 1 when
 # anything is found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -41,7 +41,7 @@ thread() {
     flags+=" -Cunsafe-allow-abi-mismatch=sanitizer"
   fi
   # With the profile's `abort` cargo would build two standard libraries, which do not go together.
-  CARGO_PROFILE_DEV_PANIC=unwind RUSTFLAGS=$flags TSAN_OPTIONS="suppressions=$PWD/tests/sanitizers/thread.supp exitcode=66" \
+  MONARCH_E2E_BIN=$PWD/target/release CARGO_PROFILE_DEV_PANIC=unwind RUSTFLAGS=$flags TSAN_OPTIONS="suppressions=$PWD/tests/sanitizers/thread.supp exitcode=66" \
     cargo +nightly test "${std[@]}" --target "$host" --target-dir "$target" "$@" || failed=1
 }
 

@@ -55,6 +55,7 @@ pub(crate) use probe::mounts::{Points as MountPoints, any_below as mounted_below
 pub use probe::{FakeProbe, FsClass, FsInfo, LocalDisk, Memory, Meta, Probe, SystemProbe};
 pub use render::render_with_origins;
 pub use schema::schema;
+pub use screen::screen;
 
 /// A configuration with what is known about it.
 #[derive(Clone, Debug, PartialEq)]

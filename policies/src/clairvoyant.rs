@@ -6,7 +6,7 @@
 //! **Who makes way.** Only residents whose next use is unknown: read already in this epoch, or never announced; those read longest ago first, as
 //! their readers have closed them by then ([`residents`]). Never one with a known use to come. Belady would let the most distant of them go,
 //! but here that gains nothing: each file is used once an epoch, so that it would trade one PFS read for another (`static`'s bound holds for
-//! every policy) and a transfer on top. The last [`GUARD`] that were read in a tier (at most a quarter of its residents) stay too: some
+//! every policy) and a transfer on top. The last [`residents::GUARD`] that were read in a tier (at most a quarter of its residents) stay too: some
 //! readers open a file twice for one sample.
 //!
 //! **Who comes in.** Whoever finds room. For lack of it only a candidate with a known next use makes others go: a demand without one is being
@@ -35,9 +35,6 @@ use crate::rooms::{barred, fastest_with_room, favoured, lacking};
 use crate::{Candidate, Decision, Event, FileKey, Hints, Policy, RequestSource, TierRoom, Why};
 use ahead::Ahead;
 use residents::Residents;
-
-/// Files read last that make way for nothing.
-pub(crate) const GUARD: usize = 16;
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`spellings`] | the ways to write a root's path |
 //! | [`segments`] | scanning a root (or loading its index), publishing its segment |
+//! | [`scan`] | a scan under way |
 //! | [`retire`] | taking a segment out of use, files that no segment needs |
 //! | [`adopt`] | what an agent that died left |
 //! | [`checks`] | what is looked at again when files are opened |
@@ -17,6 +18,7 @@ mod adopt;
 mod checks;
 mod purge;
 mod retire;
+mod scan;
 mod segments;
 mod shared;
 mod spellings;

@@ -7,63 +7,20 @@
 //! Why so. Whoever can read the user's files can read the data set anyway, so access to a file proves as much as the data is worth; no
 //! service has to run and nothing has to be set up.
 
+mod error;
 mod file;
 #[cfg(test)]
 mod tests;
 
+pub use error::{LEAST, SecretError, VARIABLE};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// The variable that goes before the file.
-pub const VARIABLE: &str = "MONARCH_CLUSTER_SECRET";
-/// Bytes that a secret has at least.
-pub const LEAST: usize = 16;
 /// Ports that are derived: below those that the kernel gives to outgoing connections (from 32768 on Linux).
 const PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
-
-/// Why there is no secret.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SecretError {
-    /// Too little to be hard to guess.
-    #[error(
-        "{place} holds a secret of {length} bytes, and at least {LEAST} are needed: `openssl rand -hex 32` makes a good one"
-    )]
-    Short {
-        /// The variable or the file.
-        place: String,
-        /// Bytes that it holds.
-        length: usize,
-    },
-    /// There is no home directory for the default file.
-    #[error(
-        "no place for the secret of the cluster: neither XDG_CONFIG_HOME nor HOME is an absolute path; set cluster.secret_file or {VARIABLE}"
-    )]
-    NoPlace,
-    /// A file that others may have read or written.
-    #[error("{} {why}, so the secret in it is none: {remedy}", path.display())]
-    Unsafe {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: &'static str,
-        /// What to do.
-        remedy: &'static str,
-    },
-    /// It cannot be read or made.
-    #[error("cannot {doing} the secret {}: {error}; set cluster.secret_file to a file that all nodes share, or {VARIABLE}", path.display())]
-    Io {
-        /// Read, or make.
-        doing: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        error: std::io::Error,
-    },
-}
 
 /// What the nodes of a job share and nobody else knows.
 #[derive(Clone)]

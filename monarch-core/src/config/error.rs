@@ -1,7 +1,7 @@
 //! The one error of configuration: what is wrong, where it was written, why, and what to write instead.
 //!
 //! It is a [`miette::Diagnostic`], so that a program with a reporter of its own shows it in its way;
-//! [`screen`](ConfigError::screen) is ours, for the batch logs where most of these errors are read.
+//! [`super::screen()`] is ours, for the batch logs where most of these errors are read.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -100,11 +100,9 @@ impl ConfigError {
         }
     }
 
-    /// The whole error on one screen: message, the lines of the file around it, remedy. Plain ASCII but for what the
-    /// file itself holds, at most 100 columns where words allow, ends with a newline.
-    #[must_use]
-    pub fn screen(&self) -> String {
-        super::screen::draw(self, &self.0.place)
+    /// Where the value came from.
+    pub(super) const fn place(&self) -> &Place {
+        &self.0.place
     }
 
     /// Field and message, without the place.

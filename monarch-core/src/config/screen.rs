@@ -11,10 +11,12 @@ const WIDTH: usize = 100;
 /// Lines of the file shown before and after the one that matters.
 const CONTEXT: usize = 2;
 
-/// The whole error; ends with a newline.
-pub(super) fn draw(error: &ConfigError, place: &Place) -> String {
+/// The whole error on one screen: message, the lines of the file around it, remedy. Plain ASCII but for what the
+/// file itself holds, at most 100 columns where words allow, ends with a newline.
+#[must_use]
+pub fn screen(error: &ConfigError) -> String {
     let mut out = wrapped("error: ", &error.bare());
-    match place {
+    match error.place() {
         Place::File { path, text, line, start, len } => {
             let column = column(text, *start);
             out.push_str(&format!("  --> {}:{line}:{}\n", path.display(), column + 1));

@@ -55,7 +55,7 @@ fn load_all(
 
 /// The screen of an error, the temporary directory left out.
 fn screen(error: &ConfigError) -> String {
-    let screen = error.screen();
+    let screen = super::screen(error);
     match error.file_line().and_then(|(path, _)| path.parent()).and_then(Path::to_str) {
         Some(dir) => screen.replace(&format!("{dir}/"), ""),
         None => screen,

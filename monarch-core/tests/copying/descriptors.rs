@@ -134,7 +134,9 @@ impl Pfs {
     fn new(latency: Duration) -> Self {
         let (backing, mount) = (tempfile::tempdir().expect("dir"), tempfile::tempdir().expect("dir"));
         let exe = std::env::current_exe().expect("own path");
-        let program = exe.ancestors().nth(3).expect("target").join("release/slowfs");
+        let programs = std::env::var_os("MONARCH_E2E_BIN").map(PathBuf::from);
+        let programs = programs.unwrap_or_else(|| exe.ancestors().nth(3).expect("target").join("release"));
+        let program = programs.join("slowfs");
         let fs = Slowfs::builder(backing.path(), mount.path()).program(program).cache(CacheMode::Direct);
         let fs = fs.meta_latency(latency).data_latency(latency).spawn().expect("slowfs of a release build");
         Self { fs, backing, _mount: mount }

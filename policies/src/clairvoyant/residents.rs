@@ -6,12 +6,14 @@
 //! only those that were announced once and no longer are must be searched for, once after a change of the hints and only when victims are
 //! short.
 
-use super::GUARD;
 use crate::hints::Priority;
 use crate::keys::{KeyMap, forget_index};
 use crate::rooms::{MAX_TIERS, favoured};
 use crate::{FileKey, Hints};
 use std::collections::VecDeque;
+
+/// Files read last that make way for nothing.
+pub(super) const GUARD: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {

@@ -10,9 +10,9 @@ use super::loader::{Rank, Worker};
 use super::model::{Model, Pfs, TierModel, Time, nanos, takes};
 use super::node::{Answer, Node, Open};
 use super::outcome::{EpochFigures, Outcome};
+use super::setup::{Setup, UnknownPolicy};
 use super::transfer::{Errand, Goes, Transfer};
 use super::workload::{Order, Workload};
-use super::{Setup, UnknownPolicy};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 

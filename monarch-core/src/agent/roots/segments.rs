@@ -1,16 +1,17 @@
 //! Scanning a root (or loading its index) and publishing its segment.
 
+use super::scan::Scan;
 use super::shared::Theirs;
 use super::{RETRY, RootState, Roots};
 
 use crate::agent::driver::Portable;
 use crate::agent::{access, early, mounts};
 use crate::cluster::image::Image;
-use crate::config::{Config, MountPoints, Trust, mount_points};
+use crate::config::{MountPoints, Trust, mount_points};
 use crate::engine::{PfsSource, Source};
 use crate::held_dir::HeldDir;
 use crate::index::Loaded;
-use crate::index::{ScanOptions, ScanProgress};
+use crate::index::ScanOptions;
 use crate::shm;
 use monarch_abi::control::{MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::file_key;
@@ -39,15 +40,6 @@ struct Made {
     is_shared: bool,
     /// What was mounted before it was made by a scan of this node.
     mounts: Option<MountPoints>,
-}
-
-/// A scan: of which root, with which settings. One that was begun anew meanwhile has another `progress`.
-pub(super) struct Scan {
-    root: usize,
-    pub(super) config: Arc<Config>,
-    /// What its jobs want looked at again.
-    checks: shm::Checks,
-    pub(super) progress: Arc<ScanProgress>,
 }
 
 impl Roots {

@@ -1,7 +1,7 @@
 //! An index that the nodes of a job have in common: who has it made, and who gets it.
 
 use super::Roots;
-use super::segments::Scan;
+use super::scan::Scan;
 use crate::agent::driver::{Live, Portable};
 use crate::cluster::image::Image;
 use crate::cluster::node::Obtained;

@@ -7,8 +7,8 @@
 //!
 //! What is heard of a life for the first time by hearsay is no sign of life yet: it may be an echo of a dead one.
 
-use super::Peer;
 use super::payload::{BEATS, Beat, INTROS, Intro, Payload};
+use super::types::Peer;
 use crate::cluster::residency::Standing;
 use crate::cluster::residency::members::{MAX_NODES, node_key};
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 use super::transport::Links;
 use super::*;
 use crate::cluster::residency::Standing;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 fn at(n: u16) -> SocketAddr {

@@ -5,7 +5,7 @@ use super::gossip::{DEAD, Gossip, Outgoing};
 use super::payload::{Intro, NAME, Payload};
 use super::seal::{Dropped, Opener, Sealer};
 use super::transport::Datagrams;
-use super::{Drops, MembershipError, Options, Peer};
+use super::types::{Drops, MembershipError, Options, Peer};
 use crate::cluster::residency::members::{ME, node_key};
 use crate::cluster::residency::{Members, Standing};
 use std::net::SocketAddr;

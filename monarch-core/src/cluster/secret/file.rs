@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, linkat, open, renameat_with};
 use rustix::io::Errno;
 
-use super::{LEAST, SecretError};
+use super::error::{LEAST, SecretError};
 
 /// More than any secret; what is longer is another file.
 const MOST: usize = 4096;

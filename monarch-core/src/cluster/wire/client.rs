@@ -17,12 +17,14 @@
 //! therefore have to be such that sending them twice does no harm.
 
 mod conn;
+mod options;
 mod pulse;
 mod response;
 
+pub use options::PeerOptions;
 pub use response::Response;
 
-use super::auth::{self, Key};
+use super::auth;
 use super::error::WireError;
 use super::head::{BODY_MAX, Method, ResponseHead};
 use super::path;
@@ -32,23 +34,6 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Which agent, and how to deal with it.
-#[derive(Clone, Debug)]
-pub struct PeerOptions {
-    /// Where it listens.
-    pub addr: SocketAddr,
-    /// This node's name.
-    pub my_name: String,
-    /// The peer's, as it knows itself.
-    pub its_name: String,
-    /// What they prove to each other.
-    pub key: Key,
-    /// How long a peer that does not answer is waited for; those that usually answer quickly are given up sooner.
-    pub peer_timeout: Duration,
-    /// Idle connections that are kept.
-    pub idle: usize,
-}
 
 /// A request whose answer nobody has asked for yet.
 #[derive(Debug)]

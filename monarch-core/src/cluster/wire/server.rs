@@ -6,6 +6,8 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`options`] | how it is to be |
+//! | [`shared`] | what its tasks have in common |
 //! | [`answer`] | what a handler is given and gives |
 //! | [`conn`] | one connection from accept to close |
 //! | [`login`] | whether it has authenticated |
@@ -18,20 +20,24 @@
 mod answer;
 mod conn;
 mod login;
+mod options;
 mod pace;
 mod send;
+mod shared;
 mod stats;
 mod strangers;
 mod text;
 
 pub use answer::{Answer, Answering, Body, Handler, Request};
+pub use options::Options;
 pub use stats::Metrics;
 pub use strangers::MOST as STRANGERS;
 
-use super::auth::{self, Key};
+use super::auth;
 use super::error::WireError;
 use super::refusal::Refusal;
 use pace::Paces;
+use shared::Shared;
 use stats::Refusals;
 use std::io;
 use std::net::SocketAddr;
@@ -42,90 +48,6 @@ use strangers::Strangers;
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::{JoinHandle, JoinSet};
-
-/// How a server is to be.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// This node's name, by which the others know it.
-    pub name: String,
-    /// What they prove to each other.
-    pub key: Key,
-    /// Where to listen; port 0 for any.
-    pub listen: SocketAddr,
-    /// Threads, unless the caller gives a runtime. Default 2.
-    pub workers: usize,
-    /// Connections at a time that have proven who they are, until [`Server::admit`] says otherwise. Default 1024. Those that have not
-    /// take none of these places.
-    pub connections: usize,
-    /// How long a connection may take to authenticate. Default 2 s.
-    pub login_timeout: Duration,
-    /// How long a connection is kept that asks for nothing. Default 120 s.
-    pub idle_timeout: Duration,
-    /// How long a client may take to make room for, or to send, the next bytes of a body. Default 10 s.
-    pub progress_timeout: Duration,
-    /// Bytes a second to all others. Default `None`: no limit.
-    pub bandwidth_limit: Option<u64>,
-    /// Bytes a second to one of them. Default `None`: no limit.
-    pub peer_bandwidth_limit: Option<u64>,
-}
-
-impl Options {
-    /// The defaults, for a node of this name.
-    #[must_use]
-    pub fn new(name: &str, key: Key, listen: SocketAddr) -> Self {
-        Self {
-            name: name.to_owned(),
-            key,
-            listen,
-            workers: 2,
-            connections: 1024,
-            login_timeout: Duration::from_secs(2),
-            idle_timeout: Duration::from_secs(120),
-            progress_timeout: Duration::from_secs(10),
-            bandwidth_limit: None,
-            peer_bandwidth_limit: None,
-        }
-    }
-}
-
-/// What the tasks of a server have in common.
-struct Shared {
-    options: Options,
-    /// Proven connections at a time.
-    limit: Arc<AtomicUsize>,
-    /// Those that are open.
-    proven: AtomicUsize,
-    handler: Arc<dyn Handler>,
-    metrics: Arc<Metrics>,
-    refusals: Refusals,
-    paces: Paces,
-    strangers: Arc<Strangers>,
-}
-
-impl Shared {
-    /// Whether all places of proven connections are taken.
-    fn is_full(&self) -> bool {
-        self.proven.load(Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed)
-    }
-}
-
-/// A connection that has proven who it is, counted for as long as this lives.
-struct Proven<'a>(&'a Shared);
-
-impl<'a> Proven<'a> {
-    /// One more, unless all places are taken.
-    fn new(shared: &'a Shared) -> Option<Self> {
-        let limit = shared.limit.load(Ordering::Relaxed);
-        let more = |n: usize| (n < limit).then_some(n + 1);
-        shared.proven.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then_some(Self(shared))
-    }
-}
-
-impl Drop for Proven<'_> {
-    fn drop(&mut self) {
-        self.0.proven.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// A server; it stops when dropped.
 #[derive(Debug)]

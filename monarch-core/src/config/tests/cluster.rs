@@ -8,9 +8,10 @@ const ROOTS: &str = "dataset: { roots: [/scratch/imagenet] }\n";
 
 #[track_caller]
 fn read(yaml: &str) -> Cluster {
-    let found = load_text(&format!("{ROOTS}{yaml}"), &node()).unwrap_or_else(|error| panic!("{}", error.screen()));
+    let found = load_text(&format!("{ROOTS}{yaml}"), &node())
+        .unwrap_or_else(|error| panic!("{}", crate::config::screen(&error)));
     let shown = render_with_origins(&found);
-    let again = load_text(&shown, &node()).unwrap_or_else(|error| panic!("{}\n{shown}", error.screen()));
+    let again = load_text(&shown, &node()).unwrap_or_else(|error| panic!("{}\n{shown}", crate::config::screen(&error)));
     assert_eq!(again.config.cluster, found.config.cluster, "{shown}");
     found.config.cluster
 }

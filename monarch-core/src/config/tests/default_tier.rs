@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::super::{ErrorKind, FakeProbe, Medium, Overrides, Resolved, Tier, load, render_with_origins};
 use super::{GIB, env, load_text, node};
+use crate::config::screen;
 
 const ROOTS: &str = "dataset: { roots: [/scratch/imagenet] }\n";
 
@@ -83,7 +84,7 @@ fn unfit_places_are_passed_over() {
 #[test]
 fn without_a_local_disk_the_error_says_what_was_tried() {
     let error = load_text(ROOTS, &with_disks(node(), &["/home", "/none"])).unwrap_err();
-    let screen = error.screen();
+    let screen = screen(&error);
     assert_eq!(error.kind(), ErrorKind::Missing);
     for fragment in ["no local disk", "/home:", "nfs4", "/none: is not there", "--tier /local/disk:100GiB"] {
         assert!(screen.contains(fragment), "{screen}");
@@ -95,10 +96,10 @@ fn in_kubernetes_there_is_no_default() {
     let mut pod = node();
     pod.kubernetes = true;
     let error = load_text(ROOTS, &pod).unwrap_err();
-    assert!(error.screen().contains("in Kubernetes") && error.screen().contains("emptyDir"), "{}", error.screen());
+    assert!(screen(&error).contains("in Kubernetes") && screen(&error).contains("emptyDir"), "{}", screen(&error));
     let flags = Overrides { roots: vec!["/data".into()], tiers: vec!["/local/nvme/x".into()], set: vec![] };
     let error = load(None, env(&[]), &flags, &pod).unwrap_err();
-    assert!(error.field() == "tiers[0].capacity" && error.remedy().contains("--tier DIR:100GiB"), "{}", error.screen());
+    assert!(error.field() == "tiers[0].capacity" && error.remedy().contains("--tier DIR:100GiB"), "{}", screen(&error));
 }
 
 #[test]

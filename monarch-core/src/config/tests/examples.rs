@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::super::{FakeProbe, Overrides, load};
 use super::{GIB, env};
+use crate::config::screen;
 
 /// A machine that has what the examples name.
 fn machine() -> FakeProbe {
@@ -30,7 +31,7 @@ fn every_example_loads() {
             continue;
         }
         let found = load(Some(&path), env(&[]), &Overrides::default(), &machine());
-        let found = found.unwrap_or_else(|error| panic!("{}", error.screen()));
+        let found = found.unwrap_or_else(|error| panic!("{}", screen(&error)));
         assert!(!found.config.tiers.is_empty());
         seen += 1;
     }

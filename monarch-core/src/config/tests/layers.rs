@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::super::{Config, ErrorKind, Origin, Overrides, load, render_with_origins};
 use super::{GIB, env, load_all, load_text, node};
+use crate::config::screen;
 
 const FILE: &str = "dataset: { roots: [/scratch/imagenet] }\nsource:\n  max_inflight: 8\n  io_size: 1MiB\n\
                     tiers:\n  - { path: /local/nvme/a, capacity: 10GiB }\nwait: { stall: 3s }\n";
@@ -168,7 +169,7 @@ fn what_config_show_prints_is_the_same_configuration() {
                 tiers: [{ name: ram, path: /dev/shm/m, capacity: 1.5GB, keep_free: 1% }]\n";
     let first = load_text(text, &node()).unwrap();
     let shown = render_with_origins(&first);
-    let again = load_text(&shown, &node()).unwrap_or_else(|error| panic!("{}\n{shown}", error.screen()));
+    let again = load_text(&shown, &node()).unwrap_or_else(|error| panic!("{}\n{shown}", screen(&error)));
     assert_eq!(again.config, first.config, "{shown}");
     let json = serde_json::to_string(&first.config).unwrap();
     assert_eq!(serde_json::from_str::<Config>(&json).unwrap(), first.config);

@@ -2,6 +2,7 @@
 
 use super::super::{ErrorKind, Metrics, render_with_origins};
 use super::{load_text, node};
+use crate::config::screen;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ const ROOTS: &str = "dataset: { roots: [/scratch/imagenet] }\n";
 /// The section, with the warnings about it; what `config show` prints is read back.
 #[track_caller]
 fn read(yaml: &str) -> (Metrics, Vec<String>) {
-    let found = load_text(&format!("{ROOTS}{yaml}"), &node()).unwrap_or_else(|error| panic!("{}", error.screen()));
+    let found = load_text(&format!("{ROOTS}{yaml}"), &node()).unwrap_or_else(|error| panic!("{}", screen(&error)));
     let shown = render_with_origins(&found);
-    let again = load_text(&shown, &node()).unwrap_or_else(|error| panic!("{}\n{shown}", error.screen()));
+    let again = load_text(&shown, &node()).unwrap_or_else(|error| panic!("{}\n{shown}", screen(&error)));
     assert_eq!(again.config.metrics, found.config.metrics, "{shown}");
     let warnings = found.warnings.into_iter().filter(|warning| warning.contains("metrics.")).collect();
     (found.config.metrics, warnings)

@@ -111,7 +111,7 @@ error: tiers: no tier is given, and no local disk was found for one; tried:
  help: name a directory on a disk of this node: `--tier /local/disk:100GiB`, or in the file:
        tiers: [{ path: /local/disk, capacity: 100GiB }]
 ";
-    assert!(error.screen() == expected, "{}", error.screen());
+    assert!(crate::config::screen(&error) == expected, "{}", crate::config::screen(&error));
 }
 
 /// Whatever a slip of the finger makes of a file, there is a screen for it.

@@ -1,6 +1,6 @@
 //! One connection to a peer.
 
-use super::PeerOptions;
+use super::options::PeerOptions;
 use crate::cluster::wire::auth::{self, Credentials, Exchange, Nonce, Side};
 use crate::cluster::wire::error::WireError;
 use crate::cluster::wire::head::{self, HEAD_MAX, Method, ResponseHead};

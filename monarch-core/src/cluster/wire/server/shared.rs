@@ -1,0 +1,47 @@
+//! What the tasks of a server have in common.
+
+use super::answer::Handler;
+use super::options::Options;
+use super::pace::Paces;
+use super::stats::{Metrics, Refusals};
+use super::strangers::Strangers;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+/// What the tasks of a server have in common.
+pub(super) struct Shared {
+    pub(super) options: Options,
+    /// Proven connections at a time.
+    pub(super) limit: Arc<AtomicUsize>,
+    /// Those that are open.
+    pub(super) proven: AtomicUsize,
+    pub(super) handler: Arc<dyn Handler>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) refusals: Refusals,
+    pub(super) paces: Paces,
+    pub(super) strangers: Arc<Strangers>,
+}
+
+impl Shared {
+    /// Whether all places of proven connections are taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.proven.load(Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed)
+    }
+}
+
+/// A connection that has proven who it is, counted for as long as this lives.
+pub(super) struct Proven<'a>(&'a Shared);
+
+impl<'a> Proven<'a> {
+    /// One more, unless all places are taken.
+    pub(super) fn new(shared: &'a Shared) -> Option<Self> {
+        let limit = shared.limit.load(Ordering::Relaxed);
+        let more = |n: usize| (n < limit).then_some(n + 1);
+        shared.proven.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then_some(Self(shared))
+    }
+}
+
+impl Drop for Proven<'_> {
+    fn drop(&mut self) {
+        self.0.proven.fetch_sub(1, Ordering::Relaxed);
+    }
+}
