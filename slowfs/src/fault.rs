@@ -162,19 +162,19 @@ pub(crate) struct Rules {
 impl Rules {
     /// Appends a rule.
     pub(crate) fn add(&self, spec: FaultSpec) {
-        let mut rules = crate::server::lock(&self.rules);
+        let mut rules = crate::lock::lock(&self.rules);
         rules.push(FaultStatus { spec, seen: 0, hit: 0 });
         self.any.store(true, Relaxed);
     }
 
     /// The rules and their counts.
     pub(crate) fn list(&self) -> Vec<FaultStatus> {
-        crate::server::lock(&self.rules).clone()
+        crate::lock::lock(&self.rules).clone()
     }
 
     /// Removes all rules.
     pub(crate) fn clear(&self) {
-        let mut rules = crate::server::lock(&self.rules);
+        let mut rules = crate::lock::lock(&self.rules);
         self.any.store(false, Relaxed);
         rules.clear();
     }
@@ -185,7 +185,7 @@ impl Rules {
             return None;
         }
         let path = path();
-        crate::server::lock(&self.rules).iter_mut().find_map(|rule| rule.hits(op, path.as_deref()))
+        crate::lock::lock(&self.rules).iter_mut().find_map(|rule| rule.hits(op, path.as_deref()))
     }
 }
 

@@ -41,6 +41,7 @@ mod units;
 #[doc(hidden)]
 pub mod cli;
 mod glob;
+mod lock;
 mod server;
 mod sys;
 

@@ -96,14 +96,14 @@ pub(crate) struct Armed {
 impl Armed {
     /// Adds one to wait for its moment.
     pub(crate) fn add(&self, spec: MutateSpec) {
-        let mut list = crate::server::lock(&self.list);
+        let mut list = crate::lock::lock(&self.list);
         list.push(spec);
         self.any.store(true, Relaxed);
     }
 
     /// Forgets all that have not happened.
     pub(crate) fn clear(&self) {
-        let mut list = crate::server::lock(&self.list);
+        let mut list = crate::lock::lock(&self.list);
         self.any.store(false, Relaxed);
         list.clear();
     }
@@ -116,7 +116,7 @@ impl Armed {
         let Some(path) = path() else {
             return Vec::new();
         };
-        let mut list = crate::server::lock(&self.list);
+        let mut list = crate::lock::lock(&self.list);
         let due = list.extract_if(.., |spec| spec.path == path && spec.when.arrives(read)).collect();
         self.any.store(!list.is_empty(), Relaxed);
         due

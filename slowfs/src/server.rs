@@ -21,14 +21,15 @@ mod pacer;
 mod paths;
 mod pins;
 mod stall;
+mod sys;
 mod xattr;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fuser::{Errno, INodeNo, Notifier};
@@ -45,16 +46,7 @@ use node::Nodes;
 use pacer::Pacer;
 use paths::Paths;
 use stall::Stalls;
-
-/// Locks a mutex; one poisoned by a panicked thread is taken over, as all data here stay usable.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The errno of a failed system call.
-fn errno(error: rustix::io::Errno) -> Errno {
-    Errno::from_i32(error.raw_os_error())
-}
+use sys::proc_path;
 
 /// Everything a mount consists of, apart from the FUSE session.
 pub(crate) struct Server {
@@ -177,9 +169,4 @@ impl Server {
     fn stop(&self) {
         self.stalls.close();
     }
-}
-
-/// The magic link through which an `O_PATH` descriptor is opened, changed or measured.
-fn proc_path(fd: impl AsFd) -> String {
-    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }

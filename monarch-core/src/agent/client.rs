@@ -1,8 +1,8 @@
 //! The command line's end of the control socket: finding the agent, starting it, talking to it.
 
-use super::place;
 use super::protocol::{Reply, Request, Spelling, Status, Tally};
 use super::writable;
+use super::{jobs_file, place};
 use crate::config::Config;
 use crate::held_dir::HeldDir;
 use rustix::fd::BorrowedFd;
@@ -252,12 +252,8 @@ fn find_or_start<S: Starting>(
 
 /// Whether it is worth trying again after an agent ended with this status.
 fn may_pass(code: i32, start: Instant) -> bool {
-    code == i32::from(super::start::ENDING) || code == i32::from(super::start::TAKEN) && start.elapsed() < TAKEN
-}
-
-/// File beside a runtime directory that every job of its agent holds a shared lock on.
-fn jobs_file(key: &str) -> String {
-    format!("{key}.jobs")
+    code == i32::from(super::exit_status::ENDING)
+        || code == i32::from(super::exit_status::TAKEN) && start.elapsed() < TAKEN
 }
 
 /// Marks this process as a job of the agent for as long as the result lives, and wipes what a dead agent without jobs left: its
@@ -266,7 +262,7 @@ fn jobs_file(key: &str) -> String {
 pub fn job_lock(config: &Config) -> Option<rustix::fd::OwnedFd> {
     let key = place::agent_key(config);
     let private = place::bases(config).iter().find_map(|b| place::private(b).ok())?;
-    let name = jobs_file(&key);
+    let name = jobs_file::name(&key);
     loop {
         let lock = private.open_file(name.as_str(), OFlags::RDWR | OFlags::CREATE, Mode::RUSR | Mode::WUSR).ok()?;
         let alone = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
@@ -279,16 +275,6 @@ pub fn job_lock(config: &Config) -> Option<rustix::fd::OwnedFd> {
         if named.is_ok_and(|st| (st.st_dev, st.st_ino) == (ours.st_dev, ours.st_ino)) {
             return Some(lock);
         }
-    }
-}
-
-/// Removes the file of [`job_lock`] of the agent whose runtime directory this was, unless a job holds it.
-pub(super) fn remove_jobs_file(dir: &HeldDir) {
-    let Some((private, key)) = dir.parent() else { return };
-    let name = jobs_file(&key.to_string_lossy());
-    let Ok(lock) = private.open_file(name.as_str(), OFlags::RDWR, Mode::empty()) else { return };
-    if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        let _ = private.unlink(name.as_str());
     }
 }
 

@@ -10,12 +10,12 @@
 use super::driver::Driver;
 use super::metering::Metering;
 use super::outside;
+use super::parts::Parts;
 use super::peer::{self, Stranger};
 use super::place;
 use super::protocol::{ClusterView, Reply, Request, Spelling, Tally, Traced, Writable};
 use super::roots::{Attachment, Roots};
 use super::socket::{LINE_MAX, Line, Lines};
-use super::start::Parts;
 use super::upkeep;
 use crate::cluster::node::Node;
 use crate::config::{Config, Persist, Tier};
@@ -409,7 +409,7 @@ impl Agent {
         }
         tracing::info!(?end, "ended");
         // The directory last: a job that waits for the end looks at it.
-        super::client::remove_jobs_file(&self.dir);
+        super::jobs_file::remove(&self.dir);
         self.dir.wipe();
     }
 }

@@ -4,6 +4,8 @@
 //! runtime directory is touched by two.
 
 use super::driver::{Driver, DriverOptions};
+use super::exit_status::{ENDING, TAKEN};
+use super::parts::Parts;
 use super::place;
 use super::roots::Roots;
 use super::server::Agent;
@@ -61,29 +63,12 @@ impl StartError {
     }
 }
 
-/// Exit status when another agent holds a lock: perhaps one that has just been started, or one that is about to notice
-/// that its runtime directory has gone.
-pub const TAKEN: u8 = 75;
-/// Exit status when another agent holds a lock and is about to end.
-pub const ENDING: u8 = 76;
-
 /// Files on their way from other nodes at a time: as many as from the PFS, within these bounds.
 const LEAST_REMOTE: usize = 8;
 const MOST_REMOTE: usize = 64;
 
 /// What is assumed of the PFS before a large file was copied, bytes a second.
 const FIRST_RATE: u64 = 1 << 30;
-
-/// What an agent starts with.
-pub(super) struct Parts {
-    pub(super) dir: Arc<HeldDir>,
-    pub(super) lock: OwnedFd,
-    pub(super) ctl: ControlMap<'static>,
-    pub(super) driver: Arc<Driver>,
-    pub(super) roots: Arc<Roots>,
-    pub(super) node: Option<Arc<Node>>,
-    pub(super) stop: Arc<AtomicBool>,
-}
 
 /// Takes the locks, opens the tiers, makes or adopts the control block.
 fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {

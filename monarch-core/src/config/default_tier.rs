@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 use super::context::Context;
 use super::error::{ConfigError, ErrorKind};
+use super::keep_free::keep_free_of;
 use super::key::Key;
 use super::model::{Compression, MIN_RATIO, Medium, Persist, Root, Tier};
 use super::probe::{FsClass, LocalDisk, Probe};
 use super::site::Site;
-use super::tiers::{self, keep_free_of};
 use super::units::{GIB, MIB, about};
 
 /// The largest default capacity.
@@ -67,7 +67,7 @@ fn candidate(cx: &Context<'_>, disk: &LocalDisk, roots: &[Root]) -> Result<(Site
 }
 
 fn adopt(cx: &mut Context<'_>, disk: &LocalDisk, site: &Site, capacity: u64, how: String) -> Result<Tier, ConfigError> {
-    let key = tiers::key(0);
+    let key = Key::tier(0);
     cx.derived(&key.name("path"), format!("first local disk: {}", disk.label));
     cx.derived(&key.name("capacity"), how);
     let keep_free = keep_free_of(cx, &key.name("keep_free"), None, site)?;

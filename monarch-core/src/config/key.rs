@@ -29,6 +29,11 @@ impl Key {
         Self(text.to_ascii_lowercase().split("__").map(Step::read).collect())
     }
 
+    /// The key of a tier.
+    pub(super) fn tier(index: usize) -> Self {
+        Self::new("tiers").index(index)
+    }
+
     /// The key of a named child.
     pub(super) fn name(&self, name: &str) -> Self {
         self.child(Step::Name(name.to_owned()))

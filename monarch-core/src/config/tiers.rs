@@ -3,12 +3,13 @@
 use super::context::Context;
 use super::default_tier;
 use super::error::{ConfigError, ErrorKind};
+use super::keep_free::keep_free_of;
 use super::key::Key;
-use super::model::{Amount, Compression, MIN_RATIO, Medium, Persist, Root, Tier};
+use super::model::{Compression, MIN_RATIO, Medium, Persist, Root, Tier};
 use super::paths::nested;
 use super::raw::RawTier;
 use super::site::{Site, refuse};
-use super::units::{GIB, MIB, about, share};
+use super::units::{MIB, about, share};
 
 /// Longest path of a tier, bytes: readers build paths of copies below it in little room on their stack
 /// ([`monarch_abi::COPY_PATH_MAX`], less the directory of the user and the name of a copy).
@@ -30,13 +31,8 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &[RawTier], roots: &[Root]) -> 
     Ok(tiers.into_iter().map(|(tier, _)| tier).collect())
 }
 
-/// The key of a tier.
-pub(super) fn key(index: usize) -> Key {
-    Key::new("tiers").index(index)
-}
-
 fn one(cx: &mut Context<'_>, index: usize, raw: &RawTier, roots: &[Root]) -> Result<(Tier, Site), ConfigError> {
-    let key = key(index);
+    let key = Key::tier(index);
     let Some(path) = cx.get(&key.name("path"), raw.path.as_ref())? else {
         let remedy = "add `path: /directory/on/a/local/disk`";
         return Err(cx.error(ErrorKind::Missing, &key, "this tier has no path", remedy));
@@ -159,35 +155,6 @@ fn in_memory(cx: &mut Context<'_>, key: &Key, capacity: u64, site: &Site) -> Res
     Ok(())
 }
 
-/// What is left free for others: as given, or the default.
-pub(super) fn keep_free_of(
-    cx: &mut Context<'_>,
-    key: &Key,
-    given: Option<Amount>,
-    site: &Site,
-) -> Result<u64, ConfigError> {
-    let total = site.fs.total;
-    let Some(amount) = given else {
-        let default = if site.medium == Medium::Memory { 0 } else { (share(total, 0.05) / MIB * MIB).min(GIB) };
-        cx.derived(
-            key,
-            if site.medium == Medium::Memory { "in memory" } else { "5% of the file system, at most 1GiB" },
-        );
-        return Ok(default);
-    };
-    let keep_free = amount.of(total);
-    if keep_free >= total {
-        let message = format!(
-            "{} leaves nothing for copies: the file system of {} holds {}",
-            about(keep_free),
-            site.path.display(),
-            about(total)
-        );
-        return Err(cx.error(ErrorKind::OutOfBounds, key, message, "write less, such as 5% or 1GiB"));
-    }
-    Ok(keep_free)
-}
-
 /// Refuses a tier that shares its name or its directory with one before it.
 fn apart(
     cx: &Context<'_>,
@@ -196,7 +163,7 @@ fn apart(
     others: &[(Tier, Site)],
 ) -> Result<(), ConfigError> {
     for (other, known) in others {
-        let key = key(index);
+        let key = Key::tier(index);
         if tier.name == other.name {
             let message = format!("two tiers are called {}", tier.name);
             return Err(cx.error(ErrorKind::Overlap, &key.name("name"), message, "give each a name of its own"));
@@ -237,7 +204,7 @@ fn compressed(cx: &mut Context<'_>, raw: &[RawTier], tiers: &mut [(Tier, Site)])
         let packs = |(tier, _): &(Tier, Site)| tier.compression == Compression::Lz4;
         let (compressed, below) = (packs(&tiers[at]), tiers[at + 1..].iter().any(packs));
         let given = match raw.get(at) {
-            Some(raw) => cx.get(&key(at).name("decoded"), raw.decoded.as_ref())?,
+            Some(raw) => cx.get(&Key::tier(at).name("decoded"), raw.decoded.as_ref())?,
             None => None,
         };
         let capacity = tiers[at].0.capacity;
@@ -245,7 +212,7 @@ fn compressed(cx: &mut Context<'_>, raw: &[RawTier], tiers: &mut [(Tier, Site)])
             _ if compressed || !below => 0,
             Some(amount) => amount.of(capacity),
             None => {
-                cx.derived(&key(at).name("decoded"), "25% of the capacity: a slower tier has compression");
+                cx.derived(&Key::tier(at).name("decoded"), "25% of the capacity: a slower tier has compression");
                 capacity / 4
             }
         };
@@ -253,22 +220,27 @@ fn compressed(cx: &mut Context<'_>, raw: &[RawTier], tiers: &mut [(Tier, Site)])
             let message =
                 if compressed { "this tier has compression itself" } else { "no slower tier has compression" };
             let remedy = "leave it out: decoded copies go to a tier without compression, before one with it";
-            return Err(cx.error(ErrorKind::BadTier, &key(at).name("decoded"), message, remedy));
+            return Err(cx.error(ErrorKind::BadTier, &Key::tier(at).name("decoded"), message, remedy));
         }
         if decoded > capacity {
             let message = format!("{} is more than the capacity, {}", about(decoded), about(capacity));
-            return Err(cx.error(ErrorKind::TooBig, &key(at).name("decoded"), message, "write less, such as 25%"));
+            return Err(cx.error(
+                ErrorKind::TooBig,
+                &Key::tier(at).name("decoded"),
+                message,
+                "write less, such as 25%",
+            ));
         }
         tiers[at].0.decoded = decoded;
         if compressed && at > LAST_PACKED {
             let message = "compression is not available beyond the 15th tier";
-            return Err(cx.error(ErrorKind::BadTier, &key(at).name("compression"), message, "use fewer tiers"));
+            return Err(cx.error(ErrorKind::BadTier, &Key::tier(at).name("compression"), message, "use fewer tiers"));
         }
         if compressed && tiers[..at].iter().all(|(tier, _)| tier.decoded == 0) {
             let message = "no faster tier has room for decoded copies";
             let remedy =
                 "put a tier without compression before this one, such as `{ path: /dev/shm/monarch, capacity: 4GiB }`";
-            return Err(cx.error(ErrorKind::BadTier, &key(at).name("compression"), message, remedy));
+            return Err(cx.error(ErrorKind::BadTier, &Key::tier(at).name("compression"), message, remedy));
         }
     }
     Ok(())
@@ -287,7 +259,7 @@ fn together(cx: &mut Context<'_>, tiers: &[(Tier, Site)]) {
                 about(sum),
                 about(site.fs.total)
             );
-            cx.warn(&key(index).name("capacity"), message);
+            cx.warn(&Key::tier(index).name("capacity"), message);
         }
     }
 }

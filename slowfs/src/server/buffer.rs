@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
 
-use super::lock;
+use crate::lock::lock;
 
 /// How many buffers are kept for reuse.
 const KEEP: usize = 64;

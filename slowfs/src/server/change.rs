@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use fuser::{Errno, INodeNo, RenameFlags};
 use rustix::fs::{self as sysfs, AtFlags, FileType, Mode, OFlags};
 
+use super::Server;
 use super::answer::{Entry, Opened};
 use super::attr::device_number;
 use super::node::Node;
-use super::{Server, errno, proc_path};
+use super::sys::{errno, proc_path};
 
 /// User and group of the process that asks.
 pub(super) type Caller = (u32, u32);

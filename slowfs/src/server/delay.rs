@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::lock;
+use crate::lock::lock;
 use crate::sys;
 
 /// How long before a deadline the thread stops sleeping.

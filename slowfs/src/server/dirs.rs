@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex};
 use fuser::{Errno, FileType, FopenFlags, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use rustix::fs as sysfs;
 
+use super::Server;
 use super::answer::Opened;
 use super::attr::{attributes, kind};
 use super::handle::{DirHandle, Listed};
 use super::node::Node;
-use super::{Server, errno, lock, proc_path};
+use super::sys::{errno, proc_path};
+use crate::lock::lock;
 
 impl Server {
     pub(super) fn opendir(&self, ino: INodeNo) -> Result<Opened, Errno> {

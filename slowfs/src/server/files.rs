@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use fuser::{Errno, FopenFlags, INodeNo};
 use rustix::fs::{self as sysfs, Mode, OFlags, SeekFrom, Stat};
 
+use super::Server;
 use super::answer::Opened;
 use super::buffer::Buffer;
 use super::handle::FileHandle;
 use super::node::Node;
-use super::{Server, errno, proc_path};
+use super::sys::{errno, proc_path};
 use crate::mutation;
 use crate::options::CacheMode;
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use fuser::{Errno, FileType};
 
-use super::lock;
 use super::node::Node;
 use super::paths::PathLive;
+use crate::lock::lock;
 
 const SHARDS: u64 = 16;
 

@@ -10,11 +10,12 @@ use fuser::{AccessFlags, Errno, FileAttr, INodeNo, TimeOrNow};
 use rustix::fs::{self as sysfs, AtFlags, Mode, OFlags, Stat, StatVfs, Timestamps};
 use rustix::process::{Gid, Uid};
 
+use super::Server;
 use super::answer::Entry;
 use super::attr::{attributes, timespec};
 use super::buffer::Buffer;
 use super::node::Node;
-use super::{Server, errno, proc_path};
+use super::sys::{errno, proc_path};
 
 /// What a SETATTR asks for.
 pub(super) struct Change {

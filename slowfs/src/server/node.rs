@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, Weak};
 use fuser::{Errno, INodeNo};
 use rustix::fs::Stat;
 
-use super::lock;
 use super::paths::{PathLive, Paths};
 use super::pins::{Pin, Pins};
+use crate::lock::lock;
 
 const SHARDS: usize = 16;
 /// Set in the made-up numbers of inodes of other devices.

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::lock;
+use crate::lock::lock;
 
 /// When the shared link is free again.
 #[derive(Default)]

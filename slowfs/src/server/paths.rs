@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use super::node::Node;
-use super::{lock, proc_path};
+use super::sys::proc_path;
 use crate::counters::{ByPath, PathCounts};
+use crate::lock::lock;
 
 /// Live counts of one path.
 #[derive(Default)]

@@ -17,7 +17,8 @@ use rustix::fs::{self as sysfs, AtFlags, Mode, OFlags, StatxFlags};
 
 use super::node::Node;
 use super::paths::read_link;
-use super::{errno, lock};
+use super::sys::errno;
+use crate::lock::lock;
 
 /// How many nodes are looked at for one that can give its descriptor back.
 const TRIES: usize = 64;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use super::lock;
+use crate::lock::lock;
 
 type Send_ = Box<dyn FnOnce() + Send>;
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use fuser::{Errno, INodeNo};
 use rustix::fs::{self as sysfs, XattrFlags};
 
+use super::Server;
 use super::answer::Xattr;
-use super::{Server, errno, proc_path};
+use super::sys::{errno, proc_path};
 
 impl Server {
     fn node_fd(&self, ino: INodeNo) -> Result<Arc<OwnedFd>, Errno> {

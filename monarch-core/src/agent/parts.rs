@@ -1,0 +1,21 @@
+//! What an agent starts with.
+
+use super::driver::Driver;
+use super::roots::Roots;
+use crate::cluster::node::Node;
+use crate::held_dir::HeldDir;
+use monarch_abi::control::ControlMap;
+use rustix::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// What an agent starts with.
+pub(super) struct Parts {
+    pub(super) dir: Arc<HeldDir>,
+    pub(super) lock: OwnedFd,
+    pub(super) ctl: ControlMap<'static>,
+    pub(super) driver: Arc<Driver>,
+    pub(super) roots: Arc<Roots>,
+    pub(super) node: Option<Arc<Node>>,
+    pub(super) stop: Arc<AtomicBool>,
+}
