@@ -79,7 +79,6 @@ const KNOWN: &[(&str, &[&str])] = &[
             "config/resolve/metrics.rs",
         ],
     ),
-    ("monarch-core", &["engine/uring.rs", "engine/uring/worker.rs"]),
     (
         "monarch-core",
         &["tier/copy.rs", "tier/dir.rs", "tier/evict.rs", "tier/logging.rs", "tier/pack.rs", "tier/recover.rs"],

@@ -23,27 +23,19 @@
 
 mod buffer;
 mod ring;
+mod setup;
 mod slot;
 mod worker;
 
 use super::{CopyEngine, Limits, ThreadsEngine, Work};
 use ring::Ring;
+use setup::Setup;
+pub use setup::UringOptions;
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use worker::Worker;
-
-/// Settings of the engine.
-#[derive(Clone, Copy, Debug)]
-pub struct UringOptions {
-    /// Bytes of one read of a large file.
-    pub io_size: u64,
-    /// Calls at the PFS at a time, of each thread that runs the engine.
-    pub depth: usize,
-    /// Whether files of at least `io_size` are read past the page cache.
-    pub direct: bool,
-}
 
 /// Why there is no io_uring.
 #[derive(Debug, thiserror::Error)]
@@ -64,11 +56,7 @@ pub enum Unavailable {
 /// See the module.
 #[derive(Debug)]
 pub struct UringEngine {
-    options: UringOptions,
-    limits: Arc<Limits>,
-    stop: Arc<AtomicBool>,
-    /// For sources that only we can read.
-    plain: ThreadsEngine,
+    setup: Setup,
     /// Whether it has been said that a ring failed.
     said: AtomicBool,
 }
@@ -90,16 +78,8 @@ impl UringEngine {
             return Err(Unavailable::Old);
         }
         let plain = ThreadsEngine::new(options.io_size, limits.clone(), stop.clone());
-        Ok(Self { options: UringOptions { depth, ..options }, limits, stop, plain, said: AtomicBool::new(false) })
-    }
-
-    /// Bytes of one read of a file.
-    fn io_size(&self, slot: &slot::Slot<'_>) -> u64 {
-        if slot.may_block || slot.direct {
-            self.options.io_size
-        } else {
-            self.options.io_size.min(super::threads::LOCAL as u64)
-        }
+        let options = UringOptions { depth, ..options };
+        Ok(Self { setup: Setup { options, limits, stop, plain }, said: AtomicBool::new(false) })
     }
 
     /// A ring fails that the kernel granted at first: descriptors or memory are short now.
@@ -117,15 +97,15 @@ impl CopyEngine for UringEngine {
 
     fn run(&self, work: &dyn Work) {
         let ran = RING.with_borrow_mut(|kept| {
-            let ring = match kept.take().filter(|ring| ring.depth() == self.options.depth) {
+            let ring = match kept.take().filter(|ring| ring.depth() == self.setup.options.depth) {
                 Some(ring) => kept.insert(ring),
-                None => kept.insert(Ring::new(self.options.depth)?),
+                None => kept.insert(Ring::new(self.setup.options.depth)?),
             };
-            Worker::new(self, work, ring).run().inspect_err(|_| *kept = None)
+            Worker::new(&self.setup, work, ring).run().inspect_err(|_| *kept = None)
         });
         if let Err(e) = ran {
             self.say(&e);
-            self.plain.run(work);
+            self.setup.plain.run(work);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! One thread's turn at the ring: takes files, keeps the ring deep, handles what has ended.
 
-use super::UringEngine;
 use super::buffer::Buffers;
 use super::ring::{Finished, Op, Ring};
+use super::setup::Setup;
 use super::slot::{Slot, Want};
 use crate::engine::{Copied, CopyError, Work};
 use io_uring::types::OpenHow;
@@ -28,7 +28,7 @@ struct Pending {
 
 /// See the module.
 pub(super) struct Worker<'e, 'w> {
-    engine: &'e UringEngine,
+    setup: &'e Setup,
     work: &'w dyn Work,
     ring: &'e mut Ring,
     slots: Vec<Option<Slot<'w>>>,
@@ -42,9 +42,9 @@ pub(super) struct Worker<'e, 'w> {
 }
 
 impl<'e, 'w> Worker<'e, 'w> {
-    pub(super) fn new(engine: &'e UringEngine, work: &'w dyn Work, ring: &'e mut Ring) -> Self {
+    pub(super) fn new(setup: &'e Setup, work: &'w dyn Work, ring: &'e mut Ring) -> Self {
         Self {
-            engine,
+            setup,
             work,
             ring,
             slots: Vec::new(),
@@ -92,7 +92,7 @@ impl<'e, 'w> Worker<'e, 'w> {
     }
 
     fn is_told(&self) -> bool {
-        self.engine.stop.load(Ordering::Relaxed)
+        self.setup.stop.load(Ordering::Relaxed)
     }
 
     /// When the agent stops, what is under way is cancelled and what is not never begins.
@@ -114,11 +114,11 @@ impl<'e, 'w> Worker<'e, 'w> {
             let Some(mut task) = self.work.next() else { return };
             if task.source().root().is_none() {
                 // Nothing that the kernel could read: a double, or a source of another kind.
-                self.engine.plain.take(&mut *task);
+                self.setup.plain.take(&mut *task);
                 continue;
             }
             let bytes = task.range().end - task.range().start;
-            let large = self.engine.options.direct && bytes >= self.engine.options.io_size;
+            let large = self.setup.options.direct && bytes >= self.setup.options.io_size;
             let direct = large || task.is_direct();
             let may_block = !task.source().keeps_nowait();
             self.add(Slot::new(task, direct, may_block));
@@ -132,7 +132,7 @@ impl<'e, 'w> Worker<'e, 'w> {
             self.slots.len() - 1
         });
         let mut slot = slot;
-        let first = if slot.file.is_some() { slot.ahead(WINDOW, self.engine.io_size(&slot)) } else { vec![Want::Open] };
+        let first = if slot.file.is_some() { slot.ahead(WINDOW, self.setup.io_size(&slot)) } else { vec![Want::Open] };
         self.slots[at] = Some(slot);
         self.want(at, first);
         if self.stopped || self.is_told() {
@@ -168,7 +168,7 @@ impl<'e, 'w> Worker<'e, 'w> {
             let now = Instant::now();
             if first.at.is_none() {
                 let bytes = if let Want::Read(off, end, _) = first.want { end - off } else { 0 };
-                match self.engine.limits.ask(bytes, slot.task.marks().waited_for(), self.since, now) {
+                match self.setup.limits.ask(bytes, slot.task.marks().waited_for(), self.since, now) {
                     Ok(pause) => first.at = Some(now + pause),
                     Err(pause) => return Ok(pause),
                 }
@@ -189,13 +189,13 @@ impl<'e, 'w> Worker<'e, 'w> {
             }
             match op(slot, want) {
                 Ok(Op::Read { file, buffer, off, len, .. })
-                    if !self.engine.limits.limit() && slot.ends_with(off, off + len as u64) =>
+                    if !self.setup.limits.limit() && slot.ends_with(off, off + len as u64) =>
                 {
                     // One after the other they take one place.
                     self.calls += 1;
                     slot.calls += 1;
                     slot.task.marks().in_pfs(true);
-                    self.engine.limits.passed(0);
+                    self.setup.limits.passed(0);
                     let stat = Op::stat(file.clone(), true);
                     let read = Op::Read { file, buffer, off, len, linked: true };
                     self.ring.start_linked(at, [read, stat], slot.may_block)?;
@@ -235,7 +235,7 @@ impl<'e, 'w> Worker<'e, 'w> {
             }
             return self.end_if_over(at);
         }
-        match answer(slot, f, self.engine.io_size(slot)) {
+        match answer(slot, f, self.setup.io_size(slot)) {
             Ok(Answer::Call(wants)) => self.want(at, wants),
             Ok(Answer::Whole(copied)) => {
                 slot.whole = Some(copied);
