@@ -65,22 +65,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("monarch-core", &["agent/roots.rs", "agent/roots/spellings.rs", "agent/roots/written.rs"]),
     (
         "monarch-core",
-        &[
-            "cluster/discovery.rs",
-            "cluster/discovery/address.rs",
-            "cluster/discovery/error.rs",
-            "cluster/discovery/listen.rs",
-            "cluster/discovery/me.rs",
-            "cluster/discovery/sources.rs",
-            "cluster/discovery/torchrun.rs",
-            "config.rs",
-            "config/resolve.rs",
-            "config/resolve/cluster.rs",
-            "config/resolve/metrics.rs",
-        ],
-    ),
-    (
-        "monarch-core",
         &["tier/copy.rs", "tier/dir.rs", "tier/evict.rs", "tier/logging.rs", "tier/pack.rs", "tier/recover.rs"],
     ),
     ("policies", &["sim/ahead.rs", "sim/node.rs"]),

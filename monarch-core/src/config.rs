@@ -19,6 +19,7 @@ mod env;
 mod error;
 mod flags;
 mod given;
+pub(crate) mod hostlist;
 mod keep_free;
 mod key;
 mod layers;

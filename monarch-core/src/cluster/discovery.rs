@@ -2,7 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`hostlist`](parse_hostlist) | names in brackets, as Slurm writes them |
+//! | `found` | what a list of nodes says |
 //! | `sources` | the list of nodes of each kind of job |
 //! | `torchrun` | jobs of which only the first node is known |
 //! | `me` | which of the nodes this one is |
@@ -19,7 +19,7 @@
 mod address;
 mod error;
 mod fake;
-mod hostlist;
+mod found;
 mod listen;
 mod local;
 mod me;
@@ -29,23 +29,20 @@ mod sources;
 mod tests;
 mod torchrun;
 
+pub use crate::config::hostlist::{HostlistError, MAX_LENGTH, MAX_NAME, MAX_NAMES, parse_hostlist, parse_nodes};
 pub use address::{host_and_port, resolve_addresses};
-pub use error::DiscoveryError;
+pub use error::{DiscoveryError, ListenError};
 pub use fake::FakeLocal;
-pub use hostlist::{HostlistError, MAX_LENGTH, MAX_NAME, MAX_NAMES, parse_hostlist, parse_nodes};
-pub use listen::{Listen, ListenError, listen_address};
-pub use local::{Local, SystemLocal};
+pub use listen::{Listen, listen_address};
+pub use local::{Env, Local, SystemLocal};
 
 use crate::config::{Cluster, Discovery};
-use sources::Found;
+use found::Found;
 use std::time::{Duration, Instant};
 
 /// How long a name in DNS is waited for to lead to this node, and how often it is looked up meanwhile.
 const AWAITED: Duration = Duration::from_secs(30);
 const LOOK_UP: Duration = Duration::from_secs(1);
-
-/// A look-up of environment variables.
-pub type Env<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// Finds the nodes of the job: fills in `members`, `me`, `expected` and `partial`.
 ///

@@ -18,10 +18,9 @@ use super::model::{
 };
 use super::paths;
 use super::raw::{RawCluster, RawConfig, RawDataset, RawIndex, RawIo, RawMetrics, RawSource, RawWait};
-use super::units::{KIB, MIB, TIB, about};
+use super::units::{HOUR, KIB, MIB, TIB, about};
 use super::{roots, tiers};
 
-const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 /// The longest time that a site keeps files.
 const KEPT: Duration = Duration::from_hours(24 * 3650);
@@ -145,7 +144,7 @@ fn wait(cx: &Context<'_>, raw: &RawWait) -> Result<Wait, ConfigError> {
 /// Of two values that contradict each other, the one that somebody wrote.
 fn written(cx: &Context<'_>, first: &str, second: &str) -> Key {
     let (first, second) = (Key::new(first), Key::new(second));
-    if *cx.layers.origins.get(&first) == super::Origin::Default { second } else { first }
+    if *cx.layers.origins.get(&first) == super::origin::Origin::Default { second } else { first }
 }
 
 fn index(cx: &mut Context<'_>, raw: &RawIndex) -> Result<Index, ConfigError> {

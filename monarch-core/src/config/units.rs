@@ -9,6 +9,8 @@ use bytesize::ByteSize;
 
 use super::error::{ErrorKind, Wrong, wrong};
 
+/// Bound of most durations.
+pub(super) const HOUR: Duration = Duration::from_hours(1);
 /// 1024 bytes.
 pub(super) const KIB: u64 = 1 << 10;
 /// 1024 KiB.

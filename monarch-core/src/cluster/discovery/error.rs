@@ -2,8 +2,7 @@
 
 use std::io;
 
-use super::hostlist::HostlistError;
-use super::listen::ListenError;
+use crate::config::hostlist::HostlistError;
 
 /// The nodes of the job, or the place of one of them, cannot be found.
 #[derive(Debug, thiserror::Error)]
@@ -124,4 +123,19 @@ pub enum DiscoveryError {
         /// The address.
         address: std::net::IpAddr,
     },
+}
+
+/// A text that is neither an interface, nor a subnet, nor an address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// All interfaces.
+    #[error("{0} stands for all interfaces, those that strangers reach too")]
+    All(String),
+    /// A port does not belong there.
+    #[error("{0} has a port, which belongs in cluster.port")]
+    Port(String),
+    /// Something else.
+    #[error("`{0}` is not an interface, a subnet or an address")]
+    Neither(String),
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::address::{best_first, host_and_port};
-use super::error::DiscoveryError;
+use super::error::{DiscoveryError, ListenError};
 use super::local::Local;
 use crate::config::Cluster;
 
@@ -16,21 +16,6 @@ pub enum Listen {
     Subnet(IpAddr, u8),
     /// An address of this interface.
     Interface(String),
-}
-
-/// A text that is none of those.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ListenError {
-    /// All interfaces.
-    #[error("{0} stands for all interfaces, those that strangers reach too")]
-    All(String),
-    /// A port does not belong there.
-    #[error("{0} has a port, which belongs in cluster.port")]
-    Port(String),
-    /// Something else.
-    #[error("`{0}` is not an interface, a subnet or an address")]
-    Neither(String),
 }
 
 impl Listen {

@@ -5,8 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
-use super::hostlist::MAX_LENGTH;
 use super::netlink;
+use crate::config::hostlist::MAX_LENGTH;
+
+/// A look-up of environment variables.
+pub type Env<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// The machine.
 pub trait Local {

@@ -7,32 +7,10 @@
 use std::path::Path;
 
 use super::error::DiscoveryError;
-use super::hostlist::{parse_hostlist, parse_nodes};
-use super::local::Local;
-use super::{Env, torchrun};
-
-/// What a job says about its nodes.
-#[derive(Debug, Default)]
-pub(super) struct Found {
-    /// The nodes.
-    pub(super) members: Vec<String>,
-    /// Under which names this node may be among them, besides its host name.
-    pub(super) names: Vec<String>,
-    /// Which of them this node is, if it is not found by name.
-    pub(super) rank: Option<usize>,
-    /// How many there are; 0: nothing was found.
-    pub(super) expected: usize,
-    /// Whether `members` are only the first node and this one.
-    pub(super) partial: bool,
-    /// Where it stands, for messages.
-    pub(super) origin: String,
-}
-
-impl Found {
-    fn new(members: Vec<String>, origin: &str) -> Self {
-        Self { expected: members.len().max(1), members, origin: origin.to_owned(), ..Self::default() }
-    }
-}
+use super::found::{Found, set};
+use super::local::{Env, Local};
+use super::torchrun;
+use crate::config::hostlist::{HostlistError, parse_hostlist, parse_nodes};
 
 /// Slurm was asked for, and is not there.
 pub(super) const NO_SLURM: DiscoveryError =
@@ -63,11 +41,6 @@ const FILES: [&str; 12] = [
     "I_MPI_HYDRA_HOST_FILE",
     "HYDRA_HOST_FILE",
 ];
-
-/// A variable that is set to something.
-pub(super) fn set(env: &Env<'_>, name: &str) -> Option<String> {
-    env(name).filter(|text| !text.trim().is_empty())
-}
 
 /// Whatever the environment is; `None` where it is that of no job.
 pub(super) fn auto(env: &Env<'_>, local: &dyn Local) -> Result<Option<Found>, DiscoveryError> {
@@ -172,6 +145,6 @@ pub(super) fn checked(members: Vec<String>, origin: &str, none: bool) -> Result<
     Ok(members)
 }
 
-fn bad(origin: &str, error: super::HostlistError) -> DiscoveryError {
+fn bad(origin: &str, error: HostlistError) -> DiscoveryError {
     DiscoveryError::List { origin: origin.to_owned(), error }
 }

@@ -3,11 +3,10 @@
 //! `MASTER_ADDR` is the node of rank 0; the others are not named anywhere. So the members are that one and this one, under the address
 //! from which it reaches the first: the others come to know it when it joins. How many there are is known, and no more.
 
-use super::Env;
 use super::address::host_and_port;
 use super::error::DiscoveryError;
-use super::local::Local;
-use super::sources::{Found, set};
+use super::found::{Found, set};
+use super::local::{Env, Local};
 
 /// torchrun was asked for, and is not there.
 pub(super) const ABSENT: DiscoveryError = DiscoveryError::Absent {

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::super::context::Context;
 use super::super::error::{ConfigError, ErrorKind};
+use super::super::hostlist::{MAX_NAMES, parse_nodes};
 use super::super::key::Key;
 use super::super::model::{Cluster, Discovery};
 use super::super::origin::Origin;
 use super::super::paths;
 use super::super::raw::{RawCluster, RawNodes};
+use super::super::units::HOUR;
 use super::super::units::{MIB, TIB};
-use super::HOUR;
-use crate::cluster::discovery::{MAX_NAMES, parse_nodes};
 
 const LEAST_TIMEOUT: Duration = Duration::from_millis(10);
 const MOST_TIMEOUT: Duration = Duration::from_mins(1);

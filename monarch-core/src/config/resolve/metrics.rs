@@ -9,7 +9,7 @@ use super::super::key::Key;
 use super::super::model::Metrics;
 use super::super::paths;
 use super::super::raw::RawMetrics;
-use super::HOUR;
+use super::super::units::HOUR;
 
 const LEAST_INTERVAL: Duration = Duration::from_secs(1);
 
