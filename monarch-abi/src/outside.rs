@@ -1,48 +1,82 @@
-//! How a process that cannot open the control block tells the agent what it changes below a root: a
-//! process of another user, or one in another root directory.
+//! How a process of another user, which cannot open the control block, tells the agent what it
+//! changes below a root.
 //!
-//! The agent listens on a stream socket in the abstract namespace, whose name follows from the path
-//! of the control block. Each connection carries one message and its reply.
-//!
-//! A message is the kind of change, the length of a name and the name; with it comes an `O_PATH`
-//! descriptor of the file, or of the directory that holds the name. So the kernel has made sure that
-//! the process may reach what it speaks of, and nobody has to resolve its paths again. The reply is a
-//! byte, the number of devices, and the devices on which roots lie (8 bytes each): what lies on
-//! others does not have to be told.
+//! The agent listens on a stream socket whose path only the job's processes know ([`VARIABLE`]).
+//! Each connection carries one message and its reply. A message says what changes by device, inode
+//! and name, so that it means the same in every mount namespace. The reply says on which devices
+//! roots lie: what lies on others does not have to be told.
 
 use crate::control::MAX_ROOTS;
-use crate::hash::{hex16, path_hash};
+
+/// The variable of the environment that holds the path of the socket.
+pub const VARIABLE: &str = "MONARCH_CHANGES";
+/// Bytes of the longest path of a socket.
+pub const PATH_MAX: usize = 104;
 
 /// The process asks which devices matter.
 pub const HELLO: u8 = b'h';
 /// Content or attributes of the file change.
 pub const FILE: u8 = b'f';
+/// The same, and what lies below it is not to be reached by some any more.
+pub const TREE: u8 = b't';
 /// The name in the directory appears, disappears or is replaced.
 pub const NAME: u8 = b'n';
 /// The name moves, with all that may lie below it.
 pub const MOVED: u8 = b'm';
 
+/// What changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Head {
+    /// One of the kinds above.
+    pub kind: u8,
+    /// Whether the file is a directory. Not told for names.
+    pub is_dir: bool,
+    /// Device and inode of the file; 0 for names.
+    pub file: [u64; 2],
+    /// Names of the file; 0 for names.
+    pub links: u64,
+    /// Device and inode of the directory that holds the name; 0 where that is not known.
+    pub parent: [u64; 2],
+}
+
+/// Bytes of a message before its name.
+pub const HEAD_LEN: usize = 8 + 5 * 8;
 /// Bytes of the longest name.
 pub const NAME_MAX: usize = 255;
 /// Bytes of the longest message.
-pub const MESSAGE_MAX: usize = 2 + NAME_MAX;
+pub const MESSAGE_MAX: usize = HEAD_LEN + NAME_MAX;
 /// Bytes of the longest reply.
 pub const REPLY_MAX: usize = 1 + 8 * MAX_ROOTS;
-/// Milliseconds that the process waits for the reply, and the agent for the message.
-pub const PATIENCE_MS: u64 = 2_000;
 
-const PREFIX: &[u8; 16] = b"monarch-changes-";
-/// Bytes of [`socket_name`].
-pub const SOCKET_NAME_LEN: usize = PREFIX.len() + 16;
+impl Head {
+    /// The message before a name of so many bytes.
+    #[must_use]
+    pub fn to_bytes(&self, name_len: u8) -> [u8; HEAD_LEN] {
+        let mut out = [0; HEAD_LEN];
+        let (small, numbers) = out.split_at_mut(8);
+        for (to, from) in small.iter_mut().zip([self.kind, u8::from(self.is_dir), name_len]) {
+            *to = from;
+        }
+        let values = [self.file[0], self.file[1], self.links, self.parent[0], self.parent[1]];
+        for (to, from) in numbers.as_chunks_mut::<8>().0.iter_mut().zip(values) {
+            *to = from.to_le_bytes();
+        }
+        out
+    }
 
-/// The name of the agent's socket, without the NUL byte that stands before abstract names.
-#[must_use]
-pub fn socket_name(control: &[u8]) -> [u8; SOCKET_NAME_LEN] {
-    let mut out = [0; SOCKET_NAME_LEN];
-    let (prefix, number) = out.split_at_mut(PREFIX.len());
-    prefix.copy_from_slice(PREFIX);
-    number.copy_from_slice(&hex16(path_hash(0, control).fp));
-    out
+    /// What [`Head::to_bytes`] wrote, and how many bytes the name has that follows.
+    #[must_use]
+    pub fn of(bytes: &[u8; HEAD_LEN]) -> (Self, usize) {
+        let (small, numbers) = bytes.split_at(8);
+        let mut values = [0; 5];
+        for (to, from) in values.iter_mut().zip(numbers.as_chunks::<8>().0) {
+            *to = u64::from_le_bytes(*from);
+        }
+        let [kind, is_dir, len, ..] = small else { return (Self::default(), 0) };
+        let [dev, ino, links, parent_dev, parent_ino] = values;
+        let (file, parent) = ([dev, ino], [parent_dev, parent_ino]);
+        (Self { kind: *kind, is_dir: *is_dir != 0, file, links, parent }, usize::from(*len))
+    }
 }
 
 #[cfg(test)]
@@ -50,9 +84,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_control_block_has_a_name_of_its_own() {
-        let name = socket_name(b"/dev/shm/monarch-0-a/b/control");
-        assert!(name.starts_with(b"monarch-changes-") && name.iter().all(u8::is_ascii_graphic));
-        assert_ne!(name, socket_name(b"/dev/shm/monarch-0-a/c/control"));
+    fn a_message_is_read_as_it_was_written() {
+        let head = Head { kind: MOVED, is_dir: true, file: [1, u64::MAX], links: 3, parent: [4, 5] };
+        assert_eq!(Head::of(&head.to_bytes(255)), (head, 255));
+        assert_eq!(Head::of(&[0; HEAD_LEN]), (Head::default(), 0));
     }
 }

@@ -12,7 +12,7 @@
 //! | [`report`] | what the agent tells about itself |
 //! | [`socket`] | the lines of a connection, and descriptors beside them |
 //! | [`peer`] | whether who asks sees what the agent sees |
-//! | [`outside`] | what processes tell of their changes that cannot open the control block |
+//! | [`outside`] | what processes of other users tell of their changes |
 //! | [`writable`] | files that a job can write from its start |
 //! | [`client`] | the other end of the socket, used by the command line |
 //! | [`place`] | where the runtime directory of an agent is |
@@ -25,7 +25,7 @@ mod exit_status;
 mod jobs_file;
 mod metering;
 mod mounts;
-mod outside;
+pub mod outside;
 mod parts;
 mod peer;
 pub mod place;

@@ -4,6 +4,7 @@ use crate::ctx::gate::{self, MAPPED, OUTSIDE, WITHOUT};
 use crate::ctx::{files, rights};
 use crate::process::process;
 use monarch_abi::control::ControlMap;
+use monarch_abi::outside;
 
 /// The constructor.
 pub extern "C" fn boot(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
@@ -43,13 +44,13 @@ unsafe fn env(envp: *const *const u8, name: &[u8]) -> Option<&'static [u8]> {
 /// for those that are.
 fn attach(envp: *const *const u8) -> u32 {
     // SAFETY: from the loader.
-    let (disabled, path) = unsafe { (env(envp, b"MONARCH_DISABLE"), env(envp, b"MONARCH_CTL")) };
+    let (disabled, path, socket) =
+        unsafe { (env(envp, b"MONARCH_DISABLE"), env(envp, b"MONARCH_CTL"), env(envp, outside::VARIABLE.as_bytes())) };
     let Some(path) = path.filter(|path| path.first() == Some(&b'/')) else { return WITHOUT };
     if map_control(path, disabled).is_some() {
         return MAPPED;
     }
-    crate::outside::boot(path);
-    OUTSIDE
+    if socket.is_some_and(crate::outside::boot) { OUTSIDE } else { WITHOUT }
 }
 
 fn map_control(path: &'static [u8], disabled: Option<&[u8]>) -> Option<()> {

@@ -4,6 +4,7 @@ use crate::job::{output, shim, spawn};
 use crate::say;
 use anyhow::Result;
 use monarch_core::agent::client::{self, Client, ClientError, Joining};
+use monarch_core::agent::outside;
 use monarch_core::agent::place;
 use monarch_core::agent::protocol::{Reply, Request, Status};
 use monarch_core::config::Config;
@@ -62,7 +63,10 @@ pub(crate) fn environment(shim: &Path, control: &Path) -> Variables {
         }
         preload.push(shim);
     }
-    vec![("LD_PRELOAD", preload), ("MONARCH_CTL", control.as_os_str().to_owned())]
+    let mut all = vec![("LD_PRELOAD", preload), ("MONARCH_CTL", control.as_os_str().to_owned())];
+    // By this, processes of other users tell what they change.
+    all.extend(outside::socket_of_control(control).map(|socket| (outside::VARIABLE, socket.into_os_string())));
+    all
 }
 
 /// What is known of the other end of a connection.

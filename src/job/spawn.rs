@@ -61,7 +61,11 @@ pub(crate) fn agent(config: &Config) -> io::Result<Started> {
 /// Lets a command of ours begin a session of its own, talk to this process through pipes, and inherit nothing else of the job.
 pub(crate) fn apart(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).current_dir("/");
-    command.env_remove("LD_PRELOAD").env_remove("MONARCH_CTL").env_remove("MONARCH_CONFIG");
+    command
+        .env_remove("LD_PRELOAD")
+        .env_remove("MONARCH_CTL")
+        .env_remove(monarch_core::agent::outside::VARIABLE)
+        .env_remove("MONARCH_CONFIG");
     // SAFETY: only async-signal-safe calls between fork and exec.
     unsafe { command.pre_exec(leave_the_job) };
     command

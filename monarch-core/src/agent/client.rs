@@ -267,7 +267,10 @@ pub fn job_lock(config: &Config) -> Option<rustix::fd::OwnedFd> {
         let lock = private.open_file(name.as_str(), OFlags::RDWR | OFlags::CREATE, Mode::RUSR | Mode::WUSR).ok()?;
         let alone = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
         if alone && find(config).is_none() {
-            place::held(config).iter().filter(|dir| !is_alive(dir)).for_each(HeldDir::wipe);
+            for dir in place::held(config).iter().filter(|dir| !is_alive(dir)) {
+                super::outside::remove(dir);
+                dir.wipe();
+            }
         }
         rustix::fs::flock(&lock, FlockOperation::LockShared).ok()?;
         // An agent that ends removes the file.

@@ -66,8 +66,6 @@ pub struct Agent {
     /// Whether its process is nothing but an agent.
     own_process: bool,
     pub(super) jobs: AtomicUsize,
-    /// The processes that attached them.
-    processes: Arc<outside::Jobs>,
     had_jobs: AtomicBool,
     /// Whether the job that left last said that no other follows.
     hurry: AtomicBool,
@@ -91,7 +89,6 @@ impl Agent {
             stop: parts.stop,
             own_process,
             jobs: AtomicUsize::new(0),
-            processes: Arc::default(),
             had_jobs: AtomicBool::new(false),
             hurry: AtomicBool::new(false),
             end: Mutex::default(),
@@ -113,7 +110,9 @@ impl Agent {
         let listener = bind(&self.dir)?;
         self.clone().start_upkeep()?;
         let metrics = self.start_metrics();
-        let changes = self.clone().start_changes();
+        if let Err(e) = outside::start(&self.dir, &self.roots, &self.stop) {
+            tracing::warn!(error = %e, "no socket for changes by other users: what they change is not seen");
+        }
         // Of a process that is something else we touch no signals.
         let mut term = self.own_process.then(|| signal(SignalKind::terminate())).transpose()?;
         let mut idle_since = Some(Instant::now());
@@ -149,7 +148,6 @@ impl Agent {
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.dir.unlink(place::SOCKET);
         self.end_metrics(metrics).await;
-        changes.abort();
         if end == End::Quit {
             self.quitting.notify_waiters();
             tokio::time::sleep(LAST_WORDS).await;
@@ -168,12 +166,6 @@ impl Agent {
     fn end_as(&self, end: End) {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
         self.changed.notify_one();
-    }
-
-    /// Listens to what processes change that cannot open the control block.
-    fn start_changes(self: Arc<Self>) -> tokio::task::JoinHandle<()> {
-        let control = self.dir.path().join(place::CONTROL);
-        tokio::spawn(async move { outside::serve(&control, &self.roots, &self.processes).await })
     }
 
     /// Periodic work, on a thread of its own: a disk that hangs must not hang the socket.
@@ -255,7 +247,7 @@ impl Agent {
                     return None;
                 }
                 // Counted from now on, so that the agent does not end meanwhile.
-                let mut new = Job::new(self, pid);
+                let mut new = Job::new(self);
                 match self.clone().attach(config, (spellings, writable), pid, again).await {
                     Ok(roots) => {
                         self.had_jobs.store(true, Ordering::Release);
@@ -410,6 +402,7 @@ impl Agent {
         tracing::info!(?end, "ended");
         // The directory last: a job that waits for the end looks at it.
         super::jobs_file::remove(&self.dir);
+        outside::remove(&self.dir);
         self.dir.wipe();
     }
 }
@@ -420,20 +413,17 @@ struct Job {
     roots: Option<Attachment>,
     /// The trace that it asked for.
     trace: Option<u64>,
-    process: u32,
 }
 
 impl Job {
-    fn new(agent: &Arc<Agent>, process: u32) -> Self {
+    fn new(agent: &Arc<Agent>) -> Self {
         agent.jobs.fetch_add(1, Ordering::AcqRel);
-        agent.processes.add(process);
-        Self { agent: agent.clone(), roots: None, trace: None, process }
+        Self { agent: agent.clone(), roots: None, trace: None }
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        self.agent.processes.remove(self.process);
         self.agent.jobs.fetch_sub(1, Ordering::AcqRel);
     }
 }

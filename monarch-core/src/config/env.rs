@@ -18,6 +18,7 @@ use super::origin::Origin;
 /// Names that carry something other than configuration.
 const INTERNAL: &[&str] = &[
     "MONARCH_CTL",
+    monarch_abi::outside::VARIABLE,
     "MONARCH_DISABLE",
     "MONARCH_SHIM",
     "MONARCH_LOG",

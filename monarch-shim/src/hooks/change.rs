@@ -99,7 +99,10 @@ unsafe fn mode_at(
 ) -> c_int {
     if mode & libc::S_IXUSR == 0 {
         // SAFETY: passed on.
-        unsafe { before_change(path, |ctx, p| hide_below(ctx, dirfd, p)) }
+        unsafe {
+            outside::hides_below(dirfd, path);
+            before_change(path, |ctx, p| hide_below(ctx, dirfd, p));
+        }
     }
     // SAFETY: passed on.
     unsafe { file_at(dirfd, path, flags, call) }
@@ -127,6 +130,7 @@ unsafe fn descriptor(fd: c_int, next: impl FnOnce() -> c_int, on_path: impl FnOn
 }
 
 unsafe fn hide_below_descriptor(fd: c_int) {
+    outside::hides_below_open(fd);
     // SAFETY: a path of ours.
     unsafe { before_change(c"".as_ptr(), |ctx, _| crate::changes::hide_below_open(ctx, fd)) }
 }
@@ -246,11 +250,7 @@ unsafe fn spawn_opens(path: *const c_char, flags: c_int) -> Option<Absolute> {
     let Some((ctx, p)) = (unsafe { enter_change(path) }) else {
         // Nobody looks at the descriptor afterwards: it is the child's.
         // SAFETY: passed on.
-        unsafe {
-            if outside::opens(CWD, path, flags) {
-                outside::name_changes(CWD, path, false);
-            }
-        }
+        let _ = unsafe { outside::opens(CWD, path, flags) };
         return None;
     };
     if flags & libc::O_ACCMODE == libc::O_RDONLY && flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {

@@ -73,7 +73,10 @@ unsafe fn named_copy(fd: c_int, path: *const c_char, flags: c_int) -> Option<Fd>
 
 unsafe fn makes(dirfd: c_int, path: *const c_char) {
     // SAFETY: passed on.
-    unsafe { before_change(path, |ctx, p| name_changes(ctx, dirfd, p, false)) }
+    unsafe {
+        crate::outside::name_changes(dirfd, path, false);
+        before_change(path, |ctx, p| name_changes(ctx, dirfd, p, false));
+    }
 }
 
 /// syncfs, by `call`, which is given a descriptor.
@@ -83,6 +86,9 @@ pub(super) fn syncfs_any(fd: c_int, call: impl FnOnce(c_int) -> c_int) -> c_int 
 
 /// After open_by_handle_at: for writing, the change is told.
 pub(super) fn opened_by_handle(fd: c_int, flags: c_int) -> c_int {
+    if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
+        crate::outside::descriptor_changes(fd);
+    }
     if fd >= 0
         && flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY
         && let Some(ctx) = ctx::mapped()

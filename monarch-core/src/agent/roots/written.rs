@@ -10,12 +10,11 @@ use crate::agent::early;
 use crate::agent::protocol::Writable;
 use monarch_abi::PATH_MAX;
 use monarch_abi::control::{ControlMap, SEGMENT_LIVE};
-use monarch_abi::segment::Segment;
-use rustix::fs::{AtFlags, CWD, StatxFlags};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::sync::PoisonError;
+use monarch_abi::outside::{FILE, Head, MOVED, TREE};
+use monarch_abi::segment::{Entry, Segment};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, PoisonError};
 
 /// Most files that are kept for segments to come; more than any job inherits.
 const MOST: usize = 65_536;
@@ -25,33 +24,54 @@ const MOST: usize = 65_536;
 pub(super) struct Written {
     files: Vec<Writable>,
     segments: Vec<Open>,
+    /// What other users have changed.
+    changes: HashSet<Change>,
+    /// Whether they have changed more than is kept.
+    lost: bool,
 }
 
 /// A segment that is open to readers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Open {
     root: usize,
     number: usize,
     segment: Segment<'static>,
+    found: Arc<ByInode>,
 }
 
-/// What a process is about to change, told by a descriptor of it or of the directory that holds it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is found by its inode, once something has to be.
+#[derive(Debug, Default)]
+struct ByInode {
+    directories: OnceLock<HashMap<u64, u32>>,
+    /// Files with several names.
+    linked: OnceLock<HashMap<u64, Vec<u32>>>,
+}
+
+impl Open {
+    fn directory(&self, ino: u64) -> Option<u32> {
+        let index = &self.segment.index;
+        let all = || index.dirs().iter().filter_map(|d| Some((index.record(d.id)?.ino, d.id))).collect();
+        self.found.directories.get_or_init(all).get(&ino).copied()
+    }
+
+    fn linked(&self, ino: u64) -> impl Iterator<Item = u32> {
+        let all = || {
+            let mut all: HashMap<u64, Vec<u32>> = HashMap::new();
+            for (id, r) in (0..).zip(self.segment.index.records()).filter(|(_, r)| r.nlink > 1 && r.is_file()) {
+                all.entry(r.ino).or_default().push(id);
+            }
+            all
+        };
+        self.found.linked.get_or_init(all).get(&ino).into_iter().flatten().copied()
+    }
+}
+
+/// What a process is about to change.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::agent) struct Change {
-    /// The path of the descriptor, as the kernel tells it.
-    pub path: Vec<u8>,
-    /// The name in the directory that is at `path`; none if it is the file at `path` itself.
-    pub name: Option<Vec<u8>>,
-    /// Whether the name moves, with all that may lie below it.
-    pub moved: bool,
-    /// The descriptor's device.
-    pub dev: u64,
-    /// Its inode.
-    pub ino: u64,
-    /// Its names.
-    pub links: u64,
-    /// The number of the mount through which it was opened; none on kernels that do not tell.
-    pub mount: Option<u64>,
+    pub head: Head,
+    /// The last component of its path.
+    pub name: Vec<u8>,
 }
 
 impl Roots {
@@ -62,92 +82,81 @@ impl Roots {
 
     /// Takes what a process changes for changed, before it does so.
     pub(in crate::agent) fn enter_change(&self, change: &Change) {
-        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut path = change.path.clone();
-        if let Some(name) = &change.name {
-            path.extend_from_slice(if path == b"/" { b"" } else { b"/" });
-            path.extend_from_slice(name);
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let open: Vec<Open> = written.segments.iter().filter(|s| self.is_live(s.number)).cloned().collect();
+        // For indexes that are being made: they may have seen what was there before.
+        if written.changes.len() < MOST {
+            written.changes.insert(change.clone());
+        } else {
+            written.lost = true;
         }
-        let below = self.below(&path);
-        let open: Vec<Open> = written.segments.iter().copied().filter(|s| self.is_live(s.number)).collect();
-        // An index that is being made is opened under the same lock.
-        for &(root, rel) in below.iter().filter(|(root, _)| open.iter().all(|s| s.root != *root)) {
-            self.ctl.ctl.early.leave(root, rel, true);
-        }
-        for to in open {
-            let by_path = below.iter().find(|(root, _)| *root == to.root).map(|&(_, rel)| rel);
-            let found = by_path.is_some_and(|rel| self.enter(to, rel, change));
-            let on_device = self.ctl.roots().get(to.root).is_some_and(|r| r.dev.load(Ordering::Relaxed) == change.dev);
-            // Its path tells what it is, unless it has another name, or lies in another mount than the root.
-            let elsewhere = by_path.is_none() && (change.mount.is_none() || change.mount != self.mount_of(to.root));
-            let linked = change.name.is_none() && change.links > 1;
-            if on_device && !found && (elsewhere || linked) {
-                self.enter_by_inode(to, change);
+        drop(written);
+        open.iter().for_each(|to| self.enter(to, change));
+    }
+
+    /// Bypasses what a change means in a segment. Asks nobody but the index.
+    fn enter(&self, to: &Open, change: &Change) {
+        let Head { kind, is_dir, file, links, parent } = change.head;
+        let device = self.ctl.roots().get(to.root).map(|r| r.dev.load(Ordering::Relaxed));
+        let directory = |[dev, ino]: [u64; 2]| (device == Some(dev)).then(|| to.directory(ino)).flatten();
+        if let Some(dir) = directory(parent).and_then(|id| to.segment.by_id(id)) {
+            self.enter_name(to, &dir, change);
+        } else if is_dir && let Some(e) = directory(file).and_then(|id| to.segment.by_id(id)) {
+            // The top of a root: its name lies outside.
+            early::bypass(&to.segment, &e);
+            if kind == TREE {
+                self.bypass_below(to, &e);
             }
+        }
+        if matches!(kind, FILE | TREE) && !is_dir && links > 1 && device == Some(file[0]) {
+            // Another name of a file that the index knows.
+            to.linked(file[1]).filter_map(|id| to.segment.by_id(id)).for_each(|e| early::bypass(&to.segment, &e));
         }
     }
 
-    /// Bypasses what a change means for the path below a root. Whether the index knows the path, or the directory in which it lies.
-    fn enter(&self, to: Open, rel: &[u8], change: &Change) -> bool {
-        let known = to.segment.lookup(rel);
-        if change.moved {
-            early::enter(&self.ctl, to.number, &to.segment, rel, true);
-        }
-        if let Some(e) = &known {
+    /// A change of a name in a directory of the index, or of what it leads to.
+    fn enter_name(&self, to: &Open, dir: &Entry<'_>, change: &Change) {
+        let mut path = [0; PATH_MAX];
+        let Some(len) = to.segment.index.path(dir.id, &mut path) else { return };
+        let mut rel = path.get(..len).unwrap_or_default().to_vec();
+        rel.extend_from_slice(if rel.is_empty() { b"" } else { b"/" });
+        rel.extend_from_slice(&change.name);
+        let child = to.segment.lookup(&rel);
+        if let Some(e) = &child {
             early::bypass(&to.segment, e);
+            if matches!(change.head.kind, MOVED | TREE) {
+                self.bypass_below(to, e);
+            }
         }
-        // A file without an entry is new.
-        let parent = rel.iter().rposition(|&c| c == b'/').map_or(&[][..], |slash| &rel[..slash]);
-        let listing = to.segment.lookup(parent).filter(|_| change.name.is_some() || known.is_none());
-        if let Some(e) = &listing {
-            early::bypass(&to.segment, e);
-        }
-        known.is_some() || listing.is_some()
-    }
-
-    /// The same where the path does not tell.
-    fn enter_by_inode(&self, to: Open, change: &Change) {
-        let dir =
-            to.segment.index.dirs().iter().find(|d| to.segment.index.record(d.id).is_some_and(|r| r.ino == change.ino));
-        match (&change.name, dir) {
-            (Some(name), Some(dir)) => {
-                let mut path = [0; PATH_MAX];
-                let Some(len) = to.segment.index.path(dir.id, &mut path) else { return };
-                let mut rel = path.get(..len).unwrap_or_default().to_vec();
-                rel.extend_from_slice(if rel.is_empty() { b"" } else { b"/" });
-                rel.extend_from_slice(name);
-                self.enter(to, &rel, change);
-            }
-            (Some(_), None) => {}
-            (None, Some(dir)) => {
-                if let Some(e) = to.segment.by_id(dir.id) {
-                    early::bypass(&to.segment, &e);
-                }
-            }
-            (None, None) => {
-                let same = to.segment.files().filter(|e| e.record.ino == change.ino);
-                same.for_each(|e| early::bypass(&to.segment, &e));
-            }
+        // A file that the index does not know is new, or has taken the place of another.
+        let is_known = child.is_some_and(|e| e.record.ino == change.head.file[1]);
+        if !(matches!(change.head.kind, FILE | TREE) && is_known) {
+            early::bypass(&to.segment, dir);
         }
     }
 
-    /// The mount that a root's path leads to. Asks this machine only.
-    fn mount_of(&self, root: usize) -> Option<u64> {
-        let path =
-            self.ctl.roots().get(root).map(|r| std::path::Path::new(OsStr::from_bytes(self.ctl.str(&r.path))))?;
-        let mount_id = StatxFlags::from_bits_retain(0x1000);
-        let st = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, mount_id).ok()?;
-        (st.stx_mask & mount_id.bits() != 0).then_some(st.stx_mnt_id)
+    fn bypass_below(&self, to: &Open, e: &Entry<'_>) {
+        if let Some(d) = to.segment.index.dir(e.record)
+            && !self.ctl.bypass_range(to.number as u32, d.id, d.end)
+        {
+            to.segment.state.header.bypassed.store(1, Ordering::SeqCst);
+        }
     }
 
     /// Opens a segment to readers, with all changes that are known already.
     pub(super) fn open_segment(&self, root: usize, number: usize, segment: &Segment<'static>) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = Open { root, number, segment: *segment };
+        let open = Open { root, number, segment: *segment, found: Arc::default() };
         // Readers come in with the last step of this.
-        written.files.iter().for_each(|f| self.enter_written(open, f));
+        written.files.iter().for_each(|f| self.enter_written(&open, f));
+        written.changes.iter().for_each(|change| self.enter(&open, change));
+        let lost = written.lost;
         written.segments.retain(|s| self.is_live(s.number));
         written.segments.push(open);
+        if lost {
+            // (`early::open` opens it only from the state in which it was published.)
+            segment.state.header.bypassed.store(1, Ordering::SeqCst);
+        }
         early::open(&self.ctl, root, number, segment);
     }
 
@@ -164,8 +173,8 @@ impl Roots {
                     self.ctl.ctl.early.leave(root, rel, false);
                 }
             }
-            let open: Vec<Open> = written.segments.iter().copied().filter(|s| self.is_live(s.number)).collect();
-            open.into_iter().for_each(|s| self.enter_written(s, f));
+            let open: Vec<Open> = written.segments.iter().filter(|s| self.is_live(s.number)).cloned().collect();
+            open.iter().for_each(|s| self.enter_written(s, f));
             if !written.files.contains(f) && written.files.len() < MOST {
                 written.files.push(f.clone());
             }
@@ -189,7 +198,7 @@ impl Roots {
 
     /// Bypasses a file in a segment: by its path, and by its inode where it has another name or was opened through another mount.
     /// Without an entry it is new, and its directory's listing is not what the index says.
-    fn enter_written(&self, to: Open, f: &Writable) {
+    fn enter_written(&self, to: &Open, f: &Writable) {
         let by_path = self.below_roots(f).into_iter().find(|(root, _)| *root == to.root);
         let found = by_path.is_some_and(|(_, rel)| {
             let known = to.segment.lookup(rel).is_some();

@@ -75,6 +75,7 @@ fn everything_can_come_from_the_environment() {
 fn names_of_others_are_left_alone_and_mistakes_are_not() {
     let quiet = [
         ("MONARCH_CTL", "x"),
+        ("MONARCH_CHANGES", "x"),
         ("MONARCH_DISABLE", "1"),
         ("MONARCH_SHIM", "x"),
         ("MONARCH_LOG", "debug"),
