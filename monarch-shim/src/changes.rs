@@ -70,20 +70,32 @@ fn other_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     let Some((parent, name)) = split_named(path) else { return };
     let Some(place) = place_of(ctx, dirfd, parent, name) else { return };
     ctx.sync();
-    let by_inode = || (place.real.is_none() || by_inode::may_tell(ctx)) && bypass_in(ctx, &place, name, moves);
-    if !bypass_at(ctx, &place, moves) && !by_inode() {
+    let at_path = bypass_at(ctx, &place, moves);
+    let by_inode = || {
+        (at_path == AtPath::Another || place.real.is_none() || by_inode::may_tell(ctx))
+            && bypass_in(ctx, &place, name, moves)
+    };
+    if at_path != AtPath::Same && !by_inode() {
         by_inode::bypass_link(ctx, dirfd, path, place.dev);
     }
 }
 
-/// Turns the name of a place and the listing of its directory to Bypass; whether its path tells them.
+/// What the index has at the path of a place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AtPath {
+    /// The directory.
+    Same,
+    /// Another one, over which a mount of this process lies.
+    Another,
+    Nothing,
+}
+
+/// Turns the name of a place and the listing of its directory to Bypass, as far as its path tells them.
 #[inline(never)]
-fn bypass_at(ctx: &Ctx, place: &Place, moves: bool) -> bool {
-    let parent = place.real.as_ref().and_then(|real| parent_at(ctx, real.get()));
-    if let Some(p) = &parent {
-        bypass_parent(ctx, p, moves);
-    }
-    parent.is_some()
+fn bypass_at(ctx: &Ctx, place: &Place, moves: bool) -> AtPath {
+    let Some(p) = place.real.as_ref().and_then(|real| parent_at(ctx, real.get())) else { return AtPath::Nothing };
+    bypass_parent(ctx, &p, moves);
+    if p.dir.entry.record.ino == place.ino { AtPath::Same } else { AtPath::Another }
 }
 
 /// The same by the inode of the directory.
@@ -236,9 +248,10 @@ pub fn file_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Targe
     Target::AsNamed
 }
 
-/// Whether the name still leads to what the index says: one that has changed may be a link to somewhere else by now.
+/// Whether the name still leads to what the index says: one that has changed may be a link to somewhere else by now, and in other
+/// mounts than the agent's another part of the root may lie there.
 fn is_known(ctx: &Ctx, f: &Found<'static>) -> bool {
-    f.entry.word().state() != State::Bypass && crate::guard::is_still_there(ctx, f)
+    f.entry.word().state() != State::Bypass && !ctx.may_have_other_mounts() && crate::guard::is_still_there(ctx, f)
 }
 
 /// The entry of an open file, whatever path it was opened by.
@@ -246,7 +259,19 @@ fn entry_of(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
     if !ctx.is_root_device(st.st_dev) {
         return None;
     }
-    path_in_root(ctx, fd, st.st_dev).and_then(|real| file_at(ctx, real.get())).or_else(|| by_inode::entry(ctx, fd, st))
+    let real = path_in_root(ctx, fd, st.st_dev);
+    entry_there(ctx, fd, st, real.as_ref())
+}
+
+/// The entry of an open file with this path, if that lies below a root. What a mount has covered is not what lies at its path.
+#[inline(never)]
+fn entry_there(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuffer>) -> Option<Found<'static>> {
+    let Some(f) = real.and_then(|real| file_at(ctx, real.get())) else { return by_inode::entry(ctx, fd, st) };
+    if f.entry.record.ino == st.st_ino {
+        return Some(f);
+    }
+    bypass(ctx, &f);
+    by_inode::anywhere(ctx, st)
 }
 
 /// The path of an open file on the device of a root, if it lies below one, even where another mount leads there.
@@ -369,7 +394,7 @@ fn written(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuffer>) {
 
 #[inline(never)]
 fn entry_written(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuffer>) -> bool {
-    let found = real.and_then(|real| file_at(ctx, real.get())).or_else(|| by_inode::entry(ctx, fd, st));
+    let found = entry_there(ctx, fd, st, real);
     if let Some(f) = &found {
         bypass(ctx, f);
     }

@@ -95,6 +95,9 @@ pub fn hint_of(fd: c_int) -> u64 {
 /// Mark of the hints of descriptors that were moved to the PFS: see [`crate::small`].
 pub const MOVED: u64 = 1 << 31;
 
+/// The hint of a descriptor that is being moved: its offset is not known yet, and reads wait.
+pub const MOVING: u64 = 0xffff_ffff << 32 | MOVED;
+
 /// Whether a hint is one of those.
 #[must_use]
 pub const fn is_moved(hint: u64) -> bool {

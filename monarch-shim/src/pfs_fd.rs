@@ -169,26 +169,57 @@ pub fn move_to_pfs(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Version) -
         return None;
     }
     let _ = sys::fcntl(new.0, libc::F_SETFL, flags & SET_FLAGS);
-    let _ = sys::seek_to(new.0, sys::seek(fd, 0)?);
-    let hint = if same { crate::small::hint(f) } else { None };
+    // What was open until now: other threads may read it this very moment.
+    let old = Fd(sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0)?);
     let put = |at: c_int| {
         let cloexec = sys::fcntl(at, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+        crate::large::remember(at, crate::large::MOVING);
         if !sys::dup_to(new.0, at, cloexec) {
+            crate::large::forget(at);
             return None;
-        }
-        match hint {
-            Some(hint) => crate::large::remember(at, hint),
-            None => crate::large::forget(at),
         }
         Some(())
     };
-    // Before the descriptor itself, with which they are compared.
     let _ = each_fd(|other| {
-        if other != fd && other != new.0 && is_copy_of(ctx, other, f) && same_open_file(fd, other) {
+        if other != fd && other != new.0 && other != old.0 && is_copy_of(ctx, other, f) && same_open_file(old.0, other)
+        {
             let _ = put(other);
         }
     });
-    put(fd)
+    // Another thread may have closed it meanwhile.
+    let put_there = if is_copy_of(ctx, fd, f) { put(fd) } else { None };
+    // The kernel gives the offset when the reads that are under way have ended; those that come later wait in `small`.
+    let _ = sys::seek(old.0, 0).map(|at| sys::seek_to(new.0, at));
+    let settle = |at: c_int| match if same { crate::small::hint(f) } else { None } {
+        Some(hint) => crate::large::remember(at, hint),
+        None => crate::large::forget(at),
+    };
+    let _ = each_fd(|other| {
+        if crate::large::hint_of(other) == crate::large::MOVING && other != fd && same_open_file(new.0, other) {
+            settle(other);
+        }
+    });
+    if put_there.is_some() {
+        settle(fd);
+    }
+    put_there
+}
+
+/// A name is about to lead elsewhere, with all that lies below it, and what it leads to stays: this process's descriptors of copies become the
+/// PFS's, because the path by which a copy's file is found will not be true any more. errno is kept.
+pub fn before_move(ctx: &Ctx, moved: &Found<'static>) {
+    let saved = errno::errno();
+    let dir = moved.segment.index.dir(moved.entry.record);
+    let below = |f: &Found<'static>| match dir {
+        Some(d) => (d.id..d.end).contains(&f.entry.id),
+        None => f.entry.master.id == moved.entry.master.id,
+    };
+    let _ = each_fd(|fd| {
+        if let Some(f) = copy_of_fd(ctx, fd).filter(|f| f.number == moved.number && below(f)) {
+            let _ = move_to_pfs(ctx, fd, &f, Version::Any);
+        }
+    });
+    errno::set_errno(saved);
 }
 
 /// [`move_to_pfs`] for one descriptor.
@@ -196,12 +227,15 @@ fn move_one(ctx: &Ctx, fd: c_int, f: &Found<'static>) -> Option<()> {
     let flags = sys::fcntl(fd, libc::F_GETFL, 0).filter(|flags| flags & libc::O_PATH == 0)?;
     let (new, same) = open_pfs(ctx, f, flags & OPEN_FLAGS)?;
     let _ = sys::fcntl(new.0, libc::F_SETFL, flags & SET_FLAGS);
-    let _ = sys::seek_to(new.0, sys::seek(fd, 0)?);
+    let old = Fd(sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0)?);
     let cloexec = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+    crate::large::remember(fd, crate::large::MOVING);
     // Another thread may have closed it meanwhile.
     if !is_copy_of(ctx, fd, f) || !sys::dup_to(new.0, fd, cloexec) {
+        crate::large::forget(fd);
         return None;
     }
+    let _ = sys::seek(old.0, 0).map(|at| sys::seek_to(new.0, at));
     match if same { crate::small::hint(f) } else { None } {
         Some(hint) => crate::large::remember(fd, hint),
         None => crate::large::forget(fd),

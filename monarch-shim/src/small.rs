@@ -6,7 +6,7 @@
 use crate::copy_open::copy_path;
 use crate::ctx::{self, Ctx};
 use crate::identity::is_version_of_statx;
-use crate::large::{Claim, MOST, MOVED, hint_of, is_moved};
+use crate::large::{Claim, MOST, MOVED, MOVING, hint_of, is_moved};
 use crate::sys::{self, Fd};
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
@@ -24,8 +24,27 @@ pub fn hint(f: &Found<'static>) -> Option<u64> {
 /// The file that a descriptor is, if it was moved to the PFS and has a copy of the version that it shows.
 #[inline]
 fn identify(ctx: &Ctx, fd: c_int) -> Option<(Found<'static>, Word)> {
-    let hint = hint_of(fd);
+    let hint = match hint_of(fd) {
+        MOVING => wait_until_moved(fd),
+        hint => hint,
+    };
     if is_moved(hint) { look(ctx, fd, hint) } else { None }
+}
+
+/// Waits until another thread has moved a descriptor: its offset is not known before. The hint that it has then.
+#[cold]
+#[inline(never)]
+fn wait_until_moved(fd: c_int) -> u64 {
+    const MOST_MS: u32 = 200;
+    for _ in 0..MOST_MS {
+        match hint_of(fd) {
+            MOVING => sys::sleep_ms(1),
+            hint => return hint,
+        }
+    }
+    // In a child that was forked meanwhile nobody moves it.
+    crate::large::forget(fd);
+    hint_of(fd)
 }
 
 #[cold]

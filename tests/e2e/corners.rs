@@ -345,9 +345,9 @@ took = time.time() - start
 os.kill({agent}, signal.SIGCONT)
 assert took < 30, took
 for _ in range(200):
-    if open(x).read() == '19': break
+    if open(x, 'rb').read() == b'19': break
     time.sleep(.05)
-assert open(x).read() == '19'
+assert open(x, 'rb').read() == b'19'
 "#
     );
     run(&w, &text);

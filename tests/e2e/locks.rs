@@ -337,3 +337,27 @@ assert sums() == [(5002, 14497500)] * 2
 "#,
     );
 }
+
+#[test]
+fn a_lock_taken_while_another_thread_reads_costs_that_thread_no_bytes_and_repeats_none() {
+    let w = world(|plan| plan);
+    let text = r#"
+import threading
+path = x
+want = open(path, 'rb').read()
+for _ in range(60):
+    fd = os.open(path, os.O_RDONLY)
+    got = []
+    def reader():
+        while True:
+            part = os.read(fd, 37)
+            if not part: return
+            got.append(part)
+    t = threading.Thread(target=reader); t.start()
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    t.join()
+    assert b''.join(got) == want, (sum(map(len, got)), len(want))
+    os.close(fd)
+"#;
+    python(&w, text);
+}

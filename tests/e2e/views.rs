@@ -209,6 +209,33 @@ fn what_a_container_with_the_root_at_another_path_writes_is_seen_outside() {
 }
 
 #[test]
+fn what_is_changed_through_a_mount_over_another_part_of_the_root_is_seen() {
+    if !can_mount() {
+        return;
+    }
+    let w = small();
+    // A directory over another one, in a namespace of its own: by each kind of call.
+    let script = "cat $0/x $0/b/x >/dev/null; ls $0/b >/dev/null; stat $0/b/x >/dev/null\n\
+         unshare -m sh -c 'mount --bind $0/b $0/a && echo changed > $0/a/x && mkdir $0/a/new && echo y > $0/a/y && \
+             mv $0/a/y $0/a/z && chmod 600 $0/a/x' $0 || exit 77\n\
+         cat $0/b/x; ls $0/b; stat -c %a $0/b/x; cat $0/a/x";
+    let ended = w.run(&Job::new("bash").arg("-c").arg(script).arg(w.root()));
+    if ended.status.code() == Some(77) {
+        return;
+    }
+    assert_eq!(ended.good().text(), "changed\nnew\nx\nz\n600\nx of a");
+    // A file over another one, where all processes of the job see it.
+    let w = small();
+    let script = "cat $0/x $0/a/x $0/b/x >/dev/null; stat $0/b/x >/dev/null\n\
+         mount --bind $0/b/x $0/a/x || exit 77; trap 'umount $0/a/x' EXIT\n\
+         echo changed > $0/a/x; cat $0/b/x; chmod 600 $0/a/x; stat -c %a $0/b/x; truncate -s 3 $0/a/x; cat $0/b/x; echo";
+    let ended = w.run(&Job::new("bash").arg("-c").arg(script).arg(w.root()));
+    if ended.status.code() != Some(77) {
+        assert_eq!(ended.good().text(), "changed\n600\ncha\n");
+    }
+}
+
+#[test]
 fn a_process_with_fewer_capabilities_reads_no_more_than_the_kernel_allows() {
     let mut w = World::plan().files(2).args(&["--plain"]).disk().build();
     let secret = w.root().join("secret");

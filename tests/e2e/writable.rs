@@ -197,13 +197,13 @@ fn what_is_written_into_a_removed_file_is_read_by_who_has_written_it() {
 }
 
 #[test]
-fn a_copy_of_a_file_that_was_moved_is_not_opened_for_writing() {
+fn a_copy_of_a_file_that_another_process_moved_is_not_opened_for_writing() {
     let w = small();
     python(
         &w,
         &format!(
-            "{NAMES}import errno\n\
-             os.rename(path, root + '/elsewhere')\n\
+            "{NAMES}import errno, subprocess\n\
+             subprocess.run(['mv', path, root + '/elsewhere'], check=True)\n\
              try:\n\
              \x20   os.open(own[0], os.O_RDWR)\n\
              \x20   assert False, 'opened'\n\
@@ -214,14 +214,14 @@ fn a_copy_of_a_file_that_was_moved_is_not_opened_for_writing() {
 }
 
 #[test]
-fn a_stream_of_a_file_that_was_moved_is_not_reopened_for_writing() {
+fn a_stream_of_a_file_that_another_process_moved_is_not_reopened_for_writing() {
     let w = small();
     python(
         &w,
         "libc.fopen.restype = libc.freopen.restype = ctypes.c_void_p\n\
          libc.freopen.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p]\n\
          f = libc.fopen((root + '/x').encode(), b'r')\n\
-         os.rename(root + '/x', root + '/y')\n\
+         import subprocess; subprocess.run(['mv', root + '/x', root + '/y'], check=True)\n\
          assert not libc.freopen(None, b'r+', f) and ctypes.get_errno() == 116, ctypes.get_errno()\n\
          assert read(root + '/y') == 'x of the root'\n",
     );
@@ -333,4 +333,61 @@ fn a_library_that_makes_its_calls_by_number_ends_in_the_kernel() {
     assert!(!w.root().join("x").exists() && !w.root().join("y").exists());
     w.run(&Job::new("cp").args(["-a", "-r"]).arg(w.root()).arg(w.scratch().join("copied"))).good();
     assert_eq!(fs::read_to_string(w.scratch().join("copied/a/x")).unwrap(), "x of a");
+}
+
+#[test]
+fn attributes_of_a_renamed_file_are_changed_by_the_descriptor_of_its_copy() {
+    let w = small();
+    python(
+        &w,
+        &format!(
+            "{NAMES}\
+             import fcntl\n\
+             os.rename(path, root + '/renamed')\n\
+             os.close(os.open(own[0], os.O_RDWR))\n\
+             os.fchmod(fd, 0o600)\n\
+             assert os.stat(root + '/renamed').st_mode & 0o777 == 0o600 == os.fstat(fd).st_mode & 0o777\n\
+             fcntl.flock(fd, fcntl.LOCK_EX)\n\
+             other = os.open(root + '/renamed', os.O_RDONLY)\n\
+             try: fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB); os._exit(9)\n\
+             except BlockingIOError: pass\n\
+             assert os.pread(fd, 99, 0) == b'x of the root'\n\
+             a = os.open(root + '/a/x', os.O_RDONLY)\n\
+             assert '/copies/' in os.readlink(f'/proc/self/fd/{{a}}'), 'no copy to try this with'\n\
+             os.rename(root + '/a', root + '/moved')\n\
+             os.utime(a, (7, 7))\n\
+             assert os.stat(root + '/moved/x').st_mtime == 7\n"
+        ),
+    );
+}
+
+#[test]
+fn calls_without_a_function_change_the_file_and_not_its_copy() {
+    let w = small();
+    // setxattrat (463), removexattrat (466), file_setattr (469): Linux 6.13 and 6.17.
+    let said = python(
+        &w,
+        &format!(
+            "{NAMES}\
+             import struct\n\
+             v = ctypes.create_string_buffer(b'val')\n\
+             args = ctypes.create_string_buffer(struct.pack('QII', ctypes.addressof(v), 3, 0))\n\
+             word = lambda n: ctypes.c_long(n)\n\
+             def call(n, *a): return libc.syscall(word(n), *[x if hasattr(x, 'value') else word(x) for x in a]), ctypes.get_errno()\n\
+             name, empty = ctypes.create_string_buffer(b'user.x'), ctypes.create_string_buffer(b'')\n\
+             done, e = call(463, fd, empty, 0x1000, name, args, 16)\n\
+             if done == 0:\n\
+             \x20   assert os.getxattr(path, 'user.x') == b'val'\n\
+             \x20   assert call(466, fd, empty, 0x1000, name)[0] == 0 and os.listxattr(path) == []\n\
+             else: assert e in (38, 95), e\n\
+             nodump = ctypes.create_string_buffer(struct.pack('QIIII', 0x80, 0, 0, 0, 0))\n\
+             before = os.fstat(fd)\n\
+             done, e = call(469, fd, empty, nodump, 24, 0x1000)\n\
+             got = ctypes.create_string_buffer(24)\n\
+             if done == 0 and call(468, -100, ctypes.create_string_buffer(path.encode()), got, 24, 0)[0] == 0:\n\
+             \x20   assert struct.unpack('QIIII', got.raw)[0] & 0x80, 'the copy was changed'\n\
+             print(done, e)\n"
+        ),
+    );
+    assert!(said.starts_with("0 ") || said.contains("38") || said.contains("95") || said.contains("22"), "{said}");
 }

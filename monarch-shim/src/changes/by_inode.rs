@@ -65,6 +65,20 @@ pub(super) fn entry(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'st
     listed().or_else(|| if st.st_nlink > 1 { linked(ctx, st.st_dev, st.st_ino, None) } else { None })
 }
 
+/// The entry of a file or directory, wherever it lies: among all of them.
+#[cold]
+#[inline(never)]
+pub(super) fn anywhere(ctx: &Ctx, st: &libc::stat64) -> Option<Found<'static>> {
+    if st.st_mode & libc::S_IFMT == libc::S_IFDIR {
+        return directory(ctx, st.st_dev, st.st_ino);
+    }
+    indexes(ctx, st.st_dev).find_map(|(root, number, segment)| {
+        let is_it = |id: &u32| segment.index.record(*id).is_some_and(|r| r.ino == st.st_ino && !r.is_dir());
+        let id = (0..segment.index.len() as u32).find(is_it)?;
+        Some(Found { root, number, segment, entry: segment.by_id(id)? })
+    })
+}
+
 /// Turns the entries of other roots to Bypass that are names of the same file.
 pub(super) fn bypass_other_names(ctx: &Ctx, f: &Found<'static>) {
     if f.entry.record.nlink < 2 || !f.entry.record.is_file() || ctx.map.roots().len() < 2 {

@@ -4,6 +4,7 @@ use super::{enter, hook};
 use crate::guard::{Asked, is_still};
 use crate::identity::is_current;
 use crate::paths::find;
+use crate::user;
 use core::ffi::{c_char, c_int};
 use monarch_abi::control::Counter;
 use monarch_abi::word::State;
@@ -36,6 +37,11 @@ unsafe fn check(
         Some(0)
     };
     answer().unwrap_or_else(|| {
+        // SAFETY: tested before it is read; passed on.
+        let is_empty = flags & libc::AT_EMPTY_PATH != 0 && unsafe { user::path(path) }.is_some_and(<[u8]>::is_empty);
+        if is_empty && let Some(mut p) = super::change::pfs_path_of(dirfd) {
+            return p.c_str().map_or(-1, |p| next(CWD, p.as_ptr()));
+        }
         // SAFETY: passed on.
         let mut copy = unsafe { super::behind(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0) };
         match copy.as_mut().and_then(|p| p.c_str()) {

@@ -15,6 +15,7 @@ use crate::{outside, user};
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use libc::{dev_t, gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
 use monarch_abi::resolve::Found;
+use monarch_abi::word::State;
 
 const CWD: c_int = libc::AT_FDCWD;
 
@@ -136,7 +137,7 @@ unsafe fn hide_below_descriptor(fd: c_int) {
 }
 
 /// The path on the PFS if `fd` is a copy, for calls that only read attributes of an open file.
-fn pfs_path_of(fd: c_int) -> Option<Absolute> {
+pub(super) fn pfs_path_of(fd: c_int) -> Option<Absolute> {
     let ctx = ctx::mapped()?;
     let saved = errno::errno();
     let path = crate::identity::copy_of_fd(&ctx, fd).and_then(|f| crate::changes::path_if_there(&ctx, &f));
@@ -194,11 +195,27 @@ unsafe fn link_of(
     }
 }
 
+/// What a name leads to now will have another name, or be covered: see [`pfs_fd::before_move`].
+pub(super) unsafe fn leaves(dirfd: c_int, path: *const c_char, is_left: impl FnOnce(&Found<'static>) -> bool) {
+    // SAFETY: passed on.
+    unsafe {
+        before_change(path, |ctx, p| {
+            if let Ok(f) = crate::paths::find(&ctx.for_changes(), dirfd, p, false)
+                && f.entry.word().state() != State::Bypass
+                && is_left(&f)
+            {
+                pfs_fd::before_move(ctx, &f);
+            }
+        });
+    }
+}
+
 /// A name is removed: of a file that has no other, who has it open sees that.
 unsafe fn removed(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: passed on.
     unsafe {
         let last = last_name_of(dirfd, path);
+        leaves(dirfd, path, |f| last.is_none() && f.entry.record.is_file());
         name(dirfd, path);
         let result = gone(call(), dirfd, path);
         lost(result, last);
@@ -219,6 +236,8 @@ unsafe fn renamed(
         let is_source =
             |f: &Found<'static>| source.is_some_and(|s| (s.number, s.entry.master.id) == (f.number, f.entry.master.id));
         let last = last_name_of(to_fd, to).filter(|f| replaces && !is_source(f));
+        leaves(from_fd, from, |_| true);
+        leaves(to_fd, to, |f| !replaces || last.is_none() && f.entry.record.is_file());
         moved(from_fd, from);
         moved(to_fd, to);
         let result = gone(gone(call(), from_fd, from), to_fd, to);
@@ -301,8 +320,14 @@ fn kernel(n: c_long, a: [usize; 6]) -> c_int {
 #[inline(never)]
 pub(super) unsafe fn by_number(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
     const SYS_FCHMODAT2: c_long = 452;
+    const SYS_SETXATTRAT: c_long = 463;
+    const SYS_GETXATTRAT: c_long = 464;
+    const SYS_LISTXATTRAT: c_long = 465;
+    const SYS_REMOVEXATTRAT: c_long = 466;
+    const SYS_FILE_GETATTR: c_long = 468;
+    const SYS_FILE_SETATTR: c_long = 469;
     const HERE: usize = CWD as isize as usize;
-    let [x, y, z, u, v, _] = a;
+    let [x, y, z, u, v, w] = a;
     let (fd, third) = (x as c_int, z as c_int);
     let (path, path2, path4) = (x as *const c_char, y as *const c_char, u as *const c_char);
     let call = || raw(a);
@@ -346,6 +371,25 @@ pub(super) unsafe fn by_number(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6
             libc::SYS_setxattr | libc::SYS_removexattr => file(CWD, path, true, |_, p| on(p)),
             libc::SYS_lsetxattr | libc::SYS_lremovexattr => file(CWD, path, false, |_, p| on(p)),
             libc::SYS_fsetxattr => descriptor(fd, call, |p| kernel(libc::SYS_setxattr, [p as usize, y, z, u, v, 0])),
+            SYS_SETXATTRAT => file_at(fd, path2, third, |fd, p| raw([fd as isize as usize, p as usize, z, u, v, w])),
+            SYS_REMOVEXATTRAT => file_at(fd, path2, third, at),
+            SYS_FILE_SETATTR => file_at(fd, path2, v as c_int, at),
+            libc::SYS_fgetxattr => match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
+                Some(p) => kernel(libc::SYS_getxattr, [p.as_ptr() as usize, y, z, u, 0, 0]),
+                None => call(),
+            },
+            libc::SYS_flistxattr => match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
+                Some(p) => kernel(libc::SYS_listxattr, [p.as_ptr() as usize, y, z, 0, 0, 0]),
+                None => call(),
+            },
+            SYS_GETXATTRAT | SYS_LISTXATTRAT | SYS_FILE_GETATTR => {
+                let flags = if n == SYS_FILE_GETATTR { v as c_int } else { third };
+                let empty = flags & libc::AT_EMPTY_PATH != 0 && user::path(path2).is_some_and(<[u8]>::is_empty);
+                match (if empty { pfs_path_of(fd) } else { None }).as_mut().and_then(|p| p.c_str()) {
+                    Some(p) => raw([HERE, p.as_ptr() as usize, z, u, v, w]),
+                    None => call(),
+                }
+            }
             libc::SYS_fremovexattr => {
                 descriptor(fd, call, |p| kernel(libc::SYS_removexattr, [p as usize, y, 0, 0, 0, 0]))
             }

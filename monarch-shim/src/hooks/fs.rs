@@ -7,6 +7,7 @@ use crate::ctx;
 use crate::errno;
 use crate::identity::{copy_of_fd, is_current};
 use crate::sys::{self, Fd};
+use crate::user;
 use core::ffi::{c_char, c_int, c_long, c_void};
 use libc::{dev_t, mode_t};
 
@@ -29,7 +30,7 @@ fn root_of(fd: c_int, flags: c_int) -> Option<Fd> {
 }
 
 /// Asks about the root in place of a copy.
-fn of_root<T>(fd: c_int, flags: c_int, next: impl FnOnce(c_int) -> T) -> T {
+pub(super) fn of_root<T>(fd: c_int, flags: c_int, next: impl FnOnce(c_int) -> T) -> T {
     match root_of(fd, flags) {
         Some(root) => next(root.0),
         None => next(fd),
@@ -55,7 +56,7 @@ fn sync(fd: c_int, next: impl Fn(c_int) -> c_int) -> c_int {
 }
 
 /// The file on the PFS of which an empty path names the copy.
-unsafe fn named_copy(fd: c_int, path: *const c_char, flags: c_int) -> Option<Fd> {
+pub(super) unsafe fn named_copy(fd: c_int, path: *const c_char, flags: c_int) -> Option<Fd> {
     // SAFETY: tested before it is read.
     let (ctx, bytes) = unsafe { enter_change(path)? };
     if flags & libc::AT_EMPTY_PATH == 0 || !bytes.is_empty() {
@@ -77,6 +78,26 @@ unsafe fn makes(dirfd: c_int, path: *const c_char) {
         crate::outside::name_changes(dirfd, path, false);
         before_change(path, |ctx, p| name_changes(ctx, dirfd, p, false));
     }
+}
+
+/// A rule of Landlock that is made with a descriptor of a copy is about the file on the PFS. `call` is given the address of the rule.
+pub(super) unsafe fn landlock_rule(rule: usize, call: impl FnOnce(usize) -> c_int) -> c_int {
+    /// `struct landlock_path_beneath_attr`, which is packed: the rights, and a descriptor.
+    type PathBeneath = [u8; 12];
+    // SAFETY: tested before it is read.
+    let Some(&[mut own]) = (unsafe { user::slice(rule as *const PathBeneath, 1) }) else { return call(rule) };
+    let Some((_, number)) = own.split_last_chunk_mut::<4>() else { return call(rule) };
+    let saved = errno::errno();
+    let open = || {
+        let ctx = ctx::mapped()?;
+        let mut path = path_if_there(&ctx, &copy_of_fd(&ctx, c_int::from_ne_bytes(*number))?)?;
+        sys::open(path.c_str()?, libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW).map(Fd)
+    };
+    let file = open();
+    errno::set_errno(saved);
+    let Some(file) = file else { return call(rule) };
+    *number = file.0.to_ne_bytes();
+    call(&raw const own as usize)
 }
 
 /// syncfs, by `call`, which is given a descriptor.

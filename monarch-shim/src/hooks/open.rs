@@ -206,6 +206,16 @@ pub(super) unsafe fn by_number(
     }
 }
 
+/// An open that follows no names of descriptors: what it finds is told when it is open.
+pub(super) fn without_links(flags: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let fd = call();
+    if fd < 0 || only_reads(flags) {
+        return fd;
+    }
+    crate::outside::descriptor_changes(fd);
+    crate::ctx::mapped().map_or(fd, |ctx| or_closed(off_copy(&ctx, fd, flags), fd))
+}
+
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 const CWD: c_int = libc::AT_FDCWD;
 

@@ -26,7 +26,10 @@ pub(super) fn remounted(result: c_int) -> c_int {
 /// namespace.
 pub(super) unsafe fn covered(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: passed on.
-    unsafe { super::before_change(path, |ctx, p| crate::changes::covered(ctx, dirfd, p)) };
+    unsafe {
+        super::change::leaves(dirfd, path, |_| true);
+        super::before_change(path, |ctx, p| crate::changes::covered(ctx, dirfd, p));
+    }
     let result = call();
     if result == 0 {
         // SAFETY: passed on.

@@ -17,6 +17,9 @@ const CWD: c_int = libc::AT_FDCWD;
 /// Numbers that are the same on all machines.
 const SYS_LANDLOCK_RESTRICT_SELF: c_long = 446;
 const SECCOMP_SET_MODE_STRICT: usize = 0;
+/// `RESOLVE_NO_MAGICLINKS` and `RESOLVE_NO_SYMLINKS` of openat2: no name of a descriptor leads to it.
+const RESOLVE_NO_LINKS: u64 = 0x02 | 0x04;
+const SYS_LANDLOCK_ADD_RULE: c_long = 445;
 
 /// A call that is answered or told here; `None` for all others.
 #[inline(never)]
@@ -34,14 +37,24 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
         match n {
             libc::SYS_openat => open::by_number(fd, path2, third, call)?,
             libc::SYS_openat2 => {
-                let &[flags, ..] = crate::user::slice(z as *const u64, 3)? else { return None };
-                open::by_number(fd, path2, flags as c_int, call)?
+                let &[flags, _, resolve] = crate::user::slice(z as *const u64, 3)? else { return None };
+                if resolve & RESOLVE_NO_LINKS == 0 {
+                    open::by_number(fd, path2, flags as c_int, call)?
+                } else {
+                    open::without_links(flags as c_int, call)
+                }
             }
             libc::SYS_fstat | libc::SYS_newfstatat | libc::SYS_statx => stat::by_number(n, a, raw)?,
             libc::SYS_fcntl => super::read::fcntl_any(fd, y as c_int, z, call),
             libc::SYS_flock => super::lock::flock_any(fd, y as c_int, call),
             libc::SYS_ioctl => super::ioctl::ioctl_any(fd, y, z, |arg| raw([x, y, arg, 0, 0, 0])),
             libc::SYS_syncfs => super::fs::syncfs_any(fd, |fd| raw([fd as usize, 0, 0, 0, 0, 0])),
+            libc::SYS_fstatfs => super::fs::of_root(fd, libc::O_PATH, |fd| raw([fd as usize, y, 0, 0, 0, 0])),
+            libc::SYS_name_to_handle_at => {
+                let file = super::fs::named_copy(fd, path2, a[4] as c_int);
+                file.map_or_else(call, |file| raw([file.0 as usize, y, z, u, a[4], 0]))
+            }
+            SYS_LANDLOCK_ADD_RULE => super::fs::landlock_rule(z, |rule| raw([x, y, rule, u, 0, 0])),
             libc::SYS_open_by_handle_at => super::fs::opened_by_handle(call(), third),
             libc::SYS_prctl => super::memory::prctl_any(fd, y, call),
             libc::SYS_seccomp => {
