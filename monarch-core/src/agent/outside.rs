@@ -156,9 +156,13 @@ async fn talk(mut stream: UnixStream, roots: &Roots) -> io::Result<()> {
 }
 
 fn reply(roots: &Roots) -> Vec<u8> {
-    let mut devices: Vec<u64> = roots.control().roots().iter().map(|r| r.dev.load(Ordering::Relaxed)).collect();
-    devices.sort_unstable();
-    devices.dedup();
+    // In the order of the roots, to which new ones are added: readers of the list never miss one that was there before.
+    let mut devices: Vec<u64> = Vec::new();
+    for dev in roots.control().roots().iter().map(|r| r.dev.load(Ordering::Relaxed)) {
+        if !devices.contains(&dev) {
+            devices.push(dev);
+        }
+    }
     let mut out = Vec::with_capacity(REPLY_MAX);
     out.push(devices.len() as u8);
     devices.iter().for_each(|dev| out.extend_from_slice(&dev.to_le_bytes()));
