@@ -51,6 +51,11 @@ fn runtime_file(name: &[u8]) -> Option<PathBuffer> {
     Some(path)
 }
 
+/// The control block, as this process sees it.
+pub(super) fn control_block() -> Option<libc::stat64> {
+    sys::stat_bytes(runtime_file(b"control")?.get(), libc::AT_SYMLINK_NOFOLLOW)
+}
+
 /// Whether the agent lives: it holds a lock. Slow path only.
 #[must_use]
 pub fn agent() -> Life {

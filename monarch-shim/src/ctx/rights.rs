@@ -7,7 +7,7 @@
 
 use super::gate::{self, BOOTED, MAPPED, ON, OTHER_RIGHTS};
 use crate::process::process;
-use crate::sys::{self, Fd};
+use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
 use monarch_abi::control::{Control, ControlMap, READS_ALL};
 use monarch_abi::hash::hash_groups;
@@ -97,8 +97,8 @@ fn overrides_as_much(agent: &Control) -> bool {
     agent.caps & READS_ALL == 0 || sys::capabilities() & READS_ALL != 0
 }
 
-/// Whether users and groups mean here what they mean for the agent: in its own user namespace, or in a
-/// child of it that maps them to themselves. Capabilities count for nothing in a child.
+/// Whether users and groups mean here what they mean for the agent: in its own user namespace, or in
+/// another one in which this process is still the agent's user. Capabilities count for nothing there.
 fn is_same_namespace(agent: &Control) -> bool {
     let Some(here) = sys::stat_at(libc::AT_FDCWD, c"/proc/thread-self/ns/user", 0) else {
         // Without /proc nothing tells that it is the agent's; the agent itself has found none on a kernel without such namespaces.
@@ -107,61 +107,16 @@ fn is_same_namespace(agent: &Control) -> bool {
     if here.st_ino == agent.user_ns {
         return true;
     }
-    agent.caps & READS_ALL == 0 && is_child_of(agent.user_ns) && maps_to_itself(agent.uid)
+    agent.caps & READS_ALL == 0 && owns_the_control_block()
 }
 
-/// Whether the parent of this user namespace is the one with this inode.
-fn is_child_of(parent: u64) -> bool {
-    const NS_GET_PARENT: usize = 0xb702;
-    let Some(ns) = sys::open(c"/proc/thread-self/ns/user", libc::O_RDONLY | libc::O_CLOEXEC).map(Fd) else {
-        return false;
-    };
-    // SAFETY: takes no pointer; gives a descriptor.
-    let up = unsafe { sys::call(libc::SYS_ioctl, [ns.0 as usize, NS_GET_PARENT, 0, 0, 0, 0]) };
-    let Ok(up) = i32::try_from(up).map_err(|_| ()).and_then(|fd| if fd < 0 { Err(()) } else { Ok(Fd(fd)) }) else {
-        return false;
-    };
-    sys::fstat(up.0).is_some_and(|st| st.st_ino == parent)
-}
-
-/// Whether this namespace maps the user and all groups of this process to themselves.
-fn maps_to_itself(uid: u32) -> bool {
-    if uid == OVERFLOW || !maps(c"/proc/thread-self/uid_map", uid) || !maps(c"/proc/thread-self/gid_map", sys::egid()) {
-        return false;
-    }
+/// Whether this process is the agent's user in another namespace, and has the agent's group and no
+/// other. The kernel shows the owner of the control block, which the agent has made, as the
+/// namespace maps it. (`NS_GET_PARENT` tells a process nothing about its own namespace.)
+fn owns_the_control_block() -> bool {
+    let Some(st) = super::files::control_block() else { return false };
+    let is_ours = (st.st_uid, st.st_gid) == (sys::euid(), sys::egid());
     let mut room = Scratch::take();
-    let Some(groups) = sys::groups(&mut room) else { return false };
-    groups.iter().all(|&g| g != OVERFLOW && maps(c"/proc/thread-self/gid_map", g))
-}
-
-/// Whether a table of a user namespace maps `id` to itself. Lines of `inside outside length`.
-fn maps(table: &core::ffi::CStr, id: u32) -> bool {
-    let Some(fd) = sys::open(table, libc::O_RDONLY | libc::O_CLOEXEC).map(Fd) else { return false };
-    let mut numbers = [0u64; 3];
-    let (mut at, mut in_number) = (0, false);
-    let mut part = [0u8; 256];
-    loop {
-        let Some(bytes) = sys::read(fd.0, &mut part).filter(|b| !b.is_empty()) else { return false };
-        for &c in bytes {
-            match (c, numbers.get_mut(at)) {
-                (b'0'..=b'9', Some(n)) => {
-                    *n = n.wrapping_mul(10).wrapping_add(u64::from(c - b'0'));
-                    in_number = true;
-                }
-                (b'\n', _) => {
-                    let [inside, outside, len] = numbers;
-                    let id = u64::from(id);
-                    if inside == outside && id >= inside && id - inside < len {
-                        return true;
-                    }
-                    (numbers, at, in_number) = ([0; 3], 0, false);
-                }
-                _ if in_number => {
-                    at += 1;
-                    in_number = false;
-                }
-                _ => {}
-            }
-        }
-    }
+    let alone = |groups: &[u32]| groups.iter().all(|&g| g == st.st_gid);
+    is_ours && ![st.st_uid, st.st_gid].contains(&OVERFLOW) && sys::groups(&mut room).is_some_and(alone)
 }
