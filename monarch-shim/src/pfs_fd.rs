@@ -163,6 +163,18 @@ pub enum Version {
 #[inline(never)]
 #[must_use]
 pub fn move_to_pfs(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Version) -> Option<()> {
+    // From here on reads wait in `small`; those of other threads that have passed it have until the file is open to begin.
+    let before = crate::large::hint_of(fd);
+    crate::large::remember(fd, crate::large::MOVING);
+    let moved = move_while_reads_wait(ctx, fd, f, version);
+    if moved.is_none() && crate::large::hint_of(fd) == crate::large::MOVING {
+        crate::large::remember(fd, before);
+    }
+    moved
+}
+
+#[inline(never)]
+fn move_while_reads_wait(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Version) -> Option<()> {
     let flags = sys::fcntl(fd, libc::F_GETFL, 0).filter(|flags| flags & libc::O_PATH == 0)?;
     let (new, same) = open_pfs(ctx, f, flags & OPEN_FLAGS)?;
     if !same && version == Version::Same {
@@ -171,6 +183,7 @@ pub fn move_to_pfs(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Version) -
     let _ = sys::fcntl(new.0, libc::F_SETFL, flags & SET_FLAGS);
     // What was open until now: other threads may read it this very moment.
     let old = Fd(sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0)?);
+    let take_offset = || sys::seek(old.0, 0).filter(|at| sys::seek_to(new.0, *at).is_some());
     let put = |at: c_int| {
         let cloexec = sys::fcntl(at, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
         crate::large::remember(at, crate::large::MOVING);
@@ -186,10 +199,20 @@ pub fn move_to_pfs(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Version) -
             let _ = put(other);
         }
     });
+    let _ = take_offset();
     // Another thread may have closed it meanwhile.
     let put_there = if is_copy_of(ctx, fd, f) { put(fd) } else { None };
-    // The kernel gives the offset when the reads that are under way have ended; those that come later wait in `small`.
-    let _ = sys::seek(old.0, 0).map(|at| sys::seek_to(new.0, at));
+    // The kernel gives the offset when the reads that are under way have ended.
+    let mut offset = take_offset();
+    while offset.is_some() && !crate::process::is_alone() {
+        sys::sleep_ms(1);
+        let now = sys::seek(old.0, 0);
+        if now == offset {
+            break;
+        }
+        // One that had begun before the descriptor was exchanged, and came to the file only now.
+        offset = take_offset();
+    }
     let settle = |at: c_int| match if same { crate::small::hint(f) } else { None } {
         Some(hint) => crate::large::remember(at, hint),
         None => crate::large::forget(at),

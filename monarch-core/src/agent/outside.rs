@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use std::fs::Permissions;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -86,6 +86,7 @@ pub(super) fn remove(dir: &HeldDir) {
 fn new_place(dir: &HeldDir) -> io::Result<PathBuf> {
     let tmp = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
     let bases = [PathBuf::from("/dev/shm"), tmp];
+    bases.iter().for_each(|base| remove_abandoned(base));
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for base in bases.iter().cycle().take(MAX_TRIES) {
         let place = base.join(format!("monarch-changes-{}", random_hex(8)?));
@@ -101,6 +102,24 @@ fn new_place(dir: &HeldDir) -> io::Result<PathBuf> {
         }
     }
     Err(last)
+}
+
+/// Removes sockets of this user's agents that were killed: nobody listens there any more.
+fn remove_abandoned(base: &Path) {
+    let names = std::fs::read_dir(base).into_iter().flatten().flatten();
+    for place in names.filter(|e| e.file_name().as_bytes().starts_with(b"monarch-changes-")).map(|e| e.path()) {
+        let ours = std::fs::symlink_metadata(&place)
+            .is_ok_and(|m| m.is_dir() && m.uid() == rustix::process::geteuid().as_raw());
+        let sockets = std::fs::read_dir(&place).into_iter().flatten().flatten().map(|e| e.path());
+        for socket in sockets.filter(|_| ours) {
+            let refused = std::os::unix::net::UnixStream::connect(&socket);
+            if refused.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
+                let _ = std::fs::remove_file(&socket);
+                // (One without a socket may be that of an agent that is just coming up.)
+                let _ = std::fs::remove_dir(&place);
+            }
+        }
+    }
 }
 
 fn random_hex(bytes: usize) -> io::Result<String> {
