@@ -173,6 +173,9 @@ pub fn move_to_pfs(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Version) -
     moved
 }
 
+/// How often the mover looks, 1 ms apart, whether another thread's read has moved the offset.
+const MAX_OFFSET_LOOKS: u32 = 20;
+
 #[inline(never)]
 fn move_while_reads_wait(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Version) -> Option<()> {
     let flags = sys::fcntl(fd, libc::F_GETFL, 0).filter(|flags| flags & libc::O_PATH == 0)?;
@@ -204,7 +207,11 @@ fn move_while_reads_wait(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Vers
     let put_there = if is_copy_of(ctx, fd, f) { put(fd) } else { None };
     // The kernel gives the offset when the reads that are under way have ended.
     let mut offset = take_offset();
-    while offset.is_some() && !crate::process::is_alone() {
+    // (Another process that shares the open file may read on for ever.)
+    for _ in 0..MAX_OFFSET_LOOKS {
+        if offset.is_none() || crate::process::is_alone() {
+            break;
+        }
         sys::sleep_ms(1);
         let now = sys::seek(old.0, 0);
         if now == offset {
