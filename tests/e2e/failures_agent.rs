@@ -83,6 +83,20 @@ fn killed_while_it_copies() {
     readers.end();
 }
 
+#[test]
+fn killed_when_its_socket_for_other_users_is_gone() {
+    let mut w = world();
+    w.keep();
+    w.settle();
+    let pid = agent_pid(&w);
+    let noted = std::fs::read_to_string(control(&w).with_file_name("changes")).unwrap();
+    let socket = std::path::Path::new(&noted);
+    std::fs::remove_dir_all(socket.parent().unwrap()).unwrap();
+    kill(pid, libc::SIGKILL);
+    successor(&w, pid);
+    wait_for("the socket", || std::os::unix::net::UnixStream::connect(socket).is_ok());
+}
+
 /// Small files of the tier itself.
 const MIB_SLACK: u64 = 64 << 10;
 

@@ -43,18 +43,47 @@ pub(super) fn start(dir: &HeldDir, roots: &Arc<Roots>, stop: &Arc<AtomicBool>) -
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let socket = match socket_of(dir) {
-        Some(socket) => socket,
-        None => new_place(dir)?,
-    };
-    let listener = {
-        let _inside = runtime.enter();
-        listen(&socket)?
-    };
+    let listener = open(dir)?;
+    // Made and dropped on its thread: in an asynchronous function, dropping a runtime is a panic.
+    let runtime = move || tokio::runtime::Builder::new_current_thread().enable_all().build();
     let (roots, stop) = (roots.clone(), stop.clone());
-    let work = move || runtime.block_on(serve(&listener, &roots, &stop));
+    let work = move || -> io::Result<()> {
+        let runtime = runtime()?;
+        let _inside = runtime.enter();
+        let listener = UnixListener::from_std(listener)?;
+        runtime.block_on(serve(&listener, &roots, &stop));
+        Ok(())
+    };
+    let work = move || work().unwrap_or_else(|e| tracing::warn!(error = %e, "changes by other users are not seen"));
     std::thread::Builder::new().name("changes".to_owned()).spawn(work).map(drop)
+}
+
+/// Listens where the agent before listened, since the jobs know that place, or at a new one.
+///
+/// Agents that start at the same time may take either place for abandoned and remove it, so a
+/// failure is tried again.
+fn open(dir: &HeldDir) -> io::Result<std::os::unix::net::UnixListener> {
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for _ in 0..MAX_TRIES {
+        let socket = match socket_of(dir).filter(|s| s.parent().is_some_and(make_again)) {
+            Some(socket) => socket,
+            None => new_place(dir)?,
+        };
+        match listen(&socket) {
+            Ok(listener) => return Ok(listener),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+/// Whether this is a directory of this user, made now if another agent has removed it.
+fn make_again(place: &Path) -> bool {
+    std::fs::DirBuilder::new().mode(0o700).create(place).is_ok() || is_ours(place)
+}
+
+fn is_ours(place: &Path) -> bool {
+    std::fs::symlink_metadata(place).is_ok_and(|m| m.is_dir() && m.uid() == rustix::process::geteuid().as_raw())
 }
 
 /// Where the socket of the agent with this runtime directory is, if there is one.
@@ -108,8 +137,7 @@ fn new_place(dir: &HeldDir) -> io::Result<PathBuf> {
 fn remove_abandoned(base: &Path) {
     let names = std::fs::read_dir(base).into_iter().flatten().flatten();
     for place in names.filter(|e| e.file_name().as_bytes().starts_with(b"monarch-changes-")).map(|e| e.path()) {
-        let ours = std::fs::symlink_metadata(&place)
-            .is_ok_and(|m| m.is_dir() && m.uid() == rustix::process::geteuid().as_raw());
+        let ours = is_ours(&place);
         let sockets = std::fs::read_dir(&place).into_iter().flatten().flatten().map(|e| e.path());
         for socket in sockets.filter(|_| ours) {
             let refused = std::os::unix::net::UnixStream::connect(&socket);
@@ -130,11 +158,12 @@ fn random_hex(bytes: usize) -> io::Result<String> {
 }
 
 /// The kernel shows everybody the path to which a socket was bound, so that is another one.
-fn listen(socket: &Path) -> io::Result<UnixListener> {
+fn listen(socket: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let place = socket.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let bound = place.join("s");
     let _ = std::fs::remove_file(&bound);
-    let listener = UnixListener::bind(&bound)?;
+    let listener = std::os::unix::net::UnixListener::bind(&bound)?;
+    listener.set_nonblocking(true)?;
     std::fs::set_permissions(&bound, Permissions::from_mode(0o666))?;
     std::fs::rename(&bound, socket)?;
     // To be entered, not to be listed.
@@ -199,8 +228,6 @@ mod tests {
         assert_eq!(socket_of(&dir), None);
         let socket = new_place(&dir).unwrap();
         assert_eq!(socket_of(&dir), Some(socket.clone()));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let _inside = runtime.enter();
         let _listener = listen(&socket).unwrap();
         std::os::unix::net::UnixStream::connect(&socket).unwrap();
         let shown = std::fs::read_to_string("/proc/net/unix").unwrap();
@@ -209,5 +236,37 @@ mod tests {
         assert_eq!((mode(socket.parent().unwrap()), mode(&socket)), (0o711, 0o666));
         remove(&dir);
         assert!(!socket.parent().unwrap().exists());
+    }
+
+    #[test]
+    fn a_place_that_another_agent_removed_is_made_again() {
+        let top = tempfile::tempdir().unwrap();
+        let dir = HeldDir::at(top.path()).unwrap();
+        let before = open(&dir).unwrap();
+        let socket = socket_of(&dir).unwrap();
+        drop(before);
+        remove_abandoned(socket.parent().unwrap().parent().unwrap());
+        assert!(!socket.parent().unwrap().exists());
+        let _listener = open(&dir).unwrap();
+        assert_eq!(socket_of(&dir), Some(socket.clone()));
+        std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        remove(&dir);
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_had_is_another_one() {
+        let top = tempfile::tempdir().unwrap();
+        let dir = HeldDir::at(top.path()).unwrap();
+        let _before = open(&dir).unwrap();
+        let first = socket_of(&dir).unwrap();
+        std::fs::remove_file(&first).unwrap();
+        std::fs::remove_dir(first.parent().unwrap()).unwrap();
+        std::fs::write(first.parent().unwrap(), "").unwrap();
+        let _listener = open(&dir).unwrap();
+        let second = socket_of(&dir).unwrap();
+        assert_ne!(first, second);
+        std::os::unix::net::UnixStream::connect(&second).unwrap();
+        std::fs::remove_file(first.parent().unwrap()).unwrap();
+        remove(&dir);
     }
 }
