@@ -214,6 +214,20 @@ fn a_copy_of_a_file_that_another_process_moved_is_not_opened_for_writing() {
 }
 
 #[test]
+fn a_copy_that_a_program_without_the_shim_has_written_to_is_dropped() {
+    let w = small();
+    let inherits = "import subprocess, time\n\
+         fd = os.open(root + '/x', os.O_RDONLY)\n\
+         subprocess.run(['/bin/sh', '-c', 'printf damaged 1<>/dev/stdin'], stdin=fd, env={}, check=True)\n\
+         assert os.pread(fd, 99, 0) == b'damagede root', 'the copy was not written to'\n\
+         end = time.monotonic() + 30\n\
+         while read(root + '/x') != 'x of the root':\n\
+         \x20   assert time.monotonic() < end, read(root + '/x')\n\
+         \x20   time.sleep(0.05)\n";
+    python(&w, inherits);
+}
+
+#[test]
 fn a_stream_of_a_file_that_another_process_moved_is_not_reopened_for_writing() {
     let w = small();
     python(

@@ -19,12 +19,37 @@ pub(super) struct Placed {
     keys: VecDeque<u64>,
     /// Where the audit goes on.
     audited: usize,
+    /// The copies that readers opened last, which the audit looks at in every round.
+    opened: Opened,
+}
+
+/// The last [`MAX_OPENED`] distinct copies that readers opened.
+#[derive(Debug, Default)]
+struct Opened {
+    keys: VecDeque<u64>,
+    members: HashSet<u64>,
+}
+
+impl Opened {
+    fn add(&mut self, key: u64) {
+        if !self.members.insert(key) {
+            return;
+        }
+        self.keys.push_back(key);
+        if self.keys.len() > MAX_OPENED {
+            if let Some(first) = self.keys.pop_front() {
+                self.members.remove(&first);
+            }
+        }
+    }
 }
 
 /// Entries of the list of copies that may be of copies that have gone.
 const LISTED: usize = 1 << 14;
-/// Copies looked at in one round of the audit.
+/// Copies looked at in one round of the audit, besides those that were opened last.
 const AUDIT: usize = 128;
+/// Copies opened last that are looked at in each round: about a millisecond's worth of `fstatat`.
+const MAX_OPENED: usize = 1024;
 /// Second tries in one round.
 const TRIES: usize = 4096;
 /// The same after a tier has failed, until a copy succeeds.
@@ -52,12 +77,13 @@ impl Placed {
         self.keys.iter().rev().copied().filter(|key| wanted(*key)).take(most).collect()
     }
 
-    /// The next copies to be looked at, round and round.
+    /// The next copies to be looked at, round and round, and those that were opened last.
     fn some(&mut self) -> Vec<u64> {
         let n = self.keys.len().min(AUDIT);
         let from = if self.audited < self.keys.len() { self.audited } else { 0 };
         self.audited = from + n;
-        self.keys.iter().cycle().skip(from).take(n).copied().collect()
+        let next = self.keys.iter().cycle().skip(from).take(n);
+        next.filter(|key| !self.opened.members.contains(key)).chain(&self.opened.keys).copied().collect()
     }
 }
 
@@ -243,6 +269,16 @@ impl Driver {
         placed.keys = kept;
     }
 
+    /// Notes copies that readers have opened. A program of root can write to the copy behind such a
+    /// descriptor, if it makes its own system calls: the audit looks at these copies in every round.
+    /// Nobody else can, since copies are read-only files of the agent's user.
+    pub(super) fn note_opened(&self, keys: impl Iterator<Item = u64>) {
+        if self.ctl.ctl.uid == 0 {
+            let mut placed = lock(&self.placed);
+            keys.for_each(|key| placed.opened.add(key));
+        }
+    }
+
     /// Looks whether some of the resident copies are still what they were, and drops those that are not. Everything is looked at
     /// in turn, a few hundred copies a second.
     pub fn audit(&self) {
@@ -403,4 +439,26 @@ impl Driver {
 
 fn swap(entry: &Entry<'static>, from: Word, to: Word) -> bool {
     entry.master.word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_opened_last_is_looked_at_in_each_round() {
+        let mut placed = Placed::default();
+        (0..100_000).for_each(|key| placed.add(key));
+        (50_000..50_100).for_each(|key| placed.opened.add(key));
+        for _ in 0..3 {
+            let round = placed.some();
+            assert_eq!(round.len(), AUDIT + 100);
+            assert!((50_000..50_100).all(|key| round.contains(&key)));
+        }
+        // More of them push the first ones out, and no copy is looked at twice in a round.
+        (0..2 * MAX_OPENED as u64).for_each(|key| placed.opened.add(key));
+        let round = placed.some();
+        assert_eq!(round.iter().collect::<HashSet<_>>().len(), round.len());
+        assert!(!round.contains(&50_000) && round.contains(&(2 * MAX_OPENED as u64 - 1)));
+    }
 }

@@ -172,6 +172,9 @@ impl Driver {
                 reading.directories.add(place, &live.segment.index, opened.id, record.size, opened.served);
                 told.push(Told { root: live.root, access, served: opened.served });
             }
+            self.note_opened(
+                told.iter().filter(|t| matches!(t.served, From::Tier | From::Waited)).map(|t| t.access.file.0),
+            );
             self.tell_batch(reading, &told, before);
         }
     }
