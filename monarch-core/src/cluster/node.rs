@@ -23,6 +23,7 @@
 
 mod admission;
 mod begun;
+mod bounds;
 mod check;
 mod complaints;
 mod figures;

@@ -5,8 +5,8 @@
 //! memory changes bytes) has its next ones put aside for 1 s, 2 s ... 60 s. Complaints are sent once: a copy that stays damaged is
 //! complained of by whoever asks next.
 
+use super::bounds::AT_ONCE;
 use super::local::Bytes;
-use super::remote::AT_ONCE;
 use super::{FileRef, Node, lock};
 use crate::cluster::wire::Answer;
 use std::collections::{HashMap, VecDeque};

@@ -3,7 +3,7 @@
 //! A newcomer asks every node that is up for the files that it answers for from now on, before it reads any of them. What is told otherwise
 //! goes through the [`outbox`](super::outbox). Who hears of a change leaves the file to the PFS from then on.
 
-use super::serve::NEWCOMER;
+use super::bounds::NEWCOMER;
 use super::{FileRef, Node, lock};
 use crate::agent::driver::Live;
 use crate::cluster::membership::Peer;

@@ -5,6 +5,7 @@
 //! has changed, that there is no room for it anywhere (then it is not copied at all), and that this node is to keep it instead of its owner.
 
 use super::begun::Beginning;
+use super::bounds::{AT_ONCE, NEWCOMER};
 use super::waits::Coming;
 use super::{FileRef, Node, lock};
 use crate::agent::driver::{After, Live, RemoteFile};
@@ -16,9 +17,6 @@ use std::io::{self, Read};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-/// Bytes of a request at most.
-pub(super) const AT_ONCE: u64 = 4 << 20;
 
 /// How long chunks of a large file come from the PFS after no peer could help.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -120,7 +118,9 @@ impl Remote {
             None => (Search::new(), None),
         };
         let mut left = self.node.options.peer_timeout;
-        while !left.is_zero() {
+        // A further node may have just come up, and wait for the index: there has to be time for that.
+        let least = NEWCOMER.min(left / 2).max(Duration::from_nanos(1));
+        while left >= least {
             let (to, _coming, sent) = match early.take() {
                 Some((to, coming, sent)) => (to, coming, Some(sent)),
                 None => match self.node.next(&mut search, &self.file) {

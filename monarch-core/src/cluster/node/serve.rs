@@ -14,8 +14,8 @@
 //!
 //! A file is named by index and number, so that nothing else of this node can be asked for.
 
+use super::bounds::{AT_ONCE, NEWCOMER};
 use super::local::{Bytes, Here};
-use super::remote::AT_ONCE;
 use super::waits::Waits;
 use super::{FileRef, Node, hex, lock, pure, unhex};
 use crate::cluster::election;
@@ -28,8 +28,6 @@ use std::time::{Duration, Instant};
 
 /// Most bytes that a probe sends.
 const PROBE: u64 = 64 << 20;
-/// How long a request for a file waits for its index.
-pub(super) const NEWCOMER: Duration = Duration::from_millis(1500);
 /// How often it is looked whether an index has come.
 const LOOK: Duration = Duration::from_millis(10);
 
