@@ -18,6 +18,8 @@ mod commands;
 mod consistency;
 #[path = "e2e/corners.rs"]
 mod corners;
+#[path = "e2e/descriptor_names.rs"]
+mod descriptor_names;
 #[path = "e2e/engines.rs"]
 mod engines;
 #[path = "e2e/env.rs"]

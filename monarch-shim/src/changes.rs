@@ -422,14 +422,22 @@ fn copy_that_may_have_changed(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option
     }
     let facts = Facts::of(st);
     copy_of(ctx, &facts).or_else(|| {
-        let path = real_path(fd)?;
-        let (_, name) = split_last(path.get())?;
-        let name = monarch_abi::hash::CopyName::parse(name)?;
+        let name = copy_name_of(fd)?;
         ctx.live().find_map(|(root, number, segment)| {
             let entry = segment.by_copy_name(name)?;
             Some(Found { root, number, segment, entry })
         })
     })
+}
+
+/// The name of a copy by the path of its descriptor. Of one that was evicted it is followed by more.
+fn copy_name_of(fd: c_int) -> Option<monarch_abi::hash::CopyName> {
+    const LEN: usize = 32;
+    let mut path = PathBuffer::front();
+    // SAFETY: as many bytes are written as it says.
+    unsafe { path.fill(|out| crate::descriptor_path::path_even_if_removed(fd, out)) }?;
+    let (_, name) = split_last(path.get())?;
+    monarch_abi::hash::CopyName::parse(name.get(..LEN)?)
 }
 
 /// What an open file is.
@@ -523,14 +531,17 @@ fn may_be_descriptor(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> bool {
     if ctx.map.tiers().iter().any(|t| path.starts_with(ctx.map.str(&t.path))) {
         return true;
     }
-    let name = path.iter().rposition(|&c| c == b'/').map_or(path, |at| path.get(at + 1..).unwrap_or(&[]));
-    let odd = name.starts_with(b"std") || (!name.is_empty() && name.iter().all(u8::is_ascii_digit));
-    if !odd {
+    if !is_descriptor_name(path) {
         return false;
     }
     let has = |text: &[u8], part: &[u8]| text.windows(part.len()).any(|w| w == part);
     if path.first() == Some(&b'/') {
-        return has(path, b"/proc/") || has(path, b"/dev/") || path.starts_with(b"/dev/");
+        // `/proc` may be mounted anywhere, but not below a root that is served.
+        let is_number = path.last().is_some_and(u8::is_ascii_hexdigit);
+        return has(path, b"/proc/")
+            || path.starts_with(b"/dev/")
+            || has(path, b"/dev/")
+            || is_number && !matches!(ctx.map.match_root(path), Start::Root(_));
     }
     let mut here = PathBuffer::front();
     // SAFETY: both write as many bytes as they say.
@@ -539,5 +550,39 @@ fn may_be_descriptor(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> bool {
             if dirfd == libc::AT_FDCWD { sys::getcwd(out) } else { crate::descriptor_path::path_of_fd(dirfd, out) }
         })
     };
-    read.is_none() || has(here.get(), b"/proc") || has(here.get(), b"/dev") || has(path, b"proc/") || has(path, b"dev/")
+    read.is_none() || !matches!(ctx.map.match_root(here.get()), Start::Root(_))
+}
+
+/// Whether the last component of a path is one that names of descriptors have: a number, `stdin`, or
+/// a range of addresses (`/proc/self/map_files`).
+#[must_use]
+pub fn is_descriptor_name(path: &[u8]) -> bool {
+    let name = path.iter().rposition(|&c| c == b'/').map_or(path, |at| path.get(at + 1..).unwrap_or(&[]));
+    let is_hex = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_hexdigit);
+    let is_range = || {
+        let dash = name.iter().position(|&c| c == b'-')?;
+        Some(is_hex(name.get(..dash)?) && is_hex(name.get(dash + 1..)?))
+    };
+    name.starts_with(b"std") || !name.is_empty() && name.iter().all(u8::is_ascii_digit) || is_range() == Some(true)
+}
+
+/// The path on the PFS that a descriptor, just opened for reading by a name of another one, is to be
+/// opened by instead: of a copy whose file has changed. The descriptor that has the name keeps its
+/// version, as a stream of bytes must not change under its reader; what is opened anew is the file.
+#[must_use]
+pub fn changed_behind_copy(ctx: &Ctx, fd: c_int) -> Option<crate::absolute::Absolute> {
+    let f = crate::identity::copy_of_fd(ctx, fd).filter(|f| f.entry.word().state() == State::Bypass)?;
+    path_if_there(ctx, &f)
+}
+
+/// Whether a path may lead to an open descriptor, for opens that read: told in a few instructions.
+#[inline]
+#[must_use]
+pub fn may_reopen(path: &[u8]) -> bool {
+    match path {
+        [b'/', b'p' | b'd', ..] => is_descriptor_name(path),
+        [b'/', ..] => false,
+        [.., last] => last.is_ascii_digit(),
+        [] => false,
+    }
 }

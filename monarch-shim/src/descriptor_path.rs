@@ -9,6 +9,17 @@ use monarch_abi::mem::PathBuffer;
 /// The path of an open file or directory, as the kernel knows it.
 #[must_use]
 pub fn path_of_fd(fd: c_int, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
+    let len = path_even_if_removed(fd, out)?;
+    // SAFETY: as many bytes were written.
+    let text = unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), len) };
+    // The kernel says so of what was removed; but names may end like that, too.
+    let removed = text.ends_with(b" (deleted)") && sys::fstat(fd).is_none_or(|st| st.st_nlink == 0);
+    (!removed).then_some(len)
+}
+
+/// [`path_of_fd`], with ` (deleted)` behind that of a file that was removed.
+#[must_use]
+pub fn path_even_if_removed(fd: c_int, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
     let mut name = [0u8; 32];
     let len = proc_fd(fd, &mut name)?;
     let link = core::ffi::CStr::from_bytes_with_nul(name.get(..=len)?).ok()?;
@@ -18,9 +29,7 @@ pub fn path_of_fd(fd: c_int, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<us
     }
     // SAFETY: as many bytes were written.
     let text = unsafe { core::slice::from_raw_parts(out.as_ptr().cast::<u8>(), len) };
-    // The kernel says so of what was removed; but names may end like that, too.
-    let removed = text.ends_with(b" (deleted)") && sys::fstat(fd).is_none_or(|st| st.st_nlink == 0);
-    (text.first() == Some(&b'/') && !removed).then_some(len)
+    (text.first() == Some(&b'/')).then_some(len)
 }
 
 /// Whether the descriptors of this process can be seen below `/proc`.

@@ -12,6 +12,7 @@ mod open;
 mod place;
 mod raw;
 mod read;
+mod spawn;
 mod stat;
 mod stdio;
 

@@ -148,6 +148,20 @@ pub fn before_ioctl(ctx: &Ctx, fd: c_int) {
     errno::set_errno(saved);
 }
 
+/// A descriptor was given a number under which other programs will have it: of a copy, it becomes the
+/// PFS's, so that a lock which they take is the open file's that all of them share. errno is kept.
+#[cold]
+#[inline(never)]
+pub fn handed_down(fd: c_int) {
+    // A child of `vfork` shares what is remembered about descriptors with its parent.
+    let Some(ctx) = ctx::get().filter(|_| crate::process::number() == sys::pid()) else { return };
+    let saved = errno::errno();
+    if let Some(f) = copy_of_fd(&ctx, fd) {
+        let _ = move_to_pfs(&ctx, fd, &f, Version::Same);
+    }
+    errno::set_errno(saved);
+}
+
 /// Which bytes a descriptor may have after it was moved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Version {
@@ -250,6 +264,17 @@ pub fn before_move(ctx: &Ctx, moved: &Found<'static>) {
         }
     });
     errno::set_errno(saved);
+}
+
+/// Moves all copies that this process has open to the PFS: their files are about to be written to by
+/// some name of their descriptors.
+pub fn move_all_for_writing(ctx: &Ctx) {
+    let _ = each_fd(|fd| {
+        if let Some(f) = copy_of_fd(ctx, fd) {
+            crate::changes::bypass(ctx, &f);
+            let _ = move_to_pfs(ctx, fd, &f, Version::Any);
+        }
+    });
 }
 
 /// [`move_to_pfs`] for one descriptor.

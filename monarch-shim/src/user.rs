@@ -194,6 +194,22 @@ pub unsafe fn compare(p: *const c_char, stem: &[u8]) -> Beginning {
     Beginning::Same
 }
 
+/// Whether a path begins as `/proc` and `/dev` do.
+///
+/// # Safety
+/// That of [`path`].
+#[inline]
+#[must_use]
+pub unsafe fn begins_like_descriptor(p: *const c_char) -> bool {
+    let start = p as usize;
+    if start < PAGE || start >> 63 != 0 || start % PAGE + 4 > PAGE || !page_ok(&READABLE, start, test_read) {
+        return false;
+    }
+    // SAFETY: the page was tested, and its end is not crossed.
+    let front = unsafe { p.cast::<[u8; 4]>().read_unaligned() };
+    matches!(front, [b'/', b'p', b'r', b'o'] | [b'/', b'd', b'e', b'v'])
+}
+
 /// The bytes behind the first `len`, which [`compare`] has read: how many there are, if the string ends in that page.
 ///
 /// # Safety

@@ -361,3 +361,16 @@ for _ in range(60):
 "#;
     python(&w, text);
 }
+
+#[test]
+fn a_shells_descriptor_is_locked_by_flock() {
+    for shell in ["bash", "dash"] {
+        let w = world(|plan| plan);
+        let text = "( flock -n 9 && echo held; cat <&9 | wc -c; \
+                      ( flock -n 8 && echo both || echo refused ) 8<$0/x; flock -u 9; \
+                      ( flock -n 8 && echo free || echo refused ) 8<$0/x ) 9<$0/x; \
+                    ( flock -n 7 && echo free ) 7<$0/x";
+        let said = w.run(&Job::new(shell).args(["-c", text]).arg(w.root())).good().text();
+        assert_eq!(said, "held\n40000\nrefused\nfree\nfree\n", "{shell}");
+    }
+}

@@ -3,8 +3,7 @@
 use super::{before_change, enter_change, hook};
 use crate::absolute::Absolute;
 use crate::changes::{
-    OpenFile, Target, change_behind_copy, descriptor_changes, file_changes, hide_below, name_changes,
-    opened_for_writing, way_changed,
+    OpenFile, Target, descriptor_changes, file_changes, hide_below, name_changes, opened_for_writing, way_changed,
 };
 use crate::ctx;
 use crate::descriptor_path::proc_path;
@@ -12,7 +11,7 @@ use crate::errno;
 use crate::gone::last_name;
 use crate::pfs_fd::{self, Link};
 use crate::{outside, user};
-use core::ffi::{CStr, c_char, c_int, c_long, c_void};
+use core::ffi::{c_char, c_int, c_long, c_void};
 use libc::{dev_t, gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
 use monarch_abi::resolve::Found;
 use monarch_abi::word::State;
@@ -25,6 +24,15 @@ unsafe fn name(dirfd: c_int, path: *const c_char) {
     unsafe {
         outside::name_changes(dirfd, path, false);
         before_change(path, |ctx, p| name_changes(ctx, dirfd, p, false));
+    }
+}
+
+/// Content of a file changes that the C library opens itself.
+unsafe fn content(dirfd: c_int, path: *const c_char) {
+    // SAFETY: passed on.
+    unsafe {
+        outside::file_changes(dirfd, path, true);
+        before_change(path, |ctx, p| drop(file_changes(ctx, dirfd, p, true)));
     }
 }
 
@@ -260,32 +268,6 @@ fn lost(result: c_int, last: Option<Found<'static>>) {
         && let (Some(ctx), Some(f)) = (ctx::mapped(), last)
     {
         crate::gone::removed(&ctx, &f);
-    }
-}
-
-/// A child is about to open a file: what it is to open instead, if that is a copy.
-unsafe fn spawn_opens(path: *const c_char, flags: c_int) -> Option<Absolute> {
-    // SAFETY: passed on.
-    let Some((ctx, p)) = (unsafe { enter_change(path) }) else {
-        // Nobody looks at the descriptor afterwards: it is the child's.
-        // SAFETY: passed on.
-        let _ = unsafe { outside::opens(CWD, path, flags) };
-        return None;
-    };
-    if flags & libc::O_ACCMODE == libc::O_RDONLY && flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
-        return None;
-    }
-    let saved = errno::errno();
-    let mut target = change_behind_copy(&ctx, CWD, p, true);
-    // Nobody looks at the descriptor afterwards: it is the child's.
-    if matches!(target, Target::AsNamed) && !crate::changes::before_write_open(&ctx, CWD, p, flags) {
-        target = file_changes(&ctx, CWD, p, true);
-        name_changes(&ctx, CWD, p, false);
-    }
-    errno::set_errno(saved);
-    match target {
-        Target::Pfs(p) => Some(p),
-        Target::AsNamed | Target::Removed | Target::Gone => None,
     }
 }
 
@@ -550,6 +532,12 @@ hook! { next;
         }
     }
 
+    // What these name is written by the C library itself.
+    fn updwtmp(path: *const c_char, entry: *const c_void) { content(CWD, path); next(path, entry) }
+    fn updwtmpx(path: *const c_char, entry: *const c_void) { content(CWD, path); next(path, entry) }
+    fn utmpname(path: *const c_char) -> c_int { content(CWD, path); next(path) }
+    fn utmpxname(path: *const c_char) -> c_int { content(CWD, path); next(path) }
+
     fn mkstemp(template: *mut c_char) -> c_int { created(next(template)) }
     fn mkstemp64(template: *mut c_char) -> c_int { created(next(template)) }
     fn mkostemp(template: *mut c_char, flags: c_int) -> c_int { created(next(template, flags)) }
@@ -562,10 +550,5 @@ hook! { next;
         let made = next(template);
         if !made.is_null() { name(CWD, made); }
         made
-    }
-    fn posix_spawn_file_actions_addopen(actions: *mut c_void, fd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        let mut instead = spawn_opens(path, flags);
-        let path = instead.as_mut().and_then(|p| p.c_str()).map_or(path, CStr::as_ptr);
-        next(actions, fd, path, flags, mode)
     }
 }

@@ -55,16 +55,20 @@ fn sync(fd: c_int, next: impl Fn(c_int) -> c_int) -> c_int {
     next(file.as_ref().map_or(fd, |(file, _)| file.0))
 }
 
-/// The file on the PFS of which an empty path names the copy.
+/// The file on the PFS of which an empty path, or the name of a descriptor, names the copy.
 pub(super) unsafe fn named_copy(fd: c_int, path: *const c_char, flags: c_int) -> Option<Fd> {
     // SAFETY: tested before it is read.
     let (ctx, bytes) = unsafe { enter_change(path)? };
-    if flags & libc::AT_EMPTY_PATH == 0 || !bytes.is_empty() {
-        return None;
-    }
     let saved = errno::errno();
     let open = || {
-        let mut path = path_if_there(&ctx, &copy_of_fd(&ctx, fd)?)?;
+        let f = if bytes.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
+            copy_of_fd(&ctx, fd)
+        } else if flags & libc::AT_SYMLINK_FOLLOW != 0 {
+            crate::changes::behind_copy(&ctx, fd, bytes, true)
+        } else {
+            None
+        };
+        let mut path = path_if_there(&ctx, &f?)?;
         sys::open(path.c_str()?, libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW).map(Fd)
     };
     let file = open();
@@ -135,7 +139,7 @@ hook! { next;
     }
     fn name_to_handle_at(fd: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int {
         match named_copy(fd, path, flags) {
-            Some(file) => next(file.0, path, handle, mount, flags),
+            Some(file) => next(file.0, c"".as_ptr(), handle, mount, flags & !libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH),
             None => next(fd, path, handle, mount, flags),
         }
     }

@@ -11,6 +11,7 @@ use crate::next::test_cancel;
 use crate::paths::find;
 use crate::serve::{Served, Use, count_miss, only_reads, open_copy};
 use crate::sys::Fd;
+use crate::user;
 use core::ffi::{CStr, c_char, c_int};
 use libc::mode_t;
 use monarch_abi::resolve::Found;
@@ -41,8 +42,39 @@ fn serve(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl FnOnce()
         }
         Err(miss) => {
             count_miss(ctx, miss);
-            next()
+            let fd = next();
+            if crate::changes::may_reopen(path) { reopened(ctx, fd, flags) } else { fd }
         }
+    }
+}
+
+/// A descriptor was opened for reading by what may be the name of another one: of a copy whose file
+/// has changed meanwhile, the file itself takes its number.
+#[cold]
+#[inline(never)]
+pub(super) fn reopened(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
+    let saved = errno::errno();
+    if fd >= 0
+        && let Some(mut path) = crate::changes::changed_behind_copy(ctx, fd)
+        && let Some(path) = path.c_str()
+    {
+        let flags = flags & !libc::O_NOFOLLOW;
+        if let Some(new) = crate::sys::open(path, flags | libc::O_CLOEXEC).map(Fd) {
+            let _ = crate::sys::dup_to(new.0, fd, flags & libc::O_CLOEXEC != 0);
+        }
+    }
+    errno::set_errno(saved);
+    fd
+}
+
+/// [`reopened`] by a path that was not looked at yet.
+#[cold]
+#[inline(never)]
+fn reopened_by(path: *const c_char, fd: c_int, flags: c_int) -> c_int {
+    // SAFETY: the application's pointer, tested before it is read.
+    match unsafe { enter_change(path) } {
+        Some((ctx, bytes)) if crate::changes::may_reopen(bytes) => reopened(&ctx, fd, flags),
+        _ => fd,
     }
 }
 
@@ -176,7 +208,11 @@ unsafe fn told(dirfd: c_int, path: *const c_char, flags: c_int, next: impl FnOnc
 unsafe fn open_any(dirfd: c_int, path: *const c_char, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if only_reads(flags) {
         // SAFETY: the application's pointer, tested before it is read.
-        let Some((ctx, bytes)) = (unsafe { enter(path) }) else { return next() };
+        let Some((ctx, bytes)) = (unsafe { enter(path) }) else {
+            let fd = next();
+            // SAFETY: as above.
+            return if unsafe { user::begins_like_descriptor(path) } { reopened_by(path, fd, flags) } else { fd };
+        };
         serve(&ctx, dirfd, bytes, flags, next)
     } else {
         // SAFETY: as above.

@@ -39,6 +39,18 @@ pub(super) unsafe fn covered(dirfd: c_int, path: *const c_char, call: impl FnOnc
     result
 }
 
+/// `call` mounts what lies at a path, which it is given: of a copy, that is the file on the PFS.
+pub(super) unsafe fn with_source(
+    from: *const c_char,
+    flags: c_ulong,
+    call: impl FnOnce(*const c_char) -> c_int,
+) -> c_int {
+    let binds = flags & libc::MS_BIND != 0 && flags & libc::MS_REMOUNT == 0;
+    // SAFETY: passed on.
+    let mut file = if binds { unsafe { super::behind(CWD, from, true) } } else { None };
+    call(file.as_mut().and_then(|p| p.c_str()).map_or(from, core::ffi::CStr::as_ptr))
+}
+
 /// After the mounts that this process sees have changed.
 pub(super) fn mounts_changed() {
     let saved = errno::errno();
@@ -116,7 +128,7 @@ hook! { next;
     fn capset(header: *mut c_void, data: *const c_void) -> c_int { thread_became(next(header, data)) }
     fn unshare(flags: c_int) -> c_int { entered(next(flags)) }
     fn mount(from: *const c_char, to: *const c_char, kind: *const c_char, flags: c_ulong, data: *const c_void) -> c_int {
-        covered(CWD, to, || next(from, to, kind, flags, data))
+        with_source(from, flags, |from| covered(CWD, to, || next(from, to, kind, flags, data)))
     }
     fn move_mount(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, flags: c_uint) -> c_int {
         covered(to_fd, to, || next(from_fd, from, to_fd, to, flags))

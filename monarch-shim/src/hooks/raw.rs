@@ -52,7 +52,16 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
             libc::SYS_fstatfs => super::fs::of_root(fd, libc::O_PATH, |fd| raw([fd as usize, y, 0, 0, 0, 0])),
             libc::SYS_name_to_handle_at => {
                 let file = super::fs::named_copy(fd, path2, a[4] as c_int);
-                file.map_or_else(call, |file| raw([file.0 as usize, y, z, u, a[4], 0]))
+                file.map_or_else(call, |file| {
+                    raw([
+                        file.0 as usize,
+                        c"".as_ptr() as usize,
+                        z,
+                        u,
+                        a[4] & !(libc::AT_SYMLINK_FOLLOW as usize) | libc::AT_EMPTY_PATH as usize,
+                        0,
+                    ])
+                })
             }
             SYS_LANDLOCK_ADD_RULE => super::fs::landlock_rule(z, |rule| raw([x, y, rule, u, 0, 0])),
             libc::SYS_open_by_handle_at => super::fs::opened_by_handle(call(), third),
@@ -74,7 +83,9 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
                 done
             }
             libc::SYS_setns | libc::SYS_unshare => entered(call()),
-            libc::SYS_mount => place::covered(CWD, path2, call),
+            libc::SYS_mount => place::with_source(path, u as _, |from| {
+                place::covered(CWD, path2, || raw([from as usize, y, z, u, a[4], 0]))
+            }),
             libc::SYS_move_mount => place::covered(third, path4, call),
             libc::SYS_umount2 => place::covered(CWD, path, call),
             // What these change is one thread's, even if the functions of the C library change all.

@@ -34,7 +34,15 @@ unsafe fn open_stream(
     };
     if only_reads {
         let served = if ctx::get().is_some() { read_stream(&ctx, bytes, &next) } else { None };
-        return served.unwrap_or_else(|| next(path));
+        let opened = || {
+            let stream = next(path);
+            if !stream.is_null() && crate::changes::may_reopen(bytes) {
+                // SAFETY: a stream that was just opened, and has read nothing.
+                super::open::reopened(&ctx, unsafe { fileno(stream) }, libc::O_RDONLY);
+            }
+            stream
+        };
+        return served.unwrap_or_else(opened);
     }
     let saved = errno::errno();
     // SAFETY: as above.
@@ -179,7 +187,14 @@ unsafe fn reopen_stream(
     }
     // SAFETY: as above.
     let Some((ctx, bytes)) = (unsafe { enter(path) }) else { return next(path) };
-    let Ok(f) = find(&ctx, CWD, bytes, true) else { return next(path) };
+    let Ok(f) = find(&ctx, CWD, bytes, true) else {
+        let stream = next(path);
+        if !stream.is_null() && crate::changes::may_reopen(bytes) {
+            // SAFETY: as in `open_stream`.
+            super::open::reopened(&ctx, unsafe { libc::fileno(stream) }, libc::O_RDONLY);
+        }
+        return stream;
+    };
     let open = |copy: &CStr| crate::copy_open::raw_open(copy, libc::O_RDONLY | libc::O_CLOEXEC);
     match open_copy(&ctx, &f, Asked::new(CWD, bytes, true), Use::Whole, open) {
         Served::Copy(fd) => {
