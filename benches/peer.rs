@@ -9,7 +9,7 @@
 //! of one request after the other from one thread, of a file of 100 KB and of an answer without a body.
 #![allow(clippy::print_stdout, reason = "a benchmark")]
 
-use monarch_core::cluster::wire::{Answer, Answering, Handler, Key, Options, Peer, PeerOptions, Request, Server, auth};
+use monarch_core::cluster::http::{Answer, Answering, Handler, Key, Options, Peer, PeerOptions, Request, Server, auth};
 use rustix::fs::{Mode, OFlags};
 use std::io::{self, BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};

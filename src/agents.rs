@@ -4,7 +4,7 @@ use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO_AGENT;
 use crate::say;
 use monarch_core::agent::client::{Client, agent_alive};
-use monarch_core::agent::place;
+use monarch_core::agent::runtime_dir;
 use monarch_core::config::Places;
 use monarch_core::shown::ShowPath;
 use std::io;
@@ -54,7 +54,7 @@ pub(crate) fn need<T: Send + 'static>(
 ) -> Result<Answers<T>, ExitCode> {
     let (answers, _) = ask(config, patience, question)?;
     for dir in &answers.missing {
-        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).shown()));
+        say::warn(format_args!("an agent does not answer; see {}", dir.join(runtime_dir::LOG).shown()));
     }
     if answers.given.is_empty() && answers.missing.is_empty() {
         say::err(format_args!("monarch: no agent of yours is running on this node\n"));
@@ -65,7 +65,7 @@ pub(crate) fn need<T: Send + 'static>(
 
 /// The runtime directories of all agents of this user, of those that died under a job included.
 pub(crate) fn directories(places: &Places) -> Vec<PathBuf> {
-    place::all(&bases(places))
+    runtime_dir::all(&bases(places))
 }
 
 /// Where runtime directories may be.

@@ -7,8 +7,8 @@ use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::client::Client;
-use monarch_core::agent::place;
 use monarch_core::agent::protocol::{Census, Reply, Request};
+use monarch_core::agent::runtime_dir;
 use monarch_core::reader::Reader;
 use monarch_core::shown::ShowPath;
 use serde_json::json;
@@ -71,7 +71,7 @@ pub(crate) fn main(args: &DuArgs) -> Result<ExitCode> {
 
 /// Asks one agent about the paths that it knows.
 fn count(client: &mut Client, paths: &[PathBuf]) -> io::Result<Vec<(PathBuf, Census)>> {
-    let reader = Reader::open(&client.dir.join(place::CONTROL)).map_err(io::Error::other)?;
+    let reader = Reader::open(&client.dir.join(runtime_dir::CONTROL)).map_err(io::Error::other)?;
     let wanted = if paths.is_empty() { reader.roots() } else { paths.to_vec() };
     let mut found = Vec::new();
     for path in wanted {

@@ -111,7 +111,7 @@ impl Shell {
             .collect();
         let rest = OsString::from_vec(others.join(&b':'));
         let mut line = self.forget("MONARCH_CTL");
-        line.extend(self.forget(monarch_core::agent::outside::VARIABLE));
+        line.extend(self.forget(monarch_core::agent::foreign_changes::VARIABLE));
         if rest.is_empty() {
             line.extend(self.forget("LD_PRELOAD"));
         } else {

@@ -7,8 +7,8 @@ use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::client::{Client, ClientError};
-use monarch_core::agent::place;
 use monarch_core::agent::protocol::{Range, Request, Tally};
+use monarch_core::agent::runtime_dir;
 use monarch_core::reader::Reader;
 use monarch_core::shown::ShowPath;
 use std::io;
@@ -70,7 +70,7 @@ pub(crate) fn main(args: &EvictArgs) -> Result<ExitCode> {
 
 /// Asks one agent.
 fn evict(client: &mut Client, paths: &[PathBuf], all: bool) -> io::Result<Done> {
-    let reader = Reader::open(&client.dir.join(place::CONTROL)).map_err(io::Error::other)?;
+    let reader = Reader::open(&client.dir.join(runtime_dir::CONTROL)).map_err(io::Error::other)?;
     let wanted = if all { reader.roots() } else { paths.to_vec() };
     let found: Vec<(usize, Range)> =
         wanted.iter().enumerate().filter_map(|(n, p)| Some((n, reader.range(p).ok()?))).collect();

@@ -6,7 +6,7 @@ use crate::{agents, say};
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
-use monarch_core::agent::place;
+use monarch_core::agent::runtime_dir;
 use monarch_core::reader::{Explanation, Reader, ReaderError, Verdict};
 use monarch_core::shown::ShowPath;
 use std::ffi::OsStr;
@@ -53,7 +53,7 @@ pub(crate) fn main(args: &ExplainArgs) -> Result<ExitCode> {
 
 /// The shared memory of all agents of this user, dead and silent ones included: their jobs are served as far as there are copies.
 fn readers(config: &ConfigArgs) -> Result<Vec<Reader>, ExitCode> {
-    let open = |dir: PathBuf| match Reader::open(&dir.join(place::CONTROL)) {
+    let open = |dir: PathBuf| match Reader::open(&dir.join(runtime_dir::CONTROL)) {
         Ok(reader) => Some(reader),
         // Just being made, or removed.
         Err(ReaderError::Map { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
@@ -67,7 +67,8 @@ fn readers(config: &ConfigArgs) -> Result<Vec<Reader>, ExitCode> {
         return Ok(Path::new(&control).parent().map(Path::to_owned).and_then(open).into_iter().collect());
     }
     let places = config.places()?;
-    let wanted = (!places.tiers.is_empty()).then(|| place::tiers_key(places.tiers.iter().map(|t| t.path.as_path())));
+    let wanted =
+        (!places.tiers.is_empty()).then(|| runtime_dir::tiers_key(places.tiers.iter().map(|t| t.path.as_path())));
     let is_wanted = |dir: &PathBuf| wanted.as_ref().is_none_or(|key| dir.file_name() == Some(OsStr::new(key)));
     Ok(agents::directories(&places).into_iter().filter(is_wanted).filter_map(open).collect())
 }
@@ -123,7 +124,7 @@ fn shown(path: &Path) -> String {
 
 /// The last lines of an agent's log that name a file.
 fn log_lines(reader: &Reader, path: &Path) -> Vec<String> {
-    let log = std::fs::read_to_string(reader.runtime_dir().join(place::LOG)).unwrap_or_default();
+    let log = std::fs::read_to_string(reader.runtime_dir().join(runtime_dir::LOG)).unwrap_or_default();
     let name = format!("file={}", path.shown());
     let names_it = |l: &&str| l.contains(&format!("{name} ")) || l.ends_with(&name);
     let mut lines: Vec<String> = log.lines().rev().filter(names_it).take(LOG_LINES).map(str::to_owned).collect();

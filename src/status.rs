@@ -7,8 +7,8 @@ use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::client::Client;
-use monarch_core::agent::place;
 use monarch_core::agent::protocol::Status;
+use monarch_core::agent::runtime_dir;
 use monarch_core::shown::ShowPath;
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -45,7 +45,7 @@ pub(crate) fn main(args: &StatusArgs) -> Result<ExitCode> {
         say::out(format_args!("{}", agents.given.iter().map(text).collect::<String>()))?;
     }
     for dir in &agents.missing {
-        say::warn(format_args!("an agent does not answer; see {}", dir.join(place::LOG).shown()));
+        say::warn(format_args!("an agent does not answer; see {}", dir.join(runtime_dir::LOG).shown()));
     }
     if !agents.given.is_empty() {
         return Ok(ExitCode::SUCCESS);

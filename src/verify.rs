@@ -8,8 +8,8 @@ use anyhow::{Result, bail};
 use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::client::Client;
-use monarch_core::agent::place;
 use monarch_core::agent::protocol::{Range, Reply, Request};
+use monarch_core::agent::runtime_dir;
 use monarch_core::engine::Limits;
 use monarch_core::reader::Reader;
 use monarch_core::shown::ShowPath;
@@ -107,7 +107,7 @@ pub(crate) fn main(args: &VerifyArgs) -> Result<ExitCode> {
     for dir in agents::directories(&places) {
         let Ok(mut client) = Client::connect(&dir) else { continue };
         let status = client.status()?;
-        let reader = Reader::open(&dir.join(place::CONTROL))?;
+        let reader = Reader::open(&dir.join(runtime_dir::CONTROL))?;
         any = true;
         let ranges = ranges(&reader, &args.paths, &mut known);
         if !args.paths.is_empty() && ranges.is_empty() {

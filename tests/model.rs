@@ -3,7 +3,7 @@
 //! What is tested are the files of the product themselves, compiled here with loom's atomics and locks in place of the usual ones: the
 //! bits and counters of chunks, demands, the reader of the preload library, the agent's account of one file. They see the rest of the
 //! world as `crate::...`, and find small stand-ins here: a control block of a few fields, files of a few bytes, a futex. What the agent
-//! does around its account ([`agent`]) is written anew after `driver/fills.rs`, step by step.
+//! does around its account ([`agent`]) is written anew after `tiering/chunked_fetches.rs`, step by step.
 //!
 //! One byte is a chunk. The bytes of files are atomics without any order of their own, as the page cache gives none.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests")]
@@ -22,14 +22,14 @@ mod world;
 #[path = "../monarch-abi/src/bitmap.rs"]
 mod bitmap;
 #[allow(dead_code, reason = "not all of it is needed here")]
+#[path = "../monarch-core/src/agent/tiering/chunked_fetch.rs"]
+mod chunked_fetch;
+#[allow(dead_code, reason = "not all of it is needed here")]
 #[path = "../monarch-abi/src/chunks.rs"]
 mod chunks;
 #[allow(dead_code, reason = "not all of it is needed here")]
 #[path = "../monarch-abi/src/demand.rs"]
 mod demand;
-#[allow(dead_code, reason = "not all of it is needed here")]
-#[path = "../monarch-core/src/agent/driver/fill.rs"]
-mod fill;
 #[allow(dead_code, reason = "not all of it is needed here")]
 #[path = "../monarch-shim/src/large.rs"]
 mod large;
@@ -42,12 +42,12 @@ mod word;
 
 /// Its surroundings.
 use world::{
-    changes, control, copy_open, ctx, engine, errno, fetch, identity, mem, resolve, small, sync, sys, tier, user,
+    changes, control, copy_open, ctx, engine, errno, identity, mem, outcome, resolve, small, sync, sys, tier, user,
 };
 
 const COPY_PATH_MAX: usize = 64;
 
-/// As in the agent's driver.
+/// As in the agent's tiering engine.
 fn lock<T>(m: &sync::Mutex<T>) -> loom::sync::MutexGuard<'_, T> {
     m.lock().unwrap()
 }

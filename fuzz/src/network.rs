@@ -5,12 +5,12 @@ use super::sample::{held, scratch};
 use super::walk;
 use monarch_abi::index::{INDEX_MAGIC, IndexHeader};
 use monarch_abi::state::Bucket;
+use monarch_core::cluster::directory::fileset;
 use monarch_core::cluster::discovery::{MAX_NAMES, parse_hostlist, parse_nodes};
-use monarch_core::cluster::image::{pack, unpack};
+use monarch_core::cluster::http::{ByteRange, auth, head, path};
+use monarch_core::cluster::index_image::{pack, unpack};
 use monarch_core::cluster::membership::is_message;
 use monarch_core::cluster::node::{decode_complaints, encode_complaints, is_welcome};
-use monarch_core::cluster::residency::fileset;
-use monarch_core::cluster::wire::{ByteRange, auth, head, path};
 use monarch_core::shm::IndexBytes;
 use std::mem::offset_of;
 

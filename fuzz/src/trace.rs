@@ -56,7 +56,7 @@ fn recorded(bytes: &[u8]) {
         let accesses: Vec<Access> = reader.by_ref().take(10_000).collect();
         let (mut found, mut begins) = (Epochs::default(), vec![0]);
         for (at, access) in accesses.iter().enumerate() {
-            if matches!(found.access(access.file), monarch_policies::Turn::Begun(_)) {
+            if matches!(found.access(access.file), monarch_policies::EpochEvent::Begun(_)) {
                 begins.push(at);
             }
         }

@@ -109,7 +109,7 @@ pub(crate) fn demands(ctl: &ControlMap<'_>, f: &Found<'_>) {
     let watch = Impatient::new();
     let _ = (demand::raise(ctl, f), demand::wait(ctl, f, &watch));
     if let Some(file) = f.segment.state.large(f.entry.id) {
-        let seen = file.glance(f.entry.word());
+        let seen = file.drop_snapshot(f.entry.word());
         for chunk in [0, file.head.chunks / 2, file.head.chunks.wrapping_sub(1), u32::MAX] {
             demand::want_chunks(ctl, f, &file, chunk, chunk.saturating_add(16));
             let _ = demand::wait_chunk(ctl, f, &file, seen, chunk, &watch);

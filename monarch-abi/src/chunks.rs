@@ -2,7 +2,7 @@
 //!
 //! A state file holds one [`Large`] per file above the threshold, sorted by id, with two bitmaps each: chunks that are *present*
 //! in the partial copy, and chunks that are *wanted* by a reader. A reader serves itself from present chunks and looks again
-//! afterwards ([`Glance`]): the agent clears a bit, counts the drop, and only then takes the bytes away.
+//! afterwards ([`DropSnapshot`]): the agent clears a bit, counts the drop, and only then takes the bytes away.
 //!
 //! Every process of the job can write to the state file, so a present bit is not believed alone. A
 //! word of that bitmap has 32 of them and a 32-bit check (`sealed`) over the bits, the number of
@@ -314,19 +314,19 @@ impl<'a> LargeFile<'a> {
     /// Takes a look before bytes of the partial copy are read.
     #[must_use]
     #[inline]
-    pub fn glance(&self, word: Word) -> Glance {
-        Glance { word, drops: self.head.drops.load(Ordering::Acquire) }
+    pub fn drop_snapshot(&self, word: Word) -> DropSnapshot {
+        DropSnapshot { word, drops: self.head.drops.load(Ordering::Acquire) }
     }
 }
 
 /// What a reader saw before it read bytes of a copy, which count only if it sees the same afterwards, or before it asked for a chunk.
 #[derive(Clone, Copy, Debug)]
-pub struct Glance {
+pub struct DropSnapshot {
     pub(crate) word: Word,
     pub(crate) drops: u32,
 }
 
-impl Glance {
+impl DropSnapshot {
     /// Whether nothing was taken away in between.
     #[must_use]
     #[inline]
@@ -334,7 +334,7 @@ impl Glance {
         // What the kernel copied for us is older than what is looked at now.
         fence(Ordering::SeqCst);
         let now = Word(word.load(Ordering::Acquire));
-        let same_copy = now == self.word || (self.word.state() == State::Filling && now == self.word.completed());
+        let same_copy = now == self.word || (self.word.state() == State::Partial && now == self.word.completed());
         same_copy && file.head.drops.load(Ordering::Acquire) == self.drops
     }
 }

@@ -347,7 +347,7 @@ mod tests {
             (Refusal::NoRoom, Counter::NoRoom),
             (Refusal::Streamable, Counter::NoRoom),
             (Refusal::Replaced, Counter::NoRoom),
-            (Refusal::Unsettled, Counter::Refused),
+            (Refusal::RecentlyModified, Counter::Refused),
             (Refusal::PfsFailed, Counter::Refused),
             (Refusal::TierFailed, Counter::Refused),
             (Refusal::Dropped, Counter::Refused),
@@ -358,6 +358,6 @@ mod tests {
         assert_eq!(why(w.next(State::Bypass)), Counter::Written);
         assert_eq!(why(w.left()), Counter::Changed);
         assert_eq!(why(w), Counter::Absent);
-        assert_eq!(why(w.filling(1)), Counter::Absent);
+        assert_eq!(why(w.partial(1)), Counter::Absent);
     }
 }

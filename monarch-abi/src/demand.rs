@@ -1,13 +1,13 @@
 //! Asking the agent for a file and waiting for it.
 //!
-//! A demand is one compare-and-swap Absent -> Wanted, one bit in a bitmap and a futex wake, so that a client killed at any
-//! instruction leaves nothing half-done: at worst a Wanted word whose bit is missing, and the next reader sets the bit
+//! A demand is one compare-and-swap Absent -> Requested, one bit in a bitmap and a futex wake, so that a client killed at any
+//! instruction leaves nothing half-done: at worst a Requested word whose bit is missing, and the next reader sets the bit
 //! again. Waiting has two clocks: `pickup` until the agent has taken the demand, `stall` without any progress after that. A
 //! copier inside a PFS call says so, and is then waited for as the PFS itself would have been, up to `max_wait`, so that an
 //! overloaded PFS is not asked twice. An agent that lives but does not run (stopped, swapped out) is told by its pulse:
 //! once it is missing for `stall`, demands are still left for it, but nobody waits.
 
-use crate::chunks::{Glance, LargeFile};
+use crate::chunks::{DropSnapshot, LargeFile};
 use crate::control::{Control, ControlMap, Inflight, MAX_CLOCK_MS, RING};
 use crate::resolve::Found;
 use crate::sync::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ pub enum Outcome {
     /// Resident: open the copy.
     Resident(Word),
     /// A large file, of which chunks can be had.
-    Filling(Word),
+    Partial(Word),
     /// The agent said no, or the file was bypassed: what the word says then.
     Refused(Word),
     /// A clock ran out or the agent is dead.
@@ -81,20 +81,20 @@ pub fn is_silent(ctl: &Control, now_us: u64) -> bool {
     pulse != 0 && now_us.saturating_sub(pulse) > clock(&ctl.stall_ms).max(SILENCE)
 }
 
-/// Asks for a file: Absent -> Wanted. Also repeats the bit of a demand whose client may have died. Gives the word.
+/// Asks for a file: Absent -> Requested. Also repeats the bit of a demand whose client may have died. Gives the word.
 pub fn raise(ctl: &ControlMap<'_>, f: &Found<'_>) -> Word {
     let word = &f.entry.master.word;
     let mut now = Word(word.load(Ordering::Acquire));
     while now.state() == State::Absent {
-        match word.compare_exchange_weak(now.0, now.with(State::Wanted).0, Ordering::AcqRel, Ordering::Acquire) {
+        match word.compare_exchange_weak(now.0, now.with(State::Requested).0, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 announce(ctl, f);
-                return now.with(State::Wanted);
+                return now.with(State::Requested);
             }
             Err(seen) => now = Word(seen),
         }
     }
-    if now.state() == State::Wanted {
+    if now.state() == State::Requested {
         announce(ctl, f);
     }
     now
@@ -284,8 +284,8 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, watch: &impl Watch) -> Outcome 
         let w = Word(word.load(Ordering::Acquire));
         let step = match w.state() {
             State::Resident => return Outcome::Resident(w),
-            State::Filling => return Outcome::Filling(w),
-            State::Wanted => Step::NotTaken,
+            State::Partial => return Outcome::Partial(w),
+            State::Requested => Step::NotTaken,
             State::Fetching => waiter.step_of_copy(key),
             // Its decoded copy had to make way just now, or who fetched it ahead has stopped.
             State::Absent if tries > 0 => {
@@ -322,7 +322,7 @@ pub fn wait_chunk(
     ctl: &ControlMap<'_>,
     f: &Found<'_>,
     file: &LargeFile<'_>,
-    seen: Glance,
+    seen: DropSnapshot,
     chunk: u32,
     watch: &impl Watch,
 ) -> bool {
@@ -364,9 +364,9 @@ pub fn wait_complete(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, 
         let tick = file.head.tick.load(Ordering::Acquire);
         let w = f.entry.word();
         let step = match w.state() {
-            State::Filling => Step::Taken(tick, file.head.in_pfs.load(Ordering::Relaxed) != 0),
+            State::Partial => Step::Taken(tick, file.head.in_pfs.load(Ordering::Relaxed) != 0),
             State::Fetching => Step::Taken(tick, false),
-            State::Wanted => Step::NotTaken,
+            State::Requested => Step::NotTaken,
             State::Resident => return Outcome::Resident(w),
             _ => return Outcome::Refused(w),
         };
@@ -375,7 +375,7 @@ pub fn wait_complete(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, 
         let needed = missing.min(f.entry.record.size).saturating_mul(1_000_000).checked_div(rate).unwrap_or(u64::MAX);
         let left = most.saturating_sub(watch.now_us().saturating_sub(start));
         let hopeless = needed > left || left == 0 || file.is_streamed();
-        let on = if w.state() == State::Filling { (&file.head.tick, tick) } else { (&f.entry.master.word, w.0) };
+        let on = if w.state() == State::Partial { (&file.head.tick, tick) } else { (&f.entry.master.word, w.0) };
         if hopeless {
             // For those who come later.
             if !file.is_streamed() && file.head.rest.swap(1, Ordering::AcqRel) == 0 {

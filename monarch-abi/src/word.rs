@@ -8,7 +8,7 @@
 //! ```
 //! The generation goes up by one whenever a copy is dropped or the file is bypassed, so that a copier that was slow
 //! cannot publish over a decision taken meanwhile: publication is a compare-and-swap of the whole word.
-//! The tier is that of a copy, complete (Resident) or partial (Filling). A Refused word has the reason in its place, an Absent one the
+//! The tier is that of a copy, complete (Resident) or partial (Partial). A Refused word has the reason in its place, an Absent one the
 //! tier of a packed copy, counted from 1: one that the agent has to decode before anybody can open it. The mark is on copies, complete
 //! or partial, that were decoded: whoever opens one says so, because it may go then.
 
@@ -19,7 +19,7 @@ pub enum State {
     /// No copy; nobody asked.
     Absent = 0,
     /// Asked for by a reader, not yet picked up by the agent.
-    Wanted = 1,
+    Requested = 1,
     /// The agent is copying it.
     Fetching = 2,
     /// A complete, verified copy lies in the tier named by the word.
@@ -31,9 +31,9 @@ pub enum State {
     /// A further name of a hard-linked inode: the word of the record's `aux` slot counts.
     Link = 6,
     /// A directory, symbolic link or special file: metadata only.
-    Plain = 7,
+    NonFile = 7,
     /// A large file of which some chunks are in the tier named by the word, and more to come.
-    Filling = 8,
+    Partial = 8,
 }
 
 /// Why a file is Refused.
@@ -45,7 +45,7 @@ pub enum Refusal {
     /// The same, but a reader who goes through it in order may ask for chunks.
     Streamable = 1,
     /// It was changed a moment ago.
-    Unsettled = 2,
+    RecentlyModified = 2,
     /// The PFS failed.
     PfsFailed = 3,
     /// A tier failed, or takes no copies at present.
@@ -86,13 +86,13 @@ impl Word {
     pub const fn state(self) -> State {
         match self.0 & 0xf {
             0 => State::Absent,
-            1 => State::Wanted,
+            1 => State::Requested,
             2 => State::Fetching,
             3 => State::Resident,
             4 => State::Refused,
             6 => State::Link,
-            7 => State::Plain,
-            8 => State::Filling,
+            7 => State::NonFile,
+            8 => State::Partial,
             _ => State::Bypass,
         }
     }
@@ -122,13 +122,13 @@ impl Word {
         Self(self.0 & REST | (tier as u32 & 0xf) << 4 | State::Resident as u32)
     }
 
-    /// Filling in `tier`, same generation.
+    /// Partial in `tier`, same generation.
     #[must_use]
-    pub const fn filling(self, tier: usize) -> Self {
-        Self(self.0 & REST | (tier as u32 & 0xf) << 4 | State::Filling as u32)
+    pub const fn partial(self, tier: usize) -> Self {
+        Self(self.0 & REST | (tier as u32 & 0xf) << 4 | State::Partial as u32)
     }
 
-    /// What a Filling word turns to when the copy is complete.
+    /// What a Partial word turns to when the copy is complete.
     #[must_use]
     pub const fn completed(self) -> Self {
         Self(self.0 & !0xf | State::Resident as u32)
@@ -181,7 +181,7 @@ impl Word {
         match (self.state(), self.tier()) {
             (State::Refused, 0) => Some(Refusal::NoRoom),
             (State::Refused, 1) => Some(Refusal::Streamable),
-            (State::Refused, 2) => Some(Refusal::Unsettled),
+            (State::Refused, 2) => Some(Refusal::RecentlyModified),
             (State::Refused, 3) => Some(Refusal::PfsFailed),
             (State::Refused, 4) => Some(Refusal::TierFailed),
             (State::Refused, 6) => Some(Refusal::Damaged),
@@ -241,9 +241,9 @@ mod tests {
         let packed = w.packed(2);
         assert_eq!((packed.state(), packed.packed_in(), packed.is_marked()), (State::Absent, Some(2), false));
         assert_eq!(packed.generation(), w.generation() + 1);
-        assert_eq!(packed.with(State::Wanted), Word::new(State::Wanted).next(State::Wanted));
+        assert_eq!(packed.with(State::Requested), Word::new(State::Requested).next(State::Requested));
         assert_eq!(Word::new(State::Absent).packed_in(), None);
-        assert_eq!(w.with(State::Filling).filling(1).marked().completed(), w.resident(1).marked());
+        assert_eq!(w.with(State::Partial).partial(1).marked().completed(), w.resident(1).marked());
         assert_eq!(w.packed_in(), None);
     }
 

@@ -4,18 +4,18 @@
 //! |---|---|
 //! | [`discovery`] | which nodes the job has, from the environment it was started in |
 //! | [`secret`] | what they prove to each other |
-//! | [`wire`] | HTTP/1.1 between agents: server, client, authentication |
+//! | [`http`] | HTTP/1.1 between agents: server, client, authentication |
 //! | [`election`] | which node scans a root, and who gets the index from whom |
-//! | [`image`] | an index on its way |
+//! | [`index_image`] | an index on its way |
 //! | [`membership`] | who is there, by gossip and by what readers come upon |
 //! | [`node`] | this node among the others: what it asks, what it answers |
-//! | [`residency`] | who owns a file, who else holds it: pure, so that a simulation drives the very code |
+//! | [`directory`] | who owns a file, who else holds it: pure, so that a simulation drives the very code |
 
+pub mod directory;
 pub mod discovery;
 pub mod election;
-pub mod image;
+pub mod http;
+pub mod index_image;
 pub mod membership;
 pub mod node;
-pub mod residency;
 pub mod secret;
-pub mod wire;

@@ -1,7 +1,7 @@
 //! Copy engines: how bytes get from the PFS into a tier.
 //!
 //! The engine is given files to copy, each with a place to write it to, and moves bytes; what a copy means (identity, names,
-//! publishing) is the driver's business. It takes as many files at a time as it can hold: the `threads` engine one for each
+//! publishing) is the business of the tiering engine. It takes as many files at a time as it can hold: the `threads` engine one for each
 //! thread that runs it. Both sides are traits with doubles that ship with the product, so that every failure can be
 //! driven in tests without waiting.
 

@@ -1,4 +1,4 @@
-//! The middleware library of Monarch: configuration, namespace index, tiers, copy engine, placement driver, agent.
+//! The middleware library of Monarch: configuration, namespace index, tiers, copy engine, tiering engine, agent.
 //!
 //! | module | what it holds |
 //! |---|---|

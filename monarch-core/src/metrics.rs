@@ -10,7 +10,7 @@
 //! | [`http`] | serves the page |
 //! | [`textfile`] | writes it for the textfile collector of node_exporter |
 //!
-//! How it works. Nothing is recorded while readers are served: their counters lie in shared memory in any case, the driver's in atomics, the
+//! How it works. Nothing is recorded while readers are served: their counters lie in shared memory in any case, the tiering engine's in atomics, the
 //! ledgers' with the tiers. When somebody asks, all of them are read once and handed to a recorder that lives as long as the answer, so that
 //! roots and peers that have gone leave no series behind. Only durations have a recorder that stays; they are noted by copiers, next to calls
 //! of the PFS that take a thousand times as long, and not at all while metrics are off.

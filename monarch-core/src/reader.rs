@@ -16,7 +16,7 @@ mod guard;
 
 pub use explain::{Explanation, FileInfo, RefusedFor, Served, Verdict};
 
-use crate::agent::{client, place};
+use crate::agent::{client, runtime_dir};
 use crate::held_dir::HeldDir;
 use crate::shm;
 use monarch_abi::accesses::{self, Served as From};
@@ -265,7 +265,7 @@ impl Reader {
                 self.note(found, From::Waited);
             }),
             Outcome::Refused(word) => Err(Counter::of_miss(word)),
-            Outcome::Filling(_) => Err(Counter::Large),
+            Outcome::Partial(_) => Err(Counter::Large),
             Outcome::Deadline => Err(Counter::Deadline),
         }
     }
@@ -327,7 +327,7 @@ impl Watch for Reader {
     }
 
     fn agent(&self) -> Life {
-        match (self.dir.path().join(place::LOCK).exists(), client::agent_alive(self.dir.path())) {
+        match (self.dir.path().join(runtime_dir::LOCK).exists(), client::agent_alive(self.dir.path())) {
             (true, true) => Life::Alive,
             (true, false) => Life::Dead,
             (false, _) => Life::Unknown,

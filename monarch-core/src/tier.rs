@@ -13,6 +13,7 @@
 //! A copy is written in `tmp`, stamped, logged, renamed, and only then published in the state word. The file system is synced now and
 //! then; copies of another boot that had not reached the disk may hold anything, and are read in full before they are used.
 
+mod checksum;
 mod copy;
 mod dir;
 mod error;
@@ -21,16 +22,17 @@ mod fs;
 mod ledger;
 mod lock;
 mod log;
-mod logging;
+mod log_compaction;
+mod log_quota;
+mod lz4_format;
 mod names;
 mod pack;
-mod packed;
 mod part;
 mod recover;
-mod sum;
-mod tidy;
-mod view;
+mod tier_inspector;
 
+pub(crate) use checksum::{AT_ONCE, Summing};
+pub use checksum::{Fits, Sum};
 pub use copy::CopyFile;
 pub(crate) use copy::write_all_at;
 pub(crate) use dir::bytes;
@@ -38,11 +40,9 @@ pub use dir::{Copy, TierDir};
 pub use error::TierError;
 pub use ledger::{Ledger, Reservation, Usage};
 pub use log::{Logged, read_log};
+pub use lz4_format::PackedFile;
 pub use monarch_abi::hash::CopyName;
 pub use names::ByName;
 pub use pack::{PackedUsage, PackedWriter};
-pub use packed::PackedFile;
 pub use part::{PartCopy, PartWriter};
-pub(crate) use sum::{AT_ONCE, Summing};
-pub use sum::{Fits, Sum};
-pub use view::{Health, Lying, TierView};
+pub use tier_inspector::{Health, Lying, TierView};

@@ -234,7 +234,7 @@ impl Known {
                 }
                 continue;
             }
-            let glance = self.large.glance(word);
+            let glance = self.large.drop_snapshot(word);
             // Looked at before the bits: a chunk dropped since then is noticed below.
             let to = self.there(word, at, end).min(to);
             if to == at {
@@ -264,7 +264,7 @@ impl Known {
                 open = None;
                 continue;
             }
-            if ordered && word.state() == State::Filling {
+            if ordered && word.state() == State::Partial {
                 self.ask_ahead(ctx, at, at + got as u64);
                 self.large.has_come_to(at + got as u64 == self.f.entry.record.size);
             }
@@ -282,11 +282,11 @@ impl Known {
     fn usable(&self, ctx: &Ctx, at: u64, end: u64, ordered: bool) -> Option<Word> {
         let word = self.f.entry.word();
         match word.state() {
-            State::Resident | State::Filling => return Some(word),
-            State::Absent | State::Wanted | State::Fetching => {}
+            State::Resident | State::Partial => return Some(word),
+            State::Absent | State::Requested | State::Fetching => {}
             State::Refused if word.is_streamable() && ordered => {
                 let master = &self.f.entry.master.word;
-                let wanted = word.with(State::Wanted);
+                let wanted = word.with(State::Requested);
                 let _ = master.compare_exchange(word.0, wanted.0, Ordering::AcqRel, Ordering::Relaxed);
             }
             _ => return None,
@@ -297,7 +297,7 @@ impl Known {
         self.ask(ctx, at, end, ordered);
         demand::raise(ctx.map, &self.f);
         match demand::wait(ctx.map, &self.f, &Here) {
-            Outcome::Resident(word) | Outcome::Filling(word) => Some(word),
+            Outcome::Resident(word) | Outcome::Partial(word) => Some(word),
             Outcome::Refused(_) | Outcome::Deadline => None,
         }
     }
@@ -347,7 +347,7 @@ impl Known {
         }
         let start = demand::Watch::now_us(&Here);
         // The chunk may come and go again before the waiting begins.
-        let seen = self.large.glance(word);
+        let seen = self.large.drop_snapshot(word);
         self.ask(ctx, at, end, ordered);
         let came = demand::wait_chunk(ctx.map, &self.f, &self.large, seen, self.large.at(at), &Here);
         ctx.count(Counter::WaitMicros, demand::Watch::now_us(&Here).saturating_sub(start));
@@ -367,7 +367,7 @@ pub fn advise(fd: c_int, off: i64, len: u64) -> bool {
         let to = if len == 0 { size } else { size.min(from.saturating_add(len)) };
         match known.f.entry.word().state() {
             State::Resident => return Some(()),
-            State::Absent | State::Wanted | State::Fetching | State::Filling => {}
+            State::Absent | State::Requested | State::Fetching | State::Partial => {}
             _ => return None,
         }
         if !demand::agent_up(ctx.map.ctl) || known.large.is_streamed() {

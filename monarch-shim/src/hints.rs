@@ -172,8 +172,8 @@ pub fn residency(path: &[u8]) -> c_int {
         Ok(f) if !f.entry.record.is_file() => fails(libc::EISDIR) as c_int,
         Ok(f) => match f.entry.word().state() {
             State::Resident => 3,
-            State::Filling => 2,
-            State::Wanted | State::Fetching => 1,
+            State::Partial => 2,
+            State::Requested | State::Fetching => 1,
             State::Refused | State::Bypass => 4,
             _ => 0,
         },

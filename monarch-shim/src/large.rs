@@ -241,7 +241,7 @@ impl Known {
     pub fn open(&self, ctx: &Ctx, word: Word) -> Option<Fd> {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
         let mut buf = MaybeUninit::uninit();
-        if word.state() == State::Filling && self.part_path(ctx, word, &mut buf) {
+        if word.state() == State::Partial && self.part_path(ctx, word, &mut buf) {
             // SAFETY: part_path wrote a string that ends with a NUL.
             let path = unsafe { CStr::from_ptr(buf.as_ptr().cast()) };
             if let Some(fd) = sys::open(path, flags) {

@@ -240,7 +240,7 @@ fn miss<T>(
             }
             None => to_pfs(ctx, f, Counter::Vanished),
         },
-        Outcome::Refused(word) | Outcome::Filling(word) => to_pfs(ctx, f, Counter::of_miss(word)),
+        Outcome::Refused(word) | Outcome::Partial(word) => to_pfs(ctx, f, Counter::of_miss(word)),
         Outcome::Deadline => to_pfs(ctx, f, Counter::Deadline),
     }
 }

@@ -26,7 +26,7 @@ impl Known {
 /// Waits until the copy of a large file is complete, if that is near; its word.
 #[must_use]
 pub fn wait_whole(ctx: &Ctx, f: &Found<'static>, word: Word) -> Option<Word> {
-    if !matches!(word.state(), State::Absent | State::Wanted | State::Fetching | State::Filling) {
+    if !matches!(word.state(), State::Absent | State::Requested | State::Fetching | State::Partial) {
         return None;
     }
     let large = f.segment.state.large(f.entry.master.id).filter(|_| demand::agent_up(ctx.map.ctl))?;

@@ -42,15 +42,15 @@ use candidate::{Candidate, Found, Kind, Recent};
 
 /// Whether the pass over the data set is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum EpochEvent {
     /// As before.
     Same,
     /// A new epoch may have begun with this access. Another `Perhaps` takes the place of an earlier one.
     Perhaps,
-    /// It has, and this is its number: with the access that gave [`Turn::Perhaps`], or with this one where there was none. When it was
+    /// It has, and this is its number: with the access that gave [`EpochEvent::Perhaps`], or with this one where there was none. When it was
     /// announced ([`Epochs::begin`]) it begins now, and there was none at that access.
     Begun(u32),
-    /// It had not: what was counted since [`Turn::Perhaps`] belongs to the old one.
+    /// It had not: what was counted since [`EpochEvent::Perhaps`] belongs to the old one.
     Not,
 }
 
@@ -105,7 +105,7 @@ impl Default for Epochs {
 
 impl Epochs {
     /// Takes note of an access.
-    pub fn access(&mut self, file: FileKey) -> Turn {
+    pub fn access(&mut self, file: FileKey) -> EpochEvent {
         self.tick();
         let last = self.last.replace(file, self.now);
         let kind = self.kind(last);
@@ -122,8 +122,8 @@ impl Epochs {
             Some(_) => self.go_on(file, kind, last, density),
             None => self.start_candidate(kind, density),
         };
-        if turn == Turn::Same && self.was_missed() {
-            return Turn::Begun(self.turn(self.number.saturating_add(1), self.now));
+        if turn == EpochEvent::Same && self.was_missed() {
+            return EpochEvent::Begun(self.turn(self.number.saturating_add(1), self.now));
         }
         turn
     }
@@ -137,14 +137,14 @@ impl Epochs {
     ///
     /// What was read before the first announcement of all is counted for epoch 1 if it comes without a number: the turn is then
     /// `Begun(1)`.
-    pub fn begin(&mut self, number: Option<u32>) -> Turn {
+    pub fn begin(&mut self, number: Option<u32>) -> EpochEvent {
         let first = self.announced.is_none();
         let a = self.announced.get_or_insert_with(Announced::default);
         let at = announced::At { number: self.number, seen: self.seen, before: self.before, fresh: self.start == 1 };
-        let Some(next) = a.begin(number, first, at) else { return Turn::Same };
+        let Some(next) = a.begin(number, first, at) else { return EpochEvent::Same };
         let same = next == self.number && self.counted == 0;
         self.turn(next, self.now.saturating_add(1));
-        if same { Turn::Same } else { Turn::Begun(next) }
+        if same { EpochEvent::Same } else { EpochEvent::Begun(next) }
     }
 
     /// The job, or a rank of it, says that its epoch has ended. What it reads until the next one begins is counted for the old one.
@@ -211,29 +211,29 @@ impl Epochs {
         }
     }
 
-    fn start_candidate(&mut self, kind: Kind, density: Option<(u64, u64)>) -> Turn {
+    fn start_candidate(&mut self, kind: Kind, density: Option<(u64, u64)>) -> EpochEvent {
         if kind != Kind::Repeat || self.seen < self.before.unwrap_or(0) / 4 {
-            return Turn::Same;
+            return EpochEvent::Same;
         }
         self.candidate = Some(Candidate::new(self.now, self.seen, self.pass(), self.usual, density));
-        self.decide(Turn::Perhaps)
+        self.decide(EpochEvent::Perhaps)
     }
 
-    fn go_on(&mut self, file: FileKey, kind: Kind, last: u32, density: Option<(u64, u64)>) -> Turn {
-        let Some(c) = &mut self.candidate else { return Turn::Same };
+    fn go_on(&mut self, file: FileKey, kind: Kind, last: u32, density: Option<(u64, u64)>) -> EpochEvent {
+        let Some(c) = &mut self.candidate else { return EpochEvent::Same };
         c.add(file, kind, last);
         if kind == Kind::Repeat && c.is_late(self.recent) {
             return self.start_candidate(kind, density);
         }
-        self.decide(Turn::Same)
+        self.decide(EpochEvent::Same)
     }
 
-    fn decide(&mut self, otherwise: Turn) -> Turn {
+    fn decide(&mut self, otherwise: EpochEvent) -> EpochEvent {
         match self.candidate.as_ref().map(Candidate::found) {
-            Some(Found::Epoch) => Turn::Begun(self.confirm()),
+            Some(Found::Epoch) => EpochEvent::Begun(self.confirm()),
             Some(Found::Nothing) => {
                 self.candidate = None;
-                Turn::Not
+                EpochEvent::Not
             }
             _ => otherwise,
         }
@@ -269,12 +269,12 @@ impl Epochs {
         number
     }
 
-    fn announcements_lapse(&mut self) -> Turn {
+    fn announcements_lapse(&mut self) -> EpochEvent {
         if self.counted <= 2 * self.pass() + PASSES_MORE {
-            return Turn::Same;
+            return EpochEvent::Same;
         }
         self.announced = None;
-        Turn::Begun(self.turn(self.number.saturating_add(1), self.now))
+        EpochEvent::Begun(self.turn(self.number.saturating_add(1), self.now))
     }
 
     /// Counts an access. After four thousand million of them the numbers begin anew.

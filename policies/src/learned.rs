@@ -13,7 +13,7 @@
 
 use crate::keys::KeyHash;
 use crate::pages::PerFile;
-use crate::{FileKey, Turn};
+use crate::{EpochEvent, FileKey};
 use hashlink::LinkedHashSet;
 
 /// Files that make an order, at least.
@@ -32,7 +32,7 @@ const LOST: u32 = 8;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub struct Learner {
+pub struct OrderPredictor {
     /// Place of each file in the last epoch and in this one, counted from 1.
     last: PerFile,
     this: PerFile,
@@ -50,8 +50,8 @@ pub struct Learner {
     perhaps: Option<LinkedHashSet<FileKey, KeyHash>>,
 }
 
-impl Learner {
-    /// Takes note of an access, after the turn that it gave ([`Learner::turn`]).
+impl OrderPredictor {
+    /// Takes note of an access, after the turn that it gave ([`OrderPredictor::turn`]).
     pub fn access(&mut self, file: FileKey) {
         match &mut self.perhaps {
             // (`insert` would move it to the end.)
@@ -63,16 +63,16 @@ impl Learner {
         }
     }
 
-    /// Takes note of what an access or an announcement was for the epochs ([`crate::Epochs`]), before [`Learner::access`].
-    pub fn turn(&mut self, turn: Turn) {
+    /// Takes note of what an access or an announcement was for the epochs ([`crate::Epochs`]), before [`OrderPredictor::access`].
+    pub fn turn(&mut self, turn: EpochEvent) {
         match turn {
-            Turn::Same => {}
-            Turn::Perhaps => {
+            EpochEvent::Same => {}
+            EpochEvent::Perhaps => {
                 self.go_on();
                 self.perhaps = Some(LinkedHashSet::default());
             }
-            Turn::Begun(_) => self.epoch_began(),
-            Turn::Not => self.go_on(),
+            EpochEvent::Begun(_) => self.epoch_began(),
+            EpochEvent::Not => self.go_on(),
         }
     }
 
@@ -91,7 +91,7 @@ impl Learner {
         first.into_iter().for_each(|file| self.read(file));
     }
 
-    /// Whether the order repeats, as far as is known now. What [`Learner::order`] gave does not hold any more when it does not.
+    /// Whether the order repeats, as far as is known now. What [`OrderPredictor::order`] gave does not hold any more when it does not.
     #[must_use]
     pub fn repeats(&self) -> bool {
         self.repeats

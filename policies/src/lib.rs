@@ -24,10 +24,10 @@ mod static_set;
 mod streams;
 
 pub use clairvoyant::Clairvoyant;
-pub use epochs::{Epochs, Turn};
+pub use epochs::{EpochEvent, Epochs};
 pub use first_epoch::FirstEpoch;
 pub use hints::Hints;
-pub use learned::Learner;
+pub use learned::OrderPredictor;
 pub use lfu::Lfu;
 pub use lru::Lru;
 pub use ops_per_byte::OpsPerByte;

@@ -4,9 +4,9 @@ use crate::job::{output, shim, spawn};
 use crate::say;
 use anyhow::Result;
 use monarch_core::agent::client::{self, Client, ClientError, Joining};
-use monarch_core::agent::outside;
-use monarch_core::agent::place;
+use monarch_core::agent::foreign_changes;
 use monarch_core::agent::protocol::{Reply, Request, Status};
+use monarch_core::agent::runtime_dir;
 use monarch_core::config::Config;
 use monarch_core::shown::ShowPath;
 use rustix::net::RecvFlags;
@@ -65,7 +65,9 @@ pub(crate) fn environment(shim: &Path, control: &Path) -> Variables {
     }
     let mut all = vec![("LD_PRELOAD", preload), ("MONARCH_CTL", control.as_os_str().to_owned())];
     // By this, processes of other users tell what they change.
-    all.extend(outside::socket_of_control(control).map(|socket| (outside::VARIABLE, socket.into_os_string())));
+    all.extend(
+        foreign_changes::socket_of_control(control).map(|socket| (foreign_changes::VARIABLE, socket.into_os_string())),
+    );
     all
 }
 
@@ -373,5 +375,5 @@ fn is_silence(e: &std::io::Error) -> bool {
 
 /// Whether an agent has ended without removing its runtime directory.
 fn has_died(dir: &Path) -> bool {
-    dir.join(place::LOCK).exists() && !client::agent_alive(dir)
+    dir.join(runtime_dir::LOCK).exists() && !client::agent_alive(dir)
 }

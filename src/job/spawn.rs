@@ -64,7 +64,7 @@ pub(crate) fn apart(command: &mut Command) -> &mut Command {
     command
         .env_remove("LD_PRELOAD")
         .env_remove("MONARCH_CTL")
-        .env_remove(monarch_core::agent::outside::VARIABLE)
+        .env_remove(monarch_core::agent::foreign_changes::VARIABLE)
         .env_remove("MONARCH_CONFIG");
     // SAFETY: only async-signal-safe calls between fork and exec.
     unsafe { command.pre_exec(leave_the_job) };

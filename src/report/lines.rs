@@ -2,7 +2,7 @@
 
 use super::summary::{REASONS, Report};
 use bytesize::ByteSize;
-use monarch_core::agent::place;
+use monarch_core::agent::runtime_dir;
 use monarch_core::shown::ShowPath;
 use std::fmt::Write;
 
@@ -74,7 +74,7 @@ pub(super) fn text(r: &Report) -> String {
         }
     }
     if r.agent_restarts > 0 {
-        let log = after.runtime_dir.join(place::LOG);
+        let log = after.runtime_dir.join(runtime_dir::LOG);
         let _ = writeln!(
             out,
             "monarch: warning: the agent was started again {} time(s); see {}, removed 3 s after the last job",

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use monarch_core::shown::ShowPath;
 use monarch_core::trace::TraceReader;
 use monarch_policies::sim::Workload;
-use monarch_policies::{Access, Epochs, FileKey, Served, Turn};
+use monarch_policies::{Access, EpochEvent, Epochs, FileKey, Served};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::time::Duration;
@@ -46,9 +46,9 @@ fn recorded(path: &Path) -> Result<Workload> {
     let (mut epochs, mut begins, mut found) = (vec![0], 0, Epochs::default());
     for (at, access) in accesses.iter().enumerate() {
         match found.access(access.file) {
-            Turn::Perhaps => begins = at,
-            Turn::Begun(_) => epochs.push(if begins > epochs.last().copied().unwrap_or(0) { begins } else { at }),
-            Turn::Same | Turn::Not => {}
+            EpochEvent::Perhaps => begins = at,
+            EpochEvent::Begun(_) => epochs.push(if begins > epochs.last().copied().unwrap_or(0) { begins } else { at }),
+            EpochEvent::Same | EpochEvent::Not => {}
         }
     }
     Ok(Workload::from_accesses(&accesses, &epochs))

@@ -1,7 +1,7 @@
-//! The agent, after `driver/{fetch,fills,evict}.rs`: the same steps in the same order, with the product's own account of a file.
+//! The agent, after `tiering/{fetch,fills,evict}.rs`: the same steps in the same order, with the product's own account of a file.
 
-use crate::fetch::File;
-use crate::fill::{Fill, Room, Slots};
+use crate::chunked_fetch::{ChunkedFetch, Room, Slots};
+use crate::outcome::ClaimedFile;
 use crate::sync::{Mutex, Ordering};
 use crate::sys::futex_wake;
 use crate::tier::PartCopy;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// See the module.
 pub struct Agent {
     w: &'static World,
-    fills: Mutex<Option<Arc<Fill>>>,
+    fills: Mutex<Option<Arc<ChunkedFetch>>>,
     window: Arc<Slots>,
 }
 
@@ -26,32 +26,32 @@ impl Agent {
         Arc::new(Self { w, fills: Mutex::new(None), window: Slots::new(8, ()) })
     }
 
-    /// Takes over what was asked for: `Driver::drain`.
+    /// Takes over what was asked for: `TieringEngine::drain`.
     pub fn drain(&self) -> bool {
         let mut any = false;
         self.w.segment.state.drain(|_| any = true);
-        any && !self.heed()
+        any && !self.drain_chunk_requests()
     }
 
-    /// `Driver::heed`.
-    pub fn heed(&self) -> bool {
+    /// `TieringEngine::heed`.
+    pub fn drain_chunk_requests(&self) -> bool {
         let fills = lock(&self.fills);
         let Some(fill) = fills.clone() else { return false };
-        fill.heed();
+        fill.drain_chunk_requests();
         true
     }
 
     /// The present fill.
-    pub fn fill(&self) -> Option<Arc<Fill>> {
+    pub fn fill(&self) -> Option<Arc<ChunkedFetch>> {
         lock(&self.fills).clone()
     }
 
-    /// Claims the file and opens the partial copy with this number to readers: `Driver::{begin, claim, fill}`.
-    pub fn begin(&self, number: usize, streamed: bool, from: State) -> Option<Arc<Fill>> {
+    /// Claims the file and opens the partial copy with this number to readers: `TieringEngine::{begin, claim, fill}`.
+    pub fn begin(&self, number: usize, streamed: bool, from: State) -> Option<Arc<ChunkedFetch>> {
         let w = self.w;
         let before = w.segment.entry().word();
-        if before.state() == State::Filling {
-            self.heed();
+        if before.state() == State::Partial {
+            self.drain_chunk_requests();
         }
         let fetching = before.with(State::Fetching);
         if before.state() != from || !swap(w, before, fetching) {
@@ -60,10 +60,10 @@ impl Agent {
         w.files[number].name.store(is_part(number), Ordering::Release);
         let large = w.large();
         large.begin(number as u64, if streamed { chunks::STREAMED } else { chunks::WHOLE });
-        let claim = fetching.filling(0);
+        let claim = fetching.partial(0);
         let part = PartCopy { number: number as u64, size: w.segment.record.size };
-        let file = File { entry: w.segment.entry(), claim };
-        let fill = Arc::new(Fill::new(file, large, (0, part), streamed, false, 8));
+        let file = ClaimedFile { entry: w.segment.entry(), claim };
+        let fill = Arc::new(ChunkedFetch::new(file, large, (0, part), streamed, false, 8));
         let mut fills = lock(&self.fills);
         *fills = Some(fill.clone());
         if !swap(w, fetching, claim) {
@@ -72,15 +72,15 @@ impl Agent {
             self.end(&fill, State::Bypass);
             return None;
         }
-        fill.heed();
+        fill.drain_chunk_requests();
         drop(fills);
         futex_wake(&w.segment.slot.word, 1);
         large.ticked();
         Some(fill)
     }
 
-    /// Chunks that were asked for, on their way from here on: `Driver::next_piece`.
-    pub fn wanted(&self, fill: &Fill) -> Option<(u32, Room)> {
+    /// Chunks that were asked for, on their way from here on: `TieringEngine::next_piece`.
+    pub fn wanted(&self, fill: &ChunkedFetch) -> Option<(u32, Room)> {
         let taken = {
             let fills = lock(&self.fills);
             let (chunk, room, _) = fill.take(true, |_| Some(Room::Own))?;
@@ -94,7 +94,7 @@ impl Agent {
     }
 
     /// The engine writes a chunk.
-    pub fn write(&self, fill: &Fill, chunk: u32) {
+    pub fn write(&self, fill: &ChunkedFetch, chunk: u32) {
         self.w.files[fill.part.number as usize].bytes[chunk as usize].store(RIGHT, Ordering::Relaxed);
     }
 
@@ -104,12 +104,12 @@ impl Agent {
     }
 
     /// `TierDir::punch`.
-    pub fn punch(&self, fill: &Fill, chunk: u32) {
+    pub fn punch(&self, fill: &ChunkedFetch, chunk: u32) {
         self.w.files[fill.part.number as usize].bytes[chunk as usize].store(HOLE, Ordering::Relaxed);
     }
 
-    /// `Driver::end_fill`.
-    pub fn end(&self, fill: &Arc<Fill>, to: State) {
+    /// `TieringEngine::end_fill`.
+    pub fn end(&self, fill: &Arc<ChunkedFetch>, to: State) {
         lock(&self.fills).take_if(|f| Arc::ptr_eq(f, fill));
         if !fill.end() {
             return;
@@ -122,8 +122,8 @@ impl Agent {
         self.w.files[fill.part.number as usize].name.store(NO_NAME, Ordering::Release);
     }
 
-    /// `Driver::complete`; whether it was published.
-    pub fn complete(&self, fill: &Arc<Fill>) -> bool {
+    /// `TieringEngine::complete`; whether it was published.
+    pub fn complete(&self, fill: &Arc<ChunkedFetch>) -> bool {
         if !fill.end() {
             return false;
         }
@@ -138,7 +138,7 @@ impl Agent {
         published
     }
 
-    /// `Driver::drop_copy`.
+    /// `TieringEngine::drop_copy`.
     pub fn evict_copy(&self, number: usize) -> bool {
         let word = self.w.segment.entry().word();
         let refused = word.next(State::Refused);

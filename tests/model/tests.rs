@@ -1,8 +1,8 @@
 //! The models. Those that should panic show that the others can fail.
 
 use crate::agent::Agent;
+use crate::chunked_fetch::{ChunkedFetch, Room};
 use crate::demand::{bypass, ring_the_bell};
-use crate::fill::{Fill, Room};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::sys::futex_wait;
 use crate::word::State;
@@ -16,18 +16,18 @@ fn reads_right(w: &'static World, chunk: u64) -> JoinHandle<()> {
 }
 
 /// An agent that has begun to fetch the chunks `0..n`, which are on their way.
-fn begun(w: &'static World, streamed: bool, n: u32) -> (Arc<Agent>, Arc<Fill>) {
+fn begun(w: &'static World, streamed: bool, n: u32) -> (Arc<Agent>, Arc<ChunkedFetch>) {
     let agent = Agent::new(w);
     let fill = agent.begin(0, streamed, State::Absent).unwrap();
     for chunk in 0..n {
-        assert!(w.large().want(chunk) && agent.heed());
+        assert!(w.large().want(chunk) && agent.drain_chunk_requests());
         assert_eq!(agent.wanted(&fill).unwrap().0, chunk);
     }
     (agent, fill)
 }
 
 /// A partial copy is given up and the next one begun while a copier still has a chunk of the first.
-fn a_copier_meets_the_next_fill(arrived: fn(&Fill)) {
+fn a_copier_meets_the_next_fill(arrived: fn(&ChunkedFetch)) {
     World::all_orders(3, 1, false, move |w| {
         let (agent, first) = begun(w, false, 1);
         let copier = spawn({
@@ -58,7 +58,7 @@ fn a_copier_that_does_not_look_tells_them() {
 }
 
 /// A streamed chunk makes way under its reader, and comes back.
-fn a_chunk_makes_way(drop: fn(&World, &Agent, &Fill)) {
+fn a_chunk_makes_way(drop: fn(&World, &Agent, &ChunkedFetch)) {
     World::all_orders(3, 1, false, move |w| {
         let (agent, fill) = begun(w, true, 1);
         agent.write(&fill, 0);
@@ -153,8 +153,8 @@ fn bytes_of_another_fill_are_not_accepted() {
         first.arrived(0, Room::Own);
         let reader = spawn(move || {
             let (large, word) = (w.large(), w.segment.entry().word());
-            let glance = large.glance(word);
-            if word.state() != State::Filling || !large.has(0) {
+            let glance = large.drop_snapshot(word);
+            if word.state() != State::Partial || !large.has(0) {
                 return;
             }
             let number = large.head.part.load(Ordering::Acquire);
@@ -177,7 +177,7 @@ fn copier(w: &'static World, agent: &Agent, number: usize, over: &AtomicU32, mut
     loop {
         let seen = w.map.ctl.demand.load(Ordering::SeqCst);
         if agent.drain() {
-            agent.begin(number, false, State::Wanted);
+            agent.begin(number, false, State::Requested);
         }
         if let Some(fill) = agent.fill() {
             while let Some((chunk, room)) = agent.wanted(&fill) {

@@ -371,12 +371,12 @@ pub mod engine {
     }
 }
 
-pub mod fetch {
-    pub struct File {
+pub mod outcome {
+    pub struct ClaimedFile {
         pub entry: super::segment::Entry<'static>,
         pub claim: crate::word::Word,
     }
-    impl File {
+    impl ClaimedFile {
         pub fn given(&self) -> Option<std::sync::Arc<dyn super::engine::SourceFile>> {
             None
         }
@@ -399,7 +399,7 @@ pub mod tier {
 
 /// Files in the tier, each with room for the chunks of the file.
 pub const PARTS: usize = 2;
-/// [`File::name`]: it has none.
+/// [`ClaimedFile::name`]: it has none.
 pub const NO_NAME: u32 = 0;
 /// It is the complete copy.
 pub const COPY: u32 = 1;
@@ -416,7 +416,7 @@ pub const RIGHT: u32 = 7;
 pub const NEW: u32 = 8;
 
 /// A file in the tier.
-pub struct File {
+pub struct ClaimedFile {
     pub name: AtomicU32,
     pub bytes: Vec<AtomicU32>,
 }
@@ -425,7 +425,7 @@ pub struct File {
 pub struct World {
     pub map: control::ControlMap<'static>,
     pub segment: segment::Segment,
-    pub files: [File; PARTS],
+    pub files: [ClaimedFile; PARTS],
     /// The application's descriptor of the PFS. Each test has its own, as the reader remembers something about it.
     pub fd: i32,
     /// A byte of the file on the PFS.
@@ -492,8 +492,10 @@ impl World {
             marks: [AtomicU64::new(0), AtomicU64::new(0)],
         };
         let slot = segment::Slot { word: AtomicU32::new(Word::new(State::Absent).0), id: 0 };
-        let file =
-            || File { name: AtomicU32::new(NO_NAME), bytes: (0..chunks).map(|_| AtomicU32::new(HOLE)).collect() };
+        let file = || ClaimedFile {
+            name: AtomicU32::new(NO_NAME),
+            bytes: (0..chunks).map(|_| AtomicU32::new(HOLE)).collect(),
+        };
         Self {
             map,
             segment: segment::Segment { state, record: segment::Record { size: u64::from(chunks) }, slot },

@@ -2,7 +2,7 @@
 
 use super::protocol::{Reply, Request, Spelling, Status, Tally};
 use super::writable;
-use super::{jobs_file, place};
+use super::{jobs_file, runtime_dir};
 use crate::config::Config;
 use crate::held_dir::HeldDir;
 use rustix::fd::BorrowedFd;
@@ -49,7 +49,7 @@ fn connect_path(path: &Path) -> io::Result<UnixStream> {
     }
     let dir = std::fs::File::open(path.parent().ok_or(io::ErrorKind::InvalidInput)?)?;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&dir);
-    UnixStream::connect(format!("/proc/self/fd/{fd}/{}", place::SOCKET))
+    UnixStream::connect(format!("/proc/self/fd/{fd}/{}", runtime_dir::SOCKET))
 }
 
 impl Client {
@@ -58,7 +58,7 @@ impl Client {
     /// # Errors
     /// When nobody listens.
     pub fn connect(dir: &Path) -> io::Result<Self> {
-        let stream = connect_path(&dir.join(place::SOCKET))?;
+        let stream = connect_path(&dir.join(runtime_dir::SOCKET))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
         Ok(Self { stream: BufReader::new(stream), dir: dir.to_owned() })
     }
@@ -174,7 +174,7 @@ fn spellings(config: &Config) -> Vec<Spelling> {
 /// A running agent for this configuration, if there is one.
 #[must_use]
 pub fn find(config: &Config) -> Option<Client> {
-    place::existing(config).iter().find_map(|d| Client::connect(d).ok())
+    runtime_dir::existing(config).iter().find_map(|d| Client::connect(d).ok())
 }
 
 /// How long an agent may take to open its socket. It answers before it scans, so this is generous.
@@ -260,15 +260,15 @@ fn may_pass(code: i32, start: Instant) -> bool {
 /// index may be out of date by now.
 #[must_use]
 pub fn job_lock(config: &Config) -> Option<rustix::fd::OwnedFd> {
-    let key = place::agent_key(config);
-    let private = place::bases(config).iter().find_map(|b| place::private(b).ok())?;
+    let key = runtime_dir::agent_key(config);
+    let private = runtime_dir::bases(config).iter().find_map(|b| runtime_dir::private(b).ok())?;
     let name = jobs_file::name(&key);
     loop {
         let lock = private.open_file(name.as_str(), OFlags::RDWR | OFlags::CREATE, Mode::RUSR | Mode::WUSR).ok()?;
         let alone = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
         if alone && find(config).is_none() {
-            for dir in place::held(config).iter().filter(|dir| !is_alive(dir)) {
-                super::outside::remove(dir);
+            for dir in runtime_dir::held(config).iter().filter(|dir| !is_alive(dir)) {
+                super::foreign_changes::remove(dir);
                 dir.wipe();
             }
         }
@@ -288,13 +288,13 @@ pub fn agent_alive(dir: &Path) -> bool {
 }
 
 fn is_alive(dir: &HeldDir) -> bool {
-    let Ok(lock) = dir.open_file(place::LOCK, OFlags::RDWR, Mode::empty()) else { return false };
+    let Ok(lock) = dir.open_file(runtime_dir::LOCK, OFlags::RDWR, Mode::empty()) else { return false };
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
 }
 
 /// The last lines of the log, indented, or nothing.
 fn log_tail(config: &Config) -> String {
-    let log = place::held(config).first().and_then(|dir| dir.read_file(place::LOG).ok());
+    let log = runtime_dir::held(config).first().and_then(|dir| dir.read_file(runtime_dir::LOG).ok());
     let Some(text) = log.and_then(|log| std::io::read_to_string(std::fs::File::from(log)).ok()) else {
         return String::new();
     };

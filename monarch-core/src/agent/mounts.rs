@@ -4,8 +4,8 @@
 //! leaves the library out; so the agent has the kernel say when the table of mounts has changed (proc(5)). A job that reads within the
 //! milliseconds until then sees what was there before. An index that comes to be served meanwhile is looked at once it is ([`look`]).
 
-use super::driver::{Driver, Live};
-use super::upkeep;
+use super::maintenance;
+use super::tiering::{LiveSegment, TieringEngine};
 use crate::config::{MountPoints, mount_points};
 use monarch_abi::control::{NO_ROOT, Root, Spelling};
 use monarch_abi::demand;
@@ -22,24 +22,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Watches until `stop`, on a thread of its own.
-pub(super) fn watch(driver: &Arc<Driver>, stop: Arc<AtomicBool>) {
-    let driver = driver.clone();
+pub(super) fn watch(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
+    let tiering = tiering.clone();
     let work = move || {
         let (Ok(table), Some(mut known)) = (File::open("/proc/self/mountinfo"), mount_points()) else { return };
         let mut again = false;
-        let period = Timespec { tv_sec: 0, tv_nsec: upkeep::PERIOD.as_nanos() as i64 };
+        let period = Timespec { tv_sec: 0, tv_nsec: maintenance::PERIOD.as_nanos() as i64 };
         while !stop.load(Ordering::Relaxed) {
             match poll(&mut [PollFd::new(&table, PollFlags::PRI)], Some(&period)) {
                 Ok(0) if !again => continue,
                 Ok(_) => {}
-                Err(_) => std::thread::sleep(upkeep::PERIOD),
+                Err(_) => std::thread::sleep(maintenance::PERIOD),
             }
             let Some(mut now) = mount_points() else {
                 again = true;
                 continue;
             };
             let new: Vec<_> = now.difference(&known).cloned().collect();
-            let later: Vec<_> = new.into_iter().filter(|(_, point)| !is_mounted(&driver, point)).collect();
+            let later: Vec<_> = new.into_iter().filter(|(_, point)| !is_mounted(&tiering, point)).collect();
             again = !later.is_empty();
             now.retain(|point| !later.contains(point));
             known = now;
@@ -49,12 +49,12 @@ pub(super) fn watch(driver: &Arc<Driver>, stop: Arc<AtomicBool>) {
 }
 
 /// An index is served from now on: what is mounted below its root and was not `before` it was made is the kernel's to answer.
-pub(super) fn look(driver: &Driver, number: usize, live: &Live, before: Option<&MountPoints>) {
-    let (Some(root), Some(now)) = (driver.ctl.roots().get(live.root()), mount_points()) else { return };
-    let path = path_of(driver.ctl.str(&root.path));
+pub(super) fn look(tiering: &TieringEngine, number: usize, live: &LiveSegment, before: Option<&MountPoints>) {
+    let (Some(root), Some(now)) = (tiering.ctl.roots().get(live.root()), mount_points()) else { return };
+    let path = path_of(tiering.ctl.str(&root.path));
     for (_, point) in now.iter().filter(|point| before.is_none_or(|known| !known.contains(*point))) {
         if let Some(rel) = below(point, path) {
-            cover(driver, number, live, rel);
+            cover(tiering, number, live, rel);
         }
     }
 }
@@ -70,15 +70,15 @@ fn below<'a>(point: &'a Path, root: &Path) -> Option<&'a [u8]> {
 }
 
 /// Something was mounted there; `false` if what that means cannot be told now.
-fn is_mounted(driver: &Driver, point: &Path) -> bool {
-    let (ctl, mut is_told) = (&driver.ctl, true);
+fn is_mounted(tiering: &TieringEngine, point: &Path) -> bool {
+    let (ctl, mut is_told) = (&tiering.ctl, true);
     for s in ctl.spellings() {
         let path = path_of(ctl.str(&s.path));
         let Some(root) = ctl.roots().get(s.root.load(Ordering::Relaxed) as usize) else { continue };
         if !path.starts_with(point) {
             continue;
         }
-        match leads_elsewhere(driver, s, root) {
+        match leads_elsewhere(tiering, s, root) {
             Err(_) => is_told = false,
             Ok(false) => {}
             Ok(true) if ctl.str(&root.path) == ctl.str(&s.path) => {
@@ -88,25 +88,25 @@ fn is_mounted(driver: &Driver, point: &Path) -> bool {
             Ok(true) => s.root.store(NO_ROOT, Ordering::Release),
         }
     }
-    for (number, live) in driver.served() {
+    for (number, live) in tiering.served() {
         let Some(root) = ctl.roots().get(live.root()) else { continue };
         let path = path_of(ctl.str(&root.path));
         if let Some(rel) = below(point, path) {
             tracing::info!(root = %path.display(), at = %point.display(), "something was mounted below a root: it is read as it is there");
-            cover(driver, number, &live, rel);
+            cover(tiering, number, &live, rel);
         }
     }
     is_told
 }
 
 /// Whether a way to a root leads to something else now.
-fn leads_elsewhere(driver: &Driver, s: &Spelling, root: &Root) -> io::Result<bool> {
+fn leads_elsewhere(tiering: &TieringEngine, s: &Spelling, root: &Root) -> io::Result<bool> {
     let of = |path: &Path| path.metadata().map(|m| (m.dev(), m.ino()));
-    let (path, real) = (driver.ctl.str(&s.path), driver.ctl.str(&root.path));
+    let (path, real) = (tiering.ctl.str(&s.path), tiering.ctl.str(&root.path));
     let was = if path == real {
         (root.dev.load(Ordering::Relaxed), root.ino.load(Ordering::Relaxed))
     } else {
-        of(&path_of(real).join(path_of(driver.ctl.str(&s.sub))))?
+        of(&path_of(real).join(path_of(tiering.ctl.str(&s.sub))))?
     };
     match of(path_of(path)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
@@ -115,12 +115,12 @@ fn leads_elsewhere(driver: &Driver, s: &Spelling, root: &Root) -> io::Result<boo
 }
 
 /// Leaves a directory and all below it to the kernel.
-fn cover(driver: &Driver, number: usize, live: &Live, rel: &[u8]) {
+fn cover(tiering: &TieringEngine, number: usize, live: &LiveSegment, rel: &[u8]) {
     // (The kernel answers already for what was found mounted by the scan.)
     let Some(entry) = live.segment.lookup(rel).filter(|e| e.record.owner != OWNER_KERNEL) else { return };
-    demand::bypass(&driver.ctl, &Found { root: live.root(), number, segment: &live.segment, entry });
+    demand::bypass(&tiering.ctl, &Found { root: live.root(), number, segment: &live.segment, entry });
     let dir = live.segment.index.dir(entry.record).filter(|d| d.end > d.id + 1);
-    if dir.is_some_and(|d| !driver.ctl.bypass_range(number as u32, d.id, d.end)) {
+    if dir.is_some_and(|d| !tiering.ctl.bypass_range(number as u32, d.id, d.end)) {
         live.segment.state.header.bypassed.store(1, Ordering::Release);
     }
 }

@@ -1,7 +1,7 @@
 //! What an agent starts with.
 
-use super::driver::Driver;
 use super::roots::Roots;
+use super::tiering::TieringEngine;
 use crate::cluster::node::Node;
 use crate::held_dir::HeldDir;
 use monarch_abi::control::ControlMap;
@@ -14,7 +14,7 @@ pub(super) struct Parts {
     pub(super) dir: Arc<HeldDir>,
     pub(super) lock: OwnedFd,
     pub(super) ctl: ControlMap<'static>,
-    pub(super) driver: Arc<Driver>,
+    pub(super) tiering: Arc<TieringEngine>,
     pub(super) roots: Arc<Roots>,
     pub(super) node: Option<Arc<Node>>,
     pub(super) stop: Arc<AtomicBool>,

@@ -1,8 +1,8 @@
 //! What the agent tells about itself.
 
-use super::driver::Figures;
 use super::protocol::{Status, TierStatus};
 use super::server::Agent;
+use super::tiering::Stats;
 use crate::tier::TierDir;
 use monarch_abi::control::{ControlMap, Counter};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,9 +12,9 @@ impl Agent {
     #[must_use]
     pub fn status(&self) -> Status {
         // What was opened until now counts: a job that ends is told of its last epoch.
-        self.driver.heed_readers();
-        let (engine, why) = self.driver.engine();
-        let (filling, filling_bytes) = self.driver.filling();
+        self.tiering.drain_accesses();
+        let (engine, why) = self.tiering.engine();
+        let (filling, filling_bytes) = self.tiering.filling();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -24,15 +24,15 @@ impl Agent {
             jobs: self.jobs.load(Ordering::Relaxed),
             engine: engine.to_owned(),
             engine_why: why.to_owned(),
-            policy: self.driver.policy().to_owned(),
+            policy: self.tiering.policy().to_owned(),
             nodes: 1 + self.node.as_ref().map_or(0, |node| node.sharers()),
-            prefetch: self.driver.ahead(),
+            prefetch: self.tiering.ahead(),
             metrics: self.metering.status(),
-            pfs_opens: self.driver.latencies.opens(),
+            pfs_opens: self.tiering.latencies.opens(),
             roots: self.roots.status(),
-            tiers: self.driver.tiers.iter().map(tier_status).collect(),
+            tiers: self.tiering.tiers.iter().map(tier_status).collect(),
             counters: counters(&self.ctl),
-            agent: figures(&self.driver.figures)
+            agent: figures(&self.tiering.stats)
                 .iter()
                 .map(|(n, v)| (*n, v.load(Ordering::Relaxed)))
                 .chain([("filling", filling), ("filling_bytes", filling_bytes)])
@@ -52,12 +52,12 @@ fn tier_status(t: &TierDir) -> TierStatus {
         reserved: u.reserved,
         files: u.files,
         packed: t.packed(),
-        resting: t.resting(),
+        resting: t.suspended(),
     }
 }
 
-/// Figures of the driver by name.
-pub(crate) const fn figures(f: &Figures) -> [(&'static str, &AtomicU64); 20] {
+/// Figures of the tiering engine by name.
+pub(crate) const fn figures(f: &Stats) -> [(&'static str, &AtomicU64); 20] {
     [
         ("copied_on_demand", &f.demanded),
         ("copied_ahead", &f.prefetched),

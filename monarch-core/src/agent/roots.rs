@@ -26,8 +26,8 @@ mod written;
 
 pub(super) use written::Change;
 
-use super::driver::Driver;
 use super::protocol::{RootStatus, Spelling};
+use super::tiering::TieringEngine;
 use crate::cluster::node::Node;
 use crate::config::{Config, Root as RootConfig};
 use crate::held_dir::HeldDir;
@@ -87,7 +87,7 @@ impl RootState {
 pub struct Roots {
     dir: Arc<HeldDir>,
     ctl: ControlMap<'static>,
-    driver: Arc<Driver>,
+    tiering: Arc<TieringEngine>,
     seed: u64,
     node: Option<Arc<Node>>,
     list: Mutex<Vec<RootState>>,
@@ -112,20 +112,20 @@ impl Drop for Attachment {
                     // Another job may find changed files; it is not to get this index.
                     self.roots.withdraw_offer(&r.path);
                 }
-                self.roots.driver.set_jobs(n, r.jobs);
+                self.roots.tiering.set_jobs(n, r.jobs);
             }
         }
     }
 }
 
 impl Roots {
-    /// Roots of the control block in the runtime directory `dir`, served by `driver`.
+    /// Roots of the control block in the runtime directory `dir`, served by `tiering`.
     #[must_use]
-    pub fn new(dir: Arc<HeldDir>, ctl: ControlMap<'static>, driver: Arc<Driver>, seed: u64) -> Self {
+    pub fn new(dir: Arc<HeldDir>, ctl: ControlMap<'static>, tiering: Arc<TieringEngine>, seed: u64) -> Self {
         Self {
             dir,
             ctl,
-            driver,
+            tiering,
             seed,
             node: None,
             list: Mutex::default(),
@@ -181,7 +181,7 @@ impl Roots {
             let suits = r.suits(asked);
             let stale = known.is_some() && r.used && r.jobs == 0 && !(again && suits);
             (r.jobs, r.used) = (r.jobs + 1, true);
-            self.driver.set_jobs(number, r.jobs);
+            self.tiering.set_jobs(number, r.jobs);
             if !suits && !stale {
                 failed = Some(io::Error::other(r.refusal(asked)));
                 break;
@@ -304,15 +304,15 @@ impl Roots {
     #[must_use]
     pub fn status(&self) -> Vec<RootStatus> {
         // Before the list is locked: they may have to wait.
-        let mut epochs: Vec<_> = (0..self.ctl.roots().len()).map(|root| self.driver.epochs(root)).collect();
-        let mut directories: Vec<_> = (0..epochs.len()).map(|root| self.driver.directories(root)).collect();
+        let mut epochs: Vec<_> = (0..self.ctl.roots().len()).map(|root| self.tiering.epochs(root)).collect();
+        let mut directories: Vec<_> = (0..epochs.len()).map(|root| self.tiering.directories(root)).collect();
         self.list()
             .iter()
             .zip(self.ctl.roots())
             .enumerate()
             .map(|(number, (r, c))| {
-                let live = r.segment.and_then(|n| self.driver.segment(n));
-                let released = r.segment.map(|n| self.driver.released(n)).unwrap_or_default();
+                let live = r.segment.and_then(|n| self.tiering.segment(n));
+                let released = r.segment.map(|n| self.tiering.released(n)).unwrap_or_default();
                 let h = live.as_ref().map(|l| l.segment.index.header);
                 let loaded = live.as_ref().is_some_and(|l| l.segment.state.guard.is_loaded());
                 RootStatus {
@@ -330,8 +330,8 @@ impl Roots {
                     opens: c.opens.load(Ordering::Relaxed),
                     released: released.files,
                     released_bytes: released.bytes,
-                    near_purge: r.segment.and_then(|n| self.driver.near_purge(n)),
-                    engine: live.as_ref().map_or_else(String::new, |l| self.driver.engine_of(l)),
+                    near_purge: r.segment.and_then(|n| self.tiering.near_purge(n)),
+                    engine: live.as_ref().map_or_else(String::new, |l| self.tiering.engine_of(l)),
                 }
             })
             .collect()

@@ -7,16 +7,16 @@
 //! A job that comes after all others have gone may find files that changed in between. It gets an agent of its own: this
 //! one ends, the next one scans again and claims the copies whose files are still the same.
 
-use super::driver::Driver;
-use super::metering::Metering;
-use super::outside;
+use super::foreign_changes;
+use super::maintenance;
+use super::metrics_service::Metering;
 use super::parts::Parts;
 use super::peer::{self, Stranger};
-use super::place;
 use super::protocol::{ClusterView, Reply, Request, Spelling, Tally, Traced, Writable};
 use super::roots::{Attachment, Roots};
+use super::runtime_dir;
 use super::socket::{LINE_MAX, Line, Lines};
-use super::upkeep;
+use super::tiering::TieringEngine;
 use crate::cluster::node::Node;
 use crate::config::{Config, Persist, Tier};
 use crate::held_dir::HeldDir;
@@ -60,7 +60,7 @@ pub struct Agent {
     pub(super) dir: Arc<HeldDir>,
     pub(super) ctl: ControlMap<'static>,
     config: Config,
-    pub(super) driver: Arc<Driver>,
+    pub(super) tiering: Arc<TieringEngine>,
     pub(super) roots: Arc<Roots>,
     pub(super) stop: Arc<AtomicBool>,
     /// Whether its process is nothing but an agent.
@@ -84,7 +84,7 @@ impl Agent {
             dir: parts.dir,
             ctl: parts.ctl,
             config: config.clone(),
-            driver: parts.driver,
+            tiering: parts.tiering,
             roots: parts.roots,
             stop: parts.stop,
             own_process,
@@ -106,11 +106,11 @@ impl Agent {
     /// # Errors
     /// When the socket cannot be made.
     pub async fn serve(self: Arc<Self>) -> io::Result<End> {
-        let _ = self.dir.unlink(place::SOCKET);
+        let _ = self.dir.unlink(runtime_dir::SOCKET);
         let listener = bind(&self.dir)?;
         self.clone().start_upkeep()?;
         let metrics = self.start_metrics();
-        if let Err(e) = outside::start(&self.dir, &self.roots, &self.stop) {
+        if let Err(e) = foreign_changes::start(&self.dir, &self.roots, &self.stop) {
             tracing::warn!(error = %e, "no socket for changes by other users: what they change is not seen");
         }
         // Of a process that is something else we touch no signals.
@@ -124,7 +124,7 @@ impl Agent {
                     // Too many open files, perhaps.
                     Err(_) => tokio::time::sleep(LAST_WORDS).await,
                 },
-                () = tokio::time::sleep(upkeep::PERIOD) => {},
+                () = tokio::time::sleep(maintenance::PERIOD) => {},
                 () = told(&mut term) => told_at = told_at.or_else(|| Some(Instant::now())),
                 () = self.changed.notified() => {},
             }
@@ -146,7 +146,7 @@ impl Agent {
             }
         };
         self.stop.store(true, Ordering::Relaxed);
-        let _ = self.dir.unlink(place::SOCKET);
+        let _ = self.dir.unlink(runtime_dir::SOCKET);
         self.end_metrics(metrics).await;
         if end == End::Quit {
             self.quitting.notify_waiters();
@@ -172,14 +172,14 @@ impl Agent {
     fn start_upkeep(self: Arc<Self>) -> io::Result<()> {
         let work = move || {
             while !self.stop.load(Ordering::Relaxed) {
-                std::thread::sleep(upkeep::PERIOD);
-                upkeep::round(&self.driver);
+                std::thread::sleep(maintenance::PERIOD);
+                maintenance::round(&self.tiering);
                 self.roots.retry();
                 self.roots.warn_of_purges();
-                if !self.dir.has(place::CONTROL) || !self.dir.is_in_place() {
+                if !self.dir.has(runtime_dir::CONTROL) || !self.dir.is_in_place() {
                     tracing::error!(dir = %self.dir.path().display(), "the runtime directory was wiped; making room for a new agent");
                     self.end_as(End::Renew);
-                } else if let Some(t) = self.driver.tiers.iter().find(|t| !t.in_place()) {
+                } else if let Some(t) = self.tiering.tiers.iter().find(|t| !t.in_place()) {
                     tracing::error!(tier = t.name, path = %t.path.display(), "the tier was removed; making room for a new agent");
                     self.end_as(End::Yield);
                 }
@@ -254,7 +254,7 @@ impl Agent {
                         self.hurry.store(false, Ordering::Release);
                         new.roots = Some(roots);
                         *job = Some(new);
-                        Reply::Attached { control: self.dir.path().join(place::CONTROL) }
+                        Reply::Attached { control: self.dir.path().join(runtime_dir::CONTROL) }
                     }
                     Err(message) => Reply::Error { message },
                 }
@@ -269,13 +269,13 @@ impl Agent {
             }
             Ok(Request::Status) => Reply::Status(Box::new(self.status())),
             Ok(Request::Prefetch { ranges }) => {
-                self.reply(move |driver| Reply::Tally(driver.prefetch_ranges(&ranges))).await
+                self.reply(move |tiering| Reply::Tally(tiering.prefetch_ranges(&ranges))).await
             }
             Ok(Request::Census { ranges, plan, list }) => {
-                self.reply(move |driver| Reply::Census(Box::new(driver.census(&ranges, plan, list)))).await
+                self.reply(move |tiering| Reply::Census(Box::new(tiering.census(&ranges, plan, list)))).await
             }
             Ok(Request::Evict { ranges, unclaimed, copies }) => {
-                self.reply(move |driver| Reply::Tally(driver.evict_ranges(&ranges, unclaimed, &copies))).await
+                self.reply(move |tiering| Reply::Tally(tiering.evict_ranges(&ranges, unclaimed, &copies))).await
             }
             Ok(Request::Refresh { .. }) if self.node.is_some() => Reply::Error {
                 message: "the nodes of a job share one index, which a scan on one of them would change for that one only; the next job \
@@ -323,8 +323,8 @@ impl Agent {
         let Some(file) = file.map(std::fs::File::from) else {
             return Reply::Error { message: "the file of the trace did not come with the request".to_owned() };
         };
-        let driver = self.driver.clone();
-        let begin = move || driver.begin_trace(&path, file).map_err(|e| e.to_string());
+        let tiering = self.tiering.clone();
+        let begin = move || tiering.begin_trace(&path, file).map_err(|e| e.to_string());
         let begun = tokio::task::spawn_blocking(begin).await;
         match begun.unwrap_or_else(|e| Err(e.to_string())) {
             Ok(trace) => {
@@ -336,13 +336,13 @@ impl Agent {
     }
 
     async fn ended_trace(&self, trace: u64) -> Reply {
-        self.reply(move |driver| Reply::Traced(driver.end_trace(trace).unwrap_or_default())).await
+        self.reply(move |tiering| Reply::Traced(tiering.end_trace(trace).unwrap_or_default())).await
     }
 
     /// Work that goes over many files, away from the thread that serves the socket.
-    async fn reply(&self, work: impl FnOnce(&Driver) -> Reply + Send + 'static) -> Reply {
-        let driver = self.driver.clone();
-        let done = tokio::task::spawn_blocking(move || work(&driver)).await;
+    async fn reply(&self, work: impl FnOnce(&TieringEngine) -> Reply + Send + 'static) -> Reply {
+        let tiering = self.tiering.clone();
+        let done = tokio::task::spawn_blocking(move || work(&tiering)).await;
         done.unwrap_or_else(|e| Reply::Error { message: e.to_string() })
     }
 
@@ -383,26 +383,26 @@ impl Agent {
         c.dead.store(c.incarnation.load(Ordering::Relaxed), Ordering::Release);
         if end != End::Yield {
             c.bypassed.store(1, Ordering::Release);
-            self.driver.tiers.iter().for_each(crate::tier::TierDir::mark_ending);
+            self.tiering.tiers.iter().for_each(crate::tier::TierDir::mark_ending);
         }
         if end == End::Quit {
-            self.driver.pack_rest(PACKING);
+            self.tiering.pack_rest(PACKING);
         }
         // They hold the tiers' locks for as long as they run.
         self.roots.stop();
-        self.driver.stop();
+        self.tiering.stop();
         if end == End::Yield {
             tracing::info!("ended; the next agent takes over");
             return;
         }
         let passing = |at: usize| self.config.tiers.get(at).is_some_and(|t| t.persist == Persist::Job);
         if end == End::Quit {
-            self.driver.tiers.iter().enumerate().filter(|(at, _)| passing(*at)).for_each(|(_, t)| t.remove_all());
+            self.tiering.tiers.iter().enumerate().filter(|(at, _)| passing(*at)).for_each(|(_, t)| t.remove_all());
         }
         tracing::info!(?end, "ended");
         // The directory last: a job that waits for the end looks at it.
         super::jobs_file::remove(&self.dir);
-        outside::remove(&self.dir);
+        foreign_changes::remove(&self.dir);
         self.dir.wipe();
     }
 }
@@ -486,5 +486,5 @@ fn conflict(ours: &Config, theirs: &Config) -> Option<String> {
 fn bind(dir: &HeldDir) -> io::Result<UnixListener> {
     let held = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(dir.fd()));
     let dir = if Path::new(&held).exists() { Path::new(&held) } else { dir.path() };
-    UnixListener::bind(dir.join(place::SOCKET))
+    UnixListener::bind(dir.join(runtime_dir::SOCKET))
 }

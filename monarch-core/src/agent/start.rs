@@ -3,12 +3,12 @@
 //! The tiers come first: an agent that is about to end holds their locks until its process is gone, so that nothing of the
 //! runtime directory is touched by two.
 
-use super::driver::{Driver, DriverOptions};
 use super::exit_status::{ENDING, TAKEN};
 use super::parts::Parts;
-use super::place;
 use super::roots::Roots;
+use super::runtime_dir;
 use super::server::Agent;
+use super::tiering::{TieringEngine, TieringOptions};
 use crate::cluster::node::Node;
 use crate::config::{Compression, Config, Persist, Spread, Tier};
 use crate::engine::{Engines, Limits};
@@ -91,7 +91,7 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
         Some(node) => take_over(node.seed(), &tiers),
         None => common_seed(&tiers),
     };
-    let left = shm::open_control(&dir, place::CONTROL).ok().filter(is_adoptable);
+    let left = shm::open_control(&dir, runtime_dir::CONTROL).ok().filter(is_adoptable);
     let adopting = left.is_some();
     if left.is_some_and(|ctl| !same_mounts(&ctl)) {
         return Err(StartError::Elsewhere(dir.path().to_owned()));
@@ -110,15 +110,15 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     }
     let _ = dir.make_dir(monarch_abi::hint::DIR);
     let hints = dir.dir(monarch_abi::hint::DIR).ok();
-    let driver = Arc::new(driver(config, ctl, tiers, stop.clone()).with_hints(hints));
-    find_copies(&driver);
+    let tiering = Arc::new(tiering(config, ctl, tiers, stop.clone()).with_hints(hints));
+    find_copies(&tiering);
     crate::sys::give_back_memory();
     ctl.ctl.inflight.iter().for_each(|i| i.file.store(0, Ordering::Relaxed));
     ctl.ctl.sleepers.store(0, Ordering::SeqCst);
-    let roots = Arc::new(Roots::new(dir.clone(), ctl, driver.clone(), seed).with_node(node.clone()));
+    let roots = Arc::new(Roots::new(dir.clone(), ctl, tiering.clone(), seed).with_node(node.clone()));
     if let Some(node) = &node {
         node.adopts(adopting);
-        node.serve(&driver, stop.clone())
+        node.serve(&tiering, stop.clone())
             .map_err(|source| StartError::Io { what: "cannot talk to other nodes", source })?;
     }
     if adopting {
@@ -129,7 +129,7 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     if let Some(node) = &node {
         node.adopts(false);
     }
-    Ok(Parts { dir, lock, ctl, driver, roots, node, stop })
+    Ok(Parts { dir, lock, ctl, tiering, roots, node, stop })
 }
 
 /// This node among others. One that cannot be serves its job alone: nothing is lost but what sharing would have saved.
@@ -193,26 +193,26 @@ impl Agent {
 
     fn begin(config: &Config, own_process: bool) -> Result<Arc<Self>, StartError> {
         let parts = parts(config, own_process)?;
-        super::upkeep::pulse(parts.ctl, parts.stop.clone());
+        super::maintenance::pulse(parts.ctl, parts.stop.clone());
         parts.ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
-        parts.driver.run();
-        super::upkeep::sync(&parts.driver, parts.stop.clone());
-        super::upkeep::tidy(&parts.driver, parts.stop.clone());
-        super::upkeep::promote(&parts.driver, parts.stop.clone());
-        super::mounts::watch(&parts.driver, parts.stop.clone());
-        super::upkeep::decode(&parts.driver, parts.stop.clone());
-        super::upkeep::readers(&parts.driver, parts.stop.clone());
+        parts.tiering.run();
+        super::maintenance::sync(&parts.tiering, parts.stop.clone());
+        super::maintenance::tidy(&parts.tiering, parts.stop.clone());
+        super::maintenance::promote(&parts.tiering, parts.stop.clone());
+        super::mounts::watch(&parts.tiering, parts.stop.clone());
+        super::maintenance::decode(&parts.tiering, parts.stop.clone());
+        super::maintenance::readers(&parts.tiering, parts.stop.clone());
         Ok(Arc::new(Self::new(config, parts, own_process)))
     }
 }
 
-fn driver(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: Arc<AtomicBool>) -> Driver {
+fn tiering(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: Arc<AtomicBool>) -> TieringEngine {
     let limits = Arc::new(Limits::new(config.source.bandwidth_limit, config.source.iops_limit.map(|n| n as u64)));
     let engines = Engines::choose(config, &limits, &stop);
     let seed = tiers.first().map_or(0, |t| t.seed);
     let policy = monarch_policies::by_name(config.placement.policy.name(), seed)
         .unwrap_or_else(|| Box::new(monarch_policies::FirstEpoch));
-    let options = DriverOptions {
+    let options = TieringOptions {
         max_inflight: config.source.max_inflight,
         settle: config.dataset.settle,
         prefetch: config.prefetch.enabled,
@@ -222,15 +222,15 @@ fn driver(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: 
         remote: if config.cluster.is_alone() { 0 } else { config.source.max_inflight.clamp(LEAST_REMOTE, MOST_REMOTE) },
     };
     let latencies = if config.metrics.is_on() { Latencies::on() } else { Latencies::off() };
-    Driver::new(ctl, tiers, engines, limits, policy, options, stop)
+    TieringEngine::new(ctl, tiers, engines, limits, policy, options, stop)
         .with_purge_age(config.source.purge_age)
         .with_latencies(latencies)
 }
 
 /// Lists what lies in the tiers already. Where that is more than this job's capacity, the rest goes.
-fn find_copies(driver: &Driver) {
-    let mut unclaimed = driver.unclaimed();
-    for (at, tier) in driver.tiers.iter().enumerate() {
+fn find_copies(tiering: &TieringEngine) {
+    let mut unclaimed = tiering.orphans();
+    for (at, tier) in tiering.tiers.iter().enumerate() {
         let found = |c: Copy| {
             // The same copy in two tiers: the slower one goes.
             if !unclaimed.add(at, &c) {
@@ -244,7 +244,7 @@ fn find_copies(driver: &Driver) {
         match tier.recover(found) {
             Ok(()) => {
                 let u = tier.ledger.usage();
-                let (dropped, bytes) = unclaimed.make_room(at, u.used.saturating_sub(u.capacity), &driver.tiers);
+                let (dropped, bytes) = unclaimed.make_room(at, u.used.saturating_sub(u.capacity), &tiering.tiers);
                 if dropped > 0 {
                     tracing::info!(
                         tier = tier.name,
@@ -277,11 +277,11 @@ pub(crate) fn same_mounts(ctl: &ControlMap<'_>) -> bool {
 
 /// The first base in which a runtime directory can be made, with the lock of the living agent.
 fn runtime_dir(config: &Config) -> Result<(Arc<HeldDir>, OwnedFd), StartError> {
-    let key = place::agent_key(config);
+    let key = runtime_dir::agent_key(config);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for base in place::bases(config) {
-        let attempt = place::make(&base, &key).and_then(|dir| {
-            let lock = dir.open_file(place::LOCK, OFlags::RDWR | OFlags::CREATE, Mode::RUSR | Mode::WUSR)?;
+    for base in runtime_dir::bases(config) {
+        let attempt = runtime_dir::make(&base, &key).and_then(|dir| {
+            let lock = dir.open_file(runtime_dir::LOCK, OFlags::RDWR | OFlags::CREATE, Mode::RUSR | Mode::WUSR)?;
             Ok((Arc::new(dir), lock))
         });
         let (dir, lock) = match attempt {
@@ -296,7 +296,7 @@ fn runtime_dir(config: &Config) -> Result<(Arc<HeldDir>, OwnedFd), StartError> {
         }
         let need = monarch_abi::control::CONTROL_LEN as u64 * 2;
         let free = rustix::fs::fstatvfs(dir.fd()).map_or(0, |v| v.f_bavail * v.f_frsize);
-        if free >= need || dir.has(place::CONTROL) {
+        if free >= need || dir.has(runtime_dir::CONTROL) {
             return Ok((dir, lock));
         }
         dir.wipe();
@@ -308,7 +308,7 @@ fn runtime_dir(config: &Config) -> Result<(Arc<HeldDir>, OwnedFd), StartError> {
 /// From here on the log goes to a file in the runtime directory; before, whoever started the agent gets it.
 fn log_to(dir: &HeldDir) {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
-    match dir.open_file(place::LOG, flags, Mode::RUSR | Mode::WUSR) {
+    match dir.open_file(runtime_dir::LOG, flags, Mode::RUSR | Mode::WUSR) {
         Ok(log) => drop(rustix::stdio::dup2_stderr(&log)),
         Err(e) => {
             tracing::warn!(dir = %dir.path().display(), error = %e, "the log cannot be written; the agent runs without one");

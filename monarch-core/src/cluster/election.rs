@@ -11,7 +11,7 @@
 //! Who has the index sends it to a few that ask; the others are sent to those, in the order in which they came, so that all together form
 //! a tree of which no node sends more than [`FAN`] times. Who finds its parent gone asks the first one directly.
 
-use super::residency::members::MAX_NODES;
+use super::directory::members::MAX_NODES;
 use crate::index::ScanProgress;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Offer {
 
 /// Where this node is with the index of a root.
 #[derive(Clone, Debug, Default)]
-enum Standing {
+enum NodeState {
     #[default]
     Idle,
     Bidding {
@@ -118,7 +118,7 @@ enum Standing {
 
 #[derive(Debug, Default)]
 struct Root {
-    standing: Standing,
+    standing: NodeState,
     /// Nodes that asked for the index and are not gone, in the order they came; no more than a job can have.
     askers: Vec<String>,
 }
@@ -150,21 +150,21 @@ impl Election {
     /// This node needs the index of a root; whoever bids from now on is heard.
     pub fn bid(&self, root: u64) {
         *self.roots().entry(root).or_default() =
-            Root { standing: Standing::Bidding { yields: false }, askers: Vec::new() };
+            Root { standing: NodeState::Bidding { yields: false }, askers: Vec::new() };
     }
 
     /// Another node bids.
     pub fn heard(&self, root: u64, from: &str, me: &str) -> Reply {
         // (Of a root that this node does not need nothing is kept.)
-        match self.roots().get_mut(&root).map_or(&mut Standing::Idle, |r| &mut r.standing) {
-            Standing::Relaying(_) | Standing::Have(_) => Reply::Have,
-            Standing::Scanning(progress) => Reply::Scanning(progress.calls.load(Ordering::Relaxed)),
-            Standing::Bidding { yields } if from < me => {
+        match self.roots().get_mut(&root).map_or(&mut NodeState::Idle, |r| &mut r.standing) {
+            NodeState::Relaying(_) | NodeState::Have(_) => Reply::Have,
+            NodeState::Scanning(progress) => Reply::Scanning(progress.calls.load(Ordering::Relaxed)),
+            NodeState::Bidding { yields } if from < me => {
                 *yields = true;
                 Reply::Yield
             }
-            Standing::Bidding { .. } => Reply::First,
-            Standing::Idle | Standing::Waiting => Reply::Yield,
+            NodeState::Bidding { .. } => Reply::First,
+            NodeState::Idle | NodeState::Waiting => Reply::Yield,
         }
     }
 
@@ -172,23 +172,23 @@ impl Election {
     pub fn scan(&self, root: u64, progress: &Arc<ScanProgress>) -> bool {
         let mut roots = self.roots();
         let standing = &mut roots.entry(root).or_default().standing;
-        let scans = matches!(standing, Standing::Bidding { yields: false });
+        let scans = matches!(standing, NodeState::Bidding { yields: false });
         if scans {
-            *standing = Standing::Scanning(progress.clone());
+            *standing = NodeState::Scanning(progress.clone());
         }
         scans
     }
 
     /// Another node is waited for.
     pub fn wait(&self, root: u64) {
-        self.roots().entry(root).or_default().standing = Standing::Waiting;
+        self.roots().entry(root).or_default().standing = NodeState::Waiting;
     }
 
     /// The index has come, as these bytes: others need not wait until it is served here, too.
     pub fn relay(&self, root: u64, packed: Arc<Vec<u8>>) {
         let gone = || Err(std::io::ErrorKind::NotFound.into());
         let offer = Offer { packer: Box::new(gone), packed: Mutex::new(Some(packed)) };
-        self.roots().entry(root).or_default().standing = Standing::Relaying(Arc::new(offer));
+        self.roots().entry(root).or_default().standing = NodeState::Relaying(Arc::new(offer));
     }
 
     /// The index is there. (As it came it goes on, if it did.)
@@ -197,10 +197,10 @@ impl Election {
         let standing = &mut roots.entry(root).or_default().standing;
         let packed = match standing {
             // (Who was answered with the former offer may be about to read it.)
-            Standing::Relaying(came) => came.packed.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            NodeState::Relaying(came) => came.packed.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             _ => None,
         };
-        *standing = Standing::Have(Arc::new(Offer { packer, packed: Mutex::new(packed) }));
+        *standing = NodeState::Have(Arc::new(Offer { packer, packed: Mutex::new(packed) }));
     }
 
     /// There is none, or it is none any more that a job could use.
@@ -212,8 +212,8 @@ impl Election {
     pub fn asked(&self, root: u64, from: &str, direct: bool) -> Answer {
         let mut roots = self.roots();
         let Some(r) = roots.get_mut(&root) else { return Answer::No };
-        if matches!(r.standing, Standing::Idle | Standing::Bidding { .. }) {
-            return if matches!(r.standing, Standing::Idle) { Answer::No } else { Answer::Wait };
+        if matches!(r.standing, NodeState::Idle | NodeState::Bidding { .. }) {
+            return if matches!(r.standing, NodeState::Idle) { Answer::No } else { Answer::Wait };
         }
         let known = r.askers.iter().position(|a| a == from);
         let at = known.unwrap_or(r.askers.len());
@@ -227,7 +227,7 @@ impl Election {
             return Answer::From(parent.clone());
         }
         match &r.standing {
-            Standing::Relaying(offer) | Standing::Have(offer) => Answer::Send(offer.clone()),
+            NodeState::Relaying(offer) | NodeState::Have(offer) => Answer::Send(offer.clone()),
             _ => Answer::Wait,
         }
     }
@@ -240,7 +240,7 @@ impl Election {
     /// Whether an index is on its way to this node, or being made here.
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        let pends = |r: &Root| !matches!(r.standing, Standing::Idle | Standing::Have(_));
+        let pends = |r: &Root| !matches!(r.standing, NodeState::Idle | NodeState::Have(_));
         self.roots().values().any(pends)
     }
 
@@ -256,7 +256,7 @@ impl Election {
 
     /// (One may be being packed, for which nobody else is to wait.)
     fn offers(&self) -> Vec<Arc<Offer>> {
-        let offer = |r: &Root| if let Standing::Have(offer) = &r.standing { Some(offer.clone()) } else { None };
+        let offer = |r: &Root| if let NodeState::Have(offer) = &r.standing { Some(offer.clone()) } else { None };
         self.roots().values().filter_map(offer).collect()
     }
 }

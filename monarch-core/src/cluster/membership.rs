@@ -1,26 +1,26 @@
 //! Who is there: gossip, and what readers come upon.
 //!
 //! Every node beats and passes on whose heart beats ([`gossip`]), in datagrams that only those who know the job's secret can make
-//! ([`seal`]). Readers report nodes that do not answer them ([`evidence`]), which counts at once. Both end in a [`Members`], an immutable
+//! ([`datagram_auth`]). Readers report nodes that do not answer them ([`peer_backoff`]), which counts at once. Both end in a [`Members`], an immutable
 //! view that costs a reader one reference count; [`Membership::changes`] says when there is a new one.
 //!
 //! The protocol is our own because the crates at hand keep the encoding of their messages to themselves, so that nothing of ours can
 //! put a MAC on a datagram; and because, with time and datagrams as arguments, a test of 150 nodes is exact and takes no time.
 
-mod evidence;
+pub mod datagram_auth;
 mod gossip;
+mod membership_task;
 mod payload;
-pub mod seal;
+mod peer_backoff;
 pub mod transport;
 mod types;
-mod watch;
 
-use crate::cluster::residency::Members;
+use crate::cluster::directory::Members;
+use membership_task::Shared;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use transport::Datagrams;
 pub use types::{Drops, MembershipError, Options, Peer};
-use watch::Shared;
 
 /// This node's part in the job. Dropping it says goodbye and ends it.
 pub struct Membership {
@@ -51,7 +51,7 @@ impl Membership {
         }
         let shared = Arc::new(Shared::new(options)?);
         let (running, ended) = tokio::sync::oneshot::channel();
-        handle.spawn(watch::run(shared.clone(), socket, ended));
+        handle.spawn(membership_task::run(shared.clone(), socket, ended));
         Ok(Self { shared, running: Mutex::new(Some(running)) })
     }
 

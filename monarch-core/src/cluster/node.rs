@@ -2,66 +2,66 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`complaints`] | copies that arrived damaged, and what becomes of them where they came from |
-//! | [`admission`] | how many connections are taken |
-//! | [`begun`] | which files are being read from the PFS |
+//! | [`corruption_reports`] | copies that arrived damaged, and what becomes of them where they came from |
+//! | [`connection_limit`] | how many connections are taken |
+//! | [`inflight_fetches`] | which files are being read from the PFS |
 //! | [`remote`] | a file that another node owns, as a source of bytes |
-//! | [`serve`] | answers to other nodes: files, indexes, news |
-//! | [`local`] | what this node has of a file, made ready to be sent |
+//! | [`request_handlers`] | answers to other nodes: files, indexes, news |
+//! | [`local_copy`] | what this node has of a file, made ready to be sent |
 //! | [`indexes`] | who scans a root, and the index that comes from there |
-//! | [`looks`] | changes of the job that nobody tells the agent of |
-//! | [`news`] | nodes that come, what others tell of copies and changes |
+//! | [`dir_change_poller`] | changes of the job that nobody tells the agent of |
+//! | [`announcements`] | nodes that come, what others tell of copies and changes |
 //! | [`outbox`] | what is still to be told to others |
 //! | [`status`] | what it says of itself and of the others |
-//! | [`check`] | what the links are like |
-//! | [`sums`] | what copies come to |
-//! | [`figures`] | what went to and from whom |
+//! | [`link_probe`] | what the links are like |
+//! | [`checksum_table`] | what copies come to |
+//! | [`traffic_stats`] | what went to and from whom |
 //!
 //! Requests to others are made by the threads that need the answer (copiers, scans), which may block; requests of others are answered on a
 //! small runtime of the node's own, whose blocking work (waiting for a copy, opening it, packing an index) has threads of its own. Nobody
 //! who holds a lock here asks another node.
 
-mod admission;
-mod begun;
+mod announcements;
 mod bounds;
-mod check;
-mod complaints;
-mod figures;
+mod checksum_table;
+mod connection_limit;
+mod corruption_reports;
+mod dir_change_poller;
 mod indexes;
-mod local;
-mod looks;
-mod news;
+mod inflight_fetches;
+mod link_probe;
+mod local_copy;
 mod outbox;
 mod remote;
-mod serve;
+mod request_handlers;
 mod start;
 mod status;
-mod sums;
-mod waits;
+mod traffic_stats;
+mod wait_graph;
 
-pub use check::{Link, Said};
-pub use complaints::{Complaint, decode as decode_complaints, encode as encode_complaints};
-pub use figures::{Figures, Traffic};
+pub use announcements::is_welcome;
+pub use corruption_reports::{Complaint, decode as decode_complaints, encode as encode_complaints};
 pub use indexes::Obtained;
-pub use news::is_welcome;
+pub use link_probe::{Link, Said};
 pub use start::{Introduction, NodeError, NodeOptions};
 pub use status::{NodeStatus, PeerStatus};
+pub use traffic_stats::{Traffic, TrafficStats};
 
+use super::directory::members::ME;
+use super::directory::{File, Members, Residency, Route, announcement_rules};
 use super::election::Election;
+use super::http::{Key, Peer, PeerOptions, Server, WireError};
 use super::membership::Membership;
-use super::residency::members::ME;
-use super::residency::{File, Members, Residency, Route, told};
-use super::wire::{Key, Peer, PeerOptions, Server, WireError};
-use crate::agent::driver::{Asked, Driver, FileRef, Peers, RemoteFile};
+use crate::agent::tiering::{Asked, FileRef, Peers, RemoteFile, TieringEngine};
 use crate::config::Spread;
 use crate::tier::Sum;
+use checksum_table::Sums;
 use remote::Remote;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use sums::Sums;
 
 /// Idle connections kept to each node.
 const IDLE: usize = 8;
@@ -81,7 +81,7 @@ pub struct Node {
     /// How it was set up.
     pub options: NodeOptions,
     /// What went to and from whom.
-    pub figures: Figures,
+    pub figures: TrafficStats,
     /// Which indexes it has, or gets.
     pub election: Election,
     seed: u64,
@@ -89,14 +89,14 @@ pub struct Node {
     membership: Membership,
     residency: Mutex<Residency>,
     sums: Sums,
-    complaints: complaints::Complaints,
+    complaints: corruption_reports::Complaints,
     peers: Mutex<HashMap<u16, (u64, Arc<Peer>)>>,
-    driver: OnceLock<Arc<Driver>>,
+    tiering: OnceLock<Arc<TieringEngine>>,
     /// Who waits for whom.
-    waits: Mutex<waits::Waits>,
+    waits: Mutex<wait_graph::Waits>,
     /// Files that this node is to fetch from the PFS, whoever owns them.
     forced: Mutex<HashSet<FileRef>>,
-    begun: begun::Begun,
+    begun: inflight_fetches::Begun,
     /// Copies that are complete, and who is to hear of them.
     complete: Mutex<Vec<(u16, FileRef)>>,
     /// Nodes that did not serve an index when they were asked last, and when that was.
@@ -166,14 +166,14 @@ impl Node {
     }
 
     /// A file is about to be read from the PFS.
-    fn begin(&self, file: &FileRef) -> begun::Beginning {
+    fn begin(&self, file: &FileRef) -> inflight_fetches::Beginning {
         self.begun.begin(file, self.view().answerer_life(file.fp))
     }
 
     /// A copy is complete: who answers for the file may have to be told.
     fn completed(&self, file: &FileRef, kept: bool) {
         let Some(life) = self.begun.end(file).filter(|_| kept) else { return };
-        if let Some(to) = told::after_fetch(life, true, &self.view(), file.fp) {
+        if let Some(to) = announcement_rules::after_fetch(life, true, &self.view(), file.fp) {
             lock(&self.complete).push((to, *file));
         }
     }
@@ -184,8 +184,8 @@ impl Node {
         self.seed
     }
 
-    fn driver(&self) -> Option<&Arc<Driver>> {
-        self.driver.get()
+    fn tiering(&self) -> Option<&Arc<TieringEngine>> {
+        self.tiering.get()
     }
 
     /// Another node, to be asked.
@@ -264,8 +264,8 @@ impl Node {
 
     /// Waits until a call to the PFS that reads so many bytes is within the limits.
     fn limit(&self, bytes: u64, demand: bool) {
-        if let Some(driver) = self.driver() {
-            driver.limits().before_call(bytes, demand);
+        if let Some(tiering) = self.tiering() {
+            tiering.limits().before_call(bytes, demand);
         }
     }
 

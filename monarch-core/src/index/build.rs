@@ -169,7 +169,7 @@ pub(super) fn fill_table(f: &mut Flat) -> Option<Vec<u8>> {
 }
 
 fn initial_state(r: &Record) -> State {
-    if r.is_file() { State::Absent } else { State::Plain }
+    if r.is_file() { State::Absent } else { State::NonFile }
 }
 
 /// Puts an entry into the first free slot from its home bucket on; its slot number.

@@ -3,10 +3,10 @@
 use super::defs as d;
 use super::latencies::Latencies;
 use super::page::Page;
-use crate::agent::driver::Load;
 use crate::agent::protocol::{Ahead, Epoch, RootStatus, Status, TierStatus};
+use crate::agent::tiering::Load;
+use crate::cluster::http::{Metrics as Served, Refusal};
 use crate::cluster::node::NodeStatus;
-use crate::cluster::wire::{Metrics as Served, Refusal};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Seen {
     /// What `monarch status` shows.
     pub(crate) status: Status,
-    /// What the driver is about.
+    /// What the tiering engine is about.
     pub(crate) load: Load,
     /// This node among others, without the figures that take a walk over all files.
     pub(crate) node: Option<NodeStatus>,
@@ -243,9 +243,9 @@ fn answers(page: &Page, served: &Served) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::driver::Figures;
     use crate::agent::protocol::NearPurge;
     use crate::agent::report;
+    use crate::agent::tiering::Stats;
     use crate::cluster::node::{PeerStatus, Traffic};
     use crate::tier::PackedUsage;
     use std::collections::BTreeSet;
@@ -307,7 +307,7 @@ mod tests {
         let status = Status {
             jobs: n.next() as usize,
             counters: named(report::COUNTERS.iter().map(|(name, _)| *name).collect(), n),
-            agent: named(report::figures(&Figures::default()).iter().map(|(name, _)| *name).collect(), n),
+            agent: named(report::figures(&Stats::default()).iter().map(|(name, _)| *name).collect(), n),
             roots: vec![root],
             tiers: vec![tier],
             ..Status::default()

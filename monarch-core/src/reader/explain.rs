@@ -133,7 +133,7 @@ pub enum RefusedFor {
     /// No tier has room for it.
     NoRoom,
     /// It was changed a moment ago.
-    Unsettled,
+    RecentlyModified,
     /// The PFS failed.
     PfsFailed,
     /// A tier failed.
@@ -146,7 +146,7 @@ impl From<Refusal> for RefusedFor {
     fn from(why: Refusal) -> Self {
         match why {
             Refusal::NoRoom | Refusal::Streamable => Self::NoRoom,
-            Refusal::Unsettled => Self::Unsettled,
+            Refusal::RecentlyModified => Self::RecentlyModified,
             Refusal::PfsFailed => Self::PfsFailed,
             Refusal::TierFailed => Self::TierFailed,
             Refusal::Dropped | Refusal::Damaged | Refusal::Replaced => Self::Dropped,
@@ -179,7 +179,7 @@ impl Verdict {
             Self::Refused { why: RefusedFor::NoRoom | RefusedFor::Dropped } => {
                 "give the tiers more capacity; `monarch status` shows what is taken, `monarch evict` frees what is not needed"
             }
-            Self::Refused { why: RefusedFor::Unsettled } => "wait until dataset.settle has passed",
+            Self::Refused { why: RefusedFor::RecentlyModified } => "wait until dataset.settle has passed",
             Self::Refused { .. } => "look into the agent's log; it is tried again",
             Self::Vanished => "leave the tier's directory alone; the copy is made again",
             _ => return None,
@@ -221,7 +221,7 @@ impl fmt::Display for Verdict {
             Self::Fetching => "being copied: an open waits for it",
             Self::Refused { why } => match why {
                 RefusedFor::NoRoom => "refused: no tier has room for it",
-                RefusedFor::Unsettled => "refused for now: changed a moment ago",
+                RefusedFor::RecentlyModified => "refused for now: changed a moment ago",
                 RefusedFor::PfsFailed => "refused for now: the PFS failed at the last try",
                 RefusedFor::TierFailed => "refused for now: a tier failed, or takes no copies at present",
                 RefusedFor::Dropped => "refused for now: its copy had to make room",
@@ -292,7 +292,7 @@ impl Reader {
             }
             State::Refused => Verdict::Refused { why: word.refusal().map_or(RefusedFor::NoRoom, RefusedFor::from) },
             state if let Some(large) = found.segment.state.large(found.entry.master.id) => {
-                let there = if state == State::Filling { large.count() } else { 0 };
+                let there = if state == State::Partial { large.count() } else { 0 };
                 Verdict::Large { there, chunks: large.head.chunks }
             }
             State::Absent => Verdict::Absent,

@@ -1,8 +1,8 @@
 //! A copy being written: in `tmp`, until it gets its stamp and its name.
 
+use super::checksum::Sum;
 use super::dir::{Copy, TierDir};
 use super::ledger::Reservation;
-use super::sum::Sum;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{RenameFlags, Timespec, Timestamps};

@@ -1,5 +1,6 @@
 //! A tier's directory: opening it, room for copies, its state.
 
+use super::checksum::{Fits, Sum};
 use super::copy::{CopyFile, set_stamp};
 use super::error::TierError;
 use super::evict::Leaving;
@@ -7,10 +8,9 @@ use super::fs::{DIRS, NoTierFs, TierFs};
 use super::ledger::{Ledger, Reservation};
 use super::lock::{self, LOCK};
 use super::log::{LOG, Log, NEW};
-use super::logging::LogCharge;
+use super::log_quota::LogCharge;
 use super::pack::PackedUsage;
 use super::recover::read_seed;
-use super::sum::{Fits, Sum};
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
@@ -195,7 +195,7 @@ impl TierDir {
 
     /// Whether the tier takes no copies at present: after an I/O error, while its disk is full, or for good.
     #[must_use]
-    pub fn resting(&self) -> bool {
+    pub fn suspended(&self) -> bool {
         let since = *self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
         since.is_some_and(|t| t.elapsed() < REST)
             || self.squeezed.load(Ordering::Relaxed)

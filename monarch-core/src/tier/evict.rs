@@ -180,7 +180,7 @@ impl TierDir {
         for _ in 0..stuck {
             // Taken and moved under one lock: a new copy may get the name right after.
             let mut parts = self.leaving.lock();
-            if self.resting() {
+            if self.suspended() {
                 break;
             }
             let Some((name, (size, charged))) = parts.stuck.pop_first() else { break };

@@ -14,8 +14,8 @@
 //! A copy's record is appended before the copy gets its name. Copies are not synced one by one: of another boot, and not synced, a
 //! copy of the right size may hold anything, and is read in full before it is used. What has no record is not used at all.
 
+use super::checksum::Sum;
 use super::names::ByName;
-use super::sum::Sum;
 use crate::held_dir::HeldDir;
 use monarch_abi::hash::CopyName;
 use rustix::fd::OwnedFd;

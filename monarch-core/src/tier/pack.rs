@@ -1,10 +1,10 @@
 //! Making packed copies, opening them, taking them away. They lie beside the others, under names that readers never open.
 
+use super::checksum::Sum;
 use super::copy::{CopyFile, How, write_all_at};
 use super::dir::{Allocating, Copy, TierDir};
 use super::ledger::{NAME_COST, Reservation};
-use super::packed::{PackedFile, Packing, SUFFIX};
-use super::sum::Sum;
+use super::lz4_format::{PackedFile, Packing, SUFFIX};
 use monarch_abi::hash::{CopyName, Identity, Stamp};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;

@@ -3,10 +3,10 @@
 //! Readers open a partial copy by its number, which is never used again, for one read at a time. Room is reserved for all of it
 //! at first, or for each chunk as it comes; blocks are allocated chunk by chunk, so that the first one need not wait for the last.
 
+use super::checksum::Sum;
 use super::copy::CopyFile;
 use super::dir::{Allocating, Copy, TierDir};
 use super::ledger::Reservation;
-use super::sum::Sum;
 use crate::engine::Sink;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
@@ -150,7 +150,7 @@ impl TierDir {
     /// Whether a chunk of `bytes` would leave `keep_free` on the disk, and the tier takes any.
     pub fn has_room_on_disk(&self, bytes: u64) -> bool {
         let _allocating = Allocating::new(&self.allocating, bytes);
-        !self.resting() && self.disk_has_room().unwrap_or(false)
+        !self.suspended() && self.disk_has_room().unwrap_or(false)
     }
 
     /// Reserves room for one more chunk of `bytes`, above `keep_free` on the disk; `false` when there is none.

@@ -285,7 +285,7 @@ impl Found {
 
 /// Name and stamp of what looks like a copy, and whether that is a packed one.
 pub(super) fn sound(file: &str, st: &Stat) -> Option<(CopyName, Stamp, bool)> {
-    let hex = file.strip_suffix(super::packed::SUFFIX);
+    let hex = file.strip_suffix(super::lz4_format::SUFFIX);
     let name = CopyName::parse(hex.unwrap_or(file).as_bytes())?;
     let stamp = Stamp::from_time(st.st_mtime, u32::try_from(st.st_mtime_nsec).ok()?)?;
     (is_file(st) && stamp.matches(name)).then_some((name, stamp, hex.is_some()))

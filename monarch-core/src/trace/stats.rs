@@ -2,7 +2,7 @@
 
 use super::read::{End, TraceReader};
 use super::reuse::Reuse;
-use monarch_policies::{Access, Epochs, Served, Turn};
+use monarch_policies::{Access, EpochEvent, Epochs, Served};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -220,16 +220,16 @@ impl Passes {
             self.done.push(Pass::new(self.epochs.number()));
         }
         match self.epochs.access(access.file) {
-            Turn::Same => {}
-            Turn::Perhaps => {
+            EpochEvent::Same => {}
+            EpochEvent::Perhaps => {
                 self.keep();
                 self.perhaps = Some(Pass::new(0));
             }
-            Turn::Begun(number) => {
+            EpochEvent::Begun(number) => {
                 let begun = self.perhaps.take().unwrap_or(Pass::new(0));
                 self.done.push(Pass { number, ..begun });
             }
-            Turn::Not => self.keep(),
+            EpochEvent::Not => self.keep(),
         }
         if let Some(pass) = self.perhaps.as_mut().or(self.done.last_mut()) {
             pass.count(access);

@@ -1,8 +1,8 @@
 //! A simulated node: its readers, its fetches, its copies and what it believes. The decisions are the product's.
 
 use crate::world::{Event, INDEX, Message, Mutant, PEER_TIMEOUT, Plan, Reply, World};
-use monarch_core::cluster::residency::members::ME;
-use monarch_core::cluster::residency::{Asked, Members, Residency, Route, Search, Standing};
+use monarch_core::cluster::directory::members::ME;
+use monarch_core::cluster::directory::{Asked, Members, NodeState, Residency, Route, Search};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Milliseconds that a reader waits for a fetch that another one began.
@@ -104,7 +104,7 @@ impl Node {
         let others: Vec<usize> = (0..plan.nodes).filter(|n| *n != self.me).collect();
         for n in 0..others.len() {
             let other = others[(n + self.order as usize % others.len()) % others.len()];
-            self.view.add(&format!("n{other}"), Standing::Expected).unwrap();
+            self.view.add(&format!("n{other}"), NodeState::Expected).unwrap();
         }
         self.joining = others.into_iter().collect();
     }
@@ -168,9 +168,9 @@ impl World {
             self.send(n, other, Message::Beat);
             let silent = self.nodes[n].heard[other].map_or(0, |heard| self.now - heard);
             if silent > 20_000 {
-                self.believe(n, other, Standing::Gone, None);
+                self.believe(n, other, NodeState::Gone, None);
             } else if silent > 2_500 {
-                self.believe(n, other, Standing::Suspect, None);
+                self.believe(n, other, NodeState::Suspect, None);
             }
         }
         self.tell_again(n);
@@ -260,7 +260,7 @@ impl World {
             fetch.search.failed(local);
         }
         self.nodes[n].blocked[to] = self.now + 1000;
-        self.believe(n, to, Standing::Suspect, None);
+        self.believe(n, to, NodeState::Suspect, None);
         self.advance(n, file);
     }
 

@@ -2,7 +2,7 @@
 
 use crate::node::Copy;
 use crate::world::{Event, Mutant, Plan, World};
-use monarch_core::cluster::residency::members::ME;
+use monarch_core::cluster::directory::members::ME;
 use proptest::prelude::*;
 
 const CALM: Plan = Plan {

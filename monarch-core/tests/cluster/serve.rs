@@ -2,9 +2,11 @@
 
 use crate::node::{Copy, Queued};
 use crate::world::{Event, Message, Mutant, Reply, World};
-use monarch_core::cluster::residency::members::ME;
-use monarch_core::cluster::residency::told::{Telling, after_fetch, announce_all, announcements, for_newcomer};
-use monarch_core::cluster::residency::{Answer, Asked, Local, Search, Standing, fileset};
+use monarch_core::cluster::directory::announcement_rules::{
+    Telling, after_fetch, announce_all, announcements, for_newcomer,
+};
+use monarch_core::cluster::directory::members::ME;
+use monarch_core::cluster::directory::{Answer, Asked, Local, NodeState, Search, fileset};
 
 impl World {
     pub(crate) fn arrive(&mut self, n: usize, from: usize, life: u64, what: Message) {
@@ -49,7 +51,7 @@ impl World {
     fn alive(&mut self, n: usize, from: usize, life: u64) {
         self.nodes[n].heard[from] = Some(self.now);
         if self.nodes[n].blocked[from] <= self.now {
-            self.believe(n, from, Standing::Up, Some(life));
+            self.believe(n, from, NodeState::Up, Some(life));
         }
     }
 
@@ -71,14 +73,14 @@ impl World {
     }
 
     /// Changes what a node believes of another and tells who needs to know.
-    pub(crate) fn believe(&mut self, n: usize, about: usize, standing: Standing, life: Option<u64>) {
+    pub(crate) fn believe(&mut self, n: usize, about: usize, standing: NodeState, life: Option<u64>) {
         let (before, local) = (self.nodes[n].view.clone(), self.nodes[n].local(about));
         if life.is_some_and(|life| !self.note_life(n, about, life)) {
             return;
         }
         let node = &mut self.nodes[n];
-        if standing != Standing::Up
-            && before.get(local).is_some_and(|m| m.standing == Standing::Expected)
+        if standing != NodeState::Up
+            && before.get(local).is_some_and(|m| m.standing == NodeState::Expected)
             && life.is_none()
         {
             // One that was never seen stays expected: nobody asks it.
@@ -123,7 +125,7 @@ impl World {
     fn join(&mut self, n: usize, from: usize, life: u64) {
         self.nodes[n].heard[from] = Some(self.now);
         self.nodes[n].blocked[from] = 0;
-        self.believe(n, from, Standing::Up, Some(life));
+        self.believe(n, from, NodeState::Up, Some(life));
         let node = &self.nodes[n];
         let mut ids = for_newcomer(&node.view, node.local(from), node.held().into_iter());
         if self.plan.mutant == Mutant::JoinWithoutTelling {
@@ -131,7 +133,7 @@ impl World {
         }
         let mut files = Vec::new();
         fileset::encode(&crate::world::INDEX, &ids, &mut files);
-        let up = node.view.iter().filter(|(i, m)| *i != ME && m.standing == Standing::Up);
+        let up = node.view.iter().filter(|(i, m)| *i != ME && m.standing == NodeState::Up);
         let up = up.map(|(i, m)| (node.global(i), m.incarnation)).collect();
         self.send(n, from, Message::Joined { files, up });
     }

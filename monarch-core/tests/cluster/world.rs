@@ -1,7 +1,7 @@
 //! The world that simulated nodes live in: time, a network with faults, the PFS, and what must hold.
 
 use crate::node::Node;
-use monarch_core::cluster::residency::{File, MAX_HOPS, Uuid};
+use monarch_core::cluster::directory::{File, MAX_HOPS, Uuid};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 
 const STATES: [State; 8] = [
     State::Absent,
-    State::Wanted,
+    State::Requested,
     State::Fetching,
     State::Resident,
     State::Refused,
     State::Bypass,
     State::Link,
-    State::Plain,
+    State::NonFile,
 ];
 
 proptest! {
@@ -39,8 +39,8 @@ proptest! {
         let to = STATES[n];
         prop_assert_eq!((w.with(to).state(), w.with(to).generation()), (to, w.generation()));
         prop_assert_eq!((w.next(to).state(), w.next(to).generation()), (to, w.generation().wrapping_add(1) & 0x00ff_ffff));
-        let f = w.filling(tier);
-        prop_assert_eq!((f.state(), f.tier(), f.generation()), (State::Filling, tier, w.generation()));
+        let f = w.partial(tier);
+        prop_assert_eq!((f.state(), f.tier(), f.generation()), (State::Partial, tier, w.generation()));
         prop_assert_eq!(f.completed(), w.resident(tier));
         let s = w.refused(Refusal::Streamable);
         prop_assert!(s.state() == State::Refused && s.is_streamable() && !w.next(State::Refused).is_streamable());
@@ -152,7 +152,7 @@ fn copier(s: &Shared, drained: &[AtomicU64], over: &AtomicBool, seed: u64) {
         for &id in &ids {
             drained[id as usize].fetch_add(1, Ordering::Relaxed);
             let word = s.word(id);
-            let claim = change(word, |w| (w.state() == State::Wanted).then(|| w.with(State::Fetching)));
+            let claim = change(word, |w| (w.state() == State::Requested).then(|| w.with(State::Fetching)));
             let Some(claim) = claim else { continue };
             (0..dice.roll(50)).for_each(|_| std::hint::spin_loop());
             let to = if dice.roll(10) == 0 { claim.next(State::Refused) } else { claim.resident(3) };
@@ -209,7 +209,7 @@ fn everybody_at_once() {
                             0
                         }
                         Outcome::Refused(_) => 1,
-                        Outcome::Filling(_) | Outcome::Deadline => {
+                        Outcome::Partial(_) | Outcome::Deadline => {
                             panic!("a demand of {id} was lost: {:?}", f.entry.word())
                         }
                     };
@@ -264,7 +264,7 @@ fn everybody_at_once() {
     for id in 1..=FILES {
         let w = Word(s.word(id).load(Ordering::Acquire));
         assert_eq!(w.state() == State::Bypass, id <= FILES / 2, "{id}: {w:?}");
-        assert_ne!(w.state(), State::Wanted, "{id} was left behind");
+        assert_ne!(w.state(), State::Requested, "{id} was left behind");
         assert!(drained[id as usize].load(Ordering::Relaxed) > 0);
     }
     println!("resident {}, refused or bypassed {}", ends[0].load(Ordering::Relaxed), ends[1].load(Ordering::Relaxed));
@@ -331,8 +331,8 @@ fn a_demand_whose_client_died_before_the_bit_is_repeated() {
     let s = Shared::new(1);
     let f = s.found(1);
     // Killed between the word and the bit.
-    f.entry.master.word.store(Word::new(State::Wanted).0, Ordering::Release);
-    assert_eq!(raise(&s.ctl, &f).state(), State::Wanted);
+    f.entry.master.word.store(Word::new(State::Requested).0, Ordering::Release);
+    assert_eq!(raise(&s.ctl, &f).state(), State::Requested);
     let mut ids = Vec::new();
     s.segment.state.drain(|id| ids.push(id));
     assert_eq!(ids, [1]);
@@ -418,7 +418,7 @@ fn clocks_that_somebody_has_written_over_hold_up_nobody_for_more_than_an_hour() 
     }
     c.inflight[0].file.store(monarch_abi::demand::file_key(0, 1), Ordering::Release);
     // Neither picked up; nor with any progress; nor out of the PFS.
-    for (state, in_pfs) in [(State::Wanted, 0), (State::Fetching, 0), (State::Fetching, 1)] {
+    for (state, in_pfs) in [(State::Requested, 0), (State::Fetching, 0), (State::Fetching, 1)] {
         for pulse in [0, u64::MAX, u64::MAX / 1000 + 1, 1 << 40] {
             s.word(1).store(Word::new(state).0, Ordering::Release);
             c.inflight[0].in_pfs.store(in_pfs, Ordering::Relaxed);

@@ -9,15 +9,15 @@ fn told(e: &mut Epochs, accesses: impl IntoIterator<Item = FileKey>) -> Vec<(u32
     for file in accesses {
         let turn = e.access(file);
         match turn {
-            Turn::Same => {}
-            Turn::Perhaps => {
+            EpochEvent::Same => {}
+            EpochEvent::Perhaps => {
                 let before = perhaps.replace(0).unwrap_or(0);
                 epochs.last_mut().unwrap().1 += before;
             }
-            Turn::Begun(n) => {
+            EpochEvent::Begun(n) => {
                 epochs.push((n, perhaps.take().unwrap_or(0)));
             }
-            Turn::Not => epochs.last_mut().unwrap().1 += perhaps.take().expect("a Perhaps before a Not"),
+            EpochEvent::Not => epochs.last_mut().unwrap().1 += perhaps.take().expect("a Perhaps before a Not"),
         }
         match &mut perhaps {
             Some(n) => *n += 1,
@@ -263,22 +263,22 @@ fn four_ranks_announce_the_same_epochs() {
     let mut e = Epochs::default();
     let order: Vec<FileKey> = (0..2000).map(FileKey).collect();
     for n in 5..9 {
-        assert_eq!(e.begin(Some(n)), Turn::Begun(n));
+        assert_eq!(e.begin(Some(n)), EpochEvent::Begun(n));
         for _ in 0..3 {
-            assert_eq!(e.begin(Some(n)), Turn::Same);
+            assert_eq!(e.begin(Some(n)), EpochEvent::Same);
         }
         assert_eq!(told(&mut e, order.iter().copied()), [(n, 2000)]);
         assert!(e.has_read(FileKey(1)) && e.seen() == 2000);
         // A rank that is behind begins the last one.
         (0..4).for_each(|_| e.end());
     }
-    assert_eq!(e.begin(Some(9)), Turn::Begun(9));
+    assert_eq!(e.begin(Some(9)), EpochEvent::Begun(9));
     e.access(FileKey(0));
-    assert_eq!(e.begin(Some(8)), Turn::Same);
+    assert_eq!(e.begin(Some(8)), EpochEvent::Same);
     told(&mut e, order.iter().copied());
     // The job begins from the start.
-    assert_eq!(e.begin(Some(8)), Turn::Begun(8));
-    assert_eq!(e.begin(Some(0)), Turn::Begun(0));
+    assert_eq!(e.begin(Some(8)), EpochEvent::Begun(8));
+    assert_eq!(e.begin(Some(0)), EpochEvent::Begun(0));
 }
 
 #[test]
@@ -288,10 +288,10 @@ fn announcements_without_numbers() {
         let mut r = Rng::new(ranks);
         for n in 1..6 {
             let order = r.order(0, 4000);
-            let turns: Vec<Turn> = (0..ranks).map(|_| e.begin(None)).collect();
-            let expected = if n == 1 { Turn::Same } else { Turn::Begun(n) };
+            let turns: Vec<EpochEvent> = (0..ranks).map(|_| e.begin(None)).collect();
+            let expected = if n == 1 { EpochEvent::Same } else { EpochEvent::Begun(n) };
             assert_eq!(turns[0], expected);
-            assert!(turns[1..].iter().all(|t| *t == Turn::Same), "{ranks} ranks: {turns:?}");
+            assert!(turns[1..].iter().all(|t| *t == EpochEvent::Same), "{ranks} ranks: {turns:?}");
             assert_eq!(told(&mut e, order), [(n, 4000)]);
             (0..ranks).for_each(|_| e.end());
         }
@@ -302,11 +302,11 @@ fn announcements_without_numbers() {
 fn without_ends_the_files_tell() {
     let mut e = Epochs::default();
     told(&mut e, (0..3).map(FileKey));
-    assert_eq!(e.begin(None), Turn::Begun(1));
+    assert_eq!(e.begin(None), EpochEvent::Begun(1));
     for n in 2..5 {
-        assert_eq!(e.begin(None), Turn::Same);
+        assert_eq!(e.begin(None), EpochEvent::Same);
         told(&mut e, (0..1000).map(FileKey));
-        assert_eq!(e.begin(None), Turn::Begun(n));
+        assert_eq!(e.begin(None), EpochEvent::Begun(n));
     }
 }
 
@@ -372,13 +372,13 @@ proptest! {
                     turn
                 }
                 Op::Begin(n) => e.begin(n),
-                Op::End => { e.end(); Turn::Same }
+                Op::End => { e.end(); EpochEvent::Same }
             };
             match turn {
-                Turn::Perhaps => perhaps = true,
-                Turn::Not => { prop_assert!(perhaps); perhaps = false }
-                Turn::Begun(n) => { prop_assert_eq!(n, e.number()); perhaps = false }
-                Turn::Same => {}
+                EpochEvent::Perhaps => perhaps = true,
+                EpochEvent::Not => { prop_assert!(perhaps); perhaps = false }
+                EpochEvent::Begun(n) => { prop_assert_eq!(n, e.number()); perhaps = false }
+                EpochEvent::Same => {}
             }
             prop_assert!(e.seen() <= e.last.iter().filter(|(_, at)| *at >= e.start).count() as u64);
         }

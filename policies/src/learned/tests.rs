@@ -4,7 +4,7 @@ use crate::streams::Rng;
 use proptest::prelude::*;
 
 /// A job that tells its epochs; gives the orders that were told, with the epoch (from 0) and the place in it.
-fn run(l: &mut Learner, epochs: &[Vec<FileKey>]) -> Vec<(usize, usize, Vec<FileKey>)> {
+fn run(l: &mut OrderPredictor, epochs: &[Vec<FileKey>]) -> Vec<(usize, usize, Vec<FileKey>)> {
     let mut told = Vec::new();
     for (n, epoch) in epochs.iter().enumerate() {
         l.epoch_began();
@@ -26,7 +26,7 @@ fn an_order_that_repeats_is_told_in_the_second_epoch_and_in_each_later_one() {
     for n in [16, 20, 100, 5000] {
         let order = files(n);
         // (Near the end of an epoch it is told once more.)
-        let mut told = run(&mut Learner::default(), &vec![order.clone(); 4]);
+        let mut told = run(&mut OrderPredictor::default(), &vec![order.clone(); 4]);
         told.dedup_by_key(|t| t.0);
         assert_eq!(told.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 2, 3], "{n} files");
         let (_, at, rest) = &told[0];
@@ -48,7 +48,7 @@ fn workers_are_not_quite_in_order() {
                 o
             })
             .collect();
-        let mut told = run(&mut Learner::default(), &epochs);
+        let mut told = run(&mut OrderPredictor::default(), &epochs);
         told.dedup_by_key(|t| t.0);
         assert_eq!(told.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 2, 3], "{n} files");
         assert!(told[0].1 <= n as usize / 4, "{}", told[0].1);
@@ -57,7 +57,7 @@ fn workers_are_not_quite_in_order() {
 
 #[test]
 fn another_order_is_dropped_quickly() {
-    let mut l = Learner::default();
+    let mut l = OrderPredictor::default();
     run(&mut l, &vec![files(5000); 3]);
     assert!(l.repeats());
     let mut r = Rng::new(9);
@@ -77,7 +77,7 @@ fn another_order_is_dropped_quickly() {
 #[test]
 fn an_epoch_that_starts_elsewhere_is_found_in_the_order() {
     let order = files(4000);
-    let mut l = Learner::default();
+    let mut l = OrderPredictor::default();
     run(&mut l, std::slice::from_ref(&order));
     l.epoch_began();
     order[1000..].iter().take(700).for_each(|f| l.access(*f));
@@ -88,7 +88,7 @@ fn an_epoch_that_starts_elsewhere_is_found_in_the_order() {
 #[test]
 fn with_epochs_found_from_accesses() {
     let order = files(6000);
-    let (mut e, mut l) = (Epochs::default(), Learner::default());
+    let (mut e, mut l) = (Epochs::default(), OrderPredictor::default());
     let mut told = Vec::new();
     for n in 0..4 {
         for (at, f) in order.iter().enumerate() {
@@ -113,7 +113,7 @@ fn with_epochs_found_from_accesses() {
 
 #[test]
 fn a_loop_over_a_few_files_is_neither_kept_without_end_nor_undecided_for_ever() {
-    let (mut e, mut l) = (Epochs::default(), Learner::default());
+    let (mut e, mut l) = (Epochs::default(), OrderPredictor::default());
     let mut most = 0;
     for file in (0..10_000).chain((0..100_000).map(|n| n % 100)).map(FileKey) {
         l.turn(e.access(file));
@@ -137,7 +137,7 @@ proptest! {
     fn a_shuffled_job_is_never_taken_for_a_repeating_one(seed in any::<u64>(), n in 1u64..3000, epochs in 2usize..6) {
         let mut r = Rng::new(seed);
         let epochs: Vec<Vec<FileKey>> = (0..epochs).map(|_| r.order(0, n)).collect();
-        prop_assert!(run(&mut Learner::default(), &epochs).is_empty());
+        prop_assert!(run(&mut OrderPredictor::default(), &epochs).is_empty());
     }
 
     #[test]
@@ -147,7 +147,7 @@ proptest! {
         let part = (n * part / 100).max(1) as usize;
         let mut epochs = vec![order.clone(), order.clone(), order[..part].to_vec(), order.clone()];
         epochs.push(r.order(0, n));
-        for (_, _, mut told) in run(&mut Learner::default(), &epochs) {
+        for (_, _, mut told) in run(&mut OrderPredictor::default(), &epochs) {
             let len = told.len();
             prop_assert!(len <= n as usize);
             told.sort();
@@ -158,12 +158,12 @@ proptest! {
 
     #[test]
     fn anything(ops in proptest::collection::vec((0u64..300, 0u8..40), 0..2000)) {
-        let (mut e, mut l) = (Epochs::default(), Learner::default());
+        let (mut e, mut l) = (Epochs::default(), OrderPredictor::default());
         for (file, what) in ops {
             match what {
                 0 => l.epoch_began(),
-                1 => l.turn(Turn::Perhaps),
-                2 => l.turn(Turn::Not),
+                1 => l.turn(EpochEvent::Perhaps),
+                2 => l.turn(EpochEvent::Not),
                 3 => drop(l.order()),
                 _ => l.turn(e.access(FileKey(file))),
             }

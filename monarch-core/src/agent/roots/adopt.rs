@@ -2,8 +2,8 @@
 
 use super::{RootState, Roots, shared};
 
-use crate::agent::driver::Unclaimed;
 use crate::agent::mounts;
+use crate::agent::tiering::Orphans;
 use crate::config::Config;
 use crate::engine::{PfsSource, Source};
 use crate::shm;
@@ -51,14 +51,14 @@ impl Roots {
         let path = self.list().get(root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
         let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
         self.note_sums(&segment);
-        let mut unclaimed = self.driver.unclaimed();
-        let was_filling = |w: Word| w.state() == State::Filling;
+        let mut unclaimed = self.tiering.orphans();
+        let was_filling = |w: Word| w.state() == State::Partial;
         let (mut keys, mut decoded) = (Vec::new(), Vec::new());
         for e in segment.files() {
             let w = e.word();
-            let claim = |unclaimed: &mut Unclaimed| unclaimed.claim(&segment, &e, &self.driver.tiers);
+            let claim = |unclaimed: &mut Orphans| unclaimed.claim(&segment, &e, &self.tiering.tiers);
             let to = match w.state() {
-                State::Wanted | State::Fetching | State::Filling | State::Refused => w.next(State::Absent),
+                State::Requested | State::Fetching | State::Partial | State::Refused => w.next(State::Absent),
                 State::Absent if w.packed_in().is_none() => continue,
                 State::Absent => claim(&mut unclaimed).map_or(w.next(State::Absent), |claim| claim.word(w)),
                 // (Those that were decoded, or yet to be packed, have gone.)
@@ -85,26 +85,26 @@ impl Roots {
         }
         drop(unclaimed);
         let kept = keys.len() as u64;
-        self.driver.note_placed(keys.into_iter());
+        self.tiering.note_placed(keys.into_iter());
         // Where an agent died while it opened the segment.
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
         self.open_segment(root, at, &segment);
         // A loaded index was perhaps not checked to its end.
         let fresh = !segment.state.guard.is_loaded();
-        let mut live = self.driver.live(root, segment, source, fresh);
+        let mut live = self.tiering.live(root, segment, source, fresh);
         if let Some(node) = &self.node {
             live.portable = shared::portable(&live.segment.index, &*live.source).unwrap_or_default();
             node.join(&live);
         }
         self.note_sums_of(&live);
-        self.driver.add_segment(at, &live);
-        mounts::look(&self.driver, at, &live, None);
+        self.tiering.add_segment(at, &live);
+        mounts::look(&self.tiering, at, &live, None);
         if let Some(node) = &self.node {
             node.announce(&live);
             // Whether the agent before this one came to tell the other nodes is not known.
             live.segment.files_that(Word::is_changed).for_each(|e| node.note_changed(live.file_ref(&e)));
         }
-        self.driver.note_decoded(decoded.into_iter());
+        self.tiering.note_decoded(decoded.into_iter());
         if let Some(r) = self.list().get_mut(root) {
             r.state = "ready".to_owned();
             r.segment = Some(at);

@@ -48,7 +48,7 @@ impl Roots {
     /// Takes a job's wishes into account.
     pub(super) fn tighten(&self, r: &mut RootState, asked: Checks) {
         r.checks = stricter(r.checks, asked);
-        let live = r.segment.and_then(|n| self.driver.segment(n));
+        let live = r.segment.and_then(|n| self.tiering.segment(n));
         if let Some(live) = live {
             live.segment.state.header.revalidate_ms.store(r.checks.interval_ms(), Ordering::Relaxed);
         }
@@ -56,11 +56,11 @@ impl Roots {
 
     /// Takes note of what copies of an earlier run must come to, before any of them is claimed.
     pub(super) fn note_sums(&self, segment: &Segment<'static>) {
-        if !segment.state.guard.which().sums || self.driver.unclaimed().is_empty() {
+        if !segment.state.guard.which().sums || self.tiering.orphans().is_empty() {
             return;
         }
         let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
-        for tier in self.driver.tiers.iter().rev() {
+        for tier in self.tiering.tiers.iter().rev() {
             let Ok(logged) = tier.sums(&names) else { continue };
             for e in segment.files() {
                 if let Some(l) = logged.get(segment.copy_name(&e)) {

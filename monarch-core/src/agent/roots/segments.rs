@@ -4,9 +4,9 @@ use super::scan::Scan;
 use super::shared::Theirs;
 use super::{RETRY, RootState, Roots};
 
-use crate::agent::driver::Portable;
-use crate::agent::{access, early, mounts};
-use crate::cluster::image::Image;
+use crate::agent::tiering::IdentityScope;
+use crate::agent::{access, mounts, pre_index_changes};
+use crate::cluster::index_image::Image;
 use crate::config::{MountPoints, Trust, mount_points};
 use crate::engine::{PfsSource, Source};
 use crate::held_dir::HeldDir;
@@ -35,7 +35,7 @@ struct Made {
     /// Whether it was made by a scan for this job.
     scanned: bool,
     /// What of the index is the same here: all of it, if this node made it.
-    portable: Portable,
+    portable: IdentityScope,
     /// Whether the nodes have it in common.
     is_shared: bool,
     /// What was mounted before it was made by a scan of this node.
@@ -94,12 +94,12 @@ impl Roots {
             }
         })?;
         let segment = made.segment;
-        let mut live = self.driver.live(scan.root, segment, source, made.fresh);
+        let mut live = self.tiering.live(scan.root, segment, source, made.fresh);
         live.portable = made.portable;
         if let Some(node) = &self.node {
             node.join(&live);
         }
-        early::close(&segment);
+        pre_index_changes::close(&segment);
         let number = self.publish(scan, &made).inspect_err(|_| {
             let (index, state) = shm::segment_names(segment.index.header.uuid, made.state_uuid);
             let _ = (self.dir.unlink(index), self.dir.unlink(state));
@@ -113,15 +113,15 @@ impl Roots {
         let adopted = if made.fresh { self.claim_copies(number, &made, &mut decoded) } else { 0 };
         self.open_segment(scan.root, number, &segment);
         self.note_sums_of(&live);
-        self.driver.add_segment(number, &live);
-        mounts::look(&self.driver, number, &live, made.mounts.as_ref());
+        self.tiering.add_segment(number, &live);
+        mounts::look(&self.tiering, number, &live, made.mounts.as_ref());
         if made.is_shared {
             self.offer(scan.root, &live);
         }
-        self.driver.note_decoded(decoded.into_iter());
+        self.tiering.note_decoded(decoded.into_iter());
         let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
         if !self.ctl.segments().get(number).is_some_and(live) {
-            // Retired before the driver knew of it.
+            // Retired before the tiering engine knew of it.
             self.give_back(number);
         }
         let header = segment.index.header;
@@ -142,8 +142,11 @@ impl Roots {
         let source = &scan.config.source;
         let chunking = shm::Chunking { threshold: source.chunk_threshold, size: source.chunk_size };
         // Of an index that is not as new as its job nothing is believed before it was compared.
-        let checks =
-            |loaded: bool, portable: Portable| shm::Checks { loaded, other_ctimes: !portable.ctime, ..scan.checks };
+        let checks = |loaded: bool, portable: IdentityScope| shm::Checks {
+            loaded,
+            other_ctimes: !portable.ctime,
+            ..scan.checks
+        };
         let written = |file: shm::Unfinished, index: &[u8], buckets: &[u8], checks: shm::Checks| {
             let made = shm::segment_with(&self.dir, (file, index), buckets, state_uuid, chunking, checks);
             made.map(|(segment, ..)| segment).map_err(|e| self.no_room(e))
@@ -159,22 +162,22 @@ impl Roots {
         let (fresh, mounts, segment) = match saved {
             Some(Loaded { file, index: bytes, buckets }) => {
                 let fresh = index.trust == Trust::Frozen;
-                (fresh, None, written(file, &bytes, &buckets, checks(!fresh, Portable::default()))?)
+                (fresh, None, written(file, &bytes, &buckets, checks(!fresh, IdentityScope::default()))?)
             }
             None => {
                 let mounts = mount_points();
                 let options = ScanOptions { threads: index.scan_threads, max_memory: index.max_memory };
-                let limits = self.driver.limits();
+                let limits = self.tiering.limits();
                 let tree =
                     crate::index::scan_within(path, options, limits, &scan.progress).map_err(io::Error::other)?;
                 let built = crate::index::build(tree, self.seed, crate::sys::random_uuid());
-                let checks = checks(false, Portable::default());
+                let checks = checks(false, IdentityScope::default());
                 let made = shm::create_segment(&self.dir, &built.index, &built.buckets, state_uuid, chunking, checks);
                 (true, mounts, made.map_err(|e| self.no_room(e))?.0)
             }
         };
         let scanned = mounts.is_some();
-        Ok(Made { segment, state_uuid, fresh, scanned, portable: Portable::default(), is_shared, mounts })
+        Ok(Made { segment, state_uuid, fresh, scanned, portable: IdentityScope::default(), is_shared, mounts })
     }
 
     /// Says where there is no room for an index, and what to do about it.
@@ -216,7 +219,7 @@ impl Roots {
     /// Claims the copies that an earlier run or segment left in a tier; those that were decoded are told.
     fn claim_copies(&self, number: usize, made: &Made, claimed_decoded: &mut Vec<u64>) -> u64 {
         let segment = &made.segment;
-        let mut unclaimed = self.driver.unclaimed();
+        let mut unclaimed = self.tiering.orphans();
         if unclaimed.is_empty() {
             return 0;
         }
@@ -228,7 +231,7 @@ impl Roots {
         let may_read = |r: &Record| access::by_mode(&segment.index, r);
         let fits = |e: &Entry<'_>| e.word().state() == State::Absent && known(e.id) && may_read(e.record);
         for e in segment.files().filter(fits) {
-            let Some(claim) = unclaimed.claim(segment, &e, &self.driver.tiers) else { continue };
+            let Some(claim) = unclaimed.claim(segment, &e, &self.tiering.tiers) else { continue };
             let w = e.word();
             let (absent, to) = (w.state() == State::Absent, claim.word(w));
             if absent && e.slot.word.compare_exchange(w.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -236,7 +239,7 @@ impl Roots {
                 keys.push(key);
                 decoded.extend(to.is_marked().then_some(key));
             } else {
-                unclaimed.put_back(claim, segment.copy_name(&e), e.record.size, &self.driver.tiers);
+                unclaimed.put_back(claim, segment.copy_name(&e), e.record.size, &self.tiering.tiers);
             }
         }
         drop(unclaimed);
@@ -247,8 +250,8 @@ impl Roots {
         }
         claimed_decoded.append(&mut decoded);
         let n = keys.len() as u64;
-        self.driver.figures.adopted.fetch_add(n, Ordering::Relaxed);
-        self.driver.note_placed(keys.into_iter());
+        self.tiering.stats.adopted.fetch_add(n, Ordering::Relaxed);
+        self.tiering.note_placed(keys.into_iter());
         crate::sys::give_back_memory();
         n
     }
@@ -258,13 +261,13 @@ impl Roots {
     /// Drops copies of files that a scan, which came to everything, did not find as they were:
     /// removed, replaced, or not this user's to see any more.
     fn drop_lost(&self, segment: &Segment<'static>) {
-        let mut unclaimed = self.driver.unclaimed();
+        let mut unclaimed = self.tiering.orphans();
         let root = segment.index.header.root_id;
         if !unclaimed.has_of_root(root) {
             return;
         }
         let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
-        let dropped = unclaimed.drop_of_root(root, |name| names.contains(&name), &self.driver.tiers);
+        let dropped = unclaimed.drop_of_root(root, |name| names.contains(&name), &self.tiering.tiers);
         drop(unclaimed);
         if dropped > 0 {
             tracing::info!(copies = dropped, "copies of files that the scan did not find as they were are dropped");

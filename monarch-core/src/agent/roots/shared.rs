@@ -2,8 +2,8 @@
 
 use super::Roots;
 use super::scan::Scan;
-use crate::agent::driver::{Live, Portable};
-use crate::cluster::image::Image;
+use crate::agent::tiering::{IdentityScope, LiveSegment};
+use crate::cluster::index_image::Image;
 use crate::cluster::node::Obtained;
 use crate::engine::{PfsSource, Source};
 use crate::index::root_id;
@@ -50,7 +50,7 @@ impl Roots {
     }
 
     /// Other nodes can have the index of a root from here as long as jobs use it, and are told what lies here of it.
-    pub(super) fn offer(&self, root: usize, live: &Live) {
+    pub(super) fn offer(&self, root: usize, live: &LiveSegment) {
         let Some(node) = &self.node else { return };
         let list = self.list();
         let Some((path, jobs)) = list.get(root).map(|r| (r.path.clone(), r.jobs)) else { return };
@@ -73,7 +73,7 @@ impl Roots {
         }
         for &root in roots {
             let segment = self.list().get(root).and_then(|r| r.segment);
-            if let Some(live) = segment.and_then(|number| self.driver.segment(number)) {
+            if let Some(live) = segment.and_then(|number| self.tiering.segment(number)) {
                 self.offer(root, &live);
             }
         }
@@ -87,21 +87,21 @@ impl Roots {
     }
 
     /// The nodes know an index no more.
-    pub(super) fn leave(&self, live: &Live) {
+    pub(super) fn leave(&self, live: &LiveSegment) {
         if let Some(node) = &self.node {
             node.leave(&live.segment.index.header.uuid);
         }
     }
 
     /// What copies of an earlier run come to, for those who get them from here.
-    pub(super) fn note_sums_of(&self, live: &Live) {
+    pub(super) fn note_sums_of(&self, live: &LiveSegment) {
         let Some(node) = self.node.as_ref() else { return };
         let segment = &live.segment;
-        if self.driver.tiers.iter().all(|tier| tier.ledger.usage().files == 0) {
+        if self.tiering.tiers.iter().all(|tier| tier.ledger.usage().files == 0) {
             return;
         }
         let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
-        for tier in &self.driver.tiers {
+        for tier in &self.tiering.tiers {
             let Ok(logged) = tier.sums(&names) else { continue };
             for e in segment.files() {
                 if let Some(l) = logged.get(segment.copy_name(&e)) {
@@ -119,16 +119,16 @@ pub(super) enum Theirs {
     /// It is of no use here.
     Unfit,
     /// It is this, and so much of it is the same here.
-    Image(Box<Image>, Portable),
+    Image(Box<Image>, IdentityScope),
 }
 
 /// What of an identity is the same here as for the node that made the index: some files are compared. `None` if most of them are not there,
 /// or are others: what that node says of its files, and their bytes, would be taken for those of files here.
-pub(super) fn portable(index: &Index<'_>, source: &dyn Source) -> Option<Portable> {
+pub(super) fn portable(index: &Index<'_>, source: &dyn Source) -> Option<IdentityScope> {
     let is_file = |id: &u32| index.record(*id).is_some_and(Record::is_file);
     let every = (index.header.files as usize / LARGE_SAMPLE).max(1);
     let ids: Vec<u32> = (0..index.len() as u32).filter(is_file).step_by(every).take(LARGE_SAMPLE).collect();
-    let (mut portable, mut same, mut others) = (Portable::default(), 0, 0);
+    let (mut portable, mut same, mut others) = (IdentityScope::default(), 0, 0);
     // The first few are from all over the index, too.
     for id in (0..SAMPLE).flat_map(|first| ids.iter().skip(first).step_by(SAMPLE)) {
         if same == SAMPLE && others == 0 {
@@ -166,10 +166,10 @@ mod tests {
         let bytes = shm::IndexBytes(&built.index);
         let index = bytes.open().unwrap();
         let source = PfsSource::new(dir.path()).unwrap();
-        assert_eq!(portable(&index, &source), Some(Portable::default()));
+        assert_eq!(portable(&index, &source), Some(IdentityScope::default()));
         // Some were changed since.
         (0..40).step_by(4).for_each(|n| write(n, b"as it is now"));
-        assert_eq!(portable(&index, &source), Some(Portable::default()));
+        assert_eq!(portable(&index, &source), Some(IdentityScope::default()));
         (0..40).for_each(|n| write(n, b"something else"));
         assert_eq!(portable(&index, &source), None);
         (0..40).for_each(|n| std::fs::remove_file(at(n)).unwrap());

@@ -1,12 +1,12 @@
 //! Files that a job can write from its start (see [`crate::agent::writable`]): they count as changed, in segments that are there
 //! and in those that are to come. And what processes change that tell the agent instead of the control block (see
-//! [`crate::agent::outside`]).
+//! [`crate::agent::foreign_changes`]).
 //!
 //! A list says which files, another which segments are open to readers; both are under one lock, so that a file meets every
 //! segment. The paths are also left where the job leaves its early changes, for an agent that comes after this one.
 
 use super::Roots;
-use crate::agent::early;
+use crate::agent::pre_index_changes;
 use crate::agent::protocol::Writable;
 use monarch_abi::PATH_MAX;
 use monarch_abi::control::{ControlMap, SEGMENT_LIVE};
@@ -103,14 +103,16 @@ impl Roots {
             self.enter_name(to, &dir, change);
         } else if is_dir && let Some(e) = directory(file).and_then(|id| to.segment.by_id(id)) {
             // The top of a root: its name lies outside.
-            early::bypass(&to.segment, &e);
+            pre_index_changes::bypass(&to.segment, &e);
             if kind == TREE {
                 self.bypass_below(to, &e);
             }
         }
         if matches!(kind, FILE | TREE) && !is_dir && links > 1 && device == Some(file[0]) {
             // Another name of a file that the index knows.
-            to.linked(file[1]).filter_map(|id| to.segment.by_id(id)).for_each(|e| early::bypass(&to.segment, &e));
+            to.linked(file[1])
+                .filter_map(|id| to.segment.by_id(id))
+                .for_each(|e| pre_index_changes::bypass(&to.segment, &e));
         }
     }
 
@@ -123,7 +125,7 @@ impl Roots {
         rel.extend_from_slice(&change.name);
         let child = to.segment.lookup(&rel);
         if let Some(e) = &child {
-            early::bypass(&to.segment, e);
+            pre_index_changes::bypass(&to.segment, e);
             if matches!(change.head.kind, MOVED | TREE) {
                 self.bypass_below(to, e);
             }
@@ -131,7 +133,7 @@ impl Roots {
         // A file that the index does not know is new, or has taken the place of another.
         let is_known = child.is_some_and(|e| e.record.ino == change.head.file[1]);
         if !(matches!(change.head.kind, FILE | TREE) && is_known) {
-            early::bypass(&to.segment, dir);
+            pre_index_changes::bypass(&to.segment, dir);
         }
     }
 
@@ -154,10 +156,10 @@ impl Roots {
         written.segments.retain(|s| self.is_live(s.number));
         written.segments.push(open);
         if lost {
-            // (`early::open` opens it only from the state in which it was published.)
+            // (`pre_index_changes::open` opens it only from the state in which it was published.)
             segment.state.header.bypassed.store(1, Ordering::SeqCst);
         }
-        early::open(&self.ctl, root, number, segment);
+        pre_index_changes::open(&self.ctl, root, number, segment);
     }
 
     /// Takes files for changed, before the job begins that can write them.
@@ -202,12 +204,15 @@ impl Roots {
         let by_path = self.below_roots(f).into_iter().find(|(root, _)| *root == to.root);
         let found = by_path.is_some_and(|(_, rel)| {
             let known = to.segment.lookup(rel).is_some();
-            early::enter(&self.ctl, to.number, &to.segment, rel, !known);
+            pre_index_changes::enter(&self.ctl, to.number, &to.segment, rel, !known);
             known
         });
         let device = self.ctl.roots().get(to.root).map(|r| r.dev.load(Ordering::Relaxed));
         if device == Some(f.dev) && (!found || f.links > 1) {
-            to.segment.files().filter(|e| e.record.ino == f.ino).for_each(|e| early::bypass(&to.segment, &e));
+            to.segment
+                .files()
+                .filter(|e| e.record.ino == f.ino)
+                .for_each(|e| pre_index_changes::bypass(&to.segment, &e));
         }
     }
 

@@ -9,8 +9,8 @@
 
 use super::payload::{BEATS, Beat, INTROS, Intro, Payload};
 use super::types::Peer;
-use crate::cluster::residency::Standing;
-use crate::cluster::residency::members::{MAX_NODES, node_key};
+use crate::cluster::directory::NodeState;
+use crate::cluster::directory::members::{MAX_NODES, node_key};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -80,7 +80,7 @@ impl Gossip {
             self.me.beat += 1;
         }
         let (up, down): (Vec<&Node>, Vec<&Node>) =
-            self.nodes.values().filter(|n| n.sought(now)).partition(|n| n.standing(self, now) == Standing::Up);
+            self.nodes.values().filter(|n| n.sought(now)).partition(|n| n.standing(self, now) == NodeState::Up);
         let (up, down): (Vec<_>, Vec<_>) = (addresses(&up), addresses(&down));
         let all = first || self.me.beat == LEFT;
         let mut targets = self.choose(up, if all { usize::MAX } else { FANOUT });
@@ -168,14 +168,14 @@ impl Gossip {
     }
 
     /// All others, with what is believed of them.
-    pub(super) fn standings(&self, now: u64) -> impl Iterator<Item = (&Intro, Standing)> {
+    pub(super) fn standings(&self, now: u64) -> impl Iterator<Item = (&Intro, NodeState)> {
         self.nodes.values().map(move |n| (&n.intro, n.standing(self, now)))
     }
 
     fn payloads(&self, now: u64) -> Vec<Payload> {
         let alive = |n: &&Node| n.heard.is_some_and(|heard| now.saturating_sub(heard) < DEAD);
         // Who has it from hearsay does not pass it on: it would never end where nodes come and go.
-        let told = |n: &&Node| alive(n) || n.heard.is_some() && n.standing(self, now) == Standing::Left;
+        let told = |n: &&Node| alive(n) || n.heard.is_some() && n.standing(self, now) == NodeState::Left;
         let beats: Vec<Beat> = self.nodes.values().filter(told).map(Node::beat).collect();
         let asks: Vec<u64> =
             self.nodes.iter().filter(|(_, n)| alive(n) && !n.introduced).map(|(key, _)| *key).take(INTROS).collect();
@@ -205,18 +205,18 @@ fn addresses(nodes: &[&Node]) -> Vec<SocketAddr> {
 }
 
 impl Node {
-    fn standing(&self, gossip: &Gossip, now: u64) -> Standing {
+    fn standing(&self, gossip: &Gossip, now: u64) -> NodeState {
         match self.heard.filter(|_| self.introduced || self.intro.beat == LEFT) {
             _ if self.intro.beat == LEFT => match now.saturating_sub(self.heard.unwrap_or(gossip.began)) {
-                0..FORGOTTEN => Standing::Left,
-                _ => Standing::Gone,
+                0..FORGOTTEN => NodeState::Left,
+                _ => NodeState::Gone,
             },
-            None if self.expected && now < gossip.began + gossip.join_timeout => Standing::Expected,
-            None => Standing::Gone,
+            None if self.expected && now < gossip.began + gossip.join_timeout => NodeState::Expected,
+            None => NodeState::Gone,
             Some(heard) => match now.saturating_sub(heard) {
-                0..QUIET => Standing::Up,
-                QUIET..DEAD => Standing::Suspect,
-                _ => Standing::Gone,
+                0..QUIET => NodeState::Up,
+                QUIET..DEAD => NodeState::Suspect,
+                _ => NodeState::Gone,
             },
         }
     }

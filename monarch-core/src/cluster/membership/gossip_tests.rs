@@ -60,9 +60,9 @@ impl Net {
         }
     }
 
-    fn seen(&self, by: usize, of: usize) -> Standing {
+    fn seen(&self, by: usize, of: usize) -> NodeState {
         let gossip = self.nodes[by].as_ref().unwrap();
-        gossip.standings(self.now).find(|(i, _)| i.name == format!("n{of}")).map_or(Standing::Gone, |(_, s)| s)
+        gossip.standings(self.now).find(|(i, _)| i.name == format!("n{of}")).map_or(NodeState::Gone, |(_, s)| s)
     }
 }
 
@@ -75,7 +75,7 @@ fn many_find_each_other_and_nobody_is_suspected_when_datagrams_are_lost() {
         net.run(1_000);
         for by in (0..150).step_by(7) {
             assert!(
-                (0..150).filter(|of| *of != by).all(|of| net.seen(by, of) == Standing::Up),
+                (0..150).filter(|of| *of != by).all(|of| net.seen(by, of) == NodeState::Up),
                 "at {} by {by}",
                 net.now
             );
@@ -91,14 +91,14 @@ fn one_that_dies_is_suspect_then_gone_and_comes_back_in_a_new_life() {
     net.run(2_000);
     net.nodes[4] = None;
     net.run(2_000);
-    assert_eq!(net.seen(0, 4), Standing::Up);
+    assert_eq!(net.seen(0, 4), NodeState::Up);
     net.run(1_600);
-    assert_eq!(net.seen(0, 4), Standing::Suspect);
+    assert_eq!(net.seen(0, 4), NodeState::Suspect);
     net.run(30_000);
-    assert_eq!(net.seen(0, 4), Standing::Gone);
+    assert_eq!(net.seen(0, 4), NodeState::Gone);
     net.nodes[4] = Some(node(4, 5, 3, net.now));
     net.run(4_000);
-    assert!((0..4).all(|by| net.seen(by, 4) == Standing::Up));
+    assert!((0..4).all(|by| net.seen(by, 4) == NodeState::Up));
     assert!(net.nodes[4].as_ref().unwrap().me.incarnation > 5, "its clock went back: others tell it of its last life");
 }
 
@@ -107,9 +107,9 @@ fn one_that_is_expected_and_never_comes_is_gone_in_the_end() {
     let mut net = Net::new(3);
     net.nodes[2] = None;
     net.run(9_000);
-    assert_eq!(net.seen(0, 2), Standing::Expected);
+    assert_eq!(net.seen(0, 2), NodeState::Expected);
     net.run(2_000);
-    assert_eq!((net.seen(0, 2), net.seen(0, 1)), (Standing::Gone, Standing::Up));
+    assert_eq!((net.seen(0, 2), net.seen(0, 1)), (NodeState::Gone, NodeState::Up));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_stranger_that_knows_one_is_known_to_all() {
     stranger.expect("n1", Some(address(1)));
     net.nodes.push(Some(stranger));
     net.run(3_000);
-    assert!((0..4).all(|by| net.seen(by, 4) == Standing::Up && net.seen(4, by) == Standing::Up));
+    assert!((0..4).all(|by| net.seen(by, 4) == NodeState::Up && net.seen(4, by) == NodeState::Up));
 }
 
 #[test]
@@ -129,10 +129,10 @@ fn both_sides_of_a_partition_find_back() {
     net.run(2_000);
     net.cut = Box::new(|a, b| (a < 3) != (b < 3));
     net.run(60_000);
-    assert_eq!((net.seen(0, 5), net.seen(0, 1), net.seen(4, 3)), (Standing::Gone, Standing::Up, Standing::Up));
+    assert_eq!((net.seen(0, 5), net.seen(0, 1), net.seen(4, 3)), (NodeState::Gone, NodeState::Up, NodeState::Up));
     net.cut = Box::new(|_, _| false);
     net.run(4_000);
-    assert!((3..6).all(|of| net.seen(0, of) == Standing::Up));
+    assert!((3..6).all(|of| net.seen(0, of) == NodeState::Up));
 }
 
 #[test]
@@ -143,12 +143,12 @@ fn goodbye_is_heard_at_once_and_a_node_that_was_stopped_blames_nobody() {
     net.run(TICK);
     net.nodes[2] = None;
     net.run(TICK);
-    assert_eq!((net.seen(0, 2), net.seen(1, 2)), (Standing::Left, Standing::Left));
+    assert_eq!((net.seen(0, 2), net.seen(1, 2)), (NodeState::Left, NodeState::Left));
     // Who comes later hears of it, before it has waited in vain.
     net.run(40_000);
     net.nodes[1] = Some(node(1, 3, 9, net.now));
     net.run(1_000);
-    assert_eq!((net.seen(1, 2), net.seen(1, 0)), (Standing::Left, Standing::Up));
+    assert_eq!((net.seen(1, 2), net.seen(1, 0)), (NodeState::Left, NodeState::Up));
     // It has that from hearsay, and does not pass it on.
     let tells = |n: usize| {
         let payloads = net.nodes[n].as_ref().unwrap().payloads(net.now);
@@ -157,7 +157,7 @@ fn goodbye_is_heard_at_once_and_a_node_that_was_stopped_blames_nobody() {
     assert_eq!((tells(0), tells(1)), (true, false));
     net.now += 20_000;
     net.run(TICK);
-    assert_eq!((net.seen(0, 1), net.seen(0, 2)), (Standing::Up, Standing::Left));
+    assert_eq!((net.seen(0, 1), net.seen(0, 2)), (NodeState::Up, NodeState::Left));
     net.run(FORGOTTEN + 25_000);
-    assert_eq!((net.seen(0, 1), net.seen(0, 2)), (Standing::Up, Standing::Gone));
+    assert_eq!((net.seen(0, 1), net.seen(0, 2)), (NodeState::Up, NodeState::Gone));
 }

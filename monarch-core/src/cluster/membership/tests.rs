@@ -1,6 +1,6 @@
 use super::transport::Links;
 use super::*;
-use crate::cluster::residency::Standing;
+use crate::cluster::directory::NodeState;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
@@ -32,7 +32,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-fn standing(of: &Membership, name: &str) -> Option<Standing> {
+fn standing(of: &Membership, name: &str) -> Option<NodeState> {
     let view = of.view();
     view.get(view.number(name)?).map(|m| m.standing)
 }
@@ -43,17 +43,17 @@ async fn nodes_find_each_other_lose_each_other_and_say_goodbye() {
     let (a, b) = (start(&links, 0, 3), start(&links, 1, 3));
     let changes = a.changes();
     until("two are up", || a.view().count_up() == 2 && b.view().count_up() == 2).await;
-    assert_eq!(standing(&a, "n2"), Some(Standing::Expected));
+    assert_eq!(standing(&a, "n2"), Some(NodeState::Expected));
     assert!(*changes.borrow() > 0);
     links.cut(at(0), at(1), true);
-    until("they are apart", || standing(&a, "n1") == Some(Standing::Suspect)).await;
+    until("they are apart", || standing(&a, "n1") == Some(NodeState::Suspect)).await;
     links.cut(at(0), at(1), false);
     until("they are together", || a.view().count_up() == 2 && b.view().count_up() == 2).await;
     let view = a.view();
     let of_b = view.get(view.number("n1").unwrap()).unwrap();
     assert_eq!((of_b.address, of_b.incarnation), (Some(at(1)), b.incarnation()));
     drop(b);
-    until("it left", || standing(&a, "n1") == Some(Standing::Left)).await;
+    until("it left", || standing(&a, "n1") == Some(NodeState::Left)).await;
     let again = start(&links, 1, 3);
     until("it is back", || a.view().count_up() == 2 && again.view().count_up() == 2).await;
 }
@@ -64,11 +64,11 @@ async fn what_readers_come_upon_counts_at_once_and_a_join_ends_it() {
     let (a, b) = (start(&links, 0, 2), start(&links, 1, 2));
     until("two are up", || a.view().count_up() == 2).await;
     a.report_failure(1, b.incarnation());
-    assert_eq!(standing(&a, "n1"), Some(Standing::Suspect));
+    assert_eq!(standing(&a, "n1"), Some(NodeState::Suspect));
     a.report_success(1);
-    assert_eq!(standing(&a, "n1"), Some(Standing::Up));
+    assert_eq!(standing(&a, "n1"), Some(NodeState::Up));
     a.report_failure(1, 0);
-    assert_eq!(standing(&a, "n1"), Some(Standing::Up), "it was asked before it was there");
+    assert_eq!(standing(&a, "n1"), Some(NodeState::Up), "it was asked before it was there");
     a.report_failure(1, b.incarnation());
     let peer = b.peers().into_iter().find(|p| p.name == "n1").unwrap();
     assert!(a.joined(&peer).is_up(1), "the view that a join returns has it up");
@@ -105,7 +105,7 @@ async fn nodes_whose_addresses_come_late_find_each_other() {
         Membership::start_on(&Options { members, ..options(n, 2) }, links.end(at(n)), &Handle::current()).unwrap()
     };
     let (a, b) = (lost(0), lost(1));
-    assert_eq!(standing(&a, "n1"), Some(Standing::Expected));
+    assert_eq!(standing(&a, "n1"), Some(NodeState::Expected));
     assert!(a.is_lost("n1") && !a.is_lost("n0") && !a.is_lost("stranger"));
     a.locate("n1", at(1));
     until("two are up", || a.view().count_up() == 2 && b.view().count_up() == 2).await;

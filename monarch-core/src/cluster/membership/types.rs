@@ -47,7 +47,7 @@ pub enum MembershipError {
     Name(String),
     /// Too many nodes.
     #[error(transparent)]
-    TooMany(#[from] crate::cluster::residency::members::TooMany),
+    TooMany(#[from] crate::cluster::directory::members::TooMany),
 }
 
 /// Another node, as it presented itself or was presented in the answer to a join.

@@ -1,11 +1,11 @@
 //! The index of a root: scanned by one node, sent to all.
 
-use super::serve::root_name;
+use super::request_handlers::root_name;
 use super::{Node, lock};
+use crate::cluster::directory::{Member, NodeState};
 use crate::cluster::election::Reply;
-use crate::cluster::image::{self, Image, ImageError};
-use crate::cluster::residency::{Member, Standing};
-use crate::cluster::wire::WireError;
+use crate::cluster::http::WireError;
+use crate::cluster::index_image::{self, Image, ImageError};
 use crate::held_dir::HeldDir;
 use crate::index::ScanProgress;
 use monarch_abi::segment::Segment;
@@ -147,7 +147,7 @@ impl Node {
 
     /// Whether nodes are expected of which nobody knows yet where they are: each of them would make an index of its own.
     fn lacks_names(&self) -> bool {
-        let lost = |m: &Member| m.standing == Standing::Expected && self.membership.is_lost(&m.name);
+        let lost = |m: &Member| m.standing == NodeState::Expected && self.membership.is_lost(&m.name);
         self.view().iter().any(|(_, m)| lost(m))
     }
 
@@ -210,7 +210,7 @@ impl Node {
         match answer.status() {
             200 => {
                 let bytes = answer.bytes(wanted.most).map_err(|e| Missed::Failed(e.to_string()))?;
-                let image = image::unpack(&bytes, wanted.most, wanted.dir)?;
+                let image = index_image::unpack(&bytes, wanted.most, wanted.dir)?;
                 Ok(Ok((image, bytes)))
             }
             307 => Ok(Err(answer.header("Monarch-Node").unwrap_or_default().to_owned())),
@@ -223,7 +223,7 @@ impl Node {
         let packer = move || {
             let mut bytes = Vec::new();
             io::Read::read_to_end(&mut std::fs::File::from(dir.read_file(index.as_str())?), &mut bytes)?;
-            Ok(Arc::new(image::pack(&bytes, &image::table_at_first(&segment), fresh)))
+            Ok(Arc::new(index_image::pack(&bytes, &index_image::table_at_first(&segment), fresh)))
         };
         self.election.have(root, Box::new(packer));
     }

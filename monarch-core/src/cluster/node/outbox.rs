@@ -3,11 +3,11 @@
 //! What could not be sent is sent again, after a pause, until it is confirmed or the node has gone. A node that comes up, or up again, is
 //! told of all changes so far: what it was sent while it was away is lost.
 
-use super::looks::Looks;
-use super::news::AT_A_TIME;
+use super::announcements::AT_A_TIME;
+use super::dir_change_poller::Looks;
 use super::{FileRef, Node, lock};
-use crate::cluster::residency::members::ME;
-use crate::cluster::residency::{Members, fileset, told};
+use crate::cluster::directory::members::ME;
+use crate::cluster::directory::{Members, announcement_rules, fileset};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -96,7 +96,7 @@ impl Node {
     fn view_changed(&self, outbox: &mut Outbox, before: &Members, now: &Members) {
         for (_, live) in self.segments() {
             let index = live.segment.index.header.uuid;
-            for (to, ids) in told::announcements(before, now, self.held(&live)) {
+            for (to, ids) in announcement_rules::announcements(before, now, self.held(&live)) {
                 outbox.letters.entry(to).or_default().held.entry(index).or_default().extend(ids);
             }
         }
@@ -118,8 +118,8 @@ impl Node {
                 merge(&mut outbox.letters.entry(node).or_default().held, held);
             }
         }
-        if let Some(driver) = self.driver() {
-            driver.owners_changed();
+        if let Some(tiering) = self.tiering() {
+            tiering.owners_changed();
         }
     }
 
@@ -218,7 +218,7 @@ impl Node {
     pub(super) fn held_by(&self, view: &Members, node: u16) -> Sets {
         let mut sets = Sets::new();
         for (_, live) in self.segments() {
-            let ids = told::for_newcomer(view, node, self.held(&live));
+            let ids = announcement_rules::for_newcomer(view, node, self.held(&live));
             sets.entry(live.segment.index.header.uuid).or_default().extend(ids);
         }
         sets

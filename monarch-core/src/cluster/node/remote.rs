@@ -4,13 +4,13 @@
 //! late, or not at all is asked for elsewhere, and the caller never learns of it. Only three answers are for the caller: that the file
 //! has changed, that there is no room for it anywhere (then it is not copied at all), and that this node is to keep it instead of its owner.
 
-use super::begun::Beginning;
 use super::bounds::{AT_ONCE, NEWCOMER};
-use super::waits::Coming;
+use super::inflight_fetches::Beginning;
+use super::wait_graph::Coming;
 use super::{FileRef, Node, lock};
-use crate::agent::driver::{After, Live, RemoteFile};
-use crate::cluster::residency::Search;
-use crate::cluster::wire::Sent;
+use crate::agent::tiering::{FailureAction, LiveSegment, RemoteFile};
+use crate::cluster::directory::Search;
+use crate::cluster::http::Sent;
 use crate::engine::{Source, SourceFile};
 use monarch_abi::hash::Identity;
 use std::io::{self, Read};
@@ -74,7 +74,7 @@ impl Remote {
     pub(super) fn new(
         node: Arc<Node>,
         file: FileRef,
-        live: &Live,
+        live: &LiveSegment,
         (rel, want): (&[u8], Identity),
         (demand, own): (bool, bool),
     ) -> Self {
@@ -265,12 +265,12 @@ impl RemoteFile for Remote {
         }
     }
 
-    fn after_failure(&self) -> After {
+    fn after_failure(&self) -> FailureAction {
         match self.said.load(Ordering::Acquire) {
-            KEEP => After::Again,
-            REFUSED => After::Refused,
-            CHANGED => After::Changed,
-            _ => After::Failed,
+            KEEP => FailureAction::Again,
+            REFUSED => FailureAction::Refused,
+            CHANGED => FailureAction::Changed,
+            _ => FailureAction::Failed,
         }
     }
 

@@ -1,14 +1,14 @@
 //! Setting a node up: its address, the secret, who is there, the server.
 
-use super::serve::Desk;
-use super::{Figures, Node, Others, Sums};
-use crate::agent::driver::Driver;
+use super::request_handlers::PeerRequestHandler;
+use super::{Node, Others, Sums, TrafficStats};
+use crate::agent::tiering::TieringEngine;
+use crate::cluster::directory::Residency;
 use crate::cluster::discovery::{self, DiscoveryError};
 use crate::cluster::election::Election;
+use crate::cluster::http::{self, Key, Server, WireError};
 use crate::cluster::membership::{self, Membership, MembershipError};
-use crate::cluster::residency::Residency;
 use crate::cluster::secret::{Secret, SecretError};
-use crate::cluster::wire::{self, Key, Server, WireError};
 use crate::config::{Cluster, Config, Spread};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -144,19 +144,19 @@ impl Node {
         };
         let node = Arc::new(Self {
             options,
-            figures: Figures::default(),
+            figures: TrafficStats::default(),
             election: Election::default(),
             seed: intro.secret.seed(),
             key,
             membership,
             residency: Mutex::new(Residency::new()),
             sums: Sums::default(),
-            complaints: super::complaints::Complaints::default(),
+            complaints: super::corruption_reports::Complaints::default(),
             peers: Mutex::default(),
-            driver: OnceLock::new(),
+            tiering: OnceLock::new(),
             waits: Mutex::default(),
             forced: Mutex::default(),
-            begun: super::begun::Begun::default(),
+            begun: super::inflight_fetches::Begun::default(),
             complete: Mutex::default(),
             lacking: Mutex::default(),
             lives: Mutex::default(),
@@ -179,12 +179,13 @@ impl Node {
     }
 
     fn listen(self: &Arc<Self>, cluster: &Cluster) -> Result<(), WireError> {
-        let options = wire::Options {
+        let options = http::Options {
             bandwidth_limit: cluster.bandwidth_limit,
             peer_bandwidth_limit: cluster.peer_bandwidth_limit,
-            ..wire::Options::new(&self.options.name, self.key.clone(), self.options.listen)
+            ..http::Options::new(&self.options.name, self.key.clone(), self.options.listen)
         };
-        let server = Server::start(options, Arc::new(Desk(self.clone())), Some(self.runtime.handle().clone()))?;
+        let server =
+            Server::start(options, Arc::new(PeerRequestHandler(self.clone())), Some(self.runtime.handle().clone()))?;
         *super::lock(&self.server) = Some(server);
         self.admit(&self.view());
         Ok(())
@@ -194,9 +195,9 @@ impl Node {
     ///
     /// # Errors
     /// When there is no thread to be had.
-    pub fn serve(self: &Arc<Self>, driver: &Arc<Driver>, stop: Arc<AtomicBool>) -> std::io::Result<()> {
-        let _ = self.driver.set(driver.clone());
-        driver.join(Arc::new(Others(self.clone())));
+    pub fn serve(self: &Arc<Self>, tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) -> std::io::Result<()> {
+        let _ = self.tiering.set(tiering.clone());
+        tiering.join(Arc::new(Others(self.clone())));
         let (me, stop_too) = (self.clone(), stop.clone());
         let look = move || me.look_into_complaints(&stop_too);
         std::thread::Builder::new().name("complaints".to_owned()).spawn(look)?;

@@ -1,9 +1,9 @@
 //! What a node says of itself and of the others.
 
 use super::{Node, Traffic};
-use crate::cluster::residency::Standing;
-use crate::cluster::residency::members::ME;
-use crate::cluster::wire::{Answer, Metrics};
+use crate::cluster::directory::NodeState;
+use crate::cluster::directory::members::ME;
+use crate::cluster::http::{Answer, Metrics};
 use monarch_abi::word::State;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -57,13 +57,13 @@ pub struct PeerStatus {
     pub traffic: Traffic,
 }
 
-const fn state(standing: Standing) -> &'static str {
+const fn state(standing: NodeState) -> &'static str {
     match standing {
-        Standing::Expected => "expected",
-        Standing::Up => "up",
-        Standing::Suspect => "suspect",
-        Standing::Left => "left",
-        Standing::Gone => "gone",
+        NodeState::Expected => "expected",
+        NodeState::Up => "up",
+        NodeState::Suspect => "suspect",
+        NodeState::Left => "left",
+        NodeState::Gone => "gone",
     }
 }
 
@@ -101,8 +101,8 @@ impl Node {
             found_damaged: self.figures.found_damaged.load(Ordering::Relaxed),
             ..NodeStatus::default()
         };
-        let Some(driver) = self.driver() else { return status };
-        for (_, live) in driver.served() {
+        let Some(tiering) = self.tiering() else { return status };
+        for (_, live) in tiering.served() {
             status.indexes.push(super::hex(&live.segment.index.header.uuid));
             for e in live.segment.files().take(if short { 0 } else { usize::MAX }) {
                 let (mine, size) = (view.owner(e.master.fp) == ME, e.record.size);
@@ -117,7 +117,7 @@ impl Node {
                 add(&mut status.held_of_others, held && !mine);
             }
         }
-        for tier in &driver.tiers {
+        for tier in &tiering.tiers {
             let u = tier.ledger.usage();
             status.capacity = (status.capacity.0 + u.capacity, status.capacity.1 + u.used);
         }

@@ -1,0 +1,184 @@
+//! Periodic work of the agent: outside pressure on the disk, evicted files that were still open, second tries, copies that
+//! somebody else damaged, what holds up prefetching.
+
+use super::tiering::TieringEngine;
+use crate::tier::TierDir;
+use monarch_abi::control::ControlMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often it is done: `keep_free` is to be restored within a second.
+pub const PERIOD: Duration = Duration::from_millis(500);
+
+/// One round.
+pub fn round(tiering: &TieringEngine) {
+    let mut memory = short_of_memory(tiering);
+    for (at, tier) in tiering.tiers.iter().enumerate() {
+        tier.sweep();
+        let short = tier.shortage();
+        if short > 0 {
+            let dropped = tiering.shrink(at, short);
+            if dropped > 0 {
+                tracing::info!(tier = tier.name, dropped, bytes = short, "copies dropped to keep space free");
+            }
+        }
+        if memory > 0 && tier.is_in_memory() {
+            let before = held(tier);
+            tiering.shrink(at, memory);
+            let freed = before.saturating_sub(held(tier));
+            if freed > 0 {
+                tracing::warn!(
+                    tier = tier.name,
+                    short = memory,
+                    freed,
+                    "the job's memory is short; copies in memory make room"
+                );
+            }
+            memory = memory.saturating_sub(freed);
+        }
+    }
+    tiering.tend_fills();
+    tiering.second_tries();
+    tiering.audit();
+    tiering.tidy();
+    tiering.wake_after_rest();
+    tiering.tell_ahead();
+}
+
+/// One part in so many of the job's memory is left to it, at most [`MOST_LEFT`]: copies in memory make room before the kernel kills.
+const LEFT: u64 = 32;
+const MOST_LEFT: u64 = 512 << 20;
+
+/// Bytes of a tier that copies and partial copies have.
+fn held(tier: &TierDir) -> u64 {
+    let u = tier.ledger.usage();
+    u.used + u.reserved
+}
+
+/// Bytes of memory that copies have to give back; where there are any, none are made in memory until there is twice as much left.
+fn short_of_memory(tiering: &TieringEngine) -> u64 {
+    // (Partial copies are no files of the ledger.)
+    let has_some = |t: &TierDir| {
+        let u = t.usage();
+        t.is_in_memory() && (t.suspended() || u.files > 0 || u.reserved > 0)
+    };
+    if !tiering.tiers.iter().any(has_some) {
+        return 0;
+    }
+    let (left, whole) = crate::config::memory_left();
+    let wanted = (whole / LEFT).min(MOST_LEFT);
+    for tier in tiering.tiers.iter().filter(|t| t.is_in_memory()) {
+        if left < wanted {
+            tier.squeeze(true);
+        } else if left >= 2 * wanted {
+            tier.squeeze(false);
+        }
+    }
+    wanted.saturating_sub(left)
+}
+
+/// How often what was copied is synced: what is younger has to be verified after a power loss.
+const SYNC: Duration = Duration::from_secs(60);
+
+/// Syncs the tiers now and then until `stop`, on a thread of its own: it takes as long as the disk takes.
+pub fn sync(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
+    let tiering = tiering.clone();
+    let work = move || {
+        let mut last = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(PERIOD);
+            if last.elapsed() >= SYNC {
+                tiering.tiers.iter().for_each(TierDir::sync);
+                last = Instant::now();
+            }
+        }
+    };
+    let _ = std::thread::Builder::new().name("sync".to_owned()).stack_size(64 * 1024).spawn(work);
+}
+
+/// How often it is looked whether a log is to be written anew.
+const TIDY: Duration = Duration::from_secs(5);
+
+/// Writes logs anew that have become too long until `stop`, on a thread of its own: all copies are looked at.
+pub fn tidy(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
+    let tiering = tiering.clone();
+    let work = move || {
+        let mut last = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(PERIOD);
+            if last.elapsed() >= TIDY {
+                tiering.tidy_logs();
+                last = Instant::now();
+            }
+        }
+    };
+    let _ = std::thread::Builder::new().name("tidy".to_owned()).stack_size(256 * 1024).spawn(work);
+}
+
+/// Moves copies to faster tiers until `stop`, on a thread of its own: a round takes as long as there is something to move.
+pub fn promote(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
+    if tiering.tiers.len() < 2 {
+        return;
+    }
+    let tiering = tiering.clone();
+    let work = move || {
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(PERIOD);
+            tiering.promote();
+        }
+    };
+    let _ = std::thread::Builder::new().name("promote".to_owned()).stack_size(256 * 1024).spawn(work);
+}
+
+/// How often decoded copies that were read make room for others.
+const DECODE: Duration = Duration::from_millis(50);
+
+/// Decodes ahead of readers until `stop`, where copies are packed.
+pub fn decode(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
+    if tiering.tiers.iter().all(|t| t.for_decoded == 0) {
+        return;
+    }
+    let tiering = tiering.clone();
+    let work = move || {
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(DECODE);
+            tiering.decode_ahead();
+        }
+    };
+    let _ = std::thread::Builder::new().name("decode".to_owned()).stack_size(256 * 1024).spawn(work);
+}
+
+/// Heeds what readers open, and the hints of jobs, until `stop`.
+pub fn readers(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
+    let tiering = tiering.clone();
+    let work = move || {
+        while !stop.load(Ordering::Relaxed) {
+            let pause = tiering.drain_accesses();
+            tiering.await_readers(pause);
+        }
+    };
+    let _ = std::thread::Builder::new().name("readers".to_owned()).stack_size(256 * 1024).spawn(work);
+}
+
+/// How often the agent says that it runs.
+const PULSE: Duration = Duration::from_millis(250);
+
+/// Says until `stop` that this process runs, which a lock cannot tell: it may be stopped.
+pub fn pulse(ctl: ControlMap<'static>, stop: Arc<AtomicBool>) {
+    let beat = move || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let ms = now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000;
+        ctl.ctl.pulse_ms.store(ms, Ordering::Relaxed);
+    };
+    beat();
+    let work = move || {
+        while !stop.load(Ordering::Relaxed) {
+            beat();
+            std::thread::sleep(PULSE);
+        }
+    };
+    if std::thread::Builder::new().name("pulse".to_owned()).stack_size(64 * 1024).spawn(work).is_err() {
+        ctl.ctl.pulse_ms.store(0, Ordering::Relaxed);
+    }
+}

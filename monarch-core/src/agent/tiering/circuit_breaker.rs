@@ -1,0 +1,95 @@
+//! Whether files are fetched ahead while the PFS answers with errors.
+//!
+//! After some errors in a row one file at a time is tried, with pauses that double, until a copy succeeds: a PFS that is down
+//! is not walked over at full speed again and again. Demands are not held back, and any copy that succeeds opens the gate.
+
+use super::lock;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// So many errors in a row close the gate.
+const MOST: u32 = 8;
+/// First pause between probes.
+const FIRST: Duration = Duration::from_secs(1);
+/// Longest pause between probes.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct CircuitBreaker(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    errors: u32,
+    /// While it is closed: when the next probe is due, and the pause before it.
+    closed: Option<(Instant, Duration)>,
+}
+
+impl CircuitBreaker {
+    /// Takes note of an error; one of a file that is known to fail (`known`) does not close the gate.
+    pub(super) fn failed(&self, now: Instant, known: bool) {
+        let mut s = lock(&self.0);
+        match s.closed {
+            // Others that were under way when it was closed.
+            Some((at, _)) if now < at => {}
+            Some((_, pause)) => {
+                let pause = (pause * 2).min(LONGEST);
+                s.closed = Some((now + pause, pause));
+            }
+            None if known => {}
+            None => {
+                s.errors += 1;
+                if s.errors >= MOST {
+                    s.closed = Some((now + FIRST, FIRST));
+                }
+            }
+        }
+    }
+
+    /// Takes note of a copy that succeeded.
+    pub(super) fn worked(&self) {
+        *lock(&self.0) = State::default();
+    }
+
+    /// Whether only probes go through.
+    pub(super) fn closed(&self) -> bool {
+        lock(&self.0).closed.is_some()
+    }
+
+    /// How long until the next probe, while only probes go through.
+    pub(super) fn next_try(&self, now: Instant) -> Option<Duration> {
+        lock(&self.0).closed.map(|(at, _)| at.saturating_duration_since(now))
+    }
+
+    /// How many of `slots` files may be fetched ahead now.
+    pub(super) fn slots(&self, now: Instant, slots: usize) -> usize {
+        lock(&self.0).closed.map_or(slots, |(at, _)| usize::from(now >= at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_in_a_row_leave_one_probe_at_a_time_until_one_succeeds() {
+        let (gate, start) = (CircuitBreaker::default(), Instant::now());
+        let mut now = start;
+        (0..100).for_each(|_| gate.failed(now, true));
+        assert_eq!(gate.slots(now, 56), 56, "a few bad files that are tried again");
+        (0..64).for_each(|_| gate.failed(now, false));
+        let mut probes = Vec::new();
+        for _ in 0..7 {
+            assert_eq!(gate.slots(now, 56), 0);
+            assert!(gate.next_try(now).is_some_and(|rest| gate.slots(now + rest, 56) == 1));
+            while gate.slots(now, 56) == 0 {
+                now += Duration::from_millis(500);
+            }
+            probes.push(now.duration_since(start).as_secs());
+            gate.failed(now, true);
+        }
+        assert_eq!(probes, [1, 3, 7, 15, 31, 61, 91]);
+        gate.worked();
+        assert_eq!((gate.slots(now, 56), gate.next_try(now)), (56, None));
+    }
+}

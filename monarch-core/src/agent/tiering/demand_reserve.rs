@@ -1,0 +1,137 @@
+//! Whether demands leave prefetches anything of what the PFS gives: where they alone are as many as it needs, one prefetch runs for every
+//! few of them.
+//!
+//! Readers compute between two files, and wait for their turn to compute. Demands that have ended are reckoned with for as long again as they
+//! took: what is begun before the reader asks for its next file takes half of the link from that. A reader who does not ask for so long needs
+//! less than half of what the PFS gives.
+
+use super::lock;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// After a prefetch so many demands: what nobody asks for is to come along, but a job that needs most of a link is to have it.
+const TURN: usize = 8;
+/// Demands of which none has ended for so long hang: a server may be away that nothing else needs.
+const HUNG: Duration = Duration::from_secs(1);
+/// Readers are reckoned with after a demand for so long at most, and after so many demands.
+const LONGEST: Duration = Duration::from_millis(250);
+const MOST: usize = 16;
+/// Who waits for that waits so long at least.
+const SHORTEST: Duration = Duration::from_millis(5);
+
+#[derive(Debug, Default)]
+struct Ended {
+    /// Demands that ended lately: how many were under way then, with that one, and until when they are reckoned with.
+    lately: Vec<(usize, Instant)>,
+    at: Option<Instant>,
+    /// So many ended since the last prefetch, however long that took.
+    count: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct DemandReserve(Mutex<Ended>);
+
+impl DemandReserve {
+    /// A demand ended after so long, one of so many.
+    pub(super) fn ended(&self, of: usize, took: Duration, now: Instant) {
+        let mut ended = lock(&self.0);
+        let until = now + took.min(LONGEST);
+        // Those that are reckoned with no longer than this one, and were no more, say nothing.
+        ended.lately.retain(|e| e.1 > now && (e.0 > of || e.1 > until));
+        ended.lately.push((of, until));
+        if ended.lately.len() > MOST
+            && let Some(least) = (0..ended.lately.len()).min_by_key(|&i| ended.lately[i].0)
+        {
+            ended.lately.swap_remove(least);
+        }
+        (ended.at, ended.count) = (Some(now), ended.count + 1);
+    }
+
+    /// A prefetch from the PFS is over.
+    pub(super) fn had_its_turn(&self) {
+        lock(&self.0).count = 0;
+    }
+
+    /// How many demands there are to be reckoned with, where so many are under way.
+    pub(super) fn demands(&self, running: usize, now: Instant) -> usize {
+        lock(&self.0).lately.iter().filter(|e| e.1 > now).fold(running, |most, e| most.max(e.0))
+    }
+
+    /// How long until there are none but those that are under way, if there were others at `since`.
+    pub(super) fn over_in(&self, since: Instant, now: Instant) -> Option<Duration> {
+        let last = lock(&self.0).lately.iter().map(|e| e.1).max().filter(|&last| last > since)?;
+        Some(last.saturating_duration_since(now).max(SHORTEST))
+    }
+
+    /// Whether a prefetch may run beside demands that leave it nothing.
+    pub(super) fn is_its_turn(&self, now: Instant) -> bool {
+        let ended = lock(&self.0);
+        ended.count >= TURN || ended.at.is_none_or(|at| now.saturating_duration_since(at) >= HUNG)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn readers_who_ask_again_at_once_do_not_seem_to_have_gone() {
+        let (press, now) = (DemandReserve::default(), Instant::now());
+        press.ended(3, 50 * MS, now);
+        assert_eq!([0, 2, 4].map(|running| press.demands(running, now)), [3, 3, 4]);
+        press.ended(2, 100 * MS, now);
+        press.ended(1, 100 * MS, now);
+        let seen = [(0, 49), (0, 50), (1, 99), (0, 100)].map(|(running, ms)| press.demands(running, now + ms * MS));
+        assert_eq!(seen, [3, 2, 2, 0]);
+        let over_in = |since, at| press.over_in(now + since * MS, now + at * MS);
+        let seen = [over_in(0, 0), over_in(60, 60), over_in(99, 101), over_in(100, 101)];
+        assert_eq!(seen, [Some(100 * MS), Some(40 * MS), Some(SHORTEST), None]);
+    }
+
+    /// Found by a job that needed 78 % of a link: while its two readers decoded what they had read, two large files were begun, and the
+    /// next ones took twice their time.
+    #[test]
+    fn two_readers_who_compute_in_between_are_two() {
+        let (press, mut now) = (DemandReserve::default(), Instant::now());
+        for i in 0..100 {
+            now += 60 * MS;
+            press.ended(1 + i % 2, 120 * MS, now);
+            assert!(i == 0 || press.demands(0, now + 30 * MS) == 2, "{i}");
+        }
+        assert_eq!(press.demands(0, now + 200 * MS), 0);
+    }
+
+    #[test]
+    fn many_quick_demands_are_not_listed_for_ever() {
+        let (press, now) = (DemandReserve::default(), Instant::now());
+        for i in 0..100_u32 {
+            press.ended(100 - i as usize, (100 + i) * MS, now);
+        }
+        let listed = lock(&press.0).lately.len();
+        assert_eq!((listed, press.demands(0, now)), (MOST, 100));
+    }
+
+    #[test]
+    fn beside_demands_that_leave_nothing_one_in_so_many_is_a_prefetch() {
+        let (press, now) = (DemandReserve::default(), Instant::now());
+        let turns = (0..10 * TURN).filter(|_| {
+            press.ended(2, MS, now);
+            let its = press.is_its_turn(now);
+            if its {
+                press.had_its_turn();
+            }
+            its
+        });
+        assert_eq!(turns.count(), 10);
+    }
+
+    #[test]
+    fn demands_that_hang_keep_no_prefetch_waiting() {
+        let (press, start) = (DemandReserve::default(), Instant::now());
+        assert!(press.is_its_turn(start));
+        press.ended(2, MS, start);
+        assert_eq!([HUNG / 2, HUNG].map(|later| press.is_its_turn(start + later)), [false, true]);
+    }
+}

@@ -1,0 +1,105 @@
+//! Says how fetching ahead goes: in `status` whenever it is asked, in the log when it changes.
+
+use super::{TieringEngine, lock};
+use crate::agent::protocol::Ahead;
+use crate::tier::TierDir;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Least time between two lines in the log.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// What was told last, and when.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    last: Option<Kind>,
+    at: Option<Instant>,
+}
+
+/// What makes a difference; `None` where nothing holds it up.
+type Kind = (&'static str, usize);
+
+fn kind(is: &Ahead) -> Option<Kind> {
+    match is {
+        Ahead::Idle | Ahead::Running => None,
+        Ahead::Slowed { divisor, .. } => Some(("slowed", *divisor)),
+        Ahead::PfsFails { .. } => Some(("pfs", 0)),
+        Ahead::TiersRest => Some(("tiers", 0)),
+    }
+}
+
+impl Told {
+    /// Whether it is time for a line: it goes differently from what was said last. What comes too early is said later, if it
+    /// is still so.
+    fn is_news(&mut self, is: &Ahead, now: Instant) -> bool {
+        let kind = kind(is);
+        if kind == self.last || self.at.is_some_and(|at| now.saturating_duration_since(at) < PAUSE) {
+            return false;
+        }
+        (self.last, self.at) = (kind, Some(now));
+        true
+    }
+}
+
+impl TieringEngine {
+    /// How fetching ahead goes.
+    #[must_use]
+    pub fn ahead(&self) -> Ahead {
+        let entries = |number| self.segment(number).map_or(0, |live| live.segment.index.len() as u32);
+        let in_line = lock(&self.work_queue).has_more(entries);
+        let under_way = in_line || self.has_rest() || self.prefetching.load(Ordering::Acquire) > 0;
+        // What failed, or found no room, comes back.
+        let comes_back = self.options.prefetch && !lock(&self.retry_backoff).is_empty();
+        if !under_way && !comes_back {
+            return Ahead::Idle;
+        }
+        if self.tiers.iter().all(TierDir::suspended) {
+            return Ahead::TiersRest;
+        }
+        if let Some(wait) = self.circuit_breaker.next_try(Instant::now()) {
+            return Ahead::PfsFails { next_try_s: wait.as_millis().div_ceil(1000) as u64 };
+        }
+        match (under_way, self.latency_throttle.divisor()) {
+            (false, _) => Ahead::Idle,
+            (true, divisor @ 2..) if self.options.backoff => {
+                let (opens_us, best_us) = self.latency_throttle.figures();
+                Ahead::Slowed { divisor, opens_us, best_us }
+            }
+            _ => Ahead::Running,
+        }
+    }
+
+    /// Tells the log when something begins or ceases to hold up prefetching.
+    pub fn tell_ahead(&self) {
+        let is = self.ahead();
+        self.some_ahead.store(!matches!(is, Ahead::Idle), Ordering::Relaxed);
+        if !lock(&self.told).is_news(&is, Instant::now()) {
+            return;
+        }
+        match is {
+            Ahead::PfsFails { .. } | Ahead::TiersRest => tracing::warn!("{is}"),
+            _ => tracing::info!("{is}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_said_once_and_not_too_often() {
+        let (mut told, start) = (Told::default(), Instant::now());
+        let at = |s: u64| start + Duration::from_secs(s);
+        let slowed = |divisor| Ahead::Slowed { divisor, opens_us: 500_000 * divisor as u64, best_us: 1000 };
+        assert!(!told.is_news(&Ahead::Running, at(0)) && !told.is_news(&Ahead::Idle, at(1)), "nothing to tell");
+        assert!(told.is_news(&slowed(2), at(1)));
+        assert!(!told.is_news(&slowed(2), at(30)), "the same with other figures");
+        assert!(told.is_news(&slowed(4), at(30)));
+        assert!(!told.is_news(&slowed(8), at(31)) && !told.is_news(&Ahead::Running, at(39)), "too early");
+        assert!(told.is_news(&Ahead::Running, at(40)), "its recovery");
+        assert!(!told.is_news(&Ahead::Idle, at(60)));
+        assert!(told.is_news(&Ahead::PfsFails { next_try_s: 1 }, at(60)));
+        assert!(told.is_news(&Ahead::TiersRest, at(70)) && told.is_news(&Ahead::Idle, at(80)));
+    }
+}

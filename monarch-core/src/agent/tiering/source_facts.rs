@@ -1,0 +1,185 @@
+//! What the tiering engine knows of each root to be a good guest of the PFS: which files are on tape, and when files were last read.
+
+use super::outcome::ClaimedFile;
+use super::{LiveSegment, TieringEngine, parts};
+use crate::agent::protocol::{NearPurge, Range};
+use crate::engine::Limits;
+use crate::index::{Ages, Released, now_ns};
+use monarch_abi::index::Record;
+use monarch_abi::segment::Segment;
+use rustix::fs::StatVfsMountFlags;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct SourceFacts {
+    /// Age at which the site removes files.
+    purge_age: Option<Duration>,
+    /// By the number of the segment.
+    segments: RwLock<Vec<Option<Arc<OfSegment>>>>,
+}
+
+#[derive(Debug)]
+struct OfSegment {
+    released: Released,
+    /// Only where somebody wants to know.
+    ages: Option<Mutex<Ages>>,
+    /// Whether reading a file renews its access time.
+    renews: bool,
+}
+
+impl SourceFacts {
+    fn of(&self, number: usize) -> Option<Arc<OfSegment>> {
+        self.segments.read().unwrap_or_else(PoisonError::into_inner).get(number)?.clone()
+    }
+
+    /// Looks over a segment that is about to be served.
+    pub(super) fn begin(&self, number: usize, live: &LiveSegment) {
+        let index = live.segment.index;
+        let released = Released::of(&index);
+        if released.files > 0 {
+            let (files, bytes) = (released.files, released.bytes);
+            tracing::info!(segment = number, files, bytes, "files released to tape are fetched on demand only");
+        } else if released.unknown {
+            tracing::info!(
+                segment = number,
+                "the PFS shows blocks for hardly any file: none is taken for released to tape"
+            );
+        }
+        let ages = self.purge_age.map(|_| Mutex::new(Ages::of(&index)));
+        let flags = live.source.root().and_then(|root| rustix::fs::fstatvfs(&*root).ok()).map(|fs| fs.f_flag);
+        let renews = flags.is_none_or(|f| !f.contains(StatVfsMountFlags::NOATIME));
+        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        if segments.len() <= number {
+            segments.resize(number + 1, None);
+        }
+        segments[number] = Some(Arc::new(OfSegment { released, ages, renews }));
+    }
+
+    /// The files of a segment that only a demand, or a request by their own names, fetches.
+    pub(super) fn released(&self, number: usize) -> Released {
+        self.of(number).map_or_else(Released::default, |s| s.released)
+    }
+
+    /// Takes note that a file was read at the PFS.
+    pub(super) fn was_read(&self, key: u64, record: &Record) {
+        let Some((number, id)) = parts(key) else { return };
+        let Some(of) = self.of(number).filter(|s| s.renews) else { return };
+        if let Some(ages) = &of.ages {
+            super::lock(ages).note(id, record.atime_ns, now_ns());
+        }
+    }
+}
+
+impl TieringEngine {
+    /// Says at which age the site removes files, before there is any segment.
+    #[must_use]
+    pub fn with_purge_age(mut self, age: Option<Duration>) -> Self {
+        self.source_facts.purge_age = age;
+        self
+    }
+
+    /// The limits of all calls to the PFS.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The files of a segment that are on tape.
+    #[must_use]
+    pub fn released(&self, number: usize) -> Released {
+        self.source_facts.released(number)
+    }
+
+    /// The files of a segment that the site will soon remove.
+    #[must_use]
+    pub fn near_purge(&self, number: usize) -> Option<NearPurge> {
+        let (age, of) = (self.source_facts.purge_age?, self.source_facts.of(number)?);
+        let near = super::lock(of.ages.as_ref()?).near(age, now_ns())?;
+        let days = |d: Duration| d.as_secs() / 86_400;
+        Some(NearPurge { files: near.files, oldest_days: days(near.oldest), purge_days: days(age) })
+    }
+
+    /// Whether a file is on tape.
+    pub(super) fn is_released(&self, key: u64) -> bool {
+        let found = || {
+            let (number, id) = parts(key)?;
+            let released = self.source_facts.released(number);
+            (released.files > 0).then_some(())?;
+            Some(released.holds(self.segment(number)?.segment.index.record(id)?))
+        };
+        found().unwrap_or(false)
+    }
+
+    /// Takes note of how long an open took. One that waited for a tape says nothing about the PFS.
+    pub(super) fn note_open(&self, file: &ClaimedFile, took: Duration) {
+        self.latencies.opened(took);
+        if !self.is_released(file.key) {
+            self.latency_throttle.note(took);
+        }
+    }
+}
+
+/// Whether the file at `id` of a range that somebody asked for is fetched ahead: one on tape only when it was named itself, not as
+/// a part of a directory. Expects a range that [`trimmed`] gave.
+pub(super) fn is_asked_for(r: &Range, id: u32, record: &Record, released: &Released) -> bool {
+    record.is_file() && (id + 1 == r.end || !released.holds(record))
+}
+
+/// A range without files at its end that are on tape, unless it is one file. What is last in it is thus to be fetched.
+pub(super) fn trimmed(mut r: Range, segment: &Segment<'_>, released: &Released) -> Range {
+    r.end = r.end.min(segment.index.len() as u32);
+    let on_tape = |id: u32| segment.index.record(id).is_some_and(|record| released.holds(record));
+    while r.end > r.from.saturating_add(1) && on_tape(r.end - 1) {
+        r.end -= 1;
+    }
+    r
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::{Tree, build};
+    use crate::shm::create_segment;
+
+    /// Two directories of four files each: ids 1 and 6; files 3, 4, 5 and 7 to 10 are on tape.
+    fn on_tape(served: impl FnOnce(&Segment<'static>, &Released)) {
+        let mut tree = Tree::synthetic(2, 4);
+        tree.entries_mut(1)[1..].iter_mut().for_each(|r| r.blocks = 0);
+        tree.entries_mut(2).iter_mut().for_each(|r| r.blocks = 1);
+        let built = build(tree, 1, [1; 16]);
+        let dir = tempfile::tempdir().expect("temp dir");
+        let segment = create_segment(
+            &std::sync::Arc::new(crate::held_dir::HeldDir::at(dir.path()).expect("directory")),
+            &built.index,
+            &built.buckets,
+            [2; 16],
+            crate::shm::Chunking { threshold: 16 << 20, size: 4 << 20 },
+            crate::shm::Checks::default(),
+        )
+        .expect("segment")
+        .0;
+        served(&segment, &Released::of(&segment.index));
+    }
+
+    /// What a request for a range fetches.
+    fn fetched(segment: &Segment<'static>, released: &Released, from: u32, end: u32) -> Vec<u32> {
+        let r = trimmed(Range { segment: 0, from, end }, segment, released);
+        let asked = |id: &u32| segment.index.record(*id).is_some_and(|record| is_asked_for(&r, *id, record, released));
+        (r.from..r.end).filter(asked).collect()
+    }
+
+    #[test]
+    fn files_on_tape_are_fetched_when_they_are_named_and_not_as_part_of_a_directory() {
+        on_tape(|segment, released| {
+            assert_eq!(released.files, 7);
+            assert_eq!(fetched(segment, released, 0, 11), [2], "the root");
+            assert_eq!(fetched(segment, released, 1, 6), [2], "a directory");
+            assert_eq!(fetched(segment, released, 6, 11), [0u32; 0], "a directory that is on tape as a whole");
+            assert_eq!(fetched(segment, released, 2, 3), [2]);
+            assert_eq!(fetched(segment, released, 10, 11), [10], "a file on tape");
+            assert_eq!(fetched(segment, released, 10, 99), [10], "beyond the end");
+        });
+    }
+}

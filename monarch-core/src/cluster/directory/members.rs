@@ -1,0 +1,233 @@
+//! The nodes of the job as one of them sees them, and the order in which they come for a file.
+//!
+//! A node gets a local number when it is first heard of and keeps it: tables of two bytes a file refer to it. The order is by
+//! a hash of the node's key and the file's, highest first, so that a node that comes or goes moves its own files and no others. The keys of
+//! those who are up lie side by side: the first of 512 is found in well under a microsecond.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Most nodes that one job can have. Numbers above it are never given out, so that `u16::MAX` can mean none.
+pub const MAX_NODES: usize = 8192;
+
+/// What one node believes of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeState {
+    /// Never seen; it counts as an owner until the join timeout has passed.
+    Expected,
+    /// It answers.
+    Up,
+    /// It did not answer of late, to gossip or to a reader: it is not asked, and others answer for its files. It may be back in a moment with
+    /// all of its copies: nobody fetches what it owns ahead.
+    Suspect,
+    /// It took leave of late: it is not asked, and what jobs ask for of its files is fetched by others. Nobody fetches the rest
+    /// ahead: nodes that stage do not end together, and it has staged them.
+    Left,
+    /// It died, left long ago, or was expected and never came.
+    Gone,
+}
+
+impl NodeState {
+    /// Whether it is expected to answer, now or later.
+    #[must_use]
+    pub const fn takes_part(self) -> bool {
+        matches!(self, Self::Expected | Self::Up | Self::Suspect)
+    }
+
+    /// Whether copies belong to it.
+    const fn owns(self) -> bool {
+        matches!(self, Self::Expected | Self::Up | Self::Suspect | Self::Left)
+    }
+}
+
+/// One node.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Its name, the same everywhere.
+    pub name: Arc<str>,
+    /// Hash of the name.
+    pub key: u64,
+    /// What this node believes of it.
+    pub standing: NodeState,
+    /// Which of its lives this is; 0: none was seen.
+    pub incarnation: u64,
+    /// Where it serves files, once that is known.
+    pub address: Option<SocketAddr>,
+}
+
+/// Too many nodes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "node {name:?} is one more than the {MAX_NODES} that a job can have: start fewer nodes, or give them names that stay the same"
+)]
+pub struct TooMany {
+    /// The node that was turned away.
+    pub name: String,
+}
+
+/// The nodes by local number. This node is number 0 and always up.
+#[derive(Clone, Debug)]
+pub struct Members {
+    nodes: Vec<Member>,
+    numbers: HashMap<Arc<str>, u16>,
+    owners: Ranked,
+    up: Ranked,
+}
+
+/// Keys and numbers of some of the nodes, apart: the search for the first reads the keys alone.
+#[derive(Clone, Debug, Default)]
+struct Ranked {
+    keys: Vec<u64>,
+    numbers: Vec<u16>,
+}
+
+/// This node's own number.
+pub const ME: u16 = 0;
+
+impl Members {
+    /// This node, alone.
+    pub fn new(me: &str) -> Self {
+        let mut members =
+            Self { nodes: Vec::new(), numbers: HashMap::new(), owners: Ranked::default(), up: Ranked::default() };
+        members.push(me, NodeState::Up);
+        members
+    }
+
+    /// Gives a node its number, or finds the one that it has; its standing is then as it was.
+    pub fn add(&mut self, name: &str, standing: NodeState) -> Result<u16, TooMany> {
+        match self.number(name) {
+            Some(node) => Ok(node),
+            None if self.nodes.len() == MAX_NODES => Err(TooMany { name: name.into() }),
+            None => Ok(self.push(name, standing)),
+        }
+    }
+
+    fn push(&mut self, name: &str, standing: NodeState) -> u16 {
+        let (number, name) = (self.nodes.len() as u16, Arc::<str>::from(name));
+        self.numbers.insert(name.clone(), number);
+        self.nodes.push(Member { key: node_key(&name), name, standing, incarnation: 0, address: None });
+        self.rank();
+        number
+    }
+
+    /// Changes what is believed of a node; says whether that is a change. Of itself a node believes that it is up.
+    pub fn set(&mut self, node: u16, standing: NodeState) -> bool {
+        let Some(member) = self.nodes.get_mut(usize::from(node)).filter(|m| node != ME && m.standing != standing)
+        else {
+            return false;
+        };
+        member.standing = standing;
+        self.rank();
+        true
+    }
+
+    /// Notes which life of a node this is and where it serves files.
+    pub fn locate(&mut self, node: u16, incarnation: u64, address: Option<SocketAddr>) {
+        if let Some(member) = self.nodes.get_mut(usize::from(node)) {
+            member.incarnation = incarnation;
+            member.address = address;
+        }
+    }
+
+    fn rank(&mut self) {
+        self.up = Ranked::of(&self.nodes, |s| s == NodeState::Up);
+        self.owners = Ranked::of(&self.nodes, NodeState::owns);
+    }
+
+    /// The number of a node by its name.
+    pub fn number(&self, name: &str) -> Option<u16> {
+        self.numbers.get(name).copied()
+    }
+
+    /// A node by its number.
+    pub fn get(&self, node: u16) -> Option<&Member> {
+        self.nodes.get(usize::from(node))
+    }
+
+    /// All nodes that were ever heard of, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &Member)> {
+        self.nodes.iter().enumerate().map(|(n, m)| (n as u16, m))
+    }
+
+    /// How many nodes were ever heard of, this one included.
+    pub fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// How many are up, this one included.
+    pub fn count_up(&self) -> usize {
+        self.up.keys.len()
+    }
+
+    /// Whether a node is up.
+    pub fn is_up(&self, node: u16) -> bool {
+        self.get(node).is_some_and(|m| m.standing == NodeState::Up)
+    }
+
+    /// Where the copy of a file belongs: the first of those who are up, suspect or expected, or took leave.
+    pub fn owner(&self, fp: u64) -> u16 {
+        self.owners.first(fp)
+    }
+
+    /// Who answers for a file now: the first of those who are up.
+    pub fn answerer(&self, fp: u64) -> u16 {
+        self.up.first(fp)
+    }
+
+    /// Who answers for a file now, and which of its lives that is: one that came up anew may know nothing.
+    pub fn answerer_life(&self, fp: u64) -> (u16, u64) {
+        let node = self.answerer(fp);
+        (node, self.get(node).map_or(0, |m| m.incarnation))
+    }
+
+    /// All who are up, in the order of a file. Lazy: each step costs one pass over the nodes.
+    pub fn order(&self, fp: u64) -> impl Iterator<Item = u16> {
+        let mut last = None;
+        std::iter::from_fn(move || {
+            last = self.up.after(fp, last);
+            last.map(|(_, node)| node)
+        })
+    }
+}
+
+impl Ranked {
+    fn of(nodes: &[Member], counts: impl Fn(NodeState) -> bool) -> Self {
+        let chosen = || nodes.iter().enumerate().filter(|(_, m)| counts(m.standing));
+        Self { keys: chosen().map(|(_, m)| m.key).collect(), numbers: chosen().map(|(n, _)| n as u16).collect() }
+    }
+
+    /// This node is always among them; equal scores need equal keys, and two names of one key are one in 2^64.
+    fn first(&self, fp: u64) -> u16 {
+        let (mut best, mut at) = (0, 0);
+        for (n, key) in self.keys.iter().enumerate() {
+            let score = score(*key, fp);
+            if score > best {
+                (best, at) = (score, n);
+            }
+        }
+        self.numbers.get(at).copied().unwrap_or(ME)
+    }
+
+    fn after(&self, fp: u64, last: Option<(u64, u16)>) -> Option<(u64, u16)> {
+        let scored = self.keys.iter().zip(&self.numbers).map(|(key, node)| (score(*key, fp), *node));
+        scored.filter(|s| last.is_none_or(|l| *s < l)).max()
+    }
+}
+
+/// The key of a node, from its name.
+pub fn node_key(name: &str) -> u64 {
+    xxh3_64(name.as_bytes())
+}
+
+/// Where a node comes in the order of a file: the folded product of wyhash (Wang Yi 2019), one multiplication. Both factors depend on both
+/// words, so that the orders of different files have nothing to do with each other.
+fn score(key: u64, fp: u64) -> u64 {
+    let product = u128::from(key ^ fp) * u128::from(key.rotate_left(32) ^ fp ^ 0xa076_1d64_78bd_642f);
+    (product >> 64) as u64 ^ product as u64
+}
+
+#[cfg(test)]
+#[path = "members_tests.rs"]
+mod tests;

@@ -1,0 +1,216 @@
+//! The side that asks: for plain threads that may block, but never for longer than they are told.
+//!
+//! A [`Peer`] is one other agent with the connections to it that are idle. Every wait has its bound:
+//!
+//! | for | at most |
+//! |---|---|
+//! | a connection | `peer_timeout` |
+//! | any sign of life (bytes of an answer, or `102`) | a multiple of what this peer usually takes: see [`rto_estimator`] |
+//! | the answer of a peer that is busy and says so | the caller's `max_wait` |
+//! | the body, up to 8 MiB, once it has begun | `peer_timeout` spent waiting for it; as much again for each further 8 MiB |
+//!
+//! The last one makes a link that is far too slow fail, where the silence alone would let it drag on. Only waiting counts, not what
+//! the caller does between reads.
+//!
+//! A connection goes back to the idle ones when its answer was read to the end, and is closed otherwise. The peer may have closed an
+//! idle one meanwhile; a request that finds it so before any byte of an answer is sent once more, on a new connection. Requests
+//! therefore have to be such that sending them twice does no harm.
+
+mod conn;
+mod options;
+mod response;
+mod rto_estimator;
+
+pub use options::PeerOptions;
+pub use response::Response;
+
+use super::auth;
+use super::error::WireError;
+use super::head::{BODY_MAX, Method, ResponseHead};
+use super::path;
+use conn::{Asked, Conn};
+use rto_estimator::RtoEstimator;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A request whose answer nobody has asked for yet.
+#[derive(Debug)]
+pub struct Sent {
+    conn: Conn,
+    when: Instant,
+}
+
+/// An answer that was not taken for so long is not waited for any more: the peer may have given up sending it.
+const STALE: Duration = Duration::from_millis(500);
+
+/// Another agent.
+#[derive(Debug)]
+pub struct Peer {
+    options: PeerOptions,
+    idle: Mutex<Vec<Conn>>,
+    rto: RtoEstimator,
+}
+
+impl Peer {
+    /// Nothing is sent before the first request.
+    ///
+    /// # Errors
+    /// [`WireError::Request`] for names that no node may have.
+    pub fn new(options: PeerOptions) -> Result<Self, WireError> {
+        for name in [&options.my_name, &options.its_name] {
+            if !auth::is_name(name) {
+                return Err(WireError::Request { what: format!("{name:?} is no name for a node") });
+            }
+        }
+        let rto = RtoEstimator::new(options.peer_timeout);
+        Ok(Self { options, idle: Mutex::default(), rto })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.options.addr
+    }
+
+    /// Asks for a file or some bytes of one, passed on by `hops` nodes so far.
+    ///
+    /// # Errors
+    /// [`WireError`]; what the peer answers, error or not, is in the response's status.
+    pub fn get(
+        &self,
+        target: &str,
+        range: Option<Range<u64>>,
+        hops: u8,
+        max_wait: Duration,
+    ) -> Result<Response<'_>, WireError> {
+        self.get_sent(None, target, range, hops, max_wait)
+    }
+
+    /// Sends the request of a [`Peer::get`], if a connection is idle: the peer works on it while the caller does something else, for a
+    /// moment.
+    #[must_use]
+    pub fn send(&self, target: &str, range: Option<Range<u64>>, hops: u8) -> Option<Sent> {
+        let asked = Asked { method: Method::Get, target, range, hops, body: &[] };
+        check(&asked).ok()?;
+        let reused = self.idle().pop();
+        let mut conn = reused?;
+        // If it fails, get_sent finds out why.
+        conn.send(&asked, &self.options).ok()?;
+        Some(Sent { conn, when: Instant::now() })
+    }
+
+    /// The answer of what [`Peer::send`] has sent with these arguments; [`Peer::get`] where it has sent nothing.
+    ///
+    /// # Errors
+    /// As [`Peer::get`].
+    pub fn get_sent(
+        &self,
+        sent: Option<Sent>,
+        target: &str,
+        range: Option<Range<u64>>,
+        hops: u8,
+        max_wait: Duration,
+    ) -> Result<Response<'_>, WireError> {
+        self.ask_sent(sent, &Asked { method: Method::Get, target, range, hops, body: &[] }, max_wait)
+    }
+
+    /// Asks what [`Peer::get`] would be headed with.
+    ///
+    /// # Errors
+    /// As [`Peer::get`].
+    pub fn head(&self, target: &str, max_wait: Duration) -> Result<Response<'_>, WireError> {
+        self.ask(&Asked { method: Method::Head, target, range: None, hops: 0, body: &[] }, max_wait)
+    }
+
+    /// Sends `body`, at most 16 MiB. It may arrive twice.
+    ///
+    /// # Errors
+    /// As [`Peer::get`].
+    pub fn post(&self, target: &str, body: &[u8], max_wait: Duration) -> Result<Response<'_>, WireError> {
+        self.ask(&Asked { method: Method::Post, target, range: None, hops: 0, body }, max_wait)
+    }
+
+    fn ask(&self, asked: &Asked<'_>, max_wait: Duration) -> Result<Response<'_>, WireError> {
+        self.ask_sent(None, asked, max_wait)
+    }
+
+    fn ask_sent(&self, sent: Option<Sent>, asked: &Asked<'_>, max_wait: Duration) -> Result<Response<'_>, WireError> {
+        check(asked)?;
+        let give_up = Instant::now() + max_wait;
+        let sent = sent.filter(|s| s.when.elapsed() < STALE).map(|s| (s.conn, true));
+        // A statement of its own: the lock must not be held while the peer is waited for.
+        let reused = sent.or_else(|| Some((self.idle().pop()?, false)));
+        if let Some((mut conn, was_sent)) = reused {
+            let got = if was_sent { self.heard(&mut conn, give_up) } else { self.on(&mut conn, asked, give_up) };
+            match got {
+                Ok(head) => return Ok(Response::new(self, conn, head, asked.method)),
+                // It has restarted, or did not wait for us: the other idle connections are as old.
+                Err(WireError::Closed { .. }) if !conn.heard() => self.idle().clear(),
+                Err(err) => return Err(self.failed(err)),
+            }
+        }
+        let fresh = Conn::open(&self.options, self.rto.patience()).and_then(|mut conn| {
+            let head = self.on(&mut conn, asked, give_up)?;
+            Ok((conn, head))
+        });
+        match fresh {
+            Ok((conn, head)) if conn.proven() => Ok(Response::new(self, conn, head, asked.method)),
+            Ok(_) => Err(WireError::Unauthenticated { addr: self.options.addr, who: "the peer" }),
+            Err(err) => Err(self.failed(err)),
+        }
+    }
+
+    /// Sends a request and reads the head of its answer.
+    fn on(&self, conn: &mut Conn, asked: &Asked<'_>, give_up: Instant) -> Result<ResponseHead, WireError> {
+        conn.send(asked, &self.options)?;
+        self.heard(conn, give_up)
+    }
+
+    /// Reads the head of the answer to a request that was sent.
+    fn heard(&self, conn: &mut Conn, give_up: Instant) -> Result<ResponseHead, WireError> {
+        let sent = Instant::now();
+        let head = conn.head(self.rto.patience(), give_up, self.options.addr)?;
+        if let Some(first) = conn.first_byte() {
+            self.rto.heard_after(first.saturating_duration_since(sent));
+        }
+        match head.status {
+            401 => Err(WireError::Unauthenticated { addr: self.options.addr, who: "this node" }),
+            503 if head.close && !conn.proven() => Err(WireError::Full { addr: self.options.addr }),
+            _ => conn.check_proof(&head, &self.options).map(|()| head),
+        }
+    }
+
+    fn failed(&self, err: WireError) -> WireError {
+        if let WireError::Timeout { .. } = err {
+            self.rto.was_silent();
+            self.idle().clear();
+        }
+        err
+    }
+
+    fn keep(&self, conn: Conn) {
+        let mut idle = self.idle();
+        if idle.len() < self.options.idle {
+            idle.push(conn);
+        }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Conn>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn check(asked: &Asked<'_>) -> Result<(), WireError> {
+    let what = if path::split(asked.target).is_none() {
+        format!("{:?} is no path that agents take", asked.target)
+    } else if asked.range.as_ref().is_some_and(Range::is_empty) {
+        "an empty range of bytes".to_owned()
+    } else if asked.body.len() as u64 > BODY_MAX {
+        format!("{} bytes are more than the 16 MiB that a request may have", asked.body.len())
+    } else {
+        return Ok(());
+    };
+    Err(WireError::Request { what })
+}

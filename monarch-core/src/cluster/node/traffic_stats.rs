@@ -1,0 +1,67 @@
+//! TrafficStats of a node for status and report.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What went between this node and one other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Traffic {
+    /// Requests that the other one answered with bytes.
+    pub received: u64,
+    /// Bytes of those.
+    pub received_bytes: u64,
+    /// Requests of the other one that were answered with bytes.
+    pub sent: u64,
+    /// Bytes of those.
+    pub sent_bytes: u64,
+    /// Requests that the other one did not answer, or not with what was asked for.
+    pub failed: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct TrafficStats {
+    /// Answers whose bytes did not come to what they should.
+    pub damaged: AtomicU64,
+    /// Complaints of others about what they got from here that were looked into.
+    pub complaints: AtomicU64,
+    /// Copies of this node that were found damaged by that.
+    pub found_damaged: AtomicU64,
+    /// Files that this node's job changed, told to the others.
+    pub told: AtomicU64,
+    by_node: Mutex<HashMap<u16, Traffic>>,
+}
+
+impl TrafficStats {
+    fn with(&self, node: u16, change: impl FnOnce(&mut Traffic)) {
+        change(super::lock(&self.by_node).entry(node).or_default());
+    }
+
+    /// Bytes came from a node.
+    pub(super) fn received(&self, from: u16, bytes: u64) {
+        self.with(from, |t| (t.received, t.received_bytes) = (t.received + 1, t.received_bytes + bytes));
+    }
+
+    /// Bytes went to a node.
+    pub(super) fn sent(&self, to: u16, bytes: u64) {
+        self.with(to, |t| (t.sent, t.sent_bytes) = (t.sent + 1, t.sent_bytes + bytes));
+    }
+
+    /// A node did not answer as it should.
+    pub(super) fn failed(&self, node: u16) {
+        self.with(node, |t| t.failed += 1);
+    }
+
+    /// What went to and from a node.
+    #[must_use]
+    pub fn of(&self, node: u16) -> Traffic {
+        super::lock(&self.by_node).get(&node).copied().unwrap_or_default()
+    }
+
+    /// Damaged answers so far.
+    #[must_use]
+    pub fn damaged(&self) -> u64 {
+        self.damaged.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,419 @@
+//! Writing the log of a tier anew while copies are made and dropped.
+//!
+//! What is kept is written beside the old log, while copies go on being logged there. Only what was logged since is added, and the two
+//! change places, while nobody can log: whoever publishes waits for a few records at most. Until then the old log is all there is; after a
+//! power loss one of the two is there as a whole, and copies that it does not know are dropped.
+
+use super::dir::{Allocating, TierDir};
+use super::ledger::Reservation;
+use super::log::{self, Anew, Logged};
+use super::log_quota::LogCharge;
+use super::names::ByName;
+use super::recover::{SPARE, boot_id};
+use monarch_abi::hash::CopyName;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// So many records may be added while the log is written anew.
+const LATEST: u64 = 2048;
+/// Records of a log that are not of copies.
+const OTHERS: u64 = 8;
+/// Pause after an error.
+const PAUSE: Duration = Duration::from_secs(600);
+
+/// What became of it.
+enum Tidied {
+    /// It has so many copies now.
+    Anew(u64),
+    /// The quota lacks so many bytes.
+    Short(u64),
+    /// Not now: the agent ends, or the disk is full.
+    Stopped,
+}
+
+impl TierDir {
+    /// Writes the log anew if most of what it says is of copies that have gone, as long as it may; the bytes that are missing to do so, if
+    /// any are. It takes a while: all copies are looked at.
+    #[must_use]
+    pub fn tidy_log(&self, may: impl Fn() -> bool) -> u64 {
+        // Another one is at it.
+        let Ok(mut failed) = self.tidying.try_lock() else { return 0 };
+        let may = || may() && !self.given_up.load(Ordering::Relaxed);
+        let files = self.ledger.usage().files;
+        if self.log.records() <= 2 * files + SPARE || failed.is_some_and(|t| t.elapsed() < PAUSE) || !may() {
+            return 0;
+        }
+        let bytes = self.log_bytes(files + LATEST);
+        let Some(room) = self.ledger.reserve_bytes(bytes) else { return bytes };
+        let end = self.log_anew(room, may);
+        if !matches!(end, Ok(Tidied::Anew(_))) {
+            self.unlink(log::NEW);
+        }
+        match end {
+            Ok(Tidied::Anew(copies)) => {
+                tracing::info!(tier = self.name, copies, "the log was written anew");
+                0
+            }
+            Ok(Tidied::Short(bytes)) => bytes,
+            Ok(Tidied::Stopped) => 0,
+            Err(e) => {
+                tracing::warn!(tier = self.name, error = %e, "the log cannot be written anew; it grows");
+                *failed = Some(Instant::now());
+                0
+            }
+        }
+    }
+
+    /// Bytes that a log of so many copies takes.
+    fn log_bytes(&self, copies: u64) -> u64 {
+        ((copies + OTHERS) * log::RECORD as u64).next_multiple_of(self.ledger.block())
+    }
+
+    fn log_anew(&self, mut room: Reservation, may: impl Fn() -> bool) -> io::Result<Tidied> {
+        let _allocating = Allocating::new(&self.allocating, room.bytes());
+        if !self.disk_has_room()? {
+            return Ok(Tidied::Stopped);
+        }
+        let Some((old, records)) = self.log_of_named() else { return Ok(Tidied::Stopped) };
+        let (boot, looked) = (boot_id(), log::now());
+        let mut known = log::read_first(&old, boot, records)?.copies;
+        if !self.keep_what_is_there(&mut known, &may)? {
+            return Ok(Tidied::Stopped);
+        }
+        let copies = known.len() as u64;
+        let missing = self.widen(&mut room, copies + LATEST);
+        if missing > 0 {
+            return Ok(Tidied::Short(missing));
+        }
+        let mut anew = Anew::write(&self.fs, boot, &known, looked)?;
+        drop(known);
+        // Most of what was logged meanwhile, so that little is left to be done while others wait.
+        let until = self.log.records();
+        let missing = self.widen(&mut room, anew.records() + (until - records) + LATEST);
+        if missing > 0 {
+            return Ok(Tidied::Short(missing));
+        }
+        anew.take_over(&old, records, until)?;
+        anew.sync()?;
+        if !may() {
+            return Ok(Tidied::Stopped);
+        }
+        self.change_logs(anew, old, until, room)
+    }
+
+    /// The log, and how many records it has whose copies have all got their names, if they ever do.
+    fn log_of_named(&self) -> Option<(Arc<OwnedFd>, u64)> {
+        let _none_under_way = self.naming.write().unwrap_or_else(PoisonError::into_inner);
+        self.log.in_use()
+    }
+
+    /// Drops what has gone; `false` when there was no time to look at all of them.
+    fn keep_what_is_there(&self, known: &mut ByName<Logged>, may: impl Fn() -> bool) -> io::Result<bool> {
+        let mut end = Ok(true);
+        known.retain_named(|name, logged| {
+            if !matches!(end, Ok(true)) {
+                return true;
+            }
+            if !may() {
+                end = Ok(false);
+                return true;
+            }
+            match self.changed(name, logged.packed) {
+                Ok(Some(changed)) => {
+                    // One that was synced, went, and was made again since without a record is not taken for the one that was synced.
+                    let _ = logged.found(changed);
+                    true
+                }
+                Ok(None) => false,
+                Err(e) => {
+                    end = Err(e.into());
+                    true
+                }
+            }
+        });
+        end
+    }
+
+    /// When a copy got its name, in seconds, if it is there.
+    fn changed(&self, name: CopyName, packed: bool) -> rustix::io::Result<Option<u64>> {
+        let st = match packed {
+            true => self.fs.stat(super::pack::path_of(name)),
+            false => self.fs.stat(name.rel_path().as_slice()),
+        };
+        match st {
+            Ok(st) => Ok(Some(st.st_ctime.unsigned_abs())),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes sure that room is for so many copies; the bytes that are missing.
+    fn widen(&self, room: &mut Reservation, copies: u64) -> u64 {
+        let missing = self.log_bytes(copies).saturating_sub(room.bytes());
+        if missing == 0 {
+            return 0;
+        }
+        self.ledger.reserve_bytes(missing).map_or(missing, |more| {
+            room.absorb(more);
+            0
+        })
+    }
+
+    /// Goes on with the log that was written anew, when it has what was logged from this record on, too.
+    fn change_logs(&self, mut anew: Anew, old: Arc<OwnedFd>, since: u64, mut room: Reservation) -> io::Result<Tidied> {
+        let mut charge = self.logging();
+        let until = self.log.records();
+        let missing = self.widen(&mut room, anew.records() + (until - since));
+        if missing > 0 {
+            return Ok(Tidied::Short(missing));
+        }
+        anew.take_over(&old, since, until)?;
+        let (file, records, blocks) = (anew.file(), anew.records(), anew.blocks()?);
+        // Whoever has it open keeps its blocks.
+        drop(old);
+        let old_has_name = self.log.change_to(&self.fs, anew)?;
+        let new = LogCharge::of(records * log::RECORD as u64, blocks, self.ledger.block());
+        // First all of it, so that nobody else takes the room.
+        let promised = room.into_charge();
+        self.ledger.charge(new.charged.saturating_sub(promised), 0);
+        self.ledger.release(promised.saturating_sub(new.charged), 0);
+        let before = std::mem::replace(&mut *charge, new);
+        self.note_log_wants(&charge);
+        drop(charge);
+        match old_has_name {
+            true => self.dies(log::NEW, before.charged),
+            false => self.ledger.release(before.charged, 0),
+        }
+        rustix::fs::fdatasync(&file)?;
+        Ok(Tidied::Anew(records))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ledger::Usage;
+    use super::super::{Copy, Sum};
+    use super::*;
+    use monarch_abi::hash::PathHash;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+    use std::sync::atomic::AtomicBool;
+    use xxhash_rust::xxh3::xxh3_64;
+
+    const CAPACITY: u64 = 64 << 20;
+    /// So many records of copies that have gone make a log be written anew.
+    const GONE: u64 = SPARE + 1000;
+
+    fn open(dir: &Path) -> (TierDir, Vec<Copy>) {
+        let tier = TierDir::open("t", dir, CAPACITY, 0).unwrap();
+        let mut found = Vec::new();
+        tier.recover(|copy| found.push(copy)).unwrap();
+        (tier, found)
+    }
+
+    fn name(n: u64) -> CopyName {
+        CopyName(u128::from(n % 256) << 120 | u128::from(n) << 32 | 7)
+    }
+
+    fn contents(n: u64) -> Vec<u8> {
+        n.to_le_bytes().repeat(1 + n as usize % 40)
+    }
+
+    fn publish(tier: &TierDir, n: u64, passing: bool) {
+        let bytes = contents(n);
+        let file = tier.create(bytes.len() as u64).unwrap().unwrap();
+        super::super::write_all_at(file.fd(), &bytes, 0).unwrap();
+        let stamp = name(n).stamp(PathHash { fp: 1 << 40, check: 5 });
+        match passing {
+            true => file.publish_passing(name(n), stamp),
+            false => file.publish(name(n), stamp, Sum::whole(xxh3_64(&bytes))),
+        }
+        .unwrap()
+        .unwrap();
+    }
+
+    fn evict(tier: &TierDir, n: u64) {
+        tier.evict_resident(name(n), contents(n).len() as u64);
+    }
+
+    /// Logs copies that are not there.
+    fn log_gone(tier: &TierDir) {
+        (0..GONE).for_each(|n| tier.log_copy(name((1 << 40) + n), Sum::whole(n), n, false).unwrap());
+    }
+
+    /// Blocks of all files and directories, in bytes.
+    fn on_disk(dir: &Path) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        let below = |e: std::fs::DirEntry| match e.metadata().unwrap() {
+            m if m.is_dir() => on_disk(&e.path()),
+            m => m.blocks() * 512,
+        };
+        let inner: u64 = std::fs::read_dir(dir).unwrap().map(|e| below(e.unwrap())).sum();
+        inner + dir.metadata().unwrap().blocks() * 512
+    }
+
+    #[test]
+    fn what_is_published_while_the_log_is_written_anew_is_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tier, _) = open(dir.path());
+        let done = AtomicBool::new(false);
+        let published: BTreeSet<u64> = std::thread::scope(|s| {
+            let publishing = |from: u64| {
+                let (tier, done) = (&tier, &done);
+                s.spawn(move || {
+                    let mut there = BTreeSet::new();
+                    for n in (from..).step_by(4) {
+                        publish(tier, n, false);
+                        there.insert(n);
+                        if n % 3 == 0 {
+                            evict(tier, n);
+                            there.remove(&n);
+                        }
+                        if n > 6000 || done.load(Ordering::Relaxed) {
+                            break;
+                        }
+                    }
+                    there
+                })
+            };
+            let threads: Vec<_> = (0..4).map(publishing).collect();
+            for _ in 0..3 {
+                log_gone(&tier);
+                while tier.log.records() > 2 * tier.ledger.usage().files + SPARE {
+                    assert_eq!(tier.tidy_log(|| true), 0);
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+            threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+        });
+        let path = tier.path.clone();
+        assert!(!path.join(log::NEW).exists());
+        drop(tier);
+        let (tier, found) = open(dir.path());
+        assert_eq!(found.iter().map(|c| c.name).collect::<BTreeSet<_>>(), published.iter().map(|n| name(*n)).collect());
+        let sums = tier.sums(&found.iter().map(|c| c.name).collect()).unwrap();
+        for n in published {
+            let logged = sums.get(name(n)).unwrap();
+            assert!(tier.verify(name(n), contents(n).len() as u64, logged.sum), "{n}");
+        }
+    }
+
+    #[test]
+    fn the_ledger_is_right_after_any_number_of_times() {
+        for base in [std::env::temp_dir(), "/dev/shm".into()] {
+            let dir = tempfile::tempdir_in(base).unwrap();
+            let (tier, _) = open(dir.path());
+            (0..50).for_each(|n| publish(&tier, n, false));
+            let above = |tier: &TierDir| tier.ledger.usage().used - on_disk(&tier.path);
+            let at_first = above(&tier);
+            for turn in 0..6 {
+                log_gone(&tier);
+                tier.log.sync(&tier.fs).unwrap();
+                tier.charge_what_was_appended();
+                assert_eq!(tier.tidy_log(|| true), 0);
+                assert!(tier.log.records() < 2 * LATEST + 60, "turn {turn}");
+                tier.sweep();
+                assert_eq!(above(&tier), at_first, "turn {turn}");
+                assert_eq!(tier.usage().reserved, 0, "turn {turn}");
+            }
+            // Another agent finds the same.
+            let used = tier.ledger.usage().used;
+            drop(tier);
+            assert!(open(dir.path()).0.ledger.usage().used <= used);
+        }
+    }
+
+    #[test]
+    fn the_next_block_of_the_log_is_not_told_as_a_copy_being_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tier, _) = open(dir.path());
+        let wants = (0..500).find(|&n| {
+            publish(&tier, n, false);
+            tier.log_wants() > 0
+        });
+        assert!(wants.is_some());
+        let (before, block) = (tier.usage(), tier.ledger.block());
+        tier.keep_log_room();
+        assert_eq!(tier.ledger.usage().reserved, block);
+        assert_eq!(tier.usage(), Usage { used: before.used + block, ..before });
+    }
+
+    #[test]
+    fn an_old_log_that_somebody_reads_stays_charged() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tier, _) = open(dir.path());
+        log_gone(&tier);
+        let reader = std::fs::File::open(tier.path.join(log::LOG)).unwrap();
+        let before = tier.ledger.usage().used;
+        assert_eq!(tier.tidy_log(|| true), 0);
+        assert!(tier.ledger.usage().used > before && tier.sweep() == 1);
+        drop(reader);
+        assert!(tier.sweep() == 0 && tier.ledger.usage().used < before);
+    }
+
+    #[test]
+    fn a_copy_that_was_synced_and_made_again_without_a_record_is_not_called_safe() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tier, _) = open(dir.path());
+        (0..3).for_each(|n| publish(&tier, n, false));
+        std::thread::sleep(Duration::from_millis(1100));
+        tier.log.sync(&tier.fs).unwrap();
+        evict(&tier, 1);
+        publish(&tier, 1, true);
+        // By the second in which the log is written anew it is an old one.
+        std::thread::sleep(Duration::from_millis(1100));
+        log_gone(&tier);
+        assert_eq!(tier.tidy_log(|| true), 0);
+        evict(&tier, 2);
+        publish(&tier, 2, true);
+        let read = log::read(&tier.fs, Some([9; 16])).unwrap();
+        let safe = |n| {
+            let changed = tier.changed(name(n), false).unwrap().unwrap();
+            read.copies.get(name(n)).unwrap().is_safe(changed)
+        };
+        assert_eq!([0, 1, 2].map(safe), [true, false, false]);
+        // The next sync speaks of what was not synced, once its second has passed.
+        std::thread::sleep(Duration::from_millis(1100));
+        assert!(tier.log.sync(&tier.fs).unwrap());
+        let read = log::read(&tier.fs, Some([9; 16])).unwrap();
+        let changed = |n| tier.changed(name(n), false).unwrap().unwrap();
+        assert_eq!([0, 1, 2].map(|n| read.copies.get(name(n)).unwrap().is_safe(changed(n))), [true, true, false]);
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_anew_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tier, _) = open(dir.path());
+        publish(&tier, 1, false);
+        log_gone(&tier);
+        let (log, new) = (tier.path.join(log::LOG), tier.path.join(log::NEW));
+        let (bytes, usage) = (std::fs::read(&log).unwrap(), tier.ledger.usage());
+        let same = || std::fs::read(&log).unwrap() == bytes && !new.is_file();
+        let all = tier.ledger.reserve_bytes(usage.capacity - usage.used - usage.reserved).unwrap();
+        assert!(tier.tidy_log(|| true) > 0 && same());
+        drop(all);
+        // There is no time.
+        let mut left = 3;
+        let few = move || {
+            left -= 1;
+            left >= 0
+        };
+        let few = std::cell::RefCell::new(few);
+        assert!(tier.tidy_log(|| (*few.borrow_mut())()) == 0 && same());
+        // Something has the name: it is not tried again soon.
+        std::fs::create_dir(&new).unwrap();
+        assert!(tier.tidy_log(|| true) == 0 && same());
+        std::fs::remove_dir(&new).unwrap();
+        assert!(tier.tidy_log(|| true) == 0 && same());
+        assert_eq!(tier.ledger.usage(), usage);
+        publish(&tier, 2, false);
+        *tier.tidying.lock().unwrap() = None;
+        assert!(tier.tidy_log(|| true) == 0 && !same());
+        drop(tier);
+        assert_eq!(open(dir.path()).1.len(), 2);
+    }
+}

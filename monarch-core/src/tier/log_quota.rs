@@ -1,0 +1,148 @@
+//! Logging the copies of a tier that is in use, within its quota.
+
+use super::checksum::Sum;
+use super::dir::TierDir;
+use super::ledger::{Reservation, Usage};
+use monarch_abi::hash::CopyName;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+
+/// The log's room is seen to when what is charged has room for so many records only: as many copies may be under way.
+const NEAR: u64 = 40;
+const RECORD: u64 = super::log::RECORD as u64;
+
+/// What the log is charged: neither more nor less is given back when another one takes its place.
+#[derive(Debug, Default)]
+pub(super) struct LogCharge {
+    /// Bytes charged.
+    pub(super) charged: u64,
+    /// Bytes that the file may grow to before more has to be charged.
+    pub(super) covered: u64,
+}
+
+impl LogCharge {
+    /// Of a log of `len` bytes that takes `blocks` bytes on disk: the file system may need some for itself, or not have counted all yet.
+    pub(super) fn of(len: u64, blocks: u64, block: u64) -> Self {
+        let covered = len.next_multiple_of(block);
+        Self { charged: blocks.max(covered), covered }
+    }
+}
+
+impl TierDir {
+    /// What the log is charged; held while a record is appended.
+    pub(super) fn logging(&self) -> MutexGuard<'_, LogCharge> {
+        self.logging.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn room_at_hand(&self) -> MutexGuard<'_, Option<Reservation>> {
+        self.log_room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is told of the tier: what the log keeps at hand for itself is no copy being written, and stays taken.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let at_hand = self.room_at_hand();
+        let mut usage = self.ledger.usage();
+        let kept = at_hand.as_ref().map_or(0, Reservation::bytes);
+        usage.reserved -= kept;
+        usage.used += kept;
+        usage
+    }
+
+    /// Charges a log that is gone on with, and takes `blocks` bytes on disk.
+    pub(super) fn charge_log(&self, blocks: u64) {
+        let mut charge = self.logging();
+        *charge = LogCharge::of(self.log.len().unwrap_or(0), blocks, self.ledger.block());
+        self.ledger.charge(charge.charged, 0);
+        self.note_log_wants(&charge);
+    }
+
+    /// Takes note of a copy that is complete and about to get its name.
+    ///
+    /// # Errors
+    /// What the kernel said; `StorageFull` when the quota has no room for one more block of the log.
+    pub(super) fn log_copy(&self, name: CopyName, sum: Sum, size: u64, packed: bool) -> io::Result<()> {
+        let mut charge = self.logging();
+        let room = self.room_to_grow(&charge, 1)?;
+        let appended = self.log.append(name, sum, size, packed);
+        match room {
+            Some(room) if appended.is_ok() => charge_block(&mut charge, room),
+            // Dropped, it is given back.
+            _ => {}
+        }
+        self.note_log_wants(&charge);
+        appended
+    }
+
+    /// Charges what was appended without asking for room: what is not copies.
+    pub(super) fn charge_what_was_appended(&self) {
+        let mut charge = self.logging();
+        // Where there is no room now, the next copy needs it.
+        if let Ok(Some(room)) = self.room_to_grow(&charge, 0) {
+            charge_block(&mut charge, room);
+        }
+        self.note_log_wants(&charge);
+    }
+
+    /// Room for one more block, if so many more records need one.
+    fn room_to_grow(&self, charge: &LogCharge, records: u64) -> io::Result<Option<Reservation>> {
+        if self.log.len().is_none_or(|len| len + records * RECORD <= charge.covered) {
+            return Ok(None);
+        }
+        let at_hand = self.room_at_hand().take();
+        let room = at_hand.or_else(|| self.ledger.reserve_bytes(self.ledger.block()));
+        Ok(Some(room.ok_or(io::ErrorKind::StorageFull)?))
+    }
+
+    /// Finds out whether room will be needed: whoever places copies asks often, and waits for nothing.
+    pub(super) fn note_log_wants(&self, charge: &LogCharge) {
+        let left = self.log.len().map_or(u64::MAX, |len| charge.covered.saturating_sub(len) / RECORD);
+        let at_hand = self.room_at_hand();
+        self.log_wants.store(at_hand.is_none() && left <= NEAR, Ordering::Relaxed);
+    }
+
+    /// Bytes that the log will soon need: a copy had better leave that much, or it cannot be logged when it is complete.
+    #[must_use]
+    pub fn log_wants(&self) -> u64 {
+        if self.log_wants.load(Ordering::Relaxed) { self.ledger.block() } else { 0 }
+    }
+
+    /// Keeps room for the log at hand where it is wanted and to be had.
+    pub fn keep_log_room(&self) {
+        if self.log_wants() > 0
+            && let Some(room) = self.ledger.reserve_bytes(self.ledger.block())
+        {
+            let mut at_hand = self.room_at_hand();
+            at_hand.get_or_insert(room);
+            self.log_wants.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// A copy was read in full and is what it should be: it need not be read again in this boot.
+    pub fn verified(&self, name: CopyName, sum: Sum, size: u64) {
+        if let Err(e) = self.log_copy(name, sum, size, false) {
+            tracing::debug!(tier = self.name, error = %e, "a verified copy could not be logged");
+        }
+    }
+
+    /// Has copies reach the disk, so that they need not be verified after a power loss. Of use on disks only.
+    pub fn sync(&self) {
+        if self.in_memory || self.given_up.load(Ordering::Relaxed) {
+            return;
+        }
+        match self.log.sync(&self.fs) {
+            Ok(said) if said => self.charge_what_was_appended(),
+            Ok(_) => {}
+            Err(e) => {
+                tracing::warn!(tier = self.name, error = %e, "the copies could not be synced; after a power loss they are verified");
+            }
+        }
+    }
+}
+
+fn charge_block(charge: &mut LogCharge, room: Reservation) {
+    let bytes = room.into_charge();
+    charge.charged += bytes;
+    charge.covered += bytes;
+}

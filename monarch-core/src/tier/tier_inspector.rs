@@ -1,0 +1,150 @@
+//! A tier as somebody sees it who need not hold it: which copies are there, and whether they are what they should be.
+
+use super::checksum::{Fits, Sum};
+use super::log::{self, Logged};
+use super::lz4_format::{PackedFile, SUFFIX};
+use super::names::ByName;
+use super::recover::sound;
+use crate::held_dir::HeldDir;
+use monarch_abi::hash::CopyName;
+use rustix::io::Errno;
+use std::io;
+use std::path::Path;
+
+/// See the module.
+#[derive(Debug)]
+pub struct TierView {
+    dir: HeldDir,
+    logged: ByName<Logged>,
+    /// Tiers that may hold packed what lies decoded here.
+    beside: Vec<HeldDir>,
+}
+
+/// A copy as it lies in a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lying {
+    /// Its name.
+    pub name: CopyName,
+    /// Whether it is a packed one.
+    pub packed: bool,
+}
+
+impl Lying {
+    fn path(self) -> String {
+        match self.packed {
+            true => super::pack::path_of(self.name),
+            false => String::from_utf8_lossy(&self.name.rel_path()).into_owned(),
+        }
+    }
+}
+
+/// How a copy is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Its bytes are what was copied.
+    Sound,
+    /// They are not, or it cannot be read; why.
+    Damaged(String),
+    /// Nobody knows what its bytes should be.
+    Unknown,
+    /// It has gone meanwhile.
+    Gone,
+}
+
+impl TierView {
+    /// Looks at the tier in this directory: the one that holds `copies`.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let dir = HeldDir::open(path)?;
+        let logged = log::read(&dir, None)?.copies;
+        Ok(Self { dir, logged, beside: Vec::new() })
+    }
+
+    /// Decoded copies are not logged: what they should be, packed ones in these tiers say.
+    #[must_use]
+    pub fn beside<'a>(mut self, tiers: impl Iterator<Item = &'a Path>) -> Self {
+        self.beside = tiers.filter_map(|path| HeldDir::open(path).ok()).collect();
+        self
+    }
+
+    /// What a packed copy says about the copy of this name.
+    fn as_packed(&self, name: CopyName) -> Option<(Sum, u64)> {
+        let path = super::pack::path_of(name);
+        let open = |dir: &HeldDir| dir.read_file(&path).ok();
+        let (size, sum) =
+            self.beside.iter().filter_map(open).find_map(|fd| PackedFile::new(fd, None).contents().ok())?;
+        Some((sum, size))
+    }
+
+    /// Reads the log once more: copies that were published since have records there.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn refresh(&mut self) -> io::Result<()> {
+        self.logged = log::read(&self.dir, None)?.copies;
+        Ok(())
+    }
+
+    /// What lies in one of the 256 directories of copies.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn copies(&self, directory: u8) -> io::Result<Vec<Lying>> {
+        let dir = self.dir.open_dir(&format!("copies/{directory:02x}"))?;
+        let mut copies = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&dir)? {
+            let entry = entry?;
+            let file = entry.file_name().to_bytes();
+            let hex = file.strip_suffix(SUFFIX.as_bytes());
+            let packed = hex.is_some();
+            copies.extend(CopyName::parse(hex.unwrap_or(file)).map(|name| Lying { name, packed }));
+        }
+        Ok(copies)
+    }
+
+    /// What the log says about a copy.
+    #[must_use]
+    pub fn logged(&self, name: CopyName) -> Option<Logged> {
+        self.logged.get(name).copied()
+    }
+
+    /// Reads a copy and compares it with the log; also its bytes.
+    #[must_use]
+    pub fn check(&self, copy: Lying) -> (Health, u64) {
+        let path = copy.path();
+        let file = path.rsplit('/').next().unwrap_or_default();
+        let st = match self.dir.stat(&path) {
+            Err(Errno::NOENT) => return (Health::Gone, 0),
+            Err(e) => return (Health::Damaged(e.to_string()), 0),
+            Ok(st) => st,
+        };
+        let size = st.st_size as u64;
+        let logged = self.logged(copy.name).filter(|logged| logged.packed == copy.packed);
+        let known = logged.map(|logged| (logged.sum, logged.size));
+        let known = known.or_else(|| if copy.packed { None } else { self.as_packed(copy.name) });
+        let Some((sum, whole)) = known else { return (Health::Unknown, size) };
+        if whole != size && !copy.packed {
+            return (Health::Damaged(format!("it has {size} bytes, not {whole}")), size);
+        }
+        if sound(file, &st).is_none() {
+            return (Health::Damaged("its modification time was changed".to_owned()), size);
+        }
+        let opened = self.dir.read_file(&path);
+        let fits = opened.map_err(io::Error::from).and_then(|fd| match copy.packed {
+            true => {
+                let packed = PackedFile::new(fd, None);
+                Ok(packed.contents()?.0 == whole && packed.fits(sum)?)
+            }
+            false => sum.fits(fd, size),
+        });
+        let health = match fits {
+            Ok(true) => Health::Sound,
+            Ok(false) => Health::Damaged("its bytes are not those that were copied".to_owned()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Health::Gone,
+            Err(e) => Health::Damaged(e.to_string()),
+        };
+        (health, size)
+    }
+}
