@@ -70,3 +70,8 @@ fn random_u128_halves() -> [u64; 2] {
     let half = |r: std::ops::Range<usize>| b[r].iter().rev().fold(0u64, |v, &x| v << 8 | u64::from(x));
     [half(0..8), half(8..16)]
 }
+
+/// A duration as the kernel wants it: seconds and nanoseconds.
+pub(crate) fn timespec(time: std::time::Duration) -> [i64; 2] {
+    [i64::try_from(time.as_secs()).unwrap_or(i64::MAX), i64::from(time.subsec_nanos())]
+}

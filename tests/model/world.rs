@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64 as Plain;
 use sync::{AtomicU32, AtomicU64, Ordering};
 
 pub mod sync {
+    pub(crate) use crate::lock;
     pub use loom::sync::Mutex;
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 }

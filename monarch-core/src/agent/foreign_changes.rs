@@ -54,7 +54,11 @@ pub(super) fn start(dir: &HeldDir, roots: &Arc<Roots>, stop: &Arc<AtomicBool>) -
         runtime.block_on(serve(&listener, &roots, &stop));
         Ok(())
     };
-    let work = move || work().unwrap_or_else(|e| tracing::warn!(error = %e, "changes by other users are not seen"));
+    let work = move || {
+        if let Err(e) = work() {
+            tracing::warn!(error = %e, "no socket for changes by other users: what they change is not seen");
+        }
+    };
     std::thread::Builder::new().name("changes".to_owned()).spawn(work).map(drop)
 }
 

@@ -37,11 +37,8 @@
 //! | [`residency_report`] | how far the copies of some files are |
 //! | [`copy_errors`] | what went wrong with which file |
 //! | [`retry_backoff`] | files whose pause ends at some time, and how often they failed |
-//! | [`circuit_breaker`] | whether anything is fetched ahead while the PFS fails |
 //! | [`inflight_progress`] | what waiting readers see of a copy under way |
-//! | [`latency_throttle`] | how many prefetches the PFS bears |
-//! | [`concurrency_limit`] | how many it needs to give what it has |
-//! | [`demand_reserve`] | whether demands leave prefetches anything of it |
+//! | [`throttle`] | how many copies may run, and how many of them for prefetch |
 //! | [`source_facts`] | files on tape, files that the site will remove |
 //! | [`prefetch_status`] | how fetching ahead goes, in words |
 //! | [`log_limit`] | messages that could come once per file |
@@ -50,12 +47,9 @@ mod access_tracker;
 mod chunk_copy_task;
 mod chunked_fetch;
 mod chunked_fetches;
-mod circuit_breaker;
 mod compressor;
-mod concurrency_limit;
 mod copy_errors;
 mod decompress_ahead;
-mod demand_reserve;
 mod directory_costs;
 mod engine_lane;
 mod engine_trial;
@@ -67,7 +61,6 @@ mod file_copy_task;
 mod gauges;
 mod hint_inbox;
 mod inflight_progress;
-mod latency_throttle;
 mod log_limit;
 mod migration;
 mod orphans;
@@ -82,6 +75,7 @@ mod retry_backoff;
 mod source_facts;
 mod stream_window;
 mod streaming;
+mod throttle;
 mod trace_files;
 mod transient_cache;
 mod work_queue;
@@ -92,23 +86,20 @@ pub use orphans::{Claim, Orphans};
 pub use peers::{Asked, FailureAction, FileRef, IdentityScope, Peers, RemoteFile};
 
 use crate::config::Direct;
-use crate::engine::{CopyEngine, Engines, Limits, Source, Task, Work, slots_ahead};
+use crate::engine::{CopyEngine, Engines, Limits, Source, Task, Work};
 use crate::held_dir::HeldDir;
 use crate::metrics::Latencies;
+use crate::sync::lock;
 use crate::tier::TierDir;
 use access_tracker::AccessTracker;
 use chunked_fetches::ChunkedFetches;
-use circuit_breaker::CircuitBreaker;
 use compressor::Compressor;
-use concurrency_limit::ConcurrencyLimit;
 use copy_errors::CopyErrors;
 use decompress_ahead::DecompressAhead;
-use demand_reserve::DemandReserve;
 use engine_lane::{Lane, RingWaker};
 use engine_trial::{EngineTrials, Mount};
 use eviction::Catalog;
 use fair_share::FairShare;
-use latency_throttle::LatencyThrottle;
 use log_limit::LogLimits;
 use migration::Promotions;
 use monarch_abi::control::ControlMap;
@@ -123,6 +114,7 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
+use throttle::{Bounds, PrefetchThrottle, Slot};
 use transient_cache::TransientCache;
 use work_queue::{Next, WorkQueue};
 use worker_pool::WorkerPool;
@@ -266,14 +258,7 @@ pub struct TieringEngine {
     decoding: AtomicBool,
     /// Chunks on their way that nobody waits for.
     pieces_ahead: AtomicUsize,
-    /// Files and chunks on their way from the PFS.
-    running: AtomicUsize,
-    /// Those of them that somebody waits for.
-    demanded: AtomicUsize,
-    /// Files and chunks on their way from other nodes.
-    remote: AtomicUsize,
-    /// Files and chunks on their way from anywhere that nobody asked for.
-    prefetching: AtomicUsize,
+    throttle: PrefetchThrottle,
     /// Whether a ring was told that everything is in use.
     rings_wait: AtomicBool,
     /// Whether prefetching waits for a tier or for the PFS.
@@ -282,10 +267,6 @@ pub struct TieringEngine {
     some_ahead: AtomicBool,
     /// Whether a copier or a ring sleeps until readers are not reckoned with any more.
     one_waits: AtomicBool,
-    latency_throttle: LatencyThrottle,
-    demand_reserve: DemandReserve,
-    concurrency_limit: ConcurrencyLimit,
-    circuit_breaker: CircuitBreaker,
     source_facts: SourceFacts,
     engine_trials: EngineTrials,
     told: Mutex<Told>,
@@ -299,10 +280,6 @@ impl std::fmt::Debug for TieringEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TieringEngine").field("figures", &self.stats).finish_non_exhaustive()
     }
-}
-
-fn lock<T: ?Sized>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl TieringEngine {
@@ -323,7 +300,6 @@ impl TieringEngine {
             stats: Stats::default(),
             latencies: Latencies::off(),
             options,
-            engines,
             ring_waker: RingWaker::default(),
             limits,
             policy: Mutex::new(policy),
@@ -357,18 +333,17 @@ impl TieringEngine {
             decompress_ahead: Mutex::default(),
             decoding: AtomicBool::new(false),
             pieces_ahead: AtomicUsize::new(0),
-            running: AtomicUsize::new(0),
-            remote: AtomicUsize::new(0),
-            demanded: AtomicUsize::new(0),
-            prefetching: AtomicUsize::new(0),
             rings_wait: AtomicBool::new(false),
             held_back: AtomicBool::new(false),
             some_ahead: AtomicBool::new(true),
             one_waits: AtomicBool::new(false),
-            latency_throttle: LatencyThrottle::default(),
-            demand_reserve: DemandReserve::default(),
-            concurrency_limit: ConcurrencyLimit::new(slots_ahead(options.max_inflight), options.remote > 0),
-            circuit_breaker: CircuitBreaker::default(),
+            throttle: PrefetchThrottle::new(Bounds {
+                pfs: options.max_inflight,
+                remote: options.remote,
+                has_rings: engines.uring.is_some(),
+                backs_off: options.backoff,
+            }),
+            engines,
             source_facts: SourceFacts::default(),
             engine_trials: EngineTrials::default(),
             told: Mutex::default(),
@@ -556,60 +531,27 @@ struct Job<'a> {
     tiering: &'a TieringEngine,
     key: u64,
     source: RequestSource,
-    begun: Instant,
-    /// Where it is counted beside those under way.
-    counted: Option<&'a AtomicUsize>,
-    /// Whether it takes something of what the PFS gives that nobody waits for.
-    fetches_ahead: bool,
+    slot: Slot<'a>,
     /// Whether a packed copy is to be decoded that nobody waits for.
     decodes: bool,
-    /// Whether it comes from another node.
-    remote: bool,
     /// Whether a ring is to copy it.
     in_ring: bool,
 }
 
 impl<'a> Job<'a> {
     fn new(tiering: &'a TieringEngine, key: u64, source: RequestSource, remote: bool) -> Self {
-        tiering.under_way(remote).fetch_add(1, Ordering::AcqRel);
-        let counted = tiering.counted(source, remote);
-        if let Some(count) = counted {
-            count.fetch_add(1, Ordering::AcqRel);
-        }
-        let begun = Instant::now();
-        Self { tiering, key, source, begun, counted, fetches_ahead: false, decodes: false, remote, in_ring: false }
-    }
-
-    /// What a reader waits for is decoded: it is no demand on the PFS.
-    fn is_decoding(&mut self) {
-        if self.source == RequestSource::Demand
-            && let Some(count) = self.counted.take()
-        {
-            count.fetch_sub(1, Ordering::AcqRel);
-        }
+        let slot = tiering.throttle.take(source, remote);
+        Self { tiering, key, source, slot, decodes: false, in_ring: false }
     }
 }
 
 impl Drop for Job<'_> {
     fn drop(&mut self) {
-        if self.fetches_ahead {
-            // Before the next one may begin.
-            self.tiering.demand_reserve.had_its_turn();
-        }
-        if let Some(count) = self.counted {
-            let before = count.fetch_sub(1, Ordering::AcqRel);
-            if self.source == RequestSource::Demand {
-                let now = Instant::now();
-                self.tiering.demand_reserve.ended(before, now - self.begun, now);
-            }
-        }
         if self.decodes {
             self.tiering.decoding.store(false, Ordering::Release);
         }
-        let before = self.tiering.under_way(self.remote).fetch_sub(1, Ordering::AcqRel);
         // A demand may have been left in line because everything was in use, or a prefetch because of a demand.
-        let (more, most) = self.tiering.most(self.remote);
-        if more && before >= most {
+        if self.slot.give_back() {
             self.tiering.wake(Lane::Threads);
         }
         if self.tiering.rings_wait.swap(false, Ordering::SeqCst) {

@@ -2,11 +2,13 @@
 //!
 //! One thread does it; it sleeps until a hint comes, or for a time that depends on how much there was.
 
-use super::engine_lane::{Lane, timespec};
+use super::engine_lane::Lane;
 use super::epoch_stats::{Passes, Totals};
 use super::event_merge::{Happened, Unplaced, in_order};
-use super::{LiveSegment, TieringEngine, lock};
+use super::{LiveSegment, TieringEngine};
 use crate::agent::protocol::{Directory, Epoch, Why};
+use crate::sync::lock;
+use crate::sys::timespec;
 use monarch_abi::accesses::{LANE, Noted, Opened, Served as From, Tails};
 use monarch_abi::control::Counter;
 use monarch_abi::demand::file_key;

@@ -76,7 +76,7 @@ impl<'a> ChunkCopyTask<'a> {
         if self.fill.file.origin() != Origin::Pfs {
             return;
         }
-        self.counted.0.fetches_ahead = !self.marks.demanded;
+        self.counted.0.slot.uses_reserve(!self.marks.demanded);
         let range = self.range();
         self.tiering.given(&self.fill.file.live, Kind::Chunks, lane, range.end - range.start);
     }
@@ -116,7 +116,7 @@ impl<'a> ChunkCopyTask<'a> {
         }
         tiering.latencies.copied(fill.file.origin(), CopyOf::Chunk, self.begun.elapsed());
         if fill.file.origin() == Origin::Pfs {
-            tiering.note_width(copied.bytes, self.begun.elapsed());
+            tiering.note_copy(copied.bytes, self.begun.elapsed());
         }
         tiering.note_rate(copied.bytes);
         tiering.tell_piece(&fill.file, &self.range(), copied.checksum);

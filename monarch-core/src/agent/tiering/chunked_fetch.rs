@@ -4,9 +4,9 @@
 //! chunk opens the file on the PFS for all others. Who reads in order asks for some chunks before it needs them: how many, the
 //! entry says ([`Large::ahead`](monarch_abi::chunks::Large::ahead)).
 
-use super::lock;
 use super::outcome::ClaimedFile;
 use crate::engine::{Marks, SourceFile};
+use crate::sync::lock;
 use crate::sync::{AtomicU32, AtomicUsize, Mutex, Ordering};
 use crate::tier::{PartCopy, Sum};
 use monarch_abi::chunks::LargeFile;

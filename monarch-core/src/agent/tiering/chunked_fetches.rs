@@ -8,8 +8,9 @@ use super::engine_trial::Kind;
 use super::outcome::{ClaimedFile, CopyOutcome};
 use super::placer::CHOICES;
 use super::stream_window::Window;
-use super::{Job, TieringEngine, lock};
+use super::{Job, TieringEngine};
 use crate::metrics::Origin;
+use crate::sync::lock;
 use crate::tier::{PartCopy, TierDir};
 use monarch_abi::chunks::{LargeFile, STREAMED, WHOLE};
 use monarch_abi::sys::futex_wake;
@@ -157,7 +158,7 @@ impl TieringEngine {
         for _ in 0..fills.line(demanded).len() {
             let Some(fill) = fills.line(demanded).pop_front() else { break };
             let its = self.lane_of_fill(&fill) == lane;
-            if !its || (demanded && !self.has_slot(fill.file.peer.is_some())) {
+            if !its || (demanded && !self.throttle.has_slot(fill.file.peer.is_some())) {
                 others |= !its;
                 fills.line(demanded).push_back(fill);
                 continue;
@@ -191,7 +192,7 @@ impl TieringEngine {
         let ahead = (!demanded).then(|| Counted::new(&self.pieces_ahead));
         let mut job = Job::new(self, fill.file.key, source, fill.file.peer.is_some());
         if fill.file.packed.is_some() {
-            job.is_decoding();
+            job.slot.is_decoding();
         }
         ChunkCopyTask::new(self, fill.clone(), chunk, room, (job, ahead))
     }
@@ -410,12 +411,12 @@ impl TieringEngine {
         let end = match published {
             Ok(Some(_)) if f.packed.is_some() || f.passes() => CopyOutcome::Decoded(fill.tier),
             Ok(Some(_)) if f.below.is_some() => {
-                self.circuit_breaker.worked();
+                self.throttle.worked();
                 self.source_facts.was_read(f.key, f.entry.record);
                 CopyOutcome::Decoded(fill.tier)
             }
             Ok(Some(_)) => {
-                self.circuit_breaker.worked();
+                self.throttle.worked();
                 self.source_facts.was_read(fill.file.key, fill.file.entry.record);
                 CopyOutcome::Resident(fill.tier)
             }

@@ -3,12 +3,13 @@
 //! Room below is promised before anything is fetched, as much as [`ratios`](super::ratio_estimator) say. What does not get smaller by `min_ratio` is
 //! moved as it is.
 
+use super::TieringEngine;
 use super::engine_lane::Lane;
 use super::migration::EvictionCandidate;
 use super::orphans::Claim;
 use super::outcome::ClaimedFile;
 use super::transient_cache::{TransientCache, TransientReservation};
-use super::{TieringEngine, lock};
+use crate::sync::lock;
 use crate::tier::{CopyName, Reservation, Sum, Summing, TierDir};
 use monarch_abi::hash::PathHash;
 use monarch_abi::word::{Refusal, State};

@@ -13,7 +13,7 @@ pub(super) struct CopyErrors(Mutex<BTreeMap<u64, String>>);
 
 impl CopyErrors {
     pub(super) fn note(&self, key: u64, e: &CopyError) {
-        let mut files = super::lock(&self.0);
+        let mut files = crate::sync::lock(&self.0);
         if files.len() < MOST || files.contains_key(&key) {
             files.insert(key, e.to_string());
         }
@@ -21,11 +21,11 @@ impl CopyErrors {
 
     /// It worked after all.
     pub(super) fn over(&self, key: u64) {
-        super::lock(&self.0).remove(&key);
+        crate::sync::lock(&self.0).remove(&key);
     }
 
     /// What is known about a file.
     pub(super) fn of(&self, key: u64) -> Option<String> {
-        super::lock(&self.0).get(&key).cloned()
+        crate::sync::lock(&self.0).get(&key).cloned()
     }
 }

@@ -4,7 +4,8 @@
 //! shuffled epoch nobody knows what comes next, unless it is announced (then that order counts); but every file comes once, so those that were read already are passed over until all
 //! have been, or until files are asked for again in earnest. One part in eight of the room is left to those who ask.
 
-use super::{Job, TieringEngine, lock, parts};
+use super::{Job, TieringEngine, parts};
+use crate::sync::lock;
 use monarch_abi::demand::file_key;
 use monarch_policies::hints::Purpose;
 use monarch_policies::{FileKey, RequestSource};

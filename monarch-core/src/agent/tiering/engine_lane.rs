@@ -6,6 +6,7 @@
 
 use super::engine_trial::{Change, Kind};
 use super::{LiveSegment, TieringEngine, parts};
+use crate::sys::timespec;
 use monarch_abi::sys::{futex_wait, futex_wake};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -38,11 +39,6 @@ impl RingWaker {
         self.0.fetch_add(1, Ordering::SeqCst);
         futex_wake(&self.0, u32::MAX >> 1);
     }
-}
-
-/// As the kernel wants it.
-pub(super) fn timespec(time: Duration) -> [i64; 2] {
-    [i64::try_from(time.as_secs()).unwrap_or(i64::MAX), i64::from(time.subsec_nanos())]
 }
 
 impl Lane {

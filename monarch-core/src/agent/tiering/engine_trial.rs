@@ -6,8 +6,8 @@
 //! it the same for both.
 
 use super::engine_lane::Lane;
-use super::lock;
 use crate::engine::Source;
+use crate::sync::lock;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};

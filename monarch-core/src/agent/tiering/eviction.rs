@@ -1,8 +1,9 @@
 //! Second tries, copies that have to go, copies that somebody removed or damaged.
 
 use super::migration::EvictionCandidate;
-use super::{LiveSegment, TieringEngine, lock, parts};
+use super::{LiveSegment, TieringEngine, parts};
 use crate::agent::protocol::{Range, Tally};
+use crate::sync::lock;
 use crate::tier::{ByName, TierDir};
 use monarch_abi::demand::file_key;
 use monarch_abi::hash::CopyName;

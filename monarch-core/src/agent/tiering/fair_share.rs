@@ -5,7 +5,8 @@
 //! needed, once a second at most (of very many copies a part is counted); in between what made way counts as taken.
 
 use super::outcome::ClaimedFile;
-use super::{TieringEngine, lock, parts};
+use super::{TieringEngine, parts};
+use crate::sync::lock;
 use monarch_abi::word::Refusal;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;

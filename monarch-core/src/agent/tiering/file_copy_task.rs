@@ -91,7 +91,7 @@ impl<'a> FileCopyTask<'a> {
     /// It was given out to a lane, which it might not have been: what somebody waits for always goes to copiers.
     pub(super) fn given(&mut self, lane: Lane) {
         if self.file.origin() == Origin::Pfs && self.file.source == RequestSource::Prefetch {
-            self.job.fetches_ahead = true;
+            self.job.slot.uses_reserve(true);
             self.tiering.given(&self.file.live, Kind::Files, lane, self.file.want.size);
         }
     }
@@ -231,11 +231,11 @@ impl<'a> FileCopyTask<'a> {
             self.tiering.latencies.copied(f.origin(), CopyOf::File, f.start.elapsed());
         }
         if done.is_some() && f.packed.is_none() {
-            self.tiering.circuit_breaker.worked();
+            self.tiering.throttle.worked();
             self.tiering.stats.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
             let took = f.start.elapsed();
             if f.peer.is_none() {
-                self.tiering.note_width(copied.bytes, took);
+                self.tiering.note_copy(copied.bytes, took);
                 self.tiering.tell(&Event::Fetched { file: FileKey(f.key), size: copied.bytes, took });
                 self.tiering.source_facts.was_read(f.key, f.entry.record);
             }

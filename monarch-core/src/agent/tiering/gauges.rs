@@ -1,6 +1,7 @@
 //! What the tiering engine is about at a moment, for metrics.
 
-use super::{TieringEngine, lock};
+use super::TieringEngine;
+use crate::sync::lock;
 use std::sync::atomic::Ordering;
 
 /// See the module. Numbers of files, unless it says otherwise.
@@ -38,16 +39,17 @@ impl TieringEngine {
     pub fn load(&self) -> Load {
         let (demands, remote_demands, retries) = lock(&self.work_queue).in_line();
         let counted = self.limits.counted();
-        let opens = self.latency_throttle.figures();
+        let (running, remote) = self.throttle.in_flight();
+        let opens = self.throttle.open_us();
         Load {
             demands,
             remote_demands,
             retries,
             paused: lock(&self.retry_backoff).paused(),
-            running: self.running.load(Ordering::Relaxed),
-            remote: self.remote.load(Ordering::Relaxed),
-            ahead: self.prefetching.load(Ordering::Relaxed),
-            width: self.width(),
+            running,
+            remote,
+            ahead: self.throttle.prefetching(),
+            width: self.throttle.limit(),
             pfs_calls: counted.calls.load(Ordering::Relaxed),
             pfs_bytes: counted.bytes.load(Ordering::Relaxed),
             scan_calls: counted.scans.load(Ordering::Relaxed),

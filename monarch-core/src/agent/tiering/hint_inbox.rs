@@ -3,9 +3,10 @@
 //! They are of the same user; what they name is checked all the same. A file that is no hint goes.
 
 use super::access_tracker::AccessTracker;
-use super::{LiveSegment, TieringEngine, lock, parts};
+use super::{LiveSegment, TieringEngine, parts};
 use crate::agent::protocol::Range;
 use crate::held_dir::HeldDir;
+use crate::sync::lock;
 use monarch_abi::demand::file_key;
 use monarch_abi::hint::{self, Header, Kind, PARTIAL, SUFFIX};
 use monarch_abi::index::Record;

@@ -12,7 +12,7 @@ pub(super) struct Kind(Mutex<(Option<Instant>, u64)>);
 impl Kind {
     /// The number of messages left out so far, if it is time for one.
     pub(super) fn now(&self) -> Option<u64> {
-        let mut state = super::lock(&self.0);
+        let mut state = crate::sync::lock(&self.0);
         if state.0.is_some_and(|t| t.elapsed() < PAUSE) {
             state.1 += 1;
             return None;

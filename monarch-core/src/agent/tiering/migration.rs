@@ -5,8 +5,9 @@
 //! before finds the old copy, or looks at the word again. Bytes are compared with the log on the way. A copy that moves to where it
 //! goes with the job is left below, unclaimed.
 
-use super::{LiveSegment, TieringEngine, lock};
+use super::{LiveSegment, TieringEngine};
 use crate::agent::protocol::Ahead;
+use crate::sync::lock;
 use crate::tier::{AT_ONCE, ByName, CopyName, Logged, Sum, Summing, TierDir, write_all_at};
 use monarch_abi::hash::PathHash;
 use monarch_abi::segment::Entry;

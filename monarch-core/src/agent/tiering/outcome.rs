@@ -7,10 +7,11 @@ use super::inflight_progress::InflightProgress;
 use super::orphans::Claim;
 use super::peers::RemoteFile;
 use super::transient_cache::TransientReservation;
-use super::{Job, LiveSegment, TieringEngine, lock, parts};
+use super::{Job, LiveSegment, TieringEngine, parts};
 use crate::agent::access;
 use crate::engine::{CopyError, Marks, SourceFile};
 use crate::metrics::Origin;
+use crate::sync::lock;
 use crate::tier::{CopyFile, PackedFile, Sum, TierDir};
 use monarch_abi::hash::{CopyName, Identity, PathHash, Stamp};
 use monarch_abi::segment::{Entry, Segment};
@@ -155,7 +156,7 @@ impl TieringEngine {
             }
         }
         if f.packed.is_some() {
-            job.is_decoding();
+            job.slot.is_decoding();
         } else {
             f.peer = self.peer_file(&f);
         }
@@ -392,7 +393,7 @@ impl TieringEngine {
                     tracing::warn!(%file, error = %e, more, "the PFS failed; tried again later");
                 }
                 let known = lock(&self.retry_backoff).has_failed(f.key);
-                self.circuit_breaker.failed(Instant::now(), known);
+                self.throttle.failed(known);
                 CopyOutcome::Failed(f.start.elapsed())
             }
         }
@@ -468,7 +469,7 @@ impl TieringEngine {
                 false => f.live.source.open(&f.rel)?.identity_now(),
             };
             match self.ask_pfs(mark, ask) {
-                Ok(id) if f.live.is_same(&id, &f.want) => self.circuit_breaker.worked(),
+                Ok(id) if f.live.is_same(&id, &f.want) => self.throttle.worked(),
                 Ok(_) => return Some(self.failed(&CopyError::Changed, f)),
                 Err(e) => {
                     self.orphans().put_back(claim, f.name, f.want.size, &self.tiers);

@@ -5,8 +5,9 @@
 //! are among those that were decoded: marked, not logged, the first to go.
 
 use super::outcome::{ClaimedFile, CopyOutcome};
-use super::{LiveSegment, TieringEngine, lock, parts};
+use super::{LiveSegment, TieringEngine, parts};
 use crate::engine::{CopyError, SourceFile};
+use crate::sync::lock;
 use crate::tier::{CopyFile, PartCopy, Sum};
 use monarch_abi::hash::Identity;
 use monarch_abi::segment::Entry;

@@ -1,7 +1,8 @@
 //! Copies that make way for others because the policy says so.
 
+use super::TieringEngine;
 use super::outcome::ClaimedFile;
-use super::{TieringEngine, lock};
+use crate::sync::lock;
 use crate::tier::TierDir;
 use monarch_abi::word::{Refusal, State};
 use monarch_policies::hints::{Priority, Purpose};

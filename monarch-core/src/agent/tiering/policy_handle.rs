@@ -1,6 +1,7 @@
 //! What the policy is told of copies and of the data set. (Of opens and hints: [`reading`](super::access_tracker), [`hinting`](super::hint_inbox).)
 
-use super::{TieringEngine, lock};
+use super::TieringEngine;
+use crate::sync::lock;
 use monarch_abi::demand::file_key;
 use monarch_abi::hash::CopyName;
 use monarch_abi::word::State;

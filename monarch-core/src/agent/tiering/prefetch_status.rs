@@ -1,7 +1,8 @@
 //! Says how fetching ahead goes: in `status` whenever it is asked, in the log when it changes.
 
-use super::{TieringEngine, lock};
+use super::TieringEngine;
 use crate::agent::protocol::Ahead;
+use crate::sync::lock;
 use crate::tier::TierDir;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -47,7 +48,7 @@ impl TieringEngine {
     pub fn ahead(&self) -> Ahead {
         let entries = |number| self.segment(number).map_or(0, |live| live.segment.index.len() as u32);
         let in_line = lock(&self.work_queue).has_more(entries);
-        let under_way = in_line || self.has_rest() || self.prefetching.load(Ordering::Acquire) > 0;
+        let under_way = in_line || self.has_rest() || self.throttle.prefetching() > 0;
         // What failed, or found no room, comes back.
         let comes_back = self.options.prefetch && !lock(&self.retry_backoff).is_empty();
         if !under_way && !comes_back {
@@ -56,13 +57,13 @@ impl TieringEngine {
         if self.tiers.iter().all(TierDir::suspended) {
             return Ahead::TiersRest;
         }
-        if let Some(wait) = self.circuit_breaker.next_try(Instant::now()) {
+        if let Some(wait) = self.throttle.next_probe() {
             return Ahead::PfsFails { next_try_s: wait.as_millis().div_ceil(1000) as u64 };
         }
-        match (under_way, self.latency_throttle.divisor()) {
+        match (under_way, self.throttle.divisor()) {
             (false, _) => Ahead::Idle,
-            (true, divisor @ 2..) if self.options.backoff => {
-                let (opens_us, best_us) = self.latency_throttle.figures();
+            (true, divisor @ 2..) => {
+                let (opens_us, best_us) = self.throttle.open_us();
                 Ahead::Slowed { divisor, opens_us, best_us }
             }
             _ => Ahead::Running,

@@ -1,8 +1,9 @@
 //! How far the copies of some files are, for those who wait for them.
 
 use super::source_facts::{is_asked_for, trimmed};
-use super::{LiveSegment, TieringEngine, lock};
+use super::{LiveSegment, TieringEngine};
 use crate::agent::protocol::{Ahead, Census, Range, Tally, Trouble};
+use crate::sync::lock;
 use crate::tier::TierDir;
 use monarch_abi::control::{SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::file_key;

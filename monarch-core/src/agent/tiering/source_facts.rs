@@ -67,7 +67,7 @@ impl SourceFacts {
         let Some((number, id)) = parts(key) else { return };
         let Some(of) = self.of(number).filter(|s| s.renews) else { return };
         if let Some(ages) = &of.ages {
-            super::lock(ages).note(id, record.atime_ns, now_ns());
+            crate::sync::lock(ages).note(id, record.atime_ns, now_ns());
         }
     }
 }
@@ -96,7 +96,7 @@ impl TieringEngine {
     #[must_use]
     pub fn near_purge(&self, number: usize) -> Option<NearPurge> {
         let (age, of) = (self.source_facts.purge_age?, self.source_facts.of(number)?);
-        let near = super::lock(of.ages.as_ref()?).near(age, now_ns())?;
+        let near = crate::sync::lock(of.ages.as_ref()?).near(age, now_ns())?;
         let days = |d: Duration| d.as_secs() / 86_400;
         Some(NearPurge { files: near.files, oldest_days: days(near.oldest), purge_days: days(age) })
     }
@@ -116,7 +116,7 @@ impl TieringEngine {
     pub(super) fn note_open(&self, file: &ClaimedFile, took: Duration) {
         self.latencies.opened(took);
         if !self.is_released(file.key) {
-            self.latency_throttle.note(took);
+            self.throttle.note_open(took);
         }
     }
 }

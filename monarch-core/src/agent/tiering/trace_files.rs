@@ -4,8 +4,9 @@
 //! answer stops nobody. What cannot be written ends the trace, not the job.
 
 use super::access_tracker::AccessTracker;
-use super::{LiveSegment, TieringEngine, lock};
+use super::{LiveSegment, TieringEngine};
 use crate::agent::protocol::Traced;
+use crate::sync::lock;
 use crate::trace::{TraceError, TraceHeader, TraceWriter};
 use monarch_policies::{Access, FileKey};
 use std::fs::File;

@@ -4,9 +4,10 @@
 //! recently made first); the tier's ledger says whether there is room. Before that copies go that somebody has opened: in an epoch each is
 //! read once. Copies of files that other nodes own are kept in the same way (see [`peers`](super::peers)).
 
+use super::TieringEngine;
 use super::migration::EvictionCandidate;
 use super::orphans::Claim;
-use super::{TieringEngine, lock};
+use crate::sync::lock;
 use crate::tier::{CopyFile, PartCopy, TierDir, Usage};
 use monarch_abi::hash::CopyName;
 use monarch_abi::sys::futex_wake;

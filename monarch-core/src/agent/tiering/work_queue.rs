@@ -4,9 +4,9 @@ use super::chunk_copy_task::ChunkCopyTask;
 use super::compressor::Waiting;
 use super::engine_lane::Lane;
 use super::source_facts::{is_asked_for, trimmed};
-use super::{Job, TieringEngine, lock};
+use super::{Job, TieringEngine};
 use crate::agent::protocol::{Range, Tally};
-use crate::engine::slots_ahead;
+use crate::sync::lock;
 use crate::tier::TierDir;
 use monarch_abi::control::RING;
 use monarch_abi::demand::file_key;
@@ -15,14 +15,11 @@ use monarch_abi::sys::futex_wake;
 use monarch_policies::RequestSource;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Most files that are listed for a second try.
 const RETRIES: usize = 1 << 17;
-
-/// While the PFS is slow a part of the prefetches that may run does, but no smaller a part than of so many.
-const SOME: usize = 16;
 
 /// What is to be done.
 #[derive(Debug, Default)]
@@ -110,11 +107,11 @@ impl TieringEngine {
             return Some(Next::Pack(waiting));
         }
         let now = Instant::now();
-        let slots = self.circuit_breaker.slots(now, self.prefetch_slots(now));
+        let slots = self.throttle.slots(now);
         if slots == 0 {
             self.held_back.store(true, Ordering::Relaxed);
         }
-        if self.prefetching.load(Ordering::Acquire) >= slots || self.all_rest() {
+        if self.throttle.prefetching() >= slots || self.all_rest() {
             return None;
         }
         if lane == Lane::Rings && !self.has_place(&q) {
@@ -131,7 +128,7 @@ impl TieringEngine {
         let mut job = Job::new(self, key, RequestSource::Prefetch, self.comes_from_peer(key));
         job.in_ring = lane == Lane::Rings;
         // After a pause more copiers may sleep than should.
-        let more = self.prefetching.load(Ordering::Acquire) < slots;
+        let more = self.throttle.prefetching() < slots;
         if lane == Lane::Threads && more && ctl.sleepers.load(Ordering::SeqCst) > 0 {
             futex_wake(&ctl.demand, 1);
         }
@@ -153,7 +150,7 @@ impl TieringEngine {
     /// Whether a ring may begin one more file: demands that are in line go first. If not, it will be told.
     fn has_place(&self, q: &WorkQueue) -> bool {
         self.rings_wait.store(true, Ordering::SeqCst);
-        let free = self.running.load(Ordering::SeqCst) + q.demands.len() < self.options.max_inflight;
+        let free = self.throttle.has_slot_beside(q.demands.len());
         if free {
             self.rings_wait.store(false, Ordering::SeqCst);
         }
@@ -163,7 +160,7 @@ impl TieringEngine {
     /// The next demand: a chunk, or a file, which copiers take.
     fn next_demand(&self, q: &mut WorkQueue, lane: Lane) -> Option<Next<'_>> {
         // There may be more copiers than files that may be under way.
-        if lane == Lane::Threads && !self.has_slot(false) && !self.has_slot(true) {
+        if lane == Lane::Threads && !self.throttle.has_slot(false) && !self.throttle.has_slot(true) {
             return None;
         }
         if let Some(piece) = self.next_piece(lane, true) {
@@ -173,7 +170,7 @@ impl TieringEngine {
             return None;
         }
         let next = |remote: bool, line: &mut VecDeque<u64>| {
-            let key = if self.has_slot(remote) { line.pop_front()? } else { return None };
+            let key = if self.throttle.has_slot(remote) { line.pop_front()? } else { return None };
             Some((key, remote))
         };
         let (key, remote) = next(false, &mut q.demands).or_else(|| next(true, &mut q.remote))?;
@@ -181,35 +178,6 @@ impl TieringEngine {
             futex_wake(&self.ctl.ctl.demand, 1);
         }
         Some(Next::File(Job::new(self, key, RequestSource::Demand, remote)))
-    }
-
-    /// Whether one more file may be begun that comes from the PFS, or from another node.
-    pub(super) fn has_slot(&self, remote: bool) -> bool {
-        self.under_way(remote).load(Ordering::Acquire) < self.most(remote).1
-    }
-
-    /// Files and chunks from the PFS, or from other nodes.
-    pub(super) const fn under_way(&self, remote: bool) -> &AtomicUsize {
-        if remote { &self.remote } else { &self.running }
-    }
-
-    /// Where files and chunks are counted beside that.
-    pub(super) const fn counted(&self, source: RequestSource, remote: bool) -> Option<&AtomicUsize> {
-        match source {
-            RequestSource::Prefetch => Some(&self.prefetching),
-            RequestSource::Demand if remote => None,
-            RequestSource::Demand => Some(&self.demanded),
-        }
-    }
-
-    /// Whether there are more copiers than files of a kind that may be under way, and how many may be.
-    pub(super) const fn most(&self, remote: bool) -> (bool, usize) {
-        let others = self.options.remote > 0;
-        if remote {
-            (others, self.options.remote)
-        } else {
-            (others || self.engines.uring.is_some(), self.options.max_inflight)
-        }
     }
 
     /// Puts a demand in line.
@@ -262,33 +230,17 @@ impl TieringEngine {
     /// Goes on with prefetching once a tier takes copies again, or the PFS is to be probed.
     pub fn wake_after_rest(&self) {
         let held = self.held_back.load(Ordering::Relaxed);
-        if held && self.circuit_breaker.slots(Instant::now(), 1) > 0 && !self.tiers.iter().all(TierDir::suspended) {
+        if held && self.throttle.may_try() && !self.tiers.iter().all(TierDir::suspended) {
             self.held_back.store(false, Ordering::Relaxed);
             self.wake_all();
         }
     }
 
-    /// Copiers that prefetching may use: some are kept free for demands; and it has what these leave of as many as the PFS needs to give what
-    /// it has, so that it does not take their share: where they leave nothing, one now and then.
-    fn prefetch_slots(&self, now: Instant) -> usize {
-        if !self.options.backoff {
-            return self.width();
-        }
-        let demands = self.demand_reserve.demands(self.demanded.load(Ordering::Relaxed), now);
-        let left = self.width().saturating_sub(demands);
-        if left == 0 && !self.demand_reserve.is_its_turn(now) {
-            return 0;
-        }
-        let divisor = self.latency_throttle.divisor();
-        // (With fewer it could not be seen whether more would do.)
-        (left / divisor).max(left.min(SOME / divisor)).max(1)
-    }
-
     /// How long one of those who found nothing to do, looking since then, sleeps at most: until readers have not asked again for so long that
     /// files are fetched ahead. `sleep` gets it, or `None`.
     pub(super) fn patiently(&self, since: Instant, sleep: impl FnOnce(Option<Duration>)) {
-        let waits = self.options.backoff && self.some_ahead.load(Ordering::Relaxed);
-        let until = if waits { self.demand_reserve.over_in(since, Instant::now()) } else { None };
+        let waits = self.some_ahead.load(Ordering::Relaxed);
+        let until = if waits { self.throttle.more_slots_in(since) } else { None };
         let until = until.filter(|_| !self.one_waits.swap(true, Ordering::AcqRel));
         sleep(until);
         if until.is_some() {
@@ -296,16 +248,9 @@ impl TieringEngine {
         }
     }
 
-    /// So many from the PFS may be under way before fetching ahead waits.
-    pub(super) fn width(&self) -> usize {
-        if self.options.backoff { self.concurrency_limit.limit() } else { slots_ahead(self.options.max_inflight) }
-    }
-
     /// Takes note of a file, or a chunk of one, that came from the PFS.
-    pub(super) fn note_width(&self, bytes: u64, took: Duration) {
-        let demanded = self.demanded.load(Ordering::Relaxed);
-        let kept = self.demand_reserve.demands(demanded, Instant::now()) - demanded;
-        if self.concurrency_limit.note(bytes, took, self.running.load(Ordering::Relaxed), kept) {
+    pub(super) fn note_copy(&self, bytes: u64, took: Duration) {
+        if self.throttle.note_copy(bytes, took) {
             // Copiers send for more themselves.
             self.wake(Lane::Rings);
         }
@@ -338,7 +283,7 @@ impl TieringEngine {
     /// The next file that is worth a second try, or that nobody has looked at, in the order of the index. A probe of a
     /// failing PFS had better not be a file that has failed before.
     fn next_prefetch(&self, q: &mut WorkQueue) -> Option<u64> {
-        if !self.circuit_breaker.closed()
+        if !self.throttle.only_probes()
             && let Some(key) = q.retries.pop_first()
         {
             return Some(key);
@@ -362,7 +307,7 @@ impl TieringEngine {
             }
         }
         drop(segs);
-        if !self.circuit_breaker.closed()
+        if !self.throttle.only_probes()
             && let Some(key) = self.next_in_order()
         {
             return Some(key);

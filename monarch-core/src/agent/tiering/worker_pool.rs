@@ -4,8 +4,8 @@
 //! the other would go to the one that has slept longest, whose stack and buffer are in no cache. So only [`ON_CALL`] sleep there; whoever
 //! leaves as the last of them sends for another, and of those at rest the one that lay down last comes first.
 
-use super::engine_lane::timespec;
-use super::lock;
+use crate::sync::lock;
+use crate::sys::timespec;
 use monarch_abi::sys::futex_wait;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

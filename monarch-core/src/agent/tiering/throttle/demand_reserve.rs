@@ -5,7 +5,7 @@
 //! took: what is begun before the reader asks for its next file takes half of the link from that. A reader who does not ask for so long needs
 //! less than half of what the PFS gives.
 
-use super::lock;
+use crate::sync::lock;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 

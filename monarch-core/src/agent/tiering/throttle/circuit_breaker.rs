@@ -3,7 +3,7 @@
 //! After some errors in a row one file at a time is tried, with pauses that double, until a copy succeeds: a PFS that is down
 //! is not walked over at full speed again and again. Demands are not held back, and any copy that succeeds opens the gate.
 
-use super::lock;
+use crate::sync::lock;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 

@@ -8,7 +8,7 @@
 //! run as may. It begins with few, twice as many each time for as long as more arrives (slow start): a job that begins to read is not to stand
 //! behind what is of no use.
 
-use super::lock;
+use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
