@@ -2,8 +2,9 @@
 //!
 //!     cargo bench -p monarch-core --bench index -- 1280000 10000000
 //!
-//! Prints for each number: time to build, bytes per path beside the names, time to save, time until a saved index is usable
-//! (read, checksum, shared-memory files written and mapped), nanoseconds per lookup in shuffled order (hash, bucket, record).
+//! Prints for each number: time to build, bytes per path beside the names, time to save, time until
+//! a saved index is usable (read, checksum, shared-memory files written and mapped), nanoseconds
+//! per lookup in shuffled order (hash, bucket, record).
 #![allow(clippy::print_stdout, reason = "a benchmark")]
 
 use monarch_core::index::{self, Tree};

@@ -2,11 +2,13 @@
 //!
 //!     cargo bench -p monarch-core --bench peer -- 2 5 3
 //!
-//! The numbers are client threads, seconds for each measurement and rounds. Files of 100 KB (1,000 of them) and of 64 MiB (four,
-//! fetched in ranges of 8 MiB) lie in /dev/shm. Each server runs in processes of its own, so that its processor time can be told from
-//! that of the clients, with two threads or workers. `agent` and `nginx` are asked by the same plain client; `peer` is the agent
-//! asked by the product's client. The rounds take turns; a line is the median of a server's rounds. The last lines are the time
-//! of one request after the other from one thread, of a file of 100 KB and of an answer without a body.
+//! The numbers are client threads, seconds for each measurement and rounds. Files of 100 KB (1,000
+//! of them) and of 64 MiB (four, fetched in ranges of 8 MiB) lie in /dev/shm. Each server runs in
+//! processes of its own, so that its processor time can be told from that of the clients, with two
+//! threads or workers. `agent` and `nginx` are asked by the same plain client; `peer` is the agent
+//! asked by the product's client. The rounds take turns; a line is the median of a server's rounds.
+//! The last lines are the time of one request after the other from one thread, of a file of 100 KB
+//! and of an answer without a body.
 #![allow(clippy::print_stdout, reason = "a benchmark")]
 
 use monarch_core::cluster::http::{Answer, Answering, Handler, Key, Options, Peer, PeerOptions, Request, Server, auth};

@@ -1,4 +1,5 @@
-//! All agents of this user on this node, asked at the same time: one that does not answer keeps no other waiting.
+//! All agents of this user on this node, asked at the same time: one that does not answer keeps no
+//! other waiting.
 
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO_AGENT;
@@ -46,7 +47,8 @@ pub(crate) fn ask<T: Send + 'static>(
     Ok((Answers { given: answers.into_iter().flatten().collect(), missing }, places))
 }
 
-/// [`ask`] for commands that are of no use without an answer: says who is silent, and if there is nobody.
+/// [`ask`] for commands that are of no use without an answer: says who is silent, and if there is
+/// nobody.
 pub(crate) fn need<T: Send + 'static>(
     config: &ConfigArgs,
     patience: Duration,

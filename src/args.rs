@@ -84,7 +84,8 @@ impl ConfigArgs {
     }
 }
 
-/// What is typed means what it means to the shell, `..` included; in a file, paths begin with a slash.
+/// What is typed means what it means to the shell, `..` included; in a file, paths begin with a
+/// slash.
 fn typed(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     // What follows the last `..` need not be there yet.

@@ -1,4 +1,5 @@
-//! Charts as SVG, by hand: a few hundred lines of output need no library, and the file shows anywhere without scripts or fonts from elsewhere.
+//! Charts as SVG, by hand: a few hundred lines of output need no library, and the file shows
+//! anywhere without scripts or fonts from elsewhere.
 
 use std::fmt::Write;
 

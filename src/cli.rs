@@ -38,7 +38,8 @@ enum Command {
         Nothing in the command changes. Whatever fails in Monarch ends in a plain read from the parallel file system. \
         MONARCH_DISABLE=1 turns it off.")]
     Run(run::RunArgs),
-    /// Print what lets a script's own commands read local copies, when they cannot be written behind `run`
+    /// Print what lets a script's own commands read local copies, when they cannot be written
+    /// behind `run`
     #[command(after_help = "Examples:\n  \
         eval \"$(monarch env --root /scratch/imagenet)\"               # sh, bash, zsh, in a job script\n  \
         eval \"$(monarch env --config monarch.yaml --report saved.json)\"\n  \
@@ -93,7 +94,8 @@ enum Command {
     #[command(after_help = "Examples:\n  monarch du\n  monarch du /scratch/imagenet/*\n\n\
         Exit code 3 when a path is in no index.")]
     Du(du::DuArgs),
-    /// Scan roots again while jobs use them: files that others have changed, added or removed are seen from then on
+    /// Scan roots again while jobs use them: files that others have changed, added or removed are
+    /// seen from then on
     #[command(after_help = "Examples:\n  monarch refresh\n  monarch refresh /scratch/imagenet\n\n\
         A job reads the data set as it was when it started; this tells it of a new state. It waits until the scan is done; meanwhile the \
         root is read from the parallel file system. Copies of files that are still the same are kept.")]

@@ -15,14 +15,16 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long the nodes may take to look at each other: one after the other, so that they do not slow each other down.
+/// How long the nodes may take to look at each other: one after the other, so that they do not slow
+/// each other down.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Clocks that are further apart than this are a problem for the files' own times.
 const CLOCKS: i64 = 1000;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
-    /// Find out whether every pair of nodes can talk, how fast, and whether clocks, versions and indexes agree
+    /// Find out whether every pair of nodes can talk, how fast, and whether clocks, versions and
+    /// indexes agree
     #[command(after_help = "Example, on any node of a running job:\n  monarch cluster check\n\n\
         8 MB go over each link in each direction. Exit code 0 when all is well, 3 when not, 4 when no agent is running here.")]
     Check(CheckArgs),

@@ -1,9 +1,11 @@
 //! `monarch env`: the environment of a job whose command cannot be written behind `monarch run`.
 //!
-//! It prints one command for the shell that asked: to evaluate what `monarch hold` prints. That takes the place of `run` (it is the
-//! job as far as the agent is concerned, and starts the agent again when it dies) for as long as that shell lives, and prints the
-//! variables once the job is served. The shell itself fills in its process number: whoever calls us may be a subshell that ends
-//! at once. Nothing is started here: a job that comes and goes would have the root scanned twice.
+//! It prints one command for the shell that asked: to evaluate what `monarch hold` prints. That
+//! takes the place of `run` (it is the job as far as the agent is concerned, and starts the agent
+//! again when it dies) for as long as that shell lives, and prints the variables once the job is
+//! served. The shell itself fills in its process number: whoever calls us may be a subshell that
+//! ends at once. Nothing is started here: a job that comes and goes would have the root scanned
+//! twice.
 
 use crate::args::ConfigArgs;
 use crate::{job, say};
@@ -27,8 +29,9 @@ pub(crate) struct EnvArgs {
     /// Print what takes it back: commands started after that read the parallel file system
     #[arg(long)]
     off: bool,
-    /// Print what ends it: takes it back, writes the report, and waits until nothing is left in memory. The last line of a batch
-    /// script, which the batch system ends together with all that it has started
+    /// Print what ends it: takes it back, writes the report, and waits until nothing is left in
+    /// memory. The last line of a batch script, which the batch system ends together with all
+    /// that it has started
     #[arg(long, conflicts_with = "off")]
     end: bool,
 }

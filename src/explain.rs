@@ -51,7 +51,8 @@ pub(crate) fn main(args: &ExplainArgs) -> Result<ExitCode> {
     Ok(if all_local { ExitCode::SUCCESS } else { ExitCode::from(EX_NO) })
 }
 
-/// The shared memory of all agents of this user, dead and silent ones included: their jobs are served as far as there are copies.
+/// The shared memory of all agents of this user, dead and silent ones included: their jobs are
+/// served as far as there are copies.
 fn readers(config: &ConfigArgs) -> Result<Vec<Reader>, ExitCode> {
     let open = |dir: PathBuf| match Reader::open(&dir.join(runtime_dir::CONTROL)) {
         Ok(reader) => Some(reader),

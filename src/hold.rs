@@ -1,8 +1,10 @@
-//! `monarch hold`: a job for as long as a process lives that `run` did not start. What `monarch env` prints calls it.
+//! `monarch hold`: a job for as long as a process lives that `run` did not start. What `monarch
+//! env` prints calls it.
 //!
-//! It prints the variables of the job as soon as the agent serves it. A process of its own session stays behind, watches over
-//! the agent as `run` does, and ends with the process it was started for, or when it is asked to (`--end`, SIGTERM). Batch systems
-//! kill it together with a script that ends, before it could write the report.
+//! It prints the variables of the job as soon as the agent serves it. A process of its own session
+//! stays behind, watches over the agent as `run` does, and ends with the process it was started
+//! for, or when it is asked to (`--end`, SIGTERM). Batch systems kill it together with a script
+//! that ends, before it could write the report.
 
 use crate::args::ConfigArgs;
 use crate::env::Shell;
@@ -34,7 +36,8 @@ pub(crate) struct HoldArgs {
     /// When it has ended, write what was saved to this file as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// The job ends now: waits until the report is written and the agent has given back what it holds in memory
+    /// The job ends now: waits until the report is written and the agent has given back what it
+    /// holds in memory
     #[arg(long, conflicts_with = "report")]
     end: bool,
     /// Do it here; the configuration comes as JSON on standard input
@@ -42,7 +45,8 @@ pub(crate) struct HoldArgs {
     stay: bool,
 }
 
-/// What the process that stays says: where the control block of the job is, or why it is not served.
+/// What the process that stays says: where the control block of the job is, or why it is not
+/// served.
 type Said = Result<PathBuf, String>;
 
 pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {

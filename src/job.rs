@@ -1,5 +1,5 @@
-//! What `run` and `env` have in common: whether Monarch is on, the configuration of a job, the agent behind it, and what is said
-//! at its end.
+//! What `run` and `env` have in common: whether Monarch is on, the configuration of a job, the
+//! agent behind it, and what is said at its end.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -39,15 +39,16 @@ pub(crate) fn is_disabled() -> bool {
     std::env::var_os("MONARCH_DISABLE").is_some_and(|v| !v.is_empty() && v != "0")
 }
 
-/// Whether this is the process that speaks for the job. A launcher within another has numbers of its own: mpirun in a batch
-/// script of Slurm starts all its processes as Slurm's task 0.
+/// Whether this is the process that speaks for the job. A launcher within another has numbers of
+/// its own: mpirun in a batch script of Slurm starts all its processes as Slurm's task 0.
 pub(crate) fn is_rank_0() -> bool {
     let is_0 = |name: &str| std::env::var(name).ok().map(|v| v.trim() == "0");
     let launchers = ["SLURM_PROCID", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"];
     is_0("MONARCH_RANK").unwrap_or_else(|| launchers.into_iter().filter_map(is_0).all(|zero| zero))
 }
 
-/// The configuration of a job whose command has these words, with all ways to write its roots' paths that are found.
+/// The configuration of a job whose command has these words, with all ways to write its roots'
+/// paths that are found.
 pub(crate) fn config(args: &ConfigArgs, command: &[OsString], quiet: bool) -> Result<Config, ExitCode> {
     let resolved = args.load()?;
     let mut config = resolved.config;
@@ -77,7 +78,8 @@ fn add_aliases(config: &mut Config, command: &[OsString]) {
     }
 }
 
-/// The agent for a job; `None`, and a line about it, when there is none: the job then runs as it would have without us.
+/// The agent for a job; `None`, and a line about it, when there is none: the job then runs as it
+/// would have without us.
 pub(crate) fn serve(config: Config) -> Option<Service> {
     Service::start(config).map_err(|e| without(&say::chain(&e))).ok()
 }
@@ -103,7 +105,8 @@ pub(crate) struct Ending<'a> {
     pub(crate) took: Duration,
     /// Its command, if it is known.
     pub(crate) command: &'a [OsString],
-    /// Whether to wait until the agent has given back what it holds in memory, also where nothing kills it.
+    /// Whether to wait until the agent has given back what it holds in memory, also where nothing
+    /// kills it.
     pub(crate) wait: bool,
 }
 

@@ -1,4 +1,5 @@
-//! What packagers and login scripts need of the command line's own description: completions and man pages.
+//! What packagers and login scripts need of the command line's own description: completions and man
+//! pages.
 
 use crate::say;
 use anyhow::{Context, Result};

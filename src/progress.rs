@@ -1,5 +1,5 @@
-//! Progress of long work, for people, on standard error. Where that is not a terminal, staging writes a line now and then, and
-//! nothing else is shown.
+//! Progress of long work, for people, on standard error. Where that is not a terminal, staging
+//! writes a line now and then, and nothing else is shown.
 
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};

@@ -1,4 +1,5 @@
-//! What a run came to: the document that `run --report` writes, as JSON or as a page, and `monarch report`, which shows it again.
+//! What a run came to: the document that `run --report` writes, as JSON or as a page, and `monarch
+//! report`, which shows it again.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -31,10 +32,12 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// A report of `monarch run --report FILE.json`; without it: what the agents of this node have done so far
+    /// A report of `monarch run --report FILE.json`; without it: what the agents of this node have
+    /// done so far
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Write it to this file: a page (.html) that opens in any browser and needs nothing from elsewhere, otherwise JSON
+    /// Write it to this file: a page (.html) that opens in any browser and needs nothing from
+    /// elsewhere, otherwise JSON
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print it as JSON: the report of a file, or a list of those of the agents

@@ -1,7 +1,8 @@
-//! `monarch run`: finds or starts the agent, runs the command under the shim, keeps the agent alive, says what was saved.
+//! `monarch run`: finds or starts the agent, runs the command under the shim, keeps the agent
+//! alive, says what was saved.
 //!
-//! Nothing that goes wrong here keeps the job from running: without an agent it runs as it would have without us, with one
-//! line on standard error.
+//! Nothing that goes wrong here keeps the job from running: without an agent it runs as it would
+//! have without us, with one line on standard error.
 
 use crate::args::ConfigArgs;
 use crate::job::child::{self, Child};
@@ -20,7 +21,8 @@ pub(crate) struct RunArgs {
     /// Say nothing on standard error unless something is wrong
     #[arg(long, short)]
     quiet: bool,
-    /// Write what the run came to, and what to change, to this file: a page (.html), otherwise JSON (see `monarch report`)
+    /// Write what the run came to, and what to change, to this file: a page (.html), otherwise JSON
+    /// (see `monarch report`)
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Write which files are opened when to this file (see `monarch trace`)

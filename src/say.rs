@@ -1,6 +1,6 @@
-//! All that the command line writes goes through here: `print!` and its kin panic when nobody reads any more or the disk is full,
-//! and that must not end a job that went well. What is no plain text is spelled out: names of files are the choice of whoever made
-//! them.
+//! All that the command line writes goes through here: `print!` and its kin panic when nobody reads
+//! any more or the disk is full, and that must not end a job that went well. What is no plain text
+//! is spelled out: names of files are the choice of whoever made them.
 
 use monarch_core::shown;
 use std::fmt::Arguments;
@@ -12,7 +12,8 @@ pub(crate) fn err(text: Arguments<'_>) {
     let _ = io::stderr().write_all(shown::plain(&text.to_string()).as_bytes());
 }
 
-/// An error with its causes, in one line. Many of ours name their cause themselves: it is not said twice.
+/// An error with its causes, in one line. Many of ours name their cause themselves: it is not said
+/// twice.
 pub(crate) fn chain(e: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in e.chain().map(ToString::to_string).filter(|c| !c.is_empty()) {

@@ -26,16 +26,18 @@ use table::bytes;
 
 #[derive(Debug, Args)]
 pub(crate) struct SimulateArgs {
-    /// A recorded run of one node: a trace of `monarch run --trace`, or a table of time_s,stream,path-or-id,size and, if known, epoch (.csv).
-    /// Every node repeats it
+    /// A recorded run of one node: a trace of `monarch run --trace`, or a table of
+    /// time_s,stream,path-or-id,size and, if known, epoch (.csv). Every node repeats it
     #[arg(long, value_name = "FILE", conflicts_with = "synthetic", help_heading = "Workload")]
     trace: Option<PathBuf>,
-    /// A made-up run, KEY=VALUE,...: files, size, mix=SHARE:SIZE (that share of the bytes in files of that size), epochs,
-    /// shuffle=global|local|fixed|none, ranks (per node), workers (per rank), batch (files), ahead (batches per worker).
-    /// What is not given is files=1281167, size=110KB, epochs=3, shuffle=global, ranks=4, workers=4, batch=64, ahead=2
+    /// A made-up run, KEY=VALUE,...: files, size, mix=SHARE:SIZE (that share of the bytes in files
+    /// of that size), epochs, shuffle=global|local|fixed|none, ranks (per node), workers (per
+    /// rank), batch (files), ahead (batches per worker). What is not given is files=1281167,
+    /// size=110KB, epochs=3, shuffle=global, ranks=4, workers=4, batch=64, ahead=2
     #[arg(long, value_name = "SPEC", value_parser = given::synthetic, default_value = "", hide_default_value = true, help_heading = "Workload")]
     synthetic: Synthetic,
-    /// What a rank computes with a batch [default: 100ms]; of a trace, after each file [default: what was recorded]
+    /// What a rank computes with a batch [default: 100ms]; of a trace, after each file [default:
+    /// what was recorded]
     #[arg(long, value_name = "TIME", value_parser = given::time, help_heading = "Workload")]
     compute: Option<Duration>,
     /// Whether all ranks wait for each other after each batch (never with a trace)
@@ -48,13 +50,15 @@ pub(crate) struct SimulateArgs {
     /// Policies to compare, separated by commas
     #[arg(long, value_name = "NAME,...", value_parser = given::policy, value_delimiter = ',', default_value = "all", help_heading = "Agent")]
     policy: Vec<String>,
-    /// Room on each node, shares of the data set or sizes, separated by commas; of several tiers: 5%+50%
+    /// Room on each node, shares of the data set or sizes, separated by commas; of several tiers:
+    /// 5%+50%
     #[arg(long, value_name = "SIZE,...", value_parser = given::capacity, value_delimiter = ',', default_value = "10%,25%,55%,100%", help_heading = "Agent")]
     capacity: Vec<Capacity>,
     /// Numbers of nodes, separated by commas
     #[arg(long, value_name = "N,...", value_parser = given::nodes, value_delimiter = ',', default_value = "1", help_heading = "Agent")]
     nodes: Vec<u32>,
-    /// Whether files are fetched ahead: what the policy wants, the announced order, the listing while there is room
+    /// Whether files are fetched ahead: what the policy wants, the announced order, the listing
+    /// while there is room
     #[arg(long, value_name = "on|off", value_parser = given::on_off, action = ArgAction::Set, default_value = "on", help_heading = "Agent")]
     prefetch: bool,
     /// Whether the order of each epoch is announced to the agent when it begins

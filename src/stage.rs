@@ -1,7 +1,7 @@
 //! `monarch stage`: copies a data set, or parts of it, to this node, and waits until it is there.
 //!
-//! It is a job like `run`: it finds or starts the agent, asks it to fetch what was named before all else, and counts what has
-//! become of it.
+//! It is a job like `run`: it finds or starts the agent, asks it to fetch what was named before all
+//! else, and counts what has become of it.
 
 use crate::args::ConfigArgs;
 use crate::exit_code::{EX_NO, EX_USAGE};
@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug, Args)]
 pub(crate) struct StageArgs {
-    /// Files, or directories with all that lies below them, in this order; without any, all roots. Where no root is configured,
-    /// these are the roots
+    /// Files, or directories with all that lies below them, in this order; without any, all roots.
+    /// Where no root is configured, these are the roots
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Copy nothing; say what would be copied and how much of it there is room for
@@ -190,7 +190,8 @@ impl Stage {
             let census = self.census(false, 0)?;
             let took = asked.elapsed();
             if generation != self.service.generation() || census.retired {
-                // Another agent, which nobody has asked for anything; or the roots were scanned again.
+                // Another agent, which nobody has asked for anything; or the roots were scanned
+                // again.
                 generation = self.service.generation();
                 if let Err(path) = self.find(paths, true)? {
                     bail!("{} is not in the index any more", path.shown());
@@ -230,7 +231,8 @@ impl Stage {
         Ok(code(&after))
     }
 
-    /// What the agent has copied since it was asked: an agent that was started for this had begun by itself.
+    /// What the agent has copied since it was asked: an agent that was started for this had begun
+    /// by itself.
     fn copied(&mut self) -> Result<Tally> {
         let Reply::Status(now) = self.ask(&Request::Status)? else { return Ok(Tally::default()) };
         let before = if self.service.generation() == 1 { Some(&self.service.before.agent) } else { None };

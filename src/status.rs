@@ -19,7 +19,8 @@ pub(crate) struct StatusArgs {
     /// Print an array of objects, one per agent
     #[arg(long)]
     json: bool,
-    /// Show the nodes that share copies: what they own and hold, what went between them (with --json one object per node)
+    /// Show the nodes that share copies: what they own and hold, what went between them (with
+    /// --json one object per node)
     #[arg(long)]
     cluster: bool,
     #[command(flatten)]

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// Also remove the copies that stay on disk for the next job: of these agents, and in the tiers that are named here, or else
-    /// where jobs keep theirs that name none
+    /// Also remove the copies that stay on disk for the next job: of these agents, and in the tiers
+    /// that are named here, or else where jobs keep theirs that name none
     #[arg(long)]
     purge: bool,
     #[command(flatten)]
@@ -88,7 +88,8 @@ fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// Removes what lies in a tier, under its lock: another agent may use it by now. `false` when there is no such directory.
+/// Removes what lies in a tier, under its lock: another agent may use it by now. `false` when there
+/// is no such directory.
 fn purge(dir: &Path) -> Result<bool, TierError> {
     if !dir.is_dir() {
         return Ok(false);

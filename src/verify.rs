@@ -1,4 +1,5 @@
-//! `monarch verify`: reads the copies on this node and compares them with what was copied, and with the parallel file system if asked to.
+//! `monarch verify`: reads the copies on this node and compares them with what was copied, and with
+//! the parallel file system if asked to.
 
 use crate::args::ConfigArgs;
 use crate::exit_code::{EX_NO_AGENT, EX_USAGE};
@@ -28,7 +29,8 @@ pub(crate) struct VerifyArgs {
     /// Only copies of these files, and of what lies below these directories
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Also read the files on the parallel file system, and compare them with their copies; within source.bandwidth_limit
+    /// Also read the files on the parallel file system, and compare them with their copies; within
+    /// source.bandwidth_limit
     #[arg(long)]
     source: bool,
     /// Have damaged copies made again, and wait for them

@@ -1,5 +1,5 @@
-//! The command line: help, mistakes, configuration, saved indexes, what it says when no agent is there, and whether the document of
-//! messages is complete.
+//! The command line: help, mistakes, configuration, saved indexes, what it says when no agent is
+//! there, and whether the document of messages is complete.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 #[path = "cli/evaluation.rs"]

@@ -1,6 +1,8 @@
-//! Tests of several nodes on one machine: network namespaces, one slow file system as the PFS of all, real processes.
+//! Tests of several nodes on one machine: network namespaces, one slow file system as the PFS of
+//! all, real processes.
 //!
-//! `cargo build --release --workspace` first, then `cargo nextest run --test cluster`, as root. See `cluster/world.rs`.
+//! `cargo build --release --workspace` first, then `cargo nextest run --test cluster`, as root. See
+//! `cluster/world.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests")]
 #![allow(dead_code, reason = "a harness has what the next test needs")]
 

@@ -1,6 +1,8 @@
-//! End-to-end tests: the built command, the built preload library, real processes, a slow file system as the PFS.
+//! End-to-end tests: the built command, the built preload library, real processes, a slow file
+//! system as the PFS.
 //!
-//! `cargo build --release --workspace` first, then `cargo nextest run --test e2e`. See `e2e/harness.rs`.
+//! `cargo build --release --workspace` first, then `cargo nextest run --test e2e`. See
+//! `e2e/harness.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests")]
 
 #[path = "e2e/faults.rs"]

@@ -1,11 +1,14 @@
 //! Which file uses which: no circles inside a crate.
 //!
-//! Every source file is parsed; each path that begins with `crate`, `super` or `self`, in a `use` or elsewhere, is an
-//! arrow to the file that defines the module it leads to. Tests inside the files are left out.
+//! Every source file is parsed; each path that begins with `crate`, `super` or `self`, in a `use`
+//! or elsewhere, is an arrow to the file that defines the module it leads to. Tests inside the
+//! files are left out.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "layering/graph.rs"]
 mod graph;
+#[path = "layering/prose.rs"]
+mod prose;
 
 use graph::Crate;
 use std::fmt::Write;

@@ -43,7 +43,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Changes a few bytes of `bytes` as the input says: somewhere near one of its numbers, to a value that is likely to hurt.
+/// Changes a few bytes of `bytes` as the input says: somewhere near one of its numbers, to a value
+/// that is likely to hurt.
 pub(crate) fn patch(input: &mut Input<'_>, bytes: &mut [u8]) {
     let (how, what) = (input.u8(), input.u8());
     let at = match how & 3 {

@@ -18,7 +18,8 @@ thread_local! {
     static DIR: tempfile::TempDir = scratch();
 }
 
-/// Values of `Authorization` and `WWW-Authenticate`: what is taken reads the same once it is written.
+/// Values of `Authorization` and `WWW-Authenticate`: what is taken reads the same once it is
+/// written.
 pub(crate) fn authorization(bytes: &[u8]) {
     let Ok(value) = str::from_utf8(bytes) else { return };
     if let Some(taken) = auth::Credentials::parse(value) {
@@ -65,7 +66,8 @@ pub(crate) fn hostlist(bytes: &[u8]) {
     }
 }
 
-/// Indexes as they come from another node. Random bytes seldom have the right checksum: what comes behind it is for [`index`].
+/// Indexes as they come from another node. Random bytes seldom have the right checksum: what comes
+/// behind it is for [`index`].
 pub(crate) fn image(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     // Past the magic number.
@@ -120,7 +122,8 @@ pub(crate) fn range(bytes: &[u8]) {
     }
 }
 
-/// Heads of requests: nothing panics, what is taken is within its bounds, and more bytes behind it change nothing.
+/// Heads of requests: nothing panics, what is taken is within its bounds, and more bytes behind it
+/// change nothing.
 pub(crate) fn request(bytes: &[u8]) {
     let Ok(Some((taken, len))) = head::request(bytes) else { return };
     assert!(len <= bytes.len() && len <= head::HEAD_MAX && taken.body <= head::BODY_MAX);

@@ -1,4 +1,5 @@
-//! A small segment and a control block, made by the builder that agents use, and memory to damage them in.
+//! A small segment and a control block, made by the builder that agents use, and memory to damage
+//! them in.
 
 use monarch_abi::control::{
     CONTROL_LEN, Control, MAX_INFLIGHT, MAX_ROOTS, MAX_SEGMENTS, MAX_SPELLINGS, MAX_TIERS, SEGMENT_LIVE,
@@ -110,7 +111,8 @@ fn control(dir: &tempfile::TempDir, uuid: [u8; 16], state_uuid: [u8; 16]) -> Vec
     bytes
 }
 
-/// Memory of exactly this length at the begin of a page, as a mapping is: what is read behind its end is found.
+/// Memory of exactly this length at the begin of a page, as a mapping is: what is read behind its
+/// end is found.
 pub(crate) struct Memory {
     base: *mut u8,
     len: usize,
@@ -137,7 +139,8 @@ impl Memory {
     }
 
     pub(crate) fn map(&self) -> Map<'_> {
-        // SAFETY: it stays allocated for as long as it is borrowed, and only atomics in it are written meanwhile.
+        // SAFETY: it stays allocated for as long as it is borrowed, and only atomics in it are
+        // written meanwhile.
         unsafe { Map::new(self.base, self.len) }
     }
 }

@@ -82,7 +82,8 @@ fn changed(input: &mut Input<'_>) -> Built {
 fn forget(segment: &Segment<'static>) {
     let (index, state) = (segment.index.header, segment.state.header);
     let (index_len, state_len) = (index.len as usize, state.len as usize);
-    // SAFETY: both were mapped by `create_segment` with these lengths, and nothing refers to them any more.
+    // SAFETY: both were mapped by `create_segment` with these lengths, and nothing refers to them
+    // any more.
     unsafe {
         let _ = rustix::mm::munmap(std::ptr::from_ref(index).cast_mut().cast(), index_len);
         let _ = rustix::mm::munmap(std::ptr::from_ref(state).cast_mut().cast(), state_len);

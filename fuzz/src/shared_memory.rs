@@ -1,7 +1,8 @@
 //! The control block, index and state as the shim reads them, after any byte was changed.
 //!
-//! An input is a list of changes to a small segment that the real builder made, and a few paths. Magic numbers, versions
-//! and lengths are put right again, so that the changes get as deep as they can.
+//! An input is a list of changes to a small segment that the real builder made, and a few paths.
+//! Magic numbers, versions and lengths are put right again, so that the changes get as deep as they
+//! can.
 
 use super::input::{Input, patch};
 use super::sample::{Memory, sample};

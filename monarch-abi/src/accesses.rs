@@ -1,12 +1,15 @@
 //! Which files readers open, told to the agent: rings of single words, one store for each open.
 //!
-//! Epochs, the order of training, what a policy may drop: all that follows from what is opened, and hits ask nobody. So each open leaves a word
-//! in the lane of its process. The agent takes the words away many times a second; where it does not keep up, or does not run, the oldest are
-//! overwritten, and it learns how many. A process that is killed between taking a place and writing to it leaves an empty word, which is passed
-//! over after a while. Nothing is promised beyond that: what rests on it are decisions about speed.
+//! Epochs, the order of training, what a policy may drop: all that follows from what is opened, and
+//! hits ask nobody. So each open leaves a word in the lane of its process. The agent takes the
+//! words away many times a second; where it does not keep up, or does not run, the oldest are
+//! overwritten, and it learns how many. A process that is killed between taking a place and writing
+//! to it leaves an empty word, which is passed over after a while. Nothing is promised beyond that:
+//! what rests on it are decisions about speed.
 //!
-//! A hint leaves a word, too, once its file is there (see [`crate::hint`]): the clock that opens are noted with stands still for milliseconds, and
-//! what a process opened before a hint must not be taken for what it opened after it.
+//! A hint leaves a word, too, once its file is there (see [`crate::hint`]): the clock that opens
+//! are noted with stands still for milliseconds, and what a process opened before a hint must not
+//! be taken for what it opened after it.
 //!
 //! ```text
 //! 63        43 42 41 40        32 31     0
@@ -173,7 +176,8 @@ impl Tails {
         let mut most = 0;
         for (number, (lane, (tail, empty_since))) in log.lanes.iter().zip(&mut self.lanes).enumerate() {
             let head = lane.head.load(Ordering::Acquire);
-            // A process may have written anything there: then the lane is followed from where it says that it is.
+            // A process may have written anything there: then the lane is followed from where it
+            // says that it is.
             if head < *tail {
                 (*tail, *empty_since) = (head, None);
             }
@@ -183,7 +187,8 @@ impl Tails {
                 self.lost = self.lost.saturating_add(oldest - *tail);
                 (*tail, *empty_since) = (oldest, None);
             }
-            // Whoever took an empty place is about to write, unless it was killed; others' opens are not lost for its sake.
+            // Whoever took an empty place is about to write, unless it was killed; others' opens
+            // are not lost for its sake.
             let hurry = head - *tail > LANE as u64 / 2;
             while *tail < head {
                 let word = lane.words.get(*tail as usize % LANE).map_or(0, |w| w.swap(0, Ordering::AcqRel));

@@ -1,8 +1,9 @@
 //! Chunks: which parts of a large file lie in a tier while its copy is being made.
 //!
-//! A state file holds one [`Large`] per file above the threshold, sorted by id, with two bitmaps each: chunks that are *present*
-//! in the partial copy, and chunks that are *wanted* by a reader. A reader serves itself from present chunks and looks again
-//! afterwards ([`DropSnapshot`]): the agent clears a bit, counts the drop, and only then takes the bytes away.
+//! A state file holds one [`Large`] per file above the threshold, sorted by id, with two bitmaps
+//! each: chunks that are *present* in the partial copy, and chunks that are *wanted* by a reader. A
+//! reader serves itself from present chunks and looks again afterwards ([`DropSnapshot`]): the
+//! agent clears a bit, counts the drop, and only then takes the bytes away.
 //!
 //! Every process of the job can write to the state file, so a present bit is not believed alone. A
 //! word of that bitmap has 32 of them and a 32-bit check (`sealed`) over the bits, the number of
@@ -42,12 +43,14 @@ pub struct Large {
     pub mode: AtomicU32,
     /// Not zero: somebody reads the file past us, and is served once all of it is there.
     pub rest: AtomicU32,
-    /// Not zero: the last reader in order that said something came to the end. (Only of what is [`STREAMED`].)
+    /// Not zero: the last reader in order that said something came to the end. (Only of what is
+    /// [`STREAMED`].)
     pub ended: AtomicU32,
 }
 const _: () =
     assert!(3 * size_of::<u64>() + 10 * size_of::<u32>() == 64, "the fields fill the line: there is no padding");
-// SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is published.
+// SAFETY: repr(C), integers and atomics, no padding; plain fields are written before the file is
+// published.
 unsafe impl Pod for Large {}
 
 /// [`Large::mode`]: there is room for all chunks, and all will be there in the end.
@@ -184,7 +187,8 @@ impl<'a> LargeFile<'a> {
         if bits != 0 && sealed(self.key(at), bits) == word { bits } else { 0 }
     }
 
-    /// Changes the bits of a word of present chunks. What does not fit its check is not carried over.
+    /// Changes the bits of a word of present chunks. What does not fit its check is not carried
+    /// over.
     fn change(&self, chunk: u32, to: impl Fn(u32) -> u32) {
         let at = (chunk / PER_WORD) as usize;
         let Some(word) = self.present.get(at) else { return };
@@ -216,7 +220,8 @@ impl<'a> LargeFile<'a> {
         to
     }
 
-    /// Number of chunks: never more than there are bits, whatever another process has written there since.
+    /// Number of chunks: never more than there are bits, whatever another process has written there
+    /// since.
     #[must_use]
     #[inline]
     pub fn chunks(&self) -> u32 {
@@ -250,7 +255,8 @@ impl<'a> LargeFile<'a> {
         fence(Ordering::SeqCst);
     }
 
-    /// Chunks of a partial copy that has ended are about to be taken away. The bits may be another one's by now.
+    /// Chunks of a partial copy that has ended are about to be taken away. The bits may be another
+    /// one's by now.
     pub fn all_dropped(&self) {
         self.head.drops.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
@@ -278,7 +284,8 @@ impl<'a> LargeFile<'a> {
         is_set(self.wanted, chunk)
     }
 
-    /// Takes what was asked for, in order. There may be bits behind that of the last chunk: they ask for nothing.
+    /// Takes what was asked for, in order. There may be bits behind that of the last chunk: they
+    /// ask for nothing.
     pub fn take_wanted(&self, mut found: impl FnMut(u32)) {
         let chunks = self.chunks();
         for (i, word) in self.wanted.iter().enumerate() {
@@ -319,7 +326,8 @@ impl<'a> LargeFile<'a> {
     }
 }
 
-/// What a reader saw before it read bytes of a copy, which count only if it sees the same afterwards, or before it asked for a chunk.
+/// What a reader saw before it read bytes of a copy, which count only if it sees the same
+/// afterwards, or before it asked for a chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct DropSnapshot {
     pub(crate) word: Word,

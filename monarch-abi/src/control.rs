@@ -1,8 +1,9 @@
 //! The control block: one small file per agent that every process of its jobs maps.
 //!
-//! It names the roots with all their spellings, the tiers, the segments, and holds what changes while processes run.
-//! Entries of a table are written first, then its count, then the generation goes up; readers check the generation word
-//! at each lookup and take over what is new. Nothing is ever moved or rewritten while it is live.
+//! It names the roots with all their spellings, the tiers, the segments, and holds what changes
+//! while processes run. Entries of a table are written first, then its count, then the generation
+//! goes up; readers check the generation word at each lookup and take over what is new. Nothing is
+//! ever moved or rewritten while it is live.
 
 mod map;
 
@@ -12,7 +13,8 @@ use crate::word::{Refusal, State, Word};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Capabilities by which a process reads what modes forbid: `CAP_DAC_OVERRIDE` and `CAP_DAC_READ_SEARCH`.
+/// Capabilities by which a process reads what modes forbid: `CAP_DAC_OVERRIDE` and
+/// `CAP_DAC_READ_SEARCH`.
 pub const READS_ALL: u64 = 1 << 1 | 1 << 2;
 
 /// First bytes of a control block.
@@ -154,7 +156,8 @@ pub enum Counter {
     Waited = 2,
     /// Opens below a root that went to the PFS because there was no copy yet.
     Absent = 3,
-    /// ... because the agent takes no copy of it for a while: it was changed a moment ago, the PFS or a tier failed, its copy had to go.
+    /// ... because the agent takes no copy of it for a while: it was changed a moment ago, the PFS
+    /// or a tier failed, its copy had to go.
     Refused = 4,
     /// ... because the file was changed since the scan, or the agent may not read it.
     Changed = 5,
@@ -176,7 +179,8 @@ pub enum Counter {
     MissBytes = 13,
     /// Time spent waiting for demands, microseconds.
     WaitMicros = 14,
-    /// ... because the file is large and its copy was not complete in time for one who reads past us.
+    /// ... because the file is large and its copy was not complete in time for one who reads past
+    /// us.
     Large = 15,
     /// Reads of large files served through the descriptor of the PFS from what was there of a copy.
     ChunkReads = 16,
@@ -190,7 +194,8 @@ pub enum Counter {
     Chunked = 20,
     /// How often the PFS was asked whether an entry is still what was indexed.
     Checks = 21,
-    /// Opens below a root's path that went where they lead because another mount lies there for this process.
+    /// Opens below a root's path that went where they lead because another mount lies there for
+    /// this process.
     OtherMount = 22,
     /// ... because the tiers have no room for it, or keep what is worth more.
     NoRoom = 23,
@@ -245,7 +250,8 @@ pub struct Control {
     pub slash_ino: u64,
     /// [`crate::hash::hash_groups`] of the agent; who has other groups is not served.
     pub groups: u64,
-    /// Which of [`READS_ALL`] the agent has (bit mask of capabilities): it may read files that their modes forbid to it.
+    /// Which of [`READS_ALL`] the agent has (bit mask of capabilities): it may read files that
+    /// their modes forbid to it.
     pub caps: u64,
     /// Inode of the agent's user namespace, 0 when unknown.
     pub user_ns: u64,
@@ -256,7 +262,8 @@ pub struct Control {
     pub generation: AtomicU32,
     /// Goes up with every start of an agent on this block.
     pub incarnation: AtomicU32,
-    /// The incarnation that somebody found dead; demands are not raised while it equals `incarnation`.
+    /// The incarnation that somebody found dead; demands are not raised while it equals
+    /// `incarnation`.
     pub dead: AtomicU32,
     /// Not zero: everything passes through.
     pub bypassed: AtomicU32,
@@ -280,7 +287,8 @@ pub struct Control {
     pub strings_len: AtomicU32,
     /// Zero.
     pub reserved1: AtomicU32,
-    /// When the agent last said that it runs: milliseconds of the monotonic clock, 0 when it never did.
+    /// When the agent last said that it runs: milliseconds of the monotonic clock, 0 when it never
+    /// did.
     pub pulse_ms: AtomicU64,
     /// Longest wait for a large file to be complete, where single chunks are of no use, ms.
     pub complete_ms: AtomicU32,

@@ -1,11 +1,13 @@
 //! Asking the agent for a file and waiting for it.
 //!
-//! A demand is one compare-and-swap Absent -> Requested, one bit in a bitmap and a futex wake, so that a client killed at any
-//! instruction leaves nothing half-done: at worst a Requested word whose bit is missing, and the next reader sets the bit
-//! again. Waiting has two clocks: `pickup` until the agent has taken the demand, `stall` without any progress after that. A
-//! copier inside a PFS call says so, and is then waited for as the PFS itself would have been, up to `max_wait`, so that an
-//! overloaded PFS is not asked twice. An agent that lives but does not run (stopped, swapped out) is told by its pulse:
-//! once it is missing for `stall`, demands are still left for it, but nobody waits.
+//! A demand is one compare-and-swap Absent -> Requested, one bit in a bitmap and a futex wake, so
+//! that a client killed at any instruction leaves nothing half-done: at worst a Requested word
+//! whose bit is missing, and the next reader sets the bit again. Waiting has two clocks: `pickup`
+//! until the agent has taken the demand, `stall` without any progress after that. A copier inside a
+//! PFS call says so, and is then waited for as the PFS itself would have been, up to `max_wait`, so
+//! that an overloaded PFS is not asked twice. An agent that lives but does not run (stopped,
+//! swapped out) is told by its pulse: once it is missing for `stall`, demands are still left for
+//! it, but nobody waits.
 
 use crate::chunks::{DropSnapshot, LargeFile};
 use crate::control::{Control, ControlMap, Inflight, MAX_CLOCK_MS, RING};
@@ -41,7 +43,8 @@ pub enum Life {
     Alive,
     /// It could be taken: nobody holds it.
     Dead,
-    /// It could not be tested (no descriptors left, another root directory): says something about this process only.
+    /// It could not be tested (no descriptors left, another root directory): says something about
+    /// this process only.
     Unknown,
 }
 
@@ -73,15 +76,16 @@ pub fn agent_up(ctl: &Control) -> bool {
     ctl.dead.load(Ordering::Relaxed) != ctl.incarnation.load(Ordering::Relaxed)
 }
 
-/// Whether the agent, alive or not, has not run for longer than `stall` at a time of the monotonic clock, in microseconds. Then
-/// nobody waits for it at all.
+/// Whether the agent, alive or not, has not run for longer than `stall` at a time of the monotonic
+/// clock, in microseconds. Then nobody waits for it at all.
 #[must_use]
 pub fn is_silent(ctl: &Control, now_us: u64) -> bool {
     let pulse = ctl.pulse_ms.load(Ordering::Relaxed).saturating_mul(1000);
     pulse != 0 && now_us.saturating_sub(pulse) > clock(&ctl.stall_ms).max(SILENCE)
 }
 
-/// Asks for a file: Absent -> Requested. Also repeats the bit of a demand whose client may have died. Gives the word.
+/// Asks for a file: Absent -> Requested. Also repeats the bit of a demand whose client may have
+/// died. Gives the word.
 pub fn raise(ctl: &ControlMap<'_>, f: &Found<'_>) -> Word {
     let word = &f.entry.master.word;
     let mut now = Word(word.load(Ordering::Acquire));
@@ -136,8 +140,8 @@ pub fn gone(ctl: &ControlMap<'_>, f: &Found<'_>) {
     }
 }
 
-/// Turns a file to Bypass that is not what was indexed any more, though no job has changed it, and tells readers who wait and the
-/// agent.
+/// Turns a file to Bypass that is not what was indexed any more, though no job has changed it, and
+/// tells readers who wait and the agent.
 pub fn leave(ctl: &ControlMap<'_>, f: &Found<'_>) {
     let word = &f.entry.master.word;
     let mut now = Word(word.load(Ordering::Acquire));
@@ -149,7 +153,8 @@ pub fn leave(ctl: &ControlMap<'_>, f: &Found<'_>) {
     }
 }
 
-/// Takes a copy out of use that was found damaged, if its word still says `seen`, and has the agent drop it.
+/// Takes a copy out of use that was found damaged, if its word still says `seen`, and has the agent
+/// drop it.
 pub fn damaged(ctl: &ControlMap<'_>, f: &Found<'_>, seen: Word) {
     let to = seen.refused(Refusal::Damaged);
     if f.entry.master.word.compare_exchange(seen.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
@@ -157,7 +162,8 @@ pub fn damaged(ctl: &ControlMap<'_>, f: &Found<'_>, seen: Word) {
     }
 }
 
-/// Tells the agent once more of a copy that was found damaged: who has found it may have died before it did.
+/// Tells the agent once more of a copy that was found damaged: who has found it may have died
+/// before it did.
 pub fn repeat_damaged(ctl: &ControlMap<'_>, f: &Found<'_>, word: Word) {
     if word.refusal() == Some(Refusal::Damaged) {
         told(ctl, f);
@@ -195,7 +201,8 @@ fn clock(v: &AtomicU32) -> u64 {
     u64::from(v.load(Ordering::Relaxed).min(MAX_CLOCK_MS)) * 1000
 }
 
-/// Least time without a pulse after which the agent counts as stopped, microseconds: several of its pulses.
+/// Least time without a pulse after which the agent counts as stopped, microseconds: several of its
+/// pulses.
 const SILENCE: u64 = 1_000_000;
 /// How often the agent's lock is looked at, microseconds.
 const CHECK: u64 = 100_000;
@@ -221,8 +228,8 @@ impl<'a, 'c, W: Watch> Waiter<'a, 'c, W> {
         Step::Taken(progress, copy.is_some_and(|c| c.in_pfs.load(Ordering::Relaxed) != 0))
     }
 
-    /// Sleeps on `on` for as long as the clock that counts lets it, 50 ms at most; `false` when there is nothing to wait for
-    /// any more.
+    /// Sleeps on `on` for as long as the clock that counts lets it, 50 ms at most; `false` when
+    /// there is nothing to wait for any more.
     fn sleep(&mut self, step: &Step, on: &AtomicU32, seen: u32) -> bool {
         let now = self.watch.now_us();
         let left = self.left(step, now);
@@ -261,7 +268,8 @@ impl<'a, 'c, W: Watch> Waiter<'a, 'c, W> {
 
     /// Whether the agent holds its lock; remembers for everybody if it does not.
     fn alive(&self) -> bool {
-        // Read before the lock is tested: an agent that starts in between holds the lock before it counts itself.
+        // Read before the lock is tested: an agent that starts in between holds the lock before it
+        // counts itself.
         let seen = self.ctl.ctl.incarnation.load(Ordering::Acquire);
         let life = self.watch.agent();
         if life == Life::Dead {
@@ -315,8 +323,8 @@ pub fn want_chunks(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, fr
     }
 }
 
-/// Waits until a chunk that was asked for is there, while the file's word stays as it is. `seen` is what was seen before it was asked
-/// for.
+/// Waits until a chunk that was asked for is there, while the file's word stays as it is. `seen` is
+/// what was seen before it was asked for.
 #[must_use]
 pub fn wait_chunk(
     ctl: &ControlMap<'_>,
@@ -353,8 +361,8 @@ pub fn wait_chunk(
     }
 }
 
-/// Waits for a large file to be complete, for readers to whom single chunks are of no use: only if that is near, by the rate of
-/// late.
+/// Waits for a large file to be complete, for readers to whom single chunks are of no use: only if
+/// that is near, by the rate of late.
 pub fn wait_complete(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, watch: &impl Watch) -> Outcome {
     let most = clock(&ctl.ctl.complete_ms);
     let start = watch.now_us();

@@ -1,19 +1,22 @@
 //! Changes that a job makes while its root has no index yet.
 //!
-//! A job starts at once and the scan runs beside it, so that the scan may see a name before the job changes it. Whoever
-//! changes something below a root without a segment first leaves the path here, then looks again whether a segment has
-//! appeared. The agent publishes a segment in the state [`OPENING`](crate::state::OPENING), in which readers do not use it but
-//! changes are entered, then bypasses all that was left here, then opens it. So a change is either left here before the agent
+//! A job starts at once and the scan runs beside it, so that the scan may see a name before the job
+//! changes it. Whoever changes something below a root without a segment first leaves the path here,
+//! then looks again whether a segment has appeared. The agent publishes a segment in the state
+//! [`OPENING`](crate::state::OPENING), in which readers do not use it but changes are entered, then
+//! bypasses all that was left here, then opens it. So a change is either left here before the agent
 //! looks, or finds the segment.
 //!
-//! A record is a header word (complete, names change, root, length in bytes) and the path. A client killed in the middle leaves
-//! an incomplete record: its change was not made. When the log runs over, roots without an index are not served at all.
+//! A record is a header word (complete, names change, root, length in bytes) and the path. A client
+//! killed in the middle leaves an incomplete record: its change was not made. When the log runs
+//! over, roots without an index are not served at all.
 
 use crate::mem::PathBuffer;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Words of the log: room for about a thousand long names. A root with code has as many that are made when it is first used (`__pycache__`).
+/// Words of the log: room for about a thousand long names. A root with code has as many that are
+/// made when it is first used (`__pycache__`).
 pub const WORDS: usize = 64 * 1024;
 const COMPLETE: u32 = 1 << 31;
 const NAMES: u32 = 1 << 30;
@@ -33,8 +36,8 @@ pub struct Early {
 }
 
 impl Early {
-    /// Leaves a path relative to a root; `names` when not only its content or attributes change. `false` when there is no room,
-    /// which [`Early::each`] tells the agent.
+    /// Leaves a path relative to a root; `names` when not only its content or attributes change.
+    /// `false` when there is no room, which [`Early::each`] tells the agent.
     pub fn leave(&self, root: usize, rel: &[u8], names: bool) -> bool {
         let need = 1 + rel.len().div_ceil(4);
         if rel.len() >= crate::PATH_MAX || self.used.load(Ordering::Relaxed) as usize > WORDS {

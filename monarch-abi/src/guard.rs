@@ -1,12 +1,14 @@
-//! What is looked at again when a file is opened, in segments whose job asks for that: when the PFS was last asked who it is
-//! (`dataset.consistency: close-to-open`), and what the bytes of its copy must come to (`dataset.verify_on_open`).
+//! What is looked at again when a file is opened, in segments whose job asks for that: when the PFS
+//! was last asked who it is (`dataset.consistency: close-to-open`), and what the bytes of its copy
+//! must come to (`dataset.verify_on_open`).
 //!
 //! Entries of an index that was loaded from a file (`index.trust: verify`) are compared with the
 //! PFS before their first use, links and directories included; under `immutable` that is the only
 //! time. The agent counts as having looked at what it has copied.
 //!
-//! Both are arrays by entry in the state file, so that the check of one process counts for all of the node. They are not there
-//! where nobody asks for them: then all that an open sees of this is one test.
+//! Both are arrays by entry in the state file, so that the check of one process counts for all of
+//! the node. They are not there where nobody asks for them: then all that an open sees of this is
+//! one test.
 
 use crate::hash::Identity;
 use crate::index::Record;
@@ -122,7 +124,8 @@ impl<'a> Guard<'a> {
         (value != 0).then_some(Sum { value, piece })
     }
 
-    /// Takes note of it, before the entry's word says that there is a copy. (One that comes to 0 by chance is never known.)
+    /// Takes note of it, before the entry's word says that there is a copy. (One that comes to 0 by
+    /// chance is never known.)
     pub fn note_sum(&self, id: u32, sum: Sum) {
         if let (Some(value), Some(piece)) = (self.sums.get(id as usize), self.pieces.get(id as usize)) {
             piece.store(u32::try_from(sum.piece / PAGE).unwrap_or(0), Ordering::Relaxed);
@@ -132,16 +135,17 @@ impl<'a> Guard<'a> {
 }
 
 impl LastCheck<'_> {
-    /// Whether it is to be compared again, at a time of the monotonic clock in milliseconds. They are counted in 32 bits: what was
-    /// checked last 49 days ago, to the second, passes for checked.
+    /// Whether it is to be compared again, at a time of the monotonic clock in milliseconds. They
+    /// are counted in 32 bits: what was checked last 49 days ago, to the second, passes for
+    /// checked.
     #[must_use]
     pub fn is_due(&self, now_ms: u32) -> bool {
         let at = self.at.load(Ordering::Relaxed);
         at == 0 || (self.interval_ms != NEVER_AGAIN && now_ms.wrapping_sub(at) >= self.interval_ms)
     }
 
-    /// It was what it is to be when the PFS was asked, at this time. Who stores an older time than another one has the next
-    /// check come sooner.
+    /// It was what it is to be when the PFS was asked, at this time. Who stores an older time than
+    /// another one has the next check come sooner.
     pub fn passed(&self, asked_ms: u32) {
         self.at.store(asked_ms.max(1), Ordering::Relaxed);
     }

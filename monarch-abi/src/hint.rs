@@ -1,9 +1,11 @@
 //! Hints of a job: small files in the runtime directory that a process writes and the agent takes.
 //!
-//! A process writes `hints/<process>-<number>.tmp`, gives it its name `.hint`, leaves a word among its opens (see
-//! [`crate::accesses`]: what it opened before comes before the hint), counts up [`Control::hinted`](crate::control::Control::hinted) and
-//! wakes the agent. `<process>` is a number that it draws, because processes of containers may share those that the system gives them; both are
-//! eight hexadecimal digits, so that the names of a process sort as they were made. One that dies on the way leaves a `.tmp`, which the agent removes. Nobody waits for an answer.
+//! A process writes `hints/<process>-<number>.tmp`, gives it its name `.hint`, leaves a word among
+//! its opens (see [`crate::accesses`]: what it opened before comes before the hint), counts up
+//! [`Control::hinted`](crate::control::Control::hinted) and wakes the agent. `<process>` is a
+//! number that it draws, because processes of containers may share those that the system gives
+//! them; both are eight hexadecimal digits, so that the names of a process sort as they were made.
+//! One that dies on the way leaves a `.tmp`, which the agent removes. Nobody waits for an answer.
 //!
 //! ```text
 //! 0 magic  8 kind  12 process  16 value  24 time, ms of the coarse monotonic clock
@@ -29,7 +31,8 @@ pub enum Kind {
     Order = 1,
     /// These files, or all below these directories, are wanted soon.
     Prefetch = 2,
-    /// How much these files, or all below these directories, matter: `value` below zero: not at all, above: more than others.
+    /// How much these files, or all below these directories, matter: `value` below zero: not at
+    /// all, above: more than others.
     Priority = 3,
     /// An epoch begins: number `value`, or the next one if that is below zero.
     EpochBegin = 4,
@@ -82,7 +85,8 @@ impl Header {
         (word(0)? == MAGIC).then_some(Self { kind, process, value, ms, number })
     }
 
-    /// By what the word among the opens names this hint. (Two processes with tags in common are told apart by nothing; they draw 32 bits.)
+    /// By what the word among the opens names this hint. (Two processes with tags in common are
+    /// told apart by nothing; they draw 32 bits.)
     #[must_use]
     pub const fn tag(&self) -> u32 {
         self.process.wrapping_add(self.number)

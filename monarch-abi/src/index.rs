@@ -1,8 +1,9 @@
 //! The immutable index of a namespace.
 //!
-//! One entry per path, in depth-first order: entry 0 is the root itself and a subtree is a range of ids. Entries have
-//! fixed 64-byte [`Record`]s, one cache line each; names lie apart in the same order, because a lookup is decided by
-//! hashes alone and reads names only for listings. Directories also have a [`Dir`] with the end of their subtree.
+//! One entry per path, in depth-first order: entry 0 is the root itself and a subtree is a range of
+//! ids. Entries have fixed 64-byte [`Record`]s, one cache line each; names lie apart in the same
+//! order, because a lookup is decided by hashes alone and reads names only for listings.
+//! Directories also have a [`Dir`] with the end of their subtree.
 
 use crate::mem::{Map, PathBuffer, pod};
 
@@ -100,8 +101,8 @@ pub struct Record {
     pub check: u32,
     /// Allocated 512-byte blocks.
     pub blocks: u32,
-    /// Directories: position in the table of directories. Symbolic links: offset of the target. Hard-linked files: slot
-    /// number of the name whose word counts.
+    /// Directories: position in the table of directories. Symbolic links: offset of the target.
+    /// Hard-linked files: slot number of the name whose word counts.
     pub aux: u32,
     /// Lower half of the offset of the name.
     pub name_lo: u32,
@@ -302,7 +303,9 @@ impl<'a> Index<'a> {
         if id == 0 {
             return None;
         }
-        // The last directory that starts before `id`; its subtree or that of one of its ancestors holds `id`.
+        // The last directory that starts before `id`; its subtree or that of one of its ancestors
+        // holds
+        // `id`.
         let mut at = self.dirs.partition_point(|d| d.id < id).checked_sub(1)?;
         loop {
             let d = self.dirs.get(at)?;
@@ -314,8 +317,9 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// Whether directories lie within each other, names are names, and all that a record refers to is there. To be asked once
-    /// about an index that comes from a file or another node; what is read of it later is checked for bounds only.
+    /// Whether directories lie within each other, names are names, and all that a record refers to
+    /// is there. To be asked once about an index that comes from a file or another node; what
+    /// is read of it later is checked for bounds only.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let root = self.dirs.first().is_some_and(|d| d.id == 0 && d.parent == 0 && d.end as usize == self.len());
@@ -354,7 +358,8 @@ impl<'a> Index<'a> {
         let mut start = out.len();
         let mut at = id;
         while at != 0 {
-            // A damaged index must not lead in circles: every step costs room, and a parent comes before its children.
+            // A damaged index must not lead in circles: every step costs room, and a parent comes
+            // before its children.
             let name = self.name(self.record(at)?).filter(|n| !n.is_empty())?;
             if start != out.len() {
                 start = start.checked_sub(1)?;
@@ -388,7 +393,8 @@ impl<'a> Index<'a> {
         Some(path)
     }
 
-    /// The children of directory `id` in the order of the PFS, starting at child `from` (an id, or 0 for the first).
+    /// The children of directory `id` in the order of the PFS, starting at child `from` (an id, or
+    /// 0 for the first).
     #[must_use]
     pub fn children(&self, dir: &Dir, from: u32) -> Children<'a> {
         Children { index: *self, next: if from == 0 { dir.id.saturating_add(1) } else { from }, end: dir.end }

@@ -1,8 +1,9 @@
-//! What the shim and the agent share: the layout of the shared memory, the names of copies, hashing and the resolution
-//! of paths.
+//! What the shim and the agent share: the layout of the shared memory, the names of copies, hashing
+//! and the resolution of paths.
 //!
-//! The crate is `no_std` and never allocates, because it is linked into every process of a job. Byte maps are in
-//! ARCHITECTURE.md. All integers are little-endian; the crate refuses to build elsewhere.
+//! The crate is `no_std` and never allocates, because it is linked into every process of a job.
+//! Byte maps are in ARCHITECTURE.md. All integers are little-endian; the crate refuses to build
+//! elsewhere.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -58,5 +59,6 @@ mod xxh3;
 pub const LAYOUT: u32 = 9;
 /// Longest path the kernel takes, with its final NUL.
 pub const PATH_MAX: usize = 4096;
-/// Longest path of a copy, with its final NUL: short enough for a stack. Tiers with longer paths are refused.
+/// Longest path of a copy, with its final NUL: short enough for a stack. Tiers with longer paths
+/// are refused.
 pub const COPY_PATH_MAX: usize = 640;

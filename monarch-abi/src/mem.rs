@@ -1,9 +1,10 @@
 //! Bounds-checked views of mapped memory.
 //!
-//! A [`Map`] is an address and a length. Everything read from shared memory goes through [`Map::array`] or
-//! [`Map::get`], which check bounds and alignment and give `None` otherwise, so that a truncated or foreign file leads
-//! to a miss and never to a fault outside the mapping. The types handed out are plain old data or atomics
-//! ([`Pod`]): any bit pattern is valid, and the compiler shows that there is no padding.
+//! A [`Map`] is an address and a length. Everything read from shared memory goes through
+//! [`Map::array`] or [`Map::get`], which check bounds and alignment and give `None` otherwise, so
+//! that a truncated or foreign file leads to a miss and never to a fault outside the mapping. The
+//! types handed out are plain old data or atomics ([`Pod`]): any bit pattern is valid, and the
+//! compiler shows that there is no padding.
 //!
 //! Bytes that are appended while others map them are an [`Area`]: no reference covers what is yet
 //! to be written.
@@ -15,8 +16,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 /// Types for which every bit pattern is valid and that have no padding.
 ///
 /// # Safety
-/// Implementors must be `repr(C)`, without padding, valid for every bit pattern, and either never written through
-/// shared memory while mapped or made of atomics.
+/// Implementors must be `repr(C)`, without padding, valid for every bit pattern, and either never
+/// written through shared memory while mapped or made of atomics.
 pub unsafe trait Pod {}
 
 /// Makes a type [`Pod`] whose fields are atomics, or are never written through shared memory while
@@ -65,8 +66,8 @@ impl<'a> Map<'a> {
     /// A view of `len` bytes at `base`.
     ///
     /// # Safety
-    /// The region must stay mapped readable for `'a` (and writable where atomics in it are written), and be changed by
-    /// others only where [`Pod`] atomics lie.
+    /// The region must stay mapped readable for `'a` (and writable where atomics in it are
+    /// written), and be changed by others only where [`Pod`] atomics lie.
     #[must_use]
     pub const unsafe fn new(base: *const u8, len: usize) -> Self {
         Self { base, len, life: PhantomData }
@@ -218,7 +219,8 @@ impl PathBuffer {
         if self.room.is_empty() {
             return &[];
         }
-        // SAFETY: start <= end <= PATH_MAX, which is less than the room, and everything between is written.
+        // SAFETY: start <= end <= PATH_MAX, which is less than the room, and everything between is
+        // written.
         unsafe { core::slice::from_raw_parts(self.room.base().add(self.start), self.end - self.start) }
     }
 

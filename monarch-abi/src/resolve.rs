@@ -1,22 +1,24 @@
 //! From a path as spelled to an entry, as the kernel would walk it.
 //!
-//! The spelled path is looked up first as it stands; only when that misses is it walked component by component: `.`,
-//! `..`, doubled and trailing slashes, symbolic links (their targets are in the index; absolute ones are matched against
-//! the spellings again). Whatever leaves the roots, meets something bypassed or is not known ends in [`Miss`]: the
-//! kernel decides.
+//! The spelled path is looked up first as it stands; only when that misses is it walked component
+//! by component: `.`, `..`, doubled and trailing slashes, symbolic links (their targets are in the
+//! index; absolute ones are matched against the spellings again). Whatever leaves the roots, meets
+//! something bypassed or is not known ends in [`Miss`]: the kernel decides.
 
 use crate::control::{ControlMap, Match, Start};
 use crate::mem::PathBuffer;
 use crate::segment::{Entry, Segment};
 use crate::word::State;
 
-/// Longest chain of symbolic links that is walked here. The kernel gives up after 40, but also counts the links in front of a
-/// root when a path or a link's target comes through an alias: a smaller number leaves the difference to it.
+/// Longest chain of symbolic links that is walked here. The kernel gives up after 40, but also
+/// counts the links in front of a root when a path or a link's target comes through an alias: a
+/// smaller number leaves the difference to it.
 const MAX_LINKS: usize = 8;
 
 /// Where segments come from: by root, newest live one.
 pub trait Segments<'a> {
-    /// The live segment of a root and its number, if there is one and the root is trusted in this process.
+    /// The live segment of a root and its number, if there is one and the root is trusted in this
+    /// process.
     fn segment(&self, root: usize) -> Option<(usize, &'a Segment<'a>)>;
 
     /// Whether a symbolic link on the way may be followed, or a directory left by `..`, as it was
@@ -131,8 +133,8 @@ pub fn resolve<'a>(
     }
 }
 
-/// Whether `path` is the real path of a root. Another spelling may be a symbolic link, which lies outside of the root: only
-/// the kernel knows about it when it is not followed.
+/// Whether `path` is the real path of a root. Another spelling may be a symbolic link, which lies
+/// outside of the root: only the kernel knows about it when it is not followed.
 #[cold]
 fn is_root(ctl: &ControlMap<'_>, root: usize, path: &[u8]) -> bool {
     ctl.roots().get(root).is_some_and(|r| ctl.str(&r.path) == path)
@@ -176,8 +178,9 @@ pub fn resolve_in<'a>(
     walk(ctl, segs, root, rest, follow)
 }
 
-/// Absolute paths with `//`, `/./` or `/../` in front of a root. `..` is undone by spelling only while the path in front of
-/// it is an ancestor of a root's real path (which has no links in it); otherwise the kernel is asked.
+/// Absolute paths with `//`, `/./` or `/../` in front of a root. `..` is undone by spelling only
+/// while the path in front of it is an ancestor of a root's real path (which has no links in it);
+/// otherwise the kernel is asked.
 #[cold]
 fn resolve_odd<'a>(
     ctl: &ControlMap<'a>,
@@ -255,7 +258,8 @@ fn walk<'a>(
         }
         match name {
             b"." => {}
-            // Above the root we do not know the tree; a root that is a mount point would also need the parent mount.
+            // Above the root we do not know the tree; a root that is a mount point would also need
+            // the parent mount.
             b".." => {
                 // What was a directory may be a link by now: then its parent is another one.
                 if !segs.may_follow(&Found { root, number, segment, entry: here }) {
@@ -289,7 +293,8 @@ fn walk<'a>(
             }
             let target = segment.index.link_target(entry.record).ok_or(Miss::Unknown(root))?;
             must_be_dir |= last && ends_like_dir(target);
-            // What is left is empty or starts with a slash, so that it can simply follow the target.
+            // What is left is empty or starts with a slash, so that it can simply follow the
+            // target.
             pending.0.prepend(target).ok_or(Miss::Unknown(root))?;
             if target.first() == Some(&b'/') {
                 root = go_to_root(ctl, &mut pending, follow)?;
@@ -302,8 +307,8 @@ fn walk<'a>(
     }
 }
 
-/// Whether a path may certainly go on from a directory without naming anything in it. (What is in the index below it was found by searching
-/// it.)
+/// Whether a path may certainly go on from a directory without naming anything in it. (What is in
+/// the index below it was found by searching it.)
 fn may_search(ctl: &ControlMap<'_>, segment: &Segment<'_>, dir: &Entry<'_>) -> bool {
     let uid = ctl.ctl.uid;
     if uid == 0 {
@@ -346,7 +351,8 @@ pub fn split_named(path: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((path.get(..start)?, name))
 }
 
-/// Splits an absolute path into its parent and its last component; `None` for paths that end in `.`, `..` or are `/`.
+/// Splits an absolute path into its parent and its last component; `None` for paths that end in
+/// `.`, `..` or are `/`.
 #[must_use]
 pub fn split_last(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = path.iter().rposition(|&c| c != b'/')? + 1;

@@ -1,8 +1,8 @@
 //! Scratch memory for paths and blocks, so that no call of the application needs a large stack.
 //!
 //! A pool of blocks lies in memory of the process's own. A block belongs to whoever wrote its
-//! thread pointer into the block's tag, by one compare-and-swap: no lock, nothing to wait for, and a
-//! signal handler that interrupts a call takes another block. When all blocks are taken, fresh
+//! thread pointer into the block's tag, by one compare-and-swap: no lock, nothing to wait for, and
+//! a signal handler that interrupts a call takes another block. When all blocks are taken, fresh
 //! memory is mapped and unmapped again with the value. Nothing is ever allocated.
 //!
 //! * A child of `fork` has one thread: [`forked`] frees the blocks of all others.

@@ -76,12 +76,14 @@ impl<'a> Segment<'a> {
         self.lookup(self.index.path_of(id)?.get())
     }
 
-    /// Every regular file once: further names of hard-linked inodes are left out. In the order of the table.
+    /// Every regular file once: further names of hard-linked inodes are left out. In the order of
+    /// the table.
     pub fn files(&self) -> impl Iterator<Item = Entry<'a>> + use<'a> {
         self.files_that(|_| true)
     }
 
-    /// The same of those whose word is wanted, which is looked at first: the table lies close together, the records do not.
+    /// The same of those whose word is wanted, which is looked at first: the table lies close
+    /// together, the records do not.
     pub fn files_that<F: Fn(Word) -> bool>(&self, wanted: F) -> impl Iterator<Item = Entry<'a>> + use<'a, F> {
         let index = self.index;
         self.state.all().filter_map(move |slot| {
@@ -94,7 +96,8 @@ impl<'a> Segment<'a> {
         })
     }
 
-    /// The name of the copy of an entry's version. Further names of a hard-linked inode share the copy of the master.
+    /// The name of the copy of an entry's version. Further names of a hard-linked inode share the
+    /// copy of the master.
     #[must_use]
     #[inline]
     pub fn copy_name(&self, e: &Entry<'_>) -> CopyName {

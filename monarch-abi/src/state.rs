@@ -1,9 +1,10 @@
-//! The writable companion of an index: lookup table with the state words, demand bitmaps, chunks of large files, times of checks
-//! and checksums where they are asked for.
+//! The writable companion of an index: lookup table with the state words, demand bitmaps, chunks of
+//! large files, times of checks and checksums where they are asked for.
 //!
-//! The table is an array of 64-byte buckets of four 16-byte slots; a slot holds a fingerprint, the state word and the
-//! id, so that one cache miss decides a lookup. Collisions go to the next bucket; a bucket with an empty slot ends the
-//! search. Slots are filled when the table is built and never move; only the state words change.
+//! The table is an array of 64-byte buckets of four 16-byte slots; a slot holds a fingerprint, the
+//! state word and the id, so that one cache miss decides a lookup. Collisions go to the next
+//! bucket; a bucket with an empty slot ends the search. Slots are filled when the table is built
+//! and never move; only the state words change.
 
 use crate::bitmap::Bitmap;
 use crate::chunks::{Large, LargeFile};
@@ -21,7 +22,8 @@ pub const TABLE_OFF: usize = 4096;
 pub const NO_ID: u32 = u32::MAX;
 /// Slots per bucket.
 pub const SLOTS: usize = 4;
-/// Most buckets that a lookup visits; building fails (and takes another seed) rather than exceed it.
+/// Most buckets that a lookup visits; building fails (and takes another seed) rather than exceed
+/// it.
 pub const MAX_PROBES: usize = 4096;
 
 /// Header of a state file.
@@ -58,11 +60,13 @@ pub struct StateHeader {
     pub chunk_words: u64,
     /// Bytes of a chunk.
     pub chunk: u64,
-    /// Offset of the bitmap of entries whose copy in a slower tier was opened, and behind it that of its summary.
+    /// Offset of the bitmap of entries whose copy in a slower tier was opened, and behind it that
+    /// of its summary.
     pub touched_off: u64,
     /// See `touched_off`.
     pub touched_summary_off: u64,
-    /// Offset of the times at which entries were last compared with the PFS, milliseconds; 0: they are not.
+    /// Offset of the times at which entries were last compared with the PFS, milliseconds; 0: they
+    /// are not.
     pub checked_off: u64,
     /// Offset of the checksums of copies, by entry; 0: copies are not read before they are opened.
     pub sums_off: u64,
@@ -115,7 +119,8 @@ pub const fn home_bucket(fp44: u64, buckets: u64) -> u64 {
     ((fp44 as u128 * buckets as u128) >> 44) as u64
 }
 
-/// [`StateHeader::bypassed`] while the agent enters the changes that were made before the segment appeared.
+/// [`StateHeader::bypassed`] while the agent enters the changes that were made before the segment
+/// appeared.
 pub const OPENING: u32 = 2;
 
 /// Where the parts of a state file lie.
@@ -145,8 +150,8 @@ pub struct Layout {
     pub len: u64,
 }
 
-/// The layout for `entries` paths in `buckets`, of which `large` files have `chunk_words` words of bitmaps together, with these
-/// arrays.
+/// The layout for `entries` paths in `buckets`, of which `large` files have `chunk_words` words of
+/// bitmaps together, with these arrays.
 #[must_use]
 pub const fn layout_of(entries: u64, buckets: u64, large: u64, chunk_words: u64, guards: Guards) -> Layout {
     let bits = TABLE_OFF as u64 + buckets * 64;

@@ -8,7 +8,8 @@ use crate::xxh3::Xxh3;
 pub struct Sum {
     /// The checksum, XXH3-64.
     pub value: u64,
-    /// Bytes of the pieces whose checksums it is the checksum of; 0: it is that of the bytes themselves.
+    /// Bytes of the pieces whose checksums it is the checksum of; 0: it is that of the bytes
+    /// themselves.
     pub piece: u64,
 }
 
@@ -50,8 +51,8 @@ impl Summing {
     pub fn in_scratch(room: &mut Scratch, piece: u64) -> Option<&mut Self> {
         const { assert!(size_of::<Self>() <= crate::scratch::BLOCK_BYTES) };
         let at = room.bytes()?.as_mut_ptr().cast::<Self>();
-        // SAFETY: a block is aligned to a page and large enough; it lives as long as the borrow. Every
-        // pattern of bits is a value, and what is used of it is set below.
+        // SAFETY: a block is aligned to a page and large enough; it lives as long as the borrow.
+        // Every pattern of bits is a value, and what is used of it is set below.
         let new = unsafe {
             at.write_bytes(0, 1);
             &mut *at

@@ -1,5 +1,5 @@
-//! Bare system calls: the crate is linked into a preload library, where a wrapper of libc may be the library's own, and
-//! `std` is out of reach.
+//! Bare system calls: the crate is linked into a preload library, where a wrapper of libc may be
+//! the library's own, and `std` is out of reach.
 
 /// A system call with up to six arguments; negative errno on failure.
 ///
@@ -57,7 +57,8 @@ pub(crate) const SYS_MUNMAP: i64 = 215;
 #[inline]
 pub fn thread_pointer() -> usize {
     let here: usize;
-    // SAFETY: reads a register, or the word that the ABI puts at the beginning of the thread's data.
+    // SAFETY: reads a register, or the word that the ABI puts at the beginning of the thread's
+    // data.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         core::arch::asm!("mov {}, fs:0", out(reg) here, options(nostack, preserves_flags, readonly));
@@ -81,7 +82,8 @@ pub fn thread_pointer() -> usize {
 const FUTEX_WAIT: usize = 0;
 const FUTEX_WAKE: usize = 1;
 
-/// Sleeps until `word` is no longer `expected`, somebody wakes it, a signal comes, or the time (s, ns) is over.
+/// Sleeps until `word` is no longer `expected`, somebody wakes it, a signal comes, or the time (s,
+/// ns) is over.
 pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, timeout: Option<[i64; 2]>) {
     let t = timeout.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
     // SAFETY: the word and the time outlive the call.

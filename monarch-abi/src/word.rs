@@ -6,11 +6,13 @@
 //! |mark| generation | tier | state |
 //! +----+------------+------+-------+
 //! ```
-//! The generation goes up by one whenever a copy is dropped or the file is bypassed, so that a copier that was slow
-//! cannot publish over a decision taken meanwhile: publication is a compare-and-swap of the whole word.
-//! The tier is that of a copy, complete (Resident) or partial (Partial). A Refused word has the reason in its place, an Absent one the
-//! tier of a packed copy, counted from 1: one that the agent has to decode before anybody can open it. The mark is on copies, complete
-//! or partial, that were decoded: whoever opens one says so, because it may go then.
+//! The generation goes up by one whenever a copy is dropped or the file is bypassed, so that a
+//! copier that was slow cannot publish over a decision taken meanwhile: publication is a
+//! compare-and-swap of the whole word. The tier is that of a copy, complete (Resident) or partial
+//! (Partial). A Refused word has the reason in its place, an Absent one the tier of a packed copy,
+//! counted from 1: one that the agent has to decode before anybody can open it. The mark is on
+//! copies, complete or partial, that were decoded: whoever opens one says so, because it may go
+//! then.
 
 /// What is known about a file's copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +148,8 @@ impl Word {
         self.0 & MARK != 0
     }
 
-    /// Of a resident copy: whether the agent wants to know that it was opened. It could move up, or make way now.
+    /// Of a resident copy: whether the agent wants to know that it was opened. It could move up, or
+    /// make way now.
     #[must_use]
     #[inline]
     pub const fn is_watched(self) -> bool {
@@ -198,7 +201,8 @@ impl Word {
         self.0 & 0xff == State::Refused as u32 | (Refusal::Streamable as u32) << 4
     }
 
-    /// Bypass, next generation, because the agent has found that it cannot be served: no job has changed it.
+    /// Bypass, next generation, because the agent has found that it cannot be served: no job has
+    /// changed it.
     #[must_use]
     pub const fn left(self) -> Self {
         Self(self.next(State::Bypass).0 | LEFT)

@@ -1,13 +1,15 @@
-//! XXH3-64 of bytes that come in parts (Collet, xxHash 0.8: the variant of inputs above 240 bytes, without seed, with the usual secret).
+//! XXH3-64 of bytes that come in parts (Collet, xxHash 0.8: the variant of inputs above 240 bytes,
+//! without seed, with the usual secret).
 //!
-//! The crate from which the rest of the hashes come can do that, too, but may panic as far as a compiler can tell; in the preload
-//! library nothing may. Short inputs are given to it as a whole.
+//! The crate from which the rest of the hashes come can do that, too, but may panic as far as a
+//! compiler can tell; in the preload library nothing may. Short inputs are given to it as a whole.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A stripe: a lane of eight bytes for each accumulator.
 const STRIPE: usize = 64;
-/// Bytes between two scramblings: as many stripes as the secret has room for, eight bytes further for each.
+/// Bytes between two scramblings: as many stripes as the secret has room for, eight bytes further
+/// for each.
 const BLOCK: usize = 1024;
 /// Longest input that is hashed in another way.
 const SHORT: u64 = 240;

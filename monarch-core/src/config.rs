@@ -1,16 +1,20 @@
-//! The configuration: one YAML file, `MONARCH_*` variables over it, flags over both; resolved once, by the command line.
+//! The configuration: one YAML file, `MONARCH_*` variables over it, flags over both; resolved once,
+//! by the command line.
 //!
-//! How it works. The [layers](Overrides) are laid over each other as trees, with the origin of every value. The result
-//! is read *as written* (every field optional, scalars as text), then turned into the [`Config`] *as meant*: units, defaults,
-//! bounds, and rules that ask the machine through a [`Probe`] (a tier is a local disk, a root exists, a capacity fits).
-//! Whatever is wrong is one [`ConfigError`] that shows the line, says why and what to write instead.
+//! How it works. The [layers](Overrides) are laid over each other as trees, with the origin of
+//! every value. The result is read *as written* (every field optional, scalars as text), then
+//! turned into the [`Config`] *as meant*: units, defaults, bounds, and rules that ask the machine
+//! through a [`Probe`] (a tier is a local disk, a root exists, a capacity fits). Whatever is wrong
+//! is one [`ConfigError`] that shows the line, says why and what to write instead.
 //!
-//! Why so. Configuration mistakes are found on a compute node after an hour in the queue; the error has to be
-//! enough to fix them. The shim and the agent never parse YAML: the agent is handed the [`Config`] as JSON.
+//! Why so. Configuration mistakes are found on a compute node after an hour in the queue; the error
+//! has to be enough to fix them. The shim and the agent never parse YAML: the agent is handed the
+//! [`Config`] as JSON.
 //!
-//! Environment: `MONARCH_SOURCE__MAX_INFLIGHT=8` sets `source.max_inflight` (two underscores go one level down),
-//! `MONARCH_TIERS__0__CAPACITY=5GiB` an element of a list, `MONARCH_DATASET__ROOTS=/a:/b` all roots,
-//! `MONARCH_RUNTIME_DIR` the directory at the top; a value in brackets is YAML.
+//! Environment: `MONARCH_SOURCE__MAX_INFLIGHT=8` sets `source.max_inflight` (two underscores go one
+//! level down), `MONARCH_TIERS__0__CAPACITY=5GiB` an element of a list,
+//! `MONARCH_DATASET__ROOTS=/a:/b` all roots, `MONARCH_RUNTIME_DIR` the directory at the top; a
+//! value in brackets is YAML.
 
 mod choice;
 mod context;
@@ -70,7 +74,8 @@ pub struct Resolved {
     pub warnings: Vec<String>,
 }
 
-/// Where agents are, and their copies, as far as a configuration says so: for commands that need no data set.
+/// Where agents are, and their copies, as far as a configuration says so: for commands that need no
+/// data set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Places {
     /// Directory of the runtime directories.
@@ -83,8 +88,8 @@ pub struct Places {
 
 /// Reads, merges, resolves and checks the configuration.
 ///
-/// `file` is the one named with `--config`; `env` the process environment, of which names other than `MONARCH_*` are
-/// ignored; `probe` the machine, usually [`SystemProbe`].
+/// `file` is the one named with `--config`; `env` the process environment, of which names other
+/// than `MONARCH_*` are ignored; `probe` the machine, usually [`SystemProbe`].
 ///
 /// # Errors
 /// The first thing that is wrong, in the order file, environment, flags, then section by section.
@@ -99,7 +104,8 @@ pub fn load(
     Ok(Resolved { config, origins: cx.layers.origins, warnings: cx.layers.warnings })
 }
 
-/// The [`Places`] of a configuration that need not be complete; arguments and errors as for [`load`].
+/// The [`Places`] of a configuration that need not be complete; arguments and errors as for
+/// [`load`].
 ///
 /// # Errors
 /// What is wrong in a layer, or with the settings that are looked at.
@@ -115,7 +121,8 @@ pub fn load_places(
     Ok(Places { runtime_dir: resolve::runtime_dir(&cx, &raw)?, tiers, default_tier })
 }
 
-/// How the PFS is to be read, for commands that need no more of a configuration than that; arguments and errors as for [`load`].
+/// How the PFS is to be read, for commands that need no more of a configuration than that;
+/// arguments and errors as for [`load`].
 ///
 /// # Errors
 /// What is wrong in a layer, or with the settings that are looked at.

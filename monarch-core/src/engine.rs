@@ -1,9 +1,10 @@
 //! Copy engines: how bytes get from the PFS into a tier.
 //!
-//! The engine is given files to copy, each with a place to write it to, and moves bytes; what a copy means (identity, names,
-//! publishing) is the business of the tiering engine. It takes as many files at a time as it can hold: the `threads` engine one for each
-//! thread that runs it. Both sides are traits with doubles that ship with the product, so that every failure can be
-//! driven in tests without waiting.
+//! The engine is given files to copy, each with a place to write it to, and moves bytes; what a
+//! copy means (identity, names, publishing) is the business of the tiering engine. It takes as many
+//! files at a time as it can hold: the `threads` engine one for each thread that runs it. Both
+//! sides are traits with doubles that ship with the product, so that every failure can be driven in
+//! tests without waiting.
 
 mod choose;
 mod double;
@@ -46,8 +47,9 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// What the kernel said.
     fn identity(&self, rel: &[u8]) -> io::Result<Identity>;
-    /// The root's directory, where the kernel can open, read and stat files below it as well as the calls above do. Engines
-    /// that have the kernel do so need it; without one they are of no use for this source.
+    /// The root's directory, where the kernel can open, read and stat files below it as well as the
+    /// calls above do. Engines that have the kernel do so need it; without one they are of no
+    /// use for this source.
     fn root(&self) -> Option<Arc<OwnedFd>> {
         None
     }
@@ -75,7 +77,8 @@ pub trait SourceFile: Send + Sync {
     fn is_local(&self) -> bool {
         false
     }
-    /// Whether it comes from another node: who waits for it waits as for the PFS, within limits of its own.
+    /// Whether it comes from another node: who waits for it waits as for the PFS, within limits of
+    /// its own.
     fn is_remote(&self) -> bool {
         false
     }
@@ -112,7 +115,8 @@ impl<S: Sink> Sink for Option<S> {
 
 /// Marks by which waiting readers see that a copier is alive.
 pub trait Marks {
-    /// Called before and after every PFS call, the wait that the limits demand included. Calls of one file may overlap.
+    /// Called before and after every PFS call, the wait that the limits demand included. Calls of
+    /// one file may overlap.
     fn in_pfs(&self, inside: bool);
     /// Called whenever the PFS has answered.
     fn progress(&self);
@@ -142,7 +146,8 @@ pub trait Task {
     fn marks(&self) -> &dyn Marks;
     /// The file is open now, which took the PFS so long.
     fn opened(&self, _file: &Arc<dyn SourceFile>, _took: Duration) {}
-    /// Whether it is a file as a whole, which is asked who it is in any case: the kernel can do so right after the last read.
+    /// Whether it is a file as a whole, which is asked who it is in any case: the kernel can do so
+    /// right after the last read.
     fn is_whole_file(&self) -> bool {
         true
     }
@@ -150,7 +155,8 @@ pub trait Task {
     fn is_checked(&self) -> bool {
         true
     }
-    /// The copy has ended, well or not. `true` when the task has another sink now and is to be copied once more.
+    /// The copy has ended, well or not. `true` when the task has another sink now and is to be
+    /// copied once more.
     fn done(&mut self, end: Result<Copied, CopyError>) -> bool;
 }
 
@@ -175,7 +181,8 @@ pub struct Copied {
     pub bytes: u64,
     /// XXH3-64 of them.
     pub checksum: u64,
-    /// Identity of the file after its bytes were read, as the PFS's server had it; if it was asked for.
+    /// Identity of the file after its bytes were read, as the PFS's server had it; if it was asked
+    /// for.
     pub identity: Option<Identity>,
 }
 

@@ -1,9 +1,9 @@
 //! Directories held by a descriptor.
 //!
 //! What the agent makes, renames, opens, lists and removes below a tier or a runtime directory it
-//! names relative to a directory that it holds. Whatever is put in the place of the path later, links
-//! included, the agent's files stay those of the directory that it opened. A path is used once, to
-//! find the directory ([`crate::trusted`]), and to tell other processes where it is.
+//! names relative to a directory that it holds. Whatever is put in the place of the path later,
+//! links included, the agent's files stay those of the directory that it opened. A path is used
+//! once, to find the directory ([`crate::trusted`]), and to tell other processes where it is.
 
 use crate::trusted::{self, Missing, WalkError};
 use rustix::fd::OwnedFd;
@@ -35,7 +35,8 @@ impl HeldDir {
         Ok(Self { fd, path, id: (st.st_dev, st.st_ino), parent })
     }
 
-    /// Opens a directory by a path that no other user can lead elsewhere. Its path has no links then.
+    /// Opens a directory by a path that no other user can lead elsewhere. Its path has no links
+    /// then.
     ///
     /// # Errors
     /// [`WalkError`].
@@ -220,7 +221,8 @@ impl HeldDir {
         remove_below(&self.fd, name.as_bytes(), MAX_DEPTH)
     }
 
-    /// Removes all that lies in it, and the directory itself if it still has its name. What cannot be removed stays.
+    /// Removes all that lies in it, and the directory itself if it still has its name. What cannot
+    /// be removed stays.
     pub fn wipe(&self) {
         for name in self.names().unwrap_or_default() {
             let _ = remove_below(&self.fd, name.to_bytes(), MAX_DEPTH);

@@ -1,7 +1,9 @@
-//! The namespace index: scanning a root, building the immutable index and its lookup table, saved index files.
+//! The namespace index: scanning a root, building the immutable index and its lookup table, saved
+//! index files.
 //!
-//! A scan is parallel over directories and keeps the PFS's own order of names, because a listing must look as the PFS
-//! would give it. Building numbers the entries depth-first, so that a subtree is a range of ids.
+//! A scan is parallel over directories and keeps the PFS's own order of names, because a listing
+//! must look as the PFS would give it. Building numbers the entries depth-first, so that a subtree
+//! is a range of ids.
 
 mod ages;
 mod build;

@@ -1,4 +1,5 @@
-//! The middleware library of Monarch: configuration, namespace index, tiers, copy engine, tiering engine, agent.
+//! The middleware library of Monarch: configuration, namespace index, tiers, copy engine, tiering
+//! engine, agent.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -15,7 +16,8 @@
 //! | [`held_dir`], [`trusted`] | directories held by a descriptor; paths that no other user can lead elsewhere |
 //! | [`shown`] | names from the PFS in text for people |
 //! | [`shm`] | the shared-memory files that the shim maps |
-// Shared-memory fields are 32 and 64 bits wide by layout; narrowing happens where the layout bounds the value.
+// Shared-memory fields are 32 and 64 bits wide by layout; narrowing happens where the layout bounds
+// the value.
 #![allow(clippy::cast_possible_truncation)]
 
 pub mod agent;

@@ -10,13 +10,16 @@
 //! | [`http`] | serves the page |
 //! | [`textfile`] | writes it for the textfile collector of node_exporter |
 //!
-//! How it works. Nothing is recorded while readers are served: their counters lie in shared memory in any case, the tiering engine's in atomics, the
-//! ledgers' with the tiers. When somebody asks, all of them are read once and handed to a recorder that lives as long as the answer, so that
-//! roots and peers that have gone leave no series behind. Only durations have a recorder that stays; they are noted by copiers, next to calls
-//! of the PFS that take a thousand times as long, and not at all while metrics are off.
+//! How it works. Nothing is recorded while readers are served: their counters lie in shared memory
+//! in any case, the tiering engine's in atomics, the ledgers' with the tiers. When somebody asks,
+//! all of them are read once and handed to a recorder that lives as long as the answer, so that
+//! roots and peers that have gone leave no series behind. Only durations have a recorder that
+//! stays; they are noted by copiers, next to calls of the PFS that take a thousand times as long,
+//! and not at all while metrics are off.
 //!
-//! Why so. The recorder is the agent's own, never the process's global one: an agent may be hosted by a program that has metrics itself. And
-//! what is not declared cannot be recorded: a page takes declarations, not names, with exactly as many label values as were declared.
+//! Why so. The recorder is the agent's own, never the process's global one: an agent may be hosted
+//! by a program that has metrics itself. And what is not declared cannot be recorded: a page takes
+//! declarations, not names, with exactly as many label values as were declared.
 
 pub mod declare;
 pub mod defs;

@@ -37,7 +37,8 @@ fn is_private(dir: &HeldDir) -> rustix::io::Result<bool> {
     Ok(st.st_uid == rustix::process::geteuid().as_raw() && st.st_mode & 0o777 == 0o700)
 }
 
-/// Makes or opens `<base>/<stem>-<uid>`; a name that is not a directory of ours with mode 0700 leads to `.1`, `.2` ...
+/// Makes or opens `<base>/<stem>-<uid>`; a name that is not a directory of ours with mode 0700
+/// leads to `.1`, `.2` ...
 ///
 /// # Errors
 /// [`PrivateDirError`].

@@ -1,8 +1,9 @@
-//! Reading through an agent without the preload library: for programs that link this crate, and for `monarch explain`.
+//! Reading through an agent without the preload library: for programs that link this crate, and for
+//! `monarch explain`.
 //!
-//! A [`Reader`] maps the shared memory of an agent as the preload library does and follows the same path: one lookup, then the copy
-//! or, when there is none in time, the parallel file system. It needs no connection to the agent; [`crate::session::Session`]
-//! is a job with one.
+//! A [`Reader`] maps the shared memory of an agent as the preload library does and follows the same
+//! path: one lookup, then the copy or, when there is none in time, the parallel file system. It
+//! needs no connection to the agent; [`crate::session::Session`] is a job with one.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -77,7 +78,8 @@ pub enum Place {
     Pfs,
 }
 
-/// The shared memory of an agent. What was mapped stays mapped: a reader is made once per process, not once per file.
+/// The shared memory of an agent. What was mapped stays mapped: a reader is made once per process,
+/// not once per file.
 #[derive(Debug)]
 pub struct Reader {
     ctl: ControlMap<'static>,
@@ -109,7 +111,8 @@ impl<'a> Segments<'a> for View<'a> {
 }
 
 impl Reader {
-    /// Maps the control block of an agent (`MONARCH_CTL` of a job, `control` in the agent's runtime directory).
+    /// Maps the control block of an agent (`MONARCH_CTL` of a job, `control` in the agent's runtime
+    /// directory).
     ///
     /// # Errors
     /// [`ReaderError`].
@@ -141,8 +144,9 @@ impl Reader {
         self.ctl.roots().iter().map(|r| path_of(self.ctl.str(&r.path))).collect()
     }
 
-    /// Opens a file for reading: its copy if there is one, or if the agent makes one in time; otherwise the file on the parallel
-    /// file system. What is not below a root is opened as it stands.
+    /// Opens a file for reading: its copy if there is one, or if the agent makes one in time;
+    /// otherwise the file on the parallel file system. What is not below a root is opened as it
+    /// stands.
     ///
     /// # Errors
     /// Those of a plain open.
@@ -160,8 +164,8 @@ impl Reader {
         resolve(&self.ctl, &View { reader: self, trusting: false }, path.as_os_str().as_bytes(), true)
     }
 
-    /// A path as it is looked up. Where this process has mounts of its own, links and other spellings may lead elsewhere than for
-    /// the agent: there only the real path counts.
+    /// A path as it is looked up. Where this process has mounts of its own, links and other
+    /// spellings may lead elsewhere than for the agent: there only the real path counts.
     fn spelled(&self, path: &Path) -> io::Result<PathBuf> {
         if self.same_mounts { std::path::absolute(path) } else { path.canonicalize() }
     }
@@ -229,7 +233,8 @@ impl Reader {
         Some(path_of(self.ctl.str(&tier.path)).join(OsStr::from_bytes(&rel)))
     }
 
-    /// Asks the agent for a copy and waits for it, if that makes sense; or why it is left to the PFS.
+    /// Asks the agent for a copy and waits for it, if that makes sense; or why it is left to the
+    /// PFS.
     fn demanded(&self, found: &Found<'_>, word: Word) -> Result<(File, usize), Counter> {
         match word.state() {
             State::Resident => return Err(Counter::Vanished),
@@ -304,7 +309,8 @@ impl Reader {
         left || self.ctl.ctl.bypassed.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a root's path and the tiers' lead where they lead for the agent, and nothing else is mounted below the root.
+    /// Whether a root's path and the tiers' lead where they lead for the agent, and nothing else is
+    /// mounted below the root.
     fn leads_there(&self, root: usize) -> bool {
         if self.same_mounts {
             return true;

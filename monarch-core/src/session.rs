@@ -1,8 +1,9 @@
-//! A job without the command line and without the preload library: for programs that link this crate.
+//! A job without the command line and without the preload library: for programs that link this
+//! crate.
 //!
-//! A session attaches to the agent that serves the same tiers on this node, whoever started it. When there is none, the agent runs
-//! in threads of this process and ends with the session; jobs of other processes that use it by then start another one, which
-//! takes over.
+//! A session attaches to the agent that serves the same tiers on this node, whoever started it.
+//! When there is none, the agent runs in threads of this process and ends with the session; jobs of
+//! other processes that use it by then start another one, which takes over.
 //!
 //! ```no_run
 //! use monarch_core::config::{self, Overrides, SystemProbe};
@@ -55,18 +56,20 @@ pub enum SessionError {
 /// A job. Dropping it detaches it from the agent.
 #[derive(Debug)]
 pub struct Session {
-    // Dropped in this order: while this job is attached, the agent can tell by their number whether there are others.
+    // Dropped in this order: while this job is attached, the agent can tell by their number whether
+    // there are others.
     _hosted: Option<Hosted>,
     client: Mutex<Client>,
     reader: Reader,
 }
 
 impl Session {
-    /// Attaches to the agent for `config`, or starts one in this process. Roots are scanned in the background.
+    /// Attaches to the agent for `config`, or starts one in this process. Roots are scanned in the
+    /// background.
     ///
     /// # Errors
-    /// [`SessionError::Agent`] when no agent can be started or it cannot serve these roots, [`SessionError::Reader`] when
-    /// its shared memory cannot be mapped.
+    /// [`SessionError::Agent`] when no agent can be started or it cannot serve these roots,
+    /// [`SessionError::Reader`] when its shared memory cannot be mapped.
     pub fn start(config: &Config) -> Result<Self, SessionError> {
         let mut hosted = None;
         let (client, control) = client::attach_or_start(config, Joining::default(), || match Hosted::start(config) {
@@ -82,7 +85,8 @@ impl Session {
         Ok(Self { client: Mutex::new(client), reader, _hosted: hosted })
     }
 
-    /// Waits until all roots have an index. Before that, files are opened on the parallel file system.
+    /// Waits until all roots have an index. Before that, files are opened on the parallel file
+    /// system.
     ///
     /// # Errors
     /// [`SessionError::NoIndex`] when that takes longer than `patience`.
@@ -97,7 +101,8 @@ impl Session {
         Ok(())
     }
 
-    /// Opens a file for reading: its copy if there is one, or if the agent makes one in time; otherwise the file itself.
+    /// Opens a file for reading: its copy if there is one, or if the agent makes one in time;
+    /// otherwise the file itself.
     ///
     /// # Errors
     /// Those of a plain open.
@@ -110,8 +115,8 @@ impl Session {
         self.reader.explain(path.as_ref())
     }
 
-    /// Has files, and all files below directories, copied in the background, behind what readers wait for. Files on tape are
-    /// fetched from there only when they are named themselves.
+    /// Has files, and all files below directories, copied in the background, behind what readers
+    /// wait for. Files on tape are fetched from there only when they are named themselves.
     ///
     /// # Errors
     /// [`SessionError::Path`] for a path that is not in the index: nothing is fetched then.

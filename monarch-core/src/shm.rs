@@ -1,9 +1,9 @@
 //! Shared-memory files: creating, filling and mapping them.
 //!
-//! The one module of this crate that maps memory shared with other processes. Files are fallocated before they are
-//! mapped, so that a full `/dev/shm` is an error here and never a SIGBUS in somebody's process, and get their name by
-//! rename, so that nobody sees them half-written. Mappings are kept for the life of the process: threads may hold
-//! references anywhere.
+//! The one module of this crate that maps memory shared with other processes. Files are fallocated
+//! before they are mapped, so that a full `/dev/shm` is an error here and never a SIGBUS in
+//! somebody's process, and get their name by rename, so that nobody sees them half-written.
+//! Mappings are kept for the life of the process: threads may hold references anywhere.
 
 use crate::held_dir::HeldDir;
 use monarch_abi::chunks::{Large, bitmap_words_of, chunks_of};
@@ -56,8 +56,8 @@ fn map_shared(dir: &HeldDir, name: &str, writable: bool) -> io::Result<Map<'stat
         return Err(io::Error::new(io::ErrorKind::InvalidData, "empty shared-memory file"));
     }
     let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-    // SAFETY: a fresh mapping at an address the kernel picks, of a file whose blocks are allocated and that is never
-    // truncated; it is never unmapped, hence 'static.
+    // SAFETY: a fresh mapping at an address the kernel picks, of a file whose blocks are allocated
+    // and that is never truncated; it is never unmapped, hence 'static.
     unsafe {
         let p = rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &fd, 0)?;
         let _ = rustix::mm::madvise(p, len, Advice::LinuxDontDump);
@@ -65,7 +65,8 @@ fn map_shared(dir: &HeldDir, name: &str, writable: bool) -> io::Result<Map<'stat
     }
 }
 
-/// A file with all its bytes allocated that has no name yet that anybody would look for; it goes unless it gets one.
+/// A file with all its bytes allocated that has no name yet that anybody would look for; it goes
+/// unless it gets one.
 #[derive(Debug)]
 pub struct Unfinished {
     file: File,
@@ -198,7 +199,8 @@ pub fn open_control(dir: &HeldDir, name: &str) -> io::Result<ControlMap<'static>
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a control block of this version"))
 }
 
-/// Appends a string to the string area of the control block in a directory and points `to` at it. One caller at a time.
+/// Appends a string to the string area of the control block in a directory and points `to` at it.
+/// One caller at a time.
 ///
 /// # Errors
 /// When the area is full, or what the kernel said; the area is as it was then.
@@ -321,7 +323,8 @@ struct LargeTable {
 impl LargeTable {
     /// From an index and its lookup table. Further names of a hard-linked inode are left out.
     fn of(index: &Index<'_>, buckets: &[u8], chunking: Chunking) -> Self {
-        // In the order of the records first: the table is in that of the hashes, and most files are small.
+        // In the order of the records first: the table is in that of the hashes, and most files are
+        // small.
         let is_large = |r: &Record| r.is_file() && r.size > chunking.threshold;
         let mut marks = vec![0u64; index.len().div_ceil(64)];
         for id in (0..index.len() as u32).filter(|&id| index.record(id).is_some_and(is_large)) {
@@ -340,7 +343,8 @@ impl LargeTable {
             found.extend(record.map(|r| (id, n as u32, r.ino, chunks_of(r.size, chunking.size))));
         }
         found.sort_unstable();
-        // What has too many chunks, as sparse files may, is left to the PFS as any other file is that no tier takes.
+        // What has too many chunks, as sparse files may, is left to the PFS as any other file is
+        // that no tier takes.
         let mut room = MAX_CHUNK_WORDS;
         found.retain(|f| {
             let words = u32::try_from(f.3).ok().map(|chunks| bitmap_words_of(chunks) as u64);
@@ -471,7 +475,8 @@ mod tests {
         assert_eq!(ctl.str(&to), b"second");
     }
 
-    /// Every change of a directory's name took two entries of a table that is never emptied: 129 of them turned the root off.
+    /// Every change of a directory's name took two entries of a table that is never emptied: 129 of
+    /// them turned the root off.
     #[test]
     fn a_subtree_that_is_bypassed_again_takes_no_room() {
         let dir = tempfile::tempdir().expect("temp dir");

@@ -1,11 +1,14 @@
 //! Names from the parallel file system in text for people: logs, terminals, messages, pages.
 //!
-//! A file may have any name: one with a newline would forge a line of a log, one with an escape sequence would move a terminal's
-//! cursor or retitle its window, one with a bidirectional override would show another name than it has. So wherever a path is
-//! shown, it is shown by [`ShowPath::shown`]: what is no plain character is spelled out (`\n`, `\x1b`, `\xff` for a byte that is
-//! no UTF-8, `\u{202e}`), and a backslash is doubled, so that two names never look the same. JSON has escapes of its own.
+//! A file may have any name: one with a newline would forge a line of a log, one with an escape
+//! sequence would move a terminal's cursor or retitle its window, one with a bidirectional override
+//! would show another name than it has. So wherever a path is shown, it is shown by
+//! [`ShowPath::shown`]: what is no plain character is spelled out (`\n`, `\x1b`, `\xff` for a byte
+//! that is no UTF-8, `\u{202e}`), and a backslash is doubled, so that two names never look the
+//! same. JSON has escapes of its own.
 //!
-//! [`plain`] and [`one_line`] are for whole texts whose parts are not known any more: the last gate before a terminal and a log.
+//! [`plain`] and [`one_line`] are for whole texts whose parts are not known any more: the last gate
+//! before a terminal and a log.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter, Write};
@@ -77,7 +80,8 @@ fn spelled(text: &str, which: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// JSON in which characters that are not seen, or change how others are seen, have escapes. The meaning is the same.
+/// JSON in which characters that are not seen, or change how others are seen, have escapes. The
+/// meaning is the same.
 #[must_use]
 pub fn json(text: &str) -> Cow<'_, str> {
     // (Controls within strings have escapes already.)
@@ -99,8 +103,8 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Writes paths to JSON: a byte that is no UTF-8 is written as U+FFFD, where a path would otherwise be an error, and with it the
-/// whole answer.
+/// Writes paths to JSON: a byte that is no UTF-8 is written as U+FFFD, where a path would otherwise
+/// be an error, and with it the whole answer.
 pub mod serial {
     use serde::Serializer;
     use std::path::{Path, PathBuf};
@@ -133,7 +137,8 @@ pub mod serial {
     }
 }
 
-/// Whether a character is not seen, or changes how others are seen: controls, line ends, bidirectional and other format marks.
+/// Whether a character is not seen, or changes how others are seen: controls, line ends,
+/// bidirectional and other format marks.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
@@ -151,7 +156,8 @@ fn spell(c: char, out: &mut impl Write) -> fmt::Result {
     }
 }
 
-/// A writer of a log, one write a line: nothing within a line looks like the end of one, or like more than text.
+/// A writer of a log, one write a line: nothing within a line looks like the end of one, or like
+/// more than text.
 #[derive(Debug)]
 pub struct LogLines<W>(pub W);
 

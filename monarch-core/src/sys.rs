@@ -2,10 +2,11 @@
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 
-/// Whether no other descriptor or mapping refers to the file: the kernel grants a write lease only then.
+/// Whether no other descriptor or mapping refers to the file: the kernel grants a write lease only
+/// then.
 ///
-/// Where leases are not to be had (some file systems, foreign owner) the answer is yes: unlinking an open file is safe, only
-/// its blocks are counted as free a little early.
+/// Where leases are not to be had (some file systems, foreign owner) the answer is yes: unlinking
+/// an open file is safe, only its blocks are counted as free a little early.
 #[must_use]
 pub fn nobody_else_has_it_open(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: fcntl on a descriptor that we hold; the lease is given up at once.
@@ -18,14 +19,17 @@ pub fn nobody_else_has_it_open(fd: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Has the kernel begin to write a part of a file to its disk. That may wait for the disk's queue, which bounds what is unwritten.
+/// Has the kernel begin to write a part of a file to its disk. That may wait for the disk's queue,
+/// which bounds what is unwritten.
 pub fn begin_to_write_out(fd: BorrowedFd<'_>, off: u64, len: u64) {
     let (Ok(off), Ok(len)) = (i64::try_from(off), i64::try_from(len)) else { return };
-    // SAFETY: a plain descriptor call. What it says does not matter: the kernel writes sooner or later.
+    // SAFETY: a plain descriptor call. What it says does not matter: the kernel writes sooner or
+    // later.
     unsafe { libc::sync_file_range(fd.as_raw_fd(), off, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
-/// Gives memory back to the system that was needed for a moment: the C library keeps what was freed in pieces.
+/// Gives memory back to the system that was needed for a moment: the C library keeps what was freed
+/// in pieces.
 pub fn give_back_memory() {
     // SAFETY: it touches nothing but what is free.
     #[cfg(target_env = "gnu")]

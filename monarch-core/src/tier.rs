@@ -10,8 +10,9 @@
 //!     part/                            partial copies of large files, 0600; emptied at start
 //!     dying/                           evicted but still open somewhere: still charged
 //! ```
-//! A copy is written in `tmp`, stamped, logged, renamed, and only then published in the state word. The file system is synced now and
-//! then; copies of another boot that had not reached the disk may hold anything, and are read in full before they are used.
+//! A copy is written in `tmp`, stamped, logged, renamed, and only then published in the state word.
+//! The file system is synced now and then; copies of another boot that had not reached the disk may
+//! hold anything, and are read in full before they are used.
 
 mod checksum;
 mod copy;

@@ -1,12 +1,15 @@
-//! Traces: what a job opened, when, from which process, and from where it was served. The simulator replays them.
+//! Traces: what a job opened, when, from which process, and from where it was served. The simulator
+//! replays them.
 //!
-//! A trace is written while the job runs, by one thread, in blocks: whoever is killed leaves all blocks but perhaps the last one. An access
-//! takes 5 bytes or so; a file is described once, where it is first met. That thread is not the one that learns of the opens: where its file
-//! system does not answer, blocks are left out, how many accesses they had is noted behind them, and their files are described when they are
-//! met again.
+//! A trace is written while the job runs, by one thread, in blocks: whoever is killed leaves all
+//! blocks but perhaps the last one. An access takes 5 bytes or so; a file is described once, where
+//! it is first met. That thread is not the one that learns of the opens: where its file system does
+//! not answer, blocks are left out, how many accesses they had is noted behind them, and their
+//! files are described when they are met again.
 //!
-//! All numbers are little-endian. A *number* is a base-128 varint, low bits first, 10 bytes at most. A *signed* is a number in which the
-//! sign is the lowest bit (0, -1, 1, -2, ...). A *text* is a number of bytes, and these.
+//! All numbers are little-endian. A *number* is a base-128 varint, low bits first, 10 bytes at
+//! most. A *signed* is a number in which the sign is the lowest bit (0, -1, 1, -2, ...). A *text*
+//! is a number of bytes, and these.
 //!
 //! | bytes | file header |
 //! |---|---|

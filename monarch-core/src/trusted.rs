@@ -8,9 +8,10 @@
 //! * not be writable by group or others, unless it is sticky (`/tmp`, `/dev/shm`).
 //!
 //! Symbolic links are followed by hand, so that the directories that hold them are checked too; a
-//! link itself must belong to root or to this user. Two places are laxer, because nothing better can
-//! be known there: in a user namespace the owner that stands for all users outside it passes, and in
-//! a pod of Kubernetes the top directory of a volume may be writable by all, as `emptyDir` makes it.
+//! link itself must belong to root or to this user. Two places are laxer, because nothing better
+//! can be known there: in a user namespace the owner that stands for all users outside it passes,
+//! and in a pod of Kubernetes the top directory of a volume may be writable by all, as `emptyDir`
+//! makes it.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat, StatxAttributes, StatxFlags};
@@ -139,7 +140,8 @@ pub fn exposed(path: &Path) -> Option<Exposed> {
 #[derive(Clone, Copy, Debug)]
 struct Trust {
     uid: u32,
-    /// In a user namespace: the owner that stands for all users who are not in it, the host's root among them.
+    /// In a user namespace: the owner that stands for all users who are not in it, the host's root
+    /// among them.
     overflow: Option<u32>,
     /// Whether volumes may be writable by all.
     in_pod: bool,

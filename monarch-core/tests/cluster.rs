@@ -1,5 +1,5 @@
-//! Nodes of a job under faults, simulated: the residency code itself, a network that loses, delays, doubles and cuts, nodes that crash and
-//! come back, one seed a run.
+//! Nodes of a job under faults, simulated: the residency code itself, a network that loses, delays,
+//! doubles and cuts, nodes that crash and come back, one seed a run.
 
 #[path = "cluster/node.rs"]
 mod node;

@@ -1,4 +1,5 @@
-//! How bytes move and how readers and copiers agree about it: the copy engines, and the state words under contention.
+//! How bytes move and how readers and copiers agree about it: the copy engines, and the state words
+//! under contention.
 
 #[path = "copying/descriptors.rs"]
 mod descriptors;

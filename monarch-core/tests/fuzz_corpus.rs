@@ -1,4 +1,5 @@
-//! Replays the kept inputs of all fuzz targets through the same functions: none of them panics, faults or takes long.
+//! Replays the kept inputs of all fuzz targets through the same functions: none of them panics,
+//! faults or takes long.
 
 #[allow(unreachable_pub, missing_docs, clippy::cast_possible_truncation)]
 #[path = "../../fuzz/src/lib.rs"]

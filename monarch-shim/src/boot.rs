@@ -40,8 +40,8 @@ unsafe fn env(envp: *const *const u8, name: &[u8]) -> Option<&'static [u8]> {
     }
 }
 
-/// Maps the control block that the environment names, and says how far the gate opens: what a process changes that is not served counts
-/// for those that are.
+/// Maps the control block that the environment names, and says how far the gate opens: what a
+/// process changes that is not served counts for those that are.
 fn attach(envp: *const *const u8) -> u32 {
     // SAFETY: from the loader.
     let (disabled, path, socket) =

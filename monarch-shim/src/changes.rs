@@ -1,8 +1,9 @@
 //! What the job changes below a root.
 //!
-//! Before a changing call is passed on, the entry and the listing of its directory turn to Bypass, for all processes of the
-//! node at once: reads then see what the kernel sees. Bypass is set even if the call fails in the end; that costs hits,
-//! never truth. Paths that lead into a root under another spelling are found by the device of their parent directory.
+//! Before a changing call is passed on, the entry and the listing of its directory turn to Bypass,
+//! for all processes of the node at once: reads then see what the kernel sees. Bypass is set even
+//! if the call fails in the end; that costs hits, never truth. Paths that lead into a root under
+//! another spelling are found by the device of their parent directory.
 
 use crate::absolute::pfs_path;
 use crate::ctx::Ctx;
@@ -44,8 +45,8 @@ fn bypass_parent(ctx: &Ctx, p: &Parent<'static>, subtree: bool) {
     }
 }
 
-/// A name is about to be created, removed, replaced, or, with all that may lie below it, moved. A directory that is removed is empty:
-/// whatever was below it has changed already.
+/// A name is about to be created, removed, replaced, or, with all that may lie below it, moved. A
+/// directory that is removed is empty: whatever was below it has changed already.
 pub fn name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     let ctx = &ctx.for_changes();
     // A directory that the job replaced may be a link to another one by now.
@@ -63,8 +64,8 @@ fn known_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) -> bool
     known
 }
 
-/// [`name_changes`] as the kernel finds the directory: through links, other mounts, and where only the descriptor tells where it
-/// is.
+/// [`name_changes`] as the kernel finds the directory: through links, other mounts, and where only
+/// the descriptor tells where it is.
 #[inline(never)]
 fn other_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     let Some((parent, name)) = split_named(path) else { return };
@@ -90,7 +91,8 @@ enum AtPath {
     Nothing,
 }
 
-/// Turns the name of a place and the listing of its directory to Bypass, as far as its path tells them.
+/// Turns the name of a place and the listing of its directory to Bypass, as far as its path tells
+/// them.
 #[inline(never)]
 fn bypass_at(ctx: &Ctx, place: &Place, moves: bool) -> AtPath {
     let Some(p) = place.real.as_ref().and_then(|real| parent_at(ctx, real.get())) else { return AtPath::Nothing };
@@ -132,9 +134,9 @@ fn place_of(ctx: &Ctx, dirfd: c_int, parent: &[u8], name: &[u8]) -> Option<Place
     Some(Place { dev: st.st_dev, ino: st.st_ino, real })
 }
 
-/// A name was removed, replaced or covered that may be, or lie on the way to, a root or a link that leads into one: below such a
-/// spelling nothing is told any more. Afterwards and not before, because it costs all hits and many such calls fail
-/// (`rmdir -p` tries every parent).
+/// A name was removed, replaced or covered that may be, or lie on the way to, a root or a link that
+/// leads into one: below such a spelling nothing is told any more. Afterwards and not before,
+/// because it costs all hits and many such calls fail (`rmdir -p` tries every parent).
 pub fn way_changed(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
     let Some(abs) = absolute(ctx, dirfd, path) else { return };
     leave_way(ctx, abs.get());
@@ -160,7 +162,8 @@ fn leave_way(ctx: &Ctx, name: &[u8]) {
     }
 }
 
-/// The real path of a name: through links and other mounts, if it lies on the device of a root. The name need not exist.
+/// The real path of a name: through links and other mounts, if it lies on the device of a root. The
+/// name need not exist.
 fn real_name(ctx: &Ctx, abs: &[u8]) -> Option<PathBuffer> {
     let (parent, name) = split_last(abs)?;
     // Most names lie elsewhere: one call tells.
@@ -184,8 +187,8 @@ fn parent_at(ctx: &Ctx, real: &[u8]) -> Option<Parent<'static>> {
     }
 }
 
-/// Leaves a real path for the agent if its root has no index yet (see [`monarch_abi::early`]). If `true`, it has to be looked up
-/// again.
+/// Leaves a real path for the agent if its root has no index yet (see [`monarch_abi::early`]). If
+/// `true`, it has to be looked up again.
 fn leave_early(ctx: &Ctx, real: &[u8], names: bool) -> bool {
     let Start::Root(m) = ctx.map.match_root(real) else { return false };
     if !ctx.awaits_index(m.root) {
@@ -205,9 +208,11 @@ pub enum Target {
     AsNamed,
     /// On the PFS file at this path: what was named is a copy of it.
     Pfs(crate::absolute::Absolute),
-    /// On nothing: what was named is a copy of a file that a job has removed, and that has no other name.
+    /// On nothing: what was named is a copy of a file that a job has removed, and that has no other
+    /// name.
     Removed,
-    /// On nothing: what was named is a copy of a file that is no longer where it was, but may be elsewhere.
+    /// On nothing: what was named is a copy of a file that is no longer where it was, but may be
+    /// elsewhere.
     Gone,
 }
 
@@ -248,8 +253,9 @@ pub fn file_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Targe
     Target::AsNamed
 }
 
-/// Whether the name still leads to what the index says: one that has changed may be a link to somewhere else by now, and in other
-/// mounts than the agent's another part of the root may lie there.
+/// Whether the name still leads to what the index says: one that has changed may be a link to
+/// somewhere else by now, and in other mounts than the agent's another part of the root may lie
+/// there.
 fn is_known(ctx: &Ctx, f: &Found<'static>) -> bool {
     f.entry.word().state() != State::Bypass && !ctx.may_have_other_mounts() && crate::guard::is_still_there(ctx, f)
 }
@@ -263,7 +269,8 @@ fn entry_of(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
     entry_there(ctx, fd, st, real.as_ref())
 }
 
-/// The entry of an open file with this path, if that lies below a root. What a mount has covered is not what lies at its path.
+/// The entry of an open file with this path, if that lies below a root. What a mount has covered is
+/// not what lies at its path.
 #[inline(never)]
 fn entry_there(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuffer>) -> Option<Found<'static>> {
     let Some(f) = real.and_then(|real| file_at(ctx, real.get())) else { return by_inode::entry(ctx, fd, st) };
@@ -274,14 +281,16 @@ fn entry_there(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuffer
     by_inode::anywhere(ctx, st)
 }
 
-/// The path of an open file on the device of a root, if it lies below one, even where another mount leads there.
+/// The path of an open file on the device of a root, if it lies below one, even where another mount
+/// leads there.
 #[inline(never)]
 fn path_in_root(ctx: &Ctx, fd: c_int, dev: u64) -> Option<PathBuffer> {
     let real = real_path_in_root(ctx, fd, dev)?;
     matches!(ctx.map.match_root(real.get()), Start::Root(_)).then_some(real)
 }
 
-/// The path of an open file on the device of a root: below that root even where another mount leads there, or else as it is.
+/// The path of an open file on the device of a root: below that root even where another mount leads
+/// there, or else as it is.
 fn real_path_in_root(ctx: &Ctx, fd: c_int, dev: u64) -> Option<PathBuffer> {
     let real = real_path(fd).or_else(|| crate::noproc::path(ctx, fd))?;
     if matches!(ctx.map.match_root(real.get()), Start::Root(_)) {
@@ -331,7 +340,8 @@ pub fn way_covered(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
 
 /// A file is about to be opened for writing, creating or truncating.
 ///
-/// Gives whether it was found: if not, the descriptor has to be looked at afterwards ([`opened_for_writing`]).
+/// Gives whether it was found: if not, the descriptor has to be looked at afterwards
+/// ([`opened_for_writing`]).
 pub fn before_write_open(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> bool {
     let ctx = &ctx.for_changes();
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
@@ -366,8 +376,8 @@ pub enum Opened {
     Copy(Target),
 }
 
-/// A file was opened for writing under a path that was not found: does it lie below a root all the same? Readers may still see the
-/// old state, as the call that opens has not returned.
+/// A file was opened for writing under a path that was not found: does it lie below a root all the
+/// same? Readers may still see the old state, as the call that opens has not returned.
 #[must_use]
 pub fn opened_for_writing(ctx: &Ctx, fd: c_int) -> Opened {
     let ctx = &ctx.for_changes();
@@ -384,7 +394,8 @@ pub fn opened_for_writing(ctx: &Ctx, fd: c_int) -> Opened {
     Opened::Theirs
 }
 
-/// Turns what an open file on the device of a root is there to Bypass. `real`: its path, if that lies below a root.
+/// Turns what an open file on the device of a root is there to Bypass. `real`: its path, if that
+/// lies below a root.
 #[inline(never)]
 fn written(ctx: &Ctx, fd: c_int, st: &libc::stat64, real: Option<&PathBuffer>) {
     if !entry_written(ctx, fd, st, real) {
@@ -412,7 +423,8 @@ fn parent_written(ctx: &Ctx, fd: c_int, real: Option<&PathBuffer>) {
     }
 }
 
-/// The entry of which an open file is a copy, also when the open itself has truncated it: then its name tells.
+/// The entry of which an open file is a copy, also when the open itself has truncated it: then its
+/// name tells.
 #[inline(never)]
 fn copy_that_may_have_changed(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option<Found<'static>> {
     if st.st_mode != libc::S_IFREG | 0o400
@@ -430,7 +442,8 @@ fn copy_that_may_have_changed(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option
     })
 }
 
-/// The name of a copy by the path of its descriptor. Of one that was evicted it is followed by more.
+/// The name of a copy by the path of its descriptor. Of one that was evicted it is followed by
+/// more.
 fn copy_name_of(fd: c_int) -> Option<monarch_abi::hash::CopyName> {
     const LEN: usize = 32;
     let mut path = PathBuffer::front();
@@ -494,8 +507,9 @@ pub fn hide_below_open(ctx: &Ctx, fd: c_int) {
     }
 }
 
-/// What a path that may lead to an open descriptor leads to, if that is a copy: `/proc/self/fd/N`, `/dev/stdin`, a number relative to
-/// such a directory, or the copy's own path. A copy is 0400, but that does not stop root.
+/// What a path that may lead to an open descriptor leads to, if that is a copy: `/proc/self/fd/N`,
+/// `/dev/stdin`, a number relative to such a directory, or the copy's own path. A copy is 0400, but
+/// that does not stop root.
 #[must_use]
 pub fn behind_copy(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Option<Found<'static>> {
     if may_be_descriptor(ctx, dirfd, path) { leads_to_copy(ctx, dirfd, path, follow) } else { None }
@@ -517,7 +531,8 @@ pub fn change_behind_copy(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) ->
     Target::of(ctx, &f)
 }
 
-/// [`change_behind_copy`] for a path that the kernel did not open for writing, whatever its spelling: a copy is nobody's to write.
+/// [`change_behind_copy`] for a path that the kernel did not open for writing, whatever its
+/// spelling: a copy is nobody's to write.
 #[must_use]
 pub fn denied_copy(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Target {
     let Some(f) = leads_to_copy(ctx, dirfd, path, follow) else { return Target::AsNamed };
@@ -525,8 +540,9 @@ pub fn denied_copy(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Target
     Target::of(ctx, &f)
 }
 
-/// Whether the spelling of a path allows that it leads to an open descriptor or into a tier. Links elsewhere that lead to a descriptor are
-/// not told by it: these are found when they have been opened.
+/// Whether the spelling of a path allows that it leads to an open descriptor or into a tier. Links
+/// elsewhere that lead to a descriptor are not told by it: these are found when they have been
+/// opened.
 fn may_be_descriptor(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> bool {
     if ctx.map.tiers().iter().any(|t| path.starts_with(ctx.map.str(&t.path))) {
         return true;
@@ -553,8 +569,8 @@ fn may_be_descriptor(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> bool {
     read.is_none() || !matches!(ctx.map.match_root(here.get()), Start::Root(_))
 }
 
-/// Whether the last component of a path is one that names of descriptors have: a number, `stdin`, or
-/// a range of addresses (`/proc/self/map_files`).
+/// Whether the last component of a path is one that names of descriptors have: a number, `stdin`,
+/// or a range of addresses (`/proc/self/map_files`).
 #[must_use]
 pub fn is_descriptor_name(path: &[u8]) -> bool {
     let name = path.iter().rposition(|&c| c == b'/').map_or(path, |at| path.get(at + 1..).unwrap_or(&[]));
@@ -566,9 +582,10 @@ pub fn is_descriptor_name(path: &[u8]) -> bool {
     name.starts_with(b"std") || !name.is_empty() && name.iter().all(u8::is_ascii_digit) || is_range() == Some(true)
 }
 
-/// The path on the PFS that a descriptor, just opened for reading by a name of another one, is to be
-/// opened by instead: of a copy whose file has changed. The descriptor that has the name keeps its
-/// version, as a stream of bytes must not change under its reader; what is opened anew is the file.
+/// The path on the PFS that a descriptor, just opened for reading by a name of another one, is to
+/// be opened by instead: of a copy whose file has changed. The descriptor that has the name keeps
+/// its version, as a stream of bytes must not change under its reader; what is opened anew is the
+/// file.
 #[must_use]
 pub fn changed_behind_copy(ctx: &Ctx, fd: c_int) -> Option<crate::absolute::Absolute> {
     let f = crate::identity::copy_of_fd(ctx, fd).filter(|f| f.entry.word().state() == State::Bypass)?;

@@ -1,8 +1,9 @@
-//! Reads of large files whose copy is being made: the application holds the descriptor of the PFS, and gets the bytes of chunks that
-//! are there from the partial copy; the others are asked for.
+//! Reads of large files whose copy is being made: the application holds the descriptor of the PFS,
+//! and gets the bytes of chunks that are there from the partial copy; the others are asked for.
 //!
-//! The partial copy is opened for one read and closed again, and the bytes count only if its state is still the same afterwards.
-//! `read` claims its range by moving the offset first, so that processes that share it get each record once.
+//! The partial copy is opened for one read and closed again, and the bytes count only if its state
+//! is still the same afterwards. `read` claims its range by moving the offset first, so that
+//! processes that share it get each record once.
 
 use crate::changes::bypass;
 use crate::copy_open::Here;
@@ -23,7 +24,8 @@ const TRIES: u32 = 8;
 /// Most parts of a read into several buffers (`IOV_MAX`).
 const MOST_PARTS: usize = 1024;
 
-/// Whether the kernel itself would begin to read `n` bytes at `off` into a buffer. Otherwise it has an error to tell, or less to do.
+/// Whether the kernel itself would begin to read `n` bytes at `off` into a buffer. Otherwise it has
+/// an error to tell, or less to do.
 #[inline]
 fn is_plain(buf: usize, n: usize, off: Option<i64>) -> bool {
     let in_memory = buf.checked_add(n).is_some_and(|end| end >> 47 == 0);
@@ -155,7 +157,8 @@ fn answer(done: isize) -> isize {
     done
 }
 
-/// After `served` of `n` bytes: the rest, which the PFS has to give. Negative errno when there is nothing else.
+/// After `served` of `n` bytes: the rest, which the PFS has to give. Negative errno when there is
+/// nothing else.
 unsafe fn with_rest(ctx: &Ctx, fd: c_int, buf: *mut u8, n: usize, off: u64, served: usize, size: u64) -> isize {
     let at = off + served as u64;
     if served == n || at >= size {
@@ -175,8 +178,9 @@ fn count_miss(ctx: &Ctx, n: usize, off: u64, size: u64) {
 }
 
 impl Known {
-    /// Waits for what a read at the descriptor's own offset needs, before it claims its range: a signal handler that leaves the wait by
-    /// `siglongjmp`, or ends the thread, must not take the range with it. Gives whether more may be waited for afterwards; `None` if the
+    /// Waits for what a read at the descriptor's own offset needs, before it claims its range: a
+    /// signal handler that leaves the wait by `siglongjmp`, or ends the thread, must not take
+    /// the range with it. Gives whether more may be waited for afterwards; `None` if the
     /// PFS has to be read.
     fn wait_first(&self, ctx: &Ctx, fd: c_int, n: usize) -> Option<bool> {
         let size = self.f.entry.record.size;
@@ -213,7 +217,8 @@ impl Known {
         Some(true)
     }
 
-    /// Reads from what there is of a copy, and waits for more if `waits`; how many bytes, from the front.
+    /// Reads from what there is of a copy, and waits for more if `waits`; how many bytes, from the
+    /// front.
     unsafe fn read(&self, ctx: &Ctx, buf: *mut u8, n: usize, off: u64, (ordered, waits): (bool, bool)) -> usize {
         let end = self.f.entry.record.size.min(off.saturating_add(n as u64));
         let mut at = off;
@@ -278,7 +283,8 @@ impl Known {
         served
     }
 
-    /// The file's word, once it speaks of a copy, complete or partial; asks for one if there is none.
+    /// The file's word, once it speaks of a copy, complete or partial; asks for one if there is
+    /// none.
     fn usable(&self, ctx: &Ctx, at: u64, end: u64, ordered: bool) -> Option<Word> {
         let word = self.f.entry.word();
         match word.state() {
@@ -355,8 +361,8 @@ impl Known {
     }
 }
 
-/// Takes posix_fadvise(2) (`POSIX_FADV_WILLNEED`) and readahead(2) of a large file as what they are, a hint: asks for the
-/// chunks. `false` when the kernel is to be told.
+/// Takes posix_fadvise(2) (`POSIX_FADV_WILLNEED`) and readahead(2) of a large file as what they
+/// are, a hint: asks for the chunks. `false` when the kernel is to be told.
 #[must_use]
 pub fn advise(fd: c_int, off: i64, len: u64) -> bool {
     let asked = || {

@@ -37,8 +37,9 @@ pub fn copy_path(
     true
 }
 
-/// Whether the directory of a tier is the one that the agent holds, of its user and nobody else's to change. Asked once in a process: the
-/// agent has made sure that no other user can exchange what leads to it.
+/// Whether the directory of a tier is the one that the agent holds, of its user and nobody else's
+/// to change. Asked once in a process: the agent has made sure that no other user can exchange what
+/// leads to it.
 #[cold]
 #[inline(never)]
 fn is_agents(ctx: &Ctx, number: usize) -> bool {

@@ -9,10 +9,11 @@
 //! | [`trust`] | what leads in this process where it leads for the agent |
 //! | [`stem`] | what the first bytes of a path tell |
 //!
-//! Before our constructor has run every call goes to the next symbol. The constructor maps the control block if the
-//! environment names one that is ours; segments are mapped when they appear, and never unmapped. A root is trusted if this
-//! process sees the same mounts as the agent: the same mount namespace and the same `/`, or else, asked once, the same
-//! `st_dev` and `st_ino` at the root's path and at the tiers.
+//! Before our constructor has run every call goes to the next symbol. The constructor maps the
+//! control block if the environment names one that is ours; segments are mapped when they appear,
+//! and never unmapped. A root is trusted if this process sees the same mounts as the agent: the
+//! same mount namespace and the same `/`, or else, asked once, the same `st_dev` and `st_ino` at
+//! the root's path and at the tiers.
 
 use crate::errno;
 use crate::process::process;
@@ -40,7 +41,8 @@ pub struct Ctx {
     pub map: &'static ControlMap<'static>,
     /// Whether segments that are not open yet are seen, too: changes have to be entered there.
     opening: bool,
-    /// So many bytes of the path at hand are the only spelling of the only root; 0 when that is not known.
+    /// So many bytes of the path at hand are the only spelling of the only root; 0 when that is not
+    /// known.
     below: usize,
 }
 
@@ -54,7 +56,8 @@ pub fn get() -> Option<Ctx> {
     open()
 }
 
-/// Whether the gate opens, in a process that has not looked yet: after the constructor, and in a child.
+/// Whether the gate opens, in a process that has not looked yet: after the constructor, and in a
+/// child.
 #[cold]
 #[inline(never)]
 fn look() -> bool {
@@ -88,7 +91,8 @@ pub fn is_on() -> bool {
     }
 }
 
-/// Whether this process belongs to a job whose control block it cannot open: see [`crate::outside`].
+/// Whether this process belongs to a job whose control block it cannot open: see
+/// [`crate::outside`].
 #[inline]
 #[must_use]
 pub fn is_outside() -> bool {

@@ -1,7 +1,8 @@
 //! Virtual directory streams: listings from shared memory.
 //!
-//! The one fake object we hand out. A stream starts with a magic word that no real `DIR` can start with (glibc's begins with
-//! a descriptor, which is not negative), so that the hooks tell ours from real ones without a table.
+//! The one fake object we hand out. A stream starts with a magic word that no real `DIR` can start
+//! with (glibc's begins with a descriptor, which is not negative), so that the hooks tell ours from
+//! real ones without a table.
 
 use crate::ctx::Ctx;
 use crate::errno;
@@ -22,7 +23,8 @@ const MAGIC: u64 = 0x6d6f_6e64_f1ea_d1d2;
 #[repr(C)]
 pub struct Shared {
     magic: u64,
-    /// 0, or the process whose thread uses the stream, times 2, plus 1. (A child of `fork` finds what another thread of its parent did.)
+    /// 0, or the process whose thread uses the stream, times 2, plus 1. (A child of `fork` finds
+    /// what another thread of its parent did.)
     lock: AtomicU32,
     /// Threads that wait for it.
     waiters: AtomicU32,
@@ -41,13 +43,15 @@ pub struct Stream {
     dir: u32,
     /// 0 `.`, 1 `..`, otherwise 2 + id of the next child.
     position: i64,
-    /// Room for entries behind the stream, [`ENTRIES_BYTES`] of it, and how much of that is written.
+    /// Room for entries behind the stream, [`ENTRIES_BYTES`] of it, and how much of that is
+    /// written.
     entries: *mut u8,
     written: usize,
 }
 
-/// Room for entries. The C library reads as many bytes at a time, and an entry stays as it is until it reads again: threads that share a
-/// stream, and programs that keep entries for a while, rely on that.
+/// Room for entries. The C library reads as many bytes at a time, and an entry stays as it is until
+/// it reads again: threads that share a stream, and programs that keep entries for a while, rely on
+/// that.
 const ENTRIES_BYTES: usize = 32 << 10;
 
 /// Makes a stream for the listing of a directory, if it is held and unchanged.
@@ -200,8 +204,8 @@ impl Stream {
         if self.written + size_of::<libc::dirent64>() > ENTRIES_BYTES {
             self.written = 0;
         }
-        // SAFETY: as much room is left behind the stream, which `open` has made; lengths of entries are multiples of eight. Integers, of
-        // which any pattern of bits is a value.
+        // SAFETY: as much room is left behind the stream, which `open` has made; lengths of entries
+        // are multiples of eight. Integers, of which any pattern of bits is a value.
         let e = unsafe {
             let e: *mut libc::dirent64 = self.entries.add(self.written).cast();
             e.write_bytes(0, 1);
@@ -291,7 +295,8 @@ impl Stream {
 /// # Safety
 /// `s` must come from [`open`] and not be used afterwards.
 pub unsafe fn close(s: *mut Shared) {
-    // SAFETY: allocated by `open`; stream and descriptor are ours, and the stream owns the descriptor.
+    // SAFETY: allocated by `open`; stream and descriptor are ours, and the stream owns the
+    // descriptor.
     unsafe {
         let (fd, real) = ((*(*s).stream.get()).fd, (*(*s).stream.get()).real);
         (*s).magic = 0;
@@ -347,7 +352,8 @@ pub unsafe fn scan(
         }
         len += 1;
     }
-    // SAFETY: the list has `len` items; qsort calls the application's comparison on pointers to them.
+    // SAFETY: the list has `len` items; qsort calls the application's comparison on pointers to
+    // them.
     unsafe {
         if let Some(c) = compare
             && len > 1

@@ -1,4 +1,5 @@
-//! Files that the job removes: who has a copy of one open sees that it has no name any more, as on the PFS.
+//! Files that the job removes: who has a copy of one open sees that it has no name any more, as on
+//! the PFS.
 
 use crate::absolute::pfs_path;
 use crate::ctx::Ctx;
@@ -17,7 +18,8 @@ pub fn last_name(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Found<'static>>
     if !f.entry.record.is_file() || f.entry.record.nlink != 1 {
         return None;
     }
-    // The job has changed something before: the name may be another file's by now, or the file may have got another name.
+    // The job has changed something before: the name may be another file's by now, or the file may
+    // have got another name.
     if f.entry.word().state() == State::Bypass && !is_only_name(ctx, &f) {
         return None;
     }

@@ -1,12 +1,14 @@
-//! What is looked at again before an entry is told from memory or its copy opened, where a root is served so (see
-//! [`monarch_abi::guard`]).
+//! What is looked at again before an entry is told from memory or its copy opened, where a root is
+//! served so (see [`monarch_abi::guard`]).
 //!
-//! *Is it still the file that was indexed?* One statx by the path as the application gave it, past what this machine remembers. If it
-//! is, the time is noted for all processes; if not, or if it has gone, the entry is left to the PFS from now on. When the
-//! question fails otherwise, this call is the PFS's, which may say why.
+//! *Is it still the file that was indexed?* One statx by the path as the application gave it, past
+//! what this machine remembers. If it is, the time is noted for all processes; if not, or if it has
+//! gone, the entry is left to the PFS from now on. When the question fails otherwise, this call is
+//! the PFS's, which may say why.
 //!
-//! *Are the bytes of its copy what they must be?* It is read in full, through a descriptor of our own, before the application gets
-//! one. A damaged copy is taken out of use and its word tells the agent, which makes another one.
+//! *Are the bytes of its copy what they must be?* It is read in full, through a descriptor of our
+//! own, before the application gets one. A damaged copy is taken out of use and its word tells the
+//! agent, which makes another one.
 
 use crate::absolute::pfs_path;
 use crate::ctx::Ctx;

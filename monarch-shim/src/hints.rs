@@ -1,7 +1,9 @@
-//! What a job tells of its future, by the functions of `monarch.h`: the order in which it will open files, epochs, what matters.
+//! What a job tells of its future, by the functions of `monarch.h`: the order in which it will open
+//! files, epochs, what matters.
 //!
-//! Paths are looked up here, in shared memory; what the agent gets is a small file of numbers in its runtime directory (see
-//! `monarch_abi::hint`). Nobody waits for it, and what is wrong costs time only.
+//! Paths are looked up here, in shared memory; what the agent gets is a small file of numbers in
+//! its runtime directory (see `monarch_abi::hint`). Nobody waits for it, and what is wrong costs
+//! time only.
 
 use crate::ctx::{self, Ctx};
 use crate::errno;
@@ -20,13 +22,15 @@ use monarch_abi::word::State;
 
 /// Hints that this process has written.
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// Who this process is to the agent, in the lower half, and above the process that it was drawn for.
+/// Who this process is to the agent, in the lower half, and above the process that it was drawn
+/// for.
 static IDENTITY: AtomicU64 = AtomicU64::new(0);
 
 /// Files written at a time.
 const BATCH: usize = BLOCK_BYTES / size_of::<u64>();
 
-/// A number that no other process has: processes of containers may share the numbers that the system gives them. A child draws its own.
+/// A number that no other process has: processes of containers may share the numbers that the
+/// system gives them. A child draws its own.
 fn identity() -> u32 {
     let pid = sys::pid();
     let known = IDENTITY.load(Ordering::Relaxed);
@@ -164,7 +168,8 @@ fn write<'a>(ctx: &Ctx, kind: Kind, value: i64, paths: impl Iterator<Item = &'a 
     }
 }
 
-/// What there is of a file: 0 nothing, 1 it is on its way, 2 parts of it, 3 a copy in a tier, 4 it is left to the PFS; or -1 with errno.
+/// What there is of a file: 0 nothing, 1 it is on its way, 2 parts of it, 3 a copy in a tier, 4 it
+/// is left to the PFS; or -1 with errno.
 #[must_use]
 pub fn residency(path: &[u8]) -> c_int {
     let Some(ctx) = ctx::get() else { return fails(libc::ENOSYS) as c_int };

@@ -1,4 +1,5 @@
-//! The exported functions: each asks the gate, hands over to a function with the logic, and otherwise calls the next symbol.
+//! The exported functions: each asks the gate, hands over to a function with the logic, and
+//! otherwise calls the next symbol.
 
 mod access;
 mod change;
@@ -106,7 +107,8 @@ unsafe fn before_change(path: *const c_char, what: impl FnOnce(&Ctx, &[u8])) {
     }
 }
 
-/// The path on the PFS of the copy that a path of the application leads to by way of an open descriptor, for calls that only ask.
+/// The path on the PFS of the copy that a path of the application leads to by way of an open
+/// descriptor, for calls that only ask.
 ///
 /// # Safety
 /// As for [`user::path`].

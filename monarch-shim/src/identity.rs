@@ -1,7 +1,8 @@
 //! Which file a descriptor is a copy of, and what stat says about an entry.
 //!
-//! Nothing is remembered about descriptors: a copy carries a stamp in its modification time (see `monarch_abi::hash`), so that
-//! the answer of the kernel's own fstat says which file it is a copy of.
+//! Nothing is remembered about descriptors: a copy carries a stamp in its modification time (see
+//! `monarch_abi::hash`), so that the answer of the kernel's own fstat says which file it is a copy
+//! of.
 
 use crate::ctx::Ctx;
 use core::sync::atomic::Ordering;
@@ -70,14 +71,15 @@ pub fn copy_of_fd(ctx: &Ctx, fd: core::ffi::c_int) -> Option<Found<'static>> {
     copy_of(ctx, &Facts::of(&crate::sys::fstat_local(fd)?))
 }
 
-/// The present attributes of a file that the job has changed since the copy was opened, when its content is still that of the
-/// copy: chmod and the like on a descriptor are seen through it.
+/// The present attributes of a file that the job has changed since the copy was opened, when its
+/// content is still that of the copy: chmod and the like on a descriptor are seen through it.
 #[must_use]
 pub fn changed_attributes(ctx: &Ctx, f: &Found<'static>) -> Option<libc::stat64> {
     if is_current(f) { None } else { attributes(ctx, f) }
 }
 
-/// The present attributes of the file on the PFS that a copy was made of, if it has the same inode and size.
+/// The present attributes of the file on the PFS that a copy was made of, if it has the same inode
+/// and size.
 #[must_use]
 pub fn attributes(ctx: &Ctx, f: &Found<'static>) -> Option<libc::stat64> {
     // Another file may have its number by now.
@@ -95,14 +97,15 @@ pub fn is_inode_of(ctx: &Ctx, f: &Found<'static>, st: &libc::stat64) -> bool {
     st.st_ino == f.entry.record.ino && is_device_of(ctx, f, st.st_dev)
 }
 
-/// Whether a file of an entry may lie on this device: that of the root, or any where the index does not tell it (layers of overlays).
+/// Whether a file of an entry may lie on this device: that of the root, or any where the index does
+/// not tell it (layers of overlays).
 fn is_device_of(ctx: &Ctx, f: &Found<'static>, dev: u64) -> bool {
     let root = ctx.map.ctl.roots.get(f.root).map(|r| r.dev.load(Ordering::Relaxed));
     root == Some(dev) || f.entry.record.owner == OWNER_KERNEL
 }
 
-/// Whether these are the attributes of the content that was indexed. The change time may differ: the job may have changed
-/// attributes.
+/// Whether these are the attributes of the content that was indexed. The change time may differ:
+/// the job may have changed attributes.
 #[must_use]
 pub fn is_version_of(ctx: &Ctx, f: &Found<'static>, st: &libc::stat64) -> bool {
     let ns = |s: i64, ns: i64| s.saturating_mul(1_000_000_000).saturating_add(ns);
@@ -126,7 +129,8 @@ const fn split(ns: i64) -> (i64, i64) {
     (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000))
 }
 
-/// Fills a stat buffer from an entry; `None` when the kernel has to answer. The state is not looked at.
+/// Fills a stat buffer from an entry; `None` when the kernel has to answer. The state is not looked
+/// at.
 #[inline]
 #[must_use]
 pub fn fill_stat(ctx: &Ctx, root: usize, segment: &Segment<'_>, r: &Record, out: &mut libc::stat64) -> Option<()> {
@@ -151,7 +155,8 @@ pub fn fill_stat(ctx: &Ctx, root: usize, segment: &Segment<'_>, r: &Record, out:
 /// What can be asked of statx and is held.
 const HELD: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 
-/// Fills a statx buffer from an entry; `None` when the kernel has to answer. The state is not looked at.
+/// Fills a statx buffer from an entry; `None` when the kernel has to answer. The state is not
+/// looked at.
 #[must_use]
 pub fn fill_statx(ctx: &Ctx, f: &Found<'static>, mask: u32, out: &mut libc::statx) -> Option<()> {
     let r = f.entry.record;

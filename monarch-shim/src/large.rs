@@ -1,8 +1,8 @@
 //! Which descriptor is a large file's, and where what there is of its copy lies.
 //!
-//! Which file a descriptor is, the kernel says at each read (identity of inode, size and time). What is remembered by number is
-//! only that a descriptor is *not* worth that question, or where its file was found the last time; both may be wrong and do no
-//! harm.
+//! Which file a descriptor is, the kernel says at each read (identity of inode, size and time).
+//! What is remembered by number is only that a descriptor is *not* worth that question, or where
+//! its file was found the last time; both may be wrong and do no harm.
 
 use crate::copy_open::copy_path;
 use crate::ctx::{self, Ctx};
@@ -29,10 +29,12 @@ static ENDS: [AtomicU64; FDS] = [const { AtomicU64::new(0) }; FDS];
 
 /// Most bytes of one read.
 pub const MOST: usize = 0x7fff_f000;
-/// A first read of this size or more is taken for the beginning of a pass in order, where that decides whether chunks are asked for.
+/// A first read of this size or more is taken for the beginning of a pass in order, where that
+/// decides whether chunks are asked for.
 const IN_ORDER: usize = 64 << 10;
 
-/// Not zero: this process has locked files of a root. What others have written before it got the lock is to be seen then.
+/// Not zero: this process has locked files of a root. What others have written before it got the
+/// lock is to be seen then.
 static LOCKS: AtomicU64 = AtomicU64::new(0);
 
 /// A file of a root is about to be locked.
@@ -47,7 +49,8 @@ pub fn may_be(fd: c_int) -> bool {
     ctx::is_on() && HINTS.get(fd as usize).is_none_or(|h| h.load(Ordering::Relaxed) != NONE)
 }
 
-/// [`may_be`] for calls that are rare: what was remembered may be about another file with this number.
+/// [`may_be`] for calls that are rare: what was remembered may be about another file with this
+/// number.
 #[inline]
 #[must_use]
 pub fn could_be(fd: c_int) -> bool {
@@ -163,8 +166,9 @@ fn identify_now(ctx: &Ctx, fd: c_int) -> Option<Known> {
     None
 }
 
-/// Whether a descriptor may read, and does so through the page cache. With `O_DIRECT` the kernel has rules for buffers, offsets and
-/// lengths that are the file system's own; with `O_PATH` or `O_WRONLY` there is nothing to read.
+/// Whether a descriptor may read, and does so through the page cache. With `O_DIRECT` the kernel
+/// has rules for buffers, offsets and lengths that are the file system's own; with `O_PATH` or
+/// `O_WRONLY` there is nothing to read.
 fn reads_plainly(fd: c_int) -> bool {
     let other = libc::O_DIRECT | libc::O_PATH;
     sys::fcntl(fd, libc::F_GETFL, 0)
@@ -205,7 +209,8 @@ pub struct Claim {
 impl Claim {
     /// Moves the offset behind `n` bytes, or to the end of the file.
     ///
-    /// No further: what would have to be given back then could hit the offset that another thread has set meanwhile.
+    /// No further: what would have to be given back then could hit the offset that another thread
+    /// has set meanwhile.
     #[must_use]
     pub fn make(fd: c_int, n: usize, size: u64) -> Option<Self> {
         let left = |at: u64| usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX);
@@ -216,7 +221,8 @@ impl Claim {
         }
         let end = sys::seek(fd, n as i64)?;
         let start = end.saturating_sub(n as u64);
-        // Another process has moved the offset since: of what lies behind the end nothing can be read.
+        // Another process has moved the offset since: of what lies behind the end nothing can be
+        // read.
         let bytes = n.min(left(start));
         let claim = Self { start, bytes };
         claim.give_back(fd, n - bytes);

@@ -1,8 +1,9 @@
 //! The preload library of Monarch: a guest in every process of a job.
 //!
-//! It answers calls about files below a root from shared memory and gives the application a real kernel descriptor on a local
-//! copy; everything else it passes on to the next definition of the symbol. It keeps no descriptors, remembers nothing about
-//! any on which an answer rests, starts no threads, installs no handlers, uses no thread-local storage and does not allocate on the hit
+//! It answers calls about files below a root from shared memory and gives the application a real
+//! kernel descriptor on a local copy; everything else it passes on to the next definition of the
+//! symbol. It keeps no descriptors, remembers nothing about any on which an answer rests, starts no
+//! threads, installs no handlers, uses no thread-local storage and does not allocate on the hit
 //! path (a virtual directory stream is the one object it allocates).
 //!
 //! | module | what it holds |

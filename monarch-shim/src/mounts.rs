@@ -1,7 +1,8 @@
-//! The mounts that this process sees, from `/proc/thread-self/mountinfo`: is something mounted below a root, and does a path lead into a
-//! root through another mount of the same file system?
+//! The mounts that this process sees, from `/proc/thread-self/mountinfo`: is something mounted
+//! below a root, and does a path lead into a root through another mount of the same file system?
 //!
-//! Asked on slow paths only. The table may be long, so that it is read in pieces and never held as a whole.
+//! Asked on slow paths only. The table may be long, so that it is read in pieces and never held as
+//! a whole.
 
 use crate::process::process;
 use crate::sys;
@@ -116,7 +117,8 @@ fn each_part(mut show: impl FnMut(&[u8]) -> bool) -> Option<()> {
     }
 }
 
-/// Shows every mount until `show` says that it has seen enough. `None` when the table cannot be read.
+/// Shows every mount until `show` says that it has seen enough. `None` when the table cannot be
+/// read.
 fn each(mut show: impl FnMut(&mut Mount) -> bool) -> Option<()> {
     let mut parser = Parser::new();
     each_part(|part| {
@@ -131,7 +133,8 @@ fn each(mut show: impl FnMut(&mut Mount) -> bool) -> Option<()> {
     })
 }
 
-/// A number that is another one when the mounts that this process sees are others (FNV-1a, 64 bits). 0 when they cannot be seen.
+/// A number that is another one when the mounts that this process sees are others (FNV-1a, 64
+/// bits). 0 when they cannot be seen.
 #[must_use]
 pub fn fingerprint() -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
@@ -153,7 +156,8 @@ pub fn any_below(root: &[u8]) -> bool {
     read.is_none() || found
 }
 
-/// [`Process::several`](crate::process::Process::several): whether a device of a root is mounted more than once.
+/// [`Process::several`](crate::process::Process::several): whether a device of a root is mounted
+/// more than once.
 const NO: u32 = 1;
 const YES: u32 = 2;
 
@@ -201,8 +205,8 @@ fn within(path: &[u8], dev: u64) -> Option<PathBuffer> {
     Some(out)
 }
 
-/// The part of `path` below `root` (empty, or with a leading slash) if it leads there through another mount of `dev`.
-/// `is_root` tells the devices of all roots.
+/// The part of `path` below `root` (empty, or with a leading slash) if it leads there through
+/// another mount of `dev`. `is_root` tells the devices of all roots.
 #[must_use]
 pub fn through_another(path: &[u8], root: &[u8], dev: u64, is_root: impl Fn(u64) -> bool) -> Option<PathBuffer> {
     if !several(is_root) {

@@ -1,8 +1,9 @@
 //! Finding the next definition of each symbol.
 //!
-//! `dlsym` is not used: it allocates, takes locks, and its symbol version moved (GLIBC_2.34), which would tie the library
-//! to the glibc it was linked with. Instead one pass of `dl_iterate_phdr` looks all symbols up in the hash tables of the
-//! objects behind ours, in load order, so that other preloaded libraries (Darshan, XALT) get their turn.
+//! `dlsym` is not used: it allocates, takes locks, and its symbol version moved (GLIBC_2.34), which
+//! would tie the library to the glibc it was linked with. Instead one pass of `dl_iterate_phdr`
+//! looks all symbols up in the hash tables of the objects behind ours, in load order, so that other
+//! preloaded libraries (Darshan, XALT) get their turn.
 
 use crate::symbols::{COUNT, NAMES, Sym};
 use core::ffi::{CStr, c_int, c_void};
@@ -18,7 +19,8 @@ pub fn address(sym: Sym) -> usize {
     if a == 0 { resolve_late(sym) } else { a }
 }
 
-/// Ends this thread here if somebody has cancelled it: where the C library would have done so, and we make the call past it.
+/// Ends this thread here if somebody has cancelled it: where the C library would have done so, and
+/// we make the call past it.
 #[inline]
 pub fn test_cancel() {
     let address = NEXT[Sym::pthread_testcancel as usize].load(Ordering::Relaxed);
@@ -42,13 +44,13 @@ struct Walk {
     missing: usize,
 }
 
-/// Base of the object that says which version of the GNU C library this is, and of the one that lists the loaded objects: plus 1; 0 when
-/// there is none.
+/// Base of the object that says which version of the GNU C library this is, and of the one that
+/// lists the loaded objects: plus 1; 0 when there is none.
 static VERSION_BASE: AtomicUsize = AtomicUsize::new(0);
 static LIBC_BASE: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the C library is the GNU one. Others have other streams and structures; there we only pass through. (A library that lends its
-/// names to another C library, as gcompat does, is not it.)
+/// Whether the C library is the GNU one. Others have other streams and structures; there we only
+/// pass through. (A library that lends its names to another C library, as gcompat does, is not it.)
 #[must_use]
 pub fn is_glibc() -> bool {
     let version = VERSION_BASE.load(Ordering::Relaxed);
@@ -195,8 +197,8 @@ impl Object {
         (!o.symbols.is_null() && !o.strings.is_null()).then_some(o)
     }
 
-    /// Address of the default version of a defined symbol; of any version when none is the default (compatibility symbols such
-    /// as `__xstat` in newer glibc).
+    /// Address of the default version of a defined symbol; of any version when none is the default
+    /// (compatibility symbols such as `__xstat` in newer glibc).
     fn find(&self, name: &CStr, (gnu, sysv): (u32, u32)) -> Option<usize> {
         // SAFETY: the tables are those of a loaded object.
         unsafe { if self.gnu_hash.is_null() { self.find_sysv(name, sysv) } else { self.find_gnu(name, gnu) } }
@@ -205,7 +207,8 @@ impl Object {
     /// # Safety
     /// `gnu_hash` must not be null.
     unsafe fn find_gnu(&self, name: &CStr, hash: u32) -> Option<usize> {
-        // SAFETY: layout of DT_GNU_HASH: nbuckets, symoffset, bloom size, bloom shift, bloom, buckets, chains.
+        // SAFETY: layout of DT_GNU_HASH: nbuckets, symoffset, bloom size, bloom shift, bloom,
+        // buckets, chains.
         unsafe {
             let h = self.gnu_hash;
             let (nbuckets, offset, bloom_size, shift) = (*h, *h.add(1), *h.add(2), *h.add(3));
@@ -268,7 +271,8 @@ impl Object {
         None
     }
 
-    /// Address of symbol number `at` if it is a defined function of this name, and whether its version is hidden.
+    /// Address of symbol number `at` if it is a defined function of this name, and whether its
+    /// version is hidden.
     ///
     /// # Safety
     /// `at` must be a valid symbol number.

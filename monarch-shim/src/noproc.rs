@@ -1,5 +1,5 @@
-//! Where `/proc` is not mounted: which path an open file or directory has is told by its number in the index. One that is not in the index
-//! has nothing below it that is.
+//! Where `/proc` is not mounted: which path an open file or directory has is told by its number in
+//! the index. One that is not in the index has nothing below it that is.
 
 use crate::absolute::pfs_path;
 use crate::ctx::Ctx;
@@ -23,7 +23,8 @@ fn find(ctx: &Ctx, fd: c_int) -> Option<Found<'static>> {
     })
 }
 
-/// The path that an open file or directory had when it was indexed; `None` where `/proc` would have told.
+/// The path that an open file or directory had when it was indexed; `None` where `/proc` would have
+/// told.
 #[cold]
 #[inline(never)]
 #[must_use]

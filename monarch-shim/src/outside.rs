@@ -1,9 +1,9 @@
 //! A process that cannot open the control block, because it runs as another user: it reads the PFS,
 //! and tells the agent by a socket what it is about to change (see [`monarch_abi::outside`]).
 //!
-//! Nothing stays open in between. While the agent answers, a change is told when the call that makes
-//! it begins. An agent that is stopped keeps nobody waiting for more than [`PATIENCE_MS`], once:
-//! from then on messages are left in its queue, until it answers again.
+//! Nothing stays open in between. While the agent answers, a change is told when the call that
+//! makes it begins. An agent that is stopped keeps nobody waiting for more than [`PATIENCE_MS`],
+//! once: from then on messages are left in its queue, until it answers again.
 
 use crate::ctx;
 use crate::descriptor_path::real_path;
@@ -38,7 +38,8 @@ static PAUSE_MS: AtomicU32 = AtomicU32::new(0);
 /// Not zero: the agent did not answer in time.
 static IS_SLOW: AtomicU32 = AtomicU32::new(0);
 
-/// By the constructor of a process that could not open the control block. Whether it can tell of its changes.
+/// By the constructor of a process that could not open the control block. Whether it can tell of
+/// its changes.
 #[must_use]
 pub fn boot(socket: &[u8]) -> bool {
     if socket.len() > PATH_MAX || socket.first() != Some(&b'/') {
@@ -104,8 +105,8 @@ pub fn descriptor_changes(fd: c_int) {
     }
 }
 
-/// A path is about to be opened. Whether it has to be looked at again once it is open: it may be made only then, elsewhere than
-/// its name says.
+/// A path is about to be opened. Whether it has to be looked at again once it is open: it may be
+/// made only then, elsewhere than its name says.
 ///
 /// # Safety
 /// That of [`user::path`].
@@ -189,7 +190,8 @@ fn matters(dev: u64) -> bool {
     dev != 0 && (any(dev) || is_slow() && DEVICES.iter().all(|d| d.load(Ordering::Relaxed) == 0))
 }
 
-/// Whether the kernel may let this process change what a descriptor stands for: a call that fails takes no copy away.
+/// Whether the kernel may let this process change what a descriptor stands for: a call that fails
+/// takes no copy away.
 fn may_change(fd: c_int, owner: u32) -> bool {
     const SYS_FACCESSAT2: i64 = 439;
     let flags = (libc::AT_EACCESS | libc::AT_EMPTY_PATH) as usize;
@@ -282,7 +284,8 @@ fn connect(deadline: u64) -> Option<Fd> {
     (within(&socket, deadline, || unsafe { call(libc::SYS_connect, what) }) == 0).then_some(socket)
 }
 
-/// A call on a socket that blocks until the deadline at most. A signal that interrupts it does not make it longer.
+/// A call on a socket that blocks until the deadline at most. A signal that interrupts it does not
+/// make it longer.
 fn within(socket: &Fd, deadline: u64, mut call_once: impl FnMut() -> isize) -> isize {
     loop {
         let left = deadline.saturating_sub(sys::coarse_ms());

@@ -51,8 +51,8 @@ pub fn find_parent(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Result<Parent<'stati
     resolve_parent(ctx.map, ctx, abs.get())
 }
 
-/// `path` relative to the working directory or to an open directory, made absolute. Leading `..` are undone: neither
-/// the working directory nor an open directory has links in its path.
+/// `path` relative to the working directory or to an open directory, made absolute. Leading `..`
+/// are undone: neither the working directory nor an open directory has links in its path.
 #[must_use]
 pub fn absolute(ctx: &Ctx, dirfd: c_int, path: &[u8]) -> Option<Absolute> {
     let mut abs = Absolute(PathBuffer::front());
@@ -93,12 +93,14 @@ fn make_absolute(ctx: &Ctx, dirfd: c_int, path: &[u8], abs: &mut Absolute) -> Op
             _ => break,
         }
     }
-    // A path that ends in `..`, `.` or a slash can only mean a directory; the trailing slash keeps that.
+    // A path that ends in `..`, `.` or a slash can only mean a directory; the trailing slash keeps
+    // that.
     abs.append(rest)
 }
 
-/// Whether a path relative to a descriptor may lead below a root: it is a directory on the device of some root. A cheap test before its path
-/// is asked for. Whether `.` and `..` may be looked up in a directory that not everybody may search only the kernel knows.
+/// Whether a path relative to a descriptor may lead below a root: it is a directory on the device
+/// of some root. A cheap test before its path is asked for. Whether `.` and `..` may be looked up
+/// in a directory that not everybody may search only the kernel knows.
 fn is_way_in(ctx: &Ctx, fd: c_int, path: &[u8]) -> bool {
     let Some(st) = sys::fstat(fd) else { return false };
     let open = ctx.map.ctl.uid == 0 || path.first() != Some(&b'.') || {

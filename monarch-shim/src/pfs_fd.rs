@@ -1,13 +1,17 @@
-//! Descriptors that have to be the PFS file's own: of files that are locked or leased, and what ioctl is asked about.
+//! Descriptors that have to be the PFS file's own: of files that are locked or leased, and what
+//! ioctl is asked about.
 //!
-//! A lock on a copy would exclude no process that has the file on the PFS open. So the first such call on a copy puts a descriptor of the
-//! PFS file in its place, under the same number, with the same offset and flags; duplicates of it in this process go along. Reads of such a
-//! descriptor are answered from the copy as long as the file is the version that was copied ([`crate::small`]).
+//! A lock on a copy would exclude no process that has the file on the PFS open. So the first such
+//! call on a copy puts a descriptor of the PFS file in its place, under the same number, with the
+//! same offset and flags; duplicates of it in this process go along. Reads of such a descriptor are
+//! answered from the copy as long as the file is the version that was copied ([`crate::small`]).
 //!
-//! Record locks are the process's, whichever descriptor took them, and go when it closes any descriptor of the file. So nothing here may close
-//! a descriptor of a file on which the process may have such locks, and who reads under one must see the file by any descriptor. Files on
-//! which the process has asked for record locks are remembered (by a hash: one too many costs copies, never truth): the first such call moves
-//! all its descriptors of the file, and opens of it get the PFS's descriptor from then on.
+//! Record locks are the process's, whichever descriptor took them, and go when it closes any
+//! descriptor of the file. So nothing here may close a descriptor of a file on which the process
+//! may have such locks, and who reads under one must see the file by any descriptor. Files on which
+//! the process has asked for record locks are remembered (by a hash: one too many costs copies,
+//! never truth): the first such call moves all its descriptors of the file, and opens of it get the
+//! PFS's descriptor from then on.
 
 use crate::changes::path_if_there;
 use crate::ctx::{self, Ctx};
@@ -21,7 +25,8 @@ use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
 
 /// Words of 64 bits.
 const WORDS: usize = 1024;
-/// One bit for each hash of a file on which this process, or the one that it was forked from, has asked for record locks.
+/// One bit for each hash of a file on which this process, or the one that it was forked from, has
+/// asked for record locks.
 static LOCKED: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// Not zero: some bit is set.
 static ANY: AtomicU32 = AtomicU32::new(0);
@@ -60,13 +65,15 @@ pub fn is_locked(ctx: &Ctx, f: &Found<'static>) -> bool {
     word.is_some_and(|w| w.load(Ordering::SeqCst) & bit != 0)
 }
 
-/// Whether an open file is, or may be, locked: by this process, or by the one that has handed it down.
+/// Whether an open file is, or may be, locked: by this process, or by the one that has handed it
+/// down.
 #[must_use]
 pub fn holds_lock(ctx: &Ctx, f: &Found<'static>, fd: c_int) -> bool {
     is_locked(ctx, f) || has_lock_line(fd).unwrap_or(true)
 }
 
-/// Whether the kernel lists a lock that was taken through this open file; `None` where there is no `/proc`.
+/// Whether the kernel lists a lock that was taken through this open file; `None` where there is no
+/// `/proc`.
 fn has_lock_line(fd: c_int) -> Option<bool> {
     let mut name = [0u8; 40];
     let path = proc_fdinfo(fd, &mut name)?;
@@ -139,7 +146,8 @@ pub fn before_direct(fd: c_int) {
     }
 }
 
-/// A descriptor is about to be asked something by ioctl that its file system answers. errno is kept.
+/// A descriptor is about to be asked something by ioctl that its file system answers. errno is
+/// kept.
 pub fn before_ioctl(ctx: &Ctx, fd: c_int) {
     let saved = errno::errno();
     if let Some(f) = copy_of_fd(ctx, fd) {
@@ -148,8 +156,9 @@ pub fn before_ioctl(ctx: &Ctx, fd: c_int) {
     errno::set_errno(saved);
 }
 
-/// A descriptor was given a number under which other programs will have it: of a copy, it becomes the
-/// PFS's, so that a lock which they take is the open file's that all of them share. errno is kept.
+/// A descriptor was given a number under which other programs will have it: of a copy, it becomes
+/// the PFS's, so that a lock which they take is the open file's that all of them share. errno is
+/// kept.
 #[cold]
 #[inline(never)]
 pub fn handed_down(fd: c_int) {
@@ -167,17 +176,19 @@ pub fn handed_down(fd: c_int) {
 pub enum Version {
     /// Those of the copy: whoever reads on must not get a mixture.
     Same,
-    /// Those that the file has now, as the descriptor would have shown them had it been the PFS's from the beginning.
+    /// Those that the file has now, as the descriptor would have shown them had it been the PFS's
+    /// from the beginning.
     Any,
 }
 
-/// Puts a descriptor of the PFS file in the place of a copy's, and of its duplicates in this process; `None` if the file is no longer there
-/// or cannot be opened.
+/// Puts a descriptor of the PFS file in the place of a copy's, and of its duplicates in this
+/// process; `None` if the file is no longer there or cannot be opened.
 #[cold]
 #[inline(never)]
 #[must_use]
 pub fn move_to_pfs(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Version) -> Option<()> {
-    // From here on reads wait in `small`; those of other threads that have passed it have until the file is open to begin.
+    // From here on reads wait in `small`; those of other threads that have passed it have until the
+    // file is open to begin.
     let before = crate::large::hint_of(fd);
     crate::large::remember(fd, crate::large::MOVING);
     let moved = move_while_reads_wait(ctx, fd, f, version);
@@ -249,8 +260,9 @@ fn move_while_reads_wait(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Vers
     put_there
 }
 
-/// A name is about to lead elsewhere, with all that lies below it, and what it leads to stays: this process's descriptors of copies become the
-/// PFS's, because the path by which a copy's file is found will not be true any more. errno is kept.
+/// A name is about to lead elsewhere, with all that lies below it, and what it leads to stays: this
+/// process's descriptors of copies become the PFS's, because the path by which a copy's file is
+/// found will not be true any more. errno is kept.
 pub fn before_move(ctx: &Ctx, moved: &Found<'static>) {
     let saved = errno::errno();
     let dir = moved.segment.index.dir(moved.entry.record);
@@ -266,8 +278,8 @@ pub fn before_move(ctx: &Ctx, moved: &Found<'static>) {
     errno::set_errno(saved);
 }
 
-/// Moves all copies that this process has open to the PFS: their files are about to be written to by
-/// some name of their descriptors.
+/// Moves all copies that this process has open to the PFS: their files are about to be written to
+/// by some name of their descriptors.
 pub fn move_all_for_writing(ctx: &Ctx) {
     let _ = each_fd(|fd| {
         if let Some(f) = copy_of_fd(ctx, fd) {
@@ -298,7 +310,8 @@ fn move_one(ctx: &Ctx, fd: c_int, f: &Found<'static>) -> Option<()> {
     Some(())
 }
 
-/// The file on the PFS of which there is a copy, opened for reading, and whether it has the bytes of the copy.
+/// The file on the PFS of which there is a copy, opened for reading, and whether it has the bytes
+/// of the copy.
 #[must_use]
 pub fn open_pfs(ctx: &Ctx, f: &Found<'static>, flags: c_int) -> Option<(Fd, bool)> {
     // Looked at before it is opened: what lies there by now might block.
@@ -313,7 +326,8 @@ fn is_copy_of(ctx: &Ctx, fd: c_int, f: &Found<'static>) -> bool {
     copy_of_fd(ctx, fd).is_some_and(|other| (other.number, other.entry.master.id) == (f.number, f.entry.master.id))
 }
 
-/// Whether two descriptors are duplicates: they share an offset. `false` where the kernel does not say.
+/// Whether two descriptors are duplicates: they share an offset. `false` where the kernel does not
+/// say.
 fn same_open_file(a: c_int, b: c_int) -> bool {
     const KCMP_FILE: usize = 0;
     let pid = sys::pid() as usize;
@@ -322,8 +336,8 @@ fn same_open_file(a: c_int, b: c_int) -> bool {
     if order >= 0 { order == 0 } else { share_flags(a, b) }
 }
 
-/// Whether a flag that is set by one descriptor shows in another: where `kcmp` is forbidden, as in containers. Reads of files do not wait, so
-/// that O_NONBLOCK means nothing to them.
+/// Whether a flag that is set by one descriptor shows in another: where `kcmp` is forbidden, as in
+/// containers. Reads of files do not wait, so that O_NONBLOCK means nothing to them.
 fn share_flags(a: c_int, b: c_int) -> bool {
     let flags = |fd: c_int| sys::fcntl(fd, libc::F_GETFL, 0);
     let (Some(before), Some(other)) = (flags(a), flags(b)) else { return false };
@@ -374,7 +388,8 @@ pub enum Link {
     Gone,
 }
 
-/// What `linkat` is about to link by a descriptor (`/proc/self/fd/N` with `AT_SYMLINK_FOLLOW`, or `AT_EMPTY_PATH`).
+/// What `linkat` is about to link by a descriptor (`/proc/self/fd/N` with `AT_SYMLINK_FOLLOW`, or
+/// `AT_EMPTY_PATH`).
 #[must_use]
 pub fn linked(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> Link {
     let f = if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {

@@ -78,8 +78,8 @@ pub fn number() -> u32 {
     PROCESS.owner.load(Ordering::Relaxed)
 }
 
-/// Whether what a call changes about the process holds for all that use this page: not in a child that shares the
-/// memory, nor in one of several threads.
+/// Whether what a call changes about the process holds for all that use this page: not in a child
+/// that shares the memory, nor in one of several threads.
 #[must_use]
 pub fn is_alone() -> bool {
     let threads = || sys::stat_at(libc::AT_FDCWD, c"/proc/self/task", 0).map(|st| st.st_nlink);

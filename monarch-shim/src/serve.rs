@@ -1,5 +1,5 @@
-//! Opens: a hit is one lookup and one `openat` of the copy; a miss asks the agent and waits; everything else has a named
-//! reason to go to the PFS.
+//! Opens: a hit is one lookup and one `openat` of the copy; a miss asks the agent and waits;
+//! everything else has a named reason to go to the PFS.
 
 use crate::copy_open::{Here, copy_path};
 use crate::ctx::Ctx;
@@ -53,7 +53,8 @@ pub enum Use {
     Whole,
 }
 
-/// Opens the copy of a file if there is one or the agent makes one in time. `open` opens the copy's path.
+/// Opens the copy of a file if there is one or the agent makes one in time. `open` opens the copy's
+/// path.
 #[inline]
 pub fn open_copy<T>(
     ctx: &Ctx,
@@ -63,7 +64,8 @@ pub fn open_copy<T>(
     mut open: impl FnMut(&CStr) -> Option<T>,
 ) -> Served<T> {
     if let Some(root) = ctx.map.ctl.roots.get(f.root) {
-        // A mark, not a count: a counter here would be one cache line for all processes of the node.
+        // A mark, not a count: a counter here would be one cache line for all processes of the
+        // node.
         if root.opens.load(Ordering::Relaxed) == 0 {
             root.opens.store(1, Ordering::Relaxed);
         }
@@ -80,7 +82,8 @@ pub fn open_copy<T>(
     open_any(ctx, f, what, &mut |copy, _| open(copy))
 }
 
-/// A file on which this process has asked for record locks: the PFS's, whose reads are answered from the copy as long as it is the same version.
+/// A file on which this process has asked for record locks: the PFS's, whose reads are answered
+/// from the copy as long as it is the same version.
 #[cold]
 #[inline(never)]
 fn open_locked<T>(ctx: &Ctx, f: &Found<'static>, what: Use) -> Served<T> {
@@ -114,8 +117,8 @@ fn open_guarded<T>(
     open_any(ctx, f, what, &mut |copy, word| if guard::is_sound(ctx, f, word, copy) { open(copy) } else { None })
 }
 
-/// The copy that there is, or that comes in time. `open` gets the word that speaks of it, too. Not inlined, as what other opens
-/// do needs no room for the path of a copy.
+/// The copy that there is, or that comes in time. `open` gets the word that speaks of it, too. Not
+/// inlined, as what other opens do needs no room for the path of a copy.
 #[inline(never)]
 fn open_any<T>(ctx: &Ctx, f: &Found<'static>, what: Use, open: &mut impl FnMut(&CStr, Word) -> Option<T>) -> Served<T> {
     let word = f.entry.word();
@@ -151,7 +154,8 @@ fn try_copy<T>(
     open(path, word)
 }
 
-/// The copy was not where the word said: perhaps it moved to another tier meanwhile, or what is left of it is a packed copy.
+/// The copy was not where the word said: perhaps it moved to another tier meanwhile, or what is
+/// left of it is a packed copy.
 #[cold]
 fn open_moved<T>(
     ctx: &Ctx,

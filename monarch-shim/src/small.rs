@@ -1,7 +1,9 @@
-//! Reads of a descriptor on the PFS whose file has a complete copy: of one that was moved there to be locked ([`crate::pfs_fd`]).
+//! Reads of a descriptor on the PFS whose file has a complete copy: of one that was moved there to
+//! be locked ([`crate::pfs_fd`]).
 //!
-//! What is remembered by number says which file it was. At each read the kernel says whether it still is that file, in the version that was
-//! copied; then the bytes are the copy's, so that a program that locks what it reads (HDF5) does not cost the PFS every read.
+//! What is remembered by number says which file it was. At each read the kernel says whether it
+//! still is that file, in the version that was copied; then the bytes are the copy's, so that a
+//! program that locks what it reads (HDF5) does not cost the PFS every read.
 
 use crate::copy_open::copy_path;
 use crate::ctx::{self, Ctx};
@@ -21,7 +23,8 @@ pub fn hint(f: &Found<'static>) -> Option<u64> {
     crate::large::hint(f).or_else(|| (id < MOVED).then_some((f.number as u64 + 1) << 32 | MOVED | id))
 }
 
-/// The file that a descriptor is, if it was moved to the PFS and has a copy of the version that it shows.
+/// The file that a descriptor is, if it was moved to the PFS and has a copy of the version that it
+/// shows.
 #[inline]
 fn identify(ctx: &Ctx, fd: c_int) -> Option<(Found<'static>, Word)> {
     let hint = match hint_of(fd) {
@@ -31,7 +34,8 @@ fn identify(ctx: &Ctx, fd: c_int) -> Option<(Found<'static>, Word)> {
     if is_moved(hint) { look(ctx, fd, hint) } else { None }
 }
 
-/// Waits until another thread has moved a descriptor: its offset is not known before. The hint that it has then.
+/// Waits until another thread has moved a descriptor: its offset is not known before. The hint that
+/// it has then.
 #[cold]
 #[inline(never)]
 fn wait_until_moved(fd: c_int) -> u64 {

@@ -1,7 +1,7 @@
 //! The table of all interposed symbols.
 //!
-//! A test compares it, family by family, with what libc exports, so that a missed variant is a decision: those that are
-//! left out on purpose are listed in the test with the reason.
+//! A test compares it, family by family, with what libc exports, so that a missed variant is a
+//! decision: those that are left out on purpose are listed in the test with the reason.
 
 use core::ffi::CStr;
 

@@ -1,4 +1,5 @@
-//! Bare system calls: no wrapper of libc in between (those may be ours), errno untouched, no panics.
+//! Bare system calls: no wrapper of libc in between (those may be ours), errno untouched, no
+//! panics.
 
 use crate::errno;
 use core::ffi::{CStr, c_char, c_int};
@@ -157,7 +158,8 @@ pub fn statx_fd(fd: c_int) -> Option<libc::statx> {
     statx_of(fd, libc::AT_STATX_DONT_SYNC)
 }
 
-/// [`statx_fd`] as stat(2) does it: a client of a network file system may ask, if what it knows is old or a lock was taken since.
+/// [`statx_fd`] as stat(2) does it: a client of a network file system may ask, if what it knows is
+/// old or a lock was taken since.
 #[must_use]
 pub fn statx_fd_now(fd: c_int) -> Option<libc::statx> {
     statx_of(fd, 0)
@@ -266,7 +268,8 @@ pub fn create(path: &CStr) -> Result<Fd, c_int> {
     if fd < 0 { Err(-fd as c_int) } else { Ok(Fd(fd as c_int)) }
 }
 
-/// How long files may be that this process writes (`RLIMIT_FSIZE`). Who writes behind that gets a signal that ends the process.
+/// How long files may be that this process writes (`RLIMIT_FSIZE`). Who writes behind that gets a
+/// signal that ends the process.
 #[must_use]
 pub fn longest_file() -> u64 {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };

@@ -1,9 +1,10 @@
 //! Pointers of the application.
 //!
-//! The kernel answers a bad pointer with EFAULT; we must not die of it. A page that was never seen is tested with a system
-//! call that reads (or writes) it and does nothing else; pages that passed are remembered in a small table, so that the test
-//! is rare. `munmap` inside the C library is invisible to us: a path in memory that was given back meanwhile is the one case
-//! that still ends in a signal (see SEMANTICS.md).
+//! The kernel answers a bad pointer with EFAULT; we must not die of it. A page that was never seen
+//! is tested with a system call that reads (or writes) it and does nothing else; pages that passed
+//! are remembered in a small table, so that the test is rare. `munmap` inside the C library is
+//! invisible to us: a path in memory that was given back meanwhile is the one case that still ends
+//! in a signal (see SEMANTICS.md).
 
 use core::ffi::c_char;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +15,8 @@ const GROUP: usize = 32;
 /// Groups remembered: 128 MiB of memory for each kind of access.
 const SEEN: usize = 1024;
 
-/// Pages that passed. A slot holds the number of a group of pages in its upper half, and a bit for each page that passed.
+/// Pages that passed. A slot holds the number of a group of pages in its upper half, and a bit for
+/// each page that passed.
 type Pages = [AtomicU64; SEEN];
 static READABLE: Pages = [const { AtomicU64::new(0) }; SEEN];
 static WRITABLE: Pages = [const { AtomicU64::new(0) }; SEEN];
@@ -51,13 +53,15 @@ fn test_read(address: usize) -> bool {
     if done != -libc::EINVAL as isize {
         return done == 0;
     }
-    // Eight bytes within the page. `how` is invalid, so that the kernel reads the new mask and then refuses it.
+    // Eight bytes within the page. `how` is invalid, so that the kernel reads the new mask and then
+    // refuses it.
     sigprocmask(usize::MAX, address / PAGE * PAGE, 0) != -libc::EFAULT as isize
 }
 
 #[cold]
 fn test_write(address: usize) -> bool {
-    // No new mask: the old one is written to the address, which lies in the buffer that the caller is about to overwrite.
+    // No new mask: the old one is written to the address, which lies in the buffer that the caller
+    // is about to overwrite.
     sigprocmask(0, 0, address) == 0
 }
 
@@ -82,7 +86,8 @@ pub unsafe fn path<'a>(p: *const c_char) -> Option<&'a [u8]> {
     let mut len = 0usize;
     loop {
         let room = PAGE - (start + len) % PAGE;
-        // SAFETY: the page was tested; the end of a page is not crossed without testing the next one.
+        // SAFETY: the page was tested; the end of a page is not crossed without testing the next
+        // one.
         let n = unsafe { libc::strnlen(p.add(len), room) };
         len += n;
         if len >= monarch_abi::PATH_MAX {
@@ -120,7 +125,8 @@ pub unsafe fn slice<'a, T>(p: *const T, n: usize) -> Option<&'a [T]> {
     Some(unsafe { core::slice::from_raw_parts(p, n) })
 }
 
-/// Whether a result of type `T` (of at least eight bytes and at most a page) can be written to `p`. The content of `*p` is lost.
+/// Whether a result of type `T` (of at least eight bytes and at most a page) can be written to `p`.
+/// The content of `*p` is lost.
 #[inline]
 #[must_use]
 pub fn writable<T>(p: *mut T) -> bool {
@@ -210,7 +216,8 @@ pub unsafe fn begins_like_descriptor(p: *const c_char) -> bool {
     matches!(front, [b'/', b'p', b'r', b'o'] | [b'/', b'd', b'e', b'v'])
 }
 
-/// The bytes behind the first `len`, which [`compare`] has read: how many there are, if the string ends in that page.
+/// The bytes behind the first `len`, which [`compare`] has read: how many there are, if the string
+/// ends in that page.
 ///
 /// # Safety
 /// [`compare`] gave [`Beginning::Same`] for `p` and a text of `len` bytes.

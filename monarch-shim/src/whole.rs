@@ -1,4 +1,5 @@
-//! Complete copies of large files for readers past us: streams, mappings, sendfile. They wait for one if it is near.
+//! Complete copies of large files for readers past us: streams, mappings, sendfile. They wait for
+//! one if it is near.
 
 use crate::copy_open::Here;
 use crate::ctx::{self, Ctx};
@@ -12,7 +13,8 @@ use monarch_abi::resolve::Found;
 use monarch_abi::word::{State, Word};
 
 impl Known {
-    /// The complete copy, open, for readers to whom chunks are of no use: waits for it if that is near.
+    /// The complete copy, open, for readers to whom chunks are of no use: waits for it if that is
+    /// near.
     fn whole(&self, ctx: &Ctx) -> Option<Fd> {
         let word = match self.f.entry.word() {
             w if w.state() == State::Resident => w,
@@ -40,7 +42,8 @@ pub fn wait_whole(ctx: &Ctx, f: &Found<'static>, word: Word) -> Option<Word> {
     }
 }
 
-/// Maps the complete copy in place of a large file of the PFS, if there is one or will be soon; `map` maps a descriptor.
+/// Maps the complete copy in place of a large file of the PFS, if there is one or will be soon;
+/// `map` maps a descriptor.
 #[must_use]
 pub fn mmap(fd: c_int, map: impl FnOnce(c_int) -> *mut core::ffi::c_void) -> Option<*mut core::ffi::c_void> {
     let ctx = ctx::get()?;
@@ -56,8 +59,9 @@ pub fn mmap(fd: c_int, map: impl FnOnce(c_int) -> *mut core::ffi::c_void) -> Opt
     Some(at)
 }
 
-/// Puts the complete copy of a large file in the place of its descriptor, at the same offset, before a stream reads from it past
-/// us: if there is one or will be soon. The offset is the descriptor's own from then on.
+/// Puts the complete copy of a large file in the place of its descriptor, at the same offset,
+/// before a stream reads from it past us: if there is one or will be soon. The offset is the
+/// descriptor's own from then on.
 pub fn replace(fd: c_int) -> Option<()> {
     let ctx = ctx::get()?;
     // With its descriptor a lock would go.
@@ -76,8 +80,8 @@ pub fn replace(fd: c_int) -> Option<()> {
     Some(())
 }
 
-/// sendfile(2) from a large file: from its complete copy, if there is one or will be soon. `send` is the call itself, which is given
-/// a descriptor and where its offset is.
+/// sendfile(2) from a large file: from its complete copy, if there is one or will be soon. `send`
+/// is the call itself, which is given a descriptor and where its offset is.
 #[must_use]
 pub fn sendfile(fd: c_int, off: *mut i64, n: usize, send: impl FnOnce(c_int, *mut i64) -> isize) -> Option<isize> {
     let ctx = ctx::get()?;

@@ -1,12 +1,15 @@
-//! What policies can reach, in closed form where there is one: the yardsticks beside which the simulator puts what they do reach.
+//! What policies can reach, in closed form where there is one: the yardsticks beside which the
+//! simulator puts what they do reach.
 //!
-//! Setting, unless said otherwise: n files of one size, each read once an epoch, in an order drawn anew for each epoch; room for C = c n of them;
-//! an epoch after the first; n large (terms of order 1/n are left out). Shares are of the opens of one epoch.
+//! Setting, unless said otherwise: n files of one size, each read once an epoch, in an order drawn
+//! anew for each epoch; room for C = c n of them; an epoch after the first; n large (terms of order
+//! 1/n are left out). Shares are of the opens of one epoch.
 
 use crate::FileKey;
 use std::collections::{BTreeSet, HashMap};
 
-/// Expected share of hits of a set that never changes and fills the share `c` of the room (`first_epoch`, `static`).
+/// Expected share of hits of a set that never changes and fills the share `c` of the room
+/// (`first_epoch`, `static`).
 ///
 /// Each resident file is read once an epoch and hits; the others never do: C of n.
 #[must_use]
@@ -14,11 +17,14 @@ pub fn static_set(c: f64) -> f64 {
     share(c)
 }
 
-/// The largest share of hits of any policy that fetches what is asked for, whatever it knows of the future (Belady's MIN with bypass).
+/// The largest share of hits of any policy that fetches what is asked for, whatever it knows of the
+/// future (Belady's MIN with bypass).
 ///
-/// A hit in epoch e + 1 is on a file that was fetched, at the latest, when it was read in epoch e, since it is read only once in e + 1. So it was
-/// resident at the border of the two epochs. At most C files are at one time: no more than C hits an epoch. A set that never changes
-/// reaches that. (Files fetched ahead within the epoch hit too, but each is a read of the PFS: no policy has fewer than n - C of those.)
+/// A hit in epoch e + 1 is on a file that was fetched, at the latest, when it was read in epoch e,
+/// since it is read only once in e + 1. So it was resident at the border of the two epochs. At most
+/// C files are at one time: no more than C hits an epoch. A set that never changes reaches that.
+/// (Files fetched ahead within the epoch hit too, but each is a read of the PFS: no policy has
+/// fewer than n - C of those.)
 #[must_use]
 pub fn min_shuffled(c: f64) -> f64 {
     share(c)
@@ -26,12 +32,15 @@ pub fn min_shuffled(c: f64) -> f64 {
 
 /// Expected share of hits of LRU: c + (1 - c) ln(1 - c).
 ///
-/// Take a file read at the position x n of epoch e and y n of epoch e + 1; x and y are independent and even on [0, 1]. It hits iff fewer than C other
-/// files were read in between. Those are the (1 - x) n that come behind it in e, and the y n that come before it in e + 1. As the orders are
-/// independent, one of the others is in neither part with probability x (1 - y): so there are n (1 - x (1 - y)) different ones, up to
-/// fluctuations of order sqrt(n). Hit iff 1 - x (1 - y) < c, that is u v > t with u = x, v = 1 - y, both even on [0, 1], and t = 1 - c. Now
+/// Take a file read at the position x n of epoch e and y n of epoch e + 1; x and y are independent
+/// and even on [0, 1]. It hits iff fewer than C other files were read in between. Those are the (1
+/// - x) n that come behind it in e, and the y n that come before it in e + 1. As the orders are
+/// independent, one of the others is in neither part with probability x (1 - y): so there are n (1
+/// - x (1 - y)) different ones, up to fluctuations of order sqrt(n). Hit iff 1 - x (1 - y) < c,
+/// that is u v > t with u = x, v = 1 - y, both even on [0, 1], and t = 1 - c. Now
 ///
-/// P(u v <= t) = t + integral from t to 1 of t / u du = t - t ln t, hence P(hit) = 1 - t + t ln t = c + (1 - c) ln(1 - c).
+/// P(u v <= t) = t + integral from t to 1 of t / u du = t - t ln t, hence P(hit) = 1 - t + t ln t =
+/// c + (1 - c) ln(1 - c).
 ///
 /// For small c that is about c^2 / 2: a cache of a tenth of the files hits one open in 190.
 #[must_use]
@@ -50,11 +59,13 @@ pub fn lru_cyclic(c: f64) -> f64 {
 
 /// Expected share of hits of random replacement: -c ln(1 - c + c e^(-1/c)).
 ///
-/// Time is the position in the epoch, from 0 to 1; M(y) n files are missed up to y. Each miss takes away one of C residents, evenly: a resident
-/// survives k n misses with probability e^(-k/c). A file read at x of the epoch before, and now at y, hits with e^(-(M(1) - M(x) + M(y))/c), and x
-/// is even on [0, 1]. So h(y) = A e^(-M(y)/c), where A = e^(-M(1)/c) integral over x of e^(M(x)/c) is a constant. With w = e^(M/c) and M' = 1 - h
-/// it follows that w' = (w - A) / c, w = A + (1 - A) e^(y/c); put into A = (integral of w) / w(1), that gives A = c. The share of hits is
-/// 1 - M(1) = 1 - c ln w(1), which is the above.
+/// Time is the position in the epoch, from 0 to 1; M(y) n files are missed up to y. Each miss takes
+/// away one of C residents, evenly: a resident survives k n misses with probability e^(-k/c). A
+/// file read at x of the epoch before, and now at y, hits with e^(-(M(1) - M(x) + M(y))/c), and x
+/// is even on [0, 1]. So h(y) = A e^(-M(y)/c), where A = e^(-M(1)/c) integral over x of e^(M(x)/c)
+/// is a constant. With w = e^(M/c) and M' = 1 - h it follows that w' = (w - A) / c, w = A + (1 - A)
+/// e^(y/c); put into A = (integral of w) / w(1), that gives A = c. The share of hits is 1 - M(1) =
+/// 1 - c ln w(1), which is the above.
 #[must_use]
 pub fn random_shuffled(c: f64) -> f64 {
     let c = share(c);
@@ -65,11 +76,13 @@ fn share(c: f64) -> f64 {
     if c.is_nan() { 0.0 } else { c.clamp(0.0, 1.0) }
 }
 
-/// Hits of Belady's MIN with bypass on a sequence of files of one size with room for `capacity` of them: no policy that fetches what is asked
-/// for has more, and none that fetches ahead reads less from the PFS than `accesses.len()` less these.
+/// Hits of Belady's MIN with bypass on a sequence of files of one size with room for `capacity` of
+/// them: no policy that fetches what is asked for has more, and none that fetches ahead reads less
+/// from the PFS than `accesses.len()` less these.
 ///
-/// On a miss the file comes in if there is room, or if one resident is used later than it will be (the one used last of all goes); files that
-/// are never used again stay out. O(log capacity) an access.
+/// On a miss the file comes in if there is room, or if one resident is used later than it will be
+/// (the one used last of all goes); files that are never used again stay out. O(log capacity) an
+/// access.
 #[must_use]
 pub fn belady(accesses: &[FileKey], capacity: usize) -> u64 {
     let next = next_uses(accesses);
@@ -104,8 +117,9 @@ fn next_uses(accesses: &[FileKey]) -> Vec<usize> {
     next
 }
 
-/// The fractional optimum of a knapsack: the largest value of files, given as value and cost, that fit into `capacity`, where a part of a file would
-/// count as that part of its value. No set of whole files is worth more (Dantzig 1957): an exchange of equal amounts of a denser file for one
+/// The fractional optimum of a knapsack: the largest value of files, given as value and cost, that
+/// fit into `capacity`, where a part of a file would count as that part of its value. No set of
+/// whole files is worth more (Dantzig 1957): an exchange of equal amounts of a denser file for one
 /// that is less dense never loses, so that the densest, in order, up to the capacity are best.
 #[must_use]
 pub fn knapsack(files: &[(f64, u64)], capacity: u64) -> f64 {

@@ -1,34 +1,47 @@
-//! Where a pass over the data set ends and the next one begins, from the accesses alone or from what the job announces.
+//! Where a pass over the data set ends and the next one begins, from the accesses alone or from
+//! what the job announces.
 //!
-//! **From accesses.** Within an epoch each file is read once; so a new epoch shows in files that were read in this one already. For each file
-//! the number of its last access is kept (4 bytes), which tells both whether it was read in this epoch and how long ago. An access is a
-//! *repeat* when its file was read in this epoch, but not just now: samples that are opened twice, or by several workers, and metadata files
-//! that are opened all the time are no repeats (the last 256 accesses, half of the files in small sets). The first repeat starts a
-//! *candidate*. It is confirmed when
+//! **From accesses.** Within an epoch each file is read once; so a new epoch shows in files that
+//! were read in this one already. For each file the number of its last access is kept (4 bytes),
+//! which tells both whether it was read in this epoch and how long ago. An access is a
+//! *repeat* when its file was read in this epoch, but not just now: samples that are opened twice,
+//! or by several workers, and metadata files that are opened all the time are no repeats (the last
+//! 256 accesses, half of the files in small sets). The first repeat starts a *candidate*. It is
+//! confirmed when
 //! * it is long enough: a quarter of the files of an epoch, at most 1,024, were read in it; and
-//! * enough of them are repeats: 2 to 32 (a 128th of the epoch), at a density of at least 1 in 64, and a quarter of what it was when the last
-//!   epoch began. Where N nodes share a global shuffle, a node sees one in N of its files again, so that 32 nodes are told from noise; and
-//! * they are a step: at least three times as dense as repeats were in the epoch before the candidate. Sampling with replacement makes a ramp, not a step.
+//! * enough of them are repeats: 2 to 32 (a 128th of the epoch), at a density of at least 1 in 64,
+//!   and a quarter of what it was when the last epoch began. Where N nodes share a global shuffle,
+//!   a node sees one in N of its files again, so that 32 nodes are told from noise; and
+//! * they are a step: at least three times as dense as repeats were in the epoch before the
+//!   candidate. Sampling with replacement makes a ramp, not a step.
 //!
-//! It is given up when so many files come that were not read in this epoch that the repeats before them must have been something else (8
-//! times the mean distance of the repeats): padding of a sampler, the first batches of a validation set that were tried before training. So it is after four
-//! passes' worth of accesses in a row to files that were read just now, which tell nothing: a loop over a few files.
-//! Where an epoch was missed, another one begins when two and a half times as much was read as in the one before, with as many repeats.
-//! A confirmed epoch began with the first access of its candidate; repeats that become much denser begin the candidate anew.
+//! It is given up when so many files come that were not read in this epoch that the repeats before
+//! them must have been something else (8 times the mean distance of the repeats): padding of a
+//! sampler, the first batches of a validation set that were tried before training. So it is after
+//! four passes' worth of accesses in a row to files that were read just now, which tell nothing: a
+//! loop over a few files. Where an epoch was missed, another one begins when two and a half times
+//! as much was read as in the one before, with as many repeats. A confirmed epoch began with the
+//! first access of its candidate; repeats that become much denser begin the candidate anew.
 //!
-//! **From announcements** ([`Epochs::begin`]). They rule from then on, until two passes' worth of accesses came without one.
+//! **From announcements** ([`Epochs::begin`]). They rule from then on, until two passes' worth of
+//! accesses came without one.
 //!
 //! **What cannot be told.**
-//! * A set that is read twice within an epoch (validation after each half of it) looks like an epoch of its own if it is a quarter of the
-//!   files, or more than 1,024 of them. So do parts of the data set that are drawn several times an epoch, if that is most of what is read.
+//! * A set that is read twice within an epoch (validation after each half of it) looks like an
+//!   epoch of its own if it is a quarter of the files, or more than 1,024 of them. So do parts of
+//!   the data set that are drawn several times an epoch, if that is most of what is read.
 //! * Epochs that share no files, such as two halves of a data set in turn, are one.
-//! * Sampling with replacement has no epochs to be found. By chance a turn is given about every 15th of what would be one.
-//! * Shares of a shuffle that are small (32 nodes with 500 files each) show so few repeats that one epoch in some thirty is missed. With 2,000
-//!   files each it is found (40 simulated jobs of 10 epochs); where it began was off by up to a third of an epoch.
-//! * Sets of 1 file have no epochs. Those with fewer than 64 are told late the first time: when the second pass has ended. Sets of a few
-//!   files which several workers open out of step may be counted wrongly; in sets of a few hundred an epoch too many is found now and then
-//!   (one of 40 jobs of 10 epochs with 150 files) where samplers are padded.
-//! * After a read-ahead past the end the last files of the old epoch are counted for the old one only where most of the files are read again.
+//! * Sampling with replacement has no epochs to be found. By chance a turn is given about every
+//!   15th of what would be one.
+//! * Shares of a shuffle that are small (32 nodes with 500 files each) show so few repeats that one
+//!   epoch in some thirty is missed. With 2,000 files each it is found (40 simulated jobs of 10
+//!   epochs); where it began was off by up to a third of an epoch.
+//! * Sets of 1 file have no epochs. Those with fewer than 64 are told late the first time: when the
+//!   second pass has ended. Sets of a few files which several workers open out of step may be
+//!   counted wrongly; in sets of a few hundred an epoch too many is found now and then (one of 40
+//!   jobs of 10 epochs with 150 files) where samplers are padded.
+//! * After a read-ahead past the end the last files of the old epoch are counted for the old one
+//!   only where most of the files are read again.
 //! * An epoch shorter than a quarter of the one before is not seen as one, unless announced.
 
 use crate::FileKey;
@@ -45,10 +58,12 @@ use candidate::{Candidate, Found, Kind, Recent};
 pub enum EpochEvent {
     /// As before.
     Same,
-    /// A new epoch may have begun with this access. Another `Perhaps` takes the place of an earlier one.
+    /// A new epoch may have begun with this access. Another `Perhaps` takes the place of an earlier
+    /// one.
     Perhaps,
-    /// It has, and this is its number: with the access that gave [`EpochEvent::Perhaps`], or with this one where there was none. When it was
-    /// announced ([`Epochs::begin`]) it begins now, and there was none at that access.
+    /// It has, and this is its number: with the access that gave [`EpochEvent::Perhaps`], or with
+    /// this one where there was none. When it was announced ([`Epochs::begin`]) it begins now,
+    /// and there was none at that access.
     Begun(u32),
     /// It had not: what was counted since [`EpochEvent::Perhaps`] belongs to the old one.
     Not,
@@ -128,15 +143,16 @@ impl Epochs {
         turn
     }
 
-    /// The job says that an epoch begins; `None` is the next one. From then on announcements rule until two passes' worth of accesses come
-    /// without one.
+    /// The job says that an epoch begins; `None` is the next one. From then on announcements rule
+    /// until two passes' worth of accesses come without one.
     ///
-    /// Several ranks may announce the same epoch. Those that give its number are told by it. Those that do not are told by [`Epochs::end`]: as
-    /// many as were in the epoch at a time are taken for ranks. Where there is neither, an announcement is taken for a new epoch when a
+    /// Several ranks may announce the same epoch. Those that give its number are told by it. Those
+    /// that do not are told by [`Epochs::end`]: as many as were in the epoch at a time are
+    /// taken for ranks. Where there is neither, an announcement is taken for a new epoch when a
     /// quarter of the files of the last one (64 at first) was read since.
     ///
-    /// What was read before the first announcement of all is counted for epoch 1 if it comes without a number: the turn is then
-    /// `Begun(1)`.
+    /// What was read before the first announcement of all is counted for epoch 1 if it comes
+    /// without a number: the turn is then `Begun(1)`.
     pub fn begin(&mut self, number: Option<u32>) -> EpochEvent {
         let first = self.announced.is_none();
         let a = self.announced.get_or_insert_with(Announced::default);
@@ -147,7 +163,8 @@ impl Epochs {
         if same { EpochEvent::Same } else { EpochEvent::Begun(next) }
     }
 
-    /// The job, or a rank of it, says that its epoch has ended. What it reads until the next one begins is counted for the old one.
+    /// The job, or a rank of it, says that its epoch has ended. What it reads until the next one
+    /// begins is counted for the old one.
     pub fn end(&mut self) {
         if let Some(a) = &mut self.announced {
             a.end();

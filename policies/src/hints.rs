@@ -1,14 +1,18 @@
-//! What is known about the future: the order in which files will be opened, as announced or learned, and what users think of files.
+//! What is known about the future: the order in which files will be opened, as announced or
+//! learned, and what users think of files.
 //!
-//! Each stream of readers (a rank) has an order of its own. Its place in it is that behind the file that was opened last, so that the distance
-//! of a file is the number of files that its stream opens before it. An announcement replaces what was known of its stream.
+//! Each stream of readers (a rank) has an order of its own. Its place in it is that behind the file
+//! that was opened last, so that the distance of a file is the number of files that its stream
+//! opens before it. An announcement replaces what was known of its stream.
 //!
-//! A file has one place, also where several streams will open it: that in the stream that announced it last. The earlier one's place is lost,
-//! and does not come back when the later stream is forgotten or past the file; its order still has the file. Ranks share no files within an
-//! epoch, so that this matters little: such a file is taken for unwanted once it was opened, though another stream may be yet to open it.
+//! A file has one place, also where several streams will open it: that in the stream that announced
+//! it last. The earlier one's place is lost, and does not come back when the later stream is
+//! forgotten or past the file; its order still has the file. Ranks share no files within an
+//! epoch, so that this matters little: such a file is taken for unwanted once it was opened, though
+//! another stream may be yet to open it.
 //!
-//! Callers hold a lock: announcing and forgetting a stream costs as much as its order is long, everything else that is called often no
-//! more than there are streams.
+//! Callers hold a lock: announcing and forgetting a stream costs as much as its order is long,
+//! everything else that is called often no more than there are streams.
 
 use crate::FileKey;
 use crate::keys::{KeyMap, forget_index};
@@ -23,7 +27,8 @@ pub enum Priority {
     /// As the policy wants.
     #[default]
     Normal,
-    /// Copied as long as there is room or others can make way, and never a victim of files without it.
+    /// Copied as long as there is room or others can make way, and never a victim of files without
+    /// it.
     High,
 }
 
@@ -70,7 +75,8 @@ impl Hints {
         self.forget(stream);
         self.order_revision += 1;
         for (at, file) in order.iter().enumerate() {
-            // The first place counts for a file that comes twice; of two streams that want it the later announcement.
+            // The first place counts for a file that comes twice; of two streams that want it the
+            // later announcement.
             let place = (stream, at as u32);
             self.places
                 .entry(*file)
@@ -102,7 +108,8 @@ impl Hints {
         }
     }
 
-    /// The files of an index are no more: orders go on without them, and nobody thinks anything of them. Streams that have no others go.
+    /// The files of an index are no more: orders go on without them, and nobody thinks anything of
+    /// them. Streams that have no others go.
     pub fn forget_index(&mut self, index: u32) {
         let is_gone = |file: &FileKey| file.index() == index;
         let touched = |(_, s): &(&u64, &Stream)| s.order.iter().any(is_gone);
@@ -145,7 +152,8 @@ impl Hints {
         self.order_revision += 1;
     }
 
-    /// Grows with each announcement and whenever an order is forgotten (not with what readers open), so that policies know when to look anew.
+    /// Grows with each announcement and whenever an order is forgotten (not with what readers
+    /// open), so that policies know when to look anew.
     #[must_use]
     pub fn order_revision(&self) -> u64 {
         self.order_revision
@@ -166,16 +174,17 @@ impl Hints {
         }
     }
 
-    /// How many files its stream opens before this one; `None` where nothing is known, or it was opened already. Files that were passed over
-    /// are due at once.
+    /// How many files its stream opens before this one; `None` where nothing is known, or it was
+    /// opened already. Files that were passed over are due at once.
     #[must_use]
     pub fn next_use(&self, file: FileKey) -> Option<u32> {
         let (stream, at) = self.places.get(&file)?;
         Some(at.saturating_sub(self.streams.get(stream)?.at))
     }
 
-    /// The next file in the known order that was not given for this purpose yet, of all streams the one that comes soonest.
-    /// It may have a copy, or have been opened: callers who look for one that has not take a bounded number (some 512) at a time.
+    /// The next file in the known order that was not given for this purpose yet, of all streams the
+    /// one that comes soonest. It may have a copy, or have been opened: callers who look for
+    /// one that has not take a bounded number (some 512) at a time.
     pub fn upcoming(&mut self, purpose: Purpose) -> Option<FileKey> {
         let of = purpose as usize;
         let next = |s: &Stream| s.given[of].max(s.at);
@@ -185,8 +194,9 @@ impl Hints {
         soonest.order.get(soonest.given[of] as usize - 1).copied()
     }
 
-    /// An epoch of some indexes begins: orders of their files that were announced before the last one began are not true any more. An order is
-    /// of the index of its first file; an empty one is of all.
+    /// An epoch of some indexes begins: orders of their files that were announced before the last
+    /// one began are not true any more. An order is of the index of its first file; an empty
+    /// one is of all.
     pub fn epoch_began(&mut self, of: impl Fn(u32) -> bool) {
         let mut old = Vec::new();
         for (stream, s) in &mut self.streams {
@@ -365,7 +375,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// A place is in the order of its stream, of a file that comes there for the first time, whatever happens.
+        /// A place is in the order of its stream, of a file that comes there for the first time,
+        /// whatever happens.
         #[test]
         fn places_and_orders_agree(
             ops in proptest::collection::vec((0u8..12, 0u64..4, proptest::collection::vec((0u64..3, 0u64..12), 0..20)), 1..60),

@@ -1,8 +1,10 @@
 //! Maps by file, and chance that can be repeated.
 //!
-//! Keys are small numbers of our own making, so that nobody can choose them to collide: one multiplicative mix serves as hash, several times
-//! cheaper than the standard library's and without its random start, which would make the order of iteration, and with it decisions, differ
-//! from run to run. The mix is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014); the generator is SplitMix64 itself.
+//! Keys are small numbers of our own making, so that nobody can choose them to collide: one
+//! multiplicative mix serves as hash, several times cheaper than the standard library's and without
+//! its random start, which would make the order of iteration, and with it decisions, differ
+//! from run to run. The mix is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014); the
+//! generator is SplitMix64 itself.
 
 use crate::FileKey;
 use std::collections::HashMap;

@@ -1,15 +1,20 @@
-//! Recognises a job that reads the files of each epoch in the same order, so that the order of the next one is known.
+//! Recognises a job that reads the files of each epoch in the same order, so that the order of the
+//! next one is known.
 //!
-//! For each file its place in the last epoch and in this one are kept (8 bytes a file; besides, each file that was read since an
-//! epoch perhaps began, until that is decided). Where the job is in the last epoch's order follows from
-//! the places of the files that it opens; a file is *expected* when its place is at most a 32nd of the epoch's files, and at most 512, away from
-//! there. Several workers are not quite in order: this is how far they may be apart. An expected file earns a point, another one costs three;
-//! an order is recognised with 16 to 256 points, an eighth of the epoch. In a shuffled order one file in 16 is expected by chance, in a small
-//! set fewer (below 32 files the order has to be exactly the same): it is never taken for a repeating one. A recognised order is dropped after
-//! 16 unexpected files in a row, or when more than a third of the files are unexpected for some time.
+//! For each file its place in the last epoch and in this one are kept (8 bytes a file; besides,
+//! each file that was read since an epoch perhaps began, until that is decided). Where the job is
+//! in the last epoch's order follows from the places of the files that it opens; a file is
+//! *expected* when its place is at most a 32nd of the epoch's files, and at most 512, away from
+//! there. Several workers are not quite in order: this is how far they may be apart. An expected
+//! file earns a point, another one costs three; an order is recognised with 16 to 256 points, an
+//! eighth of the epoch. In a shuffled order one file in 16 is expected by chance, in a small
+//! set fewer (below 32 files the order has to be exactly the same): it is never taken for a
+//! repeating one. A recognised order is dropped after 16 unexpected files in a row, or when more
+//! than a third of the files are unexpected for some time.
 //!
-//! Orders of fewer than 16 files are not learned. A file that is read several times in an epoch counts where it is read first. After an epoch
-//! that ended early only the files that were read in it have a place.
+//! Orders of fewer than 16 files are not learned. A file that is read several times in an epoch
+//! counts where it is read first. After an epoch that ended early only the files that were read in
+//! it have a place.
 
 use crate::keys::KeyHash;
 use crate::pages::PerFile;
@@ -18,12 +23,13 @@ use hashlink::LinkedHashSet;
 
 /// Files that make an order, at least.
 const FILES: u32 = 16;
-/// How far apart workers may be, at most, and at least where that is no more than an eighth of all files: a worker that the system holds up is
-/// some batches behind.
+/// How far apart workers may be, at most, and at least where that is no more than an eighth of all
+/// files: a worker that the system holds up is some batches behind.
 const APART: u32 = 512;
 const APART_AT_LEAST: u32 = 32;
-/// Files of the next epoch that are told near the end of this one: a 32nd, at least and at most so many. The room that they take passes from
-/// one file to the next once it begins; without them all that is resident at its start may be wanted late, and nothing could make way.
+/// Files of the next epoch that are told near the end of this one: a 32nd, at least and at most so
+/// many. The room that they take passes from one file to the next once it begins; without them all
+/// that is resident at its start may be wanted late, and nothing could make way.
 const HEAD: (u32, u32) = (64, 1024);
 /// Points of an order that is trusted; it costs two for each file that was not expected.
 const TRUST: u32 = 32;
@@ -63,7 +69,8 @@ impl OrderPredictor {
         }
     }
 
-    /// Takes note of what an access or an announcement was for the epochs ([`crate::Epochs`]), before [`OrderPredictor::access`].
+    /// Takes note of what an access or an announcement was for the epochs ([`crate::Epochs`]),
+    /// before [`OrderPredictor::access`].
     pub fn turn(&mut self, turn: EpochEvent) {
         match turn {
             EpochEvent::Same => {}
@@ -91,20 +98,23 @@ impl OrderPredictor {
         first.into_iter().for_each(|file| self.read(file));
     }
 
-    /// Whether the order repeats, as far as is known now. What [`OrderPredictor::order`] gave does not hold any more when it does not.
+    /// Whether the order repeats, as far as is known now. What [`OrderPredictor::order`] gave does
+    /// not hold any more when it does not.
     #[must_use]
     pub fn repeats(&self) -> bool {
         self.repeats
     }
 
-    /// The rest of the order of this epoch: once when it is recognised, and once in each later epoch while it repeats. Once more near its end,
-    /// with the first files of the next one behind it.
+    /// The rest of the order of this epoch: once when it is recognised, and once in each later
+    /// epoch while it repeats. Once more near its end, with the first files of the next one
+    /// behind it.
     pub fn order(&mut self) -> Option<Vec<FileKey>> {
         if !std::mem::take(&mut self.tell) {
             return None;
         }
         let from = self.at.saturating_sub(self.apart());
-        // What was read already is read again at the start of the next epoch, which is known only some way into it.
+        // What was read already is read again at the start of the next epoch, which is known only
+        // some way into it.
         let head = if self.is_near_end() { (self.last_len / 32).clamp(HEAD.0, HEAD.1) } else { 0 };
         let places = self.last.iter().map(|(file, place)| (self.this.get(file) != 0, place, file));
         let told = places.filter(|(read, place, _)| if *read { *place <= head } else { *place >= from });

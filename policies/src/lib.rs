@@ -1,7 +1,9 @@
-//! Placement policies: which file goes to which tier, what makes way for it, and what is fetched ahead.
+//! Placement policies: which file goes to which tier, what makes way for it, and what is fetched
+//! ahead.
 //!
-//! A policy is pure, deterministic and does no I/O: events in, decisions out. The agent and the simulator drive exactly this code. What users
-//! or earlier epochs tell about the coming order is kept beside the policies, in [`Hints`], and lent to them.
+//! A policy is pure, deterministic and does no I/O: events in, decisions out. The agent and the
+//! simulator drive exactly this code. What users or earlier epochs tell about the coming order is
+//! kept beside the policies, in [`Hints`], and lent to them.
 #![forbid(unsafe_code)]
 
 pub mod bounds;
@@ -37,8 +39,8 @@ pub use static_set::StaticSet;
 
 use std::time::Duration;
 
-/// A file, as far as a policy can tell it from others: the upper half says which index it is of, the lower half its number there, dense and in
-/// the order of listings.
+/// A file, as far as a policy can tell it from others: the upper half says which index it is of,
+/// the lower half its number there, dense and in the order of listings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileKey(pub u64);
 
@@ -144,7 +146,8 @@ pub enum Event {
         /// From before the open until the last byte was there.
         took: Duration,
     },
-    /// How much there is to be read (all indexed files), and room for it (all tiers); comes again when that changes.
+    /// How much there is to be read (all indexed files), and room for it (all tiers); comes again
+    /// when that changes.
     Extent {
         /// Files.
         files: u64,
@@ -153,8 +156,9 @@ pub enum Event {
         /// Bytes of all tiers.
         capacity: u64,
     },
-    /// The files of an index (see [`FileKey::index`]) are not there any more, nor are their copies: all of them are forgotten. Its number may
-    /// come again, for other files. Tell [`Hints::forget_index`] first.
+    /// The files of an index (see [`FileKey::index`]) are not there any more, nor are their copies:
+    /// all of them are forgotten. Its number may come again, for other files. Tell
+    /// [`Hints::forget_index`] first.
     IndexGone {
         /// Which one.
         index: u32,
@@ -164,9 +168,11 @@ pub enum Event {
 /// Why a candidate is left on the PFS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It would be admitted if there were room, and there is none that the policy would make for it.
+    /// It would be admitted if there were room, and there is none that the policy would make for
+    /// it.
     NoRoom,
-    /// It is not to be copied: users bar it, it is outside the set that the policy keeps, or not worth what would have to go.
+    /// It is not to be copied: users bar it, it is outside the set that the policy keeps, or not
+    /// worth what would have to go.
     Unwanted,
 }
 
@@ -175,8 +181,8 @@ pub enum Why {
 pub enum Decision {
     /// Copy it to the tier at this position, which has room.
     Admit(usize),
-    /// Copy it to a tier once others have gone from there. The policy takes them for gone; if one stays, it will hear of it with
-    /// [`Event::Placed`].
+    /// Copy it to a tier once others have gone from there. The policy takes them for gone; if one
+    /// stays, it will hear of it with [`Event::Placed`].
     Replace {
         /// Position of the tier.
         tier: usize,
@@ -195,19 +201,20 @@ pub trait Policy: Send {
     fn event(&mut self, event: &Event, hints: &Hints);
     /// Decides about a candidate.
     fn place(&mut self, candidate: &Candidate, tiers: &[TierRoom], hints: &Hints) -> Decision;
-    /// A file to be fetched now, before anybody asks for it; `None` if there is none at present. What was given is not given again until it
-    /// was placed and dropped, refused for lack of room, or the order has changed. (What has no copy and a place in the known order is fetched
+    /// A file to be fetched now, before anybody asks for it; `None` if there is none at present.
+    /// What was given is not given again until it was placed and dropped, refused for lack of
+    /// room, or the order has changed. (What has no copy and a place in the known order is fetched
     /// anyway while there is room: this is for policies that make others go for it.)
     fn next(&mut self, _free: u64, _hints: &Hints) -> Option<FileKey> {
         None
     }
-    /// Whether [`Policy::next`] gave `None` only because one call looks at no more files: called again, it goes on where it was. (Callers let go of
-    /// their locks between.)
+    /// Whether [`Policy::next`] gave `None` only because one call looks at no more files: called
+    /// again, it goes on where it was. (Callers let go of their locks between.)
     fn unfinished(&self) -> bool {
         false
     }
-    /// Whether a file that was refused, or had to go, is to be considered anew each time it is opened. Otherwise its readers go to the PFS
-    /// without asking.
+    /// Whether a file that was refused, or had to go, is to be considered anew each time it is
+    /// opened. Otherwise its readers go to the PFS without asking.
     fn asks_again(&self) -> bool {
         false
     }

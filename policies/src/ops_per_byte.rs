@@ -1,24 +1,31 @@
 //! `ops_per_byte`: keep what saves most PFS time per byte of room.
 //!
-//! **Problem.** Every file is read once an epoch; a resident file saves v(f) = a + b size(f) of the PFS's time, the first part for open and
-//! metadata, and takes cost(f) bytes: a knapsack. With mixed sizes small files save far more per byte than large ones.
+//! **Problem.** Every file is read once an epoch; a resident file saves v(f) = a + b size(f) of the
+//! PFS's time, the first part for open and metadata, and takes cost(f) bytes: a knapsack. With
+//! mixed sizes small files save far more per byte than large ones.
 //!
-//! **Source.** The greedy solution by density v / cost (Dantzig, *Discrete-Variable Extremum Problems*, 1957), made online by replacement. a and b are
-//! learned for each index from what fetches took ([`cost`]).
+//! **Source.** The greedy solution by density v / cost (Dantzig, *Discrete-Variable Extremum
+//! Problems*, 1957), made online by replacement. a and b are learned for each index from what
+//! fetches took ([`cost`]).
 //!
-//! **How.** Admits while there is room. When full, residents of least density make way, in the tier where least is lost, if more is gained:
-//! each must have a density below the candidate's by [`MARGIN`], and their value altogether must be below what the room will be worth by the
-//! same margin. The room is worth the candidate and, in what it leaves over, those of the files refused so far in this epoch that were
-//! denser than the tier's worst (the *claims*): one large file alone is worth more than one small file, but not more than the hundred that
-//! fit in its place. Claims are used up in proportion by each replacement. They are for files that come again later in the epoch or in the next
-//! one, which is why this policy asks again.
+//! **How.** Admits while there is room. When full, residents of least density make way, in the tier
+//! where least is lost, if more is gained: each must have a density below the candidate's by
+//! [`MARGIN`], and their value altogether must be below what the room will be worth by the
+//! same margin. The room is worth the candidate and, in what it leaves over, those of the files
+//! refused so far in this epoch that were denser than the tier's worst (the *claims*): one large
+//! file alone is worth more than one small file, but not more than the hundred that fit in its
+//! place. Claims are used up in proportion by each replacement. They are for files that come again
+//! later in the epoch or in the next one, which is why this policy asks again.
 //!
-//! **Churn.** A replacement costs one transfer, and at most one read from the PFS, of a victim that was still to be read in this epoch; it gains more
-//! than MARGIN times the victims' value in each later one. Chains end: each step raises the density by a quarter.
+//! **Churn.** A replacement costs one transfer, and at most one read from the PFS, of a victim that
+//! was still to be read in this epoch; it gains more than MARGIN times the victims' value in each
+//! later one. Chains end: each step raises the density by a quarter.
 //!
-//! **Bound.** At rest no file outside is denser than a resident by more than MARGIN, unless those outside are worth less than the one resident that
-//! would have to go. With opt the fractional optimum of the knapsack ([`crate::bounds::knapsack`]), which no set of files exceeds:
-//! saved >= (opt - max v(f)) / (1 + MARGIN); where the sizes lie far apart, MARGIN decides nothing and saved >= opt - max v(f).
+//! **Bound.** At rest no file outside is denser than a resident by more than MARGIN, unless those
+//! outside are worth less than the one resident that would have to go. With opt the fractional
+//! optimum of the knapsack ([`crate::bounds::knapsack`]), which no set of files exceeds:
+//! saved >= (opt - max v(f)) / (1 + MARGIN); where the sizes lie far apart, MARGIN decides nothing
+//! and saved >= opt - max v(f).
 //!
 //! **Memory.** About 130 bytes a resident file.
 
@@ -95,7 +102,8 @@ impl OpsPerByte {
         self.drifted |= cost.line().differs(*line);
     }
 
-    /// Ranks residents anew when costs have drifted, at most once in as many events as there are residents, and when priorities have changed.
+    /// Ranks residents anew when costs have drifted, at most once in as many events as there are
+    /// residents, and when priorities have changed.
     fn rank_anew(&mut self, hints: &Hints) {
         let drifted = self.drifted && self.since > self.ranks.len();
         if self.priority_revision == hints.priority_revision() && !drifted {
@@ -109,7 +117,8 @@ impl OpsPerByte {
         self.ranks = ranks;
     }
 
-    /// The least valuable of a tier that must go for the candidate. Those of users' favour are not among them.
+    /// The least valuable of a tier that must go for the candidate. Those of users' favour are not
+    /// among them.
     fn offer(&self, tier: usize, room: TierRoom, candidate: FileKey, limit: f64) -> Result<Offer, Why> {
         let needed = lacking(room);
         let mut offer = Offer { tier, victims: Vec::new(), loss: 0.0, freed: 0 };

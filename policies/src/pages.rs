@@ -1,4 +1,5 @@
-//! A number per file: dense runs of files cost what an array would, files far apart cost a page each.
+//! A number per file: dense runs of files cost what an array would, files far apart cost a page
+//! each.
 
 use crate::FileKey;
 use std::collections::HashMap;

@@ -1,15 +1,17 @@
 //! `random`: anybody makes way. A baseline.
 //!
-//! Admits to the fastest tier with room; once all are full, replaces residents of the slowest usable one, drawn evenly with a seeded generator.
-//! Files that users favour make way for nobody. About 55 bytes a resident file.
+//! Admits to the fastest tier with room; once all are full, replaces residents of the slowest
+//! usable one, drawn evenly with a seeded generator. Files that users favour make way for nobody.
+//! About 55 bytes a resident file.
 //!
 //! **Source.** The textbook; it is what page caches under scans come close to.
 //!
-//! **When it is right.** Never better than `static` on epochs, but not as bad as `lru`, and it needs no order: the yardstick for what an order of
-//! residents is worth.
+//! **When it is right.** Never better than `static` on epochs, but not as bad as `lru`, and it
+//! needs no order: the yardstick for what an order of residents is worth.
 //!
-//! **Bound.** Epochs shuffled independently, equal sizes, room for a share c: an expected share -c ln(1 - c + c e^(-1/c)) of the opens hits
-//! ([`crate::bounds::random_shuffled`]; 0.28 at c = 1/2, 0.07 at c = 1/4).
+//! **Bound.** Epochs shuffled independently, equal sizes, room for a share c: an expected share -c
+//! ln(1 - c + c e^(-1/c)) of the opens hits ([`crate::bounds::random_shuffled`]; 0.28 at c = 1/2,
+//! 0.07 at c = 1/4).
 
 use crate::keys::{Chance, KeyMap, forget_index};
 use crate::rooms::{MAX_TIERS, favoured, place_or_replace};

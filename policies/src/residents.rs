@@ -1,10 +1,10 @@
 //! Who is resident in which tier, in the order of last use.
 //!
-//! One linked hash map a tier: a use, a placement and a drop cost O(1), about 50 bytes a resident file. Replacement of one order is shared by
-//! `lru` and `lfu`, which differ in whom they let in.
+//! One linked hash map a tier: a use, a placement and a drop cost O(1), about 50 bytes a resident
+//! file. Replacement of one order is shared by `lru` and `lfu`, which differ in whom they let in.
 //!
-//! Files that users favour are skipped as victims and go to the far end of the order, so that they are not met again at once; a decision
-//! looks at no more than [`PATIENCE`] of them.
+//! Files that users favour are skipped as victims and go to the far end of the order, so that they
+//! are not met again at once; a decision looks at no more than [`PATIENCE`] of them.
 
 use crate::keys::KeyHash;
 use crate::rooms::{MAX_TIERS, favoured, place_or_replace};
@@ -74,7 +74,8 @@ impl Residents {
         self.tiers.iter_mut().for_each(|t| t.remove(file));
     }
 
-    /// Admits where there is room, else replaces those used longest ago in the slowest usable tier, provided that each of them `yields`.
+    /// Admits where there is room, else replaces those used longest ago in the slowest usable tier,
+    /// provided that each of them `yields`.
     pub(crate) fn place(
         &mut self,
         candidate: &Candidate,

@@ -11,7 +11,8 @@ pub(crate) fn fastest_with_room(tiers: &[TierRoom]) -> Option<usize> {
     tiers.iter().position(|t| t.usable && t.free >= t.cost)
 }
 
-/// The slowest tier that takes files: there the baselines replace, since what is faster was filled first and is to stay.
+/// The slowest tier that takes files: there the baselines replace, since what is faster was filled
+/// first and is to stay.
 pub(crate) fn slowest_usable(tiers: &[TierRoom]) -> Option<usize> {
     tiers.iter().rposition(|t| t.usable)
 }
@@ -31,8 +32,8 @@ pub(crate) fn favoured(file: FileKey, hints: &Hints) -> bool {
     hints.priority(file) == Priority::High
 }
 
-/// How the baselines place: in the fastest tier with room, else in the place of others in the slowest usable one, which `victims` finds for so
-/// many bytes in a tier.
+/// How the baselines place: in the fastest tier with room, else in the place of others in the
+/// slowest usable one, which `victims` finds for so many bytes in a tier.
 pub(crate) fn place_or_replace(
     candidate: &Candidate,
     tiers: &[TierRoom],

@@ -1,11 +1,13 @@
 //! The simulator: what a policy would do for a job of many nodes, without the nodes.
 //!
-//! One heap of events drives loader processes, ranks, agents and the PFS ([`Model`]); the policies are those of the agent, called with the same
-//! events and questions. Nothing is random but what follows from a seed, nothing is measured, and nothing is shared between two simulations, so that
-//! many can run side by side. Beside the outcome stand bounds ([`belady`], [`belady_later`], [`static_share`]).
+//! One heap of events drives loader processes, ranks, agents and the PFS ([`Model`]); the policies
+//! are those of the agent, called with the same events and questions. Nothing is random but what
+//! follows from a seed, nothing is measured, and nothing is shared between two simulations, so that
+//! many can run side by side. Beside the outcome stand bounds ([`belady`], [`belady_later`],
+//! [`static_share`]).
 //!
-//! Simple on purpose: the PFS is two queues, a node is a set of tiers, and nodes do not give copies to each other. What that leaves out is listed
-//! in `docs/POLICIES.md`.
+//! Simple on purpose: the PFS is two queues, a node is a set of tiers, and nodes do not give copies
+//! to each other. What that leaves out is listed in `docs/POLICIES.md`.
 
 mod ahead;
 mod bound;

@@ -1,24 +1,30 @@
 //! `static`: a fixed set of files, chosen by hash, that never changes.
 //!
-//! **Source.** The MinIO cache of CoorDL: Mohan et al., *Analyzing and Mitigating Data Stalls in DNN Training*, VLDB 2021: on epochs that are
-//! shuffled a cache that never replaces has the fewest misses. There the first files to come make up the set. Here it is chosen beforehand:
-//! file f is in it iff hash(seed, number and size of f) < p 2^64, with p = min(1, 1.01 c + 2 sqrt(c (1 - c) / n)) and c = capacity / bytes of all
-//! n files.
+//! **Source.** The MinIO cache of CoorDL: Mohan et al., *Analyzing and Mitigating Data Stalls in
+//! DNN Training*, VLDB 2021: on epochs that are shuffled a cache that never replaces has the fewest
+//! misses. There the first files to come make up the set. Here it is chosen beforehand:
+//! file f is in it iff hash(seed, number and size of f) < p 2^64, with p = min(1, 1.01 c + 2 sqrt(c
+//! (1 - c) / n)) and c = capacity / bytes of all n files.
 //!
-//! **Why by hash.** The set does not depend on who reads first, and sets of smaller tiers lie within those of larger ones. It is the same after a
-//! restart, in the next job and on every node, as long as these are: the seed, the listing below a root (a file's number is its place there)
-//! and sizes, capacity and the extent of all roots together. Which numbers the indexes of roots get, now or after a new listing, does not
-//! matter: only the lower half of the key is hashed. (Files with the same number and size in two roots are in or out together.)
+//! **Why by hash.** The set does not depend on who reads first, and sets of smaller tiers lie
+//! within those of larger ones. It is the same after a restart, in the next job and on every node,
+//! as long as these are: the seed, the listing below a root (a file's number is its place there)
+//! and sizes, capacity and the extent of all roots together. Which numbers the indexes of roots
+//! get, now or after a new listing, does not matter: only the lower half of the key is hashed.
+//! (Files with the same number and size in two roots are in or out together.)
 //!
-//! **How much.** p is a little more than c, by two standard deviations of the number of files that a hash picks: too many do no harm (room
-//! bounds what is taken; only those few at the margin depend on the order of arrival), too few would leave room unused. What is left over after
-//! one whole epoch nevertheless is given to anybody: one that both began and ended since the extent was known, or of which half of the files
-//! were opened since. Which number it has in the job does not matter. When there are more than twice the files, or an index goes, that counts
+//! **How much.** p is a little more than c, by two standard deviations of the number of files that
+//! a hash picks: too many do no harm (room bounds what is taken; only those few at the margin
+//! depend on the order of arrival), too few would leave room unused. What is left over after
+//! one whole epoch nevertheless is given to anybody: one that both began and ended since the extent
+//! was known, or of which half of the files were opened since. Which number it has in the job does
+//! not matter. When there are more than twice the files, or an index goes, that counts
 //! anew. Without a known extent, or where everything fits, it is `first_epoch`.
 //!
 //! **When it is right.** As `first_epoch`; better where jobs come and go over the same data set.
 //!
-//! **Bound.** Each later epoch hits a share c of its opens (equal sizes), in whatever order ([`crate::bounds::static_set`]).
+//! **Bound.** Each later epoch hits a share c of its opens (equal sizes), in whatever order
+//! ([`crate::bounds::static_set`]).
 
 use crate::keys::seeded;
 use crate::rooms::{barred, fastest_with_room, favoured};

@@ -12,7 +12,8 @@ fn model(name: &str, c: f64) -> Model {
     Model::new(policy, &[(FILES as f64 * c) as u64], (0..FILES).map(|n| (FileKey(n), 1)))
 }
 
-/// Epochs, and what happened in each; `announced`: the order of each is told as it begins, and files are fetched ahead.
+/// Epochs, and what happened in each; `announced`: the order of each is told as it begins, and
+/// files are fetched ahead.
 fn run(name: &str, c: f64, epochs: u32, announced: bool) -> Vec<Counts> {
     let (mut m, mut rng) = (model(name, c), Rng(42));
     let epoch = |number| {

@@ -55,7 +55,8 @@ fn next(policy: &mut dyn Policy, free: u64, hints: &Hints) -> Option<FileKey> {
     }
 }
 
-/// Epochs of `clairvoyant` with room for half of the files: seconds that the policy takes for each epoch.
+/// Epochs of `clairvoyant` with room for half of the files: seconds that the policy takes for each
+/// epoch.
 fn epochs_ahead() -> Vec<f64> {
     let (mut policy, mut hints) = (by_name("clairvoyant", 1).unwrap(), Hints::default());
     let mut free = FILES / 2;

@@ -1,4 +1,5 @@
-//! Half of the bytes in files of 100 KiB, half in files a hundred times larger, room for a quarter; and sizes spread evenly by magnitude.
+//! Half of the bytes in files of 100 KiB, half in files a hundred times larger, room for a quarter;
+//! and sizes spread evenly by magnitude.
 
 mod model;
 

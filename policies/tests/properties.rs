@@ -1,4 +1,5 @@
-//! What holds for every policy, whatever happens: decisions fit the rooms, victims are there, and all follows from the seed.
+//! What holds for every policy, whatever happens: decisions fit the rooms, victims are there, and
+//! all follows from the seed.
 
 mod model;
 
@@ -221,8 +222,8 @@ proptest! {
         }
     }
 
-    /// Wrong hints cost transfers, at worst one for each file announced; they break nothing. What is read of the PFS is never less than
-    /// Belady's misses.
+    /// Wrong hints cost transfers, at worst one for each file announced; they break nothing. What
+    /// is read of the PFS is never less than Belady's misses.
     #[test]
     fn wrong_hints_break_nothing(seed in any::<u64>(), wrong in 0..5u8, capacity in 10..90usize) {
         const FILES: u64 = 100;

@@ -1,4 +1,5 @@
-//! The command line: `slowfs SOURCE MOUNTPOINT ...` mounts, `slowfs ctl SOCKET ...` talks to a mount.
+//! The command line: `slowfs SOURCE MOUNTPOINT ...` mounts, `slowfs ctl SOCKET ...` talks to a
+//! mount.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -14,7 +15,8 @@ use crate::protocol;
 use crate::server::{MountArgs, run as run_mount};
 use crate::units::{Rate, Time};
 
-/// A stand-in for a parallel file system: passes a directory through with latency, bandwidth, counters and faults.
+/// A stand-in for a parallel file system: passes a directory through with latency, bandwidth,
+/// counters and faults.
 #[derive(Parser)]
 #[command(name = "slowfs", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Cli {
@@ -140,8 +142,9 @@ impl Mount {
     }
 }
 
-/// Starts the same command in the foreground of a new process group, passes its "mounted" line on and leaves it. It keeps
-/// nothing of this process: a shell that waits for the end of our output must not wait for the mount.
+/// Starts the same command in the foreground of a new process group, passes its "mounted" line on
+/// and leaves it. It keeps nothing of this process: a shell that waits for the end of our output
+/// must not wait for the mount.
 fn daemonize() -> io::Result<()> {
     let args = std::env::args_os().skip(1).filter(|arg| arg != "--daemonize");
     let mut server = Command::new(std::env::current_exe()?)

@@ -1,4 +1,5 @@
-//! A mount owned by a Rust test or benchmark: started as a child process, controlled through its socket, gone when dropped.
+//! A mount owned by a Rust test or benchmark: started as a child process, controlled through its
+//! socket, gone when dropped.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -77,7 +78,8 @@ impl Builder {
         self.option("--cache", mode.to_string())
     }
 
-    /// How long the kernel believes attributes (and names, unless [`entry_ttl`](Self::entry_ttl) is set).
+    /// How long the kernel believes attributes (and names, unless [`entry_ttl`](Self::entry_ttl) is
+    /// set).
     #[must_use]
     pub fn attr_ttl(self, ttl: Duration) -> Self {
         self.option("--attr-ttl", Time(ttl).to_string())
@@ -147,7 +149,8 @@ impl Builder {
     }
 }
 
-/// The `slowfs` binary: `SLOWFS_BIN`, else beside this executable or one directory above (where cargo puts test programs).
+/// The `slowfs` binary: `SLOWFS_BIN`, else beside this executable or one directory above (where
+/// cargo puts test programs).
 fn binary() -> io::Result<PathBuf> {
     if let Some(path) = std::env::var_os("SLOWFS_BIN") {
         return Ok(path.into());
@@ -309,7 +312,8 @@ impl Drop for Slowfs {
     }
 }
 
-/// Whether a slowfs is mounted there: read from the mount table, since touching a dead mount may hang.
+/// Whether a slowfs is mounted there: read from the mount table, since touching a dead mount may
+/// hang.
 fn is_mounted(mountpoint: &Path) -> io::Result<bool> {
     let parent = mountpoint.parent().map(Path::canonicalize).transpose()?;
     let real = match (parent, mountpoint.file_name()) {

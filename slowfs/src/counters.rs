@@ -1,7 +1,9 @@
-//! What is counted: one row per FUSE operation, in one table that yields the enum, the public counters and the live ones.
+//! What is counted: one row per FUSE operation, in one table that yields the enum, the public
+//! counters and the live ones.
 //!
-//! A call is counted when it arrives, before it is answered: whoever saw an answer sees the count. The kernel sends
-//! RELEASE and FORGET in the background, so those two may lag behind the `close` that caused them.
+//! A call is counted when it arrives, before it is answered: whoever saw an answer sees the count.
+//! The kernel sends RELEASE and FORGET in the background, so those two may lag behind the `close`
+//! that caused them.
 
 use std::collections::BTreeMap;
 use std::ops::Sub;
@@ -267,7 +269,8 @@ pub struct PathCounts {
     pub bytes_written: u64,
 }
 
-/// Counts by path relative to the root of the mount (UTF-8, replacement characters where it is not).
+/// Counts by path relative to the root of the mount (UTF-8, replacement characters where it is
+/// not).
 pub(crate) type ByPath = BTreeMap<String, PathCounts>;
 
 #[cfg(test)]

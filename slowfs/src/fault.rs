@@ -1,7 +1,8 @@
 //! Fault rules: which calls fail, how, and how often.
 //!
-//! Rules are tried in the order of their installation; the first that matches and is neither waiting (`after`) nor used up
-//! (`count`) decides. Without rules the check is one atomic load, and no path is computed.
+//! Rules are tried in the order of their installation; the first that matches and is neither
+//! waiting (`after`) nor used up (`count`) decides. Without rules the check is one atomic load, and
+//! no path is computed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,19 +16,21 @@ use crate::counters::Op;
 use crate::glob;
 use crate::units::{Time, string_conversions};
 
-/// What a rule does to a call. Written `eio`, `estale`, `errno:28`, `stall`, `stall:2s`, `short_read:100`, `zeros`.
+/// What a rule does to a call. Written `eio`, `estale`, `errno:28`, `stall`, `stall:2s`,
+/// `short_read:100`, `zeros`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum FaultKind {
     /// The call is not done and answers this errno.
     Errno(i32),
-    /// The call is done, but its answer is held back for this long, or until the rules are cleared or the mount ends.
+    /// The call is done, but its answer is held back for this long, or until the rules are cleared
+    /// or the mount ends.
     Stall(Option<Duration>),
-    /// A read returns at most this many bytes. (With a cache mode other than direct the kernel takes a short read for the
-    /// end of the file.)
+    /// A read returns at most this many bytes. (With a cache mode other than direct the kernel
+    /// takes a short read for the end of the file.)
     ShortRead(u32),
-    /// A read returns zeros, as many as there are bytes; attributes stay as they are. Whoever still gets the bytes has them from
-    /// elsewhere.
+    /// A read returns zeros, as many as there are bytes; attributes stay as they are. Whoever still
+    /// gets the bytes has them from elsewhere.
     Zeros,
 }
 

@@ -1,5 +1,5 @@
-//! Changes to a file made "by another client": on the backing directory, behind the kernel's caches, now or at a moment of
-//! a reader's life. Each is done once.
+//! Changes to a file made "by another client": on the backing directory, behind the kernel's
+//! caches, now or at a moment of a reader's life. Each is done once.
 
 use std::fmt;
 use std::fs::{self, File, FileTimes, OpenOptions};
@@ -26,7 +26,8 @@ pub enum MutationKind {
     Delete,
     /// Replaced by a rename of a new file: [`mutated`] content and then the six bytes `slowfs`.
     Replace,
-    /// Replaced by a rename of a new file of the same size and the same mtime to the nanosecond, with [`mutated`] content.
+    /// Replaced by a rename of a new file of the same size and the same mtime to the nanosecond,
+    /// with [`mutated`] content.
     ReplaceSame,
 }
 
@@ -108,7 +109,8 @@ impl Armed {
         list.clear();
     }
 
-    /// Those due now that `path` was opened (`read` false) or read once more; `path` is only computed when any wait.
+    /// Those due now that `path` was opened (`read` false) or read once more; `path` is only
+    /// computed when any wait.
     pub(crate) fn due(&self, read: bool, path: impl FnOnce() -> Option<String>) -> Vec<MutateSpec> {
         if !self.any.load(Relaxed) {
             return Vec::new();
@@ -171,7 +173,8 @@ fn below(root: &Path, relative: &str) -> io::Result<PathBuf> {
     Ok(root.join(relative))
 }
 
-/// Writes a new file beside `path` with the mode and owner of the old one and renames it over `path`.
+/// Writes a new file beside `path` with the mode and owner of the old one and renames it over
+/// `path`.
 fn replace(path: &Path, before: &fs::Metadata, content: &[u8], times: Option<FileTimes>) -> io::Result<()> {
     static SERIAL: AtomicU64 = AtomicU64::new(0);
     let name = format!(".slowfs-{}-{}", std::process::id(), SERIAL.fetch_add(1, Relaxed));

@@ -1,4 +1,5 @@
-//! Options that can change while the mount is up: as sent ([`Settings`]) and as used by the server ([`Live`]).
+//! Options that can change while the mount is up: as sent ([`Settings`]) and as used by the server
+//! ([`Live`]).
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,8 +14,8 @@ use crate::units::{Rate, Time, string_conversions};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum CacheMode {
-    /// Nothing: each `read` is one READ of its size. `mmap(MAP_SHARED)` needs Linux 6.6 (else `ENODEV`); mapped pages are
-    /// cached while mapped.
+    /// Nothing: each `read` is one READ of its size. `mmap(MAP_SHARED)` needs Linux 6.6 (else
+    /// `ENODEV`); mapped pages are cached while mapped.
     Direct,
     /// The page cache, dropped at each open.
     #[default]
@@ -69,7 +70,8 @@ pub struct Settings {
     /// How long names sent from now on may be cached; follows `attr_ttl` until set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry_ttl: Option<Time>,
-    /// Whether each close sends a FLUSH that costs a metadata latency (for files opened from now on).
+    /// Whether each close sends a FLUSH that costs a metadata latency (for files opened from now
+    /// on).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flush: Option<bool>,
 }

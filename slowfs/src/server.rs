@@ -1,8 +1,9 @@
 //! The server behind the mount.
 //!
-//! Every request takes the same way ([`Server::serve`]): count it, ask the fault rules, do the work on the backing
-//! directory at once, and let the answer go when its time has come. Operations are grouped by what they touch: [`meta`],
-//! [`dirs`], [`files`], [`change`], [`xattr`]; [`fs`] is the thin shell that the FUSE library calls.
+//! Every request takes the same way ([`Server::serve`]): count it, ask the fault rules, do the work
+//! on the backing directory at once, and let the answer go when its time has come. Operations are
+//! grouped by what they touch: [`meta`], [`dirs`], [`files`], [`change`], [`xattr`]; [`fs`] is the
+//! thin shell that the FUSE library calls.
 
 mod answer;
 mod attr;
@@ -62,7 +63,8 @@ pub(crate) struct Server {
     files: Handles<FileHandle>,
     dirs: Handles<DirHandle>,
     notifier: OnceLock<Notifier>,
-    /// `/proc/self/fd/N` of the backing directory: still right after something is mounted over its path.
+    /// `/proc/self/fd/N` of the backing directory: still right after something is mounted over its
+    /// path.
     root: PathBuf,
     /// Whether files made by other users are given to them.
     give_away: bool,
@@ -96,8 +98,8 @@ impl Server {
 
     /// Handles one request: counted now, done now, answered when its latency is over.
     ///
-    /// `path` names the file for fault rules. `work` gets the reply (a listing is written into it) and the number of bytes
-    /// that a short-read fault leaves.
+    /// `path` names the file for fault rules. `work` gets the reply (a listing is written into it)
+    /// and the number of bytes that a short-read fault leaves.
     fn serve<T, R>(
         &self,
         op: Op,

@@ -9,7 +9,8 @@ const STOP: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 fn stop_set() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: `sigemptyset` initialises the set it is given; `sigaddset` then works on an initialised one.
+    // SAFETY: `sigemptyset` initialises the set it is given; `sigaddset` then works on an
+    // initialised one.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for signal in STOP {
@@ -19,7 +20,8 @@ fn stop_set() -> libc::sigset_t {
     }
 }
 
-/// Blocks the stop signals in this thread and all that it starts, for [`wait_stop_signal`] to collect.
+/// Blocks the stop signals in this thread and all that it starts, for [`wait_stop_signal`] to
+/// collect.
 pub(crate) fn block_stop_signals() {
     let set = stop_set();
     // SAFETY: the set is initialised and the old mask is not asked for.
@@ -34,7 +36,8 @@ pub(crate) fn wait_stop_signal() {
     unsafe { libc::sigwait(&raw const set, &raw mut signal) };
 }
 
-/// Makes timed waits of this thread end on time: the default slack of 50 us is as long as some latencies asked for.
+/// Makes timed waits of this thread end on time: the default slack of 50 us is as long as some
+/// latencies asked for.
 pub(crate) fn precise_timers() {
     // SAFETY: PR_SET_TIMERSLACK takes one integer and touches no memory.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };

@@ -1,4 +1,5 @@
-//! Durations and rates as people write them (`1ms`, `115MiB/s`), on the command line and in JSON alike.
+//! Durations and rates as people write them (`1ms`, `115MiB/s`), on the command line and in JSON
+//! alike.
 
 use std::fmt;
 use std::str::FromStr;

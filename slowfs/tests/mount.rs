@@ -1,4 +1,5 @@
-//! Real mounts of `slowfs`, seen through ordinary system calls. Without FUSE the tests say so and pass.
+//! Real mounts of `slowfs`, seen through ordinary system calls. Without FUSE the tests say so and
+//! pass.
 
 #[path = "mount/changes.rs"]
 mod changes;

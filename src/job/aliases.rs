@@ -1,5 +1,5 @@
-//! Symbolic links in the working directory, the arguments and the environment that lead into a root: other spellings under
-//! which the job will name its files.
+//! Symbolic links in the working directory, the arguments and the environment that lead into a
+//! root: other spellings under which the job will name its files.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -9,7 +9,8 @@ use std::path::{Component, Path, PathBuf};
 /// Most spellings that are added by themselves.
 const MOST: usize = 32;
 
-/// All spellings below which something named by `words` lies in one of `roots` (real paths), with the number of the root.
+/// All spellings below which something named by `words` lies in one of `roots` (real paths), with
+/// the number of the root.
 pub(crate) fn find<'a>(roots: &[PathBuf], words: impl Iterator<Item = &'a OsStr>) -> Vec<(usize, PathBuf)> {
     let mut found = BTreeSet::new();
     let cwd = std::env::current_dir().unwrap_or_default();

@@ -1,8 +1,9 @@
 //! The job's process: started, signalled, waited for.
 //!
-//! Signals that another process sent are passed on; those from the terminal reach the job by themselves, because it stays in
-//! the terminal's process group. As process 1 everything that ends is reaped. A job whose `run` is killed is killed with it, as
-//! if the signal had reached the job itself.
+//! Signals that another process sent are passed on; those from the terminal reach the job by
+//! themselves, because it stays in the terminal's process group. As process 1 everything that ends
+//! is reaped. A job whose `run` is killed is killed with it, as if the signal had reached the job
+//! itself.
 
 use super::found;
 use anyhow::Result;
@@ -53,8 +54,8 @@ pub(crate) struct Child {
     pid: i32,
 }
 
-/// Blocks the signals that are passed on; to be called before any thread is started. The end of children must not be ignored here:
-/// then the kernel reaps them, and how the job ended is lost.
+/// Blocks the signals that are passed on; to be called before any thread is started. The end of
+/// children must not be ignored here: then the kernel reaps them, and how the job ended is lost.
 pub(crate) fn block_signals() {
     let set = signal_set();
     // SAFETY: blocks signals of this thread; no handler is set.
@@ -75,7 +76,8 @@ pub(crate) fn is_told_to_end() -> bool {
 }
 
 impl Child {
-    /// Starts `words` with `env` added, and otherwise as this process was started, less the secret of the cluster.
+    /// Starts `words` with `env` added, and otherwise as this process was started, less the secret
+    /// of the cluster.
     pub(crate) fn start(words: &[OsString], env: &[(&str, OsString)]) -> io::Result<Self> {
         let Some((program, args)) = words.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let mut command = Command::new(program);
@@ -108,7 +110,8 @@ impl Child {
                 (libc::sigtimedwait(&raw const set, &raw mut info, &raw const t), info)
             };
             if signal > 0 && signal != libc::SIGCHLD && info.si_code <= 0 {
-                // Sent by a process (kill, tgkill, sigqueue); the kernel's own have a positive code.
+                // Sent by a process (kill, tgkill, sigqueue); the kernel's own have a positive
+                // code.
                 // SAFETY: our own child, not reaped yet.
                 unsafe { libc::kill(self.pid, signal) };
             }
@@ -140,15 +143,17 @@ impl Child {
     }
 }
 
-/// Has this process killed when its parent, the process `run`, is: by anything, SIGKILL included. The kernel looks at the end of
-/// the thread that forked, which is the first one here and lasts as long as the process. Async-signal-safe.
+/// Has this process killed when its parent, the process `run`, is: by anything, SIGKILL included.
+/// The kernel looks at the end of the thread that forked, which is the first one here and lasts as
+/// long as the process. Async-signal-safe.
 fn die_with(run: u32) {
     // SAFETY: plain calls on this process.
     unsafe {
         if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
             return;
         }
-        // It may be dead already, and then no signal comes. (0: the parent is outside of this namespace of processes.)
+        // It may be dead already, and then no signal comes. (0: the parent is outside of this
+        // namespace of processes.)
         let parent = libc::getppid();
         if parent != 0 && u32::try_from(parent) != Ok(run) {
             libc::raise(libc::SIGKILL);
@@ -161,7 +166,8 @@ pub(crate) fn end_like(end: Ended) -> std::process::ExitCode {
     match end {
         Ended::Exited(code) => std::process::ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)),
         Ended::Killed(signal) => {
-            // SAFETY: restores the default action, forbids a core of ours beside the job's, and sends the signal.
+            // SAFETY: restores the default action, forbids a core of ours beside the job's, and
+            // sends the signal.
             unsafe {
                 let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
                 libc::setrlimit(libc::RLIMIT_CORE, &raw const none);

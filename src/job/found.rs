@@ -1,12 +1,14 @@
-//! What the process that started us left to us, taken down before Rust's runtime changes it, and given to the job as it was.
+//! What the process that started us left to us, taken down before Rust's runtime changes it, and
+//! given to the job as it was.
 //!
-//! * The runtime of the standard library ignores SIGPIPE, and opens `/dev/null` as whichever of the descriptors 0, 1 and 2 is
-//!   closed. Both happen before `main`, so a function of `.init_array` looks first.
-//! * `std::process` gives every child the default action for SIGPIPE and an empty signal mask, so [`restore`] runs between fork
-//!   and exec, after that.
+//! * The runtime of the standard library ignores SIGPIPE, and opens `/dev/null` as whichever of the
+//!   descriptors 0, 1 and 2 is closed. Both happen before `main`, so a function of `.init_array`
+//!   looks first.
+//! * `std::process` gives every child the default action for SIGPIPE and an empty signal mask, so
+//!   [`restore`] runs between fork and exec, after that.
 //!
-//! Everything else (process group, terminal, umask, working directory, priority, limits, ignored signals) is left alone, and
-//! stays through fork and exec.
+//! Everything else (process group, terminal, umask, working directory, priority, limits, ignored
+//! signals) is left alone, and stays through fork and exec.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -61,7 +63,8 @@ pub(crate) fn was_closed(fd: i32) -> bool {
 /// Gives the process what was found. To be called between fork and exec: async-signal-safe.
 pub(crate) fn restore() {
     let action = |ignored: &AtomicBool| if ignored.load(Ordering::Relaxed) { libc::SIG_IGN } else { libc::SIG_DFL };
-    // SAFETY: plain calls on this process, which is about to exec; the mask was written before `main`.
+    // SAFETY: plain calls on this process, which is about to exec; the mask was written before
+    // `main`.
     unsafe {
         libc::signal(libc::SIGPIPE, action(&IGNORED_PIPES));
         libc::signal(libc::SIGCHLD, action(&IGNORED_CHILDREN));

@@ -1,8 +1,10 @@
-//! Files that a job is to leave: reports and traces. This process opens them, with what its user may do and sees here.
+//! Files that a job is to leave: reports and traces. This process opens them, with what its user
+//! may do and sees here.
 //!
-//! A new file is made with `O_EXCL`, so that no link that lies at its name is followed: the directory may be one where others
-//! write too. A file of the user's own at that name is replaced by a new one, never written over; a device or a pipe
-//! (`/dev/stdout`) is written to as it is; a link to a file, and a file of somebody else, are refused.
+//! A new file is made with `O_EXCL`, so that no link that lies at its name is followed: the
+//! directory may be one where others write too. A file of the user's own at that name is replaced
+//! by a new one, never written over; a device or a pipe (`/dev/stdout`) is written to as it is; a
+//! link to a file, and a file of somebody else, are refused.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use std::ffi::OsString;
@@ -46,7 +48,8 @@ fn open(path: &Path, mode: u32) -> io::Result<File> {
     }
 }
 
-/// Opens the file of a trace, for nobody else to read, on a thread of its own: the file system may not answer.
+/// Opens the file of a trace, for nobody else to read, on a thread of its own: the file system may
+/// not answer.
 pub(super) fn open_in_time(path: &Path, limit: Duration) -> io::Result<File> {
     let (send, receive) = channel();
     let path = path.to_owned();
@@ -55,7 +58,8 @@ pub(super) fn open_in_time(path: &Path, limit: Duration) -> io::Result<File> {
     receive.recv_timeout(limit).map_err(late)?
 }
 
-/// Writes a file such that nobody sees a part of it: the tasks of a job may be given the same name, and end at once.
+/// Writes a file such that nobody sees a part of it: the tasks of a job may be given the same name,
+/// and end at once.
 pub(super) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let is_replaceable = match std::fs::symlink_metadata(path) {
         Ok(found) => found.is_file(),

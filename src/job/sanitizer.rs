@@ -1,9 +1,12 @@
-//! Programs built with AddressSanitizer as a shared library (gcc's default; clang's `-shared-libasan`).
+//! Programs built with AddressSanitizer as a shared library (gcc's default; clang's
+//! `-shared-libasan`).
 //!
-//! Its runtime ends a program in which another library is loaded before it, as the preload library is. The order is of no
-//! consequence here: the preload library calls what comes behind it, so the runtime still sees every call, and the program's memory
-//! functions are still its own. `verify_asan_link_order=0` in ASAN_OPTIONS says so. It is set where the command, a word of it or
-//! a word of a shell's `-c` names such a program, and nowhere else: a job's environment is its own business.
+//! Its runtime ends a program in which another library is loaded before it, as the preload library
+//! is. The order is of no consequence here: the preload library calls what comes behind it, so the
+//! runtime still sees every call, and the program's memory functions are still its own.
+//! `verify_asan_link_order=0` in ASAN_OPTIONS says so. It is set where the command, a word of it or
+//! a word of a shell's `-c` names such a program, and nowhere else: a job's environment is its own
+//! business.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -35,7 +35,8 @@ pub(crate) struct Service {
     shim: PathBuf,
     /// How things were when the job started.
     pub(crate) before: Status,
-    /// A restart under way: on a thread of its own, so that signals and the job's end are not kept waiting.
+    /// A restart under way: on a thread of its own, so that signals and the job's end are not kept
+    /// waiting.
     restart: Option<Receiver<Result<Client, ClientError>>>,
     next_try: Instant,
     stopped: bool,
@@ -52,7 +53,8 @@ pub(crate) struct Service {
 /// Names and values.
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
-/// What the processes of a job need, beside what this process has: the preload library behind those that are there already.
+/// What the processes of a job need, beside what this process has: the preload library behind those
+/// that are there already.
 pub(crate) fn environment(shim: &Path, control: &Path) -> Variables {
     let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let shim = shim.as_os_str();
@@ -283,7 +285,8 @@ impl Service {
         }
     }
 
-    /// The job has ended: from here on the agent is asked with little patience, and not again once it was silent.
+    /// The job has ended: from here on the agent is asked with little patience, and not again once
+    /// it was silent.
     pub(crate) fn hurry(&mut self) {
         let _ = self.is_restarting();
         let _ = self.client.set_patience(FAREWELL);
@@ -309,8 +312,8 @@ impl Service {
         asked.ok()
     }
 
-    /// An agent for the end of the job, when that of before went with another job that had started it: it knows the figures, and removes
-    /// what the other has left.
+    /// An agent for the end of the job, when that of before went with another job that had started
+    /// it: it knows the figures, and removes what the other has left.
     fn revive(&mut self) {
         if self.silent {
             return;
@@ -326,8 +329,9 @@ impl Service {
         }
     }
 
-    /// Lets go of the agent. Where the end of this process takes all others along, or if told to, it waits until the agent has given back what it
-    /// holds in memory: killed before that, it would leave it there.
+    /// Lets go of the agent. Where the end of this process takes all others along, or if told to,
+    /// it waits until the agent has given back what it holds in memory: killed before that, it
+    /// would leave it there.
     pub(crate) fn leave(mut self, wait: bool) {
         if self.silent || !(wait || is_last_of_its_job()) || self.peer() != Peer::There {
             return;
@@ -344,7 +348,8 @@ impl Service {
         while dir.exists() && !has_died(&dir) && start.elapsed() < PATIENCE {
             match Client::connect(&dir).and_then(ask) {
                 Ok(s) if s.jobs > 0 => return,
-                // One that begins to end answers no more, and takes away its socket: then there is nothing to connect to.
+                // One that begins to end answers no more, and takes away its socket: then there is
+                // nothing to connect to.
                 Err(e) if is_silence(&e) && silences > 0 => return,
                 Err(e) => silences += usize::from(is_silence(&e)),
                 Ok(_) => {}
@@ -361,8 +366,8 @@ fn attach(config: &Config, joining: Joining) -> Result<(Client, PathBuf, Status)
     Ok((client, control, before))
 }
 
-/// Whether the kernel or a batch system kills what is left when this process has ended: as process 1 of a container, and when it was
-/// the last of a batch job, which it cannot know.
+/// Whether the kernel or a batch system kills what is left when this process has ended: as process
+/// 1 of a container, and when it was the last of a batch job, which it cannot know.
 fn is_last_of_its_job() -> bool {
     let batch = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
     std::process::id() == 1 || batch.iter().any(|name| std::env::var_os(name).is_some())

@@ -1,5 +1,6 @@
-//! Starting processes of ours that outlive the one that starts them, above all the agent: their own session, nothing inherited
-//! from the job. What an agent says before it has a log of its own comes back through a pipe.
+//! Starting processes of ours that outlive the one that starts them, above all the agent: their own
+//! session, nothing inherited from the job. What an agent says before it has a log of its own comes
+//! back through a pipe.
 
 use monarch_core::agent::client::Starting;
 use monarch_core::config::Config;
@@ -58,7 +59,8 @@ pub(crate) fn agent(config: &Config) -> io::Result<Started> {
     Ok(Started(Some(child)))
 }
 
-/// Lets a command of ours begin a session of its own, talk to this process through pipes, and inherit nothing else of the job.
+/// Lets a command of ours begin a session of its own, talk to this process through pipes, and
+/// inherit nothing else of the job.
 pub(crate) fn apart(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).current_dir("/");
     command
@@ -98,14 +100,15 @@ fn leave_the_job() -> io::Result<()> {
     Ok(())
 }
 
-/// Marks all descriptors to be closed by exec one by one: before Linux 5.11, and under filters that know no close_range.
-/// Async-signal-safe, hence no allocation, and no directory stream.
+/// Marks all descriptors to be closed by exec one by one: before Linux 5.11, and under filters that
+/// know no close_range. Async-signal-safe, hence no allocation, and no directory stream.
 ///
 /// # Safety
 /// The process is about to exec.
 unsafe fn mark_descriptors() {
     let mut buf = [0u64; 512];
-    // SAFETY: the buffer is ours and as long as said; entries are read within what the kernel says it wrote.
+    // SAFETY: the buffer is ours and as long as said; entries are read within what the kernel says
+    // it wrote.
     unsafe {
         let mark = |fd: i32| libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
         let dir = libc::open(c"/proc/self/fd".as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC);

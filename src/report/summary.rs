@@ -109,7 +109,8 @@ impl Report {
         self.agent.get(name).copied().unwrap_or(0)
     }
 
-    /// Whether no process has used a root. Which root was asked about names is not counted: where one alone is served, such calls speak for it.
+    /// Whether no process has used a root. Which root was asked about names is not counted: where
+    /// one alone is served, such calls speak for it.
     pub(super) fn is_unused(&self, root: &RootStatus) -> bool {
         let asked = self.status.roots.len() == 1 && self.get("stats") + self.get("lists") > 0;
         root.state == "ready" && root.opens == 0 && !asked

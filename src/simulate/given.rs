@@ -1,4 +1,5 @@
-//! What the flags of `simulate` mean: sizes, rates, capacities, made-up workloads. Every mistake is told with its remedy.
+//! What the flags of `simulate` mean: sizes, rates, capacities, made-up workloads. Every mistake is
+//! told with its remedy.
 
 use bytesize::ByteSize;
 use monarch_policies::sim::{Calls, Mix, Shuffle, Synthetic, Workload};

@@ -1,7 +1,8 @@
 //! Results as one page of charts, or as the charts alone.
 //!
-//! A column for each number of nodes: bytes from the PFS and stall against capacity. Below, a chart for each capacity: efficiency against nodes.
-//! Where there is only one value on an axis, its chart is left out.
+//! A column for each number of nodes: bytes from the PFS and stall against capacity. Below, a chart
+//! for each capacity: efficiency against nodes. Where there is only one value on an axis, its chart
+//! is left out.
 
 use super::row::Row;
 use super::table;

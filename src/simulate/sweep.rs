@@ -1,4 +1,5 @@
-//! All combinations of policies, capacities and numbers of nodes, side by side on the cores of this machine; each simulation has one.
+//! All combinations of policies, capacities and numbers of nodes, side by side on the cores of this
+//! machine; each simulation has one.
 
 use super::given::Capacity;
 use super::row::{Bound, Row};

@@ -14,7 +14,8 @@ const HEADINGS: [&str; 14] = [
 pub(super) const LEGEND: &str = "later, stall (waiting in units of computing), hits, calls, PFS: one epoch after the first; \
     bound: least PFS bytes of all epochs (Belady)";
 
-/// The table. `later` and what follows up to `PFS` are about one later epoch, `all PFS` and its bound about the whole job.
+/// The table. `later` and what follows up to `PFS` are about one later epoch, `all PFS` and its
+/// bound about the whole job.
 pub(super) fn table(rows: &[Row]) -> String {
     let mut lines = vec![HEADINGS.map(str::to_owned)];
     lines.extend(rows.iter().map(cells));

@@ -1,5 +1,7 @@
-//! Recorded runs: traces of `monarch run --trace`, or tables: `time_s,stream,path-or-id,size[,epoch]`, one open a line, a heading if wanted. A file is whatever stands in the third
-//! column; numbers are in order of number, everything else in order of name, as in listings.
+//! Recorded runs: traces of `monarch run --trace`, or tables:
+//! `time_s,stream,path-or-id,size[,epoch]`, one open a line, a heading if wanted. A file is
+//! whatever stands in the third column; numbers are in order of number, everything else in order of
+//! name, as in listings.
 
 use crate::say;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -29,7 +31,8 @@ pub(super) fn read(path: &Path) -> Result<Workload> {
     parse(&text).with_context(|| path.shown().to_string())
 }
 
-/// The run that a trace holds. Files are in the order of listings; epochs are found as the agent finds them.
+/// The run that a trace holds. Files are in the order of listings; epochs are found as the agent
+/// finds them.
 fn recorded(path: &Path) -> Result<Workload> {
     let mut reader = TraceReader::open(path)?;
     let mut accesses: Vec<Access> = reader.by_ref().collect();

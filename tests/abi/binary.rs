@@ -53,8 +53,8 @@ fn nothing_newer_than_glibc_2_17_is_needed() {
         if s.kind != 'U' && s.version.is_empty() {
             continue;
         }
-        // Without a version of its own the symbol is bound to the default one: that must be old, too, or an older C library
-        // has it elsewhere or not at all.
+        // Without a version of its own the symbol is bound to the default one: that must be old,
+        // too, or an older C library has it elsewhere or not at all.
         let wanted = if s.version.is_empty() {
             let default = of_libc.iter().find(|l| l.name == s.name && l.default);
             default.unwrap_or_else(|| panic!("{} is not in the C library", s.name)).version.clone()

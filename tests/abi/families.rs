@@ -1,9 +1,11 @@
-//! Every function of the C library that opens, stats, lists, reads or changes files is hooked or left out on purpose.
+//! Every function of the C library that opens, stats, lists, reads or changes files is hooked or
+//! left out on purpose.
 
 use crate::tools::{hooks, libc, symbols};
 use std::collections::BTreeSet;
 
-/// The name without what makes a variant of it: underscores, `64`, `_chk`, `_2`, `_nocancel`, `_r`, `x`stat, `_IO_`.
+/// The name without what makes a variant of it: underscores, `64`, `_chk`, `_2`, `_nocancel`, `_r`,
+/// `x`stat, `_IO_`.
 fn plain(name: &str) -> &str {
     let mut n = name.trim_start_matches('_');
     for front in ["IO_", "libc_"] {

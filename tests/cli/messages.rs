@@ -1,9 +1,11 @@
-//! Every message that the sources can print is in `docs/TROUBLESHOOTING.md`, and that document names no message that is gone.
+//! Every message that the sources can print is in `docs/TROUBLESHOOTING.md`, and that document
+//! names no message that is gone.
 //!
-//! How it works. The sources are read as Rust tokens, and the string literals that read as prose are taken for messages. Left
-//! out is what nobody is shown: attributes other than `#[error]` (help is printed by clap, on request), tests, reasons of
-//! `expect`, and texts that something is compared with. The document is read for the code spans in the first column of its
-//! tables whose header begins with "Message". What is filled in is `…` in both.
+//! How it works. The sources are read as Rust tokens, and the string literals that read as prose
+//! are taken for messages. Left out is what nobody is shown: attributes other than `#[error]` (help
+//! is printed by clap, on request), tests, reasons of `expect`, and texts that something is
+//! compared with. The document is read for the code spans in the first column of its tables whose
+//! header begins with "Message". What is filled in is `…` in both.
 
 use proc_macro2::{Delimiter, LexError, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,7 +94,8 @@ fn walk(stream: TokenStream, found: &mut Vec<(usize, String)>) {
     }
 }
 
-/// What follows an attribute that begins before `at`; messages of errors are taken from it, and tests are passed over.
+/// What follows an attribute that begins before `at`; messages of errors are taken from it, and
+/// tests are passed over.
 fn attribute(tokens: &[TokenTree], mut at: usize, found: &mut Vec<(usize, String)>) -> usize {
     at += usize::from(matches!(tokens.get(at), Some(TokenTree::Punct(p)) if p.as_char() == '!'));
     let Some(TokenTree::Group(group)) = tokens.get(at) else { return at };

@@ -1,4 +1,5 @@
-//! The harness itself: links carry, are cut, slow and lost as they should be, nodes run jobs, and nothing is left behind.
+//! The harness itself: links carry, are cut, slow and lost as they should be, nodes run jobs, and
+//! nothing is left behind.
 
 use crate::harness::{Job, Running};
 use crate::net::{Net, identity};

@@ -1,7 +1,8 @@
 //! What runs that were killed have left: namespaces with processes in them, mounts, directories.
 //!
-//! Everything that a cluster makes carries the id of the process that made it. What belongs to a process that is gone is removed
-//! before the next network comes up, and what is removed at the end of a test goes the same way.
+//! Everything that a cluster makes carries the id of the process that made it. What belongs to a
+//! process that is gone is removed before the next network comes up, and what is removed at the end
+//! of a test goes the same way.
 
 use crate::net::identity;
 use std::fs;

@@ -1,10 +1,13 @@
-//! A network of several nodes on one machine: a namespace for each node and one for the switch that joins them.
+//! A network of several nodes on one machine: a namespace for each node and one for the switch that
+//! joins them.
 //!
-//! Nothing in the namespace of the caller changes: no address, route or link. A link is a veth whose far end is a port of the
-//! switch's bridge, so that a cut link loses packets as a pulled cable does: nobody is told. Names carry the process id, so that
-//! tests can run side by side and the next run knows what a killed one has left ([`super::leftovers`]).
+//! Nothing in the namespace of the caller changes: no address, route or link. A link is a veth
+//! whose far end is a port of the switch's bridge, so that a cut link loses packets as a pulled
+//! cable does: nobody is told. Names carry the process id, so that tests can run side by side and
+//! the next run knows what a killed one has left ([`super::leftovers`]).
 //!
-//! Processes enter by `nsenter --net`, not by `ip netns exec`: that makes a mount namespace, too, which hides mounts made later.
+//! Processes enter by `nsenter --net`, not by `ip netns exec`: that makes a mount namespace, too,
+//! which hides mounts made later.
 
 use crate::leftovers;
 use std::io::Write;
@@ -13,7 +16,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Least burst of a shaped link: one packet as the kernel hands it over before segmentation is up to 64 KiB.
+/// Least burst of a shaped link: one packet as the kernel hands it over before segmentation is up
+/// to 64 KiB.
 const BURST: u64 = 128 << 10;
 
 /// How a link is slowed down.
@@ -99,7 +103,8 @@ impl Net {
         assert!(self.reshape(node, |s| s.mbit = Some(mbit)), "tbf: this kernel cannot limit the rate of a link");
     }
 
-    /// Every packet from and to a node takes that much longer. False, with a line about it, where the kernel has no netem.
+    /// Every packet from and to a node takes that much longer. False, with a line about it, where
+    /// the kernel has no netem.
     pub fn delay(&self, node: usize, micros: u64) -> bool {
         let done = self.reshape(node, |s| s.micros = Some(micros));
         if !done {
@@ -132,8 +137,9 @@ impl Net {
         ip(&format!("-n {} link set p{node} up", self.switch()));
     }
 
-    /// Of what the node sends by TCP, every fourth packet of more than 1,000 bytes arrives with one byte changed and nobody notices: as
-    /// between the checksums of a link and those of TCP. (A veth hands packets on without ever summing them.)
+    /// Of what the node sends by TCP, every fourth packet of more than 1,000 bytes arrives with one
+    /// byte changed and nobody notices: as between the checksums of a link and those of TCP. (A
+    /// veth hands packets on without ever summing them.)
     pub fn corrupt(&self, node: usize) {
         let table = "table ip corrupt {\n chain output {\n type filter hook output priority 0;\n \
                      ip protocol tcp ip length > 1000 numgen random mod 4 == 0 @nh,5600,8 set 0x5a\n }\n}\n";
@@ -155,7 +161,8 @@ impl Net {
         assert!(out.status.success(), "nft (Debian: nftables): {}", String::from_utf8_lossy(&out.stderr));
     }
 
-    /// The node is lost: its link goes first, then all of its processes at once, then its namespace.
+    /// The node is lost: its link goes first, then all of its processes at once, then its
+    /// namespace.
     pub fn delete(&self, node: usize) {
         let name = self.name(node);
         let gone = std::mem::replace(&mut self.links()[node].deleted, true);

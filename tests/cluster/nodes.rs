@@ -1,4 +1,5 @@
-//! What nodes that share copies promise: each byte leaves the PFS once, whatever fails costs a bounded wait and never a byte.
+//! What nodes that share copies promise: each byte leaves the PFS once, whatever fails costs a
+//! bounded wait and never a byte.
 
 #[path = "nodes/again.rs"]
 mod again;
@@ -32,21 +33,23 @@ use std::path::PathBuf;
 /// The three ways to spread copies.
 pub const PLACEMENTS: [&str; 3] = ["sharded", "replicated", "hybrid"];
 
-/// Seconds that a read may take while something fails: it may wait for the agent (`wait.stall`, 2 s), which may wait for peers
-/// (`peer_timeout` each), on a machine that is busy with other tests. Where nothing else runs, the promise itself is tested
-/// (`tests/nodes.sh`): 2 s and the read from the PFS.
+/// Seconds that a read may take while something fails: it may wait for the agent (`wait.stall`, 2
+/// s), which may wait for peers (`peer_timeout` each), on a machine that is busy with other tests.
+/// Where nothing else runs, the promise itself is tested (`tests/nodes.sh`): 2 s and the read from
+/// the PFS.
 pub fn bound() -> f64 {
     let set = std::env::var("MONARCH_CLUSTER_BOUND").ok().and_then(|s| s.parse().ok());
     set.unwrap_or(12.0)
 }
 
-/// For tests that count calls exactly: clocks that do not fire on a machine that is busy with other tests, and so many directories
-/// that a second scan is told from agents that look at the root.
+/// For tests that count calls exactly: clocks that do not fire on a machine that is busy with other
+/// tests, and so many directories that a second scan is told from agents that look at the root.
 pub fn patient(plan: Plan) -> Plan {
     plan.dirs(60).set("wait.pickup=5s").set("wait.stall=20s").cluster("peer_timeout: 20s")
 }
 
-/// The PFS saw one job: every file opened once and read once, every directory listed once (the root is looked at by every agent).
+/// The PFS saw one job: every file opened once and read once, every directory listed once (the root
+/// is looked at by every agent).
 #[track_caller]
 pub fn read_once(c: &Cluster, mark: &slowfs::Counters) {
     let seen = c.since(mark);

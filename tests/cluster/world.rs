@@ -1,5 +1,5 @@
-//! A private world of several nodes: a network, one slow file system as the PFS of all, and for each node its own tier, runtime
-//! directory and configuration.
+//! A private world of several nodes: a network, one slow file system as the PFS of all, and for
+//! each node its own tier, runtime directory and configuration.
 //!
 //! ```ignore
 //! let Some(c) = Cluster::plan(3).files(60).placement("sharded").build() else { return };   // None: not root
@@ -15,8 +15,9 @@
 //! | the network | [`Cluster::net`]: `rate delay cut join`; [`Cluster::lose`] deletes a node |
 //! | the PFS | [`Cluster::mark`] and [`Cluster::since`]; [`Cluster::pfs`] is the `Slowfs` |
 //!
-//! The PFS keeps nothing in the page cache and all nodes share its attribute cache, so opens, reads and bytes are exact, and
-//! metadata calls are a lower bound of what nodes with caches of their own would make; `pfs(|b| b.attr_ttl(ZERO))` gives the upper.
+//! The PFS keeps nothing in the page cache and all nodes share its attribute cache, so opens, reads
+//! and bytes are exact, and metadata calls are a lower bound of what nodes with caches of their own
+//! would make; `pfs(|b| b.attr_ttl(ZERO))` gives the upper.
 
 use crate::harness::{Ended, Job, Running, sources};
 use crate::leftovers;
@@ -58,7 +59,8 @@ impl Cluster {
         Plan::new(nodes)
     }
 
-    /// The whole data set anew, with the bytes of this seed: another version of every file, from behind the PFS.
+    /// The whole data set anew, with the bytes of this seed: another version of every file, from
+    /// behind the PFS.
     pub fn make(&self, seed: &str) {
         let mut c = Command::new("python3");
         c.arg(sources().join("nodes.py")).arg("make").arg(&self.backing).args(self.data.words()).args(["--seed", seed]);
@@ -186,8 +188,8 @@ impl Cluster {
         };
         (0..self.nodes).map(start).collect()
     }
-    /// Starts a job on these nodes that begins to read when their agents have the index: what is opened before that is read from
-    /// the PFS, by any job.
+    /// Starts a job on these nodes that begins to read when their agents have the index: what is
+    /// opened before that is read from the PFS, by any job.
     pub fn start_indexed(&self, nodes: impl IntoIterator<Item = usize>, reads: &Reads) -> Vec<Running> {
         let start = |i: usize| (i, self.node(i).start(&self.job(i, reads).announced()));
         let mut all: Vec<(usize, Running)> = nodes.into_iter().map(start).collect();

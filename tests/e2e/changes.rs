@@ -1,4 +1,5 @@
-//! Changes through the job reach the PFS and are seen by every process of the job on the node at once.
+//! Changes through the job reach the PFS and are seen by every process of the job on the node at
+//! once.
 
 use crate::harness::{Job, World};
 use std::fs;
@@ -63,7 +64,8 @@ fn changes_through_a_symlink_into_a_subdirectory() {
     change(&w, &inner, Some(&alias));
 }
 
-/// Nobody told us about this spelling: it is not in the arguments, the environment or the working directory.
+/// Nobody told us about this spelling: it is not in the arguments, the environment or the working
+/// directory.
 #[test]
 fn changes_through_a_symlink_that_nobody_announced() {
     let mut w = world();
@@ -130,7 +132,8 @@ fn another_job_sees_a_change_at_once() {
     assert_eq!(fs::metadata(w.backing().join(file.strip_prefix(w.root()).unwrap())).unwrap().len(), 40002);
 }
 
-/// Runs a Python script with the first data file and its directory; an assertion that fails is a failed job.
+/// Runs a Python script with the first data file and its directory; an assertion that fails is a
+/// failed job.
 fn script(w: &World, text: &str) {
     let file = fs::read_dir(w.root().join("data/d00")).unwrap().flatten().map(|e| e.path()).find(|p| p.is_file());
     w.run(&Job::new("python3").args(["-c", text]).arg(file.unwrap()).arg(w.root())).good();

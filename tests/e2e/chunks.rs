@@ -19,7 +19,8 @@ fn make(sizes: &[u64]) -> Job {
     Job::new("python3").arg(crate::harness::sources().join("large.py")).args(["make", "--sizes", &sizes])
 }
 
-/// A world in which everything above 64 KiB is large, and clocks that a busy machine does not run into.
+/// A world in which everything above 64 KiB is large, and clocks that a busy machine does not run
+/// into.
 fn plan(sizes: &[u64]) -> Plan {
     let plan = World::plan().made_by(make(sizes)).set("source.chunk_threshold=64KiB").set("source.chunk_size=256KiB");
     plan.patient()
@@ -123,7 +124,8 @@ fn a_tier_that_an_earlier_job_filled_has_a_window_all_the_same() {
     // Small enough that hardly anything of the tier is left.
     let sizes: Vec<u64> = [[2 * MIB; 8].to_vec(), [130_000; 40].to_vec()].concat();
     let w = plan(&sizes).tier_dir(disk.path().join("tier")).tier_size("12MiB").build();
-    // The agent is asked and told to stop while the job keeps it: later it may have ended by itself.
+    // The agent is asked and told to stop while the job keeps it: later it may have ended by
+    // itself.
     let script = "\"$@\" && echo over; read -r line; true";
     let job = |options: &[&str]| {
         let job = Job::new("sh").args(["-c", script, "sh"]).args(reads(&w, "seq").words());

@@ -1,4 +1,5 @@
-//! `monarch explain` and `monarch evict`, and the library, over the states that a real job leaves behind.
+//! `monarch explain` and `monarch evict`, and the library, over the states that a real job leaves
+//! behind.
 
 use crate::faults::wait_for;
 use crate::harness::{Job, World, built};

@@ -1,5 +1,6 @@
-//! `dataset.consistency: close-to-open`: what others change is seen by the next open after `dataset.revalidate`, for one question
-//! about each entry in that time; and what `immutable` promises instead.
+//! `dataset.consistency: close-to-open`: what others change is seen by the next open after
+//! `dataset.revalidate`, for one question about each entry in that time; and what `immutable`
+//! promises instead.
 
 use crate::faults::{agent_pid, control, kill, regular, wait_for};
 use crate::harness::{Job, Plan, Running, World};

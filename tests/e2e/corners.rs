@@ -1,4 +1,5 @@
-//! Corners of the system-call interface in which a copy, or a call that we answer, could differ from the PFS's file.
+//! Corners of the system-call interface in which a copy, or a call that we answer, could differ
+//! from the PFS's file.
 
 use crate::faults::{around, open_to_all};
 use crate::harness::{Job, World, has_command, has_program};
@@ -243,7 +244,8 @@ assert told(os.stat, big) == 'ENOENT' and os.stat(root + '/moved').st_size == 30
     );
 }
 
-/// What each kind of call changes, made by a process that is not served; the job's own process looks before and after.
+/// What each kind of call changes, made by a process that is not served; the job's own process
+/// looks before and after.
 const CHANGES: &str = r#"
 def each(outsider):
     assert all(is_copy(os.open(f'{root}/{n}', 0)) for n in ['x', 'y'])
@@ -512,7 +514,8 @@ fn programs_dir() -> std::path::PathBuf {
     crate::harness::target().join("programs")
 }
 
-/// What is read past us is right; what is changed past us is as if it were changed on another node (see SEMANTICS).
+/// What is read past us is right; what is changed past us is as if it were changed on another node
+/// (see SEMANTICS).
 #[test]
 fn a_library_that_binds_past_us_reads_the_file() {
     let w = world();

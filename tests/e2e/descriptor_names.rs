@@ -1,4 +1,5 @@
-//! Names of open descriptors: what is opened, written, mounted and asked by them is the file on the PFS.
+//! Names of open descriptors: what is opened, written, mounted and asked by them is the file on the
+//! PFS.
 
 use crate::guest::{python, small};
 use crate::harness::Job;

@@ -79,7 +79,8 @@ fn auto_begins_with_what_the_file_system_suggests_and_says_so() {
 
 #[test]
 fn auto_lets_both_engines_take_turns_and_keeps_the_better_one() {
-    // Five turns of 512 files, and some more: a turn in which a busy machine paused does not count. Chunks: five turns of 64.
+    // Five turns of 512 files, and some more: a turn in which a busy machine paused does not count.
+    // Chunks: five turns of 64.
     let mut w = World::plan().files(4_000).size(400).args(&["--plain"]).build();
     w.settle();
     let status = w.agent().unwrap();

@@ -1,4 +1,5 @@
-//! Epochs, policies and hints: what stays, what makes way, what is fetched just in time, counted by the server of the PFS.
+//! Epochs, policies and hints: what stays, what makes way, what is fetched just in time, counted by
+//! the server of the PFS.
 
 use crate::faults::{agent_pid, charged, kill, wait_for};
 use crate::harness::{Job, Plan, Running, World};
@@ -131,7 +132,8 @@ fn an_order_that_repeats_is_learned_in_the_second_epoch() {
     let last = all[3];
     assert!(last.local + last.waited >= FILES * 7 / 10, "{all:?}");
     let room = w.agent().unwrap().tiers[0].files;
-    // (64 files of the start of the next epoch are fetched beforehand; on a busy machine some come late, and count twice.)
+    // (64 files of the start of the next epoch are fetched beforehand; on a busy machine some come
+    // late, and count twice.)
     assert!(last.copied + last.pfs <= FILES - room + 64 + FILES / 10, "{all:?}");
 }
 

@@ -256,7 +256,8 @@ fn run_returns_at_once() {
     let mut w = world();
     let mut job = w.start(&Job::new("true").announced());
     job.until_written("ready");
-    // Another job keeps the agent. Both outputs of the first are pipes: if the agent held them, their end would never be read.
+    // Another job keeps the agent. Both outputs of the first are pipes: if the agent held them,
+    // their end would never be read.
     w.keep();
     let pid = agent_pid(&w);
     job.begin();

@@ -1,4 +1,5 @@
-//! The PFS errs, stalls, or its files change under us: right bytes, or exactly the error of a plain read.
+//! The PFS errs, stalls, or its files change under us: right bytes, or exactly the error of a plain
+//! read.
 
 use crate::faults::{Loop, copies, reads, regular, slowest, wait_for};
 use crate::harness::{Job, World};
@@ -53,7 +54,8 @@ fn an_error_is_the_plain_reads_error_and_passes() {
 #[test]
 fn errors_while_everything_is_prefetched_do_not_reach_the_job() {
     let mut w = World::plan().files(60).args(&["--plain"]).build();
-    // Every call of the agent fails for a while: nobody else is there yet. After so many in a row it only probes.
+    // Every call of the agent fails for a while: nobody else is there yet. After so many in a row
+    // it only probes.
     w.pfs().fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Open]).count(8)).unwrap();
     w.keep();
     w.until("errors", |s| s.agent["source_errors"] >= 8);
@@ -114,7 +116,8 @@ fn short_reads_of_the_pfs_are_completed() {
     w.pfs().fault(FaultSpec::new(FaultKind::ShortRead(777)).ops(&[Op::Read])).unwrap();
     w.run(&reads(&w).args(["--rounds", "2"])).good();
 
-    // In a ring the question who the file is now is linked to the read, and must not be asked before all is there.
+    // In a ring the question who the file is now is linked to the read, and must not be asked
+    // before all is there.
     let mut w = plan().set("io.engine=uring").build();
     w.pfs().fault(FaultSpec::new(FaultKind::ShortRead(777)).ops(&[Op::Read])).unwrap();
     w.settle();
@@ -122,7 +125,8 @@ fn short_reads_of_the_pfs_are_completed() {
     w.run(&reads(&w)).good();
 }
 
-/// A file changes at some moment of its copying: whoever reads it gets one version, whole; the others are served.
+/// A file changes at some moment of its copying: whoever reads it gets one version, whole; the
+/// others are served.
 fn changes_during_a_copy(kind: MutationKind, when: When) {
     let w = World::plan()
         .files(12)

@@ -276,7 +276,8 @@ fn copies_are_removed_or_cut_under_a_job() {
     w.until("them again", |s| s.agent["damaged"] == 20 && s.tiers[0].files == 60);
     readers.more(1);
     readers.end();
-    // Nobody can keep a reader from the bytes of a copy that is cut this very moment; it does not last.
+    // Nobody can keep a reader from the bytes of a copy that is cut this very moment; it does not
+    // last.
     let all = copies(&w);
     assert_eq!(all.len(), 60);
     for p in &all[20..40] {

@@ -1,4 +1,5 @@
-//! What the failure tests share: small file systems, looks at processes and directories, jobs that read all the time.
+//! What the failure tests share: small file systems, looks at processes and directories, jobs that
+//! read all the time.
 
 use crate::harness::{Ended, Job, Running, World, built};
 use std::fs;
@@ -106,7 +107,8 @@ pub fn du(dir: &Path) -> u64 {
     below(dir).iter().filter_map(|p| p.symlink_metadata().ok()).map(|m| m.blocks() * 512).sum()
 }
 
-/// The ledger of a tier says what `du` says of its directory: never less, and not much more. Both are taken while nothing is copied.
+/// The ledger of a tier says what `du` says of its directory: never less, and not much more. Both
+/// are taken while nothing is copied.
 #[track_caller]
 pub fn charged(w: &World, tier: usize, dir: &Path) {
     let told = || {

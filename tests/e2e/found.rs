@@ -1,6 +1,6 @@
-//! `monarch run` as a guest: the job finds signals, descriptors, limits and its place among processes as they would be without us,
-//! less the secret; it ends with a `run` that is killed; an agent that hangs holds up nobody. Files that the job can write from its
-//! start.
+//! `monarch run` as a guest: the job finds signals, descriptors, limits and its place among
+//! processes as they would be without us, less the secret; it ends with a `run` that is killed; an
+//! agent that hangs holds up nobody. Files that the job can write from its start.
 
 use crate::faults::{around, wait_for};
 use crate::harness::{Job, World, has_command};
@@ -166,8 +166,8 @@ fn the_secret_stays_out_of_the_jobs_environment() {
     assert!(out.status.success() && !text.contains(SECRET), "{text}");
 }
 
-/// Files that a job writes through descriptors that it was given: a root without an index yet, one with, a file with two names,
-/// one opened by another name, one that was not there before.
+/// Files that a job writes through descriptors that it was given: a root without an index yet, one
+/// with, a file with two names, one opened by another name, one that was not there before.
 #[test]
 fn what_is_written_through_an_inherited_descriptor_is_seen_by_the_job() {
     let mut w = World::plan().files(8).args(&["--plain"]).disk().build();

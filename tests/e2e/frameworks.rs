@@ -1,8 +1,10 @@
-//! Real frameworks, unmodified: the same data and the same losses, each file once from the PFS, nothing once it is resident.
+//! Real frameworks, unmodified: the same data and the same losses, each file once from the PFS,
+//! nothing once it is resident.
 //!
-//! A row of the matrix is a program of `tests/programs/frameworks` in an environment of `tests/venvs.sh`; the first word of a
-//! test's name is the environment (`tensorflow` is `tf`). [`Row::check`] is what every row must show. docs/FRAMEWORKS.md is
-//! this matrix in words. Without its environment a row fails and says what to run; `./test --quick` leaves rows out by name.
+//! A row of the matrix is a program of `tests/programs/frameworks` in an environment of
+//! `tests/venvs.sh`; the first word of a test's name is the environment (`tensorflow` is `tf`).
+//! [`Row::check`] is what every row must show. docs/FRAMEWORKS.md is this matrix in words. Without
+//! its environment a row fails and says what to run; `./test --quick` leaves rows out by name.
 
 use crate::harness::{Ended, Job, Plan, World, assert_same, sources};
 use crate::traffic::traffic;
@@ -52,7 +54,8 @@ impl Row {
     }
 
     fn job(self, w: &World, epochs: u32) -> Job {
-        // HDF5 locks what it opens, on the PFS; see `io_hdf5_that_locks_its_files` for what that costs.
+        // HDF5 locks what it opens, on the PFS; see `io_hdf5_that_locks_its_files` for what that
+        // costs.
         self.locking_job(w, epochs).env("HDF5_USE_FILE_LOCKING", "FALSE")
     }
 
@@ -61,7 +64,8 @@ impl Row {
         job.arg(w.root()).env("CHECKPOINTS", "checkpoints")
     }
 
-    /// What the PFS has counted for the files that are only read. The sums are seen with `--no-capture`.
+    /// What the PFS has counted for the files that are only read. The sums are seen with
+    /// `--no-capture`.
     fn counts(self, w: &World) -> BTreeMap<String, PathCounts> {
         let inputs = w.backing().join(self.inputs);
         let is_input = |path: &String| {
@@ -97,8 +101,9 @@ impl Row {
         bare
     }
 
-    /// Three epochs from nothing: the same output, and each file at most once from the PFS. The job begins when the index is
-    /// there: what is opened before that is read from the PFS, and these programs are done in a moment.
+    /// Three epochs from nothing: the same output, and each file at most once from the PFS. The job
+    /// begins when the index is there: what is opened before that is read from the PFS, and
+    /// these programs are done in a moment.
     fn cold(self, w: &World, job: &Job, bare: &Ended) {
         w.pfs().reset().unwrap();
         let mut ours = w.start_indexed(job).end();
@@ -113,8 +118,8 @@ impl Row {
         }
     }
 
-    /// The same data, all of them resident, and zeros under their identities on the PFS. Nothing is believed by the kernel:
-    /// whatever it is asked reaches the PFS.
+    /// The same data, all of them resident, and zeros under their identities on the PFS. Nothing is
+    /// believed by the kernel: whatever it is asked reaches the PFS.
     fn resident_world(self, w: &World) -> World {
         let maker = Job::new("cp").arg("-a").arg(w.backing());
         let mut w = self.plan(maker).pfs(|b| b.attr_ttl(Duration::ZERO)).build();
@@ -124,8 +129,8 @@ impl Row {
         w
     }
 
-    /// Three epochs on resident data: the same output, and the PFS is not asked for any input. Without us the zeros are seen,
-    /// so the copies are where the bytes came from.
+    /// Three epochs on resident data: the same output, and the PFS is not asked for any input.
+    /// Without us the zeros are seen, so the copies are where the bytes came from.
     fn resident(self, w: &World, job: &Job, bare: &Ended) -> Counters {
         let (text, c) = traffic(w, job);
         assert_eq!(text.strip_prefix("ready\n"), Some(&*bare.text()));
@@ -165,7 +170,8 @@ fn io_numpy() {
 
 #[test]
 fn io_numpy_maps_that_may_be_written() {
-    // Files that are opened for writing are the PFS's: nothing is saved, and what was written is there.
+    // Files that are opened for writing are the PFS's: nothing is saved, and what was written is
+    // there.
     let row = Row::new("io", "arrays.py", "mapped_shared");
     let (bare, ours) = (row.world(), row.world());
     assert_same(&bare.bare(&row.job(&bare, 3)).good(), &ours.run(&row.job(&ours, 3)));
@@ -177,7 +183,8 @@ fn io_hdf5() {
     HDF5.check();
 }
 
-/// A lock is taken on the PFS's file, which is opened for that each time, as without us; the bytes come from the copy all the same.
+/// A lock is taken on the PFS's file, which is opened for that each time, as without us; the bytes
+/// come from the copy all the same.
 #[test]
 fn io_hdf5_that_locks_its_files() {
     let w = HDF5.world();
@@ -218,8 +225,8 @@ fn io_demands_while_a_prefetch_runs() {
     }
 }
 
-/// The same rows with files that count as large: they are served in chunks while their copies are made, and each byte leaves the
-/// PFS once. The bare program says what is right.
+/// The same rows with files that count as large: they are served in chunks while their copies are
+/// made, and each byte leaves the PFS once. The bare program says what is right.
 fn in_chunks(row: Row) {
     let ms = Duration::from_millis(1);
     for prefetch in ["prefetch.enabled=false", "prefetch.enabled=true"] {
@@ -337,7 +344,8 @@ fn tensorflow_files() {
 
 #[test]
 fn tensorflow_checkpoints_below_the_root() {
-    // What the job writes goes to the PFS and is read back from there; its inputs are served as ever.
+    // What the job writes goes to the PFS and is read back from there; its inputs are served as
+    // ever.
     let row = Row { inputs: "records", ..Row::new("tf", "tensorflow_records.py", "checkpoints") };
     let job = |w: &World, to: &str| row.job(w, 3).env("CHECKPOINTS", to);
     let w = row.world();

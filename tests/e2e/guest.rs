@@ -1,5 +1,5 @@
-//! Corners in which a preloaded library could be noticed: working directories, links and mounts on the way to a root,
-//! descriptors of files that have moved, rights that have changed.
+//! Corners in which a preloaded library could be noticed: working directories, links and mounts on
+//! the way to a root, descriptors of files that have moved, rights that have changed.
 
 use crate::faults::{around, open_to_all, regular};
 use crate::harness::{Job, World};

@@ -1,4 +1,5 @@
-//! A private world for one test: data, a slow file system over it, a tier, a runtime directory, and the built command.
+//! A private world for one test: data, a slow file system over it, a tier, a runtime directory, and
+//! the built command.
 //!
 //! ```ignore
 //! let w = World::plan().files(60).build();          // 60 files of 40 kB + special ones, behind slowfs
@@ -17,10 +18,12 @@
 //! | the agent | [`World::keep`], [`World::settle`], [`World::agent`] (its `Status`), [`World::until`] (polls, no sleeps) |
 //! | the PFS | [`World::pfs`]: the `Slowfs`, with `counters() paths() fault() mutate()` |
 //!
-//! Everything lies in one temporary directory on disk and one in `/dev/shm`, and is taken down when the world is dropped; only
-//! what the world started is killed. Variables `MONARCH_*` and `LD_PRELOAD` of the caller never reach the jobs. Binaries come
-//! from `target/release` beside this test's profile; `MONARCH_E2E_BIN` names another directory. `MONARCH_E2E_SET` has settings for
-//! every world, separated by commas: with `source.chunk_threshold=4KiB,source.chunk_size=4KiB` nearly all files are large.
+//! Everything lies in one temporary directory on disk and one in `/dev/shm`, and is taken down when
+//! the world is dropped; only what the world started is killed. Variables `MONARCH_*` and
+//! `LD_PRELOAD` of the caller never reach the jobs. Binaries come from `target/release` beside this
+//! test's profile; `MONARCH_E2E_BIN` names another directory. `MONARCH_E2E_SET` has settings for
+//! every world, separated by commas: with `source.chunk_threshold=4KiB,source.chunk_size=4KiB`
+//! nearly all files are large.
 
 use monarch_core::agent::protocol::Status;
 use slowfs::Slowfs;
@@ -296,7 +299,8 @@ impl Plan {
         self.data.extend(words.iter().map(OsString::from));
         self
     }
-    /// The data are made by this program, which gets the directory as its last word, instead of `mkdata.py`.
+    /// The data are made by this program, which gets the directory as its last word, instead of
+    /// `mkdata.py`.
     pub fn made_by(self, maker: Job) -> Self {
         Self { maker: Some(maker), ..self }
     }
@@ -312,7 +316,8 @@ impl Plan {
     pub fn memory(self) -> Self {
         Self { memory: true, pfs: None, ..self }
     }
-    /// Options of the slow file system, over those of the harness (no latency, attributes believed for 600 s).
+    /// Options of the slow file system, over those of the harness (no latency, attributes believed
+    /// for 600 s).
     pub fn pfs(self, shape: impl FnOnce(slowfs::Builder) -> slowfs::Builder + 'static) -> Self {
         Self { pfs: Some(Box::new(shape)), ..self }
     }
@@ -337,7 +342,8 @@ impl Plan {
         self
     }
 
-    /// Clocks that a busy machine does not run into: every reader waits for its copy, for tests that count calls exactly.
+    /// Clocks that a busy machine does not run into: every reader waits for its copy, for tests
+    /// that count calls exactly.
     pub fn patient(self) -> Self {
         self.set("wait.pickup=10s").set("wait.stall=20s")
     }
@@ -526,8 +532,8 @@ impl World {
         Running::new(self.monarch_run(job))
     }
 
-    /// Starts a job that begins when the index is there: what is opened before that is read from the PFS. Its output has a line
-    /// `ready` in front.
+    /// Starts a job that begins when the index is there: what is opened before that is read from
+    /// the PFS. Its output has a line `ready` in front.
     #[track_caller]
     pub fn start_indexed(&self, job: &Job) -> Running {
         let mut running = self.start(&job.announced());
@@ -571,7 +577,8 @@ impl World {
         self.settle_but(0);
     }
 
-    /// [`World::settle`] when a job has changed, or tried to change, up to `changed` files: they have no copies.
+    /// [`World::settle`] when a job has changed, or tried to change, up to `changed` files: they
+    /// have no copies.
     #[track_caller]
     pub fn settle_but(&mut self, changed: u64) {
         self.keep();

@@ -1,4 +1,5 @@
-//! Memory over disk: copies move to where they are faster when they are read, and to where there is room instead of away.
+//! Memory over disk: copies move to where they are faster when they are read, and to where there is
+//! room instead of away.
 
 use crate::faults::{Loop, MIB, Tmpfs, agent_pid, copies, kill, reads, regular, wait_for};
 use crate::harness::{Job, Plan, Running, World};
@@ -44,14 +45,16 @@ fn what_the_next_job_reads_moves_up_into_memory() {
     assert_eq!((s.tiers[1].files as usize, s.agent["evicted"]), (below, 0), "{}", w.log());
     assert!(s.tiers[0].used <= 3 * MIB);
     assert!(w.pfs().counters().unwrap().opens() <= missing);
-    // A reader that has a copy open in the meantime keeps it: nothing was lost or read twice, and the logs know all of it.
+    // A reader that has a copy open in the meantime keeps it: nothing was lost or read twice, and
+    // the logs know all of it.
     let out = w.monarch("verify").args(["--set", &format!("runtime_dir={}", w.runtime().display())]).output().unwrap();
     assert!(out.status.success(), "{out:?}");
 }
 
 #[test]
 fn a_tier_that_has_to_shrink_sends_its_copies_down() {
-    // (What a busy machine has not moved in its time is dropped: one of three tiers at least loses nothing.)
+    // (What a busy machine has not moved in its time is dropped: one of three tiers at least loses
+    // nothing.)
     assert!((0..3).any(|_| shrunk_tier_loses_nothing()), "copies were dropped each time");
 }
 
@@ -100,7 +103,8 @@ fn an_agent_that_dies_while_copies_move_loses_none() {
     wait_for("the next agent", || w.agent().is_some());
     readers.end();
     until_gone(&w);
-    // Those in memory have gone with the job; what moved up there had been left below, and was taken for superfluous by the next agent.
+    // Those in memory have gone with the job; what moved up there had been left below, and was
+    // taken for superfluous by the next agent.
     assert!(both(&w).1 >= before, "{} of {before}", both(&w).1);
     let tier = |dir: &std::path::Path| format!("--tier={}:64MiB", dir.display());
     let mut verify = w.monarch("verify");
@@ -126,7 +130,8 @@ fn a_damaged_copy_is_not_moved_but_made_again() {
     w.run(&reads(&w).args(["--rounds", "2"])).good();
 }
 
-/// A memory control group of version 1 below that of this process, with a limit; `None` where there is none to be made.
+/// A memory control group of version 1 below that of this process, with a limit; `None` where there
+/// is none to be made.
 struct Group(std::path::PathBuf);
 
 impl Group {
@@ -179,7 +184,8 @@ fn copies_in_memory_make_room_before_the_job_runs_out_of_it() {
     assert!(ended.text().contains("alive 61"), "{ended:?}");
 }
 
-/// Partial copies are no files of the ledger: the job's memory was not even looked at where there was nothing else.
+/// Partial copies are no files of the ledger: the job's memory was not even looked at where there
+/// was nothing else.
 #[test]
 fn partial_copies_in_memory_make_room_before_the_job_runs_out_of_it() {
     let Some(group) = Group::new(256 << 20) else {
@@ -189,7 +195,8 @@ fn partial_copies_in_memory_make_room_before_the_job_runs_out_of_it() {
     let plan = World::plan().files(1).args(&["--plain"]).tier_size("160MiB").set("prefetch.enabled=false");
     let w = plan.build();
     fs::write(w.backing().join("large.bin"), vec![7; 96 << 20]).unwrap();
-    // Reads most of a file, and then takes more than the group has left beside what there is of its copy.
+    // Reads most of a file, and then takes more than the group has left beside what there is of its
+    // copy.
     let hungry = "import os, sys, time\nname = sys.argv[1] + '/large.bin'\n\
         time.sleep(1); f = open(name, 'rb', 0); size = os.fstat(f.fileno()).st_size; at = 0\n\
         while at < size - (8 << 20): at += len(f.read(1 << 20))\n\

@@ -3,7 +3,8 @@
 use crate::harness::{Job, Plan, World};
 use std::fs;
 
-/// Writes a program and gives a world with `x` (40 kB) and `big` (3 MB, of chunks), everything resident.
+/// Writes a program and gives a world with `x` (40 kB) and `big` (3 MB, of chunks), everything
+/// resident.
 fn world(shape: impl FnOnce(Plan) -> Plan) -> World {
     let plan =
         World::plan().files(2).args(&["--plain"]).set("source.chunk_threshold=1MiB").set("source.chunk_size=256KiB");
@@ -15,7 +16,8 @@ fn world(shape: impl FnOnce(Plan) -> Plan) -> World {
     w
 }
 
-/// What the scripts below begin with. `stranger` runs a line of Python in a process without the shim.
+/// What the scripts below begin with. `stranger` runs a line of Python in a process without the
+/// shim.
 const PRELUDE: &str = r#"
 import ctypes, errno, fcntl, os, struct, subprocess, sys, time
 root = sys.argv[1]
@@ -282,7 +284,8 @@ assert out.strip() == big, out
     );
 }
 
-/// The lock is on the version that the job has open, as without us: nobody else can have that one open by its name.
+/// The lock is on the version that the job has open, as without us: nobody else can have that one
+/// open by its name.
 #[test]
 fn a_lock_on_a_file_that_was_replaced_stays_on_its_copy() {
     let w = world(Plan::disk);

@@ -1,5 +1,5 @@
-//! Manners towards the PFS: slowing down is told with its reason, files on tape are left there, scans keep within the limits, and
-//! files that the site will remove are warned about, not touched.
+//! Manners towards the PFS: slowing down is told with its reason, files on tape are left there,
+//! scans keep within the limits, and files that the site will remove are warned about, not touched.
 
 use crate::commands::config;
 use crate::faults::{Tmpfs, monarch, reads, regular, wait_for};
@@ -139,7 +139,8 @@ fn a_reader_waits_for_the_tape_and_prefetching_does_not_slow_down() {
     let start = Instant::now();
     assert_eq!(w.run(&Job::new("cat").arg(w.root().join("one.tape"))).good().out, vec![0; 100_000]);
     assert!(start.elapsed() > Duration::from_secs(6), "{:?}", start.elapsed());
-    // An open of 6 s among those of 4 ms would show for a while. (One that a busy machine held up shows for a moment.)
+    // An open of 6 s among those of 4 ms would show for a while. (One that a busy machine held up
+    // shows for a moment.)
     let looks: Vec<_> = (0..10).map(|_| w.agent().unwrap().prefetch).collect();
     assert!(looks.iter().filter(|p| **p == Ahead::Running).count() >= 8, "{looks:?}");
     assert_eq!((w.counter("waited"), w.counter("deadline")), (1, 0));

@@ -1,4 +1,5 @@
-//! A tier that compresses: more fits, readers get the same bytes, and what is damaged is found when it is decoded.
+//! A tier that compresses: more fits, readers get the same bytes, and what is damaged is found when
+//! it is decoded.
 
 use crate::faults::{Tmpfs, agent_pid, kill, regular, wait_for};
 use crate::harness::{Ended, Job, Plan, Running, World, assert_same};
@@ -6,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::{fs, time::Duration};
 
-/// Twenty files of each kind, 100 kB each: sixty that get smaller, twenty pictures, three odd ones. In front only the room for
-/// decoded copies.
+/// Twenty files of each kind, 100 kB each: sixty that get smaller, twenty pictures, three odd ones.
+/// In front only the room for decoded copies.
 fn plan(first: &str, second: &str) -> Plan {
     let maker = Job::new("python3").arg(crate::harness::sources().join("packdata.py"));
     World::plan()
@@ -139,7 +140,8 @@ fn large_files_are_packed_and_decoded_in_chunks() {
 
 #[test]
 fn large_files_that_come_to_more_than_the_room_for_decoded_copies_are_staged_and_read() {
-    // Once staging waited for ever: chunks of files that are being fetched were held back with the files behind them.
+    // Once staging waited for ever: chunks of files that are being fetched were held back with the
+    // files behind them.
     let python = Job::new("python3").arg(crate::harness::sources().join("packdata.py"));
     let python = python.args(["--files", "1", "--large", "12", "--size", "50000"]);
     let chunks = plan("3MiB", "64MiB").set("source.chunk_threshold=256KiB").set("source.chunk_size=128KiB");
@@ -264,7 +266,8 @@ fn a_damaged_packed_copy_is_found_when_it_is_decoded_and_fetched_again() {
         bytes.iter_mut().for_each(|b| *b ^= 0x55);
         crate::warm::hurt_at(path, &bytes, at);
     };
-    // (One bit of a distance between equal strings may lead to another equal string: the copy is then as good as before.)
+    // (One bit of a distance between equal strings may lead to another equal string: the copy is
+    // then as good as before.)
     hurt(&all[3], 5000, 32);
     hurt(&all[20], 20, 1);
     w.keep();
@@ -323,7 +326,8 @@ fn readers_in_order_find_their_files_decoded() {
         let of = |name: &str| after.agent[name] - before.agent[name];
         (of("decoded"), of("decoded_ahead"), after.counters["waited"] - before.counters["waited"])
     };
-    // Decoding ahead is a race with readers who pause 10 ms; on a busy machine it is not always won.
+    // Decoding ahead is a race with readers who pause 10 ms; on a busy machine it is not always
+    // won.
     let mut seen = vec![];
     let won = (0..3).any(|_| {
         let (decoded, ahead, waited) = in_order();

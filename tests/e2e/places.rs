@@ -1,5 +1,5 @@
-//! Other mounts at the same path, foreign or broken shared memory, directories that are full, squatted or wiped: the job reads
-//! what the kernel would have given it.
+//! Other mounts at the same path, foreign or broken shared memory, directories that are full,
+//! squatted or wiped: the job reads what the kernel would have given it.
 
 use crate::faults::{Loop, Tmpfs, around, control, kill, reads, regular, wait_for, with_control};
 use crate::harness::{Job, World, assert_same};
@@ -73,7 +73,8 @@ fn another_directory_at_the_path_of_an_alias() {
     let (link, rel) = (w.scratch().join("link"), file.strip_prefix(w.root()).unwrap());
     symlink(w.root(), &link).unwrap();
     let other = other_data(&w, &file);
-    // In the job's namespace a directory of its own lies where the link was; the root itself is the same.
+    // In the job's namespace a directory of its own lies where the link was; the root itself is the
+    // same.
     let script = "import ctypes, os, sys\n\
         link, other, rel = sys.argv[1:]\n\
         libc = ctypes.CDLL(None, use_errno=True)\n\

@@ -1,6 +1,8 @@
-//! What `./quickstart` shows, small: the same losses, no PFS call after the first epoch, nothing left at the end or after Ctrl-C.
+//! What `./quickstart` shows, small: the same losses, no PFS call after the first epoch, nothing
+//! left at the end or after Ctrl-C.
 //!
-//! `tests/quickstart.sh` interrupts the whole command at random moments; it is slow and not part of the suite.
+//! `tests/quickstart.sh` interrupts the whole command at random moments; it is slow and not part of
+//! the suite.
 
 use crate::harness::{Ended, Running, built};
 use std::os::unix::process::ExitStatusExt;
@@ -12,7 +14,8 @@ fn examples() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart")
 }
 
-/// A directory for one run: `$TMPDIR`, by which its processes are known. Its path is short, as sockets lie below it.
+/// A directory for one run: `$TMPDIR`, by which its processes are known. Its path is short, as
+/// sockets lie below it.
 fn base() -> TempDir {
     tempfile::Builder::new().prefix("mq-").tempdir_in("/tmp").expect("temporary directory")
 }

@@ -1,4 +1,5 @@
-//! Unmodified programs read the same bytes, metadata and listings as without us: before, while and after copies are made.
+//! Unmodified programs read the same bytes, metadata and listings as without us: before, while and
+//! after copies are made.
 
 use crate::harness::{Job, World, assert_same, has_command, has_program};
 use std::os::unix::fs::symlink;
@@ -12,8 +13,8 @@ fn epochs(w: &World, rest: &[&str]) -> Job {
     w.python("epochs.py").args(["--epochs", "3", "--verify"]).args(rest).arg(w.root())
 }
 
-/// Compares a job's results before anything is resident, on the way, and when all is. Jobs before it have tried to write to at
-/// most `writes` files.
+/// Compares a job's results before anything is resident, on the way, and when all is. Jobs before
+/// it have tried to write to at most `writes` files.
 fn at_all_times(w: &mut World, job: &Job, writes: u64) {
     let bare = w.bare(job);
     let cold = w.run(job);

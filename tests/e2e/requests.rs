@@ -1,4 +1,5 @@
-//! What is asked about a file by its descriptor, and is not its bytes: of a copy, the PFS's file is meant.
+//! What is asked about a file by its descriptor, and is not its bytes: of a copy, the PFS's file is
+//! meant.
 
 use crate::harness::{Job, World, has_command};
 use std::fs;

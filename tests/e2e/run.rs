@@ -1,4 +1,5 @@
-//! `monarch run` as a wrapper: signals, status, environment, output, report, and what is wrong with it from the beginning.
+//! `monarch run` as a wrapper: signals, status, environment, output, report, and what is wrong with
+//! it from the beginning.
 
 use crate::faults::{reads, wait_for};
 use crate::harness::{Job, World};

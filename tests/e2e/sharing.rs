@@ -1,4 +1,5 @@
-//! Several roots, several jobs, one agent: what a job brings along, what it finds there, and what must not keep it waiting.
+//! Several roots, several jobs, one agent: what a job brings along, what it finds there, and what
+//! must not keep it waiting.
 
 use crate::faults::{agent_pid, around, control, copies, kill, monarch, reads, regular, wait_for, with_control};
 use crate::harness::{Ended, Job, Running, World, built};
@@ -150,7 +151,8 @@ fn a_link_that_was_repointed_leads_the_next_job_to_the_new_target() {
 
 #[test]
 fn a_link_that_only_the_job_can_see_is_not_taken_for_the_root() {
-    // In a mount namespace of its own the job has `here` lead to a directory below the root; the agent sees nothing there.
+    // In a mount namespace of its own the job has `here` lead to a directory below the root; the
+    // agent sees nothing there.
     let mut w = World::plan().files(4).args(&["--plain"]).disk().build();
     fs::create_dir_all(w.root().join("sub")).unwrap();
     fs::write(w.root().join("same"), "of the root\n").unwrap();
@@ -306,7 +308,8 @@ fn an_agent_that_was_ending_is_not_taken_over() {
     let mut w = world();
     w.settle();
     let (pid, control) = (agent_pid(&w), control(&w));
-    // Killed between its last mark and the removal of its directory. What is changed from then on is not marked.
+    // Killed between its last mark and the removal of its directory. What is changed from then on
+    // is not marked.
     let bypassed = std::mem::offset_of!(Control, bypassed) as u64;
     kill(pid, libc::SIGSTOP);
     fs::OpenOptions::new().write(true).open(&control).unwrap().write_all_at(&1u32.to_le_bytes(), bypassed).unwrap();

@@ -1,4 +1,5 @@
-//! `monarch stage`: what is copied before a job, what is said about it, what is left of it for the job.
+//! `monarch stage`: what is copied before a job, what is said about it, what is left of it for the
+//! job.
 
 use crate::faults::{agent_pid, copies, kill, reads, regular, wait_for};
 use crate::harness::{Ended, Running, World};

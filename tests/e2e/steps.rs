@@ -1,12 +1,14 @@
-//! Large files against a model: steps that proptest makes up, done by a job under Monarch, and by the same job without it on the same
-//! data. Both say the same, whatever else happens meanwhile: copies evicted, the agent killed, the PFS failing, the job writing.
+//! Large files against a model: steps that proptest makes up, done by a job under Monarch, and by
+//! the same job without it on the same data. Both say the same, whatever else happens meanwhile:
+//! copies evicted, the agent killed, the PFS failing, the job writing.
 //!
-//! What [SEMANTICS](../../docs/SEMANTICS.md) leaves open is not asked: who changes a file closes its descriptors and mappings first,
-//! because those of a complete copy keep the old version. A read that the PFS fails may succeed or say EIO, and then has to leave the
-//! offset alone: the program goes on until it has all bytes. Mappings are not touched while the PFS fails.
+//! What [SEMANTICS](../../docs/SEMANTICS.md) leaves open is not asked: who changes a file closes
+//! its descriptors and mappings first, because those of a complete copy keep the old version. A
+//! read that the PFS fails may succeed or say EIO, and then has to leave the offset alone: the
+//! program goes on until it has all bytes. Mappings are not touched while the PFS fails.
 //!
-//! `PROPTEST_CASES` asks for more cases than the few of every day. What has failed once is in `tests/regressions/steps.txt` and is tried
-//! again first.
+//! `PROPTEST_CASES` asks for more cases than the few of every day. What has failed once is in
+//! `tests/regressions/steps.txt` and is tried again first.
 
 use crate::faults::kill;
 use crate::harness::{Job, Running, World};
@@ -17,7 +19,8 @@ use std::cell::Cell;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// The second one ends inside a chunk and a page; the third is larger than the tier; the last one is not large.
+/// The second one ends inside a chunk and a page; the third is larger than the tier; the last one
+/// is not large.
 const SIZES: [u64; 4] = [1_500_000, 700_001, 11_000_000, 5_000];
 const CASES: u32 = 20;
 const SLOTS: usize = 6;

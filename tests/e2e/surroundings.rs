@@ -1,4 +1,5 @@
-//! What surrounds a job: descriptors, bindings and signals it inherits, outputs that nobody takes, the commands that look for agents.
+//! What surrounds a job: descriptors, bindings and signals it inherits, outputs that nobody takes,
+//! the commands that look for agents.
 
 use crate::faults::{agent_pid, around, control, kill, regular, wait_for};
 use crate::harness::{Job, Running, built};
@@ -167,7 +168,8 @@ fn in_a_batch_job_nothing_is_left_in_memory_when_run_has_ended() {
 #[test]
 fn a_tier_in_memory_beside_the_runtime_directories_takes_none_of_them_along() {
     let w = world();
-    // As with `--tier /dev/shm:1GiB`: copies and runtime directories lie in one directory of the user's.
+    // As with `--tier /dev/shm:1GiB`: copies and runtime directories lie in one directory of the
+    // user's.
     let _one = keeper(&w, &[w.root()]);
     let pid = agent_pid(&w);
     let two = command(&w, &[w.root()], &sh("cat \"$0\"/* >/dev/null 2>&1; exit 4").arg(w.root()));

@@ -1,4 +1,5 @@
-//! What a job sees of its tiers: several of them, large files, evicted files that are open, limits towards the PFS.
+//! What a job sees of its tiers: several of them, large files, evicted files that are open, limits
+//! towards the PFS.
 
 use crate::faults::{Loop, MIB, Tmpfs, charged, du, kill, reads, regular, wait_for};
 use crate::harness::{Job, Running, World};
@@ -115,8 +116,8 @@ fn a_demand_is_served_before_a_long_queue_of_prefetches() {
     assert!(a["copied_on_demand"] == 1 && a["copied_ahead"] < 500, "{a:?}");
 }
 
-/// Found by reading: each file that had its copy cost prefetches a turn beside demands that leave them nothing, and of one file in five
-/// only one in forty was fetched ahead.
+/// Found by reading: each file that had its copy cost prefetches a turn beside demands that leave
+/// them nothing, and of one file in five only one in forty was fetched ahead.
 #[test]
 fn beside_demands_prefetches_lose_no_turn_on_files_that_have_copies() {
     let disk = tempfile::tempdir().unwrap();
@@ -256,7 +257,8 @@ fn killed_while_it_recovers_the_next_agent_accounts_for_everything() {
     charged(&w, 0, w.tier());
 }
 
-/// A directory that looks like a tier and holds what is dear to somebody; its files with their bytes.
+/// A directory that looks like a tier and holds what is dear to somebody; its files with their
+/// bytes.
 fn victim(at: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     for name in ["copies/ab", "part", "dying", "tmp", "hints"] {
         fs::create_dir_all(at.join(name)).unwrap();
@@ -274,7 +276,8 @@ fn contents(at: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     all
 }
 
-/// Another user who owns a directory above the tier can exchange what lies in it: then the job does not begin.
+/// Another user who owns a directory above the tier can exchange what lies in it: then the job does
+/// not begin.
 #[test]
 fn a_tier_or_a_runtime_directory_that_another_user_can_exchange_is_refused_before_the_job() {
     let dir = tempfile::tempdir().unwrap();
@@ -314,7 +317,8 @@ fn a_tier_or_a_runtime_directory_that_another_user_can_exchange_is_refused_befor
     }
 }
 
-/// What the attack does whose way in is refused: the tier is renamed away during the job, and a link leads to somebody's files.
+/// What the attack does whose way in is refused: the tier is renamed away during the job, and a
+/// link leads to somebody's files.
 #[test]
 fn a_tier_or_a_runtime_directory_that_is_exchanged_for_a_link_during_a_job_costs_the_others_nothing() {
     for which in ["tier", "runtime directory", "private directory of the runtime directories"] {
@@ -360,7 +364,8 @@ fn is_running(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// There the host's root, to whom the directories above belong, has the number that stands for all who have none.
+/// There the host's root, to whom the directories above belong, has the number that stands for all
+/// who have none.
 #[test]
 fn in_a_user_namespace_a_tier_below_directories_of_the_hosts_root_serves() {
     const USER: u32 = 1234;

@@ -9,7 +9,8 @@ const SIZE: u64 = 100_000;
 /// Everything but reading a directory by its descriptor, which asks the kernel.
 const MODES: &str = "open_read,open_unbuffered,open_seek,readinto,os_read,os_pread,mmap,dup_fdopen,sendfile,path_bytes";
 
-/// Runs a job in a new process; the calls that reached the PFS between its first instruction and its end.
+/// Runs a job in a new process; the calls that reached the PFS between its first instruction and
+/// its end.
 pub fn traffic(w: &World, job: &Job) -> (String, Counters) {
     let mut running = w.start(&job.announced());
     running.until_written("ready");

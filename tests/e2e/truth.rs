@@ -1,4 +1,5 @@
-//! Whatever a program does to descriptors behind anybody's back, each is the file it was opened on, and is told to be.
+//! Whatever a program does to descriptors behind anybody's back, each is the file it was opened on,
+//! and is told to be.
 
 use crate::harness::{Job, World};
 

@@ -1,4 +1,5 @@
-//! `dataset.verify_on_open`: a copy that a disk has damaged is found by whoever opens it, served to nobody, and made again.
+//! `dataset.verify_on_open`: a copy that a disk has damaged is found by whoever opens it, served to
+//! nobody, and made again.
 
 use crate::faults::{agent_pid, control, copies, kill, reads, wait_for};
 use crate::harness::{Job, Plan, Running, World};
@@ -134,7 +135,8 @@ fn copies_of_an_earlier_job_are_compared_with_the_log() {
         w.pfs().reset().unwrap();
         w.start_indexed(&job).end().good();
         let opens = asked(&w).1;
-        // The reader who finds it, the agent, and perhaps the reader again before the agent is done.
+        // The reader who finds it, the agent, and perhaps the reader again before the agent is
+        // done.
         assert!((1..=3).contains(&opens), "{opens}, with a saved index: {index}");
     }
 }

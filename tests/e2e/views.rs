@@ -196,7 +196,8 @@ fn what_a_container_with_the_root_at_another_path_writes_is_seen_outside() {
     let w = small();
     let elsewhere = w.scratch().join("data");
     fs::create_dir(&elsewhere).unwrap();
-    // In a namespace of its own the root lies at another path only; the job outside reads what was changed there.
+    // In a namespace of its own the root lies at another path only; the job outside reads what was
+    // changed there.
     let script = "cat $0/x $0/a/x >/dev/null; ls $0/b >/dev/null\n\
          unshare -m bash -c 'mount --bind $0 $1 && mount -t tmpfs none $0 && cd / && \
              echo changed > $1/x && echo more >> $1/a/x && echo new > $1/b/new && rm $1/b/x' $0 $1 || exit 77\n\
@@ -248,7 +249,8 @@ fn a_process_with_fewer_capabilities_reads_no_more_than_the_kernel_allows() {
     chown(&shut, Some(1234), Some(1234)).unwrap();
     fs::set_permissions(&shut, fs::Permissions::from_mode(0o700)).unwrap();
     w.settle();
-    // Root without the capabilities that override modes; by capset, by its number, and in a child user namespace.
+    // Root without the capabilities that override modes; by capset, by its number, and in a child
+    // user namespace.
     python(
         &w,
         "import struct\n\
@@ -334,7 +336,8 @@ fn a_link_to_another_link_of_the_same_name_does_not_confuse_parents() {
 
 #[test]
 fn files_of_an_overlay_have_the_devices_of_their_layers() {
-    // Two layers on two file systems, as a container has them: a directory on disk below, memory above.
+    // Two layers on two file systems, as a container has them: a directory on disk below, memory
+    // above.
     let w = World::plan().files(2).args(&["--plain"]).disk().build();
     let (lower, upper, merged) = (beside(&w), w.scratch().join("upper"), w.scratch().join("merged"));
     for dir in [&upper, &merged] {

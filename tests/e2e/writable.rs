@@ -5,7 +5,8 @@ use crate::guest::{python, small};
 use crate::harness::{Job, World};
 use std::fs;
 
-/// What the scripts below share: a descriptor of the copy of `x`, all its names, and a check of all who look.
+/// What the scripts below share: a descriptor of the copy of `x`, all its names, and a check of all
+/// who look.
 const NAMES: &str = "import threading\n\
     path = root + '/x'\n\
     fd = os.open(path, os.O_RDONLY)\n\
@@ -277,7 +278,8 @@ fn names_of_descriptors_exist_for_who_wants_to_create_a_file() {
 
 #[test]
 fn reads_past_the_page_cache_of_a_large_file_end_as_on_the_pfs() {
-    // Larger than the tier, so that it is streamed; not a multiple of a block, so that the end is a part of one.
+    // Larger than the tier, so that it is streamed; not a multiple of a block, so that the end is a
+    // part of one.
     let w = World::plan().files(2).args(&["--plain"]).disk().tier_size("8MiB").set("source.chunk_threshold=64KiB");
     let w = w.set("source.chunk_size=64KiB").build();
     fs::write(w.root().join("long"), vec![b'l'; (12 << 20) + 1234]).unwrap();
@@ -306,7 +308,8 @@ fn reads_past_the_page_cache_of_a_large_file_end_as_on_the_pfs() {
     w.same(&job);
 }
 
-/// A library between us and the C library (libattr is one) defines functions by `syscall`: `cp -a` never came back from there.
+/// A library between us and the C library (libattr is one) defines functions by `syscall`: `cp -a`
+/// never came back from there.
 #[test]
 fn a_library_that_makes_its_calls_by_number_ends_in_the_kernel() {
     let w = small();

@@ -1,4 +1,5 @@
-//! The agent, after `tiering/{fetch,fills,evict}.rs`: the same steps in the same order, with the product's own account of a file.
+//! The agent, after `tiering/{fetch,fills,evict}.rs`: the same steps in the same order, with the
+//! product's own account of a file.
 
 use crate::chunked_fetch::{ChunkedFetch, Room, Slots};
 use crate::outcome::ClaimedFile;
@@ -46,7 +47,8 @@ impl Agent {
         lock(&self.fills).clone()
     }
 
-    /// Claims the file and opens the partial copy with this number to readers: `TieringEngine::{begin, claim, fill}`.
+    /// Claims the file and opens the partial copy with this number to readers:
+    /// `TieringEngine::{begin, claim, fill}`.
     pub fn begin(&self, number: usize, streamed: bool, from: State) -> Option<Arc<ChunkedFetch>> {
         let w = self.w;
         let before = w.segment.entry().word();

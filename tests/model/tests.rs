@@ -143,7 +143,8 @@ fn a_copy_is_completed_evicted_and_made_anew_under_its_reader() {
     });
 }
 
-/// Bytes of the partial copy with the number n say n: what a reader accepts is of the fill that the word speaks of.
+/// Bytes of the partial copy with the number n say n: what a reader accepts is of the fill that the
+/// word speaks of.
 #[test]
 fn bytes_of_another_fill_are_not_accepted() {
     World::all_orders(3, 1, false, |w| {
@@ -171,8 +172,8 @@ fn bytes_of_another_fill_are_not_accepted() {
     });
 }
 
-/// A copier: takes what was asked for, sleeps when there is nothing, until the bell rings for the last time. The first chunk may
-/// be `fleeting`: it is passed on at once.
+/// A copier: takes what was asked for, sleeps when there is nothing, until the bell rings for the
+/// last time. The first chunk may be `fleeting`: it is passed on at once.
 fn copier(w: &'static World, agent: &Agent, number: usize, over: &AtomicU32, mut fleeting: bool) {
     loop {
         let seen = w.map.ctl.demand.load(Ordering::SeqCst);
@@ -207,7 +208,8 @@ struct Case {
     chunks: &'static [u64],
 }
 
-/// Everybody gets the chunk that was asked for from the tier; the clock stands still, so that one that is lost is a deadlock.
+/// Everybody gets the chunk that was asked for from the tier; the clock stands still, so that one
+/// that is lost is a deadlock.
 fn everybody_gets_their_chunk(case: Case) {
     World::all_orders(case.switches, 2, true, move |w| {
         let (agent, over) = (Agent::new(w), Arc::new(AtomicU32::new(0)));

@@ -224,7 +224,8 @@ pub mod copy_open {
     use crate::word::Word;
     use std::mem::MaybeUninit;
 
-    /// A clock that stands still: no wait ends for lack of time, so that a demand that is lost shows as a deadlock.
+    /// A clock that stands still: no wait ends for lack of time, so that a demand that is lost
+    /// shows as a deadlock.
     pub struct Here;
     impl Watch for Here {
         fn now_us(&self) -> u64 {
@@ -427,7 +428,8 @@ pub struct World {
     pub map: control::ControlMap<'static>,
     pub segment: segment::Segment,
     pub files: [ClaimedFile; PARTS],
-    /// The application's descriptor of the PFS. Each test has its own, as the reader remembers something about it.
+    /// The application's descriptor of the PFS. Each test has its own, as the reader remembers
+    /// something about it.
     pub fd: i32,
     /// A byte of the file on the PFS.
     pub pfs: AtomicU32,
@@ -446,7 +448,8 @@ pub fn here() -> &'static World {
 }
 
 impl World {
-    /// A large file of so many chunks, open under this number, of which nothing is there, and an agent that is up or not.
+    /// A large file of so many chunks, open under this number, of which nothing is there, and an
+    /// agent that is up or not.
     fn new(fd: i32, chunks: u32, agent: bool) -> Self {
         let zero = || AtomicU32::new(0);
         let plenty = || AtomicU32::new(1000);

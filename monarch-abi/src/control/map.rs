@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub enum Start<'a, 'p> {
     /// Like a root.
     Root(Match<'a, 'p>),
-    /// It leaves the way to a root just where it has a doubled slash or a dot component: only then can it lead into the root
-    /// without starting like it.
+    /// It leaves the way to a root just where it has a doubled slash or a dot component: only then
+    /// can it lead into the root without starting like it.
     Odd,
     /// Neither.
     Outside,
@@ -129,8 +129,9 @@ impl<'a> ControlMap<'a> {
         self.ctl.segments.get(..n).unwrap_or(&[])
     }
 
-    /// Whether an absolute path starts like a root: which one, the rest of the path behind the spelling (with its leading
-    /// slashes), and where below the root the spelling leads. The longest spelling that matches wins.
+    /// Whether an absolute path starts like a root: which one, the rest of the path behind the
+    /// spelling (with its leading slashes), and where below the root the spelling leads. The
+    /// longest spelling that matches wins.
     #[must_use]
     #[inline]
     pub fn match_root<'p>(&self, path: &'p [u8]) -> Start<'a, 'p> {
@@ -177,7 +178,8 @@ impl<'a> ControlMap<'a> {
         })
     }
 
-    /// Adds a bypassed subtree, unless it is there already; `false` when the table is full and the caller has to bypass the whole segment.
+    /// Adds a bypassed subtree, unless it is there already; `false` when the table is full and the
+    /// caller has to bypass the whole segment.
     #[must_use]
     pub fn bypass_range(&self, segment: u32, from: u32, end: u32) -> bool {
         let known = (self.ctl.ranges_len.load(Ordering::Acquire) as usize).min(MAX_RANGES);
@@ -223,7 +225,8 @@ mod tests {
     use crate::control::CONTROL_LEN;
     use core::mem::offset_of;
 
-    /// As the agent does, through the file. (Under miri: no slice may cover what is yet to be written.)
+    /// As the agent does, through the file. (Under miri: no slice may cover what is yet to be
+    /// written.)
     #[test]
     fn strings_that_are_appended_while_others_map_them_are_read() {
         let layout = std::alloc::Layout::from_size_align(CONTROL_LEN, 4096).expect("a layout");

@@ -63,8 +63,8 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream), dir: dir.to_owned() })
     }
 
-    /// How long a request may take from now on (30 s at first). One that takes longer is an error, and ends what this connection is
-    /// good for.
+    /// How long a request may take from now on (30 s at first). One that takes longer is an error,
+    /// and ends what this connection is good for.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -161,8 +161,8 @@ pub(super) fn send_with(stream: &UnixStream, line: &[u8], fd: BorrowedFd<'_>) ->
     Ok(sent)
 }
 
-/// All ways to write the roots, looked at now and by this process: links may have changed since the configuration was read, and
-/// the agent may see other mounts.
+/// All ways to write the roots, looked at now and by this process: links may have changed since the
+/// configuration was read, and the agent may see other mounts.
 fn spellings(config: &Config) -> Vec<Spelling> {
     let roots = &config.dataset.roots;
     let mut seen = std::collections::HashSet::new();
@@ -197,11 +197,12 @@ pub trait Starting {
     fn ended(&mut self) -> Option<(i32, String)>;
 }
 
-/// Attaches to the agent for `config`, starting one with `spawn` when there is none; the connection and the path of the
-/// control block.
+/// Attaches to the agent for `config`, starting one with `spawn` when there is none; the connection
+/// and the path of the control block.
 ///
 /// # Errors
-/// [`ClientError::Start`] when none came up, [`ClientError::Refused`] when it cannot serve this job.
+/// [`ClientError::Start`] when none came up, [`ClientError::Refused`] when it cannot serve this
+/// job.
 pub fn attach_or_start<S: Starting>(
     config: &Config,
     joining: Joining,
@@ -256,8 +257,8 @@ fn may_pass(code: i32, start: Instant) -> bool {
         || code == i32::from(super::exit_status::TAKEN) && start.elapsed() < TAKEN
 }
 
-/// Marks this process as a job of the agent for as long as the result lives, and wipes what a dead agent without jobs left: its
-/// index may be out of date by now.
+/// Marks this process as a job of the agent for as long as the result lives, and wipes what a dead
+/// agent without jobs left: its index may be out of date by now.
 #[must_use]
 pub fn job_lock(config: &Config) -> Option<rustix::fd::OwnedFd> {
     let key = runtime_dir::agent_key(config);

@@ -4,8 +4,8 @@
 //! The socket lies in a directory that nobody but the agent's user can list, under a name that
 //! cannot be guessed: who connects has it from the environment of the job. What is told can only
 //! take files away from Monarch: those are read from the PFS from then on. Only root's jobs have
-//! processes of other users, so only root's agents listen. A thread of its own serves the socket, so
-//! that whatever holds up a connection holds up nothing else.
+//! processes of other users, so only root's agents listen. A thread of its own serves the socket,
+//! so that whatever holds up a connection holds up nothing else.
 
 use super::roots::{Change, Roots};
 use crate::held_dir::HeldDir;
@@ -208,7 +208,8 @@ async fn talk(mut stream: UnixStream, roots: &Roots) -> io::Result<()> {
 }
 
 fn reply(roots: &Roots) -> Vec<u8> {
-    // In the order of the roots, to which new ones are added: readers of the list never miss one that was there before.
+    // In the order of the roots, to which new ones are added: readers of the list never miss one
+    // that was there before.
     let mut devices: Vec<u64> = Vec::new();
     for dev in roots.control().roots().iter().map(|r| r.dev.load(Ordering::Relaxed)) {
         if !devices.contains(&dev) {

@@ -1,5 +1,5 @@
-//! Periodic work of the agent: outside pressure on the disk, evicted files that were still open, second tries, copies that
-//! somebody else damaged, what holds up prefetching.
+//! Periodic work of the agent: outside pressure on the disk, evicted files that were still open,
+//! second tries, copies that somebody else damaged, what holds up prefetching.
 
 use super::tiering::TieringEngine;
 use crate::tier::TierDir;
@@ -46,7 +46,8 @@ pub fn round(tiering: &TieringEngine) {
     tiering.tell_ahead();
 }
 
-/// One part in so many of the job's memory is left to it, at most [`MOST_LEFT`]: copies in memory make room before the kernel kills.
+/// One part in so many of the job's memory is left to it, at most [`MOST_LEFT`]: copies in memory
+/// make room before the kernel kills.
 const LEFT: u64 = 32;
 const MOST_LEFT: u64 = 512 << 20;
 
@@ -56,7 +57,8 @@ fn held(tier: &TierDir) -> u64 {
     u.used + u.reserved
 }
 
-/// Bytes of memory that copies have to give back; where there are any, none are made in memory until there is twice as much left.
+/// Bytes of memory that copies have to give back; where there are any, none are made in memory
+/// until there is twice as much left.
 fn short_of_memory(tiering: &TieringEngine) -> u64 {
     // (Partial copies are no files of the ledger.)
     let has_some = |t: &TierDir| {
@@ -81,7 +83,8 @@ fn short_of_memory(tiering: &TieringEngine) -> u64 {
 /// How often what was copied is synced: what is younger has to be verified after a power loss.
 const SYNC: Duration = Duration::from_secs(60);
 
-/// Syncs the tiers now and then until `stop`, on a thread of its own: it takes as long as the disk takes.
+/// Syncs the tiers now and then until `stop`, on a thread of its own: it takes as long as the disk
+/// takes.
 pub fn sync(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let tiering = tiering.clone();
     let work = move || {
@@ -100,7 +103,8 @@ pub fn sync(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
 /// How often it is looked whether a log is to be written anew.
 const TIDY: Duration = Duration::from_secs(5);
 
-/// Writes logs anew that have become too long until `stop`, on a thread of its own: all copies are looked at.
+/// Writes logs anew that have become too long until `stop`, on a thread of its own: all copies are
+/// looked at.
 pub fn tidy(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let tiering = tiering.clone();
     let work = move || {
@@ -116,7 +120,8 @@ pub fn tidy(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let _ = std::thread::Builder::new().name("tidy".to_owned()).stack_size(256 * 1024).spawn(work);
 }
 
-/// Moves copies to faster tiers until `stop`, on a thread of its own: a round takes as long as there is something to move.
+/// Moves copies to faster tiers until `stop`, on a thread of its own: a round takes as long as
+/// there is something to move.
 pub fn promote(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     if tiering.tiers.len() < 2 {
         return;

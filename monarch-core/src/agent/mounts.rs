@@ -1,8 +1,10 @@
 //! Mounts that come to be below a root, at one, or on the way to one, while jobs run.
 //!
-//! A process with the preload library tells of what it mounts itself. `mount` and `fusermount` are setuid programs, for which the loader
-//! leaves the library out; so the agent has the kernel say when the table of mounts has changed (proc(5)). A job that reads within the
-//! milliseconds until then sees what was there before. An index that comes to be served meanwhile is looked at once it is ([`look`]).
+//! A process with the preload library tells of what it mounts itself. `mount` and `fusermount` are
+//! setuid programs, for which the loader leaves the library out; so the agent has the kernel say
+//! when the table of mounts has changed (proc(5)). A job that reads within the milliseconds until
+//! then sees what was there before. An index that comes to be served meanwhile is looked at once it
+//! is ([`look`]).
 
 use super::maintenance;
 use super::tiering::{LiveSegment, TieringEngine};
@@ -48,7 +50,8 @@ pub(super) fn watch(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let _ = std::thread::Builder::new().name("mounts".to_owned()).stack_size(256 * 1024).spawn(work);
 }
 
-/// An index is served from now on: what is mounted below its root and was not `before` it was made is the kernel's to answer.
+/// An index is served from now on: what is mounted below its root and was not `before` it was made
+/// is the kernel's to answer.
 pub(super) fn look(tiering: &TieringEngine, number: usize, live: &LiveSegment, before: Option<&MountPoints>) {
     let (Some(root), Some(now)) = (tiering.ctl.roots().get(live.root()), mount_points()) else { return };
     let path = path_of(tiering.ctl.str(&root.path));

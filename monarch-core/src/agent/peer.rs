@@ -1,12 +1,14 @@
 //! Whether the process at the other end of a connection sees what the agent sees.
 //!
-//! The runtime directory lets in processes of the same user alone. But one of them may be shut into a sandbox (another mount
-//! namespace, another root directory, another user namespace) that shares the runtime directory with the node, as a job in a
-//! container does: what it asks for would be opened, copied, traced and listed with the agent's wider view. So its view is compared,
-//! and where it differs only `status` is answered. Reading goes on there: the preload library needs no connection.
+//! The runtime directory lets in processes of the same user alone. But one of them may be shut into
+//! a sandbox (another mount namespace, another root directory, another user namespace) that shares
+//! the runtime directory with the node, as a job in a container does: what it asks for would be
+//! opened, copied, traced and listed with the agent's wider view. So its view is compared,
+//! and where it differs only `status` is answered. Reading goes on there: the preload library needs
+//! no connection.
 //!
-//! The kernel tells the process that connected (SO_PEERCRED). From Linux 6.5 on it also gives a handle of it (SO_PEERPIDFD), by which
-//! its number is known not to be another process's by now.
+//! The kernel tells the process that connected (SO_PEERCRED). From Linux 6.5 on it also gives a
+//! handle of it (SO_PEERPIDFD), by which its number is known not to be another process's by now.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
@@ -92,7 +94,8 @@ pub(super) fn look(socket: &impl AsFd) -> Option<Stranger> {
 /// A handle of the process that connected; `None` before Linux 6.5.
 fn handle_of(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     let (mut fd, mut len) = (-1i32, size_of::<i32>() as libc::socklen_t);
-    // SAFETY: the buffer is ours and as long as said; what comes is a new descriptor that nothing else owns.
+    // SAFETY: the buffer is ours and as long as said; what comes is a new descriptor that nothing
+    // else owns.
     unsafe {
         let got =
             libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut fd).cast(), &raw mut len);

@@ -1,4 +1,5 @@
-//! Opens a segment to readers once the changes are entered that the job made before it appeared (see `monarch_abi::early`).
+//! Opens a segment to readers once the changes are entered that the job made before it appeared
+//! (see `monarch_abi::early`).
 
 use monarch_abi::control::ControlMap;
 use monarch_abi::segment::{Entry, Segment};

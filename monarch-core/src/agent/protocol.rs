@@ -1,6 +1,8 @@
-//! What the command line and the agent say to each other: one JSON object a line over a Unix socket.
+//! What the command line and the agent say to each other: one JSON object a line over a Unix
+//! socket.
 //!
-//! An `attach` lasts as long as its connection; when the last one is gone, the agent ends after a short while.
+//! An `attach` lasts as long as its connection; when the last one is gone, the agent ends after a
+//! short while.
 
 use crate::cluster::node::{Link, NodeStatus, Said};
 use crate::config::Config;
@@ -32,8 +34,8 @@ pub enum Request {
     },
     /// Say how things are.
     Status,
-    /// Copy what lies in these ranges in the background, behind what readers wait for; files on tape only where they are a range
-    /// of their own.
+    /// Copy what lies in these ranges in the background, behind what readers wait for; files on
+    /// tape only where they are a range of their own.
     Prefetch {
         /// Which entries.
         ranges: Vec<Range>,
@@ -62,8 +64,9 @@ pub enum Request {
         /// Their real paths.
         roots: Vec<PathBuf>,
     },
-    /// Write what readers open to a file, as long as this connection lasts; or end that now. The descriptor of the file comes with
-    /// the request: the agent, which may see another file at a path than who asks, opens none.
+    /// Write what readers open to a file, as long as this connection lasts; or end that now. The
+    /// descriptor of the file comes with the request: the agent, which may see another file at
+    /// a path than who asks, opens none.
     Trace {
         /// What messages call the file; `None` ends it.
         path: Option<PathBuf>,
@@ -73,7 +76,8 @@ pub enum Request {
         /// Of their links.
         check: bool,
     },
-    /// The job of this connection has ended, and no other follows on this node: an agent without jobs need not wait for one.
+    /// The job of this connection has ended, and no other follows on this node: an agent without
+    /// jobs need not wait for one.
     Leave,
     /// End now.
     Stop,
@@ -185,10 +189,12 @@ pub struct Spelling {
     pub real: Option<PathBuf>,
 }
 
-/// A regular file that a process can write through a descriptor that it has: nothing tells when that happens.
+/// A regular file that a process can write through a descriptor that it has: nothing tells when
+/// that happens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Writable {
-    /// Its path as the kernel tells it, in the mount through which it was opened. Not every path is text.
+    /// Its path as the kernel tells it, in the mount through which it was opened. Not every path is
+    /// text.
     pub path: Vec<u8>,
     /// Its device.
     pub dev: u64,
@@ -241,7 +247,8 @@ pub struct Status {
     pub runtime_dir: PathBuf,
     /// Jobs attached now.
     pub jobs: usize,
-    /// Copy engine for what is fetched ahead: `uring`, `threads`, or `auto` when each root has its own.
+    /// Copy engine for what is fetched ahead: `uring`, `threads`, or `auto` when each root has its
+    /// own.
     pub engine: String,
     /// Why that one.
     #[serde(default)]
@@ -432,7 +439,8 @@ pub struct Epoch {
     pub copied: u64,
     /// Bytes copied from the PFS meanwhile (all roots).
     pub bytes_copied: u64,
-    /// Why opens went to the PFS meanwhile (all roots; a process counts before the agent hears of an open, so that some are an epoch late or early).
+    /// Why opens went to the PFS meanwhile (all roots; a process counts before the agent hears of
+    /// an open, so that some are an epoch late or early).
     #[serde(default)]
     pub why: Why,
 }

@@ -12,7 +12,8 @@
 //! | [`written`] | files that jobs can write from their start, and what processes outside change |
 //! | [`purge`] | warnings of files that the site will soon remove |
 //!
-//! The PFS is never asked while the list is locked: it may hang, and `status` and `stop` need the list.
+//! The PFS is never asked while the list is locked: it may hang, and `status` and `stop` need the
+//! list.
 
 mod adopt;
 mod checks;
@@ -145,9 +146,10 @@ impl Roots {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves a job: adds the roots of its configuration that are not there yet, with the spellings that lead to them; scans run
-    /// in the background. A root whose jobs have all gone is scanned again, unless this job was attached before (`again`).
-    /// Asks the PFS, which may hang.
+    /// Serves a job: adds the roots of its configuration that are not there yet, with the spellings
+    /// that lead to them; scans run in the background. A root whose jobs have all gone is
+    /// scanned again, unless this job was attached before (`again`). Asks the PFS, which may
+    /// hang.
     ///
     /// # Errors
     /// When a root cannot be opened, or there are too many.
@@ -225,8 +227,8 @@ impl Roots {
         Ok(number)
     }
 
-    /// What lies at a root's path now: it may have been mounted anew, or replaced, since the last job. Whatever the jobs before did
-    /// to it, the index that is to come is made after that.
+    /// What lies at a root's path now: it may have been mounted anew, or replaced, since the last
+    /// job. Whatever the jobs before did to it, the index that is to come is made after that.
     fn describe(&self, number: usize, meta: &std::fs::Metadata) {
         let Some(slot) = self.ctl.ctl.roots.get(number) else { return };
         slot.dev.store(meta.dev(), Ordering::Relaxed);
@@ -249,8 +251,8 @@ impl Roots {
         due.into_iter().for_each(|number| self.spawn_scan(number));
     }
 
-    /// Scans roots again that are in use; how many. Until that is done they are read from the PFS, and what their jobs change is
-    /// marked as before any scan. Asks the PFS, which may hang.
+    /// Scans roots again that are in use; how many. Until that is done they are read from the PFS,
+    /// and what their jobs change is marked as before any scan. Asks the PFS, which may hang.
     ///
     /// # Errors
     /// When a root cannot be looked at, or jobs have changed something there; then none is scanned.
@@ -261,7 +263,8 @@ impl Roots {
         let metas: Vec<_> = paths.iter().map(look).collect::<io::Result<_>>()?;
         let mut list = self.list();
         let mut scans = Vec::new();
-        // What a job writes through a descriptor that it has open would not be known after another scan.
+        // What a job writes through a descriptor that it has open would not be known after another
+        // scan.
         let changed = |r: &RootState| r.segment.is_some_and(|n| self.is_changed(n));
         let given_up = |n: usize| self.ctl.roots().get(n).is_some_and(|r| r.bypassed.load(Ordering::Relaxed) != 0);
         let found = list.iter().enumerate().find(|(n, r)| paths.contains(&r.path) && (changed(r) || given_up(*n)));

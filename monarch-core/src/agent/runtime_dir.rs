@@ -1,7 +1,8 @@
 //! Where the runtime directory of an agent is.
 //!
-//! One agent per (user, tier directories): its directory is named by a hash of the tiers' paths, below a private
-//! directory in shared memory. When that is full or forbidden, the temporary directory serves.
+//! One agent per (user, tier directories): its directory is named by a hash of the tiers' paths,
+//! below a private directory in shared memory. When that is full or forbidden, the temporary
+//! directory serves.
 
 use crate::config::Config;
 use crate::held_dir::HeldDir;
@@ -36,7 +37,8 @@ pub fn tiers_key<'a>(tiers: impl Iterator<Item = &'a Path>) -> String {
     format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&text))
 }
 
-/// The path with links followed as far as it exists: the same before and after the directory is made or removed.
+/// The path with links followed as far as it exists: the same before and after the directory is
+/// made or removed.
 fn real(path: &Path) -> PathBuf {
     let found = path.ancestors().find_map(|base| Some((base, base.canonicalize().ok()?)));
     found.map_or_else(
@@ -55,8 +57,9 @@ pub fn bases(config: &Config) -> Vec<PathBuf> {
     vec![PathBuf::from("/dev/shm"), tmp]
 }
 
-/// The private directories of this user that hold runtime directories. A base that another user can exchange holds none, and a name that
-/// something else has, a link that leads nowhere for example, is passed over. Such a name may be free again later: all of them are looked at.
+/// The private directories of this user that hold runtime directories. A base that another user can
+/// exchange holds none, and a name that something else has, a link that leads nowhere for example,
+/// is passed over. Such a name may be free again later: all of them are looked at.
 fn privates(bases: &[PathBuf]) -> Vec<Arc<HeldDir>> {
     let bases = bases.iter().filter_map(|base| HeldDir::open(base).ok()).map(Arc::new);
     let of = |base: Arc<HeldDir>| {
@@ -94,7 +97,8 @@ pub fn all(bases: &[PathBuf]) -> Vec<PathBuf> {
 /// Makes the directory in `base` that holds this user's runtime directories.
 ///
 /// # Errors
-/// What the kernel said, that another user can exchange `base`, or that all names are taken by others.
+/// What the kernel said, that another user can exchange `base`, or that all names are taken by
+/// others.
 pub fn private(base: &Path) -> io::Result<HeldDir> {
     let base = Arc::new(HeldDir::open(base)?);
     private_dir::open(&base, "monarch").map_err(|e| match e {

@@ -1,11 +1,13 @@
 //! The agent's life: control socket, jobs, end.
 //!
-//! It holds two kinds of locks for as long as it lives: one in its runtime directory, by which the shim and `monarch run` tell
-//! that it is alive, and one per tier. It ends a short while after the last job has gone, or when it is told to. Tiers that
-//! hold copies for one job (`persist`) are emptied then; in others they stay for the next one, which finds them by their names.
+//! It holds two kinds of locks for as long as it lives: one in its runtime directory, by which the
+//! shim and `monarch run` tell that it is alive, and one per tier. It ends a short while after the
+//! last job has gone, or when it is told to. Tiers that hold copies for one job (`persist`) are
+//! emptied then; in others they stay for the next one, which finds them by their names.
 //!
-//! A job that comes after all others have gone may find files that changed in between. It gets an agent of its own: this
-//! one ends, the next one scans again and claims the copies whose files are still the same.
+//! A job that comes after all others have gone may find files that changed in between. It gets an
+//! agent of its own: this one ends, the next one scans again and claims the copies whose files are
+//! still the same.
 
 use super::foreign_changes;
 use super::maintenance;
@@ -35,8 +37,9 @@ use tokio::sync::Notify;
 
 /// How long an agent without jobs waits for another one.
 const LINGER: Duration = Duration::from_secs(3);
-/// How long an agent that got SIGTERM waits for its jobs to go: whoever ends a whole job sends it to them too, and they ask for their
-/// figures before they go. Batch systems kill what is left, commonly after 30 s.
+/// How long an agent that got SIGTERM waits for its jobs to go: whoever ends a whole job sends it
+/// to them too, and they ask for their figures before they go. Batch systems kill what is left,
+/// commonly after 30 s.
 const LEAVE_TAKING: Duration = Duration::from_secs(10);
 /// Time for the last words to jobs.
 const LAST_WORDS: Duration = Duration::from_millis(50);
@@ -156,8 +159,8 @@ impl Agent {
         Ok(end)
     }
 
-    /// Ends an agent whose process goes on to something else, or ends: for good when only the job that hosts it is left,
-    /// otherwise so that another one takes over.
+    /// Ends an agent whose process goes on to something else, or ends: for good when only the job
+    /// that hosts it is left, otherwise so that another one takes over.
     pub fn resign(&self) {
         self.end_as(if self.jobs.load(Ordering::Acquire) > 1 { End::Yield } else { End::Quit });
     }

@@ -1,4 +1,5 @@
-//! The agent's end of a connection: lines of bounded length, each perhaps with a descriptor beside it.
+//! The agent's end of a connection: lines of bounded length, each perhaps with a descriptor beside
+//! it.
 
 use rustix::fd::OwnedFd;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -7,7 +8,8 @@ use std::mem::MaybeUninit;
 use tokio::io::Interest;
 use tokio::net::unix::OwnedReadHalf;
 
-/// Longest request, in bytes. The longest that are sent name some hundred thousand copies or ranges.
+/// Longest request, in bytes. The longest that are sent name some hundred thousand copies or
+/// ranges.
 pub(super) const LINE_MAX: usize = 32 << 20;
 /// Bytes that are taken at a time.
 const READ: usize = 64 << 10;
@@ -35,7 +37,8 @@ impl Lines {
         Self { from, buffer: Vec::new(), searched: 0, fd: None }
     }
 
-    /// The next line without its end; `None` at the end of the connection. May be dropped and called again.
+    /// The next line without its end; `None` at the end of the connection. May be dropped and
+    /// called again.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidData`] for a line longer than [`LINE_MAX`]; what the kernel says.

@@ -1,7 +1,7 @@
 //! Starting an agent: locks, tiers, runtime directory, shared memory, what an earlier agent left.
 //!
-//! The tiers come first: an agent that is about to end holds their locks until its process is gone, so that nothing of the
-//! runtime directory is touched by two.
+//! The tiers come first: an agent that is about to end holds their locks until its process is gone,
+//! so that nothing of the runtime directory is touched by two.
 
 use super::exit_status::{ENDING, TAKEN};
 use super::parts::Parts;
@@ -32,7 +32,8 @@ pub enum StartError {
     /// Another agent with the same tiers is running.
     #[error("an agent for these tiers is already running ({0})")]
     Running(PathBuf),
-    /// An agent in another mount namespace died, and its jobs still run: behind its roots' paths may lie something else here.
+    /// An agent in another mount namespace died, and its jobs still run: behind its roots' paths
+    /// may lie something else here.
     #[error("jobs in another container or mount namespace use these tiers ({0}); give this one other directories")]
     Elsewhere(PathBuf),
     /// A tier cannot be used.
@@ -132,7 +133,8 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     Ok(Parts { dir, lock, ctl, tiering, roots, node, stop })
 }
 
-/// This node among others. One that cannot be serves its job alone: nothing is lost but what sharing would have saved.
+/// This node among others. One that cannot be serves its job alone: nothing is lost but what
+/// sharing would have saved.
 fn node(config: &Config) -> Option<Arc<Node>> {
     Node::start(config).unwrap_or_else(|e| {
         tracing::error!(error = %e, "no sharing with other nodes");
@@ -140,7 +142,8 @@ fn node(config: &Config) -> Option<Arc<Node>> {
     })
 }
 
-/// Whether copies of files that other nodes own take whatever room is left, and which part of a tier they have in any case.
+/// Whether copies of files that other nodes own take whatever room is left, and which part of a
+/// tier they have in any case.
 fn elastic(config: &Config) -> Option<f64> {
     let compresses = config.tiers.iter().any(|t| t.compression != Compression::None);
     let is = !config.cluster.is_alone() && config.cluster.placement != Spread::Sharded && !compresses;
@@ -158,8 +161,8 @@ fn for_passing(config: &Config, tier: &Tier) -> u64 {
     tier.decoded.max((tier.capacity as f64 * config.cluster.passing) as u64)
 }
 
-/// The seed of path hashes, and so of the names of copies: that of the last tier which has one and whose copies stay for the next job, as most
-/// of them are there. The other tiers take it over.
+/// The seed of path hashes, and so of the names of copies: that of the last tier which has one and
+/// whose copies stay for the next job, as most of them are there. The other tiers take it over.
 fn common_seed(tiers: &[TierDir]) -> u64 {
     let last = |fits: fn(&&TierDir) -> bool| tiers.iter().rfind(fits);
     let of = last(|t| t.stays && !t.seed_is_new).or_else(|| last(|t| !t.seed_is_new)).or_else(|| last(|t| t.stays));
@@ -173,8 +176,8 @@ fn take_over(seed: u64, tiers: &[TierDir]) -> u64 {
 }
 
 impl Agent {
-    /// Starts an agent for `config`: takes its locks, opens the tiers, makes or adopts the control block, starts the
-    /// copiers.
+    /// Starts an agent for `config`: takes its locks, opens the tiers, makes or adopts the control
+    /// block, starts the copiers.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -182,8 +185,8 @@ impl Agent {
         Self::begin(config, false)
     }
 
-    /// [`Agent::start`] for a process that is nothing but an agent: its standard error becomes a log in the runtime directory,
-    /// and SIGTERM ends it.
+    /// [`Agent::start`] for a process that is nothing but an agent: its standard error becomes a
+    /// log in the runtime directory, and SIGTERM ends it.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -227,7 +230,8 @@ fn tiering(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop:
         .with_latencies(latencies)
 }
 
-/// Lists what lies in the tiers already. Where that is more than this job's capacity, the rest goes.
+/// Lists what lies in the tiers already. Where that is more than this job's capacity, the rest
+/// goes.
 fn find_copies(tiering: &TieringEngine) {
     let mut unclaimed = tiering.orphans();
     for (at, tier) in tiering.tiers.iter().enumerate() {
@@ -262,9 +266,9 @@ fn find_copies(tiering: &TieringEngine) {
     }
 }
 
-/// Whether what an earlier agent left can be taken over: not if that agent could read other files than this one (the processes of
-/// the job compare themselves with what is written there), and not if it was about to end, because what jobs have changed since then was
-/// not marked anywhere.
+/// Whether what an earlier agent left can be taken over: not if that agent could read other files
+/// than this one (the processes of the job compare themselves with what is written there), and not
+/// if it was about to end, because what jobs have changed since then was not marked anywhere.
 fn is_adoptable(ctl: &ControlMap<'static>) -> bool {
     ctl.ctl.bypassed.load(Ordering::Acquire) == 0 && shm::is_of_our_rights(ctl)
 }
@@ -305,7 +309,8 @@ fn runtime_dir(config: &Config) -> Result<(Arc<HeldDir>, OwnedFd), StartError> {
     Err(StartError::Runtime(last))
 }
 
-/// From here on the log goes to a file in the runtime directory; before, whoever started the agent gets it.
+/// From here on the log goes to a file in the runtime directory; before, whoever started the agent
+/// gets it.
 fn log_to(dir: &HeldDir) {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
     match dir.open_file(runtime_dir::LOG, flags, Mode::RUSR | Mode::WUSR) {

@@ -1,9 +1,10 @@
-//! The tiering engine: takes demands before anything else, prefetches in the order of the index, asks the policy, has
-//! the engine copy, verifies and publishes.
+//! The tiering engine: takes demands before anything else, prefetches in the order of the index,
+//! asks the policy, has the engine copy, verifies and publishes.
 //!
-//! Copiers are plain threads, some of which sleep on the demand word of the control block, so that a reader's futex wake reaches the
-//! thread that will do the copy without a hop in between. A demand and a prefetch of the same file meet in its state word:
-//! whoever turns it to Fetching copies, everybody else waits (single-flight over threads, processes and jobs).
+//! Copiers are plain threads, some of which sleep on the demand word of the control block, so that
+//! a reader's futex wake reaches the thread that will do the copy without a hop in between. A
+//! demand and a prefetch of the same file meet in its state word: whoever turns it to Fetching
+//! copies, everybody else waits (single-flight over threads, processes and jobs).
 //!
 //! | module | what it does |
 //! |---|---|
@@ -154,9 +155,11 @@ pub struct TieringOptions {
     pub backoff: bool,
     /// What of the PFS is read past the page cache.
     pub direct: Direct,
-    /// Copies that make way first take whatever room others leave, and at least this part of each tier. `None`: what is kept for them.
+    /// Copies that make way first take whatever room others leave, and at least this part of each
+    /// tier. `None`: what is kept for them.
     pub elastic: Option<f64>,
-    /// Most files at a time that come from other nodes, beside the copies from the PFS: those must never wait for these.
+    /// Most files at a time that come from other nodes, beside the copies from the PFS: those must
+    /// never wait for these.
     pub remote: usize,
 }
 
@@ -211,7 +214,7 @@ pub struct TieringEngine {
     pub ctl: ControlMap<'static>,
     /// Fastest first.
     pub tiers: Vec<TierDir>,
-    /// Stats for status and report.
+    /// Counters for status and report.
     pub stats: Stats,
     /// Durations, for metrics.
     pub latencies: Latencies,
@@ -476,7 +479,8 @@ impl TieringEngine {
     fn copier(&self) {
         let ctl = self.ctl.ctl;
         loop {
-            // Read before looking for work: whatever is asked for after that ends the sleep at once.
+            // Read before looking for work: whatever is asked for after that ends the sleep at
+            // once.
             let (seen, since) = (ctl.demand.load(Ordering::SeqCst), Instant::now());
             self.engines.threads.run(&InLane(self, Lane::Threads));
             if self.stop.load(Ordering::Relaxed) {
@@ -550,7 +554,8 @@ impl Drop for Job<'_> {
         if self.decodes {
             self.tiering.decoding.store(false, Ordering::Release);
         }
-        // A demand may have been left in line because everything was in use, or a prefetch because of a demand.
+        // A demand may have been left in line because everything was in use, or a prefetch because
+        // of a demand.
         if self.slot.give_back() {
             self.tiering.wake(Lane::Threads);
         }

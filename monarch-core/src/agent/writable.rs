@@ -1,7 +1,9 @@
-//! Files below a root that a job can write from its start, because it inherits a descriptor: `>> ROOT/log`, `3<>ROOT/f`.
+//! Files below a root that a job can write from its start, because it inherits a descriptor: `>>
+//! ROOT/log`, `3<>ROOT/f`.
 //!
-//! The preload library sees what is opened for writing, and not what is written through a descriptor that was there before.
-//! So whoever starts the job looks at its descriptors first, and the agent takes these files for changed before the job begins.
+//! The preload library sees what is opened for writing, and not what is written through a
+//! descriptor that was there before. So whoever starts the job looks at its descriptors first, and
+//! the agent takes these files for changed before the job begins.
 
 use super::protocol::Writable;
 use crate::config::Config;
@@ -13,7 +15,8 @@ use std::path::Path;
 /// Flags of a descriptor that is no access to the file.
 const O_PATH: u32 = 0o10_000_000;
 
-/// The regular files that a process has open for writing, on the device of a root or below a root's path.
+/// The regular files that a process has open for writing, on the device of a root or below a root's
+/// path.
 pub(super) fn of(process: u32, config: &Config) -> Vec<Writable> {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{process}/fd")) else { return Vec::new() };
     let roots = &config.dataset.roots;

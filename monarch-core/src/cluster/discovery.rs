@@ -1,4 +1,5 @@
-//! Which nodes a job has, from the environment that it was started in, and which of them this one is.
+//! Which nodes a job has, from the environment that it was started in, and which of them this one
+//! is.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -9,12 +10,14 @@
 //! | `address` | where a member is, and where to listen |
 //! | `local` | what is asked of the machine, with a double |
 //!
-//! How it works. [`discover`] reads variables and files that launchers leave, and fills in the members of the configuration. All nodes
-//! read the same list in the same order, so nobody has to agree on anything. Nothing is sent to another node: names are looked up only
-//! where a node does not find itself by its own name.
+//! How it works. [`discover`] reads variables and files that launchers leave, and fills in the
+//! members of the configuration. All nodes read the same list in the same order, so nobody has to
+//! agree on anything. Nothing is sent to another node: names are looked up only where a node does
+//! not find itself by its own name.
 //!
-//! Why so. A node that takes itself for alone, or for another one, reads what the others have; it looks like a slow job. So a list that
-//! does not hold this node is an error, and so is a launcher that was named and is not there; only `auto` may find nothing.
+//! Why so. A node that takes itself for alone, or for another one, reads what the others have; it
+//! looks like a slow job. So a list that does not hold this node is an error, and so is a launcher
+//! that was named and is not there; only `auto` may find nothing.
 
 mod address;
 mod error;
@@ -40,13 +43,15 @@ use crate::config::{Cluster, Discovery};
 use found::Found;
 use std::time::{Duration, Instant};
 
-/// How long a name in DNS is waited for to lead to this node, and how often it is looked up meanwhile.
+/// How long a name in DNS is waited for to lead to this node, and how often it is looked up
+/// meanwhile.
 const AWAITED: Duration = Duration::from_secs(30);
 const LOOK_UP: Duration = Duration::from_secs(1);
 
 /// Finds the nodes of the job: fills in `members`, `me`, `expected` and `partial`.
 ///
-/// `env` is the environment of the job, usually of this process; `local` the machine, usually [`SystemLocal`].
+/// `env` is the environment of the job, usually of this process; `local` the machine, usually
+/// [`SystemLocal`].
 ///
 /// # Errors
 /// There is no list where one was asked for, it cannot be read, or this node is not in it.
@@ -85,7 +90,8 @@ fn fill_in(config: &mut Cluster, found: Found, local: &dyn Local) -> Result<(), 
     let Found { members, names, rank, expected, partial, origin } = found;
     let members = sources::checked(members, &origin, expected == 0)?;
     config.me = match members.len() {
-        // Nobody to be mistaken for; a name in DNS may still lead to another node alone, while others start.
+        // Nobody to be mistaken for; a name in DNS may still lead to another node alone, while
+        // others start.
         0 | 1 if !partial && config.discovery != Discovery::Dns => 0,
         _ => me::find(&members, &names, rank, config, local)?,
     };

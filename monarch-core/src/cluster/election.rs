@@ -1,15 +1,19 @@
 //! Who scans a root: one node, whoever is there first.
 //!
-//! Nobody waits for nodes that have not started. A node that needs the index of a root *bids*: it says so to all others, each of which
-//! answers where it is itself: it has the index, is scanning, waits for it, bids too, or does not need it. Who finds nobody that has it,
-//! makes it, or goes first (of two that bid the one with the lower name) scans. A bid is noted and answered under one lock, and a node
-//! begins to scan under the same lock only if no lower bid was noted: of two nodes that bid at a time at least one hears of the other, and
-//! never do both scan, unless they cannot reach each other. Then both do, which costs the PFS a scan and nothing else.
+//! Nobody waits for nodes that have not started. A node that needs the index of a root *bids*: it
+//! says so to all others, each of which answers where it is itself: it has the index, is scanning,
+//! waits for it, bids too, or does not need it. Who finds nobody that has it, makes it, or goes
+//! first (of two that bid the one with the lower name) scans. A bid is noted and answered under one
+//! lock, and a node begins to scan under the same lock only if no lower bid was noted: of two nodes
+//! that bid at a time at least one hears of the other, and never do both scan, unless they cannot
+//! reach each other. Then both do, which costs the PFS a scan and nothing else.
 //!
-//! Who scans says how far it is. One that gets no further (its mount hangs) is waited for for a while, and then by nobody: another node scans.
+//! Who scans says how far it is. One that gets no further (its mount hangs) is waited for for a
+//! while, and then by nobody: another node scans.
 //!
-//! Who has the index sends it to a few that ask; the others are sent to those, in the order in which they came, so that all together form
-//! a tree of which no node sends more than [`FAN`] times. Who finds its parent gone asks the first one directly.
+//! Who has the index sends it to a few that ask; the others are sent to those, in the order in
+//! which they came, so that all together form a tree of which no node sends more than [`FAN`]
+//! times. Who finds its parent gone asks the first one directly.
 
 use super::directory::members::MAX_NODES;
 use crate::index::ScanProgress;
@@ -29,7 +33,8 @@ pub enum Reply {
     Scanning(u64),
     /// It bids, too, and goes first.
     First,
-    /// It bids, too, and lets the other one go first; or it does not need it now, or waits for it from somebody.
+    /// It bids, too, and lets the other one go first; or it does not need it now, or waits for it
+    /// from somebody.
     Yield,
 }
 
@@ -80,7 +85,8 @@ impl Offer {
         Ok(packed.insert(bytes).clone())
     }
 
-    /// What it was made of has changed: it is made anew for who comes later. Who is being sent it keeps it.
+    /// What it was made of has changed: it is made anew for who comes later. Who is being sent it
+    /// keeps it.
     pub fn renew(&self) {
         *self.packed.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -119,7 +125,8 @@ enum NodeState {
 #[derive(Debug, Default)]
 struct Root {
     standing: NodeState,
-    /// Nodes that asked for the index and are not gone, in the order they came; no more than a job can have.
+    /// Nodes that asked for the index and are not gone, in the order they came; no more than a job
+    /// can have.
     askers: Vec<String>,
 }
 
@@ -168,7 +175,8 @@ impl Election {
         }
     }
 
-    /// All others were asked, and none is to be waited for: whether this node scans. If not, it bids once more.
+    /// All others were asked, and none is to be waited for: whether this node scans. If not, it
+    /// bids once more.
     pub fn scan(&self, root: u64, progress: &Arc<ScanProgress>) -> bool {
         let mut roots = self.roots();
         let standing = &mut roots.entry(root).or_default().standing;
@@ -271,7 +279,8 @@ mod tests {
         e.have(ROOT, Box::new(|| Ok(Arc::new(vec![1, 2, 3]))));
     }
 
-    /// Who asked for an index while another node was still being sent it got what it had been before files changed.
+    /// Who asked for an index while another node was still being sent it got what it had been
+    /// before files changed.
     #[test]
     fn an_index_is_made_anew_when_files_have_changed() {
         let e = Election::default();
@@ -289,7 +298,8 @@ mod tests {
 
     #[test]
     fn of_two_that_bid_one_scans_in_whatever_order_they_hear_of_each_other() {
-        // Each order of: a bids, b bids, a asks b, b asks a, a decides, b decides, in which each node's steps stay in order.
+        // Each order of: a bids, b bids, a asks b, b asks a, a decides, b decides, in which each
+        // node's steps stay in order.
         fn go(steps: &mut Vec<u8>, left: [u8; 2], seen: &mut usize) {
             if left == [0, 0] {
                 let nodes = [("a", Election::default()), ("b", Election::default())];

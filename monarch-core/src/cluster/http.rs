@@ -8,10 +8,12 @@
 //! | [`head`], [`path`], [`range`] | what is taken from the wire, and what is refused |
 //! | [`refusal`] | why a request is turned down |
 //!
-//! It is plain HTTP so that curl and load tools understand it; what is not in HTTP is three headers (`Monarch-Hops`, how many nodes
-//! passed a request on; `Monarch-Proof`, the server's half of [`auth`]; and the scheme `Monarch` of `Authorization`) and one habit:
-//! while an answer is being made, the server sends `102 Processing` every 100 ms. A client can tell by it an owner that is busy
-//! fetching the file from one that is gone, and gives up the latter soon however long the former may take.
+//! It is plain HTTP so that curl and load tools understand it; what is not in HTTP is three headers
+//! (`Monarch-Hops`, how many nodes passed a request on; `Monarch-Proof`, the server's half of
+//! [`auth`]; and the scheme `Monarch` of `Authorization`) and one habit: while an answer is being
+//! made, the server sends `102 Processing` every 100 ms. A client can tell by it an owner that is
+//! busy fetching the file from one that is gone, and gives up the latter soon however long the
+//! former may take.
 
 pub mod auth;
 pub mod client;

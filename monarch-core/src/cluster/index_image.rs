@@ -9,9 +9,10 @@
 //! 40  blocks: packed length 4, raw length 4, packed bytes (lz4; as they are where that is not shorter)
 //! ```
 //!
-//! Index and buckets follow each other in the raw bytes, in blocks of 4 MiB. What a peer sends is believed no further than its checksum
-//! goes: lengths are bounded before anything is allocated, and the index is looked over before it is used. It is unpacked into the file that
-//! processes will map: each page that is touched for the first time costs more than all else.
+//! Index and buckets follow each other in the raw bytes, in blocks of 4 MiB. What a peer sends is
+//! believed no further than its checksum goes: lengths are bounded before anything is allocated,
+//! and the index is looked over before it is used. It is unpacked into the file that processes will
+//! map: each page that is touched for the first time costs more than all else.
 
 use crate::held_dir::HeldDir;
 use crate::shm::{IndexBytes, Unfinished};
@@ -58,7 +59,8 @@ pub enum ImageError {
     Place(#[from] io::Error),
 }
 
-/// The lookup table of a segment for a node that has no copies yet. What the job has changed stays left to the PFS.
+/// The lookup table of a segment for a node that has no copies yet. What the job has changed stays
+/// left to the PFS.
 #[must_use]
 pub fn table_at_first(segment: &Segment<'_>) -> Vec<u8> {
     let buckets = segment.state.buckets();

@@ -1,11 +1,14 @@
 //! Who is there: gossip, and what readers come upon.
 //!
-//! Every node beats and passes on whose heart beats ([`gossip`]), in datagrams that only those who know the job's secret can make
-//! ([`datagram_auth`]). Readers report nodes that do not answer them ([`peer_backoff`]), which counts at once. Both end in a [`Members`], an immutable
-//! view that costs a reader one reference count; [`Membership::changes`] says when there is a new one.
+//! Every node beats and passes on whose heart beats ([`gossip`]), in datagrams that only those who
+//! know the job's secret can make ([`datagram_auth`]). Readers report nodes that do not answer them
+//! ([`peer_backoff`]), which counts at once. Both end in a [`Members`], an immutable
+//! view that costs a reader one reference count; [`Membership::changes`] says when there is a new
+//! one.
 //!
-//! The protocol is our own because the crates at hand keep the encoding of their messages to themselves, so that nothing of ours can
-//! put a MAC on a datagram; and because, with time and datagrams as arguments, a test of 150 nodes is exact and takes no time.
+//! The protocol is our own because the crates at hand keep the encoding of their messages to
+//! themselves, so that nothing of ours can put a MAC on a datagram; and because, with time and
+//! datagrams as arguments, a test of 150 nodes is exact and takes no time.
 
 pub mod datagram_auth;
 mod gossip;
@@ -75,7 +78,8 @@ impl Membership {
         self.shared.core().gossip.me.incarnation
     }
 
-    /// A node presented itself in a join, or was presented as up in the answer to one: it is up from now on. Returns the view that says so.
+    /// A node presented itself in a join, or was presented as up in the answer to one: it is up
+    /// from now on. Returns the view that says so.
     pub fn joined(&self, peer: &Peer) -> Arc<Members> {
         self.shared.joined(peer);
         self.view()
@@ -96,7 +100,8 @@ impl Membership {
         self.shared.core().gossip.is_lost(name)
     }
 
-    /// A node did not answer a reader in time in that life of it, or answered with less than was asked: nobody here asks it for a while.
+    /// A node did not answer a reader in time in that life of it, or answered with less than was
+    /// asked: nobody here asks it for a while.
     pub fn report_failure(&self, node: u16, life: u64) {
         self.shared.change(|core, now| core.evidence.failure(node, life, now));
     }

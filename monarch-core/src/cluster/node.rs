@@ -17,9 +17,10 @@
 //! | [`checksum_table`] | what copies come to |
 //! | [`traffic_stats`] | what went to and from whom |
 //!
-//! Requests to others are made by the threads that need the answer (copiers, scans), which may block; requests of others are answered on a
-//! small runtime of the node's own, whose blocking work (waiting for a copy, opening it, packing an index) has threads of its own. Nobody
-//! who holds a lock here asks another node.
+//! Requests to others are made by the threads that need the answer (copiers, scans), which may
+//! block; requests of others are answered on a small runtime of the node's own, whose blocking work
+//! (waiting for a copy, opening it, packing an index) has threads of its own. Nobody who holds a
+//! lock here asks another node.
 
 mod announcements;
 mod bounds;
@@ -148,7 +149,8 @@ impl Node {
         std::thread::sleep(GOODBYE);
     }
 
-    /// Indexes of an agent that died are about to be taken over, or have been: until then what is told of them is to be told again.
+    /// Indexes of an agent that died are about to be taken over, or have been: until then what is
+    /// told of them is to be told again.
     pub fn adopts(&self, adopting: bool) {
         self.adopting.store(adopting, Ordering::SeqCst);
     }
@@ -243,7 +245,8 @@ impl Node {
         self.view().get(node).map_or(0, |m| m.incarnation)
     }
 
-    /// A node did not answer in that life: it is not asked for a while, if it is the node and not the request.
+    /// A node did not answer in that life: it is not asked for a while, if it is the node and not
+    /// the request.
     fn doubt(&self, node: u16, life: u64, e: &WireError) {
         self.figures.failed(node);
         if e.peer_is_in_doubt() {
@@ -290,7 +293,8 @@ pub(super) struct Others(pub(super) Arc<Node>);
 impl Peers for Others {
     fn file(&self, asked: &Asked<'_>) -> Option<Arc<dyn RemoteFile>> {
         let (node, file) = (&self.0, asked.file);
-        // Before it is decided by a view: who comes up meanwhile is told of it, rather than nothing.
+        // Before it is decided by a view: who comes up meanwhile is told of it, rather than
+        // nothing.
         let began = node.begin(&file);
         let view = node.view();
         let forced = lock(&node.forced).remove(&file);

@@ -1,11 +1,12 @@
 //! The job's secret, and what is derived from it.
 //!
-//! How it works. `MONARCH_CLUSTER_SECRET`, or a file that only its owner can read, normally in the home directory that all nodes share;
-//! the first node that finds none makes it (module `file`). Nobody uses the secret itself: each purpose has a key of its own, HMAC-SHA256 of
-//! the purpose (RFC 2104), so that what one of them gives away says nothing about the others.
+//! How it works. `MONARCH_CLUSTER_SECRET`, or a file that only its owner can read, normally in the
+//! home directory that all nodes share; the first node that finds none makes it (module `file`).
+//! Nobody uses the secret itself: each purpose has a key of its own, HMAC-SHA256 of the purpose
+//! (RFC 2104), so that what one of them gives away says nothing about the others.
 //!
-//! Why so. Whoever can read the user's files can read the data set anyway, so access to a file proves as much as the data is worth; no
-//! service has to run and nothing has to be set up.
+//! Why so. Whoever can read the user's files can read the data set anyway, so access to a file
+//! proves as much as the data is worth; no service has to run and nothing has to be set up.
 
 mod error;
 mod file;
@@ -19,7 +20,8 @@ use std::path::{Path, PathBuf};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Ports that are derived: below those that the kernel gives to outgoing connections (from 32768 on Linux).
+/// Ports that are derived: below those that the kernel gives to outgoing connections (from 32768 on
+/// Linux).
 const PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
 
 /// What the nodes of a job share and nobody else knows.
@@ -33,8 +35,8 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// The secret from the environment, or else from `file`, or else from `$XDG_CONFIG_HOME/monarch/cluster-secret`; a file that is
-    /// missing is made.
+    /// The secret from the environment, or else from `file`, or else from
+    /// `$XDG_CONFIG_HOME/monarch/cluster-secret`; a file that is missing is made.
     ///
     /// # Errors
     /// It is too short, others could have read it, or the file cannot be read or made.
@@ -76,8 +78,9 @@ impl Secret {
         first(&self.derive("seed-of-ownership"))
     }
 
-    /// The port of a job with these members, so that jobs of one user on the same nodes seldom meet: 20000 to 29999. The order does not
-    /// matter. Give what every node knows alike: [`Cluster::agreed`](crate::config::Cluster::agreed).
+    /// The port of a job with these members, so that jobs of one user on the same nodes seldom
+    /// meet: 20000 to 29999. The order does not matter. Give what every node knows alike:
+    /// [`Cluster::agreed`](crate::config::Cluster::agreed).
     #[must_use]
     pub fn port(&self, members: &[String]) -> u16 {
         let mut parts: Vec<&str> = members.iter().map(String::as_str).collect();
@@ -89,7 +92,8 @@ impl Secret {
 
     /// HMAC-SHA256 of the parts, each behind its length: no two lists of parts give the same bytes.
     fn code(&self, parts: &[&str]) -> [u8; 32] {
-        // A key of any length is right for HMAC; should that change, a key of zeros still keeps nodes apart by what they say.
+        // A key of any length is right for HMAC; should that change, a key of zeros still keeps
+        // nodes apart by what they say.
         let mut code = Hmac::<Sha256>::new_from_slice(&self.0).unwrap_or_else(|_| Hmac::new(&Default::default()));
         for part in parts {
             code.update(&(part.len() as u64).to_le_bytes());

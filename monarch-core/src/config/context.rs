@@ -1,4 +1,5 @@
-//! What every rule needs: the value with its default and bounds, the place for its error, the machine to ask.
+//! What every rule needs: the value with its default and bounds, the place for its error, the
+//! machine to ask.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;

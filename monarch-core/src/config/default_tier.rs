@@ -1,8 +1,9 @@
 //! The tier of a job that names none: a directory of the user's on the node's local disk.
 //!
-//! Its size is a quarter of what is free, at most 200 GiB: large enough for ImageNet, small enough to be a guest on a
-//! disk that others use. In memory it is also at most a quarter of the memory that the job has left, since what lies
-//! in tmpfs is charged to the job. What a tier of an earlier job holds counts as free: it is ours to reuse.
+//! Its size is a quarter of what is free, at most 200 GiB: large enough for ImageNet, small enough
+//! to be a guest on a disk that others use. In memory it is also at most a quarter of the memory
+//! that the job has left, since what lies in tmpfs is charged to the job. What a tier of an earlier
+//! job holds counts as free: it is ours to reuse.
 
 use std::path::PathBuf;
 

@@ -1,9 +1,9 @@
 //! The environment layer: `MONARCH_SOURCE__MAX_INFLIGHT=8` is `source.max_inflight: 8`.
 //!
-//! Two underscores go one level down; digits pick an element of a list (`MONARCH_TIERS__0__CAPACITY`). Roots are
-//! separated by `:`. A value that begins with `[` or `{` is YAML. An empty value is as good as none. Names without two
-//! underscores that are not settings belong to others (to us, to a module system, to Kubernetes service links) and
-//! are left alone.
+//! Two underscores go one level down; digits pick an element of a list
+//! (`MONARCH_TIERS__0__CAPACITY`). Roots are separated by `:`. A value that begins with `[` or `{`
+//! is YAML. An empty value is as good as none. Names without two underscores that are not settings
+//! belong to others (to us, to a module system, to Kubernetes service links) and are left alone.
 
 use std::ffi::OsString;
 

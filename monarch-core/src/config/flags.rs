@@ -15,11 +15,12 @@ use super::units;
 pub struct Overrides {
     /// `--root DIR`, each; together they replace the roots of file and environment.
     pub roots: Vec<PathBuf>,
-    /// `--tier DIR[:SIZE]`, each, fastest first; together they replace the tiers of file and environment. What follows
-    /// the last `:` is a size if it begins with a digit or is empty; otherwise the directory's name holds a `:`.
+    /// `--tier DIR[:SIZE]`, each, fastest first; together they replace the tiers of file and
+    /// environment. What follows the last `:` is a size if it begins with a digit or is empty;
+    /// otherwise the directory's name holds a `:`.
     pub tiers: Vec<String>,
-    /// `--set KEY=VALUE`, each, such as `("source.io_size", "1MiB")` or `("tiers.0.capacity", "5GiB")`. A value that
-    /// begins with `[` or `{` is YAML.
+    /// `--set KEY=VALUE`, each, such as `("source.io_size", "1MiB")` or `("tiers.0.capacity",
+    /// "5GiB")`. A value that begins with `[` or `{` is YAML.
     pub set: Vec<(String, String)>,
 }
 
@@ -64,7 +65,8 @@ fn tier(text: &str) -> Value {
     Value::Mapping(map)
 }
 
-/// A size, or what was meant as one: better an error about it than a directory called `x:400`, `x:12blah` or `x:`.
+/// A size, or what was meant as one: better an error about it than a directory called `x:400`,
+/// `x:12blah` or `x:`.
 fn looks_like_size(text: &str) -> bool {
     let begins_so = text.starts_with(|c: char| c.is_ascii_digit()) && !text.contains('/');
     text.is_empty() || begins_so || units::size(text).is_ok() || (text.ends_with("/s") && units::rate(text).is_ok())

@@ -1,9 +1,10 @@
 //! A scalar as it was written, and what it is meant to be.
 //!
-//! Reading happens in two steps (as parsed, then as meant): [`Given`] takes any YAML scalar and keeps its text, so that
-//! serde can only fail on the *shape* of the file; [`Kind::parse`] gives the text its meaning later, where the name of
-//! the setting, its origin and its bounds are known. The kind also describes itself to the JSON schema and writes its
-//! values back, so reading, schema and `config show` cannot drift apart.
+//! Reading happens in two steps (as parsed, then as meant): [`Given`] takes any YAML scalar and
+//! keeps its text, so that serde can only fail on the *shape* of the file; [`Kind::parse`] gives
+//! the text its meaning later, where the name of the setting, its origin and its bounds are known.
+//! The kind also describes itself to the JSON schema and writes its values back, so reading, schema
+//! and `config show` cannot drift apart.
 
 mod network;
 

@@ -1,9 +1,12 @@
-//! Names in brackets: `node[01-08,12]-ib`, `a[1-3]b[01-02]`, as Slurm, pdsh and ClusterShell write and read them.
+//! Names in brackets: `node[01-08,12]-ib`, `a[1-3]b[01-02]`, as Slurm, pdsh and ClusterShell write
+//! and read them.
 //!
-//! A range keeps the width of its first number (`[08-12]` gives 08, `[8-12]` gives 8) and may have a step (`[0-10/2]`). Several brackets
-//! in a name give all combinations, the last one varying fastest. Names are separated by commas or white space.
+//! A range keeps the width of its first number (`[08-12]` gives 08, `[8-12]` gives 8) and may have
+//! a step (`[0-10/2]`). Several brackets in a name give all combinations, the last one varying
+//! fastest. Names are separated by commas or white space.
 //!
-//! The list comes from outside, so what it may ask for is bounded before anything is made: [`MAX_LENGTH`], [`MAX_NAMES`], [`MAX_NAME`].
+//! The list comes from outside, so what it may ask for is bounded before anything is made:
+//! [`MAX_LENGTH`], [`MAX_NAMES`], [`MAX_NAME`].
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -59,7 +62,8 @@ pub fn parse_hostlist(text: &str) -> Result<Vec<String>, HostlistError> {
     Ok(names)
 }
 
-/// As [`parse_hostlist`], but an IPv6 address in brackets, with or without a port, is one name and no range.
+/// As [`parse_hostlist`], but an IPv6 address in brackets, with or without a port, is one name and
+/// no range.
 ///
 /// # Errors
 /// As [`parse_hostlist`].
@@ -96,7 +100,8 @@ fn items(text: &str) -> Result<Vec<&str>, HostlistError> {
 
 /// The names of one item, whose brackets are known to match; `left` is how many more there may be.
 fn expand(item: &str, left: &mut usize) -> Result<Vec<String>, HostlistError> {
-    // Each part is what a name may have at that place: a text alone, or the numbers of a pair of brackets.
+    // Each part is what a name may have at that place: a text alone, or the numbers of a pair of
+    // brackets.
     let mut parts: Vec<Vec<String>> = Vec::new();
     let mut total = 1_usize;
     for piece in item.split_inclusive(']') {

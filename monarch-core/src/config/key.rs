@@ -1,7 +1,7 @@
 //! The name of one setting: `tiers[1].capacity`.
 //!
-//! Files, environment variables (`MONARCH_TIERS__1__CAPACITY`) and `--set tiers.1.capacity=...` spell the same key in
-//! three ways; errors and origins use the first.
+//! Files, environment variables (`MONARCH_TIERS__1__CAPACITY`) and `--set tiers.1.capacity=...`
+//! spell the same key in three ways; errors and origins use the first.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! File, environment and flags laid over each other, with the origin of every value.
 //!
-//! Each layer is checked for its shape on its own, so that a mistake is reported against the line, variable or flag
-//! that made it. Then its values replace the ones below, node by node; a list replaces the whole list below it.
+//! Each layer is checked for its shape on its own, so that a mistake is reported against the line,
+//! variable or flag that made it. Then its values replace the ones below, node by node; a list
+//! replaces the whole list below it.
 
 use std::path::Path;
 
@@ -147,7 +148,8 @@ fn nodes(value: &Value, key: &Key, keys: &mut Vec<Key>) {
     }
 }
 
-/// A tree that holds nothing but `value`; as list elements are alike, it may stand first in its list.
+/// A tree that holds nothing but `value`; as list elements are alike, it may stand first in its
+/// list.
 fn nested(steps: &[Step], value: Value) -> Value {
     match steps {
         [] => value,

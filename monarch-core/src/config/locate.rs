@@ -1,8 +1,9 @@
 //! Finds the line of a value in a YAML text.
 //!
-//! serde gives values without positions, but its YAML errors carry one. So we walk to the node with a visitor that
-//! refuses it and read the position off the error: the parser that reads the file is also the one that locates, and
-//! quotes, flow style and anchors cannot make the two disagree. One walk parses the text once; configurations are small.
+//! serde gives values without positions, but its YAML errors carry one. So we walk to the node with
+//! a visitor that refuses it and read the position off the error: the parser that reads the file is
+//! also the one that locates, and quotes, flow style and anchors cannot make the two disagree. One
+//! walk parses the text once; configurations are small.
 
 use std::fmt;
 
@@ -26,7 +27,8 @@ pub(super) fn locate(text: &str, key: &Key) -> Option<Spot> {
     Some(Spot { line: location.line(), column: location.column() })
 }
 
-/// The bytes of the token that begins at `spot`, as start and length; a quoted or plain scalar, or one character.
+/// The bytes of the token that begins at `spot`, as start and length; a quoted or plain scalar, or
+/// one character.
 pub(super) fn token(text: &str, spot: Spot) -> (usize, usize) {
     let before: usize = text.split_inclusive('\n').take(spot.line.saturating_sub(1)).map(str::len).sum();
     let line = text[before..].lines().next().unwrap_or("");
@@ -40,7 +42,8 @@ pub(super) fn token(text: &str, spot: Spot) -> (usize, usize) {
     (before + column, rest[..len].trim_end().len())
 }
 
-/// Where a plain scalar or a key ends: at `: `, at a comment, at what ends an element in flow style.
+/// Where a plain scalar or a key ends: at `: `, at a comment, at what ends an element in flow
+/// style.
 fn plain_end(rest: &str) -> usize {
     let ends = [": ", " #", ",", "]", "}"];
     ends.iter().filter_map(|end| rest.find(end)).min().unwrap_or(rest.len())

@@ -1,7 +1,8 @@
 //! The configuration as meant: every value present, in plain units, checked against this machine.
 //!
-//! This is what the rest of Monarch uses, and what the command line hands to the agent as JSON. The settings as a user
-//! writes them, with their defaults and bounds, are described once more in `docs/config.schema.json`.
+//! This is what the rest of Monarch uses, and what the command line hands to the agent as JSON. The
+//! settings as a user writes them, with their defaults and bounds, are described once more in
+//! `docs/config.schema.json`.
 
 mod cluster;
 
@@ -40,8 +41,8 @@ pub struct Config {
     /// What the agent tells monitoring systems. Default: nothing.
     #[serde(default)]
     pub metrics: Metrics,
-    /// Directory for the agent's socket, locks and shared memory. `None` (the default): chosen at start, private to the
-    /// user and this node. An absolute path.
+    /// Directory for the agent's socket, locks and shared memory. `None` (the default): chosen at
+    /// start, private to the user and this node. An absolute path.
     pub runtime_dir: Option<PathBuf>,
     /// The agent's log.
     pub log: Log,
@@ -54,14 +55,15 @@ pub struct Dataset {
     pub roots: Vec<Root>,
     /// What is promised when files change. Default: immutable.
     pub consistency: Consistency,
-    /// Under `close-to-open`: how old the last comparison of a file with the PFS may be when it is opened; 0: none. Default 5 s;
-    /// at most 1 h.
+    /// Under `close-to-open`: how old the last comparison of a file with the PFS may be when it is
+    /// opened; 0: none. Default 5 s; at most 1 h.
     #[serde(default = "revalidate")]
     pub revalidate: Duration,
     /// Whether a copy is read and compared with its checksum each time it is opened. Default false.
     #[serde(default)]
     pub verify_on_open: bool,
-    /// A file changed less than this ago is not copied: it may still be being written. Default 10 s; at most 1 h.
+    /// A file changed less than this ago is not copied: it may still be being written. Default 10
+    /// s; at most 1 h.
     pub settle: Duration,
 }
 
@@ -72,7 +74,8 @@ pub struct Root {
     pub path: PathBuf,
     /// The same with every symbolic link followed.
     pub real_path: PathBuf,
-    /// Other absolute spellings that lead to the same directory (symbolic links, bind mounts). Default: none.
+    /// Other absolute spellings that lead to the same directory (symbolic links, bind mounts).
+    /// Default: none.
     pub aliases: Vec<PathBuf>,
 }
 
@@ -83,7 +86,8 @@ pub struct Root {
 pub enum Consistency {
     /// Nobody but this job changes the data set while the job runs.
     Immutable,
-    /// Others may: each open asks the PFS whether the file is still what was indexed, at most every `revalidate`.
+    /// Others may: each open asks the PFS whether the file is still what was indexed, at most every
+    /// `revalidate`.
     CloseToOpen,
 }
 
@@ -113,25 +117,27 @@ impl Dataset {
 /// How the PFS is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Source {
-    /// Bytes asked of the PFS in one read of a large file. Default 4 MiB; 4 KiB to 64 MiB, a multiple of 4 KiB.
+    /// Bytes asked of the PFS in one read of a large file. Default 4 MiB; 4 KiB to 64 MiB, a
+    /// multiple of 4 KiB.
     pub io_size: u64,
     /// Requests in flight at the PFS from this node. Default 64; 1 to 1024.
     pub max_inflight: usize,
-    /// Bytes a second read from the PFS by this node, on average over a second. Default `None`: no limit; at least
-    /// 1 MiB/s.
+    /// Bytes a second read from the PFS by this node, on average over a second. Default `None`: no
+    /// limit; at least 1 MiB/s.
     pub bandwidth_limit: Option<u64>,
-    /// PFS operations a second started by this node, those of the scan included. Default `None`: no limit; at least 1.
+    /// PFS operations a second started by this node, those of the scan included. Default `None`: no
+    /// limit; at least 1.
     pub iops_limit: Option<usize>,
-    /// Whether background copying slows down when the PFS's latency rises, and keeps no more requests in flight than the PFS needs to give what
-    /// it has. Default true.
+    /// Whether background copying slows down when the PFS's latency rises, and keeps no more
+    /// requests in flight than the PFS needs to give what it has. Default true.
     pub backoff: bool,
-    /// Files larger than this many bytes are copied in chunks, which are served as they arrive: nobody waits for the
-    /// whole copy. Default 16 MiB; 4 KiB to 1 TiB.
+    /// Files larger than this many bytes are copied in chunks, which are served as they arrive:
+    /// nobody waits for the whole copy. Default 16 MiB; 4 KiB to 1 TiB.
     pub chunk_threshold: u64,
     /// Bytes of a chunk. Default 4 MiB; 4 KiB to 64 MiB, a multiple of 4 KiB.
     pub chunk_size: u64,
-    /// Age, since its last access, at which the site removes a file. Default `None`: it removes none, or nobody knows; 1 to
-    /// 3650 days.
+    /// Age, since its last access, at which the site removes a file. Default `None`: it removes
+    /// none, or nobody knows; 1 to 3650 days.
     #[serde(default)]
     pub purge_age: Option<Duration>,
 }
@@ -145,8 +151,8 @@ pub struct Io {
     pub direct: Direct,
 }
 
-/// Whether the PFS is read past the page cache: in requests as large as they are made, and without filling memory with pages
-/// that are not needed again.
+/// Whether the PFS is read past the page cache: in requests as large as they are made, and without
+/// filling memory with pages that are not needed again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Direct {
     /// Chunks of large files are, except on local file systems.
@@ -177,18 +183,19 @@ pub enum Engine {
 /// A directory where copies are kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tier {
-    /// What reports call it: 1 to 32 letters, digits, `-` or `_`, unique. Default `tierN`, counted from 0.
+    /// What reports call it: 1 to 32 letters, digits, `-` or `_`, unique. Default `tierN`, counted
+    /// from 0.
     pub name: String,
     /// The directory, absolute; made if its parent may be written.
     pub path: PathBuf,
-    /// Bytes of blocks that copies may take, at least 1 MiB. Default: a quarter of what is free, at most 200 GiB; in
-    /// memory also at most a quarter of the memory that the job has left.
+    /// Bytes of blocks that copies may take, at least 1 MiB. Default: a quarter of what is free, at
+    /// most 200 GiB; in memory also at most a quarter of the memory that the job has left.
     pub capacity: u64,
-    /// Whether `capacity` is the default. It depends on the free space of the moment, so two jobs that left it to the
-    /// default are not in conflict when they differ in it.
+    /// Whether `capacity` is the default. It depends on the free space of the moment, so two jobs
+    /// that left it to the default are not in conflict when they differ in it.
     pub capacity_is_default: bool,
-    /// Bytes of its file system that are left free for others. Default 1 GiB or 5 % of the file system, whichever is
-    /// less; 0 in memory.
+    /// Bytes of its file system that are left free for others. Default 1 GiB or 5 % of the file
+    /// system, whichever is less; 0 in memory.
     pub keep_free: u64,
     /// Whether the directory may be on a network or FUSE file system. Default false.
     #[serde(default)]
@@ -202,7 +209,8 @@ pub struct Tier {
     /// Least ratio for which a copy is compressed. Default 1.2; 1 to 100.
     #[serde(default = "min_ratio")]
     pub min_ratio: f64,
-    /// Bytes of the capacity for decoded copies of what slower tiers hold compressed. Default: a quarter if one does, otherwise 0.
+    /// Bytes of the capacity for decoded copies of what slower tiers hold compressed. Default: a
+    /// quarter if one does, otherwise 0.
     #[serde(default)]
     pub decoded: u64,
     /// What the directory is made of.
@@ -223,7 +231,8 @@ pub enum Compression {
     /// As they are.
     #[default]
     None,
-    /// Compressed with LZ4, where that is worth it, and decoded into a faster tier for those who read them.
+    /// Compressed with LZ4, where that is worth it, and decoded into a faster tier for those who
+    /// read them.
     Lz4,
 }
 
@@ -295,7 +304,8 @@ pub enum Policy {
     Static,
     /// Keep what saves most time at the PFS for each byte: small files first.
     OpsPerByte,
-    /// Fetch files just before they are read and drop them after, where the order is known (announced or learned).
+    /// Fetch files just before they are read and drop them after, where the order is known
+    /// (announced or learned).
     Clairvoyant,
     /// Drop what was read longest ago.
     Lru,
@@ -334,8 +344,8 @@ pub struct Prefetch {
 /// The index of names and attributes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Index {
-    /// Bytes the index may take; subtrees beyond are left to the PFS. Default 5 % of the job's memory limit (of the
-    /// node's memory without one); at least 1 MiB, at most the limit.
+    /// Bytes the index may take; subtrees beyond are left to the PFS. Default 5 % of the job's
+    /// memory limit (of the node's memory without one); at least 1 MiB, at most the limit.
     pub max_memory: u64,
     /// Whether entries of a saved index are checked before their first use. Default: verify.
     pub trust: Trust,
@@ -355,7 +365,8 @@ pub enum Trust {
     Frozen,
 }
 
-/// How long a reader waits for a copy before it reads the PFS itself: `pickup` < `stall` <= `max_wait`.
+/// How long a reader waits for a copy before it reads the PFS itself: `pickup` < `stall` <=
+/// `max_wait`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Wait {
     /// The agent has not taken the request. Default 50 ms; at least 1 ms.
@@ -364,8 +375,8 @@ pub struct Wait {
     pub stall: Duration,
     /// The agent itself waits for the PFS. Default 120 s; at most 1 h.
     pub max_wait: Duration,
-    /// A reader to whom single chunks are of no use (fopen, mmap) waits for the rest of a large file if it is expected within
-    /// this time. Default 2 s; at most 1 h.
+    /// A reader to whom single chunks are of no use (fopen, mmap) waits for the rest of a large
+    /// file if it is expected within this time. Default 2 s; at most 1 h.
     pub complete: Duration,
 }
 

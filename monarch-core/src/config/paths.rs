@@ -6,7 +6,8 @@ use super::context::Context;
 use super::error::{ConfigError, ErrorKind};
 use super::key::Key;
 
-/// The path without `.`, double and trailing slashes; refuses what does not name one place from everywhere.
+/// The path without `.`, double and trailing slashes; refuses what does not name one place from
+/// everywhere.
 pub(super) fn clean(cx: &Context<'_>, kind: ErrorKind, key: &Key, path: &Path) -> Result<PathBuf, ConfigError> {
     let shown = path.display();
     if path.to_string_lossy().starts_with(['$', '~']) {

@@ -1,7 +1,7 @@
 //! Everything the rules ask of the machine, behind one trait.
 //!
-//! [`SystemProbe`] asks this machine; [`FakeProbe`] is a scripted double, shipped so that every rule can be tested
-//! without the file system, the memory limit or the Kubernetes that it is about.
+//! [`SystemProbe`] asks this machine; [`FakeProbe`] is a scripted double, shipped so that every
+//! rule can be tested without the file system, the memory limit or the Kubernetes that it is about.
 
 mod fake;
 mod fs_class;
@@ -43,8 +43,8 @@ pub trait Probe {
     /// What another user can exchange on a path, as far as the path exists.
     fn exposed(&self, path: &Path) -> Option<Exposed>;
 
-    /// Bytes of the blocks of all files below a directory; may stop counting once there are `enough`, and estimate after
-    /// very many files. 0 where there is no directory.
+    /// Bytes of the blocks of all files below a directory; may stop counting once there are
+    /// `enough`, and estimate after very many files. 0 where there is no directory.
     fn used_below(&self, dir: &Path, enough: u64) -> u64;
 
     /// The memory of this job.
@@ -74,7 +74,8 @@ pub struct Meta {
 /// A file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FsInfo {
-    /// The type as `/proc/self/mountinfo` names it (`ext4`, `fuse.glusterfs`); empty when not found there.
+    /// The type as `/proc/self/mountinfo` names it (`ext4`, `fuse.glusterfs`); empty when not found
+    /// there.
     pub fs_type: String,
     /// `f_type` of `statfs(2)`.
     pub magic: u64,
@@ -103,8 +104,8 @@ impl FsInfo {
 pub struct Memory {
     /// The tightest control-group limit, if there is one.
     pub limit: Option<u64>,
-    /// What is charged to that control group and cannot simply be dropped (inactive page cache is left out, as
-    /// Kubernetes does).
+    /// What is charged to that control group and cannot simply be dropped (inactive page cache is
+    /// left out, as Kubernetes does).
     pub used: u64,
     /// `MemTotal` of the node.
     pub total: u64,

@@ -1,6 +1,7 @@
 //! The configuration as written: every field optional, every scalar a text of a known kind.
 //!
-//! The doc comments here are the reference for users: they become the descriptions in `docs/config.schema.json`.
+//! The doc comments here are the reference for users: they become the descriptions in
+//! `docs/config.schema.json`.
 
 mod cluster;
 
@@ -17,8 +18,9 @@ use super::choice::OneOf;
 use super::given::{Count, Given, Listener, Location, Name, OrNone, Rate, Ratio, Size, SizeOrShare, Time, Toggle};
 use super::model::{Compression, Consistency, Direct, Engine, LogLevel, Persist, Policy, Trust};
 
-/// Monarch's configuration file. Every value can also be set by an environment variable (`source.io_size` is
-/// `MONARCH_SOURCE__IO_SIZE`), and overridden by a flag (`--set source.io_size=4MiB`).
+/// Monarch's configuration file. Every value can also be set by an environment variable
+/// (`source.io_size` is `MONARCH_SOURCE__IO_SIZE`), and overridden by a flag (`--set
+/// source.io_size=4MiB`).
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(title = "Monarch configuration")]
@@ -29,7 +31,8 @@ pub(super) struct RawConfig {
     pub(super) source: Option<RawSource>,
     /// How bytes are moved from the PFS into the tiers.
     pub(super) io: Option<RawIo>,
-    /// Directories on this node where copies are kept, fastest first. Without any: a directory on the node's local disk.
+    /// Directories on this node where copies are kept, fastest first. Without any: a directory on
+    /// the node's local disk.
     pub(super) tiers: Option<Vec<RawTier>>,
     /// What is kept.
     pub(super) placement: Option<RawPlacement>,
@@ -37,13 +40,16 @@ pub(super) struct RawConfig {
     pub(super) prefetch: Option<RawPrefetch>,
     /// The index of names and attributes.
     pub(super) index: Option<RawIndex>,
-    /// How long a reader waits for a copy before it reads the PFS itself: pickup < stall <= max_wait.
+    /// How long a reader waits for a copy before it reads the PFS itself: pickup < stall <=
+    /// max_wait.
     pub(super) wait: Option<RawWait>,
-    /// Nodes of the job that share copies and the index, so that each byte is read from the PFS once. Default: this node alone.
+    /// Nodes of the job that share copies and the index, so that each byte is read from the PFS
+    /// once. Default: this node alone.
     pub(super) cluster: Option<RawCluster>,
     /// What the agent tells monitoring systems. Default: nothing.
     pub(super) metrics: Option<RawMetrics>,
-    /// Private directory for the agent's socket, locks and shared memory. Default: chosen at start. Absolute.
+    /// Private directory for the agent's socket, locks and shared memory. Default: chosen at start.
+    /// Absolute.
     pub(super) runtime_dir: Option<Given<Location>>,
     /// The agent's log.
     pub(super) log: Option<RawLog>,
@@ -56,16 +62,20 @@ pub(super) struct RawDataset {
     /// Directories whose files are kept near, absolute, none inside another. Here, by --root, or in
     /// MONARCH_DATASET__ROOTS (separated by `:`).
     pub(super) roots: Option<Vec<RawRoot>>,
-    /// What is promised when files change: immutable (nobody but this job changes the data set while the job runs), or
-    /// close-to-open (others may: each open asks the PFS whether the file is still the one that was indexed). Default immutable.
+    /// What is promised when files change: immutable (nobody but this job changes the data set
+    /// while the job runs), or close-to-open (others may: each open asks the PFS whether the
+    /// file is still the one that was indexed). Default immutable.
     pub(super) consistency: Option<Given<OneOf<Consistency>>>,
-    /// With close-to-open: a file about which the PFS was asked less than this ago, by any process on this node, is not asked
-    /// about again; 0s: it is asked at every open. Default 5s; 0s to 1h.
+    /// With close-to-open: a file about which the PFS was asked less than this ago, by any process
+    /// on this node, is not asked about again; 0s: it is asked at every open. Default 5s; 0s to
+    /// 1h.
     pub(super) revalidate: Option<Given<Time>>,
-    /// Whether each open reads the whole copy first and compares it with its checksum, so that bytes which a disk has
-    /// damaged are never served. Costs a read of the copy for each open. Default false.
+    /// Whether each open reads the whole copy first and compares it with its checksum, so that
+    /// bytes which a disk has damaged are never served. Costs a read of the copy for each open.
+    /// Default false.
     pub(super) verify_on_open: Option<Given<Toggle>>,
-    /// A file changed less than this ago is not copied: it may still be being written. Default 10s; 0s to 1h.
+    /// A file changed less than this ago is not copied: it may still be being written. Default 10s;
+    /// 0s to 1h.
     pub(super) settle: Option<Given<Time>>,
 }
 
@@ -85,7 +95,8 @@ pub(super) enum RawRoot {
 pub(super) struct RawNamedRoot {
     /// The directory, absolute.
     pub(super) path: Given<Location>,
-    /// Other spellings that lead to the same directory: symbolic links, bind mounts. Absolute. Default: none.
+    /// Other spellings that lead to the same directory: symbolic links, bind mounts. Absolute.
+    /// Default: none.
     #[serde(default)]
     pub(super) aliases: Option<Vec<Given<Location>>>,
 }
@@ -119,24 +130,26 @@ impl<'de> Visitor<'de> for PathOrNamed {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawSource {
-    /// Size of one read of a large file at the PFS. Default 4MiB; 4KiB to 64MiB, a multiple of 4KiB.
+    /// Size of one read of a large file at the PFS. Default 4MiB; 4KiB to 64MiB, a multiple of
+    /// 4KiB.
     pub(super) io_size: Option<Given<Size>>,
     /// Requests in flight at the PFS from this node. Default 64; 1 to 1024.
     pub(super) max_inflight: Option<Given<Count>>,
     /// Limit of what this node reads from the PFS, such as 500MiB/s. Default none; at least 1MiB/s.
     pub(super) bandwidth_limit: Option<Given<OrNone<Rate>>>,
-    /// Limit of the PFS operations that this node starts in a second, those of the scan included. Default none; 1 to 1000000.
+    /// Limit of the PFS operations that this node starts in a second, those of the scan included.
+    /// Default none; 1 to 1000000.
     pub(super) iops_limit: Option<Given<OrNone<Count>>>,
-    /// Whether background copying slows down when the PFS's latency rises, and keeps no more requests in flight than the PFS needs to give what
-    /// it has. Default true.
+    /// Whether background copying slows down when the PFS's latency rises, and keeps no more
+    /// requests in flight than the PFS needs to give what it has. Default true.
     pub(super) backoff: Option<Given<Toggle>>,
-    /// Files larger than this are copied in chunks, which are served as they arrive: nobody waits for the whole copy.
-    /// Default 16MiB; 4KiB to 1TiB.
+    /// Files larger than this are copied in chunks, which are served as they arrive: nobody waits
+    /// for the whole copy. Default 16MiB; 4KiB to 1TiB.
     pub(super) chunk_threshold: Option<Given<Size>>,
     /// Size of a chunk. Default 4MiB; 4KiB to 64MiB, a multiple of 4KiB.
     pub(super) chunk_size: Option<Given<Size>>,
-    /// Age, since its last access, at which this site removes a file, such as 30d: Monarch then warns before files of the
-    /// data set reach it. Default none; 1d to 3650d.
+    /// Age, since its last access, at which this site removes a file, such as 30d: Monarch then
+    /// warns before files of the data set reach it. Default none; 1d to 3650d.
     pub(super) purge_age: Option<Given<OrNone<Time>>>,
 }
 
@@ -144,13 +157,14 @@ pub(super) struct RawSource {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawIo {
-    /// `uring` has the kernel make the calls, with few threads; where io_uring is forbidden, threads do. `threads` uses a
-    /// thread for each file under way. `auto` takes uring for roots on ext4, xfs, btrfs and tmpfs,
-    /// threads for all others. Default auto.
+    /// `uring` has the kernel make the calls, with few threads; where io_uring is forbidden,
+    /// threads do. `threads` uses a thread for each file under way. `auto` takes uring for
+    /// roots on ext4, xfs, btrfs and tmpfs, threads for all others. Default auto.
     pub(super) engine: Option<Given<OneOf<Engine>>>,
-    /// Whether the PFS is read past the page cache: in requests as large as source.io_size, with less work for the
-    /// processor, and other data stays cached. auto: chunks of large files are, except on ext4, xfs, btrfs and tmpfs.
-    /// true: chunks are, and files of at least source.io_size. Default auto.
+    /// Whether the PFS is read past the page cache: in requests as large as source.io_size, with
+    /// less work for the processor, and other data stays cached. auto: chunks of large files
+    /// are, except on ext4, xfs, btrfs and tmpfs. true: chunks are, and files of at least
+    /// source.io_size. Default auto.
     pub(super) direct: Option<Given<OneOf<Direct>>>,
 }
 
@@ -159,31 +173,34 @@ pub(super) struct RawIo {
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["path"]))]
 pub(super) struct RawTier {
-    /// What reports call it: 1 to 32 letters, digits, `-` or `_`, unique. Default tierN, counted from 0.
+    /// What reports call it: 1 to 32 letters, digits, `-` or `_`, unique. Default tierN, counted
+    /// from 0.
     pub(super) name: Option<Given<Name>>,
-    /// The directory, absolute, on a local disk or in memory (tmpfs). It is made if its parent may be written.
+    /// The directory, absolute, on a local disk or in memory (tmpfs). It is made if its parent may
+    /// be written.
     pub(super) path: Option<Given<Location>>,
-    /// Space that copies may take, a hard limit; at least 1MiB. Default: a quarter of what is free, at most 200GiB; in
-    /// memory also at most a quarter of the memory that the job has left.
+    /// Space that copies may take, a hard limit; at least 1MiB. Default: a quarter of what is free,
+    /// at most 200GiB; in memory also at most a quarter of the memory that the job has left.
     pub(super) capacity: Option<Given<Size>>,
-    /// Use a network or FUSE file system as a tier anyway. Copies there are as far away as the data set; worth it only when
-    /// that file system is much less loaded. Default false.
+    /// Use a network or FUSE file system as a tier anyway. Copies there are as far away as the data
+    /// set; worth it only when that file system is much less loaded. Default false.
     pub(super) allow_network: Option<Given<Toggle>>,
-    /// Space of its file system that is left free for others, as a size or a share of the file system. Default 5% or
-    /// 1GiB, whichever is less; 0 in memory.
+    /// Space of its file system that is left free for others, as a size or a share of the file
+    /// system. Default 5% or 1GiB, whichever is less; 0 in memory.
     pub(super) keep_free: Option<Given<SizeOrShare>>,
-    /// How long copies stay: node (for the next jobs on this node) or job (until the last job has ended). Default node on a
-    /// disk, job in memory, where they would keep memory from others.
+    /// How long copies stay: node (for the next jobs on this node) or job (until the last job has
+    /// ended). Default node on a disk, job in memory, where they would keep memory from others.
     pub(super) persist: Option<Given<OneOf<Persist>>>,
-    /// How copies are kept: none (as they are) or lz4 (compressed, where that makes them smaller by min_ratio). Who opens a
-    /// compressed one waits until the agent has decoded it into a faster tier, so there has to be one before this: see
-    /// `decoded` there. Default none.
+    /// How copies are kept: none (as they are) or lz4 (compressed, where that makes them smaller by
+    /// min_ratio). Who opens a compressed one waits until the agent has decoded it into a
+    /// faster tier, so there has to be one before this: see `decoded` there. Default none.
     pub(super) compression: Option<Given<OneOf<Compression>>>,
-    /// How many times smaller a file has to get for its copy to be compressed; others are kept as they are, and opened right
-    /// here. Default 1.2; 1 to 100.
+    /// How many times smaller a file has to get for its copy to be compressed; others are kept as
+    /// they are, and opened right here. Default 1.2; 1 to 100.
     pub(super) min_ratio: Option<Given<Ratio>>,
-    /// Space of this tier for decoded copies of files that a slower tier holds compressed, as a size or a share of its
-    /// capacity. Files larger than that are not compressed. Default 25% if a slower tier has compression, otherwise 0.
+    /// Space of this tier for decoded copies of files that a slower tier holds compressed, as a
+    /// size or a share of its capacity. Files larger than that are not compressed. Default 25%
+    /// if a slower tier has compression, otherwise 0.
     pub(super) decoded: Option<Given<SizeOrShare>>,
 }
 
@@ -191,8 +208,9 @@ pub(super) struct RawTier {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawPlacement {
-    /// Default first_epoch (keep files as first read until the tiers are full; never replace). static (a fixed part of the files, chosen by
-    /// chance), ops_per_byte (small files first: most PFS operations saved for each byte), clairvoyant (where the order is announced or
+    /// Default first_epoch (keep files as first read until the tiers are full; never replace).
+    /// static (a fixed part of the files, chosen by chance), ops_per_byte (small files first:
+    /// most PFS operations saved for each byte), clairvoyant (where the order is announced or
     /// repeats: fetched just before they are read), lru, lfu, random. See docs/POLICIES.md.
     pub(super) policy: Option<Given<OneOf<Policy>>>,
 }
@@ -209,11 +227,11 @@ pub(super) struct RawPrefetch {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawIndex {
-    /// Memory the index may take, as a size or a share of the job's memory limit; subtrees beyond are left to the PFS.
-    /// Default 5%; at least 1MiB.
+    /// Memory the index may take, as a size or a share of the job's memory limit; subtrees beyond
+    /// are left to the PFS. Default 5%; at least 1MiB.
     pub(super) max_memory: Option<Given<SizeOrShare>>,
-    /// `verify` compares each entry of a saved index with the PFS once before its first use; `frozen` asks nothing.
-    /// Default verify.
+    /// `verify` compares each entry of a saved index with the PFS once before its first use;
+    /// `frozen` asks nothing. Default verify.
     pub(super) trust: Option<Given<OneOf<Trust>>>,
     /// A saved index to start from, absolute. Default: none, the data set is scanned.
     pub(super) file: Option<Given<Location>>,
@@ -231,8 +249,8 @@ pub(super) struct RawWait {
     pub(super) stall: Option<Given<Time>>,
     /// The agent itself waits for the PFS. Default 120s; at most 1h.
     pub(super) max_wait: Option<Given<Time>>,
-    /// A reader to whom single chunks are of no use (fopen, mmap) waits for the rest of a large file if it is expected
-    /// within this time. Default 2s; 0s to 1h.
+    /// A reader to whom single chunks are of no use (fopen, mmap) waits for the rest of a large
+    /// file if it is expected within this time. Default 2s; 0s to 1h.
     pub(super) complete: Option<Given<Time>>,
 }
 
@@ -240,11 +258,12 @@ pub(super) struct RawWait {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawMetrics {
-    /// Where Prometheus gets the metrics: a port (on 127.0.0.1) or an address with a port, such as 127.0.0.1:9464; port 0: one that is
-    /// free, which `monarch status` tells; off: nowhere. Whoever reaches the port may read the metrics. Default off.
+    /// Where Prometheus gets the metrics: a port (on 127.0.0.1) or an address with a port, such as
+    /// 127.0.0.1:9464; port 0: one that is free, which `monarch status` tells; off: nowhere.
+    /// Whoever reaches the port may read the metrics. Default off.
     pub(super) listen: Option<Given<Listener>>,
-    /// File for the textfile collector of node_exporter, absolute, with the suffix .prom; or a directory, in which each agent has a file of
-    /// its own. Default: none.
+    /// File for the textfile collector of node_exporter, absolute, with the suffix .prom; or a
+    /// directory, in which each agent has a file of its own. Default: none.
     pub(super) textfile: Option<Given<Location>>,
     /// How often the file is written. Default 15s; 1s to 1h.
     pub(super) interval: Option<Given<Time>>,

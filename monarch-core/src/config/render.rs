@@ -1,4 +1,5 @@
-//! `monarch config show`: the whole configuration as YAML, each value followed by where it came from.
+//! `monarch config show`: the whole configuration as YAML, each value followed by where it came
+//! from.
 //!
 //! What is printed is a valid configuration: reading it back gives the same one.
 

@@ -1,6 +1,7 @@
 //! From the configuration as written to the configuration as meant.
 //!
-//! One function a section. Roots and tiers, which have to do with the machine, have modules of their own.
+//! One function a section. Roots and tiers, which have to do with the machine, have modules of
+//! their own.
 
 mod cluster;
 mod metrics;

@@ -1,4 +1,5 @@
-//! The roots of the data set: they exist, are directories, and none lies inside another, by any of its names.
+//! The roots of the data set: they exist, are directories, and none lies inside another, by any of
+//! its names.
 
 use std::path::{Path, PathBuf};
 

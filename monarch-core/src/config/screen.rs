@@ -1,7 +1,8 @@
 //! Draws an error for a terminal or a batch log: message, the lines around the value, remedy.
 //!
-//! In the manner of rustc, which most people have seen. Plain ASCII, no colour, wrapped at spaces only (a path must
-//! stay in one piece, to be copied). miette's own drawing breaks paths at slashes and brings twenty crates along.
+//! In the manner of rustc, which most people have seen. Plain ASCII, no colour, wrapped at spaces
+//! only (a path must stay in one piece, to be copied). miette's own drawing breaks paths at slashes
+//! and brings twenty crates along.
 
 use super::error::{ConfigError, Place};
 
@@ -11,8 +12,8 @@ const WIDTH: usize = 100;
 /// Lines of the file shown before and after the one that matters.
 const CONTEXT: usize = 2;
 
-/// The whole error on one screen: message, the lines of the file around it, remedy. Plain ASCII but for what the
-/// file itself holds, at most 100 columns where words allow, ends with a newline.
+/// The whole error on one screen: message, the lines of the file around it, remedy. Plain ASCII but
+/// for what the file itself holds, at most 100 columns where words allow, ends with a newline.
 #[must_use]
 pub fn screen(error: &ConfigError) -> String {
     let mut out = wrapped("error: ", &error.bare());
@@ -49,7 +50,8 @@ fn excerpt(text: &str, line: usize, column: usize, len: usize) -> String {
     out + &empty + "\n"
 }
 
-/// The text behind a title, further lines indented as far; a line's own indentation is kept when it wraps.
+/// The text behind a title, further lines indented as far; a line's own indentation is kept when it
+/// wraps.
 fn wrapped(title: &str, text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {

@@ -1,7 +1,8 @@
 //! Turns what serde says about the shape of a configuration into what a user can act on.
 //!
-//! serde's derive knows the path, the place and the accepted keys, but speaks of sequences and structs. Its wording has
-//! been the same for a decade; should it change, the tests of this module's messages fail and users see serde's own.
+//! serde's derive knows the path, the place and the accepted keys, but speaks of sequences and
+//! structs. Its wording has been the same for a decade; should it change, the tests of this
+//! module's messages fail and users see serde's own.
 
 use super::error::{ErrorKind, Wrong, wrong};
 use super::suggest::nearest;

@@ -1,4 +1,5 @@
-//! Where a tier would live: its directory, real path and file system, and whether that is a fit place.
+//! Where a tier would live: its directory, real path and file system, and whether that is a fit
+//! place.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -139,7 +140,8 @@ fn existing<'a>(probe: &dyn Probe, path: &'a Path) -> Result<&'a Path, Unfit> {
     Err(unfit(format!("{} does not exist", path.display()), "name a directory"))
 }
 
-/// The site of a tier that the user asked for; what is unfit is an error, what is doubtful a warning.
+/// The site of a tier that the user asked for; what is unfit is an error, what is doubtful a
+/// warning.
 pub(super) fn refuse(
     cx: &mut Context<'_>,
     key: &Key,

@@ -16,7 +16,8 @@ use super::{ConfigError, FakeProbe, Overrides, Resolved, load};
 
 const GIB: u64 = 1 << 30;
 
-/// A node with a data set on Lustre, an NVMe disk of 400 GiB with 300 free, and 32 GiB of `/dev/shm`.
+/// A node with a data set on Lustre, an NVMe disk of 400 GiB with 300 free, and 32 GiB of
+/// `/dev/shm`.
 fn node() -> FakeProbe {
     FakeProbe::default()
         .mount("/scratch", "lustre", 1 << 50, 1 << 49)

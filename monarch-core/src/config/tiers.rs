@@ -1,4 +1,5 @@
-//! The tiers: directories of this node, apart from the roots and from each other, with room for what they promise.
+//! The tiers: directories of this node, apart from the roots and from each other, with room for
+//! what they promise.
 
 use super::context::Context;
 use super::default_tier;
@@ -11,8 +12,8 @@ use super::raw::RawTier;
 use super::site::{Site, refuse};
 use super::units::{MIB, about, share};
 
-/// Longest path of a tier, bytes: readers build paths of copies below it in little room on their stack
-/// ([`monarch_abi::COPY_PATH_MAX`], less the directory of the user and the name of a copy).
+/// Longest path of a tier, bytes: readers build paths of copies below it in little room on their
+/// stack ([`monarch_abi::COPY_PATH_MAX`], less the directory of the user and the name of a copy).
 const LONGEST_PATH_BYTES: usize = 560;
 
 /// Resolves and checks all tiers, or finds the default one.

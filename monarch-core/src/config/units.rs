@@ -1,7 +1,8 @@
 //! Sizes, rates, percentages and durations as people write them.
 //!
-//! A bare number is refused: `capacity: 400` is a mistake far more often than it means 400 bytes. `KiB`, `MiB`, `GiB`,
-//! `TiB` are powers of 1024; `kB`, `MB`, `GB`, `TB` (and a bare `K`, `M`, `G`, `T`) are powers of 1000, as on the disk's label.
+//! A bare number is refused: `capacity: 400` is a mistake far more often than it means 400 bytes.
+//! `KiB`, `MiB`, `GiB`, `TiB` are powers of 1024; `kB`, `MB`, `GB`, `TB` (and a bare `K`, `M`, `G`,
+//! `T`) are powers of 1000, as on the disk's label.
 
 use std::time::Duration;
 
@@ -94,7 +95,8 @@ pub(super) fn duration(text: &str) -> Parsed<Duration> {
     })
 }
 
-/// A duration exactly; [`duration`] reads it back. Whole days stay days: months of 30.44 days help nobody.
+/// A duration exactly; [`duration`] reads it back. Whole days stay days: months of 30.44 days help
+/// nobody.
 pub(super) fn time(value: Duration) -> String {
     const DAY: u64 = 86_400;
     let whole_days = value.subsec_nanos() == 0 && value.as_secs() >= DAY && value.as_secs().is_multiple_of(DAY);

@@ -1,16 +1,17 @@
 //! Manners towards the PFS: token buckets for bandwidth and calls.
 //!
-//! Demands go first: a prefetch waits until the buckets are even, one request at a time, so that a demand finds at most one
-//! request's debt before it. A prefetch may itself be waited for by now, which nobody can tell: after [`PATIENCE`] it goes
-//! on as a demand does. The calls of a scan wait in the same way, in a line of their own: they move no bytes, so that only the
-//! limit of calls is theirs.
+//! Demands go first: a prefetch waits until the buckets are even, one request at a time, so that a
+//! demand finds at most one request's debt before it. A prefetch may itself be waited for by now,
+//! which nobody can tell: after [`PATIENCE`] it goes on as a demand does. The calls of a scan wait
+//! in the same way, in a line of their own: they move no bytes, so that only the limit of calls is
+//! theirs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A token bucket that hands out debts: a caller may overdraw it once and then sleeps until the balance is even, so that
-/// large requests need no large burst.
+/// A token bucket that hands out debts: a caller may overdraw it once and then sleeps until the
+/// balance is even, so that large requests need no large burst.
 #[derive(Debug)]
 pub struct TokenBucket {
     rate: f64,
@@ -94,7 +95,8 @@ impl Limits {
         self.counted.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Sleeps as long as the limits demand before a PFS call that moves `bytes`, and that somebody waits for or not.
+    /// Sleeps as long as the limits demand before a PFS call that moves `bytes`, and that somebody
+    /// waits for or not.
     pub fn before_call(&self, bytes: u64, waited_for: bool) {
         self.passed(bytes);
         if !self.limit() {
@@ -112,8 +114,9 @@ impl Limits {
         self.bandwidth.is_some() || self.calls.is_some()
     }
 
-    /// The same for a caller that must not sleep: `Ok` when the call is counted, with the pause before it may begin; `Err`
-    /// when it has to ask again after that time. `since` is when it first asked.
+    /// The same for a caller that must not sleep: `Ok` when the call is counted, with the pause
+    /// before it may begin; `Err` when it has to ask again after that time. `since` is when it
+    /// first asked.
     ///
     /// # Errors
     /// See above; nothing is counted then.
@@ -163,7 +166,8 @@ impl Limits {
     }
 }
 
-/// Waits in line until nothing is owed, for [`PATIENCE`] at most; others who do so come after the guard is dropped.
+/// Waits in line until nothing is owed, for [`PATIENCE`] at most; others who do so come after the
+/// guard is dropped.
 fn until_even<'a>(line: &'a Mutex<()>, debt: impl Fn(Instant) -> Duration) -> MutexGuard<'a, ()> {
     let turn = line.lock().unwrap_or_else(PoisonError::into_inner);
     let start = Instant::now();
@@ -209,7 +213,8 @@ mod tests {
 
     #[test]
     fn demands_go_before_prefetches_that_wait() {
-        // 64 requests of 50 ms each are waiting: a demand is behind one or two of them, not behind all.
+        // 64 requests of 50 ms each are waiting: a demand is behind one or two of them, not behind
+        // all.
         let limits = Limits::new(Some(1 << 20), None);
         let request = (1 << 20) / 20;
         std::thread::scope(|s| {

@@ -1,5 +1,6 @@
-//! The `threads` engine: plain pread and pwrite on the calling thread. It needs nothing that a kernel or container could
-//! forbid, and is as fast as anything on sources whose reads block inline.
+//! The `threads` engine: plain pread and pwrite on the calling thread. It needs nothing that a
+//! kernel or container could forbid, and is as fast as anything on sources whose reads block
+//! inline.
 
 use super::pages::{PAGE, Pages};
 use super::{Copied, CopyEngine, CopyError, Limits, Marks, SourceFile, TRIES, Task, Work, is_passing};
@@ -20,7 +21,8 @@ pub struct ThreadsEngine {
 
 /// A thread keeps a buffer up to this size between copies.
 const KEEP: usize = 1 << 20;
-/// Largest read where a request costs nothing: what was read is hashed and written while it is in the processor's cache.
+/// Largest read where a request costs nothing: what was read is hashed and written while it is in
+/// the processor's cache.
 pub(super) const LOCAL: usize = 512 << 10;
 /// Larger buffers that are kept for all threads.
 const LARGE: usize = 8;
@@ -118,7 +120,8 @@ impl ThreadsEngine {
         while off < range.end {
             self.go_on()?;
             let n = usize::try_from(range.end - off).unwrap_or(usize::MAX).min(io_size);
-            // Past the page cache whole pages are asked for; what the file has grown by is left out.
+            // Past the page cache whole pages are asked for; what the file has grown by is left
+            // out.
             let asked = if direct { n.next_multiple_of(PAGE).min(buf.len()) } else { n };
             let got = match self.ask_file(from, marks, n, || from.read_at(&mut buf.bytes_mut()[..asked], off)) {
                 Err(e) if direct && e.raw_os_error() == Some(libc::EINVAL) => {

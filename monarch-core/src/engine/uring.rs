@@ -1,9 +1,10 @@
 //! The `uring` engine: one thread holds many files, and the kernel makes their calls.
 //!
-//! The thread that runs the engine takes files while its ring has room, has each opened (`openat2` beneath the root), read
-//! (large ones in several requests at a time), asked who it is now (`statx`, from the server) and closed by the kernel, and
-//! does itself what never waits for the PFS: hashing and writing to the tier, in order, through the [`Sink`](super::Sink).
-//! It sleeps in the kernel until something has ended; when nothing is left it returns.
+//! The thread that runs the engine takes files while its ring has room, has each opened (`openat2`
+//! beneath the root), read (large ones in several requests at a time), asked who it is now
+//! (`statx`, from the server) and closed by the kernel, and does itself what never waits for the
+//! PFS: hashing and writing to the tier, in order, through the [`Sink`](super::Sink). It sleeps in
+//! the kernel until something has ended; when nothing is left it returns.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -12,14 +13,15 @@
 //! | [`slot`] | one file: which calls it needs, what their answers mean |
 //! | [`worker`] | many files: their turn, the limits, the stop |
 //!
-//! Left out, and why: direct descriptors (`statx` takes none, and the identity must be that of the very file that was read,
-//! whose type is looked at before anything is read); writes through the ring (the kernel hands buffered writes to a worker
-//! where the file system cannot promise not to block, one worker a file: the thread that hashes the bytes writes them while
-//! they are in its cache). What can be linked is: the stat to the read that brings the last bytes of a file.
+//! Left out, and why: direct descriptors (`statx` takes none, and the identity must be that of the
+//! very file that was read, whose type is looked at before anything is read); writes through the
+//! ring (the kernel hands buffered writes to a worker where the file system cannot promise not to
+//! block, one worker a file: the thread that hashes the bytes writes them while they are in its
+//! cache). What can be linked is: the stat to the read that brings the last bytes of a file.
 //!
-//! On file systems that keep what a non-blocking read promises, reads are tried in place. Elsewhere (FUSE, Lustre, NFS) a read
-//! may block the submitting thread whatever it was asked, so that a worker of the kernel makes every call; there may be as
-//! many workers as the ring is deep.
+//! On file systems that keep what a non-blocking read promises, reads are tried in place. Elsewhere
+//! (FUSE, Lustre, NFS) a read may block the submitting thread whatever it was asked, so that a
+//! worker of the kernel makes every call; there may be as many workers as the ring is deep.
 
 mod buffer;
 mod ring;

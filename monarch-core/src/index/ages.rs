@@ -1,7 +1,9 @@
-//! When the files of a root were last read, as far as the PFS knows: for sites that remove what nobody reads.
+//! When the files of a root were last read, as far as the PFS knows: for sites that remove what
+//! nobody reads.
 //!
-//! A histogram by the hour, made from the times of the scan. A file that we read counts as read now, once, where the
-//! mount keeps access times; one that is served from a copy does not: the PFS learns nothing of it.
+//! A histogram by the hour, made from the times of the scan. A file that we read counts as read
+//! now, once, where the mount keeps access times; one that is served from a copy does not: the PFS
+//! learns nothing of it.
 
 use monarch_abi::index::Index;
 use std::collections::BTreeMap;
@@ -38,7 +40,8 @@ impl Ages {
         Self { hours, read: vec![0; index.len().div_ceil(64)] }
     }
 
-    /// Takes note that the file with this id, whose last access was at `atime_ns`, is read at `now_ns`.
+    /// Takes note that the file with this id, whose last access was at `atime_ns`, is read at
+    /// `now_ns`.
     pub fn note(&mut self, id: u32, atime_ns: i64, now_ns: i64) {
         let Some(bits) = self.read.get_mut(id as usize / 64) else { return };
         let bit = 1 << (id % 64);

@@ -1,8 +1,8 @@
 //! From a scanned tree to the two files of a segment.
 //!
-//! Numbering is depth-first in the PFS's own order of names. Hard-linked files share the word of the name with the lowest
-//! id. The lookup table is filled bucket by bucket; should two paths agree in all 96 bits of their hash, or a probe
-//! sequence get too long, another seed is taken.
+//! Numbering is depth-first in the PFS's own order of names. Hard-linked files share the word of
+//! the name with the lowest id. The lookup table is filled bucket by bucket; should two paths agree
+//! in all 96 bits of their hash, or a probe sequence get too long, another seed is taken.
 
 use super::scan::{DirScan, Tree};
 use monarch_abi::hash::{PathHash, path_hash};
@@ -138,7 +138,8 @@ fn copy_link(links: &mut Vec<u8>, scan: &DirScan, off: u32) -> u32 {
     at
 }
 
-/// Fills the lookup table and the slot numbers of hard-linked names; `None` when another seed is needed.
+/// Fills the lookup table and the slot numbers of hard-linked names; `None` when another seed is
+/// needed.
 pub(super) fn fill_table(f: &mut Flat) -> Option<Vec<u8>> {
     let buckets = buckets_for(f.records.len() as u64);
     let mut table = vec![0u8; buckets as usize * 64];
@@ -146,8 +147,8 @@ pub(super) fn fill_table(f: &mut Flat) -> Option<Vec<u8>> {
         slot[12..].copy_from_slice(&NO_ID.to_le_bytes());
     }
     let mut place = vec![0u32; f.records.len()];
-    // In the order of their home buckets: the mean way to a slot is the same in any order, the longest is far shorter, and the
-    // table is written from front to back.
+    // In the order of their home buckets: the mean way to a slot is the same in any order, the
+    // longest is far shorter, and the table is written from front to back.
     let mut order: Vec<u32> = (0..f.records.len() as u32).collect();
     order.sort_unstable_by_key(|&id| f.hashes[id as usize].fp);
     for id in order {

@@ -1,10 +1,11 @@
-//! Files that the PFS has released to tape: their size is known, their bytes lie in the archive, and whoever reads one has it
-//! fetched from there, which takes minutes and a tape drive that others wait for.
+//! Files that the PFS has released to tape: their size is known, their bytes lie in the archive,
+//! and whoever reads one has it fetched from there, which takes minutes and a tape drive that
+//! others wait for.
 //!
-//! They are known by their blocks: none, or the one that Lustre shows so that `tar` does not take them for holes. Files that
-//! fit into an inode have none either, and so have, for a while, files just written (delayed allocation, another client's
-//! cache). Some file systems, mostly in user space, tell no blocks at all: where nearly every file looks released, none is
-//! taken for it.
+//! They are known by their blocks: none, or the one that Lustre shows so that `tar` does not take
+//! them for holes. Files that fit into an inode have none either, and so have, for a while, files
+//! just written (delayed allocation, another client's cache). Some file systems, mostly in user
+//! space, tell no blocks at all: where nearly every file looks released, none is taken for it.
 
 use monarch_abi::index::{Index, Record};
 

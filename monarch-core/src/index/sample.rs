@@ -56,8 +56,9 @@ const ENTRIES: [(usize, &str, Sample); 30] = [
 ];
 
 impl Tree {
-    /// A made-up tree of 31 entries with one of everything: nested directories, one of them without a listing, hard and
-    /// symbolic links, loops, large files, birth times, two owners. It is the same each time.
+    /// A made-up tree of 31 entries with one of everything: nested directories, one of them without
+    /// a listing, hard and symbolic links, loops, large files, birth times, two owners. It is
+    /// the same each time.
     #[must_use]
     pub fn sample() -> Self {
         const TIME: i64 = 1_700_000_000_000_000_000;

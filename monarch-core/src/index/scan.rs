@@ -1,11 +1,14 @@
 //! Parallel scan of a root.
 //!
-//! Workers take directories from a shared stack, read them with getdents and ask `statx` for every name relative to the
-//! directory's descriptor (with readdirplus the kernel has the answer already). Directories are opened beneath the root
-//! without following links. Other devices, unreadable directories, `.snapshot` and what exceeds the memory bound are marked
-//! incomplete: the kernel answers there. A directory that was cut off by the memory bound keeps the names that fitted.
+//! Workers take directories from a shared stack, read them with getdents and ask `statx` for every
+//! name relative to the directory's descriptor (with readdirplus the kernel has the answer
+//! already). Directories are opened beneath the root without following links. Other devices,
+//! unreadable directories, `.snapshot` and what exceeds the memory bound are marked incomplete: the
+//! kernel answers there. A directory that was cut off by the memory bound keeps the names that
+//! fitted.
 //!
-//! Every call waits for the limit of calls, if there is one, and lets those go first that somebody waits for.
+//! Every call waits for the limit of calls, if there is one, and lets those go first that somebody
+//! waits for.
 
 use crate::engine::Limits;
 use monarch_abi::index::{DIR_INCOMPLETE, Dir, OWNER_KERNEL, Record};
@@ -61,8 +64,8 @@ pub struct ScanProgress {
 /// One directory as scanned.
 #[derive(Debug, Default)]
 pub(super) struct DirScan {
-    /// Children: `name_lo`/`name_len` point into `names`, `aux` of a directory is its position in [`Tree::dirs`], of a
-    /// link the offset of its target in `links`.
+    /// Children: `name_lo`/`name_len` point into `names`, `aux` of a directory is its position in
+    /// [`Tree::dirs`], of a link the offset of its target in `links`.
     pub(super) entries: Vec<Record>,
     pub(super) names: Vec<u8>,
     pub(super) links: Vec<u8>,
@@ -89,8 +92,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// A made-up tree of `dirs` directories with `files` regular files each, for benchmarks and capacity planning: names as
-    /// in ImageNet (`n01440764/n01440764_10026.JPEG`).
+    /// A made-up tree of `dirs` directories with `files` regular files each, for benchmarks and
+    /// capacity planning: names as in ImageNet (`n01440764/n01440764_10026.JPEG`).
     #[must_use]
     pub fn synthetic(dirs: u32, files: u32) -> Self {
         let file = |ino: u64, mode: u16| Record {
@@ -178,7 +181,8 @@ struct Owners {
 }
 
 impl Shared<'_> {
-    /// Takes memory for the index; `false` when none is left, for good: then the rest of the scan is spared, too.
+    /// Takes memory for the index; `false` when none is left, for good: then the rest of the scan
+    /// is spared, too.
     fn charge(&self, bytes: usize) -> bool {
         let bytes = bytes as u64;
         let fits = self.memory.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.options.max_memory;
@@ -203,7 +207,8 @@ impl Shared<'_> {
         ask()
     }
 
-    /// Waits for the limits. A directory may take long within them: whoever cancels does not wait for its end.
+    /// Waits for the limits. A directory may take long within them: whoever cancels does not wait
+    /// for its end.
     fn turn(&self) -> rustix::io::Result<()> {
         self.limits.before_scan_call();
         self.progress.calls.fetch_add(1, Ordering::Relaxed);
@@ -333,7 +338,8 @@ fn unread() -> DirScan {
     DirScan { flags: DIR_INCOMPLETE, ..DirScan::default() }
 }
 
-/// Gives every child directory a place in the table and, unless it must not be descended, a place in the queue.
+/// Gives every child directory a place in the table and, unless it must not be descended, a place
+/// in the queue.
 fn queue_children(work: &mut Work, dir: &mut DirScan, path: &[u8]) {
     for e in &mut dir.entries {
         if !e.is_dir() {
@@ -398,8 +404,8 @@ pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], extra: OFlags) -> 
     }
 }
 
-/// Adds one name to a directory; `false` when there is no memory left for it. A name that vanished meanwhile makes the
-/// listing incomplete: it was changing.
+/// Adds one name to a directory; `false` when there is no memory left for it. A name that vanished
+/// meanwhile makes the listing incomplete: it was changing.
 fn add_entry(shared: &Shared<'_>, fd: &OwnedFd, dir: &mut DirScan, name: &CStr) -> rustix::io::Result<bool> {
     let bytes = name.to_bytes();
     if !shared.charge(ENTRY_COST + bytes.len()) {
@@ -416,7 +422,8 @@ fn add_entry(shared: &Shared<'_>, fd: &OwnedFd, dir: &mut DirScan, name: &CStr) 
     let (mut r, btime) = record(&st, &shared.owners);
     r.name_lo = u32::try_from(dir.names.len()).map_err(|_| rustix::io::Errno::OVERFLOW)?;
     r.name_len = u8::try_from(bytes.len()).map_err(|_| rustix::io::Errno::NAMETOOLONG)?;
-    // Of an overlay, files have the device of the layer that they lie in: only the kernel tells that.
+    // Of an overlay, files have the device of the layer that they lie in: only the kernel tells
+    // that.
     let elsewhere = (st.stx_dev_major, st.stx_dev_minor) != shared.dev;
     if elsewhere {
         r.owner = OWNER_KERNEL;
@@ -444,7 +451,8 @@ fn nanos(t: rustix::fs::StatxTimestamp) -> Option<i64> {
     t.tv_sec.checked_mul(1_000_000_000)?.checked_add(i64::from(t.tv_nsec))
 }
 
-/// The record of a `statx` answer, and the birth time (`i64::MIN` for none). What does not fit is left to the kernel.
+/// The record of a `statx` answer, and the birth time (`i64::MIN` for none). What does not fit is
+/// left to the kernel.
 fn record(st: &Statx, owners: &Mutex<Owners>) -> (Record, i64) {
     let has_btime = st.stx_mask & StatxFlags::BTIME.bits() != 0;
     let btime = if has_btime { nanos(st.stx_btime).unwrap_or(i64::MIN) } else { i64::MIN };

@@ -1,4 +1,5 @@
-//! The lookup table and the size of an index, on trees that exist in memory only; scans within the limit of calls.
+//! The lookup table and the size of an index, on trees that exist in memory only; scans within the
+//! limit of calls.
 
 use super::build::{Built, build};
 use super::scan::{DirScan, Tree};
@@ -169,8 +170,8 @@ fn a_scan_keeps_within_the_limit_of_calls() {
     let tree = scan_within(dir.path(), options, &limits, &ScanProgress::default()).expect("scan");
     let took = start.elapsed().as_secs_f64();
     assert!(!tree.incomplete);
-    // The root is opened and looked at, then opened and listed as a directory (3 calls), 60 names and 5 targets are asked for:
-    // 70 calls, of which 10 are the burst.
+    // The root is opened and looked at, then opened and listed as a directory (3 calls), 60 names
+    // and 5 targets are asked for: 70 calls, of which 10 are the burst.
     assert!((0.58..3.0).contains(&took), "70 calls at 100/s took {took} s");
 }
 

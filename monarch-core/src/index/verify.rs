@@ -1,7 +1,9 @@
-//! Does an index still describe its root? Compared whole with a new scan, or a sample of its files with the PFS.
+//! Does an index still describe its root? Compared whole with a new scan, or a sample of its files
+//! with the PFS.
 //!
-//! What is compared of a file is its identity (size, mtime, ctime, inode), of a link its target, of a directory its names: what
-//! decides whether a copy may be served. Directories that either side left to the kernel are passed over.
+//! What is compared of a file is its identity (size, mtime, ctime, inode), of a link its target, of
+//! a directory its names: what decides whether a copy may be served. Directories that either side
+//! left to the kernel are passed over.
 
 use super::scan::open_beneath;
 use super::{ScanError, ScanOptions, ScanProgress, build, scan_within};
@@ -135,8 +137,8 @@ fn same(old: &Index<'_>, new: &Index<'_>, was: &Record, is: &Record) -> bool {
     }
 }
 
-/// Compares `count` files of an index, chosen at random, with those below `root`: two calls each, within the limit of calls, by
-/// `threads` threads.
+/// Compares `count` files of an index, chosen at random, with those below `root`: two calls each,
+/// within the limit of calls, by `threads` threads.
 ///
 /// # Errors
 /// When the root cannot be opened.
@@ -191,7 +193,8 @@ fn identity(root: rustix::fd::BorrowedFd<'_>, path: &[u8]) -> Option<monarch_abi
     })
 }
 
-/// Ids of `count` regular files, all of them if there are not so many: reservoir sampling (Vitter's algorithm R).
+/// Ids of `count` regular files, all of them if there are not so many: reservoir sampling (Vitter's
+/// algorithm R).
 fn sample(index: &Index<'_>, count: usize) -> Vec<u32> {
     let mut random = crate::sys::random_u64() | 1;
     let mut chosen: Vec<u32> = Vec::new();

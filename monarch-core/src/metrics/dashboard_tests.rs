@@ -1,4 +1,5 @@
-//! What `configs/grafana/monarch.json` asks for is declared: every metric of every query, with every label.
+//! What `configs/grafana/monarch.json` asks for is declared: every metric of every query, with
+//! every label.
 
 use super::declare::{Declared, Kind};
 use super::defs::ALL;
@@ -59,7 +60,8 @@ fn labels(series: &str, of: &Declared) -> BTreeSet<&'static str> {
     of.labels.iter().map(|l| l.name).chain(ADDED.iter().copied()).chain(bucket).collect()
 }
 
-/// What is wrong with a query; otherwise the metrics that it names, and the labels that its result has at most.
+/// What is wrong with a query; otherwise the metrics that it names, and the labels that its result
+/// has at most.
 fn check(query: &str) -> Result<(BTreeSet<&'static str>, BTreeSet<&'static str>), String> {
     let tokens = tokens(query);
     let (mut named, mut known) = (BTreeSet::new(), BTreeSet::new());

@@ -94,7 +94,8 @@ macro_rules! labels {
     };
 }
 
-/// Declares metrics: a constant for each, and the list of all. What it says in its documentation is what users read.
+/// Declares metrics: a constant for each, and the list of all. What it says in its documentation is
+/// what users read.
 macro_rules! metrics {
     ($($(#[doc = $meaning:literal])+ $type:ident $id:ident = $name:literal, $unit:expr, [$($label:ident),*];)+) => {
         $($(#[doc = $meaning])+

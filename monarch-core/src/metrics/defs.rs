@@ -1,7 +1,9 @@
-//! Every metric: `docs/METRICS.md` is made of this file, and nothing can be recorded that is not here.
+//! Every metric: `docs/METRICS.md` is made of this file, and nothing can be recorded that is not
+//! here.
 //!
-//! Names follow Prometheus' rules: base units, `_total` for what only grows. Counters of readers live in shared memory and outlive an agent
-//! that was killed; those of the agent begin at 0 with it.
+//! Names follow Prometheus' rules: base units, `_total` for what only grows. Counters of readers
+//! live in shared memory and outlive an agent that was killed; those of the agent begin at 0 with
+//! it.
 
 use super::declare::{Counter, Declared, Durations, Gauge, Label, Seconds, labels, metrics};
 use super::declare::{Unit, Unit::Bytes, Unit::Flag, Unit::Of};
@@ -17,16 +19,20 @@ labels! {
     ROOT = "root";
     /// Name of a tier.
     TIER = "tier";
-    /// What is so: for a root `scanning`, `ready`, `failed`; for prefetching `idle`, `running`, `slowed`, `pfs_fails`, `tiers_rest`; for other
-    /// nodes `expected`, `up`, `suspect`, `left`, `gone`.
+    /// What is so: for a root `scanning`, `ready`, `failed`; for prefetching `idle`, `running`,
+    /// `slowed`, `pfs_fails`, `tiers_rest`; for other nodes `expected`, `up`, `suspect`, `left`,
+    /// `gone`.
     STATE = "state";
-    /// From where an open was served: `tier` (a copy that was there), `waited` (a copy that was waited for), `chunks` (the PFS's descriptor,
-    /// reads of which are served from chunks as they come), in figures of epochs also `pfs`.
+    /// From where an open was served: `tier` (a copy that was there), `waited` (a copy that was
+    /// waited for), `chunks` (the PFS's descriptor, reads of which are served from chunks as they
+    /// come), in figures of epochs also `pfs`.
     SERVED = "served";
-    /// Why an open went to the PFS: `absent` (no copy yet), `no_room` (in the tiers, or what is there is worth more), `refused` (a pause: after a
-    /// failure, or a change a moment ago), `changed` (since the scan, or not readable), `written` (by the job), `deadline` (a clock ran out, or the agent was down), `unknown` (not in the index), `flags` (writing, `O_DIRECT`), `vanished` (the
-    /// copy had gone), `large` (the copy of a large file was not complete in time), `other_mount`
-    /// (the process has another mount there).
+    /// Why an open went to the PFS: `absent` (no copy yet), `no_room` (in the tiers, or what is
+    /// there is worth more), `refused` (a pause: after a failure, or a change a moment ago),
+    /// `changed` (since the scan, or not readable), `written` (by the job), `deadline` (a clock ran
+    /// out, or the agent was down), `unknown` (not in the index), `flags` (writing, `O_DIRECT`),
+    /// `vanished` (the copy had gone), `large` (the copy of a large file was not complete in time),
+    /// `other_mount` (the process has another mount there).
     REASON = "reason";
     /// From where a read was served: `copy` or `pfs`.
     FROM = "from";
@@ -36,27 +42,31 @@ labels! {
     ASKED = "asked";
     /// Which side failed: `pfs` or `tier`.
     SIDE = "side";
-    /// Why copies were dropped: `space` (`keep_free`, memory, `monarch evict`) or `replaced` (the policy preferred others).
+    /// Why copies were dropped: `space` (`keep_free`, memory, `monarch evict`) or `replaced` (the
+    /// policy preferred others).
     CAUSE = "cause";
     /// Where copies moved: `faster` or `slower` tiers.
     TO = "to";
     /// Who calls: `copies` or `scans`.
     CALLER = "caller";
-    /// Where bytes come from: `pfs`, `node` (another one of the cluster) or `packed` (a compressed copy on this node).
+    /// Where bytes come from: `pfs`, `node` (another one of the cluster) or `packed` (a compressed
+    /// copy on this node).
     ORIGIN = "origin";
     /// What was copied: `file` (as a whole) or `chunk` (of a large one).
     PIECE = "piece";
-    /// In which line files are: `demand` (readers wait), `node` (readers wait, and another node has the file), `retry` (tried again next),
+    /// In which line files are: `demand` (readers wait), `node` (readers wait, and another node has
+    /// the file), `retry` (tried again next),
     /// `paused` (tried again after a while).
     LINE = "line";
-    /// What is under way: `pfs` (files from the PFS or a packed copy), `node` (files from other nodes), `ahead` (those of them that nobody
-    /// waits for).
+    /// What is under way: `pfs` (files from the PFS or a packed copy), `node` (files from other
+    /// nodes), `ahead` (those of them that nobody waits for).
     WAY = "way";
     /// Which epoch: `current`, or `last` (the last complete one).
     EPOCH = "epoch";
     /// Name of another node.
     PEER = "peer";
-    /// Why requests of other nodes were turned down, such as `unauthenticated`, `bad_proof`, `slow`.
+    /// Why requests of other nodes were turned down, such as `unauthenticated`, `bad_proof`,
+    /// `slow`.
     REFUSAL = "reason";
 }
 
@@ -65,7 +75,8 @@ metrics! {
     Gauge AGENT_INFO = "monarch_agent_info", Flag, [VERSION, POLICY, ENGINE];
     /// How long the agent has been running.
     Gauge UPTIME = "monarch_agent_uptime_seconds", Unit::Seconds, [];
-    /// How often an agent was started on the shared memory of these jobs: 1, and one more for each restart.
+    /// How often an agent was started on the shared memory of these jobs: 1, and one more for each
+    /// restart.
     Gauge INCARNATION = "monarch_agent_incarnation", Of("starts"), [];
     /// Jobs attached now.
     Gauge JOBS = "monarch_jobs", Of("jobs"), [];
@@ -80,11 +91,13 @@ metrics! {
     Counter MISS_BYTES = "monarch_miss_bytes_total", Bytes, [];
     /// How long readers waited for copies, all together.
     Seconds READER_WAIT = "monarch_reader_wait_seconds_total", Unit::Seconds, [];
-    /// Questions about names and attributes that were answered from shared memory: so many metadata calls the PFS did not get.
+    /// Questions about names and attributes that were answered from shared memory: so many metadata
+    /// calls the PFS did not get.
     Counter METADATA = "monarch_metadata_served_total", Of("calls"), [CALL];
     /// Questions about names and attributes below the roots that the kernel was asked.
     Counter METADATA_KERNEL = "monarch_metadata_kernel_total", Of("calls"), [];
-    /// How often the PFS was asked at an open whether an entry is still what was indexed (`close-to-open`).
+    /// How often the PFS was asked at an open whether an entry is still what was indexed
+    /// (`close-to-open`).
     Counter CHECKS = "monarch_identity_checks_total", Of("calls"), [];
     /// Reads of large files whose copy was not complete.
     Counter CHUNK_READS = "monarch_chunk_reads_total", Of("reads"), [FROM];
@@ -163,7 +176,8 @@ metrics! {
     Gauge FILLING = "monarch_filling_files", Of("files"), [];
     /// What is there of them.
     Gauge FILLING_BYTES = "monarch_filling_bytes", Bytes, [];
-    /// How long copies took, from when a file was claimed (a chunk given out) to when readers had it.
+    /// How long copies took, from when a file was claimed (a chunk given out) to when readers had
+    /// it.
     Durations COPY_SECONDS = "monarch_copy_seconds", Unit::Seconds, [ORIGIN, PIECE];
 
     /// Calls of the agent to the PFS: opens, reads, questions who a file is; or those of scans.
@@ -185,8 +199,8 @@ metrics! {
     Gauge PREFETCH_STATE = "monarch_prefetch_state", Flag, [STATE];
     /// One in so many of the usual number of files is fetched ahead at a time.
     Gauge PREFETCH_DIVISOR = "monarch_prefetch_divisor", Of("parts"), [];
-    /// Files from the PFS, those that readers wait for among them, with which it gives all that it has: with so many under way nothing more is
-    /// fetched ahead.
+    /// Files from the PFS, those that readers wait for among them, with which it gives all that it
+    /// has: with so many under way nothing more is fetched ahead.
     Gauge PREFETCH_WIDTH = "monarch_prefetch_width_files", Of("files"), [];
 
     /// Quota of a tier.

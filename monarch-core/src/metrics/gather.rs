@@ -371,7 +371,8 @@ mod tests {
         ] {
             assert!(series.contains(&line), "no {line} in:\n{text}");
         }
-        // One series for each of the numbers that were handed in; those of a histogram and flags aside.
+        // One series for each of the numbers that were handed in; those of a histogram and flags
+        // aside.
         let distinct = (1..=numbers.0 / 1_000_003).map(|n| n * 1_000_003);
         let missing: Vec<u64> = distinct.filter(|n| !values.contains(&n.to_string())).collect();
         assert!(missing.len() <= 3, "wait_us, decoded and decoded_ahead only: {missing:?}");

@@ -1,7 +1,8 @@
 //! Serves the page over HTTP/1.1: one answer a connection.
 //!
-//! Written on tokio's sockets, as the server for other nodes is. Whatever somebody sends here costs a bounded amount of memory and time; what
-//! goes wrong is said in the log, and the agent goes on without metrics.
+//! Written on tokio's sockets, as the server for other nodes is. Whatever somebody sends here costs
+//! a bounded amount of memory and time; what goes wrong is said in the log, and the agent goes on
+//! without metrics.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,7 +61,8 @@ impl Listening {
 /// Makes the page.
 pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Serves the page at `address` for ever. Where another process listens, it is tried again now and then.
+/// Serves the page at `address` for ever. Where another process listens, it is tried again now and
+/// then.
 pub(crate) async fn serve(address: SocketAddr, listening: Arc<Listening>, render: Render) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let mut told = false;

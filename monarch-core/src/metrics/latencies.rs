@@ -8,7 +8,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bounds of the buckets, seconds: from an open that the client's cache answers to a PFS that stalls. Steps of about 2.2.
+/// Bounds of the buckets, seconds: from an open that the client's cache answers to a PFS that
+/// stalls. Steps of about 2.2.
 const BOUNDS: [f64; 17] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
@@ -34,7 +35,8 @@ pub enum CopyOf {
     Chunk,
 }
 
-/// See the module. Without metrics only how many opens took how long is kept, for the report of a job.
+/// See the module. Without metrics only how many opens took how long is kept, for the report of a
+/// job.
 #[derive(Debug)]
 pub struct Latencies {
     open: Histogram,

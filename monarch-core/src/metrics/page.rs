@@ -59,7 +59,8 @@ impl Page {
         }
     }
 
-    /// The text, with what else was rendered; metrics in the order of their names, so that two pages can be compared.
+    /// The text, with what else was rendered; metrics in the order of their names, so that two
+    /// pages can be compared.
     pub(super) fn text(&self, more: &str) -> String {
         let all = self.0.handle().render() + "\n" + more;
         let mut blocks: Vec<String> =

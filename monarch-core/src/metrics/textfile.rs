@@ -1,6 +1,8 @@
-//! The page as a file for the textfile collector of node_exporter: for nodes that nobody may scrape.
+//! The page as a file for the textfile collector of node_exporter: for nodes that nobody may
+//! scrape.
 //!
-//! The file appears complete or not at all, and goes with the agent: figures of a job that has ended would be collected for ever.
+//! The file appears complete or not at all, and goes with the agent: figures of a job that has
+//! ended would be collected for ever.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::io::{self, Write};

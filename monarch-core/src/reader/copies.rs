@@ -8,7 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 impl Reader {
-    /// The name of the copy of every regular file, and the file as a range of its own; of those in `within`, if given.
+    /// The name of the copy of every regular file, and the file as a range of its own; of those in
+    /// `within`, if given.
     pub fn copy_names(&self, within: Option<&[Range]>) -> impl Iterator<Item = (CopyName, Range)> {
         let segments = (0..self.ctl.roots().len()).filter_map(|root| self.live(root));
         segments.flat_map(move |(number, segment)| {

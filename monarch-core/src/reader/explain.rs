@@ -30,8 +30,8 @@ pub struct Explanation {
     pub file: Option<FileInfo>,
     /// Its copy.
     pub copy: Option<PathBuf>,
-    /// What is promised when others change it, and whether copies are compared with their checksums at each open; of what the index
-    /// knows.
+    /// What is promised when others change it, and whether copies are compared with their checksums
+    /// at each open; of what the index knows.
     pub served: Option<Served>,
     /// What an open for reading gets.
     pub verdict: Verdict,
@@ -92,7 +92,8 @@ pub enum Verdict {
     Missing,
     /// On another file system that is mounted below the root.
     OtherDevice,
-    /// Not in the index: it appeared after the scan, lies in `.snapshot`, or did not fit into `index.max_memory`.
+    /// Not in the index: it appeared after the scan, lies in `.snapshot`, or did not fit into
+    /// `index.max_memory`.
     NotInIndex,
     /// Changed by a job, or by another node since the scan.
     Changed {
@@ -233,7 +234,8 @@ impl fmt::Display for Verdict {
 }
 
 impl Reader {
-    /// Says what an open of `path` for reading would do now. Asks the PFS where the index has no answer; changes nothing.
+    /// Says what an open of `path` for reading would do now. Asks the PFS where the index has no
+    /// answer; changes nothing.
     #[must_use]
     pub fn explain(&self, path: &Path) -> Explanation {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -241,7 +243,8 @@ impl Reader {
             Explanation { path, root: None, file: None, copy: None, served: None, verdict: Verdict::Outside };
         let spelled = self.spelled(&said.path).unwrap_or_else(|_| said.path.clone());
         let bytes = spelled.as_os_str().as_bytes();
-        // Where the roots lead elsewhere in this process, what the index holds is of interest all the same.
+        // Where the roots lead elsewhere in this process, what the index holds is of interest all
+        // the same.
         match resolve(&self.ctl, &View { reader: self, trusting: true }, bytes, true) {
             Ok(found) => {
                 said.root = self.roots().get(found.root).cloned();

@@ -1,5 +1,5 @@
-//! What is looked at again before a copy is opened, as the preload library does: whether the file is still the one that was
-//! indexed, whether its copy is sound.
+//! What is looked at again before a copy is opened, as the preload library does: whether the file
+//! is still the one that was indexed, whether its copy is sound.
 
 use super::{Reader, path_of};
 use crate::tier::Fits;
@@ -30,7 +30,8 @@ pub(super) fn now_ms() -> u32 {
 }
 
 impl Reader {
-    /// Whether an entry may be told from memory: the PFS is asked by this path if the last question is too old.
+    /// Whether an entry may be told from memory: the PFS is asked by this path if the last question
+    /// is too old.
     pub(super) fn is_still(&self, found: &Found<'_>, path: &Path, follow: AtFlags) -> bool {
         let Some(check) = found.segment.state.guard.last_check(found.entry.id) else { return true };
         let now = now_ms();
@@ -62,7 +63,8 @@ impl Reader {
         Some(path_of(self.ctl.str(&root.path)).join(OsStr::from_bytes(buf.get(..len)?)))
     }
 
-    /// Whether an open copy that a word speaks of holds what it must; a damaged one is taken out of use.
+    /// Whether an open copy that a word speaks of holds what it must; a damaged one is taken out of
+    /// use.
     pub(super) fn is_sound(&self, found: &Found<'_>, word: Word, copy: &File) -> bool {
         let guard = &found.segment.state.guard;
         if !guard.which().sums {

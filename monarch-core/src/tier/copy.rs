@@ -41,8 +41,8 @@ impl CopyFile<'_> {
         self.fd.as_fd()
     }
 
-    /// Stamps the copy, logs its checksum, gives it its name and settles its charge. `Ok(None)` when the file system took more than the
-    /// quota allows; the file is gone then.
+    /// Stamps the copy, logs its checksum, gives it its name and settles its charge. `Ok(None)`
+    /// when the file system took more than the quota allows; the file is gone then.
     ///
     /// # Errors
     /// What the kernel said; the file is gone then, too.
@@ -58,8 +58,8 @@ impl CopyFile<'_> {
         self.publish_as(name, stamp, sum, How { new: true, ..How::default() })
     }
 
-    /// The same of a copy that makes way sooner or later, or is lost with the agent, and leaves no trace in the log: one that was decoded, or
-    /// is to be packed.
+    /// The same of a copy that makes way sooner or later, or is lost with the agent, and leaves no
+    /// trace in the log: one that was decoded, or is to be packed.
     ///
     /// # Errors
     /// As [`CopyFile::publish`].
@@ -73,7 +73,8 @@ impl CopyFile<'_> {
         let Some(room_bytes) = self.room.as_ref().map(Reservation::bytes) else { return Ok(None) };
         let stored = st.st_size as u64;
         let size = how.packed.unwrap_or(stored);
-        // A copy of this name that nobody knew of, or that could not be evicted: its charge must not be lost.
+        // A copy of this name that nobody knew of, or that could not be evicted: its charge must
+        // not be lost.
         if how.packed.is_some() {
             let _ = self.tier.evict_packed(name, size);
         } else if !how.new {
@@ -102,7 +103,8 @@ impl CopyFile<'_> {
     }
 
     fn log_and_rename(&self, name: CopyName, sum: Sum, size: u64, how: How) -> io::Result<()> {
-        // Whoever writes the log anew takes a copy that is logged and has no name for one that has gone.
+        // Whoever writes the log anew takes a copy that is logged and has no name for one that has
+        // gone.
         let _naming = self.tier.naming.read().unwrap_or_else(PoisonError::into_inner);
         if !how.passing {
             self.tier.log_copy(name, sum, size, how.packed.is_some())?;

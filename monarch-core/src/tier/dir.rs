@@ -84,7 +84,8 @@ pub struct TierDir {
     /// Whether the job's memory is short, which this tier takes a part of.
     squeezed: AtomicBool,
     pub(super) given_up: AtomicBool,
-    /// Bytes of copies whose blocks are being allocated, and of partial ones whose blocks are yet to be.
+    /// Bytes of copies whose blocks are being allocated, and of partial ones whose blocks are yet
+    /// to be.
     pub(super) allocating: AtomicU64,
     pub(super) counter: AtomicU64,
 }
@@ -112,7 +113,8 @@ impl TierDir {
                 source: source.into(),
             }
         };
-        // The default tier is already named as the private directory: it is that, not one more below it.
+        // The default tier is already named as the private directory: it is that, not one more
+        // below it.
         let is_private = configured.file_name() == Some(crate::private_dir::name("monarch", 0).as_ref());
         let base = if is_private { configured.parent().unwrap_or(configured) } else { configured };
         let fs = TierFs::make(base).map_err(|e| match e {
@@ -193,7 +195,8 @@ impl TierDir {
         if ok { Ok(()) } else { Err(TierError::Timestamps { name: self.name.clone(), path: self.path.clone() }) }
     }
 
-    /// Whether the tier takes no copies at present: after an I/O error, while its disk is full, or for good.
+    /// Whether the tier takes no copies at present: after an I/O error, while its disk is full, or
+    /// for good.
     #[must_use]
     pub fn suspended(&self) -> bool {
         let since = *self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -235,14 +238,15 @@ impl TierDir {
         self.given_up.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the path still leads to this tier and its directories are there: somebody may have removed it.
+    /// Whether the path still leads to this tier and its directories are there: somebody may have
+    /// removed it.
     #[must_use]
     pub fn in_place(&self) -> bool {
         self.fs.is_in_place() && DIRS.into_iter().all(|name| self.fs.has(name))
     }
 
-    /// Starts a copy of `size` bytes: room in the ledger, above `keep_free` on the disk, blocks allocated. `Ok(None)` when
-    /// it does not fit.
+    /// Starts a copy of `size` bytes: room in the ledger, above `keep_free` on the disk, blocks
+    /// allocated. `Ok(None)` when it does not fit.
     ///
     /// # Errors
     /// What the kernel said, other than that the disk is full.
@@ -273,8 +277,8 @@ impl TierDir {
         }
     }
 
-    /// Whether all that is being allocated fits above `keep_free`. What of it is allocated already counts twice: then too
-    /// little is taken for a moment, never too much.
+    /// Whether all that is being allocated fits above `keep_free`. What of it is allocated already
+    /// counts twice: then too little is taken for a moment, never too much.
     pub(super) fn disk_has_room(&self) -> io::Result<bool> {
         let wanted = self.allocating.load(Ordering::SeqCst);
         let vfs = self.fs.room()?;
@@ -295,7 +299,8 @@ impl TierDir {
     /// Size, charge and stamp of a copy, if it is there.
     ///
     /// # Errors
-    /// What the kernel said, other than that there is none: the copy may well be there, and stays charged.
+    /// What the kernel said, other than that there is none: the copy may well be there, and stays
+    /// charged.
     pub fn stat(&self, name: CopyName) -> io::Result<Option<Copy>> {
         let st = match self.fs.stat(name.rel_path().as_slice()) {
             Err(Errno::NOENT) => return Ok(None),
@@ -338,8 +343,9 @@ impl TierDir {
         lock::mark_ending(&self.lock);
     }
 
-    /// Removes everything of the tier. `tmp` goes first, so that copiers which are still at work cannot add to what is being removed; the
-    /// lock goes last, so that the next agent does not begin before.
+    /// Removes everything of the tier. `tmp` goes first, so that copiers which are still at work
+    /// cannot add to what is being removed; the lock goes last, so that the next agent does not
+    /// begin before.
     pub fn remove_all(&self) {
         self.give_up();
         // Whoever writes the log anew stops, and puts nothing back.

@@ -1,8 +1,9 @@
 //! Taking copies out of a tier without losing sight of what they are charged.
 //!
-//! An evicted copy moves to `dying/` and stays charged until nobody has it open. What the kernel will not move or unlink at
-//! the moment stays charged, too, and is tried again with every sweep: only that a file is *not there* is proof that its
-//! blocks are free. What is released is what was charged, whatever became of the file.
+//! An evicted copy moves to `dying/` and stays charged until nobody has it open. What the kernel
+//! will not move or unlink at the moment stays charged, too, and is tried again with every sweep:
+//! only that a file is *not there* is proof that its blocks are free. What is released is what was
+//! charged, whatever became of the file.
 
 use super::dir::TierDir;
 use monarch_abi::hash::CopyName;
@@ -35,15 +36,19 @@ pub(super) struct Leaving(Mutex<Parts>);
 #[derive(Debug, Default)]
 struct Parts {
     dying: Vec<Dying>,
-    /// Evicted copies that still have their names: size, and whether they are charged even if they are not there.
+    /// Evicted copies that still have their names: size, and whether they are charged even if they
+    /// are not there.
     stuck: BTreeMap<CopyName, (u64, bool)>,
-    /// Charges that are not what the size says (compression, metadata blocks): few on most file systems.
+    /// Charges that are not what the size says (compression, metadata blocks): few on most file
+    /// systems.
     odd: BTreeMap<CopyName, u64>,
-    /// Copies taken out last whose name has none since: what was charged for them is released already.
+    /// Copies taken out last whose name has none since: what was charged for them is released
+    /// already.
     out: VecDeque<CopyName>,
 }
 
-/// Two who take out the same copy do so within moments: one whose word they turned, and one who leaves the file to the PFS.
+/// Two who take out the same copy do so within moments: one whose word they turned, and one who
+/// leaves the file to the PFS.
 const OUT: usize = 64;
 
 impl Parts {
@@ -73,13 +78,15 @@ impl Leaving {
 }
 
 impl TierDir {
-    /// Takes a copy of `size` bytes out of the tier, if it is there. Somebody may have it open: then it stays charged until
-    /// [`TierDir::sweep`] finds that nobody has. The caller has taken it out of the state word before.
+    /// Takes a copy of `size` bytes out of the tier, if it is there. Somebody may have it open:
+    /// then it stays charged until [`TierDir::sweep`] finds that nobody has. The caller has
+    /// taken it out of the state word before.
     pub fn evict(&self, name: CopyName, size: u64) {
         self.take_out(self.leaving.lock(), name, size, false);
     }
 
-    /// The same if it is still the file with this inode number: somebody else may have made another copy of the name.
+    /// The same if it is still the file with this inode number: somebody else may have made another
+    /// copy of the name.
     pub fn evict_own(&self, name: CopyName, size: u64, ino: u64) {
         let parts = self.leaving.lock();
         let st = self.fs.stat(name.rel_path().as_slice());
@@ -88,12 +95,14 @@ impl TierDir {
         }
     }
 
-    /// Takes a resident copy out that somebody else may have removed or damaged: what was charged for it is released.
+    /// Takes a resident copy out that somebody else may have removed or damaged: what was charged
+    /// for it is released.
     pub fn evict_resident(&self, name: CopyName, size: u64) {
         self.take_out(self.leaving.lock(), name, size, true);
     }
 
-    /// Moves a copy to `dying`; `false` if that cannot be done now. One that is `charged` is so whether it is there or not.
+    /// Moves a copy to `dying`; `false` if that cannot be done now. One that is `charged` is so
+    /// whether it is there or not.
     fn take_out(&self, mut parts: MutexGuard<'_, Parts>, name: CopyName, size: u64, charged: bool) -> bool {
         let n = self.counter.fetch_add(1, Ordering::Relaxed);
         let path = format!("dying/{}.{n:x}", String::from_utf8_lossy(&name.hex()));
@@ -143,8 +152,8 @@ impl TierDir {
         self.leaving.lock().dying.push(Dying { path, charged, _holds: None });
     }
 
-    /// A file that is not needed any more, and was charged so much: gone as soon as nobody has it open. It is moved out of the
-    /// way first.
+    /// A file that is not needed any more, and was charged so much: gone as soon as nobody has it
+    /// open. It is moved out of the way first.
     pub(super) fn dies(&self, path: &str, charged: u64) {
         let path = self.set_aside(path).unwrap_or_else(|_| path.to_owned());
         self.removed_later(path, charged);
@@ -174,7 +183,8 @@ impl TierDir {
         }
     }
 
-    /// Removes evicted copies that nobody has open any more; how many are left. Copiers are not kept waiting meanwhile.
+    /// Removes evicted copies that nobody has open any more; how many are left. Copiers are not
+    /// kept waiting meanwhile.
     pub fn sweep(&self) -> usize {
         let stuck = self.leaving.lock().stuck.len();
         for _ in 0..stuck {

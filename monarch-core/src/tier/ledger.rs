@@ -1,13 +1,13 @@
 //! The byte ledger of a tier: what is used and what is promised never exceeds the capacity.
 //!
-//! Space is reserved before anything is written and settled with the blocks that the file system really took. A
-//! reservation that is dropped gives its bytes back. Every file is also charged [`NAME_COST`] bytes towards the growth
-//! of directories.
+//! Space is reserved before anything is written and settled with the blocks that the file system
+//! really took. A reservation that is dropped gives its bytes back. Every file is also charged
+//! [`NAME_COST`] bytes towards the growth of directories.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Charged per file for its name in a directory: an ext4 entry with a 32-byte name is 40 bytes, half-full blocks double
-/// it.
+/// Charged per file for its name in a directory: an ext4 entry with a 32-byte name is 40 bytes,
+/// half-full blocks double it.
 pub(super) const NAME_COST: u64 = 96;
 
 /// Bytes of a tier.
@@ -117,7 +117,8 @@ impl Reservation {
     /// Turns the promise into a charge of `allocated` bytes as the file system counts them.
     ///
     /// # Errors
-    /// The promise, because the file system took more than the capacity allows: the file has to go again.
+    /// The promise, because the file system took more than the capacity allows: the file has to go
+    /// again.
     pub fn settle(mut self, allocated: u64) -> Result<u64, Self> {
         let charge = allocated.saturating_add(NAME_COST);
         let mut u = lock(&self.usage);

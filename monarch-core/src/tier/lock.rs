@@ -1,7 +1,7 @@
 //! The lock of a tier: one agent at a time.
 //!
-//! Whoever ends removes the file last, so that a newcomer that opened it before may hold a lock on a file without a name:
-//! it looks whether the name still leads to what it locked.
+//! Whoever ends removes the file last, so that a newcomer that opened it before may hold a lock on
+//! a file without a name: it looks whether the name still leads to what it locked.
 
 use crate::held_dir::HeldDir;
 use rustix::fd::OwnedFd;

@@ -6,13 +6,17 @@
 //!        |kind|version| 0      |piece | name   | sum  | size |check |   little endian, one record of 48 bytes
 //!        +----+-------+--------+------+--------+------+------+------+
 //! ```
-//! `check` is the XXH3-64 of the 40 bytes before it. `piece` is 0 where `sum` is the XXH3-64 of the whole copy; otherwise `sum` is that
-//! of the XXH3-64s of its pieces, so many pages of 4 KiB each. The first record is `Begin`; `Boot` names the boot of the machine in which what
-//! follows was written; `Packed` is a `Copy` that lies packed, with size and sum of what it was before; `Synced` says that the copies among the first `size` records have reached the disk, if they were there by the
-//! time `sum`, in seconds: one that was made again since may have lost its record with the power.
+//! `check` is the XXH3-64 of the 40 bytes before it. `piece` is 0 where `sum` is the XXH3-64 of the
+//! whole copy; otherwise `sum` is that of the XXH3-64s of its pieces, so many pages of 4 KiB each.
+//! The first record is `Begin`; `Boot` names the boot of the machine in which what follows was
+//! written; `Packed` is a `Copy` that lies packed, with size and sum of what it was before;
+//! `Synced` says that the copies among the first `size` records have reached the disk, if they were
+//! there by the time `sum`, in seconds: one that was made again since may have lost its record with
+//! the power.
 //!
-//! A copy's record is appended before the copy gets its name. Copies are not synced one by one: of another boot, and not synced, a
-//! copy of the right size may hold anything, and is read in full before it is used. What has no record is not used at all.
+//! A copy's record is appended before the copy gets its name. Copies are not synced one by one: of
+//! another boot, and not synced, a copy of the right size may hold anything, and is read in full
+//! before it is used. What has no record is not used at all.
 
 use super::checksum::Sum;
 use super::names::ByName;
@@ -70,7 +74,8 @@ pub struct Logged {
 }
 
 impl Logged {
-    /// Whether a copy that looks right, and was last changed (given its name) at this time, is right.
+    /// Whether a copy that looks right, and was last changed (given its name) at this time, is
+    /// right.
     #[must_use]
     pub const fn is_safe(&self, changed: u64) -> bool {
         self.this_boot || changed < self.synced
@@ -165,8 +170,8 @@ pub(super) fn read_of(dir: &HeldDir, boot: Option<[u8; 16]>, only: Option<&HashS
     }
 }
 
-/// Reads an open log as an agent does that starts in the given boot of the machine: the copies, and the number of records
-/// that made no sense.
+/// Reads an open log as an agent does that starts in the given boot of the machine: the copies, and
+/// the number of records that made no sense.
 ///
 /// # Errors
 /// What the kernel said.
@@ -287,7 +292,8 @@ impl Log {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the log of `dir` anew with these copies, and goes on with it; the bytes that it takes on disk.
+    /// Writes the log of `dir` anew with these copies, and goes on with it; the bytes that it takes
+    /// on disk.
     pub(super) fn begin(&self, dir: &HeldDir, boot: Option<[u8; 16]>, copies: &ByName<Logged>) -> io::Result<u64> {
         let anew = Anew::write(dir, boot, copies, now())?;
         anew.sync()?;
@@ -325,8 +331,8 @@ impl Log {
         self.lock().as_ref().map(|log| (log.file.clone(), log.records))
     }
 
-    /// Goes on with one that was written anew, which takes the name; `true` if the old one has the name of a new one now, `false` if it
-    /// has none.
+    /// Goes on with one that was written anew, which takes the name; `true` if the old one has the
+    /// name of a new one now, `false` if it has none.
     pub(super) fn change_to(&self, dir: &HeldDir, anew: Anew) -> io::Result<bool> {
         let mut log = self.lock();
         let exchanged = dir.rename_with(NEW, LOG, RenameFlags::EXCHANGE).is_ok();
@@ -346,7 +352,8 @@ impl Log {
         self.lock().as_mut().map_or(Ok(()), |log| log.append(&copy_record(name, sum, size, packed)))
     }
 
-    /// Has everything that was logged reach the disk, and says so in the log; `false` when there was nothing to do.
+    /// Has everything that was logged reach the disk, and says so in the log; `false` when there
+    /// was nothing to do.
     ///
     /// # Errors
     /// What the kernel said.
@@ -360,7 +367,8 @@ impl Log {
         // (Written anew meanwhile, it counts its records differently.)
         if let Some(log) = self.lock().as_mut().filter(|log| Arc::ptr_eq(&log.file, &file)) {
             log.append(&record(Kind::Synced, 0, [0; 16], began, records))?;
-            // Copies that were logged meanwhile are yet to be synced: one sync too many does no harm.
+            // Copies that were logged meanwhile are yet to be synced: one sync too many does no
+            // harm.
             log.synced = if log.records == records + 1 { log.records } else { records };
         }
         // Nobody who publishes waits for that.
@@ -385,8 +393,9 @@ impl From<Anew> for Open {
 }
 
 impl Anew {
-    /// Writes these copies into a new log in `dir`. Those that have reached the disk are said to have been there by the time `looked`: they
-    /// were looked at later than that, so that one that is made again unseen is not taken for the one that was there.
+    /// Writes these copies into a new log in `dir`. Those that have reached the disk are said to
+    /// have been there by the time `looked`: they were looked at later than that, so that one
+    /// that is made again unseen is not taken for the one that was there.
     pub(super) fn write(
         dir: &HeldDir,
         boot: Option<[u8; 16]>,
@@ -413,8 +422,8 @@ impl Anew {
         Ok(Self { file: Arc::new(file), records, synced })
     }
 
-    /// Adds what another log says of copies from one record to another. That some were synced is left out, as that speaks of records by
-    /// their numbers: one more sync does no harm.
+    /// Adds what another log says of copies from one record to another. That some were synced is
+    /// left out, as that speaks of records by their numbers: one more sync does no harm.
     pub(super) fn take_over(&mut self, from: &OwnedFd, since: u64, until: u64) -> io::Result<()> {
         let mut out = Out { file: &self.file, buf: Vec::new(), records: self.records };
         each_record(from, since, until, |r| {
@@ -581,7 +590,8 @@ mod tests {
             let safe = |boot| [1, 2].map(|n| read(&fd, boot).unwrap().copies.get(name(n)).unwrap().is_safe(1));
             assert_eq!((safe(BOOTS[0]), safe(BOOTS[1])), ([true, true], [true, false]));
         }
-        // Another boot: the second has to be verified, also after it was written anew, and is safe once that is done.
+        // Another boot: the second has to be verified, also after it was written anew, and is safe
+        // once that is done.
         for anew in [true, false] {
             let log = Log::default();
             let found = read(&fd, BOOTS[1]).unwrap();

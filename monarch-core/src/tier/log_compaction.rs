@@ -1,8 +1,9 @@
 //! Writing the log of a tier anew while copies are made and dropped.
 //!
-//! What is kept is written beside the old log, while copies go on being logged there. Only what was logged since is added, and the two
-//! change places, while nobody can log: whoever publishes waits for a few records at most. Until then the old log is all there is; after a
-//! power loss one of the two is there as a whole, and copies that it does not know are dropped.
+//! What is kept is written beside the old log, while copies go on being logged there. Only what was
+//! logged since is added, and the two change places, while nobody can log: whoever publishes waits
+//! for a few records at most. Until then the old log is all there is; after a power loss one of the
+//! two is there as a whole, and copies that it does not know are dropped.
 
 use super::dir::{Allocating, TierDir};
 use super::ledger::Reservation;
@@ -36,8 +37,9 @@ enum Tidied {
 }
 
 impl TierDir {
-    /// Writes the log anew if most of what it says is of copies that have gone, as long as it may; the bytes that are missing to do so, if
-    /// any are. It takes a while: all copies are looked at.
+    /// Writes the log anew if most of what it says is of copies that have gone, as long as it may;
+    /// the bytes that are missing to do so, if any are. It takes a while: all copies are looked
+    /// at.
     #[must_use]
     pub fn tidy_log(&self, may: impl Fn() -> bool) -> u64 {
         // Another one is at it.
@@ -124,7 +126,8 @@ impl TierDir {
             }
             match self.changed(name, logged.packed) {
                 Ok(Some(changed)) => {
-                    // One that was synced, went, and was made again since without a record is not taken for the one that was synced.
+                    // One that was synced, went, and was made again since without a record is not
+                    // taken for the one that was synced.
                     let _ = logged.found(changed);
                     true
                 }
@@ -163,7 +166,8 @@ impl TierDir {
         })
     }
 
-    /// Goes on with the log that was written anew, when it has what was logged from this record on, too.
+    /// Goes on with the log that was written anew, when it has what was logged from this record on,
+    /// too.
     fn change_logs(&self, mut anew: Anew, old: Arc<OwnedFd>, since: u64, mut room: Reservation) -> io::Result<Tidied> {
         let mut charge = self.logging();
         let until = self.log.records();

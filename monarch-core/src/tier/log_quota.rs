@@ -8,7 +8,8 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
-/// The log's room is seen to when what is charged has room for so many records only: as many copies may be under way.
+/// The log's room is seen to when what is charged has room for so many records only: as many copies
+/// may be under way.
 const NEAR: u64 = 40;
 const RECORD: u64 = super::log::RECORD as u64;
 
@@ -22,7 +23,8 @@ pub(super) struct LogCharge {
 }
 
 impl LogCharge {
-    /// Of a log of `len` bytes that takes `blocks` bytes on disk: the file system may need some for itself, or not have counted all yet.
+    /// Of a log of `len` bytes that takes `blocks` bytes on disk: the file system may need some for
+    /// itself, or not have counted all yet.
     pub(super) fn of(len: u64, blocks: u64, block: u64) -> Self {
         let covered = len.next_multiple_of(block);
         Self { charged: blocks.max(covered), covered }
@@ -39,7 +41,8 @@ impl TierDir {
         self.log_room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is told of the tier: what the log keeps at hand for itself is no copy being written, and stays taken.
+    /// What is told of the tier: what the log keeps at hand for itself is no copy being written,
+    /// and stays taken.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let at_hand = self.room_at_hand();
@@ -61,7 +64,8 @@ impl TierDir {
     /// Takes note of a copy that is complete and about to get its name.
     ///
     /// # Errors
-    /// What the kernel said; `StorageFull` when the quota has no room for one more block of the log.
+    /// What the kernel said; `StorageFull` when the quota has no room for one more block of the
+    /// log.
     pub(super) fn log_copy(&self, name: CopyName, sum: Sum, size: u64, packed: bool) -> io::Result<()> {
         let mut charge = self.logging();
         let room = self.room_to_grow(&charge, 1)?;
@@ -95,14 +99,16 @@ impl TierDir {
         Ok(Some(room.ok_or(io::ErrorKind::StorageFull)?))
     }
 
-    /// Finds out whether room will be needed: whoever places copies asks often, and waits for nothing.
+    /// Finds out whether room will be needed: whoever places copies asks often, and waits for
+    /// nothing.
     pub(super) fn note_log_wants(&self, charge: &LogCharge) {
         let left = self.log.len().map_or(u64::MAX, |len| charge.covered.saturating_sub(len) / RECORD);
         let at_hand = self.room_at_hand();
         self.log_wants.store(at_hand.is_none() && left <= NEAR, Ordering::Relaxed);
     }
 
-    /// Bytes that the log will soon need: a copy had better leave that much, or it cannot be logged when it is complete.
+    /// Bytes that the log will soon need: a copy had better leave that much, or it cannot be logged
+    /// when it is complete.
     #[must_use]
     pub fn log_wants(&self) -> u64 {
         if self.log_wants.load(Ordering::Relaxed) { self.ledger.block() } else { 0 }
@@ -126,7 +132,8 @@ impl TierDir {
         }
     }
 
-    /// Has copies reach the disk, so that they need not be verified after a power loss. Of use on disks only.
+    /// Has copies reach the disk, so that they need not be verified after a power loss. Of use on
+    /// disks only.
     pub fn sync(&self) {
         if self.in_memory || self.given_up.load(Ordering::Relaxed) {
             return;

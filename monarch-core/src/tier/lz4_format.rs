@@ -1,4 +1,5 @@
-//! Packed copies: compressed with LZ4, a unit at a time, so that a part of a large file can be decoded without the rest.
+//! Packed copies: compressed with LZ4, a unit at a time, so that a part of a large file can be
+//! decoded without the rest.
 //!
 //! ```text
 //! offset  0      4     8          16      20    24     32    40     48      56    64
@@ -7,14 +8,17 @@
 //!        +------+-----+----------+-------+-----+------+-----+------+-------+-----+----------+-------+--------+
 //!        `--- skippable frame of LZ4 -------------------------------------------------------'  little endian
 //! ```
-//! The table has 16 bytes for each unit of `unit` bytes (the last one may be shorter): length of its block in the frame (u32, the highest
-//! bit: it is stored as it is), 4 bytes of nothing, XXH3-64 of its bytes. `size`, `sum` and `piece` are those of the copy as it was before,
-//! as in the [log](super::log); `check` is the XXH3-64 of the 40 bytes at 8 and the table. The frame behind it has one block for each unit,
-//! independent of the others, and no checksums: by the format's own rules
-//! (<https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md>) `lz4 -d` reads the whole file.
+//! The table has 16 bytes for each unit of `unit` bytes (the last one may be shorter): length of
+//! its block in the frame (u32, the highest bit: it is stored as it is), 4 bytes of nothing,
+//! XXH3-64 of its bytes. `size`, `sum` and `piece` are those of the copy as it was before,
+//! as in the [log](super::log); `check` is the XXH3-64 of the 40 bytes at 8 and the table. The
+//! frame behind it has one block for each unit, independent of the others, and no checksums: by the
+//! format's own rules
+//! (<https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md>)
+//! `lz4 -d` reads the whole file.
 //!
-//! Blocks are made and read by the block functions of `lz4_flex` rather than by its frame reader, which allocates a window and copies
-//! once more: 3.1 instead of 0.4 to 1.5 GB/s here.
+//! Blocks are made and read by the block functions of `lz4_flex` rather than by its frame reader,
+//! which allocates a window and copies once more: 3.1 instead of 0.4 to 1.5 GB/s here.
 
 use super::checksum::{Sum, Summing};
 use crate::engine::SourceFile;
@@ -28,8 +32,8 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// What comes behind the name of a copy in the name of its packed one.
 pub(super) const SUFFIX: &str = ".lz4";
-/// Bytes of a unit at most: independent blocks of that size lose less than half a percent of the ratio, and what was decoded is written
-/// while it is in the processor's cache.
+/// Bytes of a unit at most: independent blocks of that size lose less than half a percent of the
+/// ratio, and what was decoded is written while it is in the processor's cache.
 const UNIT: u64 = 256 << 10;
 /// Bytes that are asked of the disk at once, ahead of the reads.
 const AHEAD: u64 = 8 << 20;
@@ -40,7 +44,8 @@ const HEADER: usize = 64;
 const ENTRY: usize = 16;
 /// Most units of a file: 16 TiB in the largest, and a table that fits into memory.
 const MOST_UNITS: u64 = 1 << 24;
-/// Magic, version 1 with independent blocks and no checksums, blocks of up to 4 MiB, checksum of these two bytes.
+/// Magic, version 1 with independent blocks and no checksums, blocks of up to 4 MiB, checksum of
+/// these two bytes.
 const FRAME: [u8; 7] = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x70, 0x73];
 const END: [u8; 4] = [0; 4];
 /// Of a block's length: it is stored as it is.

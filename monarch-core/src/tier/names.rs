@@ -1,5 +1,6 @@
-//! A map by the names of copies, for a million of them: names are hashes already, and copies come by their first byte, directory by
-//! directory, so that a part of the map that fits into a processor's cache is used at a time.
+//! A map by the names of copies, for a million of them: names are hashes already, and copies come
+//! by their first byte, directory by directory, so that a part of the map that fits into a
+//! processor's cache is used at a time.
 
 use monarch_abi::hash::CopyName;
 use std::collections::HashMap;

@@ -1,4 +1,5 @@
-//! Making packed copies, opening them, taking them away. They lie beside the others, under names that readers never open.
+//! Making packed copies, opening them, taking them away. They lie beside the others, under names
+//! that readers never open.
 
 use super::checksum::Sum;
 use super::copy::{CopyFile, How, write_all_at};
@@ -36,7 +37,8 @@ pub struct PackedWriter<'a> {
 }
 
 impl TierDir {
-    /// Promises room for a packed copy of about `bytes`; `None` when there is none, also on the disk.
+    /// Promises room for a packed copy of about `bytes`; `None` when there is none, also on the
+    /// disk.
     ///
     /// # Errors
     /// What the kernel said.
@@ -45,7 +47,8 @@ impl TierDir {
         Ok(if room.is_some() && self.disk_has_room()? { room } else { None })
     }
 
-    /// Begins a packed copy of a file of `size` bytes, with the sums of pieces of `piece`. `Ok(None)` when the disk is full.
+    /// Begins a packed copy of a file of `size` bytes, with the sums of pieces of `piece`.
+    /// `Ok(None)` when the disk is full.
     ///
     /// # Errors
     /// What the kernel said.
@@ -95,7 +98,8 @@ impl TierDir {
         Some(Copy { name, size, charged: self.charge_of_copy(&st), stamp, check: None, packed: true })
     }
 
-    /// Takes the packed copy of a file of `size` bytes away; the bytes that it was charged, if it was there.
+    /// Takes the packed copy of a file of `size` bytes away; the bytes that it was charged, if it
+    /// was there.
     pub fn evict_packed(&self, name: CopyName, size: u64) -> Option<u64> {
         let path = path_of(name);
         let st = self.fs.stat(&path).ok()?;

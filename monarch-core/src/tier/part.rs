@@ -1,7 +1,8 @@
 //! Partial copies of large files: chunks in any order, read while they arrive.
 //!
-//! Readers open a partial copy by its number, which is never used again, for one read at a time. Room is reserved for all of it
-//! at first, or for each chunk as it comes; blocks are allocated chunk by chunk, so that the first one need not wait for the last.
+//! Readers open a partial copy by its number, which is never used again, for one read at a time.
+//! Room is reserved for all of it at first, or for each chunk as it comes; blocks are allocated
+//! chunk by chunk, so that the first one need not wait for the last.
 
 use super::checksum::Sum;
 use super::copy::CopyFile;
@@ -77,8 +78,8 @@ impl Sink for PartWriter {
 }
 
 impl TierDir {
-    /// Begins a partial copy of a file of `size` bytes, with room for all of it if it is to be `whole`. `Ok(None)` when it does not
-    /// fit.
+    /// Begins a partial copy of a file of `size` bytes, with room for all of it if it is to be
+    /// `whole`. `Ok(None)` when it does not fit.
     ///
     /// # Errors
     /// What the kernel said, other than that the disk is full.
@@ -153,7 +154,8 @@ impl TierDir {
         !self.suspended() && self.disk_has_room().unwrap_or(false)
     }
 
-    /// Reserves room for one more chunk of `bytes`, above `keep_free` on the disk; `false` when there is none.
+    /// Reserves room for one more chunk of `bytes`, above `keep_free` on the disk; `false` when
+    /// there is none.
     pub fn grow_part(&self, part: &PartCopy, bytes: u64) -> bool {
         if !self.has_room_on_disk(bytes) {
             return false;
@@ -175,7 +177,8 @@ impl TierDir {
         punch(&fd, off, len)
     }
 
-    /// Makes a complete partial copy a copy: see [`CopyFile::publish`]; without a sum [`CopyFile::publish_passing`].
+    /// Makes a complete partial copy a copy: see [`CopyFile::publish`]; without a sum
+    /// [`CopyFile::publish_passing`].
     ///
     /// # Errors
     /// What the kernel said; the file is gone then.
@@ -213,8 +216,9 @@ impl TierDir {
         }
     }
 
-    /// The same of one whose chunks lie in room elsewhere, too, which may be used again once `slots` are dropped. They are as soon as the
-    /// blocks are free: at once, even while a reader has the file open. The caller has counted a drop before.
+    /// The same of one whose chunks lie in room elsewhere, too, which may be used again once
+    /// `slots` are dropped. They are as soon as the blocks are free: at once, even while a
+    /// reader has the file open. The caller has counted a drop before.
     pub fn drop_passing_part(&self, part: &PartCopy, slots: impl Any + Send) {
         match self.punch(part, 0, part.size) {
             Ok(()) => self.drop_part(part),

@@ -1,7 +1,8 @@
 //! What an earlier agent left in a tier: accounting for all of it, keeping what can be trusted.
 //!
-//! A copy is kept if its name, size and stamp belong together and the log knows it. One of another boot of the machine that had not
-//! reached the disk then may hold anything; it has to be verified before it is used.
+//! A copy is kept if its name, size and stamp belong together and the log knows it. One of another
+//! boot of the machine that had not reached the disk then may hold anything; it has to be verified
+//! before it is used.
 
 use super::dir::{Copy, TierDir};
 use super::error::TierError;
@@ -65,12 +66,14 @@ impl TierDir {
         }
     }
 
-    /// Keeps another seed than its own: that of a tier beside it. If it cannot be kept, the copies here serve this agent only.
+    /// Keeps another seed than its own: that of a tier beside it. If it cannot be kept, the copies
+    /// here serve this agent only.
     pub fn keep_seed(&self, seed: u64) {
         let _ = write_seed(&self.fs, seed);
     }
 
-    /// Accounts for everything on disk: unfinished files go, evicted ones are tried again, copies are charged and given to `found`.
+    /// Accounts for everything on disk: unfinished files go, evicted ones are tried again, copies
+    /// are charged and given to `found`.
     ///
     /// # Errors
     /// What the kernel said. The tier must not be used then: what lies there is not charged.
@@ -106,7 +109,8 @@ impl TierDir {
                             } else if l.charged != cost {
                                 self.leaving.note_charge(l.name, cost, l.charged);
                             }
-                            // One that is packed is compared with its checksum whenever it is decoded.
+                            // One that is packed is compared with its checksum whenever it is
+                            // decoded.
                             let check = (!safe && !l.packed).then_some(logged.sum);
                             let (name, size, charged) = (l.name, logged.size, l.charged);
                             found(Copy { name, size, charged, stamp: l.stamp, check, packed: l.packed });
@@ -137,8 +141,8 @@ impl TierDir {
         Ok(())
     }
 
-    /// Removes what is charged and of no use. A file only when nobody has it open: jobs outlive agents, and copies that are decoded, yet to be
-    /// packed, or of other nodes are in no log.
+    /// Removes what is charged and of no use. A file only when nobody has it open: jobs outlive
+    /// agents, and copies that are decoded, yet to be packed, or of other nodes are in no log.
     fn is_of_no_use(&self, path: &str, charged: u64, is_file: bool) {
         if is_file {
             self.dies(path, charged);
@@ -173,7 +177,8 @@ impl TierDir {
         Ok(log::read_of(&self.fs, None, Some(names))?.copies)
     }
 
-    /// Lists the directories of copies with several threads, while `prepare` works; then `each` is given one after the other.
+    /// Lists the directories of copies with several threads, while `prepare` works; then `each` is
+    /// given one after the other.
     fn each_directory<T>(
         &self,
         prepare: impl FnOnce() -> io::Result<T>,
@@ -249,8 +254,8 @@ impl TierDir {
         }
     }
 
-    /// What a copy takes on disk: its size at least, as some file systems count the blocks seconds after they were written (ZFS), or fewer as
-    /// they compress them.
+    /// What a copy takes on disk: its size at least, as some file systems count the blocks seconds
+    /// after they were written (ZFS), or fewer as they compress them.
     pub(super) fn blocks_of_copy(&self, st: &Stat) -> u64 {
         (st.st_blocks as u64 * 512).max((st.st_size as u64).next_multiple_of(self.ledger.block()))
     }
@@ -298,8 +303,8 @@ pub(super) fn boot_id() -> Option<[u8; 16]> {
     Some(u128::from_str_radix(&hex, 16).ok()?.to_le_bytes())
 }
 
-/// The seed kept in the tier, made when there is none; whether it was. If it cannot be kept, whatever has its name, the copies serve this
-/// agent only.
+/// The seed kept in the tier, made when there is none; whether it was. If it cannot be kept,
+/// whatever has its name, the copies serve this agent only.
 pub(super) fn read_seed(dir: &HeldDir) -> (u64, bool) {
     let mut bytes = [0u8; 8];
     if let Ok(f) = dir.read_file("seed")

@@ -1,4 +1,5 @@
-//! A tier as somebody sees it who need not hold it: which copies are there, and whether they are what they should be.
+//! A tier as somebody sees it who need not hold it: which copies are there, and whether they are
+//! what they should be.
 
 use super::checksum::{Fits, Sum};
 use super::log::{self, Logged};

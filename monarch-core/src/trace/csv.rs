@@ -1,7 +1,8 @@
 //! Traces from and to CSV files, so that other tools can make and read them.
 //!
-//! `time_s,stream,path,size,served`, with a header line; the columns may come in any order, and `served` (`tier`, `waited`, `pfs`) may be
-//! missing: then it is `pfs`. Fields with commas, quotes or line breaks stand in quotes, as in RFC 4180. Paths are bytes, not text.
+//! `time_s,stream,path,size,served`, with a header line; the columns may come in any order, and
+//! `served` (`tier`, `waited`, `pfs`) may be missing: then it is `pfs`. Fields with commas, quotes
+//! or line breaks stand in quotes, as in RFC 4180. Paths are bytes, not text.
 
 use super::{TraceError, TraceHeader, TraceReader, TraceWriter};
 use monarch_policies::{Access, FileKey, Served};
@@ -117,7 +118,8 @@ impl<B: BufRead> Lines<'_, B> {
         Ok((Access { file: FileKey(0), size, at: seconds, stream, served }, path.to_vec()))
     }
 
-    /// The fields of the next line, or lines where a field in quotes has line breaks; `None` at the end.
+    /// The fields of the next line, or lines where a field in quotes has line breaks; `None` at the
+    /// end.
     fn fields(&mut self) -> Result<Option<Vec<Vec<u8>>>, TraceError> {
         let mut text = Vec::new();
         self.line = self.next;

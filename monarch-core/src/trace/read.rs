@@ -28,7 +28,8 @@ pub enum End {
     Damaged,
 }
 
-/// Reads a trace: an iterator of accesses. The file of an access is its number in [`TraceReader::files`].
+/// Reads a trace: an iterator of accesses. The file of an access is its number in
+/// [`TraceReader::files`].
 #[derive(Debug)]
 pub struct TraceReader<R = BufReader<File>> {
     from: R,

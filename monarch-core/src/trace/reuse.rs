@@ -1,8 +1,9 @@
 //! Re-use distances: how many distinct files were opened between two accesses to a file.
 //!
-//! Exact, in O(log files) an access (Bennett and Kruskal, 1975): of each file the place of its last access is marked in a Fenwick tree; the
-//! marks behind the place of a file are its distance. When the tree is full the marks are moved together, so that it takes 8 bytes a file or
-//! so, however long the trace is.
+//! Exact, in O(log files) an access (Bennett and Kruskal, 1975): of each file the place of its last
+//! access is marked in a Fenwick tree; the marks behind the place of a file are its distance. When
+//! the tree is full the marks are moved together, so that it takes 8 bytes a file or so, however
+//! long the trace is.
 
 /// See the module.
 #[derive(Debug, Default)]

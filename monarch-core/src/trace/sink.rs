@@ -79,7 +79,8 @@ fn no_answer() -> io::Error {
 }
 
 impl Behind {
-    /// Begins the file that `open` opens, for which it waits no longer than `limit`; `most` blocks may wait to be written.
+    /// Begins the file that `open` opens, for which it waits no longer than `limit`; `most` blocks
+    /// may wait to be written.
     pub(super) fn create(
         open: impl FnOnce() -> io::Result<File> + Send + 'static,
         head: Vec<u8>,

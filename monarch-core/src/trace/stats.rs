@@ -45,7 +45,8 @@ pub struct Bin {
     pub count: u64,
 }
 
-/// What a cache with room for some of the files would get from replacing the file that was not used for longest.
+/// What a cache with room for some of the files would get from replacing the file that was not used
+/// for longest.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LruStats {
     /// Room, in percent of the files (whatever their sizes).

@@ -197,8 +197,8 @@ fn statistics_of_a_shuffled_job() {
     assert!(s.epochs[0].served.pfs == s.epochs[0].accesses && s.epochs[2].served.pfs == 0);
     assert_eq!(s.sizes, [Bin { up_to: 131_072, count: 5000 }]);
     assert_eq!(s.reuse.iter().map(|b| b.count).sum::<u64>(), 15_000);
-    // A file that comes after x of an epoch and y of the next one has 1 - x + y files between, less those that are in both: it is there
-    // with room c when x was at the end and y at the beginning.
+    // A file that comes after x of an epoch and y of the next one has 1 - x + y files between, less
+    // those that are in both: it is there with room c when x was at the end and y at the beginning.
     let ratio: Vec<f64> = s.lru.iter().map(|l| l.hit_ratio).collect();
     assert!(ratio.windows(2).all(|w| w[0] < w[1]) && ratio[0] < 0.03 && ratio[4] > 0.3 && ratio[4] < 0.75, "{ratio:?}");
 }

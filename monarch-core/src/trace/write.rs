@@ -18,16 +18,17 @@ const PATH_MAX: usize = 4096;
 
 /// Blocks that may wait for the thread that writes them.
 const WAITING: usize = 64;
-/// How long a file may take to be made, and to be written to its end: less than clients wait for an answer.
+/// How long a file may take to be made, and to be written to its end: less than clients wait for an
+/// answer.
 const PATIENCE: Duration = Duration::from_secs(25);
 /// The same where nobody has asked for the end.
 const HASTE: Duration = Duration::from_secs(2);
 
-/// Writes a trace. It keeps 4 to 12 bytes a file and a block of 64 KiB; what is added reaches the file when a block is full, with
-/// [`TraceWriter::flush`], and when it is dropped.
+/// Writes a trace. It keeps 4 to 12 bytes a file and a block of 64 KiB; what is added reaches the
+/// file when a block is full, with [`TraceWriter::flush`], and when it is dropped.
 ///
-/// One that was made by [`TraceWriter::behind`] leaves the writing to a thread, and never waits for it: blocks for which there is no
-/// room are lost, and noted as such ([`TraceWriter::dropped`]).
+/// One that was made by [`TraceWriter::behind`] leaves the writing to a thread, and never waits for
+/// it: blocks for which there is no room are lost, and noted as such ([`TraceWriter::dropped`]).
 ///
 /// After an error nothing more is written: what is in the file until then can be read.
 #[derive(Debug)]
@@ -58,7 +59,8 @@ struct Before {
 /// What has to be taken back when the block is lost: readers will not know of it.
 #[derive(Debug, Default)]
 struct Undo {
-    /// Files that are described in it for the first time, and numbers of others with the sizes that they had.
+    /// Files that are described in it for the first time, and numbers of others with the sizes that
+    /// they had.
     described: Vec<FileKey>,
     resized: Vec<(usize, u64)>,
     /// Its accesses, and those of which it says that they are missing.
@@ -76,8 +78,9 @@ impl TraceWriter {
         Ok(Self::new(path, Box::new(to)))
     }
 
-    /// Begins a trace that a thread writes to `file`, which messages call `path`: a file system that does not answer keeps nobody
-    /// waiting but the caller of this, and of [`TraceWriter::finish`], and these for a limited time.
+    /// Begins a trace that a thread writes to `file`, which messages call `path`: a file system
+    /// that does not answer keeps nobody waiting but the caller of this, and of
+    /// [`TraceWriter::finish`], and these for a limited time.
     ///
     /// # Errors
     /// When it cannot be written, or that takes too long.
@@ -121,7 +124,8 @@ impl TraceWriter {
         self.to.written()
     }
 
-    /// Adds an access. The path (relative to the root) is asked for when the file is met for the first time.
+    /// Adds an access. The path (relative to the root) is asked for when the file is met for the
+    /// first time.
     ///
     /// # Errors
     /// When a block cannot be written.
@@ -192,7 +196,8 @@ impl TraceWriter {
         self.end()
     }
 
-    /// [`TraceWriter::finish`] for who wants to know what it came to. Nothing may be added behind it.
+    /// [`TraceWriter::finish`] for who wants to know what it came to. Nothing may be added behind
+    /// it.
     ///
     /// # Errors
     /// Those of [`TraceWriter::finish`].

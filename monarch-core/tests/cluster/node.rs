@@ -1,4 +1,5 @@
-//! A simulated node: its readers, its fetches, its copies and what it believes. The decisions are the product's.
+//! A simulated node: its readers, its fetches, its copies and what it believes. The decisions are
+//! the product's.
 
 use crate::world::{Event, INDEX, Message, Mutant, PEER_TIMEOUT, Plan, Reply, World};
 use monarch_core::cluster::directory::members::ME;
@@ -82,8 +83,9 @@ impl Node {
         self.view.get(node).unwrap().name[1..].parse().unwrap()
     }
 
-    /// What others are told of: copies, and what it reads from the PFS to keep. What passes through is nobody's to know, and what comes from
-    /// another node that one tells of: either would hide who really has it.
+    /// What others are told of: copies, and what it reads from the PFS to keep. What passes through
+    /// is nobody's to know, and what comes from another node that one tells of: either would
+    /// hide who really has it.
     pub(crate) fn held(&self) -> Vec<(u32, u64)> {
         let told = |copy: &Copy| match copy {
             Copy::Resident => true,

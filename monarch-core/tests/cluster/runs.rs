@@ -16,7 +16,8 @@ const CALM: Plan = Plan {
     mutant: Mutant::None,
 };
 
-/// Each node reads so many files once, in an order of its own, from `begin` on, one every `pace` milliseconds.
+/// Each node reads so many files once, in an order of its own, from `begin` on, one every `pace`
+/// milliseconds.
 fn epoch(world: &mut World, begin: &[u64], pace: u64, count: usize) {
     for (node, begin) in begin.iter().enumerate() {
         let mut files: Vec<u32> = (0..world.plan.files).collect();

@@ -1,4 +1,5 @@
-//! What a simulated node does with what comes in: requests, answers, beats, and what others tell it.
+//! What a simulated node does with what comes in: requests, answers, beats, and what others tell
+//! it.
 
 use crate::node::{Copy, Queued};
 use crate::world::{Event, Message, Mutant, Reply, World};
@@ -55,7 +56,8 @@ impl World {
         }
     }
 
-    /// Notes the life of a node before anything that it says: what an earlier one held is forgotten. Says whether it is the latest.
+    /// Notes the life of a node before anything that it says: what an earlier one held is
+    /// forgotten. Says whether it is the latest.
     fn note_life(&mut self, n: usize, about: usize, life: u64) -> bool {
         let node = &mut self.nodes[n];
         let local = node.local(about);
@@ -64,7 +66,8 @@ impl World {
             node.known.forget_node(local);
             node.view.locate(local, life, None);
             if was > 0 && node.acting && node.view.is_up(local) {
-                // It knows nothing of what it was told in its earlier life, and its join may have been lost.
+                // It knows nothing of what it was told in its earlier life, and its join may have
+                // been lost.
                 let files = for_newcomer(&node.view, local, node.held().into_iter());
                 self.tell(n, Telling::from([(local, files)]));
             }

@@ -1,4 +1,5 @@
-//! The world that simulated nodes live in: time, a network with faults, the PFS, and what must hold.
+//! The world that simulated nodes live in: time, a network with faults, the PFS, and what must
+//! hold.
 
 use crate::node::Node;
 use monarch_core::cluster::directory::{File, MAX_HOPS, Uuid};
@@ -8,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) const INDEX: Uuid = [9; 16];
 /// Milliseconds that a reader waits for a peer.
 pub(crate) const PEER_TIMEOUT: u64 = 2_000;
-/// No read may take longer: two peers that do not answer, a join, a fetch that is waited for and given up.
+/// No read may take longer: two peers that do not answer, a join, a fetch that is waited for and
+/// given up.
 const LONGEST_READ: u64 = 12_000;
 
 /// A mistake that is made on purpose, to show that a test would see it.
@@ -104,7 +106,8 @@ pub(crate) struct World {
     pub(crate) pfs: Vec<u32>,
     /// The version that the PFS has; the index names version 0.
     pub(crate) version: Vec<u32>,
-    /// Files of which a copy was dropped: whoever answers for one may remember that copy and not another.
+    /// Files of which a copy was dropped: whoever answers for one may remember that copy and not
+    /// another.
     pub(crate) evicted: BTreeSet<u32>,
     reads: BTreeMap<u64, (usize, u64, u32, u64)>,
     pub(crate) done: u64,
@@ -207,7 +210,8 @@ impl World {
         self.made
     }
 
-    /// A reader has bytes: those of a copy must be the version of the index, those of the PFS are whatever the PFS has.
+    /// A reader has bytes: those of a copy must be the version of the index, those of the PFS are
+    /// whatever the PFS has.
     pub(crate) fn read_ends(&mut self, read: u64, version: u32, from_pfs: bool) {
         let Some((_, _, file, began)) = self.reads.remove(&read) else { return };
         assert!(from_pfs || version == 0, "file {file}: a copy of a version that the index does not name was read");

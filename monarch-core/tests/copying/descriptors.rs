@@ -1,5 +1,5 @@
-//! The same for files that the kernel can read itself: on local file systems, and on a stand-in for a PFS that fails on
-//! command. Many files at a time.
+//! The same for files that the kernel can read itself: on local file systems, and on a stand-in for
+//! a PFS that fails on command. Many files at a time.
 
 use crate::engines::{End, IO, Make, Seen, copy, data, engines, errno, sink, written};
 use monarch_core::engine::{

@@ -1,5 +1,6 @@
-//! The ledger against the disk: after any sequence of copies made, published, given up, evicted under readers, swept, moved aside, and of
-//! agents killed and machines cut off, what a tier takes on disk is what its ledger says, and no more than its capacity.
+//! The ledger against the disk: after any sequence of copies made, published, given up, evicted
+//! under readers, swept, moved aside, and of agents killed and machines cut off, what a tier takes
+//! on disk is what its ledger says, and no more than its capacity.
 
 use monarch_abi::hash::Identity;
 use monarch_core::engine::{Sink, SourceFile};
@@ -31,13 +32,15 @@ enum Op {
     DropPart(usize),
     /// Evicts a copy, which somebody has open or not.
     Evict(u8, bool),
-    /// Packs a file, of bytes that get smaller or not, with so much room promised; all of it, or it is given up half-way.
+    /// Packs a file, of bytes that get smaller or not, with so much room promised; all of it, or it
+    /// is given up half-way.
     Pack(u8, bool, u64, bool),
     EvictPacked(u8, bool),
     /// A reader closes what it had open.
     Close,
     Sweep,
-    /// So many copies that have gone were logged that the log is written anew, while somebody reads it or not.
+    /// So many copies that have gone were logged that the log is written anew, while somebody reads
+    /// it or not.
     Tidy(bool),
     /// The agent is killed, and another one comes.
     Kill,
@@ -242,7 +245,8 @@ impl<'a> Disk<'a> {
                         self.readers.push(self.tier.open_copy(copy.name).unwrap().into());
                     }
                     self.tier.evict(copy.name, copy.size);
-                    // And whoever had turned its word just before: what was charged is released once.
+                    // And whoever had turned its word just before: what was charged is released
+                    // once.
                     self.tier.evict_resident(copy.name, copy.size);
                 }
             }
@@ -306,11 +310,13 @@ impl<'a> Disk<'a> {
             let path = self.tier.path.join(format!("part/{:016x}", part.number));
             unsettled += fs::metadata(path).unwrap().blocks() * 512;
         }
-        // On a disk that has no large pieces left a file system may need a block to list those of a file, and find that out when it writes them.
+        // On a disk that has no large pieces left a file system may need a block to list those of a
+        // file, and find that out when it writes them.
         let lists =
             if self.tier.is_in_memory() { 0 } else { PAGE * (self.parts.len() + self.writing.len() + 1) as u64 };
         assert!(unsettled <= u.reserved + lists, "{unsettled} of {u:?}");
-        // Names are charged towards the growth of directories, and so is what the directories had at first.
+        // Names are charged towards the growth of directories, and so is what the directories had
+        // at first.
         let settled = bytes - unsettled;
         let names = u.used - u.used.min(settled);
         assert!(settled <= u.used + lists, "{settled} on disk, {u:?}");
@@ -434,8 +440,8 @@ proptest! {
     }
 }
 
-/// A streamed file that made way while a reader had it open kept its blocks, and the slots of the window they lay in were used again:
-/// the tier took more than its quota.
+/// A streamed file that made way while a reader had it open kept its blocks, and the slots of the
+/// window they lay in were used again: the tier took more than its quota.
 #[test]
 fn what_lies_elsewhere_of_a_partial_copy_goes_at_once_even_under_a_reader() {
     let dir = tempfile::tempdir().unwrap();
@@ -472,8 +478,8 @@ fn part_with_reader(tier: &TierDir, size: u64) -> (PartCopy, File) {
     (part, reader)
 }
 
-/// An agent that came after another removed what the log does not know, and gave its room away while jobs had it open; and what it removed
-/// itself got the names of what the other had left.
+/// An agent that came after another removed what the log does not know, and gave its room away
+/// while jobs had it open; and what it removed itself got the names of what the other had left.
 #[test]
 fn what_a_job_has_open_stays_charged_under_the_next_agents() {
     let dir = tempfile::tempdir().unwrap();

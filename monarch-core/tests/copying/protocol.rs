@@ -1,8 +1,8 @@
 //! State words and demand bitmaps under contention.
 //!
-//! Readers demand, a copier drains, claims and publishes, an evictor drops copies, a job bypasses: all at once, on few
-//! words, in real shared memory. Checked: Bypass is sticky, nothing is published over it, the generation never goes
-//! back, every demand is picked up, every waiter ends.
+//! Readers demand, a copier drains, claims and publishes, an evictor drops copies, a job bypasses:
+//! all at once, on few words, in real shared memory. Checked: Bypass is sticky, nothing is
+//! published over it, the generation never goes back, every demand is picked up, every waiter ends.
 
 use monarch_abi::control::ControlMap;
 use monarch_abi::demand::{Life, Outcome, Watch, raise, wait};
@@ -167,7 +167,8 @@ fn copier(s: &Shared, drained: &[AtomicU64], over: &AtomicBool, seed: u64) {
                 return;
             }
             s.ctl.ctl.sleepers.fetch_add(1, Ordering::SeqCst);
-            // Far longer than the test may take: a lost wake-up shows as a stuck reader, not as a slow one.
+            // Far longer than the test may take: a lost wake-up shows as a stuck reader, not as a
+            // slow one.
             futex_wait(&s.ctl.ctl.demand, seen, Some([30, 0]));
             s.ctl.ctl.sleepers.fetch_sub(1, Ordering::SeqCst);
         }

@@ -1,7 +1,8 @@
 //! What the job changed is never answered from the index.
 //!
-//! Changes are marked as the shim marks them (entry and directory Bypass, a moved subtree as a range), then made. Afterwards
-//! every path must lead to something marked, nowhere, or to what the kernel finds.
+//! Changes are marked as the shim marks them (entry and directory Bypass, a moved subtree as a
+//! range), then made. Afterwards every path must lead to something marked, nowhere, or to what the
+//! kernel finds.
 
 use crate::common::{as_path, bytes, cases, kernel, kind, shown};
 use crate::trees::{Piece, STARTS, World, piece, plan};
@@ -41,8 +42,9 @@ fn bypass(f: &Found<'_>) {
     word.store(now.next(State::Bypass).0, Ordering::Release);
 }
 
-/// Marks what a change of the name `path` concerns. A path that the index does not know may lead to a directory that it
-/// knows by another name, through a link that is new: then the real name counts.
+/// Marks what a change of the name `path` concerns. A path that the index does not know may lead to
+/// a directory that it knows by another name, through a link that is new: then the real name
+/// counts.
 fn mark(w: &World, path: &[u8]) {
     let p = resolve_parent(&w.ctl, &w.segs, path).or_else(|miss| {
         let Ok(dir) = as_path(path).parent().expect("parent").canonicalize() else { return Err(miss) };
@@ -57,7 +59,8 @@ fn mark(w: &World, path: &[u8]) {
     }
 }
 
-/// Marks the file that is written through `path`. What was replaced before may be a link by now: then the real name counts.
+/// Marks the file that is written through `path`. What was replaced before may be a link by now:
+/// then the real name counts.
 fn mark_file(w: &World, path: &[u8]) {
     let known = resolve(&w.ctl, &w.segs, path, true).ok().filter(|f| f.entry.word().state() != State::Bypass);
     let real = as_path(path).canonicalize();

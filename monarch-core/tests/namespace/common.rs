@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A property-test configuration that leaves no files behind. `PROPTEST_CASES` asks for more cases than usual.
+/// A property-test configuration that leaves no files behind. `PROPTEST_CASES` asks for more cases
+/// than usual.
 pub(crate) fn cases(n: u32) -> Config {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|v| v.parse().ok());
     Config { cases: asked.unwrap_or(n), failure_persistence: None, ..Config::default() }

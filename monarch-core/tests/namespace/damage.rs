@@ -1,4 +1,5 @@
-//! Shared memory that is not what it should be leads to misses, never to a panic or a reference outside the mapping.
+//! Shared memory that is not what it should be leads to misses, never to a panic or a reference
+//! outside the mapping.
 
 use crate::common::{BySegment, Indexed, Spelled, built, cases, control, held};
 use monarch_abi::PATH_MAX;
@@ -243,7 +244,8 @@ proptest! {
 
 #[test]
 fn a_circle_of_parents_ends() {
-    // A directory that is its own parent, with an empty name: a path that never grows and never ends.
+    // A directory that is its own parent, with an empty name: a path that never grows and never
+    // ends.
     let mut bytes = files().index.clone();
     let h: IndexHeader = zerocopy::FromBytes::read_from_prefix(&bytes).map(|(h, _)| h).expect("header");
     let at = |id: u64| (h.records_off + id * 64) as usize + offset_of!(Record, name_len);

@@ -1,7 +1,8 @@
 //! Every path spelling resolves as the kernel does.
 //!
-//! Whatever the index answers, the kernel must answer the same. What the index leaves to the kernel is only right when the
-//! path leaves the roots or leads nowhere: a naive walk over the real tree says when an answer was due.
+//! Whatever the index answers, the kernel must answer the same. What the index leaves to the kernel
+//! is only right when the path leaves the roots or leads nowhere: a naive walk over the real tree
+//! says when an answer was due.
 
 use crate::common::{BySegment, Indexed, Spelled, bytes, cases, control, kernel, kind, shown};
 use crate::trees::{Piece, STARTS, World, piece, plan};
@@ -13,8 +14,8 @@ use std::os::unix::fs::symlink;
 /// Links on the way up to which an answer is due.
 const FEW_LINKS: usize = 8;
 
-/// Whether an answer for `path` is due: it starts like a root, never leaves the roots, and leads somewhere. The naive model:
-/// component by component, over the real tree.
+/// Whether an answer for `path` is due: it starts like a root, never leaves the roots, and leads
+/// somewhere. The naive model: component by component, over the real tree.
 fn answer_is_due(w: &World, path: &[u8], follow: bool) -> bool {
     walk(w, path, follow).is_some()
 }
@@ -171,7 +172,8 @@ proptest! {
         pieces.extend((0..if dot { room % 2 } else { room - 1 }).map(|_| Piece::Slash));
         pieces.push(Piece::Child(child.into()));
         let path = w.path(0, &pieces);
-        // The kernel's limit counts the NUL. Longer ones do not reach us (the shim stops there), but must be safe.
+        // The kernel's limit counts the NUL. Longer ones do not reach us (the shim stops there),
+        // but must be safe.
         let (ours, kernel) = (resolve(&w.ctl, &w.segs, &path, false), kernel(&path, false));
         if path.len() < monarch_abi::PATH_MAX {
             if let Ok(f) = ours {
@@ -185,7 +187,8 @@ proptest! {
     }
 }
 
-/// A root with a directory `d`, a file `d/f`, and what `fill` adds; the control block also knows the root as `alias`.
+/// A root with a directory `d`, a file `d/f`, and what `fill` adds; the control block also knows
+/// the root as `alias`.
 struct Small {
     tree: Indexed,
     ctl: monarch_abi::control::ControlMap<'static>,
@@ -241,7 +244,8 @@ fn odd_spellings_in_front_of_a_root_are_hits() {
 
 #[test]
 fn chains_of_links_end_where_the_kernel_ends_them() {
-    // Each link goes to the next one through the alias, which is a link, too: the kernel counts both.
+    // Each link goes to the next one through the alias, which is a link, too: the kernel counts
+    // both.
     let s = Small::new(|root| {
         let alias = root.with_file_name("alias");
         for n in 1..=45 {

@@ -1,4 +1,5 @@
-//! Indexes whose bounds are right but whose parts do not fit together, and numbers in shared memory that no agent writes.
+//! Indexes whose bounds are right but whose parts do not fit together, and numbers in shared memory
+//! that no agent writes.
 
 use crate::common::built_within;
 use crate::common::held;
@@ -97,7 +98,8 @@ fn every_index_that_is_built_is_sound_also_within_a_bound_of_memory() {
     assert!(sizes.first() < sizes.last() && sizes.last() > Some(&120), "{sizes:?}");
 }
 
-/// Sparse files can have any size: one of them took 512 MiB of shared memory, or kept its root from being served at all.
+/// Sparse files can have any size: one of them took 512 MiB of shared memory, or kept its root from
+/// being served at all.
 #[test]
 fn a_file_of_too_many_chunks_takes_no_memory_and_leaves_the_others_their_chunks() {
     let mut built = sample();

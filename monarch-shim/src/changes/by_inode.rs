@@ -1,9 +1,9 @@
 //! Entries that a change reaches by a path that tells nothing about the root: another name of a
 //! hard-linked file, a mount at another place, a container that has the root elsewhere.
 //!
-//! The device and the inode tell which entry it is. Directories are few and are searched by inode. A
-//! file is searched in the directory that the kernel says it lies in; among all entries only if it has
-//! several names, and only in an index that holds such files.
+//! The device and the inode tell which entry it is. Directories are few and are searched by inode.
+//! A file is searched in the directory that the kernel says it lies in; among all entries only if
+//! it has several names, and only in an index that holds such files.
 
 use crate::ctx::Ctx;
 use crate::descriptor_path::real_path;
@@ -36,7 +36,8 @@ pub(super) fn directory(ctx: &Ctx, dev: u64, ino: u64) -> Option<Found<'static>>
     })
 }
 
-/// Whether inodes may tell more than paths: not in the agent's mounts, of which one leads to each device.
+/// Whether inodes may tell more than paths: not in the agent's mounts, of which one leads to each
+/// device.
 pub(super) fn may_tell(ctx: &Ctx) -> bool {
     ctx.may_have_other_mounts() || crate::mounts::any_twice(ctx)
 }
@@ -90,8 +91,8 @@ pub(super) fn bypass_other_names(ctx: &Ctx, f: &Found<'static>) {
     }
 }
 
-/// A name outside of all roots, on the device of one, is about to go or to be replaced: an entry that is another name of the same file
-/// has a link less then.
+/// A name outside of all roots, on the device of one, is about to go or to be replaced: an entry
+/// that is another name of the same file has a link less then.
 #[inline(never)]
 pub(super) fn bypass_link(ctx: &Ctx, dirfd: c_int, path: &[u8], dev: u64) {
     if !may_be_linked(ctx, dev) {

@@ -15,7 +15,8 @@ static DIR: Once<[u8; MAX_DIR]> = Once(UnsafeCell::new(MaybeUninit::uninit()));
 
 static DIR_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Remembers the runtime directory, of at most [`MAX_DIR`] bytes. By the constructor, before anybody reads.
+/// Remembers the runtime directory, of at most [`MAX_DIR`] bytes. By the constructor, before
+/// anybody reads.
 pub(crate) fn set_dir(dir: &[u8]) {
     let len = dir.len().min(MAX_DIR);
     // SAFETY: it fits; nobody reads yet.
@@ -35,7 +36,8 @@ pub(crate) fn map_file(path: &[u8], writable: bool) -> Option<Map<'static>> {
     let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
     let p = sys::map(len, prot, libc::MAP_SHARED, fd.0)?;
     sys::advise(p, len, libc::MADV_DONTDUMP);
-    // SAFETY: a fresh mapping of a file whose blocks are allocated and that is never truncated; never unmapped.
+    // SAFETY: a fresh mapping of a file whose blocks are allocated and that is never truncated;
+    // never unmapped.
     Some(unsafe { Map::new(p, len) })
 }
 

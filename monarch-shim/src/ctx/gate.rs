@@ -13,9 +13,11 @@ pub(crate) const WITHOUT: u32 = 1;
 pub(crate) const MAPPED: u32 = 2;
 /// There is a job, but its control block cannot be opened.
 pub(crate) const OUTSIDE: u32 = 3;
-/// The gate of this process, [`Process::gate`](crate::process::Process::gate): 0 when nobody has looked, or one of these.
+/// The gate of this process, [`Process::gate`](crate::process::Process::gate): 0 when nobody has
+/// looked, or one of these.
 pub(super) const ON: u32 = 2;
-/// The process may read other files than the agent, or is switched off: it reads nothing through us, but its changes count.
+/// The process may read other files than the agent, or is switched off: it reads nothing through
+/// us, but its changes count.
 pub(super) const OTHER_RIGHTS: u32 = 3;
 
 static CONTROL: Once<ControlMap<'static>> = Once(UnsafeCell::new(MaybeUninit::uninit()));
@@ -42,7 +44,8 @@ pub(crate) fn set_booted(state: u32) {
     BOOTED.store(state, Ordering::Release);
 }
 
-/// From here on this process is left alone: it may only read, write and end, and any other system call would kill it.
+/// From here on this process is left alone: it may only read, write and end, and any other system
+/// call would kill it.
 pub fn leave_alone() {
     process().gate.store(OTHER_RIGHTS, Ordering::Release);
     BOOTED.store(WITHOUT, Ordering::Release);

@@ -1,9 +1,9 @@
 //! Whether this process may read what the agent may read.
 //!
 //! The index and the copies tell what the agent could read. Nobody gets through us a byte that the
-//! kernel would have denied: so a process that differs from the agent in anything that decides about
-//! files is not served. Compared are the users (real, effective, of the file system), the groups,
-//! the capabilities that override modes, and the user namespace.
+//! kernel would have denied: so a process that differs from the agent in anything that decides
+//! about files is not served. Compared are the users (real, effective, of the file system), the
+//! groups, the capabilities that override modes, and the user namespace.
 
 use super::gate::{self, BOOTED, MAPPED, ON, OTHER_RIGHTS};
 use crate::process::process;
@@ -47,8 +47,9 @@ pub fn threads_rights_changed() {
     }
 }
 
-/// Whether rules of a security module that are inherited over exec (Landlock) keep this process from a root. They can be there only if it can
-/// gain no privileges, and they count for real opens only.
+/// Whether rules of a security module that are inherited over exec (Landlock) keep this process
+/// from a root. They can be there only if it can gain no privileges, and they count for real opens
+/// only.
 fn is_walled(map: &ControlMap<'_>) -> bool {
     const PR_GET_NO_NEW_PRIVS: usize = 39;
     // SAFETY: takes no pointer.
@@ -97,11 +98,13 @@ fn overrides_as_much(agent: &Control) -> bool {
     agent.caps & READS_ALL == 0 || sys::capabilities() & READS_ALL != 0
 }
 
-/// Whether users and groups mean here what they mean for the agent: in its own user namespace, or in
-/// another one in which this process is still the agent's user. Capabilities count for nothing there.
+/// Whether users and groups mean here what they mean for the agent: in its own user namespace, or
+/// in another one in which this process is still the agent's user. Capabilities count for nothing
+/// there.
 fn is_same_namespace(agent: &Control) -> bool {
     let Some(here) = sys::stat_at(libc::AT_FDCWD, c"/proc/thread-self/ns/user", 0) else {
-        // Without /proc nothing tells that it is the agent's; the agent itself has found none on a kernel without such namespaces.
+        // Without /proc nothing tells that it is the agent's; the agent itself has found none on a
+        // kernel without such namespaces.
         return agent.user_ns == 0;
     };
     if here.st_ino == agent.user_ns {

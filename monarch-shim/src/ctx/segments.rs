@@ -13,14 +13,14 @@ use monarch_abi::resolve::{Found, Segments};
 use monarch_abi::segment::Segment;
 use monarch_abi::state::{OPENING, StateMap};
 
-/// How often a segment that could not be mapped is tried again at once; and one that another thread is mapping, which may not run now, every
-/// millisecond: for two seconds.
+/// How often a segment that could not be mapped is tried again at once; and one that another thread
+/// is mapping, which may not run now, every millisecond: for two seconds.
 const TRIES: u32 = 200;
 const PATIENCE: u32 = 2000;
 
 struct SegmentCell {
-    /// [`EMPTY`], [`MAPPED`], [`FAILED`], or being mapped: [`MAPPING`] and the process that does it. A child that was forked meanwhile has
-    /// nobody who ends it.
+    /// [`EMPTY`], [`MAPPED`], [`FAILED`], or being mapped: [`MAPPING`] and the process that does
+    /// it. A child that was forked meanwhile has nobody who ends it.
     flag: AtomicU32,
     segment: Once<Segment<'static>>,
 }
@@ -54,8 +54,8 @@ pub fn forked() {
 }
 
 impl Ctx {
-    /// Whether a root has no index so far. If it has one that this process cannot map, what changes cannot be entered: then the
-    /// whole root is left to the PFS.
+    /// Whether a root has no index so far. If it has one that this process cannot map, what changes
+    /// cannot be entered: then the whole root is left to the PFS.
     #[must_use]
     pub fn awaits_index(&self, root: usize) -> bool {
         if self.map.roots().get(root).is_none_or(|r| r.bypassed.load(Ordering::Relaxed) != 0) {
@@ -106,7 +106,8 @@ impl Ctx {
         LARGE.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes over segments that appeared since the last look. Callers that go deeper do it first: mapping one needs stack.
+    /// Takes over segments that appeared since the last look. Callers that go deeper do it first:
+    /// mapping one needs stack.
     #[inline]
     pub fn sync(&self) {
         let now = self.map.ctl.generation.load(Ordering::Acquire);

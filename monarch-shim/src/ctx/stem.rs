@@ -5,17 +5,19 @@ use crate::user::{self, Beginning};
 use core::sync::atomic::{AtomicU64, Ordering};
 use monarch_abi::mem::common_prefix;
 
-/// What all spellings of the roots have in front: number of spellings << 48 | whether it is all there is << 47 |
-/// length << 32 | offset in the area of strings.
+/// What all spellings of the roots have in front: number of spellings << 48 | whether it is all
+/// there is << 47 | length << 32 | offset in the area of strings.
 static STEM: AtomicU64 = AtomicU64::new(0);
 
 const WHOLE: u64 = 1 << 47;
 
 impl Ctx {
-    /// [`super::get`] for a path: `None` also when it is absolute and certainly leads outside all roots.
+    /// [`super::get`] for a path: `None` also when it is absolute and certainly leads outside all
+    /// roots.
     ///
-    /// It is told by the first byte that differs from what all spellings have in common, unless that is the doubled slash or dot
-    /// of an odd spelling. If there is but one spelling, and the path begins with it, nothing needs to be compared again.
+    /// It is told by the first byte that differs from what all spellings have in common, unless
+    /// that is the doubled slash or dot of an odd spelling. If there is but one spelling, and
+    /// the path begins with it, nothing needs to be compared again.
     ///
     /// # Safety
     /// That of [`crate::user::path`].
@@ -56,7 +58,8 @@ impl Ctx {
         // One that was switched off matches nothing.
         let others = all.iter().skip(1).map(|s| self.map.str(&s.path)).filter(|t| !t.is_empty());
         let len = others.map(|t| common_prefix(text, t)).fold(text.len().min(0x7fff), usize::min);
-        // Another spelling may be hidden here or lead elsewhere one day, a root's real path does not.
+        // Another spelling may be hidden here or lead elsewhere one day, a root's real path does
+        // not.
         let root = self.map.roots().get(first.root.load(Ordering::Relaxed) as usize);
         let whole = all.len() == 1 && len == text.len() && root.is_some_and(|r| self.map.str(&r.path) == text);
         let found = (all.len() as u64) << 48
@@ -67,7 +70,8 @@ impl Ctx {
         found
     }
 
-    /// The part of a path behind the only spelling of the only root, and that root, if [`Ctx::enter`] found it there.
+    /// The part of a path behind the only spelling of the only root, and that root, if
+    /// [`Ctx::enter`] found it there.
     #[inline]
     #[must_use]
     pub fn below<'p>(&self, path: &'p [u8]) -> Option<(usize, &'p [u8])> {

@@ -114,7 +114,8 @@ impl Ctx {
         good && !hidden
     }
 
-    /// Hides the spellings of a root that lead elsewhere, or nowhere, in this process; whether any was not hidden before.
+    /// Hides the spellings of a root that lead elsewhere, or nowhere, in this process; whether any
+    /// was not hidden before.
     fn hide_spellings(&self, root: usize) -> bool {
         let Some(real) = self.map.roots().get(root).map(|r| self.map.str(&r.path)) else { return false };
         let mut any = false;
@@ -169,7 +170,8 @@ impl Ctx {
             && ino(c"/").is_some_and(|s| (s.st_dev, s.st_ino) == (ctl.slash_dev, ctl.slash_ino))
     }
 
-    /// Same device and inode at the root's path and at every tier, and no other mount below the root.
+    /// Same device and inode at the root's path and at every tier, and no other mount below the
+    /// root.
     fn same_files(&self, root: usize) -> bool {
         let is = |path: &[u8], dev: u64, ino: u64| {
             sys::stat_bytes(path, 0).is_some_and(|st| (st.st_dev, st.st_ino) == (dev, ino))

@@ -1,4 +1,5 @@
-//! access and its kin: existence of anything in the index, readability of resident files; the kernel decides the rest.
+//! access and its kin: existence of anything in the index, readability of resident files; the
+//! kernel decides the rest.
 
 use super::{enter, hook};
 use crate::guard::{Asked, is_still};

@@ -54,7 +54,8 @@ unsafe fn gone(result: c_int, dirfd: c_int, path: *const c_char) -> c_int {
     result
 }
 
-/// Content or attributes change, `call` does it: on this path, or on the PFS if the path leads to a copy (`/proc/self/fd/N`).
+/// Content or attributes change, `call` does it: on this path, or on the PFS if the path leads to a
+/// copy (`/proc/self/fd/N`).
 unsafe fn file(
     dirfd: c_int,
     path: *const c_char,
@@ -98,7 +99,8 @@ unsafe fn file_at(
     }
 }
 
-/// [`file_at`] for a mode: who may not search a directory any more learns nothing of what lies below.
+/// [`file_at`] for a mode: who may not search a directory any more learns nothing of what lies
+/// below.
 unsafe fn mode_at(
     dirfd: c_int,
     path: *const c_char,
@@ -298,7 +300,8 @@ fn kernel(n: c_long, a: [usize; 6]) -> c_int {
     done as c_int
 }
 
-/// Calls that change something, by number; `raw` is the kernel's call of this number. `None` for all others.
+/// Calls that change something, by number; `raw` is the kernel's call of this number. `None` for
+/// all others.
 #[inline(never)]
 pub(super) unsafe fn by_number(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
     const SYS_FCHMODAT2: c_long = 452;

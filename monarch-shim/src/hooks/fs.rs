@@ -1,5 +1,5 @@
-//! What is asked about the file system of an open file, and files that are opened or made in other ways than by their path: of a copy, the
-//! PFS is meant.
+//! What is asked about the file system of an open file, and files that are opened or made in other
+//! ways than by their path: of a copy, the PFS is meant.
 
 use super::{before_change, enter_change, hook};
 use crate::changes::{name_changes, path_if_there};
@@ -37,12 +37,14 @@ pub(super) fn of_root<T>(fd: c_int, flags: c_int, next: impl FnOnce(c_int) -> T)
     }
 }
 
-/// Whether a name can be asked about by a directory: whether reads can be asynchronous is a matter of the file.
+/// Whether a name can be asked about by a directory: whether reads can be asynchronous is a matter
+/// of the file.
 const fn is_of_file_system(name: c_int) -> bool {
     name != libc::_PC_ASYNC_IO
 }
 
-/// What this job has written into a file goes to the disk by any descriptor of it, also by one that was opened before and is a copy.
+/// What this job has written into a file goes to the disk by any descriptor of it, also by one that
+/// was opened before and is a copy.
 fn sync(fd: c_int, next: impl Fn(c_int) -> c_int) -> c_int {
     let written = || {
         let ctx = ctx::mapped()?;
@@ -84,7 +86,8 @@ unsafe fn makes(dirfd: c_int, path: *const c_char) {
     }
 }
 
-/// A rule of Landlock that is made with a descriptor of a copy is about the file on the PFS. `call` is given the address of the rule.
+/// A rule of Landlock that is made with a descriptor of a copy is about the file on the PFS. `call`
+/// is given the address of the rule.
 pub(super) unsafe fn landlock_rule(rule: usize, call: impl FnOnce(usize) -> c_int) -> c_int {
     /// `struct landlock_path_beneath_attr`, which is packed: the rights, and a descriptor.
     type PathBeneath = [u8; 12];

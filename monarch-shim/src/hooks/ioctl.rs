@@ -10,15 +10,17 @@ use crate::sys::{self, Fd};
 use crate::user;
 use core::ffi::{c_int, c_ulong};
 
-/// Kinds of requests that no file system answers: terminals, and what the kernel itself does for every descriptor (FIONREAD, FIONBIO, FIOCLEX,
-/// FIOQSIZE); sockets; graphics and accelerators.
+/// Kinds of requests that no file system answers: terminals, and what the kernel itself does for
+/// every descriptor (FIONREAD, FIONBIO, FIOCLEX, FIOQSIZE); sockets; graphics and accelerators.
 const NOT_OF_FILES: [u8; 4] = [b'T', 0x89, b'F', b'd'];
 
 /// FICLONE: the argument is the descriptor of the source.
 const CLONE: u32 = 0x4004_9409;
-/// FICLONERANGE: the argument points to the descriptor of the source, an offset, a length, and an offset.
+/// FICLONERANGE: the argument points to the descriptor of the source, an offset, a length, and an
+/// offset.
 const CLONE_RANGE: u32 = 0x4020_940d;
-/// What changes attributes: `FS_IOC_SETFLAGS` (of 64 and 32 bits), `FS_IOC_SETVERSION`, `FS_IOC_FSSETXATTR`.
+/// What changes attributes: `FS_IOC_SETFLAGS` (of 64 and 32 bits), `FS_IOC_SETVERSION`,
+/// `FS_IOC_FSSETXATTR`.
 const CHANGES: [u32; 4] = [0x4008_6602, 0x4004_6602, 0x4008_7602, 0x401c_5820];
 
 /// The file on the PFS, if a descriptor is a copy of it and it has the same bytes.

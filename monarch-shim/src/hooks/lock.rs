@@ -1,4 +1,5 @@
-//! Locks and leases: taken on the PFS's file, also by a descriptor that was a copy (see [`crate::pfs_fd`]).
+//! Locks and leases: taken on the PFS's file, also by a descriptor that was a copy (see
+//! [`crate::pfs_fd`]).
 
 use super::hook;
 use crate::pfs_fd::{Owner, before_lock};

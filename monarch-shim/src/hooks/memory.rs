@@ -1,5 +1,5 @@
-//! Memory that goes away or becomes unreadable, so that what was found out about its pages is forgotten; and the mode in which a thread may
-//! only read and write.
+//! Memory that goes away or becomes unreadable, so that what was found out about its pages is
+//! forgotten; and the mode in which a thread may only read and write.
 
 use super::hook;
 use crate::{ctx, user};

@@ -126,7 +126,8 @@ pub(super) fn or_closed(moved: c_int, fd: c_int) -> c_int {
     moved
 }
 
-/// Opens what a path that leads to a copy stands for, which `copy` opens for reading; `None` when it leads to none.
+/// Opens what a path that leads to a copy stands for, which `copy` opens for reading; `None` when
+/// it leads to none.
 fn open_target(target: Target, flags: c_int, copy: impl FnOnce() -> Option<Fd>) -> Option<c_int> {
     let opened = match target {
         Target::AsNamed => return None,
@@ -146,8 +147,9 @@ fn open_target(target: Target, flags: c_int, copy: impl FnOnce() -> Option<Fd>) 
 /// Most bytes of a removed file that are held in memory for whoever writes to it.
 const MOST_PRIVATE_BYTES: i64 = 64 << 20;
 
-/// What is left of a file that a job has removed, in memory: whoever opens it for writing by a descriptor that it still has writes there. On
-/// the PFS as well, what is written then is seen by nobody who opens the file by its name.
+/// What is left of a file that a job has removed, in memory: whoever opens it for writing by a
+/// descriptor that it still has writes there. On the PFS as well, what is written then is seen by
+/// nobody who opens the file by its name.
 #[cold]
 #[inline(never)]
 pub(super) fn private(copy: &Fd, flags: c_int) -> Option<c_int> {
@@ -173,8 +175,8 @@ pub(super) fn private(copy: &Fd, flags: c_int) -> Option<c_int> {
     crate::sys::open(core::ffi::CStr::from_bytes_until_nul(&name).ok()?, flags)
 }
 
-/// Looks at a descriptor that was just opened for writing. Of a copy, what it stands for takes its number. -1 when that cannot be had: then the
-/// caller closes the descriptor.
+/// Looks at a descriptor that was just opened for writing. Of a copy, what it stands for takes its
+/// number. -1 when that cannot be had: then the caller closes the descriptor.
 pub(super) fn off_copy(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
     let saved = errno::errno();
     let opened = opened_for_writing(ctx, fd);

@@ -22,8 +22,8 @@ pub(super) fn remounted(result: c_int) -> c_int {
     result
 }
 
-/// `call` puts something else at a path, or takes it away: for us as if it were removed, for everybody in this mount
-/// namespace.
+/// `call` puts something else at a path, or takes it away: for us as if it were removed, for
+/// everybody in this mount namespace.
 pub(super) unsafe fn covered(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: passed on.
     unsafe {

@@ -1,7 +1,8 @@
 //! `syscall(2)`: calls by number do what the functions of the same name do.
 //!
-//! Programs use it where the C library has no wrapper, or had none once (libuv's `statx`); libraries define functions of the C library
-//! with it (libattr). So whatever is done here ends in the kernel's call of that number, and never in a function of that name, which may
+//! Programs use it where the C library has no wrapper, or had none once (libuv's `statx`);
+//! libraries define functions of the C library with it (libattr). So whatever is done here ends in
+//! the kernel's call of that number, and never in a function of that name, which may
 //! be one of theirs. Reads and opens for reading are the kernel's: what they give is right.
 
 use super::hook;
@@ -17,7 +18,8 @@ const CWD: c_int = libc::AT_FDCWD;
 /// Numbers that are the same on all machines.
 const SYS_LANDLOCK_RESTRICT_SELF: c_long = 446;
 const SECCOMP_SET_MODE_STRICT: usize = 0;
-/// `RESOLVE_NO_MAGICLINKS` and `RESOLVE_NO_SYMLINKS` of openat2: no name of a descriptor leads to it.
+/// `RESOLVE_NO_MAGICLINKS` and `RESOLVE_NO_SYMLINKS` of openat2: no name of a descriptor leads to
+/// it.
 const RESOLVE_NO_LINKS: u64 = 0x02 | 0x04;
 const SYS_LANDLOCK_ADD_RULE: c_long = 445;
 

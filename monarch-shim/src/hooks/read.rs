@@ -1,6 +1,7 @@
-//! Reads: the kernel's, untouched, unless the descriptor is that of a large file whose copy is being made (see
-//! [`crate::chunks`]). When the device under a copy fails (EIO), the descriptor is moved to the PFS, at the same offset, and the
-//! read repeated: the job must not get an error that it would not have had without us.
+//! Reads: the kernel's, untouched, unless the descriptor is that of a large file whose copy is
+//! being made (see [`crate::chunks`]). When the device under a copy fails (EIO), the descriptor is
+//! moved to the PFS, at the same offset, and the read repeated: the job must not get an error that
+//! it would not have had without us.
 
 use super::hook;
 use crate::changes::bypass;
@@ -178,8 +179,9 @@ fn duplicated(fd: c_int, new: c_int) -> c_int {
     new
 }
 
-/// A descriptor was given a number of the program's choice. One that programs started from here will
-/// have (`9<file` in a shell) becomes the PFS's: they lock it for each other, and for the shell.
+/// A descriptor was given a number of the program's choice. One that programs started from here
+/// will have (`9<file` in a shell) becomes the PFS's: they lock it for each other, and for the
+/// shell.
 #[inline]
 fn placed(fd: c_int, new: c_int, flags: c_int) -> c_int {
     if new > libc::STDERR_FILENO && new != fd && flags & libc::O_CLOEXEC == 0 {

@@ -1,9 +1,9 @@
 //! `posix_spawn`: what its file actions open.
 //!
-//! Nothing of the shim runs in the child before it executes its program. So the shim looks at an open
-//! for writing when the action is added. What a descriptor's name will lead to, after the actions
-//! before it, is known to the child only: a process that has added such an action spawns with all its
-//! copies moved to the PFS, and their files taken for changed.
+//! Nothing of the shim runs in the child before it executes its program. So the shim looks at an
+//! open for writing when the action is added. What a descriptor's name will lead to, after the
+//! actions before it, is known to the child only: a process that has added such an action spawns
+//! with all its copies moved to the PFS, and their files taken for changed.
 
 use super::{enter_change, hook};
 use crate::absolute::Absolute;

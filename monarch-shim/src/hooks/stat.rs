@@ -1,4 +1,5 @@
-//! The stat family: by path from the index, by descriptor from the kernel and, for copies, translated.
+//! The stat family: by path from the index, by descriptor from the kernel and, for copies,
+//! translated.
 
 use super::{enter, enter_change, hook};
 use crate::changes::path_if_there;
@@ -53,7 +54,8 @@ unsafe fn by_path(
     answer().unwrap_or_else(|| unsafe { translate(next(), buf) })
 }
 
-/// After a successful fstat: what the kernel says about a copy is replaced by what the PFS says about the file.
+/// After a successful fstat: what the kernel says about a copy is replaced by what the PFS says
+/// about the file.
 #[inline]
 unsafe fn translate(result: c_int, buf: *mut Stat) -> c_int {
     // SAFETY: a successful call has written to it.

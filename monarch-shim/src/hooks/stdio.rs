@@ -125,7 +125,8 @@ fn removed(copy: Option<&crate::sys::Fd>, flags: c_int, next: impl Fn(*const c_c
     proc_path(file.0).map_or(core::ptr::null_mut(), |name| next(name.as_ptr().cast()))
 }
 
-/// `freopen` without a path: the file that the stream has open, with another mode. Of a copy, that is the PFS file when the mode writes.
+/// `freopen` without a path: the file that the stream has open, with another mode. Of a copy, that
+/// is the PFS file when the mode writes.
 unsafe fn reopen_same(mode: *const c_char, stream: *mut FILE, next: impl Fn(*const c_char) -> *mut FILE) -> *mut FILE {
     let same = || next(core::ptr::null());
     // SAFETY: the application's pointers, tested before they are read; a stream that it has open.
@@ -174,7 +175,8 @@ fn read_stream(ctx: &Ctx, path: &[u8], next: &impl Fn(*const c_char) -> *mut FIL
     }
 }
 
-/// freopen closes the old stream even when it fails, so that there is only one try. The copy is opened first, and freopen gets the path of that descriptor, which cannot vanish in between.
+/// freopen closes the old stream even when it fails, so that there is only one try. The copy is
+/// opened first, and freopen gets the path of that descriptor, which cannot vanish in between.
 unsafe fn reopen_stream(
     path: *const c_char,
     mode: *const c_char,

@@ -1,11 +1,14 @@
 //! What is to be fetched next: the known orders, merged by distance.
 //!
-//! Each stream has a cursor that runs ahead of its readers; the file under the cursor with the least distance from its reader is given, and
-//! marked so that it is not given again. A file for which there was no room is put off: it is the first to be given once anything happens
-//! that may have made room (somebody read or dropped a file), and until then nothing is given at all, since what comes behind it is needed
-//! later. When an order changes all starts anew from where the readers are.
+//! Each stream has a cursor that runs ahead of its readers; the file under the cursor with the
+//! least distance from its reader is given, and marked so that it is not given again. A file for
+//! which there was no room is put off: it is the first to be given once anything happens
+//! that may have made room (somebody read or dropped a file), and until then nothing is given at
+//! all, since what comes behind it is needed later. When an order changes all starts anew from
+//! where the readers are.
 //!
-//! What is resident already is passed over; no more than [`STEPS`] files in one call, since callers hold locks. Cursors stay where they are.
+//! What is resident already is passed over; no more than [`STEPS`] files in one call, since callers
+//! hold locks. Cursors stay where they are.
 
 use crate::keys::{KeyMap, forget_index};
 use crate::rooms::barred;
@@ -118,7 +121,8 @@ impl Ahead {
         while *steps > 0 {
             let file = self.put_off.pop_front()?;
             *steps -= 1;
-            // (It may have been placed and put off anew since: then there is another entry, which finds it given.)
+            // (It may have been placed and put off anew since: then there is another entry, which
+            // finds it given.)
             if self.stages.get(&file) != Some(&Stage::PutOff) {
                 continue;
             }
@@ -130,7 +134,8 @@ impl Ahead {
         None
     }
 
-    /// `None` also when it took all steps: the nearest of all streams is known only once each cursor stands on a file that is wanted.
+    /// `None` also when it took all steps: the nearest of all streams is known only once each
+    /// cursor stands on a file that is wanted.
     fn next_in_order(&mut self, hints: &Hints, held: &impl Fn(FileKey) -> bool, steps: &mut usize) -> Option<FileKey> {
         let mut nearest: Option<(u32, FileKey)> = None;
         for cursor in &mut self.cursors {

@@ -1,10 +1,11 @@
 //! Who is resident, and who can make way.
 //!
-//! A resident is either *due* (it has a known use to come, as far as was looked) or *spent*: read, or never announced. The spent ones of a tier
-//! stand in a queue in the order in which they became so. Whether one is still spent is looked up when its turn comes: one that was
-//! announced since leaves the queue as due, one that was read again goes to its end. That costs O(1) a read, and nothing for announcements;
-//! only those that were announced once and no longer are must be searched for, once after a change of the hints and only when victims are
-//! short.
+//! A resident is either *due* (it has a known use to come, as far as was looked) or *spent*: read,
+//! or never announced. The spent ones of a tier stand in a queue in the order in which they became
+//! so. Whether one is still spent is looked up when its turn comes: one that was announced since
+//! leaves the queue as due, one that was read again goes to its end. That costs O(1) a read, and
+//! nothing for announcements; only those that were announced once and no longer are must be
+//! searched for, once after a change of the hints and only when victims are short.
 
 use crate::hints::Priority;
 use crate::keys::{KeyMap, forget_index};
@@ -48,13 +49,15 @@ impl Held {
 
 #[derive(Debug, Default)]
 struct Tier {
-    /// Who can make way, in order; entries of files that are no longer in this tier are passed over.
+    /// Who can make way, in order; entries of files that are no longer in this tier are passed
+    /// over.
     queue: VecDeque<FileKey>,
     files: usize,
     bytes: u64,
     /// Of those in the queue.
     spent: u64,
-    /// Residents in the order in which those of favour may claim them, the last one first: gathered when needed.
+    /// Residents in the order in which those of favour may claim them, the last one first: gathered
+    /// when needed.
     reserve: Vec<FileKey>,
     /// Placements since that was gathered.
     placed: usize,
@@ -210,7 +213,8 @@ impl Residents {
         victims
     }
 
-    /// Takes spent files from the queue until enough is freed; if it never is, they go back to where they were.
+    /// Takes spent files from the queue until enough is freed; if it never is, they go back to
+    /// where they were.
     fn collect(&mut self, tier: usize, needed: u64, candidate: FileKey, hints: &Hints) -> Option<Vec<FileKey>> {
         let yields = |file| file != candidate && hints.next_use(file).is_none() && !favoured(file, hints);
         let (mut victims, mut freed) = (Vec::new(), 0u64);
@@ -230,8 +234,9 @@ impl Residents {
         None
     }
 
-    /// Takes the first entry out of a queue: one that yields and what it takes, as due. Otherwise the entry is of a file that is no longer here,
-    /// one that does not yield and leaves the queue, or one that was read again and goes to the end.
+    /// Takes the first entry out of a queue: one that yields and what it takes, as due. Otherwise
+    /// the entry is of a file that is no longer here, one that does not yield and leaves the
+    /// queue, or one that was read again and goes to the end.
     fn pop(&mut self, tier: usize, yields: impl Fn(FileKey) -> bool) -> Option<(FileKey, u64)> {
         let t = self.tiers.get_mut(tier)?;
         let file = t.queue.pop_front()?;

@@ -31,10 +31,12 @@ const REPEATS: u64 = 32;
 const SPARSE: u64 = 64;
 /// Below so many files the first candidate has to be a whole pass.
 const SMALL: u64 = 64;
-/// Mean distances of repeats after which no more of them are expected: at random one in e^8 is further away.
+/// Mean distances of repeats after which no more of them are expected: at random one in e^8 is
+/// further away.
 const PATIENCE: u64 = 8;
 
-/// Passes' worth of accesses in a row to files that were read just now after which a candidate is given up, and so many more for small sets.
+/// Passes' worth of accesses in a row to files that were read just now after which a candidate is
+/// given up, and so many more for small sets.
 const IDLE: u64 = 4;
 const IDLE_MORE: u64 = 64;
 
@@ -55,7 +57,8 @@ pub(super) struct Candidate {
     pub(super) start: u32,
     /// Distinct files of the epoch until then.
     pub(super) seen: u64,
-    /// Distinct files of the candidate, and all its accesses but those of files that were read just now.
+    /// Distinct files of the candidate, and all its accesses but those of files that were read just
+    /// now.
     pub(super) files: u64,
     pub(super) counted: u64,
     /// Files of an epoch, as far as is known.
@@ -125,7 +128,8 @@ impl Candidate {
         if fresh <= SPARSE * repeats && self.is_step() && self.is_as_usual() { Found::Epoch } else { Found::Nothing }
     }
 
-    /// Fresh files in a row after which no more repeats are expected: from their distances so far, or when the last epoch began.
+    /// Fresh files in a row after which no more repeats are expected: from their distances so far,
+    /// or when the last epoch began.
     fn patience(&self) -> u64 {
         let (repeats, now) = self.density();
         // At least so many would be found in another sample like this, most of the time.
@@ -159,7 +163,8 @@ impl Candidate {
         self.usual.is_none_or(|(usual, of)| repeats * of * UNUSUAL >= usual * now)
     }
 
-    /// Files that came late, and belong to the old epoch: where most of what is read was read before, the rest are its last ones.
+    /// Files that came late, and belong to the old epoch: where most of what is read was read
+    /// before, the rest are its last ones.
     pub(super) fn late(&self) -> Option<&[FileKey]> {
         (4 * self.fresh.len() as u64 <= self.repeats).then_some(&self.fresh)
     }

@@ -33,7 +33,8 @@ fn found(accesses: impl IntoIterator<Item = FileKey>) -> Vec<(u32, u64)> {
     told(&mut Epochs::default(), accesses)
 }
 
-/// Asserts that as many epochs are found as there are lengths, each off by no more than so many accesses.
+/// Asserts that as many epochs are found as there are lengths, each off by no more than so many
+/// accesses.
 fn check(accesses: Vec<FileKey>, lengths: &[u64], off: u64) {
     let found = found(accesses);
     let numbers: Vec<u32> = found.iter().map(|f| f.0).collect();
@@ -359,7 +360,8 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever comes, a turn is told as documented, and what is said of the epoch agrees with its accesses.
+    /// Whatever comes, a turn is told as documented, and what is said of the epoch agrees with its
+    /// accesses.
     #[test]
     fn anything(ops in proptest::collection::vec(op(), 0..3000)) {
         let mut e = Epochs::default();
@@ -384,7 +386,8 @@ proptest! {
         }
     }
 
-    /// Shuffled epochs with workers, padding and files opened all the time are found, whatever their size.
+    /// Shuffled epochs with workers, padding and files opened all the time are found, whatever
+    /// their size.
     #[test]
     fn shuffled(seed in any::<u64>(), files in 100u64..6000, passes in 2usize..6, workers in 1u64..8, pad in 0u64..8) {
         let mut r = Rng::new(seed);

@@ -3,7 +3,8 @@ use crate::Epochs;
 use crate::streams::Rng;
 use proptest::prelude::*;
 
-/// A job that tells its epochs; gives the orders that were told, with the epoch (from 0) and the place in it.
+/// A job that tells its epochs; gives the orders that were told, with the epoch (from 0) and the
+/// place in it.
 fn run(l: &mut OrderPredictor, epochs: &[Vec<FileKey>]) -> Vec<(usize, usize, Vec<FileKey>)> {
     let mut told = Vec::new();
     for (n, epoch) in epochs.iter().enumerate() {

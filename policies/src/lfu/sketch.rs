@@ -1,11 +1,13 @@
 //! Roughly how often files were opened of late: a count-min sketch of 4-bit counters that age.
 //!
-//! Four hashes name four counters of a file; an open increments the smallest of them (conservative update: the others are too high already, by
-//! collisions), and the smallest is the count. After [`OPENS_A_FILE`] opens per file all counters are halved (TinyLFU, section 3.3), so that
-//! what was popular once is forgotten. Counts stop at 15: which is enough to tell apart what matters within one period.
+//! Four hashes name four counters of a file; an open increments the smallest of them (conservative
+//! update: the others are too high already, by collisions), and the smallest is the count. After
+//! [`OPENS_A_FILE`] opens per file all counters are halved (TinyLFU, section 3.3), so that what was
+//! popular once is forgotten. Counts stop at 15: which is enough to tell apart what matters within
+//! one period.
 //!
-//! Sixteen counters share a word; there is a word for every four files, rounded up to a power of two: 2 to 4
-//! bytes a file.
+//! Sixteen counters share a word; there is a word for every four files, rounded up to a power of
+//! two: 2 to 4 bytes a file.
 
 use crate::FileKey;
 use crate::keys::{mix, seeded};
@@ -44,7 +46,8 @@ impl Sketch {
         let mut h = seeded(file.0, self.seed);
         std::array::from_fn(|_| {
             h = mix(h.wrapping_add(1));
-            // The number of words is a power of two. The four highest bits, which no index uses, choose within the word.
+            // The number of words is a power of two. The four highest bits, which no index uses,
+            // choose within the word.
             (h as usize & (self.words.len() - 1), 4 * (h >> 60) as u32)
         })
     }

@@ -1,11 +1,14 @@
 //! What files cost at the PFS, learned from those that were fetched.
 //!
-//! Model: time = a + b size; a stands for open, metadata and the first request, b for bandwidth. Least squares with exponentially decaying
-//! sums (each sample weighs [`DECAY`] less than the next), so that a PFS that grows slow under others' load is noticed within some hundred
-//! files. A file that took more than [`OUTLIER`] times the expected time counts as that much: a stalled request says nothing of files.
+//! Model: time = a + b size; a stands for open, metadata and the first request, b for bandwidth.
+//! Least squares with exponentially decaying sums (each sample weighs [`DECAY`] less than the
+//! next), so that a PFS that grows slow under others' load is noticed within some hundred
+//! files. A file that took more than [`OUTLIER`] times the expected time counts as that much: a
+//! stalled request says nothing of files.
 //!
-//! Both are costs: a >= [`LEAST`], b >= 0. Where sizes hardly differ the two cannot be told apart; then the model is the prior, scaled to the
-//! mean. Before [`ENOUGH`] samples it is the prior itself: 1 ms and 100 MB/s, a loaded parallel file system.
+//! Both are costs: a >= [`LEAST`], b >= 0. Where sizes hardly differ the two cannot be told apart;
+//! then the model is the prior, scaled to the mean. Before [`ENOUGH`] samples it is the prior
+//! itself: 1 ms and 100 MB/s, a loaded parallel file system.
 
 use std::time::Duration;
 
@@ -30,7 +33,8 @@ impl Line {
         self.a + self.b * size as f64
     }
 
-    /// Whether the ratio of a to b, from which the ranks of files follow, differs by more than a quarter, or the scale by more than half.
+    /// Whether the ratio of a to b, from which the ranks of files follow, differs by more than a
+    /// quarter, or the scale by more than half.
     pub(super) fn differs(self, other: Self) -> bool {
         let far = |x: f64, y: f64, by: f64| x > y * by || y > x * by;
         far(self.a * other.b, other.a * self.b, 1.25) || far(self.a, other.a, 1.5)

@@ -1,5 +1,6 @@
-//! What a node fetches before anybody asks: first what its policy wants, then the known order while there is room, then the listing while there is
-//! room. Only while fewer copies than `inflight` are under way; demands are under way, too, and never wait for a place.
+//! What a node fetches before anybody asks: first what its policy wants, then the known order while
+//! there is room, then the listing while there is room. Only while fewer copies than `inflight` are
+//! under way; demands are under way, too, and never wait for a place.
 
 use super::node::Node;
 use super::outcome::EpochFigures;

@@ -1,15 +1,18 @@
 //! What no policy can beat, and what the simplest one gives.
 //!
-//! **Belady with bypass.** Who knows the whole future keeps what is used soonest, and does not take in what is used later than all that it would
-//! have to drop. For files of one size this is the least number of transfers from the PFS that a node can have, with or without fetching ahead
-//! (a file that is fetched ahead is transferred as well). Files of different sizes are taken as so many bytes that may be kept in part: then it is
-//! a bound below what whole files can reach, and not always reached.
+//! **Belady with bypass.** Who knows the whole future keeps what is used soonest, and does not take
+//! in what is used later than all that it would have to drop. For files of one size this is the
+//! least number of transfers from the PFS that a node can have, with or without fetching ahead
+//! (a file that is fetched ahead is transferred as well). Files of different sizes are taken as so
+//! many bytes that may be kept in part: then it is a bound below what whole files can reach, and
+//! not always reached.
 //!
-//! Ranks are taken to be in step. Where they do not wait for each other ([`super::Model::sync`]), one may run through its epochs before another
-//! begins: the node then reads in an order that is not that of epochs, and may need less.
+//! Ranks are taken to be in step. Where they do not wait for each other ([`super::Model::sync`]),
+//! one may run through its epochs before another begins: the node then reads in an order that is
+//! not that of epochs, and may need less.
 //!
-//! [`belady`] bounds the sum over all epochs: a policy that fetches more in the first epoch than the node needs there may read less than it later,
-//! but never less than [`belady_later`].
+//! [`belady`] bounds the sum over all epochs: a policy that fetches more in the first epoch than
+//! the node needs there may read less than it later, but never less than [`belady_later`].
 
 use super::workload::{Order, Workload};
 use std::collections::BinaryHeap;
@@ -17,14 +20,16 @@ use std::collections::BinaryHeap;
 /// No use any more.
 const NEVER: u32 = u32::MAX;
 
-/// Least bytes that all nodes read from the PFS, by epoch, when each has room for so many and begins with nothing. The bound is their sum.
+/// Least bytes that all nodes read from the PFS, by epoch, when each has room for so many and
+/// begins with nothing. The bound is their sum.
 #[must_use]
 pub fn belady(work: &Workload, nodes: u32, capacity: u64) -> Vec<u64> {
     bound(work, nodes, capacity, 1, false)
 }
 
-/// Least bytes that all nodes read from the PFS in all epochs but the first, whatever they have fetched before: the cache is full of what suits it
-/// when the second epoch begins. (Where there is only one epoch, what it reads.)
+/// Least bytes that all nodes read from the PFS in all epochs but the first, whatever they have
+/// fetched before: the cache is full of what suits it when the second epoch begins. (Where there is
+/// only one epoch, what it reads.)
 #[must_use]
 pub fn belady_later(work: &Workload, nodes: u32, capacity: u64) -> u64 {
     let first = if work.epochs() > 1 { 2 } else { 1 };
@@ -66,8 +71,9 @@ fn warm(sequence: &[u32]) -> Vec<u32> {
     files
 }
 
-/// Share of a node's accesses that hit once `capacity` is full of files that stay: c, whatever the order, as long as each file is read once an
-/// epoch by somebody and placement does not depend on when.
+/// Share of a node's accesses that hit once `capacity` is full of files that stay: c, whatever the
+/// order, as long as each file is read once an epoch by somebody and placement does not depend on
+/// when.
 #[must_use]
 pub fn static_share(work: &Workload, nodes: u32, capacity: u64) -> f64 {
     let whole = match work.one_size() {
@@ -103,7 +109,8 @@ struct Cache<'a> {
     /// By file: bytes that are kept, and its next use.
     held: Vec<u64>,
     next: Vec<u32>,
-    /// Next use and file of what is kept, the farthest first. Entries that no longer hold are passed over.
+    /// Next use and file of what is kept, the farthest first. Entries that no longer hold are
+    /// passed over.
     farthest: BinaryHeap<(u32, u32)>,
 }
 

@@ -1,5 +1,5 @@
-//! What happens when: one heap for all nodes. What happens at the same time happens in the order in which it was set up, so that a simulation is
-//! the same each time.
+//! What happens when: one heap for all nodes. What happens at the same time happens in the order in
+//! which it was set up, so that a simulation is the same each time.
 
 use super::model::Time;
 use std::cmp::Reverse;

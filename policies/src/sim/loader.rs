@@ -1,6 +1,7 @@
-//! Ranks and their loader processes, as PyTorch's `DataLoader` has them: batch b is made by process b mod W, processes work at most `ahead` batches
-//! each ahead of the rank (a batch is handed out when one is taken), and the rank takes batches in order. Without processes a rank makes each batch
-//! when it wants it.
+//! Ranks and their loader processes, as PyTorch's `DataLoader` has them: batch b is made by process
+//! b mod W, processes work at most `ahead` batches each ahead of the rank (a batch is handed out
+//! when one is taken), and the rank takes batches in order. Without processes a rank makes each
+//! batch when it wants it.
 
 use super::model::Time;
 use super::workload::{Loader, Order};

@@ -1,9 +1,10 @@
-//! What things cost: the PFS, the links of the nodes, tiers, computing. All times are those of an idle system; what waiting adds is what the
-//! simulation finds out.
+//! What things cost: the PFS, the links of the nodes, tiers, computing. All times are those of an
+//! idle system; what waiting adds is what the simulation finds out.
 //!
-//! The PFS has two stations, each a queue in order of arrival: servers of metadata, of which a call takes `1 / pfs_rate` and which answer
-//! `pfs_latency` later, and the shared bandwidth for data. A node's link passes on what comes from the PFS while it comes (cut-through), so that
-//! the slower of the two decides, not their sum.
+//! The PFS has two stations, each a queue in order of arrival: servers of metadata, of which a call
+//! takes `1 / pfs_rate` and which answer `pfs_latency` later, and the shared bandwidth for data. A
+//! node's link passes on what comes from the PFS while it comes (cut-through), so that the slower
+//! of the two decides, not their sum.
 
 use std::time::Duration;
 
@@ -48,11 +49,13 @@ pub struct Model {
     pub app_calls: Calls,
     /// Tiers, fastest first; the last one stands for those that are not named.
     pub tiers: Vec<TierModel>,
-    /// What a rank computes with a batch, or after an access of a trace (there, `None` takes the recorded gaps).
+    /// What a rank computes with a batch, or after an access of a trace (there, `None` takes the
+    /// recorded gaps).
     pub compute: Option<Duration>,
     /// Copies at a time per node, above which nothing is fetched ahead (`source.max_inflight`).
     pub inflight: usize,
-    /// Whether fewer are fetched ahead while opens take much longer than they did at best (`source.backoff`).
+    /// Whether fewer are fetched ahead while opens take much longer than they did at best
+    /// (`source.backoff`).
     pub backoff: bool,
     /// Whether all ranks of all nodes wait for each other after each batch.
     pub sync: bool,

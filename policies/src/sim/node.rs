@@ -1,5 +1,6 @@
-//! The agent of a node, without time: what it answers to an open, what it fetches ahead, who makes way, what the policy hears. The same questions
-//! as in the driver of `monarch-core`, in the same order; what they cost is the business of [`super::run`].
+//! The agent of a node, without time: what it answers to an open, what it fetches ahead, who makes
+//! way, what the policy hears. The same questions as in the driver of `monarch-core`, in the same
+//! order; what they cost is the business of [`super::run`].
 
 use super::ahead::Ahead;
 use super::model::{Station, Time};
@@ -103,7 +104,8 @@ impl Node {
         }
     }
 
-    /// Ranks of this node say what they will read. `first` is the number of the node's first rank in the order.
+    /// Ranks of this node say what they will read. `first` is the number of the node's first rank
+    /// in the order.
     pub(super) fn announce(&mut self, order: &Order, first: usize, ranks: std::ops::Range<usize>) {
         if !self.ahead.hints {
             return;

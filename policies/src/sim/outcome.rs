@@ -8,7 +8,8 @@ use std::time::Duration;
 pub struct EpochFigures {
     /// From the end of the epoch before until the last rank is through.
     pub time: Duration,
-    /// What a rank computes, the one that computes longest: how long the epoch lasts when nobody waits.
+    /// What a rank computes, the one that computes longest: how long the epoch lasts when nobody
+    /// waits.
     pub ideal: Duration,
     /// Computing, all ranks together.
     pub compute: Duration,

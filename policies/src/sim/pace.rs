@@ -1,5 +1,6 @@
-//! How many files are fetched ahead at a time: all, fewer while opens take much longer than they did at best. The agent's rule
-//! (`source.backoff`): above 50 ms, and above 8, 16, 32 times the best, a half, a quarter, an eighth.
+//! How many files are fetched ahead at a time: all, fewer while opens take much longer than they
+//! did at best. The agent's rule (`source.backoff`): above 50 ms, and above 8, 16, 32 times the
+//! best, a half, a quarter, an eighth.
 
 use super::model::Time;
 

@@ -1,5 +1,6 @@
-//! A recorded run as a workload: each process that read becomes a rank that reads by itself, in its order, and lets pass between two files the
-//! time that passed in the record. That time holds what the recorded read took, too: what a faster tier saves is thus underestimated.
+//! A recorded run as a workload: each process that read becomes a rank that reads by itself, in its
+//! order, and lets pass between two files the time that passed in the record. That time holds what
+//! the recorded read took, too: what a faster tier saves is thus underestimated.
 
 use super::model::{Time, nanos};
 use super::workload::{Order, Workload};
@@ -8,12 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Longest pause between two accesses that is taken over: a job that was suspended over night tells nothing about its loader.
+/// Longest pause between two accesses that is taken over: a job that was suspended over night tells
+/// nothing about its loader.
 pub const LONGEST_GAP: Duration = Duration::from_secs(10);
 
 impl Workload {
-    /// A run of one node, as recorded: accesses in order of time, and at which of them each epoch begins (the first one, where nothing is said).
-    /// Every simulated node repeats it. Files are numbered in the order of their keys, which is that of listings.
+    /// A run of one node, as recorded: accesses in order of time, and at which of them each epoch
+    /// begins (the first one, where nothing is said). Every simulated node repeats it. Files
+    /// are numbered in the order of their keys, which is that of listings.
     #[must_use]
     pub fn from_accesses(accesses: &[Access], epochs: &[usize]) -> Self {
         let mut sizes = BTreeMap::new();

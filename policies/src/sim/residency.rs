@@ -1,5 +1,6 @@
-//! What a node knows about each file, one byte. A node of hundreds sees a small part of the data set, so that its first files are kept in a hash
-//! table; once that would take more room than an array for all files, it becomes one.
+//! What a node knows about each file, one byte. A node of hundreds sees a small part of the data
+//! set, so that its first files are kept in a hash table; once that would take more room than an
+//! array for all files, it becomes one.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

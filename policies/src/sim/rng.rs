@@ -1,5 +1,6 @@
-//! Random numbers that follow from a seed alone, on any machine: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014). Good enough to shuffle, and small
-//! enough not to need a dependency whose sequence may change with a version.
+//! Random numbers that follow from a seed alone, on any machine: SplitMix64 (Steele, Lea, Flood,
+//! OOPSLA 2014). Good enough to shuffle, and small enough not to need a dependency whose sequence
+//! may change with a version.
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -21,7 +22,8 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below another one. (The bias of a product is below 2^-32 for what fits into 32 bits.)
+    /// A number below another one. (The bias of a product is below 2^-32 for what fits into 32
+    /// bits.)
     pub(super) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }

@@ -1,8 +1,10 @@
 //! One simulation: readers, agents and the PFS on one clock.
 //!
-//! A loader process reads its batch file by file. An open asks its node's agent, which answers at once; then the process reads a copy, waits for
-//! one, or reads the PFS itself. Reads of copies queue at the tier of the node, and so do writes of copies, which nobody waits for: a copy is there
-//! as soon as its last byte and the agent's check are. When the last rank is through, copies that are under way still come in, so that bytes add up.
+//! A loader process reads its batch file by file. An open asks its node's agent, which answers at
+//! once; then the process reads a copy, waits for one, or reads the PFS itself. Reads of copies
+//! queue at the tier of the node, and so do writes of copies, which nobody waits for: a copy is
+//! there as soon as its last byte and the agent's check are. When the last rank is through, copies
+//! that are under way still come in, so that bytes add up.
 
 use super::ahead::Ahead;
 use super::clock::{Clock, Happens};
@@ -111,7 +113,8 @@ impl<'a> Run<'a> {
     fn outcome(mut self, events: u64) -> Outcome {
         let mut before = 0;
         for (figures, end) in self.epochs.iter_mut().zip(&self.ends) {
-            // (Where ranks do not wait for each other, epochs overlap: each lasts from the end of the one before.)
+            // (Where ranks do not wait for each other, epochs overlap: each lasts from the end of
+            // the one before.)
             figures.time = Duration::from_nanos(end.saturating_sub(before));
             before = *end;
         }

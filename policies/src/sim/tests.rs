@@ -5,7 +5,8 @@ use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Files of 1 MB read by one rank of each node by itself; a PFS of 1 GB/s that takes 1 ms for each call; nothing else costs anything.
+/// Files of 1 MB read by one rank of each node by itself; a PFS of 1 GB/s that takes 1 ms for each
+/// call; nothing else costs anything.
 fn made(files: u32, epochs: u32) -> Synthetic {
     Synthetic { files, size: 1_000_000, epochs, ranks: 1, workers: 0, batch: 1, ..Synthetic::default() }
 }
@@ -101,7 +102,8 @@ fn who_reads_by_itself_waits_for_every_file() {
 
 #[test]
 fn all_ranks_wait_for_the_slowest() {
-    // Of two nodes that read in listing order, one gets the files with even numbers. One of these is large.
+    // Of two nodes that read in listing order, one gets the files with even numbers. One of these
+    // is large.
     let mut sizes = vec![0; 8];
     sizes[2] = 100_000_000;
     let order = || workload::Order { files: vec![0, 2, 4, 6, 1, 3, 5, 7], ranks: vec![0..4, 4..8], gaps: vec![0; 8] };
@@ -238,7 +240,8 @@ fn what_holds_for_all_of_them() {
     }
 }
 
-/// Share of opens that hit in the last of a few shuffled epochs, and bytes read from the PFS in it as a share of all; `None` without such a policy.
+/// Share of opens that hit in the last of a few shuffled epochs, and bytes read from the PFS in it
+/// as a share of all; `None` without such a policy.
 fn shuffled(policy: &str, c: f64, hints: bool) -> Option<(f64, f64)> {
     let s = Synthetic { files: 10_000, epochs: 4, ..Synthetic::default() };
     let work = Workload::synthetic(&s, 3);

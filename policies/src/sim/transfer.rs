@@ -1,5 +1,6 @@
-//! A file on its way from the PFS, call by call: to a tier, or to a reader that reads the PFS itself. One call at a time, as both do for small
-//! files. (The agent has several reads of a large file under way at once; here the second waits for the first.)
+//! A file on its way from the PFS, call by call: to a tier, or to a reader that reads the PFS
+//! itself. One call at a time, as both do for small files. (The agent has several reads of a large
+//! file under way at once; here the second waits for the first.)
 
 use super::model::{Calls, Pfs, Time};
 use super::outcome::EpochFigures;

@@ -1,8 +1,11 @@
-//! What is read: sizes of files by dense number (that of listings), and for each epoch the order in which every rank reads.
+//! What is read: sizes of files by dense number (that of listings), and for each epoch the order in
+//! which every rank reads.
 //!
-//! Orders of a synthetic workload are made when an epoch begins and forgotten when it is over: one order of 1.28 million files is 5 MB, those of 90
-//! epochs are not wanted in memory. Files are dealt out to ranks as PyTorch's `DistributedSampler` does: rank r of R takes r, r + R, ... of the
-//! epoch's permutation, which is padded from its beginning until all ranks have the same number.
+//! Orders of a synthetic workload are made when an epoch begins and forgotten when it is over: one
+//! order of 1.28 million files is 5 MB, those of 90 epochs are not wanted in memory. Files are
+//! dealt out to ranks as PyTorch's `DistributedSampler` does: rank r of R takes r, r + R, ... of
+//! the epoch's permutation, which is padded from its beginning until all ranks have the same
+//! number.
 
 use super::model::Time;
 use super::rng::Rng;
@@ -11,7 +14,8 @@ use std::ops::Range;
 /// Order of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shuffle {
-    /// A new permutation of all files each epoch, dealt out to all ranks: a node sees other files each time.
+    /// A new permutation of all files each epoch, dealt out to all ranks: a node sees other files
+    /// each time.
     Global,
     /// Each node has a part of the files, and reads it in a new order each epoch.
     Local,

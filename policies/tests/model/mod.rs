@@ -1,4 +1,5 @@
-//! A cache in memory that a policy decides about, and that checks each decision: the driver's part, without files, threads or time.
+//! A cache in memory that a policy decides about, and that checks each decision: the driver's part,
+//! without files, threads or time.
 //!
 //! Opens are served at once, and so are fetches: what a policy can reach when nothing is late.
 #![allow(dead_code, reason = "each test file uses its part")]

@@ -1,4 +1,5 @@
-//! How each kind of reply is sent, so that one path ([`Server::serve`](super::Server::serve)) can serve them all.
+//! How each kind of reply is sent, so that one path ([`Server::serve`](super::Server::serve)) can
+//! serve them all.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use rustix::fs::StatVfs;
 
 use super::buffer::Buffer;
 
-/// An inode number's generation: nodes pin their inodes, so a number means one file as long as the kernel knows it.
+/// An inode number's generation: nodes pin their inodes, so a number means one file as long as the
+/// kernel knows it.
 const GENERATION: Generation = Generation(0);
 
 /// A reply that can carry a `T`.

@@ -1,4 +1,5 @@
-//! Reusable read buffers: a fresh megabyte per read would cost more in page faults than the read itself.
+//! Reusable read buffers: a fresh megabyte per read would cost more in page faults than the read
+//! itself.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;

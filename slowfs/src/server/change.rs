@@ -114,7 +114,8 @@ impl Server {
         self.removing(&new_parent, new_name, || sysfs::renameat_with(parent_fd, name, new_parent_fd, new_name, flags))
     }
 
-    /// Does a change that may take the last name of what `name` is now. The kernel knows of it, so the node is not stale.
+    /// Does a change that may take the last name of what `name` is now. The kernel knows of it, so
+    /// the node is not stale.
     fn removing(
         &self,
         parent: &Node,

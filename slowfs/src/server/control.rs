@@ -1,4 +1,5 @@
-//! The control socket's server: a thread per connection, one JSON line in, one out. See [`crate::protocol`].
+//! The control socket's server: a thread per connection, one JSON line in, one out. See
+//! [`crate::protocol`].
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

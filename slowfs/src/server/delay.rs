@@ -1,9 +1,10 @@
 //! Answers that wait for their time.
 //!
-//! A latency must not occupy a server thread: the answer goes into a heap ordered by deadline, and a thread of its own lets
-//! it go. A timed wait of the kernel ends some tens of microseconds late, hence the wait ends early and the rest is spun, but
-//! only while few answers wait: with many in flight the processor belongs to the clients. Two lanes share the copying of
-//! large answers into the kernel.
+//! A latency must not occupy a server thread: the answer goes into a heap ordered by deadline, and
+//! a thread of its own lets it go. A timed wait of the kernel ends some tens of microseconds late,
+//! hence the wait ends early and the rest is spun, but only while few answers wait: with many in
+//! flight the processor belongs to the clients. Two lanes share the copying of large answers into
+//! the kernel.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

@@ -51,7 +51,8 @@ impl Server {
         Ok(())
     }
 
-    /// Each entry sent is a lookup: the kernel holds a reference on its node, except for `.` and `..`.
+    /// Each entry sent is a lookup: the kernel holds a reference on its node, except for `.` and
+    /// `..`.
     pub(super) fn readdirplus(
         &self,
         reply: &mut ReplyDirectoryPlus,

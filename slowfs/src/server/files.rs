@@ -16,7 +16,8 @@ use super::sys::{errno, proc_path};
 use crate::mutation;
 use crate::options::CacheMode;
 
-/// Open flags that are the kernel's business alone, or wrong on a magic link. `O_DIRECT` would demand aligned buffers.
+/// Open flags that are the kernel's business alone, or wrong on a magic link. `O_DIRECT` would
+/// demand aligned buffers.
 const NOT_PASSED: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_NOFOLLOW | libc::O_DIRECT;
 
 impl Server {
@@ -54,11 +55,12 @@ impl Server {
         if self.options.flush() { cache } else { cache | FopenFlags::FOPEN_NOFLUSH }
     }
 
-    /// Close-to-open: if the kernel was told other attributes than these, it must ask again. (Attributes only: pages go
-    /// when the kernel sees the new ones.)
+    /// Close-to-open: if the kernel was told other attributes than these, it must ask again.
+    /// (Attributes only: pages go when the kernel sees the new ones.)
     pub(super) fn revalidate(&self, node: &Node, stat: &Stat) {
         if let (true, Some(notifier)) = (node.sends(stat), self.notifier.get()) {
-            // Fails when the kernel has dropped the inode meanwhile: then there is nothing to invalidate.
+            // Fails when the kernel has dropped the inode meanwhile: then there is nothing to
+            // invalidate.
             let _ = notifier.inval_inode(INodeNo(node.number), -1, 0);
         }
     }
@@ -77,7 +79,8 @@ impl Server {
     pub(super) fn write(&self, handle: fuser::FileHandle, offset: u64, data: &[u8]) -> Result<u32, Errno> {
         let file = self.files.get(handle)?;
         file.counts.writes.fetch_add(1, Relaxed);
-        // On a descriptor with O_APPEND Linux appends whatever the offset, so a stale size in the kernel does no harm.
+        // On a descriptor with O_APPEND Linux appends whatever the offset, so a stale size in the
+        // kernel does no harm.
         let bytes = rustix::io::pwrite(&file.fd, data, offset).map_err(errno)?;
         file.counts.bytes_written.fetch_add(bytes as u64, Relaxed);
         self.counters.bytes_written.fetch_add(bytes as u64, Relaxed);

@@ -20,7 +20,8 @@ use crate::counters::Op;
 
 /// Largest READ and WRITE; what the kernel allows by default.
 const MAX_IO: u32 = 1 << 20;
-/// Reads ahead and other requests without a waiting process: a low limit would hide the latency's concurrency.
+/// Reads ahead and other requests without a waiting process: a low limit would hide the latency's
+/// concurrency.
 const MAX_BACKGROUND: u16 = 1024;
 
 /// The file system as the FUSE library sees it.
@@ -34,8 +35,9 @@ fn caller(request: &Request) -> (u32, u32) {
 }
 
 impl Shell {
-    /// What we ask of the kernel, as far as it can: parallel lookups in a directory, O_TRUNC as part of the open, page cache
-    /// dropped when attributes show a change, shared mappings of direct files.
+    /// What we ask of the kernel, as far as it can: parallel lookups in a directory, O_TRUNC as
+    /// part of the open, page cache dropped when attributes show a change, shared mappings of
+    /// direct files.
     fn wishes(&self) -> Vec<InitFlags> {
         let mut wishes = vec![
             InitFlags::FUSE_PARALLEL_DIROPS,
@@ -189,7 +191,8 @@ impl Filesystem for Shell {
         self.server.serve(Op::Write, reply, |s| s.path_of(ino), |s, _, _| s.write(fh, offset, data));
     }
 
-    /// Comes only from files opened while option `flush` was on, or from a kernel without `FOPEN_NOFLUSH` (before 5.16).
+    /// Comes only from files opened while option `flush` was on, or from a kernel without
+    /// `FOPEN_NOFLUSH` (before 5.16).
     fn flush(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
         self.server.serve(Op::Flush, reply, |s| s.path_of(ino), |_, _, _| Ok(()));
     }

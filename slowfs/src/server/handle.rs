@@ -14,7 +14,8 @@ use crate::lock::lock;
 
 const SHARDS: u64 = 16;
 
-/// An open file: a real descriptor on the backing file, which it keeps whatever happens to the name.
+/// An open file: a real descriptor on the backing file, which it keeps whatever happens to the
+/// name.
 pub(super) struct FileHandle {
     pub(super) fd: OwnedFd,
     pub(super) node: Arc<Node>,
@@ -27,7 +28,8 @@ impl Drop for FileHandle {
     }
 }
 
-/// An open directory: its entries as they were when it was last read from the start. Offsets are indices.
+/// An open directory: its entries as they were when it was last read from the start. Offsets are
+/// indices.
 pub(super) struct DirHandle {
     pub(super) node: Arc<Node>,
     pub(super) entries: Mutex<Arc<Vec<Listed>>>,

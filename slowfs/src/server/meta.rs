@@ -58,8 +58,9 @@ impl Server {
         }
     }
 
-    /// Attributes of the present inode. One that was removed behind the mount's back is `ESTALE`, which sends the kernel
-    /// back to the name, unless somebody has it open: the request may be his `fstat`, and FUSE does not tell.
+    /// Attributes of the present inode. One that was removed behind the mount's back is `ESTALE`,
+    /// which sends the kernel back to the name, unless somebody has it open: the request may be
+    /// his `fstat`, and FUSE does not tell.
     pub(super) fn getattr(
         &self,
         ino: INodeNo,

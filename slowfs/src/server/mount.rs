@@ -1,4 +1,5 @@
-//! From command line to mount and back: set-up, the line that says "ready", and the ways a mount ends.
+//! From command line to mount and back: set-up, the line that says "ready", and the ways a mount
+//! ends.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -21,7 +22,8 @@ use super::{Server, control};
 use crate::options::Settings;
 use crate::sys;
 
-/// How long a clean end of the session is waited for before the process just ends, which aborts what is left.
+/// How long a clean end of the session is waited for before the process just ends, which aborts
+/// what is left.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What a mount is made from.
@@ -99,7 +101,9 @@ fn session_config(args: &MountArgs) -> Config {
     let mut config = Config::default();
     config.n_threads = Some(args.threads.max(2));
     config.clone_fd = true;
-    // Not `MountOption::Subtype`, which the library tells fusermount only: the mount table shall say `fuse.slowfs`.
+    // Not `MountOption::Subtype`, which the library tells fusermount only: the mount table shall
+    // say
+    // `fuse.slowfs`.
     let subtype = MountOption::CUSTOM("subtype=slowfs".into());
     config.mount_options = vec![MountOption::FSName(args.source.display().to_string()), subtype];
     if args.allow_other {
@@ -132,7 +136,8 @@ fn watch_stop_requests(ends: &Sender<End>, stdin: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Raises the limit of open files as far as possible and returns it: every node that the kernel knows wants a descriptor.
+/// Raises the limit of open files as far as possible and returns it: every node that the kernel
+/// knows wants a descriptor.
 fn raise_file_limit() -> usize {
     let current = rustix::process::getrlimit(Resource::Nofile);
     let most = fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());

@@ -1,9 +1,10 @@
 //! The inodes that the kernel knows.
 //!
-//! A node is an `O_PATH` descriptor: it follows renames, and it pins the inode, so that its number cannot be given to
-//! another file while the kernel still refers to it. (With more files than descriptors see [`super::pins`].) The kernel's reference count (one per entry sent, less what FORGET
-//! returns) decides its life. Node numbers are the backing inode numbers; only inodes of other devices mounted below the
-//! source get numbers of their own.
+//! A node is an `O_PATH` descriptor: it follows renames, and it pins the inode, so that its number
+//! cannot be given to another file while the kernel still refers to it. (With more files than
+//! descriptors see [`super::pins`].) The kernel's reference count (one per entry sent, less what
+//! FORGET returns) decides its life. Node numbers are the backing inode numbers; only inodes of
+//! other devices mounted below the source get numbers of their own.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -36,7 +37,8 @@ pub(super) struct Node {
     pub(super) number: u64,
     /// Open files of this node.
     pub(super) open: AtomicU32,
-    /// Whether its last name was removed through this mount: then the kernel knows, and nothing is stale.
+    /// Whether its last name was removed through this mount: then the kernel knows, and nothing is
+    /// stale.
     pub(super) removed_here: AtomicBool,
     /// Hash of size, mtime and ctime as last sent to the kernel.
     pub(super) sent: AtomicU64,
@@ -227,7 +229,8 @@ impl Nodes {
         }
     }
 
-    /// Backing numbers as they are; 0 and 1 mean "none" and "root" to the kernel, other devices may repeat numbers.
+    /// Backing numbers as they are; 0 and 1 mean "none" and "root" to the kernel, other devices may
+    /// repeat numbers.
     fn number(&self, stat: &Stat) -> u64 {
         if stat.st_dev == self.root.identity.0 && stat.st_ino > 1 && stat.st_ino & FOREIGN == 0 {
             return stat.st_ino;

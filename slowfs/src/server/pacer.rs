@@ -1,4 +1,5 @@
-//! The bandwidth that all clients share: a virtual clock that advances by the transfer time of each answer.
+//! The bandwidth that all clients share: a virtual clock that advances by the transfer time of each
+//! answer.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -10,7 +11,8 @@ use crate::lock::lock;
 pub(super) struct Pacer(Mutex<Option<Instant>>);
 
 impl Pacer {
-    /// Queues a transfer of `bytes` at `rate` bytes per second (0 is unlimited) and returns when its last byte arrives.
+    /// Queues a transfer of `bytes` at `rate` bytes per second (0 is unlimited) and returns when
+    /// its last byte arrives.
     pub(super) fn due(&self, bytes: u64, rate: u64) -> Instant {
         self.due_from(Instant::now(), bytes, rate)
     }

@@ -1,6 +1,7 @@
 //! Paths of open descriptors and the counts kept by path.
 //!
-//! The kernel knows the present path of a descriptor (`/proc/self/fd`), renames included; nothing is tracked here.
+//! The kernel knows the present path of a descriptor (`/proc/self/fd`), renames included; nothing
+//! is tracked here.
 
 use std::collections::HashMap;
 use std::io;

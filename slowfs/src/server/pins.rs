@@ -1,8 +1,10 @@
-//! The descriptors of nodes: as many as the process may have, not as many as the kernel knows files.
+//! The descriptors of nodes: as many as the process may have, not as many as the kernel knows
+//! files.
 //!
-//! A node that was not used lately gives its descriptor back and keeps its path and birth time. When it is needed again the
-//! path must still lead to the same inode; if it does not (a rename meanwhile), the answer is `ESTALE`, and the kernel's new
-//! lookup brings a fresh descriptor to the node. Nodes with open files or without a name keep theirs.
+//! A node that was not used lately gives its descriptor back and keeps its path and birth time.
+//! When it is needed again the path must still lead to the same inode; if it does not (a rename
+//! meanwhile), the answer is `ESTALE`, and the kernel's new lookup brings a fresh descriptor to the
+//! node. Nodes with open files or without a name keep theirs.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -23,8 +25,8 @@ use crate::lock::lock;
 /// How many nodes are looked at for one that can give its descriptor back.
 const TRIES: usize = 64;
 
-/// Seconds and nanoseconds of an inode's creation, where the backing file system knows: it tells two inodes of one number
-/// apart.
+/// Seconds and nanoseconds of an inode's creation, where the backing file system knows: it tells
+/// two inodes of one number apart.
 type Birth = Option<(i64, u32)>;
 
 /// A node's descriptor, or how to get it again.
@@ -53,7 +55,8 @@ impl Pins {
         Ok(Self { root, prefix, most, held: AtomicUsize::new(0), queue: Mutex::default() })
     }
 
-    /// A node has got a descriptor: others may have to give theirs back. No lock of a node may be held here.
+    /// A node has got a descriptor: others may have to give theirs back. No lock of a node may be
+    /// held here.
     pub(super) fn admit(&self, node: Weak<Node>) {
         let mut queue = lock(&self.queue);
         queue.push_back(node);

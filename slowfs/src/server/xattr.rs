@@ -1,4 +1,5 @@
-//! Extended attributes, of the node itself (a link's own too, as far as the backing file system has them).
+//! Extended attributes, of the node itself (a link's own too, as far as the backing file system has
+//! them).
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;

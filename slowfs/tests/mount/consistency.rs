@@ -154,7 +154,8 @@ fn growth_is_seen_at_the_next_open() -> Test {
     Ok(())
 }
 
-/// More files than descriptors: nodes are found again by path, and by a new lookup where the path is not theirs any more.
+/// More files than descriptors: nodes are found again by path, and by a new lookup where the path
+/// is not theirs any more.
 #[test]
 fn nodes_outlive_their_descriptors() -> Test {
     let Some(world) = World::new()? else {

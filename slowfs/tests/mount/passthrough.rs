@@ -132,7 +132,8 @@ fn files_can_be_mapped_shared_in_every_cache_mode() -> Test {
         let cache = cache.parse().map_err(std::io::Error::other)?;
         let pfs = world.builder().cache(cache).spawn()?;
         let file = fs::File::open(pfs.mountpoint().join("f"))?;
-        // SAFETY: a fresh read-only mapping of a whole file that nobody shortens while it is mapped.
+        // SAFETY: a fresh read-only mapping of a whole file that nobody shortens while it is
+        // mapped.
         let mapped = unsafe {
             let address =
                 libc::mmap(std::ptr::null_mut(), content.len(), libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);

@@ -1,4 +1,5 @@
-//! Latency and bandwidth: at least what was asked for, and slept concurrently. No test here measures speed.
+//! Latency and bandwidth: at least what was asked for, and slept concurrently. No test here
+//! measures speed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

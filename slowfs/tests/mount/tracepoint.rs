@@ -1,4 +1,5 @@
-//! The counters agree with the kernel's own: tracepoint `fuse:fuse_request_send`, counted by bpftrace for this one mount.
+//! The counters agree with the kernel's own: tracepoint `fuse:fuse_request_send`, counted by
+//! bpftrace for this one mount.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

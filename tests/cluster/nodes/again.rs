@@ -1,4 +1,5 @@
-//! What is read again in the same order, or by another job on agents that live on: it comes from where it came from before.
+//! What is read again in the same order, or by another job on agents that live on: it comes from
+//! where it came from before.
 
 use super::patient;
 use crate::harness::{Job, Running};
@@ -10,7 +11,8 @@ fn sharded() -> Option<Cluster> {
     patient(Cluster::plan(3).files(120).tier_size("4MiB").placement("sharded")).build()
 }
 
-/// Opens on the PFS by jobs that come one after the other, while a job that does nothing keeps the agents.
+/// Opens on the PFS by jobs that come one after the other, while a job that does nothing keeps the
+/// agents.
 fn opens(c: &Cluster, jobs: usize, reads: &Reads) -> Vec<u64> {
     let keep = |i| c.node(i).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
     let keepers: Vec<Running> = (0..c.len()).map(keep).collect();

@@ -1,4 +1,5 @@
-//! Bytes that are not what they were when they came from the PFS: no other node takes them, and who sends them makes its copies again.
+//! Bytes that are not what they were when they came from the PFS: no other node takes them, and who
+//! sends them makes its copies again.
 
 use super::{NodeStatus, account, patient};
 use crate::harness::{Job, Running};
@@ -68,7 +69,8 @@ fn damaged_copies_are_sent_to_nobody(plan: Plan, sizes: std::ops::Range<u64>) {
     c.quiet();
     let (owned, owned_bytes) = account(c.node(0)).owned;
     let owned = owned as usize;
-    // It may hold copies for owners that were not there yet when it looked for them; they are damaged as well.
+    // It may hold copies for owners that were not there yet when it looked for them; they are
+    // damaged as well.
     let damaged = damage(&c.node(0).tier(), sizes.clone());
     assert!(damaged >= owned);
     let originals: HashSet<Vec<u8>> = contents(c.backing(), &sizes).into_iter().collect();
@@ -78,13 +80,15 @@ fn damaged_copies_are_sent_to_nobody(plan: Plan, sizes: std::ops::Range<u64>) {
     // Right bytes, or the jobs fail.
     c.end(c.start_indexed([1, 2], &Reads::epochs(2)));
     let (one, two) = (account(c.node(1)), account(c.node(2)));
-    // (On a busy machine one may have read everything, and the copies be made again, before the other asks.)
+    // (On a busy machine one may have read everything, and the copies be made again, before the
+    // other asks.)
     assert!(one.damaged + two.damaged > 0, "{one:#?}{two:#?}");
     let seen = c.since(&mark);
     assert!(seen.bytes_read > 0, "the right bytes came from nowhere: {seen:#?}");
     // What was damaged is read at each turn at most (2 nodes, 2 epochs), and nothing else.
     assert!(seen.bytes_read <= 4 * owned_bytes, "{owned_bytes}: {seen:#?}");
-    // Node 0 was told, and has made its copies again: of those that it holds for others nobody asked it.
+    // Node 0 was told, and has made its copies again: of those that it holds for others nobody
+    // asked it.
     wait_for("right copies", || right() >= owned);
     let zero = account(c.node(0));
     assert!(zero.found_damaged as usize >= owned && zero.found_damaged as usize <= damaged, "{zero:#?}");
@@ -107,8 +111,8 @@ fn damaged_large_files_are_sent_to_nobody() {
     damaged_copies_are_sent_to_nobody(plan, 300_000..500_001);
 }
 
-/// Files of more than one request that are not read in chunks: nobody has sums of their parts, and one taken from damaged bytes would agree
-/// with them.
+/// Files of more than one request that are not read in chunks: nobody has sums of their parts, and
+/// one taken from damaged bytes would agree with them.
 #[test]
 fn damaged_files_of_several_parts_are_sent_to_nobody() {
     let sizes = 4_500_000..7_500_001;

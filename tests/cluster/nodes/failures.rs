@@ -1,4 +1,5 @@
-//! What fails on or between nodes: the jobs read every byte right, wait for a bounded time, and end well.
+//! What fails on or between nodes: the jobs read every byte right, wait for a bounded time, and end
+//! well.
 
 use super::{account, bound, patient, within};
 use crate::harness::{Job, Running};
@@ -10,8 +11,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Three nodes that read until they are told to end. 4.8 MB of files, 4 MiB of tier each: nobody holds everything, so that peers are
-/// asked all the time.
+/// Three nodes that read until they are told to end. 4.8 MB of files, 4 MiB of tier each: nobody
+/// holds everything, so that peers are asked all the time.
 struct Busy {
     c: Cluster,
     over: PathBuf,
@@ -158,7 +159,8 @@ fn all_links_are_cut_before_anybody_starts() {
     (0..3).for_each(|i| c.net().cut(i));
     let mark = c.mark();
     within(bound(), &c.end(c.start_all(&Reads::epochs(2))));
-    // As three nodes that know nothing of each other: two epochs each before they have an index, and what they fetch ahead then.
+    // As three nodes that know nothing of each other: two epochs each before they have an index,
+    // and what they fetch ahead then.
     assert!(c.since(&mark).open <= 9 * c.files(), "{:#?}", c.since(&mark));
 }
 
@@ -192,7 +194,8 @@ fn a_node_that_comes_back_is_taken_up_again() {
     busy.end();
 }
 
-/// Bytes that are not what the owner sent are taken by nobody; once they arrive as they were sent, they are.
+/// Bytes that are not what the owner sent are taken by nobody; once they arrive as they were sent,
+/// they are.
 #[test]
 fn bytes_are_changed_on_their_way() {
     let Some(busy) = Busy::start(Cluster::plan(3).placement("sharded")) else { return };
@@ -263,7 +266,8 @@ fn a_node_with_other_files_works_alone() {
     keepers.into_iter().for_each(|k| drop(k.end()));
 }
 
-/// A client of the PFS that numbers its files in its own way: the other nodes share, it works alone.
+/// A client of the PFS that numbers its files in its own way: the other nodes share, it works
+/// alone.
 #[test]
 fn a_node_with_other_inode_numbers_works_alone() {
     let Some(c) = patient(Cluster::plan(3).files(60).placement("sharded")).build() else { return };

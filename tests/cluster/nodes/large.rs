@@ -1,4 +1,5 @@
-//! Files of several chunks: each byte leaves the PFS once, also while the owner is still filling, and is right when the owner dies.
+//! Files of several chunks: each byte leaves the PFS once, also while the owner is still filling,
+//! and is right when the owner dies.
 
 use super::{Steady, bound, patient, within};
 use crate::plan::Plan;

@@ -1,4 +1,5 @@
-//! What an operator sees of the nodes of a job: `monarch status --cluster` and `monarch cluster check`.
+//! What an operator sees of the nodes of a job: `monarch status --cluster` and `monarch cluster
+//! check`.
 
 use super::{Steady, account, accounts, all_hold, patient};
 use crate::node::Node;

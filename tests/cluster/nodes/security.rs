@@ -1,4 +1,5 @@
-//! Who does not know the secret gets nothing from an agent's port, who knows it gets indexed files only, and running jobs do not notice.
+//! Who does not know the secret gets nothing from an agent's port, who knows it gets indexed files
+//! only, and running jobs do not notice.
 
 use super::{Steady, account, all_hold, patient};
 use crate::harness::sources;

@@ -7,7 +7,8 @@ use crate::reads::Reads;
 use crate::world::{Cluster, wait_for};
 use std::time::Duration;
 
-/// Each node begins 10 s after the one before; the first has read everything by then. (Its tier has room for it, until the owners come.)
+/// Each node begins 10 s after the one before; the first has read everything by then. (Its tier has
+/// room for it, until the owners come.)
 fn apart(placement: &str) {
     let plan = Cluster::plan(8).files(160).placement(placement).tier_size("16MiB").cluster("join_timeout: 120s");
     let Some(c) = patient(plan).build() else { return };
@@ -48,7 +49,8 @@ fn sixteen_nodes_read_each_byte_once() {
     PLACEMENTS.iter().for_each(|placement| cold(16, 320, placement));
 }
 
-/// After a minute without any chunk the other node's file was taken for closed, and each chunk from then on waited for in vain.
+/// After a minute without any chunk the other node's file was taken for closed, and each chunk from
+/// then on waited for in vain.
 #[test]
 #[ignore = "minutes; tests/nodes.sh"]
 fn a_large_file_of_another_node_is_read_on_after_a_pause() {

@@ -61,14 +61,16 @@ fn nodes_send_no_more_than_they_may() {
     read_once(&c, &mark);
     for node in c.all() {
         let sent: u64 = account(node).peers.iter().map(|p| p.traffic.sent_bytes).sum();
-        // Each epoch has more than a megabyte for others in it, so that there is something to limit.
+        // Each epoch has more than a megabyte for others in it, so that there is something to
+        // limit.
         assert!(sent > 3 * limit, "node {}: {sent} bytes", node.index);
         assert!((sent as f64) < limit as f64 * (took + 1.0), "node {}: {sent} bytes in {took} s", node.index);
     }
     keepers.into_iter().for_each(|k| drop(k.end()));
 }
 
-/// What is opened before a node has its index may come from the PFS; after that, nothing that another node has read.
+/// What is opened before a node has its index may come from the PFS; after that, nothing that
+/// another node has read.
 #[test]
 fn jobs_that_do_not_wait_for_the_index_read_little_more() {
     let Some(c) = patient(Cluster::plan(3).files(120)).build() else { return };
@@ -125,7 +127,8 @@ fn tiers_that_are_too_small_are_filled_and_not_more() {
     }
 }
 
-/// Copies of an earlier version lie in all tiers; another version is on the PFS when the next jobs start.
+/// Copies of an earlier version lie in all tiers; another version is on the PFS when the next jobs
+/// start.
 #[test]
 fn copies_of_another_version_are_served_to_nobody() {
     let plan = Cluster::plan(3).files(120).disk().placement("hybrid").set("tiers[0].persist=node");
@@ -151,7 +154,8 @@ fn copies_of_the_same_version_are_found_by_the_next_job() {
     assert_eq!(c.since(&mark).bytes_read, 0, "{:#?}", c.since(&mark));
 }
 
-/// The data set changes under running jobs, one node comes later: files may be of either version, each as a whole.
+/// The data set changes under running jobs, one node comes later: files may be of either version,
+/// each as a whole.
 #[test]
 fn versions_are_not_mixed_within_a_file() {
     let Some(c) = Cluster::plan(3).files(60).cluster("join_timeout: 2s").build() else { return };

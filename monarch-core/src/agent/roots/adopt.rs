@@ -19,7 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Roots {
-    /// Takes over what is in the control block. Its jobs will attach again; for any other the roots are scanned anew.
+    /// Takes over what is in the control block. Its jobs will attach again; for any other the roots
+    /// are scanned anew.
     pub fn adopt(self: &Arc<Self>, config: &Config) {
         let config = Arc::new(config.clone());
         for root in self.ctl.roots() {

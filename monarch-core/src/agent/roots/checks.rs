@@ -1,7 +1,8 @@
 //! What is looked at again when files of a root are opened: as the strictest of its jobs wants it.
 //!
-//! The arrays for it are made with the segment, for the job that had the root scanned. A job that asks for less gets more than it
-//! asked for; one that asks for what there is no array for cannot share the root.
+//! The arrays for it are made with the segment, for the job that had the root scanned. A job that
+//! asks for less gets more than it asked for; one that asks for what there is no array for cannot
+//! share the root.
 
 use super::{RootState, Roots};
 use crate::shm::Checks;

@@ -1,5 +1,6 @@
-//! Warns of files that the site will soon remove, because nobody reads them on the PFS: served from copies, they look unused there.
-//! Nothing is done about it: to touch them would be to get round the site's rules.
+//! Warns of files that the site will soon remove, because nobody reads them on the PFS: served from
+//! copies, they look unused there. Nothing is done about it: to touch them would be to get round
+//! the site's rules.
 
 use super::Roots;
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
 //! Taking a segment out of use, and files of the runtime directory that no segment needs any more.
 //!
-//! Readers keep their mapping of a retired segment, so its words are turned to Refused for good: nothing is fetched or asked for
-//! there. Copies lose their owner; the segment that comes next claims those whose file is still the same.
+//! Readers keep their mapping of a retired segment, so its words are turned to Refused for good:
+//! nothing is fetched or asked for there. Copies lose their owner; the segment that comes next
+//! claims those whose file is still the same.
 
 use super::Roots;
 use crate::shm;
@@ -92,8 +93,8 @@ impl Roots {
         }
     }
 
-    /// Removes files of segments that an agent left which was killed while it wrote them, or before it removed them. Only while
-    /// no scan runs.
+    /// Removes files of segments that an agent left which was killed while it wrote them, or before
+    /// it removed them. Only while no scan runs.
     pub fn remove_leftovers(&self) {
         let live = self.ctl.segments().iter().filter(|s| s.status.load(Ordering::Acquire) == SEGMENT_LIVE);
         let needed: HashSet<String> = live.flat_map(files).collect();

@@ -5,7 +5,8 @@ use crate::index::ScanProgress;
 use crate::shm;
 use std::sync::Arc;
 
-/// A scan: of which root, with which settings. One that was begun anew meanwhile has another `progress`.
+/// A scan: of which root, with which settings. One that was begun anew meanwhile has another
+/// `progress`.
 pub(super) struct Scan {
     pub(super) root: usize,
     pub(super) config: Arc<Config>,

@@ -43,7 +43,8 @@ struct Made {
 }
 
 impl Roots {
-    /// Makes the segment of a root, on a thread of its own, after its retired ones gave their copies back.
+    /// Makes the segment of a root, on a thread of its own, after its retired ones gave their
+    /// copies back.
     pub(super) fn spawn_scan(self: &Arc<Self>, root: usize) {
         let of =
             |r: &RootState| Scan { root, config: r.config.clone(), checks: r.checks, progress: r.progress.clone() };
@@ -192,8 +193,8 @@ impl Roots {
         io::Error::new(e.kind(), why)
     }
 
-    /// Enters a segment into the control block, in place of an earlier one of its root; it becomes visible with the next
-    /// generation.
+    /// Enters a segment into the control block, in place of an earlier one of its root; it becomes
+    /// visible with the next generation.
     fn publish(&self, scan: &Scan, made: &Made) -> io::Result<usize> {
         let list = self.list();
         let counts = list.get(scan.root).is_some_and(|r| Arc::ptr_eq(&r.progress, &scan.progress));
@@ -216,7 +217,8 @@ impl Roots {
         Ok(at)
     }
 
-    /// Claims the copies that an earlier run or segment left in a tier; those that were decoded are told.
+    /// Claims the copies that an earlier run or segment left in a tier; those that were decoded are
+    /// told.
     fn claim_copies(&self, number: usize, made: &Made, claimed_decoded: &mut Vec<u64>) -> u64 {
         let segment = &made.segment;
         let mut unclaimed = self.tiering.orphans();

@@ -14,7 +14,8 @@ use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 
-/// Files that are compared to find out what of an identity is the same here as where it was indexed.
+/// Files that are compared to find out what of an identity is the same here as where it was
+/// indexed.
 const SAMPLE: usize = 4;
 /// So many where some of them are others here: changed since, or another file system altogether.
 const LARGE_SAMPLE: usize = 16;
@@ -49,7 +50,8 @@ impl Roots {
         }
     }
 
-    /// Other nodes can have the index of a root from here as long as jobs use it, and are told what lies here of it.
+    /// Other nodes can have the index of a root from here as long as jobs use it, and are told what
+    /// lies here of it.
     pub(super) fn offer(&self, root: usize, live: &LiveSegment) {
         let Some(node) = &self.node else { return };
         let list = self.list();
@@ -122,8 +124,9 @@ pub(super) enum Theirs {
     Image(Box<Image>, IdentityScope),
 }
 
-/// What of an identity is the same here as for the node that made the index: some files are compared. `None` if most of them are not there,
-/// or are others: what that node says of its files, and their bytes, would be taken for those of files here.
+/// What of an identity is the same here as for the node that made the index: some files are
+/// compared. `None` if most of them are not there, or are others: what that node says of its files,
+/// and their bytes, would be taken for those of files here.
 pub(super) fn portable(index: &Index<'_>, source: &dyn Source) -> Option<IdentityScope> {
     let is_file = |id: &u32| index.record(*id).is_some_and(Record::is_file);
     let every = (index.header.files as usize / LARGE_SAMPLE).max(1);

@@ -1,9 +1,11 @@
 //! The ways to write a root's path: its real path, as configured, links that lead to it.
 //!
-//! A link may be repointed while the agent lives, and a job in another mount namespace may see something else behind the same
-//! path. So a spelling is looked at for each job that comes, by the job and by the agent, and used only while both see it lead
-//! to the same place. An entry of the control block never changes its meaning, because readers take it in parts: one that leads
-//! elsewhere by now is switched off (its text is cut to nothing, which matches no path) and another one is added.
+//! A link may be repointed while the agent lives, and a job in another mount namespace may see
+//! something else behind the same path. So a spelling is looked at for each job that comes, by the
+//! job and by the agent, and used only while both see it lead to the same place. An entry of the
+//! control block never changes its meaning, because readers take it in parts: one that leads
+//! elsewhere by now is switched off (its text is cut to nothing, which matches no path) and another
+//! one is added.
 
 use super::Roots;
 use crate::agent::protocol::Spelling;
@@ -38,7 +40,8 @@ impl Seen {
 }
 
 impl Roots {
-    /// Brings the spellings of a job into the control block. One that does not fit is left out: the job reads the PFS there.
+    /// Brings the spellings of a job into the control block. One that does not fit is left out: the
+    /// job reads the PFS there.
     pub(super) fn enter_spellings(&self, seen: &[Seen], roots: &[RootConfig]) {
         for s in seen {
             if !self.still_leads(s)
@@ -51,7 +54,8 @@ impl Roots {
         }
     }
 
-    /// Whether a spelling is known and still leads where it led. Entries that lead elsewhere are switched off.
+    /// Whether a spelling is known and still leads where it led. Entries that lead elsewhere are
+    /// switched off.
     fn still_leads(&self, s: &Seen) -> bool {
         let mut good = false;
         for known in self.ctl.spellings().iter().filter(|k| self.ctl.str(&k.path) == s.path.as_os_str().as_bytes()) {

@@ -1,9 +1,10 @@
-//! Files that a job can write from its start (see [`crate::agent::writable`]): they count as changed, in segments that are there
-//! and in those that are to come. And what processes change that tell the agent instead of the control block (see
-//! [`crate::agent::foreign_changes`]).
+//! Files that a job can write from its start (see [`crate::agent::writable`]): they count as
+//! changed, in segments that are there and in those that are to come. And what processes change
+//! that tell the agent instead of the control block (see [`crate::agent::foreign_changes`]).
 //!
-//! A list says which files, another which segments are open to readers; both are under one lock, so that a file meets every
-//! segment. The paths are also left where the job leaves its early changes, for an agent that comes after this one.
+//! A list says which files, another which segments are open to readers; both are under one lock, so
+//! that a file meets every segment. The paths are also left where the job leaves its early changes,
+//! for an agent that comes after this one.
 
 use super::Roots;
 use crate::agent::pre_index_changes;
@@ -198,8 +199,9 @@ impl Roots {
         self.ctl.roots().iter().enumerate().filter_map(|(n, r)| Some((n, rel(self.ctl.str(&r.path))?))).collect()
     }
 
-    /// Bypasses a file in a segment: by its path, and by its inode where it has another name or was opened through another mount.
-    /// Without an entry it is new, and its directory's listing is not what the index says.
+    /// Bypasses a file in a segment: by its path, and by its inode where it has another name or was
+    /// opened through another mount. Without an entry it is new, and its directory's listing is
+    /// not what the index says.
     fn enter_written(&self, to: &Open, f: &Writable) {
         let by_path = self.below_roots(f).into_iter().find(|(root, _)| *root == to.root);
         let found = by_path.is_some_and(|(_, rel)| {

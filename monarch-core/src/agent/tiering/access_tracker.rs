@@ -1,6 +1,8 @@
-//! What readers open: taken from shared memory many times a second, and told to the policy, the epochs, the trace.
+//! What readers open: taken from shared memory many times a second, and told to the policy, the
+//! epochs, the trace.
 //!
-//! One thread does it; it sleeps until a hint comes, or for a time that depends on how much there was.
+//! One thread does it; it sleeps until a hint comes, or for a time that depends on how much there
+//! was.
 
 use super::engine_lane::Lane;
 use super::epoch_stats::{Passes, Totals};
@@ -85,7 +87,8 @@ impl TieringEngine {
         let now = crate::sys::coarse_ms();
         let most = tails.take(log, now, |lane, what| noted.push((lane, what)));
         let lost = tails.lost - lost_before;
-        // A process counts an open when it leaves its word: what has been counted since the last look belongs to these.
+        // A process counts an open when it leaves its word: what has been counted since the last
+        // look belongs to these.
         let totals = self.totals();
         let before = reading.totals.replace(totals).unwrap_or(totals);
         // (A hint's file is there before its word, and its word before it is counted.)
@@ -182,7 +185,8 @@ impl TieringEngine {
     }
 
     fn tell_batch(&self, reading: &mut AccessTracker, batch: &[Told], before: &Totals) {
-        // What users announce counts more than what was learned, which is of no use where nothing is fetched ahead.
+        // What users announce counts more than what was learned, which is of no use where nothing
+        // is fetched ahead.
         let learns = self.options.prefetch && lock(&self.hints).streams().all(|s| s >= LEARNED);
         let mut turns = Vec::new();
         for (at, told) in batch.iter().enumerate() {

@@ -88,7 +88,8 @@ impl<'a> ChunkCopyTask<'a> {
         }
     }
 
-    /// Its bytes are of no use: they go before the slot of the window is another chunk's, and before this chunk may be fetched again.
+    /// Its bytes are of no use: they go before the slot of the window is another chunk's, and
+    /// before this chunk may be fetched again.
     fn leave(&mut self) {
         let Some(Room::Window(slot)) = self.room.take() else { return };
         let range = self.range();

@@ -1,8 +1,10 @@
-//! A large file while its chunks are fetched: which are wanted, which are on their way, which are there.
+//! A large file while its chunks are fetched: which are wanted, which are on their way, which are
+//! there.
 //!
-//! Chunks that readers ask for go first, then, if the file is fetched ahead at all, the rest, from where the last reader is. One
-//! chunk opens the file on the PFS for all others. Who reads in order asks for some chunks before it needs them: how many, the
-//! entry says ([`Large::ahead`](monarch_abi::chunks::Large::ahead)).
+//! Chunks that readers ask for go first, then, if the file is fetched ahead at all, the rest, from
+//! where the last reader is. One chunk opens the file on the PFS for all others. Who reads in order
+//! asks for some chunks before it needs them: how many, the entry says
+//! ([`Large::ahead`](monarch_abi::chunks::Large::ahead)).
 
 use super::outcome::ClaimedFile;
 use crate::engine::{Marks, SourceFile};
@@ -43,7 +45,8 @@ pub(super) enum Room {
     Window(Slot),
 }
 
-/// The window of streamed files: slots for one chunk each. Its room is given back with the last slot, whoever has that.
+/// The window of streamed files: slots for one chunk each. Its room is given back with the last
+/// slot, whoever has that.
 #[derive(Debug)]
 pub(super) struct Slots {
     all: usize,
@@ -227,8 +230,8 @@ impl ChunkedFetch {
         start..size.min(start.saturating_add(self.large.chunk))
     }
 
-    /// Takes over what readers have asked for; whether they have. Who asks for a chunk that is there
-    /// has found its bit damaged, or asked before it came: the bit is set again.
+    /// Takes over what readers have asked for; whether they have. Who asks for a chunk that is
+    /// there has found its bit damaged, or asked before it came: the bit is set again.
     pub(super) fn drain_chunk_requests(&self) -> bool {
         let mut p = lock(&self.progress);
         let mut any = false;
@@ -257,8 +260,8 @@ impl ChunkedFetch {
         lock(&self.progress).rest = !self.streamed;
     }
 
-    /// A chunk to be fetched now, which is on its way from here on, with room for it; and whether there are more. `room` may
-    /// find none: then it stays in line.
+    /// A chunk to be fetched now, which is on its way from here on, with room for it; and whether
+    /// there are more. `room` may find none: then it stays in line.
     pub(super) fn take(&self, demanded: bool, room: impl FnOnce(u32) -> Option<Room>) -> Option<(u32, Room, bool)> {
         let chunks = self.large.chunks();
         let chunk = lock(&self.progress).next(demanded, chunks)?;
@@ -304,7 +307,8 @@ impl ChunkedFetch {
         lock(&self.progress).close(KEEP_OPEN);
     }
 
-    /// A chunk's bytes are all written: whether the file's identity is to be asked for, as after the last one.
+    /// A chunk's bytes are all written: whether the file's identity is to be asked for, as after
+    /// the last one.
     pub(super) fn written(&self) -> bool {
         let mut p = lock(&self.progress);
         p.written += 1;
@@ -318,8 +322,8 @@ impl ChunkedFetch {
         lock(&self.progress).checked = Some(Instant::now());
     }
 
-    /// The checksum of a chunk that is about to be there; whether it is the last one. (The one that was written last has the file's
-    /// identity asked for; others may end after it.)
+    /// The checksum of a chunk that is about to be there; whether it is the last one. (The one that
+    /// was written last has the file's identity asked for; others may end after it.)
     pub(super) fn summed(&self, chunk: u32, sum: u64) -> bool {
         let mut p = lock(&self.progress);
         if let Some(s) = p.sums.get_mut(chunk as usize) {
@@ -334,8 +338,9 @@ impl ChunkedFetch {
         Sum::of_pieces(&lock(&self.progress).sums, self.large.chunk)
     }
 
-    /// A chunk is there; its room comes back if the file has ended. Readers are told before anybody can end the file or pass the
-    /// chunk on: its bit would be another partial copy's, or that of bytes that are gone.
+    /// A chunk is there; its room comes back if the file has ended. Readers are told before anybody
+    /// can end the file or pass the chunk on: its bit would be another partial copy's, or that
+    /// of bytes that are gone.
     pub(super) fn arrived(&self, chunk: u32, room: Room) -> Option<Room> {
         let mut p = lock(&self.progress);
         if p.over {
@@ -360,7 +365,8 @@ impl ChunkedFetch {
         lock(&self.progress).give_back(chunk);
     }
 
-    /// Drops the oldest chunk that lies in the window, for readers; which one, and its slot. Its bytes may go then.
+    /// Drops the oldest chunk that lies in the window, for readers; which one, and its slot. Its
+    /// bytes may go then.
     pub(super) fn pass_on(&self) -> Option<(u32, Slot)> {
         let mut p = lock(&self.progress);
         let (chunk, slot) = p.passing.pop_front()?;
@@ -503,8 +509,9 @@ mod tests {
         assert_eq!(p.next(true, 3), None);
     }
 
-    /// Chunks of another node's file were waited for in vain after a minute without any: the file was taken for closed, and to be opened by
-    /// the next chunk, which never opens one that was given.
+    /// Chunks of another node's file were waited for in vain after a minute without any: the file
+    /// was taken for closed, and to be opened by the next chunk, which never opens one that was
+    /// given.
     #[test]
     fn a_file_that_is_given_is_neither_closed_nor_opened() {
         use crate::engine::{MemSource, Source};

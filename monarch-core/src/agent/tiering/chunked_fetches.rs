@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Most chunks on their way that nobody waits for.
 const AHEAD: usize = 16;
-/// Most chunks of a file on their way that nobody asked for: writers of one file wait for each other.
+/// Most chunks of a file on their way that nobody asked for: writers of one file wait for each
+/// other.
 const WIDTH: u32 = 8;
 /// The same where the source does not make anybody wait.
 const LOCAL_WIDTH: u32 = 2;
@@ -39,7 +40,8 @@ const PLACE: Duration = Duration::from_millis(500);
 const UNREAD: Duration = Duration::from_millis(200);
 /// The same of one that comes from another node.
 const LEFT: Duration = Duration::from_secs(10);
-/// A streamed file that nobody has read for so long is given up; one of which some stays is kept for so many times as long.
+/// A streamed file that nobody has read for so long is given up; one of which some stays is kept
+/// for so many times as long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 const KEPT: u32 = 60;
 
@@ -167,7 +169,8 @@ impl TieringEngine {
             let Some((chunk, room, more)) = taken else { continue };
             let line = fills.line(demanded);
             match (more, demanded) {
-                // Readers take turns; of what nobody waits for one file is finished before the next.
+                // Readers take turns; of what nobody waits for one file is finished before the
+                // next.
                 (true, true) => line.push_back(fill.clone()),
                 (true, false) => line.push_front(fill.clone()),
                 (false, _) => {}
@@ -322,7 +325,8 @@ impl TieringEngine {
             claim = claim.marked();
         }
         let before = std::mem::replace(&mut file.claim, claim);
-        // One that upkeep has not found yet to be over: its chunks must not be told as those of the new one.
+        // One that upkeep has not found yet to be over: its chunks must not be told as those of the
+        // new one.
         let old = lock(&self.chunked_fetches).by_key.get(&file.key).cloned();
         if let Some(old) = old {
             self.give_up(&old, CopyOutcome::Bypass);
@@ -444,7 +448,8 @@ impl TieringEngine {
         if !fill.end() {
             return;
         }
-        // Of a word that says something else by now nothing is concluded: another fetch may have begun.
+        // Of a word that says something else by now nothing is concluded: another fetch may have
+        // begun.
         if fill.file.entry.word() == fill.file.claim {
             self.publish_outcome(&fill.file, end);
         } else {
@@ -462,7 +467,8 @@ impl TieringEngine {
         }
     }
 
-    /// Upkeep: files whose word says something else by now, and streamed ones that nobody reads any more.
+    /// Upkeep: files whose word says something else by now, and streamed ones that nobody reads any
+    /// more.
     pub fn tend_fills(&self) {
         let mut fills = lock(&self.chunked_fetches);
         fills.tend_window();
@@ -491,7 +497,8 @@ impl TieringEngine {
         (all.len() as u64, all.iter().map(there).sum())
     }
 
-    /// Drops what there is of some files in a tier until about `bytes` are free again; how many bytes were.
+    /// Drops what there is of some files in a tier until about `bytes` are free again; how many
+    /// bytes were.
     pub(super) fn drop_fills(&self, tier: usize, bytes: u64, pause: Duration) -> (usize, u64) {
         let mut all = lock(&self.chunked_fetches).all();
         all.retain(|f| f.tier == tier);
@@ -508,8 +515,9 @@ impl TieringEngine {
         (dropped, freed)
     }
 
-    /// Gives up the file of which nobody has asked for chunks for longest, if for a while at least, of those that are decoded or pass through here from
-    /// another node; the next who asks has it begun anew.
+    /// Gives up the file of which nobody has asked for chunks for longest, if for a while at least,
+    /// of those that are decoded or pass through here from another node; the next who asks has
+    /// it begun anew.
     pub(super) fn drop_idle_passing(&self, tier: usize) -> bool {
         let mut all = lock(&self.chunked_fetches).all();
         let is_left = |f: &ChunkedFetch| match f.file.origin() {

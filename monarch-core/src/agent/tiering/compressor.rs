@@ -1,7 +1,8 @@
-//! Copies that are to be packed: they are made in the tier in front, where readers have them at once, and then packed into the one below.
+//! Copies that are to be packed: they are made in the tier in front, where readers have them at
+//! once, and then packed into the one below.
 //!
-//! Room below is promised before anything is fetched, as much as [`ratios`](super::ratio_estimator) say. What does not get smaller by `min_ratio` is
-//! moved as it is.
+//! Room below is promised before anything is fetched, as much as [`ratios`](super::ratio_estimator)
+//! say. What does not get smaller by `min_ratio` is moved as it is.
 
 use super::TieringEngine;
 use super::engine_lane::Lane;
@@ -99,7 +100,8 @@ impl TieringEngine {
         enough
     }
 
-    /// Whether copies are made, or are there, that are to be packed: then less room may be taken below than was promised.
+    /// Whether copies are made, or are there, that are to be packed: then less room may be taken
+    /// below than was promised.
     pub(super) fn packs_under_way(&self) -> bool {
         self.transient.iter().any(TransientCache::is_taken)
     }
@@ -109,7 +111,7 @@ impl TieringEngine {
         lock(&self.compressor).keys.contains(&key)
     }
 
-    /// Compressor what waits, as far as it gets until then: the copies in front go with the job.
+    /// Compresses what waits, as far as it gets until then: the copies in front go with the job.
     pub fn pack_rest(&self, within: Duration) {
         let start = Instant::now();
         let _ = self.packs_end.set(start + within);
@@ -131,7 +133,7 @@ impl TieringEngine {
         Some(next)
     }
 
-    /// Compressor a copy that was given out.
+    /// Compresses a copy that was given out.
     pub(super) fn pack_next(&self, waiting: Waiting) {
         self.pack_out(waiting);
         let mut packs = lock(&self.compressor);
@@ -154,7 +156,7 @@ impl TieringEngine {
         lock(&self.compressor).keys.remove(&key);
     }
 
-    /// Compressor a copy now, if one waits: somebody needs the room.
+    /// Compresses a copy now, if one waits: somebody needs the room.
     pub(super) fn pack_one(&self) -> bool {
         let Some(waiting) = self.next_pack() else { return false };
         self.pack_next(waiting);
@@ -340,7 +342,8 @@ impl TieringEngine {
         self.room_below(at, tier, estimate)
     }
 
-    /// Room in front, for somebody who waits for it perhaps after copies there were packed, or those closed that others have read.
+    /// Room in front, for somebody who waits for it perhaps after copies there were packed, or
+    /// those closed that others have read.
     pub(super) fn retry_until_room<T>(&self, asked: bool, find: impl Fn() -> Option<T>) -> Option<T> {
         let in_vain = lock(&self.compressor).in_vain.is_some_and(|at| at.elapsed() < IN_VAIN);
         for _ in 0..if asked && !in_vain { PATIENCE } else { 0 } {

@@ -1,4 +1,5 @@
-//! What went wrong with which file, for those who ask (`stage`): the last error of each, for a bounded number of files.
+//! What went wrong with which file, for those who ask (`stage`): the last error of each, for a
+//! bounded number of files.
 
 use crate::engine::CopyError;
 use std::collections::BTreeMap;

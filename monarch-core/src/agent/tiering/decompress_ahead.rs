@@ -1,8 +1,10 @@
 //! Decoding ahead of the readers: which packed copy is decoded before somebody asks for it.
 //!
-//! Files are taken in the order of the index, on from the one that a reader asked for last: readers in order find theirs decoded. Of a
-//! shuffled epoch nobody knows what comes next, unless it is announced (then that order counts); but every file comes once, so those that were read already are passed over until all
-//! have been, or until files are asked for again in earnest. One part in eight of the room is left to those who ask.
+//! Files are taken in the order of the index, on from the one that a reader asked for last: readers
+//! in order find theirs decoded. Of a shuffled epoch nobody knows what comes next, unless it is
+//! announced (then that order counts); but every file comes once, so those that were read already
+//! are passed over until all have been, or until files are asked for again in earnest. One part in
+//! eight of the room is left to those who ask.
 
 use super::{Job, TieringEngine, parts};
 use crate::sync::lock;
@@ -16,14 +18,16 @@ use std::time::{Duration, Instant};
 
 /// Entries that are looked at in one go.
 const STEPS: u32 = 512;
-/// How long it is taken for granted that there is nothing to decode: at first, and when that was so for a long time.
+/// How long it is taken for granted that there is nothing to decode: at first, and when that was so
+/// for a long time.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(64);
 /// The same at most while readers ask.
 const SOON: Duration = Duration::from_secs(4);
 /// One part in so many of the room stays free for those who ask.
 const SPARE: u64 = 8;
-/// Of the files read in a round, one part in so many has to be asked for again for the next round to begin.
+/// Of the files read in a round, one part in so many has to be asked for again for the next round
+/// to begin.
 const AGAIN: u32 = 8;
 
 /// What was read of a segment since all of it was.
@@ -45,8 +49,8 @@ impl Round {
         self.read.get(id as usize / 64).is_some_and(|w| w & 1 << (id % 64) != 0)
     }
 
-    /// A file was read, one of so many that lie packed. With `asked` it had to be decoded for that, and the next ones are perhaps those
-    /// behind it.
+    /// A file was read, one of so many that lie packed. With `asked` it had to be decoded for that,
+    /// and the next ones are perhaps those behind it.
     fn note(&mut self, id: u32, asked: bool, packed: u64) {
         let known = self.has(id);
         if !known {

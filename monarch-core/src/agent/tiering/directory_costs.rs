@@ -14,7 +14,9 @@ const MOST: usize = 1 << 14;
 /// Directories that are told.
 const TOLD: usize = 10;
 
-/// Stats of directories, by root, segment and position there. (A directory of two segments is told once.)
+/// Counters of directories, by root, segment and position there. (A directory of two segments is
+/// told
+/// once.)
 #[derive(Debug, Default)]
 pub(super) struct Directories(HashMap<(usize, usize, usize), Directory>);
 

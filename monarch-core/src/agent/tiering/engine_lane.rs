@@ -1,8 +1,9 @@
 //! Two lanes for copies: the copiers' own threads, and the rings.
 //!
-//! A demand for a whole file is always copied by a copier, woken by the reader itself. What is fetched ahead, and chunks of
-//! large files, go by the lane of their source, which [`trial`](super::engine_trial) finds out. Whoever comes upon a file of the
-//! other lane hands it over, one at a time, and leaves the rest in line.
+//! A demand for a whole file is always copied by a copier, woken by the reader itself. What is
+//! fetched ahead, and chunks of large files, go by the lane of their source, which
+//! [`trial`](super::engine_trial) finds out. Whoever comes upon a file of the other lane hands it
+//! over, one at a time, and leaves the rest in line.
 
 use super::engine_trial::{Change, Kind};
 use super::{LiveSegment, TieringEngine, parts};
@@ -20,7 +21,8 @@ pub(super) enum Lane {
     Rings,
 }
 
-/// What rings sleep on while they have nothing to do. (Readers wake copiers, which must not be a ring.)
+/// What rings sleep on while they have nothing to do. (Readers wake copiers, which must not be a
+/// ring.)
 #[derive(Debug, Default)]
 pub(super) struct RingWaker(AtomicU32);
 
@@ -63,8 +65,8 @@ impl TieringEngine {
         if self.comes_from_peer(key) {
             return Lane::Threads;
         }
-        // AccessTracker a copy in full is a copier's work: a ring would leave all its other files waiting. (Nor does the queue wait for a
-        // root whose copies are being claimed.)
+        // Reading a copy in full is a copier's work: a ring would leave all its other files
+        // waiting. (Nor does the queue wait for a root whose copies are being claimed.)
         if self.engines.uring.is_none() || self.orphans.try_lock().map_or(true, |u| u.has_to_verify()) {
             return Lane::Threads;
         }

@@ -1,9 +1,9 @@
-//! Which engine is the better one for a mount. Where the configuration leaves the choice, both take turns at what is fetched
-//! from there, until time and processor time have decided.
+//! Which engine is the better one for a mount. Where the configuration leaves the choice, both take
+//! turns at what is fetched from there, until time and processor time have decided.
 //!
-//! A turn is a number of files (or chunks) given out. As many are under way in every turn, so that an engine is given more only
-//! as it finishes; what is still under way of the turn before is little against a whole one, and the order of the turns makes
-//! it the same for both.
+//! A turn is a number of files (or chunks) given out. As many are under way in every turn, so that
+//! an engine is given more only as it finishes; what is still under way of the turn before is
+//! little against a whole one, and the order of the turns makes it the same for both.
 
 use super::engine_lane::Lane;
 use crate::engine::Source;
@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 const FILES: u32 = 512;
 /// Chunks of a turn.
 const CHUNKS: u32 = 64;
-/// Whose turn it is: the one that is expected to be better, or the other. The first turn does not count, as caches,
-/// connections and threads are yet to be made; the others are in an order that a steady drift of the load cancels out of.
+/// Whose turn it is: the one that is expected to be better, or the other. The first turn does not
+/// count, as caches, connections and threads are yet to be made; the others are in an order that a
+/// steady drift of the load cancels out of.
 const TURNS: [bool; 5] = [true, true, false, false, true];
 /// A longer pause between two files says nothing about an engine: the turn begins anew.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -46,9 +47,9 @@ pub(super) struct Mount {
 }
 
 impl Mount {
-    /// Rings are expected to be better for files where reads need no thread of the kernel, as elsewhere each call occupies
-    /// one anyhow, and our own spare the way there and back; and for chunks if they are read past the page cache, too
-    /// (docs/PERFORMANCE.md).
+    /// Rings are expected to be better for files where reads need no thread of the kernel, as
+    /// elsewhere each call occupies one anyhow, and our own spare the way there and back; and
+    /// for chunks if they are read past the page cache, too (docs/PERFORMANCE.md).
     fn new(source: &dyn Source, direct: bool) -> Self {
         let expected = |rings| if rings { Lane::Rings } else { Lane::Threads };
         let local = source.keeps_nowait();
@@ -254,7 +255,8 @@ fn ratios(sums: &[Sum; 2]) -> RatioEstimator {
 mod tests {
     use super::*;
 
-    /// An agent in which every file takes each engine so long, and so much of the processor, in microseconds.
+    /// An agent in which every file takes each engine so long, and so much of the processor, in
+    /// microseconds.
     struct Agent {
         trial: Trial,
         now: Instant,

@@ -1,7 +1,8 @@
 //! Passes over the files of a root, and what each of them came to.
 //!
-//! Where an epoch begins is found out by [`monarch_policies::epochs`] a little later than it was so: from the access on that may have been the
-//! first, figures are kept apart until it is known which epoch they belong to.
+//! Where an epoch begins is found out by [`monarch_policies::epochs`] a little later than it was
+//! so: from the access on that may have been the first, figures are kept apart until it is known
+//! which epoch they belong to.
 
 use crate::agent::protocol::{Epoch, Why};
 use monarch_abi::accesses::Served;

@@ -1,7 +1,8 @@
 //! Opens and hints in the order in which they happened.
 //!
-//! Of one process that is the order of its lane. Between processes it is that of the coarse clock: of what happened within a tick, opens that a
-//! process made before its hint come first, then the hint, then all else, for what others open meanwhile is mostly an answer to it.
+//! Of one process that is the order of its lane. Between processes it is that of the coarse clock:
+//! of what happened within a tick, opens that a process made before its hint come first, then the
+//! hint, then all else, for what others open meanwhile is mostly an answer to it.
 
 use super::hint_inbox::Hint;
 use monarch_abi::accesses::{Noted, Opened};
@@ -18,8 +19,8 @@ pub(super) enum Happened {
 /// Hints whose place has not been seen yet, each with the time until which it is waited for.
 pub(super) type Unplaced = Vec<(u64, Hint)>;
 
-/// Orders what was noted, lane by lane, and takes the hints that have their place in it out of `unplaced`, and those that are overdue at `now`:
-/// these come when they say.
+/// Orders what was noted, lane by lane, and takes the hints that have their place in it out of
+/// `unplaced`, and those that are overdue at `now`: these come when they say.
 pub(super) fn in_order(noted: Vec<(usize, Noted)>, unplaced: &mut Unplaced, now: u64) -> Vec<Happened> {
     let mut all = Vec::with_capacity(noted.len());
     // The hint that was seen last, going back.

@@ -57,7 +57,8 @@ const TRIES: usize = 4096;
 const PROBES: usize = 8;
 /// Words looked at in one round of a walk.
 const WALK: u32 = 50_000;
-/// How long copies are moved instead of dropped in one round: space is to be free again within a second.
+/// How long copies are moved instead of dropped in one round: space is to be free again within a
+/// second.
 const MOVING: Duration = Duration::from_millis(300);
 /// Pause after a copy was dropped for lack of space.
 const DROPPED: Duration = Duration::from_secs(30);
@@ -89,9 +90,9 @@ impl Catalog {
 }
 
 impl TieringEngine {
-    /// Puts files whose pause is over back to Absent, so that demand and prefetch see them again: some in each round. While
-    /// no tier takes copies they stay Refused, so that their readers go to the PFS without asking; after that a few show
-    /// whether one does again.
+    /// Puts files whose pause is over back to Absent, so that demand and prefetch see them again:
+    /// some in each round. While no tier takes copies they stay Refused, so that their readers
+    /// go to the PFS without asking; after that a few show whether one does again.
     pub fn second_tries(&self) {
         if self.all_rest() {
             return;
@@ -155,8 +156,9 @@ impl TieringEngine {
         Some((live, entry))
     }
 
-    /// Takes copies out of a tier until about `bytes` are free again: first those that nobody has claimed, then those placed
-    /// last, which go to a slower tier if one has room and there is time. How many were dropped.
+    /// Takes copies out of a tier until about `bytes` are free again: first those that nobody has
+    /// claimed, then those placed last, which go to a slower tier if one has room and there is
+    /// time. How many were dropped.
     pub fn shrink(&self, tier: usize, bytes: u64) -> usize {
         let Some(dir) = self.tiers.get(tier) else { return 0 };
         let (mut dropped, mut freed) = self.orphans().make_room(tier, bytes, &self.tiers);
@@ -191,7 +193,8 @@ impl TieringEngine {
         dropped
     }
 
-    /// Drops a copy; its file is Refused, until a pause is over if there is one. `false` when its word has changed.
+    /// Drops a copy; its file is Refused, until a pause is over if there is one. `false` when its
+    /// word has changed.
     pub(super) fn refuse(&self, leaver: &EvictionCandidate, why: Refusal, pause: Option<Duration>) -> bool {
         let refused = leaver.word.refused(why);
         let Some(tier) = self.tiers.get(leaver.word.tier()).filter(|_| swap(&leaver.entry, leaver.word, refused))
@@ -206,7 +209,8 @@ impl TieringEngine {
         true
     }
 
-    /// Takes the copies of a tier that were placed last out of the list, until they come to so many bytes.
+    /// Takes the copies of a tier that were placed last out of the list, until they come to so many
+    /// bytes.
     fn placed_last(&self, tier: usize, bytes: u64) -> Vec<EvictionCandidate> {
         let (mut leavers, mut kept, mut sum) = (Vec::new(), Vec::new(), 0);
         while sum < bytes {
@@ -231,14 +235,16 @@ impl TieringEngine {
         leavers
     }
 
-    /// Whether a file has a copy, or may have a packed one of which the word says nothing while it is being decoded.
+    /// Whether a file has a copy, or may have a packed one of which the word says nothing while it
+    /// is being decoded.
     fn is_listed(&self, key: u64) -> bool {
         let state =
             |w: Word| matches!(w.state(), State::Requested | State::Fetching | State::Partial | State::Resident);
         self.entry(key).map(|(_, entry)| entry.word()).is_some_and(|w| state(w) || w.packed_in().is_some())
     }
 
-    /// Keeps logs in bounds, which grow with every copy made. It takes as long as all copies take to be looked at.
+    /// Keeps logs in bounds, which grow with every copy made. It takes as long as all copies take
+    /// to be looked at.
     pub fn tidy_logs(&self) {
         let may = || !self.stop.load(Ordering::Relaxed);
         for (at, tier) in self.tiers.iter().enumerate() {
@@ -272,8 +278,8 @@ impl TieringEngine {
     }
 
     /// Notes copies that readers have opened. A program of root can write to the copy behind such a
-    /// descriptor, if it makes its own system calls: the audit looks at these copies in every round.
-    /// Nobody else can, since copies are read-only files of the agent's user.
+    /// descriptor, if it makes its own system calls: the audit looks at these copies in every
+    /// round. Nobody else can, since copies are read-only files of the agent's user.
     pub(super) fn note_opened(&self, keys: impl Iterator<Item = u64>) {
         if self.ctl.ctl.uid == 0 {
             let mut placed = lock(&self.catalog);
@@ -281,8 +287,8 @@ impl TieringEngine {
         }
     }
 
-    /// Looks whether some of the resident copies are still what they were, and drops those that are not. Everything is looked at
-    /// in turn, a few hundred copies a second.
+    /// Looks whether some of the resident copies are still what they were, and drops those that are
+    /// not. Everything is looked at in turn, a few hundred copies a second.
     pub fn audit(&self) {
         let keys = lock(&self.catalog).some();
         let bad: Vec<u64> = keys.into_iter().filter(|&key| self.drop_if_damaged(key).unwrap_or(false)).collect();
@@ -304,7 +310,8 @@ impl TieringEngine {
         let found = match tier.stat(name) {
             Ok(found) => found,
             Err(_) => {
-                // The disk fails; that says nothing about the copy. Readers who cannot open it go to the PFS.
+                // The disk fails; that says nothing about the copy. Readers who cannot open it go
+                // to the PFS.
                 tier.rest();
                 return Some(false);
             }
@@ -335,7 +342,8 @@ impl TieringEngine {
         self.fetch_again(vec![key]);
     }
 
-    /// Whether a copy is what the log of its tier says; `None` if it has no record there. Reads both in full.
+    /// Whether a copy is what the log of its tier says; `None` if it has no record there. Reads
+    /// both in full.
     pub fn is_as_logged(&self, live: &LiveSegment, entry: &Entry<'static>) -> Option<bool> {
         let tier = self.tiers.get(entry.word().tier())?;
         let name = live.segment.copy_name(entry);
@@ -344,7 +352,8 @@ impl TieringEngine {
         Some(tier.verify(name, entry.record.size, sum))
     }
 
-    /// Drops a copy that was found damaged while its word was `seen`; `false` if it is another by now.
+    /// Drops a copy that was found damaged while its word was `seen`; `false` if it is another by
+    /// now.
     pub fn drop_found_damaged(&self, key: u64, live: &LiveSegment, entry: &Entry<'static>, seen: Word) -> bool {
         let dropped = seen.state() == State::Resident && self.drop_copy(key, live, entry, seen);
         if dropped {
@@ -368,7 +377,8 @@ impl TieringEngine {
     /// Drops the copy that a word speaks of; `false` when the word has changed.
     pub(super) fn drop_copy(&self, key: u64, live: &LiveSegment, entry: &Entry<'static>, w: Word) -> bool {
         let Some(tier) = self.tiers.get(w.tier()) else { return false };
-        // Refused until it is out of the way: whoever copied the file anew at once would have the new copy evicted.
+        // Refused until it is out of the way: whoever copied the file anew at once would have the
+        // new copy evicted.
         let refused = w.refused(Refusal::Dropped);
         if !swap(entry, w, refused) {
             return false;
@@ -383,8 +393,8 @@ impl TieringEngine {
         true
     }
 
-    /// Drops the copies in these ranges, and those that nobody has claimed if asked to, all or by name. They are made again when
-    /// somebody asks.
+    /// Drops the copies in these ranges, and those that nobody has claimed if asked to, all or by
+    /// name. They are made again when somebody asks.
     pub fn evict_ranges(&self, ranges: &[Range], unclaimed: bool, copies: &[String]) -> Tally {
         let mut tally = Tally::default();
         for r in ranges {

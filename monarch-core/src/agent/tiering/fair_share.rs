@@ -1,8 +1,11 @@
-//! Several roots, one quota: when there is no room for a file, copies of roots that hold more than their fair share make way.
+//! Several roots, one quota: when there is no room for a file, copies of roots that hold more than
+//! their fair share make way.
 //!
-//! The share of a root is that of its jobs among all jobs; one whose jobs have gone has none. Nobody is brought below the share, and who
-//! is near it takes nothing from others, so that two jobs that both want more come to rest. What each root holds is counted when it is
-//! needed, once a second at most (of very many copies a part is counted); in between what made way counts as taken.
+//! The share of a root is that of its jobs among all jobs; one whose jobs have gone has none.
+//! Nobody is brought below the share, and who is near it takes nothing from others, so that two
+//! jobs that both want more come to rest. What each root holds is counted when it is needed, once a
+//! second at most (of very many copies a part is counted); in between what made way counts as
+//! taken.
 
 use super::outcome::ClaimedFile;
 use super::{TieringEngine, parts};
@@ -49,7 +52,8 @@ impl FairShare {
         held.get(&root).map_or(0, |tiers| tiers.iter().sum())
     }
 
-    /// Who is to make way for a file of `root` that needs `cost` bytes, in this tier, and by how much at most.
+    /// Who is to make way for a file of `root` that needs `cost` bytes, in this tier, and by how
+    /// much at most.
     fn victim(&self, held: &Held, root: usize, tier: usize, (cost, all): (u64, u64)) -> Option<(usize, u64)> {
         if Self::holds(held, root) + cost > self.share(root, all) {
             return None;
@@ -80,7 +84,8 @@ impl TieringEngine {
         }
     }
 
-    /// Makes room for a file that no tier has room for, if its root holds less than its share; `false` if there is none to be made.
+    /// Makes room for a file that no tier has room for, if its root holds less than its share;
+    /// `false` if there is none to be made.
     pub(super) fn make_fair_room(&self, f: &ClaimedFile) -> bool {
         if self.make_own_room(f) {
             return true;
@@ -151,7 +156,8 @@ impl TieringEngine {
         held
     }
 
-    /// Drops copies of a root in a tier, those placed last, until so many bytes are free; how many are.
+    /// Drops copies of a root in a tier, those placed last, until so many bytes are free; how many
+    /// are.
     fn drop_of_root(&self, root: usize, tier: usize, bytes: u64) -> u64 {
         let segments: Vec<bool> = {
             let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);

@@ -88,7 +88,8 @@ impl<'a> FileCopyTask<'a> {
         }
     }
 
-    /// It was given out to a lane, which it might not have been: what somebody waits for always goes to copiers.
+    /// It was given out to a lane, which it might not have been: what somebody waits for always
+    /// goes to copiers.
     pub(super) fn given(&mut self, lane: Lane) {
         if self.file.origin() == Origin::Pfs && self.file.source == RequestSource::Prefetch {
             self.job.slot.uses_reserve(true);

@@ -1,4 +1,5 @@
-//! Hints of jobs: small files that their processes leave in the runtime directory (see `monarch_abi::hint`).
+//! Hints of jobs: small files that their processes leave in the runtime directory (see
+//! `monarch_abi::hint`).
 //!
 //! They are of the same user; what they name is checked all the same. A file that is no hint goes.
 

@@ -1,4 +1,5 @@
-//! Messages that could come once per file: at most one of a kind in ten seconds, with the number of those left out.
+//! Messages that could come once per file: at most one of a kind in ten seconds, with the number of
+//! those left out.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

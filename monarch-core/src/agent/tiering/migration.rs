@@ -1,9 +1,10 @@
-//! Copies on their way between tiers: down instead of away when a tier has to shrink, up when somebody opens them and a faster tier
-//! has room.
+//! Copies on their way between tiers: down instead of away when a tier has to shrink, up when
+//! somebody opens them and a faster tier has room.
 //!
-//! A copy is made in the other tier like any other, the word is turned to it, and then the old one goes: whoever has read the word
-//! before finds the old copy, or looks at the word again. Bytes are compared with the log on the way. A copy that moves to where it
-//! goes with the job is left below, unclaimed.
+//! A copy is made in the other tier like any other, the word is turned to it, and then the old one
+//! goes: whoever has read the word before finds the old copy, or looks at the word again. Bytes are
+//! compared with the log on the way. A copy that moves to where it goes with the job is left below,
+//! unclaimed.
 
 use super::{LiveSegment, TieringEngine};
 use crate::agent::protocol::Ahead;
@@ -21,7 +22,8 @@ use std::time::Instant;
 const WAITING: usize = 1 << 16;
 /// Copies that are moved up at a time: the log is read once for them.
 const BATCH: usize = 8192;
-/// A faster tier keeps one part in so many free of copies that are moved up, for files that are yet to come.
+/// A faster tier keeps one part in so many free of copies that are moved up, for files that are yet
+/// to come.
 const SPARE: u64 = 32;
 
 /// A resident copy that is to leave its tier.
@@ -63,7 +65,8 @@ impl TieringEngine {
         tier.sums(&names).unwrap_or_default()
     }
 
-    /// Moves a copy down instead of dropping it, if a slower tier has room and it can be done by then.
+    /// Moves a copy down instead of dropping it, if a slower tier has room and it can be done by
+    /// then.
     pub(super) fn demote(&self, leaver: &EvictionCandidate, sum: Sum, until: Instant) -> bool {
         let from = leaver.word.tier();
         let in_time = || Instant::now() < until;
@@ -167,7 +170,8 @@ impl TieringEngine {
         }
     }
 
-    /// Moves a copy to another tier as long as it may; `false` if it stays where it was, or was found damaged and dropped.
+    /// Moves a copy to another tier as long as it may; `false` if it stays where it was, or was
+    /// found damaged and dropped.
     pub(super) fn move_copy(&self, leaver: &EvictionCandidate, sum: Sum, to: usize, may: impl Fn() -> bool) -> bool {
         let EvictionCandidate { key, live, entry, word } = leaver;
         let (Some(from), Some(tier)) = (self.tiers.get(word.tier()), self.tiers.get(to)) else { return false };
@@ -216,7 +220,8 @@ impl TieringEngine {
             return false;
         }
         if from.stays && !tier.stays {
-            // It goes with the job up there: the one below is left for the next one, and makes way when room is needed.
+            // It goes with the job up there: the one below is left for the next one, and makes way
+            // when room is needed.
             self.orphans().put_back_plain(word.tier(), name, &self.tiers);
         } else {
             from.evict_resident(name, size);

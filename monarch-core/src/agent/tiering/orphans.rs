@@ -1,8 +1,9 @@
 //! Copies of an earlier agent that no entry has claimed yet.
 //!
-//! They are charged, and make way when room is needed. An entry claims them by its name: one as it was, a packed one, or both; size and
-//! stamp must fit, too. Those that a power loss may have hurt have to be verified before they are used. Of the same copy in two tiers one is
-//! enough, unless the faster tier is emptied with the job and the slower one is not: then there are both.
+//! They are charged, and make way when room is needed. An entry claims them by its name: one as it
+//! was, a packed one, or both; size and stamp must fit, too. Those that a power loss may have hurt
+//! have to be verified before they are used. Of the same copy in two tiers one is enough, unless
+//! the faster tier is emptied with the job and the slower one is not: then there are both.
 
 use crate::tier::{ByName, Copy, Sum, TierDir};
 use monarch_abi::hash::{CopyName, Stamp};
@@ -97,7 +98,8 @@ impl Orphans {
         self.tiers.iter().all(Heap::is_empty)
     }
 
-    /// Adds a copy in the tier at `at`; `false` if a faster tier has one like it already, which lasts as long.
+    /// Adds a copy in the tier at `at`; `false` if a faster tier has one like it already, which
+    /// lasts as long.
     pub fn add(&mut self, at: usize, copy: &Copy) -> bool {
         let stays = self.tiers.get(at).is_some_and(|t| t.stays);
         let lasts = |t: &Heap| t.stays || !stays;
@@ -129,7 +131,8 @@ impl Orphans {
         !self.checks.is_empty()
     }
 
-    /// Takes the copies of an entry that can be used as they are. One that does not fit to its name is removed.
+    /// Takes the copies of an entry that can be used as they are. One that does not fit to its name
+    /// is removed.
     pub fn claim(&mut self, segment: &Segment<'_>, e: &Entry<'_>, tiers: &[TierDir]) -> Option<Claim> {
         if self.checks.contains_key(&segment.copy_name(e)) {
             return None;
@@ -168,7 +171,8 @@ impl Orphans {
         Some((at, held))
     }
 
-    /// Puts claimed copies of a file of `size` bytes back. One that cannot be looked at now stays charged and is found by the next agent.
+    /// Puts claimed copies of a file of `size` bytes back. One that cannot be looked at now stays
+    /// charged and is found by the next agent.
     pub fn put_back(&mut self, claim: Claim, name: CopyName, size: u64, tiers: &[TierDir]) {
         if let Some(at) = claim.plain
             && let Some(Ok(Some(copy))) = tiers.get(at).map(|t| t.stat(name))
@@ -205,7 +209,8 @@ impl Orphans {
         true
     }
 
-    /// Removes copies of the tier at `at` until `bytes` are freed or none is left: how many, and the bytes.
+    /// Removes copies of the tier at `at` until `bytes` are freed or none is left: how many, and
+    /// the bytes.
     pub fn make_room(&mut self, at: usize, bytes: u64, tiers: &[TierDir]) -> (usize, u64) {
         let (mut dropped, mut freed) = (0, 0);
         while freed < bytes {

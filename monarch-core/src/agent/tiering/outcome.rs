@@ -1,4 +1,5 @@
-//! One file before and after its copy: claimed in its state word, given room, and in the end resident or not, and why.
+//! One file before and after its copy: claimed in its state word, given room, and in the end
+//! resident or not, and why.
 
 use super::compressor::CompressedReservation;
 use super::engine_lane::Lane;
@@ -104,7 +105,8 @@ impl ClaimedFile {
 }
 
 impl TieringEngine {
-    /// Looks at one file: claims it and finds room for a copy. `None` when there is nothing to copy.
+    /// Looks at one file: claims it and finds room for a copy. `None` when there is nothing to
+    /// copy.
     pub(super) fn begin<'a>(&'a self, job: Job<'a>) -> Option<FileCopyTask<'a>> {
         let (number, id) = parts(job.key)?;
         let live = self.segment(number)?;
@@ -134,7 +136,8 @@ impl TieringEngine {
         )
     }
 
-    /// Gets a copy of a claimed file: that of an earlier agent, or a new one, which is yet to be filled.
+    /// Gets a copy of a claimed file: that of an earlier agent, or a new one, which is yet to be
+    /// filled.
     fn claimed<'a>(&'a self, mut f: ClaimedFile, mut job: Job<'a>) -> Option<FileCopyTask<'a>> {
         if let Some(pause) = self.unsettled(&f.want) {
             self.stats.unsettled.fetch_add(1, Ordering::Relaxed);
@@ -186,13 +189,15 @@ impl TieringEngine {
         }
     }
 
-    /// Turns a file that is asked for (or, for a prefetch, absent) to Fetching: the claim, and why it is fetched.
+    /// Turns a file that is asked for (or, for a prefetch, absent) to Fetching: the claim, and why
+    /// it is fetched.
     fn claim(&self, segment: &Segment<'static>, e: &Entry<'static>, job: &Job<'_>) -> Option<(Word, RequestSource)> {
         loop {
             let before = e.word();
             let why = match (before.state(), job.source) {
                 (State::Requested, _) => RequestSource::Demand,
-                // What lies packed is not fetched again; it is decoded for those who ask, and by those who are to do so ahead.
+                // What lies packed is not fetched again; it is decoded for those who ask, and by
+                // those who are to do so ahead.
                 (State::Absent, RequestSource::Prefetch) if before.packed_in().is_some() != job.decodes => return None,
                 (State::Absent, RequestSource::Prefetch) => RequestSource::Prefetch,
                 (State::Bypass, _) => {
@@ -207,7 +212,8 @@ impl TieringEngine {
                 _ => return None,
             };
             let claim = before.with(State::Fetching);
-            // Lost against the demand for a file that was to be prefetched, against another copier, or against a bypass.
+            // Lost against the demand for a file that was to be prefetched, against another copier,
+            // or against a bypass.
             if e.master.word.compare_exchange(before.0, claim.0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 return Some((claim, why));
             }
@@ -298,7 +304,8 @@ impl TieringEngine {
         now.is_some_and(|now| core::ptr::eq(now.segment.state.header, live.segment.state.header))
     }
 
-    /// A copy has come of a file whose index was retired, and not waited for any longer: it is left to the next one.
+    /// A copy has come of a file whose index was retired, and not waited for any longer: it is left
+    /// to the next one.
     fn came_late(&self, f: &ClaimedFile, is: Word) {
         let word = &f.entry.master.word;
         let refused = is.refused(Refusal::Dropped);
@@ -308,7 +315,8 @@ impl TieringEngine {
         }
     }
 
-    /// Copies lose their owner: those that their word spoke of are the next one's who has such a file.
+    /// Copies lose their owner: those that their word spoke of are the next one's who has such a
+    /// file.
     pub fn leave_to_next(&self, was: Word, name: CopyName, size: u64) {
         let copies = self.copies_of(was, name);
         if copies.is_not_packed_yet(was) {
@@ -332,7 +340,8 @@ impl TieringEngine {
         let _ = self.evict_packed(name, entry.record.size);
     }
 
-    /// A copy is there that was decoded: it may go when its room is needed. Or one that is to be packed first.
+    /// A copy is there that was decoded: it may go when its room is needed. Or one that is to be
+    /// packed first.
     fn is_decoded(&self, f: &ClaimedFile, tier: usize) {
         let demand = f.source == RequestSource::Demand;
         let count = |figure: &AtomicU64| {
@@ -403,8 +412,8 @@ impl TieringEngine {
     fn unsettled(&self, id: &Identity) -> Option<Duration> {
         let settle = i64::try_from(self.options.settle.as_nanos()).unwrap_or(i64::MAX);
         let now = crate::index::now_ns();
-        // Each time for itself: a modification time may be set to anything, the change time may come from a clock that is
-        // wrong. Times far in the future say nothing.
+        // Each time for itself: a modification time may be set to anything, the change time may
+        // come from a clock that is wrong. Times far in the future say nothing.
         let rest = [id.mtime_ns, id.ctime_ns].into_iter().filter_map(|t| {
             let age = now.saturating_sub(t);
             (age < settle && age > -60_000_000_000).then(|| settle.saturating_sub(age))
@@ -434,7 +443,8 @@ impl TieringEngine {
         policy.place(&candidate, &rooms, &lock(&self.hints))
     }
 
-    /// Asks the PFS for metadata, within the limits. Readers see the wait for them as one for the PFS.
+    /// Asks the PFS for metadata, within the limits. Readers see the wait for them as one for the
+    /// PFS.
     fn ask_pfs<T>(&self, mark: &InflightProgress, ask: impl FnOnce() -> io::Result<T>) -> Result<T, CopyError> {
         let limited = || {
             self.limits.before_call(0, mark.waited_for());
@@ -458,8 +468,8 @@ impl TieringEngine {
         }
     }
 
-    /// Takes over a copy that an earlier run left, if the file on the PFS is still the one it was made of; `None` if its bytes
-    /// are not what they must be, and it is to be copied anew.
+    /// Takes over a copy that an earlier run left, if the file on the PFS is still the one it was
+    /// made of; `None` if its bytes are not what they must be, and it is to be copied anew.
     fn adopt(&self, f: &ClaimedFile, claim: Claim, mark: &InflightProgress, decodes: bool) -> Option<CopyOutcome> {
         let readable = access::by_mode(&f.live.segment.index, f.entry.record);
         if !f.live.fresh || !readable {

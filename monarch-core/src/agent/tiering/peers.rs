@@ -1,8 +1,9 @@
 //! Files that other nodes own: fetched from them, and kept for as long as there is room to spare.
 //!
-//! A file that another node owns comes from there, checked on the way, instead of from the PFS. Under `replicated` and `hybrid` its copy
-//! takes what room is left and makes way for files of this node's own; under `sharded` it passes through a part of each tier. Such copies
-//! are among those that were decoded: marked, not logged, the first to go.
+//! A file that another node owns comes from there, checked on the way, instead of from the PFS.
+//! Under `replicated` and `hybrid` its copy takes what room is left and makes way for files of this
+//! node's own; under `sharded` it passes through a part of each tier. Such copies are among those
+//! that were decoded: marked, not logged, the first to go.
 
 use super::outcome::{ClaimedFile, CopyOutcome};
 use super::{LiveSegment, TieringEngine, parts};
@@ -90,13 +91,15 @@ pub trait Peers: Send + Sync {
     fn changed(&self, file: &FileRef);
 }
 
-/// Copies of others' files that are looked at for room, and how long it is taken for granted that there are none.
+/// Copies of others' files that are looked at for room, and how long it is taken for granted that
+/// there are none.
 const GUESTS: usize = 256;
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Pause before a file is asked for again for which no node has room.
 pub(super) const ELSEWHERE: Duration = Duration::from_secs(10);
 
-/// What of a file's identity is the same for every client of the PFS, besides its size and time of modification.
+/// What of a file's identity is the same for every client of the PFS, besides its size and time of
+/// modification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdentityScope {
     /// Its inode number.
@@ -156,7 +159,8 @@ impl TieringEngine {
         live.segment.by_id(id).is_none_or(|entry| peers.is_mine(&live.file_ref(&entry)))
     }
 
-    /// Whether another node is asked for a file. Copiers do that: what peers send is none of the kernel's reads.
+    /// Whether another node is asked for a file. Copiers do that: what peers send is none of the
+    /// kernel's reads.
     pub(super) fn comes_from_peer(&self, key: u64) -> bool {
         self.of_peers(key, |peers, file| peers.is_elsewhere(file))
     }
@@ -267,8 +271,9 @@ impl TieringEngine {
         let _ = self.peers.set(peers);
     }
 
-    /// Makes room for a file of this node's own: copies of others' files, which were kept while those were away or had no room, make way,
-    /// those placed last first. `false` if there is none to be made.
+    /// Makes room for a file of this node's own: copies of others' files, which were kept while
+    /// those were away or had no room, make way, those placed last first. `false` if there is
+    /// none to be made.
     pub(super) fn make_own_room(&self, f: &ClaimedFile) -> bool {
         let is_ours = |peers: &Arc<dyn Peers>| peers.is_mine(&f.live.file_ref(&f.entry));
         if !self.peers.get().is_some_and(is_ours) || lock(&self.no_guests).is_some_and(|t| t.elapsed() < LOOK_AGAIN) {
@@ -292,7 +297,8 @@ impl TieringEngine {
         freed
     }
 
-    /// Files are owned by others than before: what is this node's now is fetched ahead, and what found no room is asked for again.
+    /// Files are owned by others than before: what is this node's now is fetched ahead, and what
+    /// found no room is asked for again.
     pub fn owners_changed(&self) {
         *lock(&self.no_guests) = None;
         for (_, live) in self.served() {

@@ -9,7 +9,8 @@ use monarch_policies::hints::{Priority, Purpose};
 use monarch_policies::{Decision, FileKey, Why};
 use std::sync::atomic::Ordering;
 
-/// How often a tier is chosen for one copy: somebody else may be quicker, and who has open what makes way keeps it a while.
+/// How often a tier is chosen for one copy: somebody else may be quicker, and who has open what
+/// makes way keeps it a while.
 pub(super) const CHOICES: u32 = 4;
 
 /// Files of the known order that are passed over at a time.
@@ -20,7 +21,8 @@ const TURNS: usize = 16;
 const LOOKED_AT: usize = 1 << 12;
 
 impl TieringEngine {
-    /// Where the policy wants a copy, tiers in `skip` aside, once what it replaces is out of the way.
+    /// Where the policy wants a copy, tiers in `skip` aside, once what it replaces is out of the
+    /// way.
     ///
     /// # Errors
     /// Why it is left on the PFS.
@@ -35,7 +37,8 @@ impl TieringEngine {
         }
     }
 
-    /// Drops copies that the policy has chosen. It takes them for gone, and is told where that is wrong.
+    /// Drops copies that the policy has chosen. It takes them for gone, and is told where that is
+    /// wrong.
     fn make_way(&self, tier: usize, victims: &[FileKey]) {
         let again = lock(&self.policy).asks_again();
         for &FileKey(key) in victims {
@@ -65,7 +68,8 @@ impl TieringEngine {
         }
     }
 
-    /// Makes room for a file that the user wants kept, at the cost of others, those placed last; the tier where it is.
+    /// Makes room for a file that the user wants kept, at the cost of others, those placed last;
+    /// the tier where it is.
     fn make_way_for_high(&self, f: &ClaimedFile, skip: &[bool]) -> Option<usize> {
         if lock(&self.hints).priority(FileKey(f.key)) != Priority::High {
             return None;
@@ -98,8 +102,9 @@ impl TieringEngine {
         self.tiers.iter().any(|t| !t.suspended() && free(t) >= t.ledger.cost(size))
     }
 
-    /// A file to be fetched before anybody asks: one that the policy wants, or the next one in the known order while there is room. While
-    /// somebody else has the policy there is none: it is asked again soon.
+    /// A file to be fetched before anybody asks: one that the policy wants, or the next one in the
+    /// known order while there is room. While somebody else has the policy there is none: it is
+    /// asked again soon.
     pub(super) fn next_in_order(&self) -> Option<u64> {
         let (Ok(mut policy), Ok(mut hints)) = (self.policy.try_lock(), self.hints.try_lock()) else { return None };
         if !hints.has_order() {

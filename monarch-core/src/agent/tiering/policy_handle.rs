@@ -1,4 +1,5 @@
-//! What the policy is told of copies and of the data set. (Of opens and hints: [`reading`](super::access_tracker), [`hinting`](super::hint_inbox).)
+//! What the policy is told of copies and of the data set. (Of opens and hints:
+//! [`reading`](super::access_tracker), [`hinting`](super::hint_inbox).)
 
 use super::TieringEngine;
 use crate::sync::lock;
@@ -62,7 +63,8 @@ impl TieringEngine {
         }
     }
 
-    /// Tells the policy that the files of a segment are no more; what was hinted of them means nothing any more.
+    /// Tells the policy that the files of a segment are no more; what was hinted of them means
+    /// nothing any more.
     pub(super) fn tell_index_gone(&self, number: usize) {
         let index = u32::try_from(number + 1).unwrap_or(u32::MAX);
         let mut policy = lock(&self.policy);

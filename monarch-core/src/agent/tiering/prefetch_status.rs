@@ -30,8 +30,8 @@ fn kind(is: &Ahead) -> Option<Kind> {
 }
 
 impl Told {
-    /// Whether it is time for a line: it goes differently from what was said last. What comes too early is said later, if it
-    /// is still so.
+    /// Whether it is time for a line: it goes differently from what was said last. What comes too
+    /// early is said later, if it is still so.
     fn is_news(&mut self, is: &Ahead, now: Instant) -> bool {
         let kind = kind(is);
         if kind == self.last || self.at.is_some_and(|at| now.saturating_duration_since(at) < PAUSE) {

@@ -10,7 +10,8 @@ const KNOWN: u64 = 8;
 const AGAIN: u64 = 64;
 /// Suffixes that are told apart.
 const SUFFIXES: usize = 1024;
-/// How much more is promised than files like this one needed: one part in so many, and what a header takes.
+/// How much more is promised than files like this one needed: one part in so many, and what a
+/// header takes.
 const SLACK: u64 = 32;
 const HEADER: u64 = 512;
 
@@ -48,7 +49,8 @@ fn suffix(rel: &[u8]) -> [u8; 8] {
 }
 
 impl RatioEstimator {
-    /// Bytes that a packed copy of a file will take, as far as known; `None` if it is not worth trying.
+    /// Bytes that a packed copy of a file will take, as far as known; `None` if it is not worth
+    /// trying.
     pub(super) fn estimate(&mut self, rel: &[u8], size: u64) -> Option<u64> {
         let Some(of) = self.0.get_mut(&suffix(rel)) else { return Some(size) };
         if of.tried >= KNOWN && of.worth == 0 {

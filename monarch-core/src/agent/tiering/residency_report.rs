@@ -13,7 +13,8 @@ use monarch_policies::{Candidate, Decision, FileKey, RequestSource, TierRoom};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-/// Ranges of fewer entries than one part in so many of all are looked up one by one: going over all costs so much less for each.
+/// Ranges of fewer entries than one part in so many of all are looked up one by one: going over all
+/// costs so much less for each.
 const FEW: u32 = 16;
 
 impl TieringEngine {
@@ -22,12 +23,13 @@ impl TieringEngine {
         self.ctl.segments().get(number).is_some_and(live)
     }
 
-    /// Counts the files in these ranges by what has become of them; `list` of those that went wrong are named. `plan`: also how
-    /// many of those that are not there yet will fit.
+    /// Counts the files in these ranges by what has become of them; `list` of those that went wrong
+    /// are named. `plan`: also how many of those that are not there yet will fit.
     pub fn census(&self, ranges: &[Range], plan: bool, list: usize) -> Census {
         let mut census = Census::default();
         let mut missing = Vec::new();
-        // Under some policies what found no room is Absent again: it is tried when somebody opens it.
+        // Under some policies what found no room is Absent again: it is tried when somebody opens
+        // it.
         let at_rest = self.asks_again() && self.ahead() == Ahead::Idle;
         for range in ranges {
             let Some(live) = self.segment(range.segment).filter(|_| self.is_live(range.segment)) else {

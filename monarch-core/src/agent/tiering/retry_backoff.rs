@@ -1,6 +1,7 @@
 //! Files whose pause ends at some time, and how often they have failed.
 //!
-//! Both are bounded: what does not fit is left Refused, and found by one walk over all words a while later.
+//! Both are bounded: what does not fit is left Refused, and found by one walk over all words a
+//! while later.
 
 use monarch_abi::word::Word;
 use std::cmp::Reverse;

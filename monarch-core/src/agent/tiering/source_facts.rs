@@ -1,4 +1,5 @@
-//! What the tiering engine knows of each root to be a good guest of the PFS: which files are on tape, and when files were last read.
+//! What the tiering engine knows of each root to be a good guest of the PFS: which files are on
+//! tape, and when files were last read.
 
 use super::outcome::ClaimedFile;
 use super::{LiveSegment, TieringEngine, parts};
@@ -121,13 +122,14 @@ impl TieringEngine {
     }
 }
 
-/// Whether the file at `id` of a range that somebody asked for is fetched ahead: one on tape only when it was named itself, not as
-/// a part of a directory. Expects a range that [`trimmed`] gave.
+/// Whether the file at `id` of a range that somebody asked for is fetched ahead: one on tape only
+/// when it was named itself, not as a part of a directory. Expects a range that [`trimmed`] gave.
 pub(super) fn is_asked_for(r: &Range, id: u32, record: &Record, released: &Released) -> bool {
     record.is_file() && (id + 1 == r.end || !released.holds(record))
 }
 
-/// A range without files at its end that are on tape, unless it is one file. What is last in it is thus to be fetched.
+/// A range without files at its end that are on tape, unless it is one file. What is last in it is
+/// thus to be fetched.
 pub(super) fn trimmed(mut r: Range, segment: &Segment<'_>, released: &Released) -> Range {
     r.end = r.end.min(segment.index.len() as u32);
     let on_tape = |id: u32| segment.index.record(id).is_some_and(|record| released.holds(record));

@@ -1,15 +1,16 @@
 //! The window: a little room through which large files pass that no tier has room for.
 //!
-//! Who reads such a file in order gets its chunks, fetched once in large requests, instead of asking the PFS for every few
-//! hundred KB. Each file being streamed has a share of the window; its oldest chunks make way for the next ones.
+//! Who reads such a file in order gets its chunks, fetched once in large requests, instead of
+//! asking the PFS for every few hundred KB. Each file being streamed has a share of the window; its
+//! oldest chunks make way for the next ones.
 
 use super::chunked_fetch::{ChunkedFetch, Slot, Slots};
 use crate::tier::TierDir;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Chunks of the window and the most of a tier that they take, one part in so many: of a small tier, and of a large one. The larger
-/// window of both is made, unless the data might fit without.
+/// Chunks of the window and the most of a tier that they take, one part in so many: of a small
+/// tier, and of a large one. The larger window of both is made, unless the data might fit without.
 const SIZES: [(u64, u64); 2] = [(16, 16), (256, 64)];
 /// One in so many of the files that may be streamed keeps some of its chunks.
 const KEEPERS: usize = 4;
@@ -26,8 +27,9 @@ fn slots(capacity: u64, chunk: u64, small: bool) -> Option<u64> {
 #[derive(Debug)]
 struct Shares {
     slots: usize,
-    /// How many files were being read at a time, lately. Were the shares those of the files of this moment, then each that comes would
-    /// take chunks from others that have not been read yet, and would have to be fetched once more.
+    /// How many files were being read at a time, lately. Were the shares those of the files of this
+    /// moment, then each that comes would take chunks from others that have not been read yet,
+    /// and would have to be fetched once more.
     readers: usize,
 }
 
@@ -37,7 +39,8 @@ impl Shares {
         self.slots / self.readers.max(reading).max(1)
     }
 
-    /// How many chunks a reader may have fetched ahead: what it reads, and what others still read of the chunk before, stays.
+    /// How many chunks a reader may have fetched ahead: what it reads, and what others still read
+    /// of the chunk before, stays.
     fn ahead(&self) -> u32 {
         self.of_each(0).saturating_sub(2).min(4) as u32
     }
@@ -57,8 +60,8 @@ fn being_read(streamed: &[Arc<ChunkedFetch>]) -> usize {
     streamed.iter().filter(|f| !f.is_read()).count()
 }
 
-/// The file that makes way when another one is to be streamed: one that was read to its end, last of all one of which some stays, or
-/// one that nobody asked about for long.
+/// The file that makes way when another one is to be streamed: one that was read to its end, last
+/// of all one of which some stays, or one that nobody asked about for long.
 pub(super) fn makes_way(streamed: &[Arc<ChunkedFetch>]) -> Option<&Arc<ChunkedFetch>> {
     let oldest = streamed.iter().max_by_key(|f| (f.is_read(), !f.keeps_some(), f.idle()))?;
     (oldest.is_read() || oldest.idle() > IDLE).then_some(oldest)
@@ -76,8 +79,9 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// A window for chunks of `chunk` bytes in the first tier that is large enough; a small one if the data may fit. `make_room` frees so
-    /// many bytes of a tier that has been filled by an earlier job.
+    /// A window for chunks of `chunk` bytes in the first tier that is large enough; a small one if
+    /// the data may fit. `make_room` frees so many bytes of a tier that has been filled by an
+    /// earlier job.
     pub(super) fn make(tiers: &[TierDir], chunk: u64, small: bool, make_room: impl Fn(usize, u64)) -> Option<Self> {
         tiers.iter().enumerate().find_map(|(tier, dir)| {
             let slots = slots(dir.ledger.usage().capacity, chunk, small)?;
@@ -119,14 +123,14 @@ impl Window {
         self.shares.forget();
     }
 
-    /// Whether chunks of a file may stay in room of their own. Of few at a time: each keeps its place afterwards, and what is kept of many
-    /// would go when the next ones need theirs.
+    /// Whether chunks of a file may stay in room of their own. Of few at a time: each keeps its
+    /// place afterwards, and what is kept of many would go when the next ones need theirs.
     pub(super) fn may_keep(&self, fill: &ChunkedFetch, streamed: &[Arc<ChunkedFetch>]) -> bool {
         fill.keeps_some() || streamed.iter().filter(|f| f.keeps_some()).count() < (self.most() / KEEPERS).max(1)
     }
 
-    /// A slot for a chunk of `of`: a free one, where the disk has room for it, or that of the oldest chunk of a file that was read or has
-    /// more than its share.
+    /// A slot for a chunk of `of`: a free one, where the disk has room for it, or that of the
+    /// oldest chunk of a file that was read or has more than its share.
     pub(super) fn slot(&self, of: &ChunkedFetch, streamed: &[Arc<ChunkedFetch>], tiers: &[TierDir]) -> Option<Slot> {
         let share = self.shares.of_each(being_read(streamed));
         let may_grow = of.passing() < share && tiers.get(self.tier)?.has_room_on_disk(self.chunk);
@@ -170,7 +174,8 @@ mod tests {
         assert_eq!(slots(1 << 30, 0, false), None);
     }
 
-    /// A window could be dropped, and its room given to others, while a chunk was still on its way into it.
+    /// A window could be dropped, and its room given to others, while a chunk was still on its way
+    /// into it.
     #[test]
     fn the_room_of_a_window_is_kept_for_its_last_slot() {
         let ledger = Ledger::new(1 << 20, 4096);

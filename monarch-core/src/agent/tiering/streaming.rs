@@ -1,4 +1,5 @@
-//! Large files that no tier has room for: some chunks stay as long as there is room for chunks, the others pass through the window.
+//! Large files that no tier has room for: some chunks stay as long as there is room for chunks, the
+//! others pass through the window.
 
 use super::chunked_fetch::{ChunkedFetch, Room};
 use super::chunked_fetches::ChunkedFetches;
@@ -134,7 +135,8 @@ impl ChunkedFetches {
         }
     }
 
-    /// Says to the readers of streamed files how many chunks they may ask for ahead, by how many such files there are.
+    /// Says to the readers of streamed files how many chunks they may ask for ahead, by how many
+    /// such files there are.
     pub(super) fn share_window(&mut self) {
         let Some(window) = &mut self.window else { return };
         let ahead = window.divide(&self.streamed);

@@ -25,8 +25,8 @@ use monarch_policies::RequestSource;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// While the PFS is slow a part of the prefetches that may run does, but no smaller a part than that
-/// of this many.
+/// While the PFS is slow a part of the prefetches that may run does, but no smaller a part than
+/// that of this many.
 const MIN_DIVIDED_SLOTS: usize = 16;
 
 /// Bounds of the configuration.
@@ -99,8 +99,8 @@ impl PrefetchThrottle {
         self.running.load(Ordering::SeqCst) + demands < self.bounds.pfs
     }
 
-    /// How many files and chunks may be prefetched at a time now: what demands leave of as many as the
-    /// PFS needs. Where they leave none, one now and then.
+    /// How many files and chunks may be prefetched at a time now: what demands leave of as many as
+    /// the PFS needs. Where they leave none, one now and then.
     pub(super) fn slots(&self, now: Instant) -> usize {
         self.circuit_breaker.slots(now, self.slots_beside_demands(now))
     }
@@ -134,8 +134,8 @@ impl PrefetchThrottle {
         if self.bounds.backs_off { self.concurrency_limit.limit() } else { slots_ahead(self.bounds.pfs) }
     }
 
-    /// How long a worker that found nothing to do since `since` may sleep before readers that have not
-    /// asked again leave more to prefetch; `None` without bound.
+    /// How long a worker that found nothing to do since `since` may sleep before readers that have
+    /// not asked again leave more to prefetch; `None` without bound.
     pub(super) fn more_slots_in(&self, since: Instant) -> Option<Duration> {
         if self.bounds.backs_off { self.demand_reserve.over_in(since, Instant::now()) } else { None }
     }
@@ -152,12 +152,14 @@ impl PrefetchThrottle {
         self.latency_throttle.note(took);
     }
 
-    /// How long opens at the PFS take lately, and took at best, in microseconds (`u64::MAX` before the first).
+    /// How long opens at the PFS take lately, and took at best, in microseconds (`u64::MAX` before
+    /// the first).
     pub(super) fn open_us(&self) -> (u64, u64) {
         self.latency_throttle.figures()
     }
 
-    /// By what prefetch is divided because the PFS answers slowly; 1 where it does not, or need not.
+    /// By what prefetch is divided because the PFS answers slowly; 1 where it does not, or need
+    /// not.
     pub(super) fn divisor(&self) -> usize {
         if self.bounds.backs_off { self.latency_throttle.divisor() } else { 1 }
     }

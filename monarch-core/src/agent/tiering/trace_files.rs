@@ -1,7 +1,9 @@
-//! Opens written to files (`monarch run --trace`), for as long as the jobs that asked for it are there.
+//! Opens written to files (`monarch run --trace`), for as long as the jobs that asked for it are
+//! there.
 //!
-//! The thread that heeds readers encodes them, in memory; another one for each trace writes the blocks, so that a file system that does not
-//! answer stops nobody. What cannot be written ends the trace, not the job.
+//! The thread that heeds readers encodes them, in memory; another one for each trace writes the
+//! blocks, so that a file system that does not answer stops nobody. What cannot be written ends the
+//! trace, not the job.
 
 use super::access_tracker::AccessTracker;
 use super::{LiveSegment, TieringEngine};
@@ -91,7 +93,8 @@ fn rel(live: &LiveSegment, id: u32) -> Vec<u8> {
 }
 
 impl TieringEngine {
-    /// Writes what is opened from now on to `file`, which messages call `path`; the number by which it is ended.
+    /// Writes what is opened from now on to `file`, which messages call `path`; the number by which
+    /// it is ended.
     ///
     /// # Errors
     /// [`TraceError`].

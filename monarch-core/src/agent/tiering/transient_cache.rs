@@ -1,8 +1,9 @@
-//! TransientCache copies: which there are, and which of them goes when another one needs its room.
+//! Transient copies: which there are, and which of them goes when another one needs its room.
 //!
-//! A tier in front of one with packed copies keeps a share of its room for them. moka holds the set and bounds it by size (least
-//! recently made first); the tier's ledger says whether there is room. Before that copies go that somebody has opened: in an epoch each is
-//! read once. Copies of files that other nodes own are kept in the same way (see [`peers`](super::peers)).
+//! A tier in front of one with packed copies keeps a share of its room for them. moka holds the set
+//! and bounds it by size (least recently made first); the tier's ledger says whether there is room.
+//! Before that copies go that somebody has opened: in an epoch each is read once. Copies of files
+//! that other nodes own are kept in the same way (see [`peers`](super::peers)).
 
 use super::TieringEngine;
 use super::migration::EvictionCandidate;
@@ -21,7 +22,8 @@ use std::sync::{Arc, Mutex};
 const SLACK: u64 = 1024;
 /// Copies opened last that are likely to be open still.
 const OPEN: usize = 64;
-/// What weights are counted in: moka's are 32 bits wide. What the ledger charges for a copy is a multiple of it, so that the two do not drift apart.
+/// What weights are counted in: moka's are 32 bits wide. What the ledger charges for a copy is a
+/// multiple of it, so that the two do not drift apart.
 const UNIT: u64 = 32;
 
 /// The decoded copies of one tier.
@@ -29,18 +31,19 @@ pub(super) struct TransientCache {
     cache: moka::sync::Cache<u64, u32>,
     /// Those that moka has dropped; they are yet to go.
     dropped: Arc<Mutex<Vec<u64>>>,
-    /// Those that somebody has opened, in that order, and all in the order they were made. Some may have gone meanwhile.
+    /// Those that somebody has opened, in that order, and all in the order they were made. Some may
+    /// have gone meanwhile.
     used: Mutex<VecDeque<u64>>,
     made: Mutex<VecDeque<u64>>,
     /// Bytes that are kept for them, or that they may take of what is left.
     room: u64,
-    /// Whether they stay from epoch to epoch as long as there is room, so that the last ones opened make way first. Then so many bytes are
-    /// theirs in any case.
+    /// Whether they stay from epoch to epoch as long as there is room, so that the last ones opened
+    /// make way first. Then so many bytes are theirs in any case.
     floor: Option<u64>,
     /// Bytes of those in the making, and of copies that are yet to be packed.
     taken: Arc<AtomicU64>,
-    /// Those of them that the ledger knows of as well, and that are not among the copies yet. It must not be too many at any time: who
-    /// looks then takes room for copies that stay.
+    /// Those of them that the ledger knows of as well, and that are not among the copies yet. It
+    /// must not be too many at any time: who looks then takes room for copies that stay.
     charged: Arc<AtomicU64>,
 }
 
@@ -61,7 +64,8 @@ impl TransientReservation {
         }
     }
 
-    /// What it was taken for is about to be among the copies, or the ledger to be told that it is not.
+    /// What it was taken for is about to be among the copies, or the ledger to be told that it is
+    /// not.
     pub(super) fn hand_over(&self) {
         if self.is_charged.swap(false, Ordering::AcqRel) {
             self.charged.fetch_sub(self.bytes, Ordering::AcqRel);
@@ -175,7 +179,8 @@ impl TransientCache {
     fn pop(&self, any: bool) -> Option<u64> {
         let first = |line: &Mutex<VecDeque<u64>>| {
             let mut line = lock(line);
-            // Each is read once an epoch: what was read last is needed last. (Those at the very end are still being read.)
+            // Each is read once an epoch: what was read last is needed last. (Those at the very end
+            // are still being read.)
             let at = if self.floor.is_some() { line.len().saturating_sub(OPEN) } else { 0 };
             let next = || {
                 let last = line.len().checked_sub(1)?;
@@ -209,7 +214,8 @@ impl TieringEngine {
         }
     }
 
-    /// Takes note of decoded copies that were there before this agent started: those that are packed as well.
+    /// Takes note of decoded copies that were there before this agent started: those that are
+    /// packed as well.
     pub fn note_decoded(&self, keys: impl Iterator<Item = u64>) {
         for key in keys {
             if let Some(leaver) = self.leaver(key) {
@@ -234,8 +240,8 @@ impl TieringEngine {
         self.transient.get(at).map_or(0, TransientCache::kept)
     }
 
-    /// What is in use of a tier, and what is kept for decoded copies beside it: looked at so that one copy that comes or goes
-    /// meanwhile does not make them less together.
+    /// What is in use of a tier, and what is kept for decoded copies beside it: looked at so that
+    /// one copy that comes or goes meanwhile does not make them less together.
     pub(super) fn usage_and_kept(&self, at: usize, tier: &TierDir) -> (Usage, u64) {
         let before = self.kept_for_decoded(at);
         let usage = tier.ledger.usage();
@@ -292,7 +298,8 @@ impl TieringEngine {
     pub(super) fn drop_for_now(&self, at: usize, leaver: &EvictionCandidate) -> Option<u64> {
         let (tier, size) = (self.tiers.get(at)?, leaver.entry.record.size);
         let below = self.packed_below(at, leaver.name());
-        // Nobody is to make the next one before this one is out of the way; who asks for it waits a moment.
+        // Nobody is to make the next one before this one is out of the way; who asks for it waits a
+        // moment.
         let (between, word) = (leaver.word.next(State::Fetching), &leaver.entry.master.word);
         word.compare_exchange(leaver.word.0, between.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
         tier.evict_resident(leaver.name(), size);
@@ -306,7 +313,8 @@ impl TieringEngine {
         Some(tier.ledger.cost(size))
     }
 
-    /// Drops decoded copies of a tier until so many bytes are free, first those that were opened; with `any` also others.
+    /// Drops decoded copies of a tier until so many bytes are free, first those that were opened;
+    /// with `any` also others.
     pub(super) fn drop_some_decoded(&self, at: usize, bytes: u64, any: bool) -> u64 {
         let Some(decoded) = self.transient.get(at).filter(|d| d.room > 0) else { return 0 };
         let mut freed = 0;
@@ -320,7 +328,8 @@ impl TieringEngine {
         freed
     }
 
-    /// Has decoded copies that were opened make way for one more of `size` bytes: nobody waits for that now, the next reader would.
+    /// Has decoded copies that were opened make way for one more of `size` bytes: nobody waits for
+    /// that now, the next reader would.
     pub(super) fn make_way_ahead(&self, at: usize, size: u64) {
         let (Some(decoded), Some(tier)) = (self.transient.get(at), self.tiers.get(at)) else { return };
         let (free, cost) = (decoded.free(), tier.ledger.cost(size));
@@ -329,7 +338,8 @@ impl TieringEngine {
         }
     }
 
-    /// Room for something of `size` bytes in a tier faster than `below`, among the decoded copies; `make` makes it. Others make way.
+    /// Room for something of `size` bytes in a tier faster than `below`, among the decoded copies;
+    /// `make` makes it. Others make way.
     pub(super) fn room_above<'a, T>(
         &'a self,
         below: usize,
@@ -406,7 +416,8 @@ impl TieringEngine {
 mod tests {
     use super::*;
 
-    /// A copy that stays could be made in the room of a decoded one, at the moment when that was charged twice or not at all.
+    /// A copy that stays could be made in the room of a decoded one, at the moment when that was
+    /// charged twice or not at all.
     #[test]
     fn room_for_decoded_copies_is_kept_until_the_ledger_knows_of_it() {
         for (elastic, kept) in [(None, 10 * UNIT), (Some(0.5), 5 * UNIT)] {

@@ -1,4 +1,5 @@
-//! Which file is looked at next: demands first, in the order of the ring as far as it reaches, then prefetches.
+//! Which file is looked at next: demands first, in the order of the ring as far as it reaches, then
+//! prefetches.
 
 use super::chunk_copy_task::ChunkCopyTask;
 use super::compressor::Waiting;
@@ -50,7 +51,8 @@ impl WorkQueue {
         self.segment = self.segment.min(number);
     }
 
-    /// Prefetches files again that were tried before. Very many are found by going over everything again.
+    /// Prefetches files again that were tried before. Very many are found by going over everything
+    /// again.
     pub(super) fn retry(&mut self, keys: impl IntoIterator<Item = u64>) {
         self.retries.extend(keys);
         if self.retries.len() > RETRIES {
@@ -83,7 +85,7 @@ pub(super) enum Next<'a> {
     File(Job<'a>),
     /// Fetches a chunk of a large one.
     Chunk(ChunkCopyTask<'a>),
-    /// Compressor a copy.
+    /// Compresses a copy.
     Pack(Waiting),
 }
 
@@ -135,7 +137,8 @@ impl TieringEngine {
         Some(Next::File(job))
     }
 
-    /// A packed copy to be decoded, when there is nothing else to do. One at a time: readers are to find the others free.
+    /// A packed copy to be decoded, when there is nothing else to do. One at a time: readers are to
+    /// find the others free.
     pub(super) fn next_ahead(&self, lane: Lane) -> Option<Next<'_>> {
         if lane == Lane::Rings || !self.compresses || self.decoding.swap(true, Ordering::AcqRel) {
             return None;
@@ -147,7 +150,8 @@ impl TieringEngine {
         job.map(Next::File)
     }
 
-    /// Whether a ring may begin one more file: demands that are in line go first. If not, it will be told.
+    /// Whether a ring may begin one more file: demands that are in line go first. If not, it will
+    /// be told.
     fn has_place(&self, q: &WorkQueue) -> bool {
         self.rings_wait.store(true, Ordering::SeqCst);
         let free = self.throttle.has_slot_beside(q.demands.len());
@@ -201,8 +205,8 @@ impl TieringEngine {
         None
     }
 
-    /// Has the files in these ranges prefetched before all others; how many there are. Those with a copy are passed over then, and
-    /// those on tape that were not named themselves.
+    /// Has the files in these ranges prefetched before all others; how many there are. Those with a
+    /// copy are passed over then, and those on tape that were not named themselves.
     pub fn prefetch_ranges(&self, ranges: &[Range]) -> Tally {
         let mut tally = Tally::default();
         for r in ranges {
@@ -236,8 +240,9 @@ impl TieringEngine {
         }
     }
 
-    /// How long one of those who found nothing to do, looking since then, sleeps at most: until readers have not asked again for so long that
-    /// files are fetched ahead. `sleep` gets it, or `None`.
+    /// How long one of those who found nothing to do, looking since then, sleeps at most: until
+    /// readers have not asked again for so long that files are fetched ahead. `sleep` gets it,
+    /// or `None`.
     pub(super) fn patiently(&self, since: Instant, sleep: impl FnOnce(Option<Duration>)) {
         let waits = self.some_ahead.load(Ordering::Relaxed);
         let until = if waits { self.throttle.more_slots_in(since) } else { None };
@@ -280,8 +285,8 @@ impl TieringEngine {
         }
     }
 
-    /// The next file that is worth a second try, or that nobody has looked at, in the order of the index. A probe of a
-    /// failing PFS had better not be a file that has failed before.
+    /// The next file that is worth a second try, or that nobody has looked at, in the order of the
+    /// index. A probe of a failing PFS had better not be a file that has failed before.
     fn next_prefetch(&self, q: &mut WorkQueue) -> Option<u64> {
         if !self.throttle.only_probes()
             && let Some(key) = q.retries.pop_first()

@@ -1,8 +1,10 @@
-//! Copiers that have nothing to do: a few wait for demands, all others rest until one of those is busy.
+//! Copiers that have nothing to do: a few wait for demands, all others rest until one of those is
+//! busy.
 //!
-//! The kernel wakes who sleeps on a futex in the order in which they came. Were all copiers to sleep on the demand word, one demand after
-//! the other would go to the one that has slept longest, whose stack and buffer are in no cache. So only [`ON_CALL`] sleep there; whoever
-//! leaves as the last of them sends for another, and of those at rest the one that lay down last comes first.
+//! The kernel wakes who sleeps on a futex in the order in which they came. Were all copiers to
+//! sleep on the demand word, one demand after the other would go to the one that has slept longest,
+//! whose stack and buffer are in no cache. So only [`ON_CALL`] sleep there; whoever leaves as the
+//! last of them sends for another, and of those at rest the one that lay down last comes first.
 
 use crate::sync::lock;
 use crate::sys::timespec;
@@ -40,8 +42,9 @@ impl AtRest {
 }
 
 impl WorkerPool {
-    /// Sleeps until there may be work again; `seen` is the demand word as it was before the caller looked for work, `sleepers` is the
-    /// count of those who are on call. No longer than `patience`.
+    /// Sleeps until there may be work again; `seen` is the demand word as it was before the caller
+    /// looked for work, `sleepers` is the count of those who are on call. No longer than
+    /// `patience`.
     pub(super) fn sleep(&self, demand: &AtomicU32, seen: u32, sleepers: &AtomicU32, patience: Option<Duration>) {
         let mut asleep = lock(&self.0);
         if asleep.on_call < ON_CALL {
@@ -68,7 +71,8 @@ impl WorkerPool {
             asleep = lock(&self.0);
             asleep.at_rest.retain(|one| !Arc::ptr_eq(one, &me));
         }
-        // Somebody has to hear the next demand, whatever becomes of the caller. Who comes and finds nothing to do stays on call.
+        // Somebody has to hear the next demand, whatever becomes of the caller. Who comes and finds
+        // nothing to do stays on call.
         let next = if asleep.on_call == 0 { asleep.at_rest.pop() } else { None };
         drop(asleep);
         if let Some(next) = next {

@@ -1,7 +1,8 @@
 //! What a node says that is asked for a file.
 //!
-//! It serves what it has or is fetching. Otherwise the one that answers for the file fetches it, or names the other holder; everybody else
-//! names the one that answers. Nobody names the asker, and nobody names anyone for a request that has used up its hops.
+//! It serves what it has or is fetching. Otherwise the one that answers for the file fetches it, or
+//! names the other holder; everybody else names the one that answers. Nobody names the asker, and
+//! nobody names anyone for a request that has used up its hops.
 
 use super::members::ME;
 use super::{File, MAX_HOPS, Members, Residency};
@@ -52,16 +53,19 @@ pub enum Answer {
 }
 
 impl Residency {
-    /// What to say to a request. Notes who will hold the file after it, unless it has yet to come: then [`Residency::sent`] does.
+    /// What to say to a request. Notes who will hold the file after it, unless it has yet to come:
+    /// then [`Residency::sent`] does.
     pub fn answer(&mut self, file: &File, view: &Members, asked: &Asked, local: Local) -> Answer {
         let mine = view.answerer(file.fp) == ME;
         if mine && asked.hops >= MAX_HOPS {
-            // It comes back from the holder that it was sent to, or was told of one that its asker could not reach.
+            // It comes back from the holder that it was sent to, or was told of one that its asker
+            // could not reach.
             self.drop_second(file);
         }
         let answer = match local {
             Local::Changed => Answer::Changed,
-            // Two that wait for each other: the one that answers for the file tells the other to read it, and waits for that.
+            // Two that wait for each other: the one that answers for the file tells the other to
+            // read it, and waits for that.
             Local::Coming(Some(source)) if asked.from == Some(source) && view.answerer(file.fp) != source => {
                 Answer::Delegate
             }
@@ -80,8 +84,9 @@ impl Residency {
         answer
     }
 
-    /// A file that had yet to come when it was asked for is there and goes out. Not before: this node would take an asker that waits for it
-    /// for one that has it, and both would read the PFS.
+    /// A file that had yet to come when it was asked for is there and goes out. Not before: this
+    /// node would take an asker that waits for it for one that has it, and both would read the
+    /// PFS.
     pub fn sent(&mut self, file: &File, view: &Members, asked: &Asked) {
         if asked.keeps {
             self.note(file, view, asked);

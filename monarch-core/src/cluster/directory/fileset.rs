@@ -1,12 +1,14 @@
-//! How sets of files travel: per index, the numbers as distances or as a bitmap, whichever is smaller.
+//! How sets of files travel: per index, the numbers as distances or as a bitmap, whichever is
+//! smaller.
 //!
 //! ```text
 //! message = index*                     index = uuid[16] varint(len) set[len]
 //! set     = 0 varint(count) varint(distance to the one before, less one)*
 //!         | 1 varint(first) bits...    bit i of the bitmap: file first + i
 //! ```
-//! Numbers are LEB128. A full set of 1.28 million files takes 160 kB, a thousandth of them 3 kB. What comes in is bounded by the number of
-//! files that the index has here: no message makes a node allocate more.
+//! Numbers are LEB128. A full set of 1.28 million files takes 160 kB, a thousandth of them 3 kB.
+//! What comes in is bounded by the number of files that the index has here: no message makes a node
+//! allocate more.
 
 use super::Uuid;
 
@@ -66,7 +68,8 @@ fn bitmap(first: u32, last: u32, ids: &[u32]) -> Vec<u8> {
     out
 }
 
-/// Takes a message apart. `files` says how many files an index has here; one that it does not know is skipped.
+/// Takes a message apart. `files` says how many files an index has here; one that it does not know
+/// is skipped.
 pub fn decode(mut bytes: &[u8], files: impl Fn(&Uuid) -> Option<u32>) -> Result<Vec<(Uuid, Vec<u32>)>, FileSetError> {
     let mut sets: Vec<(Uuid, Vec<u32>)> = Vec::new();
     while !bytes.is_empty() {

@@ -1,8 +1,9 @@
 //! Another node that holds a file, as far as this one knows: two bytes a file.
 //!
-//! Kept by whoever answers for the file. One other holder is enough: it takes readers off a node that is busy, holds what its owner has no
-//! room for, and is known to a node that comes up late. A wrong entry costs one request that comes back and then clears it. 1.28 million
-//! files take 2.6 MB on each node, whatever the number of nodes.
+//! Kept by whoever answers for the file. One other holder is enough: it takes readers off a node
+//! that is busy, holds what its owner has no room for, and is known to a node that comes up late. A
+//! wrong entry costs one request that comes back and then clears it. 1.28 million files take 2.6 MB
+//! on each node, whatever the number of nodes.
 
 use super::{File, Members, Uuid};
 use std::collections::HashMap;
@@ -36,7 +37,8 @@ impl Residency {
         self.second.get(index).map(|files| files.len() as u32)
     }
 
-    /// A node holds a file, or is fetching it. Of an index or a file that is not known nothing is noted.
+    /// A node holds a file, or is fetching it. Of an index or a file that is not known nothing is
+    /// noted.
     pub fn held(&mut self, by: u16, file: &File) {
         if let Some(slot) = self.slot(file) {
             *slot = by;

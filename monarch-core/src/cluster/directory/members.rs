@@ -1,15 +1,17 @@
 //! The nodes of the job as one of them sees them, and the order in which they come for a file.
 //!
-//! A node gets a local number when it is first heard of and keeps it: tables of two bytes a file refer to it. The order is by
-//! a hash of the node's key and the file's, highest first, so that a node that comes or goes moves its own files and no others. The keys of
-//! those who are up lie side by side: the first of 512 is found in well under a microsecond.
+//! A node gets a local number when it is first heard of and keeps it: tables of two bytes a file
+//! refer to it. The order is by a hash of the node's key and the file's, highest first, so that a
+//! node that comes or goes moves its own files and no others. The keys of those who are up lie side
+//! by side: the first of 512 is found in well under a microsecond.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Most nodes that one job can have. Numbers above it are never given out, so that `u16::MAX` can mean none.
+/// Most nodes that one job can have. Numbers above it are never given out, so that `u16::MAX` can
+/// mean none.
 pub const MAX_NODES: usize = 8192;
 
 /// What one node believes of another.
@@ -19,11 +21,13 @@ pub enum NodeState {
     Expected,
     /// It answers.
     Up,
-    /// It did not answer of late, to gossip or to a reader: it is not asked, and others answer for its files. It may be back in a moment with
-    /// all of its copies: nobody fetches what it owns ahead.
+    /// It did not answer of late, to gossip or to a reader: it is not asked, and others answer for
+    /// its files. It may be back in a moment with all of its copies: nobody fetches what it
+    /// owns ahead.
     Suspect,
-    /// It took leave of late: it is not asked, and what jobs ask for of its files is fetched by others. Nobody fetches the rest
-    /// ahead: nodes that stage do not end together, and it has staged them.
+    /// It took leave of late: it is not asked, and what jobs ask for of its files is fetched by
+    /// others. Nobody fetches the rest ahead: nodes that stage do not end together, and it has
+    /// staged them.
     Left,
     /// It died, left long ago, or was expected and never came.
     Gone,
@@ -112,7 +116,8 @@ impl Members {
         number
     }
 
-    /// Changes what is believed of a node; says whether that is a change. Of itself a node believes that it is up.
+    /// Changes what is believed of a node; says whether that is a change. Of itself a node believes
+    /// that it is up.
     pub fn set(&mut self, node: u16, standing: NodeState) -> bool {
         let Some(member) = self.nodes.get_mut(usize::from(node)).filter(|m| node != ME && m.standing != standing)
         else {
@@ -166,7 +171,8 @@ impl Members {
         self.get(node).is_some_and(|m| m.standing == NodeState::Up)
     }
 
-    /// Where the copy of a file belongs: the first of those who are up, suspect or expected, or took leave.
+    /// Where the copy of a file belongs: the first of those who are up, suspect or expected, or
+    /// took leave.
     pub fn owner(&self, fp: u64) -> u16 {
         self.owners.first(fp)
     }
@@ -176,7 +182,8 @@ impl Members {
         self.up.first(fp)
     }
 
-    /// Who answers for a file now, and which of its lives that is: one that came up anew may know nothing.
+    /// Who answers for a file now, and which of its lives that is: one that came up anew may know
+    /// nothing.
     pub fn answerer_life(&self, fp: u64) -> (u16, u64) {
         let node = self.answerer(fp);
         (node, self.get(node).map_or(0, |m| m.incarnation))
@@ -198,7 +205,8 @@ impl Ranked {
         Self { keys: chosen().map(|(_, m)| m.key).collect(), numbers: chosen().map(|(n, _)| n as u16).collect() }
     }
 
-    /// This node is always among them; equal scores need equal keys, and two names of one key are one in 2^64.
+    /// This node is always among them; equal scores need equal keys, and two names of one key are
+    /// one in 2^64.
     fn first(&self, fp: u64) -> u16 {
         let (mut best, mut at) = (0, 0);
         for (n, key) in self.keys.iter().enumerate() {
@@ -221,8 +229,9 @@ pub fn node_key(name: &str) -> u64 {
     xxh3_64(name.as_bytes())
 }
 
-/// Where a node comes in the order of a file: the folded product of wyhash (Wang Yi 2019), one multiplication. Both factors depend on both
-/// words, so that the orders of different files have nothing to do with each other.
+/// Where a node comes in the order of a file: the folded product of wyhash (Wang Yi 2019), one
+/// multiplication. Both factors depend on both words, so that the orders of different files have
+/// nothing to do with each other.
 fn score(key: u64, fp: u64) -> u64 {
     let product = u128::from(key ^ fp) * u128::from(key.rotate_left(32) ^ fp ^ 0xa076_1d64_78bd_642f);
     (product >> 64) as u64 ^ product as u64

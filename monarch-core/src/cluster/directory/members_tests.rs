@@ -73,7 +73,8 @@ fn one_that_is_expected_or_silent_or_took_leave_owns_and_does_not_answer() {
     assert!(members.set(b, NodeState::Up) && !members.set(b, NodeState::Up));
     assert!(of_b.iter().all(|fp| members.answerer(*fp) == b));
     assert!(!members.set(ME, NodeState::Gone) && !members.set(9, NodeState::Up));
-    // One that did not answer a reader for a moment had all of its files read from the PFS by others.
+    // One that did not answer a reader for a moment had all of its files read from the PFS by
+    // others.
     for silent in [NodeState::Suspect, NodeState::Left] {
         assert!(members.set(b, silent));
         assert!(of_b.iter().all(|fp| (members.owner(*fp), members.answerer(*fp)) == (b, ME)));

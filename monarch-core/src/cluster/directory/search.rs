@@ -1,10 +1,13 @@
-//! What a node does that needs a file and has no copy: it asks the node that answers for the file, or reads the PFS.
+//! What a node does that needs a file and has no copy: it asks the node that answers for the file,
+//! or reads the PFS.
 //!
-//! [`Residency::route`] is one decision; [`Search`] is the loop around it, with its bounds: a reader asks at most [`MAX_ASKS`] times and waits
-//! for at most [`MAX_FAILED`] that do not answer, then the PFS serves it. A redirect to one that did not answer means that whoever gave it
-//! does not know yet; a redirect to one that was asked before means that views differ or a holder lost its copy. Either way the node in
-//! question is asked once more with all hops used up, so that it does the work itself: readers that lost the same owner meet at the next in
-//! order, and the file is still read once.
+//! [`Residency::route`] is one decision; [`Search`] is the loop around it, with its bounds: a
+//! reader asks at most [`MAX_ASKS`] times and waits for at most [`MAX_FAILED`] that do not answer,
+//! then the PFS serves it. A redirect to one that did not answer means that whoever gave it
+//! does not know yet; a redirect to one that was asked before means that views differ or a holder
+//! lost its copy. Either way the node in question is asked once more with all hops used up, so that
+//! it does the work itself: readers that lost the same owner meet at the next in order, and the
+//! file is still read once.
 
 use super::members::ME;
 use super::{File, MAX_HOPS, Members, Residency};
@@ -12,7 +15,8 @@ use super::{File, MAX_HOPS, Members, Residency};
 /// Most requests for one read.
 pub const MAX_ASKS: u8 = 8;
 
-/// Most nodes whose silence one read waits for: the one that answers for the file, and the next in order.
+/// Most nodes whose silence one read waits for: the one that answers for the file, and the next in
+/// order.
 pub const MAX_FAILED: usize = 2;
 
 /// Where a file comes from.
@@ -25,8 +29,9 @@ pub enum Route {
 }
 
 impl Residency {
-    /// Where a node turns that has no copy. `tried` did not answer; `hops` is the count of the request that made it look, 0 for a reader of its
-    /// own: with [`MAX_HOPS`] nothing is passed on.
+    /// Where a node turns that has no copy. `tried` did not answer; `hops` is the count of the
+    /// request that made it look, 0 for a reader of its own: with [`MAX_HOPS`] nothing is
+    /// passed on.
     pub fn route(&self, file: &File, view: &Members, tried: &[u16], hops: u8) -> Route {
         if hops >= MAX_HOPS {
             return Route::Pfs;
@@ -58,8 +63,8 @@ impl Search {
         Self::default()
     }
 
-    /// Where to turn next. An [`Route::Ask`] counts as made. `waits` are those that this node has promised the file to and does not have it
-    /// for: to ask them would be to wait for itself.
+    /// Where to turn next. An [`Route::Ask`] counts as made. `waits` are those that this node has
+    /// promised the file to and does not have it for: to ask them would be to wait for itself.
     pub fn next(&mut self, file: &File, known: &Residency, view: &Members, waits: impl Fn(u16) -> bool) -> Route {
         if self.over || self.asked.len() >= usize::from(MAX_ASKS) || self.tried.len() >= MAX_FAILED {
             return Route::Pfs;
@@ -95,7 +100,8 @@ impl Search {
         self.tried.push(node);
     }
 
-    /// Whoever was asked said that this node is to read the PFS (409, 410): it is the end of the search.
+    /// Whoever was asked said that this node is to read the PFS (409, 410): it is the end of the
+    /// search.
     pub fn refused(&mut self) {
         self.over = true;
     }

@@ -24,7 +24,8 @@ pub fn host_and_port(member: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// The addresses of a member, at its own port or else at `port`; never none, the one where it listens by default first.
+/// The addresses of a member, at its own port or else at `port`; never none, the one where it
+/// listens by default first.
 ///
 /// # Errors
 /// No address is known for it.

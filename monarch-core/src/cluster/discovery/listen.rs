@@ -65,8 +65,8 @@ fn in_subnet(network: IpAddr, bits: u8, address: IpAddr) -> bool {
     }
 }
 
-/// The address to listen on: what `cluster.listen` says, or where this node's name leads. Never all addresses; one that only this node
-/// reaches if no member is anywhere else.
+/// The address to listen on: what `cluster.listen` says, or where this node's name leads. Never all
+/// addresses; one that only this node reaches if no member is anywhere else.
 ///
 /// # Errors
 /// No address of this node fits, or it could not be reached.
@@ -103,8 +103,9 @@ fn asked(text: &str, me: &str, local: &dyn Local) -> Result<IpAddr, DiscoveryErr
     })
 }
 
-/// Where the own name leads, or the host name (a pod's is in its `/etc/hosts` before DNS has it). Some nodes know themselves only as
-/// 127.0.1.1 (Debian's `/etc/hosts`), or by the address that a gateway has: then the address from which another member is reached.
+/// Where the own name leads, or the host name (a pod's is in its `/etc/hosts` before DNS has it).
+/// Some nodes know themselves only as 127.0.1.1 (Debian's `/etc/hosts`), or by the address that a
+/// gateway has: then the address from which another member is reached.
 fn by_name(cluster: &Cluster, me: &str, local: &dyn Local) -> Result<IpAddr, DiscoveryError> {
     let of_here = |name: &str| -> Vec<IpAddr> {
         let named = local.resolve(name).unwrap_or_default();

@@ -60,7 +60,8 @@ impl Local for SystemLocal {
         netlink::addresses().unwrap_or_default()
     }
 
-    /// Where the kernel does not list them, only an own address can be bound (unless `ip_nonlocal_bind` is set: so it comes second).
+    /// Where the kernel does not list them, only an own address can be bound (unless
+    /// `ip_nonlocal_bind` is set: so it comes second).
     fn is_local(&self, address: IpAddr) -> bool {
         match netlink::addresses() {
             _ if address.is_loopback() => true,
@@ -69,7 +70,8 @@ impl Local for SystemLocal {
         }
     }
 
-    /// Connecting a datagram socket sends nothing: the kernel looks up the route and sets the source.
+    /// Connecting a datagram socket sends nothing: the kernel looks up the route and sets the
+    /// source.
     fn source_for(&self, peer: IpAddr) -> Option<IpAddr> {
         let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = UdpSocket::bind((any, 0)).ok()?;

@@ -1,8 +1,9 @@
 //! Which of the members this node is.
 //!
-//! In this order: the member that `cluster.listen` is the address of (several agents on one machine, in tests, have nothing else to tell
-//! them apart); the name that the job gives this node, then its host name, in full, then without the domain; its number in the job; the
-//! members whose addresses are this node's. The last one asks DNS for every member, so it comes last.
+//! In this order: the member that `cluster.listen` is the address of (several agents on one
+//! machine, in tests, have nothing else to tell them apart); the name that the job gives this node,
+//! then its host name, in full, then without the domain; its number in the job; the members whose
+//! addresses are this node's. The last one asks DNS for every member, so it comes last.
 
 use std::net::IpAddr;
 

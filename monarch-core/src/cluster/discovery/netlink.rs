@@ -1,4 +1,5 @@
-//! The addresses of this node's interfaces, asked of the kernel as `getifaddrs` does (netlink, `RTM_GETADDR`; rtnetlink(7)).
+//! The addresses of this node's interfaces, asked of the kernel as `getifaddrs` does (netlink,
+//! `RTM_GETADDR`; rtnetlink(7)).
 //!
 //! The C library's call hands out pointers; a request of 24 bytes and its answer need none.
 

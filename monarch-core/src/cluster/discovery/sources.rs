@@ -1,8 +1,9 @@
 //! The list of nodes of each kind of job.
 //!
-//! Slurm has it in a variable; PBS, OAR, Grid Engine, Cobalt and Fujitsu's scheduler name a file, LSF has either. Open MPI, MPICH and
-//! Intel MPI tell a process how many others there are, but not where: the only list of theirs is the default file of hosts, for which
-//! each has a variable (Kubeflow's MPI operator sets all of them).
+//! Slurm has it in a variable; PBS, OAR, Grid Engine, Cobalt and Fujitsu's scheduler name a file,
+//! LSF has either. Open MPI, MPICH and Intel MPI tell a process how many others there are, but not
+//! where: the only list of theirs is the default file of hosts, for which each has a variable
+//! (Kubeflow's MPI operator sets all of them).
 
 use std::path::Path;
 
@@ -23,7 +24,8 @@ pub(super) const NO_LIST: DiscoveryError = DiscoveryError::Absent {
                 PRTE_MCA_prte_default_hostfile, I_MPI_HYDRA_HOST_FILE, HYDRA_HOST_FILE",
 };
 
-/// The step first: it may have fewer nodes than the job. The last one is what both were called before 2010, and still set.
+/// The step first: it may have fewer nodes than the job. The last one is what both were called
+/// before 2010, and still set.
 const SLURM: [&str; 3] = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
 
 /// Variables that name a file, a node in each line.
@@ -53,8 +55,9 @@ pub(super) fn auto(env: &Env<'_>, local: &dyn Local) -> Result<Option<Found>, Di
     }
 }
 
-/// Slurm's list. Open MPI has a step of its own for its daemons, on all nodes but the one where `mpirun` runs: below it, neither the list
-/// of the step nor the number in it is that of the processes.
+/// Slurm's list. Open MPI has a step of its own for its daemons, on all nodes but the one where
+/// `mpirun` runs: below it, neither the list of the step nor the number in it is that of the
+/// processes.
 pub(super) fn slurm(env: &Env<'_>) -> Result<Option<Found>, DiscoveryError> {
     let by_mpirun = set(env, "OMPI_COMM_WORLD_SIZE").is_some();
     let job = if by_mpirun { &SLURM[1..] } else { &SLURM[..] };
@@ -97,7 +100,8 @@ fn lsf(env: &Env<'_>) -> Result<Option<Found>, DiscoveryError> {
     Ok(Some(Found::new(one_by_one(&hosts, variable)?, variable)))
 }
 
-/// The host of a line such as `node1 slots=4`, `node1:4` (MPICH) or `node1 4 all.q@node1` (Grid Engine).
+/// The host of a line such as `node1 slots=4`, `node1:4` (MPICH) or `node1 4 all.q@node1` (Grid
+/// Engine).
 fn host_of_line(line: &str) -> Option<&str> {
     let line = line.split('#').next()?;
     let host = line.split_whitespace().next()?;
@@ -123,8 +127,8 @@ pub(super) fn of_nodes(nodes: &[String]) -> Result<Found, DiscoveryError> {
     Ok(Found::new(members, "cluster.nodes"))
 }
 
-/// The addresses that a name leads to, in an order that all nodes see. A node that has both kinds of address is counted once: the newer
-/// kind is left out where there is the older one.
+/// The addresses that a name leads to, in an order that all nodes see. A node that has both kinds
+/// of address is counted once: the newer kind is left out where there is the older one.
 pub(super) fn dns(name: &str, local: &dyn Local) -> Result<Found, DiscoveryError> {
     let unresolved = |error| DiscoveryError::Unresolved { member: name.to_owned(), error };
     let mut found = local.resolve(name).map_err(unresolved)?;

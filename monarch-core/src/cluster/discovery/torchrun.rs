@@ -1,7 +1,9 @@
-//! Jobs of which only the first node is known: torchrun and what sets its variables (Kubernetes' PyTorchJob, for one).
+//! Jobs of which only the first node is known: torchrun and what sets its variables (Kubernetes'
+//! PyTorchJob, for one).
 //!
-//! `MASTER_ADDR` is the node of rank 0; the others are not named anywhere. So the members are that one and this one, under the address
-//! from which it reaches the first: the others come to know it when it joins. How many there are is known, and no more.
+//! `MASTER_ADDR` is the node of rank 0; the others are not named anywhere. So the members are that
+//! one and this one, under the address from which it reaches the first: the others come to know it
+//! when it joins. How many there are is known, and no more.
 
 use super::address::host_and_port;
 use super::error::DiscoveryError;

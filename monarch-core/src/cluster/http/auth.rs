@@ -1,7 +1,8 @@
-//! How two nodes prove to each other that they know the job's secret, without sending anything that could be used again.
+//! How two nodes prove to each other that they know the job's secret, without sending anything that
+//! could be used again.
 //!
-//! A connection starts unauthenticated. The server answers its first request with 401 and a challenge, 16 random bytes that are
-//! good for this connection, once, for 10 s:
+//! A connection starts unauthenticated. The server answers its first request with 401 and a
+//! challenge, 16 random bytes that are good for this connection, once, for 10 s:
 //!
 //! ```text
 //! WWW-Authenticate: Monarch nonce="<32 hex digits>"
@@ -13,14 +14,17 @@
 //! Authorization: Monarch node="<its name>", nonce="<the server's>", cnonce="<its own>", mac="<64 hex digits>"
 //! ```
 //!
-//! The answer to that carries the server's proof in `Monarch-Proof`; the client hangs up if it is not there or wrong. From then on the
-//! connection is authenticated and nothing is added to its requests. Both proofs are HMAC-SHA256 under the 32-byte key over six
-//! fields, each as a netstring (`<length>:<bytes>,`), so that no two lists of fields look the same: `monarch-client` or
-//! `monarch-server`, the protocol's version (`1`), nonce, cnonce (both in hex), the client's name, the server's name. The names keep a
-//! proof that was meant for one server from being passed on to another.
+//! The answer to that carries the server's proof in `Monarch-Proof`; the client hangs up if it is
+//! not there or wrong. From then on the connection is authenticated and nothing is added to its
+//! requests. Both proofs are HMAC-SHA256 under the 32-byte key over six fields, each as a netstring
+//! (`<length>:<bytes>,`), so that no two lists of fields look the same: `monarch-client` or
+//! `monarch-server`, the protocol's version (`1`), nonce, cnonce (both in hex), the client's name,
+//! the server's name. The names keep a proof that was meant for one server from being passed on to
+//! another.
 //!
-//! What this does not do: nothing is encrypted, and somebody who can rewrite packets between the nodes can take over a connection
-//! after the proofs. It keeps out other users and jobs on the network.
+//! What this does not do: nothing is encrypted, and somebody who can rewrite packets between the
+//! nodes can take over a connection after the proofs. It keeps out other users and jobs on the
+//! network.
 //!
 //! By hand, from bash (`$key` in hex; `$me` any name, `$it` the server's):
 //!
@@ -43,7 +47,8 @@ use std::fmt;
 use std::io;
 use subtle::ConstantTimeEq;
 
-/// Version of the protocol; part of what is proven, so that nodes of different versions refuse each other here.
+/// Version of the protocol; part of what is proven, so that nodes of different versions refuse each
+/// other here.
 const VERSION: &str = "1";
 /// Longest name of a node.
 const NAME_MAX: usize = 255;
@@ -134,7 +139,8 @@ impl Exchange<'_> {
 }
 
 fn mac(key: &Key, fields: &[&str]) -> [u8; 32] {
-    // A key of exactly one size that HMAC takes: the array's own type picks `new`, which cannot fail.
+    // A key of exactly one size that HMAC takes: the array's own type picks `new`, which cannot
+    // fail.
     let mut padded = [0; 64];
     padded[..32].copy_from_slice(&key.0);
     let mut mac = Hmac::<Sha256>::new(&padded.into());
@@ -203,15 +209,16 @@ impl fmt::Display for Credentials {
     }
 }
 
-/// Whether a node may be called so: 1 to 255 letters, digits and `. - _ : [ ]`, which names and addresses are made of.
+/// Whether a node may be called so: 1 to 255 letters, digits and `. - _ : [ ]`, which names and
+/// addresses are made of.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(fits)
 }
 
-/// The quoted values of exactly these parameters after the scheme `Monarch`. No value that is taken has a comma or a quote in it, so
-/// that splitting at commas is enough.
+/// The quoted values of exactly these parameters after the scheme `Monarch`. No value that is taken
+/// has a comma or a quote in it, so that splitting at commas is enough.
 fn params<'a, const N: usize>(value: &'a str, names: [&str; N]) -> Option<[&'a str; N]> {
     let (scheme, rest) = value.trim().split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("monarch") {

@@ -1,6 +1,7 @@
 //! The side that asks: for plain threads that may block, but never for longer than they are told.
 //!
-//! A [`Peer`] is one other agent with the connections to it that are idle. Every wait has its bound:
+//! A [`Peer`] is one other agent with the connections to it that are idle. Every wait has its
+//! bound:
 //!
 //! | for | at most |
 //! |---|---|
@@ -9,12 +10,13 @@
 //! | the answer of a peer that is busy and says so | the caller's `max_wait` |
 //! | the body, up to 8 MiB, once it has begun | `peer_timeout` spent waiting for it; as much again for each further 8 MiB |
 //!
-//! The last one makes a link that is far too slow fail, where the silence alone would let it drag on. Only waiting counts, not what
-//! the caller does between reads.
+//! The last one makes a link that is far too slow fail, where the silence alone would let it drag
+//! on. Only waiting counts, not what the caller does between reads.
 //!
-//! A connection goes back to the idle ones when its answer was read to the end, and is closed otherwise. The peer may have closed an
-//! idle one meanwhile; a request that finds it so before any byte of an answer is sent once more, on a new connection. Requests
-//! therefore have to be such that sending them twice does no harm.
+//! A connection goes back to the idle ones when its answer was read to the end, and is closed
+//! otherwise. The peer may have closed an idle one meanwhile; a request that finds it so before any
+//! byte of an answer is sent once more, on a new connection. Requests therefore have to be such
+//! that sending them twice does no harm.
 
 mod conn;
 mod options;
@@ -42,7 +44,8 @@ pub struct Sent {
     when: Instant,
 }
 
-/// An answer that was not taken for so long is not waited for any more: the peer may have given up sending it.
+/// An answer that was not taken for so long is not waited for any more: the peer may have given up
+/// sending it.
 const STALE: Duration = Duration::from_millis(500);
 
 /// Another agent.
@@ -88,8 +91,8 @@ impl Peer {
         self.get_sent(None, target, range, hops, max_wait)
     }
 
-    /// Sends the request of a [`Peer::get`], if a connection is idle: the peer works on it while the caller does something else, for a
-    /// moment.
+    /// Sends the request of a [`Peer::get`], if a connection is idle: the peer works on it while
+    /// the caller does something else, for a moment.
     #[must_use]
     pub fn send(&self, target: &str, range: Option<Range<u64>>, hops: u8) -> Option<Sent> {
         let asked = Asked { method: Method::Get, target, range, hops, body: &[] };
@@ -101,7 +104,8 @@ impl Peer {
         Some(Sent { conn, when: Instant::now() })
     }
 
-    /// The answer of what [`Peer::send`] has sent with these arguments; [`Peer::get`] where it has sent nothing.
+    /// The answer of what [`Peer::send`] has sent with these arguments; [`Peer::get`] where it has
+    /// sent nothing.
     ///
     /// # Errors
     /// As [`Peer::get`].

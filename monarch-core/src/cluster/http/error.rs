@@ -88,7 +88,8 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// Whether the peer as such is in doubt, so that asking it for something else now is of no use either.
+    /// Whether the peer as such is in doubt, so that asking it for something else now is of no use
+    /// either.
     #[must_use]
     pub fn peer_is_in_doubt(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Timeout { .. } | Self::Closed { .. })

@@ -1,7 +1,8 @@
 //! Heads of requests and responses, from bytes that may be anything.
 //!
-//! `httparse` splits them into lines; what is here decides which of them mean something and refuses those that could mean two things:
-//! a header that frames the message twice, a body without a length, a coding that is not spoken.
+//! `httparse` splits them into lines; what is here decides which of them mean something and refuses
+//! those that could mean two things: a header that frames the message twice, a body without a
+//! length, a coding that is not spoken.
 
 use super::path;
 use super::range::ByteRange;
@@ -49,7 +50,8 @@ pub struct RequestHead {
     pub close: bool,
 }
 
-/// Reads a request's head from the front of `bytes`: it and its length, or `None` if its end has not come yet.
+/// Reads a request's head from the front of `bytes`: it and its length, or `None` if its end has
+/// not come yet.
 ///
 /// # Errors
 /// Why it cannot be answered.
@@ -135,7 +137,8 @@ pub struct ResponseHead {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadResponse(pub &'static str);
 
-/// Reads a response's head from the front of `bytes`: it and its length, or `None` if its end has not come yet.
+/// Reads a response's head from the front of `bytes`: it and its length, or `None` if its end has
+/// not come yet.
 ///
 /// # Errors
 /// What is wrong with it.

@@ -1,14 +1,15 @@
 //! What may be asked for: a path, and perhaps a query.
 //!
-//! The alphabet is small and there is no escaping in it: a path is what it looks like. Names with other bytes in them have to be
-//! sent in hex or in a body.
+//! The alphabet is small and there is no escaping in it: a path is what it looks like. Names with
+//! other bytes in them have to be sent in hex or in a body.
 
 /// Longest path and query.
 pub const TARGET_MAX: usize = 10 * 1024;
 
-/// The path and the query of a request's target; `None` if it has a byte that is not allowed (letters, digits and
-/// `. _ ~ - / @ : + , =`, in the query `&` too), does not begin with one slash, has an empty segment or one that is `.` or `..`, or is
-/// longer than [`TARGET_MAX`]. The path `/` is allowed.
+/// The path and the query of a request's target; `None` if it has a byte that is not allowed
+/// (letters, digits and `. _ ~ - / @ : + , =`, in the query `&` too), does not begin with one
+/// slash, has an empty segment or one that is `.` or `..`, or is longer than [`TARGET_MAX`]. The
+/// path `/` is allowed.
 #[must_use]
 pub fn split(target: &str) -> Option<(&str, Option<&str>)> {
     if target.len() > TARGET_MAX {

@@ -1,7 +1,8 @@
 //! The `Range` of a request, after RFC 9110 section 14: one range of bytes.
 //!
-//! Several ranges in one request are refused with 416: nothing that talks to an agent asks for them, and an answer in parts would be
-//! as large as the file many times over. A unit other than `bytes` is ignored, as the RFC demands.
+//! Several ranges in one request are refused with 416: nothing that talks to an agent asks for
+//! them, and an answer in parts would be as large as the file many times over. A unit other than
+//! `bytes` is ignored, as the RFC demands.
 
 use std::ops::Range;
 
@@ -40,7 +41,8 @@ impl ByteRange {
         Ok(Some(range))
     }
 
-    /// The bytes of a file of `len` bytes that this means, never none; `None` where there are none: 416.
+    /// The bytes of a file of `len` bytes that this means, never none; `None` where there are none:
+    /// 416.
     #[must_use]
     pub fn resolve(self, len: u64) -> Option<Range<u64>> {
         let range = match self {
@@ -52,7 +54,8 @@ impl ByteRange {
     }
 }
 
-/// A number of any length, `None` if there are no digits. What is too large for 64 bits is past the end of every file anyway.
+/// A number of any length, `None` if there are no digits. What is too large for 64 bits is past the
+/// end of every file anyway.
 fn number(digits: &str) -> Result<Option<u64>, BadRange> {
     if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(BadRange);
@@ -102,7 +105,8 @@ mod tests {
     }
 
     proptest! {
-        /// The model: the bytes of a file are numbered; those that the words of the RFC name are kept.
+        /// The model: the bytes of a file are numbered; those that the words of the RFC name are
+        /// kept.
         #[test]
         fn a_range_means_what_the_words_say(len in 0u64..20, first in 0u64..24, last in 0u64..24) {
             let kept = |keep: &dyn Fn(u64) -> bool| (0..len).filter(|at| keep(*at)).collect::<Vec<_>>();

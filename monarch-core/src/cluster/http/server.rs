@@ -1,8 +1,9 @@
 //! The side that answers: files of this node for other nodes.
 //!
-//! One task per connection on few threads; a request is answered before the next one of its connection is read. Files go out by
-//! `sendfile(2)`, which reads them on the thread that sends: what is not in the page cache holds up that thread, not the others. A
-//! file that turns out shorter than promised ends the connection; nothing is ever made up for it.
+//! One task per connection on few threads; a request is answered before the next one of its
+//! connection is read. Files go out by `sendfile(2)`, which reads them on the thread that sends:
+//! what is not in the page cache holds up that thread, not the others. A file that turns out
+//! shorter than promised ends the connection; nothing is ever made up for it.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -60,11 +61,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens and answers by `handler`, on the caller's `runtime` (with I/O and time enabled) or on threads of its own.
+    /// Listens and answers by `handler`, on the caller's `runtime` (with I/O and time enabled) or
+    /// on threads of its own.
     ///
     /// # Errors
-    /// [`WireError::Listen`] if the address is taken or not this node's, [`WireError::Request`] for a name that no node may have,
-    /// [`WireError::System`] if there are no threads to be had.
+    /// [`WireError::Listen`] if the address is taken or not this node's, [`WireError::Request`] for
+    /// a name that no node may have, [`WireError::System`] if there are no threads to be had.
     pub fn start(options: Options, handler: Arc<dyn Handler>, runtime: Option<Handle>) -> Result<Self, WireError> {
         if !auth::is_name(&options.name) {
             return Err(WireError::Request { what: format!("{:?} is no name for a node", options.name) });
@@ -181,7 +183,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             conn::refuse_full(&stream);
             continue;
         }
-        // Another stranger may have to go for it: how many there are is bounded, and whoever proves who it is has a place.
+        // Another stranger may have to go for it: how many there are is bounded, and whoever proves
+        // who it is has a place.
         let stranger = Strangers::admit(&shared.strangers, from.ip());
         let counted = Open::new(&shared.metrics);
         open.spawn(async move {

@@ -1,10 +1,12 @@
-//! What makes a datagram believable: a keyed MAC over all of it, a time stamp, and a number that comes once.
+//! What makes a datagram believable: a keyed MAC over all of it, a time stamp, and a number that
+//! comes once.
 //!
 //! ```text
 //! 0 magic[4]  4 time[8]: ms since 1970  12 sender[8]  20 session[8]  28 number[8]  36 payload  .. mac[16]
 //! ```
-//! Little-endian; the MAC is HMAC-SHA256 cut to 16 bytes. A datagram whose clock is more than [`SKEW`] off is dropped: together with a window
-//! of 128 numbers a sender that leaves nothing to replay. Whatever is dropped is counted, clocks that differ by how much.
+//! Little-endian; the MAC is HMAC-SHA256 cut to 16 bytes. A datagram whose clock is more than
+//! [`SKEW`] off is dropped: together with a window of 128 numbers a sender that leaves nothing to
+//! replay. Whatever is dropped is counted, clocks that differ by how much.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;

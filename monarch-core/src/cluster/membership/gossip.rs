@@ -1,11 +1,14 @@
-//! Whose heart beats, by gossip: van Renesse, Minsky and Hayden, "A gossip-style failure detection service" (1998). Pure: time comes in.
+//! Whose heart beats, by gossip: van Renesse, Minsky and Hayden, "A gossip-style failure detection
+//! service" (1998). Pure: time comes in.
 //!
-//! Each node counts its own beats and, every interval, sends all counts that it knows to three nodes that are up and one that is not, so
-//! that what was cut off finds back. A count that grows is a sign of life, wherever it comes from. News reach 512 nodes in about five
-//! intervals. A node whose count stands still for [`QUIET`] is suspect, for [`DEAD`] gone. One that took leave is known to have left for
-//! [`FORGOTTEN`].
+//! Each node counts its own beats and, every interval, sends all counts that it knows to three
+//! nodes that are up and one that is not, so that what was cut off finds back. A count that grows
+//! is a sign of life, wherever it comes from. News reach 512 nodes in about five intervals. A node
+//! whose count stands still for [`QUIET`] is suspect, for [`DEAD`] gone. One that took leave is
+//! known to have left for [`FORGOTTEN`].
 //!
-//! What is heard of a life for the first time by hearsay is no sign of life yet: it may be an echo of a dead one.
+//! What is heard of a life for the first time by hearsay is no sign of life yet: it may be an echo
+//! of a dead one.
 
 use super::payload::{BEATS, Beat, INTROS, Intro, Payload};
 use super::types::Peer;
@@ -18,7 +21,8 @@ use std::net::SocketAddr;
 pub(super) const QUIET: u64 = 2_500;
 /// Milliseconds of silence after which it is gone.
 pub(super) const DEAD: u64 = 30_000;
-/// Milliseconds after which a node that is gone is not even looked for, and one that took leave owns nothing.
+/// Milliseconds after which a node that is gone is not even looked for, and one that took leave
+/// owns nothing.
 const FORGOTTEN: u64 = 600_000;
 /// A node that did nothing itself for so long holds the silence against nobody.
 const STOPPED: u64 = 1_000;
@@ -98,7 +102,8 @@ impl Gossip {
         let asks: Vec<u64> = payload.beats.iter().map(|b| b.key).filter(unknown).take(INTROS).collect();
         let told = payload.asks.iter().filter_map(|key| self.nodes.get(key)).filter(|n| n.introduced);
         let intros: Vec<Intro> = told.map(|n| n.intro.clone()).take(INTROS).collect();
-        // A clock went back between two lives: the sender must hear of the later one, or nobody would believe it.
+        // A clock went back between two lives: the sender must hear of the later one, or nobody
+        // would believe it.
         let later =
             self.nodes.get(&node_key(&payload.from.name)).filter(|n| n.intro.incarnation > payload.from.incarnation);
         let beats: Vec<Beat> = later.map(Node::beat).into_iter().collect();

@@ -1,4 +1,5 @@
-//! The task of a node: it ticks, hears, tries nodes that failed, and publishes a new view when something changed.
+//! The task of a node: it ticks, hears, tries nodes that failed, and publishes a new view when
+//! something changed.
 
 use super::datagram_auth::{Dropped, Opener, Sealer};
 use super::gossip::{DEAD, Gossip, Outgoing};

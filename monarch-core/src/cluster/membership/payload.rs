@@ -1,4 +1,5 @@
-//! What a datagram says: who sends it, whose hearts it knows to beat, whom it asks about and whom it introduces.
+//! What a datagram says: who sends it, whose hearts it knows to beat, whom it asks about and whom
+//! it introduces.
 //!
 //! ```text
 //! payload = intro  u8 n beat*n  u8 n key[8]*n  u8 n intro*n

@@ -1,8 +1,9 @@
-//! What readers come upon: a node that does not answer them is not asked for a while, a longer one each time. That counts for one life of the
-//! node: one that has just come up was not there when it was asked before.
+//! What readers come upon: a node that does not answer them is not asked for a while, a longer one
+//! each time. That counts for one life of the node: one that has just come up was not there when it
+//! was asked before.
 //!
-//! When a pause is over, one connection is tried, and not by a reader: if it is accepted the node may be asked again. Only a request that
-//! was served makes the next pause a short one.
+//! When a pause is over, one connection is tried, and not by a reader: if it is accepted the node
+//! may be asked again. Only a request that was served makes the next pause a short one.
 
 use std::collections::HashMap;
 
@@ -26,7 +27,8 @@ struct Failure {
 }
 
 impl Evidence {
-    /// A request, or a trial, failed in that life of the node (0: nothing was heard of it yet). Many that fail at once are one failure.
+    /// A request, or a trial, failed in that life of the node (0: nothing was heard of it yet).
+    /// Many that fail at once are one failure.
     pub(super) fn failure(&mut self, node: u16, life: u64, now: u64) {
         let first = || Failure { life, times: 0, since: now, until: 0, blocked: false };
         let failure = self.failed.entry(node).or_insert_with(first);

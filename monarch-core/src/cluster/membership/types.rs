@@ -13,8 +13,9 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where this node serves files.
     pub files: SocketAddr,
-    /// The nodes that are expected, this one included or not, and where their datagrams go, if that is known ([`super::Membership::locate`]). A node
-    /// that the others do not expect names one of them here.
+    /// The nodes that are expected, this one included or not, and where their datagrams go, if that
+    /// is known ([`super::Membership::locate`]). A node that the others do not expect names one
+    /// of them here.
     pub members: Vec<(String, Option<SocketAddr>)>,
     /// What all nodes of the job know and nobody else.
     pub key: [u8; 32],

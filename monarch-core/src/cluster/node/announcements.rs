@@ -1,7 +1,8 @@
 //! What nodes tell each other: who holds what, when one comes or goes; what the job has changed.
 //!
-//! A newcomer asks every node that is up for the files that it answers for from now on, before it reads any of them. What is told otherwise
-//! goes through the [`outbox`](super::outbox). Who hears of a change leaves the file to the PFS from then on.
+//! A newcomer asks every node that is up for the files that it answers for from now on, before it
+//! reads any of them. What is told otherwise goes through the [`outbox`](super::outbox). Who hears
+//! of a change leaves the file to the PFS from then on.
 
 use super::bounds::NEWCOMER;
 use super::{FileRef, Node, lock};
@@ -46,8 +47,8 @@ impl From<Presented> for Peer {
 }
 
 impl Node {
-    /// The files of a segment that others had better get from here, ascending: number and hash of the path. What only passes through, or
-    /// comes from another node, is not among them.
+    /// The files of a segment that others had better get from here, ascending: number and hash of
+    /// the path. What only passes through, or comes from another node, is not among them.
     pub(super) fn held(&self, live: &LiveSegment) -> impl Iterator<Item = (u32, u64)> + use<> {
         let is_coming = |word: Word| matches!(word.state(), State::Fetching | State::Partial);
         let perhaps = move |word: Word| match word.state() {
@@ -56,7 +57,8 @@ impl Node {
             _ => word.packed_in().is_some(),
         };
         let is_held = |e: &Entry<'static>| {
-            // (Not one that is claimed and yet to be asked another node for: who asks back would wait for itself.)
+            // (Not one that is claimed and yet to be asked another node for: who asks back would
+            // wait for itself.)
             let word = e.word();
             perhaps(word) && (!is_coming(word) || self.begun.contains(&live.file_ref(e)))
         };
@@ -132,7 +134,8 @@ impl Node {
         Ok(())
     }
 
-    /// Before an index is served: asks every node that answers what it holds of this node's files. All at a time, for a second at most.
+    /// Before an index is served: asks every node that answers what it holds of this node's files.
+    /// All at a time, for a second at most.
     pub fn join(self: &Arc<Self>, live: &LiveSegment) {
         let index = live.segment.index.header.uuid;
         let entries = live.segment.index.len();

@@ -1,7 +1,9 @@
 //! What copies come to, so that who gets one from here can tell whether it arrived.
 //!
-//! A checksum is that of the bytes as the PFS sent them, taken while the copy was made or kept in the tier's log. Of parts that nobody has
-//! summed it is taken from the copy when they are first sent, which is compared with the sum of the whole before, unless it is large. Eight bytes a file, and as many a chunk of large ones.
+//! A checksum is that of the bytes as the PFS sent them, taken while the copy was made or kept in
+//! the tier's log. Of parts that nobody has summed it is taken from the copy when they are first
+//! sent, which is compared with the sum of the whole before, unless it is large. Eight bytes a
+//! file, and as many a chunk of large ones.
 
 use super::FileRef;
 use std::collections::{HashMap, HashSet};

@@ -5,13 +5,15 @@ use crate::cluster::directory::Members;
 use crate::cluster::http::STRANGERS;
 use std::sync::atomic::Ordering;
 
-/// Connections that are taken of however few nodes: one that works hard has as many as requests under way, and keeps [`IDLE`].
+/// Connections that are taken of however few nodes: one that works hard has as many as requests
+/// under way, and keeps [`IDLE`].
 const FEW: usize = 1024;
-/// Connections for each node: those that it keeps, and as many again for what is under way beside them.
+/// Connections for each node: those that it keeps, and as many again for what is under way beside
+/// them.
 const EACH: usize = 2 * IDLE;
 
-/// Connections for so many nodes, of a process that may have so many descriptors open: half of them are for copies, some for
-/// connections that have not proven who they are.
+/// Connections for so many nodes, of a process that may have so many descriptors open: half of them
+/// are for copies, some for connections that have not proven who they are.
 const fn connections(nodes: usize, descriptors: usize) -> usize {
     let (wanted, half) = (wanted(nodes), descriptors / 2);
     let room = if half > 2 * STRANGERS { half - STRANGERS } else { half / 2 };

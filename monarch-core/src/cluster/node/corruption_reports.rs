@@ -1,9 +1,11 @@
-//! Copies that arrived damaged: the node that sent one is told, reads its own again, and drops it if it is damaged indeed.
+//! Copies that arrived damaged: the node that sent one is told, reads its own again, and drops it
+//! if it is damaged indeed.
 //!
-//! Who complains proves nothing. A complaint costs the other node a read of the bytes that it sent (4 MiB at most), one at a time and a
-//! tenth of the time at most, and it acts on what it finds there alone. A node whose complaint was unfounded (it lies, or a link or its
-//! memory changes bytes) has its next ones put aside for 1 s, 2 s ... 60 s. Complaints are sent once: a copy that stays damaged is
-//! complained of by whoever asks next.
+//! Who complains proves nothing. A complaint costs the other node a read of the bytes that it sent
+//! (4 MiB at most), one at a time and a tenth of the time at most, and it acts on what it finds
+//! there alone. A node whose complaint was unfounded (it lies, or a link or its memory changes
+//! bytes) has its next ones put aside for 1 s, 2 s ... 60 s. Complaints are sent once: a copy that
+//! stays damaged is complained of by whoever asks next.
 
 use super::bounds::AT_ONCE;
 use super::local_copy::Bytes;
@@ -21,7 +23,8 @@ const LEN: usize = 16 + 4 + 8 + 8;
 const OF_ONE: usize = 256;
 /// Most that wait to be sent.
 const UNSENT: usize = 1 << 12;
-/// How long nothing is heard of a file that was just dropped: those who complain got the copy before it was.
+/// How long nothing is heard of a file that was just dropped: those who complain got the copy
+/// before it was.
 const SETTLED: Duration = Duration::from_secs(10);
 /// Most files that are remembered for that.
 const DROPPED: usize = 1 << 12;
@@ -85,7 +88,8 @@ enum Verdict {
 #[derive(Debug, Default)]
 struct Heard {
     waiting: VecDeque<(u16, Complaint)>,
-    /// Nodes whose last complaint was unfounded: until when they are not heard, and how long that was.
+    /// Nodes whose last complaint was unfounded: until when they are not heard, and how long that
+    /// was.
     liars: HashMap<u16, (Instant, Duration)>,
     /// Files that were dropped, and when.
     dropped: HashMap<([u8; 16], u32), Instant>,
@@ -109,7 +113,8 @@ impl Heard {
         self.dropped.get(&(complaint.index, complaint.id)).is_some_and(|t| now.duration_since(*t) < SETTLED)
     }
 
-    /// The next one to be looked into. (While a copy was being looked at more may have come about it.)
+    /// The next one to be looked into. (While a copy was being looked at more may have come about
+    /// it.)
     fn next(&mut self, now: Instant) -> Option<(u16, Complaint)> {
         loop {
             let (from, complaint) = self.waiting.pop_front()?;
@@ -185,8 +190,8 @@ impl Node {
         Answer::status(204)
     }
 
-    /// Sends complaints, and looks into those of others, until the agent ends; with long rests between looks: what readers and other nodes
-    /// wait for goes first.
+    /// Sends complaints, and looks into those of others, until the agent ends; with long rests
+    /// between looks: what readers and other nodes wait for goes first.
     pub(super) fn look_into_complaints(&self, stop: &AtomicBool) {
         let mut rest = LOOK;
         while !stop.load(Ordering::Relaxed) {

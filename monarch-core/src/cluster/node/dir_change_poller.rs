@@ -1,7 +1,7 @@
 //! Changes of the job that nobody tells the agent of: listings of directories, whole subtrees.
 //!
-//! A changed file is a demand to the agent, which tells the other nodes. Directories turn to Bypass silently; there are few of them, so
-//! their words are looked at a few times a second.
+//! A changed file is a demand to the agent, which tells the other nodes. Directories turn to Bypass
+//! silently; there are few of them, so their words are looked at a few times a second.
 
 use super::{FileRef, Node, lock};
 use crate::agent::tiering::{LiveSegment, TieringEngine};

@@ -23,7 +23,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const BID: Duration = Duration::from_secs(2);
 /// How long an index that is being made elsewhere is waited for before all are asked again.
 const SCAN: Duration = Duration::from_secs(5);
-/// How long after its start a node waits for names of others to lead somewhere before it makes an index.
+/// How long after its start a node waits for names of others to lead somewhere before it makes an
+/// index.
 const NAMES: Duration = Duration::from_secs(10);
 /// The lookup table is at most so many times as large as the index.
 const WITH_TABLE: u64 = 2;
@@ -94,7 +95,8 @@ impl From<WireError> for Missed {
 }
 
 impl Node {
-    /// The index of a root, in a file in `dir`, or the word that this node is to make it. [`Node::offer`] or [`Node::give_up`] is to follow.
+    /// The index of a root, in a file in `dir`, or the word that this node is to make it.
+    /// [`Node::offer`] or [`Node::give_up`] is to follow.
     ///
     /// # Errors
     /// When the scan was called off, or there is no room for the index.
@@ -145,7 +147,8 @@ impl Node {
         Ok(Obtained::Mine)
     }
 
-    /// Whether nodes are expected of which nobody knows yet where they are: each of them would make an index of its own.
+    /// Whether nodes are expected of which nobody knows yet where they are: each of them would make
+    /// an index of its own.
     fn lacks_names(&self) -> bool {
         let lost = |m: &Member| m.standing == NodeState::Expected && self.membership.is_lost(&m.name);
         self.view().iter().any(|(_, m)| lost(m))

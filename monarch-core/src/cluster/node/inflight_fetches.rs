@@ -1,13 +1,16 @@
-//! Fetches from the PFS that are under way, and who answered for each file when it began: if that is another node by the end, it is told.
+//! Fetches from the PFS that are under way, and who answered for each file when it began: if that
+//! is another node by the end, it is told.
 //!
-//! An entry lives as long as its fetch: it goes when the copy is complete, when the fetch ends otherwise, and with the source that began it.
+//! An entry lives as long as its fetch: it goes when the copy is complete, when the fetch ends
+//! otherwise, and with the source that began it.
 
 use super::{FileRef, lock};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most fetches that are remembered: more than can be under way. Of a copy beyond that nobody is told.
+/// Most fetches that are remembered: more than can be under way. Of a copy beyond that nobody is
+/// told.
 const MOST: usize = 1 << 16;
 
 /// One beginning of a fetch.

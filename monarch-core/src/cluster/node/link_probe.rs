@@ -1,4 +1,5 @@
-//! Whether every pair of nodes can talk, how fast, and whether they agree: for `monarch cluster check` and `status --cluster`.
+//! Whether every pair of nodes can talk, how fast, and whether they agree: for `monarch cluster
+//! check` and `status --cluster`.
 
 use super::{Node, NodeStatus, lock};
 use crate::cluster::http::{Answer, Peer};

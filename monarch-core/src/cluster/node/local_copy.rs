@@ -1,7 +1,8 @@
 //! What this node has of a file: asked for as a reader would, waited for, opened.
 //!
-//! Complete copies are sent from their file. Of a large one that is being made the chunks that are there are read into memory, under the
-//! same looks before and after as a reader's: they may go any moment.
+//! Complete copies are sent from their file. Of a large one that is being made the chunks that are
+//! there are read into memory, under the same looks before and after as a reader's: they may go any
+//! moment.
 
 use super::wait_graph::Waits;
 use super::{FileRef, Node};
@@ -90,14 +91,16 @@ impl Node {
             State::Requested | State::Fetching | State::Partial => Local::Coming(waits.source(file)),
             _ if word.packed_in().is_some() => Local::Resident,
             State::Bypass if word.is_changed() => Local::Changed,
-            // This node could not read it, or finds another file in its place: its mount may be to blame. Who asks looks for itself.
+            // This node could not read it, or finds another file in its place: its mount may be to
+            // blame. Who asks looks for itself.
             State::Bypass => Local::NoRoom,
             State::Refused if word.refusal() != Some(Refusal::Replaced) => Local::NoRoom,
             _ => Local::Absent,
         }
     }
 
-    /// Some bytes of a file, fetched if need be. `Err(None)` when there is no room for it, or it could not be had now. Blocks.
+    /// Some bytes of a file, fetched if need be. `Err(None)` when there is no room for it, or it
+    /// could not be had now. Blocks.
     pub(super) fn bytes(&self, here: &Here, range: &Range<u64>) -> Result<Bytes, Option<io::Error>> {
         let tiering = self.tiering().ok_or(None)?;
         let until = Instant::now() + self.options.peer_timeout;
@@ -154,7 +157,8 @@ impl Node {
         (st.st_size.unsigned_abs() == here.size()).then_some(fd)
     }
 
-    /// Chunks of a file that is being fetched; `None` when something else has become of it meanwhile.
+    /// Chunks of a file that is being fetched; `None` when something else has become of it
+    /// meanwhile.
     fn chunks(&self, here: &Here, word: Word, range: &Range<u64>) -> io::Result<Option<Vec<u8>>> {
         let (Some(tiering), Some(large)) = (self.tiering(), here.large()) else { return Ok(None) };
         let found = here.found();
@@ -195,7 +199,8 @@ impl Node {
         let sum = match bytes {
             Bytes::Read(bytes) => xxhash_rust::xxh3::xxh3_64(bytes),
             Bytes::Copy(fd) => {
-                // A part of a copy whose whole is known: nobody could tell by a sum of damaged bytes that they are.
+                // A part of a copy whose whole is known: nobody could tell by a sum of damaged
+                // bytes that they are.
                 if !self.checked(here, file, fd)? {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
@@ -206,8 +211,9 @@ impl Node {
         Ok(sum)
     }
 
-    /// Whether the copy of a file that is not large is what it was when it came; one that is not goes. Once for each copy, and by all who ask
-    /// before the first has found out: none of them may have a part of it. (Of large ones the chunks are summed as they come.)
+    /// Whether the copy of a file that is not large is what it was when it came; one that is not
+    /// goes. Once for each copy, and by all who ask before the first has found out: none of
+    /// them may have a part of it. (Of large ones the chunks are summed as they come.)
     fn checked(&self, here: &Here, file: &FileRef, copy: &OwnedFd) -> io::Result<bool> {
         let whole = self.sums.get(file, (0, here.size()), here.size());
         let Some(whole) = whole.filter(|_| here.large().is_none()) else { return Ok(true) };
@@ -222,8 +228,9 @@ impl Node {
         Ok(false)
     }
 
-    /// Whether some bytes of a copy are still what was noted when they came, or the copy what the log of its tier says; `None` if nobody
-    /// knows what they should be, or they cannot be read.
+    /// Whether some bytes of a copy are still what was noted when they came, or the copy what the
+    /// log of its tier says; `None` if nobody knows what they should be, or they cannot be
+    /// read.
     pub(super) fn is_sound(&self, here: &Here, file: &FileRef, range: &Range<u64>, copy: &OwnedFd) -> Option<bool> {
         let noted = self.sums.get(file, (range.start, range.end - range.start), here.size());
         match noted {
@@ -232,7 +239,8 @@ impl Node {
         }
     }
 
-    /// Drops a copy that is damaged and has the file fetched again; `false` if it is another copy by now.
+    /// Drops a copy that is damaged and has the file fetched again; `false` if it is another copy
+    /// by now.
     pub(super) fn drop_damaged(&self, here: &Here, file: &FileRef, seen: Word) -> bool {
         let Some(tiering) = self.tiering() else { return false };
         let key = demand::file_key(here.number, here.entry.master.id);
@@ -245,7 +253,8 @@ impl Node {
         true
     }
 
-    /// Whether this node has more to do than it should, so that others who have a file had better send it.
+    /// Whether this node has more to do than it should, so that others who have a file had better
+    /// send it.
     pub(super) fn is_busy(&self) -> bool {
         self.answering.load(Ordering::Relaxed) > self.options.busy
     }

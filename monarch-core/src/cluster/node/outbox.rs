@@ -1,7 +1,9 @@
-//! What is still to be told to other nodes: copies that they should know of, files that the job has changed.
+//! What is still to be told to other nodes: copies that they should know of, files that the job has
+//! changed.
 //!
-//! What could not be sent is sent again, after a pause, until it is confirmed or the node has gone. A node that comes up, or up again, is
-//! told of all changes so far: what it was sent while it was away is lost.
+//! What could not be sent is sent again, after a pause, until it is confirmed or the node has gone.
+//! A node that comes up, or up again, is told of all changes so far: what it was sent while it was
+//! away is lost.
 
 use super::announcements::AT_A_TIME;
 use super::dir_change_poller::Looks;
@@ -92,7 +94,8 @@ impl Node {
         }
     }
 
-    /// The view has changed: who answers for other files now is to hear what is held of them, and what is this node's own is fetched.
+    /// The view has changed: who answers for other files now is to hear what is held of them, and
+    /// what is this node's own is fetched.
     fn view_changed(&self, outbox: &mut Outbox, before: &Members, now: &Members) {
         for (_, live) in self.segments() {
             let index = live.segment.index.header.uuid;
@@ -145,7 +148,8 @@ impl Node {
         outbox.letters.retain(|node, l| *node != ME && !l.is_empty());
     }
 
-    /// Sends all letters that are due. Nobody waits for a node that is slow: what is told to the others meanwhile is on time.
+    /// Sends all letters that are due. Nobody waits for a node that is slow: what is told to the
+    /// others meanwhile is on time.
     fn send(self: &Arc<Self>, outbox: &mut Outbox, view: &Members) {
         for (node, letter) in std::mem::take(&mut *lock(&outbox.returned)) {
             outbox.sending.remove(&node);

@@ -1,8 +1,11 @@
-//! A file that another node owns, as a source of bytes: from its owner, from who else holds it, in the end from the PFS.
+//! A file that another node owns, as a source of bytes: from its owner, from who else holds it, in
+//! the end from the PFS.
 //!
-//! Each read is a request of its own, for as many bytes as were asked for, and the answer says what they come to: what arrives damaged, or
-//! late, or not at all is asked for elsewhere, and the caller never learns of it. Only three answers are for the caller: that the file
-//! has changed, that there is no room for it anywhere (then it is not copied at all), and that this node is to keep it instead of its owner.
+//! Each read is a request of its own, for as many bytes as were asked for, and the answer says what
+//! they come to: what arrives damaged, or late, or not at all is asked for elsewhere, and the
+//! caller never learns of it. Only three answers are for the caller: that the file has changed,
+//! that there is no room for it anywhere (then it is not copied at all), and that this node is to
+//! keep it instead of its owner.
 
 use super::bounds::{AT_ONCE, NEWCOMER};
 use super::inflight_fetches::Beginning;
@@ -103,7 +106,8 @@ impl Remote {
         io::Error::other("the file's owner sends it elsewhere")
     }
 
-    /// This node is to fetch the file from the PFS, and keep it. A large one stays where it was begun.
+    /// This node is to fetch the file from the PFS, and keep it. A large one stays where it was
+    /// begun.
     fn keep(&self) -> io::Result<bool> {
         *lock(&self.began) = Some(self.node.begin(&self.file));
         *lock(&self.failed) = Some(Instant::now());
@@ -118,7 +122,8 @@ impl Remote {
             None => (Search::new(), None),
         };
         let mut left = self.node.options.peer_timeout;
-        // A further node may have just come up, and wait for the index: there has to be time for that.
+        // A further node may have just come up, and wait for the index: there has to be time for
+        // that.
         let least = NEWCOMER.min(left / 2).max(Duration::from_nanos(1));
         while left >= least {
             let (to, _coming, sent) = match early.take() {
@@ -222,8 +227,9 @@ impl SourceFile for Remote {
         let left = usize::try_from(self.want.size.saturating_sub(off)).unwrap_or(usize::MAX);
         let n = buf.len().min(left);
         let Some(buf) = buf.get_mut(..n).filter(|b| !b.is_empty()) else { return Ok(0) };
-        // What was begun from the PFS is read on there: one answer about its identity then holds for all of it.
-        // (Chunks of a large one are asked for again after a while: the rest of it may be had.)
+        // What was begun from the PFS is read on there: one answer about its identity then holds
+        // for all of it. (Chunks of a large one are asked for again after a while: the rest of it
+        // may be had.)
         let begun = match self.large {
             true => lock(&self.failed).is_some_and(|t| t.elapsed() < AGAIN),
             false => lock(&self.original).is_some(),

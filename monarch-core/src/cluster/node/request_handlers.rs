@@ -66,7 +66,8 @@ impl Handler for PeerRequestHandler {
     }
 }
 
-/// An answer that is under way, for as long as this lives. (It may outlive the node, and must not be what keeps it.)
+/// An answer that is under way, for as long as this lives. (It may outlive the node, and must not
+/// be what keeps it.)
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -196,7 +197,8 @@ impl Node {
         let (here, file) = of;
         let view = self.view();
         let from = view.number(peer);
-        // Who is to keep a file for which there is no room here has to be willing; it may say no by itself.
+        // Who is to keep a file for which there is no room here has to be willing; it may say no by
+        // itself.
         let asked = |local| Asked { from, hops, keeps: keeps || local == Local::NoRoom, busy: self.is_busy() };
         let (standing, mut answer, promise) =
             self.answer_for(file, &view, |waits| Self::standing(here, file, waits), asked);

@@ -209,8 +209,8 @@ impl Node {
         std::thread::Builder::new().name("news".to_owned()).spawn(move || me.tell_news(&stop)).map(drop)
     }
 
-    /// Looks up names that led nowhere at the start until all do or the agent ends: where all nodes start at a time, names come to be known when
-    /// they have started.
+    /// Looks up names that led nowhere at the start until all do or the agent ends: where all nodes
+    /// start at a time, names come to be known when they have started.
     fn look_up_names(&self, stop: &AtomicBool) {
         let NodeOptions { name: me, members, .. } = &self.options;
         let mut lost: Vec<&String> =

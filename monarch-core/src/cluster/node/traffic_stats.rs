@@ -1,4 +1,4 @@
-//! TrafficStats of a node for status and report.
+//! Traffic counters of a node for status and report.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -1,7 +1,9 @@
-//! Who waits for whom: files that come from other nodes, and nodes that were promised files that are yet to come.
+//! Who waits for whom: files that come from other nodes, and nodes that were promised files that
+//! are yet to come.
 //!
-//! Two nodes may want the same file of each other at the same time. Both are noted under one lock, so that of two that would wait for each
-//! other one knows: who has promised a file does not ask the one that it was promised to, and who asks for a file promises nothing to the one
+//! Two nodes may want the same file of each other at the same time. Both are noted under one lock,
+//! so that of two that would wait for each other one knows: who has promised a file does not ask
+//! the one that it was promised to, and who asks for a file promises nothing to the one
 //! that is asked (see [`Residency::answer`](crate::cluster::directory::Residency::answer)).
 
 use super::{FileRef, Node, lock, pure};
@@ -93,8 +95,8 @@ impl Node {
         Some((to, Coming { node: self.clone(), file: *file }))
     }
 
-    /// What is said to a request for a file of which there is so much here. What has yet to come is promised for as long as the last part
-    /// lives.
+    /// What is said to a request for a file of which there is so much here. What has yet to come is
+    /// promised for as long as the last part lives.
     pub(super) fn answer_for(
         &self,
         file: &FileRef,

@@ -1,8 +1,10 @@
 //! The file of the secret: read with care, made by exactly one of many nodes.
 //!
-//! How it works. A new secret is written to a file of another name, synced, and given its real name with link(2), which fails if that name
-//! is there: also over NFS, where exclusive creation once was not safe. So the name never leads to half a secret, the first node wins,
-//! and all of them, the winner too, read what has the name in the end. Where there are no hard links, renaming without replacing does it.
+//! How it works. A new secret is written to a file of another name, synced, and given its real name
+//! with link(2), which fails if that name is there: also over NFS, where exclusive creation once
+//! was not safe. So the name never leads to half a secret, the first node wins, and all of them,
+//! the winner too, read what has the name in the end. Where there are no hard links, renaming
+//! without replacing does it.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};

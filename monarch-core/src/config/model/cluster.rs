@@ -10,43 +10,53 @@ use serde::{Deserialize, Serialize};
 pub struct Cluster {
     /// How the nodes of the job are found. Default: none, this node alone.
     pub discovery: Discovery,
-    /// Under `static`: the nodes as they were written, each a name, an address or several names in Slurm's brackets. Otherwise empty.
+    /// Under `static`: the nodes as they were written, each a name, an address or several names in
+    /// Slurm's brackets. Otherwise empty.
     #[serde(default)]
     pub nodes: Vec<String>,
     /// Under `dns`: the name whose addresses are the nodes. Otherwise `None`.
     #[serde(default)]
     pub dns: Option<String>,
-    /// The nodes that are expected, as they were found by the command: names or addresses, all different. Empty: this node alone.
+    /// The nodes that are expected, as they were found by the command: names or addresses, all
+    /// different. Empty: this node alone.
     pub members: Vec<String>,
     /// Which of them this node is.
     pub me: usize,
-    /// How many nodes are expected: as many as `members`, unless those are `partial`. 0: this node alone.
+    /// How many nodes are expected: as many as `members`, unless those are `partial`. 0: this node
+    /// alone.
     #[serde(default)]
     pub expected: usize,
-    /// Whether `members` are only the first node and this one (torchrun names no more): the others join by way of the first.
+    /// Whether `members` are only the first node and this one (torchrun names no more): the others
+    /// join by way of the first.
     #[serde(default)]
     pub partial: bool,
     /// Which copies a node keeps of files that another one owns. Default: hybrid.
     pub placement: Spread,
-    /// The interface, subnet (`10.0.0.0/8`) or address to listen on. Default `None`: the address that this node's own name among the
-    /// members leads to. Never all addresses.
+    /// The interface, subnet (`10.0.0.0/8`) or address to listen on. Default `None`: the address
+    /// that this node's own name among the members leads to. Never all addresses.
     pub listen: Option<String>,
-    /// TCP port for data and UDP port for gossip, the same on all nodes. Default `None`: derived from the secret and the members, 20000
-    /// to 29999.
+    /// TCP port for data and UDP port for gossip, the same on all nodes. Default `None`: derived
+    /// from the secret and the members, 20000 to 29999.
     pub port: Option<u16>,
-    /// File with the secret that nodes prove to each other, owned by the user and mode 0600; made when missing. Default `None`:
-    /// `$XDG_CONFIG_HOME/monarch/cluster-secret`. The environment's `MONARCH_CLUSTER_SECRET` goes first.
+    /// File with the secret that nodes prove to each other, owned by the user and mode 0600; made
+    /// when missing. Default `None`: `$XDG_CONFIG_HOME/monarch/cluster-secret`. The
+    /// environment's `MONARCH_CLUSTER_SECRET` goes first.
     pub secret_file: Option<PathBuf>,
-    /// How long a node that is expected and was never seen counts as an owner. Default 60 s; at most 1 h.
+    /// How long a node that is expected and was never seen counts as an owner. Default 60 s; at
+    /// most 1 h.
     pub join_timeout: Duration,
-    /// How long a reader waits for a peer that does not answer before it turns to the next one, or the PFS. Default 2 s; 10 ms to 60 s.
-    /// Peers that usually answer quickly are given up sooner.
+    /// How long a reader waits for a peer that does not answer before it turns to the next one, or
+    /// the PFS. Default 2 s; 10 ms to 60 s. Peers that usually answer quickly are given up
+    /// sooner.
     pub peer_timeout: Duration,
-    /// Bytes a second that this node sends to all others. Default `None`: no limit; at least 1 MiB/s.
+    /// Bytes a second that this node sends to all others. Default `None`: no limit; at least 1
+    /// MiB/s.
     pub bandwidth_limit: Option<u64>,
-    /// Bytes a second that this node sends to one of them. Default `None`: no limit; at least 1 MiB/s.
+    /// Bytes a second that this node sends to one of them. Default `None`: no limit; at least 1
+    /// MiB/s.
     pub peer_bandwidth_limit: Option<u64>,
-    /// Part of each tier that copies pass through which another node owns, under `sharded`. Default an eighth; 0.01 to 0.9.
+    /// Part of each tier that copies pass through which another node owns, under `sharded`. Default
+    /// an eighth; 0.01 to 0.9.
     pub passing: f64,
 }
 
@@ -80,8 +90,8 @@ impl Cluster {
         self.members.len() < 2 && !self.partial
     }
 
-    /// What every node of the job knows alike, to derive from: all members; the first one, where only that is known everywhere; the
-    /// name that leads to all of them.
+    /// What every node of the job knows alike, to derive from: all members; the first one, where
+    /// only that is known everywhere; the name that leads to all of them.
     #[must_use]
     pub fn agreed(&self) -> &[String] {
         match (&self.dns, self.partial) {
@@ -99,13 +109,15 @@ pub enum Discovery {
     /// This node alone.
     #[default]
     None,
-    /// From the job's environment, whatever it is: Slurm, then PBS, LSF and MPI launchers, then torchrun; alone where there is none.
+    /// From the job's environment, whatever it is: Slurm, then PBS, LSF and MPI launchers, then
+    /// torchrun; alone where there is none.
     Auto,
     /// `cluster.nodes` names them.
     Static,
     /// Slurm's list of nodes (`SLURM_STEP_NODELIST`, `SLURM_JOB_NODELIST`).
     Slurm,
-    /// The environment of torchrun: `MASTER_ADDR` and the ranks of groups; the others join by way of the first.
+    /// The environment of torchrun: `MASTER_ADDR` and the ranks of groups; the others join by way
+    /// of the first.
     Torchrun,
     /// The lists that PBS, LSF, OAR, Grid Engine, Cobalt and MPI launchers leave.
     Mpi,
@@ -121,7 +133,8 @@ pub enum Spread {
     Sharded,
     /// All that it reads, as long as there is room.
     Replicated,
-    /// What is left of its room when it has what it owns: copies of others' files make way for those.
+    /// What is left of its room when it has what it owns: copies of others' files make way for
+    /// those.
     #[default]
     Hybrid,
 }

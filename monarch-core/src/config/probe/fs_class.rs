@@ -1,7 +1,8 @@
 //! Tells local file systems from those that are reached over a network.
 //!
-//! The name from mountinfo decides, since many parallel file systems come through FUSE and share its number; the
-//! number (`f_type`, `linux/magic.h` and the vendors' headers) decides where the name is not to be had.
+//! The name from mountinfo decides, since many parallel file systems come through FUSE and share
+//! its number; the number (`f_type`, `linux/magic.h` and the vendors' headers) decides where the
+//! name is not to be had.
 
 /// What a file system is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +83,8 @@ const MEMORY_MAGIC: &[u64] = &[0x0102_1994, 0x8584_58f6, 0x9584_58f6];
 const LOCAL_MAGIC: &[u64] =
     &[0xef53, 0x5846_5342, 0x9123_683e, 0x2fc1_2fc1, 0xf2f5_2010, 0xca45_1a4e, 0x794c_7630, 0x7371_7368, 0xe0f5_e1e2];
 
-/// NFS, Lustre, GPFS, BeeGFS, FUSE, Ceph, CIFS, SMB2, SMB, 9p, AFS, AFS (kernel), PVFS2, PanFS, OCFS2, GFS2, Coda.
+/// NFS, Lustre, GPFS, BeeGFS, FUSE, Ceph, CIFS, SMB2, SMB, 9p, AFS, AFS (kernel), PVFS2, PanFS,
+/// OCFS2, GFS2, Coda.
 const NETWORK_MAGIC: &[u64] = &[
     0x6969,
     0x0bd0_0bd0,

@@ -1,7 +1,8 @@
 //! How much memory a job has: control groups of both versions, and `/proc/meminfo`.
 //!
-//! The limit that counts is the tightest on the way from the job's group up to the top. Everything is read below a
-//! given directory, so that the tests can lay out trees of files instead of control groups.
+//! The limit that counts is the tightest on the way from the job's group up to the top. Everything
+//! is read below a given directory, so that the tests can lay out trees of files instead of control
+//! groups.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +14,8 @@ pub(super) fn read(top: &Path) -> Memory {
     read_but(top, false)
 }
 
-/// What the job can still take before memory is short: page cache in use counts as free, as the kernel drops it first. And all of
-/// its memory.
+/// What the job can still take before memory is short: page cache in use counts as free, as the
+/// kernel drops it first. And all of its memory.
 pub(crate) fn left() -> (u64, u64) {
     let memory = read_but(Path::new("/"), true);
     (memory.remaining(), memory.whole())
@@ -64,7 +65,8 @@ fn limits(top: &Path, line: &str, active: bool) -> Vec<(u64, u64)> {
         names if names.split(',').any(|name| name == "memory") => (top.join("sys/fs/cgroup/memory"), V1),
         _ => return Vec::new(),
     };
-    // In a container the group's path may be the host's and not exist here; the mount itself is then the group.
+    // In a container the group's path may be the host's and not exist here; the mount itself is
+    // then the group.
     Path::new(group.trim_start_matches('/'))
         .ancestors()
         .filter_map(|group| limit(&mount.join(group), &files, active))

@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-/// The type of the file system that holds `path` (which must be real): the mount with this device number, or else the
-/// innermost mount above the path (btrfs gives its files other device numbers than its mount).
+/// The type of the file system that holds `path` (which must be real): the mount with this device
+/// number, or else the innermost mount above the path (btrfs gives its files other device numbers
+/// than its mount).
 pub(super) fn fs_type(mountinfo: &str, path: &Path, dev: u64) -> Option<String> {
     let device = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
     let above = || mounts(mountinfo).filter(|mount| path.starts_with(&mount.point));
@@ -14,7 +15,8 @@ pub(super) fn fs_type(mountinfo: &str, path: &Path, dev: u64) -> Option<String> 
         .or_else(|| best(above().max_by_key(|mount| mount.point.len())))
 }
 
-/// Whether something is mounted below a directory (which must be real) in this process's view. Unreadable counts as yes.
+/// Whether something is mounted below a directory (which must be real) in this process's view.
+/// Unreadable counts as yes.
 pub(crate) fn any_below(dir: &Path) -> bool {
     std::fs::read_to_string("/proc/self/mountinfo").map_or(true, |info| below(&info, dir))
 }
@@ -23,7 +25,8 @@ fn below(mountinfo: &str, dir: &Path) -> bool {
     mounts(mountinfo).any(|mount| Path::new(&mount.point) != dir && Path::new(&mount.point).starts_with(dir))
 }
 
-/// All places where something is mounted in this process's view, each with the number of its mount; `None` when that cannot be told.
+/// All places where something is mounted in this process's view, each with the number of its mount;
+/// `None` when that cannot be told.
 pub(crate) fn points() -> Option<Points> {
     let info = std::fs::read("/proc/self/mountinfo").ok()?;
     let info = String::from_utf8_lossy(&info);

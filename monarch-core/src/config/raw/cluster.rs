@@ -15,38 +15,47 @@ use super::super::model::{Discovery, Spread};
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in super::super) struct RawCluster {
-    /// How the nodes of the job are found: none (this node alone), auto (from the environment, whatever it is: slurm, then mpi, then
-    /// torchrun; alone where there is none), static (`nodes` names them), slurm, mpi (the lists that PBS, LSF, OAR, Grid Engine and MPI
-    /// launchers leave), torchrun (MASTER_ADDR and the number of nodes: the others join by way of the first), dns (the addresses of the
-    /// name `dns`). Default none.
+    /// How the nodes of the job are found: none (this node alone), auto (from the environment,
+    /// whatever it is: slurm, then mpi, then torchrun; alone where there is none), static
+    /// (`nodes` names them), slurm, mpi (the lists that PBS, LSF, OAR, Grid Engine and MPI
+    /// launchers leave), torchrun (MASTER_ADDR and the number of nodes: the others join by way of
+    /// the first), dns (the addresses of the name `dns`). Default none.
     pub(in super::super) discovery: Option<Given<OneOf<Discovery>>>,
-    /// The nodes, with discovery static: names or addresses, in a list, or as Slurm writes them, such as "node[01-08]". The same on all
-    /// nodes.
+    /// The nodes, with discovery static: names or addresses, in a list, or as Slurm writes them,
+    /// such as "node[01-08]". The same on all nodes.
     pub(in super::super) nodes: Option<RawNodes>,
-    /// With discovery dns: the name whose addresses are the nodes, such as that of a headless service. All of them have to
-    /// be there before the first node starts (in Kubernetes: publishNotReadyAddresses).
+    /// With discovery dns: the name whose addresses are the nodes, such as that of a headless
+    /// service. All of them have to be there before the first node starts (in Kubernetes:
+    /// publishNotReadyAddresses).
     pub(in super::super) dns: Option<Given<Domain>>,
-    /// Which copies a node keeps of files that another one owns: sharded (none: they pass through), replicated (all that it reads, as
-    /// long as there is room), hybrid (what is left of its room when it has what it owns). Default hybrid.
+    /// Which copies a node keeps of files that another one owns: sharded (none: they pass through),
+    /// replicated (all that it reads, as long as there is room), hybrid (what is left of its
+    /// room when it has what it owns). Default hybrid.
     pub(in super::super) placement: Option<Given<OneOf<Spread>>>,
-    /// The interface (ib0), subnet (10.0.0.0/8) or address to listen on. Default: the address that this node's own name leads to. Never
-    /// all interfaces.
+    /// The interface (ib0), subnet (10.0.0.0/8) or address to listen on. Default: the address that
+    /// this node's own name leads to. Never all interfaces.
     pub(in super::super) listen: Option<Given<Endpoint>>,
-    /// TCP port for data and UDP port for gossip, the same on all nodes. Default: derived from the secret and the nodes, 20000 to 29999;
-    /// 1024 to 65535.
+    /// TCP port for data and UDP port for gossip, the same on all nodes. Default: derived from the
+    /// secret and the nodes, 20000 to 29999; 1024 to 65535.
     pub(in super::super) port: Option<Given<Count>>,
-    /// File with the secret that nodes prove to each other, at least 16 bytes, yours alone (mode 0600), the same on all nodes; made when
-    /// missing. Default $XDG_CONFIG_HOME/monarch/cluster-secret, or below ~/.config. MONARCH_CLUSTER_SECRET goes first.
+    /// File with the secret that nodes prove to each other, at least 16 bytes, yours alone (mode
+    /// 0600), the same on all nodes; made when missing. Default
+    /// $XDG_CONFIG_HOME/monarch/cluster-secret, or below ~/.config. MONARCH_CLUSTER_SECRET goes
+    /// first.
     pub(in super::super) secret_file: Option<Given<Location>>,
-    /// How long a node that is expected and was never seen counts as an owner. Default 60s; 0s to 1h.
+    /// How long a node that is expected and was never seen counts as an owner. Default 60s; 0s to
+    /// 1h.
     pub(in super::super) join_timeout: Option<Given<Time>>,
-    /// How long a reader waits for a node that does not answer before it turns to the next one, or to the PFS. Default 2s; 10ms to 1m.
+    /// How long a reader waits for a node that does not answer before it turns to the next one, or
+    /// to the PFS. Default 2s; 10ms to 1m.
     pub(in super::super) peer_timeout: Option<Given<Time>>,
-    /// Limit of what this node sends to all others, such as 500MiB/s. Default none; at least 1MiB/s.
+    /// Limit of what this node sends to all others, such as 500MiB/s. Default none; at least
+    /// 1MiB/s.
     pub(in super::super) bandwidth_limit: Option<Given<OrNone<Rate>>>,
     /// Limit of what this node sends to one of them. Default none; at least 1MiB/s.
     pub(in super::super) peer_bandwidth_limit: Option<Given<OrNone<Rate>>>,
-    /// With placement sharded: part of each tier that copies of others' files pass through. Default 0.125; 0.01 to 0.9, or 1% to 90%.
+    /// With placement sharded: part of each tier that copies of others' files pass through. Default
+    /// 0.125; 0.01 to 0.9, or 1% to 90%.
     pub(in super::super) passing: Option<Given<Part>>,
 }
 

@@ -1,4 +1,5 @@
-//! Configuration wrong in each field: the error names the line, says what is wrong and what to write.
+//! Configuration wrong in each field: the error names the line, says what is wrong and what to
+//! write.
 
 use super::super::ErrorKind;
 use super::{load_text, node, screen};

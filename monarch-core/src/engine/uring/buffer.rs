@@ -17,7 +17,8 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// A buffer of at least `len` bytes; `None` when so many are in use that one has to come back first.
+    /// A buffer of at least `len` bytes; `None` when so many are in use that one has to come back
+    /// first.
     pub(super) fn take(&mut self, len: usize) -> Option<Buffer> {
         let len = len.max(SMALL).next_multiple_of(PAGE);
         if let Some(at) = self.free.iter().rposition(|b| b.len() >= len) {

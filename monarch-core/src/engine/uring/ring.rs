@@ -1,11 +1,13 @@
 //! The ring, and what the kernel may touch: the one place of this engine that is unsafe.
 //!
 //! # Who owns what
-//! An [`Op`] owns everything that its entry points to: the buffer, the path, the result of a stat, and a share of the descriptor
-//! it works on. [`Ring::start`] moves it into the ring's table before the kernel learns of it, and only its completion
-//! ([`Ring::finished`]) moves it out again. Nothing else holds a pointer into it, so that a slot may fail, a copy be given up
-//! or the whole worker be dropped at any time: memory and descriptor stay until the kernel is done with them. Dropping the ring
-//! cancels what is under way and waits for it; should the kernel refuse even that, the memory is given up for lost.
+//! An [`Op`] owns everything that its entry points to: the buffer, the path, the result of a stat,
+//! and a share of the descriptor it works on. [`Ring::start`] moves it into the ring's table before
+//! the kernel learns of it, and only its completion ([`Ring::finished`]) moves it out again.
+//! Nothing else holds a pointer into it, so that a slot may fail, a copy be given up or the whole
+//! worker be dropped at any time: memory and descriptor stay until the kernel is done with them.
+//! Dropping the ring cancels what is under way and waits for it; should the kernel refuse even
+//! that, the memory is given up for lost.
 
 use super::buffer::{Buffer, PAGE};
 use io_uring::types::{CancelBuilder, Fd, OpenHow, SubmitArgs, Timespec};
@@ -20,7 +22,8 @@ use std::time::Duration;
 pub(super) enum Op {
     /// Opens a path below a root.
     Open { root: Arc<OwnedFd>, path: CString, how: Box<OpenHow> },
-    /// Reads up to `len` bytes at `off`; unbuffered files get whole pages. A stat may be linked to it, which needs the exact length.
+    /// Reads up to `len` bytes at `off`; unbuffered files get whole pages. A stat may be linked to
+    /// it, which needs the exact length.
     Read { file: Arc<OwnedFd>, buffer: Buffer, off: u64, len: usize, linked: bool },
     /// Asks the PFS's server who a file is.
     Stat { file: Arc<OwnedFd>, out: Box<libc::statx>, linked: bool },
@@ -40,7 +43,8 @@ impl Op {
         Self::Close(file.into_raw_fd())
     }
 
-    /// The entry that tells the kernel. It points into what the op owns on the heap: moving the op does not move that.
+    /// The entry that tells the kernel. It points into what the op owns on the heap: moving the op
+    /// does not move that.
     fn entry(&mut self) -> squeue::Entry {
         match self {
             Self::Open { root, path, how } => {
@@ -88,7 +92,8 @@ pub(super) struct Ring {
 const NOBODY: u64 = u64::MAX;
 
 impl Ring {
-    /// A ring for `depth` calls at a time, and as many of the kernel's workers: calls that block take one each.
+    /// A ring for `depth` calls at a time, and as many of the kernel's workers: calls that block
+    /// take one each.
     pub(super) fn new(depth: usize) -> io::Result<Self> {
         // Closes come on top of the calls, one a file.
         let entries = u32::try_from(depth * 2).unwrap_or(u32::MAX).next_power_of_two();
@@ -122,7 +127,8 @@ impl Ring {
         self.push(&[entry])
     }
 
-    /// Begins two calls, the second as soon as the first has done all that it was to do. Otherwise the second is cancelled.
+    /// Begins two calls, the second as soon as the first has done all that it was to do. Otherwise
+    /// the second is cancelled.
     pub(super) fn start_linked(&mut self, slot: usize, ops: [Op; 2], may_block: bool) -> io::Result<()> {
         let [first, second] = ops.map(|op| self.hold(slot, op, may_block));
         let flags = if may_block { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
@@ -143,11 +149,12 @@ impl Ring {
         entry
     }
 
-    /// Puts entries into the submission queue, all of them or none: a chain ends with what is submitted at a time.
+    /// Puts entries into the submission queue, all of them or none: a chain ends with what is
+    /// submitted at a time.
     fn push(&mut self, entries: &[squeue::Entry]) -> io::Result<()> {
         loop {
-            // SAFETY: what the entries point to is owned by ops in `held` (or they point to nothing) and stays there, at its
-            // place on the heap, until the completion is seen.
+            // SAFETY: what the entries point to is owned by ops in `held` (or they point to
+            // nothing) and stays there, at its place on the heap, until the completion is seen.
             if unsafe { self.io.submission().push_multiple(entries) }.is_ok() {
                 self.under_way += entries.iter().filter(|e| e.get_user_data() != NOBODY).count();
                 return Ok(());
@@ -160,7 +167,8 @@ impl Ring {
         }
     }
 
-    /// Has the kernel begin what was started and waits until something has ended, `at_most` so long.
+    /// Has the kernel begin what was started and waits until something has ended, `at_most` so
+    /// long.
     pub(super) fn wait(&mut self, at_most: Duration) -> io::Result<()> {
         let until = Timespec::new().sec(at_most.as_secs()).nsec(at_most.subsec_nanos());
         match self.io.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&until)) {
@@ -182,7 +190,8 @@ impl Ring {
             self.under_way -= 1;
             let result = usize::try_from(cqe.result()).map_err(|_| -cqe.result());
             let opened = match (&op, result) {
-                // SAFETY: a descriptor that the kernel has just made for us, and nobody else knows of.
+                // SAFETY: a descriptor that the kernel has just made for us, and nobody else knows
+                // of.
                 (Op::Open { .. }, Ok(_)) => Some(unsafe { OwnedFd::from_raw_fd(cqe.result()) }),
                 // SAFETY: the close was cancelled before it began: the descriptor is still ours.
                 (Op::Close(fd), Err(libc::ECANCELED)) => Some(unsafe { OwnedFd::from_raw_fd(*fd) }),
@@ -213,8 +222,8 @@ impl Drop for Ring {
     }
 }
 
-/// A ring with what this kernel has: completions that are worked on when the thread asks for them (6.1), without
-/// interrupting it (5.19), or as ever.
+/// A ring with what this kernel has: completions that are worked on when the thread asks for them
+/// (6.1), without interrupting it (5.19), or as ever.
 fn build(entries: u32) -> io::Result<IoUring> {
     let invalid = |e: &io::Error| e.raw_os_error() == Some(libc::EINVAL);
     let mut ring = IoUring::builder();
@@ -229,7 +238,8 @@ fn build(entries: u32) -> io::Result<IoUring> {
     }
 }
 
-/// Errors of the ring itself that mean "again": a signal, or the kernel short of memory for the moment.
+/// Errors of the ring itself that mean "again": a signal, or the kernel short of memory for the
+/// moment.
 fn is_passing(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }

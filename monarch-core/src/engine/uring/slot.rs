@@ -1,7 +1,8 @@
 //! One file in the ring: which calls it needs next, and what their answers mean.
 //!
-//! Open, reads, stat of the open file, close. The reads of a large file are several at a time; their bytes are hashed and
-//! written in order, so that a piece that arrives early waits in its buffer. A short read is read on from where it ended.
+//! Open, reads, stat of the open file, close. The reads of a large file are several at a time;
+//! their bytes are hashed and written in order, so that a piece that arrives early waits in its
+//! buffer. A short read is read on from where it ended.
 
 use super::buffer::Buffer;
 use super::ring::Op;
@@ -96,8 +97,8 @@ impl<'w> Slot<'w> {
         Ok(())
     }
 
-    /// Whether a read that ends at `end` is the last call before the stat, which can be linked to it then. Unbuffered reads are
-    /// of whole pages: at the end of a file they are short.
+    /// Whether a read that ends at `end` is the last call before the stat, which can be linked to
+    /// it then. Unbuffered reads are of whole pages: at the end of a file they are short.
     pub(super) fn ends_with(&self, off: u64, end: u64) -> bool {
         self.task.is_whole_file()
             && !self.direct
@@ -122,7 +123,8 @@ impl<'w> Slot<'w> {
         wants
     }
 
-    /// A piece has arrived: `got` of the bytes from `off` to `end`. The call that reads on, if it has to be.
+    /// A piece has arrived: `got` of the bytes from `off` to `end`. The call that reads on, if it
+    /// has to be.
     pub(super) fn arrived(
         &mut self,
         off: u64,
@@ -163,8 +165,8 @@ impl<'w> Slot<'w> {
         Ok(Some(Want::Read(self.written, end, Some(buffer))))
     }
 
-    /// The call that repeats one that was interrupted, put off, or refused for leaving out the page cache; otherwise the
-    /// failure.
+    /// The call that repeats one that was interrupted, put off, or refused for leaving out the page
+    /// cache; otherwise the failure.
     pub(super) fn once_more(&mut self, op: Op, errno: i32) -> Result<Want, CopyError> {
         let no_direct = errno == libc::EINVAL && self.direct;
         let passing = matches!(errno, libc::EINTR | libc::EAGAIN | libc::ECANCELED) && self.tries < TRIES;
@@ -188,7 +190,8 @@ impl<'w> Slot<'w> {
         want.filter(|_| again).ok_or_else(|| CopyError::Source(io::Error::from_raw_os_error(errno)))
     }
 
-    /// After a short read there is no telling where a page begins: the rest goes through the page cache.
+    /// After a short read there is no telling where a page begins: the rest goes through the page
+    /// cache.
     fn buffered(&mut self) {
         if let Some(file) = self.file.as_ref().filter(|_| self.direct) {
             let _ = rustix::fs::fcntl_getfl(file).and_then(|f| rustix::fs::fcntl_setfl(file, f - OFlags::DIRECT));
@@ -206,7 +209,8 @@ impl<'w> Slot<'w> {
         Copied { bytes: self.written - self.task.range().start, checksum: self.hash.digest(), identity }
     }
 
-    /// Ends the copy: the file, which is to be closed, and the slot once more if the task has another sink.
+    /// Ends the copy: the file, which is to be closed, and the slot once more if the task has
+    /// another sink.
     pub(super) fn end(mut self, end: Result<Copied, CopyError>) -> (Option<OwnedFd>, Option<Self>) {
         let file = self.file.take().and_then(Arc::into_inner);
         let (direct, may_block) = (self.direct, self.may_block);

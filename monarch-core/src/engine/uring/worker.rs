@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Pieces of a large file that are on their way at a time.
 const WINDOW: usize = 4;
-/// Longest sleep while files are under way: how late a stop, or work that came meanwhile, may be noticed.
+/// Longest sleep while files are under way: how late a stop, or work that came meanwhile, may be
+/// noticed.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A call that waits for its turn.
@@ -307,7 +308,8 @@ enum Answer {
 /// What the answer to a call means for its file.
 fn answer(slot: &mut Slot<'_>, f: Finished, io_size: u64) -> Result<Answer, CopyError> {
     let n = match f.result {
-        // The read that it was linked to has not brought everything, and was followed by what that called for.
+        // The read that it was linked to has not brought everything, and was followed by what that
+        // called for.
         Err(libc::ECANCELED)
             if matches!(f.op, Op::Stat { linked: true, .. }) && (slot.calls > 0 || !slot.is_whole()) =>
         {

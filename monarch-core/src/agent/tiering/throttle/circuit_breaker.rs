@@ -1,7 +1,8 @@
 //! Whether files are fetched ahead while the PFS answers with errors.
 //!
-//! After some errors in a row one file at a time is tried, with pauses that double, until a copy succeeds: a PFS that is down
-//! is not walked over at full speed again and again. Demands are not held back, and any copy that succeeds opens the gate.
+//! After some errors in a row one file at a time is tried, with pauses that double, until a copy
+//! succeeds: a PFS that is down is not walked over at full speed again and again. Demands are not
+//! held back, and any copy that succeeds opens the gate.
 
 use crate::sync::lock;
 use std::sync::Mutex;
@@ -26,7 +27,8 @@ struct State {
 }
 
 impl CircuitBreaker {
-    /// Takes note of an error; one of a file that is known to fail (`known`) does not close the gate.
+    /// Takes note of an error; one of a file that is known to fail (`known`) does not close the
+    /// gate.
     pub(super) fn failed(&self, now: Instant, known: bool) {
         let mut s = lock(&self.0);
         match s.closed {

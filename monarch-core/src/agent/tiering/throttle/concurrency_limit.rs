@@ -1,23 +1,27 @@
-//! How many copies from the PFS run at a time while files are fetched ahead: as few as take what it gives. Demands are among them, and all
-//! that they leave is for prefetches.
+//! How many copies from the PFS run at a time while files are fetched ahead: as few as take what it
+//! gives. Demands are among them, and all that they leave is for prefetches.
 //!
-//! What is under way stands before the next demand: 56 files of 1 MB on a link of 1 Gbit/s hold it up for half a second, and not one byte
-//! more arrives for it than with four. How many are needed nobody says: on a link of one's own four may do, on many disks that answer in
-//! 200 ms each, all do not. So it is tried (hill climbing on throughput): where copies take long, fewer at a time, which are kept as long as
-//! as much arrives in all; where less does, as many as before, and after a while more. Copies that take no time hold nobody up: there as many
-//! run as may. It begins with few, twice as many each time for as long as more arrives (slow start): a job that begins to read is not to stand
-//! behind what is of no use.
+//! What is under way stands before the next demand: 56 files of 1 MB on a link of 1 Gbit/s hold it
+//! up for half a second, and not one byte more arrives for it than with four. How many are needed
+//! nobody says: on a link of one's own four may do, on many disks that answer in 200 ms each, all
+//! do not. So it is tried (hill climbing on throughput): where copies take long, fewer at a time,
+//! which are kept as long as as much arrives in all; where less does, as many as before, and after
+//! a while more. Copies that take no time hold nobody up: there as many run as may. It begins with
+//! few, twice as many each time for as long as more arrives (slow start): a job that begins to read
+//! is not to stand behind what is of no use.
 
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A demand may wait so long for prefetches: with more, a job of two readers that takes four fifths of a link would have to wait.
+/// A demand may wait so long for prefetches: with more, a job of two readers that takes four fifths
+/// of a link would have to wait.
 const ENOUGH: Duration = Duration::from_millis(5);
 /// One is read while the other is looked up.
 const LEAST: usize = 2;
-/// At the start where nodes share, with no slow start: what comes from other nodes takes places as well, and two would say nothing.
+/// At the start where nodes share, with no slow start: what comes from other nodes takes places as
+/// well, and two would say nothing.
 const START: usize = 16;
 /// A rate at the start is that of so long, and of so many copies.
 const SOON: Duration = Duration::from_millis(100);
@@ -28,10 +32,12 @@ const AS_MUCH: f64 = 0.95;
 const MORE: f64 = 1.1;
 /// A rate is that of so long at least, and of two generations of copies.
 const SPAN: Duration = Duration::from_millis(400);
-/// Where it speaks for more copies, but is no more than so many times better, of so many times that.
+/// Where it speaks for more copies, but is no more than so many times better, of so many times
+/// that.
 const DOUBT: f64 = 1.2;
 const SURE: u32 = 3;
-/// How long what was found is kept before it is tried again; longer each time that nothing better is found, up to [`LONGEST`].
+/// How long what was found is kept before it is tried again; longer each time that nothing better
+/// is found, up to [`LONGEST`].
 const HOLD: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -57,8 +63,9 @@ struct Window {
 }
 
 impl Window {
-    /// Bytes a second, by Little's law: those of a copy times how many were under way, in the time that one takes. (Copies end in bunches; which
-    /// of these are still within a window, and which are not, makes more of a difference to a count than what is looked for.)
+    /// Bytes a second, by Little's law: those of a copy times how many were under way, in the time
+    /// that one takes. (Copies end in bunches; which of these are still within a window, and
+    /// which are not, makes more of a difference to a count than what is looked for.)
     fn rate(&self) -> f64 {
         self.bytes as f64 / self.count as f64 * self.running as f64 / self.took.as_secs_f64().max(1e-9)
     }
@@ -89,7 +96,8 @@ impl Climb {
             most,
             starting: !shares,
             trial: Trial::None,
-            // The first are not like the others: caches, slow starts, what links and servers let through at first.
+            // The first are not like the others: caches, slow starts, what links and servers let
+            // through at first.
             window: Window { skip: limit, ..Window::default() },
             hold: HOLD,
             until: None,
@@ -98,7 +106,8 @@ impl Climb {
         }
     }
 
-    /// A copy of so many bytes has come, while so many ran, and so many places were kept for readers who will ask again at once.
+    /// A copy of so many bytes has come, while so many ran, and so many places were kept for
+    /// readers who will ask again at once.
     fn note(&mut self, bytes: u64, took: Duration, running: usize, kept: usize, now: Instant) {
         let w = &mut self.window;
         if running * 4 < self.limit * 3 {
@@ -146,8 +155,9 @@ impl Climb {
         self.window = Window { skip: if self.limit == before { 0 } else { running }, ..Window::default() };
     }
 
-    /// Whether that rate would end what is tried with more copies than now, or as many, and noise may be all there is to it. At the start:
-    /// whether it is not clear that twice as many are of use.
+    /// Whether that rate would end what is tried with more copies than now, or as many, and noise
+    /// may be all there is to it. At the start: whether it is not clear that twice as many are
+    /// of use.
     fn in_doubt(&self, rate: f64) -> bool {
         match self.trial {
             Trial::None => false,
@@ -180,7 +190,8 @@ impl Climb {
             Trial::None if demands && self.limit < self.most => self.more(ran, rate),
             Trial::None if self.upwards => self.more(self.limit, rate),
             Trial::None if self.limit > LEAST && !demands => self.fewer(rate),
-            // Of so few it cannot be seen whether fewer would do, but what the PFS needs may have changed.
+            // Of so few it cannot be seen whether fewer would do, but what the PFS needs may have
+            // changed.
             Trial::None if self.limit < self.most => self.more(self.limit, rate),
             Trial::None => {}
         }
@@ -215,7 +226,8 @@ impl Climb {
         self.limit = if next + next / 4 < self.most { next } else { self.most };
     }
 
-    /// What was tried was no better. Where fewer do not suffice, more are tried at once; where more are of no use either, nothing for a while.
+    /// What was tried was no better. Where fewer do not suffice, more are tried at once; where more
+    /// are of no use either, nothing for a while.
     fn back(&mut self, to: usize, upwards: bool, now: Instant) {
         (self.limit, self.trial, self.upwards) = (to, Trial::None, upwards && to < self.most);
         if !self.upwards {
@@ -257,8 +269,9 @@ impl ConcurrencyLimit {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Takes note of a copy that came from the PFS in whole, or a chunk of one; so many are under way.
-    /// `kept`: places that prefetches leave to readers who will ask again at once. Whether more may run than before.
+    /// Takes note of a copy that came from the PFS in whole, or a chunk of one; so many are under
+    /// way. `kept`: places that prefetches leave to readers who will ask again at once. Whether
+    /// more may run than before.
     pub(super) fn note(&self, bytes: u64, took: Duration, running: usize, kept: usize) -> bool {
         let mut climb = lock(&self.climb);
         climb.note(bytes, took, running, kept, Instant::now());
@@ -281,7 +294,8 @@ mod tests {
         mean: f64,
     }
 
-    /// Prefetches always run, as many as may, for some seconds, on a PFS of which a copy takes so long when so many are under way.
+    /// Prefetches always run, as many as may, for some seconds, on a PFS of which a copy takes so
+    /// long when so many are under way.
     fn run(most: usize, seconds: u64, takes: impl Fn(usize) -> Duration) -> Seen {
         run_beside(0, most, seconds, takes)
     }
@@ -378,8 +392,8 @@ mod tests {
         assert!(mean < 28.0, "{mean}");
     }
 
-    /// Found by a job that needed 80 of 100 Mbit/s: its two readers had a third of them while four were prefetched, none of which took
-    /// longer than 50 ms.
+    /// Found by a job that needed 80 of 100 Mbit/s: its two readers had a third of them while four
+    /// were prefetched, none of which took longer than 50 ms.
     #[test]
     fn small_files_do_not_take_a_slow_link_from_two_readers() {
         let small = |n: usize| Duration::from_micros(8400) * n as u32;
@@ -388,7 +402,8 @@ mod tests {
         assert!(run_beside(2, 56, 4, small).end <= 3);
     }
 
-    /// Found by a job that needed 78 % of a link of 200 Mbit/s: it began with 16 at a time, and its first files came late by two seconds.
+    /// Found by a job that needed 78 % of a link of 200 Mbit/s: it began with 16 at a time, and its
+    /// first files came late by two seconds.
     #[test]
     fn a_job_that_begins_does_not_stand_behind_many_that_are_of_no_use() {
         let (mut climb, mut now) = (Climb::new(56, false), Instant::now());
@@ -402,7 +417,8 @@ mod tests {
         assert_eq!(climb.limit, 2);
     }
 
-    /// Found by a review: of two copies one has always ended when the other does, and its successor not begun.
+    /// Found by a review: of two copies one has always ended when the other does, and its successor
+    /// not begun.
     #[test]
     fn two_that_take_turns_are_two() {
         for took in [Duration::from_micros(200), Duration::from_millis(200)] {
@@ -451,8 +467,9 @@ mod tests {
         );
     }
 
-    /// Prefetches leave two readers, who compute in between, a link for themselves: often only one of them waits. Found by reading: no window
-    /// of such copies ever came to its end, and the width stayed what it was.
+    /// Prefetches leave two readers, who compute in between, a link for themselves: often only one
+    /// of them waits. Found by reading: no window of such copies ever came to its end, and the
+    /// width stayed what it was.
     #[test]
     fn readers_who_compute_in_between_do_not_keep_the_width_from_what_the_pfs_needs() {
         let narrow = |n: usize| Duration::from_secs_f64(n as f64 * SIZE as f64 / 20e6);

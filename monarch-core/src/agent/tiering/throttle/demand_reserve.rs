@@ -1,15 +1,17 @@
-//! Whether demands leave prefetches anything of what the PFS gives: where they alone are as many as it needs, one prefetch runs for every
-//! few of them.
+//! Whether demands leave prefetches anything of what the PFS gives: where they alone are as many as
+//! it needs, one prefetch runs for every few of them.
 //!
-//! Readers compute between two files, and wait for their turn to compute. Demands that have ended are reckoned with for as long again as they
-//! took: what is begun before the reader asks for its next file takes half of the link from that. A reader who does not ask for so long needs
+//! Readers compute between two files, and wait for their turn to compute. Demands that have ended
+//! are reckoned with for as long again as they took: what is begun before the reader asks for its
+//! next file takes half of the link from that. A reader who does not ask for so long needs
 //! less than half of what the PFS gives.
 
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// After a prefetch so many demands: what nobody asks for is to come along, but a job that needs most of a link is to have it.
+/// After a prefetch so many demands: what nobody asks for is to come along, but a job that needs
+/// most of a link is to have it.
 const TURN: usize = 8;
 /// Demands of which none has ended for so long hang: a server may be away that nothing else needs.
 const HUNG: Duration = Duration::from_secs(1);
@@ -21,7 +23,8 @@ const SHORTEST: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Default)]
 struct Ended {
-    /// Demands that ended lately: how many were under way then, with that one, and until when they are reckoned with.
+    /// Demands that ended lately: how many were under way then, with that one, and until when they
+    /// are reckoned with.
     lately: Vec<(usize, Instant)>,
     at: Option<Instant>,
     /// So many ended since the last prefetch, however long that took.
@@ -90,8 +93,8 @@ mod tests {
         assert_eq!(seen, [Some(100 * MS), Some(40 * MS), Some(SHORTEST), None]);
     }
 
-    /// Found by a job that needed 78 % of a link: while its two readers decoded what they had read, two large files were begun, and the
-    /// next ones took twice their time.
+    /// Found by a job that needed 78 % of a link: while its two readers decoded what they had read,
+    /// two large files were begun, and the next ones took twice their time.
     #[test]
     fn two_readers_who_compute_in_between_are_two() {
         let (press, mut now) = (DemandReserve::default(), Instant::now());

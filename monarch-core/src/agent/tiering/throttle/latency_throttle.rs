@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Latency of the PFS, seen at its opens: they move no bytes, so that large files do not look like a slow PFS.
+/// Latency of the PFS, seen at its opens: they move no bytes, so that large files do not look like
+/// a slow PFS.
 #[derive(Debug)]
 pub(super) struct LatencyThrottle {
     best_us: AtomicU64,
@@ -30,7 +31,8 @@ impl LatencyThrottle {
         (self.recent_us.load(Ordering::Relaxed), self.best_us.load(Ordering::Relaxed))
     }
 
-    /// Divisor of the number of prefetches: 1, 2, 4 or 8 as latency exceeds its best by factors, and 50 ms in any case.
+    /// Divisor of the number of prefetches: 1, 2, 4 or 8 as latency exceeds its best by factors,
+    /// and 50 ms in any case.
     pub(super) fn divisor(&self) -> usize {
         let recent = self.recent_us.load(Ordering::Relaxed);
         let best = self.best_us.load(Ordering::Relaxed).max(1);

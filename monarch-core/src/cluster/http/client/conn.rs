@@ -128,8 +128,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Reads the head of the answer, passing over those that say only that it will take a while. `patience` is for each
-    /// sign of life, `give_up` for all of it.
+    /// Reads the head of the answer, passing over those that say only that it will take a while.
+    /// `patience` is for each sign of life, `give_up` for all of it.
     pub(super) fn head(
         &mut self,
         patience: Duration,
@@ -222,7 +222,8 @@ impl Conn {
     }
 }
 
-/// To whole steps of 50 ms where it is long, so that it rarely changes; the kernel takes 0 for no limit.
+/// To whole steps of 50 ms where it is long, so that it rarely changes; the kernel takes 0 for no
+/// limit.
 fn round(limit: Duration) -> Duration {
     let step = if limit < Duration::from_millis(50) { 1 } else { 50 };
     Duration::from_millis((limit.as_millis() as u64).div_ceil(step).max(1) * step)

@@ -15,7 +15,8 @@ pub struct PeerOptions {
     pub its_name: String,
     /// What they prove to each other.
     pub key: Key,
-    /// How long a peer that does not answer is waited for; those that usually answer quickly are given up sooner.
+    /// How long a peer that does not answer is waited for; those that usually answer quickly are
+    /// given up sooner.
     pub peer_timeout: Duration,
     /// Idle connections that are kept.
     pub idle: usize,

@@ -99,8 +99,8 @@ impl<'a> Response<'a> {
 }
 
 impl Read for Response<'_> {
-    /// Reads body straight into `buf`; 0 at its end. Errors are [`WireError`]s inside of [`io::Error`]s; the connection is closed
-    /// after one.
+    /// Reads body straight into `buf`; 0 at its end. Errors are [`WireError`]s inside of
+    /// [`io::Error`]s; the connection is closed after one.
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let most = buf.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         if most == 0 {

@@ -1,9 +1,11 @@
 //! How long a peer is waited for that gives no sign of life, from how long it usually takes.
 //!
-//! The smoothed time and its deviation are kept as TCP keeps them for retransmission (RFC 6298, sections 2 and 5.5): patience is
-//! the smoothed time and four deviations, doubled each time it was too short, and halfway back to normal with each answer. It is
-//! never below 300 ms, three of the server's signs of life, so that one that is lost does not count, nor below 15 % of the configured
-//! timeout: who sets a long one has slow nodes; nor above that timeout, which is also what it begins with.
+//! The smoothed time and its deviation are kept as TCP keeps them for retransmission (RFC 6298,
+//! sections 2 and 5.5): patience is the smoothed time and four deviations, doubled each time it was
+//! too short, and halfway back to normal with each answer. It is never below 300 ms, three of the
+//! server's signs of life, so that one that is lost does not count, nor below 15 % of the
+//! configured timeout: who sets a long one has slow nodes; nor above that timeout, which is also
+//! what it begins with.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

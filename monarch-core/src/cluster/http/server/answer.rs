@@ -13,9 +13,10 @@ pub type Answering<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
 
 /// What answers the requests of other nodes.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers a request of the node that has proven to be a member and calls itself `peer`. Until the answer is there, the peer is
-    /// told every 100 ms that it is being worked on. Must not block its thread. If the peer goes away the future is dropped
-    /// where it stands, so that work for others belongs in a task of its own.
+    /// Answers a request of the node that has proven to be a member and calls itself `peer`. Until
+    /// the answer is there, the peer is told every 100 ms that it is being worked on. Must not
+    /// block its thread. If the peer goes away the future is dropped where it stands, so that
+    /// work for others belongs in a task of its own.
     fn answer<'a>(&'a self, peer: &'a str, request: Request) -> Answering<'a>;
 }
 
@@ -51,7 +52,8 @@ pub enum Body {
         fd: Arc<OwnedFd>,
         /// First byte.
         off: u64,
-        /// Number of bytes. If the file has fewer, the connection is closed after those that it has.
+        /// Number of bytes. If the file has fewer, the connection is closed after those that it
+        /// has.
         len: u64,
     },
 }
@@ -80,7 +82,8 @@ impl Body {
 pub struct Answer {
     /// Status from 200 to 599.
     pub status: u16,
-    /// Headers besides those of the connection and the body's length. Values are printable ASCII: others end in a 500.
+    /// Headers besides those of the connection and the body's length. Values are printable ASCII:
+    /// others end in a 500.
     pub headers: Vec<(&'static str, String)>,
     /// What follows.
     pub body: Body,
@@ -132,7 +135,8 @@ impl Answer {
         })
     }
 
-    /// What was asked of a file whose `len` bytes begin at `off` of `fd`: 200, 206, or 416 for a range that it has nothing of.
+    /// What was asked of a file whose `len` bytes begin at `off` of `fd`: 200, 206, or 416 for a
+    /// range that it has nothing of.
     #[must_use]
     pub fn file(fd: Arc<OwnedFd>, off: u64, len: u64, range: Option<ByteRange>) -> Self {
         Self::part(len, range, |part| Body::File {

@@ -21,8 +21,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// Bytes of requests that a connection usually has room for.
 const BUFFER: usize = 4096;
-/// How long, and how many bytes of, what a refused client still sends is taken, so that it reads the answer before its connection is
-/// reset.
+/// How long, and how many bytes of, what a refused client still sends is taken, so that it reads
+/// the answer before its connection is reset.
 const LINGER: (Duration, usize) = (Duration::from_millis(500), 1 << 20);
 
 /// Why a connection ends.
@@ -56,7 +56,8 @@ struct Conn<'a> {
     proven: Option<Proven<'a>>,
 }
 
-/// Answers what comes from `stream` until one side ends it, or until it has to go for another stranger.
+/// Answers what comes from `stream` until one side ends it, or until it has to go for another
+/// stranger.
 pub(super) async fn serve(stream: TcpStream, from: IpAddr, shared: &Shared, stranger: Stranger) {
     let told = stranger.is_to_go();
     let served = talk(stream, from, shared, stranger);
@@ -69,7 +70,8 @@ pub(super) async fn serve(stream: TcpStream, from: IpAddr, shared: &Shared, stra
 }
 
 async fn talk(stream: TcpStream, from: IpAddr, shared: &Shared, stranger: Stranger) {
-    // Answers are sent in whole; without this the last packet of each would wait for the one before to be acknowledged.
+    // Answers are sent in whole; without this the last packet of each would wait for the one before
+    // to be acknowledged.
     let _ = stream.set_nodelay(true);
     let handshake_by = Instant::now() + shared.options.handshake_timeout;
     let (buffer, handshake, pace) = (Vec::with_capacity(BUFFER), Handshake::default(), Pace::default());
@@ -159,7 +161,8 @@ impl Conn<'_> {
         }
     }
 
-    /// A client that was challenged and goes without an answer is one that does not know the secret.
+    /// A client that was challenged and goes without an answer is one that does not know the
+    /// secret.
     fn leaves(&self) -> End {
         if self.handshake.was_challenged() { End::Refused(Refusal::Unauthenticated) } else { End::Gone }
     }
@@ -197,7 +200,8 @@ impl Conn<'_> {
         Ok(body)
     }
 
-    /// What the handler says, once its first bytes may be sent; the client hears every 100 ms that it is waited for.
+    /// What the handler says, once its first bytes may be sent; the client hears every 100 ms that
+    /// it is waited for.
     async fn answer(&self, head: &RequestHead, body: Vec<u8>) -> Result<Answer, End> {
         let Some(peer) = self.handshake.peer().map(Arc::clone) else { return Err(End::Gone) };
         let RequestHead { method, path, query, range, hops, .. } = head.clone();
@@ -253,7 +257,8 @@ impl Conn<'_> {
     }
 }
 
-/// Says that there is no room, without waiting for anything: a fresh socket has room for so few bytes.
+/// Says that there is no room, without waiting for anything: a fresh socket has room for so few
+/// bytes.
 pub(super) fn refuse_full(stream: &TcpStream) {
     let _ = stream.try_write(&text::refusal(Refusal::Full, text::WHICH));
     let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Write);

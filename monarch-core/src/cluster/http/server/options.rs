@@ -15,14 +15,15 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Threads, unless the caller gives a runtime. Default 2.
     pub workers: usize,
-    /// Connections at a time that have proven who they are, until [`super::Server::admit`] says otherwise. Default 1024. Those that have not
-    /// take none of these places.
+    /// Connections at a time that have proven who they are, until [`super::Server::admit`] says
+    /// otherwise. Default 1024. Those that have not take none of these places.
     pub connections: usize,
     /// How long a connection may take to authenticate. Default 2 s.
     pub handshake_timeout: Duration,
     /// How long a connection is kept that asks for nothing. Default 120 s.
     pub idle_timeout: Duration,
-    /// How long a client may take to make room for, or to send, the next bytes of a body. Default 10 s.
+    /// How long a client may take to make room for, or to send, the next bytes of a body. Default
+    /// 10 s.
     pub progress_timeout: Duration,
     /// Bytes a second to all others. Default `None`: no limit.
     pub bandwidth_limit: Option<u64>,

@@ -1,7 +1,8 @@
 //! Limits on bytes a second, for the node and for each of its peers.
 //!
-//! Bytes are accounted for before they are sent: each bucket keeps the time at which it is even again, and who takes from it waits until
-//! the bytes taken before have had their time. Up to 50 ms that went unused are made up for, so that late timers cost no bandwidth.
+//! Bytes are accounted for before they are sent: each bucket keeps the time at which it is even
+//! again, and who takes from it waits until the bytes taken before have had their time. Up to 50 ms
+//! that went unused are made up for, so that late timers cost no bandwidth.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

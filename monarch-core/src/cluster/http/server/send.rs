@@ -1,8 +1,8 @@
 //! Heads and bodies on their way out, in few system calls.
 //!
-//! A head goes out with the first bytes of its body: in one call for bytes in memory, marked `MSG_MORE` for a file, whose pages
-//! `sendfile` hands to the socket without copying them. The time limit is on progress: it runs anew after each piece that the
-//! socket takes.
+//! A head goes out with the first bytes of its body: in one call for bytes in memory, marked
+//! `MSG_MORE` for a file, whose pages `sendfile` hands to the socket without copying them. The time
+//! limit is on progress: it runs anew after each piece that the socket takes.
 
 use super::answer::Body;
 use super::pace::Pace;
@@ -39,7 +39,8 @@ impl Out<'_> {
         Ok(())
     }
 
-    /// Sends a head and its body; the first slice of it must have been waited for by [`Pace::wait`].
+    /// Sends a head and its body; the first slice of it must have been waited for by
+    /// [`Pace::wait`].
     pub(super) async fn answer(&self, head: &[u8], body: &Body, pace: &Pace) -> io::Result<()> {
         match body {
             Body::None => self.bytes(head, false).await,

@@ -34,7 +34,8 @@ impl Metrics {
     }
 }
 
-/// Counts refusals and logs them: the first of a kind and an address at once, further ones once a minute with their number.
+/// Counts refusals and logs them: the first of a kind and an address at once, further ones once a
+/// minute with their number.
 #[derive(Debug)]
 pub(super) struct Refusals {
     metrics: Arc<Metrics>,

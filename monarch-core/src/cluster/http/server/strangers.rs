@@ -1,8 +1,9 @@
 //! Places for connections that have not proven who they are.
 //!
-//! Whoever reaches the port may open connections and say nothing. So they have places of their own, fewer than there are for nodes
-//! of the job, and a new one is always let in: where there are too many, of its address or in all, another one goes for it. First
-//! that is the oldest of those that have sent nothing, then the oldest of all. A node of the job proves who it is within a round
+//! Whoever reaches the port may open connections and say nothing. So they have places of their own,
+//! fewer than there are for nodes of the job, and a new one is always let in: where there are too
+//! many, of its address or in all, another one goes for it. First that is the oldest of those that
+//! have sent nothing, then the oldest of all. A node of the job proves who it is within a round
 //! trip, and has left these places before it is the oldest.
 
 use std::collections::BTreeMap;

@@ -10,7 +10,8 @@ const CLOSE: &str = "Connection: close\r\n";
 /// The scheme without a challenge, for those who had theirs.
 pub(super) const WHICH: &str = "Monarch";
 
-/// A refusal as it is sent, with a line that people may read; `which` goes with those for lack of a proof.
+/// A refusal as it is sent, with a line that people may read; `which` goes with those for lack of a
+/// proof.
 pub(super) fn refusal(refusal: Refusal, which: &str) -> Vec<u8> {
     let (status, reason) = (refusal.status(), refusal.reason());
     let header = match status {
@@ -44,7 +45,8 @@ pub(super) fn answer(answer: &Answer, proof: Option<[u8; 32]>, close: bool) -> S
     text
 }
 
-/// Whether an answer can be put into a head: a value with a line break in it would be read as further headers.
+/// Whether an answer can be put into a head: a value with a line break in it would be read as
+/// further headers.
 pub(super) fn is_sound(answer: &Answer) -> bool {
     let printable = |text: &str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     (200..600).contains(&answer.status)

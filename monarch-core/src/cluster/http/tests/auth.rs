@@ -9,7 +9,8 @@ fn exchange<'a>(client: &'a str, server: &'a str) -> Exchange<'a> {
     Exchange { nonce: NONCE, cnonce: CNONCE, client, server }
 }
 
-/// Made with openssl as the module's documentation says, so that the description and the code stay one.
+/// Made with openssl as the module's documentation says, so that the description and the code stay
+/// one.
 #[test]
 fn the_proof_is_what_openssl_makes_of_the_description() {
     let proof = exchange("z", "o").proof(&Key::new([7; 32]), Side::Client);

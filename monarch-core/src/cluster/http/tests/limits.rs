@@ -20,7 +20,8 @@ fn rate(server: &Server, threads: usize, one_name: bool) -> f64 {
     total as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Never above the limit, and close to it in one of five turns: a busy machine may not get there in each.
+/// Never above the limit, and close to it in one of five turns: a busy machine may not get there in
+/// each.
 fn close(limit: u64, rate: impl Fn() -> f64) {
     let mut seen = vec![];
     let reached = (0..5).any(|_| {

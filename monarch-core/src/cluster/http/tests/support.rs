@@ -145,7 +145,8 @@ pub(super) fn impostor(each: impl Fn(TcpStream, usize) + Send + 'static) -> (Soc
     (addr, thread)
 }
 
-/// The server's side of a handshake by somebody who knows the secret; the proof is to be sent with the first answer.
+/// The server's side of a handshake by somebody who knows the secret; the proof is to be sent with
+/// the first answer.
 pub(super) fn take_login(stream: &TcpStream, key: &Key) -> String {
     let nonce = Nonce::random().unwrap();
     read_head(stream);
