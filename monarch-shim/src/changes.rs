@@ -579,17 +579,25 @@ pub fn is_descriptor_name(path: &[u8]) -> bool {
         let dash = name.iter().position(|&c| c == b'-')?;
         Some(is_hex(name.get(..dash)?) && is_hex(name.get(dash + 1..)?))
     };
-    name.starts_with(b"std") || !name.is_empty() && name.iter().all(u8::is_ascii_digit) || is_range() == Some(true)
+    matches!(name, b"stdin" | b"stdout" | b"stderr")
+        || !name.is_empty() && name.iter().all(u8::is_ascii_digit)
+        || is_range() == Some(true)
 }
 
-/// The path on the PFS that a descriptor, just opened for reading by a name of another one, is to
-/// be opened by instead: of a copy whose file has changed. The descriptor that has the name keeps
-/// its version, as a stream of bytes must not change under its reader; what is opened anew is the
-/// file.
+/// Whether a path may lead to an open descriptor of another process, or in another working
+/// directory.
 #[must_use]
-pub fn changed_behind_copy(ctx: &Ctx, fd: c_int) -> Option<crate::absolute::Absolute> {
-    let f = crate::identity::copy_of_fd(ctx, fd).filter(|f| f.entry.word().state() == State::Bypass)?;
-    path_if_there(ctx, &f)
+pub fn may_name_descriptor(path: &[u8]) -> bool {
+    let has = |part: &[u8]| path.windows(part.len()).any(|w| w == part);
+    is_descriptor_name(path) && (path.first() != Some(&b'/') || has(b"/proc/") || has(b"/dev/") || is_below_proc(path))
+}
+
+/// Whether a path leads into a file system of processes, wherever that is mounted.
+fn is_below_proc(path: &[u8]) -> bool {
+    const PROC_SUPER_MAGIC: i64 = 0x9fa0;
+    let end = path.iter().rposition(|&c| c == b'/').unwrap_or(0);
+    let dir = path.get(..end).and_then(|dir| sys::open_bytes(dir, libc::O_PATH | libc::O_CLOEXEC));
+    dir.is_some_and(|dir| sys::file_system(dir.0) == Some(PROC_SUPER_MAGIC))
 }
 
 /// Whether a path may lead to an open descriptor, for opens that read: told in a few instructions.
@@ -599,7 +607,7 @@ pub fn may_reopen(path: &[u8]) -> bool {
     match path {
         [b'/', b'p' | b'd', ..] => is_descriptor_name(path),
         [b'/', ..] => false,
-        [.., last] => last.is_ascii_digit(),
+        [.., last] => (last.is_ascii_digit() || *last == b'n') && is_descriptor_name(path),
         [] => false,
     }
 }

@@ -156,21 +156,6 @@ pub fn before_ioctl(ctx: &Ctx, fd: c_int) {
     errno::set_errno(saved);
 }
 
-/// A descriptor was given a number under which other programs will have it: of a copy, it becomes
-/// the PFS's, so that a lock which they take is the open file's that all of them share. errno is
-/// kept.
-#[cold]
-#[inline(never)]
-pub fn handed_down(fd: c_int) {
-    // A child of `vfork` shares what is remembered about descriptors with its parent.
-    let Some(ctx) = ctx::get().filter(|_| crate::process::number() == sys::pid()) else { return };
-    let saved = errno::errno();
-    if let Some(f) = copy_of_fd(&ctx, fd) {
-        let _ = move_to_pfs(&ctx, fd, &f, Version::Same);
-    }
-    errno::set_errno(saved);
-}
-
 /// Which bytes a descriptor may have after it was moved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Version {
@@ -287,6 +272,17 @@ pub fn move_all_for_writing(ctx: &Ctx) {
             let _ = move_to_pfs(ctx, fd, &f, Version::Any);
         }
     });
+}
+
+/// The path on the PFS that a descriptor, just opened for reading by a name of another one, is to
+/// be opened by instead: of a copy whose file has changed. The descriptor that has the name keeps
+/// its version, as a stream of bytes must not change under its reader; what is opened anew is the
+/// file.
+#[must_use]
+pub fn changed_behind_copy(ctx: &Ctx, fd: c_int) -> Option<crate::absolute::Absolute> {
+    let f = copy_of_fd(ctx, fd).filter(|f| f.entry.word().state() == monarch_abi::word::State::Bypass)?;
+    // Whoever closes a descriptor of the file would lose the record locks of the process.
+    if is_locked(ctx, &f) { None } else { path_if_there(ctx, &f) }
 }
 
 /// [`move_to_pfs`] for one descriptor.

@@ -41,7 +41,7 @@ symbols! {
     utime utimes lutimes futimes futimesat utimensat futimens
     setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
     mkstemp mkstemp64 mkostemp mkostemp64 mkstemps mkstemps64 mkostemps mkostemps64 mkdtemp
-    updwtmp updwtmpx utmpname utmpxname posix_spawn posix_spawnp posix_spawn_file_actions_addopen fexecve
+    updwtmp updwtmpx utmpname utmpxname posix_spawn_file_actions_addopen fexecve
     // who and where we are
     setuid seteuid setreuid setresuid setfsuid setgid setegid setregid setresgid setfsgid setgroups initgroups
     fork chdir fchdir syscall capset

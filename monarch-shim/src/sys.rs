@@ -94,6 +94,17 @@ pub fn read_into(fd: c_int, room: &mut Scratch) -> Option<&[u8]> {
     Some(unsafe { core::slice::from_raw_parts(base, usize::try_from(n).ok()?.min(BLOCK_BYTES)) })
 }
 
+/// The kind of the file system of a descriptor: `f_type` of statfs.
+#[must_use]
+pub fn file_system(fd: c_int) -> Option<i64> {
+    let mut out = MaybeUninit::<libc::statfs64>::uninit();
+    // SAFETY: a buffer of that type, which is filled when the call succeeds.
+    unsafe {
+        let done = call(libc::SYS_fstatfs, [fd as usize, out.as_mut_ptr() as usize, 0, 0, 0, 0]);
+        (done == 0).then(|| out.assume_init().f_type)
+    }
+}
+
 /// fstat(2).
 #[inline]
 #[must_use]

@@ -33,11 +33,12 @@ pub fn min_shuffled(c: f64) -> f64 {
 /// Expected share of hits of LRU: c + (1 - c) ln(1 - c).
 ///
 /// Take a file read at the position x n of epoch e and y n of epoch e + 1; x and y are independent
-/// and even on [0, 1]. It hits iff fewer than C other files were read in between. Those are the (1
-/// - x) n that come behind it in e, and the y n that come before it in e + 1. As the orders are
-/// independent, one of the others is in neither part with probability x (1 - y): so there are n (1
-/// - x (1 - y)) different ones, up to fluctuations of order sqrt(n). Hit iff 1 - x (1 - y) < c,
-/// that is u v > t with u = x, v = 1 - y, both even on [0, 1], and t = 1 - c. Now
+/// and even on [0, 1]. It hits iff fewer than C other files were read in between. Those are the
+/// (1 - x) n that come behind it in e, and the y n that come before it in e + 1. As the orders are
+/// independent, one of the others is in neither part with probability x (1 - y): so there are
+/// n (1 - x (1 - y)) different ones, up to fluctuations of order sqrt(n). Hit iff
+/// 1 - x (1 - y) < c, that is u v > t with u = x, v = 1 - y, both even on [0, 1], and t = 1 - c.
+/// Now
 ///
 /// P(u v <= t) = t + integral from t to 1 of t / u du = t - t ln t, hence P(hit) = 1 - t + t ln t =
 /// c + (1 - c) ln(1 - c).

@@ -68,9 +68,7 @@ const FAMILIES: &[Family] = &[
         (ids && (n.starts_with("set") || n.starts_with("init")) && n != "setpgid") || n == "capset"
     }),
     ("calls by number", |n| n == "syscall"),
-    ("processes", |n| {
-        ["fork", "Fork", "vfork", "forkpty", "fexecve", "execveat", "posix_spawn", "posix_spawnp"].contains(&n)
-    }),
+    ("processes", |n| ["fork", "Fork", "vfork", "forkpty", "fexecve", "execveat"].contains(&n)),
     ("logs of logins", |n| ["updwtmp", "updwtmpx", "utmpname", "utmpxname"].contains(&n)),
     ("descriptors", |n| {
         [

@@ -132,3 +132,59 @@ fn what_libc_writes_into_a_log_of_logins_is_seen() {
         ),
     );
 }
+
+#[test]
+fn spawning_with_ordinary_names_leaves_copies_alone() {
+    let w = small();
+    python(
+        &w,
+        &format!(
+            "{COPY}\
+             import tempfile\n\
+             for name in 'stdout.log', 'std-err', '17':\n\
+             \x20   log = (os.POSIX_SPAWN_OPEN, 1, tempfile.mkdtemp() + '/' + name, os.O_WRONLY | os.O_CREAT, 0o600)\n\
+             \x20   os.waitpid(os.posix_spawn('/bin/true', ['true'], os.environ, file_actions=[log]), 0)\n\
+             \x20   assert '/copies/' in os.readlink(f'/proc/self/fd/{{fd}}'), name\n\
+             assert '/copies/' in os.readlink(f'/proc/self/fd/{{os.open(path, os.O_RDONLY)}}')\n"
+        ),
+    );
+}
+
+#[test]
+fn what_is_opened_anew_by_name_is_closed_at_exec_as_asked_and_costs_no_record_lock() {
+    let w = small();
+    python(
+        &w,
+        &format!(
+            "{COPY}\
+             import fcntl\n\
+             own = f'/proc/self/fd/{{fd}}'\n\
+             os.write(os.open(own, os.O_WRONLY | os.O_TRUNC), b'CHANGED')\n\
+             libc.fopen.restype = ctypes.c_void_p\n\
+             libc.fileno.argtypes = [ctypes.c_void_p]\n\
+             for mode, want in (b're', 1), (b'r', 0):\n\
+             \x20   assert fcntl.fcntl(libc.fileno(libc.fopen(own.encode(), mode)), fcntl.F_GETFD) == want, mode\n\
+             held = os.open(path, os.O_RDWR)\n\
+             fcntl.lockf(held, fcntl.LOCK_EX)\n\
+             again = os.open(own, os.O_RDONLY)\n\
+             text = 'import fcntl, os, sys\\n' \\\n\
+             \x20   'try: fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)\\n' \\\n\
+             \x20   'except OSError: sys.exit(7)'\n\
+             assert subprocess.run(['python3', '-c', text, path]).returncode == 7\n"
+        ),
+    );
+}
+
+#[test]
+fn a_log_of_logins_that_is_named_by_a_descriptor_is_the_pfs_file() {
+    let w = small();
+    python(
+        &w,
+        &format!(
+            "{COPY}\
+             libc.updwtmp(f'/proc/self/fd/{{fd}}'.encode(), ctypes.create_string_buffer(384))\n\
+             assert os.stat(path).st_size == len(open(path, 'rb').read()) >= 384, os.stat(path).st_size\n"
+        ),
+    );
+    assert!(fs::metadata(w.root().join("x")).unwrap().len() >= 384);
+}

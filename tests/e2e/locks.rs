@@ -365,15 +365,16 @@ for _ in range(60):
     python(&w, text);
 }
 
+/// A tester found that a descriptor which `dup2` had moved to the PFS shared its offset with no
+/// other process any more.
 #[test]
-fn a_shells_descriptor_is_locked_by_flock() {
-    for shell in ["bash", "dash"] {
-        let w = world(|plan| plan);
-        let text = "( flock -n 9 && echo held; cat <&9 | wc -c; \
-                      ( flock -n 8 && echo both || echo refused ) 8<$0/x; flock -u 9; \
-                      ( flock -n 8 && echo free || echo refused ) 8<$0/x ) 9<$0/x; \
-                    ( flock -n 7 && echo free ) 7<$0/x";
-        let said = w.run(&Job::new(shell).args(["-c", text]).arg(w.root())).good().text();
-        assert_eq!(said, "held\n40000\nrefused\nfree\nfree\n", "{shell}");
-    }
+fn processes_that_share_an_open_file_share_its_offset_whatever_numbers_they_give_it() {
+    let w = world(|plan| plan);
+    fs::write(w.backing().join("lines"), "1\n2\n3\n4\n5\n6\n").unwrap();
+    let text = "reader() { exec 3<&0; read line <&3; echo $line; }; \
+                { for i in 1 2 3; do bash -c \"$(declare -f reader); reader\"; done; } < $0/lines; \
+                exec 4<$0/lines; (exec 5<&4; read a <&5; echo $a); read b <&4; echo $b; (read c <&9; echo $c) 9<&4";
+    w.same(&Job::new("bash").args(["-c", text]).arg(w.root()));
+    let said = w.run(&Job::new("bash").args(["-c", text]).arg(w.root())).good().text();
+    assert_eq!(said, "1\n2\n3\n1\n2\n3\n");
 }

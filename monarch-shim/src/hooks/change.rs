@@ -27,12 +27,22 @@ unsafe fn name(dirfd: c_int, path: *const c_char) {
     }
 }
 
-/// Content of a file changes that the C library opens itself.
-unsafe fn content(dirfd: c_int, path: *const c_char) {
+/// The C library is about to open a file for writing: `call` gets the path that it is to open.
+unsafe fn content<T>(path: *const c_char, call: impl FnOnce(*const c_char) -> T) -> T {
     // SAFETY: passed on.
-    unsafe {
-        outside::file_changes(dirfd, path, true);
-        before_change(path, |ctx, p| drop(file_changes(ctx, dirfd, p, true)));
+    let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else {
+        // SAFETY: passed on.
+        unsafe { outside::file_changes(CWD, path, true) };
+        return call(path);
+    };
+    let saved = errno::errno();
+    let mut target = file_changes(&ctx, CWD, bytes, true);
+    errno::set_errno(saved);
+    match &mut target {
+        Target::Pfs(p) => call(p.c_str().map_or(path, core::ffi::CStr::as_ptr)),
+        Target::AsNamed => call(path),
+        // No file has an empty name.
+        Target::Removed | Target::Gone => call(c"".as_ptr()),
     }
 }
 
@@ -536,10 +546,10 @@ hook! { next;
     }
 
     // What these name is written by the C library itself.
-    fn updwtmp(path: *const c_char, entry: *const c_void) { content(CWD, path); next(path, entry) }
-    fn updwtmpx(path: *const c_char, entry: *const c_void) { content(CWD, path); next(path, entry) }
-    fn utmpname(path: *const c_char) -> c_int { content(CWD, path); next(path) }
-    fn utmpxname(path: *const c_char) -> c_int { content(CWD, path); next(path) }
+    fn updwtmp(path: *const c_char, entry: *const c_void) { content(path, |path| next(path, entry)) }
+    fn updwtmpx(path: *const c_char, entry: *const c_void) { content(path, |path| next(path, entry)) }
+    fn utmpname(path: *const c_char) -> c_int { content(path, |path| next(path)) }
+    fn utmpxname(path: *const c_char) -> c_int { content(path, |path| next(path)) }
 
     fn mkstemp(template: *mut c_char) -> c_int { created(next(template)) }
     fn mkstemp64(template: *mut c_char) -> c_int { created(next(template)) }

@@ -55,12 +55,12 @@ fn serve(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl FnOnce()
 pub(super) fn reopened(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
     let saved = errno::errno();
     if fd >= 0
-        && let Some(mut path) = crate::changes::changed_behind_copy(ctx, fd)
+        && let Some(mut path) = crate::pfs_fd::changed_behind_copy(ctx, fd)
         && let Some(path) = path.c_str()
     {
-        let flags = flags & !libc::O_NOFOLLOW;
-        if let Some(new) = crate::sys::open(path, flags | libc::O_CLOEXEC).map(Fd) {
-            let _ = crate::sys::dup_to(new.0, fd, flags & libc::O_CLOEXEC != 0);
+        let cloexec = crate::sys::fcntl(fd, libc::F_GETFD, 0).is_none_or(|f| f & libc::FD_CLOEXEC != 0);
+        if let Some(new) = crate::sys::open(path, flags & !libc::O_NOFOLLOW | libc::O_CLOEXEC).map(Fd) {
+            let _ = crate::sys::dup_to(new.0, fd, cloexec);
         }
     }
     errno::set_errno(saved);
@@ -70,7 +70,7 @@ pub(super) fn reopened(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
 /// [`reopened`] by a path that was not looked at yet.
 #[cold]
 #[inline(never)]
-fn reopened_by(path: *const c_char, fd: c_int, flags: c_int) -> c_int {
+pub(super) fn reopened_by(path: *const c_char, fd: c_int, flags: c_int) -> c_int {
     // SAFETY: the application's pointer, tested before it is read.
     match unsafe { enter_change(path) } {
         Some((ctx, bytes)) if crate::changes::may_reopen(bytes) => reopened(&ctx, fd, flags),

@@ -100,8 +100,8 @@ hook! { next;
         chunks_or!(fd, chunks::pread(fd, buf.cast(), n, off), next(fd, buf, n, off, size))
     }
     fn dup(fd: c_int) -> c_int { duplicated(fd, next(fd)) }
-    fn dup2(fd: c_int, to: c_int) -> c_int { placed(fd, duplicated(fd, next(fd, to)), 0) }
-    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int { placed(fd, duplicated(fd, next(fd, to, flags)), flags) }
+    fn dup2(fd: c_int, to: c_int) -> c_int { duplicated(fd, next(fd, to)) }
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int { duplicated(fd, next(fd, to, flags)) }
     fn fcntl(fd: c_int, what: c_int, arg: usize) -> c_int { fcntl_any(fd, what, arg, || next(fd, what, arg)) }
     fn fcntl64(fd: c_int, what: c_int, arg: usize) -> c_int { fcntl_any(fd, what, arg, || next(fd, what, arg)) }
     fn sendfile(to: c_int, from: c_int, off: *mut off_t, n: size_t) -> ssize_t {
@@ -175,17 +175,6 @@ fn covers(addr: *mut c_void, len: size_t, flags: c_int) {
 fn duplicated(fd: c_int, new: c_int) -> c_int {
     if new >= 0 {
         large::duplicated(fd, new);
-    }
-    new
-}
-
-/// A descriptor was given a number of the program's choice. One that programs started from here
-/// will have (`9<file` in a shell) becomes the PFS's: they lock it for each other, and for the
-/// shell.
-#[inline]
-fn placed(fd: c_int, new: c_int, flags: c_int) -> c_int {
-    if new > libc::STDERR_FILENO && new != fd && flags & libc::O_CLOEXEC == 0 {
-        crate::pfs_fd::handed_down(new);
     }
     new
 }

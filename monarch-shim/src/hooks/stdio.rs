@@ -188,7 +188,15 @@ unsafe fn reopen_stream(
         return unsafe { open_stream(path, mode, next, libc::fileno) };
     }
     // SAFETY: as above.
-    let Some((ctx, bytes)) = (unsafe { enter(path) }) else { return next(path) };
+    let Some((ctx, bytes)) = (unsafe { enter(path) }) else {
+        let stream = next(path);
+        // SAFETY: tested before it is read; a stream that was just opened.
+        if !stream.is_null() && unsafe { user::begins_like_descriptor(path) } {
+            // SAFETY: as in `open_stream`.
+            super::open::reopened_by(path, unsafe { libc::fileno(stream) }, libc::O_RDONLY);
+        }
+        return stream;
+    };
     let Ok(f) = find(&ctx, CWD, bytes, true) else {
         let stream = next(path);
         if !stream.is_null() && crate::changes::may_reopen(bytes) {

@@ -24,7 +24,8 @@ pub(super) struct Catalog {
     opened: Opened,
 }
 
-/// The last [`MAX_OPENED`] distinct copies that readers opened.
+/// [`MAX_OPENED`] distinct copies that readers opened: the first of them goes for a new one, and
+/// comes back with its next open.
 #[derive(Debug, Default)]
 struct Opened {
     keys: VecDeque<u64>,
