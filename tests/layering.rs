@@ -7,6 +7,8 @@
 
 #[path = "layering/graph.rs"]
 mod graph;
+#[path = "layering/links.rs"]
+mod links;
 #[path = "layering/prose.rs"]
 mod prose;
 

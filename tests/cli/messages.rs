@@ -1,4 +1,4 @@
-//! Every message that the sources can print is in `docs/TROUBLESHOOTING.md`, and that document
+//! Every message that the sources can print is in `docs/MESSAGES.md`, and that document
 //! names no message that is gone.
 //!
 //! How it works. The sources are read as Rust tokens, and the string literals that read as prose
@@ -11,7 +11,7 @@ use proc_macro2::{Delimiter, LexError, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-const DOCUMENT: &str = "docs/TROUBLESHOOTING.md";
+const DOCUMENT: &str = "docs/MESSAGES.md";
 /// A source with the labels of a page, which are no messages.
 const LABELS: &str = "src/report/page.rs";
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 const MAX_COLUMNS: usize = 100;
 
 /// The files of the repository with this ending, below `dir`.
-fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
+pub(super) fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
