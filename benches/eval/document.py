@@ -1,6 +1,8 @@
 """docs/EVALUATION.md and its drawings, from benches/results/*.json."""
 import glob, html, json, os, statistics
 
+import overview
+
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"]
 COPYING = "#999999"
 MODES = ("direct", "copy", "cold", "warm")
@@ -284,6 +286,12 @@ def drawing(told, cases):
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
+def against_direct(told, modes):
+    """A row of the chart of all workloads: ratios as in the tables."""
+    ratios = {mode: med([total(r) / total(d) for r, d in zip(modes[mode], modes["direct"])]) for mode in MODES}
+    return told["name"], modes["cold"][0].get("tier", told["plan"]["tier"]), ratios
+
+
 def per_epoch(told, cases):
     """Small drawings, a row for each case: what each epoch took from the file system, how full the tier was, how busy the device. Dashed: no tier of
     this size can do with less."""
@@ -452,6 +460,9 @@ def write(results, docs, names_of=()):
             parts.append(f"### {told['name']}: {case}\n\nRuns: {len(modes['direct'])}.\n\n{summary(told, modes)}\n{judged(told, modes)}\n{epochs(told, modes)}")
         parts.append(f"Measured {measured(told)}: {m['processors']} processors ({m['model']}), {m['memory'] / 2**30:.0f} GiB, Linux {m['kernel']}, {m['pfs']}. `sudo ./evaluate"
                      f"{' --pfs ceph' if told.get('pfs') == 'ceph' else ''} {told['name'].removesuffix('-ceph')}`\n")
+    if all_told:
+        with open(f"{docs}/evaluation/overview.svg", "w") as f:
+            f.write(overview.draw([against_direct(told, next(iter(cases.values()))) for told, cases in all_told]))
     rows = targets(all_told) + [row for told in scalings for row in targets_of_scaling(told)]
     whole = [HEAD, "## Against the targets\n", table(["", "target", "measured", "", "why"], rows), NOTES, missing(names_of, all_told, scalings), "## Beside what was published\n", published(all_told, scalings), *parts, *last]
     with open(f"{docs}/EVALUATION.md", "w") as f:
