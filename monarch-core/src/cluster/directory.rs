@@ -9,7 +9,7 @@
 //!
 //! Nothing here needs agreement. Views of who is up may differ between nodes and are wrong at
 //! times; they steer where a reader asks and can cost reads of the PFS. What a reader gets is
-//! decided by the file's identity, never by a view. See `docs/CLUSTER.md`.
+//! decided by the file's identity, never by a view. See `docs/PROTOCOL.md`.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -60,7 +60,7 @@ impl Handler for PeerRequestHandler {
                 (Method::Get, ["v1", "check"]) => self.work(peer, |node, _| node.check_answer()).await,
                 (Method::Get, ["v1", "probe"]) => probe(request.query.as_deref()),
                 (Method::Post, ["v1", "probe"]) => Answer::status(204),
-                _ => Answer::text(404, "nothing of that name; see docs/CLUSTER.md"),
+                _ => Answer::text(404, "nothing of that name; see docs/PROTOCOL.md"),
             }
         })
     }
