@@ -2,7 +2,7 @@
 //! and the resolution of paths.
 //!
 //! The crate is `no_std` and never allocates, because it is linked into every process of a job.
-//! Byte maps are in ARCHITECTURE.md. All integers are little-endian; the crate refuses to build
+//! Byte maps are in docs/FORMATS.md. All integers are little-endian; the crate refuses to build
 //! elsewhere.
 //!
 //! | module | what it holds |
