@@ -1,71 +1,58 @@
 """docs/EVALUATION.md and its drawings, from benches/results/*.json."""
 import glob, html, json, os, statistics
 
+import headline
 import overview
+from measures import (MODES, NAMES, against_direct, alone as time_alone, by_mode, counts, is_bound_by_computation, keeps, med, names, near, table, tier_share,
+                      total)
 
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"]
 COPYING = "#999999"
-MODES = ("direct", "copy", "cold", "warm")
 # A case of `shards`.
 NOT_IN_CHUNKS = "LeNet-like, not in chunks"
-# Of what a link carries, bytes of TCP's payload: 1,448 of 1,514.
+# Share of a link's bytes that are TCP's payload: 1,448 of 1,514.
 PAYLOAD = 0.956
-# Calls about names and attributes, as GlusterFS names them; those about data are OPEN and READ.
-NAMES = ("LOOKUP", "STAT", "FSTAT", "READDIR", "READDIRP", "OPENDIR", "ACCESS", "READLINK", "GETXATTR")
 
 HEAD = """# Evaluation
 
-Real training jobs on a real distributed file system, with Monarch and without; what is said of the file system's work was counted by its server. Made by `./evaluate` from the
-files in [benches/results](../benches/results); `sudo ./evaluate` measures it again, `./evaluate --help` says how.
+Real training jobs on a real distributed file system, with Monarch and without. The work of the file system was counted by its server.
+`./evaluate --document` generates this page from the files in [benches/results](../benches/results). `sudo ./evaluate` measures again; `./evaluate --help`
+says how.
+"""
 
-The file system is a GlusterFS of one brick in a network namespace (where it says so a CephFS, one OSD and one metadata server, by ceph-fuse, or slowfs, a directory of which each
-call takes so long); jobs run in another one. Its client keeps no data (as that of a parallel file system does once the data set is
-larger than memory), and keeps names and attributes. **direct**: the job on it. **copy**: on a copy that `cp -r` made first, its time and calls with it. **cold**: under `monarch run`, with
-nothing copied yet. **warm**: once more, with what the run before has left in the tier. Copies and tiers lie in memory. Times are those of all epochs (what a job imports is in its first; DLIO's whole run is one);
-medians of the runs, and in brackets the least and the most. Calls and bytes are medians, too. GlusterFS's translators that cache, read ahead or write behind are off, those for names and attributes are on. Between epochs
-the server's counters are read, some tenths of a second that are in no epoch; the agent goes on fetching meanwhile. What memory the runs take has been used before (a virtual machine pays several times as much for a
-page that its host has taken back).
+FIVE = """Medians of the runs. Times are ratios of **direct**, and include all epochs. **direct** and **copying first** are the same jobs without Monarch; the time
+and the bytes of the copy are included. **cold** starts with empty tiers; **warm** starts with the copies that the cold run left. The client of the
+file system keeps no data between epochs. [Method](#method)
+
+The first case of each workload; the ring of **copying first** is that of a copy of all data, also where the tier is smaller:
+"""
+
+METHOD = """Each job runs in four modes, one after the other, five times:
+
+| mode | meaning |
+|---|---|
+| direct | the job on the file system itself: the baseline |
+| copy | the job on a local copy that `cp -r` made first; the time and the calls of `cp` are included |
+| cold | under `monarch run`, with empty tiers |
+| warm | under `monarch run` once more, with the copies that the cold run left in the tier |
+
+* **File system.** A GlusterFS of one brick in a network namespace, behind a link; jobs run in another namespace. Its client keeps no data, as that of a
+parallel file system does once the data set is larger than memory, so that all epochs of **direct** are cold; it keeps names and attributes.
+GlusterFS's translators that cache, read ahead or write behind are off, those for names and attributes are on. Where a section says so the file system is
+a CephFS (one OSD and one metadata server, by ceph-fuse), or slowfs, a directory in which each call takes a fixed time.
+* **Copies and tiers** are in memory. Runs use memory that was used before: a virtual machine pays several times as much for a page that its host has
+taken back.
+* **Times** are those of all epochs: medians of the runs, and in brackets the least and the most. The imports of a job are in its first epoch. DLIO's
+whole run is one measurement. Calls and bytes are medians, too.
+* **Between epochs** the counters of the server are read, which takes some tenths of a second that are in no epoch. The agent continues to prefetch
+meanwhile.
 """
 
 
-NOTES = """Time against computing and the link is met if cold takes at most 1.03 of both, the one after the other, and besides at most 1.03 of both at once (the better of the two in each epoch) or no more of direct than the
-bytes that no tier of that size can spare. Calls about names: in epochs after the first at most what direct makes for the part that is not resident; opens likewise.
+NOTES = """* **Time against computing and the link** is met if cold takes at most 1.03 of the sum of both, and besides at most 1.03 of both at once (the better of
+the two in each epoch) or no more of direct than the bytes that no tier of that size can spare.
+* **Metadata calls and opens** are met if in epochs after the first they are at most what direct makes for the part that is not resident.
 """
-
-
-def med(values):
-    return statistics.median(values)
-
-
-def total(run):
-    return sum(e["seconds"] for e in run["epochs"]) + (run["copied"] or dict(seconds=0))["seconds"]
-
-
-def counts(run):
-    """All that the server counted for a run: of its copy, its start, its epochs. (Those of the start go on from those of the copy.)"""
-    parts = [run["starting"]["counts"], *[e["counts"] for e in run["epochs"]]]
-    return {k: sum(p.get(k, 0) for p in parts) for p in parts for k in p}
-
-
-def names(c):
-    return sum(c.get(k, 0) for k in NAMES)
-
-
-def table(heads, rows):
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
-
-
-def by_mode(told, case):
-    """Runs of a case by their mode; only numbers that all modes have."""
-    runs = [r for r in told["runs"] if r["case"] == case]
-    whole = set.intersection(*[{r["run"] for r in runs if r["mode"] == mode} for mode in MODES])
-    return {mode: [r for r in runs if r["mode"] == mode and r["run"] in whole] for mode in MODES}
-
-
-def keeps(modes):
-    """Whether the client keeps data, so that what no tier holds need not come again."""
-    return "keeps" in modes["direct"][0]["case"]
 
 
 def summary(told, modes):
@@ -76,7 +63,7 @@ def summary(told, modes):
         rows.append([mode, f"{med(times):.1f} s ({min(times):.1f} - {max(times):.1f})", f"{med(ratios):.2f}",
                      f"{med([c.get('OPEN', 0) for c in all_counts]):,.0f}", f"{med([c.get('READ', 0) for c in all_counts]):,.0f}",
                      f"{med([names(c) for c in all_counts]):,.0f}", f"{med([c['bytes'] for c in all_counts]) / told['bytes']:.3f}"])
-    return table(["", "time", "/ direct", "opens", "reads", "calls about names", "data sets from the server"], rows)
+    return table(["", "time", "/ direct", "opens", "reads", "metadata calls", "data sets from the server"], rows)
 
 
 def epochs(told, modes):
@@ -90,38 +77,38 @@ def epochs(told, modes):
                          f"{med([e['counts'].get('READ', 0) for e in of]):,.0f}", f"{med([names(e['counts']) for e in of]):,.0f}",
                          f"{med([e['counts'].get('bytes', 0) for e in of]) / told['bytes']:.3f}", f"{100 * med(busy):.0f} %" if busy else "-",
                          f"{100 * med(tier):.0f} %" if tier else "-"])
-    return table(["", "time", "opens", "reads", "calls about names", "data sets", "device busy", "tier full"], rows)
+    return table(["", "time", "opens", "reads", "metadata calls", "data sets", "device busy", "tier full"], rows)
 
 
 def judged(told, modes):
-    """What is to be held against the targets."""
+    """""The figures of a case that its targets are about."""""
     plan, said = told["plan"], []
-    passes, tier = plan.get("passes") or plan["epochs"], modes["cold"][0].get("tier", plan["tier"])
+    passes, tier = plan.get("passes") or plan["epochs"], tier_share(told, modes)
     fits = tier >= 1 or "compression" in plan
     bound = 1 if fits else 1 + (passes - 1) * (1 - tier)
     taken = med([counts(r)["bytes"] for r in modes["cold"]]) / told["bytes"]
     if keeps(modes):
-        said.append(f"Bytes, cold: {taken:.3f} data sets; what the tier has no room for the client keeps.")
+        said.append(f"Bytes, cold: {taken:.3f} data sets; the client keeps what the tier has no space for.")
     else:
-        said.append(f"Bytes, cold: {taken:.3f} data sets; no tier of {tier:.0%} can do with less than {bound:.3f}: {100 * (taken / bound - 1):+.1f} %."
-                    + (f" (With {plan['compression']} all of it fits.)" if "compression" in plan else ""))
+        said.append(f"Bytes, cold: {taken:.3f} data sets; the least that a tier of {tier:.0%} allows is {bound:.3f}: {100 * (taken / bound - 1):+.1f} %."
+                    + (f" (With {plan['compression']} all data fit.)" if "compression" in plan else ""))
     reads = [med([counts(r).get("READ", 0) for r in modes[mode]]) for mode in ("direct", "cold")]
     said.append(f"Reads, cold: {100 * (reads[1] / reads[0] - 1):+.1f} % against direct.")
     same = {json.dumps([e.get("loss") for e in r["epochs"]]) for mode in MODES for r in modes[mode]}
     count = sum(len(modes[mode]) for mode in MODES)
     if "au" in modes["direct"][0]["epochs"][0]:
         of_dlio = lambda mode: ", ".join(f"{med(v):.1f}" for v in zip(*[r["epochs"][0]["trained_of"] for r in modes[mode]]))
-        said.append("Epochs as DLIO times them, without its start, seconds: " + "; ".join(f"{mode} {of_dlio(mode)}" for mode in MODES) + ".")
-        said.append("Utilisation of the accelerator, as DLIO says: " + ", ".join(f"{mode} {med([r['epochs'][0]['au'] for r in modes[mode]]):.1f} %" for mode in MODES)
-                    + f"; batches of a rank and epoch: {modes['direct'][0]['epochs'][0]['batches']}, as many as there should be.")
+        said.append("Seconds of the epochs as DLIO measures them, without its start: " + "; ".join(f"{mode} {of_dlio(mode)}" for mode in MODES) + ".")
+        said.append("Utilisation of the accelerator, as DLIO reports it: " + ", ".join(f"{mode} {med([r['epochs'][0]['au'] for r in modes[mode]]):.1f} %" for mode in MODES)
+                    + f"; batches of a rank and epoch: {modes['direct'][0]['epochs'][0]['batches']}, the expected number.")
     else:
-        said.append(f"Losses of all epochs of all {count} runs: {'the same to the last bit' if len(same) == 1 else f'**{len(same)} different ones**'}.")
+        said.append(f"Losses of all epochs of all {count} runs: {'bit-identical' if len(same) == 1 else f'**{len(same)} different ones**'}.")
     # What an epoch takes when no file comes from the server.
     local = med([e["seconds"] for r in modes["copy"] for e in r["epochs"]])
     direct = [med([r["epochs"][at]["seconds"] for r in modes["direct"]]) for at in range(plan["epochs"])]
     what = "An epoch" if plan["epochs"] > 1 else f"All {passes} epochs"
     said.append(f"{what} on a local copy: {local:.1f} s, on the file system {med(direct):.1f} s."
-                + ("" if keeps(modes) else f" If time at the server were the only thing that counts, cold would take {bound / passes:.2f} of direct."))
+                + ("" if keeps(modes) else f" If only time at the server counted, cold would take {bound / passes:.2f} of direct."))
     cold, copy = med([total(r) for r in modes["cold"]]), med([total(r) for r in modes["copy"]])
     said.append(f"Cold against copying first: {cold / copy:.2f}.")
     return "".join(f"* {line}\n" for line in said)
@@ -130,7 +117,7 @@ def judged(told, modes):
 def ideal(told, modes):
     """Seconds of computing and of the file system, the one after the other, and both at once, which is the best there could be: in each epoch the
     link needs its time for what no tier of this size can spare it, and the job what it takes on a local copy."""
-    plan, tier = told["plan"], modes["cold"][0].get("tier", told["plan"]["tier"])
+    plan, tier = told["plan"], tier_share(told, modes)
     rate = plan["link"] * 1e6 / 8 * PAYLOAD
     spared = 1 if tier >= 1 or "compression" in plan else tier
     parts = [(med([r["epochs"][at]["seconds"] for r in modes["copy"]]), told["bytes"] * (1 if at == 0 else 1 - spared) / rate) for at in range(plan["epochs"])]
@@ -144,17 +131,12 @@ def fewest_reads(told, direct, bound):
     calls = lambda n: f"{n / told['plan']['files']:.0f}"
     one = direct / told["plan"]["epochs"]
     least = told["plan"]["files"] * -(-told["bytes"] // told["plan"]["files"] // (largest << 10))
-    return (f"{why}: a file is {calls(least)} calls to copy, {calls(one)} as TensorFlow reads it, and {bound:.1f} data sets have to come: "
+    return (f"{why}: a file is {calls(least)} calls to copy, {calls(one)} as TensorFlow reads it, and {bound:.1f} data sets must be read: "
             f"{100 * (bound * least / direct - 1):+.0f} % at best")
 
 
-def near(ratio, target):
-    """In so many digits that it can be told from its target."""
-    return f"{ratio:.3f}" if abs(ratio - target) < 0.0075 else f"{ratio:.2f}"
-
-
 def targets(all_told):
-    """What was to be shown, what came of it, and why where it was missed."""
+    """Rows of the targets: target, measured value, verdict, and the reason of a miss."""
     rows = []
 
     def row(what, target, got, ok, why=""):
@@ -165,21 +147,20 @@ def targets(all_told):
         for case, modes in cases.items():
             name, streamed = f"{told['name']}, {case}", told["name"].startswith("shards") and case != NOT_IN_CHUNKS
             cold, direct, copy = (med([total(r) for r in modes[mode]]) for mode in ("cold", "direct", "copy"))
-            tier = modes["cold"][0].get("tier", plan["tier"])
+            tier = tier_share(told, modes)
             fits = tier >= 1 or "compression" in plan
             passes = plan.get("passes") or plan["epochs"]
-            # What the job takes where nothing waits for a file system: `cp` is not in it.
-            alone = med([sum(e["seconds"] for e in r["epochs"]) for r in modes["copy"]])
+            alone = time_alone(modes)
             bound = 1 if fits else 1 + (passes - 1) * (1 - tier)
             if plan.get("passes"):
                 au = {mode: med([r["epochs"][0]["au"] for r in modes[mode]]) for mode in MODES}
                 row(f"{name}: utilisation, warm", ">= local copy's - 1 point", f"{au['warm']:.1f} % against {au['copy']:.1f} % (direct {au['direct']:.1f} %)", au["warm"] >= au["copy"] - 1)
-            elif alone > 0.93 * direct:
+            elif is_bound_by_computation(modes):
                 taken = told["bytes"] / (plan["link"] * 1e6 / 8 * PAYLOAD) / (alone / plan["epochs"])
                 row(f"{name}: time, cold / direct", "0.99 to 1.01", f"{cold / direct:.3f}", cold / direct <= 1.01,
-                    f"the job takes {100 * taken:.0f} % of the link while it computes" if taken > 0.7 else "")
+                    f"the job uses {100 * taken:.0f} % of the link while it computes" if taken > 0.7 else "")
             elif "link" not in plan:
-                row(f"{name}: time, cold / direct", "no more" if keeps(modes) else "<= 0.5", f"{near(cold / direct, 0.5)} ({(cold - alone) / (direct - alone):.2f} of what direct takes beyond the {alone:.1f} s on a local copy)",
+                row(f"{name}: time, cold / direct", "no more" if keeps(modes) else "<= 0.5", f"{near(cold / direct, 0.5)} ({(cold - alone) / (direct - alone):.2f} of the time that direct takes beyond the {alone:.1f} s on a local copy)",
                     cold / direct <= (1 if keeps(modes) else 0.5), f"{alone:.1f} of {direct:.1f} s are the job's own, and {bound - 1:.1f} data sets do not fit")
             elif "compression" in plan:
                 row(f"{name}: time, cold / direct", "<= 0.5", f"{cold / direct:.2f}", cold / direct <= 0.5)
@@ -187,17 +168,17 @@ def targets(all_told):
                 both, least = ideal(told, modes)
                 row(f"{name}: time, cold / (computing + what the link needs)", "<= 1.03", f"{cold / both:.2f} ({cold / direct:.2f} of direct; {cold / least:.2f} of computing and reading all at once)",
                     cold <= 1.03 * both and (cold <= 1.03 * least or cold / direct <= bound / passes),
-                    f"what is streamed is waited for by the chunk; compare `{NOT_IN_CHUNKS}`" if streamed else "")
+                    f"readers wait for each chunk of a streamed file; compare `{NOT_IN_CHUNKS}`" if streamed else "")
             least = ideal(told, modes)[1] if "link" in plan and not plan.get("passes") else 0
             row(f"{name}: time, cold / copying first", "<= 0.8", near(cold / copy, 0.8), cold / copy <= 0.8,
-                "the copy has room for all data, the tier has not" if not fits
-                else f"{least / copy:.2f} is the least there could be: what the job computes, and the link" if least > 0.75 * copy
+                "the copy has space for all data, the tier has not" if not fits
+                else f"{least / copy:.2f} is the least possible: the computing of the job, and the link" if least > 0.75 * copy
                 else "the job computes longer than copying takes" if alone > 0.8 * copy
                 else f"{alone / copy:.2f} is the job alone; files are copied while two ranks start up, on two processors" if plan.get("passes") else "")
             if not keeps(modes):
                 taken = med([counts(r)["bytes"] for r in modes["cold"]]) / told["bytes"]
                 row(f"{name}: bytes, cold, against the bound of {bound:.2f} data sets", "+1 %", f"{100 * (taken / bound - 1):+.1f} %", taken / bound <= 1.01,
-                    "the window takes 16 MiB of so small a tier, and some chunks are fetched again" if streamed else "")
+                    "the window takes 16 MiB of this small tier, and some chunks are fetched again" if streamed else "")
             if told["name"].startswith(("records", "shards")) and not fits:
                 reads = [med([counts(r).get("READ", 0) for r in modes[mode]]) for mode in ("direct", "cold")]
                 row(f"{name}: read calls, cold, against direct", "-90 %", f"{100 * (reads[1] / reads[0] - 1):+.0f} %", reads[1] <= 0.1 * reads[0], fewest_reads(told, reads[0], bound))
@@ -205,17 +186,17 @@ def targets(all_told):
                 later = lambda mode, of: med([sum(of(e["counts"]) for e in r["epochs"][1:]) / (plan["epochs"] - 1) for r in modes[mode]])
                 part, some = 0 if fits else 1 - tier, 0.01 * plan["files"]
                 opens = lambda c: c.get("OPEN", 0)
-                row(f"{name}: calls about names, and opens, in an epoch after the first", "0 for what is resident",
+                row(f"{name}: metadata calls and opens in an epoch after the first", "0 for what is resident",
                     f"{later('cold', names):,.0f} of direct's {later('direct', names):,.0f}; {later('cold', opens):,.0f} of {later('direct', opens):,.0f}",
                     later("cold", names) <= part * later("direct", names) + some and later("cold", opens) <= part * later("direct", opens) + some,
-                    "the agent opens what it streams, beside its reader, and looks whether it has changed, two or three times" if streamed else "")
+                    "the agent also opens what it streams, and checks two or three times whether it has changed" if streamed else "")
                 same = {json.dumps([e.get("loss") for e in r["epochs"]]) for mode in MODES for r in modes[mode]}
                 row(f"{name}: losses", "bit-identical", "the same in all runs" if len(same) == 1 else f"{len(same)} different", len(same) == 1)
     return rows
 
 
 def targets_of_scaling(told):
-    """The same of nodes that share copies: on as many as there were."""
+    """Rows of the targets of nodes that share copies, for the largest number of nodes."""
     of = lambda n, mode: [r for r in told["runs"] if (r["kind"], r["nodes"], r["mode"]) == ("weak", n, mode)]
     counts_of = sorted({r["nodes"] for r in told["runs"] if r["kind"] == "weak" and r["mode"] == "shared"})
     if not counts_of:
@@ -227,11 +208,11 @@ def targets_of_scaling(told):
     why = lambda ok, words: "" if ok else words
     return [[f"{told['name']}: data sets from the server, {most} nodes, all epochs", "1.00", f"{taken:.3f} (direct: {told['plan']['epochs']:.2f})", verdict(taken < 1.005), why(taken < 1.005, "not known")],
             [f"{told['name']}: efficiency of later epochs, weak scaling, {most} nodes", ">= 95 %", f"{100 * efficiency['shared']:.1f} % (direct: {100 * efficiency['direct']:.1f} %)", verdict(efficiency["shared"] >= 0.95),
-             why(efficiency["shared"] >= 0.95, "two processors are all nodes, the server and the jobs")]]
+             why(efficiency["shared"] >= 0.95, "two processors run all nodes, the server and the jobs")]]
 
 
 def published(all_told, scalings):
-    """What the rivals have published, and what came of jobs like theirs."""
+    """Published results of comparable systems, beside those of similar jobs here."""
     rows, by_name = [], {told["name"]: (told, cases) for told, cases in all_told}
     saved = lambda of, modes: 100 * (1 - med([of(r) for r in modes["cold"]]) / med([of(r) for r in modes["direct"]]))
     calls = lambda r: sum(counts(r).get(k, 0) for k in ("OPEN", "READ", *NAMES))
@@ -239,7 +220,7 @@ def published(all_told, scalings):
         if name in by_name:
             case, modes = next(iter(by_name[name][1].items()))
             rows.append([f"{what}, a tier for about half of the data, 3 epochs", claim, f"{saved(total, modes):.0f} % less ({name}, {case}; cold)"])
-    small, large = "to which each read of 1 MB is eight", "which takes requests of 1 MiB"
+    small, large = "where each read of 1 MB is eight calls", "where a request has up to 1 MiB"
     for name, server in (("records", small), ("pictures", small), ("shards", small), ("shards-latency", large)):
         if name in by_name:
             case, modes = next(iter(by_name[name][1].items()))
@@ -286,12 +267,6 @@ def drawing(told, cases):
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
-def against_direct(told, modes):
-    """A row of the chart of all workloads: ratios as in the tables."""
-    ratios = {mode: med([total(r) / total(d) for r, d in zip(modes[mode], modes["direct"])]) for mode in MODES}
-    return told["name"], modes["cold"][0].get("tier", told["plan"]["tier"]), ratios
-
-
 def per_epoch(told, cases):
     """Small drawings, a row for each case: what each epoch took from the file system, how full the tier was, how busy the device. Dashed: no tier of
     this size can do with less."""
@@ -299,7 +274,7 @@ def per_epoch(told, cases):
     mode_colours = dict(zip(MODES, COLOURS))
     share = lambda e, of: e[of] if of in e else None
     kinds = [("data sets from the server", lambda e: e["counts"].get("bytes", 0) / told["bytes"], None), ("reads", lambda e: e["counts"].get("READ", 0), None),
-             ("calls about names", lambda e: names(e["counts"]), None), ("tier full", lambda e: share(e, "tier"), 1.0),
+             ("metadata calls", lambda e: names(e["counts"]), None), ("tier full", lambda e: share(e, "tier"), 1.0),
              ("utilisation of the device" if not plan.get("passes") else "utilisation (DLIO), %", lambda e: e["device_s"] / e["seconds"] if e.get("device_s") else share(e, "au"), None if plan.get("passes") else 1.0)]
     rows = []
     for case, modes in cases.items():
@@ -312,7 +287,7 @@ def per_epoch(told, cases):
                 if points:
                     curves[mode] = points
             row.append((title, curves, most))
-        rows.append((case, row, modes["cold"][0].get("tier", plan["tier"])))
+        rows.append((case, row, tier_share(told, modes)))
     kept = [at for at in range(len(kinds)) if any(row[at][1] for _, row, _ in rows)]
     wide, high, cell, left = 60 + 190 * len(kept), 50 + 170 * len(rows), 190, 50
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="10">',
@@ -380,7 +355,7 @@ def lines(path, title, series, ticks, low=0.0):
 
 
 def scaling(told, docs):
-    """Weak and strong scaling, and what the simulator says of more nodes than there are."""
+    """Weak and strong scaling, and the simulator's figures for more nodes."""
     plan, m, simulated = told["plan"], told["machine"], told.get("simulated", {})
     parts = [f"## {told['about']}\n\n{plan['files']} files of {plan['size'] // 1000} KB for each node (weak), or {plan['files'] * 16:,} in all (strong); each node reads its part of every epoch, with {plan['pause']} ms of computing "
              f"(a sleep) after each file; a link of {plan['link']} Mbit/s at the server. **direct**: all nodes on the file system. **shared**: `monarch run` with `cluster` on each, cold.\n"]
@@ -403,7 +378,7 @@ def scaling(told, docs):
         series += [(f"{kind}, {mode}", curve, False) for mode, curve in curves.items()]
         heads = ["nodes"] + [f"{mode}: {what}" for mode in ("direct", "shared") for what in ("first epoch", "later", "efficiency", "opens per file", "data sets from the server")]
         parts.append(f"### {kind.capitalize()} scaling\n\nRuns: {len(of(counts_of[0], 'shared'))}.\n\n{table(heads, rows)}")
-    # (The simulator knows nothing of nodes that share: what it says of later epochs is of nodes that hold their part.)
+    # (The simulator does not model nodes that share: its later epochs are those of nodes that hold their part.)
     series += [(f"simulator, {name}", {int(n): v for n, v in points.items()}, True) for name, points in simulated.items()]
     ticks = sorted({n for _, points, _ in series for n in points})
     os.makedirs(f"{docs}/evaluation", exist_ok=True)
@@ -411,19 +386,19 @@ def scaling(told, docs):
     parts.insert(1, f"![Efficiency by nodes](evaluation/{told['name']}.svg)\n")
     if simulated:
         parts.append(f"Dashed: `{told['simulator']}`, the same job on up to 4,096 nodes, file systems of {told['servers']}; [POLICIES.md](POLICIES.md) says what the simulator models. Its nodes share nothing: with `monarch` each "
-                     "keeps what it reads itself, so that an epoch after the first reads from the file system what the node has not read before.\n")
-    parts.append(f"Measured {measured(told)}: {m['processors']} processors, which all nodes share, so that processors are short before the link is. `sudo ./evaluate scaling`\n")
+                     "keeps what it reads itself, so that a later epoch reads from the file system what the node has not read before.\n")
+    parts.append(f"Measured {measured(told)}: {m['processors']} processors, which all nodes share, so that the processors limit the job before the link does. `sudo ./evaluate scaling`\n")
     return parts
 
 
 def measured(told):
-    """When, and with what of Monarch: all versions, if there was more than one."""
+    """Dates of the measurement, and commits of Monarch."""
     all_of = lambda key: sorted({r.get(key, told["machine"][key]) for r in told["runs"]})
     return f"on {', '.join(all_of('date'))} at {', '.join(all_of('commit'))}"
 
 
 def missing(names_of, all_told, scalings):
-    """Workloads that have not been measured, and those with fewer runs than there are to be."""
+    """Workloads that have not been measured, and those with fewer than five runs."""
     runs = {told["name"]: min(len(modes["direct"]) for modes in cases.values()) for told, cases in all_told}
     runs |= {told["name"]: max(r["run"] for r in told["runs"]) for told in scalings}
     few = [f"{name} ({n})" for name, n in sorted(runs.items()) if n < 5]
@@ -455,7 +430,7 @@ def write(results, docs, names_of=()):
         plan, m = told["plan"], told["machine"]
         parts.append(f"## {told['about']}{', on CephFS' if told.get('pfs') == 'ceph' else ''}\n\n{plan['files']:,} files, {told['bytes'] / 1e6:,.0f} MB, {'a link of ' + str(plan['link']) + ' Mbit/s' if 'link' in plan else 'slowfs'}, "
                      f"{plan.get('passes') or plan['epochs']} epochs, a tier for {plan['tier']:.0%} of the data{', with ' + plan['compression'] if 'compression' in plan else ''}.\n\n"
-                     f"![Seconds of each run](evaluation/{told['name']}.svg)\n\n![By epoch: bytes, reads, calls about names, tier, utilisation](evaluation/{told['name']}-epochs.svg)\n")
+                     f"![Seconds of each run](evaluation/{told['name']}.svg)\n\n![By epoch: bytes, reads, metadata calls, tier, utilisation](evaluation/{told['name']}-epochs.svg)\n")
         for case, modes in cases.items():
             parts.append(f"### {told['name']}: {case}\n\nRuns: {len(modes['direct'])}.\n\n{summary(told, modes)}\n{judged(told, modes)}\n{epochs(told, modes)}")
         parts.append(f"Measured {measured(told)}: {m['processors']} processors ({m['model']}), {m['memory'] / 2**30:.0f} GiB, Linux {m['kernel']}, {m['pfs']}. `sudo ./evaluate"
@@ -464,6 +439,9 @@ def write(results, docs, names_of=()):
         with open(f"{docs}/evaluation/overview.svg", "w") as f:
             f.write(overview.draw([against_direct(told, next(iter(cases.values()))) for told, cases in all_told]))
     rows = targets(all_told) + [row for told in scalings for row in targets_of_scaling(told)]
-    whole = [HEAD, "## Against the targets\n", table(["", "target", "measured", "", "why"], rows), NOTES, missing(names_of, all_told, scalings), "## Beside what was published\n", published(all_told, scalings), *parts, *last]
+    whole = [HEAD, "## Five results\n", headline.five(all_told, scalings, rows), FIVE, "![Time of each workload against the file system](evaluation/overview.svg)\n",
+             "## Targets missed\n", headline.losses_of_time(all_told), f"{sum(row[3] == headline.MET for row in rows)} of {len(rows)} targets were met:\n",
+             headline.misses(rows), "## Method\n", METHOD, "## All targets\n", table(["", "target", "measured", "", "why"], rows), NOTES,
+             missing(names_of, all_told, scalings), "## Compared with published results\n", published(all_told, scalings), *parts, *last]
     with open(f"{docs}/EVALUATION.md", "w") as f:
-        f.write("\n".join(whole))
+        f.write(headline.filled("\n".join(whole)))
