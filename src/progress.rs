@@ -117,8 +117,8 @@ impl Bar {
     /// How far staging is; `held_up` says why nothing more comes at present.
     pub(crate) fn staged(&self, c: &Census, held_up: Option<&str>) {
         let done = c.resident.bytes.saturating_add(c.chunks);
-        let never = c.no_room.bytes.saturating_add(c.on_tape.bytes).saturating_add(c.left.bytes);
-        let wrong = c.failing.files + c.left.files;
+        let never = c.no_room.bytes.saturating_add(c.on_tape.bytes).saturating_add(c.bypassed.bytes);
+        let wrong = c.failing.files + c.bypassed.files;
         let wrong = if wrong == 0 { String::new() } else { format!(", {wrong} failed") };
         let held_up = held_up.map_or_else(String::new, |why| format!(" ({why})"));
         let note = format!("{} of {} files{wrong}{held_up}", c.resident.files, c.all.files);

@@ -152,19 +152,19 @@ impl Stage {
     /// What would be copied.
     fn plan(&mut self, args: &StageArgs) -> Result<ExitCode> {
         let c = self.census(true, 0)?;
-        let missing = less(c.all, &[c.resident, c.left, c.on_tape, c.elsewhere]);
+        let missing = less(c.all, &[c.resident, c.bypassed, c.on_tape, c.owned_by_peers]);
         let rest = less(missing, &[c.fits]);
         if args.json {
             let told = json!({"all": c.all, "resident": c.resident, "to_copy": missing, "fits": c.fits,
-                "does_not_fit": rest, "on_tape": c.on_tape, "left": c.left, "elsewhere": c.elsewhere});
+                "does_not_fit": rest, "on_tape": c.on_tape, "bypassed": c.bypassed, "owned_by_peers": c.owned_by_peers});
             say::json(&told)?;
         } else {
             let mut text = format!("{} in all, {} resident\n", shown(c.all), shown(c.resident));
             if c.on_tape.files > 0 {
                 let _ = writeln!(text, "on tape, copied only by their own names: {}", shown(c.on_tape));
             }
-            if c.elsewhere.files > 0 {
-                let _ = writeln!(text, "staged by other nodes of the job: {}", shown(c.elsewhere));
+            if c.owned_by_peers.files > 0 {
+                let _ = writeln!(text, "staged by other nodes of the job: {}", shown(c.owned_by_peers));
             }
             let _ = writeln!(text, "to be copied: {}; there is room for {}", shown(missing), shown(c.fits));
             if rest.files > 0 {
@@ -277,7 +277,7 @@ fn shown(t: Tally) -> String {
 /// 0 when everything is there, 1 when something failed, 3 when all else is for lack of room.
 fn code(after: &Census) -> ExitCode {
     let full = after.no_room.files + after.dropped.files + after.under_way.files;
-    let missing = less(after.all, &[after.resident, after.elsewhere]).files;
+    let missing = less(after.all, &[after.resident, after.owned_by_peers]).files;
     match (missing, missing - full.min(missing)) {
         (0, _) => ExitCode::SUCCESS,
         (_, 0) => ExitCode::from(EX_NO),
@@ -305,9 +305,9 @@ fn told(copied: Tally, after: &Census, took: Duration) -> String {
         (after.under_way, "no tier takes copies at present: its disk is full, or fails"),
         (after.unsettled, "changed a moment ago: stage them again once dataset.settle has passed"),
         (after.failing, "failed: they are tried again while a job runs; stage again"),
-        (after.left, "left to the PFS: changed since they were indexed, gone, or not readable"),
+        (after.bypassed, "left to the PFS: changed since they were indexed, gone, or not readable"),
         (after.on_tape, "on tape: name them to have them recalled"),
-        (after.elsewhere, "staged by the nodes of the job that own them"),
+        (after.owned_by_peers, "staged by the nodes of the job that own them"),
     ];
     for (tally, why) in groups.into_iter().filter(|(t, _)| t.files > 0) {
         let _ = writeln!(text, "not staged: {}: {why}", shown(tally));
@@ -315,9 +315,24 @@ fn told(copied: Tally, after: &Census, took: Duration) -> String {
     for t in &after.trouble {
         let _ = writeln!(text, "  {}: {}", t.path.shown(), t.why);
     }
-    let more = (after.failing.files + after.left.files).saturating_sub(after.trouble.len() as u64);
+    let more = (after.failing.files + after.bypassed.files).saturating_sub(after.trouble.len() as u64);
     if more > 0 && !after.trouble.is_empty() {
         let _ = writeln!(text, "  and {more} more");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counts_of_an_agent_with_the_former_names_are_read() {
+        let counts = |n| Tally { files: n, bytes: 10 * n };
+        let now = Census { bypassed: counts(1), owned_by_peers: counts(2), ..Census::default() };
+        let text = serde_json::to_string(&now).unwrap();
+        let former = text.replace("bypassed", "left").replace("owned_by_peers", "elsewhere");
+        assert!(former.contains(r#""left":{"#) && former.contains(r#""elsewhere":{"#), "{former}");
+        assert_eq!(serde_json::from_str::<Census>(&former).unwrap(), now);
+    }
 }

@@ -76,8 +76,8 @@ def of(report):
     count = lambda n: format(n, ",")
     tier, root = report["status"]["tiers"][0], report["status"]["roots"][0]
     assert report["counters"]["no_room"] > 100 and len(root["epochs"]) > 1, report
-    return [f"of {count(opens)} opens were local", f"{count(report['counters']['no_room'])}", "without room", count(tier["files"]), f"{count(local)} opens",
-            *[f"{count(e['why']['no_room'])} without room" for e in root["epochs"] if e["why"]["no_room"]], *report["advice"]]
+    return [f"of {count(opens)} opens were local", f"{count(report['counters']['no_room'])}", "no space in tiers", count(tier["files"]), f"{count(local)} opens",
+            *[f"{count(e['why']['no_room'])} no space in tiers" for e in root["epochs"] if e["why"]["no_room"]], *report["advice"]]
 
 
 def chromium(dir, *words):

@@ -10,11 +10,11 @@ use std::time::{Duration, SystemTime};
 pub(super) const REASONS: [(&str, &str); 8] = [
     ("absent", "before there was an index"),
     ("large", "large and not complete"),
-    ("no_room", "without room"),
-    ("refused", "put off: a failure, or changed a moment ago"),
+    ("no_room", "no space in tiers"),
+    ("refused", "temporarily refused: a failure, or changed a moment ago"),
     ("changed", "changed since the scan, or not readable"),
     ("written", "written by the job"),
-    ("deadline", "took too long"),
+    ("deadline", "wait timed out"),
     ("vanished", "copy dropped"),
 ];
 

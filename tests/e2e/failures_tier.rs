@@ -42,7 +42,10 @@ fn full_it_takes_no_more_than_its_quota() {
     assert!(tier.used > 50 * MIB && tier.used <= 60 * MIB, "{tier:?}");
     assert!(w.counter("hits") > hits + 20, "what fits is served");
     let (no_room, refused) = (w.counter("no_room"), w.counter("refused"));
-    assert!(no_room > 20 && refused == 0, "the rest is waited for: {no_room} without room, {refused} put off");
+    assert!(
+        no_room > 20 && refused == 0,
+        "the rest is waited for: {no_room} without space, {refused} temporarily refused"
+    );
 }
 
 #[test]

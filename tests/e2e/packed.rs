@@ -161,7 +161,7 @@ fn large_files_that_come_to_more_than_the_room_for_decoded_copies_are_staged_and
 
 #[test]
 fn what_is_staged_without_prefetching_is_all_there_though_the_room_in_front_is_small() {
-    // Once files that were put off were forgotten where nothing else is fetched ahead.
+    // Once files that were temporarily refused were forgotten where nothing else is fetched ahead.
     let mut w = plan("1MiB", "64MiB").set("prefetch.enabled=false").build();
     let mut c = w.monarch("stage");
     c.args(w.words()).arg("--quiet");

@@ -129,19 +129,20 @@ pub struct Census {
     pub unsettled: Tally,
     /// The PFS or the tier failed; tried again after pauses that grow.
     pub failing: Tally,
-    /// Left to the PFS: changed since they were indexed, gone, or not readable.
-    pub left: Tally,
+    /// Read from the PFS: changed since they were indexed, gone, or not readable.
+    #[serde(alias = "left")]
+    pub bypassed: Tally,
     /// Released to tape: copied only when they are asked for by their own names.
     pub on_tape: Tally,
     /// Owned by other nodes of the job, which have or fetch them.
-    #[serde(default)]
-    pub elsewhere: Tally,
+    #[serde(default, alias = "elsewhere")]
+    pub owned_by_peers: Tally,
     /// Of what has no copy yet: what there is room for, if that was asked.
     pub fits: Tally,
     /// Whether a root was scanned again since the ranges were found: they mean nothing any more.
     #[serde(default)]
     pub retired: bool,
-    /// Some of `failing` and `left`, and why.
+    /// Some of `failing` and `bypassed`, and why.
     pub trouble: Vec<Trouble>,
 }
 

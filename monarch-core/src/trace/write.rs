@@ -183,7 +183,7 @@ impl TraceWriter {
             let works = self.to.check();
             return self.checked(works);
         }
-        // (Without room for it now, it goes later.)
+        // (Where the sink has no space for the block now, a later call writes it.)
         self.write()?;
         Ok(())
     }

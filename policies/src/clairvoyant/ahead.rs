@@ -2,7 +2,7 @@
 //!
 //! Each stream has a cursor that runs ahead of its readers; the file under the cursor with the
 //! least distance from its reader is given, and marked so that it is not given again. A file for
-//! which there was no room is put off: it is the first to be given once anything happens
+//! which there was no room is deferred: it is the first to be given once anything happens
 //! that may have made room (somebody read or dropped a file), and until then nothing is given at
 //! all, since what comes behind it is needed later. When an order changes all starts anew from
 //! where the readers are.
@@ -121,7 +121,7 @@ impl Ahead {
         while *steps > 0 {
             let file = self.put_off.pop_front()?;
             *steps -= 1;
-            // (It may have been placed and put off anew since: then there is another entry, which
+            // (It may have been placed and deferred again since: then there is another entry, which
             // finds it given.)
             if self.stages.get(&file) != Some(&Stage::PutOff) {
                 continue;

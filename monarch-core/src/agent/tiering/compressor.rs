@@ -53,7 +53,7 @@ pub(super) struct Compressor {
     /// Those that wait, and those that are being packed.
     keys: HashSet<u64>,
     packing: usize,
-    /// When a file was put off; no other is begun for a moment, or until one is packed.
+    /// When a file was deferred; no other is begun for a moment, or until one is packed.
     put_off: Option<Instant>,
     /// When somebody who waited found no room: who comes soon after does not wait.
     in_vain: Option<Instant>,

@@ -80,8 +80,8 @@ impl TieringEngine {
             (State::Resident, _) if word.is_marked() && self.is_to_be_packed(key) => &mut census.under_way,
             (State::Resident, _) => &mut census.resident,
             (State::Absent, _) if word.packed_in().is_some() => &mut census.resident,
-            (State::Bypass, _) => &mut census.left,
-            _ if !self.is_for_us(live, entry.id) => &mut census.elsewhere,
+            (State::Bypass, _) => &mut census.bypassed,
+            _ if !self.is_for_us(live, entry.id) => &mut census.owned_by_peers,
             (_, Some(Refusal::NoRoom | Refusal::Streamable | Refusal::Replaced)) => &mut census.no_room,
             // Asked about again whenever it is opened, but nobody does now.
             (State::Absent, _) if at_rest && !self.has_room(size) => &mut census.no_room,

@@ -9,7 +9,7 @@ pub enum Refusal {
     BadProof,
     /// Its proof answers a challenge that is not this connection's, or was answered already.
     Replayed,
-    /// It took too long to answer the challenge.
+    /// It answered the challenge too late.
     Expired,
     /// Not HTTP, or with headers that contradict each other.
     Malformed,

@@ -165,7 +165,7 @@ impl<'w> Slot<'w> {
         Ok(Some(Want::Read(self.written, end, Some(buffer))))
     }
 
-    /// The call that repeats one that was interrupted, put off, or refused for leaving out the page
+    /// The call that repeats one that was interrupted, temporarily refused, or refused for leaving out the page
     /// cache; otherwise the failure.
     pub(super) fn once_more(&mut self, op: Op, errno: i32) -> Result<Want, CopyError> {
         let no_direct = errno == libc::EINVAL && self.direct;
