@@ -160,7 +160,7 @@ pub trait Task {
     fn done(&mut self, end: Result<Copied, CopyError>) -> bool;
 }
 
-/// How often calls of one file are repeated that were interrupted or temporarily refused.
+/// How often calls of one file are repeated that were interrupted or not ready.
 const TRIES: u32 = 100;
 
 /// Whether a call failed in a way that asks for another one.

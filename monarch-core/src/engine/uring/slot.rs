@@ -165,8 +165,8 @@ impl<'w> Slot<'w> {
         Ok(Some(Want::Read(self.written, end, Some(buffer))))
     }
 
-    /// The call that repeats one that was interrupted, temporarily refused, or refused for leaving out the page
-    /// cache; otherwise the failure.
+    /// The call that repeats a call that was interrupted, not ready, or refused because it bypassed
+    /// the page cache; otherwise the failure.
     pub(super) fn once_more(&mut self, op: Op, errno: i32) -> Result<Want, CopyError> {
         let no_direct = errno == libc::EINVAL && self.direct;
         let passing = matches!(errno, libc::EINTR | libc::EAGAIN | libc::ECANCELED) && self.tries < TRIES;
