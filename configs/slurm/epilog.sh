@@ -1,6 +1,7 @@
 #!/bin/sh
-# Epilog (slurm.conf: Epilog=...), runs as root on each node after a job: removes the job's directory, and what an agent that was killed
-# without a warning has left in memory, unless another job of the same user has an agent here.
+# Epilog (slurm.conf: Epilog=...). Runs as root on each node after a job: removes the job's
+# directory, and the shared memory of an agent that was killed without a warning, unless another job
+# of the same user has an agent here.
 local=${MONARCH_LOCAL:-/local}
 
 rm -rf "${local:?}/${SLURM_JOB_ID:?}"
