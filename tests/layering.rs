@@ -9,6 +9,8 @@
 mod graph;
 #[path = "layering/links.rs"]
 mod links;
+#[path = "layering/places.rs"]
+mod places;
 #[path = "layering/prose.rs"]
 mod prose;
 
