@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Benchmarks of Monarch on one machine: every figure is a ratio or difference against a named baseline of the same run.
+"""Benchmarks of Monarch on one machine.
 
     cargo build --release --workspace
     benches/bench.py [--json FILE] [NAME...]     names: instructions hit outside stat list startup demand epochs idle shuffled
 
-Bare and preloaded processes alternate, eleven of each; the figure is the median over the turns of the best round of a turn. Files are hot (page cache)
-unless said otherwise. `shuffled` needs 14 GB of memory and disk and takes minutes; it runs only when named. `instructions` needs valgrind.
-`cargo bench -p monarch-core --bench index -- 1280000 10000000` measures the index alone.
+Every figure is a ratio to, or a difference from, a named baseline of the same run. Bare and
+preloaded processes alternate, eleven of each; the figure is the median over the turns of the best
+round of a turn. Files are hot (page cache) unless a name says otherwise. `shuffled` needs 14 GB of
+memory and disk and takes minutes; it runs only when named. `instructions` needs valgrind. `cargo
+bench -p monarch-core --bench index -- 1280000 10000000` measures the index alone.
 """
 import argparse, glob, json, os, random, shutil, signal, statistics, subprocess, sys, tempfile, time
 
@@ -75,7 +77,8 @@ def micro(args, env=None):
 
 
 def compare(bare, ours, env):
-    """Nanoseconds bare and preloaded: the median over alternating turns of the best round of each turn."""
+    """Nanoseconds bare and preloaded: the median over alternating turns of the best round of each
+    turn."""
     a, b = [], []
     for _ in range(TURNS):
         a.append(min(micro(bare)))
@@ -143,7 +146,8 @@ def hit():
 
 
 def count_instructions(args, env=None):
-    """Instructions in user space of one operation, by callgrind: the difference between two rounds and one."""
+    """Instructions in user space of one operation, by callgrind: the difference between two rounds
+    and one."""
     out = tempfile.mktemp(prefix="monarch-bench-")
     def total(rounds):
         preload = ["env", *(f"{k}={v}" for k, v in (env or {}).items())]
@@ -177,7 +181,7 @@ def shuffled():
         plain = resolve(many, f"{tmp}/many.plain", w.env)
         a, b = compare(["open", plain, "1", "1"], ["open", many, "1", "1"], w.env)
         say(f"hit, {n} paths shuffled, 1 byte: added", (b - a) / 1000, 0.35, "us", f"bare {a:.0f} ns")
-        # A 100 KB read costs the same wherever the file lies; its own cost is taken from `hit`.
+        # A 100 KB read costs the same for any place of the file; its own cost is taken from `hit`.
         a, b = compare(["stat", plain, "1"], ["stat", many, "1"], w.env)
         say(f"stat, {n} paths shuffled: / plain stat of the copies", b / a, 0.5, "x", f"{b:.0f} / {a:.0f} ns")
         s = w.status()

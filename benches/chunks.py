@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Benchmarks of large files: the first pass while copies are made, and reads of what is there through the PFS's descriptor.
+"""Benchmarks of large files: the first pass while copies are made, and reads of resident chunks.
 
     cargo build --release --workspace
     benches/chunks.py [--turns N] [--json FILE] [NAME...]     names: shards resident
 
-`shards`: 8 x 64 MiB behind slowfs (1 ms a call), read once with preads of 256 KiB by a program that starts when the index is there and
-nothing was fetched; direct and ours take turns, the PFS's counters say what was asked of it.
-`resident`: one file of 64 MiB, hot, a tier in memory; the program's descriptor is the PFS's in all cases of ours. `plain` is the
-same program on a file in that tier's file system. Figures are medians over the turns.
+`shards`: 8 x 64 MiB behind slowfs (1 ms a call), read once with preads of 256 KiB by a program that
+starts when the index exists and nothing was copied. Direct and Monarch take turns; the calls are
+those that the PFS counted. `resident`: one file of 64 MiB, hot, a tier in memory. Under Monarch the
+program's descriptor is always that of the PFS. `plain` is the same program on a file in the tier's
+file system. Figures are medians over the turns.
 """
 import argparse, json, os, shutil, statistics, subprocess, sys, tempfile, time
 
@@ -148,7 +149,7 @@ def resident(turns):
                         pfs.ctl("reset")
                         times.setdefault((what, n), []).append(run(f"{tmp}/pfs/s0", n, leave, w.env))
                         c = pfs.counters()
-                        # Some chunks are asked for ahead of a reader in order.
+                        # Some chunks are fetched ahead of a sequential reader.
                         assert c["bytes_read"] == 64 << 20 if leave == 0 else c["bytes_read"] <= 56 << 20, c
                     subprocess.run([f"{BIN}/monarch", "stop"], env=dict(os.environ, MONARCH_RUNTIME_DIR=f"{shm}/run"), capture_output=True)
                     shutil.rmtree(f"{shm}/t", ignore_errors=True)

@@ -1,25 +1,31 @@
 #!/usr/bin/env python3
-"""Benchmarks of nodes that share copies: against a real PFS, against the wire, and against a bare round trip. Needs root.
+"""Benchmarks of nodes that share copies, against a real PFS, the wire, and a bare round trip. Needs
+root.
 
     cargo build --release --workspace
     sudo benches/cluster.py [--turns N] [--json FILE] [NAME...]        names: cold later index remote
 
-Nodes are network namespaces with a link each; all of them share the processors of this machine, so figures of many nodes are ratios to
-something that ran on the same processors in the same minutes, taking turns. A figure is a median over the turns.
+Nodes are network namespaces with a link each. All of them share the processors of this machine, so
+that figures of many nodes are ratios to a baseline that ran on the same processors in the same
+minutes, in turns. A figure is a median over the turns.
 
-    cold     8 nodes read 100 KB files of a GlusterFS whose server has a link of 1 Gbit/s, one epoch, each node all files in an order of
-             its own: `monarch run` with nothing copied yet, by the same job without. Each node has a mount of its own at one
-             path. Time from the start of all jobs to the end of the last. Installs nothing: needs glusterd and glusterfs.
-    later    epochs 2 and 3 of a sharded data set on 8 nodes with links of 100 Mbit/s, by what the links need for the bytes that
-             belong to others: seven eighths of the data set into every node.
-    index    1.28 M files, 16 agents: from the end of the only scan until all agents have the index. 2 GB for the tree and about 3 GB
-             for the indexes, in memory; MONARCH_BENCH_FILES is another number of files.
-    remote   100 KB that the other node has, less a round trip and transfer of 100 KB over the same link by a bare TCP client:
-             what asking, finding, checking and keeping the copy add; with pauses, in which processors fall asleep, and without. Half of the
-             files belong to the node that reads: the quarter and the three-quarter point of all reads are the medians of local and
-             remote reads.
+    cold     8 nodes read 100 KB files of a GlusterFS whose server has a link of 1 Gbit/s, one epoch,
+             each node all files in an order of its own: `monarch run` with empty tiers, divided by the
+             same job without Monarch. Each node has a mount of its own at one path. Time from the start
+             of all jobs to the end of the last. Installs nothing: needs glusterd and glusterfs.
+    later    epochs 2 and 3 of a sharded data set on 8 nodes with links of 100 Mbit/s, divided by the time
+             that the links need for the bytes that other nodes own: seven eighths of the data set into
+             every node.
+    index    1.28 M files, 16 agents: from the end of the only scan until all agents have the index. 2 GB
+             for the tree and about 3 GB for the indexes, in memory; MONARCH_BENCH_FILES is another number
+             of files.
+    remote   100 KB that the other node has, minus a round trip and transfer of 100 KB over the same link
+             by a bare TCP client: the cost of asking, finding, checking and keeping the copy. With pauses,
+             in which processors fall asleep, and without. The reading node owns half of the files: the
+             first and the third quartile of all reads are the medians of local and remote reads.
 
-`--alone` leaves out the section `cluster`, as a trial of this script: ratios then say what the nodes would do without each other.
+`--alone` leaves out the section `cluster`, to check this script: the ratios are then those of nodes
+that do not share copies.
 """
 import argparse, datetime, glob, json, os, shutil, statistics, subprocess, sys, time
 
@@ -43,7 +49,7 @@ def med(rows):
 
 
 def lines_of(job):
-    """The epochs that a job reports; it must have ended well."""
+    """The epochs that a job reports; it must have succeeded."""
     out, err = job.communicate(timeout=900)
     if job.returncode:
         raise SystemExit(f"a job ended with {job.returncode}: {out[-500:]}{err[-500:]}")
@@ -60,8 +66,9 @@ def run_all(w, a, n, *words, bare=False):
 
 
 def indexed(w, jobs, since):
-    """Waits until the agents of all jobs have the index: when the first had it, and the last, by their logs. (To ask sixteen agents again
-    and again would be work for the processors that they share.)"""
+    """Waits until the agents of all jobs have the index. Returns when the first and the last had
+    it, by their logs. (Polling sixteen agents would take time of the processors that they
+    share.)"""
     ready, end = {}, time.time() + 900
     while len(ready) < len(jobs):
         for i in set(range(len(jobs))) - set(ready):
@@ -78,7 +85,7 @@ def indexed(w, jobs, since):
 
 
 def settled(w, n):
-    """Agents have ended, their copies are gone: the next turn starts cold."""
+    """Waits until agents have ended and their copies are gone: the next turn starts cold."""
     nodes.when("the end of the agents", lambda: all(w.agent(i) is None for i in range(n)), 60)
     for i in range(n):
         shutil.rmtree(w.tier(i), ignore_errors=True)
@@ -92,7 +99,8 @@ def cold(a):
         with Gluster(net, n, f"{w.disk}/gluster") as pfs:
             for i in range(n):
                 pfs.mount(w, i)
-            # Through a mount: a brick that is written behind its back misses the attributes that GlusterFS keeps.
+            # Through a mount: files written to the brick itself lack the attributes that GlusterFS
+            # keeps.
             subprocess.run([*w.enter[0], nodes.PYTHON, nodes.NODES_PY, "make", w.root, "--files", str(a.files), "--size", str(a.size), "--exact"], check=True)
             net.rate(n, a.server)
             direct, ours, moved = [], [], {True: [], False: []}
@@ -113,7 +121,8 @@ def sent(net, node):
 def later(a):
     n, mbit = a.nodes, a.link
     share = a.files * (a.size + 4096) // n
-    # Room for what a node owns, spread unevenly, and an eighth for what passes through: twice what its readers read at a time.
+    # Space for the files that a node owns, unevenly spread, and an eighth for transient copies:
+    # twice what its readers read at a time.
     room = max(int(share * 1.5), 16 * a.workers * (a.size + 4096))
     plan = dict(capacity=f"{max(4, room >> 20)}MiB", cluster=["placement: sharded", "peer_timeout: 20s"],
                 settings=["wait.pickup=5s", "wait.stall=20s"])
@@ -154,7 +163,8 @@ def index(a):
     sets = ["prefetch.enabled=false", "index.max_memory=2GiB"]
     took, scans, whole = [], [], []
     with nodes.Net(n) as net, nodes.World(net, n, alone=a.alone, settings=sets) as w:
-        # In memory, behind slowfs: the scan is slow but counted, and is not in the figure.
+        # In memory, behind slowfs: the scan is slow, but only counted; the figure does not include
+        # it.
         data = f"{w.shm}/data"
         tree(data, files)
         for _ in range(a.turns):
@@ -196,7 +206,8 @@ out.sort(); print(out[len(out) // 2] * 1000)"""
 
 
 def bare_transfer(net, size, pause):
-    """Milliseconds of a request and so many bytes back, over a connection that is there, with so many between: the median of 500."""
+    """Median milliseconds of 500 requests, each answered with `size` bytes, over an open
+    connection."""
     server = subprocess.Popen([*net.inside(1), nodes.PYTHON, "-c", SERVER, net.address(1), str(size)], stdout=subprocess.PIPE, text=True)
     server.stdout.readline()
     client = subprocess.run([*net.inside(0), nodes.PYTHON, "-c", CLIENT, net.address(1), str(size), str(pause)], capture_output=True, text=True, check=True)
@@ -206,7 +217,7 @@ def bare_transfer(net, size, pause):
 
 def remote(a):
     files, size = 1200, 100_000
-    # Room for what a node owns; of the rest each epoch fetches most again.
+    # Space for the files that a node owns; each epoch fetches most of the others again.
     plan = dict(cluster=["placement: sharded"], capacity="128MiB", settings=["prefetch.enabled=false", "wait.pickup=1s"])
     rows = {pause: [] for pause in (2, 0)}
     for _ in range(a.turns):
@@ -227,7 +238,7 @@ def remote(a):
                 jobs = {(1, 0): read(1, 0, 1), (0, 2): read(0, 2, 2), (0, 0): read(0, 0, 3)}
                 indexed(w, [jobs[0, 2], jobs[1, 0]], start)
                 keeper = read(1, 0, 1)
-                # Node 1 reads everything: now every owner has what it owns.
+                # Node 1 reads everything: now every owner has its files.
                 go(jobs[1, 0])
                 for pause in rows:
                     before, bare = pfs.counters()["open"], bare_transfer(net, size, pause)

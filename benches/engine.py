@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Benchmarks of the copy engines: how fast an agent fills a tier, with each of them, against cp, against fio, and against itself.
+"""Benchmarks of the copy engines: how fast an agent fills a tier, against cp, fio, and one file at
+a time.
 
     cargo build --release --workspace
     benches/engine.py [--turns N] [--json FILE] [NAME...]     names: latency small large idle
 
-Every agent copies ahead what a request names, so that neither its start nor its scan is in the figure. Engines and baselines
-take turns; a figure is a median over the turns, ratios are those of medians of one run. Sources are hot (page cache), tiers
-are in memory, unless said otherwise. The agent's processor time includes the kernel's workers (they are threads of its process).
+Every agent copies the files that a request names, so that neither its start nor its scan is in the
+figure. Engines and baselines take turns; a figure is a median over the turns, a ratio is that of
+medians of one run. Sources are hot (page cache) and tiers in memory unless a name says otherwise.
+The agent's processor time includes the kernel's workers (they are threads of its process).
 """
 import argparse, json, os, resource, shutil, signal, socket, statistics, subprocess, sys, tempfile, time
 
@@ -28,7 +30,7 @@ def say(name, value, target=None, unit="", note="", least=False):
 
 
 class Agent:
-    """An agent of its own over `root`, which copies nothing until told to."""
+    """An agent over `root` that copies nothing until a request."""
 
     def __init__(self, root, settings=(), capacity="8GiB", tier_in=SHM):
         self.tmp = tempfile.mkdtemp(prefix="monarch-bench-", dir=tier_in)
@@ -114,7 +116,7 @@ def cp(root):
 
 
 def fio(files, size, jobs):
-    """Creating files of these sizes, with as many jobs as there are processors."""
+    """Seconds that fio needs to create files of these sizes, with one job for each processor."""
     to = tempfile.mkdtemp(prefix="monarch-bench-", dir=SHM)
     try:
         each = files // jobs
@@ -133,7 +135,7 @@ def med(rows, i=0):
 
 
 def latency(turns):
-    """Files a second behind 1 ms per call, against one file at a time."""
+    """Files a second with 1 ms a call, against one file at a time."""
     tmp = tempfile.mkdtemp(prefix="monarch-bench-")
     opts = ("--cache", "direct", "--attr-ttl", "600s")
     slow = ("--meta-latency", "1ms", "--data-latency", "1ms")

@@ -1,5 +1,6 @@
-// Micro-benchmark of single calls, to be run bare and under the preload. Prints nanoseconds per operation, one round a line.
-//   micro resolve LIST              path of the copy behind each file of LIST (under the preload)
+// Micro-benchmark of single calls, run bare and under the preload.
+// Prints nanoseconds per operation, one round a line.
+//   micro resolve LIST              path of the copy of each file of LIST (under the preload)
 //   micro open LIST ROUNDS BYTES    open + pread of BYTES + close of each file, in the order of LIST
 //   micro stat LIST ROUNDS          stat of each file
 //   micro read|close FILE ROUNDS    the single call, 200,000 times a round (close: dup + close)

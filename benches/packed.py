@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Benchmarks of compressed tiers: how much fits, the first read of a compressed file, an epoch behind readers that compute.
+"""Benchmarks of compressed tiers: capacity, first read of a compressed file, epochs of readers that
+compute.
 
     cargo build --release --workspace
     benches/packed.py [--turns N] [--json FILE] [NAME...]     names: capacity first epoch      (root, for cold reads; needs lz4)
 
-`capacity`: bytes of files held by a full compressed tier, against the same tier without compression, against the ratio of `lz4 -1` on
-the same files. `first`: open, read
-and close of 1 MB files whose copies lie compressed on a disk, caches dropped, against the same of the files as they are on that disk;
-then once more, against files in memory. `epoch`: four readers that sleep 10 ms after each 100 KB file, as training would: what the
-epoch takes beyond the sleeping, in listing order and shuffled, also with copies that are not compressed. Medians over the turns.
+`capacity`: bytes of files in a full compressed tier, against the same tier without compression,
+against the ratio of `lz4 -1` on the same files. `first`: open, read and close of 1 MB files whose
+copies are compressed on a disk, caches dropped, against the same of plain files on that disk; then
+a second read, against files in memory. `epoch`: four readers that sleep 10 ms after each 100 KB
+file, in place of training: time of the epoch beyond the sleeping, in listing order and shuffled,
+also with plain copies. Medians over the turns.
 """
 import argparse, array, glob, json, os, random, shutil, statistics, subprocess, sys, tempfile, time
 
@@ -22,7 +24,7 @@ MB = 1_000_000
 
 
 def text_pool(size=24 << 20):
-    """Text as it lies on any machine: sources and documentation."""
+    """Text from this machine: sources and documentation."""
     parts, n = [], 0
     for pattern in ("/usr/lib/python3*/**/*.py", "/usr/include/**/*.h", "/usr/share/doc/**/*"):
         for path in sorted(glob.glob(pattern, recursive=True)):
@@ -57,7 +59,8 @@ def make(dir, kind, files, size):
 
 
 class Agent:
-    """Files below `root` under Monarch, the second tier on a disk and compressed, for as long as this lives."""
+    """Files below `root` under Monarch, with a second, compressed tier on a disk, while this object
+    lives."""
 
     def __init__(self, root, ram, disk, *sets, packed=True):
         self.tmp, self.run = tempfile.mkdtemp(prefix="monarch-bench-", dir="/var/tmp"), tempfile.mkdtemp(prefix="monarch-bench-", dir=SHM)
@@ -74,7 +77,7 @@ class Agent:
         return next(iter(json.loads(said) if said.startswith("[") else []), {})
 
     def settled(self):
-        """Waits until nothing more is copied or packed."""
+        """Waits until no file is copied or compressed any more."""
         last, since = None, time.monotonic()
         while True:
             s = self.status()
@@ -159,7 +162,7 @@ def first(turns):
                 for _ in range(turns):
                     plain = json.loads(subprocess.run(["python3", "-c", READ, f"{tmp}/{kind}", "drop"], capture_output=True, text=True, check=True).stdout)
                     memory = json.loads(subprocess.run(["python3", "-c", READ, f"{shm}/{kind}"], capture_output=True, text=True, check=True).stdout)
-                    # Decoded copies of the turn before are to be gone: another agent.
+                    # Another agent, so that no decompressed copy of the turn before is left.
                     agent.job.stdin.close()
                     agent.job.wait()
                     time.sleep(4)
@@ -215,12 +218,12 @@ def epoch(turns):
         for order in ("listed", "shuffled"):
             rows = {}
             for packed in (True, False):
-                # Room for an eighth of it decoded; or for all of it as it is.
+                # Space for an eighth of the files decompressed; or for all plain files.
                 agent = Agent(f"{tmp}/text", "40MiB", "1GiB", *(["tiers[0].decoded=100%"] if packed else []), packed=packed)
                 try:
                     agent.settled()
                     stalls = [agent.job_of("python3", "-c", EPOCH, f"{tmp}/text", order) for _ in range(turns)]
-                    # The first epoch finds what the turn before has left.
+                    # The first epoch finds the copies of the turn before.
                     rows[packed] = statistics.median(s for turn in stalls for s in turn[1:])
                 finally:
                     agent.end()

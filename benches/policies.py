@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Benchmarks of placement policies: known orders against a static set, traces, and the simulator against real runs.
+"""Benchmarks of placement policies: known orders against a static set, traces, and the simulator
+against real runs.
 
     cargo build --release --workspace && tests/venvs.sh torch
     benches/policies.py [--turns N] [--json FILE] [NAME...]      names: clairvoyant trace calibrate
 
-`clairvoyant`: PyTorch over a data set twice the tier behind slowfs (1 ms a call, 100 MB/s), the order announced, against `static`; `trace`:
-a job whose files are all resident with and without `run --trace`; `calibrate`: bytes and time of real runs against `monarch simulate`.
-PFS figures are what the server counted. Medians over the turns.
+`clairvoyant`: PyTorch over a data set twice the tier behind slowfs (1 ms a call, 100 MB/s), the
+order announced, against `static`. `trace`: a job whose files are all resident, with and without
+`run --trace`. `calibrate`: bytes and time of real runs, against `monarch simulate`. PFS figures are
+counted by the server. Medians over the turns.
 """
 import argparse, json, os, shutil, subprocess, sys, tempfile
 from statistics import median as med
@@ -51,9 +53,10 @@ class World:
         shutil.rmtree(self.tmp, ignore_errors=True)
 
     def run(self, share, sets, words=(), agent=()):
-        """A job with a tier for this share of the data set: its epochs, and the agent's last status."""
+        """A job with a tier for this share of the data set: its epochs, and the agent's last
+        status."""
         shm = tempfile.mkdtemp(prefix="monarch-bench-", dir=SHM)
-        # What a file takes: whole blocks and its name.
+        # Space of a file: whole blocks and its name.
         room = (int(share * FILES * ((SIZE + 4095) // 4096 * 4096 + 96)) + (2 << 20)) >> 10
         sets = ["dataset.settle=0s", f"runtime_dir={shm}", *sets]
         out, report = f"{shm}/epochs.json", f"{shm}/report.json"
@@ -70,7 +73,8 @@ class World:
 
 
 def later(epochs, report):
-    """Of epochs 2 and 3: stall by compute time, and bytes from the PFS by all bytes (copies, and files that were read there)."""
+    """Of epochs 2 and 3: stall by compute time, and bytes from the PFS (copies and direct reads) by
+    all bytes."""
     compute = 2 * COMPUTE / 1000 * -(-FILES // BATCH)
     passes = report["status"]["roots"][0]["epochs"][-2:]
     return sum(e["stall"] for e in epochs[1:]) / compute, sum(p["bytes_copied"] + p["pfs_bytes"] for p in passes) / (2 * FILES * SIZE)
@@ -115,8 +119,8 @@ def simulated(policy, share, compute, hints):
     return json.loads(subprocess.run([MONARCH, "simulate", *words], check=True, capture_output=True, text=True).stdout)["rows"][0]
 
 
-# What a file costs on slowfs, as its counters have it: the application opens, reads, and reads once more to find the end; the agent opens,
-# reads, and asks for the identity.
+# Calls of a file on slowfs, by its counters: the application opens, reads, and reads once more to
+# find the end; the agent opens, reads, and checks the identity.
 SIMULATED = ("--app-calls", "1+1", "--agent-calls", "1+1")
 
 

@@ -1,8 +1,10 @@
-"""A training job for benches/policies.py: PyTorch's DataLoader over the files below a directory, compute that is slept.
+"""A training job for benches/policies.py: PyTorch's DataLoader over the files below a directory,
+with sleeps in place of computing.
 
     policies_job.py ROOT OUT.json [--epochs N] [--workers N] [--batch N] [--compute MS] [--announce] [--shuffle 0|1] [--pause S]
 
-OUT.json: for each epoch its seconds, those that the training loop waited for the loader (stall), and a digest of what was read.
+OUT.json: for each epoch its seconds, the seconds that the training loop waited for the loader
+(stall), and a digest of the bytes read.
 """
 import argparse, json, os, time, zlib
 import torch

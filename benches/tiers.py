@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Benchmarks of copies that outlive a job: staging against cp, and the start of a job whose copies are there.
+"""Benchmarks of copies that outlive a job: staging against cp, and the start of a job with copies.
 
     cargo build --release --workspace
     benches/tiers.py [--turns N] [--json FILE] [NAME...]      names: slow local warm
 
-`slow`, `local`: `monarch stage` from nothing (agent, scan, copies, end) against `cp -r` of the same files, in turns; `warm`: from
-`monarch run` until 1.28 M copies are served, with a saved index (5 GB in memory, about three minutes). Medians over the turns.
+`slow`, `local`: `monarch stage` with all its parts (agent, scan, copies, end) against `cp -r` of
+the same files, in turns. `warm`: time from `monarch run` until 1.28 M copies are served, with a
+saved index (5 GB in memory, about three minutes). Medians over the turns.
 """
 import argparse, json, os, shutil, statistics, subprocess, sys, tempfile, time
 
@@ -23,7 +24,7 @@ def stage(root, extra=()):
     try:
         return timed([MONARCH, "stage", "--quiet", "--root", root, "--tier", f"{tmp}/t:4GiB", *(w for s in sets for w in ("--set", s))])
     finally:
-        # The agent stays for three seconds.
+        # The agent ends three seconds after its last job.
         subprocess.run([MONARCH, "stop", "--set", f"runtime_dir={tmp}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         shutil.rmtree(tmp, ignore_errors=True)
 

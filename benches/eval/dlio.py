@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""DLIO Benchmark with two ranks: it reads as the training it is named for does, and sleeps where that would compute.
+"""DLIO Benchmark with two ranks: reads like the training of its name, and sleeps in place of
+computing.
 
     dlio.py make ROOT --model M --files N     the data, by DLIO's own generator
     dlio.py ROOT --model M --files N          the job (see job.py): all of DLIO's epochs are one step
 
-Figures are scaled to one small machine: files are fewer and smaller than in DLIO's own workloads, and computing shorter. What DLIO did is held
-against what it was told: it trims numbers of files silently when they do not fit its ranks and batches.
+The workloads are scaled to one small machine: files are fewer and smaller than in DLIO's own
+workloads, and computing is shorter. The results are checked against the options: DLIO silently
+reduces the number of files when it does not fit its ranks and batches.
 """
 import glob, json, os, shutil, subprocess, sys, tempfile
 
@@ -14,14 +16,16 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import job
 
 RANKS = 2
-# Of each model: what `workload` it is for DLIO, samples in a file, bytes of a sample, samples in a batch, seconds of computing.
+# For each model: DLIO's `workload`, samples in a file, bytes of a sample, samples in a batch,
+# seconds of computing.
 MODELS = {
     "unet3d": dict(workload="unet3d_h100", framework="pytorch", format="npz", samples=1, record=7_300_000, batch=4, compute=0.2),
     "cosmoflow": dict(workload="cosmoflow_h100", framework="tensorflow", format="tfrecord", samples=1, record=2_800_000, batch=1, compute=0.02),
     "resnet50": dict(workload="resnet50_h100", framework="tensorflow", format="tfrecord", samples=50, record=114_660, batch=32, compute=0.1),
     "jpeg": dict(workload="resnet50_h100", framework="pytorch", format="jpeg", samples=1, record=150_000, batch=32, compute=0.2),
 }
-# As in records.py: TensorFlow's thread that tunes at times misses the end of an epoch, which then takes 10 s more, whatever it reads from.
+# As in records.py: TensorFlow's tuning thread sometimes misses the end of an epoch, which then
+# takes 10 s longer on any file system.
 NOT_TUNED = """import sys
 if 'dlio_benchmark.main' in sys.orig_argv:
     import tensorflow as tf
@@ -51,7 +55,8 @@ def command(root, a, out, generate):
 def dlio(root, a, generate):
     out = tempfile.mkdtemp(prefix="dlio-")
     try:
-        # DLIO has a tool of DALI's make an index of each file for DALI, which is not here and reads nothing here.
+        # DLIO lets a tool of DALI make an index of each file for DALI, which is neither installed
+        # nor used here.
         os.mkdir(f"{out}/bin")
         os.symlink("/bin/true", f"{out}/bin/tfrecord2idx")
         env = dict(os.environ, PATH=f"{out}/bin:{os.environ['PATH']}")
@@ -72,7 +77,7 @@ def result(out, a):
     m = MODELS[a.model]
     with open(f"{out}/summary.json") as f:
         summary = json.load(f)
-    # Batches that a rank took in an epoch; DLIO drops those that are not whole.
+    # Batches of a rank in an epoch; DLIO drops incomplete ones.
     want = a.files * m["samples"] // RANKS // m["batch"]
     for path in glob.glob(f"{out}/*_output.json"):
         with open(path) as f:
@@ -84,7 +89,7 @@ def result(out, a):
     with open(f"{out}/per_epoch_stats.json") as f:
         stats = json.load(f)
     seconds = [float(stats[str(e)]["duration"]) for e in range(1, a.passes + 1)]
-    # (What DLIO itself says of its epochs leaves out its start, in which files are fetched already.)
+    # (DLIO's own times of epochs leave out its start, in which files are fetched already.)
     return dict(au=summary["metric"]["train_au_mean_percentage"], trained_of=seconds, batches=want)
 
 

@@ -81,7 +81,7 @@ def epochs(told, modes):
 
 
 def judged(told, modes):
-    """""The figures of a case that its targets are about."""""
+    """Sentences about the figures of a case that its targets are about."""
     plan, said = told["plan"], []
     passes, tier = plan.get("passes") or plan["epochs"], tier_share(told, modes)
     fits = tier >= 1 or "compression" in plan
@@ -103,7 +103,7 @@ def judged(told, modes):
                     + f"; batches of a rank and epoch: {modes['direct'][0]['epochs'][0]['batches']}, the expected number.")
     else:
         said.append(f"Losses of all epochs of all {count} runs: {'bit-identical' if len(same) == 1 else f'**{len(same)} different ones**'}.")
-    # What an epoch takes when no file comes from the server.
+    # Seconds of an epoch without files from the server.
     local = med([e["seconds"] for r in modes["copy"] for e in r["epochs"]])
     direct = [med([r["epochs"][at]["seconds"] for r in modes["direct"]]) for at in range(plan["epochs"])]
     what = "An epoch" if plan["epochs"] > 1 else f"All {passes} epochs"
@@ -115,8 +115,9 @@ def judged(told, modes):
 
 
 def ideal(told, modes):
-    """Seconds of computing and of the file system, the one after the other, and both at once, which is the best there could be: in each epoch the
-    link needs its time for what no tier of this size can spare it, and the job what it takes on a local copy."""
+    """Seconds of computing plus seconds of the link, and seconds of both at once, which is the
+    least possible: in each epoch the link needs its time for the bytes that no tier of this size
+    can spare, and the job needs the time that it takes on a local copy."""
     plan, tier = told["plan"], tier_share(told, modes)
     rate = plan["link"] * 1e6 / 8 * PAYLOAD
     spared = 1 if tier >= 1 or "compression" in plan else tier
@@ -125,8 +126,8 @@ def ideal(told, modes):
 
 
 def fewest_reads(told, direct, bound):
-    """How many reads there would be at best, if all that has to come came in the largest requests that reach the server. (All of these jobs read
-    256 KiB at a time.)"""
+    """A sentence with the least number of reads: when all bytes that must be read come in the
+    largest requests that reach the server. (All of these jobs read 256 KiB at a time.)"""
     largest, why = (128, "the client splits reads into 128 KiB") if "link" in told["plan"] else (1024, "the kernel splits reads into 1 MiB")
     calls = lambda n: f"{n / told['plan']['files']:.0f}"
     one = direct / told["plan"]["epochs"]
@@ -236,8 +237,8 @@ def published(all_told, scalings):
 
 
 def drawing(told, cases):
-    """Epochs on top of each other, a bar for each mode, a group for each case."""
-    # (A bold letter of 12 points is about 7 wide.)
+    """A drawing: epochs stacked, a bar for each mode, a group for each case."""
+    # (A bold letter of 12 points is about 7 units wide.)
     wide, high, left, top, bottom = max(200 * len(cases) + 90, 7 * len(told["about"]) + 80), 300, 60, 46, 58
     bars = [(case, mode, modes[mode]) for case, modes in cases.items() for mode in MODES]
     most = max(med([total(r) for r in runs]) for _, _, runs in bars) or 1
@@ -268,8 +269,8 @@ def drawing(told, cases):
 
 
 def per_epoch(told, cases):
-    """Small drawings, a row for each case: what each epoch took from the file system, how full the tier was, how busy the device. Dashed: no tier of
-    this size can do with less."""
+    """Small drawings, a row for each case: calls and bytes of each epoch at the file system, use of
+    the tier and of the device. Dashed: the least that a tier of this size allows."""
     plan = told["plan"]
     mode_colours = dict(zip(MODES, COLOURS))
     share = lambda e, of: e[of] if of in e else None
@@ -313,7 +314,7 @@ def per_epoch(told, cases):
                     f'<text x="{x0 - 4}" y="{top + 6}" text-anchor="end">{readable(full)}</text>', f'<text x="{x0 - 4}" y="{bottom}" text-anchor="end">0</text>']
             labels = [str(n + 1) for n in range(epochs)] if epochs > 1 else ["all"]
             out += [f'<text x="{x(n):.1f}" y="{bottom + 12}" text-anchor="middle">{label}</text>' for n, label in enumerate(labels)]
-            # Those that lie upon each other are drawn a little apart.
+            # Curves that coincide are drawn a little apart.
             for offset, (mode, points) in enumerate(curves.items()):
                 shift = 1.5 * (offset - 1.5)
                 path = " ".join(f"{'L' if n else 'M'}{x(n) + shift:.1f},{y(v):.1f}" for n, v in enumerate(points))
@@ -330,7 +331,7 @@ def readable(number):
 
 
 def lines(path, title, series, ticks, low=0.0):
-    """Curves over numbers of nodes, both axes as they are for so many powers of two."""
+    """Draws curves over numbers of nodes; the numbers are evenly spaced."""
     right = 46 + 8 * max(len(name) for name, _, _ in series)
     wide, high, left, top, bottom = 440 + right, 320, 60, 34, 44
     places = {n: left + (wide - left - right) * i / max(1, len(ticks) - 1) for i, n in enumerate(ticks)}
@@ -378,7 +379,8 @@ def scaling(told, docs):
         series += [(f"{kind}, {mode}", curve, False) for mode, curve in curves.items()]
         heads = ["nodes"] + [f"{mode}: {what}" for mode in ("direct", "shared") for what in ("first epoch", "later", "efficiency", "opens per file", "data sets from the server")]
         parts.append(f"### {kind.capitalize()} scaling\n\nRuns: {len(of(counts_of[0], 'shared'))}.\n\n{table(heads, rows)}")
-    # (The simulator does not model nodes that share: its later epochs are those of nodes that hold their part.)
+    # (The simulator does not model nodes that share: its later epochs are those of nodes that hold
+    # their part.)
     series += [(f"simulator, {name}", {int(n): v for n, v in points.items()}, True) for name, points in simulated.items()]
     ticks = sorted({n for _, points, _ in series for n in points})
     os.makedirs(f"{docs}/evaluation", exist_ok=True)

@@ -1,24 +1,28 @@
 #!/usr/bin/env python3
-"""Real training jobs on a real distributed file system, with Monarch and without; the file system's server counts.
+"""Runs real training jobs on a real distributed file system, with Monarch and without.
 
     cargo build --release --workspace
-    sudo ./evaluate                      everything that is there; goes on where it was
-    sudo ./evaluate --quick pictures     less data and one run, to see that it works: an hour becomes minutes
+    sudo ./evaluate                      all workloads; continues where it was
+    sudo ./evaluate --quick pictures     less data and one run, as a check: minutes, not an hour
     sudo ./evaluate --pfs ceph pictures  the same on a CephFS
-    ./evaluate --document                docs/EVALUATION.md anew, from benches/results/
+    ./evaluate --document                writes docs/EVALUATION.md from benches/results/
 
-The file system is a GlusterFS in a network namespace, behind a link of so many Mbit/s; its client keeps no data, as that of a parallel file
-system does once the data set is larger than memory, and keeps names and attributes. Its server counts calls and bytes (`volume profile`),
-looked at between the epochs while nothing runs. (With --pfs ceph: a CephFS, ceph-fuse, the counters of its OSD and metadata server. `latency`:
-slowfs, of which each call takes so long.) Each job runs
+The file system is a GlusterFS in a network namespace, behind a link with a bandwidth limit. Its
+client keeps no data, as that of a parallel file system does once the data set is larger than
+memory, and keeps names and attributes. Its server counts calls and bytes (`volume profile`); the
+counters are read between the epochs, while no job runs. (With --pfs ceph: a CephFS, ceph-fuse, the
+counters of its OSD and metadata server. `latency`: slowfs, in which each call takes a fixed time.)
+Each job runs
 
     direct   on the file system
-    copy     on a copy that `cp -r` makes first; time and calls of the copy are in it
-    cold     under `monarch run`, with nothing copied yet
-    warm     under `monarch run` once more: what the run before has left in the tier is there
+    copy     on a copy that `cp -r` makes first; its time and calls are included
+    cold     under `monarch run`, with empty tiers
+    warm     under `monarch run` once more, with the copies of the run before
 
-one after the other, again and again (--runs). Local copies and tiers lie in memory. Needs root, glusterd, glusterfs and the environments of
-tests/venvs.sh (torch2, tf, dlio). Results go to benches/results/NAME.json after each run; what is there is not measured again unless asked for (--again).
+one after the other, several times (--runs). Local copies and tiers are in memory. Needs root,
+glusterd, glusterfs and the environments of tests/venvs.sh (torch2, tf, dlio). Results are written
+to benches/results/NAME.json after each run; existing results are kept (--again measures them
+again).
 """
 import argparse, glob, json, os, platform, shutil, subprocess, sys, time
 
@@ -37,14 +41,16 @@ SLOW = ("slowfs", slow.Slow)
 RESULTS = f"{ROOT}/benches/results"
 MODES = ("direct", "copy", "cold", "warm")
 
-# Data, link (or how long each call takes, and what the client keeps), tier (a share of the data) and the cases of each: a name, words for the job, and what is different in the plan. `passes` are epochs
-# of a job that reads several in one step.
+# Of each workload: data, link (or time of a call, and what the client keeps), tier (a share of the
+# data) and cases. A case has a name, arguments of the job, and changes of the plan. `passes` are
+# the epochs of a job that reads several in one step.
 WORKLOADS = {
     "records": dict(about="TensorFlow, TFRecord shards of 1 MB, interleaved", job="records.py", venv="tf", files=2048, size=1_000_000, link=1000, tier=0.55,
                     epochs=3, cases={"LeNet-like (2 ms a batch)": ["--compute", "2"], "AlexNet-like (15 ms a batch)": ["--compute", "15"],
                                      "ResNet-like (40 ms a batch)": ["--compute", "40"],
                                      "LeNet-like, a tier for all": (["--compute", "2"], dict(tier=1.05))}),
-    # (Chunks of 4 MiB, the default, go with tiers larger than this one: see "Large files" in docs/SEMANTICS.md.)
+    # (Chunks of 4 MiB, the default, are for tiers larger than this one: docs/SEMANTICS.md, "Large
+    # files".)
     "shards": dict(about="TensorFlow, TFRecord shards of 32 MB, chunks of 1 MiB", job="records.py", venv="tf", files=64, size=32_000_000, link=1000, tier=0.55, epochs=3,
                    cases={"LeNet-like (2 ms a batch)": (["--compute", "2"], dict(set=["source.chunk_size=1MiB"])),
                           document.NOT_IN_CHUNKS: (["--compute", "2"], dict(set=["source.chunk_threshold=1TiB"]))}),
@@ -62,7 +68,7 @@ WORKLOADS = {
                  cases={"2 workers": ["--workers", "2"], "2 workers, bound by computation": ["--workers", "2", "--compute", "320"]}),
     **{f"dlio-{model}": dict(about=f"DLIO, {model}, two ranks", job="dlio.py", make=["--model", model], venv=venv, beside=["dlio", "tf"], files=files, link=1000,
                              tier=1.1, epochs=1, passes=3, cases={"2 ranks": ["--model", model, "--files", str(files)]})
-       # (DLIO imports TensorFlow whatever it is to read with.)
+       # (DLIO imports TensorFlow for every reader.)
        for model, venv, files in (("unet3d", "torch2", 128), ("cosmoflow", "tf", 384), ("resnet50", "tf", 128), ("jpeg", "torch2", 3200))},
     "latency": dict(about="PyTorch, small text files, a file system of which each call takes its time", job="text.py", venv="torch2", files=2000, size=20_000, tier=0.55,
                     epochs=3, slow=True,
@@ -96,7 +102,7 @@ class Evaluation:
                 self.told["bytes"] = old.get("bytes")
 
     def missing(self):
-        """Cases that have not been measured so often yet, in turns."""
+        """Cases with missing runs, in turns."""
         done = {(r["case"], r["run"]) for r in self.told["runs"] if r["mode"] == MODES[-1]}
         return [(case, run) for run in range(1, self.a.runs + 1) for case in self.plan["cases"] if (case, run) not in done]
 
@@ -106,7 +112,7 @@ class Evaluation:
             return say(f"{self.name}: measured already ({self.path}); --again measures it anew")
         self.python = python_of(self.name, self.plan["venv"])
         os.environ.pop("PYTHONPATH", None)
-        # Packages that stand beside those of the environment itself.
+        # Packages in addition to those of the environment.
         beside = [subprocess.run([python_of(self.name, venv), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True).stdout.strip()
                   for venv in self.plan.get("beside", ())]
         if beside:
@@ -120,7 +126,7 @@ class Evaluation:
             sizes = subprocess.run([*w.enter[0], "find", w.root, "-type", "f", "-printf", "%s\\n"], capture_output=True, text=True, check=True).stdout
             sizes = [int(size) for size in sizes.split()]
             self.told["bytes"] = sum(sizes)
-            # (Capacity is counted in blocks, and in what a name takes.)
+            # (Blocks and names count, too.)
             room = sum(-(-size // 4096) * 4096 + 128 for size in sizes)
             self.told["machine"]["pfs"] = pfs.version()
             if "link" in self.plan:
@@ -131,7 +137,7 @@ class Evaluation:
                 share = int(self.case(case)[1]["tier"] * room)
                 w.capacity, w.second = f"{share}B, persist: node", None
                 if "compression" in self.plan:
-                    # A tenth of the room is for copies that are being read, decoded.
+                    # A tenth of the space is for decompressed copies.
                     first = max(share // 10, 2 << 20)
                     w.capacity, w.second = f"{first}B, decoded: 100%", f"{share - first}B, persist: node, compression: {self.plan['compression']}"
                 w.settings = self.case(case)[1].get("set", [])
@@ -145,7 +151,7 @@ class Evaluation:
                 self.save()
 
     def case(self, name):
-        """Words for its job, and its plan."""
+        """Arguments of the job, and the plan."""
         words = self.plan["cases"][name]
         words, other = words if isinstance(words, tuple) else (words, {})
         return words, dict(self.plan, **other)
@@ -208,7 +214,8 @@ def python_of(name, venv):
 
 
 class Scaling(Evaluation):
-    """The same job on more and more nodes: each reads its part of every epoch, and computes between files (it sleeps)."""
+    """The same job on more and more nodes: each reads its part of every epoch, and sleeps between
+    files."""
 
     NODES = (1, 2, 4, 8, 16)
 
@@ -237,8 +244,9 @@ class Scaling(Evaluation):
         self.save()
 
     def simulate(self):
-        """Weak scaling of the same job on more nodes, by `monarch simulate`: efficiency of later epochs. Its nodes share nothing; where each reads its
-        own part again and again (shuffle=local), they ask as little of the file system as nodes that share."""
+        """Efficiency of later epochs in weak scaling of the same job on more nodes, by `monarch
+        simulate`. Its nodes share nothing; when each reads its own part in every epoch
+        (shuffle=local), they read as little from the file system as nodes that share."""
         per_node, size, pause = self.plan["files"], self.plan["size"], self.plan["pause"]
         wire = f"{self.plan['link'] * 119 // 1000}MB/s"
         self.told["simulator"] = (f"monarch simulate --synthetic files={per_node}xN,size={size}B,epochs=3,shuffle=local,ranks=1,workers=1,batch=1,ahead=1 --compute {pause}ms "
@@ -286,7 +294,8 @@ def machine():
 
 
 def version():
-    """What is measured: each run keeps it, since later ones may be of another."""
+    """Version of Monarch that is measured. Each run keeps its own, since later runs may have
+    another."""
     git = lambda *words: subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True).stdout.strip()
     parts = [name for name in ("src", "Cargo.toml", "Cargo.lock", "policies", "slowfs") if os.path.exists(f"{ROOT}/{name}")] + glob.glob("monarch-*", root_dir=ROOT)
     changed = "-dirty" if git("status", "--porcelain", "--", *parts) else ""
@@ -294,7 +303,8 @@ def version():
 
 
 def check_binaries():
-    """They are there, and of these sources, as Cargo wrote down beside them."""
+    """Checks that the binaries exist and are newer than their sources, which Cargo lists beside
+    them."""
     for name, made_of in (("monarch", "monarch"), ("libmonarch_shim.so", "libmonarch_shim"), ("slowfs", "slowfs")):
         path = f"{nodes.BIN}/{name}"
         if not os.path.exists(path) or not os.path.exists(f"{nodes.BIN}/{made_of}.d"):
@@ -331,7 +341,7 @@ def main():
             raise SystemExit(f"evaluate: {lacking[0]} is not installed (Debian: apt install --no-install-recommends {packages})")
         if any("dlio" in name for name in a.names or WORKLOADS) and not shutil.which("mpirun"):
             raise SystemExit("evaluate: DLIO needs mpirun (Debian: apt install openmpi-bin)")
-        # Now, and not when their turn comes, in hours.
+        # Checked now: their turn may be hours later.
         for name in a.names or WORKLOADS:
             for venv in {WORKLOADS[name].get("venv"), *WORKLOADS[name].get("beside", ())} - {None}:
                 python_of(name, venv)
@@ -339,7 +349,7 @@ def main():
         with nodes.WarmMemory():
             for name in a.names or WORKLOADS:
                 (Scaling if WORKLOADS[name].get("kind") else Evaluation)(name, a).run()
-    # (Results that are kept elsewhere have their document there.)
+    # (The document of results in another directory is written there.)
     if not a.quick:
         docs = f"{ROOT}/docs" if os.path.realpath(a.results) == os.path.realpath(RESULTS) else a.results
         document.write(a.results, docs, list(WORKLOADS))

@@ -4,7 +4,7 @@ import re, textwrap
 from measures import MODES, against_direct, counts, is_bound_by_computation, med, table, total
 
 MET = "met"
-# Targets, as rows of the table of all targets name them behind the case, and in the words of the summary.
+# Targets, as the table of all targets names them after the case, and as the summary names them.
 TARGETS = [
     ("time, cold / (computing + what the link needs)", "time, cold, against computing and the link"),
     ("time, cold / direct", "time, cold, against direct"),
@@ -103,7 +103,8 @@ def reason(why):
 
 
 def filled(text):
-    """Markdown with paragraphs and list items filled at 100 columns; tables, headings, pictures and code stay."""
+    """Markdown with paragraphs and list items filled at 100 columns; tables, headings, pictures and
+    code stay."""
     out, block = [], []
 
     def end():

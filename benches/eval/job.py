@@ -1,8 +1,9 @@
-"""What every job of the evaluation does: epochs, one at a word from outside, a line of JSON for each.
+"""Runs the epochs of a job, each on request, and prints a line of JSON for each.
 
-A job is a generator function of (root, options) that reads one epoch at each step and yields what it came to: `loss`, and whatever else is
-to be the same with every kind of storage. It begins an epoch when a line comes in, so that what the servers of the PFS counted can be
-told apart by epochs; the time between is nobody's.
+A job is a generator function of (root, options) that reads one epoch at each step and yields its
+results: `loss`, and other figures that must be the same with every storage. An epoch begins when a
+line arrives on standard input, so that the counters of the PFS's servers can be read between
+epochs; the time between belongs to no epoch.
 """
 import argparse, json, sys, time
 
@@ -26,13 +27,13 @@ def main(epoch_by_epoch, **defaults):
 
 
 class Device:
-    """Stands for a GPU: takes its time for each batch while the processor reads the next ones."""
+    """Simulates a GPU: each batch takes its time while the processor reads the next ones."""
 
     def __init__(self, ms):
         self.seconds, self.busy_until, self.busy = ms / 1000, 0.0, 0.0
 
     def work(self):
-        """Gives it a batch; returns once it has done the one before."""
+        """Hands over a batch; returns when the batch before is done."""
         if self.seconds:
             time.sleep(max(0.0, self.busy_until - time.perf_counter()))
             self.busy_until = time.perf_counter() + self.seconds
@@ -43,7 +44,8 @@ class Device:
 
 
 def read_epoch(batches, train, a):
-    """One epoch: `train` gets what a batch holds and gives its loss and its number of files; then the device has its turn."""
+    """One epoch: `train` gets a batch and returns its loss and its number of files; then the device
+    computes."""
     device, total, files = Device(a.compute), 0.0, 0
     for batch in batches:
         loss, n = train(batch)
@@ -55,7 +57,7 @@ def read_epoch(batches, train, a):
 
 
 def descend(step, loss):
-    """A step of a PyTorch optimiser; the loss as a number."""
+    """Makes a step of a PyTorch optimiser; returns the loss as a number."""
     step.zero_grad()
     loss.backward()
     step.step()

@@ -62,7 +62,8 @@ def tier_share(told, modes):
 
 
 def against_direct(told, modes):
-    """Name of a workload, size of its tier as a share of the data, and time by mode as a ratio of `direct`."""
+    """Name of a workload, size of its tier as a share of the data, and time by mode as a ratio of
+    `direct`."""
     ratios = {mode: med([total(r) / total(d) for r, d in zip(modes[mode], modes["direct"])]) for mode in MODES}
     return told["name"], tier_share(told, modes), ratios
 

@@ -1,7 +1,8 @@
-"""The chart of the README: each workload against the file system itself, in its first case."""
+"""The chart of README and docs/EVALUATION.md: the first case of each workload against the file
+system itself."""
 import html
 
-# What a reader calls a workload; others have their own names.
+# Names of workloads in the chart; a workload without one keeps its own name.
 LABELS = {
     "text": "PyTorch, text files, lz4",
     "pictures": "PyTorch, ImageFolder (JPEG)",
@@ -29,7 +30,8 @@ def mark(mode, x, y):
 
 
 def draw(rows):
-    """An SVG of `rows`: name, share of the data that the tier holds, and seconds by mode as ratios of `direct`."""
+    """An SVG of `rows`: name, share of the data that the tier holds, and seconds by mode as ratios
+    of `direct`."""
     rows = sorted(rows, key=lambda row: row[2]["cold"])
     high = TOP + ROW * len(rows) + 46
     x = lambda ratio: LEFT + (WIDE - LEFT - RIGHT) * min(ratio, FULL) / FULL

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""PyTorch: pairs of a large image and a small one, of which a network learns to make the large one (super-resolution).
+"""PyTorch: pairs of a small and a large image; a network learns to make the large one
+(super-resolution).
 
     pairs.py make ROOT --files N          the data: half of them large
     pairs.py ROOT [--workers W ...]       the job (see job.py)
@@ -39,7 +40,7 @@ def epochs(root, a):
             return len(names)
 
         def __getitem__(self, i):
-            # The same part of a picture whenever it comes: losses can be compared.
+            # Always the same part of a picture, so that losses can be compared.
             x, y = (i * 37) % (WIDE // SCALE - CROP), (i * 53) % (HIGH // SCALE - CROP)
             with Image.open(f"{root}/small/{names[i]}") as small, Image.open(f"{root}/large/{names[i]}") as large:
                 small, large = small.crop((x, y, x + CROP, y + CROP)), large.crop((x * SCALE, y * SCALE, (x + CROP) * SCALE, (y + CROP) * SCALE))

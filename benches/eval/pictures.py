@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""PyTorch: a folder of JPEG files, one directory for each class, a DataLoader with workers, a small network.
+"""PyTorch: a folder of JPEG files, one directory for each class, a DataLoader with workers, a small
+network.
 
     pictures.py make ROOT --files N          the data
     pictures.py ROOT [--workers W ...]       the job (see job.py)
@@ -20,7 +21,8 @@ def make(root, files):
         os.makedirs(f"{root}/train/class{label:02}", exist_ok=True)
     for i in range(files):
         rng = numpy.random.default_rng(i)
-        # Coarse shapes under noise: as large as photographs of this size are, and not smaller by further compression.
+        # Coarse shapes under noise: as large as photographs of this size, and not compressible any
+        # further.
         pixels = rng.integers(0, 256, (SIDE // 4, SIDE // 4, 3), dtype=numpy.uint8).repeat(4, 0).repeat(4, 1)
         pixels = pixels // 2 + rng.integers(0, 128, (SIDE, SIDE, 3), dtype=numpy.uint8)
         Image.fromarray(pixels).save(f"{root}/train/class{i % CLASSES:02}/{i:06}.jpg", quality=95)

@@ -46,8 +46,8 @@ def epochs(root, a):
         return loss
 
     names = sorted(tf.io.gfile.glob(f"{root}/records/*.tfrecord"))
-    # (Nothing is left to tune, and TensorFlow's thread that tunes, Model::OptimizeLoop, at times misses the end of an epoch, which then takes
-    # up to a minute more.)
+    # (There is nothing to tune, and TensorFlow's tuning thread, Model::OptimizeLoop, sometimes
+    # misses the end of an epoch, which then takes up to a minute longer.)
     fixed = tf.data.Options()
     fixed.autotune.enabled = False
     epoch = 0

@@ -1,10 +1,11 @@
-"""slowfs as the file system of an evaluation: every call takes so long. Its mounts are made anew for each run, so that nothing is left in caches."""
+"""slowfs as the file system of an evaluation: every call takes a fixed time. Each run has a new
+mount, with empty caches."""
 import os, subprocess
 
 import net as nodes
 
 TOOLS = ()
-# Its counters by the names that GlusterFS has for the calls.
+# Names of its counters, by the names that GlusterFS gives to the calls.
 NAMES = dict(OPEN="open", READ="read", LOOKUP="lookup", STAT="getattr", READDIR="readdir", READDIRP="readdirplus", OPENDIR="opendir", ACCESS="access",
              READLINK="readlink", GETXATTR="getxattr", bytes="bytes_read")
 
@@ -35,11 +36,12 @@ class Slow:
         self.count()
 
     def set(self, latency, cache):
-        """Milliseconds of each call, and what the kernel keeps of data; from the next count on."""
+        """Sets the milliseconds of each call, and whether the kernel keeps data; from the next
+        count on."""
         self.plan = dict(latency=latency, cache=cache)
 
     def count(self):
-        """Begins to count anew, with nothing in the kernel's caches."""
+        """Resets the counters, with empty caches in the kernel."""
         self.close()
         latency = f"{self.plan.get('latency', 0)}ms"
         self.mounted = nodes.Slowfs(self.source, self.root, "--meta-latency", latency, "--data-latency", latency, cache=self.plan.get("cache", "direct"))

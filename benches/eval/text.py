@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""PyTorch: many text files, each a series of measurements, a recurrent network; as FanStore's application of this kind reads them.
+"""PyTorch: many text files, each a series of measurements, and a recurrent network, like an
+application of FanStore.
 
     text.py make ROOT --files N --size BYTES     the data
     text.py ROOT [--workers W ...]               the job (see job.py)
@@ -14,7 +15,8 @@ STEPS = 64
 
 
 def make(root, files, size):
-    """Time and value a line, as converters write them: 12 bits in so many digits, which a compressor finds."""
+    """A time and a value in each line, as converters write them: 12 bits in many digits, which
+    compress well."""
     import numpy
     os.makedirs(f"{root}/series", exist_ok=True)
     for i in range(files):
