@@ -4,8 +4,8 @@
 //! cargo run --release --example reader -- /scratch/imagenet/val /dev/shm:2GiB
 //! ```
 //! The second argument is the tier; without it Monarch takes a quarter of the node's free local
-//! disk. What a training program in Rust would do: attach to the node's agent (or host one), let
-//! the background fetch what the epoch needs, open files by path, and ask about one that was slow.
+//! disk. Like a training program in Rust: attaches to the node's agent (or hosts one), lets prefetch
+//! copy what the epoch needs, opens files by path, and asks for the explanation of one file.
 
 use anyhow::{Context, Result};
 use monarch_core::config::{self, Overrides, SystemProbe};

@@ -1,16 +1,18 @@
-"""Work that may be cut off at any moment and leaves no process, no mount and no file.
+"""Runs work that may be stopped at any moment, and leaves no process, no mount and no file.
 
-Three processes, of which only the last knows what is to be done:
+There are three processes:
 
-    front     in the terminal's foreground; takes its signals, waits
-    guard     in a session of its own, an ancestor that inherits orphans: whatever the work starts, agents that detach themselves included, stays
-              its descendant. It waits until the work has ended, or the front has gone or wants to stop, and then clears away
-    work      runs in its own directory; need not clear away anything and may be killed
+    front     in the terminal's foreground: receives its signals, and waits
+    guard     in a session of its own, an ancestor that inherits orphans: everything that the work starts
+              stays its descendant, agents that detach themselves included. It waits until the work has
+              ended, or the front has died or wants to stop, and then cleans up
+    work      runs in its own directory; need not clean up anything, and may be killed
 
-So there is one way of clearing away and it is always taken: at the end, after an error, after Ctrl-C, SIGTERM or SIGHUP, and when the front or the
-work is killed. A guard that is killed is replaced by the front, which inherits its orphans. When front and guard are killed at once, the work dies
-with the guard, and the kernel closes the pipe that keeps the mount; files remain then. Against SIGKILL to everything at once, the file system's
-server included, nothing helps: the mount stays, dead (`fusermount3 -u`).
+So there is one cleanup, and it always runs: at the end, after an error, after Ctrl-C, SIGTERM or
+SIGHUP, and when the front or the work is killed. When the guard is killed, the front inherits its
+orphans and cleans up. When front and guard are killed at once, the work dies with the guard, and
+the kernel closes the pipe that keeps the mount; files remain then. After SIGKILL to all processes
+at once, the file system's server included, a dead mount remains (`fusermount3 -u`).
 """
 import contextlib
 import ctypes
@@ -26,14 +28,14 @@ import traceback
 
 STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-# A file system is ended after those who use it.
+# The file system is ended after the processes that use it.
 LAST = "slowfs"
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run(work, directory):
-    """Makes `directory`, runs `work(directory)` in it under a guard, clears everything away. The status to exit with; does not return after a signal,
-    of which this process dies as it would have without us."""
+    """Makes `directory`, runs `work(directory)` in it under a guard, and cleans up. Returns the
+    exit status. After a signal it does not return: this process dies of that signal."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     os.mkdir(directory, 0o700)
@@ -55,7 +57,7 @@ def run(work, directory):
         caught.append(number)
 
     for number in STOP:
-        # What the caller ignores (nohup) stays ignored.
+        # Signals that the caller ignores (nohup) stay ignored.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
@@ -81,7 +83,7 @@ def say(text):
 
 
 def guarded(work, directory, front):
-    """The guard."""
+    """The process `guard`: runs the work, waits, cleans up."""
     os.setsid()
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     wake, wakes = os.pipe()
@@ -118,7 +120,7 @@ def guarded(work, directory, front):
 
 
 def worked(work, directory):
-    """The work's process: dies with the guard, ends with a status."""
+    """The process `work`: dies with the guard, ends with a status."""
     signal.set_wakeup_fd(-1)
     for number in (*STOP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
@@ -136,7 +138,7 @@ def worked(work, directory):
 
 
 def reap():
-    """Waits for children that have ended: (pid, status)."""
+    """Reaps children that have ended, as (pid, status)."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -146,7 +148,7 @@ def reap():
 
 
 def descendants():
-    """Living processes below this one: pid to name."""
+    """Living descendants of this process: pid to name."""
     children, names = {}, {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -166,13 +168,15 @@ def descendants():
 
 
 def end(wanted, patience):
-    """Ends descendants: asks, waits for `patience` seconds, insists. The pids of all that were asked."""
+    """Ends descendants: SIGTERM, then SIGKILL after `patience` seconds. Returns the pids that were
+    signalled."""
     asked, quiet, start = set(), 0, time.monotonic()
     while quiet < 2 and time.monotonic() < start + patience + 10:
         for _ in reap():
             pass
         living = {pid for pid, name in descendants().items() if wanted(name)}
-        # A look at /proc is no snapshot: a process that forks and ends during it may hide its child once.
+        # Reading /proc gives no snapshot: a process that forks and ends meanwhile may hide its
+        # child once.
         quiet = 0 if living else quiet + 1
         insist = time.monotonic() > start + patience
         for pid in living if insist else living - asked:
@@ -184,7 +188,8 @@ def end(wanted, patience):
 
 
 def clear(directory):
-    """Ends all descendants, unmounts and removes what lies below `directory`, and what PyTorch's processes had in shared memory."""
+    """Ends all descendants, unmounts and removes everything below `directory`, and removes shared
+    memory of PyTorch's processes."""
     ended = end(lambda name: name != LAST, 1.5)
     end(lambda name: True, 3)
     for point in mounts(directory):
@@ -193,7 +198,7 @@ def clear(directory):
                 if subprocess.run(command, capture_output=True, check=False).returncode == 0:
                     break
     for name in os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []:
-        # torch_PID_...: gone in an instant, unless its maker is killed in that instant.
+        # torch_PID_...: removed at once by the process that made it, unless it is killed just then.
         words = name.split("_")
         if words[0] == "torch" and len(words) > 1 and words[1].isdigit() and int(words[1]) in ended:
             with contextlib.suppress(OSError):

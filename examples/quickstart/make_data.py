@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Makes a small data set of images, the same bytes for the same numbers:
+"""Makes a small data set of images; the same arguments give the same bytes:
 
     make_data.py DIRECTORY [--images 1600] [--shards 4]
 
     DIRECTORY/train/CLASS/NNNNN.jpg                    images in class directories, as ImageFolder reads them
     DIRECTORY/val/shard-NNNNN-of-NNNNN.tfrecord        a quarter as many images, as records of shards
 
-The class is the direction of stripes, under noise, in any colour and position: a small network learns it within three epochs, and noise makes
-the files as large as photographs of this size. A record is framed as TFRecord frames it, so that other readers can read the shards:
+The class is the direction of stripes, under noise, in any colour and position: a small network
+learns it within three epochs, and noise makes the files as large as photographs of this size.
+Records have the framing of TFRecord, so that other readers can read the shards:
 
     u64 length | u32 masked CRC-32C of the length | data | u32 masked CRC-32C of the data      (little-endian)
 """
@@ -26,7 +27,7 @@ QUALITY = 95
 
 
 def crc_table():
-    """What each byte does to a CRC-32C (Castagnoli, reflected)."""
+    """The effect of each byte on a CRC-32C (Castagnoli, reflected)."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ np.uint32(0x82F63B78), table >> 1)
@@ -37,10 +38,10 @@ TABLE = crc_table()
 
 
 def crc32c(blocks):
-    """The CRC-32C of each of many byte strings. One step takes a byte of all of them: numpy is slow for a step, not for a wide one.
+    """The CRC-32C of each of many byte strings. Each step takes one byte of all strings, because
+    numpy is fast for wide steps.
 
-    >>> [hex(crc) for crc in crc32c([b"123456789", b"", b"a"])]
-    ['0xe3069283', '0x0', '0xc1d04330']
+    >>> [hex(crc) for crc in crc32c([b"123456789", b"", b"a"])] ['0xe3069283', '0x0', '0xc1d04330']
     """
     lengths = np.array([len(block) for block in blocks])
     order = np.argsort(-lengths)
@@ -81,7 +82,7 @@ def jpeg(rng, label):
 
 
 def make(directory, images, shards, progress=lambda done: None):
-    """Makes the data set; `progress` is told after each image how many there are. The bytes it has."""
+    """Makes the data set and returns its bytes; `progress` gets the number of images after each."""
     rng = np.random.default_rng(7)
     total = done = 0
     for label in range(CLASSES):

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Trains a small network twice, directly from a slow file system and under `monarch run`, and compares.
+"""Trains a small network twice, directly from a slow file system and under `monarch run`, and
+compares.
 
     quickstart.py [--images 1600] [--latency 3ms] [--json FILE] [--build | --bin DIRECTORY]
 
-`./quickstart` calls this after it has installed what is missing. Everything happens in one directory below $TMPDIR, which is gone at the end.
-`slowfs` stands in for the parallel file system (PFS) and counts its calls; it is asked whenever the training script has printed an epoch.
+`./quickstart` calls this after it has installed missing packages. Everything happens in one
+directory below $TMPDIR, which is removed at the end. `slowfs` simulates the parallel file system
+(PFS) and counts its calls; the counters are read whenever the training script has printed an epoch.
 """
 import argparse
 import json
@@ -18,7 +20,7 @@ import textwrap
 import time
 
 sys.dont_write_bytecode = True
-# Nothing is there yet: until the guard takes over, Ctrl-C just ends this.
+# Until the guard runs there is nothing to clean up: Ctrl-C ends this process.
 if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 import guard  # noqa: E402
@@ -28,9 +30,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 EPOCHS = 3
 SHARDS = 4
-# Calls that nobody waits for at a real PFS, and sums that are no calls.
+# Calls that clients of a real PFS do not wait for, and sums that are no calls.
 NOT_CALLS = {"forget", "release", "releasedir", "flush", "ioctl", "bytes_read", "bytes_written", "errors", "faults"}
-# How long the kernel believes names and attributes; NFS: 3 s and more.
+# How long the kernel caches names and attributes; NFS: 3 s and more.
 ATTRIBUTES = "3s"
 # Sockets below the directory add up to 34 bytes to its path, and 107 are the limit.
 LONGEST = 68
@@ -38,11 +40,12 @@ NO_BREAK = "\u00a0"
 
 
 class Failed(Exception):
-    """Something that the user is told in one line."""
+    """An error that is printed to the user in one line."""
 
 
 def environment(directory):
-    """What programs get: nothing that is set for another Monarch, temporary files in our directory."""
+    """Environment of programs: no settings for another Monarch, temporary files in this
+    directory."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MONARCH") and name != "LD_PRELOAD"}
     return dict(kept, TMPDIR=directory, PYTHONDONTWRITEBYTECODE="1")
 
@@ -51,7 +54,7 @@ def environment(directory):
 
 
 class Steps:
-    """Says which step is going on; with a terminal also how far it is."""
+    """Prints the current step, and on a terminal its progress."""
 
     def __init__(self, total):
         self.number, self.total, self.live = 0, total, sys.stdout.isatty()
@@ -92,7 +95,7 @@ def make(steps, directory, images):
 
 
 class Pfs:
-    """A mount of slowfs, which ends when this process does."""
+    """A mount of slowfs that ends with this process."""
 
     def __init__(self, binaries, source, mount, latency, env):
         self.control = f"{mount}.sock"
@@ -106,7 +109,7 @@ class Pfs:
 
     def counters(self):
         """Calls and bytes so far."""
-        # What `slowfs ctl` does, without starting a process: the next epoch has begun already.
+        # As `slowfs ctl`, without starting a process: the next epoch has begun already.
         with socket.socket(socket.AF_UNIX) as stream:
             stream.connect(self.control)
             stream.sendall(b'{"cmd":"counters"}\n')
@@ -125,7 +128,8 @@ class Pfs:
 
 
 def train(steps, pfs, command, directory, env):
-    """Runs a training command: its epochs with time, calls and bytes, its losses, the trained weights, the whole job."""
+    """Runs a training command. Returns its epochs with time, calls and bytes, its losses, the
+    trained weights, and the whole job."""
     epochs, losses, model, before = [], [], None, pfs.counters()
     start, first, since = time.monotonic(), before, time.monotonic()
     errors = os.path.join(directory, "errors")
@@ -154,7 +158,7 @@ def train(steps, pfs, command, directory, env):
 
 
 def shown(command, directory):
-    """A command for the eye: programs by their names, options beside their values."""
+    """A command for people: programs by their names, options beside their values."""
     words = [os.path.basename(w) if w.endswith(("/monarch", "/train.py")) or w == sys.executable else w for w in command]
     text = " ".join(words).replace(directory, "$DIR")
     for option in ("--root", "--tier", "--set", "--epochs"):
@@ -167,7 +171,7 @@ def both(args, steps, directory):
     data, mount = os.path.join(directory, "data"), os.path.join(directory, "pfs")
     env = environment(directory)
     script = [sys.executable, os.path.join(HERE, "train.py"), mount, "--epochs", str(EPOCHS)]
-    # A directory of its own for the agent, and files that were made a moment ago may be copied at once.
+    # A runtime directory for this agent; new files are copied at once.
     private = ["--set", f"runtime_dir={directory}/run", "--set", "dataset.settle=0s"]
     os.mkdir(f"{directory}/run", 0o700)
     monarch = [f"{args.bin}/monarch", "run", "--root", mount, "--tier", f"{directory}/tier:{args.tier}", *private, "--", *script]
@@ -191,7 +195,7 @@ def cells(figures):
 
 
 def table(results):
-    """The lines of the table, less than 80 columns wide."""
+    """Lines of the table, less than 80 columns wide."""
     direct, ours = results["direct"], results["monarch"]
     width = len(cells(direct["job"]))
     yield paint(1, f"{'':9}  {' direct '.center(width, '-')}  {' under monarch run '.center(width, '-')}")
@@ -246,7 +250,7 @@ Next: ./test runs the test suite."""
 
 
 def file_system(directory):
-    """Where a directory lies, and on what kind of file system (unknown in a chroot)."""
+    """The parent of a directory, and the type of its file system (unknown in a chroot)."""
     best = ("", "")
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
         for line in mounts:
@@ -258,7 +262,7 @@ def file_system(directory):
 
 
 def verdict(results):
-    """What is not as it should be, in lines."""
+    """Lines about wrong results."""
     direct, ours = results["direct"], results["monarch"]
     if (direct["losses"], direct["model"]) != (ours["losses"], ours["model"]):
         yield f"losses differ: {direct['losses']} directly, {ours['losses']} under monarch run"
@@ -299,7 +303,8 @@ def work(args, directory):
 
 
 def working_directory(images):
-    """A name for a directory below $TMPDIR, where there is room. It must be short: below it lie Unix sockets, whose paths have 107 bytes at most."""
+    """A name for a directory below $TMPDIR, with enough space. It must be short: it will contain
+    Unix sockets, whose paths have at most 107 bytes."""
     base = os.path.realpath(os.environ.get("TMPDIR") or "/tmp")
     other = "name another directory: TMPDIR=/path ./quickstart"
     if not os.path.isdir(base) or not os.access(base, os.W_OK | os.X_OK):
@@ -307,7 +312,7 @@ def working_directory(images):
     directory = os.path.join(base, f"monarch-quickstart-{random.SystemRandom().randrange(1 << 32):08x}")
     if len(os.fsencode(directory)) > LONGEST:
         raise Failed(f"the path {base} is too long for the sockets below it; {other}")
-    # Data, copies, and what the agent leaves free: 5 %, at most 1 GiB.
+    # Data, copies, and the space that the agent leaves free: 5 %, at most 1 GiB.
     usage = os.statvfs(base)
     reserve = min(1 << 30, usage.f_blocks * usage.f_frsize // 20)
     wanted, free = images * 100_000 + (64 << 20) + reserve, usage.f_bavail * usage.f_frsize

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Trains a small network on images in class directories: an ordinary PyTorch script that knows nothing of Monarch.
+"""Trains a small network on images in class directories: an ordinary PyTorch script without Monarch
+in it.
 
     train.py DATA [--epochs 3] [--workers 2] [--batch-size 32]
 
-`DATA/train` has one directory of JPEG files for each class and is read by torchvision's ImageFolder, shuffled anew for each epoch.
-`DATA/val` has shards with records in the framing of TFRecord, which are read in order after each epoch. Seeds are fixed and one thread
-computes, so two runs over the same bytes print the same losses and the same checksum of the trained weights.
+`DATA/train` has one directory of JPEG files for each class, and is read by torchvision's
+ImageFolder, shuffled for each epoch. `DATA/val` has shards with records in the framing of TFRecord,
+which are read in order after each epoch. Seeds are fixed and one thread computes, so that two runs
+over the same bytes print the same losses and the same checksum of the trained weights.
 """
 import argparse
 import glob
@@ -37,7 +39,8 @@ def records(path):
 
 
 class Shards(IterableDataset):
-    """Images from shards, whose records are one byte of label and a JPEG. Each worker reads its own shards."""
+    """Images from shards. A record is one byte of label and a JPEG. Each worker reads its own
+    shards."""
 
     def __init__(self, pattern, transform):
         self.paths, self.transform = sorted(glob.glob(pattern)), transform

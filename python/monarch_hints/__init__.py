@@ -6,8 +6,9 @@
         monarch_hints.announce(paths)      # in the order in which they will be opened
         ...
 
-Hints never change what a program reads, and wrong ones cost time only. Without Monarch (the process was not started by ``monarch run``)
-all functions do nothing; one warning per process says so. None of them raises.
+Hints never change what a program reads, and wrong hints cost only time. Without Monarch (the
+process was not started by ``monarch run``) all functions do nothing, and give one warning per
+process. No function raises.
 
 ``monarch_hints.torch`` and ``monarch_hints.tf`` do this for data loaders.
 """
@@ -21,7 +22,8 @@ from contextlib import contextmanager
 __all__ = ["active", "announce", "prefetch", "epoch", "epoch_begin", "epoch_end", "priority", "residency",
            "ABSENT", "COMING", "PARTLY", "IN_TIER", "LEFT"]
 
-#: What `residency` gives: not there, on its way, parts are there, in a tier, left to the parallel file system.
+# : Results of `residency`: no copy, being copied, a partial copy, in a tier, left to the parallel
+# file : system.
 ABSENT, COMING, PARTLY, IN_TIER, LEFT = range(5)
 
 _lock = threading.Lock()
@@ -30,7 +32,8 @@ _warned = set()
 
 
 def _warn(why):
-    """One warning of a kind per process; an error where warnings are errors would end the job, so it is none."""
+    """Gives one warning of a kind per process. Where warnings are errors none is raised: it would
+    end the job."""
     with _lock:
         if why in _warned:
             return
@@ -70,7 +73,7 @@ class _Library:
 
 
 def _get():
-    """The library, if this process runs under Monarch."""
+    """The library, if this process runs under Monarch; otherwise None, with a warning."""
     global _library
     if _library is None:
         _library = _Library()
@@ -81,7 +84,8 @@ def _get():
 
 
 def _guarded(otherwise):
-    """Nothing that goes wrong here ends a training."""
+    """Wraps a function so that its exceptions become warnings and `otherwise`: hints never end a
+    training."""
     def wrap(function):
         def guarded(*args, **kwargs):
             try:
@@ -97,7 +101,7 @@ def _guarded(otherwise):
 def _joined(paths):
     if isinstance(paths, (str, bytes, os.PathLike)):
         paths = (paths,)
-    # A path with a NUL cannot be opened; in the list it would be two others.
+    # A path with a NUL cannot be opened; in the list it would be two paths.
     return b"\0".join(p for p in map(os.fsencode, paths) if p and b"\0" not in p)
 
 
@@ -112,9 +116,10 @@ def active():
 
 @_guarded(0)
 def announce(paths):
-    """Announces the order in which this process (its rank, with all its workers) will open files from now on.
+    """Announces the order in which this process (its rank, with all its workers) will open files
+    from now on.
 
-    It takes the place of what was announced before. Gives the number of files that Monarch knows.
+    Replaces the previous announcement. Returns the number of files that Monarch knows.
     """
     library = _get()
     if library is None:
@@ -125,7 +130,8 @@ def announce(paths):
 
 @_guarded(0)
 def prefetch(paths):
-    """Asks for files to be copied soon, in this order. Gives the number of files that Monarch knows."""
+    """Requests copies of files soon, in this order. Returns the number of files that Monarch
+    knows."""
     library = _get()
     if library is None:
         return 0
@@ -135,23 +141,24 @@ def prefetch(paths):
 
 @_guarded(False)
 def epoch_begin(number=None):
-    """An epoch begins: with this number (0 to 2**32 - 1), or the next one. With several ranks give the number."""
+    """Begins an epoch: that with this number (0 to 2**32 - 1), or the next one. With several ranks
+    give the number."""
     library = _get()
     number = -1 if number is None else int(number)
-    # (Larger ones would be cut off on the way.)
+    # (ctypes would truncate larger numbers.)
     return library is not None and -1 <= number < 2**32 and library.epoch_begin(number) == 0
 
 
 @_guarded(False)
 def epoch_end():
-    """The epoch has ended."""
+    """Ends the epoch."""
     library = _get()
     return library is not None and library.epoch_end() == 0
 
 
 @contextmanager
 def epoch(number=None):
-    """``with epoch(n):`` around an epoch, in each rank."""
+    """``with epoch(n):`` begins and ends an epoch, in each rank."""
     epoch_begin(number)
     try:
         yield
@@ -161,14 +168,16 @@ def epoch(number=None):
 
 @_guarded(False)
 def priority(path, value):
-    """How much a file, or what lies below a directory, is worth a place: < 0 never copied, 0 normal, > 0 kept before others."""
+    """Sets the priority of a file, or of all files below a directory: < 0 never copied, 0 normal, >
+    0 kept before others."""
     library = _get()
     return library is not None and library.priority(os.fsencode(path), int(value)) == 0
 
 
 @_guarded(None)
 def residency(path):
-    """Where a file is on this node: `ABSENT`, `COMING`, `PARTLY`, `IN_TIER`, `LEFT`; None where that is not known."""
+    """Returns where a file is on this node: `ABSENT`, `COMING`, `PARTLY`, `IN_TIER`, `LEFT`; None
+    when unknown."""
     library = _get()
     if library is None:
         return None

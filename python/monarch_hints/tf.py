@@ -1,16 +1,17 @@
 """Announces the files of a `tf.data` pipeline at the beginning of each epoch.
 
     files = monarch_hints.tf.announcing(sorted(glob("/data/train-*")))            # a dataset of these names
-    files = monarch_hints.tf.announcing(files, names)                             # a dataset of names, which will give these
+    files = monarch_hints.tf.announcing(files, names)                             # a dataset that yields these names
     dataset = files.interleave(tf.data.TFRecordDataset, cycle_length=8)
 
-The elements stay as they are: an empty dataset with a side effect is put before them. It runs whenever an iteration begins, also in a
-`repeat()` behind it, and announces the names in the order given.
+The elements do not change: an empty dataset with a side effect is put before them. It runs whenever
+an iteration begins, also in a `repeat()` after it, and announces the names in the given order.
 
-What comes later in the pipeline is not looked at: behind `shuffle` or `interleave` the files are announced, not quite their order. To have
-the order, too, shuffle the names in Python and make the dataset anew for each epoch. (A shuffled dataset of names is not asked for its order:
-it would come in another one after that.) The side effect is Python code in this process: pipelines that are sent elsewhere (the tf.data
-service, saved graphs) announce nothing.
+Later stages of the pipeline are not examined: before a `shuffle` or `interleave` the files are
+announced, but not exactly their order. For the order, shuffle the names in Python and build the
+dataset again for each epoch. (A shuffled dataset of names is not read for its order, because that
+would change the order.) The side effect is Python code in this process: pipelines that run
+elsewhere (the tf.data service, saved graphs) announce nothing.
 """
 
 from . import _warn, active, announce, epoch_begin
@@ -21,8 +22,8 @@ __all__ = ["announcing"]
 def announcing(files, names=None):
     """A dataset of file names that are announced whenever an iteration begins.
 
-    `files`: a list of names, or a dataset of names; for that give the list, too. What cannot be announced comes back as it is (a list as a
-    dataset).
+    `files`: a list of names, or a dataset of names; a dataset needs the list in `names`. When the
+    names cannot be announced the dataset is returned unchanged (a list as a dataset).
     """
     import tensorflow as tf
 

@@ -4,13 +4,16 @@
     loader = monarch_hints.torch.announcing(loader, paths)          # paths[i] is the file of sample i
     loader = monarch_hints.torch.announcing(loader, lambda i: [image(i), label(i)])
 
-How it works. When an epoch begins, the sampler is run once for its indices alone, the files of these are announced, all random states are
-put back as they were, and the epoch goes on exactly as it would have: the same samples, drawn at the same moments from the same random
-numbers. The states of torch's CPU generator, of generators that the samplers hold, of Python's `random` and of numpy's (if it was imported)
-are kept, and so are the attributes of the samplers; one that draws from elsewhere, or changes lists that it holds, is not for this module. The run costs the sampler's own time once
-more, and memory for the indices of an epoch (8 bytes each and more, as in the sampler).
+How it works. When an epoch begins, the sampler is run once for its indices alone, and their files
+are announced. Then all random states are restored, so that the epoch continues as without this
+module: the same samples, drawn at the same moments from the same random numbers. Saved and restored
+are the states of torch's CPU generator, of generators that the samplers hold, of Python's `random`
+and of numpy's (if it was imported), and the attributes of the samplers. A sampler that draws from
+other states, or changes lists that it holds, is not for this module. The extra run costs the
+sampler's own time once more, and memory for the indices of an epoch (8 bytes each and more, as in
+the sampler).
 
-Epochs are announced with the number that `set_epoch` gave to the sampler, else counted from 0.
+Epochs are announced with the number that `set_epoch` gave to the sampler, otherwise counted from 0.
 """
 
 import copy
@@ -22,15 +25,17 @@ from . import _guarded, _warn, active, announce, epoch_begin
 
 __all__ = ["announcing"]
 
-#: Indices, or batches, of a sampler without a length that are announced.
+#: Most indices, or batches, that are announced of a sampler without a length.
 _ENDLESS = 1 << 20
 
 
 def announcing(of, paths=None):
-    """Wraps a DataLoader (a loader comes back), or a Sampler, DistributedSampler, BatchSampler or the like for a DataLoader to be made with.
+    """Wraps a DataLoader (and returns a loader), or a Sampler, DistributedSampler, BatchSampler or
+    similar object for a new DataLoader.
 
-    `paths`: a list, a function from an index to a path or to a list of paths, or nothing: then the dataset is asked for `samples`, `imgs` or
-    `files`. Without Monarch, and where the order cannot be known, what was given comes back as it is.
+    `paths`: a list, a function from an index to a path or to a list of paths, or None: then the
+    dataset's `samples`, `imgs` or `files` are used. Without Monarch, and when the order cannot be
+    known, the argument is returned unchanged.
     """
     try:
         return _wrapped(of, paths)
@@ -54,7 +59,8 @@ def _wrapped(of, paths):
     look = _paths(paths, of)
     if look is None:
         return of
-    # The loader refuses to have its sampler changed, so a copy of it gets the other one. It is a DataLoader as any other.
+    # A loader refuses another sampler, so a copy of it gets the wrapped one. The copy is an
+    # ordinary DataLoader.
     loader = copy.copy(of)
     drawn = "sampler" if of.batch_sampler is None else "batch_sampler"
     loader.__dict__[drawn] = _Sampler(getattr(of, drawn), look)
@@ -62,7 +68,7 @@ def _wrapped(of, paths):
 
 
 def _paths(paths, of):
-    """A function from an index to what it reads."""
+    """A function from an index to the path or paths of its sample."""
     if callable(paths):
         return paths
     if paths is None:
@@ -74,7 +80,7 @@ def _paths(paths, of):
 
 
 def _dataset(of):
-    """The dataset of a loader or sampler, as far down as it is to be found."""
+    """The dataset of a loader or sampler, searched through wrapped samplers."""
     for _ in range(8):
         for name in ("dataset", "data_source"):
             if hasattr(of, name):
@@ -97,7 +103,7 @@ def _of_dataset(dataset):
 
 
 class _First:
-    """Of (path, class) the path."""
+    """Items of the form (path, class), as paths."""
 
     def __init__(self, items):
         self.items = items
@@ -116,7 +122,7 @@ class _Through:
 
 
 def _parts(sampler):
-    """A sampler with those that it draws from."""
+    """A sampler and the samplers that it draws from."""
     found, todo = [], [sampler]
     while todo and len(found) < 32:
         one = todo.pop()
@@ -166,7 +172,7 @@ class _States:
 
 
 def _indices(drawn):
-    """Indices, of a sampler or in batches."""
+    """Indices, of a sampler or of batches."""
     for one in drawn:
         if isinstance(one, (list, tuple)):
             yield from _indices(one)
@@ -176,10 +182,10 @@ def _indices(drawn):
 
 @_guarded(None)
 def _announce(sampler, look, numbers):
-    """Announces what the sampler will draw; all is as before then."""
+    """Announces what the sampler will draw, and restores all states."""
     files, states = [], _States(sampler)
     try:
-        # Samplers that never end are followed for a while.
+        # Samplers without an end are run for a limited number of batches.
         batches = len(sampler) if hasattr(sampler, "__len__") else _ENDLESS
         for index in _indices(itertools.islice(iter(sampler), batches)):
             found = look(index)
@@ -194,7 +200,7 @@ def _announce(sampler, look, numbers):
 
 
 class _Numbers:
-    """Numbers of epochs: those of `set_epoch`, as long as it is called."""
+    """Numbers of epochs: those of `set_epoch` while it is called, otherwise counted."""
 
     def __init__(self):
         self.set, self.last = None, -1
@@ -209,13 +215,14 @@ class _Numbers:
 
 
 class _Sampler:
-    """A sampler that announces what it draws when it begins to."""
+    """A sampler that announces what it will draw when an iteration begins."""
 
     def __init__(self, sampler, look):
         self._monarch = (sampler, look, _Numbers())
 
     def __iter__(self):
-        # (A generator: nothing is drawn before the first index is asked for, as with the samplers of torch.)
+        # (A generator: nothing is drawn before the first index is requested, as in the samplers of
+        # torch.)
         sampler, look, numbers = self._monarch
         _announce(sampler, look, numbers)
         yield from sampler
@@ -224,7 +231,7 @@ class _Sampler:
         return len(self._monarch[0])
 
     def __getattr__(self, name):
-        # What else a loader, or its user, wants of the sampler: set_epoch, batch_size, ...
+        # Other attributes that a loader or its user needs: set_epoch, batch_size, ...
         if name.startswith("_monarch") or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._monarch[0], name)
