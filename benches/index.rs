@@ -2,7 +2,7 @@
 //!
 //!     cargo bench -p monarch-core --bench index -- 1280000 10000000
 //!
-//! Prints for each number: time to build, bytes per path beside the names, time to save, time until
+//! Prints for each number: time to build, bytes per path without its name, time to save, time until
 //! a saved index is usable (read, checksum, shared-memory files written and mapped), nanoseconds
 //! per lookup in shuffled order (hash, bucket, record).
 #![allow(clippy::print_stdout, reason = "a benchmark")]
@@ -12,7 +12,7 @@ use monarch_core::shm;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// A generator for the order (splitmix64).
+/// Random numbers for the order (splitmix64).
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;

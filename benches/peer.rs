@@ -1,14 +1,14 @@
-//! Throughput and processor time of serving files to other nodes, beside nginx.
+//! Throughput and processor time of serving files to other nodes, compared with nginx.
 //!
 //!     cargo bench -p monarch-core --bench peer -- 2 5 3
 //!
 //! The numbers are client threads, seconds for each measurement and rounds. Files of 100 KB (1,000
-//! of them) and of 64 MiB (four, fetched in ranges of 8 MiB) lie in /dev/shm. Each server runs in
-//! processes of its own, so that its processor time can be told from that of the clients, with two
-//! threads or workers. `agent` and `nginx` are asked by the same plain client; `peer` is the agent
-//! asked by the product's client. The rounds take turns; a line is the median of a server's rounds.
-//! The last lines are the time of one request after the other from one thread, of a file of 100 KB
-//! and of an answer without a body.
+//! of them) and of 64 MiB (four, fetched in ranges of 8 MiB) are in /dev/shm. Each server runs in
+//! processes of its own with two threads or workers, so that its processor time is separate from
+//! that of the clients. `agent` and `nginx` have the same plain client; `peer` is the agent with
+//! Monarch's own client. The rounds alternate; a line is the median of a server's rounds. The last
+//! lines are the times of sequential requests from one thread, for a file of 100 KB and for an
+//! answer without a body.
 #![allow(clippy::print_stdout, reason = "a benchmark")]
 
 use monarch_core::cluster::http::{Answer, Answering, Handler, Key, Options, Peer, PeerOptions, Request, Server, auth};
@@ -24,7 +24,7 @@ const SMALL: (usize, u64) = (1000, 100_000);
 const LARGE: (usize, u64) = (4, 64 << 20);
 const PART: u64 = 8 << 20;
 
-/// Opens and stats for each request, as nginx does.
+/// Opens and stats the file for each request, as nginx does.
 struct Files(PathBuf);
 
 impl Files {
@@ -54,7 +54,7 @@ fn serve(dir: &str) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A client as plain as can be, the same for both servers.
+/// A minimal client, the same for both servers.
 struct Plain {
     stream: TcpStream,
     buf: Vec<u8>,
@@ -306,7 +306,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     contenders.push(Contender { who: Who::Peer, addr, pids: vec![agent.id()] });
     let result = compare(&contenders, threads, seconds as f64, rounds);
     if let Some(child) = &mut nginx {
-        // Asked, not killed: it takes its workers with it.
+        // SIGTERM, not SIGKILL: nginx then ends its workers.
         Command::new("kill").arg(child.id().to_string()).status()?;
         child.wait()?;
     }

@@ -4,8 +4,9 @@
 //! cargo run --release --example reader -- /scratch/imagenet/val /dev/shm:2GiB
 //! ```
 //! The second argument is the tier; without it Monarch takes a quarter of the node's free local
-//! disk. Like a training program in Rust: attaches to the node's agent (or hosts one), lets prefetch
-//! copy what the epoch needs, opens files by path, and asks for the explanation of one file.
+//! disk. Like a training program in Rust: attaches to the node's agent (or hosts one), lets
+//! prefetch copy what the epoch needs, opens files by path, and asks for the explanation of one
+//! file.
 
 use anyhow::{Context, Result};
 use monarch_core::config::{self, Overrides, SystemProbe};

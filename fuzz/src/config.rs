@@ -1,4 +1,4 @@
-//! Configurations: a YAML file, and behind NUL bytes variables of the environment.
+//! Configurations: a YAML file, followed by variables of the environment, separated by NUL bytes.
 
 use super::sample::scratch;
 use monarch_core::config::{Config, FakeProbe, Overrides, load, load_places, load_source, render_with_origins};
@@ -8,7 +8,7 @@ thread_local! {
     static DIR: tempfile::TempDir = scratch();
 }
 
-/// See the module.
+/// Loads a configuration from `bytes`, and makes the message of its error.
 pub(crate) fn config(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     let mut parts = text.split('\0');

@@ -1,11 +1,11 @@
-//! Files of hints, as the agent reads them, and what a policy makes of what they name.
+//! Files of hints, as the agent and its policies read them.
 
 use super::input::Input;
 use monarch_abi::hint::{HEADER, Header, Kind, MAGIC, files};
 use monarch_policies::FileKey;
 use monarch_policies::hints::{Hints, Priority, Purpose};
 
-/// Several files, each with its length in front; without the magic number, which is put there.
+/// Several files, each after its length; the target adds the magic number.
 pub(crate) fn hints(bytes: &[u8]) {
     let mut input = Input(bytes);
     let mut known = Hints::default();

@@ -1,6 +1,6 @@
-//! Reads the decisions of the fuzzer from the front of its bytes. Behind their end there are zeros.
+//! Reads the decisions of the fuzzer from its bytes, front to back; after their end it reads zeros.
 
-/// What is left of an input.
+/// The rest of an input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
@@ -34,7 +34,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.take())
     }
 
-    /// A part of the input, whose length stands in front of it in 16 bits.
+    /// A part of the input, after its length in 16 bits.
     pub(crate) fn part(&mut self) -> &'a [u8] {
         let len = usize::from(self.u16()).min(self.0.len());
         let (now, rest) = self.0.split_at(len);
@@ -43,8 +43,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Changes a few bytes of `bytes` as the input says: somewhere near one of its numbers, to a value
-/// that is likely to hurt.
+/// Changes 1 to 8 bytes of `bytes` as the input says, mostly at a multiple of four, to a value that
+/// is likely to break a parser.
 pub(crate) fn patch(input: &mut Input<'_>, bytes: &mut [u8]) {
     let (how, what) = (input.u8(), input.u8());
     let at = match how & 3 {

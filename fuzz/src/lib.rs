@@ -1,9 +1,9 @@
 //! Bodies of the fuzz targets.
 //!
 //! Each target is a function of the bytes that the fuzzer makes. The functions need no nightly
-//! compiler: the fuzz targets in `fuzz_targets/` call them, and so does the test `fuzz_corpus` of
-//! `monarch-core`, which replays `corpus/`. A target panics when an answer breaks a rule;
-//! everything else that it finds (a fault, a hang) is found by whoever runs it.
+//! compiler: the programs in `fuzz_targets/` call them, and so does the test `fuzz_corpus` of
+//! `monarch-core`, which replays `corpus/`. A target panics when an answer breaks a rule; the
+//! program that runs it detects everything else (a fault, a hang).
 
 mod config;
 mod hints;

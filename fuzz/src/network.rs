@@ -1,4 +1,4 @@
-//! What comes over the network, and lists of nodes.
+//! Messages from the network, and lists of nodes.
 
 use super::input::Input;
 use super::sample::{held, scratch};
@@ -18,8 +18,8 @@ thread_local! {
     static DIR: tempfile::TempDir = scratch();
 }
 
-/// Values of `Authorization` and `WWW-Authenticate`: what is taken reads the same once it is
-/// written.
+/// Values of `Authorization` and `WWW-Authenticate`: an accepted value is parsed to the same after
+/// it was formatted.
 pub(crate) fn authorization(bytes: &[u8]) {
     let Ok(value) = str::from_utf8(bytes) else { return };
     if let Some(taken) = auth::Credentials::parse(value) {
@@ -31,7 +31,7 @@ pub(crate) fn authorization(bytes: &[u8]) {
     }
 }
 
-/// Complaints of damaged copies.
+/// Reports of damaged copies.
 pub(crate) fn complaint(bytes: &[u8]) {
     if let Some(complaints) = decode_complaints(bytes) {
         assert!(complaints.iter().all(|c| c.range.start < c.range.end));
@@ -39,7 +39,7 @@ pub(crate) fn complaint(bytes: &[u8]) {
     }
 }
 
-/// Sets of files that nodes tell each other.
+/// Sets of files in messages between nodes.
 pub(crate) fn fileset(bytes: &[u8]) {
     let mut input = Input(bytes);
     let files = input.u32() % (1 << 20);
@@ -53,7 +53,7 @@ pub(crate) fn fileset(bytes: &[u8]) {
     }
 }
 
-/// Messages of gossip as they come out of their seal.
+/// Messages of gossip, after their authentication.
 pub(crate) fn gossip(bytes: &[u8]) {
     let _ = is_message(bytes);
 }
@@ -66,11 +66,11 @@ pub(crate) fn hostlist(bytes: &[u8]) {
     }
 }
 
-/// Indexes as they come from another node. Random bytes seldom have the right checksum: what comes
-/// behind it is for [`index`].
+/// Indexes from another node. Random bytes seldom have the right checksum: [`index`] tests the code
+/// after it.
 pub(crate) fn image(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
-    // Past the magic number.
+    // After the magic number.
     if bytes.len() >= 8 {
         bytes[..8].copy_from_slice(b"MONIMG01");
     }
@@ -81,12 +81,12 @@ pub(crate) fn image(bytes: &[u8]) {
     });
 }
 
-/// Indexes whose checksum is right: what an agent and its readers look at once one has come.
+/// Indexes with the right checksum, as an agent and its readers use a received one.
 pub(crate) fn index(bytes: &[u8]) {
     let mut input = Input(bytes);
     let buckets = vec![0; usize::from(input.u8()) * size_of::<Bucket>()];
     let mut index = input.0.to_vec();
-    // What is compared with a number that a fuzzer would have to guess.
+    // Fields that a fuzzer would have to guess.
     let len = index.len() as u64;
     let known: [(usize, &[u8]); 4] = [
         (offset_of!(IndexHeader, magic), &INDEX_MAGIC.to_le_bytes()),
@@ -122,8 +122,8 @@ pub(crate) fn range(bytes: &[u8]) {
     }
 }
 
-/// Heads of requests: nothing panics, what is taken is within its bounds, and more bytes behind it
-/// change nothing.
+/// Heads of requests: nothing panics, accepted heads are within their bounds, and further bytes
+/// after the head change nothing.
 pub(crate) fn request(bytes: &[u8]) {
     let Ok(Some((taken, len))) = head::request(bytes) else { return };
     assert!(len <= bytes.len() && len <= head::HEAD_MAX && taken.body <= head::BODY_MAX);
@@ -131,7 +131,7 @@ pub(crate) fn request(bytes: &[u8]) {
     assert_eq!(head::request(&bytes[..len]), Ok(Some((taken, len))));
 }
 
-/// Heads of responses: nothing panics, and what is taken is within its bounds.
+/// Heads of responses: nothing panics, and accepted heads are within their bounds.
 pub(crate) fn response(bytes: &[u8]) {
     if let Ok(Some((taken, len))) = head::response(bytes) {
         assert!(len <= bytes.len() && len <= head::HEAD_MAX && (100..600).contains(&taken.status));

@@ -10,7 +10,7 @@ const HEADER: usize = 64;
 const ENTRY: usize = 16;
 const STORED: u32 = 1 << 31;
 
-/// See the module.
+/// Reads a packed copy made of `bytes`, whole and in parts.
 pub(crate) fn packed(bytes: &[u8]) {
     let mut input = Input(bytes);
     let flags = input.u8();
@@ -50,7 +50,7 @@ fn made(input: &mut Input<'_>) -> Vec<u8> {
         size += u64::from(unit);
         let (block, mark) = match how & 3 {
             0 => (raw.clone(), STORED),
-            // Bytes that the fuzzer takes for a block.
+            // A block made of the fuzzer's bytes.
             1 => (input.part().to_vec(), 0),
             _ => (lz4_flex::block::compress(&raw), 0),
         };
@@ -72,7 +72,7 @@ fn made(input: &mut Input<'_>) -> Vec<u8> {
     file
 }
 
-/// Makes the checksum of the table right, as far as there is one.
+/// Corrects the checksum of the table, if the file is long enough to have one.
 fn seal(file: &mut [u8]) {
     let Some(head) = file.first_chunk::<HEADER>() else { return };
     let unit = u32::from_le_bytes([head[16], head[17], head[18], head[19]]);

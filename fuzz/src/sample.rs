@@ -1,5 +1,5 @@
-//! A small segment and a control block, made by the builder that agents use, and memory to damage
-//! them in.
+//! A small segment and a control block, made by the builder that agents use, and memory in which
+//! targets damage them.
 
 use monarch_abi::control::{
     CONTROL_LEN, Control, MAX_INFLIGHT, MAX_ROOTS, MAX_SEGMENTS, MAX_SPELLINGS, MAX_TIERS, SEGMENT_LIVE,
@@ -15,9 +15,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// How the sample's large files are cut.
+/// Size of the chunks of the sample's large files.
 pub(crate) const CHUNKING: Chunking = Chunking { threshold: 16 << 20, size: 1 << 20 };
-/// All that can be looked at again is.
+/// Every check that a segment can have, so that all arrays exist.
 pub(crate) const CHECKS: Checks =
     Checks { revalidate: Some(Duration::from_secs(5)), verify: true, loaded: false, other_ctimes: false };
 
@@ -36,12 +36,12 @@ pub(crate) fn scratch() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("monarch-fuzz-").tempdir_in(place).expect("a scratch directory")
 }
 
-/// A directory by its descriptor, as the product takes it.
+/// A directory by its descriptor, as the agent uses it.
 pub(crate) fn held(dir: &tempfile::TempDir) -> Arc<HeldDir> {
     Arc::new(HeldDir::at(dir.path()).expect("a directory"))
 }
 
-/// A built index with seed and name of its own.
+/// A built index with its seed and name.
 pub(crate) fn built() -> Built {
     build(Tree::sample(), 7, [3; 16])
 }
@@ -111,8 +111,8 @@ fn control(dir: &tempfile::TempDir, uuid: [u8; 16], state_uuid: [u8; 16]) -> Vec
     bytes
 }
 
-/// Memory of exactly this length at the begin of a page, as a mapping is: what is read behind its
-/// end is found.
+/// Memory of exactly this length at the start of a page, like a mapping: AddressSanitizer finds
+/// reads after its end.
 pub(crate) struct Memory {
     base: *mut u8,
     len: usize,

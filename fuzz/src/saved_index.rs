@@ -1,4 +1,4 @@
-//! Files of `monarch index build`: loaded, and what is then written to the runtime directory.
+//! Files of `monarch index build`: loaded, then written to the runtime directory.
 
 use super::input::{Input, patch};
 use super::sample::{CHECKS, CHUNKING, Memory, held, sample, scratch};
@@ -13,14 +13,14 @@ use std::mem::offset_of;
 use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
-/// More chunks than that in all files take too long to write.
+/// Most chunks of all files; more take too long to write.
 const MOST_CHUNKS: u64 = 1 << 20;
 
 thread_local! {
     static DIR: tempfile::TempDir = scratch();
 }
 
-/// See the module.
+/// Loads a saved index, writes its segment, and looks entries up.
 pub(crate) fn saved_index(bytes: &[u8]) {
     DIR.with(|dir| {
         let path = dir.path().join("saved");
@@ -73,12 +73,12 @@ fn changed(input: &mut Input<'_>) -> Built {
     index[offset_of!(IndexHeader, magic)..][..8].copy_from_slice(&INDEX_MAGIC.to_le_bytes());
     index[offset_of!(IndexHeader, layout)..][..4].copy_from_slice(&LAYOUT.to_le_bytes());
     index[offset_of!(IndexHeader, len)..][..8].copy_from_slice(&len.to_le_bytes());
-    // Read as agents read it: at the begin of a page.
+    // At the start of a page, as agents read it.
     assert!(IndexBytes(Memory::of(&index).bytes()).0.len() == index.len());
     Built { index, buckets }
 }
 
-/// Unmaps a segment, which processes keep for good: a fuzzer would run out of mappings.
+/// Unmaps a segment. Processes keep segments mapped forever; a fuzzer would run out of mappings.
 fn forget(segment: &Segment<'static>) {
     let (index, state) = (segment.index.header, segment.state.header);
     let (index_len, state_len) = (index.len as usize, state.len as usize);

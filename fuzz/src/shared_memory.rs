@@ -1,8 +1,8 @@
 //! The control block, index and state as the shim reads them, after any byte was changed.
 //!
 //! An input is a list of changes to a small segment that the real builder made, and a few paths.
-//! Magic numbers, versions and lengths are put right again, so that the changes get as deep as they
-//! can.
+//! The target then corrects magic numbers, versions and lengths, so that the changes reach as much
+//! code as possible.
 
 use super::input::{Input, patch};
 use super::sample::{Memory, sample};
@@ -67,7 +67,7 @@ const PATHS: [&str; 44] = [
 ];
 
 thread_local! {
-    /// The control block is large: its memory is used again.
+    /// Memory for the control block, which is large and therefore reused.
     static CONTROL: RefCell<Memory> = RefCell::new(Memory::of(&sample().control));
 }
 
@@ -92,7 +92,7 @@ impl<'a> Segments<'a> for Roots<'a> {
     }
 }
 
-/// See the module.
+/// Damages the sample as `bytes` say, and uses it like the shim and the agent.
 pub(crate) fn shared_memory(bytes: &[u8]) {
     let sample = sample();
     let mut input = Input(bytes);
@@ -120,12 +120,12 @@ pub(crate) fn shared_memory(bytes: &[u8]) {
         put(control.bytes(), offset_of!(Control, len), &(sample.control.len() as u64).to_le_bytes());
         let ctl = ControlMap::open(control.map()).expect("a control block with the right beginning");
         segment(&ctl, &index, &mut state, input, flags & 3 == 0 && changes == 0);
-        // Afterwards: it turns entries.
+        // Last, because it changes entries.
         control_block(&ctl, input);
     });
 }
 
-/// What is looked up in a segment, as far as there is one. `whole`: nothing was changed.
+/// Looks up everything in a segment, if there is one. `whole`: nothing was changed.
 fn segment(ctl: &ControlMap<'_>, index: &Memory, state: &mut Memory, input: Input<'_>, whole: bool) {
     let Some(index) = Index::open(index.map()) else { return };
     let len = state.bytes().len() as u64;
@@ -137,11 +137,11 @@ fn segment(ctl: &ControlMap<'_>, index: &Memory, state: &mut Memory, input: Inpu
     let state = StateMap::open(state.map(), &index);
     let Some(state) = state else { return walk::index(&index) };
     let found = lookups(ctl, &Segment { index, state }, input);
-    // What is asked means something: most of the paths are those of the sample.
+    // The queries are meaningful: most of the paths are those of the sample.
     assert!(!whole || found > 2 * PATHS.len(), "{found} entries found");
 }
 
-/// What is read of a control block alone.
+/// Reads everything of a control block that needs no segment.
 fn control_block(ctl: &ControlMap<'_>, mut input: Input<'_>) {
     let strings = ctl.roots().iter().map(|r| &r.path).chain(ctl.tiers().iter().map(|t| &t.path));
     strings.chain(ctl.spellings().iter().flat_map(|s| [&s.path, &s.sub])).for_each(|s| drop(ctl.str(s).to_vec()));
@@ -168,7 +168,7 @@ fn control_block(ctl: &ControlMap<'_>, mut input: Input<'_>) {
         ctl.ctl.accesses.note(process, Opened { segment: segment.into(), id, served, ms: u64::from(id) });
         ctl.ctl.accesses.note_hint(process, Hinted { tag: id, ms: u64::from(id) });
     }
-    // The agent has read up to somewhere when another process changes what it reads from.
+    // The agent has read a part when another process changes the rings.
     let mut noted = 0;
     for now in [u64::from(id), u64::from(id) + 200] {
         noted += tails.take(&ctl.ctl.accesses, now, |_, _| {});
@@ -176,7 +176,7 @@ fn control_block(ctl: &ControlMap<'_>, mut input: Input<'_>) {
     assert!(noted < 1 << 62);
 }
 
-/// What the shim looks up; how many entries were found.
+/// Makes the lookups of the shim; returns the number of entries found.
 fn lookups(ctl: &ControlMap<'_>, segment: &Segment<'_>, mut input: Input<'_>) -> usize {
     let roots = Roots { ctl, segment };
     let mut asked: Vec<Vec<u8>> = PATHS.iter().map(|p| p.as_bytes().to_vec()).collect();

@@ -3,7 +3,7 @@
 use monarch_core::agent::protocol::{Reply, Request, RootStatus};
 use std::io::BufRead;
 
-/// See the module.
+/// Parses each line of `bytes` as a request and as a reply.
 pub(crate) fn socket(bytes: &[u8]) {
     for line in bytes.lines().map_while(Result::ok) {
         if let Ok(request) = serde_json::from_str::<Request>(&line) {

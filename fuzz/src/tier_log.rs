@@ -1,14 +1,14 @@
-//! Logs of tiers, as an agent reads them when it starts.
+//! Logs of tiers, as an agent reads them at its start.
 
 use super::input::Input;
 use monarch_core::tier::read_log;
 use rustix::fs::MemfdFlags;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of a record.
+/// Length of a record, in bytes.
 const RECORD: usize = 48;
 
-/// See the module.
+/// Reads `bytes` as the log of a tier.
 pub(crate) fn tier_log(bytes: &[u8]) {
     let mut input = Input(bytes);
     let flags = input.u8();
@@ -30,7 +30,7 @@ pub(crate) fn tier_log(bytes: &[u8]) {
         assert!(copies.get(name) == Some(copy));
         let _ = (copy.is_safe(copy.synced), copy.is_safe(u64::MAX));
         assert!(copy.sum.piece.is_multiple_of(4096));
-        // As a copy that is read is compared with it.
+        // As a copy is compared with the log when it is read.
         let mut sum = monarch_abi::sum::Summing::new(copy.sum.piece);
         sum.update(&[1; 100]);
         let _ = sum.end();

@@ -12,7 +12,7 @@ thread_local! {
     static DIR: tempfile::TempDir = scratch();
 }
 
-/// See the module.
+/// Reads, counts, exports and simulates a trace; imports CSV.
 pub(crate) fn trace(bytes: &[u8]) {
     let mut input = Input(bytes);
     match input.u8() & 3 {

@@ -1,4 +1,4 @@
-//! Looks at everything in an index and a segment, as shims and agents do.
+//! Visits everything in an index and a segment, as shims and agents do.
 
 use monarch_abi::PATH_MAX;
 use monarch_abi::control::ControlMap;
@@ -9,11 +9,11 @@ use monarch_abi::resolve::Found;
 use monarch_abi::segment::{Entry, Segment};
 use std::cell::Cell;
 
-/// Every record of an index with all that it leads to, and one number more.
+/// Visits every record of an index with everything that it refers to, and one number past the end.
 pub(crate) fn index(index: &Index<'_>) {
     let mut path = [0; PATH_MAX];
     for id in (0..index.len() as u32 + 2).chain([u32::MAX]) {
-        // (Whose parent that is means nothing where the directories are not in order.)
+        // (The parent has no meaning when the directories are not in order.)
         let _ = index.parent_of(id).and_then(|at| index.dir_at(at));
         let Some(record) = index.record(id) else { continue };
         assert!(index.path(id, &mut path).is_none_or(|len| len <= PATH_MAX));
@@ -31,7 +31,7 @@ pub(crate) fn index(index: &Index<'_>) {
     }
 }
 
-/// Every entry of a segment, by all the ways that lead to one.
+/// Visits every entry of a segment, by each way to find one.
 pub(crate) fn segment(segment: &Segment<'_>) {
     index(&segment.index);
     let state = &segment.state;
@@ -85,7 +85,7 @@ fn entry_of(segment: &Segment<'_>, entry: &Entry<'_>) {
     let _ = (segment.copy_name(entry).rel_path(), segment.listed_dir(entry));
 }
 
-/// A clock that runs fast, and an agent that is dead: nobody waits.
+/// A fast clock and a dead agent: no reader waits.
 pub(crate) struct Impatient(Cell<u64>);
 
 impl Impatient {
@@ -104,7 +104,7 @@ impl Watch for Impatient {
     }
 }
 
-/// Asks for an entry in all the ways there are, and turns it.
+/// Demands an entry in each way, and changes its state word.
 pub(crate) fn demands(ctl: &ControlMap<'_>, f: &Found<'_>) {
     let watch = Impatient::new();
     let _ = (demand::raise(ctl, f), demand::wait(ctl, f, &watch));
