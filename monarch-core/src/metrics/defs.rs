@@ -13,75 +13,71 @@ labels! {
     VERSION = "version";
     /// The setting `placement.policy`.
     POLICY = "policy";
-    /// Copy engine of what is fetched ahead: `uring`, `threads`, or `auto`.
+    /// Copy engine of prefetch: `uring`, `threads`, or `auto`.
     ENGINE = "engine";
     /// Real path of a root.
     ROOT = "root";
     /// Name of a tier.
     TIER = "tier";
-    /// What is so: for a root `scanning`, `ready`, `failed`; for prefetching `idle`, `running`,
-    /// `slowed`, `pfs_fails`, `tiers_rest`; for other nodes `expected`, `up`, `suspect`, `left`,
-    /// `gone`.
+    /// State: of a root `scanning`, `ready`, `failed`; of prefetch `idle`, `running`, `slowed`,
+    /// `pfs_fails`, `tiers_rest`; of other nodes `expected`, `up`, `suspect`, `left`, `gone`.
     STATE = "state";
-    /// From where an open was served: `tier` (a copy that was there), `waited` (a copy that was
-    /// waited for), `chunks` (the PFS's descriptor, reads of which are served from chunks as they
-    /// come), in figures of epochs also `pfs`.
+    /// Source of an open: `tier` (an existing copy), `waited` (a copy that the reader waited for),
+    /// `chunks` (the PFS's descriptor, whose reads are served from chunks as they arrive), in
+    /// figures of epochs also `pfs`.
     SERVED = "served";
-    /// Why an open went to the PFS: `absent` (no copy yet), `no_room` (in the tiers, or what is
-    /// there is worth more), `refused` (a pause: after a failure, or a change a moment ago),
-    /// `changed` (since the scan, or not readable), `written` (by the job), `deadline` (a clock ran
-    /// out, or the agent was down), `unknown` (not in the index), `flags` (writing, `O_DIRECT`),
-    /// `vanished` (the copy had gone), `large` (the copy of a large file was not complete in time),
-    /// `other_mount` (the process has another mount there).
+    /// Why an open went to the PFS: `absent` (no copy yet), `no_room` (no space in the tiers, or
+    /// the policy values other copies more), `refused` (a pause after a failure, or after a recent
+    /// change), `changed` (since the scan, or not readable), `written` (by the job), `deadline` (a
+    /// wait timed out, or the agent was down), `unknown` (not in the index), `flags` (writing,
+    /// `O_DIRECT`), `vanished` (the copy was removed), `large` (the copy of a large file was not
+    /// complete in time), `other_mount` (the process has another mount there).
     REASON = "reason";
-    /// From where a read was served: `copy` or `pfs`.
+    /// Source of a read: `copy` or `pfs`.
     FROM = "from";
-    /// What was asked: `stat` (attributes, access) or `list` (a directory).
+    /// Kind of call: `stat` (attributes, access) or `list` (a directory).
     CALL = "call";
-    /// Whether readers waited for it (`demand`) or not (`ahead`).
+    /// Whether readers waited for the copy (`demand`) or not (`ahead`).
     ASKED = "asked";
     /// Which side failed: `pfs` or `tier`.
     SIDE = "side";
     /// Why copies were dropped: `space` (`keep_free`, memory, `monarch evict`) or `replaced` (the
     /// policy preferred others).
     CAUSE = "cause";
-    /// Where copies moved: `faster` or `slower` tiers.
+    /// Direction of a move: to `faster` or `slower` tiers.
     TO = "to";
-    /// Who calls: `copies` or `scans`.
+    /// Caller: `copies` or `scans`.
     CALLER = "caller";
-    /// Where bytes come from: `pfs`, `node` (another one of the cluster) or `packed` (a compressed
-    /// copy on this node).
+    /// Source of bytes: `pfs`, `node` (another node of the cluster) or `packed` (a compressed copy
+    /// on this node).
     ORIGIN = "origin";
-    /// What was copied: `file` (as a whole) or `chunk` (of a large one).
+    /// Unit of a copy: `file` (as a whole) or `chunk` (of a large file).
     PIECE = "piece";
-    /// In which line files are: `demand` (readers wait), `node` (readers wait, and another node has
-    /// the file), `retry` (tried again next),
-    /// `paused` (tried again after a while).
+    /// Queue of files: `demand` (readers wait), `node` (readers wait, and another node has the
+    /// file), `retry` (tried again next), `paused` (tried again after a pause).
     LINE = "line";
-    /// What is under way: `pfs` (files from the PFS or a packed copy), `node` (files from other
-    /// nodes), `ahead` (those of them that nobody waits for).
+    /// Kind of files under way: `pfs` (files from the PFS or a packed copy), `node` (files from
+    /// other nodes), `ahead` (those of both without a waiting reader).
     WAY = "way";
     /// Which epoch: `current`, or `last` (the last complete one).
     EPOCH = "epoch";
     /// Name of another node.
     PEER = "peer";
-    /// Why requests of other nodes were turned down, such as `unauthenticated`, `bad_proof`,
-    /// `slow`.
+    /// Why requests of other nodes were refused, such as `unauthenticated`, `bad_proof`, `slow`.
     REFUSAL = "reason";
 }
 
 metrics! {
-    /// Always 1; its labels say what runs.
+    /// Always 1; its labels describe the agent.
     Gauge AGENT_INFO = "monarch_agent_info", Flag, [VERSION, POLICY, ENGINE];
     /// How long the agent has been running.
     Gauge UPTIME = "monarch_agent_uptime_seconds", Unit::Seconds, [];
-    /// How often an agent was started on the shared memory of these jobs: 1, and one more for each
-    /// restart.
+    /// Starts of an agent on the shared memory of these jobs: 1, plus 1 for each restart.
     Gauge INCARNATION = "monarch_agent_incarnation", Of("starts"), [];
     /// Jobs attached now.
     Gauge JOBS = "monarch_jobs", Of("jobs"), [];
 
-    /// Opens below the roots that did not have to read the PFS themselves.
+    /// Opens below the roots that were served without a read of the PFS by the process.
     Counter OPENS = "monarch_opens_total", Of("opens"), [SERVED];
     /// Opens below the roots that went to the PFS.
     Counter PFS_OPENS = "monarch_opens_pfs_total", Of("opens"), [REASON];
@@ -91,17 +87,15 @@ metrics! {
     Counter MISS_BYTES = "monarch_miss_bytes_total", Bytes, [];
     /// How long readers waited for copies, all together.
     Seconds READER_WAIT = "monarch_reader_wait_seconds_total", Unit::Seconds, [];
-    /// Questions about names and attributes that were answered from shared memory: so many metadata
-    /// calls the PFS did not get.
+    /// Metadata calls that were answered from shared memory, and that the PFS was spared.
     Counter METADATA = "monarch_metadata_served_total", Of("calls"), [CALL];
-    /// Questions about names and attributes below the roots that the kernel was asked.
+    /// Metadata calls below the roots that the kernel answered.
     Counter METADATA_KERNEL = "monarch_metadata_kernel_total", Of("calls"), [];
-    /// How often the PFS was asked at an open whether an entry is still what was indexed
-    /// (`close-to-open`).
+    /// Checks at opens whether an entry on the PFS is still that of the index (`close-to-open`).
     Counter CHECKS = "monarch_identity_checks_total", Of("calls"), [];
     /// Reads of large files whose copy was not complete.
     Counter CHUNK_READS = "monarch_chunk_reads_total", Of("reads"), [FROM];
-    /// Bytes of those reads.
+    /// Bytes of reads of large files whose copy was not complete.
     Counter CHUNK_READ_BYTES = "monarch_chunk_read_bytes_total", Bytes, [FROM];
 
     /// Whether a root is in a state.
@@ -120,12 +114,12 @@ metrics! {
     Counter ROOT_OPENS = "monarch_root_opens_total", Of("opens"), [ROOT];
     /// Files of a root that look released to tape.
     Gauge ROOT_RELEASED = "monarch_root_released_files", Of("files"), [ROOT];
-    /// Bytes of those.
+    /// Bytes of files of a root that look released to tape.
     Gauge ROOT_RELEASED_BYTES = "monarch_root_released_bytes", Bytes, [ROOT];
     /// Files of a root that the site will soon remove (`source.purge_age`).
     Gauge ROOT_NEAR_PURGE = "monarch_root_near_purge_files", Of("files"), [ROOT];
 
-    /// Number of the epoch that goes on, from 1 or as the job counts.
+    /// Number of the present epoch, from 1 or as the job counts.
     Gauge EPOCH_NUMBER = "monarch_epoch_number", Of("epochs"), [ROOT];
     /// How long an epoch took, or has taken so far.
     Gauge EPOCH_SECONDS = "monarch_epoch_seconds", Unit::Seconds, [ROOT, EPOCH];
@@ -133,7 +127,7 @@ metrics! {
     Gauge EPOCH_OPENS = "monarch_epoch_opens", Of("opens"), [ROOT, EPOCH, SERVED];
     /// Size of the files that were opened in an epoch.
     Gauge EPOCH_BYTES = "monarch_epoch_opened_bytes", Bytes, [ROOT, EPOCH];
-    /// Size of those of them that were opened at the PFS.
+    /// Size of the files that were opened at the PFS in an epoch.
     Gauge EPOCH_PFS_BYTES = "monarch_epoch_pfs_bytes", Bytes, [ROOT, EPOCH];
     /// How long readers waited for copies in an epoch, all together.
     Gauge EPOCH_WAIT = "monarch_epoch_wait_seconds", Unit::Seconds, [ROOT, EPOCH];
@@ -146,81 +140,83 @@ metrics! {
     Counter COPIES = "monarch_copies_total", Of("copies"), [ASKED];
     /// Bytes copied into tiers, from the PFS or another node.
     Counter COPIED_BYTES = "monarch_copied_bytes_total", Bytes, [];
-    /// Chunks of large files among them.
+    /// Chunks of large files that were copied into tiers.
     Counter COPIED_CHUNKS = "monarch_copied_chunks_total", Of("chunks"), [];
-    /// Copies of an earlier agent or job that were taken over.
+    /// Copies of an earlier agent or job that were adopted.
     Counter ADOPTED = "monarch_copies_adopted_total", Of("copies"), [];
-    /// Those of them that were read and compared first.
+    /// Adopted copies that were first read and compared with their checksums.
     Counter VERIFIED = "monarch_copies_verified_total", Of("copies"), [];
-    /// Files that were not copied for now: no room, not wanted, or a pause after a failure.
+    /// Files that were refused a copy for now: no space, not requested by the policy, or a pause
+    /// after a failure.
     Counter REFUSED = "monarch_files_refused_total", Of("files"), [];
-    /// Those of them that had been changed a moment ago.
+    /// Files that were refused because they had just been changed.
     Counter UNSETTLED = "monarch_files_unsettled_total", Of("files"), [];
     /// Files that were found changed, and are left to the PFS.
     Counter CHANGED = "monarch_files_changed_total", Of("files"), [];
     /// Copies that failed.
     Counter ERRORS = "monarch_copy_errors_total", Of("errors"), [SIDE];
-    /// Copies that somebody else removed or damaged.
+    /// Copies that another program removed or damaged.
     Counter DAMAGED = "monarch_copies_damaged_total", Of("copies"), [];
-    /// Copies that made way.
+    /// Copies that were dropped.
     Counter DROPPED = "monarch_copies_dropped_total", Of("copies"), [CAUSE];
     /// Copies that moved between tiers.
     Counter MOVED = "monarch_copies_moved_total", Of("copies"), [TO];
     /// Copies that were compressed.
     Counter PACKED = "monarch_copies_packed_total", Of("copies"), [];
-    /// Copies that were made of compressed ones.
+    /// Copies that were decompressed from compressed copies.
     Counter DECODED = "monarch_copies_decoded_total", Of("copies"), [ASKED];
     /// Hints of jobs.
     Counter HINTS = "monarch_hints_total", Of("hints"), [];
     /// Large files whose chunks are being fetched.
     Gauge FILLING = "monarch_filling_files", Of("files"), [];
-    /// What is there of them.
+    /// Bytes of their chunks that have arrived.
     Gauge FILLING_BYTES = "monarch_filling_bytes", Bytes, [];
-    /// How long copies took, from when a file was claimed (a chunk given out) to when readers had
-    /// it.
+    /// Duration of copies, from the claim of a file (or the assignment of a chunk) to its
+    /// publication.
     Durations COPY_SECONDS = "monarch_copy_seconds", Unit::Seconds, [ORIGIN, PIECE];
 
-    /// Calls of the agent to the PFS: opens, reads, questions who a file is; or those of scans.
+    /// Calls of the agent to the PFS: opens, reads and identity checks of copies, or calls of
+    /// scans.
     Counter PFS_CALLS = "monarch_pfs_calls_total", Of("calls"), [CALLER];
-    /// Bytes that the agent asked of the PFS.
+    /// Bytes that the agent read from the PFS.
     Counter PFS_READ_BYTES = "monarch_pfs_read_bytes_total", Bytes, [];
-    /// How long opens at the PFS took.
+    /// Duration of opens at the PFS.
     Durations PFS_OPEN_SECONDS = "monarch_pfs_open_seconds", Unit::Seconds, [];
-    /// The same lately, as a moving mean: what `source.backoff` goes by.
+    /// Moving mean of recent opens at the PFS, which `source.backoff` uses.
     Gauge PFS_OPEN_RECENT = "monarch_pfs_open_recent_seconds", Unit::Seconds, [];
-    /// The quickest open so far.
+    /// Fastest open at the PFS so far.
     Gauge PFS_OPEN_BEST = "monarch_pfs_open_best_seconds", Unit::Seconds, [];
 
-    /// Files in line.
+    /// Files in a queue.
     Gauge QUEUE = "monarch_queue_files", Of("files"), [LINE];
     /// Files under way.
     Gauge INFLIGHT = "monarch_inflight_files", Of("files"), [WAY];
-    /// Whether fetching ahead is in a state.
+    /// Whether prefetch is in a state.
     Gauge PREFETCH_STATE = "monarch_prefetch_state", Flag, [STATE];
-    /// One in so many of the usual number of files is fetched ahead at a time.
+    /// Divisor of the number of files that are prefetched at a time: 1 at full speed.
     Gauge PREFETCH_DIVISOR = "monarch_prefetch_divisor", Of("parts"), [];
-    /// Files from the PFS, those that readers wait for among them, with which it gives all that it
-    /// has: with so many under way nothing more is fetched ahead.
+    /// Files under way from the PFS, demands included, above which prefetch starts no further file:
+    /// at this number the PFS reaches its full throughput.
     Gauge PREFETCH_WIDTH = "monarch_prefetch_width_files", Of("files"), [];
 
     /// Quota of a tier.
     Gauge TIER_CAPACITY = "monarch_tier_capacity_bytes", Bytes, [TIER];
     /// Bytes in use of a tier.
     Gauge TIER_USED = "monarch_tier_used_bytes", Bytes, [TIER];
-    /// Bytes of a tier that are promised to copies being written.
+    /// Bytes of a tier that are reserved for copies being written.
     Gauge TIER_RESERVED = "monarch_tier_reserved_bytes", Bytes, [TIER];
     /// Copies in a tier.
     Gauge TIER_COPIES = "monarch_tier_copies", Of("copies"), [TIER];
-    /// Compressed copies among them.
+    /// Compressed copies in a tier.
     Gauge TIER_PACKED = "monarch_tier_packed_copies", Of("copies"), [TIER];
-    /// Bytes of the files that those are copies of.
+    /// Bytes of the files of compressed copies.
     Gauge TIER_PACKED_BYTES = "monarch_tier_packed_file_bytes", Bytes, [TIER];
-    /// Bytes that they take.
+    /// Bytes that compressed copies use in a tier.
     Gauge TIER_PACKED_STORED = "monarch_tier_packed_stored_bytes", Bytes, [TIER];
-    /// Whether a tier rests: its disk is full, an error, or the job's memory is short.
+    /// Whether a tier accepts no copies: its disk is full, an error, or the job's memory is short.
     Gauge TIER_RESTING = "monarch_tier_resting", Flag, [TIER];
 
-    /// Other nodes of the job, by how this one sees them.
+    /// Other nodes of the job, by their state as this node sees it.
     Gauge PEERS = "monarch_peers", Of("nodes"), [STATE];
     /// Requests that another node answered with bytes.
     Counter PEER_RECEIVED = "monarch_peer_received_total", Of("requests"), [PEER];
@@ -230,13 +226,13 @@ metrics! {
     Counter PEER_SENT = "monarch_peer_sent_total", Of("requests"), [PEER];
     /// Bytes of those answers.
     Counter PEER_SENT_BYTES = "monarch_peer_sent_bytes_total", Bytes, [PEER];
-    /// Requests that another node did not answer, or not with what was asked for.
+    /// Requests that another node did not answer, or not with the requested bytes.
     Counter PEER_FAILED = "monarch_peer_failed_total", Of("requests"), [PEER];
     /// Answers of other nodes whose bytes arrived damaged.
     Counter PEER_DAMAGED = "monarch_peer_damaged_total", Of("answers"), [];
-    /// Requests of other nodes that were answered, whatever the answer was.
+    /// Requests of other nodes that were answered, with any answer.
     Counter PEER_REQUESTS = "monarch_peer_requests_total", Of("requests"), [];
-    /// Requests of other nodes that were turned down.
+    /// Requests of other nodes that were refused.
     Counter PEER_REFUSED = "monarch_peer_refused_total", Of("requests"), [REFUSAL];
     /// Connections of other nodes that are open now.
     Gauge PEER_CONNECTIONS = "monarch_peer_connections", Of("connections"), [];

@@ -98,7 +98,7 @@ mod tests {
         page.counter(defs::OPENS, ["waited"], 3);
         page.counter(defs::OPENS, ["tier"], 4);
         page.gauge(defs::ROOT_FILES, ["/a \"b\"\\c\nd"], 2.0);
-        let expected = "# HELP monarch_opens_total Opens below the roots that did not have to read the PFS themselves.\n\
+        let expected = "# HELP monarch_opens_total Opens below the roots that were served without a read of the PFS by the process.\n\
                         # TYPE monarch_opens_total counter\n\
                         monarch_opens_total{served=\"tier\"} 4\n\
                         monarch_opens_total{served=\"waited\"} 3\n\
