@@ -408,13 +408,15 @@ def missing(names_of, all_told, scalings):
     return (f"Not measured yet: {', '.join(none)}.\n" if none else "") + (f"Fewer than five runs yet: {', '.join(few)}.\n" if few else "")
 
 
-def write(results, docs, names_of=()):
+def write(results, docs, workloads):
+    """Writes EVALUATION.md and its drawings to `docs`; `workloads` has the words for each workload."""
     parts, all_told, last, scalings = [], [], [], []
     for path in sorted(glob.glob(f"{results}/*.json")):
         with open(path) as f:
             told = json.load(f)
         if path.endswith("-quick.json") or not isinstance(told, dict) or "plan" not in told:
             continue
+        told["about"] = workloads.get(told["name"].removesuffix("-ceph"), told)["about"]
         if "pause" in told["plan"]:
             last += scaling(told, docs)
             scalings.append(told)
@@ -444,6 +446,6 @@ def write(results, docs, names_of=()):
     whole = [HEAD, "## Five results\n", headline.five(all_told, scalings, rows), FIVE, "![Time of each workload against the file system](evaluation/overview.svg)\n",
              "## Targets missed\n", headline.losses_of_time(all_told), f"{sum(row[3] == headline.MET for row in rows)} of {len(rows)} targets were met:\n",
              headline.misses(rows), "## Method\n", METHOD, "## All targets\n", table(["", "target", "measured", "", "why"], rows), NOTES,
-             missing(names_of, all_told, scalings), "## Compared with published results\n", published(all_told, scalings), *parts, *last]
+             missing(workloads, all_told, scalings), "## Compared with published results\n", published(all_told, scalings), *parts, *last]
     with open(f"{docs}/EVALUATION.md", "w") as f:
         f.write(headline.filled("\n".join(whole)))

@@ -54,7 +54,7 @@ WORKLOADS = {
     "shards": dict(about="TensorFlow, TFRecord shards of 32 MB, chunks of 1 MiB", job="records.py", venv="tf", files=64, size=32_000_000, link=1000, tier=0.55, epochs=3,
                    cases={"LeNet-like (2 ms a batch)": (["--compute", "2"], dict(set=["source.chunk_size=1MiB"])),
                           document.NOT_IN_CHUNKS: (["--compute", "2"], dict(set=["source.chunk_threshold=1TiB"]))}),
-    "shards-latency": dict(about="TensorFlow, TFRecord shards of 32 MB, chunks of 1 MiB, a file system of which each call takes its time", job="records.py", venv="tf", files=64, size=32_000_000,
+    "shards-latency": dict(about="TensorFlow, TFRecord shards of 32 MB, chunks of 1 MiB, a fixed time for each call", job="records.py", venv="tf", files=64, size=32_000_000,
                            tier=0.55, epochs=3, slow=True,
                            cases={f"{ms} ms a call": (["--compute", "2"], dict(slow=(ms, "direct"), set=["source.chunk_size=1MiB"])) for ms in (1, 5)}),
     "pictures": dict(about="PyTorch, ImageFolder of JPEG files, DataLoader", job="pictures.py", venv="torch2", files=3000, link=200, tier=0.55, epochs=3,
@@ -70,7 +70,7 @@ WORKLOADS = {
                              tier=1.1, epochs=1, passes=3, cases={"2 ranks": ["--model", model, "--files", str(files)]})
        # (DLIO imports TensorFlow for every reader.)
        for model, venv, files in (("unet3d", "torch2", 128), ("cosmoflow", "tf", 384), ("resnet50", "tf", 128), ("jpeg", "torch2", 3200))},
-    "latency": dict(about="PyTorch, small text files, a file system of which each call takes its time", job="text.py", venv="torch2", files=2000, size=20_000, tier=0.55,
+    "latency": dict(about="PyTorch, small text files, a fixed time for each call", job="text.py", venv="torch2", files=2000, size=20_000, tier=0.55,
                     epochs=3, slow=True,
                     cases={**{f"{ms} ms a call": (["--workers", "2"], dict(slow=(ms, "direct"))) for ms in (0.2, 1, 5)},
                            "1 ms a call, the client keeps data": (["--workers", "2"], dict(slow=(1, "keep")))}),
@@ -109,7 +109,7 @@ class Evaluation:
     def run(self):
         todo = self.missing()
         if not todo:
-            return say(f"{self.name}: measured already ({self.path}); --again measures it anew")
+            return say(f"{self.name}: measured already ({self.path}); --again measures it again")
         self.python = python_of(self.name, self.plan["venv"])
         os.environ.pop("PYTHONPATH", None)
         # Packages in addition to those of the environment.
@@ -322,7 +322,7 @@ VERSION = version()
 def main():
     p = argparse.ArgumentParser(prog="evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("names", nargs="*", metavar="WORKLOAD", help=f"of {' '.join(WORKLOADS)}; default: all")
-    p.add_argument("--quick", action="store_true", help="less data, one run; its results lie beside the others and are in no document")
+    p.add_argument("--quick", action="store_true", help="less data, one run; its results are in files of their own and in no document")
     p.add_argument("--runs", type=int, metavar="N", help="of each case (default: 5; with --quick 1)")
     p.add_argument("--pfs", choices=FILE_SYSTEMS, default="gluster", help="the file system (default: gluster)")
     p.add_argument("--again", action="store_true", help="measure again what has been measured")
@@ -352,7 +352,7 @@ def main():
     # (The document of results in another directory is written there.)
     if not a.quick:
         docs = f"{ROOT}/docs" if os.path.realpath(a.results) == os.path.realpath(RESULTS) else a.results
-        document.write(a.results, docs, list(WORKLOADS))
+        document.write(a.results, docs, WORKLOADS)
         say(f"{os.path.relpath(docs, ROOT) if docs.startswith(ROOT) else docs}/EVALUATION.md is written")
 
 
