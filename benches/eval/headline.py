@@ -65,7 +65,7 @@ def five(all_told, scalings, rows):
     return table(["", "result", "direct (baseline)", "copying first", "Monarch, cold", "Monarch, warm", "targets of the case"], lines)
 
 
-def losses_of_time(all_told):
+def losses_of_time(all_told, scalings):
     """Sentences about where Monarch gains nothing, or less than copying first."""
     every = [(f"`{told['name']}`, {case}", modes, against_direct(told, modes)[2]) for told, cases in all_told for case, modes in cases.items()]
     bound = [ratios["cold"] for _, modes, ratios in every if is_bound_by_computation(modes)]
@@ -80,6 +80,14 @@ def losses_of_time(all_told):
     if copying:
         said.append(f"**Copying first is faster than cold** in {len(copying)} of {len(every)} cases. The copy has space for all data there, "
                     "whatever the size of the tier.")
+    for told in scalings:
+        most = max(r["nodes"] for r in told["runs"])
+        for kind in ("weak", "strong"):
+            of = {mode: [r["seconds"][0] for r in told["runs"] if (r["kind"], r["nodes"], r["mode"]) == (kind, most, mode)]
+                  for mode in ("direct", "shared")}
+            if all(of.values()) and med(of["shared"]) > 1.01 * med(of["direct"]):
+                said.append(f"**The first epoch of {most} nodes that share copies is slower than direct** ({kind} scaling, on the same "
+                            f"{told['machine']['processors']} processors): {med(of['shared']):.2f} s against {med(of['direct']):.2f} s.")
     return "".join(f"* {line}\n" for line in said)
 
 
