@@ -16,7 +16,7 @@ mod uring;
 
 pub use choose::{Engines, slots_ahead};
 pub use double::{FailingSink, FailingSource, MemSource, SlowSource};
-pub use limits::{Limits, TokenBucket};
+pub use limits::Limits;
 pub use pfs::PfsSource;
 pub use threads::ThreadsEngine;
 pub use uring::{Unavailable, UringEngine, UringOptions};

@@ -15,6 +15,7 @@
 //! | [`trace`] | what a job opened, when and from where: written, read, counted |
 //! | [`held_dir`], [`trusted`] | directories held by a descriptor; paths that no other user can lead elsewhere |
 //! | [`shown`] | names from the PFS in text for people |
+//! | [`token_bucket`] | limits of a rate: calls or bytes a second |
 //! | [`shm`] | the shared-memory files that the shim maps |
 // Shared-memory fields are 32 and 64 bits wide by layout; narrowing happens where the layout bounds
 // the value.
@@ -35,5 +36,6 @@ pub mod shown;
 mod sync;
 pub mod sys;
 pub mod tier;
+pub mod token_bucket;
 pub mod trace;
 pub mod trusted;

@@ -229,7 +229,7 @@ pub fn segment_names(uuid: [u8; 16], state_uuid: [u8; 16]) -> (String, String) {
 /// Lower-case hex of a UUID.
 #[must_use]
 pub fn hex(uuid: [u8; 16]) -> String {
-    uuid.iter().map(|b| format!("{b:02x}")).collect()
+    data_encoding::HEXLOWER.encode(&uuid)
 }
 
 /// Enters a UUID into the control block.

@@ -68,8 +68,13 @@ impl Chance {
 
     /// A number below `n`, 0 where `n` is 0 (multiply-shift; its bias is below n / 2^64).
     pub(crate) fn below(&mut self, n: usize) -> usize {
+        ((u128::from(self.next()) * n as u128) >> 64) as usize
+    }
+
+    /// The next 64 bits.
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
-        ((u128::from(mix(self.0)) * n as u128) >> 64) as usize
+        mix(self.0)
     }
 }
 

@@ -158,7 +158,7 @@ fn random_hex(bytes: usize) -> io::Result<String> {
     let mut buffer = [0; 16];
     let part = &mut buffer[..bytes.min(16)];
     rustix::rand::getrandom(&mut *part, rustix::rand::GetRandomFlags::empty())?;
-    Ok(part.iter().map(|b| format!("{b:02x}")).collect())
+    Ok(data_encoding::HEXLOWER.encode(part))
 }
 
 /// The kernel shows everybody the path to which a socket was bound, so that is another one.

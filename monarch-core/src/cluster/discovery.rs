@@ -26,7 +26,6 @@ mod found;
 mod listen;
 mod local;
 mod me;
-mod netlink;
 mod sources;
 #[cfg(test)]
 mod tests;

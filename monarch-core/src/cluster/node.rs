@@ -57,6 +57,7 @@ use crate::agent::tiering::{Asked, FileRef, Peers, RemoteFile, TieringEngine};
 use crate::config::Spread;
 use crate::tier::Sum;
 use checksum_table::Sums;
+use data_encoding::HEXLOWER;
 use remote::Remote;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -341,17 +342,13 @@ impl Peers for Others {
 
 /// Hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
+    HEXLOWER.encode(bytes)
 }
 
 /// The bytes of so many hexadecimal digits.
 fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut out = [0; N];
-    if text.len() != 2 * N || !text.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase()) {
-        return None;
-    }
-    for (at, byte) in out.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    Some(out)
+    // (A buffer of another length than the text decodes to is a panic.)
+    let fits = HEXLOWER.decode_len(text.len()).is_ok_and(|len| len == N);
+    (fits && HEXLOWER.decode_mut(text.as_bytes(), &mut out).is_ok()).then_some(out)
 }

@@ -1,31 +1,23 @@
-//! Random numbers that follow from a seed alone, on any machine: SplitMix64 (Steele, Lea, Flood,
-//! OOPSLA 2014). Good enough to shuffle, and small enough not to need a dependency whose sequence
-//! may change with a version.
+//! Random numbers that follow from a seed alone, on any machine: a sequence of [`Chance`] for each
+//! purpose, and shuffles.
 
-/// See the module.
+use crate::keys::Chance;
+
+/// A sequence of random numbers.
 #[derive(Clone, Debug)]
-pub(super) struct Rng(u64);
+pub(super) struct Rng(Chance);
 
 impl Rng {
     /// A sequence of its own for each purpose (such as an epoch) of a seed.
     pub(super) fn new(seed: u64, purpose: u64) -> Self {
-        let mut rng = Self(seed ^ purpose.wrapping_mul(0xD6E8_FEB8_6659_FD93));
-        rng.next();
-        rng
+        let mut chance = Chance::new(seed ^ purpose.wrapping_mul(0xD6E8_FEB8_6659_FD93));
+        chance.next();
+        Self(chance)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A number below another one. (The bias of a product is below 2^-32 for what fits into 32
-    /// bits.)
+    /// A number below another one.
     pub(super) fn below(&mut self, end: usize) -> usize {
-        ((u128::from(self.next()) * end as u128) >> 64) as usize
+        self.0.below(end)
     }
 
     /// Fisher and Yates.
@@ -40,6 +32,13 @@ impl Rng {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_those_of_splitmix64() {
+        // The first numbers of its authors' program for the seed 0: the sequence leaves out one.
+        let mut rng = Rng::new(0, 0);
+        assert_eq!([rng.0.next(), rng.0.next()], [0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f]);
+    }
 
     #[test]
     fn a_shuffle_is_a_permutation_that_the_seed_determines() {

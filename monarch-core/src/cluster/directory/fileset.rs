@@ -9,8 +9,12 @@
 //! Numbers are LEB128. A full set of 1.28 million files takes 160 kB, a thousandth of them 3 kB.
 //! What comes in is bounded by the number of files that the index has here: no message makes a node
 //! allocate more.
+//!
+//! The format is ours, and not that of the crate `roaring`: it is part of the protocol, as small for
+//! these sets, and read without a set in memory that is larger than the message.
 
 use super::Uuid;
+use integer_encoding::VarInt;
 
 /// A message of files that is not right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -126,26 +130,25 @@ fn within(id: u64, files: u32) -> Result<u32, FileSetError> {
     u32::try_from(id).ok().filter(|id| *id < files).ok_or(FileSetError::Beyond { id, files })
 }
 
-fn put(mut n: u64, out: &mut Vec<u8>) {
-    while n >= 0x80 {
-        out.push(n as u8 | 0x80);
-        n >>= 7;
-    }
-    out.push(n as u8);
+fn put(n: u64, out: &mut Vec<u8>) {
+    let mut bytes = [0; MAX_NUMBER_BYTES];
+    let len = n.encode_var(&mut bytes);
+    out.extend_from_slice(&bytes[..len]);
 }
 
 fn take(bytes: &mut &[u8]) -> Result<u64, FileSetError> {
-    let mut n = 0;
-    for shift in (0..56).step_by(7) {
-        let (byte, rest) = bytes.split_first().ok_or(FileSetError::Short)?;
-        *bytes = rest;
-        n |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Ok(n);
-        }
-    }
-    Err(FileSetError::Malformed("a number is too long"))
+    let malformed = if bytes.len() < MAX_NUMBER_BYTES {
+        FileSetError::Short
+    } else {
+        FileSetError::Malformed("a number is too long")
+    };
+    let (n, len) = u64::decode_var(bytes).ok_or(malformed)?;
+    *bytes = bytes.get(len..).unwrap_or_default();
+    Ok(n)
 }
+
+/// Bytes of the longest number.
+const MAX_NUMBER_BYTES: usize = 10;
 
 #[cfg(test)]
 mod tests {
@@ -180,6 +183,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn messages_are_what_nodes_of_earlier_versions_send() {
+        let message = |set: &[u8]| [&INDEX[..], &[set.len() as u8], set].concat();
+        assert_eq!(sent(&[1, 2, 300]), message(&[0, 3, 1, 0, 0xa9, 2]));
+        assert_eq!(sent(&Vec::from_iter(5..=20)), message(&[1, 5, 0xff, 0xff]));
+        assert_eq!(sent(&[]), message(&[0, 0]));
     }
 
     #[test]

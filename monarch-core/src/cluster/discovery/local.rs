@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
-use super::netlink;
 use crate::config::hostlist::MAX_LENGTH;
 
 /// A look-up of environment variables.
@@ -57,13 +56,13 @@ impl Local for SystemLocal {
     }
 
     fn addresses(&self) -> Vec<(String, IpAddr)> {
-        netlink::addresses().unwrap_or_default()
+        interfaces().unwrap_or_default()
     }
 
     /// Where the kernel does not list them, only an own address can be bound (unless
     /// `ip_nonlocal_bind` is set: so it comes second).
     fn is_local(&self, address: IpAddr) -> bool {
-        match netlink::addresses() {
+        match interfaces() {
             _ if address.is_loopback() => true,
             Ok(own) if !own.is_empty() => own.iter().any(|(_, own)| *own == address),
             _ => !address.is_unspecified() && UdpSocket::bind((address, 0)).is_ok(),
@@ -87,6 +86,16 @@ impl Local for SystemLocal {
         }
         Ok(text)
     }
+}
+
+/// Each address with the name of its interface.
+fn interfaces() -> io::Result<Vec<(String, IpAddr)>> {
+    // An address may have a label behind the name of its interface (`eth0:1`), which is not a name.
+    let named = |found: if_addrs::Interface| {
+        let address = found.ip();
+        (found.name.split(':').next().unwrap_or_default().to_owned(), address)
+    };
+    Ok(if_addrs::get_if_addrs()?.into_iter().map(named).collect())
 }
 
 #[cfg(test)]

@@ -1,32 +1,18 @@
 //! Bytes as lower-case hex digits, as they stand in headers.
 
-use std::fmt::Write as _;
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 
 /// `bytes` as hex digits.
 pub(super) fn encode(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        // Writing into a String cannot fail.
-        let _ = write!(out, "{byte:02x}");
-    }
-    out
+    HEXLOWER.encode(bytes)
 }
 
-/// The bytes that exactly `2 * N` hex digits stand for.
+/// The bytes that exactly `2 * N` hex digits of either case stand for.
 pub(super) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let text = text.as_bytes();
-    if text.len() != N * 2 {
-        return None;
-    }
     let mut out = [0; N];
-    for (byte, pair) in out.iter_mut().zip(text.chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Some(out)
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    char::from(byte).to_digit(16).map(|digit| digit as u8)
+    // (A buffer of another length than the text decodes to is a panic.)
+    let fits = HEXLOWER_PERMISSIVE.decode_len(text.len()).is_ok_and(|len| len == N);
+    (fits && HEXLOWER_PERMISSIVE.decode_mut(text.as_bytes(), &mut out).is_ok()).then_some(out)
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! Several ranges in one request are refused with 416: nothing that talks to an agent asks for
 //! them, and an answer in parts would be as large as the file many times over. A unit other than
-//! `bytes` is ignored, as the RFC demands.
+//! `bytes` is ignored, as the RFC demands. (The crate `http-range-header` refuses such units, units
+//! in capitals and numbers above 64 bits; the RFC allows all of them.)
 
 use std::ops::Range;
 

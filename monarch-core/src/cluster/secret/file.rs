@@ -129,7 +129,7 @@ impl Drop for Temporary {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    data_encoding::HEXLOWER.encode(bytes)
 }
 
 fn failed(doing: &'static str, path: &Path, error: io::Error) -> SecretError {
