@@ -8,7 +8,22 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The documents.
-const PAGES: [&str; 2] = ["CONTRIBUTING.md", "docs/FORMATS.md"];
+const PAGES: [&str; 14] = [
+    "CONTRIBUTING.md",
+    "docs/CLUSTER.md",
+    "docs/CONTAINERS.md",
+    "docs/DIFFERENTIAL.md",
+    "docs/FORMATS.md",
+    "docs/FRAMEWORKS.md",
+    "docs/FUZZING.md",
+    "docs/METRICS.md",
+    "docs/PERFORMANCE.md",
+    "docs/POLICIES.md",
+    "docs/PROTOCOL.md",
+    "docs/SANITIZERS.md",
+    "docs/SLURM.md",
+    "docs/TROUBLESHOOTING.md",
+];
 
 /// Endings of the files that are looked for.
 const ENDINGS: [&str; 4] = ["rs", "py", "sh", "h"];
@@ -96,6 +111,34 @@ fn files_and_functions_that_documents_name_exist() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Names of tests in a text: code spans such as `module::a_test`, `module::tests` or `module::*`.
+fn tests_named(text: &str) -> Vec<(usize, &str)> {
+    let is_name = |part: &str| part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    let is_test = |span: &str| span.contains("::") && span.trim_end_matches("::*").split("::").all(is_name);
+    spans(text).into_iter().filter(|(_, span)| is_test(span)).collect()
+}
+
+#[test]
+fn tests_that_the_threat_model_names_exist() {
+    let house = super::house();
+    let text = std::fs::read_to_string(house.join("SECURITY.md")).unwrap();
+    let sources: Vec<(String, String)> = files(house, "rs")
+        .into_iter()
+        .map(|path| (path.display().to_string(), std::fs::read_to_string(path).unwrap()))
+        .collect();
+    let named = tests_named(&text);
+    assert!(named.len() > 10, "only {} tests are found", named.len());
+    let mut wrong = Vec::new();
+    for (line, test) in named {
+        let last = test.trim_end_matches("::*").rsplit("::").next().unwrap();
+        let file = format!("/{last}.rs");
+        if !sources.iter().any(|(path, text)| path.ends_with(&file) || defines(text, last)) {
+            wrong.push(format!("SECURITY.md:{line}: no test or module is called `{test}`"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn places_that_are_not_there_are_found() {
     assert_eq!(spans("a `b.rs` c `d`\n    `e.rs`\n```\n`f.rs`\n```\n`g/`"), [(1, "b.rs"), (1, "d"), (6, "g/")]);
@@ -104,6 +147,10 @@ fn places_that_are_not_there_are_found() {
     for no in ["io.engine", "/dev/shm/", "cargo build", "part/<16 hex>", "a.yaml", "Session::open"] {
         assert_eq!(place(no), None, "{no}");
     }
+    assert_eq!(
+        tests_named("`a::b_c` `a::*` `A::new` `a.rs::b` `b` `x::tests`"),
+        [(1, "a::b_c"), (1, "a::*"), (1, "x::tests")]
+    );
     let (sources, dirs) = sources();
     let here = |path, items: &[&str]| missing(path, items, &sources, &dirs);
     assert_eq!(here("layering/places.rs", &["missing"]), None);
