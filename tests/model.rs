@@ -26,7 +26,7 @@ mod world;
 #[path = "../monarch-abi/src/bitmap.rs"]
 mod bitmap;
 #[allow(dead_code, reason = "not all of it is needed here")]
-#[path = "../monarch-core/src/agent/tiering/chunked_fetch.rs"]
+#[path = "../monarch-core/src/tiering/copy/chunked_fetch.rs"]
 mod chunked_fetch;
 #[allow(dead_code, reason = "not all of it is needed here")]
 #[path = "../monarch-abi/src/chunks.rs"]
@@ -45,9 +45,15 @@ mod reader;
 mod word;
 
 /// Its surroundings.
-use world::{
-    changes, control, copy_open, ctx, engine, errno, identity, mem, outcome, resolve, small, sync, sys, tier, user,
-};
+use world::{changes, control, copy_open, ctx, engine, errno, identity, mem, resolve, small, sync, sys, tier, user};
+
+mod tiering {
+    pub(crate) mod core {
+        pub(crate) mod claimed_file {
+            pub(crate) use crate::world::outcome::ClaimedFile;
+        }
+    }
+}
 
 const COPY_PATH_MAX: usize = 64;
 

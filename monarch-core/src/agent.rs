@@ -2,11 +2,10 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`tiering`] | takes demands, prefetches, decides, copies, publishes |
+
 //! | [`maintenance`] | periodic work: quotas under outside pressure, evicted files, second tries, pulse |
 //! | [`roots`] | adding roots: control block, scan, segments, adoption after a restart |
 //! | [`start`] | locks, tiers, shared memory, what an earlier agent left |
-//! | [`access`] | whether this user may read a file, by its mode |
 //! | [`server`] | the control socket, life cycle |
 //! | [`metrics_service`] | its metrics: what is asked for, and when |
 //! | [`report`] | what the agent tells about itself |
@@ -17,7 +16,6 @@
 //! | [`client`] | the other end of the socket, used by the command line |
 //! | [`runtime_dir`] | where the runtime directory of an agent is |
 
-mod access;
 pub mod client;
 mod exit_status;
 pub mod foreign_changes;
@@ -35,5 +33,5 @@ pub mod runtime_dir;
 pub mod server;
 mod socket;
 pub mod start;
-pub mod tiering;
+
 mod writable;

@@ -7,6 +7,7 @@
 //! | [`index`] | scanning a root, the immutable index, saved index files |
 //! | [`tier`] | directories for copies with a hard quota |
 //! | [`engine`] | moving bytes from the PFS into a tier |
+//! | [`tiering`] | takes demands, prefetches, places, copies, publishes |
 //! | [`agent`] | the process per node that ties these together |
 //! | [`metrics`] | what the agent tells monitoring systems |
 //! | [`cluster`] | nodes that share copies and the index |
@@ -36,6 +37,7 @@ pub mod shown;
 mod sync;
 pub mod sys;
 pub mod tier;
+pub mod tiering;
 pub mod token_bucket;
 pub mod trace;
 pub mod trusted;

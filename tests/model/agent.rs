@@ -2,7 +2,7 @@
 //! product's own account of a file.
 
 use crate::chunked_fetch::{ChunkedFetch, Room, Slots};
-use crate::outcome::ClaimedFile;
+use crate::world::outcome::ClaimedFile;
 use crate::sync::{Mutex, Ordering};
 use crate::sys::futex_wake;
 use crate::tier::PartCopy;

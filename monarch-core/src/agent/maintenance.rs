@@ -1,8 +1,8 @@
 //! Periodic work of the agent: outside pressure on the disk, evicted files that were still open,
 //! second tries, copies that somebody else damaged, what holds up prefetching.
 
-use super::tiering::TieringEngine;
 use crate::tier::TierDir;
+use crate::tiering::TieringEngine;
 use monarch_abi::control::ControlMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,18 +14,18 @@ pub const PERIOD: Duration = Duration::from_millis(500);
 /// One round.
 pub fn round(tiering: &TieringEngine) {
     let mut memory = short_of_memory(tiering);
-    for (at, tier) in tiering.tiers.iter().enumerate() {
+    for (at, tier) in tiering.cx.tiers.iter().enumerate() {
         tier.sweep();
         let short = tier.shortage();
         if short > 0 {
-            let dropped = tiering.shrink(at, short);
+            let dropped = tiering.reclaim.shrink(at, short);
             if dropped > 0 {
                 tracing::info!(tier = tier.name, dropped, bytes = short, "copies dropped to keep space free");
             }
         }
         if memory > 0 && tier.is_in_memory() {
             let before = held(tier);
-            tiering.shrink(at, memory);
+            tiering.reclaim.shrink(at, memory);
             let freed = before.saturating_sub(held(tier));
             if freed > 0 {
                 tracing::warn!(
@@ -38,12 +38,12 @@ pub fn round(tiering: &TieringEngine) {
             memory = memory.saturating_sub(freed);
         }
     }
-    tiering.tend_fills();
-    tiering.second_tries();
-    tiering.audit();
-    tiering.tidy();
-    tiering.wake_after_rest();
-    tiering.tell_ahead();
+    tiering.fetches.tend_fills();
+    tiering.refetch.second_tries();
+    tiering.scrubber.audit();
+    tiering.eviction.tidy();
+    tiering.queue.wake_after_rest();
+    tiering.prefetch_status.tell_ahead();
 }
 
 /// One part in so many of the job's memory is left to it, at most [`MOST_LEFT`]: copies in memory
@@ -65,12 +65,12 @@ fn short_of_memory(tiering: &TieringEngine) -> u64 {
         let u = t.usage();
         t.is_in_memory() && (t.suspended() || u.files > 0 || u.reserved > 0)
     };
-    if !tiering.tiers.iter().any(has_some) {
+    if !tiering.cx.tiers.iter().any(has_some) {
         return 0;
     }
     let (left, whole) = crate::config::memory_left();
     let wanted = (whole / LEFT).min(MOST_LEFT);
-    for tier in tiering.tiers.iter().filter(|t| t.is_in_memory()) {
+    for tier in tiering.cx.tiers.iter().filter(|t| t.is_in_memory()) {
         if left < wanted {
             tier.squeeze(true);
         } else if left >= 2 * wanted {
@@ -92,7 +92,7 @@ pub fn sync(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(PERIOD);
             if last.elapsed() >= SYNC {
-                tiering.tiers.iter().for_each(TierDir::sync);
+                tiering.cx.tiers.iter().for_each(TierDir::sync);
                 last = Instant::now();
             }
         }
@@ -112,7 +112,7 @@ pub fn tidy(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(PERIOD);
             if last.elapsed() >= TIDY {
-                tiering.tidy_logs();
+                tiering.reclaim.tidy_logs();
                 last = Instant::now();
             }
         }
@@ -123,14 +123,14 @@ pub fn tidy(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
 /// Moves copies to faster tiers until `stop`, on a thread of its own: a round takes as long as
 /// there is something to move.
 pub fn promote(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
-    if tiering.tiers.len() < 2 {
+    if tiering.cx.tiers.len() < 2 {
         return;
     }
     let tiering = tiering.clone();
     let work = move || {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(PERIOD);
-            tiering.promote();
+            tiering.promoter.promote();
         }
     };
     let _ = std::thread::Builder::new().name("promote".to_owned()).stack_size(256 * 1024).spawn(work);
@@ -141,14 +141,14 @@ const DECODE: Duration = Duration::from_millis(50);
 
 /// Decodes ahead of readers until `stop`, where copies are packed.
 pub fn decode(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
-    if tiering.tiers.iter().all(|t| t.for_decoded == 0) {
+    if tiering.cx.tiers.iter().all(|t| t.for_decoded == 0) {
         return;
     }
     let tiering = tiering.clone();
     let work = move || {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(DECODE);
-            tiering.decode_ahead();
+            tiering.decompress_ahead.decode_ahead();
         }
     };
     let _ = std::thread::Builder::new().name("decode".to_owned()).stack_size(256 * 1024).spawn(work);
@@ -159,8 +159,8 @@ pub fn readers(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let tiering = tiering.clone();
     let work = move || {
         while !stop.load(Ordering::Relaxed) {
-            let pause = tiering.drain_accesses();
-            tiering.await_readers(pause);
+            let pause = tiering.access.drain_accesses();
+            tiering.access.await_readers(pause);
         }
     };
     let _ = std::thread::Builder::new().name("readers".to_owned()).stack_size(256 * 1024).spawn(work);

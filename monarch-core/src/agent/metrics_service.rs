@@ -57,7 +57,7 @@ impl Agent {
             node: self.node.as_ref().map(|node| node.brief()),
             served: self.node.as_ref().and_then(|node| node.served()),
         };
-        text(&seen, &self.tiering.latencies)
+        text(&seen, &self.tiering.cx.latencies)
     }
 
     /// Serves and writes them from now on, where that was asked for.
@@ -82,7 +82,7 @@ impl Agent {
         let (mut settled, mut written) = (Instant::now(), None::<Instant>);
         while !self.stop.load(Ordering::Relaxed) {
             if settled.elapsed() >= SETTLE {
-                self.tiering.latencies.settle();
+                self.tiering.cx.latencies.settle();
                 settled = Instant::now();
             }
             if let Some(file) = &self.metering.textfile

@@ -1,9 +1,9 @@
 //! What an agent starts with.
 
 use super::roots::Roots;
-use super::tiering::TieringEngine;
 use crate::cluster::node::Node;
 use crate::held_dir::HeldDir;
+use crate::tiering::TieringEngine;
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;

@@ -104,7 +104,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub(super) const fn add(&mut self, bytes: u64) {
+    pub(crate) const fn add(&mut self, bytes: u64) {
         self.files += 1;
         self.bytes = self.bytes.saturating_add(bytes);
     }
@@ -469,7 +469,7 @@ impl fmt::Display for Epoch {
 
 impl Epoch {
     /// Counts what was counted apart.
-    pub(super) const fn add(&mut self, more: &Self) {
+    pub(crate) const fn add(&mut self, more: &Self) {
         self.opens += more.opens;
         self.bytes = self.bytes.saturating_add(more.bytes);
         self.local += more.local;

@@ -2,8 +2,8 @@
 
 use super::protocol::{Status, TierStatus};
 use super::server::Agent;
-use super::tiering::Stats;
 use crate::tier::TierDir;
+use crate::tiering::Stats;
 use monarch_abi::control::{ControlMap, Counter};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,9 +12,9 @@ impl Agent {
     #[must_use]
     pub fn status(&self) -> Status {
         // What was opened until now counts: a job that ends is told of its last epoch.
-        self.tiering.drain_accesses();
-        let (engine, why) = self.tiering.engine();
-        let (filling, filling_bytes) = self.tiering.filling();
+        self.tiering.access.drain_accesses();
+        let (engine, why) = self.tiering.lanes.engine();
+        let (filling, filling_bytes) = self.tiering.fetches.filling();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -24,15 +24,15 @@ impl Agent {
             jobs: self.jobs.load(Ordering::Relaxed),
             engine: engine.to_owned(),
             engine_why: why.to_owned(),
-            policy: self.tiering.policy().to_owned(),
+            policy: self.tiering.policy.name().to_owned(),
             nodes: 1 + self.node.as_ref().map_or(0, |node| node.sharers()),
-            prefetch: self.tiering.ahead(),
+            prefetch: self.tiering.prefetch_status.ahead(),
             metrics: self.metering.status(),
-            pfs_opens: self.tiering.latencies.opens(),
+            pfs_opens: self.tiering.cx.latencies.opens(),
             roots: self.roots.status(),
-            tiers: self.tiering.tiers.iter().map(tier_status).collect(),
+            tiers: self.tiering.cx.tiers.iter().map(tier_status).collect(),
             counters: counters(&self.ctl),
-            agent: figures(&self.tiering.stats)
+            agent: figures(&self.tiering.cx.stats)
                 .iter()
                 .map(|(n, v)| (*n, v.load(Ordering::Relaxed)))
                 .chain([("filling", filling), ("filling_bytes", filling_bytes)])

@@ -28,12 +28,12 @@ mod written;
 pub(super) use written::Change;
 
 use super::protocol::{RootStatus, Spelling};
-use super::tiering::TieringEngine;
 use crate::cluster::node::Node;
 use crate::config::{Config, Root as RootConfig};
 use crate::held_dir::HeldDir;
 use crate::index::ScanProgress;
 use crate::shm;
+use crate::tiering::TieringEngine;
 use monarch_abi::control::{ControlMap, MAX_ROOTS};
 use spellings::Seen;
 use std::io;
@@ -113,7 +113,7 @@ impl Drop for Attachment {
                     // Another job may find changed files; it is not to get this index.
                     self.roots.withdraw_offer(&r.path);
                 }
-                self.roots.tiering.set_jobs(n, r.jobs);
+                self.roots.tiering.fair_share.set_jobs(n, r.jobs);
             }
         }
     }
@@ -183,7 +183,7 @@ impl Roots {
             let suits = r.suits(asked);
             let stale = known.is_some() && r.used && r.jobs == 0 && !(again && suits);
             (r.jobs, r.used) = (r.jobs + 1, true);
-            self.tiering.set_jobs(number, r.jobs);
+            self.tiering.fair_share.set_jobs(number, r.jobs);
             if !suits && !stale {
                 failed = Some(io::Error::other(r.refusal(asked)));
                 break;
@@ -307,15 +307,15 @@ impl Roots {
     #[must_use]
     pub fn status(&self) -> Vec<RootStatus> {
         // Before the list is locked: they may have to wait.
-        let mut epochs: Vec<_> = (0..self.ctl.roots().len()).map(|root| self.tiering.epochs(root)).collect();
-        let mut directories: Vec<_> = (0..epochs.len()).map(|root| self.tiering.directories(root)).collect();
+        let mut epochs: Vec<_> = (0..self.ctl.roots().len()).map(|root| self.tiering.access.epochs(root)).collect();
+        let mut directories: Vec<_> = (0..epochs.len()).map(|root| self.tiering.access.directories(root)).collect();
         self.list()
             .iter()
             .zip(self.ctl.roots())
             .enumerate()
             .map(|(number, (r, c))| {
-                let live = r.segment.and_then(|n| self.tiering.segment(n));
-                let released = r.segment.map(|n| self.tiering.released(n)).unwrap_or_default();
+                let live = r.segment.and_then(|n| self.tiering.segments.segment(n));
+                let released = r.segment.map(|n| self.tiering.source_facts.released(n)).unwrap_or_default();
                 let h = live.as_ref().map(|l| l.segment.index.header);
                 let loaded = live.as_ref().is_some_and(|l| l.segment.state.guard.is_loaded());
                 RootStatus {
@@ -333,8 +333,8 @@ impl Roots {
                     opens: c.opens.load(Ordering::Relaxed),
                     released: released.files,
                     released_bytes: released.bytes,
-                    near_purge: r.segment.and_then(|n| self.tiering.near_purge(n)),
-                    engine: live.as_ref().map_or_else(String::new, |l| self.tiering.engine_of(l)),
+                    near_purge: r.segment.and_then(|n| self.tiering.source_facts.near_purge(n)),
+                    engine: live.as_ref().map_or_else(String::new, |l| self.tiering.lanes.engine_of(l)),
                 }
             })
             .collect()

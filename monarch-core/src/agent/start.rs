@@ -8,7 +8,6 @@ use super::parts::Parts;
 use super::roots::Roots;
 use super::runtime_dir;
 use super::server::Agent;
-use super::tiering::{TieringEngine, TieringOptions};
 use crate::cluster::node::Node;
 use crate::config::{Compression, Config, Persist, Spread, Tier};
 use crate::engine::{Engines, Limits};
@@ -16,6 +15,7 @@ use crate::held_dir::HeldDir;
 use crate::metrics::Latencies;
 use crate::shm::{self, ControlParams};
 use crate::tier::{Copy, TierDir, TierError};
+use crate::tiering::{TieringEngine, TieringOptions, TieringParts};
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -111,7 +111,7 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     }
     let _ = dir.make_dir(monarch_abi::hint::DIR);
     let hints = dir.dir(monarch_abi::hint::DIR).ok();
-    let tiering = Arc::new(tiering(config, ctl, tiers, stop.clone()).with_hints(hints));
+    let tiering = Arc::new(tiering(config, ctl, tiers, hints, stop.clone()));
     find_copies(&tiering);
     crate::sys::give_back_memory();
     ctl.ctl.inflight.iter().for_each(|i| i.file.store(0, Ordering::Relaxed));
@@ -209,7 +209,13 @@ impl Agent {
     }
 }
 
-fn tiering(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop: Arc<AtomicBool>) -> TieringEngine {
+fn tiering(
+    config: &Config,
+    ctl: ControlMap<'static>,
+    tiers: Vec<TierDir>,
+    hint_dir: Option<HeldDir>,
+    stop: Arc<AtomicBool>,
+) -> TieringEngine {
     let limits = Arc::new(Limits::new(config.source.bandwidth_limit, config.source.iops_limit.map(|n| n as u64)));
     let engines = Engines::choose(config, &limits, &stop);
     let seed = tiers.first().map_or(0, |t| t.seed);
@@ -225,16 +231,26 @@ fn tiering(config: &Config, ctl: ControlMap<'static>, tiers: Vec<TierDir>, stop:
         remote: if config.cluster.is_alone() { 0 } else { config.source.max_inflight.clamp(LEAST_REMOTE, MOST_REMOTE) },
     };
     let latencies = if config.metrics.is_on() { Latencies::on() } else { Latencies::off() };
-    TieringEngine::new(ctl, tiers, engines, limits, policy, options, stop)
-        .with_purge_age(config.source.purge_age)
-        .with_latencies(latencies)
+    let purge_age = config.source.purge_age;
+    TieringEngine::new(TieringParts {
+        ctl,
+        tiers,
+        engines,
+        limits,
+        policy,
+        latencies,
+        hint_dir,
+        purge_age,
+        options,
+        stop,
+    })
 }
 
 /// Lists what lies in the tiers already. Where that is more than this job's capacity, the rest
 /// goes.
 fn find_copies(tiering: &TieringEngine) {
     let mut unclaimed = tiering.orphans();
-    for (at, tier) in tiering.tiers.iter().enumerate() {
+    for (at, tier) in tiering.cx.tiers.iter().enumerate() {
         let found = |c: Copy| {
             // The same copy in two tiers: the slower one goes.
             if !unclaimed.add(at, &c) {
@@ -248,7 +264,7 @@ fn find_copies(tiering: &TieringEngine) {
         match tier.recover(found) {
             Ok(()) => {
                 let u = tier.ledger.usage();
-                let (dropped, bytes) = unclaimed.make_room(at, u.used.saturating_sub(u.capacity), &tiering.tiers);
+                let (dropped, bytes) = unclaimed.make_room(at, u.used.saturating_sub(u.capacity), &tiering.cx.tiers);
                 if dropped > 0 {
                     tracing::info!(
                         tier = tier.name,

@@ -53,9 +53,9 @@ use super::directory::{File, Members, Residency, Route, announcement_rules};
 use super::election::Election;
 use super::http::{Key, Peer, PeerOptions, Server, WireError};
 use super::membership::Membership;
-use crate::agent::tiering::{Asked, FileRef, Peers, RemoteFile, TieringEngine};
 use crate::config::Spread;
 use crate::tier::Sum;
+use crate::tiering::{Asked, FileRef, Peers, RemoteFile, TieringEngine};
 use checksum_table::Sums;
 use data_encoding::HEXLOWER;
 use remote::Remote;
@@ -269,7 +269,7 @@ impl Node {
     /// Waits until a call to the PFS that reads so many bytes is within the limits.
     fn limit(&self, bytes: u64, demand: bool) {
         if let Some(tiering) = self.tiering() {
-            tiering.limits().before_call(bytes, demand);
+            tiering.cx.limits.before_call(bytes, demand);
         }
     }
 

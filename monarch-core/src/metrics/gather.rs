@@ -4,9 +4,9 @@ use super::defs as d;
 use super::latencies::Latencies;
 use super::page::Page;
 use crate::agent::protocol::{Ahead, Epoch, RootStatus, Status, TierStatus};
-use crate::agent::tiering::Load;
 use crate::cluster::http::{Metrics as Served, Refusal};
 use crate::cluster::node::NodeStatus;
+use crate::tiering::Load;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -245,9 +245,9 @@ mod tests {
     use super::*;
     use crate::agent::protocol::NearPurge;
     use crate::agent::report;
-    use crate::agent::tiering::Stats;
     use crate::cluster::node::{PeerStatus, Traffic};
     use crate::tier::PackedUsage;
+    use crate::tiering::Stats;
     use std::collections::BTreeSet;
 
     /// Numbers of which no two are the same.

@@ -3,10 +3,10 @@
 use super::{RootState, Roots, shared};
 
 use crate::agent::mounts;
-use crate::agent::tiering::Orphans;
 use crate::config::Config;
 use crate::engine::{PfsSource, Source};
 use crate::shm;
+use crate::tiering::Orphans;
 use monarch_abi::chunks::WHOLE;
 use monarch_abi::control::{SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::file_key;
@@ -57,7 +57,7 @@ impl Roots {
         let (mut keys, mut decoded) = (Vec::new(), Vec::new());
         for e in segment.files() {
             let w = e.word();
-            let claim = |unclaimed: &mut Orphans| unclaimed.claim(&segment, &e, &self.tiering.tiers);
+            let claim = |unclaimed: &mut Orphans| unclaimed.claim(&segment, &e, &self.tiering.cx.tiers);
             let to = match w.state() {
                 State::Requested | State::Fetching | State::Partial | State::Refused => w.next(State::Absent),
                 State::Absent if w.packed_in().is_none() => continue,
@@ -86,13 +86,13 @@ impl Roots {
         }
         drop(unclaimed);
         let kept = keys.len() as u64;
-        self.tiering.note_placed(keys.into_iter());
+        self.tiering.eviction.note_placed(keys.into_iter());
         // Where an agent died while it opened the segment.
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
         self.open_segment(root, at, &segment);
         // A loaded index was perhaps not checked to its end.
         let fresh = !segment.state.guard.is_loaded();
-        let mut live = self.tiering.live(root, segment, source, fresh);
+        let mut live = self.tiering.lanes.live(root, segment, source, fresh);
         if let Some(node) = &self.node {
             live.portable = shared::portable(&live.segment.index, &*live.source).unwrap_or_default();
             node.join(&live);
@@ -105,7 +105,7 @@ impl Roots {
             // Whether the agent before this one came to tell the other nodes is not known.
             live.segment.files_that(Word::is_changed).for_each(|e| node.note_changed(live.file_ref(&e)));
         }
-        self.tiering.note_decoded(decoded.into_iter());
+        self.tiering.transient.note_decoded(decoded.into_iter());
         if let Some(r) = self.list().get_mut(root) {
             r.state = "ready".to_owned();
             r.segment = Some(at);

@@ -49,7 +49,7 @@ impl Roots {
     /// Takes a job's wishes into account.
     pub(super) fn tighten(&self, r: &mut RootState, asked: Checks) {
         r.checks = stricter(r.checks, asked);
-        let live = r.segment.and_then(|n| self.tiering.segment(n));
+        let live = r.segment.and_then(|n| self.tiering.segments.segment(n));
         if let Some(live) = live {
             live.segment.state.header.revalidate_ms.store(r.checks.interval_ms(), Ordering::Relaxed);
         }
@@ -61,7 +61,7 @@ impl Roots {
             return;
         }
         let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
-        for tier in self.tiering.tiers.iter().rev() {
+        for tier in self.tiering.cx.tiers.iter().rev() {
             let Ok(logged) = tier.sums(&names) else { continue };
             for e in segment.files() {
                 if let Some(l) = logged.get(segment.copy_name(&e)) {

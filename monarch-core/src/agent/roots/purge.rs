@@ -15,7 +15,7 @@ impl Roots {
             if r.warned.is_some_and(|at| at.elapsed() < AGAIN) {
                 continue;
             }
-            let Some(near) = r.segment.and_then(|n| self.tiering.near_purge(n)) else { continue };
+            let Some(near) = r.segment.and_then(|n| self.tiering.source_facts.near_purge(n)) else { continue };
             tracing::warn!(root = %r.path.display(), "{near}");
             r.warned = Some(Instant::now());
         }

@@ -39,7 +39,7 @@ impl Roots {
 
     /// Takes the copies of a retired segment back and ends all that goes on there.
     pub(super) fn give_back(&self, number: usize) {
-        let Some(live) = self.tiering.segment(number) else { return };
+        let Some(live) = self.tiering.segments.segment(number) else { return };
         let start = Instant::now();
         while self.withdraw(&live.segment) > 0 && start.elapsed() < UNDER_WAY {
             if self.stopping.load(Ordering::Relaxed) {
@@ -48,7 +48,7 @@ impl Roots {
             std::thread::sleep(Duration::from_millis(20));
         }
         // Files of which only a part was there: their words say something else now.
-        self.tiering.tend_fills();
+        self.tiering.fetches.tend_fills();
         self.tiering.remove_segment(number);
         // Those that came in between; who comes later sees that it is not served any more.
         self.withdraw(&live.segment);
@@ -57,7 +57,7 @@ impl Roots {
 
     /// Whether jobs have changed something below a root, as far as its segment tells.
     pub(super) fn is_changed(&self, number: usize) -> bool {
-        let Some(live) = self.tiering.segment(number) else { return false };
+        let Some(live) = self.tiering.segments.segment(number) else { return false };
         let of = number as u32 + 1;
         let range = self.ctl.ctl.ranges.iter().any(|r| r.segment.load(Ordering::Acquire) == of);
         let whole = live.segment.state.header.bypassed.load(Ordering::Acquire) != 0;
@@ -80,7 +80,7 @@ impl Roots {
                         continue;
                     }
                     futex_wake(&e.slot.word, u32::MAX >> 1);
-                    self.tiering.leave_to_next(w, segment.copy_name(&e), e.record.size);
+                    self.tiering.eviction.leave_to_next(w, segment.copy_name(&e), e.record.size);
                 }
             }
         }

@@ -4,8 +4,7 @@ use super::scan::Scan;
 use super::shared::Theirs;
 use super::{RETRY, RootState, Roots};
 
-use crate::agent::tiering::IdentityScope;
-use crate::agent::{access, mounts, pre_index_changes};
+use crate::agent::{mounts, pre_index_changes};
 use crate::cluster::index_image::Image;
 use crate::config::{MountPoints, Trust, mount_points};
 use crate::engine::{PfsSource, Source};
@@ -13,6 +12,8 @@ use crate::held_dir::HeldDir;
 use crate::index::Loaded;
 use crate::index::ScanOptions;
 use crate::shm;
+use crate::tiering::IdentityScope;
+use crate::tiering::read_permission;
 use monarch_abi::control::{MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::file_key;
 use monarch_abi::hash::CopyName;
@@ -95,7 +96,7 @@ impl Roots {
             }
         })?;
         let segment = made.segment;
-        let mut live = self.tiering.live(scan.root, segment, source, made.fresh);
+        let mut live = self.tiering.lanes.live(scan.root, segment, source, made.fresh);
         live.portable = made.portable;
         if let Some(node) = &self.node {
             node.join(&live);
@@ -119,7 +120,7 @@ impl Roots {
         if made.is_shared {
             self.offer(scan.root, &live);
         }
-        self.tiering.note_decoded(decoded.into_iter());
+        self.tiering.transient.note_decoded(decoded.into_iter());
         let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
         if !self.ctl.segments().get(number).is_some_and(live) {
             // Retired before the tiering engine knew of it.
@@ -168,7 +169,7 @@ impl Roots {
             None => {
                 let mounts = mount_points();
                 let options = ScanOptions { threads: index.scan_threads, max_memory: index.max_memory };
-                let limits = self.tiering.limits();
+                let limits = &self.tiering.cx.limits;
                 let tree =
                     crate::index::scan_within(path, options, limits, &scan.progress).map_err(io::Error::other)?;
                 let built = crate::index::build(tree, self.seed, crate::sys::random_uuid());
@@ -230,10 +231,10 @@ impl Roots {
         let known = |id: u32| !segment.state.guard.which().sums || segment.state.guard.sum(id).is_some();
         // (What this user may not read by its mode may be read by other rules: the PFS is asked,
         // once somebody wants it.)
-        let may_read = |r: &Record| access::by_mode(&segment.index, r);
+        let may_read = |r: &Record| read_permission::by_mode(&segment.index, r);
         let fits = |e: &Entry<'_>| e.word().state() == State::Absent && known(e.id) && may_read(e.record);
         for e in segment.files().filter(fits) {
-            let Some(claim) = unclaimed.claim(segment, &e, &self.tiering.tiers) else { continue };
+            let Some(claim) = unclaimed.claim(segment, &e, &self.tiering.cx.tiers) else { continue };
             let w = e.word();
             let (absent, to) = (w.state() == State::Absent, claim.word(w));
             if absent && e.slot.word.compare_exchange(w.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -241,7 +242,7 @@ impl Roots {
                 keys.push(key);
                 decoded.extend(to.is_marked().then_some(key));
             } else {
-                unclaimed.put_back(claim, segment.copy_name(&e), e.record.size, &self.tiering.tiers);
+                unclaimed.put_back(claim, segment.copy_name(&e), e.record.size, &self.tiering.cx.tiers);
             }
         }
         drop(unclaimed);
@@ -252,8 +253,8 @@ impl Roots {
         }
         claimed_decoded.append(&mut decoded);
         let n = keys.len() as u64;
-        self.tiering.stats.adopted.fetch_add(n, Ordering::Relaxed);
-        self.tiering.note_placed(keys.into_iter());
+        self.tiering.cx.stats.adopted.fetch_add(n, Ordering::Relaxed);
+        self.tiering.eviction.note_placed(keys.into_iter());
         crate::sys::give_back_memory();
         n
     }
@@ -269,7 +270,7 @@ impl Roots {
             return;
         }
         let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
-        let dropped = unclaimed.drop_of_root(root, |name| names.contains(&name), &self.tiering.tiers);
+        let dropped = unclaimed.drop_of_root(root, |name| names.contains(&name), &self.tiering.cx.tiers);
         drop(unclaimed);
         if dropped > 0 {
             tracing::info!(copies = dropped, "copies of files that the scan did not find as they were are dropped");

@@ -2,13 +2,13 @@
 
 use super::Roots;
 use super::scan::Scan;
-use crate::agent::tiering::{IdentityScope, LiveSegment};
 use crate::cluster::index_image::Image;
 use crate::cluster::node::Obtained;
 use crate::engine::{PfsSource, Source};
 use crate::index::root_id;
 use crate::shm;
 use crate::tier::CopyName;
+use crate::tiering::{IdentityScope, LiveSegment};
 use monarch_abi::index::{Index, Record};
 use std::collections::HashSet;
 use std::io;
@@ -75,7 +75,7 @@ impl Roots {
         }
         for &root in roots {
             let segment = self.list().get(root).and_then(|r| r.segment);
-            if let Some(live) = segment.and_then(|number| self.tiering.segment(number)) {
+            if let Some(live) = segment.and_then(|number| self.tiering.segments.segment(number)) {
                 self.offer(root, &live);
             }
         }
@@ -99,11 +99,11 @@ impl Roots {
     pub(super) fn note_sums_of(&self, live: &LiveSegment) {
         let Some(node) = self.node.as_ref() else { return };
         let segment = &live.segment;
-        if self.tiering.tiers.iter().all(|tier| tier.ledger.usage().files == 0) {
+        if self.tiering.cx.tiers.iter().all(|tier| tier.ledger.usage().files == 0) {
             return;
         }
         let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
-        for tier in &self.tiering.tiers {
+        for tier in &self.tiering.cx.tiers {
             let Ok(logged) = tier.sums(&names) else { continue };
             for e in segment.files() {
                 if let Some(l) = logged.get(segment.copy_name(&e)) {

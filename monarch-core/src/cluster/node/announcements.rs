@@ -6,10 +6,10 @@
 
 use super::bounds::NEWCOMER;
 use super::{FileRef, Node, lock};
-use crate::agent::tiering::LiveSegment;
 use crate::cluster::directory::{self, announcement_rules, fileset};
 use crate::cluster::http::Answer;
 use crate::cluster::membership::Peer;
+use crate::tiering::LiveSegment;
 use monarch_abi::demand;
 use monarch_abi::resolve::Found;
 use monarch_abi::segment::Entry;
@@ -91,7 +91,7 @@ impl Node {
     }
 
     pub(super) fn segments(&self) -> Vec<(usize, LiveSegment)> {
-        self.tiering().map_or_else(Vec::new, |tiering| tiering.served())
+        self.tiering().map_or_else(Vec::new, |tiering| tiering.segments.served())
     }
 
     /// What was known of an earlier life of a node is forgotten; `false` for news of such a life.
@@ -234,9 +234,9 @@ impl Node {
         };
         let Some(tiering) = self.tiering() else { return Answer::status(409) };
         for (index, ids) in sets {
-            let Some((number, live)) = tiering.segment_of(index) else { continue };
+            let Some((number, live)) = tiering.segments.segment_of(index) else { continue };
             for entry in ids.into_iter().filter_map(|id| live.segment.by_id(id)) {
-                demand::leave(&tiering.ctl, &Found { root: live.root(), number, segment: &live.segment, entry });
+                demand::leave(&tiering.cx.ctl, &Found { root: live.root(), number, segment: &live.segment, entry });
             }
         }
         // Who gets an index from here is to have them as well.

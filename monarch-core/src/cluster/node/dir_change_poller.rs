@@ -4,7 +4,7 @@
 //! silently; there are few of them, so their words are looked at a few times a second.
 
 use super::{FileRef, Node, lock};
-use crate::agent::tiering::{LiveSegment, TieringEngine};
+use crate::tiering::{LiveSegment, TieringEngine};
 use monarch_abi::state::Slot;
 use monarch_abi::word::Word;
 use std::collections::{HashMap, HashSet};
@@ -55,7 +55,7 @@ impl Looks {
         }
         self.last = Some(Instant::now());
         let Some(tiering) = node.tiering() else { return };
-        let served = tiering.served();
+        let served = tiering.segments.served();
         self.by_segment.retain(|number, _| served.iter().any(|(n, _)| n == number));
         for (number, live) in &served {
             let directories = self.by_segment.entry(*number).or_insert_with(|| Directories::of(live));
@@ -72,11 +72,11 @@ impl Looks {
     /// Ranges of ids that turned to Bypass as a whole and were not told yet.
     fn subtrees(&mut self, tiering: &TieringEngine, number: usize, live: &LiveSegment) -> Vec<(u32, u32)> {
         let of = number as u32 + 1;
-        let ranges = tiering.ctl.ctl.ranges.iter().filter(|r| r.segment.load(Ordering::Acquire) == of);
+        let ranges = tiering.cx.ctl.ctl.ranges.iter().filter(|r| r.segment.load(Ordering::Acquire) == of);
         let mut found: Vec<(u32, u32)> =
             ranges.map(|r| (r.from.load(Ordering::Relaxed), r.end.load(Ordering::Relaxed))).collect();
         let all = live.segment.index.len() as u32;
-        let given_up = tiering.ctl.roots().get(live.root()).is_some_and(|r| r.bypassed.load(Ordering::Relaxed) != 0);
+        let given_up = tiering.cx.ctl.roots().get(live.root()).is_some_and(|r| r.bypassed.load(Ordering::Relaxed) != 0);
         if given_up || live.segment.state.header.bypassed.load(Ordering::Acquire) == 1 {
             found.push((0, all));
         }

@@ -6,8 +6,8 @@
 
 use super::wait_graph::Waits;
 use super::{FileRef, Node};
-use crate::agent::tiering::LiveSegment;
 use crate::cluster::directory::Local;
+use crate::tiering::LiveSegment;
 use monarch_abi::chunks::LargeFile;
 use monarch_abi::demand::{self, Life, Outcome, Watch};
 use monarch_abi::resolve::Found;
@@ -74,7 +74,7 @@ impl Here {
 impl Node {
     /// A file that a request names.
     pub(super) fn here(&self, index: [u8; 16], id: u32) -> Option<(Here, FileRef)> {
-        let (number, live) = self.tiering()?.segment_of(index)?;
+        let (number, live) = self.tiering()?.segments.segment_of(index)?;
         let entry = live.segment.by_id(id)?;
         // What a directory or a link is, the index of the other node says as well.
         entry.record.is_file().then_some(())?;
@@ -107,8 +107,8 @@ impl Node {
         let mut tries = 0;
         while tries < demand::TRIES {
             let found = here.found();
-            demand::raise(&tiering.ctl, &found);
-            match demand::wait(&tiering.ctl, &found, &Inside) {
+            demand::raise(&tiering.cx.ctl, &found);
+            match demand::wait(&tiering.cx.ctl, &found, &Inside) {
                 Outcome::Resident(word) => {
                     if let Some(fd) = self.open(here, word) {
                         return Ok(Bytes::Copy(Arc::new(fd)));
@@ -147,7 +147,7 @@ impl Node {
     }
 
     fn open(&self, here: &Here, word: Word) -> Option<OwnedFd> {
-        let tier = self.tiering()?.tiers.get(word.tier())?;
+        let tier = self.tiering()?.cx.tiers.get(word.tier())?;
         let fd = tier.open_copy(here.live.segment.copy_name(&here.entry)).ok()?;
         let st = rustix::fs::fstat(&fd).ok()?;
         // Used, for those who choose what makes way.
@@ -164,13 +164,13 @@ impl Node {
         let found = here.found();
         let seen = large.drop_snapshot(word);
         let (from, end) = (large.at(range.start), large.at(range.end.saturating_sub(1)) + 1);
-        demand::want_chunks(&tiering.ctl, &found, &large, from, end);
+        demand::want_chunks(&tiering.cx.ctl, &found, &large, from, end);
         for chunk in from..end {
-            if !demand::wait_chunk(&tiering.ctl, &found, &large, seen, chunk, &Inside) {
+            if !demand::wait_chunk(&tiering.cx.ctl, &found, &large, seen, chunk, &Inside) {
                 return Ok(None);
             }
         }
-        let Some(tier) = tiering.tiers.get(word.tier()) else { return Ok(None) };
+        let Some(tier) = tiering.cx.tiers.get(word.tier()) else { return Ok(None) };
         let Ok(part) = tier.read_part(large.head.part.load(Ordering::Acquire)) else { return Ok(None) };
         let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
         let mut done = 0;
@@ -235,7 +235,7 @@ impl Node {
         let noted = self.sums.get(file, (range.start, range.end - range.start), here.size());
         match noted {
             Some(sum) => sum_of(copy, range).ok().map(|now| now == sum),
-            None => self.tiering()?.is_as_logged(&here.live, &here.entry),
+            None => self.tiering()?.cx.is_as_logged(&here.live, &here.entry),
         }
     }
 
@@ -244,12 +244,12 @@ impl Node {
     pub(super) fn drop_damaged(&self, here: &Here, file: &FileRef, seen: Word) -> bool {
         let Some(tiering) = self.tiering() else { return false };
         let key = demand::file_key(here.number, here.entry.master.id);
-        if !tiering.drop_found_damaged(key, &here.live, &here.entry, seen) {
+        if !tiering.scrubber.drop_found_damaged(key, &here.live, &here.entry, seen) {
             return false;
         }
         // Some may have been taken from the copy itself.
         self.sums.forget_parts(file);
-        tiering.make_again(key);
+        tiering.refetch.make_again(key);
         true
     }
 

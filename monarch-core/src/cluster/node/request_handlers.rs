@@ -131,7 +131,7 @@ impl PeerRequestHandler {
     async fn awaits_index(&self, index: [u8; 16]) {
         let until = Instant::now() + NEWCOMER;
         let is_new = || self.0.started.elapsed() < NEWCOMER || self.0.election.is_pending();
-        let is_missing = || self.0.tiering().is_none_or(|d| d.segment_of(index).is_none());
+        let is_missing = || self.0.tiering().is_none_or(|d| d.segments.segment_of(index).is_none());
         while is_missing() && is_new() && Instant::now() < until {
             tokio::time::sleep(LOOK).await;
         }

@@ -2,7 +2,6 @@
 
 use super::request_handlers::PeerRequestHandler;
 use super::{Node, Others, Sums, TrafficStats};
-use crate::agent::tiering::TieringEngine;
 use crate::cluster::directory::Residency;
 use crate::cluster::discovery::{self, DiscoveryError};
 use crate::cluster::election::Election;
@@ -10,6 +9,7 @@ use crate::cluster::http::{self, Key, Server, WireError};
 use crate::cluster::membership::{self, Membership, MembershipError};
 use crate::cluster::secret::{Secret, SecretError};
 use crate::config::{Cluster, Config, Spread};
+use crate::tiering::TieringEngine;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -197,7 +197,7 @@ impl Node {
     /// When there is no thread to be had.
     pub fn serve(self: &Arc<Self>, tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) -> std::io::Result<()> {
         let _ = self.tiering.set(tiering.clone());
-        tiering.join(Arc::new(Others(self.clone())));
+        tiering.peers.join(Arc::new(Others(self.clone())));
         let (me, stop_too) = (self.clone(), stop.clone());
         let look = move || me.look_into_complaints(&stop_too);
         std::thread::Builder::new().name("complaints".to_owned()).spawn(look)?;

@@ -102,7 +102,7 @@ impl Node {
             ..NodeStatus::default()
         };
         let Some(tiering) = self.tiering() else { return status };
-        for (_, live) in tiering.served() {
+        for (_, live) in tiering.segments.served() {
             status.indexes.push(super::hex(&live.segment.index.header.uuid));
             for e in live.segment.files().take(if short { 0 } else { usize::MAX }) {
                 let (mine, size) = (view.owner(e.master.fp) == ME, e.record.size);
@@ -117,7 +117,7 @@ impl Node {
                 add(&mut status.held_of_others, held && !mine);
             }
         }
-        for tier in &tiering.tiers {
+        for tier in &tiering.cx.tiers {
             let u = tier.ledger.usage();
             status.capacity = (status.capacity.0 + u.capacity, status.capacity.1 + u.used);
         }

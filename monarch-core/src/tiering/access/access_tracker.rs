@@ -1,0 +1,382 @@
+//! What readers open: taken from shared memory many times a second, and told to the policy, the
+//! epochs, the trace.
+//!
+//! One thread does it; it sleeps until a hint comes, or for a time that depends on how much there
+//! was.
+
+use crate::agent::protocol::{Directory, Epoch, Traced, Why};
+use crate::sync::lock;
+use crate::sys::timespec;
+use crate::tiering::access::epoch_stats::{Passes, Totals};
+use crate::tiering::access::event_merge::{Happened, Unplaced, in_order};
+use crate::tiering::access::hint_inbox::{Hint, HintInbox};
+use crate::tiering::core::context::Context;
+use crate::tiering::core::lane::Lane;
+use crate::tiering::core::segments::{LiveSegment, Segments};
+use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::waker::Waker;
+use crate::tiering::queue::work_queue::WorkQueue;
+use crate::tiering::residency::eviction::Eviction;
+use crate::trace::{TraceError, TraceHeader, TraceWriter};
+use monarch_abi::accesses::{LANE, Noted, Opened, Served as From, Tails};
+use monarch_abi::control::Counter;
+use monarch_abi::demand::file_key;
+use monarch_abi::hint::{Header, Kind};
+use monarch_abi::sys::futex_wait;
+use monarch_policies::{Access, Event, FileKey, Served};
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Opens that are told while the policy is locked: demands wait for it.
+const BATCH: usize = 256;
+/// How long to sleep when there was nothing, something, and so much that a lane was half full.
+const IDLE: Duration = Duration::from_millis(250);
+const BUSY: Duration = Duration::from_millis(20);
+/// The same where the order is known: what was read makes room for what is read next.
+const SOON: Duration = Duration::from_millis(5);
+const FLOOD: Duration = Duration::from_millis(2);
+/// The same where a hint waits for its place among the opens.
+const SHORT: Duration = Duration::from_millis(1);
+/// How long it waits: its process may have been killed.
+const PLACE_MS: u64 = 200;
+/// How long readers are taken to be at work after an open.
+const AWAKE: Duration = Duration::from_secs(2);
+/// Streams of learned orders are those of roots, above all processes.
+const LEARNED: u64 = 1 << 32;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    tails: Option<Tails>,
+    /// By root.
+    passes: HashMap<usize, Passes>,
+    /// Hints that were taken so far.
+    hinted: u32,
+    unplaced: Unplaced,
+    /// Roots whose order was learned and is thought to repeat.
+    learned: HashSet<usize>,
+    /// When something was opened last.
+    last: Option<Instant>,
+    /// What counted for all epochs at the last look.
+    totals: Option<Totals>,
+    pub(crate) trace: crate::tiering::access::trace_files::Traces,
+    directories: crate::tiering::access::directory_costs::Directories,
+}
+
+/// What the policy is told of one open.
+struct Told {
+    root: usize,
+    access: Access,
+    served: From,
+}
+
+/// What has changed with an open.
+struct Turned {
+    at: usize,
+    /// The epoch of the root that has begun.
+    began: Option<u32>,
+    /// The order that repeats.
+    order: Option<Vec<FileKey>>,
+    /// Whether it still does.
+    repeats: bool,
+}
+
+/// Takes what readers opened.
+pub(crate) struct AccessTracker {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    waker: Arc<Waker>,
+    policy: Arc<PolicyHandle>,
+    queue: Arc<WorkQueue>,
+    eviction: Arc<Eviction>,
+    hint_inbox: Arc<HintInbox>,
+    reading: Mutex<Reading>,
+}
+
+impl AccessTracker {
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        waker: &Arc<Waker>,
+        policy: &Arc<PolicyHandle>,
+        queue: &Arc<WorkQueue>,
+        eviction: &Arc<Eviction>,
+        hint_inbox: &Arc<HintInbox>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            waker: waker.clone(),
+            policy: policy.clone(),
+            queue: queue.clone(),
+            eviction: eviction.clone(),
+            hint_inbox: hint_inbox.clone(),
+            reading: Mutex::default(),
+        }
+    }
+
+    /// Takes what was opened and hinted; how long it is until the next time.
+    pub(crate) fn drain_accesses(&self) -> Duration {
+        let mut reading = lock(&self.reading);
+        let log = &self.cx.ctl.ctl.accesses;
+        let hinted = self.cx.ctl.ctl.hinted.load(Ordering::SeqCst);
+        let tails = reading.tails.get_or_insert_with(|| Tails::new(log));
+        let mut noted = Vec::new();
+        let lost_before = tails.lost;
+        let now = crate::sys::coarse_ms();
+        let most = tails.take(log, now, |lane, what| noted.push((lane, what)));
+        let lost = tails.lost - lost_before;
+        // A process counts an open when it leaves its word: what has been counted since the last
+        // look belongs to these.
+        let totals = self.totals();
+        let before = reading.totals.replace(totals).unwrap_or(totals);
+        // (A hint's file is there before its word, and its word before it is counted.)
+        if std::mem::replace(&mut reading.hinted, hinted) != hinted
+            || noted.iter().any(|(_, what)| matches!(what, Noted::Hinted(_)))
+        {
+            reading.unplaced.extend(self.hint_inbox.take_hints().into_iter().map(|hint| (now + PLACE_MS, hint)));
+        }
+        let told = in_order(noted, &mut reading.unplaced, now);
+        reading.trace.lost(lost);
+        if told.is_empty() && reading.unplaced.is_empty() {
+            // Readers compute, perhaps: what they open next is to be heard of soon.
+            if reading.last.is_some_and(|last| last.elapsed() < AWAKE) {
+                return self.soon();
+            }
+            reading.trace.flush();
+            return IDLE;
+        }
+        reading.last = Some(Instant::now());
+        let waits = !reading.unplaced.is_empty();
+        self.tell_all(&mut reading, told, &before);
+        drop(reading);
+        if self.policy.lock_hints().has_order() {
+            self.waker.wake(Lane::Threads);
+            self.waker.wake(Lane::Rings);
+        }
+        if waits {
+            SHORT
+        } else if most as usize > LANE / 2 {
+            FLOOD
+        } else {
+            self.soon()
+        }
+    }
+
+    /// How long to sleep while readers are at work.
+    fn soon(&self) -> Duration {
+        if self.policy.lock_hints().has_order() { SOON } else { BUSY }
+    }
+
+    /// Sleeps so long, or until a hint comes.
+    pub(crate) fn await_readers(&self, time: Duration) {
+        let seen = lock(&self.reading).hinted;
+        futex_wait(&self.cx.ctl.ctl.hinted, seen, Some(timespec(time)));
+    }
+
+    fn tell_all(&self, reading: &mut Reading, told: Vec<Happened>, before: &Totals) {
+        let mut opens = Vec::new();
+        for event in told {
+            match event {
+                Happened::Opened(lane, opened) => opens.push((lane, opened)),
+                Happened::Hinted(hint) => {
+                    self.tell_opens(reading, &opens, before);
+                    opens.clear();
+                    self.apply_hint(reading, &hint);
+                }
+            }
+        }
+        self.tell_opens(reading, &opens, before);
+    }
+
+    fn tell_opens(&self, reading: &mut Reading, opens: &[(usize, Opened)], before: &Totals) {
+        let mut last: Option<(usize, LiveSegment)> = None;
+        for batch in opens.chunks(BATCH) {
+            let mut told = Vec::with_capacity(batch.len());
+            for &(lane, opened) in batch {
+                if last.as_ref().is_none_or(|(number, _)| *number != opened.segment) {
+                    last = self.segments.segment(opened.segment).map(|live| (opened.segment, live));
+                }
+                let Some((_, live)) = last.as_ref().filter(|(number, _)| *number == opened.segment) else { continue };
+                let Some(record) = live.segment.index.record(opened.id).filter(|r| r.is_file()) else { continue };
+                let served = match opened.served {
+                    From::Tier => Served::Tier,
+                    From::Waited | From::Chunks => Served::Waited,
+                    From::Pfs => Served::Pfs,
+                };
+                let access = Access {
+                    file: FileKey(file_key(opened.segment, opened.id)),
+                    size: record.size,
+                    at: Duration::from_millis(opened.ms),
+                    stream: lane as u16,
+                    served,
+                };
+                reading.trace.add(live, opened.id, &access);
+                let place = (live.root, opened.segment);
+                reading.directories.add(place, &live.segment.index, opened.id, record.size, opened.served);
+                told.push(Told { root: live.root, access, served: opened.served });
+            }
+            self.eviction.note_opened(
+                told.iter().filter(|t| matches!(t.served, From::Tier | From::Waited)).map(|t| t.access.file.0),
+            );
+            self.tell_batch(reading, &told, before);
+        }
+    }
+
+    fn tell_batch(&self, reading: &mut Reading, batch: &[Told], before: &Totals) {
+        // What users announce counts more than what was learned, which is of no use where nothing
+        // is fetched ahead.
+        let learns = self.cx.options.prefetch && self.policy.lock_hints().streams().all(|s| s >= LEARNED);
+        let mut turns = Vec::new();
+        for (at, told) in batch.iter().enumerate() {
+            let passes = reading.passes.entry(told.root).or_default();
+            let began = passes.access(&told.access, told.served, *before);
+            let order = if learns { passes.learner.order() } else { None };
+            let repeats = passes.learner.repeats();
+            if began.is_some() || order.is_some() {
+                turns.push(Turned { at, began, order, repeats });
+            } else if !repeats && reading.learned.remove(&told.root) {
+                turns.push(Turned { at, began: None, order: None, repeats });
+            }
+        }
+        let mut policy = self.policy.lock_policy();
+        let mut hints = self.policy.lock_hints();
+        let mut turns = turns.into_iter().peekable();
+        for (at, told) in batch.iter().enumerate() {
+            while let Some(turn) = turns.next_if(|t| t.at == at) {
+                let stream = LEARNED + told.root as u64;
+                if let Some(number) = turn.began {
+                    hints.epoch_began(|index| index == told.access.file.index());
+                    if self.leads(reading, told.root) {
+                        policy.event(&Event::Epoch { number }, &hints);
+                    }
+                }
+                if let Some(order) = turn.order {
+                    reading.learned.insert(told.root);
+                    hints.announce(stream, order);
+                } else if !turn.repeats {
+                    hints.forget(stream);
+                }
+                policy.event(&Event::Hinted, &hints);
+            }
+            hints.accessed(told.access.file);
+            policy.event(&Event::Access(told.access), &hints);
+        }
+    }
+
+    /// Whether most of what is read is read below this root: its epochs are those of the job.
+    fn leads(&self, reading: &Reading, root: usize) -> bool {
+        let of = |root: usize| reading.passes.get(&root).map_or(0, Passes::opens);
+        reading.passes.keys().all(|other| of(*other) <= of(root))
+    }
+
+    /// The job says that an epoch begins, or has ended.
+    pub(crate) fn epoch_announced(&self, reading: &mut Reading, at: Duration, begins: Option<Option<u32>>) {
+        let totals = self.totals();
+        for root in 0..self.cx.ctl.roots().len() {
+            let passes = reading.passes.entry(root).or_default();
+            let Some(number) = begins else {
+                passes.end();
+                continue;
+            };
+            let Some(number) = passes.begin(number, at, totals) else { continue };
+            self.policy.age_orders(root);
+            if self.leads(reading, root) {
+                self.policy.tell(&Event::Epoch { number });
+            }
+        }
+    }
+
+    /// The figures of which an epoch's are a difference.
+    fn totals(&self) -> Totals {
+        let f = &self.cx.stats;
+        Totals {
+            waited_us: self.cx.ctl.total(Counter::WaitMicros),
+            copied: f.demanded.load(Ordering::Relaxed) + f.prefetched.load(Ordering::Relaxed),
+            bytes_copied: f.bytes.load(Ordering::Relaxed),
+            why: Why {
+                absent: self.cx.ctl.total(Counter::Absent),
+                large: self.cx.ctl.total(Counter::Large),
+                refused: self.cx.ctl.total(Counter::Refused),
+                no_room: self.cx.ctl.total(Counter::NoRoom),
+                changed: self.cx.ctl.total(Counter::Changed),
+                written: self.cx.ctl.total(Counter::Written),
+                deadline: self.cx.ctl.total(Counter::Deadline),
+                vanished: self.cx.ctl.total(Counter::Vanished),
+            },
+        }
+    }
+
+    /// The epochs of a root so far.
+    #[must_use]
+    pub(crate) fn epochs(&self, root: usize) -> Vec<Epoch> {
+        let totals = self.totals();
+        lock(&self.reading).passes.get(&root).map_or_else(Vec::new, |p| p.all(totals))
+    }
+
+    /// The directories below a root that cost the PFS most.
+    #[must_use]
+    pub(crate) fn directories(&self, root: usize) -> Vec<Directory> {
+        lock(&self.reading).directories.most(root)
+    }
+
+    /// The files of a root have other numbers from now on.
+    pub(crate) fn renumber(&self, root: usize) {
+        if let Some(passes) = lock(&self.reading).passes.get_mut(&root) {
+            passes.renumber();
+        }
+        lock(&self.reading).trace.renumber();
+    }
+
+    pub(crate) fn apply_hint(&self, reading: &mut Reading, hint: &Hint) {
+        let Header { kind, process, value, ms, .. } = hint.header;
+        let at = Duration::from_millis(ms);
+        tracing::debug!(?kind, process, value, files = hint.files.len(), "hint");
+        self.cx.stats.hints.fetch_add(1, Ordering::Relaxed);
+        match kind {
+            Kind::Order => self.hint_inbox.announced(u64::from(process), &hint.files),
+            Kind::Prefetch => {
+                let ranges = self.hint_inbox.ranges(&hint.files);
+                self.queue.prefetch_ranges(&ranges);
+            }
+            Kind::Priority => self.hint_inbox.prioritised(&hint.files, value),
+            Kind::EpochBegin => self.epoch_announced(reading, at, Some(u32::try_from(value).ok())),
+            Kind::EpochEnd => self.epoch_announced(reading, at, None),
+        }
+    }
+
+    /// Writes what is opened from now on to `file`, which messages call `path`; the number by which
+    /// it is ended.
+    ///
+    /// # Errors
+    /// [`TraceError`].
+    pub(crate) fn begin_trace(&self, path: &Path, file: File) -> Result<u64, TraceError> {
+        // What was opened before belongs to nobody's trace.
+        self.drain_accesses();
+        let root = |r: &monarch_abi::control::Root| {
+            PathBuf::from(String::from_utf8_lossy(self.cx.ctl.str(&r.path)).into_owned())
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let header = TraceHeader {
+            created_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            policy: self.policy.name().to_owned(),
+            capacity: self.cx.tiers.iter().map(|t| t.ledger.usage().capacity).sum(),
+            roots: self.cx.ctl.roots().iter().map(root).collect(),
+        };
+        let writer = TraceWriter::behind(path, file, &header)?;
+        Ok(lock(&self.reading).trace.begin(path, writer))
+    }
+
+    /// Ends a trace; what it came to.
+    pub(crate) fn end_trace(&self, id: u64) -> Option<Traced> {
+        self.drain_accesses();
+        let trace = lock(&self.reading).trace.take(id)?;
+        // The lock is free again: writing the rest may take long.
+        Some(trace.end())
+    }
+}

@@ -1,0 +1,86 @@
+//! The order that the job announced, or that was learned.
+
+use crate::tiering::core::context::{Context, free};
+use crate::tiering::core::segments::{Segments, parts};
+use crate::tiering::core::source_facts::SourceFacts;
+use crate::tiering::policy::policy_handle::PolicyHandle;
+use monarch_abi::word::{Refusal, State};
+use monarch_policies::FileKey;
+use monarch_policies::hints::Purpose;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Files of the known order that are passed over at a time.
+const STEPS: usize = 512;
+/// How often a policy that passes over many files is asked at a time.
+const TURNS: usize = 16;
+
+/// The order that the job announced, or that was learned.
+pub(crate) struct PrefetchOrder {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    policy: Arc<PolicyHandle>,
+    source_facts: Arc<SourceFacts>,
+}
+
+impl PrefetchOrder {
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        policy: &Arc<PolicyHandle>,
+        source_facts: &Arc<SourceFacts>,
+    ) -> Self {
+        Self { cx: cx.clone(), segments: segments.clone(), policy: policy.clone(), source_facts: source_facts.clone() }
+    }
+
+    /// A file to be fetched before anybody asks: one that the policy wants, or the next one in the
+    /// known order while there is room. While somebody else has the policy there is none: it is
+    /// asked again soon.
+    pub(crate) fn next_in_order(&self) -> Option<u64> {
+        let (mut policy, mut hints) = self.policy.try_lock()?;
+        if !hints.has_order() {
+            return None;
+        }
+        let room = self.cx.tiers.iter().filter(|t| !t.suspended()).map(free).sum();
+        let mut next = None;
+        for _ in 0..TURNS {
+            next = policy.next(room, &hints);
+            if next.is_some() || !policy.unfinished() {
+                break;
+            }
+        }
+        if let Some(FileKey(key)) = next {
+            drop((policy, hints));
+            // Nobody waits for a tape without having asked.
+            if self.source_facts.is_released(key) {
+                return None;
+            }
+            self.consider_again(key);
+            return Some(key);
+        }
+        if room < self.policy.mean_size() {
+            return None;
+        }
+        for _ in 0..STEPS {
+            let FileKey(key) = hints.upcoming(Purpose::Fetch)?;
+            let is_absent =
+                |key| self.segments.entry(key).is_some_and(|(_, entry)| entry.word().state() == State::Absent);
+            if is_absent(key) && !self.source_facts.is_released(key) {
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    /// A file that found no room, or had to go, may be fetched again.
+    pub(crate) fn consider_again(&self, key: u64) {
+        let Some((_, entry)) = self.segments.entry(key) else { return };
+        let w = entry.word();
+        // (What has a pause comes back by itself; what belongs to an old index does not.)
+        let for_room = matches!(w.refusal(), Some(Refusal::NoRoom | Refusal::Streamable | Refusal::Replaced));
+        if for_room && parts(key).is_some_and(|(number, _)| self.cx.is_live(number)) {
+            let word = &entry.master.word;
+            let _ = word.compare_exchange(w.0, w.next(State::Absent).0, Ordering::AcqRel, Ordering::Acquire);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Opens written to files (`monarch run --trace`), for as long as the jobs that asked for it are
+//! there.
+//!
+//! The thread that heeds readers encodes them, in memory; another one for each trace writes the
+//! blocks, so that a file system that does not answer stops nobody. What cannot be written ends the
+//! trace, not the job.
+
+use crate::agent::protocol::Traced;
+use crate::tiering::core::segments::LiveSegment;
+use crate::trace::{TraceError, TraceWriter};
+use monarch_policies::{Access, FileKey};
+use std::path::{Path, PathBuf};
+
+/// One file.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    id: u64,
+    path: PathBuf,
+    writer: Option<TraceWriter>,
+    told: Traced,
+}
+
+/// All of them: one for each job that asked.
+#[derive(Debug, Default)]
+pub(crate) struct Traces {
+    open: Vec<Trace>,
+    count: u64,
+}
+
+impl Trace {
+    /// Writes something; after an error nothing more.
+    fn write(&mut self, what: impl FnOnce(&mut TraceWriter) -> Result<(), TraceError>) {
+        if let Some(writer) = &mut self.writer
+            && let Err(e) = what(writer)
+        {
+            tracing::warn!(trace = %self.path.display(), error = %e, "the trace cannot be written; it ends here");
+            self.told.failed = Some(e.to_string());
+            self.count();
+            self.writer = None;
+        }
+    }
+
+    /// Writes the rest; what the trace came to.
+    pub(crate) fn end(mut self) -> Traced {
+        if self.told.failed.is_none() {
+            self.write(TraceWriter::end);
+        }
+        self.count();
+        self.told
+    }
+
+    /// What the writer knows.
+    fn count(&mut self) {
+        if let Some(writer) = &self.writer {
+            self.told.bytes = writer.written();
+            self.told.lost += writer.dropped();
+            self.told.opens = self.told.opens.saturating_sub(writer.dropped());
+        }
+    }
+}
+
+impl Traces {
+    /// Adds a trace, which messages call `path`; its number.
+    pub(crate) fn begin(&mut self, path: &Path, writer: TraceWriter) -> u64 {
+        self.count += 1;
+        let (id, path) = (self.count, path.to_owned());
+        self.open.push(Trace { id, path, writer: Some(writer), told: Traced::default() });
+        id
+    }
+
+    /// Takes a trace out: nothing more is added to it.
+    pub(crate) fn take(&mut self, id: u64) -> Option<Trace> {
+        let at = self.open.iter().position(|trace| trace.id == id)?;
+        Some(self.open.swap_remove(at))
+    }
+
+    pub(crate) fn lost(&mut self, opens: u64) {
+        if opens == 0 {
+            return;
+        }
+        for trace in &mut self.open {
+            trace.told.lost += opens;
+            trace.write(|w| w.lost(opens));
+        }
+    }
+
+    pub(crate) fn add(&mut self, live: &LiveSegment, id: u32, access: &Access) {
+        // Files are told by root: the numbers of segments mean nothing to readers of the trace.
+        let access = Access { file: FileKey((live.root as u64) << 32 | u64::from(id)), ..*access };
+        for trace in &mut self.open {
+            trace.told.opens += 1;
+            trace.write(|w| w.add(&access, || rel(live, id)));
+        }
+    }
+
+    /// Has what was added reach the files.
+    pub(crate) fn flush(&mut self) {
+        self.open.iter_mut().for_each(|trace| trace.write(TraceWriter::flush));
+    }
+
+    /// The files of a root have other numbers from now on.
+    pub(crate) fn renumber(&mut self) {
+        self.open.iter_mut().filter_map(|trace| trace.writer.as_mut()).for_each(TraceWriter::renumber);
+    }
+}
+
+/// The path of an entry below its root.
+fn rel(live: &LiveSegment, id: u32) -> Vec<u8> {
+    let mut buf = [0u8; monarch_abi::PATH_MAX];
+    let len = live.segment.index.path(id, &mut buf).unwrap_or(0);
+    buf.get(..len).unwrap_or_default().to_vec()
+}

@@ -1,0 +1,299 @@
+//! Copies that are to be packed: they are made in the tier in front, where readers have them at
+//! once, and then packed into the one below.
+//!
+//! Room below is promised before anything is fetched, as much as [`ratios`](crate::tiering::compression::ratio_estimator)
+//! say. What does not get smaller by `min_ratio` is moved as it is.
+
+use crate::sync::lock;
+use crate::tier::{Reservation, Sum};
+use crate::tiering::compression::packer::{Packed, Packer};
+use crate::tiering::core::claim::Claim;
+use crate::tiering::core::claimed_file::ClaimedFile;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::lane::Lane;
+use crate::tiering::core::reservations::TransientReservation;
+use crate::tiering::core::segments::{EvictionCandidate, Segments};
+use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::waker::Waker;
+use crate::tiering::queue::work_queue::WorkQueue;
+use crate::tiering::residency::eviction::Eviction;
+use crate::tiering::residency::mover::Mover;
+use crate::tiering::residency::orphans::Orphans;
+use crate::tiering::residency::transient_copies::TransientCopies;
+use monarch_abi::word::{Refusal, State};
+use std::collections::{HashSet, VecDeque};
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How often, and how long, somebody who waits for a copy waits for room for it.
+const PATIENCE: u32 = 20;
+const MOMENT: Duration = Duration::from_millis(2);
+/// How long after that nobody else waits.
+const IN_VAIN: Duration = Duration::from_millis(500);
+/// Pause after a tier has failed.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// A copy that is to be packed.
+pub(crate) struct Waiting {
+    key: u64,
+    below: (usize, Option<Reservation>),
+    sum: Sum,
+    share: Option<std::sync::Arc<TransientReservation>>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Pending {
+    waiting: VecDeque<Waiting>,
+    /// Those that wait, and those that are being packed.
+    keys: HashSet<u64>,
+    packing: usize,
+    /// When a file was deferred; no other is begun for a moment, or until one is packed.
+    put_off: Option<Instant>,
+    /// When somebody who waited found no room: who comes soon after does not wait.
+    in_vain: Option<Instant>,
+}
+
+/// Copies that are to be packed.
+pub(crate) struct Compressor {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    orphans: Arc<Mutex<Orphans>>,
+    waker: Arc<Waker>,
+    policy: Arc<PolicyHandle>,
+    queue: Arc<WorkQueue>,
+    transient: Arc<TransientCopies>,
+    eviction: Arc<Eviction>,
+    mover: Arc<Mover>,
+    packer: Arc<Packer>,
+    pending: Mutex<Pending>,
+    packers: usize,
+    packs_wait: AtomicBool,
+    packs_end: OnceLock<Instant>,
+}
+
+impl Compressor {
+    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        orphans: &Arc<Mutex<Orphans>>,
+        waker: &Arc<Waker>,
+        policy: &Arc<PolicyHandle>,
+        queue: &Arc<WorkQueue>,
+        transient: &Arc<TransientCopies>,
+        eviction: &Arc<Eviction>,
+        mover: &Arc<Mover>,
+        packer: &Arc<Packer>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            orphans: orphans.clone(),
+            waker: waker.clone(),
+            policy: policy.clone(),
+            queue: queue.clone(),
+            transient: transient.clone(),
+            eviction: eviction.clone(),
+            mover: mover.clone(),
+            packer: packer.clone(),
+            pending: Mutex::default(),
+            packers: (std::thread::available_parallelism().map_or(1, NonZero::get) / 2).max(1),
+            packs_wait: AtomicBool::new(false),
+            packs_end: OnceLock::new(),
+        }
+    }
+
+    /// A copy is there that is to be packed.
+    pub(crate) fn to_be_packed(&self, f: &ClaimedFile, sum: Sum) {
+        let below = f.below.as_ref().map(|b| (b.tier, lock(&b.room).take()));
+        let Some(below) = below else { return };
+        let waiting = Waiting { key: f.key, below, sum, share: f.share.clone() };
+        let mut packs = lock(&self.pending);
+        packs.keys.insert(f.key);
+        packs.waiting.push_back(waiting);
+        let more = packs.packing < self.packers;
+        drop(packs);
+        if more {
+            self.waker.wake(Lane::Threads);
+        }
+    }
+
+    /// Whether so many copies wait to be packed that no more should be begun.
+    pub(crate) fn packs_enough(&self) -> bool {
+        let packs = lock(&self.pending);
+        // Readers have as much room for themselves.
+        let crowded = !packs.keys.is_empty() && self.transient.is_crowded();
+        let enough = crowded || packs.put_off.is_some_and(|at| at.elapsed() < MOMENT * 10);
+        drop(packs);
+        if enough {
+            self.packs_wait.store(true, Ordering::SeqCst);
+            self.queue.hold_back();
+        }
+        enough
+    }
+
+    /// Whether a copy is yet to be packed.
+    pub(crate) fn is_to_be_packed(&self, key: u64) -> bool {
+        lock(&self.pending).keys.contains(&key)
+    }
+
+    /// Compresses what waits, as far as it gets until then: the copies in front go with the job.
+    pub(crate) fn pack_rest(&self, within: Duration) {
+        let start = Instant::now();
+        let _ = self.packs_end.set(start + within);
+        while start.elapsed() < within && (self.pack_one() || lock(&self.pending).packing > 0) {
+            if lock(&self.pending).waiting.is_empty() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// The next copy to be packed: as many at a time as processors can be spared.
+    pub(crate) fn next_pack(&self) -> Option<Waiting> {
+        let mut packs = lock(&self.pending);
+        if packs.packing >= self.packers {
+            return None;
+        }
+        let next = packs.waiting.pop_front()?;
+        packs.packing += 1;
+        Some(next)
+    }
+
+    /// Compresses a copy that was given out.
+    pub(crate) fn pack_next(&self, waiting: Waiting) {
+        self.pack_out(waiting);
+        let mut packs = lock(&self.pending);
+        packs.packing -= 1;
+        packs.put_off = None;
+        let more = !packs.waiting.is_empty();
+        drop(packs);
+        if more {
+            self.waker.wake(Lane::Threads);
+        }
+        if self.packs_wait.swap(false, Ordering::SeqCst) {
+            self.waker.wake(Lane::Threads);
+            self.waker.wake(Lane::Rings);
+        }
+    }
+
+    fn pack_out(&self, waiting: Waiting) {
+        let key = waiting.key;
+        self.pack(waiting);
+        lock(&self.pending).keys.remove(&key);
+    }
+
+    /// Compresses a copy now, if one waits: somebody needs the room.
+    pub(crate) fn pack_one(&self) -> bool {
+        let Some(waiting) = self.next_pack() else { return false };
+        self.pack_next(waiting);
+        true
+    }
+
+    fn pack(&self, waiting: Waiting) {
+        // Evicted, changed or moved meanwhile: then there is nothing to be done.
+        let Some(leaver) = self.segments.leaver(waiting.key).filter(|l| l.word.is_marked()) else { return };
+        let (up, rel) = (leaver.word.tier(), self.segments.rel_of(&leaver));
+        let ((to, room), sum) = (waiting.below, waiting.sum);
+        let size = leaver.entry.record.size;
+        let packed = self.packer.pack_copy(&leaver, &rel, sum, (to, room), || self.may_pack());
+        if !matches!(packed, Ok(Packed::Stopped)) {
+            // It goes from here, or is among the decoded ones.
+            waiting.share.iter().for_each(|share| share.hand_over());
+        }
+        match packed {
+            Ok(Packed::Yes(stored)) => {
+                self.packer.ratios().learn(&rel, size, Some(stored));
+                self.cx.stats.packed.fetch_add(1, Ordering::Relaxed);
+                if leaver.entry.word() == leaver.word {
+                    self.policy.tell_packed(leaver.key, size, (to, leaver.name()));
+                    // Only from here on it may go.
+                    self.transient.add_decoded(up, leaver.key, size, None);
+                } else {
+                    self.packed_too_late(&leaver, to);
+                }
+            }
+            Ok(Packed::NotWorth) => {
+                self.packer.ratios().learn(&rel, size, None);
+                while !self.transient.takes(to, size, 0) && lock(&self.orphans).make_way(to, &self.cx.tiers) {}
+                let room = self.transient.takes(to, size, 0);
+                if !self.mover.move_copy(&leaver, sum, to, || self.may_pack()) {
+                    self.cannot_stay(&leaver, if room { Refusal::TierFailed } else { Refusal::NoRoom });
+                }
+            }
+            Ok(Packed::NoRoom) => self.cannot_stay(&leaver, Refusal::NoRoom),
+            Ok(Packed::Damaged) => {
+                self.cx.found_damaged();
+                self.eviction.drop_copy(leaver.key, &leaver.live, &leaver.entry, leaver.word);
+            }
+            Ok(Packed::Stopped) => {}
+            Err(e) => {
+                if let Some(tier) = self.cx.tiers.get(to) {
+                    self.cx.tier_failed(tier, &e);
+                }
+                self.cannot_stay(&leaver, Refusal::TierFailed);
+            }
+        }
+    }
+
+    fn may_pack(&self) -> bool {
+        !self.cx.stop.load(Ordering::Relaxed) && self.packs_end.get().is_none_or(|end| Instant::now() < *end)
+    }
+
+    /// The word of a file has changed while its copy was packed: nobody knows of the packed one.
+    fn packed_too_late(&self, leaver: &EvictionCandidate, to: usize) {
+        let (name, size) = (leaver.name(), leaver.entry.record.size);
+        match (leaver.entry.word().state(), self.cx.tiers.get(to)) {
+            // Changed by the job, or dropped on command.
+            (State::Bypass | State::Absent, Some(tier)) => drop(tier.evict_packed(name, size)),
+            // Its index was replaced: the next one claims it.
+            _ => {
+                lock(&self.orphans).put_back(
+                    Claim { packed: Some(to), ..Claim::default() },
+                    name,
+                    size,
+                    &self.cx.tiers,
+                );
+            }
+        }
+    }
+
+    /// Drops a copy that could not be packed: its room is that of others.
+    fn cannot_stay(&self, leaver: &EvictionCandidate, why: Refusal) {
+        if self.eviction.refuse(leaver, why, (why == Refusal::TierFailed).then_some(RETRY)) {
+            self.cx.stats.evicted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Room in front, for somebody who waits for it perhaps after copies there were packed, or
+    /// those closed that others have read.
+    pub(crate) fn retry_until_room<T>(&self, asked: bool, find: impl Fn() -> Option<T>) -> Option<T> {
+        let in_vain = lock(&self.pending).in_vain.is_some_and(|at| at.elapsed() < IN_VAIN);
+        for _ in 0..if asked && !in_vain { PATIENCE } else { 0 } {
+            let found = find();
+            if found.is_some() || self.cx.stop.load(Ordering::Relaxed) {
+                return found;
+            }
+            if !self.pack_one() {
+                for tier in self.cx.tiers.iter().filter(|t| t.for_decoded > 0) {
+                    tier.sweep();
+                }
+                std::thread::sleep(MOMENT);
+            }
+        }
+        let found = find();
+        if asked {
+            lock(&self.pending).in_vain = found.is_none().then(Instant::now);
+        }
+        found
+    }
+
+    /// A file is to be fetched a little later, when copies are packed that take the room for it.
+    pub(crate) fn defer(&self, key: u64) {
+        lock(&self.pending).put_off = Some(Instant::now());
+        self.packs_wait.store(true, Ordering::SeqCst);
+        self.queue.lines().retry([key]);
+    }
+}

@@ -1,0 +1,150 @@
+//! Compresses copies.
+
+use crate::sync::lock;
+use crate::tier::{Reservation, Sum, Summing, TierDir};
+use crate::tiering::compression::ratio_estimator::RatioEstimator;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::segments::EvictionCandidate;
+use crate::tiering::residency::orphans::Orphans;
+use monarch_abi::hash::PathHash;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Bytes of a sample, and how many are taken of a file of more than four units.
+const SAMPLE: usize = 64 << 10;
+const SAMPLES: u64 = 3;
+
+/// How packing a copy ended.
+pub(crate) enum Packed {
+    /// It lies packed below, in so many bytes.
+    Yes(u64),
+    /// It does not get smaller.
+    NotWorth,
+    NoRoom,
+    Damaged,
+    Stopped,
+}
+
+/// Reads as much as fits, or up to the end.
+fn fill(copy: &rustix::fd::OwnedFd, buf: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut got = 0;
+    while got < buf.len() {
+        match rustix::io::retry_on_intr(|| rustix::io::pread(copy, &mut buf[got..], at + got as u64))? {
+            0 => break,
+            n => got += n,
+        }
+    }
+    Ok(got)
+}
+
+/// Whether parts of a file get smaller by so much. Of a small one all is tried anyway.
+fn sample_is_worth(copy: &rustix::fd::OwnedFd, size: u64, least: f64) -> io::Result<bool> {
+    if size <= SAMPLE as u64 * (SAMPLES + 1) {
+        return Ok(true);
+    }
+    let (mut raw, mut stored) = (0, 0);
+    let mut buf = vec![0; SAMPLE];
+    let mut out = vec![0; lz4_flex::block::get_maximum_output_size(SAMPLE)];
+    for n in 1..=SAMPLES {
+        let got = fill(copy, &mut buf, size / (SAMPLES + 1) * n)?;
+        raw += got;
+        stored += lz4_flex::block::compress_into(&buf[..got], &mut out).unwrap_or(got).min(got);
+    }
+    // A sample alone gets a little less smaller than what it is a part of.
+    Ok(stored as f64 * least <= raw as f64 * 1.05)
+}
+
+/// Compresses copies.
+pub(crate) struct Packer {
+    cx: Arc<Context>,
+    orphans: Arc<Mutex<Orphans>>,
+    ratios: Mutex<RatioEstimator>,
+}
+
+impl Packer {
+    /// What is known of how much smaller files get.
+    pub(crate) fn ratios(&self) -> MutexGuard<'_, RatioEstimator> {
+        lock(&self.ratios)
+    }
+
+    pub(crate) fn new(cx: &Arc<Context>, orphans: &Arc<Mutex<Orphans>>) -> Self {
+        Self { cx: cx.clone(), orphans: orphans.clone(), ratios: Mutex::default() }
+    }
+
+    /// Makes the packed copy of a resident one, which stays.
+    pub(crate) fn pack_copy(
+        &self,
+        leaver: &EvictionCandidate,
+        rel: &[u8],
+        sum: Sum,
+        (to, room): (usize, Option<Reservation>),
+        may: impl Fn() -> bool,
+    ) -> io::Result<Packed> {
+        let (name, size) = (leaver.name(), leaver.entry.record.size);
+        let (Some(from), Some(tier)) = (self.cx.tiers.get(leaver.word.tier()), self.cx.tiers.get(to)) else {
+            return Ok(Packed::NoRoom);
+        };
+        let least = tier.min_ratio.unwrap_or(1.0);
+        let copy = match from.open_copy(name) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Packed::Damaged),
+            other => other?,
+        };
+        if !lock(&self.ratios).is_worth(rel) && !sample_is_worth(&copy, size, least)? {
+            return Ok(Packed::NotWorth);
+        }
+        let room = match room {
+            Some(room) => Some(room),
+            None => self.room_below(to, tier, size),
+        };
+        let Some(room) = room else { return Ok(Packed::NoRoom) };
+        let Some(mut writer) = tier.begin_packed(room, size, sum.piece)? else { return Ok(Packed::NoRoom) };
+        let mut summing = Summing::new(sum.piece);
+        let mut buf = vec![0; writer.unit().min(usize::try_from(size).unwrap_or(usize::MAX)).max(1)];
+        while summing.bytes < size {
+            if !may() {
+                return Ok(Packed::Stopped);
+            }
+            let got = fill(&copy, &mut buf, summing.bytes)?;
+            if got == 0 {
+                break;
+            }
+            summing.update(&buf[..got]);
+            if !writer.add(&buf[..got])? {
+                return Ok(Packed::NoRoom);
+            }
+        }
+        if summing.bytes != size || summing.end() != sum {
+            return Ok(Packed::Damaged);
+        }
+        let stored = writer.bytes();
+        // What counts is what is charged: a file of one block stays one of one block.
+        if tier.ledger.cost(stored) as f64 * least > tier.ledger.cost(size) as f64 {
+            return Ok(Packed::NotWorth);
+        }
+        let stamp = name.stamp(PathHash { fp: leaver.entry.master.fp, check: leaver.entry.record.check });
+        Ok(writer.publish(name, stamp, sum)?.map_or(Packed::NoRoom, |_| Packed::Yes(stored)))
+    }
+
+    /// Promised room for the packed copy of a file, if it is to have one and there is some.
+    pub(crate) fn room_to_pack(&self, at: usize, rel: &[u8], size: u64) -> Option<Reservation> {
+        let tier = self
+            .cx
+            .tiers
+            .get(at)
+            .filter(|t| self.cx.could_be_decoded(at, size) && t.ledger.cost(size) > t.ledger.cost(1))?;
+        let estimate = lock(&self.ratios).estimate(rel, size)?;
+        self.room_below(at, tier, estimate)
+    }
+
+    /// Promised room for a packed copy; copies of an earlier run that nobody claims make way.
+    pub(crate) fn room_below(&self, at: usize, tier: &TierDir, bytes: u64) -> Option<Reservation> {
+        loop {
+            if let Some(room) = tier.reserve_packed(bytes).ok()? {
+                return Some(room);
+            }
+            if !lock(&self.orphans).make_way(at, &self.cx.tiers) {
+                return None;
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! How much smaller files get when they are packed: learned by suffix.
+//!
+//! A suffix of which nothing gets smaller is not tried any more, but for one file now and then.
+
+use std::collections::HashMap;
+
+/// Files of a suffix after which it is known.
+const KNOWN: u64 = 8;
+/// One in so many of those that do not get smaller is tried again.
+const AGAIN: u64 = 64;
+/// Suffixes that are told apart.
+const SUFFIXES: usize = 1024;
+/// How much more is promised than files like this one needed: one part in so many, and what a
+/// header takes.
+const SLACK: u64 = 32;
+const HEADER: u64 = 512;
+
+/// What files with one suffix have come to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Learned {
+    tried: u64,
+    worth: u64,
+    bytes: u64,
+    stored: u64,
+    passed_over: u64,
+}
+
+impl Learned {
+    /// What a file of `size` bytes comes to, with some slack.
+    fn scaled(&self, size: u64) -> u64 {
+        let scaled = u128::from(size) * u128::from(self.stored) / u128::from(self.bytes.max(1));
+        let scaled = u64::try_from(scaled).unwrap_or(size);
+        (scaled + scaled / SLACK + HEADER).min(size + HEADER)
+    }
+}
+
+/// By suffix, as far as eight bytes of it go.
+#[derive(Debug, Default)]
+pub(crate) struct RatioEstimator(HashMap<[u8; 8], Learned>);
+
+/// The suffix of a path's last part.
+fn suffix(rel: &[u8]) -> [u8; 8] {
+    let file = rel.rsplit(|b| *b == b'/').next().unwrap_or_default();
+    let mut out = [0; 8];
+    if let Some(dot) = file.iter().rposition(|b| *b == b'.') {
+        out.iter_mut().zip(&file[dot + 1..]).for_each(|(to, b)| *to = b.to_ascii_lowercase());
+    }
+    out
+}
+
+impl RatioEstimator {
+    /// Bytes that a packed copy of a file will take, as far as known; `None` if it is not worth
+    /// trying.
+    pub(crate) fn estimate(&mut self, rel: &[u8], size: u64) -> Option<u64> {
+        let Some(of) = self.0.get_mut(&suffix(rel)) else { return Some(size) };
+        if of.tried >= KNOWN && of.worth == 0 {
+            of.passed_over += 1;
+            return of.passed_over.is_multiple_of(AGAIN).then_some(size);
+        }
+        if of.tried < KNOWN {
+            return Some(size);
+        }
+        Some(of.scaled(size))
+    }
+
+    /// The same without counting, for plans: the file's size where it is not known to get smaller.
+    pub(crate) fn guess(&self, rel: &[u8], size: u64) -> u64 {
+        self.0.get(&suffix(rel)).filter(|of| of.tried >= KNOWN && of.worth > 0).map_or(size, |of| of.scaled(size))
+    }
+
+    /// Whether files like this one are known to be worth it.
+    pub(crate) fn is_worth(&self, rel: &[u8]) -> bool {
+        self.0.get(&suffix(rel)).is_some_and(|of| of.tried >= KNOWN && of.worth * 8 >= of.tried * 7)
+    }
+
+    /// A file of `bytes` came to `stored`; if it was not worth it, to what it was.
+    pub(crate) fn learn(&mut self, rel: &[u8], bytes: u64, stored: Option<u64>) {
+        let key = suffix(rel);
+        if self.0.len() >= SUFFIXES && !self.0.contains_key(&key) {
+            return;
+        }
+        let of = self.0.entry(key).or_default();
+        of.tried += 1;
+        of.worth += u64::from(stored.is_some());
+        of.bytes += bytes;
+        of.stored += stored.unwrap_or(bytes);
+        if of.tried >= 4 * AGAIN {
+            // What is new counts more.
+            *of =
+                Learned { tried: of.tried / 2, worth: of.worth / 2, bytes: of.bytes / 2, stored: of.stored / 2, ..*of };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suffixes_are_learned_and_forgotten() {
+        let mut r = RatioEstimator::default();
+        assert_eq!((r.estimate(b"a/b.TXT", 1000), r.is_worth(b"b.txt")), (Some(1000), false));
+        (0..KNOWN).for_each(|_| r.learn(b"x.txt", 1 << 20, Some(1 << 19)));
+        assert!(r.is_worth(b"a/B.Txt"));
+        let guess = r.estimate(b"b.txt", 2 << 20).unwrap();
+        assert!((1 << 20..(1 << 20) + (1 << 16)).contains(&guess), "{guess}");
+        // Nothing of it gets smaller: not tried, but now and then.
+        (0..KNOWN).for_each(|_| r.learn(b"a.jpg", 1000, None));
+        let tried = (0..AGAIN * 2).filter(|_| r.estimate(b"c.JPG", 5).is_some()).count();
+        assert_eq!(tried, 2);
+        (0..4 * AGAIN).for_each(|_| r.learn(b"a.jpg", 1000, Some(100)));
+        assert!(r.is_worth(b"a.jpg") && r.estimate(b"a.jpg", 1 << 20).unwrap() < 1 << 18);
+        assert_eq!(suffix(b"dir.d/file"), [0; 8]);
+    }
+}

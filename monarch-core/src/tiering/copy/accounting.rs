@@ -1,0 +1,45 @@
+//! Takes note of what the PFS gave.
+
+use crate::tiering::core::claimed_file::ClaimedFile;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::lane::Lane;
+use crate::tiering::core::source_facts::SourceFacts;
+use crate::tiering::queue::waker::Waker;
+use crate::tiering::throttle::PrefetchThrottle;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Takes note of what the PFS gave.
+pub(crate) struct CopyAccounting {
+    cx: Arc<Context>,
+    throttle: Arc<PrefetchThrottle>,
+    waker: Arc<Waker>,
+    source_facts: Arc<SourceFacts>,
+}
+
+impl CopyAccounting {
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        throttle: &Arc<PrefetchThrottle>,
+        waker: &Arc<Waker>,
+        source_facts: &Arc<SourceFacts>,
+    ) -> Self {
+        Self { cx: cx.clone(), throttle: throttle.clone(), waker: waker.clone(), source_facts: source_facts.clone() }
+    }
+
+    /// Takes note of a file, or a chunk of one, that came from the PFS.
+    pub(crate) fn note_copy(&self, bytes: u64, took: Duration) {
+        if self.throttle.note_copy(bytes, took) {
+            // Copiers send for more themselves.
+            self.waker.wake(Lane::Rings);
+        }
+    }
+
+    /// Takes note of how long an open took. One that waited for a tape says nothing about the PFS.
+    pub(crate) fn note_open(&self, file: &ClaimedFile, took: Duration) {
+        self.cx.latencies.opened(took);
+        if !self.source_facts.is_released(file.key) {
+            self.throttle.note_open(took);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Takes over copies that an earlier agent left.
+
+use crate::engine::{CopyError, Marks};
+use crate::sync::lock;
+use crate::tiering::copy::publisher::Publisher;
+use crate::tiering::core::claim::Claim;
+use crate::tiering::core::claimed_file::ClaimedFile;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::inflight_progress::InflightProgress;
+use crate::tiering::core::outcome::CopyOutcome;
+use crate::tiering::core::read_permission;
+use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::residency::catalog::Catalog;
+use crate::tiering::residency::orphans::Orphans;
+use crate::tiering::throttle::PrefetchThrottle;
+use monarch_policies::RequestSource;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// Takes over copies that an earlier agent left.
+pub(crate) struct Adoption {
+    cx: Arc<Context>,
+    orphans: Arc<Mutex<Orphans>>,
+    catalog: Arc<Mutex<Catalog>>,
+    throttle: Arc<PrefetchThrottle>,
+    policy: Arc<PolicyHandle>,
+    publisher: Arc<Publisher>,
+}
+
+impl Adoption {
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        orphans: &Arc<Mutex<Orphans>>,
+        catalog: &Arc<Mutex<Catalog>>,
+        throttle: &Arc<PrefetchThrottle>,
+        policy: &Arc<PolicyHandle>,
+        publisher: &Arc<Publisher>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            orphans: orphans.clone(),
+            catalog: catalog.clone(),
+            throttle: throttle.clone(),
+            policy: policy.clone(),
+            publisher: publisher.clone(),
+        }
+    }
+
+    /// Takes over a copy that an earlier run left, if the file on the PFS is still the one it was
+    /// made of; `None` if its bytes are not what they must be, and it is to be copied anew.
+    pub(crate) fn adopt(
+        &self,
+        f: &ClaimedFile,
+        claim: Claim,
+        mark: &InflightProgress,
+        decodes: bool,
+    ) -> Option<CopyOutcome> {
+        let readable = read_permission::by_mode(&f.live.segment.index, f.entry.record);
+        if !f.live.fresh || !readable {
+            // An earlier job of this user could read it; whether this one can, an open says.
+            let ask = || match readable {
+                true => f.live.source.identity(&f.rel),
+                false => f.live.source.open(&f.rel)?.identity_now(),
+            };
+            match self.ask_pfs(mark, ask) {
+                Ok(id) if f.live.is_same(&id, &f.want) => self.throttle.worked(),
+                Ok(_) => return Some(self.publisher.failed(&CopyError::Changed, f)),
+                Err(e) => {
+                    lock(&self.orphans).put_back(claim, f.name, f.want.size, &self.cx.tiers);
+                    return Some(self.publisher.failed(&e, f));
+                }
+            }
+        }
+        let Some(tier) = claim.plain else {
+            // It is decoded right away if somebody waits for it.
+            if let Some(at) = claim.packed {
+                self.policy.tell_packed(f.key, f.want.size, (at, f.name));
+            }
+            let now = f.source == RequestSource::Demand || decodes;
+            self.cx.stats.adopted.fetch_add(1, Ordering::Relaxed);
+            lock(&self.catalog).add(f.key);
+            return if now { None } else { claim.packed.map(CopyOutcome::Packed) };
+        };
+        let dir = self.cx.tiers.get(tier)?;
+        if let Some(sum) = claim.check {
+            f.note_sum(sum);
+            if !dir.verify(f.name, f.want.size, sum) {
+                dir.evict_resident(f.name, f.want.size);
+                self.cx.stats.damaged.fetch_add(1, Ordering::Relaxed);
+                if let Some(more) = self.cx.log_limits.hurt.now() {
+                    let file = crate::shown::bytes(&f.rel);
+                    tracing::warn!(%file, more, "a copy of before the machine was started is damaged; it is made again");
+                }
+                return None;
+            }
+            dir.verified(f.name, sum, f.want.size);
+            self.cx.stats.verified.fetch_add(1, Ordering::Relaxed);
+        }
+        let guard = &f.live.segment.state.guard;
+        if guard.which().sums && guard.sum(f.entry.id).is_none() {
+            // Its readers could not tell whether it is sound.
+            dir.evict_resident(f.name, f.want.size);
+            return None;
+        }
+        self.cx.stats.adopted.fetch_add(1, Ordering::Relaxed);
+        if let Some(at) = claim.packed {
+            self.policy.tell_packed(f.key, f.want.size, (at, f.name));
+            return Some(CopyOutcome::Decoded(tier));
+        }
+        Some(CopyOutcome::Resident(tier))
+    }
+
+    /// Asks the PFS for metadata, within the limits. Readers see the wait for them as one for the
+    /// PFS.
+    fn ask_pfs<T>(&self, mark: &InflightProgress, ask: impl FnOnce() -> io::Result<T>) -> Result<T, CopyError> {
+        let limited = || {
+            self.cx.limits.before_call(0, mark.waited_for());
+            ask()
+        };
+        mark.ask_pfs(limited).map_err(CopyError::Source)
+    }
+}

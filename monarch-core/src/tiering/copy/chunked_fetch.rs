@@ -1,0 +1,529 @@
+//! A large file while its chunks are fetched: which are wanted, which are on their way, which are
+//! there.
+//!
+//! Chunks that readers ask for go first, then, if the file is fetched ahead at all, the rest, from
+//! where the last reader is. One chunk opens the file on the PFS for all others. Who reads in order
+//! asks for some chunks before it needs them: how many, the entry says
+//! ([`Large::ahead`](monarch_abi::chunks::Large::ahead)).
+
+use crate::engine::{Marks, SourceFile};
+use crate::sync::{AtomicU32, AtomicUsize, Mutex, Ordering, lock};
+use crate::tier::{PartCopy, Sum};
+use crate::tiering::core::claimed_file::ClaimedFile;
+use monarch_abi::chunks::LargeFile;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the file on the PFS stays open without being read.
+const KEEP_OPEN: Duration = Duration::from_secs(60);
+/// How old the last check of the file's identity may be when a chunk is given to readers.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(crate) struct ChunkedFetch {
+    pub(crate) file: ClaimedFile,
+    pub(crate) large: LargeFile<'static>,
+    /// Tier of the partial copy.
+    pub(crate) tier: usize,
+    pub(crate) part: PartCopy,
+    /// Whether chunks pass through, because there is no room for all of them.
+    pub(crate) streamed: bool,
+    /// PFS calls under way.
+    calls: AtomicU32,
+    progress: Mutex<Progress>,
+}
+
+/// Where a chunk's bytes have room.
+pub(crate) enum Room {
+    /// Reserved for the file.
+    Own,
+    /// In the window of streamed files.
+    Window(Slot),
+}
+
+/// The window of streamed files: slots for one chunk each. Its room is given back with the last
+/// slot, whoever has that.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    all: usize,
+    used: AtomicUsize,
+    _room: Box<dyn Any + Send + Sync>,
+}
+
+impl Slots {
+    /// So many, which lie in this room.
+    pub(crate) fn new(all: usize, room: impl Any + Send + Sync) -> Arc<Self> {
+        Arc::new(Self { all, used: AtomicUsize::new(0), _room: Box::new(room) })
+    }
+
+    /// One of them, if one is free.
+    pub(crate) fn take(self: &Arc<Self>) -> Option<Slot> {
+        let more = |n: usize| (n < self.all).then_some(n + 1);
+        self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(Slot(self.clone()))
+    }
+}
+
+/// Room for one chunk in the window of streamed files.
+pub(crate) struct Slot(Arc<Slots>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.used.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The file that chunks are read from.
+enum Original {
+    /// That on the PFS, which the next chunk opens.
+    Closed,
+    Opening,
+    Open(Arc<dyn SourceFile>),
+    /// A packed copy, or another node's: it was there before the first chunk.
+    Given(Arc<dyn SourceFile>),
+}
+
+struct Progress {
+    original: Original,
+    /// Asked for by readers, in order.
+    wanted: VecDeque<u32>,
+    /// Whether everything is fetched, and where that goes on.
+    rest: bool,
+    cursor: u32,
+    /// Chunks on their way that nobody asked for, and how many those may be.
+    unasked: u32,
+    width: u32,
+    /// One bit for each chunk that is on its way or there.
+    taken: Vec<u64>,
+    /// The same of those that are there: what the entry says of them can be damaged.
+    there: Vec<u64>,
+    /// By chunk; what is only streamed is never whole.
+    sums: Vec<u64>,
+    summed: u32,
+    /// Chunks whose bytes are all written.
+    written: u32,
+    /// Chunks that are there and lie in the window of streamed files, oldest first.
+    passing: VecDeque<(u32, Slot)>,
+    /// Whether chunks of a streamed file lie in room of their own, and stay.
+    keeps_some: bool,
+    /// Slots whose blocks could not be given back.
+    lost: Vec<Slot>,
+    /// When a reader last asked.
+    asked: Instant,
+    checked: Option<Instant>,
+    /// When a chunk was last on its way.
+    busy: Instant,
+    over: bool,
+}
+
+impl Progress {
+    fn is_taken(&self, chunk: u32) -> bool {
+        self.taken.get(chunk as usize / 64).is_none_or(|w| w & 1 << (chunk % 64) != 0)
+    }
+
+    fn take(&mut self, chunk: u32) {
+        if let Some(w) = self.taken.get_mut(chunk as usize / 64) {
+            *w |= 1 << (chunk % 64);
+        }
+    }
+
+    /// A chunk is on its way: it opens the file if nobody has.
+    fn begin(&mut self, chunk: u32) {
+        self.take(chunk);
+        self.busy = Instant::now();
+        if let Original::Closed = self.original {
+            self.original = Original::Opening;
+        }
+    }
+
+    /// Closes the file on the PFS if no chunk was on its way for so long.
+    fn close(&mut self, idle: Duration) {
+        if self.busy.elapsed() >= idle && matches!(self.original, Original::Open(_)) {
+            self.original = Original::Closed;
+        }
+    }
+
+    fn give_back(&mut self, chunk: u32) {
+        for bits in [&mut self.taken, &mut self.there] {
+            if let Some(w) = bits.get_mut(chunk as usize / 64) {
+                *w &= !(1 << (chunk % 64));
+            }
+        }
+    }
+
+    /// A chunk is there.
+    fn has_come(&mut self, chunk: u32) {
+        if let Some(w) = self.there.get_mut(chunk as usize / 64) {
+            *w |= 1 << (chunk % 64);
+        }
+    }
+
+    fn is_there(&self, chunk: u32) -> bool {
+        self.there.get(chunk as usize / 64).is_some_and(|w| w & 1 << (chunk % 64) != 0)
+    }
+
+    /// The next chunk to be fetched.
+    fn next(&mut self, demanded: bool, chunks: u32) -> Option<u32> {
+        if self.over || matches!(self.original, Original::Opening) {
+            return None;
+        }
+        if demanded {
+            while let Some(&chunk) = self.wanted.front() {
+                if !self.is_taken(chunk) {
+                    return Some(chunk);
+                }
+                self.wanted.pop_front();
+            }
+            return None;
+        }
+        if self.rest && self.unasked < self.width {
+            let found = (self.cursor..chunks).chain(0..self.cursor.min(chunks)).find(|&c| !self.is_taken(c));
+            self.rest = found.is_some();
+            self.cursor = found.unwrap_or(0);
+            return found;
+        }
+        None
+    }
+}
+
+impl ChunkedFetch {
+    pub(crate) fn new(
+        file: ClaimedFile,
+        large: LargeFile<'static>,
+        (tier, part): (usize, PartCopy),
+        streamed: bool,
+        rest: bool,
+        width: u32,
+    ) -> Self {
+        let (now, chunks) = (Instant::now(), large.chunks());
+        let progress = Progress {
+            original: file.given().map_or(Original::Closed, Original::Given),
+            wanted: VecDeque::new(),
+            rest,
+            cursor: 0,
+            unasked: 0,
+            width,
+            taken: vec![0; monarch_abi::chunks::words_of(chunks)],
+            there: vec![0; monarch_abi::chunks::words_of(chunks)],
+            sums: vec![0; if streamed { 0 } else { chunks as usize }],
+            summed: 0,
+            written: 0,
+            passing: VecDeque::new(),
+            keeps_some: false,
+            lost: Vec::new(),
+            asked: now,
+            checked: None,
+            busy: now,
+            over: false,
+        };
+        Self { file, large, tier, part, streamed, calls: AtomicU32::new(0), progress: Mutex::new(progress) }
+    }
+
+    /// Bytes of a chunk.
+    pub(crate) fn range(&self, chunk: u32) -> Range<u64> {
+        let size = self.part.size;
+        let start = u64::from(chunk).saturating_mul(self.large.chunk).min(size);
+        start..size.min(start.saturating_add(self.large.chunk))
+    }
+
+    /// Takes over what readers have asked for; whether they have. Who asks for a chunk that is
+    /// there has found its bit damaged, or asked before it came: the bit is set again.
+    pub(crate) fn drain_chunk_requests(&self) -> bool {
+        let mut p = lock(&self.progress);
+        let mut any = false;
+        self.large.take_wanted(|chunk| {
+            any = true;
+            p.cursor = chunk + 1;
+            if !p.over && p.is_there(chunk) && !self.large.has(chunk) {
+                self.large.arrived(chunk);
+            }
+            if !p.is_taken(chunk) && !p.wanted.contains(&chunk) {
+                p.wanted.push_back(chunk);
+            }
+        });
+        if self.large.head.rest.swap(0, Ordering::AcqRel) != 0 {
+            any = true;
+            p.rest = !self.streamed;
+        }
+        if any {
+            p.asked = Instant::now();
+        }
+        any
+    }
+
+    /// Has everything fetched.
+    pub(crate) fn fetch_rest(&self) {
+        lock(&self.progress).rest = !self.streamed;
+    }
+
+    /// A chunk to be fetched now, which is on its way from here on, with room for it; and whether
+    /// there are more. `room` may find none: then it stays in line.
+    pub(crate) fn take(&self, demanded: bool, room: impl FnOnce(u32) -> Option<Room>) -> Option<(u32, Room, bool)> {
+        let chunks = self.large.chunks();
+        let chunk = lock(&self.progress).next(demanded, chunks)?;
+        // Without the lock: a chunk of this very file may have to make room.
+        let room = room(chunk)?;
+        let mut p = lock(&self.progress);
+        if p.over || p.is_taken(chunk) || matches!(p.original, Original::Opening) {
+            return None;
+        }
+        p.begin(chunk);
+        p.unasked += u32::from(!demanded);
+        let more = p.next(demanded, chunks).is_some();
+        Some((chunk, room, more))
+    }
+
+    /// Whether there is something to be fetched now.
+    pub(crate) fn has_work(&self, demanded: bool) -> bool {
+        lock(&self.progress).next(demanded, self.large.chunks()).is_some()
+    }
+
+    /// The file that chunks are read from, if it is open.
+    pub(crate) fn original(&self) -> Option<Arc<dyn SourceFile>> {
+        match &lock(&self.progress).original {
+            Original::Open(file) | Original::Given(file) => Some(file.clone()),
+            Original::Closed | Original::Opening => None,
+        }
+    }
+
+    pub(crate) fn opened(&self, file: &Arc<dyn SourceFile>) {
+        lock(&self.progress).original = Original::Open(file.clone());
+    }
+
+    /// Nobody opens the file any more who was about to.
+    pub(crate) fn not_opened(&self) {
+        let mut p = lock(&self.progress);
+        if let Original::Opening = p.original {
+            p.original = Original::Closed;
+        }
+    }
+
+    /// Closes the file on the PFS if it has not been read for a while.
+    pub(crate) fn close_if_idle(&self) {
+        lock(&self.progress).close(KEEP_OPEN);
+    }
+
+    /// A chunk's bytes are all written: whether the file's identity is to be asked for, as after
+    /// the last one.
+    pub(crate) fn written(&self) -> bool {
+        let mut p = lock(&self.progress);
+        p.written += 1;
+        p.busy = Instant::now();
+        let last = !self.streamed && p.written == self.large.chunks();
+        last || p.checked.is_none_or(|t| t.elapsed() > RECHECK)
+    }
+
+    /// The file was what it is to be.
+    pub(crate) fn checked(&self) {
+        lock(&self.progress).checked = Some(Instant::now());
+    }
+
+    /// The checksum of a chunk that is about to be there; whether it is the last one. (The one that
+    /// was written last has the file's identity asked for; others may end after it.)
+    pub(crate) fn summed(&self, chunk: u32, sum: u64) -> bool {
+        let mut p = lock(&self.progress);
+        if let Some(s) = p.sums.get_mut(chunk as usize) {
+            *s = sum;
+        }
+        p.summed += 1;
+        !self.streamed && p.summed == self.large.chunks()
+    }
+
+    /// The checksum of the whole, once all chunks are there.
+    pub(crate) fn sum(&self) -> Sum {
+        Sum::of_pieces(&lock(&self.progress).sums, self.large.chunk)
+    }
+
+    /// A chunk is there; its room comes back if the file has ended. Readers are told before anybody
+    /// can end the file or pass the chunk on: its bit would be another partial copy's, or that
+    /// of bytes that are gone.
+    pub(crate) fn arrived(&self, chunk: u32, room: Room) -> Option<Room> {
+        let mut p = lock(&self.progress);
+        if p.over {
+            return Some(room);
+        }
+        if let Room::Window(slot) = room {
+            p.passing.push_back((chunk, slot));
+        }
+        p.has_come(chunk);
+        self.large.arrived(chunk);
+        None
+    }
+
+    /// A chunk that nobody asked for is not on its way any more.
+    pub(crate) fn landed(&self) {
+        let mut p = lock(&self.progress);
+        p.unasked = p.unasked.saturating_sub(1);
+    }
+
+    /// A chunk could not be fetched.
+    pub(crate) fn give_back(&self, chunk: u32) {
+        lock(&self.progress).give_back(chunk);
+    }
+
+    /// Drops the oldest chunk that lies in the window, for readers; which one, and its slot. Its
+    /// bytes may go then.
+    pub(crate) fn pass_on(&self) -> Option<(u32, Slot)> {
+        let mut p = lock(&self.progress);
+        let (chunk, slot) = p.passing.pop_front()?;
+        self.large.dropped(chunk);
+        p.give_back(chunk);
+        drop(p);
+        // Who waits for it and looked between bit and count goes to sleep again, not knowing.
+        self.large.ticked();
+        Some((chunk, slot))
+    }
+
+    /// The blocks of a chunk that was passed on are still taken.
+    pub(crate) fn keep_slot(&self, slot: Slot) {
+        lock(&self.progress).lost.push(slot);
+    }
+
+    /// Chunks in the window.
+    pub(crate) fn passing(&self) -> usize {
+        lock(&self.progress).passing.len()
+    }
+
+    /// Gives away the slots of what lies in the window, once it has ended.
+    pub(crate) fn take_slots(&self) -> Vec<Slot> {
+        let mut p = lock(&self.progress);
+        let lost = std::mem::take(&mut p.lost);
+        p.passing.drain(..).map(|(_, slot)| slot).chain(lost).collect()
+    }
+
+    /// Whether who read it has come to its end.
+    pub(crate) fn is_read(&self) -> bool {
+        self.large.head.ended.load(Ordering::Relaxed) != 0
+    }
+
+    /// A chunk of a streamed file has room of its own.
+    pub(crate) fn keep_some(&self) {
+        lock(&self.progress).keeps_some = true;
+    }
+
+    /// Whether some chunks of a streamed file stay, for whoever reads it again.
+    pub(crate) fn keeps_some(&self) -> bool {
+        lock(&self.progress).keeps_some
+    }
+
+    /// How long nobody has asked.
+    pub(crate) fn idle(&self) -> Duration {
+        lock(&self.progress).asked.elapsed()
+    }
+
+    /// How long no chunk was on its way.
+    pub(crate) fn rests(&self) -> Duration {
+        lock(&self.progress).busy.elapsed()
+    }
+
+    /// Ends it; `false` if it had ended.
+    pub(crate) fn end(&self) -> bool {
+        let mut p = lock(&self.progress);
+        p.close(Duration::ZERO);
+        !std::mem::replace(&mut p.over, true)
+    }
+}
+
+/// What readers see of the PFS calls for one chunk.
+pub(crate) struct ChunkMarks {
+    pub(crate) fill: Arc<ChunkedFetch>,
+    pub(crate) demanded: bool,
+}
+
+impl Marks for ChunkMarks {
+    fn in_pfs(&self, inside: bool) {
+        let calls = &self.fill.calls;
+        let now = if inside {
+            calls.fetch_add(1, Ordering::Relaxed) + 1
+        } else {
+            calls.fetch_sub(1, Ordering::Relaxed).saturating_sub(1)
+        };
+        // The entry may be another partial copy's by now.
+        let head = self.fill.large.head;
+        if head.part.load(Ordering::Relaxed) == self.fill.part.number {
+            head.in_pfs.store(now, Ordering::Relaxed);
+        }
+    }
+    fn progress(&self) {
+        self.fill.large.head.tick.fetch_add(1, Ordering::Relaxed);
+    }
+    fn waited_for(&self) -> bool {
+        self.demanded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(chunks: u32, rest: bool) -> Progress {
+        Progress {
+            original: Original::Closed,
+            wanted: VecDeque::new(),
+            rest,
+            cursor: 0,
+            unasked: 0,
+            width: 8,
+            taken: vec![0; monarch_abi::chunks::words_of(chunks)],
+            there: vec![0; monarch_abi::chunks::words_of(chunks)],
+            sums: Vec::new(),
+            summed: 0,
+            written: 0,
+            passing: VecDeque::new(),
+            keeps_some: false,
+            lost: Vec::new(),
+            asked: Instant::now(),
+            checked: None,
+            busy: Instant::now(),
+            over: false,
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_goes_first_and_the_rest_goes_round_from_the_reader() {
+        let mut p = progress(5, true);
+        p.wanted.extend([3, 1]);
+        p.cursor = 4;
+        let mut order = Vec::new();
+        while let Some(c) = p.next(true, 5).or_else(|| p.next(false, 5)) {
+            p.take(c);
+            order.push(c);
+        }
+        assert_eq!(order, [3, 1, 4, 0, 2]);
+        p.give_back(2);
+        assert_eq!(p.next(false, 5), None, "the rest was fetched; who wants it asks");
+    }
+
+    #[test]
+    fn nothing_is_given_out_while_the_file_is_being_opened() {
+        let mut p = progress(3, true);
+        p.wanted.push_back(0);
+        p.original = Original::Opening;
+        assert_eq!((p.next(true, 3), p.next(false, 3)), (None, None));
+        p.original = Original::Closed;
+        p.over = true;
+        assert_eq!(p.next(true, 3), None);
+    }
+
+    /// Chunks of another node's file were waited for in vain after a minute without any: the file
+    /// was taken for closed, and to be opened by the next chunk, which never opens one that was
+    /// given.
+    #[test]
+    fn a_file_that_is_given_is_neither_closed_nor_opened() {
+        use crate::engine::{MemSource, Source};
+        let source = MemSource::default();
+        source.put(b"f", b"some");
+        for (given, is_open) in [(true, true), (false, false)] {
+            let mut p = progress(3, true);
+            let file: Arc<dyn SourceFile> = source.open(b"f").unwrap().into();
+            p.original = if given { Original::Given(file) } else { Original::Open(file) };
+            p.close(Duration::ZERO);
+            p.wanted.push_back(2);
+            p.begin(2);
+            assert_eq!(p.next(false, 3).is_some(), is_open);
+        }
+    }
+}

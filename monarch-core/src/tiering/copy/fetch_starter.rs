@@ -1,0 +1,185 @@
+//! Begins to fetch the chunks of large files.
+
+use crate::sync::lock;
+use crate::tier::{PartCopy, TierDir};
+use crate::tiering::compression::compressor::Compressor;
+use crate::tiering::compression::packer::Packer;
+use crate::tiering::copy::chunked_fetches::ChunkedFetches;
+use crate::tiering::copy::fetch_lines::FetchLines;
+use crate::tiering::copy::publisher::{Publisher, no_passing_room};
+use crate::tiering::copy::streaming::Streaming;
+use crate::tiering::core::claimed_file::ClaimedFile;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::outcome::CopyOutcome;
+use crate::tiering::core::reservations::CompressedReservation;
+use crate::tiering::core::reservations::TransientReservation;
+use crate::tiering::placement::fair_share::FairShare;
+use crate::tiering::placement::placer::{CHOICES, Placer};
+use crate::tiering::placement::reclaim::Reclaim;
+use crate::tiering::residency::decode_rounds::DecodeRounds;
+use crate::tiering::residency::transient_copies::TransientCopies;
+use monarch_abi::chunks::LargeFile;
+use monarch_abi::word::Refusal;
+use monarch_policies::{RequestSource, Why};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Pause after a lack of room that may pass.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// How often others make way for a file.
+const SHARES: u32 = 3;
+/// The same where as many files are being streamed as may be.
+const PLACE: Duration = Duration::from_millis(500);
+
+/// Begins to fetch the chunks of large files.
+pub(crate) struct FetchStarter {
+    cx: Arc<Context>,
+    fetch_lines: Arc<Mutex<FetchLines>>,
+    rounds: Arc<DecodeRounds>,
+    transient: Arc<TransientCopies>,
+    packer: Arc<Packer>,
+    compressor: Arc<Compressor>,
+    fair_share: Arc<FairShare>,
+    placer: Arc<Placer>,
+    reclaim: Arc<Reclaim>,
+    publisher: Arc<Publisher>,
+    fetches: Arc<ChunkedFetches>,
+    streaming: Arc<Streaming>,
+}
+
+impl FetchStarter {
+    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        fetch_lines: &Arc<Mutex<FetchLines>>,
+        rounds: &Arc<DecodeRounds>,
+        transient: &Arc<TransientCopies>,
+        packer: &Arc<Packer>,
+        compressor: &Arc<Compressor>,
+        fair_share: &Arc<FairShare>,
+        placer: &Arc<Placer>,
+        reclaim: &Arc<Reclaim>,
+        publisher: &Arc<Publisher>,
+        fetches: &Arc<ChunkedFetches>,
+        streaming: &Arc<Streaming>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            fetch_lines: fetch_lines.clone(),
+            rounds: rounds.clone(),
+            transient: transient.clone(),
+            packer: packer.clone(),
+            compressor: compressor.clone(),
+            fair_share: fair_share.clone(),
+            placer: placer.clone(),
+            reclaim: reclaim.clone(),
+            publisher: publisher.clone(),
+            fetches: fetches.clone(),
+            streaming: streaming.clone(),
+        }
+    }
+
+    /// Begins to fetch the chunks of a claimed file.
+    pub(crate) fn begin_fill(&self, mut file: ClaimedFile, large: LargeFile<'static>) {
+        if let Some((_, below)) = file.packed {
+            return self.begin_decoding(file, large, below);
+        }
+        if file.passes() {
+            return self.begin_passing(file, large);
+        }
+        let (mut tried, mut shares, mut turns, mut unwanted) = (vec![false; self.cx.tiers.len()], 0, 0, false);
+        loop {
+            let Ok(at) = self.placer.place(&file, &tried).inspect_err(|why| unwanted |= *why == Why::Unwanted) else {
+                if !unwanted && shares < SHARES && self.fair_share.make_fair_room(&file) {
+                    shares += 1;
+                    tried.fill(false);
+                    continue;
+                }
+                break;
+            };
+            let Some(tier) = self.cx.tiers.get(at) else { break };
+            turns += 1;
+            tried[at] = true;
+            // Of one that is not fetched to its end nothing could be packed.
+            if self.cx.packs(at)
+                && self.cx.options.prefetch
+                && let Some(room) = self.packer.room_to_pack(at, &file.rel, file.want.size)
+            {
+                let asked = file.source == RequestSource::Demand;
+                let above =
+                    self.compressor.retry_until_room(asked, || self.reclaim.part_above(at, file.want.size, true));
+                let Some((up, part, share)) = above else {
+                    // It is asked for again, and somebody who waits reads it from the PFS.
+                    self.compressor.defer(file.key);
+                    return self.publisher.publish_outcome(&file, CopyOutcome::Stopped);
+                };
+                file.share = Some(Arc::new(share));
+                file.below = Some(Arc::new(CompressedReservation { tier: at, room: Mutex::new(Some(room)) }));
+                return self.fetches.fill(file, large, (up, part), false);
+            }
+            match self.reclaim.room_for_part(at, tier, file.want.size) {
+                Ok(Some(part)) => return self.fetches.fill(file, large, (at, part), false),
+                Ok(None) => tried[at] = turns > CHOICES,
+                Err(e) => self.cx.tier_failed(tier, &e),
+            }
+        }
+        if self.transient.packs_under_way() && file.source == RequestSource::Prefetch {
+            self.compressor.defer(file.key);
+            return self.publisher.publish_outcome(&file, CopyOutcome::Stopped);
+        }
+        let transient = shares > 0
+            || self.transient.packs_under_way()
+            || tried.contains(&true)
+            || self.cx.tiers.iter().any(TierDir::suspended);
+        let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
+        let mut pause = transient.then_some(RETRY);
+        if file.source == RequestSource::Demand && !transient {
+            if self.streaming.stream(&file, large) {
+                return;
+            }
+            // Others are being streamed: their readers may end.
+            pause = lock(&self.fetch_lines).can_stream(&file).then_some(PLACE);
+        }
+        if let Some(more) = self.cx.log_limits.full.now() {
+            let name = crate::shown::bytes(&file.rel);
+            tracing::info!(file = %name, size = file.want.size, more, "no tier has room for it");
+        }
+        self.publisher.publish_outcome(&file, CopyOutcome::Refused(why, pause));
+    }
+
+    /// Begins to fetch the chunks of a claimed file that another node owns.
+    fn begin_passing(&self, mut file: ClaimedFile, large: LargeFile<'static>) {
+        if let Some((at, part, share)) = self.passing_part(&file) {
+            file.share = Some(Arc::new(share));
+            return self.fetches.fill(file, large, (at, part), false);
+        }
+        if file.source != RequestSource::Demand || !self.streaming.stream(&file, large) {
+            let end = no_passing_room(&file);
+            self.publisher.publish_outcome(&file, end);
+        }
+    }
+
+    /// Begins to decode the chunks of a claimed file.
+    fn begin_decoding(&self, mut file: ClaimedFile, large: LargeFile<'static>, below: usize) {
+        let asked = file.source == RequestSource::Demand;
+        match self.compressor.retry_until_room(asked, || self.reclaim.part_above(below, file.want.size, asked)) {
+            Some((at, part, share)) => {
+                file.share = Some(Arc::new(share));
+                self.fetches.fill(file, large, (at, part), false);
+            }
+            None => {
+                if !asked {
+                    self.rounds.rest_decoding(file.key);
+                }
+                self.publisher.publish_outcome(&file, CopyOutcome::Packed(below));
+            }
+        }
+    }
+
+    /// The same for a large file.
+    pub(crate) fn passing_part(&self, f: &ClaimedFile) -> Option<(usize, PartCopy, TransientReservation)> {
+        let asked = f.source == RequestSource::Demand;
+        self.compressor.retry_until_room(asked, || self.reclaim.part_above(self.cx.tiers.len(), f.want.size, asked))
+    }
+}

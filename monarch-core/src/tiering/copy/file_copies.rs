@@ -1,0 +1,218 @@
+//! Claims files and begins their copies.
+
+use crate::sync::lock;
+use crate::tiering::copy::adoption::Adoption;
+use crate::tiering::copy::chunked_fetches::ChunkedFetches;
+use crate::tiering::copy::fetch_starter::FetchStarter;
+use crate::tiering::copy::file_copy_context::FileCopyContext;
+use crate::tiering::copy::file_copy_task::FileCopyTask;
+use crate::tiering::copy::publisher::Publisher;
+use crate::tiering::core::claimed_file::ClaimedFile;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::inflight_progress::InflightProgress;
+use crate::tiering::core::lane::Lane;
+use crate::tiering::core::outcome::CopyOutcome;
+use crate::tiering::core::peer_link::PeerLink;
+use crate::tiering::core::segments::{Segments, parts};
+use crate::tiering::queue::inflight_slots::Job;
+use crate::tiering::queue::waker::Waker;
+use crate::tiering::queue::work_queue::WorkQueue;
+use crate::tiering::residency::decode_rounds::DecodeRounds;
+use crate::tiering::residency::eviction::Eviction;
+use crate::tiering::residency::orphans::Orphans;
+use crate::tiering::residency::scrubber::Scrubber;
+use crate::tiering::residency::transient_copies::TransientCopies;
+use monarch_abi::hash::Identity;
+use monarch_abi::segment::{Entry, Segment};
+use monarch_abi::word::{Refusal, State, Word};
+use monarch_policies::RequestSource;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Claims files and begins their copies.
+pub(crate) struct FileCopies {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    orphans: Arc<Mutex<Orphans>>,
+    waker: Arc<Waker>,
+    peers: Arc<PeerLink>,
+    queue: Arc<WorkQueue>,
+    rounds: Arc<DecodeRounds>,
+    transient: Arc<TransientCopies>,
+    eviction: Arc<Eviction>,
+    scrubber: Arc<Scrubber>,
+    publisher: Arc<Publisher>,
+    fetches: Arc<ChunkedFetches>,
+    starter: Arc<FetchStarter>,
+    adoption: Arc<Adoption>,
+    tasks: Arc<FileCopyContext>,
+}
+
+impl FileCopies {
+    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        orphans: &Arc<Mutex<Orphans>>,
+        waker: &Arc<Waker>,
+        peers: &Arc<PeerLink>,
+        queue: &Arc<WorkQueue>,
+        rounds: &Arc<DecodeRounds>,
+        transient: &Arc<TransientCopies>,
+        eviction: &Arc<Eviction>,
+        scrubber: &Arc<Scrubber>,
+        publisher: &Arc<Publisher>,
+        fetches: &Arc<ChunkedFetches>,
+        starter: &Arc<FetchStarter>,
+        adoption: &Arc<Adoption>,
+        tasks: &Arc<FileCopyContext>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            orphans: orphans.clone(),
+            waker: waker.clone(),
+            peers: peers.clone(),
+            queue: queue.clone(),
+            rounds: rounds.clone(),
+            transient: transient.clone(),
+            eviction: eviction.clone(),
+            scrubber: scrubber.clone(),
+            publisher: publisher.clone(),
+            fetches: fetches.clone(),
+            starter: starter.clone(),
+            adoption: adoption.clone(),
+            tasks: tasks.clone(),
+        }
+    }
+
+    /// Looks at one file: claims it and finds room for a copy. `None` when there is nothing to
+    /// copy.
+    pub(crate) fn begin<'a>(&'a self, job: Job<'a>) -> Option<FileCopyTask<'a>> {
+        let (number, id) = parts(job.key)?;
+        let live = self.segments.segment(number)?;
+        let mut path = [0u8; monarch_abi::PATH_MAX];
+        let len = live.segment.index.path(id, &mut path)?;
+        let rel = path.get(..len).unwrap_or(&[]).to_vec();
+        let entry = live.segment.lookup(&rel)?;
+        if !core::ptr::eq(entry.slot, entry.master) {
+            // A further name of an inode whose word lies elsewhere: that one is (or was) looked at.
+            return None;
+        }
+        let Some((claim, source)) = self.claim(&live.segment, &entry, &job) else {
+            match entry.word().refusal() {
+                Some(Refusal::Damaged) => self.scrubber.drop_damaged(job.key, &live, &entry),
+                None if entry.word().state() == State::Partial => self.asked_while_filling(&job),
+                _ => {}
+            }
+            return None;
+        };
+        let (want, name) = (entry.record.identity(), live.segment.copy_name(&entry));
+        let (key, start) = (job.key, Instant::now());
+        let (packed, below, share) = (None, None, None);
+        let peer = None;
+        self.claimed(
+            ClaimedFile { live, entry, rel, key, source, claim, want, name, start, packed, peer, below, share },
+            job,
+        )
+    }
+
+    /// Gets a copy of a claimed file: that of an earlier agent, or a new one, which is yet to be
+    /// filled.
+    fn claimed<'a>(&'a self, mut f: ClaimedFile, mut job: Job<'a>) -> Option<FileCopyTask<'a>> {
+        if let Some(pause) = self.unsettled(&f.want) {
+            self.cx.stats.unsettled.fetch_add(1, Ordering::Relaxed);
+            self.publisher.publish_outcome(&f, CopyOutcome::Refused(Refusal::RecentlyModified, Some(pause)));
+            return None;
+        }
+        let mark = InflightProgress::claim(&self.cx.ctl, f.key, f.source);
+        let left = lock(&self.orphans).claim_any(&f.live.segment, &f.entry, &self.cx.tiers);
+        if let Some(claim) = left
+            && let Some(end) = self.adoption.adopt(&f, claim, &mark, job.decodes)
+        {
+            self.publisher.publish_outcome(&f, end);
+            return None;
+        }
+        if !self.transient.is_empty() {
+            f.packed = self.cx.packed_of(&f);
+            if f.source == RequestSource::Demand {
+                self.rounds.was_asked(f.key);
+            }
+        }
+        if f.packed.is_some() {
+            job.slot.is_decoding();
+        } else {
+            f.peer = self.peers.peer_file(&f);
+        }
+        if f.peer.is_some() && job.in_ring {
+            // It came to be there just now: a copier takes it.
+            self.publisher.publish_outcome(&f, CopyOutcome::Stopped);
+            self.queue.lines().retry([job.key]);
+            self.waker.wake(Lane::Threads);
+            return None;
+        }
+        if let Some(large) = f.live.segment.state.large(f.entry.id) {
+            self.starter.begin_fill(f, large);
+            return None;
+        }
+        if let Some(peer) = &f.peer {
+            // It looks for the file while room is made for it here.
+            peer.will_be_read();
+        }
+        FileCopyTask::new(&self.tasks, f, mark, job)
+    }
+
+    /// Turns a file that is asked for (or, for a prefetch, absent) to Fetching: the claim, and why
+    /// it is fetched.
+    fn claim(&self, segment: &Segment<'static>, e: &Entry<'static>, job: &Job<'_>) -> Option<(Word, RequestSource)> {
+        loop {
+            let before = e.word();
+            let why = match (before.state(), job.source) {
+                (State::Requested, _) => RequestSource::Demand,
+                // What lies packed is not fetched again; it is decoded for those who ask, and by
+                // those who are to do so ahead.
+                (State::Absent, RequestSource::Prefetch) if before.packed_in().is_some() != job.decodes => return None,
+                (State::Absent, RequestSource::Prefetch) => RequestSource::Prefetch,
+                (State::Bypass, _) => {
+                    self.eviction.drop_copies(segment, e, job.key);
+                    if before.is_changed()
+                        && let Some(live) = parts(job.key).and_then(|(number, _)| self.segments.segment(number))
+                    {
+                        self.peers.tell_changed(&live, e);
+                    }
+                    return None;
+                }
+                _ => return None,
+            };
+            let claim = before.with(State::Fetching);
+            // Lost against the demand for a file that was to be prefetched, against another copier,
+            // or against a bypass.
+            if e.master.word.compare_exchange(before.0, claim.0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return Some((claim, why));
+            }
+        }
+    }
+
+    /// Somebody asked for a file whose chunks are being fetched.
+    fn asked_while_filling(&self, job: &Job<'_>) {
+        match job.source {
+            RequestSource::Demand => drop(self.fetches.drain_chunk_requests(job.key)),
+            RequestSource::Prefetch => self.fetches.fetch_rest(job.key),
+        }
+    }
+
+    /// How long until a file that was changed a moment ago may be copied.
+    fn unsettled(&self, id: &Identity) -> Option<Duration> {
+        let settle = i64::try_from(self.cx.options.settle.as_nanos()).unwrap_or(i64::MAX);
+        let now = crate::index::now_ns();
+        // Each time for itself: a modification time may be set to anything, the change time may
+        // come from a clock that is wrong. Times far in the future say nothing.
+        let rest = [id.mtime_ns, id.ctime_ns].into_iter().filter_map(|t| {
+            let age = now.saturating_sub(t);
+            (age < settle && age > -60_000_000_000).then(|| settle.saturating_sub(age))
+        });
+        let ns = u64::try_from(rest.max()?).unwrap_or(0);
+        Some(Duration::from_nanos(ns) + Duration::from_millis(1))
+    }
+}

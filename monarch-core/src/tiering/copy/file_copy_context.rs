@@ -1,0 +1,93 @@
+//! What a file needs while it is copied.
+
+use crate::tier::CopyFile;
+use crate::tiering::compression::compressor::Compressor;
+use crate::tiering::compression::packer::Packer;
+use crate::tiering::copy::accounting::CopyAccounting;
+use crate::tiering::copy::publisher::{Publisher, no_passing_room};
+use crate::tiering::core::claimed_file::ClaimedFile;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::outcome::CopyOutcome;
+use crate::tiering::core::peer_link::PeerLink;
+use crate::tiering::core::reservations::TransientReservation;
+use crate::tiering::core::source_facts::SourceFacts;
+use crate::tiering::placement::fair_share::FairShare;
+use crate::tiering::placement::placer::Placer;
+use crate::tiering::placement::reclaim::Reclaim;
+use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::engine_lane::EngineLanes;
+use crate::tiering::residency::decode_rounds::DecodeRounds;
+use crate::tiering::residency::transient_copies::TransientCopies;
+use crate::tiering::throttle::PrefetchThrottle;
+use monarch_policies::RequestSource;
+use std::sync::Arc;
+
+/// What a file needs while it is copied.
+pub(crate) struct FileCopyContext {
+    pub(crate) cx: Arc<Context>,
+    pub(crate) throttle: Arc<PrefetchThrottle>,
+    pub(crate) policy: Arc<PolicyHandle>,
+    pub(crate) source_facts: Arc<SourceFacts>,
+    pub(crate) peers: Arc<PeerLink>,
+    pub(crate) lanes: Arc<EngineLanes>,
+    pub(crate) rounds: Arc<DecodeRounds>,
+    pub(crate) transient: Arc<TransientCopies>,
+    pub(crate) packer: Arc<Packer>,
+    pub(crate) compressor: Arc<Compressor>,
+    pub(crate) fair_share: Arc<FairShare>,
+    pub(crate) placer: Arc<Placer>,
+    pub(crate) reclaim: Arc<Reclaim>,
+    pub(crate) publisher: Arc<Publisher>,
+    pub(crate) accounting: Arc<CopyAccounting>,
+}
+
+impl FileCopyContext {
+    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        throttle: &Arc<PrefetchThrottle>,
+        policy: &Arc<PolicyHandle>,
+        source_facts: &Arc<SourceFacts>,
+        peers: &Arc<PeerLink>,
+        lanes: &Arc<EngineLanes>,
+        rounds: &Arc<DecodeRounds>,
+        transient: &Arc<TransientCopies>,
+        packer: &Arc<Packer>,
+        compressor: &Arc<Compressor>,
+        fair_share: &Arc<FairShare>,
+        placer: &Arc<Placer>,
+        reclaim: &Arc<Reclaim>,
+        publisher: &Arc<Publisher>,
+        accounting: &Arc<CopyAccounting>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            throttle: throttle.clone(),
+            policy: policy.clone(),
+            source_facts: source_facts.clone(),
+            peers: peers.clone(),
+            lanes: lanes.clone(),
+            rounds: rounds.clone(),
+            transient: transient.clone(),
+            packer: packer.clone(),
+            compressor: compressor.clone(),
+            fair_share: fair_share.clone(),
+            placer: placer.clone(),
+            reclaim: reclaim.clone(),
+            publisher: publisher.clone(),
+            accounting: accounting.clone(),
+        }
+    }
+
+    /// Room for a copy that makes way first.
+    pub(crate) fn passing_room(
+        &self,
+        f: &ClaimedFile,
+    ) -> Result<(usize, CopyFile<'_>, TransientReservation), CopyOutcome> {
+        let asked = f.source == RequestSource::Demand;
+        let room = self
+            .compressor
+            .retry_until_room(asked, || self.reclaim.file_above(self.cx.tiers.len(), f.want.size, asked));
+        room.ok_or_else(|| no_passing_room(f))
+    }
+}

@@ -1,0 +1,323 @@
+//! A claimed file while the engine copies it: into which tier, and what comes of it.
+
+use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
+use crate::metrics::{CopyOf, Origin};
+use crate::tier::{CopyFile, Sum, TierDir};
+use crate::tiering::copy::file_copy_context::FileCopyContext;
+use crate::tiering::core::claimed_file::ClaimedFile;
+use crate::tiering::core::engine_trial::Kind;
+use crate::tiering::core::inflight_progress::InflightProgress;
+use crate::tiering::core::lane::Lane;
+use crate::tiering::core::outcome::{CopyOutcome, ELSEWHERE};
+use crate::tiering::core::reservations::CompressedReservation;
+use crate::tiering::placement::placer::CHOICES;
+use crate::tiering::queue::inflight_slots::Job;
+use monarch_abi::word::Refusal;
+use monarch_policies::{Event, FileKey, RequestSource, Why};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Pause after a lack of space that may pass.
+const RETRY: Duration = Duration::from_secs(5);
+/// How often others make way for a copy: who has theirs open keeps it a while.
+const SHARES: u32 = 3;
+
+/// Whether there is room for a copy that is to be packed.
+enum ToPack {
+    Catalog,
+    /// It is to be kept as it is.
+    AsItIs,
+    /// Others take the room.
+    Crowded,
+}
+
+/// See the module. Dropped, it frees the place of its job.
+pub(crate) struct FileCopyTask<'a> {
+    parts: &'a FileCopyContext,
+    file: ClaimedFile,
+    mark: InflightProgress,
+    /// Tiers that were tried, and the one being written.
+    tried: Vec<bool>,
+    at: usize,
+    copy: Option<CopyFile<'a>>,
+    /// How often others made way.
+    shares: u32,
+    /// How often a tier was chosen.
+    turns: u32,
+    /// Whether a tier had no room, or failed, though it should have had.
+    in_doubt: bool,
+    /// What was copied comes to.
+    sum: Sum,
+    /// Whether a copy took more blocks than there was room for.
+    too_large: bool,
+    job: Job<'a>,
+}
+
+impl<'a> FileCopyTask<'a> {
+    /// A copy in the first tier that takes it; `None` when none does, which is then the file's end.
+    pub(crate) fn new(
+        parts: &'a FileCopyContext,
+        file: ClaimedFile,
+        mark: InflightProgress,
+        job: Job<'a>,
+    ) -> Option<Self> {
+        let tried = vec![false; parts.cx.tiers.len()];
+        let mut new = Self {
+            parts,
+            file,
+            mark,
+            tried,
+            at: 0,
+            copy: None,
+            in_doubt: false,
+            shares: 0,
+            turns: 0,
+            sum: Sum::whole(0),
+            too_large: false,
+            job,
+        };
+        match new.place() {
+            Some(end) => {
+                new.publish_outcome(end);
+                None
+            }
+            None => Some(new),
+        }
+    }
+
+    /// It was given out to a lane, which it might not have been: what somebody waits for always
+    /// goes to copiers.
+    pub(crate) fn given(&mut self, lane: Lane) {
+        if self.file.origin() == Origin::Pfs && self.file.source == RequestSource::Prefetch {
+            self.job.slot.uses_reserve(true);
+            self.parts.lanes.given(&self.file.live, Kind::Files, lane, self.file.want.size);
+        }
+    }
+
+    /// Finds room in a tier that was not tried yet; how the fetch ended when there is none.
+    fn place(&mut self) -> Option<CopyOutcome> {
+        let parts = self.parts;
+        if let Some((_, below)) = &self.file.packed {
+            return if self.too_large { Some(CopyOutcome::Packed(*below)) } else { self.place_above(*below) };
+        }
+        if self.file.passes() {
+            return if self.too_large {
+                Some(CopyOutcome::Failed(self.file.start.elapsed()))
+            } else {
+                self.place_passing()
+            };
+        }
+        loop {
+            let at = match parts.placer.place(&self.file, &self.tried) {
+                Ok(at) => at,
+                Err(Why::Unwanted) if !self.too_large => return Some(CopyOutcome::Refused(Refusal::NoRoom, None)),
+                Err(_) => {
+                    if self.too_large {
+                        return Some(CopyOutcome::Failed(self.file.start.elapsed()));
+                    }
+                    if self.shares < SHARES && parts.fair_share.make_fair_room(&self.file) {
+                        self.shares += 1;
+                        self.tried.fill(false);
+                        continue;
+                    }
+                    // Room was promised to copies that will need less of it.
+                    let passes = parts.transient.packs_under_way();
+                    if passes && self.file.source == RequestSource::Prefetch {
+                        parts.compressor.defer(self.file.key);
+                        return Some(CopyOutcome::Stopped);
+                    }
+                    if let Some(more) = parts.cx.log_limits.full.now() {
+                        let file = crate::shown::bytes(&self.file.rel);
+                        tracing::info!(%file, size = self.file.want.size, more, "no tier has room for it");
+                    }
+                    let transient =
+                        passes || self.in_doubt || self.shares > 0 || parts.cx.tiers.iter().any(TierDir::suspended);
+                    let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
+                    // The node that it belongs to may be back by then.
+                    let elsewhere = self.file.peer.is_some().then_some(ELSEWHERE);
+                    return Some(CopyOutcome::Refused(why, transient.then_some(RETRY).or(elsewhere)));
+                }
+            };
+            let Some(tier) = parts.cx.tiers.get(at) else { return Some(CopyOutcome::Refused(Refusal::NoRoom, None)) };
+            self.turns += 1;
+            self.tried[at] = true;
+            if parts.cx.packs(at) {
+                match self.place_to_pack(at) {
+                    ToPack::Catalog => return None,
+                    ToPack::Crowded if self.file.source == RequestSource::Prefetch => {
+                        parts.compressor.defer(self.file.key);
+                        return Some(CopyOutcome::Stopped);
+                    }
+                    ToPack::Crowded | ToPack::AsItIs => {}
+                }
+            }
+            match parts.reclaim.room(at, tier, self.file.want.size) {
+                Ok(Some(copy)) => {
+                    (self.at, self.copy) = (at, Some(copy));
+                    return None;
+                }
+                // (Of a tier that packs it is known beforehand only about how much a copy needs.)
+                Ok(None) => {
+                    self.in_doubt |= !parts.cx.packs(at);
+                    // Somebody else was quicker, or what made way is still open: others may.
+                    self.tried[at] = self.turns > CHOICES;
+                }
+                Err(e) => {
+                    self.in_doubt = true;
+                    parts.cx.tier_failed(tier, &e);
+                }
+            }
+        }
+    }
+
+    /// Finds room for the copy of a file that another node owns.
+    fn place_passing(&mut self) -> Option<CopyOutcome> {
+        match self.parts.passing_room(&self.file) {
+            Ok((at, copy, share)) => {
+                (self.at, self.copy, self.file.share) = (at, Some(copy), Some(Arc::new(share)));
+                None
+            }
+            Err(end) => Some(end),
+        }
+    }
+
+    /// Finds room for the copy of a file that lies packed in the tier `below`.
+    fn place_above(&mut self, below: usize) -> Option<CopyOutcome> {
+        let (parts, size) = (self.parts, self.file.want.size);
+        let asked = self.file.source == RequestSource::Demand;
+        if let Some((at, copy, share)) =
+            parts.compressor.retry_until_room(asked, || parts.reclaim.file_above(below, size, asked))
+        {
+            (self.at, self.copy, self.file.share) = (at, Some(copy), Some(Arc::new(share)));
+            return None;
+        }
+        if !asked {
+            parts.rounds.rest_decoding(self.file.key);
+        } else if let Some(more) = parts.cx.log_limits.crowded.now() {
+            let file = crate::shown::bytes(&self.file.rel);
+            tracing::info!(%file, size, more, "no room to decode it: all of it is in use");
+        }
+        Some(CopyOutcome::Packed(below))
+    }
+
+    /// Finds room for a copy that is to be packed in this tier: here, and in front.
+    fn place_to_pack(&mut self, below: usize) -> ToPack {
+        let (parts, size) = (self.parts, self.file.want.size);
+        let Some(room) = parts.packer.room_to_pack(below, &self.file.rel, size) else { return ToPack::AsItIs };
+        let asked = self.file.source == RequestSource::Demand;
+        let above = parts.compressor.retry_until_room(asked, || parts.reclaim.file_above(below, size, true));
+        let Some((at, copy, share)) = above else { return ToPack::Crowded };
+        (self.at, self.copy, self.file.share) = (at, Some(copy), Some(Arc::new(share)));
+        self.file.below = Some(Arc::new(CompressedReservation { tier: below, room: Mutex::new(Some(room)) }));
+        ToPack::Catalog
+    }
+
+    /// Publishes what was copied; `false` when it took more blocks than there was room for.
+    fn publish(&mut self, copied: Copied) -> Result<bool, CopyError> {
+        let f = &self.file;
+        if copied.identity.is_none_or(|id| !f.live.is_same(&id, &f.want)) {
+            return Err(CopyError::Changed);
+        }
+        let Some(copy) = self.copy.take() else { return Ok(false) };
+        self.sum = Sum::whole(copied.checksum);
+        f.note_sum(self.sum);
+        self.parts.peers.tell_sum(f, self.sum);
+        let passing = f.packed.is_some() || f.below.is_some() || f.passes();
+        let done = match passing {
+            true => copy.publish_passing(f.name, f.stamp()),
+            false => copy.publish(f.name, f.stamp(), self.sum),
+        };
+        let done = done.map_err(CopyError::Sink)?;
+        if done.is_some() {
+            self.parts.cx.latencies.copied(f.origin(), CopyOf::File, f.start.elapsed());
+        }
+        if done.is_some() && f.packed.is_none() {
+            self.parts.throttle.worked();
+            self.parts.cx.stats.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
+            let took = f.start.elapsed();
+            if f.peer.is_none() {
+                self.parts.accounting.note_copy(copied.bytes, took);
+                self.parts.policy.tell(&Event::Fetched { file: FileKey(f.key), size: copied.bytes, took });
+                self.parts.source_facts.was_read(f.key, f.entry.record);
+            }
+        }
+        Ok(done.is_some())
+    }
+
+    /// What the end of a copy means for the file; `None` when it is to be copied into another tier.
+    fn settle(&mut self, end: Result<Copied, CopyError>) -> Option<CopyOutcome> {
+        // (What fails goes out of the ledger at once.)
+        self.file.share.iter().for_each(|share| share.hand_over());
+        let end = end.and_then(|copied| self.publish(copied));
+        if let Ok(true) = end {
+            self.file.share.iter().for_each(|share| share.charge());
+        }
+        self.copy = None;
+        match end {
+            Ok(true) if self.file.packed.is_some() || self.file.below.is_some() || self.file.passes() => {
+                return Some(CopyOutcome::Decoded(self.at));
+            }
+            Ok(true) => return Some(CopyOutcome::Resident(self.at)),
+            Ok(false) => self.too_large = true,
+            Err(CopyError::Sink(e)) => {
+                self.in_doubt = true;
+                if let Some(tier) = self.parts.cx.tiers.get(self.at) {
+                    self.parts.cx.tier_failed(tier, &e);
+                }
+            }
+            Err(CopyError::Source(e)) if self.file.packed.is_some() => {
+                // From the PFS then.
+                if let Some((_, below)) = self.file.packed.take() {
+                    self.parts.cx.packed_is_damaged(&self.file, below, &e);
+                }
+            }
+            Err(e) => match self.parts.publisher.after_failure(&e, &self.file) {
+                Some(end) => return Some(end),
+                None => self.tried.fill(false),
+            },
+        }
+        (self.file.below, self.file.share) = (None, None);
+        self.place()
+    }
+
+    fn publish_outcome(&mut self, end: CopyOutcome) {
+        self.parts.publisher.publish_outcome(&self.file, end);
+        if matches!(end, CopyOutcome::Decoded(_)) && self.file.below.is_some() {
+            self.parts.compressor.to_be_packed(&self.file, self.sum);
+        }
+    }
+}
+
+impl Task for FileCopyTask<'_> {
+    fn source(&self) -> &dyn Source {
+        &*self.file.live.source
+    }
+    fn rel(&self) -> &[u8] {
+        &self.file.rel
+    }
+    fn file(&self) -> Option<Arc<dyn SourceFile>> {
+        let packed = self.file.packed.as_ref().map(|(file, _)| file.clone() as Arc<dyn SourceFile>);
+        packed.or_else(|| self.file.peer.clone().map(|peer| peer as Arc<dyn SourceFile>))
+    }
+    fn range(&self) -> Range<u64> {
+        0..self.file.want.size
+    }
+    fn sink(&self) -> &dyn Sink {
+        &self.copy
+    }
+    fn marks(&self) -> &dyn Marks {
+        &self.mark
+    }
+    fn opened(&self, _file: &Arc<dyn SourceFile>, took: Duration) {
+        self.parts.accounting.note_open(&self.file, took);
+    }
+    fn done(&mut self, end: Result<Copied, CopyError>) -> bool {
+        let end = self.settle(end);
+        if let Some(end) = end {
+            self.publish_outcome(end);
+        }
+        end.is_none()
+    }
+}

@@ -1,0 +1,208 @@
+//! The window: a little room through which large files pass that no tier has room for.
+//!
+//! Who reads such a file in order gets its chunks, fetched once in large requests, instead of
+//! asking the PFS for every few hundred KB. Each file being streamed has a share of the window; its
+//! oldest chunks make way for the next ones.
+
+use crate::tier::TierDir;
+use crate::tiering::copy::chunked_fetch::{ChunkedFetch, Slot, Slots};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Chunks of the window and the most of a tier that they take, one part in so many: of a small
+/// tier, and of a large one. The larger window of both is made, unless the data might fit without.
+const SIZES: [(u64, u64); 2] = [(16, 16), (256, 64)];
+/// One in so many of the files that may be streamed keeps some of its chunks.
+const KEEPERS: usize = 4;
+/// A streamed file that nobody asked about for so long makes way for others.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Chunks of `chunk` bytes in the window of a tier.
+fn slots(capacity: u64, chunk: u64, small: bool) -> Option<u64> {
+    let sizes = SIZES.iter().take(if small { 1 } else { SIZES.len() });
+    sizes.filter_map(|(most, part)| Some((capacity / part).checked_div(chunk)?.min(*most))).max()
+}
+
+/// Slots and how they are shared.
+#[derive(Debug)]
+struct Shares {
+    slots: usize,
+    /// How many files were being read at a time, lately. Were the shares those of the files of this
+    /// moment, then each that comes would take chunks from others that have not been read yet,
+    /// and would have to be fetched once more.
+    readers: usize,
+}
+
+impl Shares {
+    /// How many chunks a file may have in the window, while so many are being read.
+    fn of_each(&self, reading: usize) -> usize {
+        self.slots / self.readers.max(reading).max(1)
+    }
+
+    /// How many chunks a reader may have fetched ahead: what it reads, and what others still read
+    /// of the chunk before, stays.
+    fn ahead(&self) -> u32 {
+        self.of_each(0).saturating_sub(2).min(4) as u32
+    }
+
+    fn note(&mut self, reading: usize) {
+        self.readers = self.readers.max(reading);
+    }
+
+    /// Now and then: what was is forgotten little by little.
+    fn forget(&mut self) {
+        self.readers = self.readers.saturating_sub(1);
+    }
+}
+
+/// How many of the files being streamed are still being read.
+fn being_read(streamed: &[Arc<ChunkedFetch>]) -> usize {
+    streamed.iter().filter(|f| !f.is_read()).count()
+}
+
+/// The file that makes way when another one is to be streamed: one that was read to its end, last
+/// of all one of which some stays, or one that nobody asked about for long.
+pub(crate) fn makes_way(streamed: &[Arc<ChunkedFetch>]) -> Option<&Arc<ChunkedFetch>> {
+    let oldest = streamed.iter().max_by_key(|f| (f.is_read(), !f.keeps_some(), f.idle()))?;
+    (oldest.is_read() || oldest.idle() > IDLE).then_some(oldest)
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Window {
+    /// Tier that it lies in.
+    pub(crate) tier: usize,
+    /// Bytes of the largest chunk that a slot has room for.
+    chunk: u64,
+    slots: Arc<Slots>,
+    shares: Shares,
+}
+
+impl Window {
+    /// A window for chunks of `chunk` bytes in the first tier that is large enough; a small one if
+    /// the data may fit. `make_room` frees so many bytes of a tier that has been filled by an
+    /// earlier job.
+    pub(crate) fn make(tiers: &[TierDir], chunk: u64, small: bool, make_room: impl Fn(usize, u64)) -> Option<Self> {
+        tiers.iter().enumerate().find_map(|(tier, dir)| {
+            let slots = slots(dir.ledger.usage().capacity, chunk, small)?;
+            if slots < 2 || dir.suspended() {
+                return None;
+            }
+            let room = dir.ledger.reserve_bytes(slots * chunk).or_else(|| {
+                make_room(tier, slots * chunk);
+                dir.ledger.reserve_bytes(slots * chunk)
+            })?;
+            let shares = Shares { slots: slots as usize, readers: 0 };
+            Some(Self { tier, chunk, slots: Slots::new(slots as usize, room), shares })
+        })
+    }
+
+    /// Whether chunks of so many bytes have room in its slots: another job's may be larger.
+    pub(crate) const fn takes(&self, chunk: u64) -> bool {
+        chunk <= self.chunk
+    }
+
+    /// Bytes of the largest chunks that it takes.
+    pub(crate) const fn chunk(&self) -> u64 {
+        self.chunk
+    }
+
+    /// How many files may be streamed at a time.
+    pub(crate) fn most(&self) -> usize {
+        (self.shares.slots / 2).max(1)
+    }
+
+    /// Divides it among those that are being read; how many chunks a reader may have fetched ahead.
+    pub(crate) fn divide(&mut self, streamed: &[Arc<ChunkedFetch>]) -> u32 {
+        self.shares.note(being_read(streamed));
+        self.shares.ahead()
+    }
+
+    /// Upkeep: there may be fewer readers than before.
+    pub(crate) fn tend(&mut self) {
+        self.shares.forget();
+    }
+
+    /// Whether chunks of a file may stay in room of their own. Of few at a time: each keeps its
+    /// place afterwards, and what is kept of many would go when the next ones need theirs.
+    pub(crate) fn may_keep(&self, fill: &ChunkedFetch, streamed: &[Arc<ChunkedFetch>]) -> bool {
+        fill.keeps_some() || streamed.iter().filter(|f| f.keeps_some()).count() < (self.most() / KEEPERS).max(1)
+    }
+
+    /// A slot for a chunk of `of`: a free one, where the disk has room for it, or that of the
+    /// oldest chunk of a file that was read or has more than its share.
+    pub(crate) fn slot(&self, of: &ChunkedFetch, streamed: &[Arc<ChunkedFetch>], tiers: &[TierDir]) -> Option<Slot> {
+        let share = self.shares.of_each(being_read(streamed));
+        let may_grow = of.passing() < share && tiers.get(self.tier)?.has_room_on_disk(self.chunk);
+        if may_grow && let Some(slot) = self.slots.take() {
+            return Some(slot);
+        }
+        // One that may have no more has at least what is read and what comes next.
+        let its_share = if may_grow { share.max(1) } else { share.clamp(1, 2) };
+        let victim = if let Some(read) = streamed.iter().find(|f| f.is_read() && f.passing() > 0) {
+            read
+        } else if of.passing() >= its_share {
+            of
+        } else {
+            streamed.iter().max_by_key(|f| f.passing()).filter(|f| f.passing() > share)?
+        };
+        let (chunk, slot) = victim.pass_on()?;
+        let range = victim.range(chunk);
+        let dir = tiers.get(victim.tier)?;
+        match dir.punch(&victim.part, range.start, range.end - range.start) {
+            Ok(()) => Some(slot),
+            Err(e) => {
+                // Its blocks stay: so does the slot, with the file.
+                tracing::debug!(tier = dir.name, error = %e, "a chunk that was passed on keeps its blocks");
+                victim.keep_slot(slot);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Shares, Slots, slots};
+    use crate::tier::Ledger;
+
+    #[test]
+    fn a_window_grows_with_its_tier() {
+        let of = |capacity: u64| slots(capacity << 20, 4 << 20, false);
+        assert_eq!([64, 512, 1024, 8192, 65_536, 1 << 20].map(of), [1, 8, 16, 32, 256, 256].map(Some));
+        assert_eq!(slots(1 << 40, 4 << 20, true), Some(16), "beside data that may fit");
+        assert_eq!(slots(1 << 30, 0, false), None);
+    }
+
+    /// A window could be dropped, and its room given to others, while a chunk was still on its way
+    /// into it.
+    #[test]
+    fn the_room_of_a_window_is_kept_for_its_last_slot() {
+        let ledger = Ledger::new(1 << 20, 4096);
+        let window = Slots::new(2, ledger.reserve_bytes(8192).unwrap());
+        let slots = [window.take(), window.take()].map(Option::unwrap);
+        assert!(window.take().is_none());
+        drop(window);
+        assert_eq!(ledger.usage().reserved, 8192);
+        drop(slots);
+        assert_eq!(ledger.usage().reserved, 0);
+    }
+
+    #[test]
+    fn a_reader_who_comes_back_finds_its_share() {
+        let mut shares = Shares { slots: 16, readers: 0 };
+        assert_eq!((shares.of_each(0), shares.ahead()), (16, 4));
+        shares.note(4);
+        assert_eq!((shares.of_each(1), shares.ahead()), (4, 2));
+        // Three of them are between two files.
+        shares.note(1);
+        shares.forget();
+        assert_eq!((shares.of_each(1), shares.ahead()), (5, 3));
+        // More than were noted yet.
+        assert_eq!(shares.of_each(8), 2);
+        (0..9).for_each(|_| shares.forget());
+        assert_eq!((shares.of_each(0), shares.ahead()), (16, 4));
+        shares.note(40);
+        assert_eq!((shares.of_each(0), shares.ahead()), (0, 0));
+    }
+}

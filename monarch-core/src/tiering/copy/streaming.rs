@@ -1,0 +1,108 @@
+//! Large files that no tier has room for.
+
+use crate::sync::lock;
+use crate::tiering::copy::chunked_fetches::ChunkedFetches;
+use crate::tiering::copy::fetch_lines::FetchLines;
+use crate::tiering::copy::stream_window;
+use crate::tiering::copy::stream_window::Window;
+use crate::tiering::core::claimed_file::ClaimedFile;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::outcome::CopyOutcome;
+use crate::tiering::core::peer_link::PeerLink;
+use crate::tiering::core::segments::{LiveSegment, Segments};
+use crate::tiering::placement::reclaim::Reclaim;
+use monarch_abi::chunks::LargeFile;
+use std::sync::{Arc, Mutex};
+
+/// Large files that no tier has room for.
+pub(crate) struct Streaming {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    fetch_lines: Arc<Mutex<FetchLines>>,
+    peers: Arc<PeerLink>,
+    reclaim: Arc<Reclaim>,
+    fetches: Arc<ChunkedFetches>,
+}
+
+impl Streaming {
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        fetch_lines: &Arc<Mutex<FetchLines>>,
+        peers: &Arc<PeerLink>,
+        reclaim: &Arc<Reclaim>,
+        fetches: &Arc<ChunkedFetches>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            fetch_lines: fetch_lines.clone(),
+            peers: peers.clone(),
+            reclaim: reclaim.clone(),
+            fetches: fetches.clone(),
+        }
+    }
+
+    /// Lets a file that no tier has room for pass through the window; `false` if that cannot be.
+    pub(crate) fn stream(&self, file: &ClaimedFile, large: LargeFile<'static>) -> bool {
+        let tier = {
+            let mut fills = lock(&self.fetch_lines);
+            let Some(window) = fills.window.as_ref().filter(|w| w.takes(large.chunk)) else { return false };
+            let (tier, most) = (window.tier, window.most());
+            // (More than one: files that began at the same time may be too many.)
+            let mut done = Vec::new();
+            while fills.streamed.len() >= most
+                && let Some(one) = stream_window::makes_way(&fills.streamed).cloned()
+            {
+                fills.remove(&one);
+                done.push(one);
+            }
+            let has_place = fills.streamed.len() < most;
+            drop(fills);
+            done.iter().for_each(|one| self.fetches.end_fill(one, CopyOutcome::Streamed));
+            if !has_place {
+                return false;
+            }
+            tier
+        };
+        let Some(dir) = self.cx.tiers.get(tier) else { return false };
+        match dir.begin_part(file.want.size, false) {
+            Ok(Some(part)) => {
+                self.fetches.fill(file.clone(), large, (tier, part), true);
+                true
+            }
+            Ok(None) => false,
+            Err(e) => {
+                self.cx.tier_failed(dir, &e);
+                false
+            }
+        }
+    }
+
+    /// Keeps room for a window if there are large files and not everything fits.
+    pub(crate) fn make_window(&self, live: &LiveSegment) {
+        let state = &live.segment.state;
+        let room: u64 = self.cx.tiers.iter().map(|t| t.ledger.usage().capacity).sum();
+        let segments = self.segments.read();
+        let bytes: u64 = segments.iter().flatten().map(|l| l.segment.index.header.bytes).fold(0, u64::saturating_add);
+        drop(segments);
+        // (Files of other nodes may be larger than what is kept for them.)
+        let all_fit = bytes <= room / 16 * 15 && self.peers.get().is_none();
+        if state.header.large == 0 || all_fit || !lock(&self.fetch_lines).wants_window(state.header.chunk) {
+            return;
+        }
+        let make_room = |tier, bytes| {
+            self.reclaim.shrink(tier, bytes);
+        };
+        let before = lock(&self.fetch_lines).window.as_ref().map(Window::chunk);
+        let make = |chunk| Window::make(&self.cx.tiers, chunk, bytes <= room, make_room);
+        if before.is_some() {
+            // Its room is of use to the next one.
+            lock(&self.fetch_lines).drop_window();
+        }
+        let window = make(state.header.chunk).or_else(|| before.and_then(make));
+        // Another root may have come first: then this one gives its room back.
+        let mut fills = lock(&self.fetch_lines);
+        fills.window = fills.window.take().or(window);
+    }
+}

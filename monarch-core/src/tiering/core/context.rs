@@ -1,0 +1,180 @@
+//! What every component reads: shared memory, the tiers, the configuration, counters.
+
+use crate::engine::Limits;
+use crate::metrics::Latencies;
+use crate::tier::TierDir;
+use crate::tiering::core::claim::Claim;
+use crate::tiering::core::claimed_file::ClaimedFile;
+use crate::tiering::core::log_limit::LogLimits;
+use crate::tiering::core::options::TieringOptions;
+use crate::tiering::core::segments::LiveSegment;
+use crate::tiering::core::stats::Stats;
+use monarch_abi::control::ControlMap;
+use monarch_abi::control::{SEGMENT_LIVE, SegmentRef};
+use monarch_abi::hash::CopyName;
+use monarch_abi::segment::Entry;
+use monarch_abi::word::{State, Word};
+use std::collections::HashSet;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+
+/// Shared memory, tiers, configuration and counters: what all components read, and none of them owns.
+pub(crate) struct Context {
+    /// Shared memory.
+    pub(crate) ctl: ControlMap<'static>,
+    /// Fastest first.
+    pub(crate) tiers: Vec<TierDir>,
+    pub(crate) options: TieringOptions,
+    /// Counters for status and report.
+    pub(crate) stats: Stats,
+    /// Durations, for metrics.
+    pub(crate) latencies: Latencies,
+    /// Rate limits of all calls to the PFS.
+    pub(crate) limits: Arc<Limits>,
+    /// Whether a tier keeps its copies compressed.
+    pub(crate) compresses: bool,
+    pub(crate) log_limits: LogLimits,
+    /// Set when the agent ends.
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+/// Bytes below the quota of a tier.
+pub(crate) fn free(tier: &TierDir) -> u64 {
+    let u = tier.ledger.usage();
+    u.capacity.saturating_sub(u.used + u.reserved)
+}
+
+impl Context {
+    /// Whether copies in a tier are packed.
+    pub(crate) fn packs(&self, at: usize) -> bool {
+        self.tiers.get(at).is_some_and(|t| t.min_ratio.is_some())
+    }
+
+    /// Whether a file could be decoded at all.
+    pub(crate) fn could_be_decoded(&self, below: usize, size: u64) -> bool {
+        self.tiers.iter().take(below).any(|t| t.ledger.cost(size) <= t.for_decoded)
+    }
+
+    /// The tier below this one that has a packed copy of this name.
+    pub(crate) fn packed_below(&self, at: usize, name: CopyName) -> Option<usize> {
+        self.packed_from(at + 1, name)
+    }
+
+    /// The first tier from this one on that has.
+    fn packed_from(&self, from: usize, name: CopyName) -> Option<usize> {
+        let has = |t: &TierDir| t.packed().files > 0 && t.has_packed(name);
+        self.tiers.iter().enumerate().skip(from).find_map(|(at, t)| has(t).then_some(at))
+    }
+
+    /// How many files lie packed.
+    pub(crate) fn packed_files(&self) -> u64 {
+        self.tiers.iter().map(|t| t.packed().files).sum()
+    }
+
+    /// Takes away the packed copies of a name; whether there were any.
+    pub(crate) fn evict_packed(&self, name: CopyName, size: u64) -> bool {
+        let packing = self.tiers.iter().filter(|t| t.packed().files > 0);
+        packing.filter_map(|t| t.evict_packed(name, size)).count() > 0
+    }
+
+    /// Whether a copy is what the log of its tier says; `None` if it has no record there. Reads
+    /// both in full.
+    pub(crate) fn is_as_logged(&self, live: &LiveSegment, entry: &Entry<'static>) -> Option<bool> {
+        let tier = self.tiers.get(entry.word().tier())?;
+        let name = live.segment.copy_name(entry);
+        let logged = tier.sums(&HashSet::from([name])).ok()?;
+        let sum = logged.get(name).filter(|l| !l.packed)?.sum;
+        Some(tier.verify(name, entry.record.size, sum))
+    }
+
+    /// Whether a tier has room for a file of this size now.
+    pub(crate) fn has_room(&self, size: u64) -> bool {
+        self.tiers.iter().any(|t| !t.suspended() && free(t) >= t.ledger.cost(size))
+    }
+
+    pub(crate) fn tier_failed(&self, tier: &TierDir, e: &io::Error) {
+        self.stats.tier_errors.fetch_add(1, Ordering::Relaxed);
+        tier.rest();
+        if let Some(more) = self.log_limits.tier.now() {
+            tracing::warn!(tier = tier.name, error = %e, more, "a copy could not be written; the tier rests for 5 s");
+        }
+    }
+
+    pub(crate) fn tell_of_damage(&self, copies: usize) {
+        self.stats.damaged.fetch_add(copies as u64, Ordering::Relaxed);
+        if let Some(more) = self.log_limits.damaged.now() {
+            tracing::warn!(copies, more, "copies were removed or damaged by somebody else; they are made again");
+        }
+    }
+
+    /// A copy was found damaged.
+    pub(crate) fn found_damaged(&self) {
+        self.stats.damaged.fetch_add(1, Ordering::Relaxed);
+        if let Some(more) = self.log_limits.damaged.now() {
+            tracing::warn!(copies = 1, more, "copies were removed or damaged by somebody else; they are made again");
+        }
+    }
+
+    /// A packed copy cannot be decoded: it goes, and its file is fetched again.
+    pub(crate) fn packed_is_damaged(&self, f: &ClaimedFile, at: usize, e: &io::Error) {
+        self.stats.damaged.fetch_add(1, Ordering::Relaxed);
+        if let Some(tier) = self.tiers.get(at) {
+            let _ = tier.evict_packed(f.name, f.want.size);
+            if let Some(more) = self.log_limits.hurt.now() {
+                let file = crate::shown::bytes(&f.rel);
+                tracing::warn!(%file, tier = tier.name, error = %e, more, "a packed copy is damaged; the file is fetched again");
+            }
+        }
+    }
+
+    /// Where the copies of a file lie whose word says so.
+    #[must_use]
+    pub(crate) fn copies_of(&self, word: Word, name: CopyName) -> Claim {
+        match (word.state(), word.packed_in()) {
+            (State::Resident, _) => {
+                let packed = if word.is_marked() { self.packed_below(word.tier(), name) } else { None };
+                Claim { plain: Some(word.tier()), packed, check: None }
+            }
+            // Being decoded, or about to be.
+            (State::Requested | State::Fetching | State::Partial, _) => {
+                Claim { packed: self.packed_from(0, name), ..Claim::default() }
+            }
+            (_, packed) => Claim { packed, ..Claim::default() },
+        }
+    }
+
+    /// Whether a tier's room for copies that make way first is whatever others leave.
+    pub(crate) fn is_elastic(&self) -> bool {
+        self.options.elastic.is_some()
+    }
+
+    pub(crate) fn is_live(&self, number: usize) -> bool {
+        let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
+        self.ctl.segments().get(number).is_some_and(live)
+    }
+
+    /// The full path of an entry.
+    pub(crate) fn path_of(&self, live: &LiveSegment, id: u32) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        let mut buf = [0u8; monarch_abi::PATH_MAX];
+        let len = live.segment.index.path(id, &mut buf).unwrap_or(0);
+        let root = self.ctl.roots().get(live.root).map_or(&b"/"[..], |r| self.ctl.str(&r.path));
+        let rel = std::ffi::OsStr::from_bytes(buf.get(..len).unwrap_or_default());
+        PathBuf::from(std::ffi::OsStr::from_bytes(root)).join(rel)
+    }
+
+    /// The packed copy of a claimed file, open, and its tier. One that is damaged goes.
+    pub(crate) fn packed_of(&self, f: &ClaimedFile) -> Option<(std::sync::Arc<crate::tier::PackedFile>, usize)> {
+        for (at, tier) in self.tiers.iter().enumerate().filter(|(at, _)| self.could_be_decoded(*at, f.want.size)) {
+            match tier.open_packed(f.name, f.want) {
+                Ok(Some(file)) => return Some((std::sync::Arc::new(file), at)),
+                Ok(None) => {}
+                Err(e) => self.tier_failed(tier, &e),
+            }
+        }
+        None
+    }
+}

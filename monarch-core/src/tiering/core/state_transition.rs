@@ -1,0 +1,9 @@
+//! TODO
+
+use monarch_abi::segment::Entry;
+use monarch_abi::word::Word;
+use std::sync::atomic::Ordering;
+
+pub(crate) fn swap(entry: &Entry<'static>, from: Word, to: Word) -> bool {
+    entry.master.word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}

@@ -1,0 +1,136 @@
+//! Moves copies down instead of dropping them.
+
+use crate::sync::lock;
+use crate::tier::Sum;
+use crate::tiering::compression::packer::{Packed, Packer};
+use crate::tiering::core::context::Context;
+use crate::tiering::core::segments::{EvictionCandidate, Segments};
+use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::residency::catalog::Catalog;
+use crate::tiering::residency::mover::Mover;
+use crate::tiering::residency::orphans::Orphans;
+use crate::tiering::residency::transient_copies::TransientCopies;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Moves copies down instead of dropping them.
+pub(crate) struct Demotion {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    orphans: Arc<Mutex<Orphans>>,
+    catalog: Arc<Mutex<Catalog>>,
+    policy: Arc<PolicyHandle>,
+    transient: Arc<TransientCopies>,
+    mover: Arc<Mover>,
+    packer: Arc<Packer>,
+}
+
+impl Demotion {
+    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        orphans: &Arc<Mutex<Orphans>>,
+        catalog: &Arc<Mutex<Catalog>>,
+        policy: &Arc<PolicyHandle>,
+        transient: &Arc<TransientCopies>,
+        mover: &Arc<Mover>,
+        packer: &Arc<Packer>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            orphans: orphans.clone(),
+            catalog: catalog.clone(),
+            policy: policy.clone(),
+            transient: transient.clone(),
+            mover: mover.clone(),
+            packer: packer.clone(),
+        }
+    }
+
+    /// Moves a copy down instead of dropping it, if a slower tier has room and it can be done by
+    /// then.
+    pub(crate) fn demote(&self, leaver: &EvictionCandidate, sum: Sum, until: Instant) -> bool {
+        let from = leaver.word.tier();
+        let in_time = || Instant::now() < until;
+        let moves = |to: usize| {
+            let packed = if in_time() { self.demote_packed(leaver, sum, to, in_time) } else { Some(false) };
+            packed.unwrap_or_else(|| {
+                self.transient.takes(to, leaver.entry.record.size, 0) && self.mover.move_copy(leaver, sum, to, in_time)
+            })
+        };
+        let moved = self.is_below(leaver) || (from + 1..self.cx.tiers.len()).any(moves);
+        if moved {
+            // Whoever sends it down has taken it out of the list; one that moves up is still there.
+            lock(&self.catalog).add(leaver.key);
+            self.cx.stats.demoted.fetch_add(1, Ordering::Relaxed);
+        }
+        moved
+    }
+
+    /// Moves a copy down packed; `None` when the tier does not pack, or it is not worth it.
+    pub(crate) fn demote_packed(
+        &self,
+        leaver: &EvictionCandidate,
+        sum: Sum,
+        to: usize,
+        may: impl Fn() -> bool,
+    ) -> Option<bool> {
+        let rel = self.segments.rel_of(leaver);
+        let size = leaver.entry.record.size;
+        let tier = self.cx.tiers.get(to).filter(|t| t.min_ratio.is_some() && t.ledger.cost(size) > t.ledger.cost(1))?;
+        let known = self.cx.could_be_decoded(to, size);
+        let estimate = if known { self.packer.ratios().estimate(&rel, size)? } else { return None };
+        let room = tier.reserve_packed(estimate).ok().flatten();
+        if room.is_none() {
+            return Some(false);
+        }
+        match self.packer.pack_copy(leaver, &rel, sum, (to, room), may) {
+            Ok(Packed::Yes(stored)) => {
+                self.packer.ratios().learn(&rel, size, Some(stored));
+                self.cx.stats.packed.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(Packed::NotWorth) => {
+                self.packer.ratios().learn(&rel, size, None);
+                return None;
+            }
+            _ => return Some(false),
+        }
+        let (word, packed) = (&leaver.entry.master.word, leaver.word.packed(to));
+        let turned = word.compare_exchange(leaver.word.0, packed.0, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let from = if turned { leaver.word.tier() } else { to };
+        match (self.cx.tiers.get(from), turned) {
+            (Some(tier), true) => {
+                tier.evict_resident(leaver.name(), size);
+                self.policy.resync_policy(leaver.key);
+            }
+            (Some(tier), false) => drop(tier.evict_packed(leaver.name(), size)),
+            _ => {}
+        }
+        Some(turned)
+    }
+
+    /// Turns the word of a copy to the one that was left below when it moved up, if that is there.
+    fn is_below(&self, leaver: &EvictionCandidate) -> bool {
+        let EvictionCandidate { key, live, entry, word } = leaver;
+        let left = lock(&self.orphans).claim(&live.segment, entry, &self.cx.tiers);
+        let Some(claim) = left else { return false };
+        let size = entry.record.size;
+        if claim.plain.or(claim.packed).is_none_or(|to| to <= word.tier()) {
+            lock(&self.orphans).put_back(claim, leaver.name(), size, &self.cx.tiers);
+            return false;
+        }
+        let turned = claim.word(*word);
+        if entry.master.word.compare_exchange(word.0, turned.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            lock(&self.orphans).put_back(claim, leaver.name(), size, &self.cx.tiers);
+            return false;
+        }
+        if let Some(from) = self.cx.tiers.get(word.tier()) {
+            from.evict_resident(leaver.name(), size);
+        }
+        self.policy.resync_policy(*key);
+        true
+    }
+}

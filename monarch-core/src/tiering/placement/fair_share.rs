@@ -1,0 +1,274 @@
+//! Several roots, one quota: when there is no room for a file, copies of roots that hold more than
+//! their fair share make way.
+//!
+//! The share of a root is that of its jobs among all jobs; one whose jobs have gone has none.
+//! Nobody is brought below the share, and who is near it takes nothing from others, so that two
+//! jobs that both want more come to rest. What each root holds is counted when it is needed, once a
+//! second at most (of very many copies a part is counted); in between what made way counts as
+//! taken.
+
+use crate::sync::lock;
+use crate::tiering::core::claimed_file::ClaimedFile;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::segments::{Segments, parts};
+use crate::tiering::placement::guest_copies::GuestCopies;
+use crate::tiering::queue::refetch::Refetch;
+use crate::tiering::residency::catalog::Catalog;
+use crate::tiering::residency::eviction::Eviction;
+use monarch_abi::word::Refusal;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a count is good for; what is dropped meanwhile is taken off.
+const FRESH: Duration = Duration::from_secs(1);
+/// Most copies that are looked at for a count.
+const COUNTED: usize = 1 << 15;
+/// A root counts as above its share only by more than one part in so many of all the room.
+const MARGIN: u64 = 64;
+/// One part in so many of all the room is made free at a time.
+const BATCH: u64 = 256;
+/// Pause of a file that had to make way.
+const DROPPED: Duration = Duration::from_secs(30);
+
+/// What each root holds, by tier.
+type Held = HashMap<usize, Vec<u64>>;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    /// Jobs by root.
+    jobs: Vec<usize>,
+    counted: Option<(Instant, Held)>,
+    turn: Arc<Mutex<()>>,
+}
+
+impl Shares {
+    /// The share of a root of so many bytes.
+    fn share(&self, root: usize, all: u64) -> u64 {
+        let jobs = |n: usize| self.jobs.get(n).copied().unwrap_or(0) as u64;
+        let total = (0..self.jobs.len()).map(jobs).sum::<u64>();
+        let part = u128::from(all) * u128::from(jobs(root)) / u128::from(total.max(1));
+        u64::try_from(part).unwrap_or(all)
+    }
+
+    fn holds(held: &Held, root: usize) -> u64 {
+        held.get(&root).map_or(0, |tiers| tiers.iter().sum())
+    }
+
+    /// Who is to make way for a file of `root` that needs `cost` bytes, in this tier, and by how
+    /// much at most.
+    fn victim(&self, held: &Held, root: usize, tier: usize, (cost, all): (u64, u64)) -> Option<(usize, u64)> {
+        if Self::holds(held, root) + cost > self.share(root, all) {
+            return None;
+        }
+        let above = |other: &usize| Self::holds(held, *other).saturating_sub(self.share(*other, all));
+        let here = |other: &usize| held.get(other).and_then(|tiers| tiers.get(tier)).copied().unwrap_or(0);
+        let others = held.keys().copied().filter(|other| *other != root && here(other) > 0);
+        let most = others.max_by_key(above)?;
+        // (One whose jobs have gone has no share, and no margin either.)
+        let margin = if self.share(most, all) == 0 { 0 } else { all / MARGIN };
+        (above(&most) > margin.max(cost)).then(|| (most, above(&most)))
+    }
+}
+
+/// Shares tiers out among roots.
+pub(crate) struct FairShare {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    catalog: Arc<Mutex<Catalog>>,
+    eviction: Arc<Eviction>,
+    refetch: Arc<Refetch>,
+    guests: Arc<GuestCopies>,
+    shares: Mutex<Shares>,
+}
+
+impl FairShare {
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        catalog: &Arc<Mutex<Catalog>>,
+        eviction: &Arc<Eviction>,
+        refetch: &Arc<Refetch>,
+        guests: &Arc<GuestCopies>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            catalog: catalog.clone(),
+            eviction: eviction.clone(),
+            refetch: refetch.clone(),
+            guests: guests.clone(),
+            shares: Mutex::default(),
+        }
+    }
+
+    /// Takes note of how many jobs use a root.
+    pub(crate) fn set_jobs(&self, root: usize, jobs: usize) {
+        let mut fair = lock(&self.shares);
+        if fair.jobs.len() <= root {
+            fair.jobs.resize(root + 1, 0);
+        }
+        let before = std::mem::replace(&mut fair.jobs[root], jobs);
+        let others = fair.jobs.iter().enumerate().any(|(n, jobs)| n != root && *jobs > 0);
+        drop(fair);
+        if before > 0 && jobs == 0 && others {
+            // What others had no room for may have some now.
+            self.refetch.begin_walk();
+        }
+    }
+
+    /// Makes room for a file that no tier has room for, if its root holds less than its share;
+    /// `false` if there is none to be made.
+    pub(crate) fn make_fair_room(&self, f: &ClaimedFile) -> bool {
+        if self.guests.make_own_room(f) {
+            return true;
+        }
+        let root = f.live.root;
+        if lock(&self.shares).jobs.len() < 2 {
+            return false;
+        }
+        // One at a time: what one takes the next one has to count.
+        let turn = lock(&self.shares).turn.clone();
+        let _turn = lock(&turn);
+        let all: u64 = self.cx.tiers.iter().map(|t| t.ledger.usage().capacity.saturating_sub(t.for_decoded)).sum();
+        let mut held = self.held();
+        for (at, tier) in self.cx.tiers.iter().enumerate().filter(|(_, t)| !t.suspended()) {
+            let cost = tier.ledger.cost(f.want.size);
+            let Some((victim, above)) = lock(&self.shares).victim(&held, root, at, (cost, all)) else { continue };
+            let freed = self.drop_of_root(victim, at, cost.max(all / BATCH).min(above));
+            if let Some(bytes) = held.get_mut(&victim).and_then(|tiers| tiers.get_mut(at)) {
+                *bytes = bytes.saturating_sub(freed);
+            }
+            // What is free now is as good as taken by who asked.
+            let mine = held.entry(root).or_insert_with(|| vec![0; self.cx.tiers.len()]);
+            if let Some(bytes) = mine.get_mut(at) {
+                *bytes += freed;
+            }
+            if let Some((_, counted)) = &mut lock(&self.shares).counted {
+                *counted = held;
+            }
+            return freed > 0;
+        }
+        false
+    }
+
+    /// What each root holds.
+    fn held(&self) -> Held {
+        if let Some((_, held)) = lock(&self.shares).counted.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+            return held.clone();
+        }
+        let (keys, of) = lock(&self.catalog).sample(COUNTED);
+        let mut held = Held::new();
+        let (mut looked, mut seen) = (0, HashSet::new());
+        for key in keys {
+            looked += 1;
+            // One that was dropped and made again is there twice.
+            if !seen.insert(key) {
+                continue;
+            }
+            let Some(leaver) = self.segments.leaver(key).or_else(|| self.segments.packed_leaver(key)) else { continue };
+            let (size, word) = (leaver.entry.record.size, leaver.word);
+            // Of what is decoded the packed one counts: the other makes way anyway.
+            let packed =
+                if word.is_marked() { self.cx.packed_below(word.tier(), leaver.name()) } else { word.packed_in() };
+            let at = packed.unwrap_or_else(|| word.tier());
+            let Some(tier) = self.cx.tiers.get(at) else { continue };
+            let bytes = match packed {
+                Some(_) => tier.stat_packed(leaver.name(), size).map_or(0, |copy| copy.charged),
+                None => tier.ledger.cost(size),
+            };
+            let tiers = held.entry(leaver.live.root).or_insert_with(|| vec![0; self.cx.tiers.len()]);
+            if let Some(sum) = tiers.get_mut(at) {
+                *sum += bytes;
+            }
+        }
+        let scale =
+            |bytes: &mut u64| *bytes = u64::try_from(u128::from(*bytes) * of as u128 / looked.max(1)).unwrap_or(*bytes);
+        held.values_mut().flatten().for_each(scale);
+        lock(&self.shares).counted = Some((Instant::now(), held.clone()));
+        held
+    }
+
+    /// Drops copies of a root in a tier, those placed last, until so many bytes are free; how many
+    /// are.
+    fn drop_of_root(&self, root: usize, tier: usize, bytes: u64) -> u64 {
+        let segments: Vec<bool> = {
+            let segments = self.segments.read();
+            segments.iter().map(|live| live.as_ref().is_some_and(|live| live.root == root)).collect()
+        };
+        let is_its = |key: u64| parts(key).is_some_and(|(number, _)| segments.get(number).copied().unwrap_or(false));
+        let keys = lock(&self.catalog).last_of(is_its, COUNTED);
+        let before = self.cx.stats.evicted.load(Ordering::Relaxed);
+        let freed = self.drop_keys(&keys, tier, bytes);
+        let dropped = self.cx.stats.evicted.load(Ordering::Relaxed).saturating_sub(before);
+        if dropped > 0
+            && let Some(dir) = self.cx.tiers.get(tier)
+            && let Some(more) = self.cx.log_limits.fair.now()
+        {
+            tracing::info!(
+                tier = dir.name,
+                dropped,
+                more,
+                "copies of a data set that takes more than its share made way for another"
+            );
+        }
+        freed
+    }
+
+    /// Drops copies in a tier, in this order, until so many bytes are free; how many are.
+    pub(crate) fn drop_keys(&self, keys: &[u64], tier: usize, bytes: u64) -> u64 {
+        let Some(dir) = self.cx.tiers.get(tier) else { return 0 };
+        let (mut freed, mut dropped) = (0, 0);
+        for &key in keys {
+            if freed >= bytes {
+                break;
+            }
+            if let Some(leaver) = self.segments.packed_leaver(key).filter(|l| l.word.packed_in() == Some(tier)) {
+                freed += self.eviction.drop_packed(&leaver, Refusal::Dropped, Some(DROPPED)).unwrap_or(0);
+            } else if let Some(leaver) =
+                self.segments.leaver(key).filter(|l| l.word.tier() == tier && !l.word.is_marked())
+            {
+                freed += if self.eviction.refuse(&leaver, Refusal::Dropped, Some(DROPPED)) {
+                    dir.ledger.cost(leaver.entry.record.size)
+                } else {
+                    0
+                };
+            } else {
+                continue;
+            }
+            dropped += 1;
+        }
+        self.cx.stats.evicted.fetch_add(dropped, Ordering::Relaxed);
+        freed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fair(jobs: &[usize]) -> Shares {
+        Shares { jobs: jobs.to_vec(), ..Shares::default() }
+    }
+
+    #[test]
+    fn who_holds_more_than_its_share_makes_way_and_nobody_is_brought_below() {
+        let held = |a, b| Held::from([(0, vec![a]), (1, vec![b])]);
+        let of = |jobs: &[usize], a, b, root| fair(jobs).victim(&held(a, b), root, 0, (10, 6400));
+        // One holds everything, the other comes.
+        assert_eq!(of(&[1, 1], 6400, 0, 1), Some((0, 3200)));
+        assert_eq!(of(&[1, 3], 6400, 0, 1), Some((0, 4800)));
+        // At rest: neither takes from the other.
+        for a in 3100..=3300 {
+            assert_eq!(of(&[1, 1], a, 6400 - a, 0), None, "{a}");
+            assert_eq!(of(&[1, 1], a, 6400 - a, 1), None, "{a}");
+        }
+        // Its jobs have gone.
+        assert_eq!(of(&[0, 1], 3200, 3200, 1), Some((0, 3200)));
+        assert_eq!(of(&[0, 1], 5, 6000, 1), None);
+        // Whoever has its share asks in vain.
+        assert_eq!(of(&[1, 1], 6400, 3200, 1), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Copies of files that other nodes own.
+
+use crate::sync::lock;
+use crate::tiering::core::claimed_file::ClaimedFile;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::peer_link::PeerLink;
+use crate::tiering::core::peers::Peers;
+use crate::tiering::core::segments::Segments;
+use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::residency::catalog::Catalog;
+use crate::tiering::residency::transient_copies::TransientCopies;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Copies of others' files that are looked at for room, and how long it is taken for granted that
+/// there are none.
+const GUESTS: usize = 256;
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Copies of files that other nodes own.
+pub(crate) struct GuestCopies {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    catalog: Arc<Mutex<Catalog>>,
+    policy: Arc<PolicyHandle>,
+    peers: Arc<PeerLink>,
+    transient: Arc<TransientCopies>,
+    no_guests: Mutex<Option<Instant>>,
+}
+
+impl GuestCopies {
+    /// Has copies of other nodes' files looked for again when room is needed.
+    pub(crate) fn look_again(&self) {
+        *lock(&self.no_guests) = None;
+    }
+
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        catalog: &Arc<Mutex<Catalog>>,
+        policy: &Arc<PolicyHandle>,
+        peers: &Arc<PeerLink>,
+        transient: &Arc<TransientCopies>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            catalog: catalog.clone(),
+            policy: policy.clone(),
+            peers: peers.clone(),
+            transient: transient.clone(),
+            no_guests: Mutex::default(),
+        }
+    }
+
+    /// Makes room for a file of this node's own: copies of others' files, which were kept while
+    /// those were away or had no room, make way, those placed last first. `false` if there is
+    /// none to be made.
+    pub(crate) fn make_own_room(&self, f: &ClaimedFile) -> bool {
+        let is_ours = |peers: &Arc<dyn Peers>| peers.is_mine(&f.live.file_ref(&f.entry));
+        if !self.peers.get().is_some_and(is_ours) || lock(&self.no_guests).is_some_and(|t| t.elapsed() < LOOK_AGAIN) {
+            return false;
+        }
+        let guests = lock(&self.catalog).last_of(|key| self.peers.is_guest(key), GUESTS);
+        let mut freed = false;
+        for (at, tier) in self.cx.tiers.iter().enumerate().filter(|(_, t)| !t.suspended()) {
+            let (cost, mut bytes) = (tier.ledger.cost(f.want.size), 0);
+            let here = |key: &u64| self.segments.leaver(*key).filter(|l| l.word.tier() == at && !l.word.is_marked());
+            for leaver in guests.iter().filter_map(here) {
+                if bytes >= cost {
+                    break;
+                }
+                self.policy.tell_dropped(leaver.key);
+                bytes += self.transient.drop_for_now(at, &leaver).unwrap_or(0);
+            }
+            freed |= bytes > 0;
+        }
+        *lock(&self.no_guests) = (!freed).then(Instant::now);
+        freed
+    }
+}

@@ -1,0 +1,161 @@
+//! Copies that make way for others because the policy says so.
+
+use crate::sync::lock;
+use crate::tier::TierDir;
+use crate::tiering::access::prefetch_order::PrefetchOrder;
+use crate::tiering::compression::packer::Packer;
+use crate::tiering::core::claimed_file::ClaimedFile;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::segments::Segments;
+use crate::tiering::placement::fair_share::FairShare;
+use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::residency::catalog::Catalog;
+use crate::tiering::residency::eviction::Eviction;
+use crate::tiering::residency::orphans::Orphans;
+use crate::tiering::residency::transient_copies::TransientCopies;
+use monarch_abi::word::Refusal;
+use monarch_policies::hints::Priority;
+use monarch_policies::{Candidate, Decision, FileKey, TierRoom, Why};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// How often a tier is chosen for one copy: somebody else may be quicker, and who has open what
+/// makes way keeps it a while.
+pub(crate) const CHOICES: u32 = 4;
+/// Copies that are looked at to find some that may make way for what the user wants kept.
+const LOOKED_AT: usize = 1 << 12;
+
+/// Decides where a copy goes, and which copies it replaces.
+pub(crate) struct Placer {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    orphans: Arc<Mutex<Orphans>>,
+    catalog: Arc<Mutex<Catalog>>,
+    policy: Arc<PolicyHandle>,
+    transient: Arc<TransientCopies>,
+    eviction: Arc<Eviction>,
+    order: Arc<PrefetchOrder>,
+    packer: Arc<Packer>,
+    fair_share: Arc<FairShare>,
+}
+
+impl Placer {
+    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        orphans: &Arc<Mutex<Orphans>>,
+        catalog: &Arc<Mutex<Catalog>>,
+        policy: &Arc<PolicyHandle>,
+        transient: &Arc<TransientCopies>,
+        eviction: &Arc<Eviction>,
+        order: &Arc<PrefetchOrder>,
+        packer: &Arc<Packer>,
+        fair_share: &Arc<FairShare>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            orphans: orphans.clone(),
+            catalog: catalog.clone(),
+            policy: policy.clone(),
+            transient: transient.clone(),
+            eviction: eviction.clone(),
+            order: order.clone(),
+            packer: packer.clone(),
+            fair_share: fair_share.clone(),
+        }
+    }
+
+    /// Where the policy wants a copy, tiers in `skip` aside, once what it replaces is out of the
+    /// way.
+    ///
+    /// # Errors
+    /// Why it is left on the PFS.
+    pub(crate) fn place(&self, f: &ClaimedFile, skip: &[bool]) -> Result<usize, Why> {
+        match self.decide(f, skip) {
+            Decision::Admit(tier) => Ok(tier),
+            Decision::Replace { tier, victims } => {
+                self.make_way(tier, &victims);
+                Ok(tier)
+            }
+            Decision::Refuse(why) => self.make_way_for_high(f, skip).ok_or(why),
+        }
+    }
+
+    /// Where the policy wants a copy, tiers in `skip` aside.
+    pub(crate) fn decide(&self, f: &ClaimedFile, skip: &[bool]) -> Decision {
+        let packed =
+            if self.transient.is_empty() { f.want.size } else { self.packer.ratios().guess(&f.rel, f.want.size) };
+        let unclaimed = lock(&self.orphans);
+        let room = |(at, tier): (usize, &TierDir)| {
+            let (u, kept) = self.transient.usage_and_kept(at, tier);
+            // What nobody has claimed makes way.
+            let makes_way = unclaimed.bytes(at) + self.transient.passing_bytes(at);
+            let taken = (u.used + u.reserved).saturating_sub(makes_way) + kept;
+            let usable = !skip.get(at).copied().unwrap_or(true) && !tier.suspended();
+            let size = if self.cx.packs(at) { packed } else { f.want.size };
+            TierRoom { cost: tier.ledger.cost(size) + tier.log_wants(), free: u.capacity.saturating_sub(taken), usable }
+        };
+        let rooms: Vec<TierRoom> = self.cx.tiers.iter().enumerate().map(room).collect();
+        drop(unclaimed);
+        let candidate = Candidate { file: FileKey(f.key), size: f.want.size, source: f.source };
+        let mut policy = self.policy.lock_policy();
+        policy.place(&candidate, &rooms, &self.policy.lock_hints())
+    }
+
+    /// Drops copies that the policy has chosen. It takes them for gone, and is told where that is
+    /// wrong.
+    fn make_way(&self, tier: usize, victims: &[FileKey]) {
+        let again = self.policy.lock_policy().asks_again();
+        for &FileKey(key) in victims {
+            if let Some(leaver) = self.segments.packed_leaver(key) {
+                let here = leaver.word.packed_in() == Some(tier);
+                if here && self.eviction.drop_packed(&leaver, Refusal::Replaced, None).is_some() {
+                    self.cx.stats.replaced.fetch_add(1, Ordering::Relaxed);
+                    if again {
+                        self.order.consider_again(key);
+                    }
+                } else {
+                    self.policy.resync_policy(key);
+                }
+                continue;
+            }
+            let Some(leaver) = self.segments.leaver(key) else { continue };
+            let here = leaver.word.tier() == tier && !leaver.word.is_marked();
+            if here && self.eviction.refuse(&leaver, Refusal::Replaced, None) {
+                self.cx.stats.replaced.fetch_add(1, Ordering::Relaxed);
+                if again {
+                    self.order.consider_again(key);
+                }
+                continue;
+            }
+            // Moved, decoded, or changed just now.
+            self.policy.resync_policy(key);
+        }
+    }
+
+    /// Makes room for a file that the user wants kept, at the cost of others, those placed last;
+    /// the tier where it is.
+    fn make_way_for_high(&self, f: &ClaimedFile, skip: &[bool]) -> Option<usize> {
+        if self.policy.lock_hints().priority(FileKey(f.key)) != Priority::High {
+            return None;
+        }
+        let usable = |(at, tier): &(usize, &TierDir)| !skip.get(*at).copied().unwrap_or(true) && !tier.suspended();
+        let (at, tier) = self.cx.tiers.iter().enumerate().rfind(usable)?;
+        let cost = tier.ledger.cost(f.want.size);
+        let last = lock(&self.catalog).last_of(|_| true, LOOKED_AT);
+        let keys: Vec<u64> = {
+            let hints = self.policy.lock_hints();
+            last.into_iter().filter(|key| hints.priority(FileKey(*key)) == Priority::Normal).collect()
+        };
+        // Nothing goes in vain.
+        let here = |key: &u64| self.segments.leaver(*key).filter(|l| l.word.tier() == at && !l.word.is_marked());
+        let mut sum = 0;
+        let enough = keys.iter().filter_map(here).any(|l| {
+            sum = tier.ledger.cost(l.entry.record.size).saturating_add(sum);
+            sum >= cost
+        });
+        (enough && self.fair_share.drop_keys(&keys, at, cost) >= cost).then_some(at)
+    }
+}

@@ -1,0 +1,3 @@
+//! The placement policy, and the hints that it decides by.
+
+pub(crate) mod policy_handle;

@@ -1,0 +1,153 @@
+//! The placement policy and the hints that it decides by.
+
+use crate::sync::lock;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::segments::Segments;
+use monarch_abi::demand::file_key;
+use monarch_abi::hash::CopyName;
+use monarch_abi::word::State;
+use monarch_policies::{Event, FileKey, Hints, Policy};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The policy, locked.
+pub(crate) type PolicyGuard<'a> = MutexGuard<'a, Box<dyn Policy>>;
+
+/// The placement policy and the hints that it decides by.
+pub(crate) struct PolicyHandle {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    policy: Mutex<Box<dyn Policy>>,
+    /// Locked after the policy.
+    hints: Mutex<Hints>,
+    /// Of all indexed files, bytes.
+    mean_size: AtomicU64,
+}
+
+impl PolicyHandle {
+    pub(crate) fn new(cx: &Arc<Context>, segments: &Arc<Segments>, policy: Box<dyn Policy>) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            policy: Mutex::new(policy),
+            hints: Mutex::default(),
+            mean_size: AtomicU64::new(0),
+        }
+    }
+
+    /// The policy. Locked before the hints.
+    pub(crate) fn lock_policy(&self) -> PolicyGuard<'_> {
+        lock(&self.policy)
+    }
+
+    /// The hints. Locked after the policy, where both are.
+    pub(crate) fn lock_hints(&self) -> MutexGuard<'_, Hints> {
+        lock(&self.hints)
+    }
+
+    /// Both, unless another thread has one of them.
+    pub(crate) fn try_lock(&self) -> Option<(PolicyGuard<'_>, MutexGuard<'_, Hints>)> {
+        Some((self.policy.try_lock().ok()?, self.hints.try_lock().ok()?))
+    }
+
+    /// Mean size of all indexed files, bytes.
+    pub(crate) fn mean_size(&self) -> u64 {
+        self.mean_size.load(Ordering::Relaxed)
+    }
+
+    /// Tells the policy.
+    pub(crate) fn tell(&self, event: &Event) {
+        let mut policy = lock(&self.policy);
+        policy.event(event, &lock(&self.hints));
+    }
+
+    /// Tells the policy of a copy that is complete in a tier now.
+    pub(crate) fn tell_placed(&self, key: u64, size: u64, tier: usize) {
+        let cost = self.cx.tiers.get(tier).map_or(size, |t| t.ledger.cost(size));
+        self.tell(&Event::Placed { file: FileKey(key), size, cost, tier });
+    }
+
+    /// Tells the policy of a copy that lies packed in a tier now; whether there is one.
+    pub(crate) fn tell_packed(&self, key: u64, size: u64, (tier, name): (usize, CopyName)) -> bool {
+        let copy = self.cx.tiers.get(tier).and_then(|t| t.stat_packed(name, size));
+        if let Some(copy) = &copy {
+            self.tell(&Event::Placed { file: FileKey(key), size, cost: copy.charged, tier });
+        }
+        copy.is_some()
+    }
+
+    /// Tells the policy of a copy that is gone.
+    pub(crate) fn tell_dropped(&self, key: u64) {
+        self.tell(&Event::Dropped { file: FileKey(key) });
+    }
+
+    /// Tells the policy where the copy of a file is that it may think elsewhere, or gone.
+    pub(crate) fn resync_policy(&self, key: u64) {
+        let Some((live, entry)) = self.segments.entry(key) else { return };
+        let (word, size) = (entry.word(), entry.record.size);
+        let resident = word.state() == State::Resident;
+        let name = live.segment.copy_name(&entry);
+        // Of one that was decoded the packed copy counts: the other makes way anyway.
+        let packed =
+            if resident && word.is_marked() { self.cx.packed_below(word.tier(), name) } else { word.packed_in() };
+        let told = packed.is_some_and(|at| self.tell_packed(key, size, (at, name)));
+        if !told && resident && !word.is_marked() {
+            self.tell_placed(key, size, word.tier());
+        }
+    }
+
+    /// Tells a policy that replaces of the copies that there are of a segment already.
+    pub(crate) fn tell_residents(&self, number: usize) {
+        let keeps_none = ["first_epoch", "static"].contains(&self.name());
+        let Some(live) = self.segments.segment(number).filter(|_| !keeps_none) else { return };
+        for entry in live.segment.files() {
+            let word = entry.word();
+            if word.state() == State::Resident || word.packed_in().is_some() {
+                self.resync_policy(file_key(number, entry.id));
+            }
+        }
+    }
+
+    /// Tells the policy that the files of a segment are no more; what was hinted of them means
+    /// nothing any more.
+    pub(crate) fn tell_index_gone(&self, number: usize) {
+        let index = u32::try_from(number + 1).unwrap_or(u32::MAX);
+        let mut policy = lock(&self.policy);
+        let mut hints = lock(&self.hints);
+        hints.forget_index(index);
+        policy.event(&Event::IndexGone { index }, &hints);
+    }
+
+    /// Tells the policy how much there is, and how much room for it.
+    pub(crate) fn tell_extent(&self) {
+        let (mut files, mut bytes) = (0, 0);
+        for live in self.segments.read().iter().flatten() {
+            files += live.segment.index.header.files;
+            bytes = live.segment.index.header.bytes.saturating_add(bytes);
+        }
+        self.mean_size.store(bytes / files.max(1), Ordering::Relaxed);
+        let capacity = self.cx.tiers.iter().map(|t| t.ledger.usage().capacity).sum();
+        self.tell(&Event::Extent { files, bytes, capacity });
+    }
+
+    /// Whether a file is to be considered anew each time it is opened.
+    pub(crate) fn asks_again(&self) -> bool {
+        lock(&self.policy).asks_again()
+    }
+
+    /// Name of the policy.
+    #[must_use]
+    pub(crate) fn name(&self) -> &'static str {
+        lock(&self.policy).name()
+    }
+
+    /// An epoch of a root has begun: orders of its files are an epoch older.
+    pub(crate) fn age_orders(&self, root: usize) {
+        let live: Vec<bool> = {
+            let segments = self.segments.read();
+            segments.iter().map(|live| live.as_ref().is_some_and(|live| live.root == root)).collect()
+        };
+        let is_its = |index: u32| (index as usize).checked_sub(1).and_then(|n| live.get(n)).copied().unwrap_or(false);
+        lock(&self.hints).epoch_began(is_its);
+    }
+}

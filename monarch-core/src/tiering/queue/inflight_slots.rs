@@ -1,0 +1,79 @@
+//! Counts what is under way.
+
+use crate::tiering::core::lane::Lane;
+use crate::tiering::queue::waker::Waker;
+use crate::tiering::throttle::{PrefetchThrottle, Slot};
+use monarch_policies::RequestSource;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A file that is looked at, counted for as long as it lives.
+pub(crate) struct Job<'a> {
+    slots: &'a InflightSlots,
+    pub(crate) key: u64,
+    pub(crate) source: RequestSource,
+    pub(crate) slot: Slot<'a>,
+    /// Whether a packed copy is to be decoded that nobody waits for.
+    pub(crate) decodes: bool,
+    /// Whether a ring is to copy it.
+    pub(crate) in_ring: bool,
+}
+
+impl<'a> Job<'a> {
+    pub(crate) fn new(slots: &'a InflightSlots, key: u64, source: RequestSource, remote: bool) -> Self {
+        let slot = slots.throttle.take(source, remote);
+        Self { slots, key, source, slot, decodes: false, in_ring: false }
+    }
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        if self.decodes {
+            self.slots.end_decoding();
+        }
+        // A demand may have been left in line because everything was in use, or a prefetch because
+        // of a demand.
+        if self.slot.give_back() {
+            self.slots.waker.wake(Lane::Threads);
+        }
+        if self.slots.rings_wait.swap(false, Ordering::SeqCst) {
+            self.slots.waker.wake(Lane::Rings);
+        }
+    }
+}
+
+/// Counts what is under way.
+pub(crate) struct InflightSlots {
+    waker: Arc<Waker>,
+    throttle: Arc<PrefetchThrottle>,
+    /// Whether a copy is being decoded that no reader waits for.
+    decoding: AtomicBool,
+    /// Whether a ring was told that all slots are in use.
+    rings_wait: AtomicBool,
+}
+
+impl InflightSlots {
+    pub(crate) fn new(waker: &Arc<Waker>, throttle: &Arc<PrefetchThrottle>) -> Self {
+        Self {
+            waker: waker.clone(),
+            throttle: throttle.clone(),
+            decoding: AtomicBool::new(false),
+            rings_wait: AtomicBool::new(false),
+        }
+    }
+
+    /// Claims the one place for decoding ahead; `true` if it is taken already.
+    pub(crate) fn begin_decoding(&self) -> bool {
+        self.decoding.swap(true, Ordering::AcqRel)
+    }
+
+    /// Gives the place for decoding ahead back.
+    pub(crate) fn end_decoding(&self) {
+        self.decoding.store(false, Ordering::Release);
+    }
+
+    /// Notes whether a ring waits for a slot: the next job that ends wakes it.
+    pub(crate) fn rings_wait(&self, wait: bool) {
+        self.rings_wait.store(wait, Ordering::SeqCst);
+    }
+}

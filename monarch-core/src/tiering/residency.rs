@@ -1,0 +1,11 @@
+//! Which copies there are; taking them away, moving them, checking them.
+
+pub(crate) mod catalog;
+pub(crate) mod decode_rounds;
+pub(crate) mod eviction;
+pub(crate) mod mover;
+pub(crate) mod orphans;
+pub(crate) mod promotions;
+pub(crate) mod scrubber;
+pub(crate) mod transient_cache;
+pub(crate) mod transient_copies;

@@ -1,0 +1,181 @@
+//! Second tries, copies that have to go, copies that somebody removed or damaged.
+
+use crate::sync::lock;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::segments::{EvictionCandidate, LiveSegment, Segments};
+use crate::tiering::core::state_transition::swap;
+use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::retry_backoff::RetryBackoff;
+use crate::tiering::residency::catalog::Catalog;
+use crate::tiering::residency::orphans::Orphans;
+use monarch_abi::hash::CopyName;
+use monarch_abi::segment::{Entry, Segment};
+use monarch_abi::word::{Refusal, State, Word};
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Entries of the list of copies that may be of copies that have gone.
+const LISTED: usize = 1 << 14;
+
+/// Takes copies away.
+pub(crate) struct Eviction {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    orphans: Arc<Mutex<Orphans>>,
+    retry_backoff: Arc<Mutex<RetryBackoff>>,
+    catalog: Arc<Mutex<Catalog>>,
+    policy: Arc<PolicyHandle>,
+}
+
+impl Eviction {
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        orphans: &Arc<Mutex<Orphans>>,
+        retry_backoff: &Arc<Mutex<RetryBackoff>>,
+        catalog: &Arc<Mutex<Catalog>>,
+        policy: &Arc<PolicyHandle>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            orphans: orphans.clone(),
+            retry_backoff: retry_backoff.clone(),
+            catalog: catalog.clone(),
+            policy: policy.clone(),
+        }
+    }
+
+    /// Drops a copy; its file is Refused, until a pause is over if there is one. `false` when its
+    /// word has changed.
+    pub(crate) fn refuse(&self, leaver: &EvictionCandidate, why: Refusal, pause: Option<Duration>) -> bool {
+        let refused = leaver.word.refused(why);
+        let Some(tier) = self.cx.tiers.get(leaver.word.tier()).filter(|_| swap(&leaver.entry, leaver.word, refused))
+        else {
+            return false;
+        };
+        tier.evict_resident(leaver.name(), leaver.entry.record.size);
+        self.policy.tell_dropped(leaver.key);
+        if let Some(pause) = pause {
+            lock(&self.retry_backoff).add(pause, (leaver.key, refused));
+        }
+        true
+    }
+
+    /// Drops the copy that a word speaks of; `false` when the word has changed.
+    pub(crate) fn drop_copy(&self, key: u64, live: &LiveSegment, entry: &Entry<'static>, w: Word) -> bool {
+        let Some(tier) = self.cx.tiers.get(w.tier()) else { return false };
+        // Refused until it is out of the way: whoever copied the file anew at once would have the
+        // new copy evicted.
+        let refused = w.refused(Refusal::Dropped);
+        if !swap(entry, w, refused) {
+            return false;
+        }
+        let name = live.segment.copy_name(entry);
+        tier.evict_resident(name, entry.record.size);
+        let below = if w.is_marked() { self.cx.packed_below(w.tier(), name) } else { None };
+        if below.is_none() {
+            self.policy.tell_dropped(key);
+        }
+        swap(entry, refused, below.map_or(refused.next(State::Absent), |tier| refused.packed(tier)));
+        true
+    }
+
+    /// Removes the copies of a file that must not be used any more.
+    pub(crate) fn drop_copies(&self, segment: &Segment<'static>, entry: &Entry<'static>, key: u64) {
+        self.policy.tell_dropped(key);
+        let name = segment.copy_name(entry);
+        lock(&self.orphans).forget(name);
+        for tier in &self.cx.tiers {
+            tier.evict(name, entry.record.size);
+        }
+        let _ = self.cx.evict_packed(name, entry.record.size);
+    }
+
+    /// Drops a packed copy of which there is no other; the bytes that it was charged.
+    pub(crate) fn drop_packed(&self, leaver: &EvictionCandidate, why: Refusal, pause: Option<Duration>) -> Option<u64> {
+        let EvictionCandidate { key, entry, word, .. } = leaver;
+        let tier = self.cx.tiers.get(word.packed_in()?)?;
+        let refused = word.refused(why);
+        let is = &entry.master.word;
+        is.compare_exchange(word.0, refused.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        self.policy.tell_dropped(*key);
+        let charged = tier.evict_packed(leaver.name(), entry.record.size);
+        if let Some(pause) = pause {
+            lock(&self.retry_backoff).add(pause, (*key, refused));
+        }
+        Some(charged.unwrap_or(0))
+    }
+
+    /// Copies lose their owner: those that their word spoke of are the next one's who has such a
+    /// file.
+    pub(crate) fn leave_to_next(&self, was: Word, name: CopyName, size: u64) {
+        let copies = self.cx.copies_of(was, name);
+        if copies.is_not_packed_yet(was) {
+            // It is in nobody's books, and would keep the room of decoded copies.
+            if let Some(tier) = self.cx.tiers.get(was.tier()) {
+                tier.evict_resident(name, size);
+            }
+        } else if !copies.is_empty() {
+            lock(&self.orphans).put_back(copies, name, size, &self.cx.tiers);
+        }
+    }
+
+    /// Takes the copies of a tier that were placed last out of the list, until they come to so many
+    /// bytes.
+    pub(crate) fn placed_last(&self, tier: usize, bytes: u64) -> Vec<EvictionCandidate> {
+        let (mut leavers, mut kept, mut sum) = (Vec::new(), Vec::new(), 0);
+        while sum < bytes {
+            let Some(key) = lock(&self.catalog).pop_last() else { break };
+            let Some(leaver) = self.segments.leaver(key).or_else(|| self.segments.packed_leaver(key)) else {
+                kept.extend(self.segments.is_listed(key).then_some(key));
+                continue;
+            };
+            let (word, dir) = (leaver.word, self.cx.tiers.get(tier));
+            if word.packed_in() == Some(tier) {
+                let packed = dir.and_then(|t| t.stat_packed(leaver.name(), leaver.entry.record.size));
+                sum += packed.map_or(0, |copy| copy.charged);
+                leavers.push(leaver);
+            } else if word.state() == State::Resident && word.tier() == tier {
+                sum = dir.map_or(0, |t| t.ledger.cost(leaver.entry.record.size)).saturating_add(sum);
+                leavers.push(leaver);
+            } else {
+                kept.push(key);
+            }
+        }
+        lock(&self.catalog).extend(kept.into_iter().rev());
+        leavers
+    }
+
+    /// The same of the list of copies.
+    pub(crate) fn tidy(&self) {
+        let live: u64 = self.cx.tiers.iter().map(|t| t.ledger.usage().files).sum();
+        let many = 2 * live as usize + LISTED;
+        let Some(keys) = lock(&self.catalog).take_above(many) else { return };
+        let mut seen = HashSet::new();
+        // The last place of each counts: that is when it was placed.
+        let mut kept: VecDeque<u64> = VecDeque::new();
+        keys.into_iter()
+            .rev()
+            .filter(|key| seen.insert(*key) && self.segments.is_listed(*key))
+            .for_each(|key| kept.push_front(key));
+        lock(&self.catalog).put_first(kept);
+    }
+
+    /// Takes note of copies that were resident before this agent started.
+    pub(crate) fn note_placed(&self, keys: impl Iterator<Item = u64>) {
+        lock(&self.catalog).extend(keys);
+    }
+
+    /// Notes copies that readers have opened. A program of root can write to the copy behind such a
+    /// descriptor, if it makes its own system calls: the audit looks at these copies in every
+    /// round. Nobody else can, since copies are read-only files of the agent's user.
+    pub(crate) fn note_opened(&self, keys: impl Iterator<Item = u64>) {
+        if self.cx.ctl.ctl.uid == 0 {
+            let mut placed = lock(&self.catalog);
+            keys.for_each(|key| placed.note_opened(key));
+        }
+    }
+}

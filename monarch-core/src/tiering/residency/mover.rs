@@ -1,0 +1,99 @@
+//! Copies between tiers.
+
+use crate::sync::lock;
+use crate::tier::{AT_ONCE, ByName, CopyName, Logged, Sum, Summing, TierDir, write_all_at};
+use crate::tiering::core::context::Context;
+use crate::tiering::core::segments::EvictionCandidate;
+use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::residency::eviction::Eviction;
+use crate::tiering::residency::orphans::Orphans;
+use monarch_abi::hash::PathHash;
+use std::collections::HashSet;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// Copies between tiers.
+pub(crate) struct Mover {
+    cx: Arc<Context>,
+    orphans: Arc<Mutex<Orphans>>,
+    policy: Arc<PolicyHandle>,
+    eviction: Arc<Eviction>,
+}
+
+impl Mover {
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        orphans: &Arc<Mutex<Orphans>>,
+        policy: &Arc<PolicyHandle>,
+        eviction: &Arc<Eviction>,
+    ) -> Self {
+        Self { cx: cx.clone(), orphans: orphans.clone(), policy: policy.clone(), eviction: eviction.clone() }
+    }
+
+    /// Moves a copy to another tier as long as it may; `false` if it stays where it was, or was
+    /// found damaged and dropped.
+    pub(crate) fn move_copy(&self, leaver: &EvictionCandidate, sum: Sum, to: usize, may: impl Fn() -> bool) -> bool {
+        let EvictionCandidate { key, live, entry, word } = leaver;
+        let (Some(from), Some(tier)) = (self.cx.tiers.get(word.tier()), self.cx.tiers.get(to)) else { return false };
+        let (name, size) = (leaver.name(), entry.record.size);
+        let copied = || -> io::Result<Option<Option<u64>>> {
+            let Some(copy) = tier.create(size)? else { return Ok(None) };
+            let ino = rustix::fs::fstat(copy.fd())?.st_ino;
+            let file = from.open_copy(name)?;
+            let mut buf = vec![0; AT_ONCE.min(usize::try_from(size).unwrap_or(AT_ONCE).max(1))];
+            let mut summing = Summing::new(sum.piece);
+            while summing.bytes < size {
+                if !may() {
+                    return Ok(None);
+                }
+                let got = rustix::io::retry_on_intr(|| rustix::io::pread(&file, &mut *buf, summing.bytes))?;
+                if got == 0 {
+                    break;
+                }
+                write_all_at(copy.fd(), &buf[..got], summing.bytes)?;
+                summing.update(&buf[..got]);
+            }
+            if summing.bytes != size || summing.end() != sum {
+                return Ok(Some(None));
+            }
+            let stamp = name.stamp(PathHash { fp: entry.master.fp, check: entry.record.check });
+            // Whoever has made a copy there meanwhile was asked for it.
+            Ok(copy.publish_new(name, stamp, sum)?.map(|_| Some(ino)))
+        };
+        let ino = match copied() {
+            Ok(Some(Some(ino))) => ino,
+            Ok(Some(None)) => {
+                self.cx.found_damaged();
+                self.eviction.drop_copy(leaver.key, live, entry, *word);
+                return false;
+            }
+            Ok(None) => return false,
+            Err(e) => {
+                // Which of the two it was shows with the next call to either.
+                tracing::debug!(from = from.name, to = tier.name, error = %e, "a copy could not be moved");
+                return false;
+            }
+        };
+        if entry.master.word.compare_exchange(word.0, word.resident(to).0, Ordering::AcqRel, Ordering::Acquire).is_err()
+        {
+            tier.evict_own(name, size, ino);
+            return false;
+        }
+        if from.stays && !tier.stays {
+            // It goes with the job up there: the one below is left for the next one, and makes way
+            // when room is needed.
+            lock(&self.orphans).put_back_plain(word.tier(), name, &self.cx.tiers);
+        } else {
+            from.evict_resident(name, size);
+        }
+        self.policy.tell_placed(*key, entry.record.size, to);
+        true
+    }
+
+    /// What the bytes of these copies in a tier must come to. Without a record a copy is not moved.
+    pub(crate) fn sums_of(&self, tier: &TierDir, leavers: &[EvictionCandidate]) -> ByName<Logged> {
+        let names: HashSet<CopyName> = leavers.iter().map(EvictionCandidate::name).collect();
+        tier.sums(&names).unwrap_or_default()
+    }
+}

@@ -1,0 +1,184 @@
+//! Transient copies: which there are, and which of them goes when another one needs its room.
+//!
+//! A tier in front of one with packed copies keeps a share of its room for them. moka holds the set
+//! and bounds it by size (least recently made first); the tier's ledger says whether there is room.
+//! Before that copies go that somebody has opened: in an epoch each is read once. Copies of files
+//! that other nodes own are kept in the same way (see [`peers`](crate::tiering::core::peers)).
+
+use crate::sync::lock;
+use crate::tiering::core::reservations::TransientReservation;
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Copies that are gone which the lines may have at any length.
+const SLACK: u64 = 1024;
+/// Copies opened last that are likely to be open still.
+const OPEN: usize = 64;
+/// What weights are counted in: moka's are 32 bits wide. What the ledger charges for a copy is a
+/// multiple of it, so that the two do not drift apart.
+const UNIT: u64 = 32;
+
+/// The decoded copies of one tier.
+pub(crate) struct TransientCache {
+    cache: moka::sync::Cache<u64, u32>,
+    /// Those that moka has dropped; they are yet to go.
+    dropped: Arc<Mutex<Vec<u64>>>,
+    /// Those that somebody has opened, in that order, and all in the order they were made. Some may
+    /// have gone meanwhile.
+    used: Mutex<VecDeque<u64>>,
+    made: Mutex<VecDeque<u64>>,
+    /// Bytes that are kept for them, or that they may take of what is left.
+    pub(crate) room: u64,
+    /// Whether they stay from epoch to epoch as long as there is room, so that the last ones opened
+    /// make way first. Then so many bytes are theirs in any case.
+    floor: Option<u64>,
+    /// Bytes of those in the making, and of copies that are yet to be packed.
+    taken: Arc<AtomicU64>,
+    /// Those of them that the ledger knows of as well, and that are not among the copies yet. It
+    /// must not be too many at any time: who looks then takes room for copies that stay.
+    charged: Arc<AtomicU64>,
+}
+
+impl TransientCache {
+    /// With so much room; with `elastic` that part of it at least.
+    pub(crate) fn new(room: u64, elastic: Option<f64>) -> Self {
+        let floor = elastic.map(|part| (room as f64 * part) as u64);
+        let dropped = Arc::new(Mutex::new(Vec::new()));
+        let to = dropped.clone();
+        let cache = moka::sync::Cache::builder()
+            .max_capacity(room / UNIT)
+            .weigher(|_, weight: &u32| *weight)
+            .eviction_policy(moka::policy::EvictionPolicy::lru())
+            .eviction_listener(move |key: Arc<u64>, _, cause| {
+                if cause == moka::notification::RemovalCause::Size {
+                    lock(&to).push(*key);
+                }
+            })
+            .build();
+        let (used, made) = (Mutex::default(), Mutex::default());
+        let (taken, charged) = Default::default();
+        Self { cache, dropped, used, made, room, floor, taken, charged }
+    }
+
+    /// Bytes of those that may go.
+    fn held(&self) -> u64 {
+        self.cache.run_pending_tasks();
+        self.cache.weighted_size() * UNIT
+    }
+
+    /// Bytes of those that others may take the room of.
+    pub(crate) fn spare(&self) -> u64 {
+        self.floor.map_or(0, |floor| self.held().saturating_sub(floor))
+    }
+
+    /// Bytes that are theirs, of which the ledger knows nothing.
+    pub(crate) fn kept(&self) -> u64 {
+        let charged = self.charged.load(Ordering::Acquire);
+        self.floor.unwrap_or(self.room).saturating_sub(self.held() + charged)
+    }
+
+    /// Bytes that are still free of what is kept for them.
+    pub(crate) fn free(&self) -> u64 {
+        if self.room == 0 { 0 } else { self.room.saturating_sub(self.held() + self.taken.load(Ordering::Acquire)) }
+    }
+
+    /// Whether copies take room that cannot go yet.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.taken.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether copies that cannot go yet take more than half of the room.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.taken.load(Ordering::Acquire) > self.room / 2
+    }
+
+    /// Room that is taken while a copy is being made.
+    pub(crate) fn take(&self, bytes: u64) -> TransientReservation {
+        self.taken.fetch_add(bytes, Ordering::AcqRel);
+        TransientReservation::new(self.taken.clone(), self.charged.clone(), bytes)
+    }
+
+    /// A copy that may go from here on; those that moka drops for it.
+    pub(crate) fn add(&self, key: u64, bytes: u64) -> Vec<u64> {
+        let weight = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX);
+        self.cache.insert(key, weight);
+        self.cache.run_pending_tasks();
+        let mut made = lock(&self.made);
+        made.push_back(key);
+        if made.len() as u64 > 2 * self.cache.entry_count() + SLACK {
+            made.retain(|key| self.cache.contains_key(key));
+        }
+        std::mem::take(&mut *lock(&self.dropped))
+    }
+
+    /// One that may go first.
+    pub(crate) fn used(&self, key: u64) {
+        if !self.cache.contains_key(&key) {
+            return;
+        }
+        let mut used = lock(&self.used);
+        used.push_back(key);
+        if used.len() as u64 > 2 * self.cache.entry_count() + SLACK {
+            // Each once, as it was opened last.
+            let mut seen = HashSet::new();
+            let mut last: VecDeque<u64> = VecDeque::new();
+            let kept = used.iter().rev().filter(|&key| seen.insert(*key) && self.cache.contains_key(key));
+            kept.for_each(|key| last.push_front(*key));
+            *used = last;
+        }
+    }
+
+    /// Whether some were opened.
+    pub(crate) fn has_used(&self) -> bool {
+        !lock(&self.used).is_empty()
+    }
+
+    /// Takes out the one that goes first; with `any` also one that nobody has opened yet.
+    pub(crate) fn pop(&self, any: bool) -> Option<u64> {
+        let first = |line: &Mutex<VecDeque<u64>>| {
+            let mut line = lock(line);
+            // Each is read once an epoch: what was read last is needed last. (Those at the very end
+            // are still being read.)
+            let at = if self.floor.is_some() { line.len().saturating_sub(OPEN) } else { 0 };
+            let next = || {
+                let last = line.len().checked_sub(1)?;
+                line.remove(at.min(last))
+            };
+            std::iter::from_fn(next).find(|key| self.cache.remove(key).is_some())
+        };
+        first(&self.used).or_else(|| if any { first(&self.made) } else { None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A copy that stays could be made in the room of a decoded one, at the moment when that was
+    /// charged twice or not at all.
+    #[test]
+    fn room_for_decoded_copies_is_kept_until_the_ledger_knows_of_it() {
+        for (elastic, kept) in [(None, 10 * UNIT), (Some(0.5), 5 * UNIT)] {
+            let decoded = TransientCache::new(10 * UNIT, elastic);
+            let share = decoded.take(3 * UNIT);
+            assert_eq!(
+                (decoded.free(), decoded.kept()),
+                (7 * UNIT, kept),
+                "promised to one, and the ledger knows nothing"
+            );
+            share.charge();
+            assert_eq!((decoded.free(), decoded.kept()), (7 * UNIT, kept - 3 * UNIT));
+            share.hand_over();
+            assert_eq!((decoded.free(), decoded.kept()), (7 * UNIT, kept), "rather charged twice than not at all");
+            assert!(decoded.add(1, 3 * UNIT).is_empty());
+            assert_eq!((decoded.free(), decoded.kept()), (4 * UNIT, kept - 3 * UNIT), "nobody else takes it meanwhile");
+            drop(share);
+            assert_eq!((decoded.free(), decoded.kept(), decoded.is_taken()), (7 * UNIT, kept - 3 * UNIT, false));
+            let failed = decoded.take(UNIT);
+            failed.charge();
+            drop(failed);
+            assert_eq!((decoded.free(), decoded.kept()), (7 * UNIT, kept - 3 * UNIT));
+        }
+    }
+}

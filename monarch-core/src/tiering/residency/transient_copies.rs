@@ -1,0 +1,200 @@
+//! The transient copies of all tiers.
+
+use crate::tier::{TierDir, Usage};
+use crate::tiering::core::context::Context;
+use crate::tiering::core::reservations::TransientReservation;
+use crate::tiering::core::segments::{EvictionCandidate, Segments};
+use crate::tiering::residency::decode_rounds::DecodeRounds;
+use crate::tiering::residency::promotions::Promotions;
+use crate::tiering::residency::transient_cache::TransientCache;
+use monarch_abi::sys::futex_wake;
+use monarch_abi::word::State;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// One part in so many of the room stays free for readers that ask.
+pub(crate) const SPARE: u64 = 8;
+
+/// The transient copies of all tiers.
+pub(crate) struct TransientCopies {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    rounds: Arc<DecodeRounds>,
+    promotions: Arc<Promotions>,
+    caches: Vec<TransientCache>,
+}
+
+impl TransientCopies {
+    /// Those of a tier.
+    pub(crate) fn of(&self, at: usize) -> Option<&TransientCache> {
+        self.caches.get(at)
+    }
+
+    /// Whether no tier keeps any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.caches.is_empty()
+    }
+
+    /// Whether copies that cannot go yet take more than half of the room of a tier.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.caches.iter().any(TransientCache::is_crowded)
+    }
+
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        rounds: &Arc<DecodeRounds>,
+        promotions: &Arc<Promotions>,
+        caches: Vec<TransientCache>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            rounds: rounds.clone(),
+            promotions: promotions.clone(),
+            caches,
+        }
+    }
+
+    /// Bytes of a tier that are kept for decoded copies and not in use.
+    pub(crate) fn kept_for_decoded(&self, at: usize) -> u64 {
+        self.caches.get(at).map_or(0, TransientCache::kept)
+    }
+
+    /// What is in use of a tier, and what is kept for decoded copies beside it: looked at so that
+    /// one copy that comes or goes meanwhile does not make them less together.
+    pub(crate) fn usage_and_kept(&self, at: usize, tier: &TierDir) -> (Usage, u64) {
+        let before = self.kept_for_decoded(at);
+        let usage = tier.ledger.usage();
+        (usage, self.kept_for_decoded(at).max(before))
+    }
+
+    /// A decoded copy is there, in this tier, where it had a share of the room.
+    pub(crate) fn add_decoded(&self, at: usize, key: u64, size: u64, share: Option<&TransientReservation>) {
+        let (Some(decoded), Some(tier)) = (self.caches.get(at), self.cx.tiers.get(at)) else { return };
+        if let Some(share) = share {
+            share.hand_over();
+        }
+        for key in decoded.add(key, tier.ledger.cost(size)) {
+            let _ = self.drop_decoded(at, key);
+        }
+    }
+
+    /// Takes note of copies that were opened: those that could move up, and those that may go.
+    pub(crate) fn drain_touched(&self) {
+        if self.cx.tiers.len() < 2 && self.caches.is_empty() {
+            return;
+        }
+        let mut touched = Vec::new();
+        let segments = self.segments.read();
+        for (number, live) in segments.iter().enumerate() {
+            let Some(live) = live else { continue };
+            live.segment.state.drain_touched(|id| touched.push(monarch_abi::demand::file_key(number, id)));
+        }
+        drop(segments);
+        for key in touched {
+            let Some((_, entry)) = self.segments.entry(key) else { continue };
+            let word = entry.word();
+            if word.state() != State::Resident {
+                continue;
+            }
+            if word.is_marked() {
+                self.rounds.was_read(key);
+                if let Some(decoded) = self.caches.get(word.tier()) {
+                    decoded.used(key);
+                }
+            } else {
+                self.promotions.mark_hot(key);
+            }
+        }
+    }
+
+    /// Drops a decoded copy; the bytes that were charged for it, if it was one.
+    fn drop_decoded(&self, at: usize, key: u64) -> Option<u64> {
+        let leaver = self.segments.leaver(key).filter(|l| l.word.is_marked() && l.word.tier() == at)?;
+        self.drop_for_now(at, &leaver)
+    }
+
+    /// Drops a copy that is made again for whoever asks; the bytes that were charged for it.
+    pub(crate) fn drop_for_now(&self, at: usize, leaver: &EvictionCandidate) -> Option<u64> {
+        let (tier, size) = (self.cx.tiers.get(at)?, leaver.entry.record.size);
+        let below = self.cx.packed_below(at, leaver.name());
+        // Nobody is to make the next one before this one is out of the way; who asks for it waits a
+        // moment.
+        let (between, word) = (leaver.word.next(State::Fetching), &leaver.entry.master.word);
+        word.compare_exchange(leaver.word.0, between.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        tier.evict_resident(leaver.name(), size);
+        // (Somebody else may have removed the packed one.)
+        let to = below.map_or(between.next(State::Absent), |below| between.packed(below));
+        if word.compare_exchange(between.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // A job has changed the file.
+            let _ = self.cx.evict_packed(leaver.name(), size);
+        }
+        futex_wake(word, u32::MAX >> 1);
+        Some(tier.ledger.cost(size))
+    }
+
+    /// Drops decoded copies of a tier until so many bytes are free, first those that were opened;
+    /// with `any` also others.
+    pub(crate) fn drop_some_decoded(&self, at: usize, bytes: u64, any: bool) -> u64 {
+        let Some(decoded) = self.caches.get(at).filter(|d| d.room > 0) else { return 0 };
+        let mut freed = 0;
+        if !decoded.has_used() {
+            self.drain_touched();
+        }
+        while freed < bytes {
+            let Some(key) = decoded.pop(any) else { break };
+            freed += self.drop_decoded(at, key).unwrap_or(0);
+        }
+        freed
+    }
+
+    /// Has decoded copies that were opened make way for one more of `size` bytes: nobody waits for
+    /// that now, the next reader would.
+    pub(crate) fn make_way_ahead(&self, at: usize, size: u64) {
+        let (Some(decoded), Some(tier)) = (self.caches.get(at), self.cx.tiers.get(at)) else { return };
+        let (free, cost) = (decoded.free(), tier.ledger.cost(size));
+        if free < cost {
+            self.drop_some_decoded(at, cost - free, false);
+        }
+    }
+
+    /// Bytes of copies in a tier that make way for any other.
+    pub(crate) fn passing_bytes(&self, at: usize) -> u64 {
+        self.caches.get(at).map_or(0, crate::tiering::residency::transient_cache::TransientCache::spare)
+    }
+
+    /// Takes note of decoded copies that were there before this agent started: those that are
+    /// packed as well.
+    pub(crate) fn note_decoded(&self, keys: impl Iterator<Item = u64>) {
+        for key in keys {
+            if let Some(leaver) = self.segments.leaver(key) {
+                self.add_decoded(leaver.word.tier(), key, leaver.entry.record.size, None);
+            }
+        }
+    }
+
+    /// Whether a tier has room for a file, and for one part in `spare` of its capacity beside it.
+    pub(crate) fn takes(&self, tier: usize, size: u64, spare: u64) -> bool {
+        self.cx.tiers.get(tier).is_some_and(|t| {
+            let (u, kept) = self.usage_and_kept(tier, t);
+            let spare = u.capacity.checked_div(spare).unwrap_or(0);
+            !t.suspended() && u.used + u.reserved + t.ledger.cost(size) + kept + spare <= u.capacity
+        })
+    }
+
+    /// Whether something may be decoded that nobody has asked for.
+    pub(crate) fn has_room_ahead(&self) -> bool {
+        self.caches.iter().zip(&self.cx.tiers).any(|(decoded, tier)| {
+            tier.for_decoded > 0
+                && !tier.suspended()
+                && (decoded.free() > tier.for_decoded / SPARE || decoded.has_used())
+        })
+    }
+
+    /// Whether copies are made, or are there, that are to be packed: then less room may be taken
+    /// below than was promised.
+    pub(crate) fn packs_under_way(&self) -> bool {
+        self.caches.iter().any(TransientCache::is_taken)
+    }
+}

@@ -1,0 +1,318 @@
+//! Gives out what is to be done next.
+
+use crate::tiering::access::prefetch_order::PrefetchOrder;
+use crate::tiering::compression::compressor::{Compressor, Waiting};
+use crate::tiering::copy::chunk_copy_task::ChunkCopyTask;
+use crate::tiering::copy::chunked_fetches::ChunkedFetches;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::engine_trial::Kind;
+use crate::tiering::core::lane::Lane;
+use crate::tiering::core::peer_link::PeerLink;
+use crate::tiering::core::segments::{Segments, parts};
+use crate::tiering::core::source_facts::{SourceFacts, is_asked_for};
+use crate::tiering::queue::engine_lane::EngineLanes;
+use crate::tiering::queue::inflight_slots::{InflightSlots, Job};
+use crate::tiering::queue::waker::Waker;
+use crate::tiering::queue::work_queue::{Lines, WorkQueue};
+use crate::tiering::residency::orphans::Orphans;
+use crate::tiering::schedule::decompress_ahead::DecompressAhead;
+use crate::tiering::status::prefetch_status::PrefetchStatus;
+use crate::tiering::throttle::PrefetchThrottle;
+use monarch_abi::control::RING;
+use monarch_abi::demand::file_key;
+use monarch_abi::index::Record;
+use monarch_abi::sys::futex_wake;
+use monarch_policies::RequestSource;
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// What a lane does next.
+pub(crate) enum Next<'a> {
+    /// Looks at a file.
+    File(Job<'a>),
+    /// Fetches a chunk of a large one.
+    Chunk(ChunkCopyTask<'a>),
+    /// Compresses a copy.
+    Pack(Waiting),
+}
+
+/// Gives out what is to be done next.
+pub(crate) struct Dispatcher {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    orphans: Arc<Mutex<Orphans>>,
+    throttle: Arc<PrefetchThrottle>,
+    waker: Arc<Waker>,
+    source_facts: Arc<SourceFacts>,
+    peers: Arc<PeerLink>,
+    lanes: Arc<EngineLanes>,
+    queue: Arc<WorkQueue>,
+    order: Arc<PrefetchOrder>,
+    compressor: Arc<Compressor>,
+    slots: Arc<InflightSlots>,
+    fetches: Arc<ChunkedFetches>,
+    prefetch_status: Arc<PrefetchStatus>,
+    decompress_ahead: Arc<DecompressAhead>,
+    one_waits: AtomicBool,
+}
+
+impl Dispatcher {
+    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        orphans: &Arc<Mutex<Orphans>>,
+        throttle: &Arc<PrefetchThrottle>,
+        waker: &Arc<Waker>,
+        source_facts: &Arc<SourceFacts>,
+        peers: &Arc<PeerLink>,
+        lanes: &Arc<EngineLanes>,
+        queue: &Arc<WorkQueue>,
+        order: &Arc<PrefetchOrder>,
+        compressor: &Arc<Compressor>,
+        slots: &Arc<InflightSlots>,
+        fetches: &Arc<ChunkedFetches>,
+        prefetch_status: &Arc<PrefetchStatus>,
+        decompress_ahead: &Arc<DecompressAhead>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            orphans: orphans.clone(),
+            throttle: throttle.clone(),
+            waker: waker.clone(),
+            source_facts: source_facts.clone(),
+            peers: peers.clone(),
+            lanes: lanes.clone(),
+            queue: queue.clone(),
+            order: order.clone(),
+            compressor: compressor.clone(),
+            slots: slots.clone(),
+            fetches: fetches.clone(),
+            prefetch_status: prefetch_status.clone(),
+            decompress_ahead: decompress_ahead.clone(),
+            one_waits: AtomicBool::new(false),
+        }
+    }
+
+    /// What is to be done next in this lane.
+    pub(crate) fn next_job(&self, lane: Lane) -> Option<Next<'_>> {
+        let ctl = self.cx.ctl.ctl;
+        let mut q = self.queue.lines();
+        let word = ctl.demand.load(Ordering::SeqCst);
+        if q.drained_at != Some(word) {
+            q.drained_at = Some(word);
+            self.drain(&mut q);
+        }
+        if let Some(demand) = self.next_demand(&mut q, lane) {
+            return Some(demand);
+        }
+        if lane == Lane::Threads
+            && self.cx.compresses
+            && let Some(waiting) = self.compressor.next_pack()
+        {
+            return Some(Next::Pack(waiting));
+        }
+        let now = Instant::now();
+        let slots = self.throttle.slots(now);
+        if slots == 0 {
+            self.queue.hold_back();
+        }
+        if self.throttle.prefetching() >= slots || self.queue.all_rest() {
+            return None;
+        }
+        if lane == Lane::Rings && !self.has_place(&q) {
+            return None;
+        }
+        if let Some(piece) = self.fetches.next_piece(lane, false) {
+            return Some(Next::Chunk(piece));
+        }
+        // The next file waits for its turn, as it may be a large one.
+        if self.fetches.enough_ahead() || self.compressor.packs_enough() {
+            return None;
+        }
+        let key = self.prefetch_in(&mut q, lane)?;
+        let mut job = Job::new(&self.slots, key, RequestSource::Prefetch, self.peers.comes_from_peer(key));
+        job.in_ring = lane == Lane::Rings;
+        // After a pause more copiers may sleep than should.
+        let more = self.throttle.prefetching() < slots;
+        if lane == Lane::Threads && more && ctl.sleepers.load(Ordering::SeqCst) > 0 {
+            futex_wake(&ctl.demand, 1);
+        }
+        Some(Next::File(job))
+    }
+
+    /// A packed copy to be decoded, when there is nothing else to do. One at a time: readers are to
+    /// find the others free.
+    pub(crate) fn next_ahead(&self, lane: Lane) -> Option<Next<'_>> {
+        if lane == Lane::Rings || !self.cx.compresses || self.slots.begin_decoding() {
+            return None;
+        }
+        let job = self.decompress_ahead.next_decoding();
+        if job.is_none() {
+            self.slots.end_decoding();
+        }
+        job.map(Next::File)
+    }
+
+    /// Whether a ring may begin one more file: demands that are in line go first. If not, it will
+    /// be told.
+    fn has_place(&self, q: &Lines) -> bool {
+        self.slots.rings_wait(true);
+        let free = self.throttle.has_slot_beside(q.demands.len());
+        if free {
+            self.slots.rings_wait(false);
+        }
+        free
+    }
+
+    /// The next demand: a chunk, or a file, which copiers take.
+    fn next_demand(&self, q: &mut Lines, lane: Lane) -> Option<Next<'_>> {
+        // There may be more copiers than files that may be under way.
+        if lane == Lane::Threads && !self.throttle.has_slot(false) && !self.throttle.has_slot(true) {
+            return None;
+        }
+        if let Some(piece) = self.fetches.next_piece(lane, true) {
+            return Some(Next::Chunk(piece));
+        }
+        if lane == Lane::Rings {
+            return None;
+        }
+        let next = |remote: bool, line: &mut VecDeque<u64>| {
+            let key = if self.throttle.has_slot(remote) { line.pop_front()? } else { return None };
+            Some((key, remote))
+        };
+        let (key, remote) = next(false, &mut q.demands).or_else(|| next(true, &mut q.remote))?;
+        if !q.demands.is_empty() || !q.remote.is_empty() {
+            futex_wake(&self.cx.ctl.ctl.demand, 1);
+        }
+        Some(Next::File(Job::new(&self.slots, key, RequestSource::Demand, remote)))
+    }
+
+    /// Puts a demand in line.
+    fn line_up_demand(&self, q: &mut Lines, key: u64) {
+        let line = if self.peers.comes_from_peer(key) { &mut q.remote } else { &mut q.demands };
+        line.push_back(key);
+    }
+
+    /// The next file to be prefetched, if it is one for this lane; otherwise the other one is told.
+    fn prefetch_in(&self, q: &mut Lines, lane: Lane) -> Option<u64> {
+        let key = match q.handed_over.take() {
+            Some(key) => key,
+            None => self.next_prefetch(q)?,
+        };
+        let its = self.lane(key);
+        if its == lane {
+            return Some(key);
+        }
+        q.handed_over = Some(key);
+        self.waker.wake(its);
+        None
+    }
+
+    /// Takes over all demands.
+    fn drain(&self, q: &mut Lines) {
+        let ctl = self.cx.ctl.ctl;
+        let head = ctl.ring_head.load(Ordering::Acquire);
+        let tail = q.ring_tail.max(head.saturating_sub(RING as u64));
+        // A demand is in the ring and leaves a bit as well, for when the ring runs over.
+        let mut seen = HashSet::new();
+        for at in tail..head {
+            let key = ctl.ring.get(at as usize % RING).map_or(0, |r| r.swap(0, Ordering::AcqRel));
+            if key != 0 && seen.insert(key) && !self.fetches.drain_chunk_requests(key) {
+                self.line_up_demand(q, key);
+            }
+        }
+        q.ring_tail = head;
+        for (number, live) in self.segments.served() {
+            live.segment.state.drain(|id| {
+                let key = file_key(number, id);
+                if !seen.contains(&key) && !self.fetches.drain_chunk_requests(key) {
+                    self.line_up_demand(q, key);
+                }
+            });
+        }
+    }
+
+    /// The next file that is worth a second try, or that nobody has looked at, in the order of the
+    /// index. A probe of a failing PFS had better not be a file that has failed before.
+    fn next_prefetch(&self, q: &mut Lines) -> Option<u64> {
+        if !self.throttle.only_probes()
+            && let Some(key) = q.retries.pop_first()
+        {
+            return Some(key);
+        }
+        let segs = self.segments.read();
+        while let Some(r) = q.asked.front_mut() {
+            let (number, live) = (r.segment, segs.get(r.segment).and_then(Option::as_ref));
+            let end = live.map_or(0, |l| r.end.min(l.segment.index.len() as u32));
+            let record = |id: u32| live.and_then(|l| l.segment.index.record(id));
+            let released = self.source_facts.released(number);
+            // What others own they are asked for by those who stage there.
+            let is_ours = |id: u32| live.is_some_and(|live| self.peers.is_for_us(live, id));
+            let is_asked =
+                |id: u32| record(id).is_some_and(|record| is_asked_for(r, id, record, &released)) && is_ours(id);
+            match (r.from..end).find(|&id| is_asked(id)) {
+                Some(id) => {
+                    r.from = id + 1;
+                    return Some(file_key(number, id));
+                }
+                None => drop(q.asked.pop_front()),
+            }
+        }
+        drop(segs);
+        if !self.throttle.only_probes()
+            && let Some(key) = self.order.next_in_order()
+        {
+            return Some(key);
+        }
+        let segs = self.segments.read();
+        while q.segment < q.cursors.len() {
+            let number = q.segment;
+            if let Some(live) = segs.get(number).and_then(Option::as_ref) {
+                let n = live.segment.index.len() as u32;
+                let released = self.source_facts.released(number);
+                let is_wanted = |r: &Record| r.is_file() && !released.holds(r);
+                while q.cursors[number] < n {
+                    let id = q.cursors[number];
+                    q.cursors[number] += 1;
+                    if live.segment.index.record(id).is_some_and(is_wanted) && self.peers.is_for_us(live, id) {
+                        return Some(file_key(number, id));
+                    }
+                }
+            }
+            q.segment += 1;
+        }
+        q.retries.pop_first()
+    }
+
+    /// How long one of those who found nothing to do, looking since then, sleeps at most: until
+    /// readers have not asked again for so long that files are fetched ahead. `sleep` gets it,
+    /// or `None`.
+    pub(crate) fn patiently(&self, since: Instant, sleep: impl FnOnce(Option<Duration>)) {
+        let waits = self.prefetch_status.some_ahead();
+        let until = if waits { self.throttle.more_slots_in(since) } else { None };
+        let until = until.filter(|_| !self.one_waits.swap(true, Ordering::AcqRel));
+        sleep(until);
+        if until.is_some() {
+            self.one_waits.store(false, Ordering::Release);
+        }
+    }
+
+    /// The lane of a file that nobody waits for.
+    pub(crate) fn lane(&self, key: u64) -> Lane {
+        if self.peers.comes_from_peer(key) {
+            return Lane::Threads;
+        }
+        // Reading a copy in full is a copier's work: a ring would leave all its other files
+        // waiting. (Nor does the queue wait for a root whose copies are being claimed.)
+        if self.lanes.engines.uring.is_none() || self.orphans.try_lock().map_or(true, |u| u.has_to_verify()) {
+            return Lane::Threads;
+        }
+        parts(key)
+            .and_then(|(number, _)| self.segments.segment(number))
+            .map_or(Lane::Threads, |live| self.lanes.lane_of(&live, Kind::Files))
+    }
+}

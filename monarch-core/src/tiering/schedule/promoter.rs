@@ -1,0 +1,90 @@
+//! Moves copies up.
+
+use crate::agent::protocol::Ahead;
+use crate::tier::TierDir;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::segments::{EvictionCandidate, Segments};
+use crate::tiering::residency::mover::Mover;
+use crate::tiering::residency::promotions::Promotions;
+use crate::tiering::residency::transient_copies::TransientCopies;
+use crate::tiering::status::prefetch_status::PrefetchStatus;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Copies that are moved up at a time: the log is read once for them.
+const BATCH: usize = 8192;
+/// A faster tier keeps one part in so many free of copies that are moved up, for files that are yet
+/// to come.
+const SPARE: u64 = 32;
+
+/// Bytes of a tier that copies which are moved up may take.
+fn spare_of(tier: &TierDir) -> u64 {
+    let u = tier.ledger.usage();
+    if tier.suspended() { 0 } else { u.capacity.saturating_sub(u.used + u.reserved + u.capacity / SPARE) }
+}
+
+/// Moves copies up.
+pub(crate) struct Promoter {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    promotions: Arc<Promotions>,
+    transient: Arc<TransientCopies>,
+    mover: Arc<Mover>,
+    prefetch_status: Arc<PrefetchStatus>,
+}
+
+impl Promoter {
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        promotions: &Arc<Promotions>,
+        transient: &Arc<TransientCopies>,
+        mover: &Arc<Mover>,
+        prefetch_status: &Arc<PrefetchStatus>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            promotions: promotions.clone(),
+            transient: transient.clone(),
+            mover: mover.clone(),
+            prefetch_status: prefetch_status.clone(),
+        }
+    }
+
+    /// Moves copies up that were opened lately, while nothing else is to be fetched.
+    pub(crate) fn promote(&self) {
+        let upper = self.cx.tiers.iter().enumerate().take(self.cx.tiers.len().saturating_sub(1));
+        let mut spare = upper.map(|(at, t)| spare_of(t).saturating_sub(self.transient.kept_for_decoded(at)));
+        if spare.all(|bytes| bytes == 0) || self.prefetch_status.ahead() != Ahead::Idle {
+            return;
+        }
+        let waits = self.promotions.is_empty();
+        if waits {
+            self.transient.drain_touched();
+        }
+        let keys = self.promotions.take(BATCH);
+        let mut leavers: Vec<EvictionCandidate> =
+            keys.into_iter().filter_map(|key| self.segments.leaver(key)).collect();
+        for (at, tier) in self.cx.tiers.iter().enumerate().skip(1) {
+            let (here, elsewhere): (Vec<_>, Vec<_>) = leavers.into_iter().partition(|l| l.word.tier() == at);
+            leavers = elsewhere;
+            if here.is_empty() {
+                continue;
+            }
+            let sums = self.mover.sums_of(tier, &here);
+            let go_on = || !self.cx.stop.load(Ordering::Relaxed);
+            for leaver in here {
+                let to = (0..at).find(|&to| self.transient.takes(to, leaver.entry.record.size, SPARE));
+                let (Some(to), Some(logged)) = (to, sums.get(leaver.name())) else { continue };
+                if self.mover.move_copy(&leaver, logged.sum, to, go_on) {
+                    self.cx.stats.promoted.fetch_add(1, Ordering::Relaxed);
+                }
+                // What somebody waits for goes first.
+                if !go_on() || self.prefetch_status.ahead() != Ahead::Idle {
+                    return;
+                }
+            }
+        }
+    }
+}

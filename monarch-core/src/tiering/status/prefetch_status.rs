@@ -1,0 +1,149 @@
+//! Says how fetching ahead goes: in `status` whenever it is asked, in the log when it changes.
+
+use crate::agent::protocol::Ahead;
+use crate::sync::lock;
+use crate::tier::TierDir;
+use crate::tiering::copy::fetch_lines::FetchLines;
+use crate::tiering::core::context::Context;
+use crate::tiering::core::segments::Segments;
+use crate::tiering::queue::retry_backoff::RetryBackoff;
+use crate::tiering::queue::work_queue::WorkQueue;
+use crate::tiering::throttle::PrefetchThrottle;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Least time between two lines in the log.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// What was told last, and when.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    last: Option<Kind>,
+    at: Option<Instant>,
+}
+
+/// What makes a difference; `None` where nothing holds it up.
+type Kind = (&'static str, usize);
+
+fn kind(is: &Ahead) -> Option<Kind> {
+    match is {
+        Ahead::Idle | Ahead::Running => None,
+        Ahead::Slowed { divisor, .. } => Some(("slowed", *divisor)),
+        Ahead::PfsFails { .. } => Some(("pfs", 0)),
+        Ahead::TiersRest => Some(("tiers", 0)),
+    }
+}
+
+impl Told {
+    /// Whether it is time for a line: it goes differently from what was said last. What comes too
+    /// early is said later, if it is still so.
+    fn is_news(&mut self, is: &Ahead, now: Instant) -> bool {
+        let kind = kind(is);
+        if kind == self.last || self.at.is_some_and(|at| now.saturating_duration_since(at) < PAUSE) {
+            return false;
+        }
+        (self.last, self.at) = (kind, Some(now));
+        true
+    }
+}
+
+/// How prefetch goes.
+pub(crate) struct PrefetchStatus {
+    cx: Arc<Context>,
+    segments: Arc<Segments>,
+    throttle: Arc<PrefetchThrottle>,
+    fetch_lines: Arc<Mutex<FetchLines>>,
+    retry_backoff: Arc<Mutex<RetryBackoff>>,
+    queue: Arc<WorkQueue>,
+    told: Mutex<Told>,
+    some_ahead: AtomicBool,
+}
+
+impl PrefetchStatus {
+    /// Whether something is left to be prefetched, as of the last round of maintenance.
+    pub(crate) fn some_ahead(&self) -> bool {
+        self.some_ahead.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        segments: &Arc<Segments>,
+        throttle: &Arc<PrefetchThrottle>,
+        fetch_lines: &Arc<Mutex<FetchLines>>,
+        retry_backoff: &Arc<Mutex<RetryBackoff>>,
+        queue: &Arc<WorkQueue>,
+    ) -> Self {
+        Self {
+            cx: cx.clone(),
+            segments: segments.clone(),
+            throttle: throttle.clone(),
+            fetch_lines: fetch_lines.clone(),
+            retry_backoff: retry_backoff.clone(),
+            queue: queue.clone(),
+            told: Mutex::default(),
+            some_ahead: AtomicBool::new(true),
+        }
+    }
+
+    /// How fetching ahead goes.
+    #[must_use]
+    pub(crate) fn ahead(&self) -> Ahead {
+        let entries = |number| self.segments.segment(number).map_or(0, |live| live.segment.index.len() as u32);
+        let in_line = self.queue.lines().has_more(entries);
+        let under_way = in_line || lock(&self.fetch_lines).has_rest() || self.throttle.prefetching() > 0;
+        // What failed, or found no room, comes back.
+        let comes_back = self.cx.options.prefetch && !lock(&self.retry_backoff).is_empty();
+        if !under_way && !comes_back {
+            return Ahead::Idle;
+        }
+        if self.cx.tiers.iter().all(TierDir::suspended) {
+            return Ahead::TiersRest;
+        }
+        if let Some(wait) = self.throttle.next_probe() {
+            return Ahead::PfsFails { next_try_s: wait.as_millis().div_ceil(1000) as u64 };
+        }
+        match (under_way, self.throttle.divisor()) {
+            (false, _) => Ahead::Idle,
+            (true, divisor @ 2..) => {
+                let (opens_us, best_us) = self.throttle.open_us();
+                Ahead::Slowed { divisor, opens_us, best_us }
+            }
+            _ => Ahead::Running,
+        }
+    }
+
+    /// Tells the log when something begins or ceases to hold up prefetching.
+    pub(crate) fn tell_ahead(&self) {
+        let is = self.ahead();
+        self.some_ahead.store(!matches!(is, Ahead::Idle), Ordering::Relaxed);
+        if !lock(&self.told).is_news(&is, Instant::now()) {
+            return;
+        }
+        match is {
+            Ahead::PfsFails { .. } | Ahead::TiersRest => tracing::warn!("{is}"),
+            _ => tracing::info!("{is}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_said_once_and_not_too_often() {
+        let (mut told, start) = (Told::default(), Instant::now());
+        let at = |s: u64| start + Duration::from_secs(s);
+        let slowed = |divisor| Ahead::Slowed { divisor, opens_us: 500_000 * divisor as u64, best_us: 1000 };
+        assert!(!told.is_news(&Ahead::Running, at(0)) && !told.is_news(&Ahead::Idle, at(1)), "nothing to tell");
+        assert!(told.is_news(&slowed(2), at(1)));
+        assert!(!told.is_news(&slowed(2), at(30)), "the same with other figures");
+        assert!(told.is_news(&slowed(4), at(30)));
+        assert!(!told.is_news(&slowed(8), at(31)) && !told.is_news(&Ahead::Running, at(39)), "too early");
+        assert!(told.is_news(&Ahead::Running, at(40)), "its recovery");
+        assert!(!told.is_news(&Ahead::Idle, at(60)));
+        assert!(told.is_news(&Ahead::PfsFails { next_try_s: 1 }, at(60)));
+        assert!(told.is_news(&Ahead::TiersRest, at(70)) && told.is_news(&Ahead::Idle, at(80)));
+    }
+}

@@ -1,0 +1,302 @@
+//! How many copies may run at a time, and how many of them for prefetch.
+//!
+//! Owns the counts of files and chunks under way, and four judgements about the PFS:
+//!
+//! | module | what it judges |
+//! |---|---|
+//! | [`concurrency_limit`] | how many copies the PFS needs to give what it has |
+//! | [`demand_reserve`] | how many of those demands take, and will take again at once |
+//! | [`latency_throttle`] | by what prefetch is divided while the PFS answers slowly |
+//! | [`circuit_breaker`] | whether anything is prefetched while the PFS fails |
+//!
+//! Invariant: demands are never held back by any of them, only by the bounds of the configuration.
+
+use crate::engine::slots_ahead;
+use circuit_breaker::CircuitBreaker;
+use concurrency_limit::ConcurrencyLimit;
+use demand_reserve::DemandReserve;
+use latency_throttle::LatencyThrottle;
+use monarch_policies::RequestSource;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+mod circuit_breaker;
+mod concurrency_limit;
+mod demand_reserve;
+mod latency_throttle;
+/// While the PFS is slow a part of the prefetches that may run does, but no smaller a part than
+/// that of this many.
+const MIN_DIVIDED_SLOTS: usize = 16;
+
+/// Bounds of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Files and chunks from the PFS at a time.
+    pub(crate) pfs: usize,
+    /// Files and chunks from other nodes at a time; 0 where there are no other nodes.
+    pub(crate) remote: usize,
+    /// Whether rings copy from the PFS beside the copiers.
+    pub(crate) has_rings: bool,
+    /// Whether prefetch slows down when the PFS does.
+    pub(crate) backs_off: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct PrefetchThrottle {
+    bounds: Bounds,
+    /// Files and chunks on their way from the PFS, or from packed copies.
+    running: AtomicUsize,
+    /// Those of them that a reader waits for.
+    demanded: AtomicUsize,
+    /// Files and chunks on their way from other nodes.
+    remote: AtomicUsize,
+    /// Files and chunks on their way from anywhere that no reader waits for.
+    prefetching: AtomicUsize,
+    latency_throttle: LatencyThrottle,
+    demand_reserve: DemandReserve,
+    concurrency_limit: ConcurrencyLimit,
+    circuit_breaker: CircuitBreaker,
+}
+
+impl PrefetchThrottle {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            running: AtomicUsize::new(0),
+            demanded: AtomicUsize::new(0),
+            remote: AtomicUsize::new(0),
+            prefetching: AtomicUsize::new(0),
+            latency_throttle: LatencyThrottle::default(),
+            demand_reserve: DemandReserve::default(),
+            concurrency_limit: ConcurrencyLimit::new(slots_ahead(bounds.pfs), bounds.remote > 0),
+            circuit_breaker: CircuitBreaker::default(),
+        }
+    }
+
+    /// Counts a file or a chunk until its slot is given back. The bounds are the caller's to keep.
+    pub(crate) fn take(&self, source: RequestSource, remote: bool) -> Slot<'_> {
+        self.under_way(remote).fetch_add(1, Ordering::AcqRel);
+        let counted = match source {
+            RequestSource::Prefetch => Some(&self.prefetching),
+            RequestSource::Demand if remote => None,
+            RequestSource::Demand => Some(&self.demanded),
+        };
+        if let Some(count) = counted {
+            count.fetch_add(1, Ordering::AcqRel);
+        }
+        Slot { throttle: self, source, remote, counted, begun: Instant::now(), uses_reserve: false }
+    }
+
+    /// Whether one more file may be begun that comes from the PFS, or from another node.
+    pub(crate) fn has_slot(&self, remote: bool) -> bool {
+        self.under_way(remote).load(Ordering::Acquire) < self.bound(remote)
+    }
+
+    /// Whether there is a slot for one more file from the PFS beside `demands` in line.
+    pub(crate) fn has_slot_beside(&self, demands: usize) -> bool {
+        self.running.load(Ordering::SeqCst) + demands < self.bounds.pfs
+    }
+
+    /// How many files and chunks may be prefetched at a time now: what demands leave of as many as
+    /// the PFS needs. Where they leave none, one now and then.
+    pub(crate) fn slots(&self, now: Instant) -> usize {
+        self.circuit_breaker.slots(now, self.slots_beside_demands(now))
+    }
+
+    fn slots_beside_demands(&self, now: Instant) -> usize {
+        if !self.bounds.backs_off {
+            return self.limit();
+        }
+        let demands = self.demand_reserve.demands(self.demanded.load(Ordering::Relaxed), now);
+        let left = self.limit().saturating_sub(demands);
+        if left == 0 && !self.demand_reserve.is_its_turn(now) {
+            return 0;
+        }
+        let divisor = self.latency_throttle.divisor();
+        // (With fewer it could not be seen whether more would do.)
+        (left / divisor).max(left.min(MIN_DIVIDED_SLOTS / divisor)).max(1)
+    }
+
+    /// How many files and chunks are being prefetched.
+    pub(crate) fn prefetching(&self) -> usize {
+        self.prefetching.load(Ordering::Acquire)
+    }
+
+    /// How many files and chunks are under way from the PFS, and from other nodes.
+    pub(crate) fn in_flight(&self) -> (usize, usize) {
+        (self.running.load(Ordering::Relaxed), self.remote.load(Ordering::Relaxed))
+    }
+
+    /// How many copies from the PFS may be under way before prefetch waits.
+    pub(crate) fn limit(&self) -> usize {
+        if self.bounds.backs_off { self.concurrency_limit.limit() } else { slots_ahead(self.bounds.pfs) }
+    }
+
+    /// How long a worker that found nothing to do since `since` may sleep before readers that have
+    /// not asked again leave more to prefetch; `None` without bound.
+    pub(crate) fn more_slots_in(&self, since: Instant) -> Option<Duration> {
+        if self.bounds.backs_off { self.demand_reserve.over_in(since, Instant::now()) } else { None }
+    }
+
+    /// Notes a file, or a chunk of one, that came from the PFS; whether more may run now.
+    pub(crate) fn note_copy(&self, bytes: u64, took: Duration) -> bool {
+        let demanded = self.demanded.load(Ordering::Relaxed);
+        let kept = self.demand_reserve.demands(demanded, Instant::now()) - demanded;
+        self.concurrency_limit.note(bytes, took, self.running.load(Ordering::Relaxed), kept)
+    }
+
+    /// Notes how long an open at the PFS took.
+    pub(crate) fn note_open(&self, took: Duration) {
+        self.latency_throttle.note(took);
+    }
+
+    /// How long opens at the PFS take lately, and took at best, in microseconds (`u64::MAX` before
+    /// the first).
+    pub(crate) fn open_us(&self) -> (u64, u64) {
+        self.latency_throttle.figures()
+    }
+
+    /// By what prefetch is divided because the PFS answers slowly; 1 where it does not, or need
+    /// not.
+    pub(crate) fn divisor(&self) -> usize {
+        if self.bounds.backs_off { self.latency_throttle.divisor() } else { 1 }
+    }
+
+    /// Notes an error of the PFS; `known` of a file that has failed before.
+    pub(crate) fn failed(&self, known: bool) {
+        self.circuit_breaker.failed(Instant::now(), known);
+    }
+
+    /// Notes that the PFS gave a file.
+    pub(crate) fn worked(&self) {
+        self.circuit_breaker.worked();
+    }
+
+    /// Whether the PFS fails, so that prefetch only probes it.
+    pub(crate) fn only_probes(&self) -> bool {
+        self.circuit_breaker.closed()
+    }
+
+    /// How long until the next probe, while prefetch only probes.
+    pub(crate) fn next_probe(&self) -> Option<Duration> {
+        self.circuit_breaker.next_try(Instant::now())
+    }
+
+    /// Whether the PFS may be probed, or does not fail.
+    pub(crate) fn may_try(&self) -> bool {
+        self.circuit_breaker.slots(Instant::now(), 1) > 0
+    }
+
+    const fn under_way(&self, remote: bool) -> &AtomicUsize {
+        if remote { &self.remote } else { &self.running }
+    }
+
+    const fn bound(&self, remote: bool) -> usize {
+        if remote { self.bounds.remote } else { self.bounds.pfs }
+    }
+
+    /// Whether there are more copiers than files of a kind that may be under way.
+    const fn has_spare_copiers(&self, remote: bool) -> bool {
+        self.bounds.remote > 0 || (!remote && self.bounds.has_rings)
+    }
+}
+
+/// A place among the files and chunks under way.
+#[derive(Debug)]
+pub(crate) struct Slot<'a> {
+    throttle: &'a PrefetchThrottle,
+    source: RequestSource,
+    remote: bool,
+    /// Where it is counted beside those under way.
+    counted: Option<&'a AtomicUsize>,
+    begun: Instant,
+    /// Whether it is a prefetch that takes some of what the PFS gives.
+    uses_reserve: bool,
+}
+
+impl Slot<'_> {
+    /// It is a prefetch that takes some of what the PFS gives, or it is not.
+    pub(crate) const fn uses_reserve(&mut self, uses: bool) {
+        self.uses_reserve = uses;
+    }
+
+    /// What a reader waits for is decoded: it is no demand on the PFS.
+    pub(crate) fn is_decoding(&mut self) {
+        if self.source == RequestSource::Demand
+            && let Some(count) = self.counted.take()
+        {
+            count.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Gives the slot back, once; whether a copier may wait for it.
+    pub(crate) fn give_back(&mut self) -> bool {
+        if self.uses_reserve {
+            // Before the next one may begin.
+            self.throttle.demand_reserve.had_its_turn();
+        }
+        if let Some(count) = self.counted {
+            let before = count.fetch_sub(1, Ordering::AcqRel);
+            if self.source == RequestSource::Demand {
+                let now = Instant::now();
+                self.throttle.demand_reserve.ended(before, now - self.begun, now);
+            }
+        }
+        let before = self.throttle.under_way(self.remote).fetch_sub(1, Ordering::AcqRel);
+        self.throttle.has_spare_copiers(self.remote) && before >= self.throttle.bound(self.remote)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { pfs: 64, remote: 0, has_rings: true, backs_off: true };
+
+    #[test]
+    fn prefetch_gets_what_demands_leave_and_demands_are_not_held_back() {
+        let throttle = PrefetchThrottle::new(BOUNDS);
+        let (now, limit) = (Instant::now(), throttle.limit());
+        assert_eq!(throttle.slots(now), limit);
+        let mut demands: Vec<_> = (0..63).map(|_| throttle.take(RequestSource::Demand, false)).collect();
+        // The one that may run now and then, as no demand has ended yet.
+        assert_eq!((throttle.slots(now), throttle.has_slot(false), throttle.in_flight()), (1, true, (63, 0)));
+        demands.push(throttle.take(RequestSource::Demand, false));
+        assert!(!throttle.has_slot(false) && !throttle.has_slot_beside(0));
+        // Rings copy as well, so that a copier may have been left without a slot.
+        assert!(demands.iter_mut().map(Slot::give_back).next().unwrap());
+        assert!(throttle.has_slot(false));
+    }
+
+    #[test]
+    fn what_is_decoded_is_no_demand_on_the_pfs() {
+        let throttle = PrefetchThrottle::new(BOUNDS);
+        let mut slot = throttle.take(RequestSource::Demand, false);
+        assert_eq!(throttle.demanded.load(Ordering::Relaxed), 1);
+        slot.is_decoding();
+        assert_eq!((throttle.demanded.load(Ordering::Relaxed), throttle.in_flight()), (0, (1, 0)));
+        slot.give_back();
+        assert_eq!(throttle.in_flight(), (0, 0));
+    }
+
+    #[test]
+    fn a_pfs_that_fails_is_probed_and_demanded_from() {
+        let throttle = PrefetchThrottle::new(BOUNDS);
+        (0..64).for_each(|_| throttle.failed(false));
+        assert!(throttle.only_probes() && throttle.next_probe().is_some() && !throttle.may_try());
+        assert_eq!((throttle.slots(Instant::now()), throttle.has_slot(false)), (0, true));
+        throttle.worked();
+        assert!(!throttle.only_probes() && throttle.slots(Instant::now()) > 0);
+    }
+
+    #[test]
+    fn without_backoff_prefetch_has_all_slots() {
+        let throttle = PrefetchThrottle::new(Bounds { backs_off: false, ..BOUNDS });
+        (0..100).for_each(|_| throttle.note_open(Duration::from_millis(1)));
+        (0..100).for_each(|_| throttle.note_open(Duration::from_secs(1)));
+        let _demand = throttle.take(RequestSource::Demand, false);
+        assert_eq!((throttle.slots(Instant::now()), throttle.divisor()), (slots_ahead(64), 1));
+        assert_eq!(throttle.more_slots_in(Instant::now()), None);
+    }
+}
