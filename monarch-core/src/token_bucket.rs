@@ -32,7 +32,8 @@ impl TokenBucket {
         self.even_at.lock().unwrap_or_else(PoisonError::into_inner).saturating_duration_since(now)
     }
 
-    /// Takes `n` tokens at time `now`. Returns how long the caller has to sleep before it uses them.
+    /// Takes `n` tokens at time `now`. Returns how long the caller has to sleep before it uses
+    /// them.
     #[must_use]
     pub fn take(&self, n: f64, now: Instant) -> Duration {
         let mut even = self.even_at.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,8 +10,8 @@
 //! What comes in is bounded by the number of files that the index has here: no message makes a node
 //! allocate more.
 //!
-//! The format is ours, and not that of the crate `roaring`: it is part of the protocol, as small for
-//! these sets, and read without a set in memory that is larger than the message.
+//! The format is ours, and not that of the crate `roaring`: it is part of the protocol, as small
+//! for these sets, and read without a set in memory that is larger than the message.
 
 use super::Uuid;
 use integer_encoding::VarInt;
