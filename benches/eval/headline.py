@@ -119,8 +119,11 @@ def filled(text):
         if block:
             bullet = "* " if block[0].startswith("* ") else ""
             words = " ".join(line.strip() for line in block)[len(bullet):]
-            out.extend(textwrap.wrap(words, 100, initial_indent=bullet, subsequent_indent=" " * len(bullet),
-                                     break_long_words=False, break_on_hyphens=False))
+            # Code spans stay on one line, unless they are longer than a line.
+            words = re.sub(r"`[^`]{,90}`", lambda span: span[0].replace(" ", "\0"), words)
+            lines = textwrap.wrap(words, 100, initial_indent=bullet, subsequent_indent=" " * len(bullet),
+                                  break_long_words=False, break_on_hyphens=False)
+            out.extend(line.replace("\0", " ") for line in lines)
             block.clear()
 
     for line in text.split("\n"):
