@@ -2,11 +2,11 @@
 //! product's own account of a file.
 
 use crate::chunked_fetch::{ChunkedFetch, Room, Slots};
-use crate::world::outcome::ClaimedFile;
 use crate::sync::{Mutex, Ordering};
 use crate::sys::futex_wake;
 use crate::tier::PartCopy;
 use crate::word::{State, Word};
+use crate::world::outcome::ClaimedFile;
 use crate::world::{COPY, HOLE, NO_NAME, RIGHT, World, is_part};
 use crate::{chunks, lock};
 use std::sync::Arc;
