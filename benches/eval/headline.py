@@ -33,7 +33,7 @@ def five(all_told, scalings, rows):
     def line(number, what, of, cells):
         if of in found:
             told, modes = found[of]
-            lines.append([number, what.format(name=of[0]), *cells(told, modes), verdicts(rows, ", ".join(of))])
+            lines.append([number, what.format(name=of[0], link=told["plan"].get("link")), *cells(told, modes), verdicts(rows, ", ".join(of))])
 
     def times(told, modes):
         ratios, seconds = against_direct(told, modes)[2], med([total(r) for r in modes["direct"]])
@@ -47,8 +47,8 @@ def five(all_told, scalings, rows):
 
     half, pictures = ("records", "LeNet-like (2 ms a batch)"), ("pictures", "2 workers")
     all_half, all_pictures = ("records", "LeNet-like, a tier for all"), ("pictures", "2 workers, a tier for all")
-    line("1", "time, tier for 55 % of the data, PyTorch (`{name}`)", pictures, times)
-    line("", "the same, TensorFlow (`{name}`)", half, times)
+    line("1", "time, tier for 55 % of the data, PyTorch (`{name}`, link of {link} Mbit/s)", pictures, times)
+    line("", "the same, TensorFlow (`{name}`, link of {link} Mbit/s)", half, times)
     line("2", "time, tier for all data, PyTorch (`{name}`)", all_pictures, times)
     line("", "the same, TensorFlow (`{name}`)", all_half, times)
     line("3", "data sets read from the server in three epochs, tier for 55 % (`{name}`)", pictures, data_sets)
