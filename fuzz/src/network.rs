@@ -10,7 +10,7 @@ use monarch_core::cluster::discovery::{MAX_NAMES, parse_hostlist, parse_nodes};
 use monarch_core::cluster::http::{ByteRange, auth, head, path};
 use monarch_core::cluster::index_image::{pack, unpack};
 use monarch_core::cluster::membership::is_message;
-use monarch_core::cluster::node::{decode_complaints, encode_complaints, is_welcome};
+use monarch_core::cluster::node::{decode_corruption_reports, encode_corruption_reports, is_welcome};
 use monarch_core::shm::IndexBytes;
 use std::mem::offset_of;
 
@@ -33,9 +33,9 @@ pub(crate) fn authorization(bytes: &[u8]) {
 
 /// Reports of damaged copies.
 pub(crate) fn complaint(bytes: &[u8]) {
-    if let Some(complaints) = decode_complaints(bytes) {
-        assert!(complaints.iter().all(|c| c.range.start < c.range.end));
-        assert_eq!(encode_complaints(&complaints), bytes);
+    if let Some(reports) = decode_corruption_reports(bytes) {
+        assert!(reports.iter().all(|c| c.range.start < c.range.end));
+        assert_eq!(encode_corruption_reports(&reports), bytes);
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! | module | what it does |
 //! |---|---|
-
 //! | [`maintenance`] | periodic work: quotas under outside pressure, evicted files, second tries, pulse |
+//! | [`local_store`] | the tiering engine as the cluster sees it |
 //! | [`roots`] | adding roots: control block, scan, segments, adoption after a restart |
 //! | [`start`] | locks, tiers, shared memory, what an earlier agent left |
 //! | [`server`] | the control socket, life cycle |
@@ -12,6 +12,8 @@
 //! | [`socket`] | the lines of a connection, and descriptors beside them |
 //! | [`peer`] | whether who asks sees what the agent sees |
 //! | [`foreign_changes`] | what processes of other users tell of their changes |
+//! | [`protocol`] | messages of the control socket |
+//! | [`wording`] | sentences about snapshots |
 //! | [`writable`] | files that a job can write from its start |
 //! | [`client`] | the other end of the socket, used by the command line |
 //! | [`runtime_dir`] | where the runtime directory of an agent is |
@@ -20,6 +22,7 @@ pub mod client;
 mod exit_status;
 pub mod foreign_changes;
 mod jobs_file;
+mod local_store;
 pub mod maintenance;
 mod metrics_service;
 mod mounts;
@@ -33,5 +36,5 @@ pub mod runtime_dir;
 pub mod server;
 mod socket;
 pub mod start;
-
+mod wording;
 mod writable;

@@ -2,14 +2,14 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`discovery`] | which nodes the job has, from the environment it was started in |
-//! | [`secret`] | what they prove to each other |
+//! | [`discovery`] | finds the nodes of the job, in the environment that it was started in |
+//! | [`secret`] | the secret that the nodes share |
 //! | [`http`] | HTTP/1.1 between agents: server, client, authentication |
-//! | [`election`] | which node scans a root, and who gets the index from whom |
-//! | [`index_image`] | an index on its way |
-//! | [`membership`] | who is there, by gossip and by what readers come upon |
+//! | [`election`] | which node scans a root, and which one gets the index from which |
+//! | [`index_image`] | an index in a message |
+//! | [`membership`] | which nodes are up, by gossip and by what readers find |
 //! | [`node`] | this node among the others: what it asks, what it answers |
-//! | [`directory`] | who owns a file, who else holds it: pure, so that a simulation drives the very code |
+//! | [`directory`] | which node owns a file, which other one holds it: pure, so that a simulation drives the very code |
 
 pub mod directory;
 pub mod discovery;

@@ -15,7 +15,9 @@
 //! | [`reader`] | reading through an agent's shared memory; why a path is served or not |
 //! | [`trace`] | what a job opened, when and from where: written, read, counted |
 //! | [`held_dir`], [`trusted`] | directories held by a descriptor; paths that no other user can lead elsewhere |
+//! | [`snapshot`] | plain accounts of an agent at one moment |
 //! | [`shown`] | names from the PFS in text for people |
+//! | [`sharing`] | what the tiering engine and the cluster ask of each other |
 //! | [`token_bucket`] | limits of a rate: calls or bytes a second |
 //! | [`shm`] | the shared-memory files that the shim maps |
 // Shared-memory fields are 32 and 64 bits wide by layout; narrowing happens where the layout bounds
@@ -32,8 +34,10 @@ pub mod metrics;
 pub mod private_dir;
 pub mod reader;
 pub mod session;
+pub mod sharing;
 pub mod shm;
 pub mod shown;
+pub mod snapshot;
 mod sync;
 pub mod sys;
 pub mod tier;

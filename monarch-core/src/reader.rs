@@ -174,11 +174,11 @@ impl Reader {
     ///
     /// # Errors
     /// [`Verdict`] says why there is none.
-    pub fn range(&self, path: &Path) -> Result<crate::agent::protocol::Range, Verdict> {
+    pub fn range(&self, path: &Path) -> Result<crate::snapshot::Range, Verdict> {
         let found = self.find(path).map_err(|miss| self.why(path, miss))?;
         let (id, index) = (found.entry.id, &found.segment.index);
         let end = index.dir(found.entry.record).map_or(id + 1, |d| d.end);
-        Ok(crate::agent::protocol::Range { segment: found.number, from: id, end })
+        Ok(crate::snapshot::Range { segment: found.number, from: id, end })
     }
 
     fn open_copy(&self, found: &Found<'_>, path: &Path) -> Option<(File, usize)> {

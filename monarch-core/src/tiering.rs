@@ -35,9 +35,8 @@ mod status;
 mod throttle;
 
 pub use self::core::claim::Claim;
-pub use self::core::file_ref::{FileRef, IdentityScope};
+pub use self::core::identity_scope::IdentityScope;
 pub use self::core::options::TieringOptions;
-pub use self::core::peers::{Asked, FailureAction, Peers, RemoteFile};
 pub(crate) use self::core::read_permission;
 pub use self::core::segments::LiveSegment;
 pub use self::core::stats::Stats;

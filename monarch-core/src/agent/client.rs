@@ -40,7 +40,7 @@ pub enum ClientError {
     Io(#[from] io::Error),
 }
 
-/// When a reply is one, but not to what was asked.
+/// Message about a reply of another kind than the request asked for.
 const STRANGE: &str = "the agent gave an unexpected reply and may be of another version; stop it with `monarch stop`";
 
 fn connect_path(path: &Path) -> io::Result<UnixStream> {
@@ -56,7 +56,7 @@ impl Client {
     /// Connects to the agent in a runtime directory.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// When no agent listens.
     pub fn connect(dir: &Path) -> io::Result<Self> {
         let stream = connect_path(&dir.join(runtime_dir::SOCKET))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -128,7 +128,7 @@ impl Client {
         }
     }
 
-    /// A request that is answered with what it came to.
+    /// Sends a request that is answered with a tally.
     ///
     /// # Errors
     /// The agent's reason, or that the connection broke.

@@ -1,11 +1,11 @@
-//! What processes of another user change. They cannot open the control block, and tell the agent
-//! before they do it (see [`monarch_abi::outside`]).
+//! Changes by processes of another user. They cannot open the control block, and inform the agent
+//! before they change something (see [`monarch_abi::outside`]).
 //!
-//! The socket lies in a directory that nobody but the agent's user can list, under a name that
-//! cannot be guessed: who connects has it from the environment of the job. What is told can only
-//! take files away from Monarch: those are read from the PFS from then on. Only root's jobs have
-//! processes of other users, so only root's agents listen. A thread of its own serves the socket,
-//! so that whatever holds up a connection holds up nothing else.
+//! The socket lies in a directory that only the agent's user can list, under a name that cannot be
+//! guessed: a client has it from the environment of the job. A message can only take files away
+//! from Monarch: those are read from the PFS from then on. Only root's jobs have processes of other
+//! users, so only root's agents listen. A thread of its own serves the socket, so that a connection
+//! that is held up delays nothing else.
 
 use super::roots::{Change, Roots};
 use crate::held_dir::HeldDir;
@@ -30,15 +30,15 @@ pub const PLACE: &str = "changes";
 const MAX_CONNECTIONS: usize = 64;
 /// How long a connection may take.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often it is looked whether the agent ends.
-const TICK: Duration = Duration::from_millis(250);
+/// How often the thread looks whether the agent ends.
+const POLL_PERIOD: Duration = Duration::from_millis(250);
 /// Names that are tried for the directory of the socket.
 const MAX_TRIES: usize = 16;
 
 /// Listens, until `stop`.
 ///
 /// # Errors
-/// Why there is no socket. Without one, changes by other users are not told.
+/// Why there is no socket. Without one, changes by other users are not seen.
 pub(super) fn start(dir: &HeldDir, roots: &Arc<Roots>, stop: &Arc<AtomicBool>) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -137,7 +137,7 @@ fn new_place(dir: &HeldDir) -> io::Result<PathBuf> {
     Err(last)
 }
 
-/// Removes sockets of this user's agents that were killed: nobody listens there any more.
+/// Removes sockets of this user's agents that were killed: no agent listens there any more.
 fn remove_abandoned(base: &Path) {
     let names = std::fs::read_dir(base).into_iter().flatten().flatten();
     for place in names.filter(|e| e.file_name().as_bytes().starts_with(b"monarch-changes-")).map(|e| e.path()) {
@@ -179,7 +179,7 @@ async fn serve(listener: &UnixListener, roots: &Arc<Roots>, stop: &AtomicBool) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     while !stop.load(Ordering::Relaxed) {
         let Ok(permit) = room.clone().acquire_owned().await else { return };
-        match tokio::time::timeout(TICK, listener.accept()).await {
+        match tokio::time::timeout(POLL_PERIOD, listener.accept()).await {
             Ok(Ok((stream, _))) => {
                 let roots = roots.clone();
                 tokio::spawn(async move {
@@ -188,7 +188,7 @@ async fn serve(listener: &UnixListener, roots: &Arc<Roots>, stop: &AtomicBool) {
                 });
             }
             // Too many open files, perhaps.
-            Ok(Err(_)) => tokio::time::sleep(TICK).await,
+            Ok(Err(_)) => tokio::time::sleep(POLL_PERIOD).await,
             Err(_) => {}
         }
     }
@@ -202,7 +202,7 @@ async fn talk(mut stream: UnixStream, roots: &Roots) -> io::Result<()> {
     let mut name = vec![0; len];
     stream.read_exact(&mut name).await?;
     if head.kind != HELLO {
-        roots.enter_change(&Change { head, name });
+        roots.untracked().enter_change(&Change { head, name });
     }
     stream.write_all(&reply(roots)).await
 }

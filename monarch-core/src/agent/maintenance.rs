@@ -1,5 +1,5 @@
 //! Periodic work of the agent: outside pressure on the disk, evicted files that were still open,
-//! second tries, copies that somebody else damaged, what holds up prefetching.
+//! second tries, copies that another process damaged, the state of prefetching.
 
 use crate::tier::TierDir;
 use crate::tiering::TieringEngine;
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often it is done: `keep_free` is to be restored within a second.
+/// Pause between two rounds: `keep_free` is to be restored within a second.
 pub const PERIOD: Duration = Duration::from_millis(500);
 
-/// One round.
+/// Does one round.
 pub fn round(tiering: &TieringEngine) {
     let mut memory = short_of_memory(tiering);
     for (at, tier) in tiering.cx.tiers.iter().enumerate() {
@@ -46,10 +46,11 @@ pub fn round(tiering: &TieringEngine) {
     tiering.prefetch_status.tell_ahead();
 }
 
-/// One part in so many of the job's memory is left to it, at most [`MOST_LEFT`]: copies in memory
-/// make room before the kernel kills.
-const LEFT: u64 = 32;
-const MOST_LEFT: u64 = 512 << 20;
+/// The part of the job's memory that is left to it is one in this number, at most
+/// [`MAX_MEMORY_LEFT_BYTES`]: copies in memory are dropped before the kernel kills.
+const MEMORY_SHARE_DIVISOR: u64 = 32;
+/// Most bytes of memory that are left to the job.
+const MAX_MEMORY_LEFT_BYTES: u64 = 512 << 20;
 
 /// Bytes of a tier that copies and partial copies have.
 fn held(tier: &TierDir) -> u64 {
@@ -69,7 +70,7 @@ fn short_of_memory(tiering: &TieringEngine) -> u64 {
         return 0;
     }
     let (left, whole) = crate::config::memory_left();
-    let wanted = (whole / LEFT).min(MOST_LEFT);
+    let wanted = (whole / MEMORY_SHARE_DIVISOR).min(MAX_MEMORY_LEFT_BYTES);
     for tier in tiering.cx.tiers.iter().filter(|t| t.is_in_memory()) {
         if left < wanted {
             tier.squeeze(true);
@@ -80,8 +81,8 @@ fn short_of_memory(tiering: &TieringEngine) -> u64 {
     wanted.saturating_sub(left)
 }
 
-/// How often what was copied is synced: what is younger has to be verified after a power loss.
-const SYNC: Duration = Duration::from_secs(60);
+/// How often copies are synced: younger ones have to be verified after a power loss.
+const SYNC_PERIOD: Duration = Duration::from_secs(60);
 
 /// Syncs the tiers now and then until `stop`, on a thread of its own: it takes as long as the disk
 /// takes.
@@ -91,7 +92,7 @@ pub fn sync(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
         let mut last = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(PERIOD);
-            if last.elapsed() >= SYNC {
+            if last.elapsed() >= SYNC_PERIOD {
                 tiering.cx.tiers.iter().for_each(TierDir::sync);
                 last = Instant::now();
             }
@@ -100,10 +101,10 @@ pub fn sync(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let _ = std::thread::Builder::new().name("sync".to_owned()).stack_size(64 * 1024).spawn(work);
 }
 
-/// How often it is looked whether a log is to be written anew.
-const TIDY: Duration = Duration::from_secs(5);
+/// How often the thread looks whether a log is to be compacted.
+const LOG_CHECK_PERIOD: Duration = Duration::from_secs(5);
 
-/// Writes logs anew that have become too long until `stop`, on a thread of its own: all copies are
+/// Compacts logs that have become too long until `stop`, on a thread of its own: all copies are
 /// looked at.
 pub fn tidy(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let tiering = tiering.clone();
@@ -111,7 +112,7 @@ pub fn tidy(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
         let mut last = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(PERIOD);
-            if last.elapsed() >= TIDY {
+            if last.elapsed() >= LOG_CHECK_PERIOD {
                 tiering.reclaim.tidy_logs();
                 last = Instant::now();
             }
@@ -136,8 +137,8 @@ pub fn promote(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let _ = std::thread::Builder::new().name("promote".to_owned()).stack_size(256 * 1024).spawn(work);
 }
 
-/// How often decoded copies that were read make room for others.
-const DECODE: Duration = Duration::from_millis(50);
+/// How often decoded copies that were read are dropped for others.
+const DECODE_PERIOD: Duration = Duration::from_millis(50);
 
 /// Decodes ahead of readers until `stop`, where copies are packed.
 pub fn decode(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
@@ -147,14 +148,14 @@ pub fn decode(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let tiering = tiering.clone();
     let work = move || {
         while !stop.load(Ordering::Relaxed) {
-            std::thread::sleep(DECODE);
+            std::thread::sleep(DECODE_PERIOD);
             tiering.decompress_ahead.decode_ahead();
         }
     };
     let _ = std::thread::Builder::new().name("decode".to_owned()).stack_size(256 * 1024).spawn(work);
 }
 
-/// Heeds what readers open, and the hints of jobs, until `stop`.
+/// Takes the opens of readers, and the hints of jobs, until `stop`.
 pub fn readers(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let tiering = tiering.clone();
     let work = move || {
@@ -166,10 +167,10 @@ pub fn readers(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let _ = std::thread::Builder::new().name("readers".to_owned()).stack_size(256 * 1024).spawn(work);
 }
 
-/// How often the agent says that it runs.
-const PULSE: Duration = Duration::from_millis(250);
+/// How often the agent stores a sign of life.
+const PULSE_PERIOD: Duration = Duration::from_millis(250);
 
-/// Says until `stop` that this process runs, which a lock cannot tell: it may be stopped.
+/// Stores signs of life of this process until `stop`. A lock is none: its holder may be stopped.
 pub fn pulse(ctl: ControlMap<'static>, stop: Arc<AtomicBool>) {
     let beat = move || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -180,7 +181,7 @@ pub fn pulse(ctl: ControlMap<'static>, stop: Arc<AtomicBool>) {
     let work = move || {
         while !stop.load(Ordering::Relaxed) {
             beat();
-            std::thread::sleep(PULSE);
+            std::thread::sleep(PULSE_PERIOD);
         }
     };
     if std::thread::Builder::new().name("pulse".to_owned()).stack_size(64 * 1024).spawn(work).is_err() {

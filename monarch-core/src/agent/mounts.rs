@@ -1,10 +1,10 @@
-//! Mounts that come to be below a root, at one, or on the way to one, while jobs run.
+//! Mounts that appear below a root, at one, or on the way to one, while jobs run.
 //!
-//! A process with the preload library tells of what it mounts itself. `mount` and `fusermount` are
+//! A process with the preload library reports what it mounts itself. `mount` and `fusermount` are
 //! setuid programs, for which the loader leaves the library out; so the agent has the kernel say
 //! when the table of mounts has changed (proc(5)). A job that reads within the milliseconds until
-//! then sees what was there before. An index that comes to be served meanwhile is looked at once it
-//! is ([`look`]).
+//! then sees the files that were there before. An index whose service begins meanwhile is looked at
+//! then ([`look`]).
 
 use super::maintenance;
 use crate::config::{MountPoints, mount_points};
@@ -50,8 +50,8 @@ pub(super) fn watch(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let _ = std::thread::Builder::new().name("mounts".to_owned()).stack_size(256 * 1024).spawn(work);
 }
 
-/// An index is served from now on: what is mounted below its root and was not `before` it was made
-/// is the kernel's to answer.
+/// Leaves to the kernel what is mounted below the root of an index that is served from now on, and
+/// was not mounted `before` the index was made.
 pub(super) fn look(tiering: &TieringEngine, number: usize, live: &LiveSegment, before: Option<&MountPoints>) {
     let (Some(root), Some(now)) = (tiering.cx.ctl.roots().get(live.root()), mount_points()) else { return };
     let path = path_of(tiering.cx.ctl.str(&root.path));
@@ -72,7 +72,7 @@ fn below<'a>(point: &'a Path, root: &Path) -> Option<&'a [u8]> {
     (!rel.is_empty()).then_some(rel)
 }
 
-/// Something was mounted there; `false` if what that means cannot be told now.
+/// Notes that something was mounted there; `false` if what that means is not known now.
 fn is_mounted(tiering: &TieringEngine, point: &Path) -> bool {
     let (ctl, mut is_told) = (&tiering.cx.ctl, true);
     for s in ctl.spellings() {

@@ -1,4 +1,4 @@
-//! What an agent starts with.
+//! The parts that an agent is made of.
 
 use super::roots::Roots;
 use crate::cluster::node::Node;
@@ -9,7 +9,7 @@ use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What an agent starts with.
+/// The parts that an agent is made of.
 pub(super) struct Parts {
     pub(super) dir: Arc<HeldDir>,
     pub(super) lock: OwnedFd,

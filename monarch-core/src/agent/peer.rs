@@ -21,7 +21,7 @@ const SO_PEERPIDFD: i32 = 77;
 /// Device and inode.
 type Id = (u32, u32, u64);
 
-/// What a process sees.
+/// Namespaces and root directory of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct View {
     mounts: Id,
@@ -34,7 +34,7 @@ struct View {
 pub(super) enum Stranger {
     /// Its view is another one.
     Sees(&'static str),
-    /// Its view cannot be told.
+    /// Its view cannot be found out.
     Unknown,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Stranger {
 }
 
 impl View {
-    /// What a process sees: `self`, or its number.
+    /// The view of a process: `self`, or its number.
     fn of(process: &str) -> io::Result<Self> {
         let id = |name: &str| -> io::Result<Id> {
             // Its root directory may lie on a file system that does not answer.

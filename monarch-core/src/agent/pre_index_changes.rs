@@ -12,7 +12,8 @@ pub(super) fn close(segment: &Segment<'_>) {
     segment.state.header.bypassed.store(OPENING, Ordering::SeqCst);
 }
 
-/// Enters what was left for this root and lets readers in; after the generation went up.
+/// Enters the changes that were left for this root and lets readers in; after the generation went
+/// up.
 pub(super) fn open(ctl: &ControlMap<'_>, root: usize, number: usize, segment: &Segment<'_>) {
     let mut left = 0u64;
     let complete = ctl.ctl.early.each(root, |rel, names| {

@@ -1,17 +1,57 @@
-//! What the agent tells about itself.
+//! The agent's account of itself.
 
-use super::protocol::{Status, TierStatus};
-use super::server::Agent;
+use super::parts::Parts;
+use super::roots::Roots;
+use crate::cluster::node::Node;
+use crate::held_dir::HeldDir;
+use crate::snapshot::{MetricsStatus, Status, TierStatus};
 use crate::tier::TierDir;
-use crate::tiering::Stats;
+use crate::tiering::{Stats, TieringEngine};
 use monarch_abi::control::{ControlMap, Counter};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
 
-impl Agent {
-    /// How things are.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        // What was opened until now counts: a job that ends is told of its last epoch.
+/// Takes snapshots of an agent.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    dir: Arc<HeldDir>,
+    ctl: ControlMap<'static>,
+    tiering: Arc<TieringEngine>,
+    roots: Arc<Roots>,
+    node: Option<Arc<Node>>,
+    started: Instant,
+    /// Jobs that are attached now.
+    jobs: Arc<AtomicUsize>,
+}
+
+impl Reporter {
+    /// Reports on an agent that starts now, and counts its `jobs`.
+    pub(super) fn new(parts: &Parts, jobs: Arc<AtomicUsize>) -> Self {
+        Self {
+            dir: parts.dir.clone(),
+            ctl: parts.ctl,
+            tiering: parts.tiering.clone(),
+            roots: parts.roots.clone(),
+            node: parts.node.clone(),
+            started: Instant::now(),
+            jobs,
+        }
+    }
+
+    /// The tiering engine that is reported on.
+    pub(super) fn tiering(&self) -> &TieringEngine {
+        &self.tiering
+    }
+
+    /// This node among others, if there are any.
+    pub(super) fn node(&self) -> Option<&Node> {
+        self.node.as_deref()
+    }
+
+    /// State of the agent, whose metrics are at `metrics`.
+    pub(super) fn status(&self, metrics: MetricsStatus) -> Status {
+        // Opens until now count: the report of a job that ends has its last epoch.
         self.tiering.access.drain_accesses();
         let (engine, why) = self.tiering.lanes.engine();
         let (filling, filling_bytes) = self.tiering.fetches.filling();
@@ -27,7 +67,7 @@ impl Agent {
             policy: self.tiering.policy.name().to_owned(),
             nodes: 1 + self.node.as_ref().map_or(0, |node| node.sharers()),
             prefetch: self.tiering.prefetch_status.ahead(),
-            metrics: self.metering.status(),
+            metrics,
             pfs_opens: self.tiering.cx.latencies.opens(),
             roots: self.roots.status(),
             tiers: self.tiering.cx.tiers.iter().map(tier_status).collect(),
@@ -56,7 +96,7 @@ fn tier_status(t: &TierDir) -> TierStatus {
     }
 }
 
-/// Figures of the tiering engine by name.
+/// Counters of the tiering engine by name.
 pub(crate) const fn figures(f: &Stats) -> [(&'static str, &AtomicU64); 20] {
     [
         ("copied_on_demand", &f.demanded),

@@ -1,4 +1,4 @@
-//! The roots of an agent: which there are, how many jobs use each, how far its index is.
+//! The roots of an agent: their jobs, and the state of their indexes.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | [`adopt`] | what an agent that died left |
 //! | [`checks`] | what is looked at again when files are opened |
 //! | [`shared`] | an index that the nodes of a job have in common |
-//! | [`written`] | files that jobs can write from their start, and what processes outside change |
+//! | [`untracked_changes`] | changes that no shim enters into the control block |
 //! | [`purge`] | warnings of files that the site will soon remove |
 //!
 //! The PFS is never asked while the list is locked: it may hang, and `status` and `stop` need the
@@ -23,9 +23,9 @@ mod scan;
 mod segments;
 mod shared;
 mod spellings;
-mod written;
+mod untracked_changes;
 
-pub(super) use written::Change;
+pub(super) use untracked_changes::{Change, UntrackedChanges};
 
 use super::protocol::{RootStatus, Spelling};
 use crate::cluster::node::Node;
@@ -35,7 +35,7 @@ use crate::index::ScanProgress;
 use crate::shm;
 use crate::tiering::TieringEngine;
 use monarch_abi::control::{ControlMap, MAX_ROOTS};
-use spellings::Seen;
+use spellings::{Seen, Spellings};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -44,17 +44,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Pause after a scan that could not begin.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// A root as the agent sees it.
 #[derive(Debug)]
 struct RootState {
     path: PathBuf,
     state: String,
-    /// Of the scan that counts: an earlier one that comes to an end later is told by it.
+    /// Of the scan that counts: an earlier one that ends later is known by it.
     progress: Arc<ScanProgress>,
     segment: Option<usize>,
-    /// Settings of the job that had it scanned.
+    /// Settings of the job that it was scanned for.
     config: Arc<Config>,
     /// What is looked at again when its files are opened.
     checks: shm::Checks,
@@ -64,7 +64,7 @@ struct RootState {
     used: bool,
     /// When a scan that could not begin is tried again.
     retry: Option<Instant>,
-    /// When its job was warned of files that will be removed.
+    /// When a warning of files that will be removed was logged last.
     warned: Option<Instant>,
 }
 
@@ -75,7 +75,7 @@ impl RootState {
         Self { path, state, progress, segment: None, config, checks, jobs: 0, used: false, retry: None, warned: None }
     }
 
-    /// Begins anew; a scan under way counts no more.
+    /// Begins again; a scan under way counts no more.
     fn scan_again(&mut self, config: &Arc<Config>) {
         self.progress.cancel.store(true, Ordering::Relaxed);
         let (jobs, used) = (self.jobs, self.used);
@@ -92,7 +92,8 @@ pub struct Roots {
     seed: u64,
     node: Option<Arc<Node>>,
     list: Mutex<Vec<RootState>>,
-    written: Mutex<written::Written>,
+    spellings: Spellings,
+    untracked: UntrackedChanges,
     stopping: AtomicBool,
 }
 
@@ -124,13 +125,14 @@ impl Roots {
     #[must_use]
     pub fn new(dir: Arc<HeldDir>, ctl: ControlMap<'static>, tiering: Arc<TieringEngine>, seed: u64) -> Self {
         Self {
+            spellings: Spellings::new(dir.clone(), ctl),
             dir,
             ctl,
             tiering,
             seed,
             node: None,
             list: Mutex::default(),
-            written: Mutex::default(),
+            untracked: UntrackedChanges::new(ctl),
             stopping: AtomicBool::new(false),
         }
     }
@@ -140,6 +142,16 @@ impl Roots {
     pub fn with_node(mut self, node: Option<Arc<Node>>) -> Self {
         self.node = node;
         self
+    }
+
+    /// The control block.
+    pub(super) const fn control(&self) -> &ControlMap<'static> {
+        &self.ctl
+    }
+
+    /// Changes that no shim enters into the control block.
+    pub(super) const fn untracked(&self) -> &UntrackedChanges {
+        &self.untracked
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<RootState>> {
@@ -199,7 +211,7 @@ impl Roots {
                 scans.push(number);
             }
         }
-        self.enter_spellings(&seen, roots);
+        self.spellings.enter(&seen, roots);
         drop(list);
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
         let kept: Vec<usize> = job.numbers.iter().copied().filter(|n| !scans.contains(n)).collect();
@@ -227,8 +239,9 @@ impl Roots {
         Ok(number)
     }
 
-    /// What lies at a root's path now: it may have been mounted anew, or replaced, since the last
-    /// job. Whatever the jobs before did to it, the index that is to come is made after that.
+    /// Enters what lies at a root's path now: it may have been mounted again, or replaced, since
+    /// the last job. Whatever the jobs before did to it, the index that is to come is made after
+    /// that.
     fn describe(&self, number: usize, meta: &std::fs::Metadata) {
         let Some(slot) = self.ctl.ctl.roots.get(number) else { return };
         slot.dev.store(meta.dev(), Ordering::Relaxed);
@@ -252,7 +265,7 @@ impl Roots {
     }
 
     /// Scans roots again that are in use; how many. Until that is done they are read from the PFS,
-    /// and what their jobs change is marked as before any scan. Asks the PFS, which may hang.
+    /// and changes of their jobs are marked as before any scan. Asks the PFS, which may hang.
     ///
     /// # Errors
     /// When a root cannot be looked at, or jobs have changed something there; then none is scanned.

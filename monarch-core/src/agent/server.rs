@@ -1,8 +1,8 @@
 //! The agent's life: control socket, jobs, end.
 //!
 //! It holds two kinds of locks for as long as it lives: one in its runtime directory, by which the
-//! shim and `monarch run` tell that it is alive, and one per tier. It ends a short while after the
-//! last job has gone, or when it is told to. Tiers that hold copies for one job (`persist`) are
+//! shim and `monarch run` know that it is alive, and one per tier. It ends a short while after the
+//! last job has gone, or on request. Tiers that hold copies for one job (`persist`) are
 //! emptied then; in others they stay for the next one, which finds them by their names.
 //!
 //! A job that comes after all others have gone may find files that changed in between. It gets an
@@ -11,10 +11,11 @@
 
 use super::foreign_changes;
 use super::maintenance;
-use super::metrics_service::Metering;
+use super::metrics_service::MetricsService;
 use super::parts::Parts;
 use super::peer::{self, Stranger};
 use super::protocol::{ClusterView, Reply, Request, Spelling, Tally, Traced, Writable};
+use super::report::Reporter;
 use super::roots::{Attachment, Roots};
 use super::runtime_dir;
 use super::socket::{LINE_MAX, Line, Lines};
@@ -37,52 +38,88 @@ use tokio::sync::Notify;
 
 /// How long an agent without jobs waits for another one.
 const LINGER: Duration = Duration::from_secs(3);
-/// How long an agent that got SIGTERM waits for its jobs to go: whoever ends a whole job sends it
-/// to them too, and they ask for their figures before they go. Batch systems kill what is left,
-/// commonly after 30 s.
-const LEAVE_TAKING: Duration = Duration::from_secs(10);
-/// Time for the last words to jobs.
-const LAST_WORDS: Duration = Duration::from_millis(50);
-/// How long copies are packed at the end that would otherwise go.
-const PACKING: Duration = Duration::from_secs(5);
+/// How long an agent that got SIGTERM waits for its jobs to go: a system that ends a whole job
+/// sends it to them too, and they ask for their figures before they go. Batch systems kill what is
+/// left, commonly after 30 s.
+const SIGTERM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the last replies to jobs.
+const LAST_REPLY_TIME: Duration = Duration::from_millis(50);
+/// How long copies are packed at the end that would otherwise be dropped.
+const PACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How an agent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// For good: told to, or no job is left. Nothing stays in memory.
+    /// For good: on request, or because no job is left. Nothing stays in memory.
     Quit,
-    /// For another agent that begins anew, with the copies.
+    /// For another agent that starts from scratch, with the copies.
     Renew,
     /// For another agent that takes over everything.
     Yield,
 }
 
+/// Jobs of an agent.
+#[derive(Debug)]
+struct Jobs {
+    /// Jobs that are attached now.
+    attached: Arc<AtomicUsize>,
+    /// Whether there was one.
+    had_any: AtomicBool,
+    /// Whether the job that left last said that no other follows.
+    hurry: AtomicBool,
+}
+
+impl Jobs {
+    fn attached(&self) -> usize {
+        self.attached.load(Ordering::Acquire)
+    }
+}
+
+/// How an agent is to end, once that is known.
+#[derive(Debug, Default)]
+struct Ending {
+    end: Mutex<Option<End>>,
+    /// Jobs have come or gone, or the end is known.
+    changed: Notify,
+    /// The agent ends for good.
+    quitting: Notify,
+}
+
+impl Ending {
+    fn end(&self) -> Option<End> {
+        *self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the agent soon; the first call decides how.
+    fn end_as(&self, end: End) {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
+        self.changed.notify_one();
+    }
+}
+
 /// A running agent.
 #[derive(Debug)]
 pub struct Agent {
-    pub(super) dir: Arc<HeldDir>,
-    pub(super) ctl: ControlMap<'static>,
+    dir: Arc<HeldDir>,
+    ctl: ControlMap<'static>,
     config: Config,
-    pub(super) tiering: Arc<TieringEngine>,
-    pub(super) roots: Arc<Roots>,
-    pub(super) stop: Arc<AtomicBool>,
+    tiering: Arc<TieringEngine>,
+    roots: Arc<Roots>,
+    stop: Arc<AtomicBool>,
     /// Whether its process is nothing but an agent.
     own_process: bool,
-    pub(super) jobs: AtomicUsize,
-    had_jobs: AtomicBool,
-    /// Whether the job that left last said that no other follows.
-    hurry: AtomicBool,
-    end: Mutex<Option<End>>,
-    changed: Notify,
-    quitting: Notify,
-    pub(super) started: Instant,
-    pub(super) node: Option<Arc<Node>>,
-    pub(super) metering: Metering,
+    jobs: Jobs,
+    ending: Ending,
+    node: Option<Arc<Node>>,
+    metrics: Arc<MetricsService>,
     _lock: OwnedFd,
 }
 
 impl Agent {
     pub(super) fn new(config: &Config, parts: Parts, own_process: bool) -> Self {
+        let attached = Arc::<AtomicUsize>::default();
+        let reporter = Arc::new(Reporter::new(&parts, attached.clone()));
+        let metrics = MetricsService::new(config, reporter, parts.stop.clone());
         Self {
             dir: parts.dir,
             ctl: parts.ctl,
@@ -91,20 +128,15 @@ impl Agent {
             roots: parts.roots,
             stop: parts.stop,
             own_process,
-            jobs: AtomicUsize::new(0),
-            had_jobs: AtomicBool::new(false),
-            hurry: AtomicBool::new(false),
-            end: Mutex::default(),
-            changed: Notify::new(),
-            quitting: Notify::new(),
-            started: Instant::now(),
+            jobs: Jobs { attached, had_any: AtomicBool::new(false), hurry: AtomicBool::new(false) },
+            ending: Ending::default(),
             node: parts.node,
-            metering: Metering::new(config),
+            metrics: Arc::new(metrics),
             _lock: parts.lock,
         }
     }
 
-    /// Serves the socket until the agent is told to end or has had no job for a while.
+    /// Serves the socket until the agent is to end or has had no job for a while.
     ///
     /// # Errors
     /// When the socket cannot be made.
@@ -112,7 +144,7 @@ impl Agent {
         let _ = self.dir.unlink(runtime_dir::SOCKET);
         let listener = bind(&self.dir)?;
         self.clone().start_upkeep()?;
-        let metrics = self.start_metrics();
+        let metrics = self.metrics.start();
         if let Err(e) = foreign_changes::start(&self.dir, &self.roots, &self.stop) {
             tracing::warn!(error = %e, "no socket for changes by other users: what they change is not seen");
         }
@@ -125,50 +157,45 @@ impl Agent {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => drop(tokio::spawn(self.clone().connection(stream))),
                     // Too many open files, perhaps.
-                    Err(_) => tokio::time::sleep(LAST_WORDS).await,
+                    Err(_) => tokio::time::sleep(LAST_REPLY_TIME).await,
                 },
                 () = tokio::time::sleep(maintenance::PERIOD) => {},
                 () = told(&mut term) => told_at = told_at.or_else(|| Some(Instant::now())),
-                () = self.changed.notified() => {},
+                () = self.ending.changed.notified() => {},
             }
-            if let Some(end) = *self.end.lock().unwrap_or_else(PoisonError::into_inner) {
+            if let Some(end) = self.ending.end() {
                 break end;
             }
-            idle_since = match self.jobs.load(Ordering::Acquire) {
+            idle_since = match self.jobs.attached() {
                 0 => idle_since.or_else(|| Some(Instant::now())),
                 _ => None,
             };
-            let linger = if told_at.is_some() || self.hurry.load(Ordering::Acquire) { Duration::ZERO } else { LINGER };
+            let linger =
+                if told_at.is_some() || self.jobs.hurry.load(Ordering::Acquire) { Duration::ZERO } else { LINGER };
             if idle_since.is_some_and(|t| t.elapsed() >= linger) {
                 tracing::info!("no job left; ending");
                 break End::Quit;
             }
-            if told_at.is_some_and(|t| t.elapsed() > LEAVE_TAKING) {
+            if told_at.is_some_and(|t| t.elapsed() > SIGTERM_TIMEOUT) {
                 tracing::info!("told to end by a signal");
                 break End::Quit;
             }
         };
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.dir.unlink(runtime_dir::SOCKET);
-        self.end_metrics(metrics).await;
+        self.metrics.end(metrics).await;
         if end == End::Quit {
-            self.quitting.notify_waiters();
-            tokio::time::sleep(LAST_WORDS).await;
+            self.ending.quitting.notify_waiters();
+            tokio::time::sleep(LAST_REPLY_TIME).await;
         }
         self.shut_down(end);
         Ok(end)
     }
 
-    /// Ends an agent whose process goes on to something else, or ends: for good when only the job
+    /// Ends an agent whose process continues with other work, or ends: for good when only the job
     /// that hosts it is left, otherwise so that another one takes over.
     pub fn resign(&self) {
-        self.end_as(if self.jobs.load(Ordering::Acquire) > 1 { End::Yield } else { End::Quit });
-    }
-
-    /// Ends the agent soon.
-    fn end_as(&self, end: End) {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
-        self.changed.notify_one();
+        self.ending.end_as(if self.jobs.attached() > 1 { End::Yield } else { End::Quit });
     }
 
     /// Periodic work, on a thread of its own: a disk that hangs must not hang the socket.
@@ -181,10 +208,10 @@ impl Agent {
                 self.roots.warn_of_purges();
                 if !self.dir.has(runtime_dir::CONTROL) || !self.dir.is_in_place() {
                     tracing::error!(dir = %self.dir.path().display(), "the runtime directory was wiped; making room for a new agent");
-                    self.end_as(End::Renew);
+                    self.ending.end_as(End::Renew);
                 } else if let Some(t) = self.tiering.cx.tiers.iter().find(|t| !t.in_place()) {
                     tracing::error!(tier = t.name, path = %t.path.display(), "the tier was removed; making room for a new agent");
-                    self.end_as(End::Yield);
+                    self.ending.end_as(End::Yield);
                 }
             }
         };
@@ -205,7 +232,7 @@ impl Agent {
             let line = tokio::select! {
                 line = lines.next() => line,
                 // Said once more without being asked, so that `run` does not start another agent.
-                () = self.quitting.notified() => {
+                () = self.ending.quitting.notified() => {
                     let _ = send(&mut write, &Reply::Stopping).await;
                     break;
                 }
@@ -221,7 +248,7 @@ impl Agent {
             };
             let Some(reply) = self.answer(line, stranger, &mut job).await else { break };
             let sent = send(&mut write, &reply).await;
-            self.changed.notify_one();
+            self.ending.changed.notify_one();
             if sent.is_err() {
                 break;
             }
@@ -230,7 +257,7 @@ impl Agent {
             let _ = self.ended_trace(trace).await;
         }
         drop(job);
-        self.changed.notify_one();
+        self.ending.changed.notify_one();
     }
 
     /// The reply to a request; `None` closes the connection.
@@ -246,15 +273,15 @@ impl Agent {
             Ok(Request::Attach { config, spellings, pid, again, writable }) => {
                 if !again && self.is_stale() {
                     tracing::info!(pid, "a new job after all others have gone; making room for a new agent");
-                    self.end_as(End::Renew);
+                    self.ending.end_as(End::Renew);
                     return None;
                 }
                 // Counted from now on, so that the agent does not end meanwhile.
                 let mut new = Job::new(self);
                 match self.clone().attach(config, (spellings, writable), pid, again).await {
                     Ok(roots) => {
-                        self.had_jobs.store(true, Ordering::Release);
-                        self.hurry.store(false, Ordering::Release);
+                        self.jobs.had_any.store(true, Ordering::Release);
+                        self.jobs.hurry.store(false, Ordering::Release);
                         new.roots = Some(roots);
                         *job = Some(new);
                         Reply::Attached { control: self.dir.path().join(runtime_dir::CONTROL) }
@@ -267,10 +294,10 @@ impl Agent {
                     let _ = self.ended_trace(trace).await;
                 }
                 *job = None;
-                self.hurry.store(true, Ordering::Release);
+                self.jobs.hurry.store(true, Ordering::Release);
                 Reply::Stopping
             }
-            Ok(Request::Status) => Reply::Status(Box::new(self.status())),
+            Ok(Request::Status) => Reply::Status(Box::new(self.metrics.agent_status())),
             Ok(Request::Prefetch { ranges }) => {
                 self.reply(move |tiering| Reply::Tally(tiering.queue.prefetch_ranges(&ranges))).await
             }
@@ -296,14 +323,14 @@ impl Agent {
             Ok(Request::Cluster { check }) => self.cluster(check).await,
             Ok(Request::Trace { path }) => self.trace(path, line.fd, job).await,
             Ok(Request::Stop) => {
-                self.end_as(End::Quit);
+                self.ending.end_as(End::Quit);
                 Reply::Stopping
             }
             Err(e) => Reply::Error { message: format!("not a request: {e}") },
         })
     }
 
-    /// What the nodes that share copies say.
+    /// Asks the nodes that share copies for their accounts.
     async fn cluster(&self, check: bool) -> Reply {
         let Some(node) = self.node.clone() else { return Reply::Cluster(Box::new(ClusterView::Alone)) };
         let ask = move || if check { ClusterView::Links(node.checks()) } else { ClusterView::Nodes(node.statuses()) };
@@ -351,8 +378,7 @@ impl Agent {
 
     /// Whether the index may be out of date: the jobs that it was made for have gone.
     fn is_stale(&self) -> bool {
-        let ending = self.end.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        ending || self.had_jobs.load(Ordering::Acquire) && self.jobs.load(Ordering::Acquire) == 0
+        self.ending.end().is_some() || self.jobs.had_any.load(Ordering::Acquire) && self.jobs.attached() == 0
     }
 
     /// Attaches a job, away from the thread that serves the socket: the PFS is asked, and may hang.
@@ -368,7 +394,7 @@ impl Agent {
         }
         let work = move || {
             let attached = self.roots.attach(&Arc::from(config), &spellings, again)?;
-            self.roots.enter_writable(&writable, again);
+            self.roots.untracked().enter_writable(&writable, again);
             Ok(attached)
         };
         let attached = tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(io::Error::other(e)));
@@ -389,7 +415,7 @@ impl Agent {
             self.tiering.cx.tiers.iter().for_each(crate::tier::TierDir::mark_ending);
         }
         if end == End::Quit {
-            self.tiering.compressor.pack_rest(PACKING);
+            self.tiering.compressor.pack_rest(PACK_TIMEOUT);
         }
         // They hold the tiers' locks for as long as they run.
         self.roots.stop();
@@ -420,14 +446,14 @@ struct Job {
 
 impl Job {
     fn new(agent: &Arc<Agent>) -> Self {
-        agent.jobs.fetch_add(1, Ordering::AcqRel);
+        agent.jobs.attached.fetch_add(1, Ordering::AcqRel);
         Self { agent: agent.clone(), roots: None, trace: None }
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        self.agent.jobs.fetch_sub(1, Ordering::AcqRel);
+        self.agent.jobs.attached.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

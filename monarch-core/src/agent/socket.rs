@@ -12,7 +12,7 @@ use tokio::net::unix::OwnedReadHalf;
 /// ranges.
 pub(super) const LINE_MAX: usize = 32 << 20;
 /// Bytes that are taken at a time.
-const READ: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 
 /// The lines of a connection.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Lines {
     /// Takes what has come; how many bytes.
     fn receive(&mut self) -> io::Result<usize> {
         let old = self.buffer.len();
-        self.buffer.resize(old + READ, 0);
+        self.buffer.resize(old + READ_BYTES, 0);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         let (buffer, socket) = (&mut self.buffer, self.from.as_ref());
@@ -132,10 +132,10 @@ mod tests {
             let mut lines = Lines::new(read);
             let mut to = theirs.into_std().unwrap();
             to.set_nonblocking(false).unwrap();
-            let endless = std::thread::spawn(move || while to.write_all(&[b'x'; READ]).is_ok() {});
+            let endless = std::thread::spawn(move || while to.write_all(&[b'x'; READ_BYTES]).is_ok() {});
             let e = lines.next().await.unwrap_err();
             assert_eq!(e.kind(), io::ErrorKind::InvalidData);
-            assert!(lines.buffer.len() <= LINE_MAX + READ);
+            assert!(lines.buffer.len() <= LINE_MAX + READ_BYTES);
             drop((lines, _write));
             endless.join().unwrap();
         });

@@ -1,4 +1,4 @@
-//! Starting an agent: locks, tiers, runtime directory, shared memory, what an earlier agent left.
+//! Starting an agent: locks, tiers, runtime directory, shared memory, state of an earlier agent.
 //!
 //! The tiers come first: an agent that is about to end holds their locks until its process is gone,
 //! so that nothing of the runtime directory is touched by two.
@@ -65,11 +65,11 @@ impl StartError {
 }
 
 /// Files on their way from other nodes at a time: as many as from the PFS, within these bounds.
-const LEAST_REMOTE: usize = 8;
-const MOST_REMOTE: usize = 64;
+const MIN_REMOTE_COPIES: usize = 8;
+const MAX_REMOTE_COPIES: usize = 64;
 
-/// What is assumed of the PFS before a large file was copied, bytes a second.
-const FIRST_RATE: u64 = 1 << 30;
+/// Rate that is assumed of the PFS before a large file was copied.
+const INITIAL_RATE_BYTES_PER_S: u64 = 1 << 30;
 
 /// Takes the locks, opens the tiers, makes or adopts the control block.
 fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
@@ -119,8 +119,8 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     let roots = Arc::new(Roots::new(dir.clone(), ctl, tiering.clone(), seed).with_node(node.clone()));
     if let Some(node) = &node {
         node.adopts(adopting);
-        node.serve(&tiering, stop.clone())
-            .map_err(|source| StartError::Io { what: "cannot talk to other nodes", source })?;
+        tiering.peers.join(node.connect(tiering.clone()));
+        node.serve(&stop).map_err(|source| StartError::Io { what: "cannot talk to other nodes", source })?;
     }
     if adopting {
         roots.adopt(config);
@@ -133,24 +133,25 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     Ok(Parts { dir, lock, ctl, tiering, roots, node, stop })
 }
 
-/// This node among others. One that cannot be serves its job alone: nothing is lost but what
+/// This node among others. If it cannot share, it serves its job alone: that costs only what
 /// sharing would have saved.
 fn node(config: &Config) -> Option<Arc<Node>> {
-    Node::start(config).unwrap_or_else(|e| {
+    let node = Node::start(config).unwrap_or_else(|e| {
         tracing::error!(error = %e, "no sharing with other nodes");
         None
-    })
+    });
+    node.map(Arc::new)
 }
 
-/// Whether copies of files that other nodes own take whatever room is left, and which part of a
-/// tier they have in any case.
+/// The part of a tier that copies of files of other nodes have in any case, if they take whatever
+/// room is left.
 fn elastic(config: &Config) -> Option<f64> {
     let compresses = config.tiers.iter().any(|t| t.compression != Compression::None);
     let is = !config.cluster.is_alone() && config.cluster.placement != Spread::Sharded && !compresses;
     is.then_some(config.cluster.passing)
 }
 
-/// Bytes of a tier for copies that make way first: decoded ones, and those of other nodes' files.
+/// Bytes of a tier for transient copies: decoded ones, and those of other nodes' files.
 fn for_passing(config: &Config, tier: &Tier) -> u64 {
     if config.cluster.is_alone() {
         return tier.decoded;
@@ -228,7 +229,11 @@ fn tiering(
         backoff: config.source.backoff,
         direct: config.io.direct,
         elastic: elastic(config),
-        remote: if config.cluster.is_alone() { 0 } else { config.source.max_inflight.clamp(LEAST_REMOTE, MOST_REMOTE) },
+        remote: if config.cluster.is_alone() {
+            0
+        } else {
+            config.source.max_inflight.clamp(MIN_REMOTE_COPIES, MAX_REMOTE_COPIES)
+        },
     };
     let latencies = if config.metrics.is_on() { Latencies::on() } else { Latencies::off() };
     let purge_age = config.source.purge_age;
@@ -246,8 +251,7 @@ fn tiering(
     })
 }
 
-/// Lists what lies in the tiers already. Where that is more than this job's capacity, the rest
-/// goes.
+/// Lists the copies that are in the tiers already. Those beyond this job's capacity are dropped.
 fn find_copies(tiering: &TieringEngine) {
     let mut unclaimed = tiering.orphans();
     for (at, tier) in tiering.cx.tiers.iter().enumerate() {
@@ -282,9 +286,10 @@ fn find_copies(tiering: &TieringEngine) {
     }
 }
 
-/// Whether what an earlier agent left can be taken over: not if that agent could read other files
-/// than this one (the processes of the job compare themselves with what is written there), and not
-/// if it was about to end, because what jobs have changed since then was not marked anywhere.
+/// Whether the control block of an earlier agent can be taken over: not if that agent could read
+/// other files than this one (the processes of the job compare themselves with what is written
+/// there), and not if it was about to end, because what jobs have changed since then was not marked
+/// anywhere.
 fn is_adoptable(ctl: &ControlMap<'static>) -> bool {
     ctl.ctl.bypassed.load(Ordering::Acquire) == 0 && shm::is_of_our_rights(ctl)
 }
@@ -325,8 +330,8 @@ fn runtime_dir(config: &Config) -> Result<(Arc<HeldDir>, OwnedFd), StartError> {
     Err(StartError::Runtime(last))
 }
 
-/// From here on the log goes to a file in the runtime directory; before, whoever started the agent
-/// gets it.
+/// Sends the log to a file in the runtime directory from here on; before, it goes to the process
+/// that started the agent.
 fn log_to(dir: &HeldDir) {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
     match dir.open_file(runtime_dir::LOG, flags, Mode::RUSR | Mode::WUSR) {
@@ -352,7 +357,7 @@ fn set_parameters(ctl: &ControlMap<'_>, config: &Config) {
     c.max_wait_ms.store(ms(config.wait.max_wait), Ordering::Relaxed);
     c.complete_ms.store(ms(config.wait.complete), Ordering::Relaxed);
     if c.rate.load(Ordering::Relaxed) == 0 {
-        c.rate.store(FIRST_RATE, Ordering::Relaxed);
+        c.rate.store(INITIAL_RATE_BYTES_PER_S, Ordering::Relaxed);
     }
 }
 

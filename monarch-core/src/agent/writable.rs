@@ -2,8 +2,8 @@
 //! ROOT/log`, `3<>ROOT/f`.
 //!
 //! The preload library sees what is opened for writing, and not what is written through a
-//! descriptor that was there before. So whoever starts the job looks at its descriptors first, and
-//! the agent takes these files for changed before the job begins.
+//! descriptor that was there before. So the process that starts the job looks at its descriptors
+//! first, and the agent enters these files as changed before the job begins.
 
 use super::protocol::Writable;
 use crate::config::Config;

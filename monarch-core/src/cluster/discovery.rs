@@ -10,13 +10,13 @@
 //! | `address` | where a member is, and where to listen |
 //! | `local` | what is asked of the machine, with a double |
 //!
-//! How it works. [`discover`] reads variables and files that launchers leave, and fills in the
-//! members of the configuration. All nodes read the same list in the same order, so nobody has to
-//! agree on anything. Nothing is sent to another node: names are looked up only where a node does
-//! not find itself by its own name.
+//! [`discover`] reads variables and files that launchers leave, and fills in the members of the
+//! configuration. All nodes read the same list in the same order, so they need not agree on
+//! anything. Nothing is sent to another node: names are looked up only where a node does not find
+//! itself by its own name.
 //!
-//! Why so. A node that takes itself for alone, or for another one, reads what the others have; it
-//! looks like a slow job. So a list that does not hold this node is an error, and so is a launcher
+//! A node that takes itself for alone, or for another one, reads from the PFS what other nodes
+//! have; it looks like a slow job. So a list without this node is an error, and so is a launcher
 //! that was named and is not there; only `auto` may find nothing.
 
 mod address;
@@ -42,12 +42,12 @@ use crate::config::{Cluster, Discovery};
 use found::Found;
 use std::time::{Duration, Instant};
 
-/// How long a name in DNS is waited for to lead to this node, and how often it is looked up
-/// meanwhile.
-const AWAITED: Duration = Duration::from_secs(30);
-const LOOK_UP: Duration = Duration::from_secs(1);
+/// How long a name in DNS is waited for to lead to this node.
+const DNS_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the name is looked up meanwhile.
+const DNS_LOOKUP_PERIOD: Duration = Duration::from_secs(1);
 
-/// Finds the nodes of the job: fills in `members`, `me`, `expected` and `partial`.
+/// Finds the nodes of the job, and fills in `members`, `me`, `expected` and `partial`.
 ///
 /// `env` is the environment of the job, usually of this process; `local` the machine, usually
 /// [`SystemLocal`].
@@ -61,7 +61,7 @@ pub fn discover(config: &mut Cluster, env: &Env<'_>, local: &dyn Local) -> Resul
         Discovery::Static => Some(sources::of_nodes(&config.nodes)?),
         Discovery::Slurm => Some(sources::slurm(env)?.ok_or(sources::NO_SLURM)?),
         Discovery::Mpi => Some(sources::lists(env, local)?.ok_or(sources::NO_LIST)?),
-        Discovery::Torchrun => Some(torchrun::find(env, local)?.ok_or(torchrun::ABSENT)?),
+        Discovery::Torchrun => Some(torchrun::find(env, local)?.ok_or(torchrun::NO_TORCHRUN)?),
         Discovery::Dns => return by_dns(config, local),
     };
     fill_in(config, found.unwrap_or_default(), local)
@@ -76,9 +76,9 @@ fn by_dns(config: &mut Cluster, local: &dyn Local) -> Result<(), DiscoveryError>
         let found = sources::dns(&name, local).and_then(|found| fill_in(config, found, local));
         waited += start.elapsed();
         match found {
-            Err(DiscoveryError::Unresolved { .. } | DiscoveryError::NotListed { .. }) if waited < AWAITED => {
-                local.wait(LOOK_UP);
-                waited += LOOK_UP;
+            Err(DiscoveryError::Unresolved { .. } | DiscoveryError::NotListed { .. }) if waited < DNS_TIMEOUT => {
+                local.wait(DNS_LOOKUP_PERIOD);
+                waited += DNS_LOOKUP_PERIOD;
             }
             other => return other,
         }
@@ -89,7 +89,7 @@ fn fill_in(config: &mut Cluster, found: Found, local: &dyn Local) -> Result<(), 
     let Found { members, names, rank, expected, partial, origin } = found;
     let members = sources::checked(members, &origin, expected == 0)?;
     config.me = match members.len() {
-        // Nobody to be mistaken for; a name in DNS may still lead to another node alone, while
+        // No node to be mistaken for; a name in DNS may still lead to another node alone, while
         // others start.
         0 | 1 if !partial && config.discovery != Discovery::Dns => 0,
         _ => me::find(&members, &names, rank, config, local)?,

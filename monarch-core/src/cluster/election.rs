@@ -1,19 +1,15 @@
-//! Who scans a root: one node, whoever is there first.
+//! Election of the node that scans a root: the first that needs its index.
 //!
-//! Nobody waits for nodes that have not started. A node that needs the index of a root *bids*: it
-//! says so to all others, each of which answers where it is itself: it has the index, is scanning,
-//! waits for it, bids too, or does not need it. Who finds nobody that has it, makes it, or goes
-//! first (of two that bid the one with the lower name) scans. A bid is noted and answered under one
-//! lock, and a node begins to scan under the same lock only if no lower bid was noted: of two nodes
-//! that bid at a time at least one hears of the other, and never do both scan, unless they cannot
-//! reach each other. Then both do, which costs the PFS a scan and nothing else.
-//!
-//! Who scans says how far it is. One that gets no further (its mount hangs) is waited for for a
-//! while, and then by nobody: another node scans.
-//!
-//! Who has the index sends it to a few that ask; the others are sent to those, in the order in
-//! which they came, so that all together form a tree of which no node sends more than [`FAN`]
-//! times. Who finds its parent gone asks the first one directly.
+//! * A node that needs an index *bids* at all others, which reply with their own state. It scans if
+//!   no other has the index, makes it, or goes first: of two bidders, the one with the lower name.
+//! * A bid is noted and answered under one lock, and a scan begins under it only if no lower bid
+//!   was noted. So two bidders that reach each other never both scan; two that do not cost a second
+//!   scan.
+//! * A scanner reports its progress. If it stalls (its mount hangs), another node scans after a
+//!   while.
+//! * The first [`FANOUT`] askers get the index from the node that has it, the others from those, in
+//!   order of arrival: a tree, in which no node sends it more often. A node whose parent has gone
+//!   asks the first node directly.
 
 use super::directory::members::MAX_NODES;
 use crate::index::ScanProgress;
@@ -21,25 +17,25 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// To how many nodes one sends an index.
-pub const FAN: usize = 4;
+/// Most nodes that one node sends an index to, as its children in the tree.
+pub const FANOUT: usize = 4;
 
-/// What a node answers to a bid.
+/// Reply of a node to a bid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// It has the index.
     Have,
-    /// It scans, and has made so many calls to the PFS for it.
+    /// It scans, and has made this number of calls to the PFS for it.
     Scanning(u64),
     /// It bids, too, and goes first.
     First,
-    /// It bids, too, and lets the other one go first; or it does not need it now, or waits for it
-    /// from somebody.
+    /// It bids, too, and lets the other node go first; or it does not need the index now, or waits
+    /// for it from another node.
     Yield,
 }
 
 impl Reply {
-    /// As it is sent.
+    /// The text that is sent.
     #[must_use]
     pub fn text(self) -> String {
         match self {
@@ -50,7 +46,7 @@ impl Reply {
         }
     }
 
-    /// From what was sent.
+    /// Parses a text that was sent.
     #[must_use]
     pub fn of(text: &[u8]) -> Option<Self> {
         Some(match text {
@@ -62,7 +58,7 @@ impl Reply {
     }
 }
 
-/// Makes the packed bytes of an index.
+/// Packs an index.
 pub type Packer = Box<dyn Fn() -> std::io::Result<Arc<Vec<u8>>> + Send + Sync>;
 
 /// An index that other nodes can get from here.
@@ -72,7 +68,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Its bytes, made when they are first asked for.
+    /// Packed bytes of the index, made when they are first asked for.
     ///
     /// # Errors
     /// When it cannot be read any more.
@@ -85,13 +81,13 @@ impl Offer {
         Ok(packed.insert(bytes).clone())
     }
 
-    /// What it was made of has changed: it is made anew for who comes later. Who is being sent it
-    /// keeps it.
+    /// Has the bytes made again for later askers: files have changed. A node that is being sent the
+    /// old ones still gets those.
     pub fn renew(&self) {
         *self.packed.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Gives its memory back if nobody is being sent it; it is made again for who comes later.
+    /// Frees the bytes unless they are being sent to a node; they are made again for later askers.
     pub fn rest(&self) {
         let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
         if packed.as_ref().is_some_and(|bytes| Arc::strong_count(bytes) == 1) {
@@ -117,7 +113,7 @@ enum NodeState {
     Scanning(Arc<ScanProgress>),
     /// It comes from another node.
     Waiting,
-    /// It has come, and is about to be served here.
+    /// It has arrived, and is about to be served here.
     Relaying(Arc<Offer>),
     Have(Arc<Offer>),
 }
@@ -125,25 +121,25 @@ enum NodeState {
 #[derive(Debug, Default)]
 struct Root {
     standing: NodeState,
-    /// Nodes that asked for the index and are not gone, in the order they came; no more than a job
-    /// can have.
+    /// Nodes that asked for the index and are not gone, in order of arrival; no more than a job can
+    /// have.
     askers: Vec<String>,
 }
 
-/// What is to be done for a node that asks for an index.
+/// What a node does for one that asks for an index.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// It is sent.
     Send(Arc<Offer>),
-    /// It is on its way to this node: the asker waits.
+    /// The index is on its way to this node: the asker waits.
     Wait,
-    /// It gets it from this node.
+    /// The asker gets it from this node.
     From(String),
     /// It is not to be had here.
     No,
 }
 
-/// See the module. All roots of a node.
+/// State of a node in the elections of all roots.
 #[derive(Debug, Default)]
 pub struct Election {
     roots: Mutex<HashMap<u64, Root>>,
@@ -154,13 +150,13 @@ impl Election {
         self.roots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This node needs the index of a root; whoever bids from now on is heard.
+    /// Bids for a root: this node needs its index. Bids of other nodes are noted from now on.
     pub fn bid(&self, root: u64) {
         *self.roots().entry(root).or_default() =
             Root { standing: NodeState::Bidding { yields: false }, askers: Vec::new() };
     }
 
-    /// Another node bids.
+    /// Replies to the bid of the node `from`; `me` is the name of this node.
     pub fn heard(&self, root: u64, from: &str, me: &str) -> Reply {
         // (Of a root that this node does not need nothing is kept.)
         match self.roots().get_mut(&root).map_or(&mut NodeState::Idle, |r| &mut r.standing) {
@@ -175,8 +171,8 @@ impl Election {
         }
     }
 
-    /// All others were asked, and none is to be waited for: whether this node scans. If not, it
-    /// bids once more.
+    /// Decides whether this node scans, after all others were asked and none is to be waited for.
+    /// If not, this node bids once more.
     pub fn scan(&self, root: u64, progress: &Arc<ScanProgress>) -> bool {
         let mut roots = self.roots();
         let standing = &mut roots.entry(root).or_default().standing;
@@ -187,36 +183,37 @@ impl Election {
         scans
     }
 
-    /// Another node is waited for.
+    /// Notes that this node waits for another one.
     pub fn wait(&self, root: u64) {
         self.roots().entry(root).or_default().standing = NodeState::Waiting;
     }
 
-    /// The index has come, as these bytes: others need not wait until it is served here, too.
+    /// Notes that the index has arrived, as these bytes: other nodes get them before it is served
+    /// here.
     pub fn relay(&self, root: u64, packed: Arc<Vec<u8>>) {
         let gone = || Err(std::io::ErrorKind::NotFound.into());
         let offer = Offer { packer: Box::new(gone), packed: Mutex::new(Some(packed)) };
         self.roots().entry(root).or_default().standing = NodeState::Relaying(Arc::new(offer));
     }
 
-    /// The index is there. (As it came it goes on, if it did.)
+    /// Notes that the index is there. (If it came from another node, it is sent as it came.)
     pub fn have(&self, root: u64, packer: Packer) {
         let mut roots = self.roots();
         let standing = &mut roots.entry(root).or_default().standing;
         let packed = match standing {
-            // (Who was answered with the former offer may be about to read it.)
+            // (A node that was answered with the former offer may be about to read it.)
             NodeState::Relaying(came) => came.packed.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             _ => None,
         };
         *standing = NodeState::Have(Arc::new(Offer { packer, packed: Mutex::new(packed) }));
     }
 
-    /// There is none, or it is none any more that a job could use.
+    /// Notes that there is no index, or none that a job could use any more.
     pub fn give_up(&self, root: u64) {
         self.roots().remove(&root);
     }
 
-    /// A node asks for the index; `direct` if it was sent elsewhere in vain.
+    /// Answers a node that asks for the index; `direct` if it was sent elsewhere in vain.
     pub fn asked(&self, root: u64, from: &str, direct: bool) -> Answer {
         let mut roots = self.roots();
         let Some(r) = roots.get_mut(&root) else { return Answer::No };
@@ -228,9 +225,9 @@ impl Election {
         if at == r.askers.len() && at < MAX_NODES {
             r.askers.push(from.to_owned());
         }
-        if at >= FAN
+        if at >= FANOUT
             && !direct
-            && let Some(parent) = r.askers.get((at - FAN) / FAN)
+            && let Some(parent) = r.askers.get((at - FANOUT) / FANOUT)
         {
             return Answer::From(parent.clone());
         }
@@ -240,7 +237,7 @@ impl Election {
         }
     }
 
-    /// A node is gone: nobody is sent to it any more.
+    /// Forgets a node that has gone: no asker is sent to it any more.
     pub fn forget(&self, node: &str) {
         self.roots().values_mut().for_each(|r| r.askers.retain(|a| a != node));
     }
@@ -252,17 +249,17 @@ impl Election {
         self.roots().values().any(pends)
     }
 
-    /// Gives memory back that packed indexes take.
+    /// Frees packed indexes, as [`Offer::rest`] does.
     pub fn rest(&self) {
         self.offers().iter().for_each(|offer| offer.rest());
     }
 
-    /// Has packed indexes made anew: files have changed.
+    /// Has packed indexes made again: files have changed.
     pub fn renew(&self) {
         self.offers().iter().for_each(|offer| offer.renew());
     }
 
-    /// (One may be being packed, for which nobody else is to wait.)
+    /// Offers of this node, taken out of the lock: one may be being packed, which takes long.
     fn offers(&self) -> Vec<Arc<Offer>> {
         let offer = |r: &Root| if let NodeState::Have(offer) = &r.standing { Some(offer.clone()) } else { None };
         self.roots().values().filter_map(offer).collect()
@@ -279,8 +276,8 @@ mod tests {
         e.have(ROOT, Box::new(|| Ok(Arc::new(vec![1, 2, 3]))));
     }
 
-    /// Who asked for an index while another node was still being sent it got what it had been
-    /// before files changed.
+    /// A node that asked for an index while another one was still being sent it got the index as it
+    /// was before files changed.
     #[test]
     fn an_index_is_made_anew_when_files_have_changed() {
         let e = Election::default();
@@ -408,7 +405,7 @@ mod tests {
             assert!(parent == "root" || parent[1..].parse::<usize>().unwrap() < n);
             *children.entry(parent).or_default() += 1;
         }
-        assert!(children.values().all(|n| *n <= FAN));
+        assert!(children.values().all(|n| *n <= FANOUT));
         assert!(matches!(e.asked(ROOT, "n499", true), Answer::Send(_)));
     }
 
@@ -423,7 +420,7 @@ mod tests {
         assert_eq!(e.roots()[&ROOT].askers.len(), 10);
         for n in 10..40 {
             match e.asked(ROOT, &format!("n{n}"), false) {
-                Answer::Send(_) => assert!(n < 10 + FAN as u32),
+                Answer::Send(_) => assert!(n < 10 + FANOUT as u32),
                 Answer::From(parent) => assert!((10..n).contains(&parent[1..].parse().unwrap()), "{n}: {parent}"),
                 other => panic!("{other:?}"),
             }

@@ -1,4 +1,5 @@
-//! An index on its way to another node: packed in blocks, each block and the whole with a checksum.
+//! An index in a message to another node: packed in blocks, each block and the whole with a
+//! checksum.
 //!
 //! ```text
 //! 0   magic "MONIMG01"            8
@@ -25,9 +26,9 @@ use std::sync::atomic::Ordering;
 use xxhash_rust::xxh3::Xxh3;
 
 const MAGIC: [u8; 8] = *b"MONIMG01";
-const HEADER: usize = 40;
-const BLOCK: usize = 4 << 20;
-const FRESH: u32 = 1;
+const HEADER_BYTES: usize = 40;
+const BLOCK_BYTES: usize = 4 << 20;
+const FLAG_FRESH: u32 = 1;
 
 /// An index as another node sent it.
 #[derive(Debug)]
@@ -59,8 +60,8 @@ pub enum ImageError {
     Place(#[from] io::Error),
 }
 
-/// The lookup table of a segment for a node that has no copies yet. What the job has changed stays
-/// left to the PFS.
+/// The lookup table of a segment for a node that has no copies yet. Files that the job has changed
+/// are still read from the PFS.
 #[must_use]
 pub fn table_at_first(segment: &Segment<'_>) -> Vec<u8> {
     let buckets = segment.state.buckets();
@@ -80,17 +81,17 @@ pub fn table_at_first(segment: &Segment<'_>) -> Vec<u8> {
     out
 }
 
-/// Packs an index for the way.
+/// Packs an index.
 #[must_use]
 pub fn pack(index: &[u8], buckets: &[u8], fresh: bool) -> Vec<u8> {
-    let mut out = Vec::with_capacity(HEADER + (index.len() + buckets.len()) / 2);
+    let mut out = Vec::with_capacity(HEADER_BYTES + (index.len() + buckets.len()) / 2);
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&(index.len() as u64).to_le_bytes());
     out.extend_from_slice(&(buckets.len() as u64).to_le_bytes());
-    out.extend_from_slice(&u64::from(if fresh { FRESH } else { 0 }).to_le_bytes());
+    out.extend_from_slice(&u64::from(if fresh { FLAG_FRESH } else { 0 }).to_le_bytes());
     out.extend_from_slice(&checksum(index, buckets).to_le_bytes());
-    let mut packed = vec![0; lz4_flex::block::get_maximum_output_size(BLOCK)];
-    for raw in index.chunks(BLOCK).chain(buckets.chunks(BLOCK)) {
+    let mut packed = vec![0; lz4_flex::block::get_maximum_output_size(BLOCK_BYTES)];
+    for raw in index.chunks(BLOCK_BYTES).chain(buckets.chunks(BLOCK_BYTES)) {
         let n = lz4_flex::block::compress_into(raw, &mut packed).unwrap_or(raw.len());
         let bytes = if n < raw.len() { packed.get(..n).unwrap_or(raw) } else { raw };
         out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
@@ -105,7 +106,7 @@ pub fn pack(index: &[u8], buckets: &[u8], fresh: bool) -> Vec<u8> {
 /// # Errors
 /// See [`ImageError`].
 pub fn unpack(bytes: &[u8], most: u64, dir: &Arc<HeldDir>) -> Result<Image, ImageError> {
-    let (head, rest) = bytes.split_first_chunk::<HEADER>().ok_or(ImageError::Magic)?;
+    let (head, rest) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or(ImageError::Magic)?;
     let number = |at: usize| head.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
     if head[..8] != MAGIC {
         return Err(ImageError::Magic);
@@ -117,7 +118,7 @@ pub fn unpack(bytes: &[u8], most: u64, dir: &Arc<HeldDir>) -> Result<Image, Imag
         return Err(ImageError::TooLarge(all));
     }
     if index == 0 {
-        return Err(ImageError::Damaged(SENSELESS));
+        return Err(ImageError::Damaged(MALFORMED));
     }
     let file = Unfinished::within(dir, index)?;
     let mut table = Vec::with_capacity(buckets as usize);
@@ -136,13 +137,14 @@ pub fn unpack(bytes: &[u8], most: u64, dir: &Arc<HeldDir>) -> Result<Image, Imag
     let map = file.map()?;
     match IndexBytes(&map).open() {
         Some(i) if i.header.buckets.checked_mul(size_of::<Bucket>() as u64) == Some(buckets) && i.is_sound() => {
-            Ok(Image { file, index: map, buckets: table, fresh: number(24) as u32 & FRESH != 0 })
+            Ok(Image { file, index: map, buckets: table, fresh: number(24) as u32 & FLAG_FRESH != 0 })
         }
-        _ => Err(ImageError::Damaged(SENSELESS)),
+        _ => Err(ImageError::Damaged(MALFORMED)),
     }
 }
 
-const SENSELESS: &str = "it does not make sense";
+/// What is wrong with an image whose parts do not fit together.
+const MALFORMED: &str = "it does not make sense";
 
 /// Blocks yet to be unpacked.
 struct Blocks<'a> {
@@ -163,7 +165,7 @@ impl Blocks<'_> {
             let number = |at: usize| head.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
             let (packed, raw) = (number(0) as usize, number(4) as usize);
             let (bytes, rest) = rest.split_at_checked(packed).ok_or_else(short)?;
-            if raw == 0 || raw > BLOCK || raw as u64 > len - at || packed > raw {
+            if raw == 0 || raw > BLOCK_BYTES || raw as u64 > len - at || packed > raw {
                 return Err(ImageError::Damaged("a block has an impossible length"));
             }
             self.raw.resize(raw, 0);

@@ -1,14 +1,14 @@
-//! Who is there: gossip, and what readers come upon.
+//! Which nodes are up: by gossip, and by what readers find.
 //!
-//! Every node beats and passes on whose heart beats ([`gossip`]), in datagrams that only those who
-//! know the job's secret can make ([`datagram_auth`]). Readers report nodes that do not answer them
-//! ([`peer_backoff`]), which counts at once. Both end in a [`Members`], an immutable
-//! view that costs a reader one reference count; [`Membership::changes`] says when there is a new
-//! one.
+//! Every node counts its heartbeats and passes on the counts that it knows ([`gossip`]), in
+//! datagrams that only nodes with the job's secret can make ([`datagram_auth`]). Readers report
+//! nodes that do not answer them ([`peer_backoff`]), which counts at once. Both end in a
+//! [`Members`], an immutable view that costs a reader one reference count; [`Membership::changes`]
+//! announces a new one.
 //!
 //! The protocol is our own because the crates at hand keep the encoding of their messages to
-//! themselves, so that nothing of ours can put a MAC on a datagram; and because, with time and
-//! datagrams as arguments, a test of 150 nodes is exact and takes no time.
+//! themselves, so that no MAC could be put on a datagram; and because, with time and datagrams as
+//! arguments, a test of 150 nodes is exact and takes no time.
 
 pub mod datagram_auth;
 mod gossip;
@@ -33,7 +33,10 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Takes part over UDP.
+    /// Takes part over UDP, on a runtime.
+    ///
+    /// # Errors
+    /// See [`MembershipError`].
     pub fn start(options: &Options, handle: &tokio::runtime::Handle) -> Result<Self, MembershipError> {
         let listen = options.listen;
         let socket = {
@@ -44,6 +47,9 @@ impl Membership {
     }
 
     /// Takes part over datagrams of any kind.
+    ///
+    /// # Errors
+    /// See [`MembershipError`].
     pub fn start_on(
         options: &Options,
         socket: impl Datagrams,
@@ -63,23 +69,23 @@ impl Membership {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Who is there now.
+    /// The current view of the nodes.
     pub fn view(&self) -> Arc<Members> {
         self.shared.view.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Counts the views; changes with each.
+    /// Number of the current view; it changes with each.
     pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
         self.shared.changed.subscribe()
     }
 
-    /// Which life of this node this is; it grows when others remember a later one.
+    /// Number of this life of the node; it grows when other nodes remember a later one.
     pub fn incarnation(&self) -> u64 {
         self.shared.core().gossip.me.incarnation
     }
 
-    /// A node presented itself in a join, or was presented as up in the answer to one: it is up
-    /// from now on. Returns the view that says so.
+    /// Notes a node that presented itself in a join, or was presented as up in the answer to one:
+    /// it is up from now on. Returns the view that says so.
     pub fn joined(&self, peer: &Peer) -> Arc<Members> {
         self.shared.joined(peer);
         self.view()
@@ -90,7 +96,7 @@ impl Membership {
         self.shared.peers()
     }
 
-    /// Where the datagrams of an expected node go, unless that is known.
+    /// Notes where the datagrams of an expected node go, unless that is known.
     pub fn locate(&self, name: &str, at: SocketAddr) {
         self.shared.change(|core, _| core.gossip.locate(name, at));
     }
@@ -100,13 +106,13 @@ impl Membership {
         self.shared.core().gossip.is_lost(name)
     }
 
-    /// A node did not answer a reader in time in that life of it, or answered with less than was
-    /// asked: nobody here asks it for a while.
+    /// Notes that a node did not answer a reader in time in that life of it, or answered with less
+    /// than was asked: it is not asked for a while.
     pub fn report_failure(&self, node: u16, life: u64) {
         self.shared.change(|core, now| core.evidence.failure(node, life, now));
     }
 
-    /// A node served a request.
+    /// Notes that a node served a request.
     pub fn report_success(&self, node: u16) {
         // On the way of every transfer: the lock is taken only when there is something to forget.
         if self.shared.any_failures() {
@@ -114,13 +120,13 @@ impl Membership {
         }
     }
 
-    /// What was dropped.
+    /// Datagrams that were dropped.
     pub fn drops(&self) -> Drops {
         self.shared.core().drops
     }
 }
 
-/// Whether bytes are a message as it comes out of its seal: a door for tests of the parser.
+/// Whether bytes are a message, after their authentication: a door for tests of the parser.
 #[must_use]
 pub fn is_message(bytes: &[u8]) -> bool {
     payload::Payload::decode(bytes).is_some()

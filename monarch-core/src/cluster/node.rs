@@ -2,183 +2,343 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`corruption_reports`] | copies that arrived damaged, and what becomes of them where they came from |
-//! | [`connection_limit`] | how many connections are taken |
-//! | [`inflight_fetches`] | which files are being read from the PFS |
-//! | [`remote`] | a file that another node owns, as a source of bytes |
-//! | [`request_handlers`] | answers to other nodes: files, indexes, news |
-//! | [`local_copy`] | what this node has of a file, made ready to be sent |
-//! | [`indexes`] | who scans a root, and the index that comes from there |
-//! | [`dir_change_poller`] | changes of the job that nobody tells the agent of |
-//! | [`announcements`] | nodes that come, what others tell of copies and changes |
-//! | [`outbox`] | what is still to be told to others |
-//! | [`status`] | what it says of itself and of the others |
-//! | [`link_probe`] | what the links are like |
-//! | [`checksum_table`] | what copies come to |
-//! | [`traffic_stats`] | what went to and from whom |
+//! | [`setup`], [`startup`] | settings, secret, addresses; whether indexes are still on their way |
+//! | [`store`] | this node's copies, handed in by the agent |
+//! | [`peer_pool`], [`name_lookup`] | connections to the other nodes; names without an address |
+//! | [`peer_files`], [`remote_file`], [`fetcher`] | files of other nodes as sources of bytes |
+//! | [`missing_indexes`], [`log_limit`] | nodes without an index; how often failures are logged |
+//! | [`fetch_tracker`] | which files are being read from the PFS |
+//! | [`file_directory`], [`wait_graph`] | which node holds a file; which node waits for which |
+//! | [`listener`], [`connection_limit`] | the server, and how many connections it takes |
+//! | [`request_handlers`], [`request_paths`], [`request_limits`] | routing of requests, names, bounds |
+//! | [`file_requests`], [`local_copy`] | bytes of files for other nodes |
+//! | [`checksum_table`] | checksums of copies |
+//! | [`index_exchange`] | which node scans a root, and the index that comes from there |
+//! | [`announcements`], [`holdings`] | what nodes inform each other of; what this one holds |
+//! | [`news`], [`outbox`], [`announcer`] | what other nodes are still to be informed of |
+//! | [`dir_change_poller`] | changes of the job that no process reports to the agent |
+//! | [`corruption_reports`], [`corruption_inspector`] | copies that arrived damaged |
+//! | [`status`], [`link_probe`], [`traffic_stats`] | accounts of this node, its links, its traffic |
 //!
-//! Requests to others are made by the threads that need the answer (copiers, scans), which may
-//! block; requests of others are answered on a small runtime of the node's own, whose blocking work
-//! (waiting for a copy, opening it, packing an index) has threads of its own. Nobody who holds a
-//! lock here asks another node.
+//! Requests to other nodes are made by the threads that need the answer (copiers, scans), which may
+//! block. Requests of other nodes are answered on a small runtime of the node's own, whose blocking
+//! work (waiting for a copy, opening it, packing an index) has threads of its own.
 
 mod announcements;
-mod bounds;
+mod announcer;
 mod checksum_table;
 mod connection_limit;
+mod corruption_inspector;
 mod corruption_reports;
 mod dir_change_poller;
-mod indexes;
-mod inflight_fetches;
+mod fetch_tracker;
+mod fetcher;
+mod file_directory;
+mod file_requests;
+mod holdings;
+mod index_exchange;
 mod link_probe;
+mod listener;
 mod local_copy;
+mod log_limit;
+mod missing_indexes;
+mod name_lookup;
+mod news;
 mod outbox;
-mod remote;
+mod peer_files;
+mod peer_pool;
+mod remote_file;
 mod request_handlers;
-mod start;
+mod request_limits;
+mod request_paths;
+mod setup;
+mod startup;
 mod status;
+mod store;
 mod traffic_stats;
 mod wait_graph;
 
 pub use announcements::is_welcome;
-pub use corruption_reports::{Complaint, decode as decode_complaints, encode as encode_complaints};
-pub use indexes::Obtained;
+pub use corruption_reports::{
+    CorruptionReport, decode as decode_corruption_reports, encode as encode_corruption_reports,
+};
+pub use index_exchange::Obtained;
 pub use link_probe::{Link, Said};
-pub use start::{Introduction, NodeError, NodeOptions};
+pub use setup::{Introduction, NodeError, NodeOptions};
 pub use status::{NodeStatus, PeerStatus};
 pub use traffic_stats::{Traffic, TrafficStats};
 
-use super::directory::members::ME;
-use super::directory::{File, Members, Residency, Route, announcement_rules};
+use super::directory::Members;
 use super::election::Election;
-use super::http::{Key, Peer, PeerOptions, Server, WireError};
-use super::membership::Membership;
-use crate::config::Spread;
+use super::http::{self, Key, Metrics};
+use super::membership::{self, Membership};
+use crate::config::Config;
+use crate::held_dir::HeldDir;
+use crate::index::ScanProgress;
+use crate::sharing::{FileRef, LocalStore, Peers};
 use crate::tier::Sum;
-use crate::tiering::{Asked, FileRef, Peers, RemoteFile, TieringEngine};
-use checksum_table::Sums;
-use data_encoding::HEXLOWER;
-use remote::Remote;
-use std::collections::{HashMap, HashSet};
+use announcements::Announcements;
+use announcer::Announcer;
+use checksum_table::ChecksumTable;
+use corruption_inspector::CorruptionInspector;
+use corruption_reports::CorruptionReports;
+use fetch_tracker::FetchTracker;
+use fetcher::Fetcher;
+use file_directory::FileDirectory;
+use file_requests::FileRequests;
+use holdings::Holdings;
+use index_exchange::IndexExchange;
+use link_probe::LinkProbe;
+use listener::Listener;
+use local_copy::LocalCopies;
+use log_limit::LogLimit;
+use missing_indexes::MissingIndexes;
+use monarch_abi::segment::Segment;
+use news::News;
+use peer_files::PeerFiles;
+use peer_pool::PeerPool;
+use request_handlers::PeerRequestHandler;
+use startup::Startup;
+use status::StatusReporter;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+use store::Store;
+use tokio::runtime::Runtime;
+use wait_graph::WaitGraph;
 
-/// Idle connections kept to each node.
-const IDLE: usize = 8;
-/// How long saying goodbye takes.
-const GOODBYE: Duration = Duration::from_millis(30);
-/// How long a node that did not serve an index is not asked for its files.
-const LACKING: Duration = Duration::from_secs(5);
-/// How often the log speaks of one kind of trouble.
-const SELDOM: Duration = Duration::from_secs(10);
+/// Period of gossip.
+const GOSSIP_PERIOD: Duration = Duration::from_millis(200);
+/// How long a node waits at its end for its goodbye to be sent.
+const GOODBYE_TIME: Duration = Duration::from_millis(30);
+/// Threads of the server's runtime that do not block.
+const SERVER_THREADS: usize = 2;
+/// Most threads that wait for copies at a time.
+const MAX_READERS: usize = 192;
+/// Most threads for all other work that blocks.
+const MAX_OTHER_BLOCKING: usize = 64;
 
-fn lock<T: ?Sized>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// See the module.
+/// This node: wires its components, and stands for them towards the agent.
 pub struct Node {
-    /// How it was set up.
-    pub options: NodeOptions,
-    /// What went to and from whom.
-    pub figures: TrafficStats,
-    /// Which indexes it has, or gets.
-    pub election: Election,
+    /// Seed of path hashes.
     seed: u64,
-    key: Key,
-    membership: Membership,
-    residency: Mutex<Residency>,
-    sums: Sums,
-    complaints: corruption_reports::Complaints,
-    peers: Mutex<HashMap<u16, (u64, Arc<Peer>)>>,
-    tiering: OnceLock<Arc<TieringEngine>>,
-    /// Who waits for whom.
-    waits: Mutex<wait_graph::Waits>,
-    /// Files that this node is to fetch from the PFS, whoever owns them.
-    forced: Mutex<HashSet<FileRef>>,
-    begun: inflight_fetches::Begun,
-    /// Copies that are complete, and who is to hear of them.
-    complete: Mutex<Vec<(u16, FileRef)>>,
-    /// Nodes that did not serve an index when they were asked last, and when that was.
-    lacking: Mutex<HashMap<(u16, [u8; 16]), Instant>>,
-    /// Which life of each node was heard of last.
-    lives: Mutex<HashMap<u16, u64>>,
-    changed: Mutex<Vec<FileRef>>,
-    server: Mutex<Option<Server>>,
-    /// Whether it was said that there are too few descriptors.
-    confined: AtomicBool,
-    told: Mutex<Option<Instant>>,
-    untold: AtomicU64,
-    started: Instant,
-    /// Whether indexes of an agent that died are being taken over.
-    adopting: AtomicBool,
-    /// Answers for files that are under way, to the last byte.
-    answering: Arc<AtomicUsize>,
-    /// Threads that may wait for copies.
-    readers: tokio::sync::Semaphore,
-    runtime: tokio::runtime::Runtime,
-    /// Of who is up.
-    #[expect(dead_code, reason = "it lives as long as the node")]
-    gossip: tokio::runtime::Runtime,
+    pool: Arc<PeerPool>,
+    store: Arc<Store>,
+    startup: Arc<Startup>,
+    files: Arc<PeerFiles>,
+    announcements: Arc<Announcements>,
+    announcer: Arc<Announcer>,
+    exchange: Arc<IndexExchange>,
+    inspector: Arc<CorruptionInspector>,
+    listener: Arc<Listener>,
+    reporter: Arc<StatusReporter>,
+    probe: Arc<LinkProbe>,
 }
 
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Node").field("name", &self.options.name).finish_non_exhaustive()
+        f.debug_struct("Node").field("name", &self.pool.options().name).finish_non_exhaustive()
     }
 }
 
-/// A file as the pure parts know it.
-const fn pure(file: &FileRef) -> File {
-    File { index: file.index, id: file.id, fp: file.fp }
+fn runtime(name: &str, threads: usize, blocking: Option<usize>) -> Result<Runtime, NodeError> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(threads).thread_name(name).enable_all();
+    if let Some(most) = blocking {
+        builder.max_blocking_threads(most);
+    }
+    builder.build().map_err(NodeError::Threads)
 }
 
 impl Node {
-    /// The nodes as this one sees them.
+    /// Starts a node of a job, or returns `None` where the configuration names no others.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub fn start(config: &Config) -> Result<Option<Self>, NodeError> {
+        let cluster = &config.cluster;
+        let Some(name) = cluster.members.get(cluster.me).filter(|_| !cluster.is_alone()) else { return Ok(None) };
+        let intro = Introduction::of(cluster)?;
+        let server_runtime = runtime("cluster", SERVER_THREADS, Some(MAX_READERS + MAX_OTHER_BLOCKING))?;
+        // Disks that are slow hold up the threads that send files, and must not make this node look
+        // dead.
+        let gossip = runtime("gossip", 1, None)?;
+        let key = Key::new(intro.secret.derive("wire"));
+        let membership = Membership::start(
+            &membership::Options {
+                me: name.clone(),
+                listen: intro.listen,
+                files: intro.listen,
+                members: intro.members.clone(),
+                key: intro.secret.derive("gossip"),
+                join_timeout: cluster.join_timeout,
+                interval: GOSSIP_PERIOD,
+            },
+            gossip.handle(),
+        )?;
+        let options = NodeOptions {
+            name: name.clone(),
+            members: intro.members.into_iter().collect(),
+            listen: intro.listen,
+            placement: cluster.placement,
+            peer_timeout: cluster.peer_timeout,
+            max_wait: config.wait.max_wait,
+            stalled_scan: cluster.join_timeout,
+        };
+        let listen = http::Options {
+            bandwidth_limit: cluster.bandwidth_limit,
+            peer_bandwidth_limit: cluster.peer_bandwidth_limit,
+            ..http::Options::new(name, key.clone(), intro.listen)
+        };
+        let traffic = Arc::<TrafficStats>::default();
+        let pool = Arc::new(PeerPool::new(options, key, (membership, gossip), traffic.clone()));
+        let node = Self::wire(intro.secret.seed(), pool, traffic, (listen, server_runtime))?;
+        tracing::info!(name = %node.pool.options().name, listen = %node.pool.options().listen,
+            members = cluster.members.len(), placement = ?cluster.placement, "one of several nodes");
+        Ok(Some(node))
+    }
+
+    /// Makes the components and begins to listen.
+    fn wire(
+        seed: u64,
+        pool: Arc<PeerPool>,
+        traffic: Arc<TrafficStats>,
+        (listen, runtime): (http::Options, Runtime),
+    ) -> Result<Self, NodeError> {
+        let (store, sums) = (Arc::<Store>::default(), Arc::<ChecksumTable>::default());
+        let (tracker, news) = (Arc::<FetchTracker>::default(), Arc::<News>::default());
+        let reports = Arc::<CorruptionReports>::default();
+        let directory = Arc::<FileDirectory>::default();
+        let waits = Arc::new(WaitGraph::new(directory.clone()));
+        let election = Arc::<Election>::default();
+        let startup = Arc::new(Startup::new(Instant::now(), election.clone()));
+        let holdings = Arc::new(Holdings::new(store.clone(), tracker.clone()));
+        let copies = Arc::new(LocalCopies::new(store.clone(), sums.clone(), pool.options().peer_timeout));
+        let reporter = Arc::new(StatusReporter::new(pool.clone(), store.clone(), traffic.clone()));
+        let probe = Arc::new(LinkProbe::new(pool.clone(), reporter.clone()));
+        let exchange = Arc::new(IndexExchange::new(pool.clone(), election.clone(), startup.clone()));
+        let announcements = Arc::new(Announcements {
+            pool: pool.clone(),
+            directory: directory.clone(),
+            sums: sums.clone(),
+            tracker: tracker.clone(),
+            holdings: holdings.clone(),
+            news: news.clone(),
+            store: store.clone(),
+            election: election.clone(),
+            startup: startup.clone(),
+        });
+        let file_requests = FileRequests {
+            pool: pool.clone(),
+            directory: directory.clone(),
+            waits: waits.clone(),
+            tracker: tracker.clone(),
+            copies: copies.clone(),
+            traffic: traffic.clone(),
+            answering: Arc::default(),
+        };
+        let handler = PeerRequestHandler {
+            files: Arc::new(file_requests),
+            exchange: exchange.clone(),
+            announcements: announcements.clone(),
+            reports: reports.clone(),
+            reporter: reporter.clone(),
+            probe: probe.clone(),
+            pool: pool.clone(),
+            store: store.clone(),
+            startup: startup.clone(),
+            readers: tokio::sync::Semaphore::new(MAX_READERS),
+        };
+        let listener = Arc::new(Listener::start(listen, Arc::new(handler), runtime)?);
+        listener.admit(&pool.view());
+        let announcer = Announcer {
+            pool: pool.clone(),
+            directory: directory.clone(),
+            holdings,
+            news: news.clone(),
+            store: store.clone(),
+            election,
+            listener: listener.clone(),
+            traffic: traffic.clone(),
+        };
+        let inspector = CorruptionInspector::new(reports.clone(), pool.clone(), copies, traffic.clone());
+        let fetcher = Fetcher {
+            pool: pool.clone(),
+            directory,
+            waits,
+            tracker,
+            missing: MissingIndexes::default(),
+            reports,
+            store: store.clone(),
+            traffic,
+            failures: LogLimit::default(),
+        };
+        Ok(Self {
+            seed,
+            pool,
+            store,
+            startup,
+            files: Arc::new(PeerFiles { fetcher: Arc::new(fetcher), sums, news }),
+            announcements,
+            announcer: Arc::new(announcer),
+            exchange,
+            inspector: Arc::new(inspector),
+            listener,
+            reporter,
+            probe,
+        })
+    }
+
+    /// Connects the node with this node's copies; the other nodes are returned, as the tiering
+    /// engine sees them.
     #[must_use]
-    pub fn view(&self) -> Arc<Members> {
-        self.membership.view()
+    pub fn connect(&self, store: Arc<dyn LocalStore>) -> Arc<dyn Peers> {
+        self.store.set(store);
+        self.files.clone()
     }
 
-    /// Takes leave of the others: nobody asks this node from now on.
+    /// Starts the threads that inform other nodes, until `stop` is set. [`Node::connect`] comes
+    /// first.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn serve(&self, stop: &Arc<AtomicBool>) -> io::Result<()> {
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+        };
+        let (inspector, until) = (self.inspector.clone(), stop.clone());
+        spawn("complaints", Box::new(move || inspector.run(&until)))?;
+        if name_lookup::is_needed(self.pool.options()) {
+            let (pool, until) = (self.pool.clone(), stop.clone());
+            spawn("names", Box::new(move || name_lookup::run(&pool, &until)))?;
+        }
+        let (announcer, until) = (self.announcer.clone(), stop.clone());
+        spawn("news", Box::new(move || announcer.run(&until)))
+    }
+
+    /// Takes leave of the other nodes: none asks this one from now on. Takes 30 ms.
     pub fn stop(&self) {
-        lock(&self.server).take();
-        self.membership.leave();
+        self.listener.stop();
+        self.pool.membership().leave();
         // The goodbye is sent by a thread of its own.
-        std::thread::sleep(GOODBYE);
+        std::thread::sleep(GOODBYE_TIME);
     }
 
-    /// Indexes of an agent that died are about to be taken over, or have been: until then what is
-    /// told of them is to be told again.
+    /// Notes that indexes of an agent that died are being taken over, or have been: until then
+    /// other nodes send again what they have sent of them.
     pub fn adopts(&self, adopting: bool) {
-        self.adopting.store(adopting, Ordering::SeqCst);
+        self.startup.set_adopting(adopting);
     }
 
-    /// What a copy comes to.
+    /// Notes the checksum of a copy.
     pub fn note_sum(&self, file: &FileRef, sum: Sum) {
-        if sum.piece == 0 {
-            self.sums.note(file, sum.value);
-        }
+        self.files.note_sum(file, sum);
     }
 
-    /// The job on this node has changed a file.
+    /// Notes a file that the job on this node has changed.
     pub fn note_changed(&self, file: FileRef) {
-        lock(&self.changed).push(file);
-    }
-
-    /// A file is about to be read from the PFS.
-    fn begin(&self, file: &FileRef) -> inflight_fetches::Beginning {
-        self.begun.begin(file, self.view().answerer_life(file.fp))
-    }
-
-    /// A copy is complete: who answers for the file may have to be told.
-    fn completed(&self, file: &FileRef, kept: bool) {
-        let Some(life) = self.begun.end(file).filter(|_| kept) else { return };
-        if let Some(to) = announcement_rules::after_fetch(life, true, &self.view(), file.fp) {
-            lock(&self.complete).push((to, *file));
-        }
+        self.files.changed(&file);
     }
 
     /// The seed of path hashes: the same on all nodes and in later jobs.
@@ -187,168 +347,87 @@ impl Node {
         self.seed
     }
 
-    fn tiering(&self) -> Option<&Arc<TieringEngine>> {
-        self.tiering.get()
+    /// The nodes as this one sees them.
+    #[must_use]
+    pub fn view(&self) -> Arc<Members> {
+        self.pool.view()
     }
 
-    /// Another node, to be asked.
-    fn peer(&self, number: u16) -> Option<Arc<Peer>> {
-        let view = self.view();
-        let life = view.get(number)?.incarnation;
-        let mut peers = lock(&self.peers);
-        if let Some((_, peer)) = peers.get(&number).filter(|(of, _)| *of == life) {
-            return Some(peer.clone());
-        }
-        let peer = Arc::new(self.new_peer(&view, number, self.options.peer_timeout)?);
-        peers.insert(number, (life, peer.clone()));
-        Some(peer)
+    /// How many other nodes share copies, as far as this one knows; those that have gone do not.
+    #[must_use]
+    pub fn sharers(&self) -> usize {
+        self.pool.sharers()
     }
 
-    /// Another node, to be asked with patience of one's own.
-    fn new_peer(&self, view: &Members, number: u16, peer_timeout: Duration) -> Option<Peer> {
-        let member = view.get(number)?;
-        let options = PeerOptions {
-            addr: member.address.or_else(|| self.options.members.get(&*member.name).copied().flatten())?,
-            my_name: self.options.name.clone(),
-            its_name: member.name.to_string(),
-            key: self.key.clone(),
-            peer_timeout,
-            idle: IDLE,
-        };
-        Peer::new(options).ok()
+    /// Asks every node that answers what it holds of this node's files, before an index is served.
+    /// All at a time, for a second at most.
+    pub fn join(&self, segment: &Segment<'static>) {
+        self.announcements.join(segment);
     }
 
-    /// What a file is called in requests.
-    fn file_path(&self, file: &FileRef) -> String {
-        let keep = if self.options.placement == Spread::Sharded { "" } else { "?keep" };
-        format!("/v1/files/{}/{}{keep}", hex(&file.index), file.id)
+    /// Announces the files of an index that is served from now on to the nodes that answer for
+    /// them.
+    pub fn announce(&self, segment: &Segment<'static>) {
+        self.announcements.announce(segment);
     }
 
-    /// A node turned out not to hold a file.
-    fn is_not_held(&self, by: u16, file: &FileRef) {
-        lock(&self.residency).not_held(by, &pure(file));
+    /// Forgets an index that is not served any more.
+    pub fn leave(&self, index: &[u8; 16]) {
+        self.announcements.leave(index);
     }
 
-    /// A node does not serve an index.
-    fn lacks(&self, node: u16, index: [u8; 16]) {
-        let mut lacking = lock(&self.lacking);
-        lacking.retain(|_, t| t.elapsed() < LACKING);
-        lacking.insert((node, index), Instant::now());
+    /// The index of a root with at most `max_index_bytes`, in a file in `dir`, or the word that
+    /// this node is to make it. [`Node::offer`] or [`Node::give_up`] is to follow. Blocks.
+    ///
+    /// # Errors
+    /// When the scan was cancelled, or there is no room for the index.
+    pub fn obtain(
+        &self,
+        root: u64,
+        max_index_bytes: u64,
+        dir: &Arc<HeldDir>,
+        progress: &Arc<ScanProgress>,
+    ) -> io::Result<Obtained> {
+        self.exchange.obtain(root, max_index_bytes, dir, progress)
     }
 
-    /// Whether a node did not serve an index a moment ago.
-    fn is_lacking(&self, node: u16, index: [u8; 16]) -> bool {
-        lock(&self.lacking).get(&(node, index)).is_some_and(|t| t.elapsed() < LACKING)
+    /// Offers the index of a root to other nodes: it is there, in a file of a directory.
+    pub fn offer(&self, root: u64, segment: Segment<'static>, file: (Arc<HeldDir>, String), fresh: bool) {
+        self.exchange.offer(root, segment, file, fresh);
     }
 
-    /// The life of a node that is known now, 0 before it was seen.
-    fn life_of(&self, node: u16) -> u64 {
-        self.view().get(node).map_or(0, |m| m.incarnation)
+    /// Withdraws an index that cannot be had from here any more, or never came.
+    pub fn give_up(&self, root: u64) {
+        self.exchange.give_up(root);
     }
 
-    /// A node did not answer in that life: it is not asked for a while, if it is the node and not
-    /// the request.
-    fn doubt(&self, node: u16, life: u64, e: &WireError) {
-        self.figures.failed(node);
-        if e.peer_is_in_doubt() {
-            self.membership.report_failure(node, life);
-        }
+    /// The account of this node.
+    #[must_use]
+    pub fn status(&self) -> NodeStatus {
+        self.reporter.status(false)
     }
 
-    fn doubt_io(&self, node: u16, life: u64, e: &io::Error) {
-        match e.get_ref().and_then(|e| e.downcast_ref::<WireError>()) {
-            Some(e) => self.doubt(node, life, e),
-            None => self.figures.failed(node),
-        }
+    /// The same without what takes a walk over all files: what is owned and held.
+    #[must_use]
+    pub fn brief_status(&self) -> NodeStatus {
+        self.reporter.status(true)
     }
 
-    fn trust(&self, node: u16) {
-        self.membership.report_success(node);
+    /// The accounts of all nodes, this one's first. Asks them; blocks.
+    #[must_use]
+    pub fn statuses(&self) -> Vec<Said<NodeStatus>> {
+        self.probe.statuses()
     }
 
-    /// Waits until a call to the PFS that reads so many bytes is within the limits.
-    fn limit(&self, bytes: u64, demand: bool) {
-        if let Some(tiering) = self.tiering() {
-            tiering.cx.limits.before_call(bytes, demand);
-        }
+    /// The links of all nodes, by their own accounts, this one's first. Asks them; blocks.
+    #[must_use]
+    pub fn checks(&self) -> Vec<Said<Vec<Link>>> {
+        self.probe.checks()
     }
 
-    /// Says, not too often, that a file did not come from where it should.
-    fn note_failed_fetch(&self, from: u16, rel: &[u8], why: &str) {
-        let mut told = lock(&self.told);
-        if told.is_some_and(|t| t.elapsed() < SELDOM) {
-            self.untold.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        *told = Some(Instant::now());
-        let more = self.untold.swap(0, Ordering::Relaxed);
-        let view = self.view();
-        let node = view.get(from).map_or("?", |m| &m.name);
-        tracing::warn!(node, file = %crate::shown::bytes(rel), why, more, "a peer did not send a file; another one does, or the PFS");
+    /// Counts of what other nodes were answered; `None` once the node has stopped.
+    #[must_use]
+    pub fn server_metrics(&self) -> Option<Arc<Metrics>> {
+        self.listener.metrics()
     }
-}
-
-/// The nodes besides this one.
-pub(super) struct Others(pub(super) Arc<Node>);
-
-impl Peers for Others {
-    fn file(&self, asked: &Asked<'_>) -> Option<Arc<dyn RemoteFile>> {
-        let (node, file) = (&self.0, asked.file);
-        // Before it is decided by a view: who comes up meanwhile is told of it, rather than
-        // nothing.
-        let began = node.begin(&file);
-        let view = node.view();
-        let forced = lock(&node.forced).remove(&file);
-        let route = lock(&node.residency).route(&pure(&file), &view, &[], 0);
-        if forced || route == Route::Pfs {
-            return None;
-        }
-        node.begun.end_this(&file, began);
-        let own = view.answerer(file.fp) == ME;
-        Some(Arc::new(Remote::new(node.clone(), file, asked.live, (asked.rel, asked.want), (asked.demand, own))))
-    }
-
-    fn is_mine(&self, file: &FileRef) -> bool {
-        self.0.view().owner(file.fp) == ME
-    }
-
-    fn is_elsewhere(&self, file: &FileRef) -> bool {
-        let node = &self.0;
-        let route = lock(&node.residency).route(&pure(file), &node.view(), &[], 0);
-        route != Route::Pfs && !lock(&node.forced).contains(file)
-    }
-
-    fn fetches_all(&self) -> bool {
-        self.0.options.placement == Spread::Replicated
-    }
-
-    fn is_there(&self, file: &FileRef, sum: Sum, kept: bool) {
-        self.0.note_sum(file, sum);
-        self.0.completed(file, kept);
-    }
-
-    fn is_over(&self, file: &FileRef) {
-        let _ = self.0.begun.end(file);
-    }
-
-    fn note_piece(&self, file: &FileRef, part: (u64, u64), sum: u64) {
-        self.0.sums.note_part(file, part, sum);
-    }
-
-    fn changed(&self, file: &FileRef) {
-        self.0.note_changed(*file);
-    }
-}
-
-/// Hexadecimal digits.
-fn hex(bytes: &[u8]) -> String {
-    HEXLOWER.encode(bytes)
-}
-
-/// The bytes of so many hexadecimal digits.
-fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let mut out = [0; N];
-    // (A buffer of another length than the text decodes to is a panic.)
-    let fits = HEXLOWER.decode_len(text.len()).is_ok_and(|len| len == N);
-    (fits && HEXLOWER.decode_mut(text.as_bytes(), &mut out).is_ok()).then_some(out)
 }

@@ -1,12 +1,12 @@
 //! The job's secret, and what is derived from it.
 //!
-//! How it works. `MONARCH_CLUSTER_SECRET`, or a file that only its owner can read, normally in the
-//! home directory that all nodes share; the first node that finds none makes it (module `file`).
-//! Nobody uses the secret itself: each purpose has a key of its own, HMAC-SHA256 of the purpose
-//! (RFC 2104), so that what one of them gives away says nothing about the others.
+//! It is the variable `MONARCH_CLUSTER_SECRET`, or a file that only its owner can read, normally in
+//! the home directory that all nodes share; the first node that finds none makes it (module
+//! `file`). The secret itself is never used: each purpose has a key of its own, HMAC-SHA256 of the
+//! purpose (RFC 2104), so that a key that leaks reveals nothing about the others.
 //!
-//! Why so. Whoever can read the user's files can read the data set anyway, so access to a file
-//! proves as much as the data is worth; no service has to run and nothing has to be set up.
+//! A user who can read this user's files can read the data set anyway, so access to a file proves
+//! as much as the data is worth; no service has to run and nothing has to be set up.
 
 mod error;
 mod file;
@@ -24,7 +24,7 @@ use sha2::Sha256;
 /// Linux).
 const PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
 
-/// What the nodes of a job share and nobody else knows.
+/// Bytes that the nodes of a job share and no other process knows.
 #[derive(Clone)]
 pub struct Secret(Vec<u8>);
 
@@ -39,7 +39,7 @@ impl Secret {
     /// `$XDG_CONFIG_HOME/monarch/cluster-secret`; a file that is missing is made.
     ///
     /// # Errors
-    /// It is too short, others could have read it, or the file cannot be read or made.
+    /// It is too short, another user could have read it, or the file cannot be read or made.
     pub fn load(file: Option<&Path>, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, SecretError> {
         if let Some(text) = env(VARIABLE).filter(|text| !text.is_empty()) {
             return Self::new(text.trim_end_matches('\n').as_bytes(), VARIABLE);
@@ -72,15 +72,16 @@ impl Secret {
         self.code(&["monarch-cluster", purpose])
     }
 
-    /// What decides who owns which file: the same on all nodes, different for each secret.
+    /// Seed that decides which node owns which file: the same on all nodes, different for each
+    /// secret.
     #[must_use]
     pub fn seed(&self) -> u64 {
         first(&self.derive("seed-of-ownership"))
     }
 
     /// The port of a job with these members, so that jobs of one user on the same nodes seldom
-    /// meet: 20000 to 29999. The order does not matter. Give what every node knows alike:
-    /// [`Cluster::agreed`](crate::config::Cluster::agreed).
+    /// meet: 20000 to 29999. The order does not matter. The members are those that every node
+    /// knows: [`Cluster::agreed`](crate::config::Cluster::agreed).
     #[must_use]
     pub fn port(&self, members: &[String]) -> u16 {
         let mut parts: Vec<&str> = members.iter().map(String::as_str).collect();

@@ -3,9 +3,9 @@
 use super::defs as d;
 use super::latencies::Latencies;
 use super::page::Page;
-use crate::agent::protocol::{Ahead, Epoch, RootStatus, Status, TierStatus};
 use crate::cluster::http::{Metrics as Served, Refusal};
 use crate::cluster::node::NodeStatus;
+use crate::snapshot::{Ahead, Epoch, RootStatus, Status, TierStatus};
 use crate::tiering::Load;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -243,9 +243,9 @@ fn answers(page: &Page, served: &Served) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::protocol::NearPurge;
     use crate::agent::report;
     use crate::cluster::node::{PeerStatus, Traffic};
+    use crate::snapshot::NearPurge;
     use crate::tier::PackedUsage;
     use crate::tiering::Stats;
     use std::collections::BTreeSet;

@@ -2,7 +2,7 @@
 
 use super::defs::{COPY_SECONDS, PFS_OPEN_SECONDS};
 use super::page::{describe, key};
-use crate::agent::protocol::Opens;
+use crate::snapshot::Opens;
 use metrics::{Histogram, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! Which copy belongs to which file.
 
 use super::{Reader, path_of};
-use crate::agent::protocol::Range;
+use crate::snapshot::Range;
 use monarch_abi::hash::CopyName;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,19 +1,18 @@
-//! What all rooms of the tiering engine share: context, segments, domain types. Nothing here decides
-//! anything.
+//! What all rooms of the tiering engine share: context, segments, domain types. Nothing here
+//! decides anything.
 
 pub(crate) mod claim;
 pub(crate) mod claimed_file;
 pub(crate) mod context;
 pub(crate) mod copy_errors;
 pub(crate) mod engine_trial;
-pub(crate) mod file_ref;
+pub(crate) mod identity_scope;
 pub(crate) mod inflight_progress;
 pub(crate) mod lane;
 pub(crate) mod log_limit;
 pub(crate) mod options;
 pub(crate) mod outcome;
 pub(crate) mod peer_link;
-pub(crate) mod peers;
 pub(crate) mod read_permission;
 pub(crate) mod reservations;
 pub(crate) mod segments;

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Roots {
-    /// Takes over what is in the control block. Its jobs will attach again; for any other the roots
-    /// are scanned anew.
+    /// Takes over the state in the control block. Its jobs will attach again; for any other job the
+    /// roots are scanned again.
     pub fn adopt(self: &Arc<Self>, config: &Config) {
         let config = Arc::new(config.clone());
         for root in self.ctl.roots() {
@@ -89,20 +89,20 @@ impl Roots {
         self.tiering.eviction.note_placed(keys.into_iter());
         // Where an agent died while it opened the segment.
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
-        self.open_segment(root, at, &segment);
+        self.untracked.open_segment(root, at, &segment);
         // A loaded index was perhaps not checked to its end.
         let fresh = !segment.state.guard.is_loaded();
         let mut live = self.tiering.lanes.live(root, segment, source, fresh);
         if let Some(node) = &self.node {
             live.portable = shared::portable(&live.segment.index, &*live.source).unwrap_or_default();
-            node.join(&live);
+            node.join(&live.segment);
         }
         self.note_sums_of(&live);
         self.tiering.add_segment(at, &live);
         mounts::look(&self.tiering, at, &live, None);
         if let Some(node) = &self.node {
-            node.announce(&live);
-            // Whether the agent before this one came to tell the other nodes is not known.
+            node.announce(&live.segment);
+            // Whether the agent before this one has informed the other nodes is not known.
             live.segment.files_that(Word::is_changed).for_each(|e| node.note_changed(live.file_ref(&e)));
         }
         self.tiering.transient.note_decoded(decoded.into_iter());

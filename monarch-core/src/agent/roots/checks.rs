@@ -1,8 +1,8 @@
-//! What is looked at again when files of a root are opened: as the strictest of its jobs wants it.
+//! Checks when files of a root are opened: as the strictest of its jobs wants them.
 //!
-//! The arrays for it are made with the segment, for the job that had the root scanned. A job that
-//! asks for less gets more than it asked for; one that asks for what there is no array for cannot
-//! share the root.
+//! The arrays for them are made with the segment, for the job that the root was scanned for. A job
+//! that asks for less gets more than it asked for; one that asks for a check without an array
+//! cannot share the root.
 
 use super::{RootState, Roots};
 use crate::shm::Checks;
@@ -55,7 +55,7 @@ impl Roots {
         }
     }
 
-    /// Takes note of what copies of an earlier run must come to, before any of them is claimed.
+    /// Notes the checksums of copies of an earlier run, before any of them is claimed.
     pub(super) fn note_sums(&self, segment: &Segment<'static>) {
         if !segment.state.guard.which().sums || self.tiering.orphans().is_empty() {
             return;

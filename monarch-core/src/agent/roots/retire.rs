@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long copies under way for a retired segment are waited for: they are of use to the next one.
-const UNDER_WAY: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Roots {
     /// Retires the segments of a root. Takes effect with the next generation.
@@ -37,11 +37,11 @@ impl Roots {
         }
     }
 
-    /// Takes the copies of a retired segment back and ends all that goes on there.
+    /// Takes the copies of a retired segment back and ends all work on it.
     pub(super) fn give_back(&self, number: usize) {
         let Some(live) = self.tiering.segments.segment(number) else { return };
         let start = Instant::now();
-        while self.withdraw(&live.segment) > 0 && start.elapsed() < UNDER_WAY {
+        while self.withdraw(&live.segment) > 0 && start.elapsed() < DRAIN_TIMEOUT {
             if self.stopping.load(Ordering::Relaxed) {
                 return;
             }
@@ -50,12 +50,12 @@ impl Roots {
         // Files of which only a part was there: their words say something else now.
         self.tiering.fetches.tend_fills();
         self.tiering.remove_segment(number);
-        // Those that came in between; who comes later sees that it is not served any more.
+        // Those that came in between; a later reader sees that it is not served any more.
         self.withdraw(&live.segment);
         self.leave(&live);
     }
 
-    /// Whether jobs have changed something below a root, as far as its segment tells.
+    /// Whether jobs have changed something below a root, by its segment.
     pub(super) fn is_changed(&self, number: usize) -> bool {
         let Some(live) = self.tiering.segments.segment(number) else { return false };
         let of = number as u32 + 1;

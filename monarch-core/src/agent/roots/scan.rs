@@ -5,12 +5,12 @@ use crate::index::ScanProgress;
 use crate::shm;
 use std::sync::Arc;
 
-/// A scan: of which root, with which settings. One that was begun anew meanwhile has another
-/// `progress`.
+/// A scan of a root, with its settings. A scan of the same root that was begun meanwhile has
+/// another `progress`.
 pub(super) struct Scan {
     pub(super) root: usize,
     pub(super) config: Arc<Config>,
-    /// What its jobs want looked at again.
+    /// Checks that its jobs want.
     pub(super) checks: shm::Checks,
     pub(super) progress: Arc<ScanProgress>,
 }

@@ -2,7 +2,7 @@
 
 use super::scan::Scan;
 use super::shared::Theirs;
-use super::{RETRY, RootState, Roots};
+use super::{RETRY_PAUSE, RootState, Roots};
 
 use crate::agent::{mounts, pre_index_changes};
 use crate::cluster::index_image::Image;
@@ -35,11 +35,11 @@ struct Made {
     fresh: bool,
     /// Whether it was made by a scan for this job.
     scanned: bool,
-    /// What of the index is the same here: all of it, if this node made it.
+    /// The part of an identity that is the same here: all of it, if this node made the index.
     portable: IdentityScope,
     /// Whether the nodes have it in common.
     is_shared: bool,
-    /// What was mounted before it was made by a scan of this node.
+    /// Mounts before the index was made, by a scan of this node.
     mounts: Option<MountPoints>,
 }
 
@@ -79,7 +79,7 @@ impl Roots {
                 r.state = format!("failed: {e}");
                 // One that got further would fail again, and cost the PFS as much again.
                 if scan.progress.dirs.load(Ordering::Relaxed) == 0 {
-                    r.retry = Some(Instant::now() + RETRY);
+                    r.retry = Some(Instant::now() + RETRY_PAUSE);
                 }
             }
         }
@@ -99,7 +99,7 @@ impl Roots {
         let mut live = self.tiering.lanes.live(scan.root, segment, source, made.fresh);
         live.portable = made.portable;
         if let Some(node) = &self.node {
-            node.join(&live);
+            node.join(&live.segment);
         }
         pre_index_changes::close(&segment);
         let number = self.publish(scan, &made).inspect_err(|_| {
@@ -113,7 +113,7 @@ impl Roots {
         self.note_sums(&segment);
         let mut decoded = Vec::new();
         let adopted = if made.fresh { self.claim_copies(number, &made, &mut decoded) } else { 0 };
-        self.open_segment(scan.root, number, &segment);
+        self.untracked.open_segment(scan.root, number, &segment);
         self.note_sums_of(&live);
         self.tiering.add_segment(number, &live);
         mounts::look(&self.tiering, number, &live, made.mounts.as_ref());
@@ -132,7 +132,7 @@ impl Roots {
         Ok(number)
     }
 
-    /// Whether a scan was not begun anew.
+    /// Whether no later scan of the root was begun.
     fn counts(&self, scan: &Scan) -> bool {
         self.list().get(scan.root).is_some_and(|r| Arc::ptr_eq(&r.progress, &scan.progress))
     }
@@ -182,7 +182,7 @@ impl Roots {
         Ok(Made { segment, state_uuid, fresh, scanned, portable: IdentityScope::default(), is_shared, mounts })
     }
 
-    /// Says where there is no room for an index, and what to do about it.
+    /// The error for an index without room: where, and what to do about it.
     fn no_room(&self, e: io::Error) -> io::Error {
         if e.kind() != io::ErrorKind::StorageFull {
             return e;
@@ -227,10 +227,10 @@ impl Roots {
             return 0;
         }
         let (mut keys, mut decoded) = (Vec::new(), Vec::new());
-        // (What it must come to is not known: whoever asks for it has it copied anew.)
+        // (Its checksum is not known: it is copied again when a reader asks for it.)
         let known = |id: u32| !segment.state.guard.which().sums || segment.state.guard.sum(id).is_some();
-        // (What this user may not read by its mode may be read by other rules: the PFS is asked,
-        // once somebody wants it.)
+        // (A file that this user may not read by its mode may be readable by other rules: the PFS
+        // is asked, once a reader wants it.)
         let may_read = |r: &Record| read_permission::by_mode(&segment.index, r);
         let fits = |e: &Entry<'_>| e.word().state() == State::Absent && known(e.id) && may_read(e.record);
         for e in segment.files().filter(fits) {
@@ -278,8 +278,8 @@ impl Roots {
     }
 }
 
-/// A saved index, if it is one of this root and nobody else could have written it; read into a file
-/// of `dir`.
+/// A saved index, if it is one of this root and no other user could have written it; read into a
+/// file of `dir`.
 fn load(file: &Path, root: &Path, dir: &Arc<HeldDir>) -> Option<Loaded> {
     match crate::index::load_within(file, dir) {
         Ok(loaded) => {

@@ -1,4 +1,4 @@
-//! An index that the nodes of a job have in common: who has it made, and who gets it.
+//! An index that the nodes of a job have in common: obtained from another node, or offered.
 
 use super::Roots;
 use super::scan::Scan;
@@ -14,11 +14,12 @@ use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 
-/// Files that are compared to find out what of an identity is the same here as where it was
-/// indexed.
-const SAMPLE: usize = 4;
-/// So many where some of them are others here: changed since, or another file system altogether.
-const LARGE_SAMPLE: usize = 16;
+/// Files that are compared to find out which part of an identity is the same here as on the node
+/// that made the index.
+const SAMPLE_FILES: usize = 4;
+/// Files that are compared where some of the first are other files here: changed since, or another
+/// file system altogether.
+const LARGE_SAMPLE_FILES: usize = 16;
 
 impl Roots {
     /// The index as another node made it, if this node is not to make it.
@@ -50,8 +51,8 @@ impl Roots {
         }
     }
 
-    /// Other nodes can have the index of a root from here as long as jobs use it, and are told what
-    /// lies here of it.
+    /// Offers the index of a root to other nodes for as long as jobs use it, and announces the
+    /// copies that are here.
     pub(super) fn offer(&self, root: usize, live: &LiveSegment) {
         let Some(node) = &self.node else { return };
         let list = self.list();
@@ -65,7 +66,7 @@ impl Roots {
         let (index, _) = shm::segment_names(uuid, uuid);
         node.offer(root_id(&path), live.segment, (self.dir.clone(), index), live.fresh);
         drop(list);
-        node.announce(live);
+        node.announce(&live.segment);
     }
 
     /// The same of roots that are there already, for a job that has come.
@@ -81,7 +82,7 @@ impl Roots {
         }
     }
 
-    /// Nobody gets the index of a root from here any more.
+    /// Withdraws the index of a root from other nodes.
     pub(super) fn withdraw_offer(&self, path: &Path) {
         if let Some(node) = &self.node {
             node.give_up(root_id(path));
@@ -95,7 +96,7 @@ impl Roots {
         }
     }
 
-    /// What copies of an earlier run come to, for those who get them from here.
+    /// Notes the checksums of copies of an earlier run, for the nodes that get them from here.
     pub(super) fn note_sums_of(&self, live: &LiveSegment) {
         let Some(node) = self.node.as_ref() else { return };
         let segment = &live.segment;
@@ -120,21 +121,21 @@ pub(super) enum Theirs {
     None,
     /// It is of no use here.
     Unfit,
-    /// It is this, and so much of it is the same here.
+    /// The index, and the part of an identity that is the same here.
     Image(Box<Image>, IdentityScope),
 }
 
-/// What of an identity is the same here as for the node that made the index: some files are
-/// compared. `None` if most of them are not there, or are others: what that node says of its files,
-/// and their bytes, would be taken for those of files here.
+/// The part of an identity that is the same here as for the node that made the index: some files
+/// are compared. `None` if most of them are not there, or are other files: the metadata and bytes
+/// of that node's files would be taken for those of files here.
 pub(super) fn portable(index: &Index<'_>, source: &dyn Source) -> Option<IdentityScope> {
     let is_file = |id: &u32| index.record(*id).is_some_and(Record::is_file);
-    let every = (index.header.files as usize / LARGE_SAMPLE).max(1);
-    let ids: Vec<u32> = (0..index.len() as u32).filter(is_file).step_by(every).take(LARGE_SAMPLE).collect();
+    let every = (index.header.files as usize / LARGE_SAMPLE_FILES).max(1);
+    let ids: Vec<u32> = (0..index.len() as u32).filter(is_file).step_by(every).take(LARGE_SAMPLE_FILES).collect();
     let (mut portable, mut same, mut others) = (IdentityScope::default(), 0, 0);
     // The first few are from all over the index, too.
-    for id in (0..SAMPLE).flat_map(|first| ids.iter().skip(first).step_by(SAMPLE)) {
-        if same == SAMPLE && others == 0 {
+    for id in (0..SAMPLE_FILES).flat_map(|first| ids.iter().skip(first).step_by(SAMPLE_FILES)) {
+        if same == SAMPLE_FILES && others == 0 {
             break;
         }
         let mut path = [0; monarch_abi::PATH_MAX];

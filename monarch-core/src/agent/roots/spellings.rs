@@ -7,18 +7,19 @@
 //! elsewhere by now is switched off (its text is cut to nothing, which matches no path) and another
 //! one is added.
 
-use super::Roots;
 use crate::agent::protocol::Spelling;
 use crate::config::Root as RootConfig;
+use crate::held_dir::HeldDir;
 use crate::shm;
-use monarch_abi::control::{self, MAX_ROOTS, MAX_SPELLINGS, STRINGS};
+use monarch_abi::control::{self, ControlMap, MAX_ROOTS, MAX_SPELLINGS, STRINGS};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Places that links leave free: every root has a real path and one as configured.
-const FOR_ROOTS: usize = 2 * MAX_ROOTS;
+/// Entries that links leave free: every root has a real path and one as configured.
+const RESERVED_FOR_ROOTS: usize = 2 * MAX_ROOTS;
 
 /// A spelling as job and agent see it.
 #[derive(Debug)]
@@ -39,10 +40,22 @@ impl Seen {
     }
 }
 
-impl Roots {
-    /// Brings the spellings of a job into the control block. One that does not fit is left out: the
-    /// job reads the PFS there.
-    pub(super) fn enter_spellings(&self, seen: &[Seen], roots: &[RootConfig]) {
+/// The spellings in the control block.
+#[derive(Debug)]
+pub(super) struct Spellings {
+    dir: Arc<HeldDir>,
+    ctl: ControlMap<'static>,
+}
+
+impl Spellings {
+    /// Spellings of the control block in the runtime directory `dir`.
+    pub(super) const fn new(dir: Arc<HeldDir>, ctl: ControlMap<'static>) -> Self {
+        Self { dir, ctl }
+    }
+
+    /// Enters the spellings of a job into the control block. A spelling that does not fit is left
+    /// out: the job reads the PFS there.
+    pub(super) fn enter(&self, seen: &[Seen], roots: &[RootConfig]) {
         for s in seen {
             if !self.still_leads(s)
                 && let Some(real) = &s.real
@@ -86,7 +99,7 @@ impl Roots {
         let at = self.ctl.ctl.spellings_len.load(Ordering::Relaxed) as usize;
         let strings = self.ctl.ctl.strings_len.load(Ordering::Relaxed) as usize;
         let is_link = path != root.path && path != root.real_path;
-        let full = is_link && (at >= MAX_SPELLINGS - FOR_ROOTS || strings >= STRINGS / 2);
+        let full = is_link && (at >= MAX_SPELLINGS - RESERVED_FOR_ROOTS || strings >= STRINGS / 2);
         let Some(slot) = self.ctl.ctl.spellings.get(at).filter(|_| !full) else {
             return Err(io::Error::other("there is no room for more spellings of roots"));
         };

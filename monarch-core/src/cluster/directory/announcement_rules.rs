@@ -1,46 +1,45 @@
-//! What nodes tell each other when one comes or goes, so that whoever answers for a file now knows
-//! who holds it.
+//! What nodes announce when one comes or goes, so that the node that answers for a file now knows a
+//! holder of it.
 //!
 //! * A node that comes up asks every other for the files that it now answers for
-//!   ([`for_newcomer`]). Whoever is asked counts it as up from that very moment. The newcomer reads
-//!   and serves nothing before all have answered, or their time is over.
-//! * A node that came up with copies tells those who answer for them ([`announce_all`]).
-//! * When a view changes otherwise, each tells of the copies whose answerer changed in its view
-//!   ([`announcements`]).
-//!
-//! * When a fetch ends whose answerer does not know of the copy, it is told of that one
+//!   ([`for_newcomer`]). The node that is asked counts it as up from that very moment. The newcomer
+//!   reads and serves nothing before all have answered, or their time is over.
+//! * A node that came up with copies announces them to the nodes that answer for them
+//!   ([`announce_all`]).
+//! * When a view changes otherwise, each node announces the copies whose answerer changed in its
+//!   view ([`announcements`]).
+//! * At the end of a fetch whose answerer does not know of the copy, it is announced
 //!   ([`after_fetch`]).
-//!
-//! `held` are the files of one index that a node holds, or reads from the PFS and will keep: number
-//! and hash of the path. What comes from another node is not among them, for that node tells of it,
-//! nor what only passes through: either would hide who really has the file.
 
 use super::Members;
 use super::members::ME;
 use std::collections::BTreeMap;
 
-/// Files of one index by the node that is to be told of them, ascending when `held` is.
+/// Files of one index by the node that they are announced to, ascending when `held` is.
+///
+/// `held` are the files of the index that a node holds, or reads from the PFS and will keep: number
+/// and hash of the path. Files that come from another node are not among them, for that node
+/// announces them, nor are transient copies: either would hide the real holder.
 pub type Telling = BTreeMap<u16, Vec<u32>>;
 
-/// Of the files held, those that the newcomer answers for. `view` is the one after it was counted
-/// as up.
+/// The files held that the newcomer answers for. `view` already counts it as up.
 pub fn for_newcomer(view: &Members, newcomer: u16, held: impl Iterator<Item = (u32, u64)>) -> Vec<u32> {
     held.filter(|(_, fp)| view.answerer(*fp) == newcomer).map(|(id, _)| id).collect()
 }
 
-/// Every file held, to whoever answers for it.
+/// Every file held, by the node that answers for it.
 pub fn announce_all(view: &Members, held: impl Iterator<Item = (u32, u64)>) -> Telling {
     tell(held.map(|(id, fp)| (view.answerer(fp), id)))
 }
 
-/// The files held whose answerer is another one now, to that one.
+/// The files held whose answerer is another node now, by that node.
 pub fn announcements(before: &Members, now: &Members, held: impl Iterator<Item = (u32, u64)>) -> Telling {
     tell(held.filter_map(|(id, fp)| Some(now.answerer(fp)).filter(|to| before.answerer(fp) != *to).map(|to| (to, id))))
 }
 
-/// Whom to tell of one copy that is complete now. `began` is [`Members::answerer_life`] from when
-/// the fetch began. Whoever answered for the file then had its part in the fetch and knows a
-/// holder, unless the file was read from the PFS: it may have been passed over.
+/// The node that a copy is announced to that is complete now. `began` is [`Members::answerer_life`]
+/// from when the fetch began. The node that answered for the file then had its part in the fetch
+/// and knows a holder, unless the file was read from the PFS: it may have been passed over.
 pub fn after_fetch(began: (u16, u64), from_pfs: bool, view: &Members, fp: u64) -> Option<u16> {
     let now = view.answerer_life(fp);
     (now.0 != ME && (from_pfs || now != began)).then_some(now.0)

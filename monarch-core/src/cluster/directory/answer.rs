@@ -1,8 +1,8 @@
-//! What a node says that is asked for a file.
+//! The answer of a node to a request for a file.
 //!
-//! It serves what it has or is fetching. Otherwise the one that answers for the file fetches it, or
-//! names the other holder; everybody else names the one that answers. Nobody names the asker, and
-//! nobody names anyone for a request that has used up its hops.
+//! It serves what it has or is fetching. Otherwise the node that answers for the file fetches it,
+//! or names the other holder; any other node names the one that answers. No node names the asker,
+//! and none names another one for a request that has used up its hops.
 
 use super::members::ME;
 use super::{File, MAX_HOPS, Members, Residency};
@@ -25,9 +25,9 @@ pub enum Local {
 /// A request for a file, as it came in.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
-    /// Who asks; `None`: somebody outside the job's nodes.
+    /// The node that asks; `None`: it is none of the job.
     pub from: Option<u16>,
-    /// How often it was redirected.
+    /// How often the request was redirected.
     pub hops: u8,
     /// The asker will keep a copy.
     pub keeps: bool,
@@ -35,36 +35,36 @@ pub struct Asked {
     pub busy: bool,
 }
 
-/// What the asker is told.
+/// An answer, with its HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// 200: the copy, once it is complete.
     Serve,
-    /// 200: this node reads the file from the PFS, once for all who ask, and serves it.
+    /// 200: this node reads the file from the PFS, once for all askers, and serves it.
     FetchAndServe,
     /// 307: ask that node.
     Redirect(u16),
-    /// 409: read the PFS and keep the copy; the next who asks is sent to you.
+    /// 409: the asker is to read the PFS and keep the copy; the next asker is sent to it.
     Delegate,
-    /// 409: read the PFS; nobody known has room for the file.
+    /// 409: the asker is to read the PFS; no known node has room for the file.
     Refuse,
     /// 410: the file changed.
     Changed,
 }
 
 impl Residency {
-    /// What to say to a request. Notes who will hold the file after it, unless it has yet to come:
-    /// then [`Residency::sent`] does.
+    /// Answers a request. Notes which node will hold the file after it, unless the file has yet to
+    /// come: then [`Residency::sent`] does.
     pub fn answer(&mut self, file: &File, view: &Members, asked: &Asked, local: Local) -> Answer {
         let mine = view.answerer(file.fp) == ME;
         if mine && asked.hops >= MAX_HOPS {
-            // It comes back from the holder that it was sent to, or was told of one that its asker
-            // could not reach.
+            // The request comes back from the holder that it was sent to, or its asker could not
+            // reach that one.
             self.drop_second(file);
         }
         let answer = match local {
             Local::Changed => Answer::Changed,
-            // Two that wait for each other: the one that answers for the file tells the other to
+            // Two nodes that wait for each other: the one that answers for the file has the other
             // read it, and waits for that.
             Local::Coming(Some(source)) if asked.from == Some(source) && view.answerer(file.fp) != source => {
                 Answer::Delegate
@@ -84,16 +84,16 @@ impl Residency {
         answer
     }
 
-    /// A file that had yet to come when it was asked for is there and goes out. Not before: this
-    /// node would take an asker that waits for it for one that has it, and both would read the
-    /// PFS.
+    /// Notes that a file that had yet to come when it was asked for is there and goes out. Not
+    /// before: this node would take an asker that waits for it for a holder, and both would read
+    /// the PFS.
     pub fn sent(&mut self, file: &File, view: &Members, asked: &Asked) {
         if asked.keeps {
             self.note(file, view, asked);
         }
     }
 
-    /// The asker is going to hold the file; the one that answers for it remembers that.
+    /// Notes that the asker is going to hold the file, if this node answers for it.
     fn note(&mut self, file: &File, view: &Members, asked: &Asked) {
         if let Some(from) = asked.from.filter(|_| view.answerer(file.fp) == ME) {
             self.held(from, file);
@@ -134,7 +134,7 @@ impl Residency {
     }
 }
 
-/// Somebody has to read the file: the asker, and if it keeps the copy, the next is sent to it.
+/// The asker has to read the file; if it keeps the copy, the next asker is sent to it.
 fn no_room(asked: &Asked) -> Answer {
     if asked.keeps && asked.from.is_some() { Answer::Delegate } else { Answer::Refuse }
 }

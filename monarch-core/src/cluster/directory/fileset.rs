@@ -14,7 +14,9 @@
 //! for these sets, and read without a set in memory that is larger than the message.
 
 use super::Uuid;
+use crate::sharing::FileRef;
 use integer_encoding::VarInt;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A message of files that is not right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +39,45 @@ pub enum FileSetError {
         /// How many the index has.
         files: u32,
     },
+}
+
+/// Files by index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileSets(BTreeMap<Uuid, BTreeSet<u32>>);
+
+impl FileSets {
+    /// Adds a file.
+    pub fn add(&mut self, file: FileRef) {
+        self.0.entry(file.index).or_default().insert(file.id);
+    }
+
+    /// Adds files of one index.
+    pub fn add_ids(&mut self, index: Uuid, ids: impl IntoIterator<Item = u32>) {
+        self.0.entry(index).or_default().extend(ids);
+    }
+
+    /// Adds all files of `more`.
+    pub fn merge(&mut self, more: Self) {
+        more.0.into_iter().for_each(|(index, ids)| self.add_ids(index, ids));
+    }
+
+    /// Removes all files.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Whether there is no index in it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Appends the sets as they are sent.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        for (index, ids) in &self.0 {
+            let ids: Vec<u32> = ids.iter().copied().collect();
+            encode(index, &ids, out);
+        }
+    }
 }
 
 /// Appends the files of one index, which must ascend.

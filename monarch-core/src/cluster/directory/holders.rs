@@ -1,30 +1,31 @@
 //! Another node that holds a file, as far as this one knows: two bytes a file.
 //!
-//! Kept by whoever answers for the file. One other holder is enough: it takes readers off a node
-//! that is busy, holds what its owner has no room for, and is known to a node that comes up late. A
-//! wrong entry costs one request that comes back and then clears it. 1.28 million files take 2.6 MB
-//! on each node, whatever the number of nodes.
+//! The table is kept by the node that answers for the file. One other holder is enough: it takes
+//! readers off a node that is busy, holds what its owner has no room for, and is known to a node
+//! that comes up late. A wrong entry costs one request that comes back and then clears it. 1.28
+//! million files take 2.6 MB on each node, whatever the number of nodes.
 
 use super::{File, Members, Uuid};
 use std::collections::HashMap;
 
-const NONE: u16 = u16::MAX;
+/// Entry of a file without another holder.
+const NO_NODE: u16 = u16::MAX;
 
-/// Who else holds which file, for all indexes.
+/// The other holder of each file, by index.
 #[derive(Clone, Debug, Default)]
 pub struct Residency {
     second: HashMap<Uuid, Vec<u16>>,
 }
 
 impl Residency {
-    /// Knows of no index.
+    /// A table without indexes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes room for the files of an index. One that is there already keeps what is known.
+    /// Makes room for the files of an index. An index that is there already keeps its entries.
     pub fn add_index(&mut self, index: Uuid, files: u32) {
-        self.second.entry(index).or_insert_with(|| vec![NONE; files as usize]);
+        self.second.entry(index).or_insert_with(|| vec![NO_NODE; files as usize]);
     }
 
     /// Forgets an index and gives back its memory.
@@ -37,25 +38,25 @@ impl Residency {
         self.second.get(index).map(|files| files.len() as u32)
     }
 
-    /// A node holds a file, or is fetching it. Of an index or a file that is not known nothing is
-    /// noted.
+    /// Notes that a node holds a file, or is fetching it. Nothing is noted of an index or a file
+    /// that is not known.
     pub fn held(&mut self, by: u16, file: &File) {
         if let Some(slot) = self.slot(file) {
             *slot = by;
         }
     }
 
-    /// A node does not hold a file after all.
+    /// Notes that a node does not hold a file after all.
     pub fn not_held(&mut self, by: u16, file: &File) {
         if let Some(slot) = self.slot(file).filter(|slot| **slot == by) {
-            *slot = NONE;
+            *slot = NO_NODE;
         }
     }
 
-    /// A node holds nothing any more: it left for good, or came up anew without its copies.
+    /// Forgets what a node holds: it left for good, or came up again without its copies.
     pub fn forget_node(&mut self, node: u16) {
         for slot in self.second.values_mut().flatten().filter(|slot| **slot == node) {
-            *slot = NONE;
+            *slot = NO_NODE;
         }
     }
 
@@ -67,7 +68,7 @@ impl Residency {
     /// The other holder of a file, up or not.
     pub fn known(&self, file: &File) -> Option<u16> {
         let slot = *self.second.get(&file.index)?.get(file.id as usize)?;
-        (slot != NONE).then_some(slot)
+        (slot != NO_NODE).then_some(slot)
     }
 
     fn slot(&mut self, file: &File) -> Option<&mut u16> {

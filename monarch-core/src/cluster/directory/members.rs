@@ -2,8 +2,8 @@
 //!
 //! A node gets a local number when it is first heard of and keeps it: tables of two bytes a file
 //! refer to it. The order is by a hash of the node's key and the file's, highest first, so that a
-//! node that comes or goes moves its own files and no others. The keys of those who are up lie side
-//! by side: the first of 512 is found in well under a microsecond.
+//! node that comes or goes moves its own files and no others. The keys of the nodes that are up lie
+//! side by side: the first of 512 is found in well under a microsecond.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -14,20 +14,19 @@ use xxhash_rust::xxh3::xxh3_64;
 /// mean none.
 pub const MAX_NODES: usize = 8192;
 
-/// What one node believes of another.
+/// State of a node, as another one believes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// Never seen; it counts as an owner until the join timeout has passed.
+    /// It was never seen, and counts as an owner until the join timeout has passed.
     Expected,
     /// It answers.
     Up,
-    /// It did not answer of late, to gossip or to a reader: it is not asked, and others answer for
-    /// its files. It may be back in a moment with all of its copies: nobody fetches what it
-    /// owns ahead.
+    /// It did not answer gossip or a reader of late: it is not asked, and other nodes answer for
+    /// its files. It may be back in a moment with all of its copies: no node prefetches what it
+    /// owns.
     Suspect,
-    /// It took leave of late: it is not asked, and what jobs ask for of its files is fetched by
-    /// others. Nobody fetches the rest ahead: nodes that stage do not end together, and it has
-    /// staged them.
+    /// It left of late: it is not asked, and other nodes fetch its files on demand. No node
+    /// prefetches the rest: nodes that stage do not end together, and it has staged them.
     Left,
     /// It died, left long ago, or was expected and never came.
     Gone,
@@ -53,9 +52,9 @@ pub struct Member {
     pub name: Arc<str>,
     /// Hash of the name.
     pub key: u64,
-    /// What this node believes of it.
+    /// State that this node believes it is in.
     pub standing: NodeState,
-    /// Which of its lives this is; 0: none was seen.
+    /// Number of its life; 0: none was seen.
     pub incarnation: u64,
     /// Where it serves files, once that is known.
     pub address: Option<SocketAddr>,
@@ -99,7 +98,7 @@ impl Members {
         members
     }
 
-    /// Gives a node its number, or finds the one that it has; its standing is then as it was.
+    /// Gives a node its number, or finds the one that it has; its state is then as it was.
     pub fn add(&mut self, name: &str, standing: NodeState) -> Result<u16, TooMany> {
         match self.number(name) {
             Some(node) => Ok(node),
@@ -116,8 +115,7 @@ impl Members {
         number
     }
 
-    /// Changes what is believed of a node; says whether that is a change. Of itself a node believes
-    /// that it is up.
+    /// Sets the state of a node; whether that is a change. A node itself is always up.
     pub fn set(&mut self, node: u16, standing: NodeState) -> bool {
         let Some(member) = self.nodes.get_mut(usize::from(node)).filter(|m| node != ME && m.standing != standing)
         else {
@@ -128,7 +126,7 @@ impl Members {
         true
     }
 
-    /// Notes which life of a node this is and where it serves files.
+    /// Notes the life of a node and where it serves files.
     pub fn locate(&mut self, node: u16, incarnation: u64, address: Option<SocketAddr>) {
         if let Some(member) = self.nodes.get_mut(usize::from(node)) {
             member.incarnation = incarnation;
@@ -151,7 +149,7 @@ impl Members {
         self.nodes.get(usize::from(node))
     }
 
-    /// All nodes that were ever heard of, with their numbers.
+    /// All nodes that were ever heard of, with their numbers; this node is the first.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &Member)> {
         self.nodes.iter().enumerate().map(|(n, m)| (n as u16, m))
     }
@@ -171,25 +169,26 @@ impl Members {
         self.get(node).is_some_and(|m| m.standing == NodeState::Up)
     }
 
-    /// Where the copy of a file belongs: the first of those who are up, suspect or expected, or
-    /// took leave.
+    /// The node where the copy of a file belongs: the first that is up, suspect or expected, or has
+    /// left.
     pub fn owner(&self, fp: u64) -> u16 {
         self.owners.first(fp)
     }
 
-    /// Who answers for a file now: the first of those who are up.
+    /// The node that answers for a file now: the first that is up.
     pub fn answerer(&self, fp: u64) -> u16 {
         self.up.first(fp)
     }
 
-    /// Who answers for a file now, and which of its lives that is: one that came up anew may know
-    /// nothing.
+    /// The node that answers for a file now, and the number of its life: one that came up again may
+    /// know nothing.
     pub fn answerer_life(&self, fp: u64) -> (u16, u64) {
         let node = self.answerer(fp);
         (node, self.get(node).map_or(0, |m| m.incarnation))
     }
 
-    /// All who are up, in the order of a file. Lazy: each step costs one pass over the nodes.
+    /// All nodes that are up, in the order of a file. Lazy: each step costs one pass over the
+    /// nodes.
     pub fn order(&self, fp: u64) -> impl Iterator<Item = u16> {
         let mut last = None;
         std::iter::from_fn(move || {

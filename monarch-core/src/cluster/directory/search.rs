@@ -1,13 +1,13 @@
-//! What a node does that needs a file and has no copy: it asks the node that answers for the file,
-//! or reads the PFS.
+//! The way of a node that needs a file and has no copy: to the node that answers for it, or to the
+//! PFS.
 //!
 //! [`Residency::route`] is one decision; [`Search`] is the loop around it, with its bounds: a
-//! reader asks at most [`MAX_ASKS`] times and waits for at most [`MAX_FAILED`] that do not answer,
-//! then the PFS serves it. A redirect to one that did not answer means that whoever gave it
-//! does not know yet; a redirect to one that was asked before means that views differ or a holder
-//! lost its copy. Either way the node in question is asked once more with all hops used up, so that
-//! it does the work itself: readers that lost the same owner meet at the next in order, and the
-//! file is still read once.
+//! reader asks at most [`MAX_ASKS`] times and waits for at most [`MAX_FAILED`] nodes that do not
+//! answer, then the PFS serves it. A redirect to a node that did not answer means that the
+//! redirecting node does not know yet; a redirect to one that was asked before means that views
+//! differ or a holder lost its copy. Either way the redirecting node is asked once more with all
+//! hops used up, so that it does the work itself: readers that lost the same owner meet at the next
+//! in order, and the file is still read once.
 
 use super::members::ME;
 use super::{File, MAX_HOPS, Members, Residency};
@@ -16,7 +16,7 @@ use super::{File, MAX_HOPS, Members, Residency};
 pub const MAX_ASKS: u8 = 8;
 
 /// Most nodes whose silence one read waits for: the one that answers for the file, and the next in
-/// order.
+/// its order.
 pub const MAX_FAILED: usize = 2;
 
 /// Where a file comes from.
@@ -29,9 +29,9 @@ pub enum Route {
 }
 
 impl Residency {
-    /// Where a node turns that has no copy. `tried` did not answer; `hops` is the count of the
-    /// request that made it look, 0 for a reader of its own: with [`MAX_HOPS`] nothing is
-    /// passed on.
+    /// Where a node gets a file of which it has no copy. `tried` did not answer; `hops` is the
+    /// count of the request that made it look, 0 for a reader of its own: with [`MAX_HOPS`] nothing
+    /// is passed on.
     pub fn route(&self, file: &File, view: &Members, tried: &[u16], hops: u8) -> Route {
         if hops >= MAX_HOPS {
             return Route::Pfs;
@@ -63,8 +63,8 @@ impl Search {
         Self::default()
     }
 
-    /// Where to turn next. An [`Route::Ask`] counts as made. `waits` are those that this node has
-    /// promised the file to and does not have it for: to ask them would be to wait for itself.
+    /// The next step; a [`Route::Ask`] counts as made. `waits` are the nodes that this node has
+    /// promised the file to, which it does not have yet: to ask them would be to wait for itself.
     pub fn next(&mut self, file: &File, known: &Residency, view: &Members, waits: impl Fn(u16) -> bool) -> Route {
         if self.over || self.asked.len() >= usize::from(MAX_ASKS) || self.tried.len() >= MAX_FAILED {
             return Route::Pfs;
@@ -88,25 +88,24 @@ impl Search {
         self.hops
     }
 
-    /// `by` said to ask `to` (307).
+    /// Notes that `by` said to ask `to` (307).
     pub fn redirected(&mut self, by: u16, to: u16) {
         let usable = to != ME && !self.tried.contains(&to);
         self.hops = if usable && !self.asked.contains(&to) { (self.hops + 1).min(MAX_HOPS) } else { MAX_HOPS };
         self.sent_to = Some(if usable { to } else { by });
     }
 
-    /// `node` did not answer in time, or answered with less than the file.
+    /// Notes that `node` did not answer in time, or answered with less than the file.
     pub fn failed(&mut self, node: u16) {
         self.tried.push(node);
     }
 
-    /// Whoever was asked said that this node is to read the PFS (409, 410): it is the end of the
-    /// search.
+    /// Notes that the node that was asked said to read the PFS (409, 410): the end of the search.
     pub fn refused(&mut self) {
         self.over = true;
     }
 
-    /// Who did not answer.
+    /// Nodes that did not answer.
     pub fn tried(&self) -> &[u16] {
         &self.tried
     }

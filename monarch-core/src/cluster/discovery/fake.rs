@@ -1,4 +1,4 @@
-//! A machine for tests: everything as it was told.
+//! A machine for tests: it answers what it was set up to.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::local::Local;
 
-/// A made-up machine; without anything, it has no name, no address but loopback, and knows nobody.
+/// A made-up machine; without anything, it has no name, no address but loopback, and knows no other
+/// host.
 #[derive(Clone, Debug, Default)]
 pub struct FakeLocal {
     hostname: Option<String>,
@@ -52,7 +53,7 @@ impl FakeLocal {
         self
     }
 
-    /// Knows no names until so many seconds were waited.
+    /// Knows no names until this number of seconds was waited.
     #[must_use]
     pub const fn names_after(mut self, seconds: u64) -> Self {
         self.names_after = seconds;

@@ -17,7 +17,7 @@ pub trait Local {
     /// The addresses that a name leads to; an address leads to itself.
     ///
     /// # Errors
-    /// It leads nowhere, or nobody answers.
+    /// It leads nowhere, or no server answers.
     fn resolve(&self, host: &str) -> io::Result<Vec<IpAddr>>;
     /// The addresses of its interfaces, with their names.
     fn addresses(&self) -> Vec<(String, IpAddr)>;

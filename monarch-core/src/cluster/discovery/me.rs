@@ -13,7 +13,7 @@ use super::local::Local;
 use crate::config::Cluster;
 
 /// Names of the list that a message shows.
-const SHOWN: usize = 6;
+const MAX_NAMES_SHOWN: usize = 6;
 
 /// Finds this node among the members; `names` and `rank` are what the job says about it.
 pub(super) fn find(
@@ -66,8 +66,8 @@ fn alike(a: &str, b: &str) -> bool {
 }
 
 fn not_listed(members: &[String], names: &[String]) -> DiscoveryError {
-    let mut list = members.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    if members.len() > SHOWN {
+    let mut list = members.iter().take(MAX_NAMES_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if members.len() > MAX_NAMES_SHOWN {
         list.push_str(&format!(", ... ({} in all)", members.len()));
     }
     let names = if names.is_empty() { "nothing, as it has no name".to_owned() } else { names.join(", ") };

@@ -26,10 +26,10 @@ pub(super) const NO_LIST: DiscoveryError = DiscoveryError::Absent {
 
 /// The step first: it may have fewer nodes than the job. The last one is what both were called
 /// before 2010, and still set.
-const SLURM: [&str; 3] = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+const SLURM_VARIABLES: [&str; 3] = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
 
 /// Variables that name a file, a node in each line.
-const FILES: [&str; 12] = [
+const NODE_FILE_VARIABLES: [&str; 12] = [
     "PBS_NODEFILE",
     "LSB_DJOB_HOSTFILE",
     "OAR_NODEFILE",
@@ -60,7 +60,7 @@ pub(super) fn auto(env: &Env<'_>, local: &dyn Local) -> Result<Option<Found>, Di
 /// processes.
 pub(super) fn slurm(env: &Env<'_>) -> Result<Option<Found>, DiscoveryError> {
     let by_mpirun = set(env, "OMPI_COMM_WORLD_SIZE").is_some();
-    let job = if by_mpirun { &SLURM[1..] } else { &SLURM[..] };
+    let job = if by_mpirun { &SLURM_VARIABLES[1..] } else { &SLURM_VARIABLES[..] };
     let Some((variable, text)) = job.iter().find_map(|name| Some((*name, set(env, name)?))) else {
         return Ok(None);
     };
@@ -75,7 +75,7 @@ pub(super) fn lists(env: &Env<'_>, local: &dyn Local) -> Result<Option<Found>, D
     if let Some(found) = lsf(env)? {
         return Ok(Some(found));
     }
-    let Some((variable, path)) = FILES.iter().find_map(|name| Some((*name, set(env, name)?))) else {
+    let Some((variable, path)) = NODE_FILE_VARIABLES.iter().find_map(|name| Some((*name, set(env, name)?))) else {
         return Ok(None);
     };
     let text = local.read(Path::new(path.trim())).map_err(|error| DiscoveryError::File {
@@ -141,7 +141,7 @@ pub(super) fn dns(name: &str, local: &dyn Local) -> Result<Found, DiscoveryError
     Ok(Found::new(members, &format!("cluster.dns {name}")))
 }
 
-/// Refuses a list that is there and has nobody in it.
+/// Refuses a list that is there and names no node.
 pub(super) fn checked(members: Vec<String>, origin: &str, none: bool) -> Result<Vec<String>, DiscoveryError> {
     if members.is_empty() && !none {
         return Err(DiscoveryError::Empty { origin: origin.to_owned() });

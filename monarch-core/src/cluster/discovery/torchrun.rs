@@ -11,22 +11,22 @@ use super::found::{Found, set};
 use super::local::{Env, Local};
 
 /// torchrun was asked for, and is not there.
-pub(super) const ABSENT: DiscoveryError = DiscoveryError::Absent {
+pub(super) const NO_TORCHRUN: DiscoveryError = DiscoveryError::Absent {
     discovery: "torchrun",
     variables: "MASTER_ADDR with GROUP_WORLD_SIZE or NNODES, and GROUP_RANK or NODE_RANK",
 };
 
 /// The first node; with `PET_` they are the defaults of torchrun's own flags.
-const MASTER: [&str; 2] = ["MASTER_ADDR", "PET_MASTER_ADDR"];
+const MASTER_VARIABLES: [&str; 2] = ["MASTER_ADDR", "PET_MASTER_ADDR"];
 /// How many nodes.
-const NODES: [&str; 3] = ["GROUP_WORLD_SIZE", "NNODES", "PET_NNODES"];
+const NODE_COUNT_VARIABLES: [&str; 3] = ["GROUP_WORLD_SIZE", "NNODES", "PET_NNODES"];
 /// Which of them this is.
-const RANK: [&str; 3] = ["GROUP_RANK", "NODE_RANK", "PET_NODE_RANK"];
+const NODE_RANK_VARIABLES: [&str; 3] = ["GROUP_RANK", "NODE_RANK", "PET_NODE_RANK"];
 
 /// The first node and this one; `None` where there is no such job.
 pub(super) fn find(env: &Env<'_>, local: &dyn Local) -> Result<Option<Found>, DiscoveryError> {
     let first = |names: &[&'static str]| names.iter().find_map(|name| Some((*name, set(env, name)?)));
-    let (Some((origin, master)), Some((nodes, text))) = (first(&MASTER), first(&NODES)) else {
+    let (Some((origin, master)), Some((nodes, text))) = (first(&MASTER_VARIABLES), first(&NODE_COUNT_VARIABLES)) else {
         return Ok(None);
     };
     // An elastic job has a range, such as 2:4.
@@ -37,7 +37,7 @@ pub(super) fn find(env: &Env<'_>, local: &dyn Local) -> Result<Option<Found>, Di
     if expected == 1 {
         return Ok(Some(found));
     }
-    let Some((variable, text)) = first(&RANK) else {
+    let Some((variable, text)) = first(&NODE_RANK_VARIABLES) else {
         return Ok(None);
     };
     found.partial = true;

@@ -22,7 +22,7 @@
 //! the server's name. The names keep a proof that was meant for one server from being passed on to
 //! another.
 //!
-//! What this does not do: nothing is encrypted, and somebody who can rewrite packets between the
+//! What this does not do: nothing is encrypted, and an attacker who can rewrite packets between the
 //! nodes can take over a connection after the proofs. It keeps out other users and jobs on the
 //! network.
 //!
@@ -51,7 +51,7 @@ use subtle::ConstantTimeEq;
 /// other here.
 const VERSION: &str = "1";
 /// Longest name of a node.
-const NAME_MAX: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 
 /// The key that all nodes of a job share.
 #[derive(Clone)]
@@ -214,7 +214,7 @@ impl fmt::Display for Credentials {
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
-    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(fits)
+    (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(fits)
 }
 
 /// The quoted values of exactly these parameters after the scheme `Monarch`. No value that is taken

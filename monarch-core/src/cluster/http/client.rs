@@ -1,4 +1,4 @@
-//! The side that asks: for plain threads that may block, but never for longer than they are told.
+//! The side that asks: for plain threads that may block, but never for longer than they allow.
 //!
 //! A [`Peer`] is one other agent with the connections to it that are idle. Every wait has its
 //! bound:
@@ -37,16 +37,16 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A request whose answer nobody has asked for yet.
+/// A request whose answer was not asked for yet.
 #[derive(Debug)]
 pub struct Sent {
     conn: Conn,
     when: Instant,
 }
 
-/// An answer that was not taken for so long is not waited for any more: the peer may have given up
+/// How long an answer may stay untaken. After that it is not waited for: the peer may have given up
 /// sending it.
-const STALE: Duration = Duration::from_millis(500);
+const MAX_UNTAKEN: Duration = Duration::from_millis(500);
 
 /// Another agent.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Peer {
     fn ask_sent(&self, sent: Option<Sent>, asked: &Asked<'_>, max_wait: Duration) -> Result<Response<'_>, WireError> {
         check(asked)?;
         let give_up = Instant::now() + max_wait;
-        let sent = sent.filter(|s| s.when.elapsed() < STALE).map(|s| (s.conn, true));
+        let sent = sent.filter(|s| s.when.elapsed() < MAX_UNTAKEN).map(|s| (s.conn, true));
         // A statement of its own: the lock must not be held while the peer is waited for.
         let reused = sent.or_else(|| Some((self.idle().pop()?, false)));
         if let Some((mut conn, was_sent)) = reused {

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Why there is no answer from a peer, or no server.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// Nobody takes connections there.
+    /// No process takes connections there.
     #[error(
         "no connection to the agent at {addr}: {source}; check that it runs and that no firewall is between the nodes"
     )]
@@ -23,7 +23,7 @@ pub enum WireError {
         /// Where the peer is.
         addr: SocketAddr,
     },
-    /// It did not say anything, or not enough, for so long.
+    /// It did not say anything, or not enough, within this time.
     #[error("the agent at {addr} was given up after {} ms: {what}", after.as_millis())]
     Timeout {
         /// Where the peer is.

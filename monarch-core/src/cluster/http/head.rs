@@ -14,7 +14,7 @@ pub const HEAD_MAX: usize = 16 * 1024;
 /// Longest body of a request.
 pub const BODY_MAX: u64 = 16 << 20;
 /// Most headers in a head.
-const HEADERS_MAX: usize = 64;
+const MAX_HEADERS: usize = 64;
 
 /// What may be asked for with a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct RequestHead {
 /// # Errors
 /// Why it cannot be answered.
 pub fn request(bytes: &[u8]) -> Result<Option<(RequestHead, usize)>, Refusal> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut raw = httparse::Request::new(&mut headers);
     let len = match raw.parse(bytes) {
         Ok(Status::Complete(len)) if len <= HEAD_MAX => len,
@@ -143,7 +143,7 @@ pub struct BadResponse(pub &'static str);
 /// # Errors
 /// What is wrong with it.
 pub fn response(bytes: &[u8]) -> Result<Option<(ResponseHead, usize)>, BadResponse> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut raw = httparse::Response::new(&mut headers);
     let len = match raw.parse(bytes) {
         Ok(Status::Complete(len)) if len <= HEAD_MAX => len,

@@ -14,7 +14,7 @@ pub enum ByteRange {
     Between(u64, u64),
     /// `bytes=first-`: from there to the end.
     From(u64),
-    /// `bytes=-len`: so many at the end.
+    /// `bytes=-len`: this number at the end.
     Last(u64),
 }
 

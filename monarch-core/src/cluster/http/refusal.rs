@@ -73,7 +73,7 @@ impl Refusal {
         }
     }
 
-    /// What is said to the one who asked, and logged: what is wrong and what would be right.
+    /// Sentence for the client and the log: what is wrong and what would be right.
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {

@@ -32,7 +32,7 @@ mod text;
 pub use answer::{Answer, Answering, Body, Handler, Request};
 pub use options::Options;
 pub use stats::Metrics;
-pub use strangers::MOST as STRANGERS;
+pub use strangers::MAX_STRANGERS as STRANGERS;
 
 use super::auth;
 use super::error::WireError;
@@ -183,8 +183,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             conn::refuse_full(&stream);
             continue;
         }
-        // Another stranger may have to go for it: how many there are is bounded, and whoever proves
-        // who it is has a place.
+        // Another stranger may be closed for it: how many there are is bounded, and a node that
+        // authenticates has a place.
         let stranger = Strangers::admit(&shared.strangers, from.ip());
         let counted = Open::new(&shared.metrics);
         open.spawn(async move {

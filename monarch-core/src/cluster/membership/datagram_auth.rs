@@ -1,32 +1,36 @@
-//! What makes a datagram believable: a keyed MAC over all of it, a time stamp, and a number that
-//! comes once.
+//! Authentication of datagrams: a keyed MAC over all of it, a time stamp, and a number that is used
+//! once.
 //!
 //! ```text
 //! 0 magic[4]  4 time[8]: ms since 1970  12 sender[8]  20 session[8]  28 number[8]  36 payload  .. mac[16]
 //! ```
 //! Little-endian; the MAC is HMAC-SHA256 cut to 16 bytes. A datagram whose clock is more than
-//! [`SKEW`] off is dropped: together with a window of 128 numbers a sender that leaves nothing to
-//! replay. Whatever is dropped is counted, clocks that differ by how much.
+//! [`MAX_SKEW_MS`] off is dropped: together with a window of 128 numbers a sender that leaves
+//! nothing to replay. Whatever is dropped is counted, clocks that differ by how much.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::collections::HashMap;
 
 const MAGIC: &[u8; 4] = b"MGS1";
-const HEAD: usize = 36;
-const MAC: usize = 16;
+/// Bytes before the payload.
+const HEAD_BYTES: usize = 36;
+/// Bytes of the MAC.
+const MAC_BYTES: usize = 16;
 /// Milliseconds by which the clocks of two nodes may differ.
-pub const SKEW: u64 = 30_000;
-/// Senders that are kept apart; those of which nothing was heard for long make room.
-const SENDERS: usize = 2 * crate::cluster::directory::members::MAX_NODES;
-const UNHEARD: u64 = 4 * SKEW;
+pub const MAX_SKEW_MS: u64 = 30_000;
+/// Senders that are kept apart. Beyond that, those that were silent for [`SENDER_LIFE_MS`] are
+/// forgotten.
+const MAX_SENDERS: usize = 2 * crate::cluster::directory::members::MAX_NODES;
+/// Milliseconds of silence after which a sender may be forgotten.
+const SENDER_LIFE_MS: u64 = 4 * MAX_SKEW_MS;
 
 /// Why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// It is none of ours: too short or without the magic.
+    /// It is of another protocol: too short or without the magic.
     Foreign,
-    /// Its MAC is wrong: another job, or somebody who does not know the secret.
+    /// Its MAC is wrong: another job, or a sender without the secret.
     Forged,
     /// The sender's clock is this many milliseconds ahead of ours, or behind.
     Skewed(i64),
@@ -34,11 +38,11 @@ pub enum Dropped {
     Replayed,
     /// More senders than a job can have.
     Crowded,
-    /// It is sealed well and makes no sense: another version.
+    /// It is authentic and malformed: another version.
     Malformed,
 }
 
-/// Seals what this node sends.
+/// Authenticates what this node sends.
 pub(super) struct Sealer {
     mac: Hmac<Sha256>,
     sender: u64,
@@ -46,7 +50,7 @@ pub(super) struct Sealer {
     number: u64,
 }
 
-/// Opens what comes in.
+/// Checks what comes in.
 pub(super) struct Opener {
     mac: Hmac<Sha256>,
     windows: HashMap<(u64, u64), Window>,
@@ -67,14 +71,14 @@ impl Sealer {
     /// `clock` is the wall clock in milliseconds.
     pub(super) fn seal(&mut self, clock: u64, payload: &[u8]) -> Vec<u8> {
         self.number += 1;
-        let mut out = Vec::with_capacity(HEAD + payload.len() + MAC);
+        let mut out = Vec::with_capacity(HEAD_BYTES + payload.len() + MAC_BYTES);
         out.extend(MAGIC);
         for word in [clock, self.sender, self.session, self.number] {
             out.extend(word.to_le_bytes());
         }
         out.extend(payload);
         let tag = self.mac.clone().chain_update(&out).finalize().into_bytes();
-        out.extend(&tag[..MAC]);
+        out.extend(&tag[..MAC_BYTES]);
         out
     }
 }
@@ -88,24 +92,24 @@ impl Opener {
     pub(super) fn open<'a>(&mut self, clock: u64, datagram: &'a [u8]) -> Result<&'a [u8], Dropped> {
         let sealed = datagram
             .len()
-            .checked_sub(MAC)
-            .filter(|n| *n >= HEAD && datagram.starts_with(MAGIC))
+            .checked_sub(MAC_BYTES)
+            .filter(|n| *n >= HEAD_BYTES && datagram.starts_with(MAGIC))
             .ok_or(Dropped::Foreign)?;
         let (body, tag) = datagram.split_at(sealed);
         self.mac.clone().chain_update(body).verify_truncated_left(tag).map_err(|_| Dropped::Forged)?;
         let word = |at: usize| body[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
         let off = word(4).wrapping_sub(clock).cast_signed();
-        if off.unsigned_abs() > SKEW {
+        if off.unsigned_abs() > MAX_SKEW_MS {
             return Err(Dropped::Skewed(off));
         }
         self.window((word(12), word(20)), clock)?.take(word(28), clock)?;
-        Ok(&body[HEAD..])
+        Ok(&body[HEAD_BYTES..])
     }
 
     fn window(&mut self, sender: (u64, u64), clock: u64) -> Result<&mut Window, Dropped> {
-        if self.windows.len() >= SENDERS && !self.windows.contains_key(&sender) {
-            self.windows.retain(|_, w| clock.saturating_sub(w.heard) < UNHEARD);
-            if self.windows.len() >= SENDERS {
+        if self.windows.len() >= MAX_SENDERS && !self.windows.contains_key(&sender) {
+            self.windows.retain(|_, w| clock.saturating_sub(w.heard) < SENDER_LIFE_MS);
+            if self.windows.len() >= MAX_SENDERS {
                 return Err(Dropped::Crowded);
             }
         }
@@ -167,8 +171,8 @@ mod tests {
         }
         assert_eq!(opener.open(NOW, &sent[..20]), Err(Dropped::Foreign));
         assert_eq!(Opener::new(&[2; 32]).open(NOW, &sent), Err(Dropped::Forged));
-        assert_eq!(opener.open(NOW + SKEW + 1, &sent), Err(Dropped::Skewed(-30_001)));
-        assert_eq!(opener.open(NOW - SKEW - 1, &sent), Err(Dropped::Skewed(30_001)));
-        assert!(opener.open(NOW + SKEW, &sent).is_ok());
+        assert_eq!(opener.open(NOW + MAX_SKEW_MS + 1, &sent), Err(Dropped::Skewed(-30_001)));
+        assert_eq!(opener.open(NOW - MAX_SKEW_MS - 1, &sent), Err(Dropped::Skewed(30_001)));
+        assert!(opener.open(NOW + MAX_SKEW_MS, &sent).is_ok());
     }
 }

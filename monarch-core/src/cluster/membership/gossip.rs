@@ -1,16 +1,16 @@
-//! Whose heart beats, by gossip: van Renesse, Minsky and Hayden, "A gossip-style failure detection
-//! service" (1998). Pure: time comes in.
+//! Heartbeats, by gossip: van Renesse, Minsky and Hayden, "A gossip-style failure detection
+//! service" (1998). Pure: time is handed in.
 //!
 //! Each node counts its own beats and, every interval, sends all counts that it knows to three
-//! nodes that are up and one that is not, so that what was cut off finds back. A count that grows
-//! is a sign of life, wherever it comes from. News reach 512 nodes in about five intervals. A node
-//! whose count stands still for [`QUIET`] is suspect, for [`DEAD`] gone. One that took leave is
-//! known to have left for [`FORGOTTEN`].
+//! nodes that are up and one that is not, so that a node that was cut off finds back. A count that
+//! grows is a sign of life, wherever it comes from. News reach 512 nodes in about five intervals. A
+//! node whose count stands still for [`SUSPECT_AFTER_MS`] is suspect, for [`GONE_AFTER_MS`] gone. A
+//! node that left is known to have left for [`FORGET_AFTER_MS`].
 //!
-//! What is heard of a life for the first time by hearsay is no sign of life yet: it may be an echo
-//! of a dead one.
+//! The first count of a life that comes by hearsay is no sign of life yet: it may be an echo of a
+//! dead one.
 
-use super::payload::{BEATS, Beat, INTROS, Intro, Payload};
+use super::payload::{Beat, Intro, MAX_BEATS, MAX_INTROS, Payload};
 use super::types::Peer;
 use crate::cluster::directory::NodeState;
 use crate::cluster::directory::members::{MAX_NODES, node_key};
@@ -18,17 +18,18 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// Milliseconds of silence after which a node is suspect.
-pub(super) const QUIET: u64 = 2_500;
-/// Milliseconds of silence after which it is gone.
-pub(super) const DEAD: u64 = 30_000;
-/// Milliseconds after which a node that is gone is not even looked for, and one that took leave
-/// owns nothing.
-const FORGOTTEN: u64 = 600_000;
-/// A node that did nothing itself for so long holds the silence against nobody.
-const STOPPED: u64 = 1_000;
+pub(super) const SUSPECT_AFTER_MS: u64 = 2_500;
+/// Milliseconds of silence after which a node is gone.
+pub(super) const GONE_AFTER_MS: u64 = 30_000;
+/// Milliseconds after which a node that is gone is not even looked for, and one that left owns
+/// nothing.
+const FORGET_AFTER_MS: u64 = 600_000;
+/// Milliseconds without a tick of its own after which a node blames no other one for the silence.
+const MAX_OWN_PAUSE_MS: u64 = 1_000;
+/// Nodes that are up, and get the counts in one interval.
 const FANOUT: usize = 3;
 /// The count of a node that said goodbye.
-const LEFT: u32 = u32::MAX;
+const GOODBYE_BEAT: u32 = u32::MAX;
 
 pub(super) struct Gossip {
     pub(super) me: Intro,
@@ -55,7 +56,7 @@ impl Gossip {
         Self { me, nodes: BTreeMap::new(), chance, began: now, last: now, join_timeout }
     }
 
-    /// A node is to come; `at` is where its datagrams go, if that is known yet.
+    /// Expects a node; `at` is where its datagrams go, if that is known yet.
     pub(super) fn expect(&mut self, name: &str, at: Option<SocketAddr>) {
         let (name, version) = (name.to_owned(), String::new());
         let intro = Intro { name, incarnation: 0, beat: 0, gossip: at, files: None, version };
@@ -76,17 +77,17 @@ impl Gossip {
     /// An interval has passed: what to send.
     pub(super) fn tick(&mut self, now: u64) -> Vec<Outgoing> {
         let gap = now.saturating_sub(self.last);
-        if gap > STOPPED {
+        if gap > MAX_OWN_PAUSE_MS {
             self.nodes.values_mut().filter_map(|n| n.heard.as_mut()).for_each(|heard| *heard += gap);
         }
         let first = std::mem::replace(&mut self.last, now) == self.began && self.me.beat == 0;
-        if self.me.beat != LEFT {
+        if self.me.beat != GOODBYE_BEAT {
             self.me.beat += 1;
         }
         let (up, down): (Vec<&Node>, Vec<&Node>) =
             self.nodes.values().filter(|n| n.sought(now)).partition(|n| n.standing(self, now) == NodeState::Up);
         let (up, down): (Vec<_>, Vec<_>) = (addresses(&up), addresses(&down));
-        let all = first || self.me.beat == LEFT;
+        let all = first || self.me.beat == GOODBYE_BEAT;
         let mut targets = self.choose(up, if all { usize::MAX } else { FANOUT });
         targets.extend(self.choose(down, if all { usize::MAX } else { 1 }));
         let payloads = self.payloads(now);
@@ -99,9 +100,9 @@ impl Gossip {
         payload.intros.iter().for_each(|intro| self.meet(now, intro, false));
         payload.beats.iter().for_each(|beat| self.pulse(now, *beat, false));
         let unknown = |key: &u64| *key != node_key(&self.me.name) && self.nodes.get(key).is_none_or(|n| !n.introduced);
-        let asks: Vec<u64> = payload.beats.iter().map(|b| b.key).filter(unknown).take(INTROS).collect();
+        let asks: Vec<u64> = payload.beats.iter().map(|b| b.key).filter(unknown).take(MAX_INTROS).collect();
         let told = payload.asks.iter().filter_map(|key| self.nodes.get(key)).filter(|n| n.introduced);
-        let intros: Vec<Intro> = told.map(|n| n.intro.clone()).take(INTROS).collect();
+        let intros: Vec<Intro> = told.map(|n| n.intro.clone()).take(MAX_INTROS).collect();
         // A clock went back between two lives: the sender must hear of the later one, or nobody
         // would believe it.
         let later =
@@ -162,35 +163,43 @@ impl Gossip {
     /// Others remember a later life of this name than this one, or that it left: be later still.
     fn own_echo(&mut self, beat: Beat) {
         let mine = self.me.incarnation;
-        if self.me.beat != LEFT && (beat.incarnation > mine || (beat.incarnation == mine && beat.beat == LEFT)) {
+        if self.me.beat != GOODBYE_BEAT
+            && (beat.incarnation > mine || (beat.incarnation == mine && beat.beat == GOODBYE_BEAT))
+        {
             (self.me.incarnation, self.me.beat) = (beat.incarnation.saturating_add(1), 0);
         }
     }
 
     /// Says goodbye with the next tick.
     pub(super) fn leave(&mut self) {
-        self.me.beat = LEFT;
+        self.me.beat = GOODBYE_BEAT;
     }
 
-    /// All others, with what is believed of them.
+    /// All other nodes, with their states.
     pub(super) fn standings(&self, now: u64) -> impl Iterator<Item = (&Intro, NodeState)> {
         self.nodes.values().map(move |n| (&n.intro, n.standing(self, now)))
     }
 
     fn payloads(&self, now: u64) -> Vec<Payload> {
-        let alive = |n: &&Node| n.heard.is_some_and(|heard| now.saturating_sub(heard) < DEAD);
-        // Who has it from hearsay does not pass it on: it would never end where nodes come and go.
+        let alive = |n: &&Node| n.heard.is_some_and(|heard| now.saturating_sub(heard) < GONE_AFTER_MS);
+        // A node that has it from hearsay does not pass it on: it would never end where nodes come
+        // and go.
         let told = |n: &&Node| alive(n) || n.heard.is_some() && n.standing(self, now) == NodeState::Left;
         let beats: Vec<Beat> = self.nodes.values().filter(told).map(Node::beat).collect();
-        let asks: Vec<u64> =
-            self.nodes.iter().filter(|(_, n)| alive(n) && !n.introduced).map(|(key, _)| *key).take(INTROS).collect();
+        let asks: Vec<u64> = self
+            .nodes
+            .iter()
+            .filter(|(_, n)| alive(n) && !n.introduced)
+            .map(|(key, _)| *key)
+            .take(MAX_INTROS)
+            .collect();
         let one = |beats: &[Beat]| Payload {
             from: self.me.clone(),
             beats: beats.to_vec(),
             asks: asks.clone(),
             intros: Vec::new(),
         };
-        if beats.is_empty() { vec![one(&[])] } else { beats.chunks(BEATS).map(one).collect() }
+        if beats.is_empty() { vec![one(&[])] } else { beats.chunks(MAX_BEATS).map(one).collect() }
     }
 
     fn choose(&mut self, mut from: Vec<SocketAddr>, count: usize) -> Vec<SocketAddr> {
@@ -211,16 +220,16 @@ fn addresses(nodes: &[&Node]) -> Vec<SocketAddr> {
 
 impl Node {
     fn standing(&self, gossip: &Gossip, now: u64) -> NodeState {
-        match self.heard.filter(|_| self.introduced || self.intro.beat == LEFT) {
-            _ if self.intro.beat == LEFT => match now.saturating_sub(self.heard.unwrap_or(gossip.began)) {
-                0..FORGOTTEN => NodeState::Left,
+        match self.heard.filter(|_| self.introduced || self.intro.beat == GOODBYE_BEAT) {
+            _ if self.intro.beat == GOODBYE_BEAT => match now.saturating_sub(self.heard.unwrap_or(gossip.began)) {
+                0..FORGET_AFTER_MS => NodeState::Left,
                 _ => NodeState::Gone,
             },
             None if self.expected && now < gossip.began + gossip.join_timeout => NodeState::Expected,
             None => NodeState::Gone,
             Some(heard) => match now.saturating_sub(heard) {
-                0..QUIET => NodeState::Up,
-                QUIET..DEAD => NodeState::Suspect,
+                0..SUSPECT_AFTER_MS => NodeState::Up,
+                SUSPECT_AFTER_MS..GONE_AFTER_MS => NodeState::Suspect,
                 _ => NodeState::Gone,
             },
         }
@@ -228,7 +237,7 @@ impl Node {
 
     /// Whether it is worth a datagram.
     fn sought(&self, now: u64) -> bool {
-        self.heard.map_or(self.expected, |heard| now.saturating_sub(heard) < FORGOTTEN)
+        self.heard.map_or(self.expected, |heard| now.saturating_sub(heard) < FORGET_AFTER_MS)
     }
 
     fn beat(&self) -> Beat {

@@ -152,12 +152,12 @@ fn goodbye_is_heard_at_once_and_a_node_that_was_stopped_blames_nobody() {
     // It has that from hearsay, and does not pass it on.
     let tells = |n: usize| {
         let payloads = net.nodes[n].as_ref().unwrap().payloads(net.now);
-        payloads.iter().flat_map(|p| &p.beats).any(|b| b.beat == LEFT)
+        payloads.iter().flat_map(|p| &p.beats).any(|b| b.beat == GOODBYE_BEAT)
     };
     assert_eq!((tells(0), tells(1)), (true, false));
     net.now += 20_000;
     net.run(TICK);
     assert_eq!((net.seen(0, 1), net.seen(0, 2)), (NodeState::Up, NodeState::Left));
-    net.run(FORGOTTEN + 25_000);
+    net.run(FORGET_AFTER_MS + 25_000);
     assert_eq!((net.seen(0, 1), net.seen(0, 2)), (NodeState::Up, NodeState::Gone));
 }

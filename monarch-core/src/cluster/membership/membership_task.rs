@@ -2,8 +2,8 @@
 //! something changed.
 
 use super::datagram_auth::{Dropped, Opener, Sealer};
-use super::gossip::{DEAD, Gossip, Outgoing};
-use super::payload::{Intro, NAME, Payload};
+use super::gossip::{GONE_AFTER_MS, Gossip, Outgoing};
+use super::payload::{Intro, MAX_NAME_BYTES, Payload};
 use super::peer_backoff::Evidence;
 use super::transport::Datagrams;
 use super::types::{Drops, MembershipError, Options, Peer};
@@ -16,8 +16,10 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-const TRIAL: Duration = Duration::from_secs(1);
-const LOG_EVERY: u64 = 60_000;
+/// How long a connection that tries a failed node may take.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Least milliseconds between two messages about dropped datagrams.
+const LOG_PERIOD_MS: u64 = 60_000;
 
 pub(super) struct Shared {
     core: Mutex<Core>,
@@ -45,7 +47,7 @@ fn clock() -> u64 {
 impl Shared {
     pub(super) fn new(options: &Options) -> Result<Self, MembershipError> {
         let named = std::iter::once(&options.me).chain(options.members.iter().map(|(name, _)| name));
-        if let Some(bad) = named.clone().find(|name| name.is_empty() || name.len() > NAME) {
+        if let Some(bad) = named.clone().find(|name| name.is_empty() || name.len() > MAX_NAME_BYTES) {
             return Err(MembershipError::Name(bad.clone()));
         }
         let incarnation = clock();
@@ -90,7 +92,7 @@ impl Shared {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Changes what is known, and the view with it before anybody else can.
+    /// Changes what is known, and the view with it, before another thread can.
     pub(super) fn change<T>(&self, how: impl FnOnce(&mut Core, u64) -> T) -> T {
         let now = self.began.elapsed().as_millis() as u64;
         let mut core = self.core();
@@ -170,7 +172,7 @@ impl Core {
 
     fn log_drops(&mut self, now: u64) {
         let (at, before) = self.logged;
-        if now < at + LOG_EVERY || self.drops == before {
+        if now < at + LOG_PERIOD_MS || self.drops == before {
             return;
         }
         let d = self.drops;
@@ -202,7 +204,7 @@ impl Core {
             let since = known.and_then(|n| self.evidence.blocked_since(n, intro.incarnation));
             let standing = match since.filter(|_| standing == NodeState::Up) {
                 None => standing,
-                Some(since) if now.saturating_sub(since) < DEAD => NodeState::Suspect,
+                Some(since) if now.saturating_sub(since) < GONE_AFTER_MS => NodeState::Suspect,
                 // It is heard, and none of its files can be had.
                 Some(_) => NodeState::Gone,
             };
@@ -251,7 +253,7 @@ pub(super) async fn run(shared: Arc<Shared>, socket: impl Datagrams, mut ended: 
 }
 
 async fn try_node(shared: Arc<Shared>, node: u16, at: SocketAddr) {
-    if matches!(timeout(TRIAL, tokio::net::TcpStream::connect(at)).await, Ok(Ok(_))) {
+    if matches!(timeout(TRIAL_TIMEOUT, tokio::net::TcpStream::connect(at)).await, Ok(Ok(_))) {
         shared.change(|core, _| core.evidence.reachable(node));
     }
 }

@@ -1,5 +1,5 @@
-//! What a datagram says: who sends it, whose hearts it knows to beat, whom it asks about and whom
-//! it introduces.
+//! Content of a datagram: its sender, the beats of the nodes that it knows, the nodes that it asks
+//! about, and those that it introduces.
 //!
 //! ```text
 //! payload = intro  u8 n beat*n  u8 n key[8]*n  u8 n intro*n
@@ -11,13 +11,13 @@
 use std::net::{IpAddr, SocketAddr};
 
 /// Most beats in one datagram, so that it fits a frame.
-pub(super) const BEATS: usize = 48;
+pub(super) const MAX_BEATS: usize = 48;
 /// Most questions and introductions in one datagram.
-pub(super) const INTROS: usize = 6;
-/// Longest name that travels; names of hosts have at most 253 bytes.
-pub(super) const NAME: usize = 255;
+pub(super) const MAX_INTROS: usize = 6;
+/// Longest name in a datagram, in bytes; names of hosts have at most 253.
+pub(super) const MAX_NAME_BYTES: usize = 255;
 
-/// A node presents itself, or is presented.
+/// A node, as it presents itself or is presented.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Intro {
     pub(super) name: String,
@@ -28,7 +28,7 @@ pub(super) struct Intro {
     pub(super) version: String,
 }
 
-/// How far a node's heart has beaten.
+/// The count of a node's heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Beat {
     pub(super) key: u64,
@@ -86,7 +86,7 @@ fn put_intro(intro: &Intro, out: &mut Vec<u8>) {
 }
 
 fn put_str(s: &str, out: &mut Vec<u8>) {
-    let bytes = &s.as_bytes()[..s.len().min(NAME)];
+    let bytes = &s.as_bytes()[..s.len().min(MAX_NAME_BYTES)];
     out.push(bytes.len() as u8);
     out.extend(bytes);
 }

@@ -1,4 +1,4 @@
-//! What readers come upon: a node that does not answer them is not asked for a while, a longer one
+//! Pauses of nodes that did not answer readers: such a node is not asked for a while, a longer one
 //! each time. That counts for one life of the node: one that has just come up was not there when it
 //! was asked before.
 //!
@@ -7,8 +7,10 @@
 
 use std::collections::HashMap;
 
-const FIRST: u64 = 1_000;
-const LONGEST: u64 = 60_000;
+/// Milliseconds for which a node is not asked after its first failure.
+const FIRST_PAUSE_MS: u64 = 1_000;
+/// Most milliseconds for which a node is not asked.
+const MAX_PAUSE_MS: u64 = 60_000;
 
 /// By node: how often it failed in a row, and until when it is left alone.
 #[derive(Debug, Default)]
@@ -40,7 +42,7 @@ impl Evidence {
             *failure = first();
         }
         if !failure.blocked || failure.until <= now {
-            failure.until = now + LONGEST.min(FIRST << failure.times.min(10));
+            failure.until = now + MAX_PAUSE_MS.min(FIRST_PAUSE_MS << failure.times.min(10));
             failure.times += 1;
             if !failure.blocked {
                 failure.since = now;
@@ -71,7 +73,7 @@ impl Evidence {
         !self.failed.is_empty()
     }
 
-    /// Those to be tried now; a trial that nobody reports on is made again after the next pause.
+    /// Those to be tried now; a trial without a report is made again after the next pause.
     pub(super) fn due(&mut self, now: u64) -> Vec<u16> {
         let due = self.failed.iter().filter(|(_, f)| f.blocked && f.until <= now);
         let due: Vec<(u16, u64)> = due.map(|(n, f)| (*n, f.life)).collect();

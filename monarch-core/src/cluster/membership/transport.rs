@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 
 /// Largest datagram that is read; none of ours is as long.
-const LONGEST: usize = 4096;
+const MAX_DATAGRAM_BYTES: usize = 4096;
 
 /// A datagram that is to come.
 pub type Incoming<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send + 'a>>;
@@ -44,7 +44,7 @@ impl Datagrams for Udp {
 
     fn receive(&self) -> Incoming<'_> {
         Box::pin(async {
-            let mut buffer = vec![0; LONGEST];
+            let mut buffer = vec![0; MAX_DATAGRAM_BYTES];
             let (len, _) = self.0.recv_from(&mut buffer).await?;
             buffer.truncate(len);
             Ok(buffer)
@@ -71,7 +71,7 @@ pub struct End {
 }
 
 impl Links {
-    /// Listens at an address, instead of whoever did before.
+    /// Listens at an address, in place of an earlier listener.
     pub fn end(&self, at: SocketAddr) -> End {
         let (sender, inbox) = mpsc::channel(1024);
         self.wires().ends.insert(at, sender);

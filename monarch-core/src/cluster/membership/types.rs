@@ -1,4 +1,4 @@
-//! What a node is told and tells of the others.
+//! Settings of a node in the gossip, and its errors and counts.
 
 use super::payload;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct Options {
     /// This node's name, as the other nodes have it in their `members`.
     pub me: String,
-    /// Where datagrams to this node go. Never all addresses: the others are told this very one.
+    /// Where datagrams to this node go. Never all addresses: the other nodes get this very one.
     pub listen: SocketAddr,
     /// Where this node serves files.
     pub files: SocketAddr,
@@ -17,7 +17,7 @@ pub struct Options {
     /// is known ([`super::Membership::locate`]). A node that the others do not expect names one
     /// of them here.
     pub members: Vec<(String, Option<SocketAddr>)>,
-    /// What all nodes of the job know and nobody else.
+    /// Key that all nodes of the job know and no other process.
     pub key: [u8; 32],
     /// How long a node that is expected and was never seen counts as an owner.
     pub join_timeout: Duration,

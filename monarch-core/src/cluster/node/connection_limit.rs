@@ -1,47 +1,27 @@
 //! How many connections of other nodes a node takes: as many as its job can use.
 
-use super::{IDLE, Node, lock};
-use crate::cluster::directory::Members;
+use super::peer_pool::MAX_IDLE_CONNECTIONS;
 use crate::cluster::http::STRANGERS;
-use std::sync::atomic::Ordering;
 
-/// Connections that are taken of however few nodes: one that works hard has as many as requests
-/// under way, and keeps [`IDLE`].
-const FEW: usize = 1024;
+/// Connections that are taken however few nodes there are: a node that works hard has one for each
+/// request under way, and keeps [`MAX_IDLE_CONNECTIONS`].
+const MIN_CONNECTIONS: usize = 1024;
 /// Connections for each node: those that it keeps, and as many again for what is under way beside
 /// them.
-const EACH: usize = 2 * IDLE;
+const CONNECTIONS_PER_NODE: usize = 2 * MAX_IDLE_CONNECTIONS;
 
-/// Connections for so many nodes, of a process that may have so many descriptors open: half of them
-/// are for copies, some for connections that have not proven who they are.
-const fn connections(nodes: usize, descriptors: usize) -> usize {
-    let (wanted, half) = (wanted(nodes), descriptors / 2);
+/// Connections for this number of nodes, of a process that may have `descriptors` open: half of
+/// them are for copies, some for connections that have not proven whose they are.
+pub(super) const fn max_connections(nodes: usize, descriptors: usize) -> usize {
+    let (wanted, half) = (wanted_connections(nodes), descriptors / 2);
     let room = if half > 2 * STRANGERS { half - STRANGERS } else { half / 2 };
     if wanted < room { wanted } else { room }
 }
 
-const fn wanted(nodes: usize) -> usize {
-    if nodes * EACH > FEW { nodes * EACH } else { FEW }
-}
-
-fn descriptors() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
-}
-
-impl Node {
-    /// Takes as many connections from now on as these members need.
-    pub(super) fn admit(&self, view: &Members) {
-        let nodes = view.iter().skip(1).filter(|(_, m)| m.standing.takes_part()).count();
-        let (descriptors, wanted) = (descriptors(), wanted(nodes));
-        let limit = connections(nodes, descriptors);
-        if limit < wanted && !self.confined.swap(true, Ordering::Relaxed) {
-            tracing::warn!(limit, wanted, descriptors, "open descriptors limit the connections of other nodes");
-        }
-        if let Some(server) = &*lock(&self.server) {
-            server.admit(limit);
-        }
-    }
+/// Connections for this number of nodes, if there are descriptors enough.
+pub(super) const fn wanted_connections(nodes: usize) -> usize {
+    let all = nodes * CONNECTIONS_PER_NODE;
+    if all > MIN_CONNECTIONS { all } else { MIN_CONNECTIONS }
 }
 
 #[cfg(test)]
@@ -51,12 +31,12 @@ mod tests {
     #[test]
     fn connections_follow_the_members_and_leave_descriptors_for_copies() {
         let many = 1 << 20;
-        assert_eq!([1, 2, 64].map(|nodes| connections(nodes, many)), [1024; 3]);
-        assert_eq!([65, 128, 1000, 8192].map(|nodes| connections(nodes, many)), [1040, 2048, 16_000, 131_072]);
+        assert_eq!([1, 2, 64].map(|nodes| max_connections(nodes, many)), [1024; 3]);
+        assert_eq!([65, 128, 1000, 8192].map(|nodes| max_connections(nodes, many)), [1040, 2048, 16_000, 131_072]);
         // All nodes with all that they keep, at any number.
-        assert!((1..=8192).all(|nodes| connections(nodes, many) >= nodes * IDLE));
-        assert_eq!([1, 8192].map(|nodes| connections(nodes, 1024)), [256; 2]);
-        assert_eq!([1, 8192].map(|nodes| connections(nodes, 4096)), [1024, 1792]);
-        assert_eq!(connections(8192, usize::MAX), 131_072);
+        assert!((1..=8192).all(|nodes| max_connections(nodes, many) >= nodes * MAX_IDLE_CONNECTIONS));
+        assert_eq!([1, 8192].map(|nodes| max_connections(nodes, 1024)), [256; 2]);
+        assert_eq!([1, 8192].map(|nodes| max_connections(nodes, 4096)), [1024, 1792]);
+        assert_eq!(max_connections(8192, usize::MAX), 131_072);
     }
 }

@@ -1,13 +1,14 @@
-//! What this node has of a file: asked for as a reader would, waited for, opened.
+//! What this node has of a file: demanded as a reader would, waited for, opened.
 //!
-//! Complete copies are sent from their file. Of a large one that is being made the chunks that are
-//! there are read into memory, under the same looks before and after as a reader's: they may go any
-//! moment.
+//! Complete copies are sent from their file. Of a large file that is being copied the chunks that
+//! are there are read into memory, under the same checks before and after as a reader's: they may
+//! go any moment.
 
+use super::checksum_table::ChecksumTable;
+use super::store::Store;
 use super::wait_graph::Waits;
-use super::{FileRef, Node};
 use crate::cluster::directory::Local;
-use crate::tiering::LiveSegment;
+use crate::sharing::{FileRef, LocalStore, ServedIndex};
 use monarch_abi::chunks::LargeFile;
 use monarch_abi::demand::{self, Life, Outcome, Watch};
 use monarch_abi::resolve::Found;
@@ -18,13 +19,16 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Most bytes of a copy that are read at a time for its checksum.
+const CHECKSUM_BLOCK_BYTES: usize = 1 << 20;
 
 /// A file of an index that this node serves.
-pub(super) struct Here {
-    number: usize,
-    live: LiveSegment,
-    pub(super) entry: Entry<'static>,
+pub(super) struct LocalFile {
+    served: ServedIndex,
+    entry: Entry<'static>,
+    file: FileRef,
 }
 
 /// Bytes that can be sent.
@@ -48,11 +52,22 @@ impl Watch for Inside {
     }
 }
 
-impl Here {
+impl LocalFile {
     fn found(&self) -> Found<'_> {
-        Found { root: self.live.root(), number: self.number, segment: &self.live.segment, entry: self.entry }
+        Found { root: self.served.root, number: self.served.number, segment: &self.served.segment, entry: self.entry }
     }
 
+    /// The file as the nodes know it.
+    pub(super) const fn file(&self) -> &FileRef {
+        &self.file
+    }
+
+    /// Its entry in the index.
+    pub(super) const fn entry(&self) -> &Entry<'static> {
+        &self.entry
+    }
+
+    /// Its size in bytes, by the index.
     pub(super) fn size(&self) -> u64 {
         self.entry.record.size
     }
@@ -67,59 +82,83 @@ impl Here {
     }
 
     fn large(&self) -> Option<LargeFile<'static>> {
-        self.live.segment.state.large(self.entry.master.id)
-    }
-}
-
-impl Node {
-    /// A file that a request names.
-    pub(super) fn here(&self, index: [u8; 16], id: u32) -> Option<(Here, FileRef)> {
-        let (number, live) = self.tiering()?.segments.segment_of(index)?;
-        let entry = live.segment.by_id(id)?;
-        // What a directory or a link is, the index of the other node says as well.
-        entry.record.is_file().then_some(())?;
-        let file = live.file_ref(&entry);
-        Some((Here { number, live, entry }, file))
+        self.served.segment.state.large(self.entry.master.id)
     }
 
-    /// How far this node is with a file.
-    pub(super) fn standing(here: &Here, file: &FileRef, waits: &Waits) -> Local {
-        let word = here.entry.word();
+    /// How far this node is with the file.
+    pub(super) fn standing(&self, waits: &Waits) -> Local {
+        let word = self.entry.word();
         match word.state() {
             State::Resident => Local::Resident,
-            State::Partial if here.large().is_some_and(|l| l.is_streamed()) => Local::NoRoom,
-            State::Requested | State::Fetching | State::Partial => Local::Coming(waits.source(file)),
+            State::Partial if self.large().is_some_and(|l| l.is_streamed()) => Local::NoRoom,
+            State::Requested | State::Fetching | State::Partial => Local::Coming(waits.source(&self.file)),
             _ if word.packed_in().is_some() => Local::Resident,
             State::Bypass if word.is_changed() => Local::Changed,
             // This node could not read it, or finds another file in its place: its mount may be to
-            // blame. Who asks looks for itself.
+            // blame. The asker looks for itself.
             State::Bypass => Local::NoRoom,
             State::Refused if word.refusal() != Some(Refusal::Replaced) => Local::NoRoom,
             _ => Local::Absent,
         }
     }
 
+    /// Has the file not fetched any more if no copier has taken it up: the asker gets it elsewhere.
+    pub(super) fn cancel_request(&self) {
+        let (word, slot) = (self.entry.word(), &self.entry.master.word);
+        if word.state() == State::Requested {
+            let to = word.next(State::Absent);
+            if slot.compare_exchange(word.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                monarch_abi::sys::futex_wake(slot, u32::MAX >> 1);
+            }
+        }
+    }
+}
+
+/// The copies of this node, and their checksums.
+pub(super) struct LocalCopies {
+    store: Arc<Store>,
+    sums: Arc<ChecksumTable>,
+    /// How long a file that waits in line is waited for.
+    patience: Duration,
+}
+
+impl LocalCopies {
+    /// Copies in `store`; a file that waits in line is waited for no longer than `patience`.
+    pub(super) const fn new(store: Arc<Store>, sums: Arc<ChecksumTable>, patience: Duration) -> Self {
+        Self { store, sums, patience }
+    }
+
+    /// A file that a request names.
+    pub(super) fn find(&self, index: [u8; 16], id: u32) -> Option<LocalFile> {
+        let served = self.store.served_index(&index)?;
+        let entry = served.segment.by_id(id)?;
+        // What a directory or a link is, the index of the other node says as well.
+        entry.record.is_file().then_some(())?;
+        let file = FileRef::of(&served.segment, &entry);
+        Some(LocalFile { served, entry, file })
+    }
+
     /// Some bytes of a file, fetched if need be. `Err(None)` when there is no room for it, or it
     /// could not be had now. Blocks.
-    pub(super) fn bytes(&self, here: &Here, range: &Range<u64>) -> Result<Bytes, Option<io::Error>> {
-        let tiering = self.tiering().ok_or(None)?;
-        let until = Instant::now() + self.options.peer_timeout;
+    pub(super) fn bytes(&self, here: &LocalFile, range: &Range<u64>) -> Result<Bytes, Option<io::Error>> {
+        let store = self.store.get().ok_or(None)?;
+        let until = Instant::now() + self.patience;
         let mut tries = 0;
         while tries < demand::TRIES {
             let found = here.found();
-            demand::raise(&tiering.cx.ctl, &found);
-            match demand::wait(&tiering.cx.ctl, &found, &Inside) {
+            demand::raise(store.control(), &found);
+            match demand::wait(store.control(), &found, &Inside) {
                 Outcome::Resident(word) => {
                     if let Some(fd) = self.open(here, word) {
                         return Ok(Bytes::Copy(Arc::new(fd)));
                     }
                 }
                 Outcome::Partial(word) => {
-                    if let Some(bytes) = self.chunks(here, word, range).map_err(Some)? {
+                    if let Some(bytes) = chunks(&**store, here, word, range).map_err(Some)? {
                         return Ok(Bytes::Read(bytes));
                     }
                 }
-                // It waits in line: the one who asks would only do the same at the PFS.
+                // It waits in line: the asker would only do the same at the PFS.
                 Outcome::Deadline if here.is_under_way() && Instant::now() < until => continue,
                 Outcome::Refused(_) | Outcome::Deadline => return Err(None),
             }
@@ -128,141 +167,125 @@ impl Node {
         Err(None)
     }
 
-    /// What nobody has taken up is not fetched any more: who asked gets it elsewhere.
-    pub(super) fn call_off(&self, here: &Here) {
-        let (word, slot) = (here.entry.word(), &here.entry.master.word);
-        if word.state() == State::Requested {
-            let to = word.next(State::Absent);
-            if slot.compare_exchange(word.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                monarch_abi::sys::futex_wake(slot, u32::MAX >> 1);
-            }
-        }
-    }
-
     /// A complete copy, if there is one now.
-    pub(super) fn copy(&self, here: &Here) -> Option<Bytes> {
+    pub(super) fn copy(&self, here: &LocalFile) -> Option<Bytes> {
         let word = here.entry.word();
         let is_there = word.state() == State::Resident;
         is_there.then(|| self.open(here, word)).flatten().map(|fd| Bytes::Copy(Arc::new(fd)))
     }
 
-    fn open(&self, here: &Here, word: Word) -> Option<OwnedFd> {
-        let tier = self.tiering()?.cx.tiers.get(word.tier())?;
-        let fd = tier.open_copy(here.live.segment.copy_name(&here.entry)).ok()?;
+    fn open(&self, here: &LocalFile, word: Word) -> Option<OwnedFd> {
+        let segment = &here.served.segment;
+        let fd = self.store.get()?.open_copy(word.tier(), segment.copy_name(&here.entry))?;
         let st = rustix::fs::fstat(&fd).ok()?;
-        // Used, for those who choose what makes way.
+        // Used, for the policy that picks what is dropped first.
         if word.is_watched() {
-            here.live.segment.state.touch(here.entry.master.id);
+            segment.state.touch(here.entry.master.id);
         }
         (st.st_size.unsigned_abs() == here.size()).then_some(fd)
     }
 
-    /// Chunks of a file that is being fetched; `None` when something else has become of it
-    /// meanwhile.
-    fn chunks(&self, here: &Here, word: Word, range: &Range<u64>) -> io::Result<Option<Vec<u8>>> {
-        let (Some(tiering), Some(large)) = (self.tiering(), here.large()) else { return Ok(None) };
-        let found = here.found();
-        let seen = large.drop_snapshot(word);
-        let (from, end) = (large.at(range.start), large.at(range.end.saturating_sub(1)) + 1);
-        demand::want_chunks(&tiering.cx.ctl, &found, &large, from, end);
-        for chunk in from..end {
-            if !demand::wait_chunk(&tiering.cx.ctl, &found, &large, seen, chunk, &Inside) {
-                return Ok(None);
-            }
-        }
-        let Some(tier) = tiering.cx.tiers.get(word.tier()) else { return Ok(None) };
-        let Ok(part) = tier.read_part(large.head.part.load(Ordering::Acquire)) else { return Ok(None) };
-        let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
-        let mut done = 0;
-        while done < bytes.len() {
-            match rustix::io::pread(&part, &mut bytes[done..], range.start + done as u64) {
-                Ok(0) => return Ok(None),
-                Ok(n) => done += n,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(seen.still_holds(&large, &here.entry.master.word).then_some(bytes))
+    /// The checksum of some bytes, if it is known.
+    fn known_sum(&self, here: &LocalFile, range: &Range<u64>) -> Option<u64> {
+        self.sums.get(&here.file, (range.start, range.end - range.start), here.size())
     }
 
-    /// Whether it is known what some bytes come to.
-    pub(super) fn knows_sum(&self, here: &Here, file: &FileRef, range: &Range<u64>) -> bool {
-        self.sums.get(file, (range.start, range.end - range.start), here.size()).is_some()
+    /// Whether the checksum of some bytes is known.
+    pub(super) fn knows_sum(&self, here: &LocalFile, range: &Range<u64>) -> bool {
+        self.known_sum(here, range).is_some()
     }
 
-    /// What some bytes come to, as was noted when they came from the PFS; else as they are.
-    pub(super) fn sum(&self, here: &Here, file: &FileRef, range: &Range<u64>, bytes: &Bytes) -> io::Result<u64> {
-        let part = (range.start, range.end - range.start);
-        if let Some(sum) = self.sums.get(file, part, here.size()) {
+    /// The checksum of some bytes, as it was noted when they came from the PFS; else as they are.
+    pub(super) fn sum(&self, here: &LocalFile, range: &Range<u64>, bytes: &Bytes) -> io::Result<u64> {
+        if let Some(sum) = self.known_sum(here, range) {
             return Ok(sum);
         }
         let sum = match bytes {
             Bytes::Read(bytes) => xxhash_rust::xxh3::xxh3_64(bytes),
             Bytes::Copy(fd) => {
-                // A part of a copy whose whole is known: nobody could tell by a sum of damaged
-                // bytes that they are.
-                if !self.checked(here, file, fd)? {
+                // A part of a copy whose whole is known: a checksum of damaged bytes would not show
+                // that they are damaged.
+                if !self.is_whole_sound(here, fd)? {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
                 sum_of(fd, range)?
             }
         };
-        self.sums.note_part(file, part, sum);
+        self.sums.note_part(&here.file, (range.start, range.end - range.start), sum);
         Ok(sum)
     }
 
-    /// Whether the copy of a file that is not large is what it was when it came; one that is not
-    /// goes. Once for each copy, and by all who ask before the first has found out: none of
-    /// them may have a part of it. (Of large ones the chunks are summed as they come.)
-    fn checked(&self, here: &Here, file: &FileRef, copy: &OwnedFd) -> io::Result<bool> {
-        let whole = self.sums.get(file, (0, here.size()), here.size());
-        let Some(whole) = whole.filter(|_| here.large().is_none()) else { return Ok(true) };
-        if self.sums.is_compared(file) {
+    /// Whether the copy of a file that is not large is what it was when it came; one that is not is
+    /// dropped. Once for each copy, and by all that ask before the first has found out: none of
+    /// them may have a part of it. (The chunks of large files are summed as they come.)
+    fn is_whole_sound(&self, here: &LocalFile, copy: &OwnedFd) -> io::Result<bool> {
+        let all = 0..here.size();
+        let Some(whole) = self.known_sum(here, &all).filter(|_| here.large().is_none()) else { return Ok(true) };
+        if self.sums.is_compared(&here.file) {
             return Ok(true);
         }
-        if sum_of(copy, &(0..here.size()))? == whole {
-            self.sums.note_compared(file);
+        if sum_of(copy, &all)? == whole {
+            self.sums.note_compared(&here.file);
             return Ok(true);
         }
-        self.drop_damaged(here, file, here.entry.word());
+        self.drop_damaged(here, here.entry.word());
         Ok(false)
     }
 
-    /// Whether some bytes of a copy are still what was noted when they came, or the copy what the
-    /// log of its tier says; `None` if nobody knows what they should be, or they cannot be
-    /// read.
-    pub(super) fn is_sound(&self, here: &Here, file: &FileRef, range: &Range<u64>, copy: &OwnedFd) -> Option<bool> {
-        let noted = self.sums.get(file, (range.start, range.end - range.start), here.size());
-        match noted {
+    /// Whether some bytes of a copy still have the checksum that was noted when they came, or the
+    /// copy is what the log of its tier says; `None` if neither is known, or they cannot be read.
+    pub(super) fn is_sound(&self, here: &LocalFile, range: &Range<u64>, copy: &OwnedFd) -> Option<bool> {
+        match self.known_sum(here, range) {
             Some(sum) => sum_of(copy, range).ok().map(|now| now == sum),
-            None => self.tiering()?.cx.is_as_logged(&here.live, &here.entry),
+            None => self.store.get()?.is_as_logged(&here.served, &here.entry),
         }
     }
 
     /// Drops a copy that is damaged and has the file fetched again; `false` if it is another copy
-    /// by now.
-    pub(super) fn drop_damaged(&self, here: &Here, file: &FileRef, seen: Word) -> bool {
-        let Some(tiering) = self.tiering() else { return false };
-        let key = demand::file_key(here.number, here.entry.master.id);
-        if !tiering.scrubber.drop_found_damaged(key, &here.live, &here.entry, seen) {
+    /// than that of the word `seen` by now.
+    pub(super) fn drop_damaged(&self, here: &LocalFile, seen: Word) -> bool {
+        let Some(store) = self.store.get() else { return false };
+        if !store.drop_damaged(&here.served, &here.entry, seen) {
             return false;
         }
         // Some may have been taken from the copy itself.
-        self.sums.forget_parts(file);
-        tiering.refetch.make_again(key);
+        self.sums.forget_parts(&here.file);
+        store.fetch_again(&here.served, &here.entry);
         true
     }
+}
 
-    /// Whether this node has more to do than it should, so that others who have a file had better
-    /// send it.
-    pub(super) fn is_busy(&self) -> bool {
-        self.answering.load(Ordering::Relaxed) > self.options.busy
+/// Chunks of a file that is being fetched; `None` when something else has become of it meanwhile.
+fn chunks(store: &dyn LocalStore, here: &LocalFile, word: Word, range: &Range<u64>) -> io::Result<Option<Vec<u8>>> {
+    let Some(large) = here.large() else { return Ok(None) };
+    let found = here.found();
+    let seen = large.drop_snapshot(word);
+    let (from, end) = (large.at(range.start), large.at(range.end.saturating_sub(1)) + 1);
+    demand::want_chunks(store.control(), &found, &large, from, end);
+    for chunk in from..end {
+        if !demand::wait_chunk(store.control(), &found, &large, seen, chunk, &Inside) {
+            return Ok(None);
+        }
     }
+    let number = large.head.part.load(Ordering::Acquire);
+    let Some(part) = store.open_part(word.tier(), number) else { return Ok(None) };
+    let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::io::pread(&part, &mut bytes[done..], range.start + done as u64) {
+            Ok(0) => return Ok(None),
+            Ok(n) => done += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(seen.still_holds(&large, &here.entry.master.word).then_some(bytes))
 }
 
 fn sum_of(fd: &OwnedFd, range: &Range<u64>) -> io::Result<u64> {
     let mut hash = xxhash_rust::xxh3::Xxh3::new();
-    let mut buf = vec![0; usize::try_from(range.end - range.start).unwrap_or(1 << 20).clamp(1, 1 << 20)];
+    let block = usize::try_from(range.end - range.start).unwrap_or(CHECKSUM_BLOCK_BYTES);
+    let mut buf = vec![0; block.clamp(1, CHECKSUM_BLOCK_BYTES)];
     let mut off = range.start;
     while off < range.end {
         let n = usize::try_from(range.end - off).unwrap_or(usize::MAX).min(buf.len());
@@ -277,4 +300,24 @@ fn sum_of(fd: &OwnedFd, range: &Range<u64>) -> io::Result<u64> {
         }
     }
     Ok(hash.digest())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn the_checksum_of_a_part_is_that_of_its_bytes_and_a_short_file_is_an_error() {
+        let mut file = tempfile::tempfile().unwrap();
+        let bytes: Vec<u8> = (0..CHECKSUM_BLOCK_BYTES + 4096).map(|n| n as u8).collect();
+        file.write_all(&bytes).unwrap();
+        let fd = OwnedFd::from(file);
+        for range in [0..bytes.len(), 4096..8192, 7..CHECKSUM_BLOCK_BYTES + 9] {
+            let sum = sum_of(&fd, &(range.start as u64..range.end as u64)).unwrap();
+            assert_eq!(sum, xxhash_rust::xxh3::xxh3_64(&bytes[range]));
+        }
+        let beyond = sum_of(&fd, &(0..bytes.len() as u64 + 1)).unwrap_err();
+        assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
+    }
 }

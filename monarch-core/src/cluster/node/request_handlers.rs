@@ -1,4 +1,4 @@
-//! Answers to other nodes.
+//! Routes requests of other nodes to what answers them.
 //!
 //! | request | answer |
 //! |---|---|
@@ -7,32 +7,50 @@
 //! | `GET /v1/index/<root>[?direct]` | the index, packed; 307 and `Monarch-Node`: get it there |
 //! | `POST /v1/join` | the files held here that the newcomer answers for |
 //! | `POST /v1/held`, `/v1/changed` | taken note of |
-//! | `POST /v1/damaged` | taken note of: what of this node's files arrived damaged |
+//! | `POST /v1/damaged` | taken note of: bytes of this node's copies that arrived damaged |
 //! | `GET /v1/status[?short]` | what this node is and has, as JSON; without counting files |
 //! | `GET /v1/check` | what its links to all others are like, as JSON |
-//! | `GET /v1/probe?<bytes>`, `POST /v1/probe` | so many bytes; nothing: for `monarch cluster check` |
+//! | `GET /v1/probe?<bytes>`, `POST /v1/probe` | that number of bytes; nothing: for `monarch cluster check` |
 //!
 //! A file is named by index and number, so that nothing else of this node can be asked for.
 
-use super::bounds::{AT_ONCE, NEWCOMER};
-use super::local_copy::{Bytes, Here};
-use super::wait_graph::Waits;
-use super::{FileRef, Node, hex, lock, pure, unhex};
-use crate::cluster::directory::{self, Asked, Local, MAX_HOPS};
+use super::announcements::Announcements;
+use super::corruption_reports::{self, CorruptionReports};
+use super::file_requests::{FileRequest, FileRequests};
+use super::index_exchange::IndexExchange;
+use super::link_probe::LinkProbe;
+use super::peer_pool::PeerPool;
+use super::request_limits::{INDEX_ARRIVAL_TIMEOUT, MAX_REQUEST_BYTES};
+use super::request_paths::{root_of, unhex};
+use super::startup::Startup;
+use super::status::StatusReporter;
+use super::store::Store;
 use crate::cluster::election;
-use crate::cluster::http::{Answer, Answering, Body, ByteRange, Handler, Method, Request};
-use std::ops::Range;
+use crate::cluster::http::{Answer, Answering, Handler, Method, Request};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 
 /// Most bytes that a probe sends.
-const PROBE: u64 = 64 << 20;
+const MAX_PROBE_BYTES: u64 = 64 << 20;
 /// How often it is looked whether an index has come.
-const LOOK: Duration = Duration::from_millis(10);
+const INDEX_POLL_PERIOD: Duration = Duration::from_millis(10);
 
-/// What others ask of a node.
-pub(super) struct PeerRequestHandler(pub(super) Arc<Node>);
+/// What the answers are made by. It runs on the runtime of the server; work that blocks has threads
+/// of its own there.
+pub(super) struct PeerRequestHandler {
+    pub(super) files: Arc<FileRequests>,
+    pub(super) exchange: Arc<IndexExchange>,
+    pub(super) announcements: Arc<Announcements>,
+    pub(super) reports: Arc<CorruptionReports>,
+    pub(super) reporter: Arc<StatusReporter>,
+    pub(super) probe: Arc<LinkProbe>,
+    pub(super) pool: Arc<PeerPool>,
+    pub(super) store: Arc<Store>,
+    pub(super) startup: Arc<Startup>,
+    /// Threads that may wait for copies.
+    pub(super) readers: Semaphore,
+}
 
 impl Handler for PeerRequestHandler {
     fn answer<'a>(&'a self, peer: &'a str, request: Request) -> Answering<'a> {
@@ -44,20 +62,26 @@ impl Handler for PeerRequestHandler {
                 (Method::Get, ["v1", "index", root]) => self.index(peer, root, request.query.as_deref()).await,
                 (Method::Post, ["v1", "bid", root]) => self.bid(peer, root),
                 (Method::Post, ["v1", "join"]) => {
-                    self.work(peer, move |node, peer| node.joins(peer, &request.body)).await
+                    let (of, peer) = (self.announcements.clone(), peer.to_owned());
+                    work(move || of.welcome(&peer, &request.body)).await
                 }
                 (Method::Post, ["v1", "held"]) => {
-                    self.work(peer, move |node, peer| node.heard_held(peer, &request.body)).await
+                    let (of, peer) = (self.announcements.clone(), peer.to_owned());
+                    work(move || of.hear_held(&peer, &request.body)).await
                 }
                 (Method::Post, ["v1", "changed"]) => {
-                    self.work(peer, move |node, peer| node.heard_changed(peer, &request.body)).await
+                    let of = self.announcements.clone();
+                    work(move || of.hear_changed(&request.body)).await
                 }
-                (Method::Post, ["v1", "damaged"]) => self.0.heard_damaged(peer, &request.body),
+                (Method::Post, ["v1", "damaged"]) => self.damaged(peer, &request.body),
                 (Method::Get, ["v1", "status"]) => {
-                    let short = request.query.as_deref() == Some("short");
-                    self.work(peer, move |node, _| node.status_answer(short)).await
+                    let (of, short) = (self.reporter.clone(), request.query.as_deref() == Some("short"));
+                    work(move || of.answer(short)).await
                 }
-                (Method::Get, ["v1", "check"]) => self.work(peer, |node, _| node.check_answer()).await,
+                (Method::Get, ["v1", "check"]) => {
+                    let of = self.probe.clone();
+                    work(move || of.answer()).await
+                }
                 (Method::Get, ["v1", "probe"]) => probe(request.query.as_deref()),
                 (Method::Post, ["v1", "probe"]) => Answer::status(204),
                 _ => Answer::text(404, "nothing of that name; see docs/PROTOCOL.md"),
@@ -66,53 +90,36 @@ impl Handler for PeerRequestHandler {
     }
 }
 
-/// An answer that is under way, for as long as this lives. (It may outlive the node, and must not
-/// be what keeps it.)
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    fn new(answering: &Arc<AtomicUsize>) -> Self {
-        answering.fetch_add(1, Ordering::Relaxed);
-        Self(answering.clone())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 fn probe(query: Option<&str>) -> Answer {
     match query.unwrap_or("0").parse::<u64>() {
-        Ok(n) if n <= PROBE => Answer::bytes(vec![0; n as usize]),
+        Ok(n) if n <= MAX_PROBE_BYTES => Answer::bytes(vec![0; n as usize]),
         _ => Answer::text(400, "the query of a probe is a number of bytes, at most 64 MiB"),
     }
 }
 
-impl PeerRequestHandler {
-    /// Work that blocks, for the node called `peer`.
-    async fn work(&self, peer: &str, work: impl FnOnce(&Arc<Node>, &str) -> Answer + Send + 'static) -> Answer {
-        let (node, peer) = (self.0.clone(), peer.to_owned());
-        let done = tokio::task::spawn_blocking(move || work(&node, &peer)).await;
-        done.unwrap_or_else(|_| Answer::text(500, "the work for the answer was broken off"))
-    }
+/// Work that blocks.
+async fn work(work: impl FnOnce() -> Answer + Send + 'static) -> Answer {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Answer::text(500, "the work for the answer was broken off"))
+}
 
+impl PeerRequestHandler {
     async fn file(&self, peer: &str, index: &str, id: &str, request: &Request) -> Answer {
         let (Some(index), Ok(id)) = (unhex(index), id.parse::<u32>()) else {
             return Answer::text(400, "a file is named by 32 hexadecimal digits and a number");
         };
         let keeps = request.query.as_deref() == Some("keep");
         let (range, hops) = (request.range, request.hops);
-        let counted = Counted::new(&self.0.answering);
-        self.awaits_index(index).await;
-        if let Some(answer) = self.0.quick_answer(peer, (index, id), range, keeps, hops) {
+        let counted = self.files.count();
+        self.wait_for_index(index).await;
+        if let Some(answer) = self.files.quick_answer(FileRequest { peer, keeps, hops }, (index, id), range) {
             return answer.holding(counted);
         }
-        // Those that wait for the PFS leave threads to what nodes tell each other.
-        let _thread = self.0.readers.acquire().await;
-        let answer = self.work(peer, move |node, peer| {
-            let Some((here, file)) = node.here(index, id) else {
+        // Those that wait for the PFS leave threads to what nodes announce to each other.
+        let _thread = self.readers.acquire().await;
+        let (files, peer) = (self.files.clone(), peer.to_owned());
+        let answer = work(move || {
+            let Some(here) = files.find(index, id) else {
                 return Answer::text(404, "no file of an index that is served here");
             };
             let Some(mut range) = range.map_or(Some(0..here.size()), |r| r.resolve(here.size())) else {
@@ -120,150 +127,53 @@ impl PeerRequestHandler {
             };
             if !here.is_complete() {
                 // What is being made is read into memory.
-                range.end = range.end.min(range.start + AT_ONCE);
+                range.end = range.end.min(range.start + MAX_REQUEST_BYTES);
             }
-            node.file_answer(peer, (&here, &file), &range, keeps, hops)
+            files.answer(FileRequest { peer: &peer, keeps, hops }, &here, &range)
         });
         answer.await.holding(counted)
     }
 
     /// A node that has just come up is asked before it has the index: a moment later it has.
-    async fn awaits_index(&self, index: [u8; 16]) {
-        let until = Instant::now() + NEWCOMER;
-        let is_new = || self.0.started.elapsed() < NEWCOMER || self.0.election.is_pending();
-        let is_missing = || self.0.tiering().is_none_or(|d| d.segments.segment_of(index).is_none());
-        while is_missing() && is_new() && Instant::now() < until {
-            tokio::time::sleep(LOOK).await;
+    async fn wait_for_index(&self, index: [u8; 16]) {
+        let until = Instant::now() + INDEX_ARRIVAL_TIMEOUT;
+        let is_missing = || self.store.served_index(&index).is_none();
+        while is_missing() && self.startup.expects_index(Instant::now()) && Instant::now() < until {
+            tokio::time::sleep(INDEX_POLL_PERIOD).await;
         }
     }
 
     fn bid(&self, peer: &str, root: &str) -> Answer {
-        let Some(root) = number(root) else { return Answer::text(400, "a root is named by 16 hexadecimal digits") };
-        let reply = self.0.election.heard(root, peer, &self.0.options.name);
+        let Some(root) = root_of(root) else { return Answer::text(400, "a root is named by 16 hexadecimal digits") };
+        let reply = self.exchange.election().heard(root, peer, &self.pool.options().name);
         Answer::bytes(reply.text().into_bytes())
     }
 
     async fn index(&self, peer: &str, root: &str, query: Option<&str>) -> Answer {
-        let Some(root) = number(root) else { return Answer::text(400, "a root is named by 16 hexadecimal digits") };
+        let Some(root) = root_of(root) else { return Answer::text(400, "a root is named by 16 hexadecimal digits") };
         loop {
-            match self.0.election.asked(root, peer, query == Some("direct")) {
-                election::Answer::Wait => tokio::time::sleep(LOOK).await,
+            match self.exchange.election().asked(root, peer, query == Some("direct")) {
+                election::Answer::Wait => tokio::time::sleep(INDEX_POLL_PERIOD).await,
                 election::Answer::No => return Answer::text(404, "no index of that root here"),
                 election::Answer::From(parent) => return Answer::status(307).header("Monarch-Node", parent),
                 election::Answer::Send(offer) => {
-                    return self
-                        .work(peer, move |_, _| match offer.bytes() {
-                            Ok(bytes) => Answer::shared(&bytes, None),
-                            Err(e) => Answer::text(500, &format!("the index cannot be read: {e}")),
-                        })
-                        .await;
+                    return work(move || match offer.bytes() {
+                        Ok(bytes) => Answer::shared(&bytes, None),
+                        Err(e) => Answer::text(500, &format!("the index cannot be read: {e}")),
+                    })
+                    .await;
                 }
             }
         }
     }
-}
 
-fn number(text: &str) -> Option<u64> {
-    unhex::<8>(text).map(u64::from_be_bytes)
-}
-
-/// What a root is called in requests.
-pub(super) fn root_name(root: u64) -> String {
-    hex(&root.to_be_bytes())
-}
-
-impl Node {
-    /// The answer where nothing has to be waited for: a complete copy, whose sum is known.
-    fn quick_answer(
-        &self,
-        peer: &str,
-        (index, id): ([u8; 16], u32),
-        range: Option<ByteRange>,
-        keeps: bool,
-        hops: u8,
-    ) -> Option<Answer> {
-        let (here, file) = self.here(index, id).filter(|(here, _)| here.is_complete())?;
-        let range = range.map_or(Some(0..here.size()), |r| r.resolve(here.size()))?;
-        let view = self.view();
-        let from = view.number(peer);
-        let asked = Asked { from, hops, keeps, busy: self.is_busy() };
-        let answer = lock(&self.residency).answer(&pure(&file), &view, &asked, Local::Resident);
-        let serves = answer == directory::Answer::Serve && self.knows_sum(&here, &file, &range);
-        let copy = serves.then(|| self.copy(&here)).flatten()?;
-        Some(self.send_file(from, (&here, &file), &range, copy))
-    }
-
-    fn file_answer(&self, peer: &str, of: (&Here, &FileRef), range: &Range<u64>, keeps: bool, hops: u8) -> Answer {
-        let (here, file) = of;
-        let view = self.view();
-        let from = view.number(peer);
-        // Who is to keep a file for which there is no room here has to be willing; it may say no by
-        // itself.
-        let asked = |local| Asked { from, hops, keeps: keeps || local == Local::NoRoom, busy: self.is_busy() };
-        let (standing, mut answer, promise) =
-            self.answer_for(file, &view, |waits| Self::standing(here, file, waits), asked);
-        if let Local::Coming(Some(source)) = standing
-            && from != Some(source)
-            && hops < MAX_HOPS
-            && let Some(member) = view.get(source)
-        {
-            // Nobody waits for one who waits for another: they might form a circle.
-            return Answer::status(307).header("Monarch-Node", member.name.to_string());
-        }
-        if let directory::Answer::Serve | directory::Answer::FetchAndServe = answer {
-            let fetches = answer == directory::Answer::FetchAndServe;
-            if fetches {
-                // (Not only when it has been passed on often enough: it was decided just now.)
-                lock(&self.forced).insert(*file);
-            }
-            let got = self.bytes(here, range);
-            // What was there after all was not fetched.
-            lock(&self.forced).remove(file);
-            match got {
-                Ok(bytes) => {
-                    lock(&self.residency).sent(&pure(file), &self.view(), &asked(standing));
-                    return self.send_file(from, of, range, bytes);
-                }
-                Err(Some(e)) => return Answer::text(500, &format!("the copy cannot be read: {e}")),
-                Err(None) => {}
-            }
-            self.call_off(here);
-            drop(promise);
-            let failed = |waits: &Waits| match Self::standing(here, file, waits) {
-                Local::Changed => Local::Changed,
-                _ => Local::NoRoom,
-            };
-            answer = self.answer_for(file, &view, failed, asked).1;
-        }
-        match answer {
-            directory::Answer::Redirect(to) => match view.get(to) {
-                Some(member) => Answer::status(307).header("Monarch-Node", member.name.to_string()),
-                None => Answer::status(409),
-            },
-            directory::Answer::Delegate => Answer::status(409).header("Monarch-Keep", "1".to_owned()),
-            directory::Answer::Changed => Answer::status(410),
-            _ => Answer::status(409),
-        }
-    }
-
-    fn send_file(&self, to: Option<u16>, (here, file): (&Here, &FileRef), range: &Range<u64>, bytes: Bytes) -> Answer {
-        let sum = match self.sum(here, file, range, &bytes) {
-            Ok(sum) => sum,
-            Err(e) => return Answer::text(500, &format!("the copy cannot be read: {e}")),
+    /// Takes reports of damaged copies.
+    fn damaged(&self, peer: &str, body: &[u8]) -> Answer {
+        let Some(reports) = corruption_reports::decode(body) else {
+            return Answer::text(400, "a complaint names an index, a file and up to 4 MiB of it; a message holds 256");
         };
-        let len = range.end - range.start;
-        if let Some(to) = to {
-            self.figures.sent(to, len);
-        }
-        let status = if len == here.size() { 200 } else { 206 };
-        let body = match bytes {
-            Bytes::Copy(fd) => Body::File { fd, off: range.start, len },
-            Bytes::Read(bytes) => Body::Bytes(bytes),
-        };
-        let answer = Answer { body, ..Answer::status(status) }.header("Monarch-Sum", format!("{sum:016x}"));
-        match status {
-            206 => answer.header("Content-Range", format!("bytes {}-{}/{}", range.start, range.end - 1, here.size())),
-            _ => answer,
-        }
+        let Some(from) = self.pool.view().number(peer) else { return Answer::status(409) };
+        self.reports.hear(from, reports, Instant::now());
+        Answer::status(204)
     }
 }

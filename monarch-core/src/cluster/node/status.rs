@@ -1,16 +1,20 @@
-//! What a node says of itself and of the others.
+//! A node's account of itself and of the other nodes.
 
-use super::{Node, Traffic};
+use super::peer_pool::PeerPool;
+use super::request_paths::hex;
+use super::store::Store;
+use super::traffic_stats::{Traffic, TrafficStats};
 use crate::cluster::directory::NodeState;
 use crate::cluster::directory::members::ME;
-use crate::cluster::http::{Answer, Metrics};
+use crate::cluster::http::Answer;
 use monarch_abi::word::State;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// One node, by its own account.
+/// Account of a node, by itself. The fields are those of one JSON object, which nodes of other
+/// versions read: so they stay flat.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeStatus {
     /// Its name.
@@ -23,27 +27,27 @@ pub struct NodeStatus {
     pub clock_ms: u64,
     /// Identifiers of the indexes it serves.
     pub indexes: Vec<String>,
-    /// Indexed files that it owns, and their bytes.
+    /// Indexed files that it owns: number and bytes.
     pub owned: (u64, u64),
-    /// Indexed files of which it has a copy, and their bytes.
+    /// Indexed files of which it has a copy: number and bytes.
     pub held: (u64, u64),
-    /// Those of them that others own.
+    /// Those of them that other nodes own.
     pub held_of_others: (u64, u64),
     /// Bytes of its tiers, and bytes in use.
     pub capacity: (u64, u64),
-    /// Answers of others whose bytes arrived damaged.
+    /// Answers of other nodes whose bytes arrived damaged.
     pub damaged: u64,
-    /// Complaints of others, to whom bytes from here came damaged, that were looked into.
+    /// Reports of other nodes, which got damaged bytes from here, that were looked into.
     #[serde(default)]
     pub complaints: u64,
-    /// Copies here that were found damaged by that, and dropped.
+    /// Copies here that were found damaged in that way, and dropped.
     #[serde(default)]
     pub found_damaged: u64,
     /// The other nodes as it sees them.
     pub peers: Vec<PeerStatus>,
 }
 
-/// Another node, as one sees it.
+/// Another node, as this one sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PeerStatus {
     /// Its name.
@@ -52,7 +56,7 @@ pub struct PeerStatus {
     pub address: Option<String>,
     /// One of expected, up, suspect, left, gone.
     pub state: String,
-    /// What went between the two.
+    /// Traffic between the two.
     #[serde(flatten)]
     pub traffic: Traffic,
 }
@@ -67,44 +71,38 @@ const fn state(standing: NodeState) -> &'static str {
     }
 }
 
-impl Node {
-    /// See [`NodeStatus`].
-    #[must_use]
-    pub fn status(&self) -> NodeStatus {
-        self.account(false)
+/// Makes accounts of this node.
+pub(super) struct StatusReporter {
+    pool: Arc<PeerPool>,
+    store: Arc<Store>,
+    traffic: Arc<TrafficStats>,
+}
+
+impl StatusReporter {
+    /// Reports on the copies in `store`, and the nodes of `pool`.
+    pub(super) const fn new(pool: Arc<PeerPool>, store: Arc<Store>, traffic: Arc<TrafficStats>) -> Self {
+        Self { pool, store, traffic }
     }
 
-    /// How many others share, as far as this one knows; those that have gone do not.
-    pub(crate) fn sharers(&self) -> usize {
-        self.view().iter().skip(1).filter(|(_, m)| m.standing.takes_part()).count()
-    }
-
-    /// The same without what takes a walk over all files: what is owned and held.
-    pub(crate) fn brief(&self) -> NodeStatus {
-        self.account(true)
-    }
-
-    /// What other nodes were answered, as long as this one answers.
-    pub(crate) fn served(&self) -> Option<Arc<Metrics>> {
-        super::lock(&self.server).as_ref().map(|server| server.metrics().clone())
-    }
-
-    fn account(&self, short: bool) -> NodeStatus {
-        let view = self.view();
+    /// The account of this node. A `short` one leaves out what takes a walk over all files: what is
+    /// owned and held.
+    pub(super) fn status(&self, short: bool) -> NodeStatus {
+        let view = self.pool.view();
+        let options = self.pool.options();
         let mut status = NodeStatus {
-            name: self.options.name.clone(),
-            address: self.options.listen.to_string(),
+            name: options.name.clone(),
+            address: options.listen.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             clock_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis() as u64,
-            damaged: self.figures.damaged(),
-            complaints: self.figures.complaints.load(Ordering::Relaxed),
-            found_damaged: self.figures.found_damaged.load(Ordering::Relaxed),
+            damaged: self.traffic.damaged(),
+            complaints: self.traffic.complaints.load(Ordering::Relaxed),
+            found_damaged: self.traffic.found_damaged.load(Ordering::Relaxed),
             ..NodeStatus::default()
         };
-        let Some(tiering) = self.tiering() else { return status };
-        for (_, live) in tiering.segments.served() {
-            status.indexes.push(super::hex(&live.segment.index.header.uuid));
-            for e in live.segment.files().take(if short { 0 } else { usize::MAX }) {
+        let Some(store) = self.store.get() else { return status };
+        for served in store.served() {
+            status.indexes.push(hex(&served.segment.index.header.uuid));
+            for e in served.segment.files().take(if short { 0 } else { usize::MAX }) {
                 let (mine, size) = (view.owner(e.master.fp) == ME, e.record.size);
                 let add = |to: &mut (u64, u64), counts: bool| {
                     if counts {
@@ -117,10 +115,7 @@ impl Node {
                 add(&mut status.held_of_others, held && !mine);
             }
         }
-        for tier in &tiering.cx.tiers {
-            let u = tier.ledger.usage();
-            status.capacity = (status.capacity.0 + u.capacity, status.capacity.1 + u.used);
-        }
+        status.capacity = store.usage();
         status.peers = view
             .iter()
             .skip(1)
@@ -128,14 +123,15 @@ impl Node {
                 name: m.name.to_string(),
                 address: m.address.map(|a| a.to_string()),
                 state: state(m.standing).to_owned(),
-                traffic: self.figures.of(number),
+                traffic: self.traffic.of(number),
             })
             .collect();
         status
     }
 
-    pub(super) fn status_answer(&self, short: bool) -> Answer {
-        match serde_json::to_vec(&self.account(short)) {
+    /// The account as an answer to another node.
+    pub(super) fn answer(&self, short: bool) -> Answer {
+        match serde_json::to_vec(&self.status(short)) {
             Ok(bytes) => Answer::bytes(bytes).header("Content-Type", "application/json".to_owned()),
             Err(e) => Answer::text(500, &e.to_string()),
         }

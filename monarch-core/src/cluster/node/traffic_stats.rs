@@ -1,10 +1,11 @@
 //! Traffic counters of a node for status and report.
 
+use crate::sync::lock;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What went between this node and one other.
+/// Requests and bytes between this node and one other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Traffic {
     /// Requests that the other one answered with bytes.
@@ -19,23 +20,23 @@ pub struct Traffic {
     pub failed: u64,
 }
 
-/// See the module.
+/// Counters since the agent started.
 #[derive(Debug, Default)]
 pub struct TrafficStats {
-    /// Answers whose bytes did not come to what they should.
+    /// Answers whose bytes did not have their checksum.
     pub damaged: AtomicU64,
-    /// Complaints of others about what they got from here that were looked into.
+    /// Reports of other nodes of bytes from here that arrived damaged, which were looked into.
     pub complaints: AtomicU64,
-    /// Copies of this node that were found damaged by that.
+    /// Copies of this node that were found damaged in that way.
     pub found_damaged: AtomicU64,
-    /// Files that this node's job changed, told to the others.
+    /// Files that this node's job changed, announced to the other nodes.
     pub told: AtomicU64,
     by_node: Mutex<HashMap<u16, Traffic>>,
 }
 
 impl TrafficStats {
     fn with(&self, node: u16, change: impl FnOnce(&mut Traffic)) {
-        change(super::lock(&self.by_node).entry(node).or_default());
+        change(lock(&self.by_node).entry(node).or_default());
     }
 
     /// Bytes came from a node.
@@ -53,10 +54,10 @@ impl TrafficStats {
         self.with(node, |t| t.failed += 1);
     }
 
-    /// What went to and from a node.
+    /// Requests and bytes between this node and another one.
     #[must_use]
     pub fn of(&self, node: u16) -> Traffic {
-        super::lock(&self.by_node).get(&node).copied().unwrap_or_default()
+        lock(&self.by_node).get(&node).copied().unwrap_or_default()
     }
 
     /// Damaged answers so far.

@@ -1,17 +1,26 @@
-//! Who waits for whom: files that come from other nodes, and nodes that were promised files that
-//! are yet to come.
+//! Which node waits for which: files that come from other nodes, and nodes that were promised files
+//! that are yet to come.
 //!
-//! Two nodes may want the same file of each other at the same time. Both are noted under one lock,
-//! so that of two that would wait for each other one knows: who has promised a file does not ask
-//! the one that it was promised to, and who asks for a file promises nothing to the one
-//! that is asked (see [`Residency::answer`](crate::cluster::directory::Residency::answer)).
+//! Two nodes may want the same file of each other at the same time. Both waits are noted under one
+//! lock, so that of two nodes that would wait for each other one knows. A node that has promised a
+//! file does not ask the node that it was promised to, and a node that asks for a file promises
+//! nothing to the node that it asks (see
+//! [`Residency::answer`](crate::cluster::directory::Residency::answer)).
 
-use super::{FileRef, Node, lock, pure};
+use super::file_directory::FileDirectory;
 use crate::cluster::directory::{Answer, Asked, Local, Members, Route, Search};
+use crate::sharing::FileRef;
+use crate::sync::lock;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-/// All of them.
+/// All waits of this node. The lock of `waits` is taken before those of the directory.
+pub(super) struct WaitGraph {
+    waits: Mutex<Waits>,
+    directory: Arc<FileDirectory>,
+}
+
+/// The waits under the lock.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     /// The node that was asked last for a file, and how many requests for it are under way.
@@ -26,12 +35,12 @@ impl Waits {
         self.coming.get(file).map(|(from, _)| *from)
     }
 
-    fn comes(&mut self, file: FileRef, from: u16) {
+    fn begin_coming(&mut self, file: FileRef, from: u16) {
         let (node, requests) = self.coming.entry(file).or_insert((from, 0));
         (*node, *requests) = (from, *requests + 1);
     }
 
-    fn came(&mut self, file: &FileRef) {
+    fn end_coming(&mut self, file: &FileRef) {
         if let Some((_, requests)) = self.coming.get_mut(file) {
             *requests -= 1;
             if *requests == 0 {
@@ -48,7 +57,7 @@ impl Waits {
         self.promised.contains_key(&(*file, to))
     }
 
-    fn kept(&mut self, file: FileRef, to: u16) {
+    fn end_promise(&mut self, file: FileRef, to: u16) {
         if let Some(requests) = self.promised.get_mut(&(file, to)) {
             *requests -= 1;
             if *requests == 0 {
@@ -60,54 +69,58 @@ impl Waits {
 
 /// A file that is being fetched from another node, for as long as this lives.
 pub(super) struct Coming {
-    node: Arc<Node>,
+    graph: Arc<WaitGraph>,
     file: FileRef,
 }
 
 impl Drop for Coming {
     fn drop(&mut self) {
-        lock(&self.node.waits).came(&self.file);
+        lock(&self.graph.waits).end_coming(&self.file);
     }
 }
 
 /// A file that another node waits for here, for as long as this lives.
 pub(super) struct Promise<'a> {
-    node: &'a Node,
+    graph: &'a WaitGraph,
     file: FileRef,
     to: u16,
 }
 
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
-        lock(&self.node.waits).kept(self.file, self.to);
+        lock(&self.graph.waits).end_promise(self.file, self.to);
     }
 }
 
-impl Node {
-    /// The node that is asked next for a file; `None`: the PFS.
-    pub(super) fn next(self: &Arc<Self>, search: &mut Search, file: &FileRef) -> Option<(u16, Coming)> {
-        let mut waits = lock(&self.waits);
-        let is_promised = |node| waits.is_promised(file, node);
-        let route = search.next(&pure(file), &lock(&self.residency), &self.view(), is_promised);
-        let Route::Ask(to) = route else { return None };
-        waits.comes(*file, to);
-        drop(waits);
-        Some((to, Coming { node: self.clone(), file: *file }))
+impl WaitGraph {
+    /// No waits; routes and answers come from `directory`.
+    pub(super) fn new(directory: Arc<FileDirectory>) -> Self {
+        Self { waits: Mutex::default(), directory }
     }
 
-    /// What is said to a request for a file of which there is so much here. What has yet to come is
-    /// promised for as long as the last part lives.
-    pub(super) fn answer_for(
+    /// The node that is asked next for a file; `None`: the PFS.
+    pub(super) fn next(self: &Arc<Self>, search: &mut Search, file: &FileRef, view: &Members) -> Option<(u16, Coming)> {
+        let mut waits = lock(&self.waits);
+        let is_promised = |node| waits.is_promised(file, node);
+        let Route::Ask(to) = self.directory.next(search, file, view, is_promised) else { return None };
+        waits.begin_coming(*file, to);
+        drop(waits);
+        Some((to, Coming { graph: self.clone(), file: *file }))
+    }
+
+    /// The answer to a request for a file. `local` says how much of it is here, `asked` what the
+    /// request then is. A file that has yet to come is promised for as long as the last part lives.
+    pub(super) fn answer(
         &self,
         file: &FileRef,
         view: &Members,
-        standing: impl FnOnce(&Waits) -> Local,
+        local: impl FnOnce(&Waits) -> Local,
         asked: impl FnOnce(Local) -> Asked,
     ) -> (Local, Answer, Option<Promise<'_>>) {
         let mut waits = lock(&self.waits);
-        let local = standing(&waits);
+        let local = local(&waits);
         let asked = asked(local);
-        let answer = lock(&self.residency).answer(&pure(file), view, &asked, local);
+        let answer = self.directory.answer(file, view, &asked, local);
         let waiting = match answer {
             Answer::Serve if local != Local::Resident => asked.from,
             Answer::FetchAndServe => asked.from,
@@ -115,7 +128,7 @@ impl Node {
         };
         let promise = waiting.map(|to| {
             waits.promise(*file, to);
-            Promise { node: self, file: *file, to }
+            Promise { graph: self, file: *file, to }
         });
         (local, answer, promise)
     }
@@ -124,24 +137,44 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::directory::NodeState;
 
     #[test]
     fn requests_are_counted_until_the_last_one_is_over() {
         let file = FileRef { index: [1; 16], id: 7, fp: 7 };
         let mut waits = Waits::default();
-        waits.comes(file, 2);
-        waits.comes(file, 3);
+        waits.begin_coming(file, 2);
+        waits.begin_coming(file, 3);
         assert_eq!(waits.source(&file), Some(3));
-        waits.came(&file);
+        waits.end_coming(&file);
         assert_eq!(waits.source(&file), Some(3));
-        waits.came(&file);
+        waits.end_coming(&file);
         assert_eq!(waits.source(&file), None);
         waits.promise(file, 2);
         waits.promise(file, 2);
-        waits.kept(file, 2);
+        waits.end_promise(file, 2);
         assert!(waits.is_promised(&file, 2) && !waits.is_promised(&file, 3));
-        waits.kept(file, 2);
-        waits.kept(file, 3);
+        waits.end_promise(file, 2);
+        waits.end_promise(file, 3);
         assert!(waits.promised.is_empty() && waits.coming.is_empty());
+    }
+
+    #[test]
+    fn a_node_that_was_promised_a_file_is_not_asked_for_it() {
+        let mut view = Members::new("a");
+        let b = view.add("b", NodeState::Up).unwrap();
+        let graph = Arc::new(WaitGraph::new(Arc::default()));
+        // A file that the other node answers for.
+        let fp = (0..).find(|fp| view.answerer(*fp) == b).unwrap();
+        let file = FileRef { index: [1; 16], id: 0, fp };
+        let asked = |_| Asked { from: Some(b), ..Asked::default() };
+        let (_, answer, promise) = graph.answer(&file, &view, |_| Local::Coming(None), asked);
+        assert!(answer == Answer::Serve && promise.is_some());
+        assert!(graph.next(&mut Search::new(), &file, &view).is_none());
+        drop(promise);
+        let (to, coming) = graph.next(&mut Search::new(), &file, &view).unwrap();
+        assert_eq!((to, lock(&graph.waits).source(&file)), (b, Some(b)));
+        drop(coming);
+        assert_eq!(lock(&graph.waits).source(&file), None);
     }
 }

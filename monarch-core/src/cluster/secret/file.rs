@@ -1,6 +1,6 @@
 //! The file of the secret: read with care, made by exactly one of many nodes.
 //!
-//! How it works. A new secret is written to a file of another name, synced, and given its real name
+//! A new secret is written to a file of another name, synced, and given its real name
 //! with link(2), which fails if that name is there: also over NFS, where exclusive creation once
 //! was not safe. So the name never leads to half a secret, the first node wins, and all of them,
 //! the winner too, read what has the name in the end. Where there are no hard links, renaming
@@ -18,10 +18,11 @@ use rustix::io::Errno;
 
 use super::error::{LEAST, SecretError};
 
-/// More than any secret; what is longer is another file.
-const MOST: usize = 4096;
-/// A network file system may forget for a moment what it has just been told.
-const TRIES: usize = 8;
+/// Most bytes of the file: more than any secret has; a longer file is another one.
+const MAX_FILE_BYTES: usize = 4096;
+/// Attempts to make and read the file: a network file system may not show for a moment what was
+/// just made.
+const MAX_TRIES: usize = 8;
 
 /// Reads the file, and makes it first if it is missing.
 pub(super) fn load(path: &Path) -> Result<Vec<u8>, SecretError> {
@@ -29,22 +30,22 @@ pub(super) fn load(path: &Path) -> Result<Vec<u8>, SecretError> {
     loop {
         match read(path)? {
             Some(secret) => return Ok(secret),
-            None if tries < TRIES => make(path).map_err(|error| failed("make", path, error))?,
+            None if tries < MAX_TRIES => make(path).map_err(|error| failed("make", path, error))?,
             None => return Err(failed("make", path, io::Error::other("it is gone each time it was made"))),
         }
         tries += 1;
     }
 }
 
-/// Makes the directory of the default file, for nobody else.
+/// Makes the directory of the default file, for this user alone.
 pub(super) fn make_directory(path: &Path) -> Result<(), SecretError> {
     let Some(parent) = path.parent() else { return Ok(()) };
     DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(|error| failed("make", path, error))
 }
 
-/// What the file holds, if it is there and nobody else could have read or written it.
+/// Reads the file, if it is there and no other user could have read or written it.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, SecretError> {
-    // NONBLOCK: a pipe that somebody left there must not hold us up.
+    // NONBLOCK: a pipe at this path must not block the agent.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let mut file: File = match open(path, flags, Mode::empty()) {
         Ok(file) => file.into(),
@@ -67,7 +68,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, SecretError> {
         ));
     }
     let mut bytes = Vec::new();
-    let limit = MOST as u64 + 1;
+    let limit = MAX_FILE_BYTES as u64 + 1;
     io::Read::by_ref(&mut file).take(limit).read_to_end(&mut bytes).map_err(|error| failed("read", path, error))?;
     sound(path, bytes).map(Some)
 }
@@ -79,12 +80,14 @@ fn sound(path: &Path, mut bytes: Vec<u8>) -> Result<Vec<u8>, SecretError> {
     }
     match bytes.len() {
         length if length < LEAST => Err(SecretError::Short { place: path.display().to_string(), length }),
-        length if length > MOST => Err(not_safe(path, "is longer than any secret", "check that it is the right file")),
+        length if length > MAX_FILE_BYTES => {
+            Err(not_safe(path, "is longer than any secret", "check that it is the right file"))
+        }
         _ => Ok(bytes),
     }
 }
 
-/// Makes the file, unless another node is quicker: that is as good.
+/// Makes the file, unless another node is quicker: its file is as good.
 fn make(path: &Path) -> io::Result<()> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let mut random = [0; 40];
@@ -119,7 +122,7 @@ fn name_it(new: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
-/// A name that goes when we are done, whatever comes of it.
+/// A file that is removed at the end, with or without success.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {

@@ -4,7 +4,7 @@
 //! One thread does it; it sleeps until a hint comes, or for a time that depends on how much there
 //! was.
 
-use crate::agent::protocol::{Directory, Epoch, Traced, Why};
+use crate::snapshot::{Directory, Epoch, Traced, Why};
 use crate::sync::lock;
 use crate::sys::timespec;
 use crate::tiering::access::epoch_stats::{Passes, Totals};

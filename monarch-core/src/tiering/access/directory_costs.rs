@@ -1,6 +1,6 @@
 //! What was opened in which directory, for the report of a job.
 
-use crate::agent::protocol::Directory;
+use crate::snapshot::Directory;
 use monarch_abi::PATH_MAX;
 use monarch_abi::accesses::Served;
 use monarch_abi::index::Index;

@@ -4,7 +4,7 @@
 //! so: from the access on that may have been the first, figures are kept apart until it is known
 //! which epoch they belong to.
 
-use crate::agent::protocol::{Epoch, Why};
+use crate::snapshot::{Epoch, Why};
 use monarch_abi::accesses::Served;
 use monarch_policies::{Access, EpochEvent, Epochs, OrderPredictor};
 use std::time::Duration;

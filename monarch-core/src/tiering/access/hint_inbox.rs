@@ -3,8 +3,8 @@
 //!
 //! They are of the same user; what they name is checked all the same. A file that is no hint goes.
 
-use crate::agent::protocol::Range;
 use crate::held_dir::HeldDir;
+use crate::snapshot::Range;
 use crate::tiering::access::prefetch_order::PrefetchOrder;
 use crate::tiering::core::segments::{Segments, parts};
 use crate::tiering::core::source_facts::SourceFacts;

@@ -5,7 +5,7 @@
 //! blocks, so that a file system that does not answer stops nobody. What cannot be written ends the
 //! trace, not the job.
 
-use crate::agent::protocol::Traced;
+use crate::snapshot::Traced;
 use crate::tiering::core::segments::LiveSegment;
 use crate::trace::{TraceError, TraceWriter};
 use monarch_policies::{Access, FileKey};

@@ -1,8 +1,9 @@
 //! Copies that are to be packed: they are made in the tier in front, where readers have them at
 //! once, and then packed into the one below.
 //!
-//! Room below is promised before anything is fetched, as much as [`ratios`](crate::tiering::compression::ratio_estimator)
-//! say. What does not get smaller by `min_ratio` is moved as it is.
+//! Room below is promised before anything is fetched, as much as
+//! [`ratios`](crate::tiering::compression::ratio_estimator) say. What does not get smaller by
+//! `min_ratio` is moved as it is.
 
 use crate::sync::lock;
 use crate::tier::{Reservation, Sum};

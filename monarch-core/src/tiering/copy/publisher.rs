@@ -2,6 +2,7 @@
 //! resident or not, and why.
 
 use crate::engine::CopyError;
+use crate::sharing::FailureAction;
 use crate::sync::lock;
 use crate::tiering::copy::fetch_lines::FetchLines;
 use crate::tiering::core::claimed_file::ClaimedFile;
@@ -9,7 +10,6 @@ use crate::tiering::core::context::Context;
 use crate::tiering::core::copy_errors::CopyErrors;
 use crate::tiering::core::outcome::{CopyOutcome, ELSEWHERE};
 use crate::tiering::core::peer_link::PeerLink;
-use crate::tiering::core::peers::FailureAction;
 use crate::tiering::core::segments::{LiveSegment, Segments, parts};
 use crate::tiering::policy::policy_handle::PolicyHandle;
 use crate::tiering::queue::retry_backoff::RetryBackoff;

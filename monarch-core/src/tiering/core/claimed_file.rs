@@ -2,8 +2,8 @@
 
 use crate::engine::SourceFile;
 use crate::metrics::Origin;
+use crate::sharing::RemoteFile;
 use crate::tier::{PackedFile, Sum};
-use crate::tiering::core::peers::RemoteFile;
 use crate::tiering::core::reservations::{CompressedReservation, TransientReservation};
 use crate::tiering::core::segments::LiveSegment;
 use monarch_abi::hash::{CopyName, Identity, PathHash, Stamp};

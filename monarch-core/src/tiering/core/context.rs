@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 
-/// Shared memory, tiers, configuration and counters: what all components read, and none of them owns.
+/// Shared memory, tiers, configuration and counters: what all components read, and none of them
+/// owns.
 pub(crate) struct Context {
     /// Shared memory.
     pub(crate) ctl: ControlMap<'static>,

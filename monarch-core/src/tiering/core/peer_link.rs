@@ -1,9 +1,13 @@
-//! The other nodes of the job, as copiers use them: nothing until they are known.
+//! The other nodes of the job, as copiers use them: none until they are known.
+//!
+//! A file that another node owns comes from there, checked on the way, instead of from the PFS.
+//! Under `replicated` and `hybrid` its copy takes the room that is left, and is dropped for files
+//! of this node's own; under `sharded` it passes through a part of each tier. Such copies are among
+//! the transient ones: marked, not logged, the first to be dropped.
 
+use crate::sharing::{FetchRequest, FileRef, Peers, RemoteFile};
 use crate::tier::Sum;
 use crate::tiering::core::claimed_file::ClaimedFile;
-use crate::tiering::core::file_ref::FileRef;
-use crate::tiering::core::peers::{Asked, Peers, RemoteFile};
 use crate::tiering::core::segments::{LiveSegment, Segments, parts};
 use monarch_abi::segment::Entry;
 use monarch_policies::RequestSource;
@@ -30,7 +34,14 @@ impl PeerLink {
     pub(crate) fn peer_file(&self, f: &ClaimedFile) -> Option<Arc<dyn RemoteFile>> {
         let peers = self.peers.get()?;
         let demand = f.source == RequestSource::Demand;
-        peers.file(&Asked { file: f.live.file_ref(&f.entry), rel: &f.rel, live: &f.live, want: f.want, demand })
+        peers.file(&FetchRequest {
+            file: f.live.file_ref(&f.entry),
+            rel: &f.rel,
+            source: &f.live.source,
+            chunked: f.live.segment.state.large(f.entry.master.id).is_some(),
+            want: f.want,
+            demand,
+        })
     }
 
     /// Whether a file is fetched ahead by this node.

@@ -3,7 +3,7 @@
 use monarch_abi::index::{Index, Record};
 use std::sync::OnceLock;
 
-/// Who this process is.
+/// User and groups of this process.
 #[derive(Debug)]
 struct User {
     uid: u32,

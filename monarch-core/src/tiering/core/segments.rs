@@ -1,9 +1,10 @@
 //! The segments that are served, by number.
 
 use crate::engine::Source;
+use crate::sharing::FileRef;
 use crate::tier::CopyName;
 use crate::tiering::core::engine_trial::Mount;
-use crate::tiering::core::file_ref::{FileRef, IdentityScope};
+use crate::tiering::core::identity_scope::IdentityScope;
 use monarch_abi::hash::Identity;
 use monarch_abi::segment::{Entry, Segment};
 use monarch_abi::word::{State, Word};
@@ -29,7 +30,7 @@ impl LiveSegment {
     /// What the nodes of a job call one of its files.
     #[must_use]
     pub fn file_ref(&self, entry: &Entry<'static>) -> FileRef {
-        FileRef { index: self.segment.index.header.uuid, id: entry.master.id, fp: entry.master.fp }
+        FileRef::of(&self.segment, entry)
     }
 }
 

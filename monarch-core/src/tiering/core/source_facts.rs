@@ -1,8 +1,8 @@
 //! What the tiering engine knows of each root to be a good guest of the PFS: which files are on
 //! tape, and when files were last read.
 
-use crate::agent::protocol::{NearPurge, Range};
 use crate::index::{Ages, Released, now_ns};
+use crate::snapshot::{NearPurge, Range};
 use crate::tiering::core::segments::{LiveSegment, Segments, parts};
 use monarch_abi::index::Record;
 use monarch_abi::segment::Segment;

@@ -1,10 +1,10 @@
 //! Copies of files that other nodes own.
 
+use crate::sharing::Peers;
 use crate::sync::lock;
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::peer_link::PeerLink;
-use crate::tiering::core::peers::Peers;
 use crate::tiering::core::segments::Segments;
 use crate::tiering::policy::policy_handle::PolicyHandle;
 use crate::tiering::residency::catalog::Catalog;

@@ -1,6 +1,6 @@
 //! Makes room.
 
-use crate::agent::protocol::{Range, Tally};
+use crate::snapshot::{Range, Tally};
 use crate::sync::lock;
 use crate::tier::{ByName, CopyFile, PartCopy, TierDir};
 use crate::tiering::core::context::Context;

@@ -4,7 +4,7 @@ use crate::config::Direct;
 use crate::engine::{CopyEngine, Engines, Source};
 use crate::tiering::core::context::Context;
 use crate::tiering::core::engine_trial::{Change, EngineTrials, Kind};
-use crate::tiering::core::file_ref::IdentityScope;
+use crate::tiering::core::identity_scope::IdentityScope;
 use crate::tiering::core::lane::Lane;
 use crate::tiering::core::segments::LiveSegment;
 use crate::tiering::queue::waker::Waker;

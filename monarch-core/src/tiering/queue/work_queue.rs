@@ -1,7 +1,7 @@
 //! Which file is looked at next: demands first, in the order of the ring as far as it reaches, then
 //! prefetches.
 
-use crate::agent::protocol::{Range, Tally};
+use crate::snapshot::{Range, Tally};
 use crate::sync::lock;
 use crate::tier::TierDir;
 use crate::tiering::core::context::Context;

@@ -3,7 +3,8 @@
 //! A tier in front of one with packed copies keeps a share of its room for them. moka holds the set
 //! and bounds it by size (least recently made first); the tier's ledger says whether there is room.
 //! Before that copies go that somebody has opened: in an epoch each is read once. Copies of files
-//! that other nodes own are kept in the same way (see [`peers`](crate::tiering::core::peers)).
+//! that other nodes own are kept in the same way (see
+//! [`peer_link`](crate::tiering::core::peer_link)).
 
 use crate::sync::lock;
 use crate::tiering::core::reservations::TransientReservation;

@@ -1,6 +1,6 @@
 //! Moves copies up.
 
-use crate::agent::protocol::Ahead;
+use crate::snapshot::Ahead;
 use crate::tier::TierDir;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::{EvictionCandidate, Segments};

@@ -1,6 +1,6 @@
 //! Says how fetching ahead goes: in `status` whenever it is asked, in the log when it changes.
 
-use crate::agent::protocol::Ahead;
+use crate::snapshot::Ahead;
 use crate::sync::lock;
 use crate::tier::TierDir;
 use crate::tiering::copy::fetch_lines::FetchLines;

@@ -1,6 +1,6 @@
 //! How far the copies of some files are, for those who wait for them.
 
-use crate::agent::protocol::{Ahead, Census, Range, Tally, Trouble};
+use crate::snapshot::{Ahead, Census, Range, Tally, Trouble};
 use crate::sync::lock;
 use crate::tier::TierDir;
 use crate::tiering::compression::compressor::Compressor;

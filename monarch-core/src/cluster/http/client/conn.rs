@@ -11,12 +11,12 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
 
-/// Bytes read with a head at most: what of them is body is copied once more.
-const READ_AHEAD: usize = 4096;
-/// Bodies up to so long are sent in one call with their head.
-const TOGETHER: usize = 64 << 10;
+/// Most bytes read with a head: those of the body among them are copied once more.
+const READ_BYTES: usize = 4096;
+/// Longest body that is sent in one call with its head.
+const MAX_COALESCED_BYTES: usize = 64 << 10;
 /// Bytes of body that are sent within one timeout.
-const SENT_PER_TIMEOUT: usize = 8 << 20;
+const SENT_BYTES_PER_TIMEOUT: usize = 8 << 20;
 
 /// A request.
 pub(super) struct Asked<'a> {
@@ -99,7 +99,7 @@ impl Conn {
         }
         text.push_str("\r\n");
         let mut bytes = text.into_bytes();
-        if asked.body.len() <= TOGETHER {
+        if asked.body.len() <= MAX_COALESCED_BYTES {
             bytes.extend_from_slice(asked.body);
             return self.write(&bytes, options);
         }
@@ -109,7 +109,7 @@ impl Conn {
 
     /// Writes all of it; a peer that takes it too slowly is given up.
     fn write(&mut self, mut bytes: &[u8], options: &PeerOptions) -> Result<(), WireError> {
-        let limit = options.peer_timeout.saturating_mul((bytes.len() / SENT_PER_TIMEOUT + 1) as u32);
+        let limit = options.peer_timeout.saturating_mul((bytes.len() / SENT_BYTES_PER_TIMEOUT + 1) as u32);
         let start = Instant::now();
         while !bytes.is_empty() {
             if start.elapsed() > limit {
@@ -150,7 +150,7 @@ impl Conn {
                 return Err(WireError::Timeout { addr, what, after: start.elapsed() });
             }
             let old = self.buffer.len();
-            self.buffer.resize(old + READ_AHEAD, 0);
+            self.buffer.resize(old + READ_BYTES, 0);
             self.wait_at_most(patience.min(left), addr)?;
             let got = read(&mut self.stream, &mut self.buffer[old..]);
             self.buffer.truncate(old + got.as_ref().copied().unwrap_or(0));
@@ -163,7 +163,7 @@ impl Conn {
     }
 
     fn parsed(&self, addr: SocketAddr) -> Result<Option<(ResponseHead, usize)>, WireError> {
-        debug_assert!(self.buffer.len() <= HEAD_MAX + READ_AHEAD, "the parser bounds it");
+        debug_assert!(self.buffer.len() <= HEAD_MAX + READ_BYTES, "the parser bounds it");
         head::response(&self.buffer).map_err(|bad| WireError::Protocol { addr, what: bad.0.to_owned() })
     }
 
@@ -194,7 +194,7 @@ impl Conn {
         self.first_byte
     }
 
-    /// Whether bytes came that nobody asked for.
+    /// Whether bytes came without a request.
     pub(super) fn has_more(&self) -> bool {
         !self.buffer.is_empty()
     }

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
 /// Bytes of body for which the timeout is granted once.
-const PER_TIMEOUT: u64 = 8 << 20;
+const BYTES_PER_TIMEOUT: u64 = 8 << 20;
 
 /// An answer. Read to its end it gives its connection back; dropped before, it closes it.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct Response<'a> {
 impl<'a> Response<'a> {
     pub(super) fn new(peer: &'a Peer, conn: Conn, head: ResponseHead, method: Method) -> Self {
         let left = if method == Method::Head { 0 } else { head.len };
-        let turns = u32::try_from(left.div_ceil(PER_TIMEOUT).max(1)).unwrap_or(u32::MAX);
+        let turns = u32::try_from(left.div_ceil(BYTES_PER_TIMEOUT).max(1)).unwrap_or(u32::MAX);
         let patience = peer.options.peer_timeout.saturating_mul(turns);
         let mut response = Self { peer, conn: Some(conn), head, left, patience };
         response.give_back_at_end();

@@ -1,17 +1,17 @@
-//! How long a peer is waited for that gives no sign of life, from how long it usually takes.
+//! How long a silent peer is waited for, from how long it usually takes.
 //!
 //! The smoothed time and its deviation are kept as TCP keeps them for retransmission (RFC 6298,
 //! sections 2 and 5.5): patience is the smoothed time and four deviations, doubled each time it was
 //! too short, and halfway back to normal with each answer. It is never below 300 ms, three of the
 //! server's signs of life, so that one that is lost does not count, nor below 15 % of the
-//! configured timeout: who sets a long one has slow nodes; nor above that timeout, which is also
+//! configured timeout: a long one means slow nodes; nor above that timeout, which is also
 //! what it begins with.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Least patience.
-const LEAST: Duration = Duration::from_millis(300);
+const MIN_PATIENCE: Duration = Duration::from_millis(300);
 
 #[derive(Debug)]
 pub(super) struct RtoEstimator {
@@ -35,7 +35,7 @@ impl RtoEstimator {
     pub(super) fn patience(&self) -> Duration {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(smoothed) = state.smoothed else { return self.most };
-        let normal = (smoothed + state.deviation * 4).max(LEAST).max(self.most * 3 / 20);
+        let normal = (smoothed + state.deviation * 4).max(MIN_PATIENCE).max(self.most * 3 / 20);
         normal.saturating_mul(1 << state.doublings).min(self.most)
     }
 
@@ -67,11 +67,11 @@ mod tests {
         let pulse = RtoEstimator::new(MS * 2000);
         assert_eq!(pulse.patience(), MS * 2000, "nothing known");
         pulse.heard_after(MS);
-        assert_eq!(pulse.patience(), LEAST);
+        assert_eq!(pulse.patience(), MIN_PATIENCE);
         pulse.heard_after(MS * 1000);
         assert!(pulse.patience() > MS * 1000 && pulse.patience() < MS * 1200, "{:?}", pulse.patience());
         (0..50).for_each(|_| pulse.heard_after(MS));
-        assert_eq!(pulse.patience(), LEAST);
+        assert_eq!(pulse.patience(), MIN_PATIENCE);
         pulse.heard_after(MS * 60_000);
         assert_eq!(pulse.patience(), MS * 2000);
     }
@@ -88,11 +88,11 @@ mod tests {
         let pulse = RtoEstimator::new(MS * 2000);
         pulse.heard_after(MS);
         pulse.was_silent();
-        assert_eq!(pulse.patience(), LEAST * 2);
+        assert_eq!(pulse.patience(), MIN_PATIENCE * 2);
         (0..99).for_each(|_| pulse.was_silent());
         assert_eq!(pulse.patience(), MS * 2000);
         (0..8).for_each(|_| pulse.heard_after(MS));
-        assert_eq!(pulse.patience(), LEAST);
+        assert_eq!(pulse.patience(), MIN_PATIENCE);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub type Answering<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
 /// What answers the requests of other nodes.
 pub trait Handler: Send + Sync + 'static {
     /// Answers a request of the node that has proven to be a member and calls itself `peer`. Until
-    /// the answer is there, the peer is told every 100 ms that it is being worked on. Must not
+    /// the answer is there, the server says every 100 ms that it is being worked on. Must not
     /// block its thread. If the peer goes away the future is dropped where it stands, so that
     /// work for others belongs in a task of its own.
     fn answer<'a>(&'a self, peer: &'a str, request: Request) -> Answering<'a>;

@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Bytes of requests that a connection usually has room for.
-const BUFFER: usize = 4096;
+const BUFFER_BYTES: usize = 4096;
 /// How long, and how many bytes of, what a refused client still sends is taken, so that it reads
 /// the answer before its connection is reset.
 const LINGER: (Duration, usize) = (Duration::from_millis(500), 1 << 20);
@@ -29,9 +29,9 @@ const LINGER: (Duration, usize) = (Duration::from_millis(500), 1 << 20);
 enum End {
     /// The client went away, or the answer said that it would be closed.
     Gone,
-    /// The client is told why and shut out.
+    /// The client gets the reason, and is shut out.
     Refused(Refusal),
-    /// The same, and it was told already.
+    /// The same, and it has the reason already.
     Told(Refusal),
 }
 
@@ -74,7 +74,7 @@ async fn talk(stream: TcpStream, from: IpAddr, shared: &Shared, stranger: Strang
     // to be acknowledged.
     let _ = stream.set_nodelay(true);
     let handshake_by = Instant::now() + shared.options.handshake_timeout;
-    let (buffer, handshake, pace) = (Vec::with_capacity(BUFFER), Handshake::default(), Pace::default());
+    let (buffer, handshake, pace) = (Vec::with_capacity(BUFFER_BYTES), Handshake::default(), Pace::default());
     let mut conn =
         Conn { stream, shared, buffer, handshake, pace, handshake_by, stranger: Some(stranger), proven: None };
     loop {
@@ -151,7 +151,7 @@ impl Conn<'_> {
 
     /// Reads what has come; at the end of the connection or of the time there is no more.
     async fn more(&mut self, by: Instant) -> Result<(), End> {
-        self.buffer.reserve(BUFFER / 2);
+        self.buffer.reserve(BUFFER_BYTES / 2);
         match timeout_at(by, self.stream.read_buf(&mut self.buffer)).await {
             Ok(Ok(0)) | Ok(Err(_)) => Err(self.leaves()),
             Ok(Ok(_)) => Ok(()),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How long a challenge is good for.
 const NONCE_LIFE: Duration = Duration::from_secs(10);
 /// Requests that a connection may send before it is closed unauthenticated.
-const REQUESTS_MAX: u8 = 3;
+const MAX_UNPROVEN_REQUESTS: u8 = 3;
 
 /// Where a connection stands.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub(super) enum Verdict {
 }
 
 impl Handshake {
-    /// Who is at the other end, once that is proven.
+    /// Name of the node at the other end, once that is proven.
     pub(super) fn peer(&self) -> Option<&Arc<str>> {
         self.peer.as_ref()
     }
@@ -55,7 +55,7 @@ impl Handshake {
         if let Some(value) = value {
             return Ok(self.prove(key, name, value, now));
         }
-        if self.requests >= REQUESTS_MAX {
+        if self.requests >= MAX_UNPROVEN_REQUESTS {
             return Ok(Verdict::Refused(Refusal::Unauthenticated));
         }
         let nonce = Nonce::random()?;

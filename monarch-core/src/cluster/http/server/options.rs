@@ -15,7 +15,7 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Threads, unless the caller gives a runtime. Default 2.
     pub workers: usize,
-    /// Connections at a time that have proven who they are, until [`super::Server::admit`] says
+    /// Authenticated connections at a time, until [`super::Server::admit`] says
     /// otherwise. Default 1024. Those that have not take none of these places.
     pub connections: usize,
     /// How long a connection may take to authenticate. Default 2 s.

@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Unused time that is made up for: late timers cost no bandwidth.
-const CREDIT: Duration = Duration::from_millis(50);
+const MAX_CREDIT: Duration = Duration::from_millis(50);
 /// Peers that are remembered; beyond it those without a connection are forgotten.
-const PEERS_MAX: usize = 4096;
+const MAX_PEERS: usize = 4096;
 /// Bytes sent at a time when there is a limit.
-const SLICES: (u64, u64) = (256 << 10, 1 << 20);
+const SLICE_BYTES: (u64, u64) = (256 << 10, 1 << 20);
 
 /// A limit of `rate` bytes a second.
 fn bucket(rate: u64) -> Arc<TokenBucket> {
-    Arc::new(TokenBucket::new(rate.max(1) as f64, CREDIT))
+    Arc::new(TokenBucket::new(rate.max(1) as f64, MAX_CREDIT))
 }
 
 /// The limits of a server.
@@ -37,7 +37,7 @@ impl Paces {
     pub(super) fn of(&self, peer: &Arc<str>) -> Pace {
         let own = self.per_peer.map(|rate| {
             let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-            if peers.len() >= PEERS_MAX {
+            if peers.len() >= MAX_PEERS {
                 peers.retain(|_, bucket| Arc::strong_count(bucket) > 1);
             }
             Arc::clone(peers.entry(Arc::clone(peer)).or_insert_with(|| bucket(rate)))
@@ -56,7 +56,7 @@ impl Pace {
     /// Bytes to send at a time: all, unless there is a limit.
     pub(super) fn slice(&self) -> u64 {
         let rate = self.buckets.iter().flatten().map(|bucket| bucket.rate() as u64).min();
-        rate.map_or(u64::MAX, |rate| (rate / 16).clamp(SLICES.0, SLICES.1))
+        rate.map_or(u64::MAX, |rate| (rate / 16).clamp(SLICE_BYTES.0, SLICE_BYTES.1))
     }
 
     /// Waits until `bytes` may be sent.

@@ -2,7 +2,7 @@
 //!
 //! A head goes out with the first bytes of its body: in one call for bytes in memory, marked
 //! `MSG_MORE` for a file, whose pages `sendfile` hands to the socket without copying them. The time
-//! limit is on progress: it runs anew after each piece that the socket takes.
+//! limit is on progress: it starts again after each piece that the socket takes.
 
 use super::answer::Body;
 use super::pace::Pace;
@@ -14,7 +14,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 /// Most bytes of a file in one call, so that one connection does not keep a thread for long.
-const PIECE: u64 = 2 << 20;
+const MAX_SENDFILE_BYTES: u64 = 2 << 20;
 
 /// A socket with its time limit.
 pub(super) struct Out<'a> {
@@ -81,7 +81,7 @@ impl Out<'_> {
     /// Sends a file from `at` to `stop`, which it returns.
     async fn piece(&self, fd: BorrowedFd<'_>, mut at: u64, stop: u64) -> io::Result<u64> {
         while at < stop {
-            let count = (stop - at).min(PIECE) as usize;
+            let count = (stop - at).min(MAX_SENDFILE_BYTES) as usize;
             let mut from = at;
             let sent = self.when_ready(|| Ok(rustix::fs::sendfile(self.stream, fd, Some(&mut from), count)?)).await?;
             if sent == 0 {

@@ -28,7 +28,7 @@ impl Shared {
     }
 }
 
-/// A connection that has proven who it is, counted for as long as this lives.
+/// An authenticated connection, counted for as long as this lives.
 pub(super) struct Proven<'a>(&'a Shared);
 
 impl<'a> Proven<'a> {

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often the same refusal of the same address is logged.
-const LOG_EVERY: Duration = Duration::from_secs(60);
-/// Pairs of refusal and address that are told apart in a minute; others are counted and not logged.
-const PAIRS_MAX: usize = 1024;
+const LOG_PERIOD: Duration = Duration::from_secs(60);
+/// Pairs of refusal and address that are kept apart in a minute; further ones are counted and not
+/// logged.
+const MAX_PAIRS: usize = 1024;
 
 /// What a server has done since it was started.
 #[derive(Debug, Default)]
@@ -65,17 +66,17 @@ impl Refusals {
     fn to_log(&self, refusal: Refusal, from: IpAddr, now: Instant) -> Option<u64> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = seen.get_mut(&(refusal, from)) {
-            if now.saturating_duration_since(known.logged) < LOG_EVERY {
+            if now.saturating_duration_since(known.logged) < LOG_PERIOD {
                 known.since += 1;
                 return None;
             }
             known.logged = now;
             return Some(std::mem::take(&mut known.since));
         }
-        if seen.len() >= PAIRS_MAX {
-            seen.retain(|_, known| now.saturating_duration_since(known.logged) < LOG_EVERY);
+        if seen.len() >= MAX_PAIRS {
+            seen.retain(|_, known| now.saturating_duration_since(known.logged) < LOG_PERIOD);
         }
-        if seen.len() >= PAIRS_MAX {
+        if seen.len() >= MAX_PAIRS {
             return None;
         }
         seen.insert((refusal, from), Seen { logged: now, since: 0 });
@@ -95,9 +96,9 @@ mod tests {
         assert_eq!(refusals.to_log(Refusal::Path, at, start), Some(0));
         assert_eq!(refusals.to_log(Refusal::Path, at, start), None);
         assert_eq!(refusals.to_log(Refusal::Slow, at, start), Some(0));
-        assert_eq!(refusals.to_log(Refusal::Path, at, start + LOG_EVERY / 2), None);
-        assert_eq!(refusals.to_log(Refusal::Path, at, start + LOG_EVERY), Some(2));
-        assert_eq!(refusals.to_log(Refusal::Path, at, start + LOG_EVERY), None);
+        assert_eq!(refusals.to_log(Refusal::Path, at, start + LOG_PERIOD / 2), None);
+        assert_eq!(refusals.to_log(Refusal::Path, at, start + LOG_PERIOD), Some(2));
+        assert_eq!(refusals.to_log(Refusal::Path, at, start + LOG_PERIOD), None);
     }
 
     #[test]
@@ -105,8 +106,8 @@ mod tests {
         let (refusals, start) = (Refusals::new(Arc::default()), Instant::now());
         let logged =
             (0..5000u32).filter(|at| refusals.to_log(Refusal::Path, Ipv4Addr::from(*at).into(), start).is_some());
-        assert_eq!(logged.count(), PAIRS_MAX);
-        assert_eq!(refusals.to_log(Refusal::Path, Ipv4Addr::from(9999).into(), start + LOG_EVERY), Some(0));
+        assert_eq!(logged.count(), MAX_PAIRS);
+        assert_eq!(refusals.to_log(Refusal::Path, Ipv4Addr::from(9999).into(), start + LOG_PERIOD), Some(0));
         assert_eq!(refusals.seen.lock().unwrap().len(), 1);
     }
 }

@@ -1,10 +1,10 @@
-//! Places for connections that have not proven who they are.
+//! Places for connections that have not authenticated.
 //!
-//! Whoever reaches the port may open connections and say nothing. So they have places of their own,
-//! fewer than there are for nodes of the job, and a new one is always let in: where there are too
-//! many, of its address or in all, another one goes for it. First that is the oldest of those that
-//! have sent nothing, then the oldest of all. A node of the job proves who it is within a round
-//! trip, and has left these places before it is the oldest.
+//! Any host that reaches the port may open connections and send nothing. So these have places of
+//! their own, fewer than there are for nodes of the job, and a new one is always let in: where
+//! there are too many, of its address or in all, another one is closed for it. First that is the
+//! oldest of those that have sent nothing, then the oldest of all. A node of the job authenticates
+//! within a round trip, and has left these places before it is the oldest.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
-/// Strangers of one address at a time.
-const OF_AN_ADDRESS: usize = 64;
-/// Strangers at a time. Each takes a descriptor.
-pub const MOST: usize = 256;
+/// Most strangers of one address at a time.
+const MAX_PER_ADDRESS: usize = 64;
+/// Most strangers at a time. Each takes a descriptor.
+pub const MAX_STRANGERS: usize = 256;
 
 /// All that are there, the oldest first.
 #[derive(Debug, Default)]
@@ -48,8 +48,8 @@ impl Strangers {
         let mut here = all.here();
         let of_it = here.by_age.values().filter(|(at, _)| *at == from).count();
         let leaves = match () {
-            () if of_it >= OF_AN_ADDRESS => here.first_to_go(Some(from)),
-            () if here.by_age.len() >= MOST => here.first_to_go(None),
+            () if of_it >= MAX_PER_ADDRESS => here.first_to_go(Some(from)),
+            () if here.by_age.len() >= MAX_STRANGERS => here.first_to_go(None),
             () => None,
         };
         if let Some((_, one)) = leaves.and_then(|number| here.by_age.remove(&number)) {
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn the_oldest_that_has_sent_nothing_goes_first() {
         let all = Arc::<Strangers>::default();
-        let mut here: Vec<_> = (0..OF_AN_ADDRESS).map(|_| Strangers::admit(&all, address(1))).collect();
+        let mut here: Vec<_> = (0..MAX_PER_ADDRESS).map(|_| Strangers::admit(&all, address(1))).collect();
         here[0].spoke();
         here[2].spoke();
         here.extend((0..2).map(|_| Strangers::admit(&all, address(1))));
@@ -117,9 +117,9 @@ mod tests {
         here.iter().for_each(Stranger::spoke);
         here.push(Strangers::admit(&all, address(1)));
         assert_eq!(left(&all)[..3], [2, 4, 5]);
-        // Of another address there is room, and nobody goes.
+        // Of another address there is room, and none is closed.
         here.push(Strangers::admit(&all, address(2)));
-        assert_eq!(left(&all).len(), OF_AN_ADDRESS + 1);
+        assert_eq!(left(&all).len(), MAX_PER_ADDRESS + 1);
         drop(here);
         assert!(left(&all).is_empty());
     }
@@ -127,8 +127,8 @@ mod tests {
     #[test]
     fn many_addresses_take_no_more_than_all_places() {
         let all = Arc::<Strangers>::default();
-        let here: Vec<_> = (0..MOST + 30).map(|n| Strangers::admit(&all, address(n % 200))).collect();
-        assert_eq!(left(&all), (30..30 + MOST as u64).collect::<Vec<_>>());
+        let here: Vec<_> = (0..MAX_STRANGERS + 30).map(|n| Strangers::admit(&all, address(n % 200))).collect();
+        assert_eq!(left(&all), (30..30 + MAX_STRANGERS as u64).collect::<Vec<_>>());
         drop(here);
     }
 }

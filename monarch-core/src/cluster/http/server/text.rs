@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 const CLOSE: &str = "Connection: close\r\n";
 
-/// The scheme without a challenge, for those who had theirs.
+/// The scheme without a challenge, for clients that had theirs.
 pub(super) const WHICH: &str = "Monarch";
 
 /// A refusal as it is sent, with a line that people may read; `which` goes with those for lack of a

@@ -1,12 +1,12 @@
-//! Files that a job can write from its start (see [`crate::agent::writable`]): they count as
-//! changed, in segments that are there and in those that are to come. And what processes change
-//! that tell the agent instead of the control block (see [`crate::agent::foreign_changes`]).
+//! Changes that no shim enters into the control block: of files that a job can write from its start
+//! (see [`crate::agent::writable`]), and of processes that inform the agent instead (see
+//! [`crate::agent::foreign_changes`]). They count as changes in all segments, those that are there
+//! and those that are to come.
 //!
-//! A list says which files, another which segments are open to readers; both are under one lock, so
-//! that a file meets every segment. The paths are also left where the job leaves its early changes,
-//! for an agent that comes after this one.
+//! One list has the files, another the segments that are open to readers. Both are under one lock,
+//! so that a file meets every segment. The paths are also left where the job leaves its early
+//! changes, for an agent that comes after this one.
 
-use super::Roots;
 use crate::agent::pre_index_changes;
 use crate::agent::protocol::Writable;
 use monarch_abi::PATH_MAX;
@@ -15,19 +15,27 @@ use monarch_abi::outside::{FILE, Head, MOVED, TREE};
 use monarch_abi::segment::{Entry, Segment};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Most files that are kept for segments to come; more than any job inherits.
-const MOST: usize = 65_536;
+/// Most files, and most changes, that are kept for segments to come; more files than any job
+/// inherits.
+const MAX_KEPT: usize = 65_536;
 
-/// Files that jobs can write, and the segments in which they are to be entered.
+/// Changes, and the segments in which they are to be entered.
+#[derive(Debug)]
+pub(in crate::agent) struct UntrackedChanges {
+    ctl: ControlMap<'static>,
+    kept: Mutex<Kept>,
+}
+
 #[derive(Debug, Default)]
-pub(super) struct Written {
+struct Kept {
+    /// Files that jobs can write.
     files: Vec<Writable>,
     segments: Vec<Open>,
-    /// What other users have changed.
+    /// Changes of other users.
     changes: HashSet<Change>,
-    /// Whether they have changed more than is kept.
+    /// Whether other users have changed more than is kept.
     lost: bool,
 }
 
@@ -40,7 +48,7 @@ struct Open {
     found: Arc<ByInode>,
 }
 
-/// What is found by its inode, once something has to be.
+/// Entries by their inode, collected when the first is looked for.
 #[derive(Debug, Default)]
 struct ByInode {
     directories: OnceLock<HashMap<u64, u32>>,
@@ -67,7 +75,7 @@ impl Open {
     }
 }
 
-/// What a process is about to change.
+/// A change that a process is about to make.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::agent) struct Change {
     pub head: Head,
@@ -75,27 +83,31 @@ pub(in crate::agent) struct Change {
     pub name: Vec<u8>,
 }
 
-impl Roots {
-    /// The control block.
-    pub(in crate::agent) const fn control(&self) -> &ControlMap<'static> {
-        &self.ctl
+impl UntrackedChanges {
+    /// No changes yet; they are entered into the segments of `ctl`.
+    pub(super) fn new(ctl: ControlMap<'static>) -> Self {
+        Self { ctl, kept: Mutex::default() }
     }
 
-    /// Takes what a process changes for changed, before it does so.
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters a change, before the process makes it.
     pub(in crate::agent) fn enter_change(&self, change: &Change) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let open: Vec<Open> = written.segments.iter().filter(|s| self.is_live(s.number)).cloned().collect();
+        let mut kept = self.kept();
+        let open: Vec<Open> = kept.segments.iter().filter(|s| self.is_live(s.number)).cloned().collect();
         // For indexes that are being made: they may have seen what was there before.
-        if written.changes.len() < MOST {
-            written.changes.insert(change.clone());
+        if kept.changes.len() < MAX_KEPT {
+            kept.changes.insert(change.clone());
         } else {
-            written.lost = true;
+            kept.lost = true;
         }
-        drop(written);
+        drop(kept);
         open.iter().for_each(|to| self.enter(to, change));
     }
 
-    /// Bypasses what a change means in a segment. Asks nobody but the index.
+    /// Bypasses what a change means in a segment, by the index alone.
     fn enter(&self, to: &Open, change: &Change) {
         let Head { kind, is_dir, file, links, parent } = change.head;
         let device = self.ctl.roots().get(to.root).map(|r| r.dev.load(Ordering::Relaxed));
@@ -148,14 +160,14 @@ impl Roots {
 
     /// Opens a segment to readers, with all changes that are known already.
     pub(super) fn open_segment(&self, root: usize, number: usize, segment: &Segment<'static>) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept();
         let open = Open { root, number, segment: *segment, found: Arc::default() };
         // Readers come in with the last step of this.
-        written.files.iter().for_each(|f| self.enter_written(&open, f));
-        written.changes.iter().for_each(|change| self.enter(&open, change));
-        let lost = written.lost;
-        written.segments.retain(|s| self.is_live(s.number));
-        written.segments.push(open);
+        kept.files.iter().for_each(|f| self.enter_written(&open, f));
+        kept.changes.iter().for_each(|change| self.enter(&open, change));
+        let lost = kept.lost;
+        kept.segments.retain(|s| self.is_live(s.number));
+        kept.segments.push(open);
         if lost {
             // (`pre_index_changes::open` opens it only from the state in which it was published.)
             segment.state.header.bypassed.store(1, Ordering::SeqCst);
@@ -163,12 +175,12 @@ impl Roots {
         pre_index_changes::open(&self.ctl, root, number, segment);
     }
 
-    /// Takes files for changed, before the job begins that can write them.
-    pub fn enter_writable(&self, files: &[Writable], again: bool) {
+    /// Enters files that a job can write, before it begins.
+    pub(in crate::agent) fn enter_writable(&self, files: &[Writable], again: bool) {
         if files.is_empty() {
             return;
         }
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept();
         for f in files {
             tracing::info!(file = %crate::shown::bytes(&f.path), "a job can write this file from its start: it is read from the PFS");
             for (root, rel) in self.below_roots(f) {
@@ -176,10 +188,10 @@ impl Roots {
                     self.ctl.ctl.early.leave(root, rel, false);
                 }
             }
-            let open: Vec<Open> = written.segments.iter().filter(|s| self.is_live(s.number)).cloned().collect();
+            let open: Vec<Open> = kept.segments.iter().filter(|s| self.is_live(s.number)).cloned().collect();
             open.iter().for_each(|s| self.enter_written(s, f));
-            if !written.files.contains(f) && written.files.len() < MOST {
-                written.files.push(f.clone());
+            if !kept.files.contains(f) && kept.files.len() < MAX_KEPT {
+                kept.files.push(f.clone());
             }
         }
     }

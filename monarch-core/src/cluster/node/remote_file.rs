@@ -1,20 +1,21 @@
-//! A file that another node owns, as a source of bytes: from its owner, from who else holds it, in
-//! the end from the PFS.
+//! A file that another node owns, as a source of bytes: from its owner, from another holder, in the
+//! end from the PFS.
 //!
-//! Each read is a request of its own, for as many bytes as were asked for, and the answer says what
-//! they come to: what arrives damaged, or late, or not at all is asked for elsewhere, and the
-//! caller never learns of it. Only three answers are for the caller: that the file has changed,
-//! that there is no room for it anywhere (then it is not copied at all), and that this node is to
-//! keep it instead of its owner.
+//! Each read is a request of its own, for as many bytes as were asked for, and the answer has their
+//! checksum: what arrives damaged, or late, or not at all is asked for elsewhere, and the caller
+//! does not notice. Only three answers are for the caller: that the file has changed, that there is
+//! no room for it anywhere (then it is not copied at all), and that this node is to keep it instead
+//! of its owner.
 
-use super::bounds::{AT_ONCE, NEWCOMER};
-use super::inflight_fetches::Beginning;
+use super::fetch_tracker::FetchId;
+use super::fetcher::Fetcher;
+use super::request_limits::{INDEX_ARRIVAL_TIMEOUT, MAX_REQUEST_BYTES};
 use super::wait_graph::Coming;
-use super::{FileRef, Node, lock};
 use crate::cluster::directory::Search;
 use crate::cluster::http::Sent;
 use crate::engine::{Source, SourceFile};
-use crate::tiering::{FailureAction, LiveSegment, RemoteFile};
+use crate::sharing::{FailureAction, FetchRequest, FileRef, RemoteFile};
+use crate::sync::lock;
 use monarch_abi::hash::Identity;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long chunks of a large file come from the PFS after no peer could help.
-const AGAIN: Duration = Duration::from_secs(1);
+const PFS_PERIOD: Duration = Duration::from_secs(1);
 
 /// What other nodes said of the file.
 const NOTHING: u8 = 0;
@@ -30,9 +31,9 @@ const KEEP: u8 = 1;
 const REFUSED: u8 = 2;
 const CHANGED: u8 = 3;
 
-/// See the module.
+/// One fetch of a file.
 pub(super) struct Remote {
-    node: Arc<Node>,
+    fetcher: Arc<Fetcher>,
     file: FileRef,
     rel: Vec<u8>,
     source: Arc<dyn Source>,
@@ -43,13 +44,19 @@ pub(super) struct Remote {
     /// Whether it comes in chunks: then it stays where it was begun.
     large: bool,
     said: AtomicU8,
+    state: State,
+}
+
+/// What changes while the file is read.
+#[derive(Default)]
+struct State {
     /// When no peer could help last.
     failed: Mutex<Option<Instant>>,
-    /// That it is read from the PFS was noted.
-    began: Mutex<Option<Beginning>>,
+    /// The fetch from the PFS that was noted.
+    began: Mutex<Option<FetchId>>,
     /// The file on the PFS, once it is needed.
     original: Mutex<Option<Arc<dyn SourceFile>>>,
-    /// What was asked before the first read.
+    /// The request that was sent before the first read.
     early: Mutex<Option<Early>>,
 }
 
@@ -61,7 +68,7 @@ struct Early {
     sent: Sent,
 }
 
-/// What came of a request.
+/// Outcome of a request.
 enum Got {
     Bytes,
     /// That node has it, or does the work.
@@ -74,30 +81,19 @@ enum Got {
 }
 
 impl Remote {
-    pub(super) fn new(
-        node: Arc<Node>,
-        file: FileRef,
-        live: &LiveSegment,
-        (rel, want): (&[u8], Identity),
-        (demand, own): (bool, bool),
-    ) -> Self {
-        let (said, original) = (AtomicU8::new(NOTHING), Mutex::default());
-        let large = live.segment.state.large(file.id).is_some();
-        let failed = Mutex::default();
+    /// A fetch of the requested file; `own`: this node answers for it.
+    pub(super) fn new(fetcher: Arc<Fetcher>, request: &FetchRequest<'_>, own: bool) -> Self {
         Self {
-            failed,
-            began: Mutex::default(),
+            fetcher,
+            file: request.file,
+            rel: request.rel.to_vec(),
+            source: request.source.clone(),
+            want: request.want,
+            demand: request.demand,
             own,
-            large,
-            node,
-            file,
-            rel: rel.to_vec(),
-            source: live.source.clone(),
-            want,
-            demand,
-            said,
-            original,
-            early: Mutex::default(),
+            large: request.chunked,
+            said: AtomicU8::new(NOTHING),
+            state: State::default(),
         }
     }
 
@@ -109,42 +105,42 @@ impl Remote {
     /// This node is to fetch the file from the PFS, and keep it. A large one stays where it was
     /// begun.
     fn keep(&self) -> io::Result<bool> {
-        *lock(&self.began) = Some(self.node.begin(&self.file));
-        *lock(&self.failed) = Some(Instant::now());
+        *lock(&self.state.began) = Some(self.fetcher.begin(&self.file));
+        *lock(&self.state.failed) = Some(Instant::now());
         if self.large || self.own { Ok(false) } else { Err(self.says(KEEP)) }
     }
 
     /// Reads from other nodes; `Ok(false)` when none of them could help.
     fn ask_peers(&self, buf: &mut [u8], off: u64) -> io::Result<bool> {
         let all = off == 0 && buf.len() as u64 == self.want.size;
-        let (mut search, mut early) = match lock(&self.early).take().filter(|_| all) {
+        let (mut search, mut early) = match lock(&self.state.early).take().filter(|_| all) {
             Some(Early { search, to, coming, sent }) => (search, Some((to, coming, sent))),
             None => (Search::new(), None),
         };
-        let mut left = self.node.options.peer_timeout;
+        let mut left = self.fetcher.pool.options().peer_timeout;
         // A further node may have just come up, and wait for the index: there has to be time for
         // that.
-        let least = NEWCOMER.min(left / 2).max(Duration::from_nanos(1));
+        let least = INDEX_ARRIVAL_TIMEOUT.min(left / 2).max(Duration::from_nanos(1));
         while left >= least {
             let (to, _coming, sent) = match early.take() {
                 Some((to, coming, sent)) => (to, coming, Some(sent)),
-                None => match self.node.next(&mut search, &self.file) {
+                None => match self.fetcher.next(&mut search, &self.file) {
                     Some((to, coming)) => (to, coming, None),
                     None => break,
                 },
             };
-            if self.node.is_lacking(to, self.file.index) {
+            if self.fetcher.is_missing_at(to, &self.file) {
                 search.failed(to);
                 continue;
             }
             let begun = Instant::now();
             let got = self.ask(to, search.hops(), sent, buf, off);
             if let Got::Keep | Got::Refused | Got::Changed = got {
-                self.node.is_not_held(to, &self.file);
+                self.fetcher.directory.not_held(to, &self.file);
             }
             match got {
                 Got::Bytes => return Ok(true),
-                Got::Redirect(name) => match self.node.view().number(&name) {
+                Got::Redirect(name) => match self.fetcher.pool.view().number(&name) {
                     Some(other) => search.redirected(to, other),
                     None => search.failed(to),
                 },
@@ -153,7 +149,7 @@ impl Remote {
                 Got::Changed => return Err(self.says(CHANGED)),
                 Got::Failed(why) => {
                     left = left.saturating_sub(begun.elapsed().max(Duration::from_micros(1)));
-                    self.node.note_failed_fetch(to, &self.rel, &why);
+                    self.fetcher.log_failure(to, &self.rel, &why);
                     search.failed(to);
                 }
             }
@@ -162,14 +158,15 @@ impl Remote {
     }
 
     fn ask(&self, to: u16, hops: u8, sent: Option<Sent>, buf: &mut [u8], off: u64) -> Got {
-        let life = self.node.life_of(to);
-        let Some(peer) = self.node.peer(to) else { return Got::Failed("its address is not known".to_owned()) };
-        let path = self.node.file_path(&self.file);
+        let (fetcher, pool) = (&self.fetcher, &self.fetcher.pool);
+        let life = pool.life_of(to);
+        let Some(peer) = pool.peer(to) else { return Got::Failed("its address is not known".to_owned()) };
+        let path = fetcher.file_path(&self.file);
         let range = off..off + buf.len() as u64;
-        let mut answer = match peer.get_sent(sent, &path, Some(range), hops, self.node.options.max_wait) {
+        let mut answer = match peer.get_sent(sent, &path, Some(range), hops, pool.options().max_wait) {
             Ok(answer) => answer,
             Err(e) => {
-                self.node.doubt(to, life, &e);
+                pool.note_failure(to, life, &e);
                 return Got::Failed(e.to_string());
             }
         };
@@ -183,41 +180,41 @@ impl Remote {
             409 => return Got::Refused,
             410 => return Got::Changed,
             404 => {
-                self.node.lacks(to, self.file.index);
+                fetcher.missing.note(to, self.file.index, Instant::now());
                 return Got::Failed("it does not serve this index".to_owned());
             }
             status => return Got::Failed(format!("it answers {status} with {} bytes", answer.len())),
         }
         let sum = answer.header("Monarch-Sum").and_then(|s| u64::from_str_radix(s, 16).ok());
         if let Err(e) = answer.read_exact(buf) {
-            self.node.doubt_io(to, life, &e);
+            pool.note_io_failure(to, life, &e);
             return Got::Failed(e.to_string());
         }
         if sum != Some(xxhash_rust::xxh3::xxh3_64(buf)) {
-            self.node.figures.damaged.fetch_add(1, Ordering::Relaxed);
-            self.node.complain(to, &self.file, off..off + buf.len() as u64);
+            fetcher.traffic.damaged.fetch_add(1, Ordering::Relaxed);
+            fetcher.reports.report(to, &self.file, off..off + buf.len() as u64);
             return Got::Failed("its bytes arrived damaged".to_owned());
         }
-        self.node.trust(to);
-        self.node.figures.received(to, buf.len() as u64);
+        pool.note_success(to);
+        fetcher.traffic.received(to, buf.len() as u64);
         Got::Bytes
     }
 
     /// The file on the PFS.
     fn original(&self) -> io::Result<Arc<dyn SourceFile>> {
-        if let Some(file) = &*lock(&self.original) {
+        if let Some(file) = &*lock(&self.state.original) {
             return Ok(file.clone());
         }
-        self.node.limit(0, self.demand);
+        self.fetcher.store.before_pfs_call(0, self.demand);
         let file: Arc<dyn SourceFile> = self.source.open(&self.rel)?.into();
-        Ok(lock(&self.original).insert(file).clone())
+        Ok(lock(&self.state.original).insert(file).clone())
     }
 }
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        if let Some(began) = *lock(&self.began) {
-            self.node.begun.end_this(&self.file, began);
+        if let Some(began) = *lock(&self.state.began) {
+            self.fetcher.tracker.end_this(&self.file, began);
         }
     }
 }
@@ -231,21 +228,21 @@ impl SourceFile for Remote {
         // for all of it. (Chunks of a large one are asked for again after a while: the rest of it
         // may be had.)
         let begun = match self.large {
-            true => lock(&self.failed).is_some_and(|t| t.elapsed() < AGAIN),
-            false => lock(&self.original).is_some(),
+            true => lock(&self.state.failed).is_some_and(|t| t.elapsed() < PFS_PERIOD),
+            false => lock(&self.state.original).is_some(),
         };
         let keeps = self.said.load(Ordering::Acquire) == KEEP;
         if !begun && !keeps && self.ask_peers(buf, off)? {
             return Ok(n);
         }
         let original = self.original()?;
-        self.node.limit(n as u64, self.demand);
+        self.fetcher.store.before_pfs_call(n as u64, self.demand);
         original.read_at(buf, off)
     }
 
     fn identity_now(&self) -> io::Result<Identity> {
         // What a peer sent was compared there.
-        let original = lock(&self.original).clone();
+        let original = lock(&self.state.original).clone();
         original.map_or(Ok(self.want), |file| file.identity_now())
     }
 
@@ -254,20 +251,21 @@ impl SourceFile for Remote {
     }
 
     fn at_once(&self) -> Option<usize> {
-        Some(AT_ONCE as usize)
+        Some(MAX_REQUEST_BYTES as usize)
     }
 }
 
 impl RemoteFile for Remote {
     fn will_be_read(&self) {
-        if self.large || self.want.size == 0 || self.want.size > AT_ONCE {
+        if self.large || self.want.size == 0 || self.want.size > MAX_REQUEST_BYTES {
             return;
         }
         let mut search = Search::new();
-        let Some((to, coming)) = self.node.next(&mut search, &self.file) else { return };
-        let Some(peer) = self.node.peer(to).filter(|_| !self.node.is_lacking(to, self.file.index)) else { return };
-        if let Some(sent) = peer.send(&self.node.file_path(&self.file), Some(0..self.want.size), search.hops()) {
-            *lock(&self.early) = Some(Early { search, to, coming, sent });
+        let Some((to, coming)) = self.fetcher.next(&mut search, &self.file) else { return };
+        let is_asked = !self.fetcher.is_missing_at(to, &self.file);
+        let Some(peer) = self.fetcher.pool.peer(to).filter(|_| is_asked) else { return };
+        if let Some(sent) = peer.send(&self.fetcher.file_path(&self.file), Some(0..self.want.size), search.hops()) {
+            *lock(&self.state.early) = Some(Early { search, to, coming, sent });
         }
     }
 

@@ -1,0 +1,97 @@
+//! Sentences about snapshots: for the log, the command line and reports.
+
+use crate::snapshot::{Ahead, Epoch, NearPurge, RootStatus};
+use std::fmt;
+
+impl RootStatus {
+    /// Notices for the user about its files, one line each.
+    #[must_use]
+    pub fn notices(&self) -> Vec<String> {
+        let tape = (self.released > 0).then(|| {
+            let (n, bytes) = (self.released, bytesize::ByteSize(self.released_bytes));
+            format!("{n} files ({bytes}) released to tape: fetched on demand only")
+        });
+        tape.into_iter().chain(self.near_purge.map(|near| near.to_string())).collect()
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.complete { "" } else { " so far" };
+        let local = 100.0 * (self.local + self.waited) as f64 / self.opens.max(1) as f64;
+        write!(f, "epoch {}{state}: {} opens in {:.1} s, {local:.1} % local", self.number, self.opens, self.seconds)?;
+        if self.pfs > 0 {
+            write!(f, ", {} at the PFS ({})", self.pfs, bytesize::ByteSize(self.pfs_bytes))?;
+        }
+        if self.waited > 0 {
+            write!(f, ", waited {:.1} s for {}", self.wait_s, self.waited)?;
+        }
+        if self.chunked > 0 {
+            write!(f, ", {} in chunks", self.chunked)?;
+        }
+        if self.bytes_copied > 0 {
+            write!(f, "; {} copied", bytesize::ByteSize(self.bytes_copied))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for NearPurge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { files, oldest_days, purge_days } = self;
+        write!(
+            f,
+            "{files} files have not been read on the PFS for up to {oldest_days} days, and this site removes them after \
+             {purge_days} (source.purge_age): ask it to keep them, or move the data set to storage that is not purged"
+        )
+    }
+}
+
+impl fmt::Display for Ahead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |us: u64| {
+            if us < 10_000 { format!("{:.1} ms", us as f64 / 1000.0) } else { format!("{} ms", us / 1000) }
+        };
+        match self {
+            Self::Idle => f.write_str("nothing is left to prefetch"),
+            Self::Running => f.write_str("prefetching goes on at full pace"),
+            Self::Slowed { divisor, opens_us, best_us } => write!(
+                f,
+                "prefetching slowed to 1/{divisor}: opens at the PFS take {}, {} at best",
+                ms(*opens_us),
+                ms(*best_us)
+            ),
+            Self::PfsFails { next_try_s } => {
+                write!(f, "prefetching held back: the PFS fails; next try in {next_try_s} s")
+            }
+            Self::TiersRest => {
+                f.write_str("prefetching held back: no tier takes copies (their disks are full, or an error)")
+            }
+        }
+    }
+}
+
+impl Ahead {
+    /// Why prefetching is held up, if it is.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        (!matches!(self, Self::Idle | Self::Running)).then(|| self.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_up_prefetching_is_told_with_its_figures() {
+        let slowed = Ahead::Slowed { divisor: 4, opens_us: 480_900, best_us: 12_000 };
+        assert_eq!(slowed.to_string(), "prefetching slowed to 1/4: opens at the PFS take 480 ms, 12 ms at best");
+        let fails = Ahead::PfsFails { next_try_s: 7 };
+        assert_eq!(fails.trouble().as_deref(), Some("prefetching held back: the PFS fails; next try in 7 s"));
+        assert_eq!((Ahead::Idle.trouble(), Ahead::Running.trouble()), (None, None));
+        let json = serde_json::to_value(&slowed).unwrap();
+        assert_eq!((json["state"].as_str(), json["divisor"].as_u64()), (Some("slowed"), Some(4)));
+        assert_eq!(serde_json::from_value::<Ahead>(json).unwrap(), slowed);
+    }
+}

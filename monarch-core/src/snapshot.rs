@@ -1,0 +1,24 @@
+//! Plain accounts of the state of an agent at one moment: what the tiering engine and the agent
+//! hand to metrics, the control socket and the command line.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`work`] | the entries that a request names, and the files that it reached |
+//! | [`residency`] | files by what has become of their copies |
+//! | [`epochs`] | passes over the files of a root |
+//! | [`prefetch`] | whether prefetching runs |
+//! | [`status`] | an agent, its roots and tiers |
+//!
+//! The types hold figures and names. Sentences about them are made by the agent.
+
+mod epochs;
+mod prefetch;
+mod residency;
+mod status;
+mod work;
+
+pub use epochs::{Directory, Epoch, Why};
+pub use prefetch::Ahead;
+pub use residency::{Census, Trouble};
+pub use status::{MetricsStatus, NearPurge, Opens, RootStatus, Status, TierStatus};
+pub use work::{Range, Tally, Traced};

@@ -1,0 +1,153 @@
+//! State of an agent, its roots and its tiers at one moment.
+
+use super::epochs::{Directory, Epoch};
+use super::prefetch::Ahead;
+use crate::tier::PackedUsage;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// State of an agent. The fields are those of one JSON object, which programs of users read: so
+/// they stay flat.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the agent.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_s: f64,
+    /// How often an agent was started on this control block.
+    pub incarnation: u32,
+    /// Its runtime directory.
+    pub runtime_dir: PathBuf,
+    /// Jobs attached now.
+    pub jobs: usize,
+    /// Copy engine of prefetches: `uring`, `threads`, or `auto` when each root has its
+    /// own.
+    pub engine: String,
+    /// Why that one.
+    #[serde(default)]
+    pub engine_why: String,
+    /// Policy in use.
+    pub policy: String,
+    /// Nodes that share their copies, this one among them; 1 where none do.
+    #[serde(default)]
+    pub nodes: usize,
+    /// State of prefetching.
+    #[serde(default)]
+    pub prefetch: Ahead,
+    /// Where its metrics are.
+    #[serde(default)]
+    pub metrics: MetricsStatus,
+    /// Opens at the PFS, by how long they took.
+    #[serde(default)]
+    pub pfs_opens: Vec<Opens>,
+    /// The roots.
+    pub roots: Vec<RootStatus>,
+    /// The tiers.
+    pub tiers: Vec<TierStatus>,
+    /// Counters of all processes since the control block was made, by name.
+    pub counters: BTreeMap<String, u64>,
+    /// Counters of this agent since it started, by name.
+    pub agent: BTreeMap<String, u64>,
+}
+
+/// Opens at the PFS, by how long they took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Opens {
+    /// Longest of them, in seconds; shorter ones are in the entries before. `None`: no bound.
+    pub up_to_s: Option<f64>,
+    /// Number of opens.
+    pub opens: u64,
+}
+
+/// Where an agent's metrics are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetricsStatus {
+    /// The page that Prometheus reads.
+    pub url: Option<String>,
+    /// The file that node_exporter reads.
+    pub textfile: Option<PathBuf>,
+    /// Why one of them is missing.
+    pub trouble: Option<String>,
+}
+
+/// State of a root; flat, as [`Status`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RootStatus {
+    /// Its real path.
+    pub path: PathBuf,
+    /// `scanning`, `ready`, `failed: ...`.
+    pub state: String,
+    /// Consistency that is promised when other nodes change its files.
+    #[serde(default)]
+    pub consistency: String,
+    /// Whether copies are read and compared with their checksums when they are opened.
+    #[serde(default)]
+    pub verify_on_open: bool,
+    /// Jobs that use it now.
+    #[serde(default)]
+    pub jobs: usize,
+    /// Entries in the index (so far).
+    pub entries: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Bytes of regular files.
+    pub bytes: u64,
+    /// Memory of the index, bytes.
+    pub index_bytes: u64,
+    /// Opens below it by the jobs.
+    pub opens: u64,
+    /// Passes over its files, as far as they can be told apart.
+    #[serde(default)]
+    pub epochs: Vec<Epoch>,
+    /// Copy engine for what is fetched ahead, and why that one; empty until the root is ready.
+    #[serde(default)]
+    pub engine: String,
+    /// Files that look as if they were on tape: they are fetched on demand only.
+    #[serde(default)]
+    pub released: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub released_bytes: u64,
+    /// Files that the site will soon remove, if `source.purge_age` says when it does.
+    #[serde(default)]
+    pub near_purge: Option<NearPurge>,
+    /// The directories below it that cost the PFS most, or from which most was read, first.
+    #[serde(default)]
+    pub directories: Vec<Directory>,
+}
+
+/// Files that the site will soon remove, because no program has read them on the PFS for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NearPurge {
+    /// Files for which four fifths of `purge_days` have passed.
+    pub files: u64,
+    /// Days since the first of them was read.
+    pub oldest_days: u64,
+    /// Days after which the site removes a file.
+    pub purge_days: u64,
+}
+
+/// State of a tier.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TierStatus {
+    /// Its name.
+    pub name: String,
+    /// Directory of its copies.
+    pub path: PathBuf,
+    /// Quota in bytes.
+    pub capacity: u64,
+    /// Bytes used.
+    pub used: u64,
+    /// Bytes promised to copies being written.
+    pub reserved: u64,
+    /// Copies.
+    pub files: u64,
+    /// Those of them that are packed.
+    #[serde(default)]
+    pub packed: PackedUsage,
+    /// Whether it takes no copies for a while, after an error.
+    pub resting: bool,
+}

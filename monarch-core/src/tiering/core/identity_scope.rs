@@ -1,0 +1,17 @@
+//! The part of a file's identity that all clients of the PFS see alike.
+
+/// Parts of a file's identity that are the same for every client of the PFS, besides its size and
+/// time of modification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdentityScope {
+    /// Its inode number.
+    pub ino: bool,
+    /// The time of its last change.
+    pub ctime: bool,
+}
+
+impl Default for IdentityScope {
+    fn default() -> Self {
+        Self { ino: true, ctime: true }
+    }
+}
