@@ -1,5 +1,34 @@
-//! The middleware library of Monarch: configuration, namespace index, tiers, copy engine, tiering
-//! engine, agent.
+//! The middleware library of Monarch, which keeps the files that a job reads from a parallel file
+//! system (PFS) in tiers on the node.
+//!
+//! A program that links this crate needs neither the command line nor the preload library. A
+//! [`session::Session`] attaches to the agent of the node, or hosts one in threads of the process,
+//! and opens files by path: their copy if there is one or the agent makes one in time, otherwise
+//! the file itself.
+//!
+//! ```
+//! use monarch_core::config::{self, Overrides, SystemProbe};
+//! use monarch_core::session::Session;
+//! use std::time::Duration;
+//!
+//! # let scratch = tempfile::tempdir()?;
+//! # let (root, tier) = (scratch.path().join("data"), scratch.path().join("tier"));
+//! # for dir in [&root, &tier] { std::fs::create_dir(dir)? }
+//! # std::fs::write(root.join("sample"), "pixels")?;
+//! let given = Overrides {
+//!     roots: vec![root.clone()],                         // such as /scratch/imagenet
+//!     tiers: vec![format!("{}:64MiB", tier.display())],  // such as /dev/shm:8GiB
+//!     set: vec![("dataset.settle".into(), "0s".into())], // this file was made just now
+//! };
+//! let config = config::load(None, std::iter::empty(), &given, &SystemProbe)?.config;
+//!
+//! let session = Session::start(&config)?;
+//! session.wait_for_index(Duration::from_secs(60))?;
+//! let opened = session.open(root.join("sample"))?;
+//! assert_eq!(std::io::read_to_string(&opened.file)?, "pixels");
+//! println!("read from {:?}; an open now: {}", opened.place, session.explain(root.join("sample")).verdict);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The documents.
-const PAGES: [&str; 14] = [
+const PAGES: [&str; 16] = [
+    "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "docs/CLUSTER.md",
     "docs/CONTAINERS.md",
@@ -16,6 +17,7 @@ const PAGES: [&str; 14] = [
     "docs/FORMATS.md",
     "docs/FRAMEWORKS.md",
     "docs/FUZZING.md",
+    "docs/INTERNALS.md",
     "docs/METRICS.md",
     "docs/PERFORMANCE.md",
     "docs/POLICIES.md",
