@@ -1,5 +1,5 @@
-//! All agents of this user on this node, asked at the same time: one that does not answer keeps no
-//! other waiting.
+//! Asks all agents of this user on this node at the same time: an agent that does not answer does
+//! not delay the answers of the other agents.
 
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO_AGENT;
@@ -17,11 +17,15 @@ use std::time::{Duration, Instant};
 /// What the agents said.
 pub(crate) struct Answers<T> {
     pub(crate) given: Vec<T>,
-    /// Runtime directories of those that live and did not answer.
+    /// Runtime directories of agents that are alive and did not answer.
     pub(crate) missing: Vec<PathBuf>,
 }
 
-/// Asks all agents, each for `patience` at most; also what the configuration says about places.
+/// Asks all agents and waits for `patience` at most. Returns their answers, and the directories that
+/// the configuration names.
+///
+/// # Errors
+/// The exit code for a configuration that is wrong.
 pub(crate) fn ask<T: Send + 'static>(
     config: &ConfigArgs,
     patience: Duration,
@@ -32,7 +36,7 @@ pub(crate) fn ask<T: Send + 'static>(
     let (send, receive) = channel();
     for (at, dir) in dirs.iter().cloned().enumerate() {
         let (send, question) = (send.clone(), question.clone());
-        // To connect may take for ever, too.
+        // A connect may hang as well.
         let work = move || send.send((at, Client::connect(&dir).and_then(|mut c| question(&mut c)).ok()));
         let _ = std::thread::Builder::new().spawn(work);
     }
@@ -47,8 +51,10 @@ pub(crate) fn ask<T: Send + 'static>(
     Ok((Answers { given: answers.into_iter().flatten().collect(), missing }, places))
 }
 
-/// [`ask`] for commands that are of no use without an answer: says who is silent, and if there is
-/// nobody.
+/// [`ask`] for commands that need an answer: warns about each agent that does not answer.
+///
+/// # Errors
+/// Those of [`ask`]; the exit code for no agent, after a message, when none is running.
 pub(crate) fn need<T: Send + 'static>(
     config: &ConfigArgs,
     patience: Duration,
@@ -65,7 +71,7 @@ pub(crate) fn need<T: Send + 'static>(
     Ok(answers)
 }
 
-/// The runtime directories of all agents of this user, of those that died under a job included.
+/// The runtime directories of all agents of this user, including agents that died under a job.
 pub(crate) fn directories(places: &Places) -> Vec<PathBuf> {
     runtime_dir::all(&bases(places))
 }

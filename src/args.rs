@@ -1,4 +1,4 @@
-//! Arguments that several commands have.
+//! Arguments that several commands share.
 
 use crate::exit_code::EX_USAGE;
 use crate::say;
@@ -39,7 +39,10 @@ pub(crate) struct SourceArgs {
 }
 
 impl SourceArgs {
-    /// The limits that the configuration gives; on a mistake prints one screen about it.
+    /// Returns the limits of the configuration.
+    ///
+    /// # Errors
+    /// The exit code for a configuration that is wrong, after a screen that explains the mistake.
     pub(crate) fn limits(&self) -> Result<Limits, ExitCode> {
         let overrides = Overrides { set: self.set.clone(), ..Overrides::default() };
         let source = config::load_source(self.config.as_deref(), environment(), &overrides, &SystemProbe);
@@ -54,22 +57,32 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 }
 
 impl ConfigArgs {
-    /// Loads and checks the configuration; on a mistake prints one screen about it.
+    /// Loads and checks the configuration.
+    ///
+    /// # Errors
+    /// The exit code for a configuration that is wrong, after a screen that explains the mistake.
     pub(crate) fn load(&self) -> Result<Resolved, ExitCode> {
         config::load(self.config.as_deref(), environment(), &self.overrides(), &SystemProbe).map_err(|e| wrong(&e))
     }
 
-    /// How fast the PFS may be read.
+    /// Returns the limits on reads of the PFS.
+    ///
+    /// # Errors
+    /// As [`ConfigArgs::load`].
     pub(crate) fn limits(&self) -> Result<Limits, ExitCode> {
         SourceArgs { config: self.config.clone(), set: self.set.clone() }.limits()
     }
 
-    /// Where agents and copies are, for commands that need no data set.
+    /// Returns the directories of agents and copies, for commands that need no data set.
+    ///
+    /// # Errors
+    /// As [`ConfigArgs::load`].
     pub(crate) fn places(&self) -> Result<Places, ExitCode> {
         config::load_places(self.config.as_deref(), environment(), &self.overrides(), &SystemProbe)
             .map_err(|e| wrong(&e))
     }
 
+    /// Returns the settings of the command line, with paths as the shell means them.
     pub(crate) fn overrides(&self) -> Overrides {
         let text = |t: &str| typed(Path::new(t)).to_string_lossy().into_owned();
         let set = |(key, value): &(String, String)| match key.as_str() {
@@ -84,11 +97,11 @@ impl ConfigArgs {
     }
 }
 
-/// What is typed means what it means to the shell, `..` included; in a file, paths begin with a
-/// slash.
+/// Makes a path of the command line absolute, as the shell would: `..` behind a link leads to the
+/// parent of the link's target. (Paths in a configuration file begin with a slash.)
 fn typed(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    // What follows the last `..` need not be there yet.
+    // What follows the last `..` need not exist yet.
     let parts: Vec<Component<'_>> = path.components().collect();
     let Some(last) = parts.iter().rposition(|c| *c == Component::ParentDir) else { return path };
     let (there, rest) = parts.split_at(last + 1);

@@ -1,5 +1,5 @@
-//! Charts as SVG, by hand: a few hundred lines of output need no library, and the file shows
-//! anywhere without scripts or fonts from elsewhere.
+//! Charts as SVG, written by hand: a few hundred lines of output need no library, and the file can
+//! be shown anywhere, without scripts or fonts of another place.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ pub(crate) enum Scale {
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) colour: &'static str,
-    /// Dashed lines are not measured but known.
+    /// Whether the line is computed and not measured.
     pub(crate) dashed: bool,
     pub(crate) points: Vec<(f64, f64)>,
 }
@@ -42,7 +42,7 @@ const MARGIN: (f64, f64, f64, f64) = (62.0, 34.0, 14.0, 48.0);
 pub(crate) const COLOURS: [&str; 7] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A5195"];
 
 impl Chart {
-    /// The panel with its corner at (`left`, `top`).
+    /// Draws the panel with its corner at (`left`, `top`).
     pub(crate) fn svg(&self, left: f64, top: f64) -> String {
         let mut out = String::new();
         let (wide, high) = (PANEL.0 - MARGIN.0 - MARGIN.2, PANEL.1 - MARGIN.1 - MARGIN.3);
@@ -74,7 +74,7 @@ impl Chart {
             high / 2.0,
             escaped(&self.y_label)
         );
-        // The first lines are the widest: what lies on top of them leaves their edges to be seen.
+        // The first lines are the widest: their edges stay visible below the later ones.
         for (at, series) in self.series.iter().enumerate() {
             let below = self.series[at..].iter().filter(|s| !s.dashed).count().saturating_sub(1);
             out += &series.svg(&x, &y, if series.dashed { 2.0 } else { 2.0 + below as f64 * 0.9 });
@@ -89,7 +89,7 @@ impl Chart {
     fn range(&self) -> (f64, f64) {
         let places = self.ticks.iter().map(|t| self.place(t.0));
         let (low, far) = places.fold((f64::MAX, f64::MIN), |(l, f), p| (l.min(p), f.max(p)));
-        // Shares begin at none.
+        // The axis of shares begins at 0.
         if self.x == Scale::Linear { (0.0, far) } else { (low, far) }
     }
 }
@@ -119,7 +119,7 @@ impl Series {
     }
 }
 
-/// The names of lines beside their colours, one row; its width.
+/// Draws the names of lines beside their colours, in a row.
 pub(crate) fn legend(series: &[Series], left: f64, top: f64) -> String {
     let mut out = String::new();
     let mut x = left;
@@ -133,7 +133,7 @@ pub(crate) fn legend(series: &[Series], left: f64, top: f64) -> String {
     out
 }
 
-/// A round distance between grid lines, of which there are about five.
+/// Returns a round distance between grid lines such that there are about five lines up to `most`.
 pub(crate) fn step(most: f64) -> f64 {
     if most <= 0.0 || !most.is_finite() {
         return 1.0;
@@ -144,13 +144,13 @@ pub(crate) fn step(most: f64) -> f64 {
     round * power
 }
 
-/// With as many digits as the distance between grid lines needs.
+/// Formats a value with as many digits as the distance between grid lines needs.
 pub(crate) fn number(value: f64, step: f64) -> String {
     let digits = (0..6).find(|d| (step * 10f64.powi(*d)).fract().abs() < 1e-6).unwrap_or(6) as usize;
     format!("{value:.digits$}")
 }
 
-/// As text of SVG or HTML.
+/// Escapes text for SVG or HTML.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,10 +1,11 @@
-//! The commands and their help.
+//! Parses the command line, runs the command, and holds the help of all commands.
 
-use crate::exit_code::EX_USAGE;
-use crate::{
-    agent, cluster, config as config_command, du, env, evict, explain, hold, index, pages, refresh, report, run, say,
-    simulate, stage, status, stop, trace, verify,
+use crate::commands::{
+    agent, cluster, config, du, env, evict, explain, hold, index, pages, refresh, report, run, simulate, stage, status,
+    stop, trace, verify,
 };
+use crate::exit_code::EX_USAGE;
+use crate::say;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -47,8 +48,8 @@ enum Command {
         monarch env --shell fish --root /scratch/imagenet | source      # fish\n  \
         eval \"$(monarch env --off)\"                                  # from here on as before\n  \
         eval \"$(monarch env --end)\"                                  # at the end of a batch script\n\n\
-        It lasts as long as the shell. Whatever fails leaves the variables as they are; the script goes on with the parallel \
-        file system. Prefer `monarch run` where you can: it says at the end what was saved.")]
+        It lasts as long as the shell. When something fails, the variables stay as they are, and the script reads the parallel \
+        file system. Prefer `monarch run` where you can: it reports at the end what was saved.")]
     Env(env::EnvArgs),
     /// Serve a job for as long as a process lives (called by what `env` prints)
     #[command(hide = true)]
@@ -60,7 +61,7 @@ enum Command {
     /// Look at the nodes of a job that share copies
     #[command(subcommand, after_help = "Example:\n  monarch cluster check")]
     Cluster(cluster::ClusterCommand),
-    /// Show what a run came to, and what to change
+    /// Show the results of a run, and what to change
     #[command(after_help = "Examples:\n  \
         monarch run --report run.json --root /scratch/imagenet -- python train.py\n  \
         monarch report run.json                  # the lines of its end, and advice\n  \
@@ -81,39 +82,39 @@ enum Command {
         monarch stage --tier /local/nvme:400GiB /scratch/imagenet        # the path is the root\n  \
         monarch stage --dry-run --config monarch.yaml\n\n\
         Use the configuration of the job: it finds the copies in the same tiers. What is there already is not copied again, so \
-        that an interrupted stage goes on where it was. In a tier in memory copies last as long as a job unless it has \
+        that an interrupted stage continues where it stopped. In a tier in memory copies last as long as a job unless it has \
         `persist: node`.\n\n\
         Exit code 0 when all that was asked for is resident, 3 when there was no room for some of it, 1 when something failed."
     )]
     Stage(stage::StageArgs),
-    /// Drop copies that are not needed on this node any more
+    /// Drop copies that are no longer needed on this node
     #[command(after_help = "Examples:\n  monarch evict /scratch/imagenet/val\n  monarch evict --all\n\n\
-        A file that is opened again is copied again. Who has a copy open keeps it; its space is free when it is closed.")]
+        A file that is opened again is copied again. A process that has a copy open keeps it; its space is freed when it is closed.")]
     Evict(evict::EvictArgs),
     /// Show how much of which directories has copies on this node
     #[command(after_help = "Examples:\n  monarch du\n  monarch du /scratch/imagenet/*\n\n\
         Exit code 3 when a path is in no index.")]
     Du(du::DuArgs),
-    /// Scan roots again while jobs use them: files that others have changed, added or removed are
-    /// seen from then on
+    /// Scan roots again while jobs use them, so that the jobs see files that were changed, added or
+    /// removed on other nodes
     #[command(after_help = "Examples:\n  monarch refresh\n  monarch refresh /scratch/imagenet\n\n\
-        A job reads the data set as it was when it started; this tells it of a new state. It waits until the scan is done; meanwhile the \
-        root is read from the parallel file system. Copies of files that are still the same are kept.")]
+        A job reads the data set as it was when the job started; after this command it reads the present state. The command waits until the \
+        scan is done; meanwhile the root is read from the parallel file system. Copies of unchanged files are kept.")]
     Refresh(refresh::RefreshArgs),
     /// Read the copies on this node and compare them with what was copied
     #[command(after_help = "Examples:\n  monarch verify\n  monarch verify --repair /scratch/imagenet/train\n  \
         monarch verify --source --set source.bandwidth_limit=200MB/s      # reads the parallel file system, too\n  \
         monarch verify --tier /local/nvme:400GiB                          # no agent is running\n\n\
-        A damaged copy is dropped at once, so that nobody is served it again; the file is read from the parallel file system, and \
-        copied again when somebody asks. Exit code 0 when all copies are what they should be, 1 when not.")]
+        A damaged copy is dropped at once, so that no process reads it again; the file is read from the parallel file system, and \
+        copied again when a job opens it. Exit code 0 when all copies are what they should be, 1 when not.")]
     Verify(verify::VerifyArgs),
-    /// End the agents of this user; running jobs go on with the parallel file system
+    /// End the agents of this user; running jobs continue with the parallel file system
     #[command(after_help = "Examples:\n  monarch stop\n  monarch stop --purge    # also remove the copies on disk\n  \
         monarch stop --purge --config monarch.yaml    # also when no agent is running")]
     Stop(stop::StopArgs),
     /// Show or check the configuration
     #[command(subcommand, after_help = "Example:\n  monarch config show --root /scratch/imagenet")]
-    Config(config_command::ConfigCommand),
+    Config(config::ConfigCommand),
     /// Build or show a saved index, which spares the scan at the start of a job
     #[command(subcommand, after_help = "Example:\n  monarch index build -o imagenet.idx /scratch/imagenet")]
     Index(index::IndexCommand),
@@ -147,7 +148,7 @@ enum Command {
     Agent(agent::AgentArgs),
 }
 
-/// Parses the command line and runs it.
+/// Parses the command line and runs the command. Returns its exit code.
 pub(crate) fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(std::env::args_os().collect::<Vec<OsString>>()) {
         Ok(cli) => cli,
@@ -170,7 +171,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Refresh(args) => refresh::main(&args),
         Command::Verify(args) => verify::main(&args),
         Command::Stop(args) => stop::main(&args),
-        Command::Config(c) => config_command::main(&c),
+        Command::Config(c) => config::main(&c),
         Command::Index(c) => index::main(&c),
         Command::Trace(c) => trace::main(&c),
         Command::Simulate(args) => simulate::main(&args),

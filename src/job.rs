@@ -1,15 +1,15 @@
-//! What `run` and `env` have in common: whether Monarch is on, the configuration of a job, the
-//! agent behind it, and what is said at its end.
+//! What `run` and `env` share: whether Monarch is on, the configuration of a job, its agent, and the
+//! report at its end.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`service`] | the agent as a job sees it: attached to, watched, started again |
-//! | [`spawn`] | starting processes of ours that outlive the one that starts them |
+//! | [`service`] | the agent as a job sees it: attaches, watches, starts again |
+//! | [`spawn`] | starts processes of Monarch that outlive the process that starts them |
 //! | [`child`] | the job's own process |
-//! | [`found`] | what the process that started us left to us, for the job |
-//! | [`output`] | files that a job is to leave: reports, traces |
+//! | [`found`] | the signals and descriptors that this process was started with, for the job |
+//! | [`output`] | the files that a job leaves: reports, traces |
 //! | [`aliases`] | links by which the job will name its files |
-//! | [`sanitizer`] | programs that want their own library first |
+//! | [`sanitizer`] | programs that require their own library first |
 //! | [`shim`] | where the preload library is |
 
 mod aliases;
@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Whether Monarch is turned off; the preload library looks at the same variable.
+/// Whether Monarch is disabled; the preload library reads the same variable.
 pub(crate) fn is_disabled() -> bool {
     std::env::var_os("MONARCH_DISABLE").is_some_and(|v| !v.is_empty() && v != "0")
 }
@@ -47,8 +47,10 @@ pub(crate) fn is_rank_0() -> bool {
     is_0("MONARCH_RANK").unwrap_or_else(|| launchers.into_iter().filter_map(is_0).all(|zero| zero))
 }
 
-/// The configuration of a job whose command has these words, with all ways to write its roots'
-/// paths that are found.
+/// Loads the configuration of a job with this command, and adds other spellings of its roots.
+///
+/// # Errors
+/// The exit code for a configuration that is wrong, after a message.
 pub(crate) fn config(args: &ConfigArgs, command: &[OsString], quiet: bool) -> Result<Config, ExitCode> {
     let resolved = args.load()?;
     let mut config = resolved.config;
@@ -78,23 +80,23 @@ fn add_aliases(config: &mut Config, command: &[OsString]) {
     }
 }
 
-/// The agent for a job; `None`, and a line about it, when there is none: the job then runs as it
-/// would have without us.
+/// Attaches to the agent, or starts one. Returns `None`, after a warning, when that fails: the job
+/// then runs as it would have without Monarch.
 pub(crate) fn serve(config: Config) -> Option<Service> {
     Service::start(config).map_err(|e| without(&say::chain(&e))).ok()
 }
 
-/// Says that a job is not served.
+/// Warns that a job is not served.
 pub(crate) fn without(why: &str) {
     say::warn(format_args!("running without Monarch: {}", why.lines().next().unwrap_or_default()));
 }
 
-/// What the processes of this command need in their environment.
+/// Returns what the processes of this command need in their environment.
 pub(crate) fn environment(service: &Service, command: &[OsString]) -> service::Variables {
     service.environment().into_iter().chain(sanitizer::environment(command)).collect()
 }
 
-/// How a job has ended.
+/// The end of a job.
 #[derive(Debug)]
 pub(crate) struct Ending<'a> {
     /// File of the report.
@@ -105,23 +107,23 @@ pub(crate) struct Ending<'a> {
     pub(crate) took: Duration,
     /// Its command, if it is known.
     pub(crate) command: &'a [OsString],
-    /// Whether to wait until the agent has given back what it holds in memory, also where nothing
-    /// kills it.
+    /// Whether to wait until the agent has released the memory that it holds, also where no batch
+    /// system would kill the agent.
     pub(crate) wait: bool,
 }
 
-/// Says what was saved, to a file and to standard error, and lets go of the agent.
+/// Writes the report to a file and to standard error, and detaches from the agent.
 pub(crate) fn conclude(mut service: Service, ending: &Ending<'_>) {
     service.hurry();
-    say_what_was_saved(&mut service, ending);
+    report_savings(&mut service, ending);
     service.leave(ending.wait);
 }
 
-fn say_what_was_saved(service: &mut Service, ending: &Ending<'_>) {
+fn report_savings(service: &mut Service, ending: &Ending<'_>) {
     let speaks = is_rank_0();
     let Some(after) = service.end() else {
         if speaks {
-            let why = if service.is_silent() { "does not answer" } else { "has gone" };
+            let why = if service.is_silent() { "does not answer" } else { "has ended" };
             say::warn(format_args!("the agent {why}, there are no figures"));
         }
         return;
@@ -137,7 +139,7 @@ fn say_what_was_saved(service: &mut Service, ending: &Ending<'_>) {
     }
 }
 
-/// Says it before the job, hours of which a report is about, if there is no directory for that.
+/// Warns before the job when its report cannot be written: after hours it would be too late.
 pub(crate) fn check_report(path: &Path) {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if let Err(e) = rustix::fs::access(above, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK) {

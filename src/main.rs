@@ -1,33 +1,18 @@
 //! The command line of Monarch.
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic; see `say`")]
 
-mod agent;
 mod agents;
 mod args;
 mod chart;
 mod cli;
-mod cluster;
-mod config;
-mod du;
-mod env;
-mod evict;
+mod commands;
 mod exit_code;
-mod explain;
-mod hold;
-mod index;
 mod job;
-mod pages;
+mod nodes;
 mod progress;
-mod refresh;
 mod report;
-mod run;
 mod say;
-mod simulate;
-mod stage;
-mod status;
-mod stop;
-mod trace;
-mod verify;
+mod shell;
 
 fn main() -> std::process::ExitCode {
     cli::main()

@@ -1,5 +1,5 @@
-//! Progress of long work, for people, on standard error. Where that is not a terminal, staging
-//! writes a line now and then, and nothing else is shown.
+//! Progress of long work on standard error. Without a terminal, staging writes a line every 10 s, and
+//! no other progress is shown.
 
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -10,10 +10,10 @@ use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often the figures are looked at.
-const TICK: Duration = Duration::from_millis(100);
+/// How often bars are redrawn.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Does some work that counts entries, and shows how far it is.
+/// Does work that counts entries, and shows its progress.
 pub(crate) fn while_scanning<T>(what: &str, work: impl FnOnce(&ScanProgress) -> T) -> T {
     let (figures, done) = (ScanProgress::default(), AtomicBool::new(false));
     let bar = ProgressBar::new_spinner();
@@ -26,7 +26,7 @@ pub(crate) fn while_scanning<T>(what: &str, work: impl FnOnce(&ScanProgress) -> 
             while !done.load(Ordering::Relaxed) {
                 bar.set_position(figures.entries.load(Ordering::Relaxed));
                 bar.tick();
-                std::thread::park_timeout(TICK);
+                std::thread::park_timeout(REDRAW_INTERVAL);
             }
             bar.finish_and_clear();
         });
@@ -36,7 +36,7 @@ pub(crate) fn while_scanning<T>(what: &str, work: impl FnOnce(&ScanProgress) -> 
     })
 }
 
-/// Does some work that counts opens, and shows how far it is, on a terminal.
+/// Does work that counts opens, and shows its progress on a terminal.
 pub(crate) fn while_counting<T>(quiet: bool, all: u64, work: impl FnOnce(&AtomicU64) -> T) -> T {
     let (opened, done) = (AtomicU64::new(0), AtomicBool::new(false));
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(all) };
@@ -47,7 +47,7 @@ pub(crate) fn while_counting<T>(quiet: bool, all: u64, work: impl FnOnce(&Atomic
         let shown = s.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 bar.set_position(opened.load(Ordering::Relaxed));
-                std::thread::park_timeout(TICK);
+                std::thread::park_timeout(REDRAW_INTERVAL);
             }
             bar.finish_and_clear();
         });
@@ -58,13 +58,13 @@ pub(crate) fn while_counting<T>(quiet: bool, all: u64, work: impl FnOnce(&Atomic
     })
 }
 
-/// Pause between two lines where there is no terminal.
-const LINE: Duration = Duration::from_secs(10);
+/// Time between two lines where there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How far something is that moves bytes.
+/// The progress of work that moves bytes.
 pub(crate) struct Bar {
     bar: ProgressBar,
-    /// Without a terminal: when a line was last written, and the bytes that were there at first.
+    /// Without a terminal: when the last line was written, and the bytes at the first call.
     lines: Option<(Cell<Instant>, Cell<Option<u64>>)>,
     start: Instant,
 }
@@ -84,7 +84,7 @@ impl Bar {
         }
     }
 
-    /// The index is being made.
+    /// Shows a scan with this number of entries so far.
     pub(crate) fn scanning(&self, entries: u64) {
         self.style("{spinner} scanning: {msg} entries, {elapsed}");
         self.bar.set_message(entries.to_string());
@@ -92,7 +92,7 @@ impl Bar {
         self.line(|| format!("scanning: {entries} entries"));
     }
 
-    /// So many bytes of all are done, and what else there is to say.
+    /// Shows that `done` of `all` bytes are done, with a note.
     pub(crate) fn at(&self, done: u64, all: u64, note: &str) {
         self.bar.set_message(note.to_owned());
         if self.bar.length() != Some(all) || self.bar.position() == 0 {
@@ -114,7 +114,7 @@ impl Bar {
         }
     }
 
-    /// How far staging is; `held_up` says why nothing more comes at present.
+    /// Shows the progress of staging; `held_up` says why nothing is fetched at present.
     pub(crate) fn staged(&self, c: &Census, held_up: Option<&str>) {
         let done = c.resident.bytes.saturating_add(c.chunks);
         let never = c.no_room.bytes.saturating_add(c.on_tape.bytes).saturating_add(c.bypassed.bytes);
@@ -125,10 +125,10 @@ impl Bar {
         self.at(done, c.all.bytes.saturating_sub(never).max(done), &note);
     }
 
-    /// A line, when it is time for one.
+    /// Writes a line if the last line is [`LINE_INTERVAL`] old.
     fn line(&self, text: impl FnOnce() -> String) {
         if let Some((last, _)) = &self.lines
-            && last.get().elapsed() >= LINE
+            && last.get().elapsed() >= LINE_INTERVAL
         {
             last.set(Instant::now());
             crate::say::err(format_args!("{}\n", text()));

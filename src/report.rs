@@ -1,12 +1,11 @@
-//! What a run came to: the document that `run --report` writes, as JSON or as a page, and `monarch
-//! report`, which shows it again.
+//! The report of a run, as `run --report` writes it: JSON or a page.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | [`summary`] | the figures of a run |
 //! | [`advice`] | what to change |
-//! | [`lines`] | at most twelve lines for people, at the end of a run |
-//! | [`page`] | one page of HTML with charts, and nothing from elsewhere |
+//! | [`lines`] | at most twelve lines of text at the end of a run |
+//! | [`page`] | a page of HTML with charts, complete in itself |
 //! | [`bars`] | the charts |
 
 mod advice;
@@ -15,119 +14,23 @@ mod lines;
 mod page;
 mod summary;
 
+pub(crate) use lines::{advice_lines, text};
 pub(crate) use summary::Report;
 
-use crate::args::ConfigArgs;
-use crate::exit_code::{EX_NO_AGENT, EX_USAGE};
-use crate::{agents, say};
-use anyhow::{Context, Result};
-use clap::Args;
-use monarch_core::agent::client::Client;
 use monarch_core::agent::protocol::Status;
-use monarch_core::shown::ShowPath;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::Path;
 use std::time::Duration;
 
-#[derive(Debug, Args)]
-pub(crate) struct ReportArgs {
-    /// A report of `monarch run --report FILE.json`; without it: what the agents of this node have
-    /// done so far
-    #[arg(value_name = "FILE")]
-    file: Option<PathBuf>,
-    /// Write it to this file: a page (.html) that opens in any browser and needs nothing from
-    /// elsewhere, otherwise JSON
-    #[arg(long, short, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Print it as JSON: the report of a file, or a list of those of the agents
-    #[arg(long, conflicts_with = "output")]
-    json: bool,
-    #[command(flatten)]
-    config: ConfigArgs,
-}
-
-/// Of what happened between two looks at the agent.
+/// Reports what happened between two states of the agent, with advice.
 pub(crate) fn between(before: &Status, after: Status, took: Duration, command: &[OsString]) -> Report {
     let mut new = Report::between(before, after, took, command);
     new.advice = advice::of(&new);
     new
 }
 
-/// At most twelve lines for people.
-pub(crate) fn text(report: &Report) -> String {
-    lines::text(report)
-}
-
-/// As it is written to a file of this name.
+/// Renders a report for a file of this name: HTML for `.html` and `.htm`, otherwise JSON.
 pub(crate) fn document(report: &Report, path: &Path) -> String {
     let is_page = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("html") || e.eq_ignore_ascii_case("htm"));
     if is_page { page::html(report) } else { serde_json::to_string_pretty(report).unwrap_or_default() + "\n" }
-}
-
-pub(crate) fn main(args: &ReportArgs) -> Result<ExitCode> {
-    let reports = match &args.file {
-        Some(file) => match read(file) {
-            Ok(report) => vec![report],
-            Err(e) => {
-                say::err(format_args!("monarch: {}\n", say::chain(&e)));
-                return Ok(ExitCode::from(EX_USAGE));
-            }
-        },
-        None => match so_far(&args.config) {
-            Ok(reports) => reports,
-            Err(code) => return Ok(code),
-        },
-    };
-    let Some(first) = reports.first() else {
-        say::err(format_args!(
-            "monarch: no agent of yours is running on this node; name a report of `monarch run --report FILE.json`\n"
-        ));
-        return Ok(ExitCode::from(EX_NO_AGENT));
-    };
-    if let Some(path) = &args.output {
-        if reports.len() > 1 {
-            say::warn(format_args!("several agents are running; the page is about the first"));
-        }
-        std::fs::write(path, document(first, path)).with_context(|| format!("cannot write {}", path.shown()))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if args.json {
-        if args.file.is_some() {
-            say::json(first)?;
-        } else {
-            say::json(&reports)?;
-        }
-        return Ok(ExitCode::SUCCESS);
-    }
-    for report in &reports {
-        say::out(format_args!("{}{}", text(report), lines::advice(report)))?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn read(file: &Path) -> Result<Report> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.shown()))?;
-    serde_json::from_str(&text).with_context(|| {
-        format!(
-            "{} is no report of `monarch run --report FILE.json` (a page of HTML cannot be read again)",
-            file.shown()
-        )
-    })
-}
-
-/// Of the agents that run, since they were started.
-fn so_far(config: &ConfigArgs) -> Result<Vec<Report>, ExitCode> {
-    let (agents, _) = agents::ask(config, Duration::from_secs(5), Client::status)?;
-    let all = agents.given.into_iter();
-    Ok(all
-        .map(|s| {
-            between(
-                &Status { incarnation: s.incarnation, ..Status::default() },
-                s.clone(),
-                Duration::from_secs_f64(s.uptime_s.max(0.0)),
-                &[],
-            )
-        })
-        .collect())
 }

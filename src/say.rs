@@ -1,19 +1,19 @@
-//! All that the command line writes goes through here: `print!` and its kin panic when nobody reads
-//! any more or the disk is full, and that must not end a job that went well. What is no plain text
-//! is spelled out: names of files are the choice of whoever made them.
+//! All output of the command line: `print!` and the like panic when the reader has closed the pipe or
+//! the disk is full, and that must not end a job that went well. Control characters are escaped:
+//! other users choose the names of files.
 
 use monarch_core::shown;
 use std::fmt::Arguments;
 use std::io::{self, Write};
 
-/// Writes to standard error. Whoever cannot be told is not told.
+/// Writes to standard error. Errors are ignored.
 pub(crate) fn err(text: Arguments<'_>) {
-    // One write, so that lines of several processes do not mix.
+    // A single write, so that lines of several processes do not mix.
     let _ = io::stderr().write_all(shown::plain(&text.to_string()).as_bytes());
 }
 
-/// An error with its causes, in one line. Many of ours name their cause themselves: it is not said
-/// twice.
+/// Returns an error with its causes, in a line. A cause that the error's own text ends with is not
+/// repeated.
 pub(crate) fn chain(e: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in e.chain().map(ToString::to_string).filter(|c| !c.is_empty()) {
@@ -28,7 +28,7 @@ pub(crate) fn chain(e: &anyhow::Error) -> String {
     text
 }
 
-/// A number with separators.
+/// Formats a number with separators.
 pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -41,12 +41,12 @@ pub(crate) fn count(n: u64) -> String {
     out
 }
 
-/// Writes a warning, one line, to standard error.
+/// Writes a warning, a line, to standard error.
 pub(crate) fn warn(text: Arguments<'_>) {
     err(format_args!("monarch: warning: {text}\n"));
 }
 
-/// Writes to standard output; a reader that has gone has read enough.
+/// Writes to standard output. A closed pipe is not an error: its reader has read enough.
 ///
 /// # Errors
 /// When it cannot be written for another reason, such as a full disk.
@@ -63,7 +63,7 @@ pub(crate) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(out_bytes(format!("{}\n", shown::json(&text)).as_bytes())?)
 }
 
-/// [`out`] for what has to be exact: paths for a shell, which need not be text.
+/// [`out`] without escapes: paths for a shell, which need not be UTF-8.
 ///
 /// # Errors
 /// As [`out`].
@@ -80,7 +80,7 @@ mod tests {
     use anyhow::Context;
 
     #[test]
-    fn a_cause_is_said_once() {
+    fn a_cause_is_named_once() {
         let e = std::io::Error::from_raw_os_error(2);
         let own = monarch_core::index::SavedError::Io { path: "x".into(), source: e };
         let said = super::chain(&anyhow::Error::from(own));

@@ -1,16 +1,16 @@
-//! Symbolic links in the working directory, the arguments and the environment that lead into a
-//! root: other spellings under which the job will name its files.
+//! Finds symbolic links in the working directory, the arguments and the environment that lead into a
+//! root: other spellings by which the job will name its files.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Most spellings that are added by themselves.
-const MOST: usize = 32;
+/// Most spellings that are added.
+const MAX_SPELLINGS: usize = 32;
 
-/// All spellings below which something named by `words` lies in one of `roots` (real paths), with
-/// the number of the root.
+/// Returns all spellings below which a path named by `words` lies in one of `roots` (real paths),
+/// each with the position of the root.
 pub(crate) fn find<'a>(roots: &[PathBuf], words: impl Iterator<Item = &'a OsStr>) -> Vec<(usize, PathBuf)> {
     let mut found = BTreeSet::new();
     let cwd = std::env::current_dir().unwrap_or_default();
@@ -33,7 +33,7 @@ pub(crate) fn find<'a>(roots: &[PathBuf], words: impl Iterator<Item = &'a OsStr>
             }
         }
     }
-    found.into_iter().take(MOST).collect()
+    found.into_iter().take(MAX_SPELLINGS).collect()
 }
 
 /// Walks a path and adds every prefix that is a link and leads into, to, or towards a root.
@@ -45,7 +45,7 @@ fn add(roots: &[PathBuf], path: &Path, found: &mut BTreeSet<(usize, PathBuf)>) {
     for part in path.components() {
         match part {
             Component::Normal(name) => prefix.push(name),
-            // What `..` means behind a link is the kernel's business.
+            // Only the kernel knows what `..` behind a link means.
             Component::ParentDir => return,
             _ => continue,
         }

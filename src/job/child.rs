@@ -1,9 +1,8 @@
 //! The job's process: started, signalled, waited for.
 //!
-//! Signals that another process sent are passed on; those from the terminal reach the job by
-//! themselves, because it stays in the terminal's process group. As process 1 everything that ends
-//! is reaped. A job whose `run` is killed is killed with it, as if the signal had reached the job
-//! itself.
+//! `run` passes on the signals that other processes send. Signals of the terminal reach the job
+//! directly, because it stays in the terminal's process group. As process 1, `run` reaps all
+//! orphans. When `run` is killed, the job is killed as well, as if the signal had reached the job.
 
 use super::found;
 use anyhow::Result;
@@ -54,8 +53,9 @@ pub(crate) struct Child {
     pid: i32,
 }
 
-/// Blocks the signals that are passed on; to be called before any thread is started. The end of
-/// children must not be ignored here: then the kernel reaps them, and how the job ended is lost.
+/// Blocks the signals that are passed on. The caller calls this before it starts any thread. Sets the
+/// default action for SIGCHLD: were it ignored, the kernel would reap the job, and its exit status
+/// would be lost.
 pub(crate) fn block_signals() {
     let set = signal_set();
     // SAFETY: blocks signals of this thread; no handler is set.
@@ -76,7 +76,7 @@ pub(crate) fn is_told_to_end() -> bool {
 }
 
 impl Child {
-    /// Starts `words` with `env` added, and otherwise as this process was started, less the secret
+    /// Starts the command `words` with the environment of this process and `env`, without the secret
     /// of the cluster.
     pub(crate) fn start(words: &[OsString], env: &[(&str, OsString)]) -> io::Result<Self> {
         let Some((program, args)) = words.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
@@ -95,7 +95,7 @@ impl Child {
         Ok(Self { pid: i32::try_from(child.id()).unwrap_or(0) })
     }
 
-    /// Waits until the job has ended; calls `idle` now and then.
+    /// Waits until the job has ended, and calls `idle` every 200 ms or less.
     pub(crate) fn wait(&self, mut idle: impl FnMut()) -> Result<Ended> {
         let set = signal_set();
         loop {
@@ -119,13 +119,13 @@ impl Child {
         }
     }
 
-    /// Collects what has ended; as process 1 also orphans.
+    /// Reaps the job if it has ended; as process 1 also orphans.
     fn reap(&self) -> Result<Option<Ended>> {
-        let who = if std::process::id() == 1 { -1 } else { self.pid };
+        let waited = if std::process::id() == 1 { -1 } else { self.pid };
         loop {
             let mut status = 0;
             // SAFETY: the buffer is ours.
-            let pid = unsafe { libc::waitpid(who, &raw mut status, libc::WNOHANG) };
+            let pid = unsafe { libc::waitpid(waited, &raw mut status, libc::WNOHANG) };
             if pid == self.pid {
                 if libc::WIFSIGNALED(status) {
                     return Ok(Some(Ended::Killed(libc::WTERMSIG(status))));
@@ -143,9 +143,9 @@ impl Child {
     }
 }
 
-/// Has this process killed when its parent, the process `run`, is: by anything, SIGKILL included.
-/// The kernel looks at the end of the thread that forked, which is the first one here and lasts as
-/// long as the process. Async-signal-safe.
+/// Has the kernel kill this process when its parent `run` ends, even by SIGKILL. The kernel watches
+/// the thread that forked: here the first thread of `run`, which lasts as long as the process.
+/// Async-signal-safe.
 fn die_with(run: u32) {
     // SAFETY: plain calls on this process.
     unsafe {
@@ -161,13 +161,13 @@ fn die_with(run: u32) {
     }
 }
 
-/// Ends this process as the job ended.
+/// Ends this process as the job has ended.
 pub(crate) fn end_like(end: Ended) -> std::process::ExitCode {
     match end {
         Ended::Exited(code) => std::process::ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)),
         Ended::Killed(signal) => {
-            // SAFETY: restores the default action, forbids a core of ours beside the job's, and
-            // sends the signal.
+            // SAFETY: restores the default action, forbids a core file of this process beside the
+            // job's, and sends the signal.
             unsafe {
                 let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
                 libc::setrlimit(libc::RLIMIT_CORE, &raw const none);

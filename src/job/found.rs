@@ -1,5 +1,5 @@
-//! What the process that started us left to us, taken down before Rust's runtime changes it, and
-//! given to the job as it was.
+//! Signals and descriptors as this process was started with, recorded before Rust's runtime changes
+//! them, and restored for the job.
 //!
 //! * The runtime of the standard library ignores SIGPIPE, and opens `/dev/null` as whichever of the
 //!   descriptors 0, 1 and 2 is closed. Both happen before `main`, so a function of `.init_array`
@@ -7,8 +7,8 @@
 //! * `std::process` gives every child the default action for SIGPIPE and an empty signal mask, so
 //!   [`restore`] runs between fork and exec, after that.
 //!
-//! Everything else (process group, terminal, umask, working directory, priority, limits, ignored
-//! signals) is left alone, and stays through fork and exec.
+//! Nothing changes the rest (process group, terminal, umask, working directory, priority, limits,
+//! ignored signals); it stays through fork and exec.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -31,7 +31,7 @@ static MASK: Mask = Mask(UnsafeCell::new(MaybeUninit::zeroed()));
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;
 
-/// Takes down how things are. Called by the loader before `main`.
+/// Records signals and descriptors. The loader calls it before `main`.
 extern "C" fn look() {
     // SAFETY: plain calls with buffers of ours; there is one thread.
     unsafe {
@@ -60,7 +60,7 @@ pub(crate) fn was_closed(fd: i32) -> bool {
     CLOSED.load(Ordering::Relaxed) & 1 << fd != 0
 }
 
-/// Gives the process what was found. To be called between fork and exec: async-signal-safe.
+/// Restores what was recorded. The caller is between fork and exec: async-signal-safe.
 pub(crate) fn restore() {
     let action = |ignored: &AtomicBool| if ignored.load(Ordering::Relaxed) { libc::SIG_IGN } else { libc::SIG_DFL };
     // SAFETY: plain calls on this process, which is about to exec; the mask was written before

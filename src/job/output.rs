@@ -1,10 +1,11 @@
-//! Files that a job is to leave: reports and traces. This process opens them, with what its user
-//! may do and sees here.
+//! Opens the files that a job leaves: reports and traces. This process opens them (and not the
+//! agent), with the rights and mounts of the job's user.
 //!
-//! A new file is made with `O_EXCL`, so that no link that lies at its name is followed: the
-//! directory may be one where others write too. A file of the user's own at that name is replaced
-//! by a new one, never written over; a device or a pipe (`/dev/stdout`) is written to as it is; a
-//! link to a file, and a file of somebody else, are refused.
+//! * A new file is made with `O_EXCL`, so that no link at its name is followed: other users may write
+//!   to the directory.
+//! * A file of this user at that name is replaced by a new file, never written over.
+//! * A device or a pipe (`/dev/stdout`) is written to as it is.
+//! * A link to a file, and a file of another user, are refused.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use std::ffi::OsString;
@@ -15,13 +16,13 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// A file that nothing was at the name of.
+/// Makes a file at a name where nothing is.
 fn create(path: &Path, mode: u32) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
     Ok(rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(mode))?.into())
 }
 
-/// Opens a file to be written from its beginning, in place of the one that is there.
+/// Opens a file to be written from its beginning, and replaces a file that is there.
 fn open(path: &Path, mode: u32) -> io::Result<File> {
     match create(path, mode) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -34,22 +35,24 @@ fn open(path: &Path, mode: u32) -> io::Result<File> {
     }
     if at.is_file() {
         if at.uid() != rustix::process::geteuid().as_raw() {
-            return refuse("a file of somebody else is there");
+            return refuse("a file of another user is there");
         }
         std::fs::remove_file(path)?;
         return create(path, mode);
     }
     let file: File =
         rustix::fs::openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())?.into();
-    // What lies at the name may have changed since.
+    // The file at the name may have changed since.
     match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
         FileType::RegularFile => refuse("another file has just appeared there"),
         _ => Ok(file),
     }
 }
 
-/// Opens the file of a trace, for nobody else to read, on a thread of its own: the file system may
-/// not answer.
+/// Opens the file of a trace, readable for this user alone, on a thread of its own.
+///
+/// # Errors
+/// When the file cannot be opened, or its file system does not answer within `limit`.
 pub(super) fn open_in_time(path: &Path, limit: Duration) -> io::Result<File> {
     let (send, receive) = channel();
     let path = path.to_owned();
@@ -58,8 +61,8 @@ pub(super) fn open_in_time(path: &Path, limit: Duration) -> io::Result<File> {
     receive.recv_timeout(limit).map_err(late)?
 }
 
-/// Writes a file such that nobody sees a part of it: the tasks of a job may be given the same name,
-/// and end at once.
+/// Writes a file such that no reader sees a part of it: the tasks of a job may write a file of the
+/// same name at the same time.
 pub(super) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let is_replaceable = match std::fs::symlink_metadata(path) {
         Ok(found) => found.is_file(),

@@ -1,12 +1,11 @@
 //! Programs built with AddressSanitizer as a shared library (gcc's default; clang's
 //! `-shared-libasan`).
 //!
-//! Its runtime ends a program in which another library is loaded before it, as the preload library
-//! is. The order is of no consequence here: the preload library calls what comes behind it, so the
-//! runtime still sees every call, and the program's memory functions are still its own.
-//! `verify_asan_link_order=0` in ASAN_OPTIONS says so. It is set where the command, a word of it or
-//! a word of a shell's `-c` names such a program, and nowhere else: a job's environment is its own
-//! business.
+//! The runtime of AddressSanitizer ends a program when another library, such as the preload library,
+//! is loaded before the runtime. Here the order does not matter: the preload library calls the next
+//! definition of each function, so that the runtime still sees every call, and the memory functions
+//! stay the program's own. `verify_asan_link_order=0` in ASAN_OPTIONS turns the check off. It is set
+//! only where the command, a word of it or a word of a shell's `-c` names such a program.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,21 +14,22 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The variable.
+/// The variable with the runtime's options.
 const OPTIONS: &str = "ASAN_OPTIONS";
-/// What it has to hold.
+/// The option.
 const ORDER: &str = "verify_asan_link_order";
-/// Words of a command that are looked at.
-const WORDS_MAX: usize = 64;
-/// Needed libraries, and bytes of a program's tables, that are looked at.
-const NEEDED_MAX: usize = 4096;
-const TABLE_MAX: u64 = 1 << 20;
+/// Most words of a command that are looked at.
+const MAX_WORDS: usize = 64;
+/// Most needed libraries of a program that are looked at.
+const MAX_NEEDED_LIBRARIES: usize = 4096;
+/// Most bytes read of each of a program's tables.
+const MAX_TABLE_BYTES: u64 = 1 << 20;
 
-/// What has to be added to the environment of this command.
+/// Returns the variable that the environment of this command needs.
 pub(super) fn environment(command: &[OsString]) -> Option<(&'static str, OsString)> {
     let now = std::env::var_os(OPTIONS).unwrap_or_default();
     let is_said = now.as_bytes().windows(ORDER.len()).any(|w| w == ORDER.as_bytes());
-    if is_said || !words(command).take(WORDS_MAX).any(|word| find(word).is_some_and(|p| needs_runtime(&p))) {
+    if is_said || !words(command).take(MAX_WORDS).any(|word| find(word).is_some_and(|p| needs_runtime(&p))) {
         return None;
     }
     let mut options = now.into_vec();
@@ -40,13 +40,13 @@ pub(super) fn environment(command: &[OsString]) -> Option<(&'static str, OsStrin
     Some((OPTIONS, OsString::from_vec(options)))
 }
 
-/// The words of a command, and those within them: a word may be a line for a shell.
+/// Returns the words of a command, each split into words: it may be a line for a shell.
 fn words(command: &[OsString]) -> impl Iterator<Item = &[u8]> {
     let is_between = |c: &u8| c.is_ascii_whitespace() || b";&|()'\"`=".contains(c);
     command.iter().flat_map(move |w| w.as_bytes().split(is_between)).filter(|w| !w.is_empty())
 }
 
-/// The program that a word names, as a shell would find it.
+/// Returns the program that a word names, as a shell would find it.
 fn find(word: &[u8]) -> Option<PathBuf> {
     let is_program = |p: &Path| std::fs::metadata(p).is_ok_and(|m| m.is_file() && m.mode() & 0o111 != 0);
     let path = Path::new(OsStr::from_bytes(word));
@@ -56,7 +56,7 @@ fn find(word: &[u8]) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(path)).find(|p| is_program(p))
 }
 
-/// Whether a program, or what its first line has it run by, needs the runtime as a shared library.
+/// Whether a program, or the interpreter in its first line, needs the runtime as a shared library.
 fn needs_runtime(program: &Path) -> bool {
     let by_elf = |path: &Path| {
         File::open(path).ok().and_then(|f| needed(&f)).is_some_and(|libs| libs.iter().any(|l| is_runtime(l)))
@@ -76,10 +76,10 @@ fn is_runtime(library: &[u8]) -> bool {
     library.starts_with(b"libasan.so") || library.starts_with(b"libclang_rt.asan")
 }
 
-/// The names of the libraries that a 64-bit program of this machine's byte order needs.
+/// Returns the names of the libraries that a 64-bit program of this machine's byte order needs.
 fn needed(file: &File) -> Option<Vec<Vec<u8>>> {
     let read = |at: u64, len: u64| -> Option<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(len.min(TABLE_MAX)).ok()?];
+        let mut bytes = vec![0; usize::try_from(len.min(MAX_TABLE_BYTES)).ok()?];
         file.read_exact_at(&mut bytes, at).ok()?;
         Some(bytes)
     };
@@ -104,7 +104,7 @@ fn needed(file: &File) -> Option<Vec<Vec<u8>>> {
     let (_, at, from, len) = *parts.iter().find(loaded)?;
     let strings = read(at + (names - from), len - (names - from))?;
     let name = |at: u64| Some(strings.get(usize::try_from(at).ok()?..)?.split(|&c| c == 0).next()?.to_vec());
-    Some(pairs().filter(|(tag, _)| *tag == 1).filter_map(|(_, at)| name(at)).take(NEEDED_MAX).collect())
+    Some(pairs().filter(|(tag, _)| *tag == 1).filter_map(|(_, at)| name(at)).take(MAX_NEEDED_LIBRARIES).collect())
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u64> {

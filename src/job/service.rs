@@ -1,4 +1,4 @@
-//! The agent, as a job sees it: attached to, watched, started again when it dies.
+//! The agent as a job sees it: attaches to it, watches it, and starts it again when it dies.
 
 use crate::job::{output, shim, spawn};
 use crate::say;
@@ -18,43 +18,44 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-/// A restart that failed is tried again after this.
-const PAUSE: Duration = Duration::from_secs(1);
-/// How long the file of a trace may take to open: the job waits for it.
-const OPENING: Duration = Duration::from_secs(5);
-/// How long the agent may take, at the end of a job, for everything that is asked of it then.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// Time between two attempts to start the agent again.
+const RESTART_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the file of a trace may take to open; the job waits for it.
+const TRACE_OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the agent may take to answer a request at the end of a job.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the agent may take to empty its memory tiers: hundreds of gigabytes take a while.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// The agent of a job.
 pub(crate) struct Service {
     config: Config,
     client: Client,
     control: PathBuf,
     shim: PathBuf,
-    /// How things were when the job started.
+    /// The agent's status when the job started.
     pub(crate) before: Status,
-    /// A restart under way: on a thread of its own, so that signals and the job's end are not kept
-    /// waiting.
+    /// A restart in progress, on a thread of its own: signals and the job's end do not wait for it.
     restart: Option<Receiver<Result<Client, ClientError>>>,
     next_try: Instant,
+    /// Whether the agent has announced that it ends.
     stopped: bool,
-    /// Whether it did not answer in time. What it says after that belongs to a question of before.
+    /// Whether the agent did not answer in time: its next reply would answer an earlier request.
     silent: bool,
-    /// How many agents have served the job.
+    /// Number of agents that have served the job.
     generation: u32,
     trace: Option<Trace>,
+    /// The process whose descriptors the job's processes inherit, if it is not this one.
     holder: Option<u32>,
-    /// Marks a job of the agent.
+    /// Lock that shows the agent that a job exists.
     lock: Option<rustix::fd::OwnedFd>,
 }
 
-/// Names and values.
+/// Environment variables: names and values.
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
-/// What the processes of a job need, beside what this process has: the preload library behind those
-/// that are there already.
+/// Returns the variables that the processes of a job need: the preload library, behind libraries that
+/// are preloaded already, and the paths of the control block and of the socket for other users.
 pub(crate) fn environment(shim: &Path, control: &Path) -> Variables {
     let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let shim = shim.as_os_str();
@@ -66,19 +67,19 @@ pub(crate) fn environment(shim: &Path, control: &Path) -> Variables {
         preload.push(shim);
     }
     let mut all = vec![("LD_PRELOAD", preload), ("MONARCH_CTL", control.as_os_str().to_owned())];
-    // By this, processes of other users tell what they change.
+    // Processes of other users report their changes through this socket.
     all.extend(
         foreign_changes::socket_of_control(control).map(|socket| (foreign_changes::VARIABLE, socket.into_os_string())),
     );
     all
 }
 
-/// What is known of the other end of a connection.
+/// The state of the agent's end of the connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Peer {
     There,
     Gone,
-    /// It said, unasked, that it ends: it was told to.
+    /// It has announced, without a request, that it ends after `monarch stop` or a signal.
     Stopping,
 }
 
@@ -86,9 +87,9 @@ enum Peer {
 #[derive(Debug)]
 struct Trace {
     path: PathBuf,
-    /// Of the agent that was asked for it last; 0: none.
+    /// The agent that writes it, by [`Service::generation`]; 0: none yet.
     generation: u32,
-    /// Which file: each agent begins one.
+    /// Number of the file: each agent begins a new file.
     part: u32,
 }
 
@@ -116,7 +117,7 @@ impl Service {
         let lock = client::job_lock(&config);
         let joining = Joining { again: false, holder };
         let (client, control, before) = attach(&config, joining).or_else(|e| match e {
-            // It died meanwhile. Another one need not.
+            // The agent died after the job had attached. A second agent may not.
             ClientError::Io(e) if matches!(e.kind(), UnexpectedEof | ConnectionReset | BrokenPipe) => {
                 attach(&config, joining)
             }
@@ -140,17 +141,18 @@ impl Service {
         })
     }
 
-    /// What the job's processes need.
+    /// Returns the variables that the job's processes need.
     pub(crate) fn environment(&self) -> Variables {
         environment(&self.shim, &self.control)
     }
 
-    /// The control block of the job.
+    /// Returns the path of the job's control block.
     pub(crate) fn control(&self) -> &Path {
         &self.control
     }
 
-    /// How many agents have served the job: another one knows nothing of what was asked for.
+    /// Returns the number of agents that have served the job. A new agent has none of the job's earlier
+    /// requests.
     pub(crate) const fn generation(&self) -> u32 {
         self.generation
     }
@@ -160,7 +162,7 @@ impl Service {
         self.silent
     }
 
-    /// Asks the agent something; `None` while there is none. One that has gone is started again.
+    /// Asks the agent. Returns `None` while there is no agent. Starts an agent that has died again.
     pub(crate) fn ask(&mut self, request: &Request) -> Option<Reply> {
         self.keep_alive();
         match self.peer() {
@@ -175,14 +177,14 @@ impl Service {
         }
     }
 
-    /// Has the agent write which files are opened to this file.
+    /// Has the agent write a trace of the opens to this file.
     pub(crate) fn trace(&mut self, path: &Path) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         self.trace = Some(Trace { path, generation: 0, part: 1 });
         self.keep_trace();
     }
 
-    /// Begins the trace, anew where another agent has come: into a file of its own.
+    /// Begins the trace. A new agent begins a new file.
     fn keep_trace(&mut self) {
         let generation = self.generation;
         let Some(trace) = self.trace.as_mut().filter(|t| t.generation != generation) else { return };
@@ -191,9 +193,9 @@ impl Service {
         }
         trace.generation = generation;
         let file = trace.file();
-        // A path that is no text is told as well as it can be.
+        // Bytes of the path that are not UTF-8 are replaced in messages.
         let shown = PathBuf::from(file.to_string_lossy().into_owned());
-        let begun = output::open_in_time(&file, OPENING)
+        let begun = output::open_in_time(&file, TRACE_OPEN_TIMEOUT)
             .and_then(|fd| self.client.ask_with(&Request::Trace { path: Some(shown) }, Some(fd.as_fd())));
         let why = match begun {
             Ok(Reply::Traced(_)) => return,
@@ -205,29 +207,29 @@ impl Service {
         self.trace = None;
     }
 
-    /// Ends the trace, and says what it came to.
+    /// Ends the trace, and prints its size.
     pub(crate) fn end_trace(&mut self, quiet: bool) {
         let Some(trace) = self.trace.take() else { return };
         let file = trace.file();
-        let told = match self.ask(&Request::Trace { path: None }) {
-            Some(Reply::Traced(told)) => told,
+        let traced = match self.ask(&Request::Trace { path: None }) {
+            Some(Reply::Traced(traced)) => traced,
             _ => return say::warn(format_args!("the trace {} ends where the agent did", file.shown())),
         };
-        if let Some(why) = told.failed {
+        if let Some(why) = traced.failed {
             say::warn(format_args!("the trace {} ends early: {why}", file.shown()));
         } else if !quiet {
             let lost =
-                if told.lost > 0 { format!(", {} more were too many at a time", told.lost) } else { String::new() };
+                if traced.lost > 0 { format!(", {} more were too many at a time", traced.lost) } else { String::new() };
             say::err(format_args!(
                 "monarch: trace {}: {} opens{lost}, {}; see `monarch trace stats {0}`\n",
                 file.shown(),
-                told.opens,
-                bytesize::ByteSize(told.bytes)
+                traced.opens,
+                bytesize::ByteSize(traced.bytes)
             ));
         }
     }
 
-    /// Starts the agent again when it has gone without having been told to.
+    /// Starts the agent again when it has died without being asked to end.
     pub(crate) fn keep_alive(&mut self) {
         spawn::reap();
         if self.stopped || self.is_restarting() {
@@ -246,17 +248,17 @@ impl Service {
                 if std::thread::Builder::new().spawn(work).is_ok() {
                     self.restart = Some(receive);
                 }
-                self.next_try = Instant::now() + PAUSE;
+                self.next_try = Instant::now() + RESTART_INTERVAL;
             }
         }
     }
 
-    /// This job, for an agent that comes after the first one.
+    /// How this job attaches to an agent that is not its first.
     const fn joining_again(&self) -> Joining {
         Joining { again: true, holder: self.holder }
     }
 
-    /// Whether a restart is under way; takes over its result.
+    /// Whether a restart is in progress. Takes over the result of a restart that is done.
     fn is_restarting(&mut self) -> bool {
         match self.restart.as_ref().map(Receiver::try_recv) {
             None => return false,
@@ -274,7 +276,7 @@ impl Service {
         false
     }
 
-    /// Looks at the connection without taking anything from it.
+    /// Looks at the connection without reading from it.
     fn peer(&self) -> Peer {
         let mut byte = [0u8; 1];
         match rustix::net::recv(self.client.stream(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
@@ -285,14 +287,14 @@ impl Service {
         }
     }
 
-    /// The job has ended: from here on the agent is asked with little patience, and not again once
-    /// it was silent.
+    /// The job has ended: from here on, requests time out after [`END_TIMEOUT`], and after the first
+    /// that does so the agent is not asked again.
     pub(crate) fn hurry(&mut self) {
         let _ = self.is_restarting();
-        let _ = self.client.set_patience(FAREWELL);
+        let _ = self.client.set_patience(END_TIMEOUT);
     }
 
-    /// How things are when the job has ended, if the agent can still say so.
+    /// Returns the agent's status at the end of the job, if the agent answers.
     pub(crate) fn end(&mut self) -> Option<Status> {
         let _ = self.is_restarting();
         let after = self.look();
@@ -312,13 +314,13 @@ impl Service {
         asked.ok()
     }
 
-    /// An agent for the end of the job, when that of before went with another job that had started
-    /// it: it knows the figures, and removes what the other has left.
+    /// Starts an agent for the end of the job when the former agent ended with the job that had
+    /// started it. The new agent has the figures, and removes what the former agent left in memory.
     fn revive(&mut self) {
         if self.silent {
             return;
         }
-        let restarted = self.restart.take().and_then(|r| r.recv_timeout(PATIENCE).ok()?.ok());
+        let restarted = self.restart.take().and_then(|r| r.recv_timeout(LEAVE_TIMEOUT).ok()?.ok());
         if let Some(client) = restarted {
             self.client = client;
         } else if self.peer() == Peer::Gone
@@ -329,27 +331,26 @@ impl Service {
         }
     }
 
-    /// Lets go of the agent. Where the end of this process takes all others along, or if told to,
-    /// it waits until the agent has given back what it holds in memory: killed before that, it
-    /// would leave it there.
+    /// Detaches from the agent. With `wait`, and where a batch system kills all processes after the
+    /// end of this process, waits until the agent has released the memory that it holds: an agent that
+    /// is killed before that leaves its files in memory.
     pub(crate) fn leave(mut self, wait: bool) {
         if self.silent || !(wait || is_last_of_its_job()) || self.peer() != Peer::There {
             return;
         }
-        // The agent removes it, once it is no job's.
+        // The agent removes the lock's file once no job holds it.
         self.lock = None;
         if self.client.ask(&Request::Leave).is_err() {
             return;
         }
         let (dir, start) = (self.client.dir.clone(), Instant::now());
         drop(self);
-        let ask = |mut client: Client| client.set_patience(FAREWELL).and_then(|()| client.status());
+        let ask = |mut client: Client| client.set_patience(END_TIMEOUT).and_then(|()| client.status());
         let mut silences = 0;
-        while dir.exists() && !has_died(&dir) && start.elapsed() < PATIENCE {
+        while dir.exists() && !has_died(&dir) && start.elapsed() < LEAVE_TIMEOUT {
             match Client::connect(&dir).and_then(ask) {
                 Ok(s) if s.jobs > 0 => return,
-                // One that begins to end answers no more, and takes away its socket: then there is
-                // nothing to connect to.
+                // An agent that is ending no longer answers, and removes its socket.
                 Err(e) if is_silence(&e) && silences > 0 => return,
                 Err(e) => silences += usize::from(is_silence(&e)),
                 Ok(_) => {}
@@ -359,21 +360,23 @@ impl Service {
     }
 }
 
-/// Attaches a job that is about to start: the agent, the control block, how things are.
+/// Attaches a job that is about to start. Returns the connection, the path of the control block and
+/// the agent's status.
 fn attach(config: &Config, joining: Joining) -> Result<(Client, PathBuf, Status), ClientError> {
     let (mut client, control) = client::attach_or_start(config, joining, || spawn::agent(config))?;
     let before = client.status()?;
     Ok((client, control, before))
 }
 
-/// Whether the kernel or a batch system kills what is left when this process has ended: as process
-/// 1 of a container, and when it was the last of a batch job, which it cannot know.
+/// Whether the kernel or a batch system may kill the remaining processes when this process ends: when
+/// it is process 1 of a container, or belongs to a batch job (whether it is the last process of that
+/// job is not known).
 fn is_last_of_its_job() -> bool {
     let batch = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
     std::process::id() == 1 || batch.iter().any(|name| std::env::var_os(name).is_some())
 }
 
-/// Whether an error is that no answer came in time.
+/// Whether an error means that no answer came in time.
 fn is_silence(e: &std::io::Error) -> bool {
     matches!(e.kind(), WouldBlock | TimedOut)
 }

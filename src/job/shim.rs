@@ -1,4 +1,4 @@
-//! Where the preload library is.
+//! Finds the preload library.
 
 use anyhow::{Result, bail};
 use std::os::unix::ffi::OsStrExt;
@@ -7,10 +7,14 @@ use std::path::PathBuf;
 /// File name of the preload library.
 pub(crate) const NAME: &str = "libmonarch_shim.so";
 
-/// The preload library: `MONARCH_SHIM`, beside the executable, or in `../lib/monarch` and `../lib`.
+/// Returns the path of the preload library: `MONARCH_SHIM`, or a file beside the executable, in
+/// `../lib/monarch` or in `../lib`.
+///
+/// # Errors
+/// When it is in none of these places, or the loader cannot preload it from its path.
 pub(crate) fn find() -> Result<PathBuf> {
     let path = look()?;
-    // LD_PRELOAD is a list with these separators, and knows no quotes.
+    // LD_PRELOAD is a list with these separators, without quotes.
     if path.as_os_str().as_bytes().iter().any(|c| b" :\t\n".contains(c)) {
         bail!(
             "the loader cannot preload {}: its path has a space or a colon; set MONARCH_SHIM to a copy elsewhere",

@@ -1,6 +1,6 @@
-//! Starting processes of ours that outlive the one that starts them, above all the agent: their own
-//! session, nothing inherited from the job. What an agent says before it has a log of its own comes
-//! back through a pipe.
+//! Starts processes of Monarch that outlive the process that starts them, above all the agent. They
+//! have a session of their own and inherit nothing of the job. A pipe carries the messages of an
+//! agent that has no log yet.
 
 use monarch_core::agent::client::Starting;
 use monarch_core::config::Config;
@@ -12,10 +12,10 @@ use std::sync::{Mutex, PoisonError};
 /// An agent's process.
 pub(crate) struct Started(Option<Child>);
 
-/// Agents that were started by this process: children that somebody has to wait for when they end.
+/// Agents that this process has started: it has to reap them when they end.
 static CHILDREN: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
-/// Waits for agents that have ended.
+/// Reaps agents that have ended.
 pub(crate) fn reap() {
     CHILDREN.lock().unwrap_or_else(PoisonError::into_inner).retain_mut(|c| matches!(c.try_wait(), Ok(None)));
 }
@@ -32,7 +32,7 @@ impl Starting for Started {
         let (code, mut why) = match child.try_wait() {
             Ok(None) => return None,
             Ok(Some(s)) => (s.code().or(s.signal()).unwrap_or(1), format!("it ended with {s}")),
-            // As process 1 we may have waited for it already.
+            // As process 1, `run` may have reaped it already.
             Err(_) => (1, "it ended".to_owned()),
         };
         let mut said = String::new();
@@ -59,8 +59,8 @@ pub(crate) fn agent(config: &Config) -> io::Result<Started> {
     Ok(Started(Some(child)))
 }
 
-/// Lets a command of ours begin a session of its own, talk to this process through pipes, and
-/// inherit nothing else of the job.
+/// Sets up a command of Monarch: a session of its own, pipes to this process, and nothing inherited
+/// from the job.
 pub(crate) fn apart(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).current_dir("/");
     command
@@ -73,7 +73,7 @@ pub(crate) fn apart(command: &mut Command) -> &mut Command {
     command
 }
 
-/// Sheds what the job gave its processes. Async-signal-safe.
+/// Removes what the process has inherited from the job. Async-signal-safe.
 fn leave_the_job() -> io::Result<()> {
     // SAFETY: plain system calls on this process, with buffers of ours.
     unsafe {
@@ -83,13 +83,13 @@ fn leave_the_job() -> io::Result<()> {
         if libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) != 0 {
             mark_descriptors();
         }
-        // All processors that the cgroup allows, not those a launcher bound one rank to.
+        // All processors of the cgroup, and not those that a launcher has bound a rank to.
         let mut all: libc::cpu_set_t = std::mem::zeroed();
         for cpu in 0..libc::CPU_SETSIZE as usize {
             libc::CPU_SET(cpu, &mut all);
         }
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const all);
-        // Signals that the job ignores or blocks are not ours.
+        // The agent does not inherit the signals that the job ignores or blocks.
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
@@ -100,8 +100,8 @@ fn leave_the_job() -> io::Result<()> {
     Ok(())
 }
 
-/// Marks all descriptors to be closed by exec one by one: before Linux 5.11, and under filters that
-/// know no close_range. Async-signal-safe, hence no allocation, and no directory stream.
+/// Marks each descriptor to be closed by exec: before Linux 5.11, and under filters that refuse
+/// close_range. Async-signal-safe, hence without allocation and without a directory stream.
 ///
 /// # Safety
 /// The process is about to exec.

@@ -1,4 +1,4 @@
-//! What to change, from the figures of a run.
+//! Advice from the figures of a run: a function for each.
 
 use super::summary::Report;
 use crate::say::count;
@@ -6,10 +6,10 @@ use bytesize::ByteSize;
 use monarch_core::agent::protocol::Epoch;
 use monarch_core::shown::ShowPath;
 
-/// Runs shorter than this say little.
-const SHORT_S: f64 = 5.0;
+/// Runs shorter than this get no advice about time and use.
+const SHORT_RUN_SECONDS: f64 = 5.0;
 
-/// Advice, the most important first; none where nothing is to be gained.
+/// Returns the advice for a run, the most important first.
 pub(super) fn of(r: &Report) -> Vec<String> {
     let all = [
         not_used(r),
@@ -31,7 +31,7 @@ fn share(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-/// The last epoch that was read to its end, of all roots; otherwise the last one.
+/// Returns the last complete epoch of the root with most opens; if none is complete, its last epoch.
 fn last_epoch(r: &Report) -> Option<&Epoch> {
     let most = r.status.roots.iter().max_by_key(|root| root.opens)?;
     most.epochs.iter().rfind(|e| e.complete).or_else(|| most.epochs.last())
@@ -40,7 +40,7 @@ fn last_epoch(r: &Report) -> Option<&Epoch> {
 fn not_used(r: &Report) -> Option<String> {
     let unused = r.status.roots.iter().filter(|root| r.is_unused(root)).map(|root| root.path.shown().to_string());
     let unused: Vec<String> = unused.collect();
-    (r.seconds > SHORT_S && r.get("other_mount") == 0 && !unused.is_empty()).then(|| {
+    (r.seconds > SHORT_RUN_SECONDS && r.get("other_mount") == 0 && !unused.is_empty()).then(|| {
         format!(
             "no file below {} was opened: is that another path to the data? Name the one that the job uses in dataset.aliases; `monarch \
              explain PATH` says what becomes of a path",
@@ -80,11 +80,11 @@ fn errors(r: &Report) -> Option<String> {
     Some(format!("{what}; the files were tried again, or left to the PFS. The agent's log names some of them"))
 }
 
-/// More room, where that would have saved something.
+/// More capacity, where that would have saved reads of the PFS.
 fn room(r: &Report) -> Option<String> {
     let refused = r.get("no_room");
     let data: u64 = r.status.roots.iter().map(|root| root.bytes).fold(0, u64::saturating_add);
-    // Nodes that share need room for one copy of each file among them; they are taken to be alike.
+    // Nodes that share need room for a copy of each file among them. (Assumes equal nodes.)
     let nodes = r.status.nodes.max(1) as u64;
     let capacity = nodes * r.status.tiers.iter().map(|t| t.capacity).sum::<u64>();
     if refused == 0 || data <= capacity || capacity == 0 {
@@ -109,7 +109,7 @@ fn room(r: &Report) -> Option<String> {
 fn one_epoch(r: &Report) -> Option<String> {
     let epochs = r.status.roots.iter().map(|root| root.epochs.len()).max()?;
     let copied = r.agent("bytes_copied");
-    (epochs == 1 && copied > 0 && r.seconds > SHORT_S && r.get("hit_bytes") <= copied).then(|| {
+    (epochs == 1 && copied > 0 && r.seconds > SHORT_RUN_SECONDS && r.get("hit_bytes") <= copied).then(|| {
         "the data were read once: copies pay from the second time on. For jobs that follow on this node keep them with `persist: node`, or \
          fetch them beforehand with `monarch stage`"
             .to_owned()
@@ -138,9 +138,9 @@ fn changed(r: &Report) -> Option<String> {
     })
 }
 
-/// What takes a new look at the data.
+/// What scans the data again.
 fn another_scan(r: &Report) -> &'static str {
-    // The index of nodes that share is that of their job.
+    // Nodes that share use the index of their job to its end.
     if r.status.nodes > 1 { "the next job" } else { "`monarch refresh`" }
 }
 
@@ -169,7 +169,7 @@ fn unknown(r: &Report) -> Option<String> {
 fn compute(r: &Report) -> Option<String> {
     let calm =
         r.opens() > 0 && share(r.opens_pfs + r.opens_chunked, r.opens()) < 1.0 && r.waited_s() < 0.01 * r.seconds;
-    (calm && r.seconds > SHORT_S).then(|| {
+    (calm && r.seconds > SHORT_RUN_SECONDS).then(|| {
         format!(
             "nothing to gain: {} of {} opens were local, and readers waited {:.1} s of {:.0} s. What takes time is what the job does with the data",
             count(r.opens_local),

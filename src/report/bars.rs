@@ -1,4 +1,4 @@
-//! Bars as SVG: stacked ones side by side, and single ones below each other.
+//! Bar charts as SVG: stacked bars side by side, and a bar that shows a share.
 
 use crate::chart::{escaped, number, step};
 use std::fmt::Write;
@@ -7,8 +7,8 @@ use std::fmt::Write;
 const MARGIN: (f64, f64, f64, f64) = (64.0, 50.0, 12.0, 44.0);
 /// Size of a drawing of stacked bars.
 const SIZE: (f64, f64) = (470.0, 280.0);
-/// Labels below it at most.
-const LABELS: usize = 20;
+/// Most labels below a drawing.
+const MAX_LABELS: usize = 20;
 
 /// A part of each bar.
 pub(super) struct Part<'a> {
@@ -18,7 +18,7 @@ pub(super) struct Part<'a> {
     pub(super) values: Vec<f64>,
 }
 
-/// Bars side by side, each with a label, of parts on top of each other.
+/// Draws bars side by side, each with a label, of parts on top of each other.
 pub(super) fn stacked(title: &str, x_label: &str, y_label: &str, labels: &[String], parts: &[Part<'_>]) -> String {
     let (wide, high) = (SIZE.0 - MARGIN.0 - MARGIN.2, SIZE.1 - MARGIN.1 - MARGIN.3);
     let value = |part: &Part<'_>, bar: usize| part.values.get(bar).copied().unwrap_or(0.0);
@@ -27,7 +27,7 @@ pub(super) fn stacked(title: &str, x_label: &str, y_label: &str, labels: &[Strin
     let steps = (most / distance - 1e-9).ceil().max(1.0);
     let scale = high / (steps * distance);
     let room = wide / labels.len().max(1) as f64;
-    let every = labels.len().div_ceil(LABELS).max(1);
+    let every = labels.len().div_ceil(MAX_LABELS).max(1);
     let mut out = format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" aria-label="{2}"><g transform="translate({3},{4})">"#,
         SIZE.0,
@@ -84,7 +84,7 @@ pub(super) fn stacked(title: &str, x_label: &str, y_label: &str, labels: &[Strin
     out + "</g></svg>"
 }
 
-/// A share of something, as a bar that is filled so far.
+/// Draws a share as a bar that is filled up to it.
 pub(super) fn filled(share: f64, colour: &str) -> String {
     let wide = 220.0;
     format!(

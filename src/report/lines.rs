@@ -1,4 +1,4 @@
-//! What a run saved, in at most twelve lines for people.
+//! What a run saved, in at most twelve lines of text.
 
 use super::summary::{REASONS, Report};
 use bytesize::ByteSize;
@@ -6,14 +6,14 @@ use monarch_core::agent::runtime_dir;
 use monarch_core::shown::ShowPath;
 use std::fmt::Write;
 
-/// Why opens went to the PFS.
+/// Returns why opens went to the PFS, with counts.
 fn reasons(r: &Report) -> String {
     let some = REASONS.iter().map(|(name, text)| (r.get(name), text)).filter(|(n, _)| *n > 0);
     some.map(|(n, text)| format!(" {n} {text}")).collect::<Vec<_>>().join(",")
 }
 
-/// What was saved.
-pub(super) fn text(r: &Report) -> String {
+/// Returns what was saved, in at most twelve lines.
+pub(crate) fn text(r: &Report) -> String {
     let (local, pfs, chunked, after) = (r.opens_local, r.opens_pfs, r.opens_chunked, &r.status);
     let (mut out, all) = (String::new(), r.opens());
     // Rounded down: 100 % is all of them.
@@ -89,7 +89,7 @@ pub(super) fn text(r: &Report) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What to change, a line each.
-pub(super) fn advice(r: &Report) -> String {
+/// Returns the advice, a line each.
+pub(crate) fn advice_lines(r: &Report) -> String {
     r.advice.iter().map(|line| format!("monarch: advice: {line}\n")).collect()
 }

@@ -1,4 +1,4 @@
-//! What a run came to, as it is kept in a file.
+//! The figures of a run, as a report file keeps them.
 
 use monarch_core::agent::protocol::{Opens, RootStatus, Status};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::{Duration, SystemTime};
 
-/// Why opens went to the PFS: the name of the counter, and what it says.
+/// Why opens went to the PFS: the name of the counter, and the reason in words.
 pub(super) const REASONS: [(&str, &str); 8] = [
     ("absent", "before there was an index"),
     ("large", "large and not complete"),
@@ -25,13 +25,13 @@ pub(super) const OTHERS: [(&str, &str); 3] = [
     ("other_mount", "in processes that have another mount there"),
 ];
 
-/// What a run came to. (What is added later has to have a default: reports are kept.)
+/// The report of a run. (Fields that are added need a default: users keep report files.)
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     /// Name of the node.
     #[serde(default)]
     pub(crate) host: String,
-    /// What was run, if that is known.
+    /// The command, if it is known.
     #[serde(default)]
     pub(crate) command: Vec<String>,
     /// When it ended: milliseconds since 1970.
@@ -52,14 +52,14 @@ pub(crate) struct Report {
     pub(crate) counters: BTreeMap<String, u64>,
     /// Counters of the agent.
     pub(crate) agent: BTreeMap<String, u64>,
-    /// How often it was started again.
+    /// How often the agent was started again.
     pub(crate) agent_restarts: u32,
-    /// Whether the figures are those of other jobs, too.
+    /// Whether the figures include other jobs.
     pub(crate) shared_with_other_jobs: bool,
     /// How long the agent's opens at the PFS took.
     #[serde(default)]
     pub(crate) pfs_opens: Vec<Opens>,
-    /// How things were at the end.
+    /// The agent's status at the end.
     pub(crate) status: Status,
 }
 
@@ -73,10 +73,11 @@ fn opens_since(after: &[Opens], before: &[Opens]) -> Vec<Opens> {
 }
 
 impl Report {
-    /// Of what happened between two looks at the agent, without advice.
+    /// Reports what happened between two states of the agent, without advice.
     pub(super) fn between(before: &Status, after: Status, took: Duration, command: &[OsString]) -> Self {
         let restarts = after.incarnation.saturating_sub(before.incarnation);
-        // A new agent starts its own figures at zero; the counters of the job's processes live on.
+        // A new agent counts from 0; the counters of the job's processes are in shared memory and
+        // continue.
         let earlier = if restarts == 0 { before } else { &Status::default() };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut new = Self {
@@ -89,7 +90,7 @@ impl Report {
             agent_restarts: restarts,
             shared_with_other_jobs: after.jobs > 1,
             pfs_opens: opens_since(&after.pfs_opens, &earlier.pfs_opens),
-            // Nodes may have left that shared all the time.
+            // A node may have left before the end.
             status: Status { nodes: after.nodes.max(before.nodes), ..after },
             ..Self::default()
         };
@@ -109,19 +110,19 @@ impl Report {
         self.agent.get(name).copied().unwrap_or(0)
     }
 
-    /// Whether no process has used a root. Which root was asked about names is not counted: where
-    /// one alone is served, such calls speak for it.
+    /// Whether no process has used a root. Calls about names are not counted by root: they count as use
+    /// only where a single root is served.
     pub(super) fn is_unused(&self, root: &RootStatus) -> bool {
         let asked = self.status.roots.len() == 1 && self.get("stats") + self.get("lists") > 0;
         root.state == "ready" && root.opens == 0 && !asked
     }
 
-    /// All opens below the roots that copies are for.
+    /// Returns the number of opens below the roots that copies are for.
     pub(super) const fn opens(&self) -> u64 {
         self.opens_local + self.opens_pfs + self.opens_chunked
     }
 
-    /// Seconds that readers waited for copies, all together.
+    /// Returns the seconds that all readers together have waited for copies.
     pub(super) fn waited_s(&self) -> f64 {
         self.get("wait_us") as f64 / 1e6
     }

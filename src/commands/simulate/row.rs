@@ -1,9 +1,9 @@
-//! One result, as an object.
+//! A result: a policy on some nodes, beside its bounds.
 
 use monarch_policies::sim::{EpochFigures, Outcome};
 use serde_json::{Value, json};
 
-/// What stands beside a result.
+/// Bounds that a result is compared with.
 #[derive(Clone, Debug)]
 pub(super) struct Bound {
     /// Least bytes from the PFS, by epoch (Belady).
@@ -21,7 +21,7 @@ impl Bound {
     }
 }
 
-/// A policy with so much room on so many nodes.
+/// The result of a policy with a capacity on a number of nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) policy: String,

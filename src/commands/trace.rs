@@ -25,7 +25,7 @@ pub(crate) enum TraceCommand {
     Show {
         /// The trace
         file: PathBuf,
-        /// Stop after so many accesses
+        /// Stop after this number of accesses
         #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
         limit: u64,
         /// Print an object per line
@@ -38,9 +38,9 @@ pub(crate) enum TraceCommand {
     /// Count what is in a trace: files, epochs, from where they were served, what a cache would get
     #[command(after_help = "Examples:\n  monarch trace stats job.trace\n  \
         monarch trace stats --json job.trace | jq '.epochs[] | {number, duration_s, served}'\n\n\
-        Epochs are found from the accesses alone: a new one begins when files are read again. The re-use distance of an access is \
+        Epochs are found from the accesses alone: a new epoch begins when files are read again. The re-use distance of an access is \
         the number of distinct files since its file was opened before; least-recently-used caches are measured in files, as if all \
-        were of one size.")]
+        had the same size.")]
     Stats {
         /// The trace
         file: PathBuf,
@@ -50,7 +50,7 @@ pub(crate) enum TraceCommand {
     },
     /// Make a trace from comma-separated values
     #[command(after_help = "Example:\n  monarch trace import accesses.csv -o job.trace\n\n\
-        The file begins with the line `time_s,stream,path,size,served`; one line per open file follows: seconds since the start, number of \
+        The file begins with the line `time_s,stream,path,size,served`; a line per open follows: seconds since the start, number of \
         the process (0 to 65535), path, size in bytes, and from where it was served: tier, waited or pfs. The last column may be missing. \
         Fields with commas stand in quotes.")]
     Import {
@@ -72,13 +72,13 @@ pub(crate) fn main(command: &TraceCommand) -> Result<ExitCode> {
                 () if *json => show::json(&mut reader, *limit, &mut to),
                 () => show::text(&mut reader, *limit, &mut to),
             };
-            // A reader that has gone has read enough.
+            // A closed pipe means that its reader has read enough.
             if let Err(e) = done.and_then(|()| to.flush())
                 && e.kind() != io::ErrorKind::BrokenPipe
             {
                 return Err(e).context("cannot write the accesses");
             }
-            Ok(told(file, &reader))
+            Ok(warn_of_end(file, &reader))
         }
         TraceCommand::Stats { file, json } => {
             let mut reader = TraceReader::open(file)?;
@@ -88,14 +88,14 @@ pub(crate) fn main(command: &TraceCommand) -> Result<ExitCode> {
             } else {
                 say::out(format_args!("{}", stats::text(&stats, reader.header())))?;
             }
-            Ok(told(file, &reader))
+            Ok(warn_of_end(file, &reader))
         }
         TraceCommand::Import { file, output } => import(file, output),
     }
 }
 
-/// Warns about what is missing at the end.
-fn told<R>(file: &Path, reader: &TraceReader<R>) -> ExitCode
+/// Warns when the end of a trace is missing or damaged. Returns the exit code.
+fn warn_of_end<R>(file: &Path, reader: &TraceReader<R>) -> ExitCode
 where
     TraceReader<R>: Iterator,
     R: io::Read,

@@ -1,8 +1,10 @@
-//! `monarch status`.
+//! `monarch status`: what the agents of this user hold.
+
+mod cluster;
 
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO_AGENT;
-use crate::{agents, cluster, say};
+use crate::{agents, say};
 use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
@@ -27,16 +29,16 @@ pub(crate) struct StatusArgs {
     config: ConfigArgs,
 }
 
-/// Epochs that are shown of each root.
-const EPOCHS: usize = 3;
+/// Most epochs shown of each root.
+const MAX_EPOCHS_SHOWN: usize = 3;
 /// How long an agent may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) fn main(args: &StatusArgs) -> Result<ExitCode> {
     if args.cluster {
-        return cluster::status(&args.config, args.json);
+        return cluster::main(&args.config, args.json);
     }
-    let (agents, _) = match agents::ask(&args.config, PATIENCE, Client::status) {
+    let (agents, _) = match agents::ask(&args.config, ANSWER_TIMEOUT, Client::status) {
         Ok(asked) => asked,
         Err(code) => return Ok(code),
     };
@@ -97,8 +99,8 @@ fn text(s: &Status) -> String {
         if s.engine == "auto" && !r.engine.is_empty() {
             let _ = writeln!(out, "           engine {}", r.engine);
         }
-        // The last ones: all of them are in the JSON.
-        for epoch in r.epochs.iter().rev().take(EPOCHS).rev() {
+        // The last epochs; the JSON has all of them.
+        for epoch in r.epochs.iter().rev().take(MAX_EPOCHS_SHOWN).rev() {
             let _ = writeln!(out, "           {epoch}");
         }
         for notice in r.notices() {

@@ -27,23 +27,24 @@ pub(crate) struct RefreshArgs {
 }
 
 /// How long a scan may take.
-const PATIENCE: Duration = Duration::from_secs(24 * 3600);
-const PAUSE: Duration = Duration::from_millis(100);
+const SCAN_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+/// How often the agent is asked whether the scan is done.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) fn main(args: &RefreshArgs) -> Result<ExitCode> {
     let wanted: Vec<PathBuf> = args.roots.iter().map(|r| r.canonicalize().unwrap_or_else(|_| r.clone())).collect();
     let asked = wanted.clone();
-    let agents = match agents::need(&args.config, PATIENCE, move |client| refresh(client, &asked)) {
+    let agents = match agents::need(&args.config, SCAN_TIMEOUT, move |client| refresh(client, &asked)) {
         Ok(answers) => answers,
         Err(code) => return Ok(code),
     };
     let roots: Vec<RootStatus> = agents.given.into_iter().flatten().collect();
     if args.json {
-        let told: Vec<_> = roots
+        let objects: Vec<_> = roots
             .iter()
             .map(|r| json!({"root": r.path, "state": r.state, "files": r.files, "bytes": r.bytes}))
             .collect();
-        say::json(&told)?;
+        say::json(&objects)?;
     } else {
         for r in &roots {
             say::out(format_args!(
@@ -55,8 +56,8 @@ pub(crate) fn main(args: &RefreshArgs) -> Result<ExitCode> {
             ))?;
         }
     }
-    let strange = wanted.iter().find(|w| !roots.iter().any(|r| r.path == **w));
-    if let Some(path) = strange {
+    let unknown = wanted.iter().find(|w| !roots.iter().any(|r| r.path == **w));
+    if let Some(path) = unknown {
         say::err(format_args!("monarch: {} is not a root of any agent; `monarch status` lists them\n", path.shown()));
         return Ok(ExitCode::from(EX_USAGE));
     }
@@ -64,7 +65,7 @@ pub(crate) fn main(args: &RefreshArgs) -> Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Asks one agent, and waits until it has scanned; the roots that were.
+/// Has an agent scan roots again, and waits for the end of the scan. Returns the roots.
 fn refresh(client: &mut Client, wanted: &[PathBuf]) -> io::Result<Vec<RootStatus>> {
     let known = client.status()?.roots.into_iter().map(|r| r.path);
     let ours: Vec<PathBuf> = known.filter(|path| wanted.is_empty() || wanted.contains(path)).collect();
@@ -78,6 +79,6 @@ fn refresh(client: &mut Client, wanted: &[PathBuf]) -> io::Result<Vec<RootStatus
         if roots.iter().all(|r| r.state != "scanning") {
             return Ok(roots);
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -1,4 +1,4 @@
-//! Results for people: a line for each, columns aligned.
+//! Results as a table of text.
 
 use super::row::Row;
 use crate::say::count;

@@ -1,7 +1,6 @@
 //! Recorded runs: traces of `monarch run --trace`, or tables:
-//! `time_s,stream,path-or-id,size[,epoch]`, one open a line, a heading if wanted. A file is
-//! whatever stands in the third column; numbers are in order of number, everything else in order of
-//! name, as in listings.
+//! `time_s,stream,path-or-id,size[,epoch]`, an open a line, with or without a heading. The third
+//! column names the file. If all files are numbers, they are listed by number, otherwise by name.
 
 use crate::say;
 use anyhow::{Context, Result, anyhow, ensure};

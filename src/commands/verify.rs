@@ -49,23 +49,25 @@ pub(crate) struct VerifyArgs {
     config: ConfigArgs,
 }
 
-/// Damaged copies that are named.
-const LISTED: usize = 20;
+/// Most damaged copies that are named.
+const MAX_COPIES_NAMED: usize = 20;
 /// How long an agent may take to make damaged copies again.
-const REPAIR: Duration = Duration::from_secs(600);
-const PAUSE: Duration = Duration::from_millis(200);
-/// How long an agent that ends may hold its tiers.
-const ENDING: Duration = Duration::from_secs(3);
+const REPAIR_TIMEOUT: Duration = Duration::from_secs(600);
+/// How often progress is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// How long an agent that is ending may hold its tiers.
+const TIER_LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What was found.
 #[derive(Debug, Default, Serialize)]
 struct Found {
-    /// Copies that were read, and their bytes.
+    /// Copies that were read.
     copies: u64,
+    /// Their bytes.
     bytes: u64,
-    /// Compared with the parallel file system, too.
+    /// Copies that were compared with the parallel file system as well.
     with_source: u64,
-    /// Copies of which nobody knows what they should be.
+    /// Copies without a checksum.
     unknown: u64,
     damaged: Vec<Damaged>,
     /// Damaged copies that were made again.
@@ -76,7 +78,7 @@ struct Found {
 struct Damaged {
     tier: String,
     copy: String,
-    /// Whether it is a packed one.
+    /// Whether it is a packed copy.
     packed: bool,
     /// The file that it is a copy of, if an index knows it.
     #[serde(serialize_with = "monarch_core::shown::serial::perhaps")]
@@ -86,7 +88,7 @@ struct Damaged {
     file: Option<Range>,
 }
 
-/// A tier with the agent that holds it, or held by us.
+/// A tier, held by an agent or by this process.
 struct Tier {
     name: String,
     path: PathBuf,
@@ -149,7 +151,7 @@ pub(crate) fn main(args: &VerifyArgs) -> Result<ExitCode> {
     Ok(if found.damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Where the paths are in an index.
+/// Returns the entries of paths in an index, and marks the paths that it has.
 fn ranges(reader: &Reader, paths: &[PathBuf], known: &mut [bool]) -> Vec<Range> {
     let mut ranges = Vec::new();
     for (path, known) in paths.iter().zip(known) {
@@ -161,7 +163,7 @@ fn ranges(reader: &Reader, paths: &[PathBuf], known: &mut [bool]) -> Vec<Range> 
     ranges
 }
 
-/// Tiers that no agent holds: as the configuration names them.
+/// Reads the tiers of the configuration that no agent holds. Returns whether there is any.
 fn without_agent(
     args: &VerifyArgs,
     places: &monarch_core::config::Places,
@@ -170,7 +172,7 @@ fn without_agent(
 ) -> Result<bool> {
     if args.source || args.repair {
         say::warn(format_args!(
-            "without an agent nobody knows the files of the copies: --source and --repair need one"
+            "--source and --repair need an agent: without it the files of the copies are not known"
         ));
     }
     let mut any = false;
@@ -190,18 +192,19 @@ fn without_agent(
     Ok(any)
 }
 
-/// Holds a tier. An agent that ends lets go of its socket first, and of its tiers a moment later.
+/// Takes the lock of a tier. An agent that ends removes its socket first, and releases its tiers a
+/// moment later.
 fn hold(name: &str, dir: &Path) -> Result<TierDir, TierError> {
     let start = Instant::now();
     loop {
         match TierDir::open(name, dir, u64::MAX, 0) {
-            Err(TierError::Locked { .. }) if start.elapsed() < ENDING => std::thread::sleep(PAUSE),
+            Err(TierError::Locked { .. }) if start.elapsed() < TIER_LOCK_TIMEOUT => std::thread::sleep(POLL_INTERVAL),
             other => return other,
         }
     }
 }
 
-/// One tier being read.
+/// A tier that is being read.
 struct Verify<'a> {
     tier: &'a Tier,
     files: &'a HashMap<CopyName, Range>,
@@ -213,46 +216,47 @@ struct Verify<'a> {
 }
 
 impl Verify<'_> {
-    /// Reads all copies; those that are damaged.
+    /// Reads all copies. Returns those that are damaged.
     fn all(&self, found: &mut Found) -> Result<Vec<Damaged>> {
         let view = TierView::open(&self.tier.path)?.beside(self.beside.iter().map(PathBuf::as_path));
         let (next, done) = (AtomicU32::new(0), AtomicU64::new(0));
-        let total: Mutex<(Found, Vec<Lying>)> = Mutex::default();
+        let total: Mutex<Part> = Mutex::default();
         let bar = Bar::new(self.args.quiet);
         std::thread::scope(|s| {
             for _ in 0..self.args.threads {
                 s.spawn(|| {
-                    let mut part = (Found::default(), Vec::new());
+                    let mut part = Part::default();
                     while let Ok(directory) = u8::try_from(next.fetch_add(1, Ordering::Relaxed)) {
                         for copy in view.copies(directory).unwrap_or_default() {
-                            self.one(&view, copy, &done, &mut part);
+                            self.check(&view, copy, &done, &mut part);
                         }
                     }
                     let mut all = total.lock().unwrap_or_else(PoisonError::into_inner);
-                    all.0.add(part.0);
-                    all.1.append(&mut part.1);
+                    all.found.add(part.found);
+                    all.unknown.append(&mut part.unknown);
                 });
             }
             while next.load(Ordering::Relaxed) < 256 {
                 let done = done.load(Ordering::Relaxed);
                 bar.at(done, self.tier.used.max(done), &format!("in tier {}", self.tier.name));
-                std::thread::sleep(PAUSE / 2);
+                std::thread::sleep(POLL_INTERVAL / 2);
             }
         });
-        let (mut sum, unknown) = total.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // Published since the log was read.
+        let Part { found: mut sum, unknown } = total.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // Copies that were published after the log was read.
         let mut view = view;
         view.refresh()?;
-        let mut rest = (Found::default(), Vec::new());
-        unknown.into_iter().for_each(|copy| self.one(&view, copy, &done, &mut rest));
-        rest.0.unknown = rest.1.len() as u64;
-        sum.add(rest.0);
+        let mut rest = Part::default();
+        unknown.into_iter().for_each(|copy| self.check(&view, copy, &done, &mut rest));
+        rest.found.unknown = rest.unknown.len() as u64;
+        sum.add(rest.found);
         let damaged = std::mem::take(&mut sum.damaged);
         found.add(sum);
         Ok(damaged)
     }
 
-    fn one(&self, view: &TierView, copy: Lying, done: &AtomicU64, part: &mut (Found, Vec<Lying>)) {
+    /// Reads a copy and compares it with its checksum.
+    fn check(&self, view: &TierView, copy: Lying, done: &AtomicU64, part: &mut Part) {
         let name = copy.name;
         let file = self.files.get(&name).copied();
         if file.is_none() && !self.args.paths.is_empty() {
@@ -264,7 +268,7 @@ impl Verify<'_> {
             && let Some(path) = file.and_then(|f| self.reader?.path(f))
             && let Some(logged) = view.logged(name)
         {
-            part.0.with_source += 1;
+            part.found.with_source += 1;
             self.limits.before_call(logged.size, false);
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let opened = rustix::fs::open(&path, flags, Mode::empty()).map_err(std::io::Error::from);
@@ -277,9 +281,9 @@ impl Verify<'_> {
         done.fetch_add(size, Ordering::Relaxed);
         match health {
             Health::Gone => return,
-            Health::Unknown => return part.1.push(copy),
+            Health::Unknown => return part.unknown.push(copy),
             Health::Sound => {}
-            Health::Damaged(why) => part.0.damaged.push(Damaged {
+            Health::Damaged(why) => part.found.damaged.push(Damaged {
                 tier: self.tier.name.clone(),
                 copy: String::from_utf8_lossy(&name.hex()).into_owned(),
                 packed: copy.packed,
@@ -288,9 +292,17 @@ impl Verify<'_> {
                 file,
             }),
         }
-        part.0.copies += 1;
-        part.0.bytes = part.0.bytes.saturating_add(size);
+        part.found.copies += 1;
+        part.found.bytes = part.found.bytes.saturating_add(size);
     }
+}
+
+/// What a thread has found.
+#[derive(Default)]
+struct Part {
+    found: Found,
+    /// Copies that are not in the log.
+    unknown: Vec<Lying>,
 }
 
 impl Found {
@@ -303,7 +315,7 @@ impl Found {
     }
 }
 
-/// Takes damaged copies out of the way, so that nobody is served one again.
+/// Drops damaged copies, so that no process reads one again.
 fn drop_damaged(tier: &Tier, client: Option<&mut Client>, damaged: &[Damaged]) -> Result<()> {
     if damaged.is_empty() {
         return Ok(());
@@ -316,13 +328,14 @@ fn drop_damaged(tier: &Tier, client: Option<&mut Client>, damaged: &[Damaged]) -
         return Ok(());
     };
     let ranges = damaged.iter().filter_map(|d| d.file).collect();
-    // One that an index knows may be nobody's yet.
+    // The agent may not have matched a copy with its file yet, although an index knows the file:
+    // hence the names as well.
     let copies = damaged.iter().map(|d| d.copy.clone()).collect();
     client.tally(&Request::Evict { ranges, unclaimed: false, copies })?;
     Ok(())
 }
 
-/// Has damaged copies made again; how many were.
+/// Has damaged copies made again. Returns their number.
 fn repair(client: &mut Client, damaged: &[Damaged]) -> Result<u64> {
     let ranges: Vec<Range> = damaged.iter().filter_map(|d| d.file).collect();
     if ranges.is_empty() {
@@ -335,10 +348,10 @@ fn repair(client: &mut Client, damaged: &[Damaged]) -> Result<u64> {
         else {
             bail!("the agent gave a strange answer")
         };
-        if census.under_way.files == 0 || start.elapsed() > REPAIR {
+        if census.under_way.files == 0 || start.elapsed() > REPAIR_TIMEOUT {
             return Ok(census.resident.files);
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -357,12 +370,12 @@ fn say_found(args: &VerifyArgs, found: &Found) -> Result<()> {
         (n, 0) => format!("{n} damaged and dropped\n"),
         (n, repaired) => format!("{n} damaged and dropped, {repaired} made again\n"),
     };
-    for d in found.damaged.iter().take(LISTED) {
+    for d in found.damaged.iter().take(MAX_COPIES_NAMED) {
         let name = d.path.as_deref().map_or_else(|| format!("copy {}", d.copy), |p: &Path| p.shown().to_string());
         text += &format!("  {name} (tier {}): {}\n", d.tier, d.why);
     }
-    if found.damaged.len() > LISTED {
-        text += &format!("  and {} more\n", found.damaged.len() - LISTED);
+    if found.damaged.len() > MAX_COPIES_NAMED {
+        text += &format!("  and {} more\n", found.damaged.len() - MAX_COPIES_NAMED);
     }
     if found.unknown > 0 {
         text += &format!("{} copies have no checksum; the next agent drops them\n", found.unknown);

@@ -30,22 +30,22 @@ pub(crate) struct DuArgs {
     config: ConfigArgs,
 }
 
-/// How long an agent may take: it counts a million files in a moment.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an agent may take to answer. (Counting a million files takes less than a second.)
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn main(args: &DuArgs) -> Result<ExitCode> {
     let asked: Arc<[PathBuf]> = args.paths.iter().cloned().collect();
-    let agents = match agents::need(&args.config, PATIENCE, move |client| count(client, &asked)) {
+    let agents = match agents::need(&args.config, ANSWER_TIMEOUT, move |client| count(client, &asked)) {
         Ok(answers) => answers,
         Err(code) => return Ok(code),
     };
     let found: Vec<(PathBuf, Census)> = agents.given.into_iter().flatten().collect();
     if args.json {
-        let told: Vec<_> = found
+        let objects: Vec<_> = found
             .iter()
             .map(|(path, c)| json!({"path": path.to_string_lossy(), "all": c.all, "resident": c.resident}))
             .collect();
-        say::json(&told)?;
+        say::json(&objects)?;
     } else {
         for (path, c) in &found {
             say::out(format_args!(
@@ -58,18 +58,18 @@ pub(crate) fn main(args: &DuArgs) -> Result<ExitCode> {
             ))?;
         }
     }
-    let strange: Vec<&PathBuf> = args.paths.iter().filter(|p| !found.iter().any(|(path, _)| path == *p)).collect();
-    for path in &strange {
+    let unknown: Vec<&PathBuf> = args.paths.iter().filter(|p| !found.iter().any(|(path, _)| path == *p)).collect();
+    for path in &unknown {
         say::warn(format_args!("{} is not in the index of any root; see `monarch explain`", path.shown()));
     }
-    Ok(match (agents.missing.is_empty(), strange.is_empty()) {
+    Ok(match (agents.missing.is_empty(), unknown.is_empty()) {
         (false, _) => ExitCode::FAILURE,
         (true, false) => ExitCode::from(EX_NO),
         (true, true) => ExitCode::SUCCESS,
     })
 }
 
-/// Asks one agent about the paths that it knows.
+/// Asks an agent about the paths that it knows.
 fn count(client: &mut Client, paths: &[PathBuf]) -> io::Result<Vec<(PathBuf, Census)>> {
     let reader = Reader::open(&client.dir.join(runtime_dir::CONTROL)).map_err(io::Error::other)?;
     let wanted = if paths.is_empty() { reader.roots() } else { paths.to_vec() };

@@ -1,8 +1,7 @@
-//! Results as one page of charts, or as the charts alone.
+//! Results as a page of charts, or as the charts alone.
 //!
 //! A column for each number of nodes: bytes from the PFS and stall against capacity. Below, a chart
-//! for each capacity: efficiency against nodes. Where there is only one value on an axis, its chart
-//! is left out.
+//! for each capacity: efficiency against nodes. A chart with a single value on an axis is left out.
 
 use super::row::Row;
 use super::table;
@@ -18,7 +17,7 @@ const GREY: &str = "#888888";
 const STYLE: &str = "text{font:12px sans-serif;fill:#222}.t{font-weight:bold;font-size:13px}.y{text-anchor:end}.x{text-anchor:middle}\
 .l{fill:#555}.g{stroke:#ddd}.a{stroke:#444}.s{fill:none;stroke-width:2.2}";
 
-/// All charts in one drawing.
+/// Draws all charts in one SVG.
 pub(super) fn svg(rows: &[Row]) -> String {
     let grid = [bytes(rows), stall(rows), scaling(rows)];
     let names = names(rows);

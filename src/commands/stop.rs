@@ -1,4 +1,4 @@
-//! `monarch stop`.
+//! `monarch stop`: ends agents, and removes copies.
 
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO_AGENT;
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// Also remove the copies that stay on disk for the next job: of these agents, and in the tiers
-    /// that are named here, or else where jobs keep theirs that name none
+    /// Also remove the copies that stay on disk for the next job: those of these agents, and those
+    /// in the tiers named here or, if none is named, in the default tier
     #[arg(long)]
     purge: bool,
     #[command(flatten)]
@@ -25,13 +25,14 @@ pub(crate) struct StopArgs {
 }
 
 /// How long an agent may take to end.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long an agent that says it ends may hold its tiers.
-const ENDING: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(50);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an agent that is ending may hold its tiers.
+const TIER_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a tier that is held is tried again.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
-    let (agents, places) = match agents::ask(&args.config, PATIENCE, stop) {
+    let (agents, places) = match agents::ask(&args.config, STOP_TIMEOUT, stop) {
         Ok(asked) => asked,
         Err(code) => return Ok(code),
     };
@@ -44,7 +45,7 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
     let mut good = agents.missing.is_empty();
     let mut purged = 0;
     if args.purge {
-        // A tier's own directory lies in the one that was configured.
+        // A tier's own directory lies in the configured directory.
         let used = agents.given.iter().flat_map(|s| &s.tiers).filter_map(|t| t.path.parent());
         let named = places.tiers.iter().map(|t| t.path.as_path()).chain(places.default_tier.as_deref());
         let mut dirs: Vec<PathBuf> = used.chain(named).map(real).collect();
@@ -71,7 +72,7 @@ pub(crate) fn main(args: &StopArgs) -> Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Ends an agent and waits until it has gone; how it was.
+/// Ends an agent and waits until it has ended. Returns its last status.
 fn stop(client: &mut Client) -> io::Result<Status> {
     let status = client.status()?;
     if let Reply::Error { message } = client.ask(&Request::Stop)? {
@@ -88,8 +89,8 @@ fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// Removes what lies in a tier, under its lock: another agent may use it by now. `false` when there
-/// is no such directory.
+/// Removes the content of a tier under its lock, since another agent may use the tier by now.
+/// Returns `false` when there is no such directory.
 fn purge(dir: &Path) -> Result<bool, TierError> {
     if !dir.is_dir() {
         return Ok(false);
@@ -97,8 +98,10 @@ fn purge(dir: &Path) -> Result<bool, TierError> {
     let start = Instant::now();
     loop {
         match TierDir::open("to purge", dir, u64::MAX, 0) {
-            // The agent that has just been stopped holds its tiers until its process is gone.
-            Err(TierError::Locked { ending: true, .. }) if start.elapsed() < ENDING => std::thread::sleep(PAUSE),
+            // The agent that was just stopped holds its tiers until its process has ended.
+            Err(TierError::Locked { ending: true, .. }) if start.elapsed() < TIER_LOCK_TIMEOUT => {
+                std::thread::sleep(POLL_INTERVAL)
+            }
             held => {
                 held?.remove_all();
                 return Ok(true);

@@ -1,4 +1,4 @@
-//! Accesses, line by line.
+//! `monarch trace show`: accesses, line by line.
 
 use monarch_core::shown::{self, ShowPath};
 use monarch_core::trace::TraceReader;
@@ -16,9 +16,9 @@ pub(super) fn text<R: Read>(reader: &mut TraceReader<R>, limit: u64, to: &mut im
 
 pub(super) fn json<R: Read>(reader: &mut TraceReader<R>, limit: u64, to: &mut impl Write) -> io::Result<()> {
     each(reader, limit, |a, path| {
-        let told = json!({"time_s": a.at.as_secs_f64(), "stream": a.stream, "served": name(a.served),
+        let object = json!({"time_s": a.at.as_secs_f64(), "stream": a.stream, "served": name(a.served),
             "size": a.size, "path": path.to_string_lossy(), "file": a.file.0});
-        writeln!(to, "{}", shown::json(&told.to_string()))
+        writeln!(to, "{}", shown::json(&object.to_string()))
     })
 }
 

@@ -1,4 +1,4 @@
-//! The counts of a trace, for people.
+//! `monarch trace stats`: the counts of a trace as text.
 
 use bytesize::ByteSize;
 use monarch_core::shown::ShowPath;
@@ -7,9 +7,9 @@ use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 /// Columns of the longest bar.
-const BAR: u64 = 40;
+const MAX_BAR_COLUMNS: u64 = 40;
 /// Streams that are named.
-const STREAMS: usize = 16;
+const MAX_STREAMS_SHOWN: usize = 16;
 
 pub(super) fn text(s: &Stats, header: &TraceHeader) -> String {
     let mut out = String::new();
@@ -63,8 +63,9 @@ fn rest(out: &mut String, s: &Stats) -> std::fmt::Result {
     for l in &s.lru {
         writeln!(out, "{:>11} % {:>12} files {:>8.1} %", l.percent, l.files, 100.0 * l.hit_ratio)?;
     }
-    let named: Vec<String> = s.streams.iter().take(STREAMS).map(|t| format!("{}: {}", t.stream, t.accesses)).collect();
-    let more = if s.streams.len() > STREAMS { ", ..." } else { "" };
+    let named: Vec<String> =
+        s.streams.iter().take(MAX_STREAMS_SHOWN).map(|t| format!("{}: {}", t.stream, t.accesses)).collect();
+    let more = if s.streams.len() > MAX_STREAMS_SHOWN { ", ..." } else { "" };
     writeln!(out, "streams    {} ({}{more})", s.streams.len(), named.join(", "))
 }
 
@@ -77,7 +78,8 @@ fn served(s: &ServedCounts) -> String {
 fn bars(out: &mut String, bins: &[Bin], name: impl Fn(u64) -> String) -> std::fmt::Result {
     let most = bins.iter().map(|b| b.count).max().unwrap_or(1).max(1);
     for b in bins {
-        let len = usize::try_from((u128::from(b.count) * u128::from(BAR)).div_ceil(u128::from(most))).unwrap_or(0);
+        let len = usize::try_from((u128::from(b.count) * u128::from(MAX_BAR_COLUMNS)).div_ceil(u128::from(most)))
+            .unwrap_or(0);
         writeln!(out, "{:>13} {:>12} {}", name(b.up_to), b.count, "#".repeat(len))?;
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! What the flags of `simulate` mean: sizes, rates, capacities, made-up workloads. Every mistake is
-//! told with its remedy.
+//! Parses the flags of `simulate`: sizes, rates, capacities, made-up workloads. Each error names its
+//! remedy.
 
 use bytesize::ByteSize;
 use monarch_policies::sim::{Calls, Mix, Shuffle, Synthetic, Workload};
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 type Parsed<T> = Result<T, String>;
 
-/// Room of one tier.
+/// Capacity of a tier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Room {
-    /// Of the bytes of the data set.
+    /// A share of the bytes of the data set.
     Share(f64),
     Bytes(u64),
 }
 
-/// Room of a node's tiers, fastest first.
+/// Capacities of a node's tiers, fastest first.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Capacity {
     /// As it was given.

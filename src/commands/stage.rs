@@ -1,7 +1,7 @@
 //! `monarch stage`: copies a data set, or parts of it, to this node, and waits until it is there.
 //!
-//! It is a job like `run`: it finds or starts the agent, asks it to fetch what was named before all
-//! else, and counts what has become of it.
+//! It is a job like `run`: it finds or starts the agent, asks it to fetch the named files first, and
+//! counts them by what has become of their copies.
 
 use crate::args::ConfigArgs;
 use crate::exit_code::{EX_NO, EX_USAGE};
@@ -44,14 +44,16 @@ pub(crate) struct StageArgs {
     config: ConfigArgs,
 }
 
-/// Files that are named which were not staged.
-const LISTED: usize = 20;
-/// Shortest and longest pause between two looks.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// When nothing has come for so long, it is asked for again.
-const AGAIN: Duration = Duration::from_secs(3);
-/// How long an agent that has gone may be away.
-const AWAY: Duration = Duration::from_secs(60);
+/// Most files named that were not staged.
+const MAX_FILES_NAMED: usize = 20;
+/// Shortest pause between two requests for the counts.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Longest pause between two requests for the counts.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// When no copy was completed for this time, the files are requested again.
+const REQUEST_INTERVAL: Duration = Duration::from_secs(3);
+/// How long there may be no agent.
+const MAX_AGENT_ABSENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn main(args: &StageArgs) -> Result<ExitCode> {
     let (settings, paths) = args.wanted();
@@ -64,10 +66,10 @@ pub(crate) fn main(args: &StageArgs) -> Result<ExitCode> {
     }
     let start = Instant::now();
     let mut stage = Stage { service: Service::start(config.clone())?, config, ranges: Vec::new(), start };
-    if let Err(strange) = stage.find(&paths, args.quiet)? {
+    if let Some(unknown) = stage.find(&paths, args.quiet)? {
         say::err(format_args!(
             "monarch: {} is not below a root, or not in its index; see `monarch explain`\n",
-            strange.shown()
+            unknown.shown()
         ));
         return Ok(ExitCode::from(EX_USAGE));
     }
@@ -100,8 +102,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// Waits for the index and finds the paths there; or the first that is not.
-    fn find(&mut self, paths: &[PathBuf], quiet: bool) -> Result<Result<(), PathBuf>> {
+    /// Waits for the index and finds the paths in it. Returns the first path that is not there.
+    fn find(&mut self, paths: &[PathBuf], quiet: bool) -> Result<Option<PathBuf>> {
         let progress = Bar::new(quiet);
         let roots: Vec<PathBuf> = self.config.dataset.roots.iter().map(|r| r.real_path.clone()).collect();
         loop {
@@ -114,7 +116,7 @@ impl Stage {
                 break;
             }
             progress.scanning(ours().map(|r| r.entries).sum());
-            std::thread::sleep(PAUSE.0);
+            std::thread::sleep(MIN_POLL_INTERVAL);
         }
         let reader = Reader::open(self.service.control())?;
         let wanted = if paths.is_empty() { &roots[..] } else { paths };
@@ -122,22 +124,22 @@ impl Stage {
         for path in wanted {
             match reader.range(path) {
                 Ok(range) => self.ranges.push(range),
-                Err(_) => return Ok(Err(path.clone())),
+                Err(_) => return Ok(Some(path.clone())),
             }
         }
-        Ok(Ok(()))
+        Ok(None)
     }
 
-    /// Asks the agent. One that has gone is waited for, as the job's service starts another.
+    /// Asks the agent. While there is none, waits until the job's service has started another.
     fn ask(&mut self, request: &Request) -> Result<Reply> {
         let start = Instant::now();
         loop {
             match self.service.ask(request) {
-                Some(Reply::Stopping) => bail!("the agent was told to end (`monarch stop`)"),
+                Some(Reply::Stopping) => bail!("`monarch stop` has ended the agent"),
                 Some(Reply::Error { message }) => bail!("{message}"),
                 Some(reply) => return Ok(reply),
-                None if start.elapsed() > AWAY => bail!("the agent has gone and does not come back"),
-                None => std::thread::sleep(PAUSE.0),
+                None if start.elapsed() > MAX_AGENT_ABSENCE => bail!("the agent has ended and does not start again"),
+                None => std::thread::sleep(MIN_POLL_INTERVAL),
             }
         }
     }
@@ -155,9 +157,9 @@ impl Stage {
         let missing = less(c.all, &[c.resident, c.bypassed, c.on_tape, c.owned_by_peers]);
         let rest = less(missing, &[c.fits]);
         if args.json {
-            let told = json!({"all": c.all, "resident": c.resident, "to_copy": missing, "fits": c.fits,
+            let object = json!({"all": c.all, "resident": c.resident, "to_copy": missing, "fits": c.fits,
                 "does_not_fit": rest, "on_tape": c.on_tape, "bypassed": c.bypassed, "owned_by_peers": c.owned_by_peers});
-            say::json(&told)?;
+            say::json(&object)?;
         } else {
             let mut text = format!("{} in all, {} resident\n", shown(c.all), shown(c.resident));
             if c.on_tape.files > 0 {
@@ -181,34 +183,31 @@ impl Stage {
         let mut generation = self.service.generation();
         let progress = Bar::new(args.quiet);
         self.ask(&Request::Prefetch { ranges: self.ranges.clone() })?;
-        // Since when all that is left are files that are to be tried again.
+        // Since when only files are left that are to be tried again.
         let mut tried_since: Option<Instant> = None;
-        // What was there when something last came.
-        let mut moved = ((0, 0), Instant::now());
+        let mut last = Progress { files: 0, chunk_bytes: 0, at: Instant::now() };
         loop {
             let asked = Instant::now();
             let census = self.census(false, 0)?;
             let took = asked.elapsed();
             if generation != self.service.generation() || census.retired {
-                // Another agent, which nobody has asked for anything; or the roots were scanned
-                // again.
+                // Another agent, which has no request of this job; or the roots were scanned again.
                 generation = self.service.generation();
-                if let Err(path) = self.find(paths, true)? {
+                if let Some(path) = self.find(paths, true)? {
                     bail!("{} is not in the index any more", path.shown());
                 }
                 self.ask(&Request::Prefetch { ranges: self.ranges.clone() })?;
                 continue;
             }
-            let (held_up, rests) = self.held_up()?;
-            progress.staged(&census, held_up.as_deref());
-            let done = (census.resident.files, census.chunks);
-            if done != moved.0 {
-                moved = (done, asked);
+            let prefetch = self.prefetch()?;
+            progress.staged(&census, held_up(&prefetch).as_deref());
+            if (census.resident.files, census.chunks) != (last.files, last.chunk_bytes) {
+                last = Progress { files: census.resident.files, chunk_bytes: census.chunks, at: asked };
             }
-            if moved.1.elapsed() >= AGAIN && census.under_way.files > 0 {
-                // What was put aside for a while is not fetched again unless somebody asks.
+            if last.at.elapsed() >= REQUEST_INTERVAL && census.under_way.files > 0 {
+                // The agent fetches a file whose pause has not ended only when it is asked again.
                 self.ask(&Request::Prefetch { ranges: self.ranges.clone() })?;
-                if rests && moved.1.elapsed() >= args.retry.max(AGAIN) {
+                if prefetch == Ahead::TiersRest && last.at.elapsed() >= args.retry.max(REQUEST_INTERVAL) {
                     break;
                 }
             }
@@ -218,21 +217,21 @@ impl Stage {
                     break;
                 }
             }
-            std::thread::sleep((took * 10).clamp(PAUSE.0, PAUSE.1));
+            std::thread::sleep((took * 10).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL));
         }
-        let (took, after, copied) = (self.start.elapsed(), self.census(false, LISTED)?, self.copied()?);
+        let (took, after, copied) = (self.start.elapsed(), self.census(false, MAX_FILES_NAMED)?, self.copied()?);
         drop(progress);
         if args.json {
-            let told = json!({"copied": copied, "census": after, "seconds": took.as_secs_f64()});
-            say::json(&told)?;
+            let object = json!({"copied": copied, "census": after, "seconds": took.as_secs_f64()});
+            say::json(&object)?;
         } else {
-            say::out(format_args!("{}", told(copied, &after, took)))?;
+            say::out(format_args!("{}", summary(copied, &after, took)))?;
         }
         Ok(code(&after))
     }
 
-    /// What the agent has copied since it was asked: an agent that was started for this had begun
-    /// by itself.
+    /// Returns what the agent has copied since this job attached to it; an agent that was started
+    /// later has counted from 0.
     fn copied(&mut self) -> Result<Tally> {
         let Reply::Status(now) = self.ask(&Request::Status)? else { return Ok(Tally::default()) };
         let before = if self.service.generation() == 1 { Some(&self.service.before.agent) } else { None };
@@ -243,11 +242,10 @@ impl Stage {
         Ok(Tally { files: sum(&["copied_ahead", "copied_on_demand"]), bytes: sum(&["bytes_copied"]) })
     }
 
-    /// Why nothing is fetched at present, if so; and whether that is because no tier takes copies.
-    fn held_up(&mut self) -> Result<(Option<String>, bool)> {
-        let Reply::Status(status) = self.ask(&Request::Status)? else { return Ok((None, false)) };
-        let flows = matches!(status.prefetch, Ahead::Idle | Ahead::Running);
-        Ok(((!flows).then(|| status.prefetch.to_string()), status.prefetch == Ahead::TiersRest))
+    /// Returns the state of the agent's prefetch.
+    fn prefetch(&mut self) -> Result<Ahead> {
+        let Reply::Status(status) = self.ask(&Request::Status)? else { return Ok(Ahead::Idle) };
+        Ok(status.prefetch)
     }
 
     fn warn_of_tiers_that_do_not_last(&self) {
@@ -261,6 +259,19 @@ impl Stage {
             ));
         }
     }
+}
+
+/// What had been staged when staging last made progress.
+struct Progress {
+    files: u64,
+    /// Bytes of large files whose copies are not complete.
+    chunk_bytes: u64,
+    at: Instant,
+}
+
+/// Returns why nothing is fetched at present, if so.
+fn held_up(prefetch: &Ahead) -> Option<String> {
+    (!matches!(prefetch, Ahead::Idle | Ahead::Running)).then(|| prefetch.to_string())
 }
 
 fn less(all: Tally, parts: &[Tally]) -> Tally {
@@ -285,7 +296,7 @@ fn code(after: &Census) -> ExitCode {
     }
 }
 
-fn told(copied: Tally, after: &Census, took: Duration) -> String {
+fn summary(copied: Tally, after: &Census, took: Duration) -> String {
     let rate = (copied.bytes as f64 / took.as_secs_f64().max(1e-3)) as u64;
     let mut text = format!(
         "staged: {} of {} files, {}; copied now: {} in {:.1} s, {}/s\n",

@@ -1,4 +1,4 @@
-//! `monarch evict`: drops copies of files that nobody needs on this node any more.
+//! `monarch evict`: drops copies of files that are no longer needed on this node.
 
 use crate::args::ConfigArgs;
 use crate::exit_code::EX_NO;
@@ -22,7 +22,7 @@ pub(crate) struct EvictArgs {
     /// Files, or directories with all that lies below them
     #[arg(required_unless_present = "all", value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// All copies of all roots, and those that an earlier job left
+    /// All copies of all roots, and copies of earlier jobs
     #[arg(long, conflicts_with = "paths")]
     all: bool,
     /// Print what was dropped as an object
@@ -32,10 +32,10 @@ pub(crate) struct EvictArgs {
     config: ConfigArgs,
 }
 
-/// How long an agent may take: a million files are a few seconds.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long an agent may take to answer. (A million files take a few seconds.)
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What an agent did: what was dropped, and which of the paths (by number) it knew.
+/// What an agent did: the copies that it dropped, and the positions of the paths that it knew.
 struct Done {
     tally: Tally,
     known: Vec<usize>,
@@ -45,7 +45,7 @@ pub(crate) fn main(args: &EvictArgs) -> Result<ExitCode> {
     let all = args.all;
     let paths: Arc<[PathBuf]> = args.paths.iter().cloned().collect();
     let asked = paths.clone();
-    let agents = match agents::need(&args.config, PATIENCE, move |client| evict(client, &asked, all)) {
+    let agents = match agents::need(&args.config, ANSWER_TIMEOUT, move |client| evict(client, &asked, all)) {
         Ok(asked) => asked,
         Err(code) => return Ok(code),
     };
@@ -56,19 +56,19 @@ pub(crate) fn main(args: &EvictArgs) -> Result<ExitCode> {
     } else {
         say::out(format_args!("copies evicted: {files}, {}\n", ByteSize(bytes)))?;
     }
-    let unknown = |n: &usize| !agents.given.iter().any(|d| d.known.contains(n));
-    let strange: Vec<usize> = (0..paths.len()).filter(unknown).collect();
-    for path in strange.iter().filter_map(|&n| paths.get(n)) {
+    let is_unknown = |n: &usize| !agents.given.iter().any(|d| d.known.contains(n));
+    let unknown: Vec<usize> = (0..paths.len()).filter(is_unknown).collect();
+    for path in unknown.iter().filter_map(|&n| paths.get(n)) {
         say::warn(format_args!("{} is not in the index of any root; see `monarch explain`", path.shown()));
     }
-    Ok(match (strange.is_empty(), agents.missing.is_empty()) {
+    Ok(match (unknown.is_empty(), agents.missing.is_empty()) {
         (_, false) => ExitCode::FAILURE,
         (false, _) => ExitCode::from(EX_NO),
         _ => ExitCode::SUCCESS,
     })
 }
 
-/// Asks one agent.
+/// Has an agent drop the copies of `paths`, or all copies.
 fn evict(client: &mut Client, paths: &[PathBuf], all: bool) -> io::Result<Done> {
     let reader = Reader::open(&client.dir.join(runtime_dir::CONTROL)).map_err(io::Error::other)?;
     let wanted = if all { reader.roots() } else { paths.to_vec() };

@@ -1,4 +1,4 @@
-//! `monarch simulate`: what each placement policy would do for a job, without the job.
+//! `monarch simulate`: compares what placement policies would do for a job, without the job.
 
 mod given;
 mod plot;
@@ -116,8 +116,8 @@ pub(crate) struct SimulateArgs {
     quiet: bool,
 }
 
-/// Readers of all nodes that fit into 32 bits with room to spare.
-const READERS: u64 = 1 << 28;
+/// Most loader processes of all nodes: their numbers fit into 32 bits.
+const MAX_READERS: u64 = 1 << 28;
 
 pub(crate) fn main(args: &SimulateArgs) -> Result<ExitCode> {
     if let Some(wrong) = args.wrong() {
@@ -158,18 +158,18 @@ fn has_extension(file: &Path, extension: &str) -> bool {
     file.extension().is_some_and(|e| e.eq_ignore_ascii_case(extension))
 }
 
-/// What was typed.
+/// Returns the command line.
 fn command() -> String {
     std::env::args().skip(1).fold("monarch".to_owned(), |all, arg| all + " " + &arg)
 }
 
 impl SimulateArgs {
-    /// What does not go together.
+    /// Returns what does not fit together in the arguments.
     fn wrong(&self) -> Option<String> {
         let s = &self.synthetic;
         let most = self.nodes.iter().copied().max().unwrap_or(1);
         let readers = u64::from(most) * u64::from(s.ranks) * u64::from(s.workers.max(1));
-        if readers > READERS {
+        if readers > MAX_READERS {
             return Some(format!("{readers} loader processes are too many; take fewer nodes, ranks or workers"));
         }
         let drawable = |file: &PathBuf| ["html", "svg"].iter().any(|e| has_extension(file, e));
@@ -188,7 +188,7 @@ impl SimulateArgs {
 
     fn model(&self) -> Model {
         let tiers = self.tier_latency.len().max(self.tier_bandwidth.len());
-        // The last one stands for those that are not named.
+        // The last value stands for tiers that have none.
         let nth = |at: usize, of: usize| at.min(of - 1);
         let tier = |at: usize| TierModel {
             latency: self.tier_latency[nth(at, self.tier_latency.len())],

@@ -1,4 +1,4 @@
-//! `monarch index build | show | verify`.
+//! `monarch index build | show | verify`: saved indexes.
 
 use crate::args::SourceArgs;
 use crate::exit_code::EX_NO;
@@ -50,7 +50,7 @@ pub(crate) enum IndexCommand {
         file: PathBuf,
         /// The root to compare it with
         root: Option<PathBuf>,
-        /// Compare only so many files, chosen at random: one metadata call each
+        /// Compare only this number of files, chosen at random; each takes one metadata call
         #[arg(long, value_name = "FILES", requires = "root")]
         sample: Option<usize>,
         /// Threads that ask the parallel file system
@@ -143,12 +143,12 @@ fn verify(
     if json {
         say::json(&found)?;
     } else {
-        say::out(format_args!("{}", told(&found, sample.is_some())))?;
+        say::out(format_args!("{}", summary(&found, sample.is_some())))?;
     }
     Ok(if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EX_NO) })
 }
 
-fn told(found: &Differences, sampled: bool) -> String {
+fn summary(found: &Differences, sampled: bool) -> String {
     let what = if sampled { "files chosen at random" } else { "entries" };
     let mut out = format!("{} {what} compared", found.compared);
     if found.is_empty() {

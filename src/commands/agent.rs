@@ -1,4 +1,4 @@
-//! `monarch agent`: the process per node.
+//! `monarch agent`: the process of a node that makes and keeps copies.
 
 use crate::say;
 use anyhow::{Context, Result};
@@ -27,23 +27,23 @@ pub(crate) fn main(_args: &AgentArgs) -> Result<ExitCode> {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // A full disk must not end the agent: what cannot be logged is not complained about either.
+    // A full disk must not end the agent: lines that cannot be logged are dropped without a message.
     let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).log_internal_errors(false);
     log.with_writer(|| LogLines(std::io::stderr())).init();
-    // Every copy under way holds two descriptors.
+    // Each copy in progress holds two descriptors.
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let agent = match Agent::start_logging(&config) {
         Ok(agent) => agent,
         Err(e) => {
             tracing::error!("{e}");
-            // For whoever started us; see `spawn`.
+            // For the process that started the agent; see `job::spawn`.
             let _ = say::out(format_args!("{e}\n"));
             return Ok(ExitCode::from(e.exit_code()));
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build()?;
     runtime.block_on(agent.serve())?;
-    // Copiers may be inside a PFS call that hangs; nothing is left to be lost.
+    // Copiers may hang in a call to the PFS; nothing is lost when they end here.
     std::process::exit(0)
 }

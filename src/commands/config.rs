@@ -1,4 +1,4 @@
-//! `monarch config show | check`.
+//! `monarch config show | check`: the configuration, and where each setting comes from.
 
 use crate::args::ConfigArgs;
 use crate::say;

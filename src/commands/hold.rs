@@ -1,15 +1,15 @@
-//! `monarch hold`: a job for as long as a process lives that `run` did not start. What `monarch
-//! env` prints calls it.
+//! `monarch hold`: is the job for as long as a process lives that `run` did not start. The output of
+//! `monarch env` calls it.
 //!
-//! It prints the variables of the job as soon as the agent serves it. A process of its own session
-//! stays behind, watches over the agent as `run` does, and ends with the process it was started
-//! for, or when it is asked to (`--end`, SIGTERM). Batch systems kill it together with a script
-//! that ends, before it could write the report.
+//! It prints the variables of the job as soon as the agent serves the job. A background process in
+//! a session of its own watches over the agent as `run` does. It ends with the process that it was
+//! started for, or at `--end` or SIGTERM. (At the end of a script, batch systems kill this process
+//! before it can write the report: hence `--end`.)
 
 use crate::args::ConfigArgs;
-use crate::env::Shell;
 use crate::job::service::Service;
 use crate::job::{service, shim, spawn};
+use crate::shell::Shell;
 use crate::{job, say};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -27,10 +27,10 @@ use std::time::Instant;
 pub(crate) struct HoldArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Process for whose life the job lasts
+    /// The process; the job lasts as long as it lives
     #[arg(long = "for", value_name = "PID")]
     pid: i32,
-    /// For which shell the variables are printed
+    /// The shell that evaluates the variables
     #[arg(long, value_enum, default_value_t = Shell::Sh)]
     shell: Shell,
     /// When it has ended, write what was saved to this file as JSON
@@ -40,14 +40,14 @@ pub(crate) struct HoldArgs {
     /// holds in memory
     #[arg(long, conflicts_with = "report")]
     end: bool,
-    /// Do it here; the configuration comes as JSON on standard input
+    /// Be the background process; the configuration comes as JSON on standard input
     #[arg(long, hide = true)]
     stay: bool,
 }
 
-/// What the process that stays says: where the control block of the job is, or why it is not
-/// served.
-type Said = Result<PathBuf, String>;
+/// The first line of the background process: the path of the job's control block, or why the job is
+/// not served.
+type Started = Result<PathBuf, String>;
 
 pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
     if args.stay {
@@ -57,12 +57,12 @@ pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
         end(args.pid);
         return Ok(ExitCode::SUCCESS);
     }
-    // Warnings were given by `env`.
+    // `env` has shown the warnings.
     let config = match job::config(&args.config, &[], true) {
         Ok(c) => c,
         Err(code) => return Ok(code),
     };
-    match send_off(args, &config).unwrap_or_else(|e| Err(say::chain(&e))) {
+    match start_background(args, &config).unwrap_or_else(|e| Err(say::chain(&e))) {
         Ok(control) => {
             let set = args.shell.set(&service::environment(&shim::find()?, &control));
             say::out_bytes(&[set, args.shell.forget(secret::VARIABLE)].concat())?;
@@ -75,8 +75,8 @@ pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
     }
 }
 
-/// Starts the process that stays.
-fn send_off(args: &HoldArgs, config: &Config) -> Result<Said> {
+/// Starts the background process.
+fn start_background(args: &HoldArgs, config: &Config) -> Result<Started> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("hold").arg("--stay").arg("--for").arg(args.pid.to_string());
     if let Some(report) = &args.report {
@@ -84,7 +84,7 @@ fn send_off(args: &HoldArgs, config: &Config) -> Result<Said> {
     }
     let mut child = spawn::apart(&mut command).spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // If it has ended, it has said why.
+        // A process that has ended already has written why.
         let _ = stdin.write_all(&serde_json::to_vec(config)?);
     }
     let mut line = String::new();
@@ -119,17 +119,17 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(said: &Said) -> Result<()> {
-    Ok(say::out_bytes(format!("{}\n", serde_json::to_string(said)?).as_bytes())?)
+fn tell(started: &Started) -> Result<()> {
+    Ok(say::out_bytes(format!("{}\n", serde_json::to_string(started)?).as_bytes())?)
 }
 
-/// A handle of a process: its number may be another's after its end.
+/// Opens a handle of a process. (After its end, its number may belong to another process.)
 fn watch(pid: i32) -> Result<OwnedFd> {
     let pid_of = Pid::from_raw(pid).with_context(|| format!("{pid} is no process"))?;
     rustix::process::pidfd_open(pid_of, PidfdFlags::empty()).with_context(|| format!("process {pid}"))
 }
 
-/// Ends the jobs that are held for a process, and waits for those who hold them.
+/// Ends the jobs that are held for a process, and waits for their background processes.
 fn end(pid: i32) {
     let words = format!("hold\0--stay\0--for\0{pid}\0").into_bytes();
     let holds = |holder: &Pid| {
@@ -140,19 +140,19 @@ fn end(pid: i32) {
     let Ok(processes) = std::fs::read_dir("/proc") else { return };
     let numbers = processes.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
     for holder in numbers.filter_map(Pid::from_raw).filter(holds) {
-        // A handle first, then once more whose it is: numbers are given again.
+        // Process numbers are reused: open a handle first, then compare the command line again.
         let Ok(handle) = rustix::process::pidfd_open(holder, PidfdFlags::empty()) else { continue };
         if holds(&holder) && rustix::process::pidfd_send_signal(&handle, Signal::TERM).is_ok() {
             let start = Instant::now();
-            while is_alive(&handle) && start.elapsed() < service::PATIENCE {}
+            while is_alive(&handle) && start.elapsed() < service::LEAVE_TIMEOUT {}
         }
     }
 }
 
-/// Waits a moment for the end of a process.
+/// Waits 200 ms for the end of a process. Returns whether it still runs.
 fn is_alive(process: &OwnedFd) -> bool {
     let pause = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
     let mut list = [PollFd::new(process, PollFlags::IN)];
-    // A signal interrupts it; then it is asked again.
+    // A signal may interrupt the wait; the caller asks again.
     !matches!(rustix::event::poll(&mut list, Some(&pause)), Ok(1..))
 }

@@ -27,8 +27,8 @@ pub(crate) struct ExplainArgs {
     config: ConfigArgs,
 }
 
-/// Lines of the log that are shown for a file.
-const LOG_LINES: usize = 3;
+/// Lines of the agent's log that are shown for a file.
+const MAX_LOG_LINES: usize = 3;
 
 pub(crate) fn main(args: &ExplainArgs) -> Result<ExitCode> {
     let readers = match readers(&args.config) {
@@ -51,19 +51,19 @@ pub(crate) fn main(args: &ExplainArgs) -> Result<ExitCode> {
     Ok(if all_local { ExitCode::SUCCESS } else { ExitCode::from(EX_NO) })
 }
 
-/// The shared memory of all agents of this user, dead and silent ones included: their jobs are
-/// served as far as there are copies.
+/// Maps the shared memory of all agents of this user, including agents that died or do not answer:
+/// their jobs still read the copies that exist.
 fn readers(config: &ConfigArgs) -> Result<Vec<Reader>, ExitCode> {
     let open = |dir: PathBuf| match Reader::open(&dir.join(runtime_dir::CONTROL)) {
         Ok(reader) => Some(reader),
-        // Just being made, or removed.
+        // The agent is just starting or ending.
         Err(ReaderError::Map { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
         Err(e) => {
             say::warn(format_args!("{e}"));
             None
         }
     };
-    // Within a job only its own agent counts.
+    // A process of a job asks the agent of that job alone.
     if let Some(control) = std::env::var_os("MONARCH_CTL") {
         return Ok(Path::new(&control).parent().map(Path::to_owned).and_then(open).into_iter().collect());
     }
@@ -74,7 +74,7 @@ fn readers(config: &ConfigArgs) -> Result<Vec<Reader>, ExitCode> {
     Ok(agents::directories(&places).into_iter().filter(is_wanted).filter_map(open).collect())
 }
 
-/// What the agent says that knows most about a path.
+/// Returns the explanation of the agent that knows most about a path.
 fn ask<'a>(readers: &'a [Reader], path: &Path) -> Option<(Explanation, &'a Reader)> {
     let rank = |e: &Explanation| match &e.verdict {
         v if v.is_local() => 3,
@@ -123,12 +123,12 @@ fn shown(path: &Path) -> String {
     if path.as_os_str().is_empty() { ".".to_owned() } else { path.shown().to_string() }
 }
 
-/// The last lines of an agent's log that name a file.
+/// Returns the last lines of an agent's log that name a file.
 fn log_lines(reader: &Reader, path: &Path) -> Vec<String> {
     let log = std::fs::read_to_string(reader.runtime_dir().join(runtime_dir::LOG)).unwrap_or_default();
     let name = format!("file={}", path.shown());
     let names_it = |l: &&str| l.contains(&format!("{name} ")) || l.ends_with(&name);
-    let mut lines: Vec<String> = log.lines().rev().filter(names_it).take(LOG_LINES).map(str::to_owned).collect();
+    let mut lines: Vec<String> = log.lines().rev().filter(names_it).take(MAX_LOG_LINES).map(str::to_owned).collect();
     lines.reverse();
     lines
 }

@@ -1,8 +1,8 @@
-//! `monarch run`: finds or starts the agent, runs the command under the shim, keeps the agent
-//! alive, says what was saved.
+//! `monarch run`: finds or starts the agent, runs the command under the shim, restarts an agent that
+//! dies, and reports what was saved.
 //!
-//! Nothing that goes wrong here keeps the job from running: without an agent it runs as it would
-//! have without us, with one line on standard error.
+//! No failure of Monarch keeps the job from running: without an agent the job runs as it would have
+//! without Monarch, after a line on standard error.
 
 use crate::args::ConfigArgs;
 use crate::job::child::{self, Child};
@@ -18,11 +18,11 @@ use std::time::Instant;
 pub(crate) struct RunArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Say nothing on standard error unless something is wrong
+    /// Write nothing to standard error unless something is wrong
     #[arg(long, short)]
     quiet: bool,
-    /// Write what the run came to, and what to change, to this file: a page (.html), otherwise JSON
-    /// (see `monarch report`)
+    /// Write the results of the run, and what to change, to this file: a page (.html), otherwise
+    /// JSON (see `monarch report`)
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Write which files are opened when to this file (see `monarch trace`)
@@ -36,7 +36,7 @@ pub(crate) struct RunArgs {
 pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     child::block_signals();
     let mut service = None;
-    // Off means off: also a configuration that is wrong must not matter then.
+    // Where Monarch is disabled, a wrong configuration must not matter either.
     if !job::is_disabled() {
         match job::config(&args.config, &args.command, args.quiet) {
             Ok(config) => service = job::serve(config),

@@ -1,5 +1,5 @@
-//! All combinations of policies, capacities and numbers of nodes, side by side on the cores of this
-//! machine; each simulation has one.
+//! Simulates all combinations of policies, capacities and numbers of nodes, in parallel: each
+//! simulation runs on a core of its own.
 
 use super::given::Capacity;
 use super::row::{Bound, Row};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What is to be combined.
+/// The values to combine.
 pub(super) struct Sweep<'a> {
     pub(super) work: &'a Workload,
     pub(super) model: &'a Model,

@@ -1,0 +1,21 @@
+//! The commands, a file each. A command uses what lies beside this module, and no other command.
+
+pub(crate) mod agent;
+pub(crate) mod cluster;
+pub(crate) mod config;
+pub(crate) mod du;
+pub(crate) mod env;
+pub(crate) mod evict;
+pub(crate) mod explain;
+pub(crate) mod hold;
+pub(crate) mod index;
+pub(crate) mod pages;
+pub(crate) mod refresh;
+pub(crate) mod report;
+pub(crate) mod run;
+pub(crate) mod simulate;
+pub(crate) mod stage;
+pub(crate) mod status;
+pub(crate) mod stop;
+pub(crate) mod trace;
+pub(crate) mod verify;

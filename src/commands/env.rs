@@ -1,0 +1,81 @@
+//! `monarch env`: the environment of a job whose command cannot be written behind `monarch run`.
+//!
+//! It prints a command for the shell: to evaluate what `monarch hold` prints. `hold` replaces `run`
+//! for as long as that shell lives: to the agent it is the job, and it starts the agent again when
+//! the agent dies. It prints the variables once the job is served. The shell itself fills in its
+//! process number, since the caller of `env` may be a subshell that ends at once. `env` starts
+//! nothing: a job that attaches and ends would have the root scanned twice.
+
+use crate::args::ConfigArgs;
+use crate::shell::Shell;
+use crate::{job, say};
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Debug, Args)]
+pub(crate) struct EnvArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// For which shell
+    #[arg(long, value_enum, default_value_t = Shell::Sh)]
+    shell: Shell,
+    /// When the shell has ended, write what was saved to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Print what takes it back: commands started after that read the parallel file system
+    #[arg(long)]
+    off: bool,
+    /// Print what ends it: takes it back, writes the report, and waits until nothing is left in
+    /// memory. The last line of a batch script, which the batch system ends together with all
+    /// that it has started
+    #[arg(long, conflicts_with = "off")]
+    end: bool,
+}
+
+pub(crate) fn main(args: &EnvArgs) -> Result<ExitCode> {
+    if args.off {
+        say::out_bytes(&args.shell.unset())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.end {
+        let hold = [std::env::current_exe()?.into_os_string(), "hold".into(), "--end".into()];
+        say::out_bytes(&[args.shell.unset(), args.shell.evaluate(&hold)].concat())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if job::is_disabled() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Shows mistakes and warnings of the configuration; `hold` does not repeat them.
+    if let Err(code) = job::config(&args.config, &[], false) {
+        return Ok(code);
+    }
+    let mut hold = vec![std::env::current_exe()?.into_os_string(), "hold".into(), "--shell".into()];
+    hold.extend(args.shell.to_possible_value().map(|v| OsString::from(v.get_name())));
+    hold.extend(args.config.words());
+    if let Some(report) = &args.report {
+        job::check_report(report);
+        hold.extend(["--report".into(), std::path::absolute(report)?.into_os_string()]);
+    }
+    say::out_bytes(&args.shell.evaluate(&hold))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl ConfigArgs {
+    /// Returns these arguments for a process that may have another working directory.
+    fn words(&self) -> Vec<OsString> {
+        let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned()).into_os_string();
+        let mut out = Vec::new();
+        let mut add = |flag: &str, value: OsString| out.extend([OsString::from(flag), value]);
+        if let Some(file) = &self.config {
+            add("--config", absolute(file));
+        }
+        let overrides = self.overrides();
+        overrides.roots.into_iter().for_each(|r| add("--root", r.into_os_string()));
+        overrides.tiers.into_iter().for_each(|t| add("--tier", t.into()));
+        overrides.set.into_iter().for_each(|(k, v)| add("--set", format!("{k}={v}").into()));
+        out
+    }
+}
