@@ -1,15 +1,15 @@
-//! Reading through an agent without the preload library: for programs that link this crate, and for
+//! Reads through an agent without the preload library: for programs that link this crate, and for
 //! `monarch explain`.
 //!
 //! A [`Reader`] maps the shared memory of an agent as the preload library does and follows the same
-//! path: one lookup, then the copy or, when there is none in time, the parallel file system. It
-//! needs no connection to the agent; [`crate::session::Session`] is a job with one.
+//! path: a lookup, then the copy or, if the agent makes none in time, the parallel file system. It
+//! needs no connection to the agent; [`crate::session::Session`] is a job that has a connection.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`copies`] | which copy belongs to which file |
-//! | [`guard`] | what is looked at again before a copy is opened |
-//! | [`explain`] | says what an open of a path would do, and why |
+//! | [`copies`] | maps the names of copies to files |
+//! | [`guard`] | checks a file and its copy before the copy is opened |
+//! | [`explain`] | explains what an open of a path would do, and why |
 
 mod copies;
 mod explain;
@@ -44,18 +44,18 @@ pub enum ReaderError {
     Map {
         /// The control block.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The agent has other groups: what they let it read, this process perhaps may not.
+    /// The agent has other groups: it may read files that this process may not.
     #[error("the agent of the control block {0} runs with other groups than this process")]
     OtherGroups(PathBuf),
-    /// It is another user's: what that user may read, this one perhaps may not.
+    /// It belongs to another user, who may read files that this user may not.
     #[error("the control block {path} belongs to user {uid}; each user has agents of their own")]
     OtherUser {
         /// The control block.
         path: PathBuf,
-        /// Whose it is.
+        /// The owner.
         uid: u32,
     },
 }
@@ -65,7 +65,7 @@ pub enum ReaderError {
 pub struct Opened {
     /// The file, open for reading: the kernel's own descriptor, at offset 0.
     pub file: File,
-    /// Where it is.
+    /// Where the file is.
     pub place: Place,
 }
 
@@ -78,8 +78,8 @@ pub enum Place {
     Pfs,
 }
 
-/// The shared memory of an agent. What was mapped stays mapped: a reader is made once per process,
-/// not once per file.
+/// The shared memory of an agent. Its segments stay mapped: make a reader once per process, not once
+/// per file.
 #[derive(Debug)]
 pub struct Reader {
     ctl: ControlMap<'static>,
@@ -89,11 +89,11 @@ pub struct Reader {
     same_mounts: bool,
 }
 
-/// A reader as the source of segments for path resolution.
+/// A reader as the source of segments for the resolution of paths.
 #[derive(Clone, Copy)]
 struct View<'a> {
     reader: &'a Reader,
-    /// Whether roots that lead elsewhere in this process count, too.
+    /// Whether to resolve also below roots whose path leads to another directory in this process.
     trusting: bool,
 }
 
@@ -132,21 +132,20 @@ impl Reader {
         Ok(Self { ctl, dir, segments, same_mounts: crate::agent::start::same_mounts(&ctl) })
     }
 
-    /// Runtime directory of the agent.
+    /// Returns the runtime directory of the agent.
     #[must_use]
     pub fn runtime_dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Real paths of the roots.
+    /// Returns the real paths of the roots.
     #[must_use]
     pub fn roots(&self) -> Vec<PathBuf> {
         self.ctl.roots().iter().map(|r| path_of(self.ctl.str(&r.path))).collect()
     }
 
-    /// Opens a file for reading: its copy if there is one, or if the agent makes one in time;
-    /// otherwise the file on the parallel file system. What is not below a root is opened as it
-    /// stands.
+    /// Opens a file for reading: its copy if it exists or the agent makes it in time, otherwise the
+    /// file on the parallel file system. Paths below no root are opened directly.
     ///
     /// # Errors
     /// Those of a plain open.
@@ -158,22 +157,22 @@ impl Reader {
         }
     }
 
-    /// The entry of a path, links followed.
+    /// Finds the entry of a path, and follows links.
     fn find(&self, path: &Path) -> Result<Found<'_>, Miss> {
         let path = self.spelled(path).map_err(|_| Miss::Outside)?;
         resolve(&self.ctl, &View { reader: self, trusting: false }, path.as_os_str().as_bytes(), true)
     }
 
-    /// A path as it is looked up. Where this process has mounts of its own, links and other
-    /// spellings may lead elsewhere than for the agent: there only the real path counts.
+    /// Returns a path as it is looked up: the real path where this process has mounts of its own, since
+    /// links and other spellings may lead to other files than for the agent.
     fn spelled(&self, path: &Path) -> io::Result<PathBuf> {
         if self.same_mounts { std::path::absolute(path) } else { path.canonicalize() }
     }
 
-    /// The entries of a path and of all that lies below it, for requests to the agent.
+    /// Returns the entries of a path and of everything below it, for requests to the agent.
     ///
     /// # Errors
-    /// [`Verdict`] says why there is none.
+    /// The [`Verdict`] on a path that is not in the index.
     pub fn range(&self, path: &Path) -> Result<crate::snapshot::Range, Verdict> {
         let found = self.find(path).map_err(|miss| self.why(path, miss))?;
         let (id, index) = (found.entry.id, &found.segment.index);
@@ -195,7 +194,7 @@ impl Reader {
         }
         let word = found.entry.word();
         let opened = match word.state() {
-            // It may have moved to another tier meanwhile.
+            // The copy may just have moved to another tier.
             State::Resident => self.copy(found, word).or_else(|| self.copy(found, found.entry.word())),
             _ => None,
         };
@@ -209,7 +208,7 @@ impl Reader {
                 }
                 Some(copy)
             }
-            // Of a copy that was decoded its packed one may be left.
+            // A decompressed copy is gone, but its compressed copy may still exist.
             None => self
                 .demanded(found, if word.is_marked() { found.entry.word() } else { word })
                 .inspect_err(|&why| self.to_pfs(found, why))
@@ -217,7 +216,7 @@ impl Reader {
         }
     }
 
-    /// Opens the copy that a word speaks of.
+    /// Opens the copy that a word names.
     fn copy(&self, found: &Found<'_>, word: Word) -> Option<(File, usize)> {
         if word.state() != State::Resident {
             return None;
@@ -226,15 +225,17 @@ impl Reader {
         self.is_sound(found, word, &file).then_some((file, word.tier()))
     }
 
-    /// Where the copy lies that a word speaks of.
+    /// Returns the path of the copy that a word names.
     fn copy_path(&self, found: &Found<'_>, word: Word) -> Option<PathBuf> {
         let tier = self.ctl.tiers().get(word.tier())?;
         let rel = found.segment.copy_name(&found.entry).rel_path();
         Some(path_of(self.ctl.str(&tier.path)).join(OsStr::from_bytes(&rel)))
     }
 
-    /// Asks the agent for a copy and waits for it, if that makes sense; or why it is left to the
-    /// PFS.
+    /// Requests a copy from the agent and waits for it, where the word allows that.
+    ///
+    /// # Errors
+    /// The reason why the file is read from the PFS.
     fn demanded(&self, found: &Found<'_>, word: Word) -> Result<(File, usize), Counter> {
         match word.state() {
             State::Resident => return Err(Counter::Vanished),
@@ -256,7 +257,7 @@ impl Reader {
             if copy.is_some() && word.is_watched() {
                 found.segment.state.touch(found.entry.master.id);
             }
-            // One that was decoded may have made way again.
+            // A decompressed copy may have been dropped again.
             if copy.is_some() || !word.is_marked() || tries == 0 {
                 break (outcome, copy);
             }
@@ -281,7 +282,7 @@ impl Reader {
         self.note(found, From::Pfs);
     }
 
-    /// Tells the agent what was opened, for its policies.
+    /// Records the open for the agent's policies.
     fn note(&self, found: &Found<'_>, served: From) {
         let ms = crate::sys::coarse_ms();
         let opened = accesses::Opened { segment: found.number, id: found.entry.master.id, served, ms };
@@ -292,7 +293,7 @@ impl Reader {
         self.ctl.count(std::process::id() as usize, what, by);
     }
 
-    /// The live segment of a root, mapped when it is first asked for, and its number.
+    /// Returns the live segment of a root and its number. The first call maps the segment.
     fn live(&self, root: usize) -> Option<(usize, &Segment<'static>)> {
         let is = |s: &monarch_abi::control::SegmentRef| {
             s.status.load(Ordering::Acquire) == SEGMENT_LIVE && s.root.load(Ordering::Relaxed) as usize == root
@@ -303,14 +304,14 @@ impl Reader {
         Some((number, segment.as_ref()?))
     }
 
-    /// Whether a root was left to the PFS for all processes.
+    /// Whether all processes read the root from the PFS.
     fn is_given_up(&self, root: usize) -> bool {
-        let left = self.ctl.roots().get(root).is_none_or(|r| r.bypassed.load(Ordering::Relaxed) != 0);
-        left || self.ctl.ctl.bypassed.load(Ordering::Relaxed) != 0
+        let bypassed = self.ctl.roots().get(root).is_none_or(|r| r.bypassed.load(Ordering::Relaxed) != 0);
+        bypassed || self.ctl.ctl.bypassed.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a root's path and the tiers' lead where they lead for the agent, and nothing else is
-    /// mounted below the root.
+    /// Whether the paths of a root and of the tiers lead to the same directories as for the agent, and
+    /// nothing is mounted below the root.
     fn leads_there(&self, root: usize) -> bool {
         if self.same_mounts {
             return true;

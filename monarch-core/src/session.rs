@@ -1,9 +1,9 @@
-//! A job without the command line and without the preload library: for programs that link this
+//! A job without the command line and without the preload library, for programs that link this
 //! crate.
 //!
-//! A session attaches to the agent that serves the same tiers on this node, whoever started it.
-//! When there is none, the agent runs in threads of this process and ends with the session; jobs of
-//! other processes that use it by then start another one, which takes over.
+//! A session attaches to the agent that serves the same tiers on this node. When there is none, an
+//! agent runs in threads of this process and ends with the session; if jobs of other processes use it
+//! by then, they start another agent, which takes over.
 //!
 //! ```no_run
 //! use monarch_core::config::{self, Overrides, SystemProbe};
@@ -37,7 +37,7 @@ pub enum SessionError {
     /// There is no agent, or it does not answer.
     #[error(transparent)]
     Agent(#[from] ClientError),
-    /// Its shared memory cannot be used.
+    /// The agent's shared memory cannot be used.
     #[error(transparent)]
     Reader(#[from] ReaderError),
     /// A path is not in the index.
@@ -56,15 +56,15 @@ pub enum SessionError {
 /// A job. Dropping it detaches it from the agent.
 #[derive(Debug)]
 pub struct Session {
-    // Dropped in this order: while this job is attached, the agent can tell by their number whether
-    // there are others.
+    // The hosted agent is dropped first: while this job is attached, the agent can tell from the
+    // number of jobs whether there are other jobs.
     _hosted: Option<Hosted>,
     client: Mutex<Client>,
     reader: Reader,
 }
 
 impl Session {
-    /// Attaches to the agent for `config`, or starts one in this process. Roots are scanned in the
+    /// Attaches to the agent for `config`, or starts an agent in this process. Roots are scanned in the
     /// background.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Session {
                 hosted = Some(new);
                 Ok(Watched::Running(ended))
             }
-            // Perhaps another process is just starting one.
+            // Another process may just be starting an agent.
             Err(HostError::Start(e)) => Ok(Watched::Failed(i32::from(e.exit_code()), e.to_string())),
             Err(HostError::Io(e)) => Err(e),
         })?;
@@ -101,8 +101,8 @@ impl Session {
         Ok(())
     }
 
-    /// Opens a file for reading: its copy if there is one, or if the agent makes one in time;
-    /// otherwise the file itself.
+    /// Opens a file for reading: its copy if it exists or the agent makes it in time, otherwise the
+    /// file itself.
     ///
     /// # Errors
     /// Those of a plain open.
@@ -110,21 +110,22 @@ impl Session {
         self.reader.open_file(path.as_ref())
     }
 
-    /// Says what an open of a path would do now.
+    /// Explains what an open of a path would do now.
     pub fn explain(&self, path: impl AsRef<Path>) -> Explanation {
         self.reader.explain(path.as_ref())
     }
 
-    /// Has files, and all files below directories, copied in the background, behind what readers
-    /// wait for. Files on tape are fetched from there only when they are named themselves.
+    /// Has files, and all files below directories, copied in the background, after the files that
+    /// readers wait for. Files on tape are fetched only when they are named themselves.
     ///
     /// # Errors
-    /// [`SessionError::Path`] for a path that is not in the index: nothing is fetched then.
+    /// [`SessionError::Path`] for a path that is not in the index; then no file is fetched.
     pub fn prefetch(&self, paths: &[impl AsRef<Path>]) -> Result<Tally, SessionError> {
         self.request(&Request::Prefetch { ranges: self.ranges(paths)? })
     }
 
-    /// Drops the copies of files and of all files below directories. Who has one open keeps it.
+    /// Drops the copies of files and of all files below directories. A process that has a copy open
+    /// keeps it.
     ///
     /// # Errors
     /// As [`Session::prefetch`].
@@ -132,7 +133,7 @@ impl Session {
         self.request(&Request::Evict { ranges: self.ranges(paths)?, unclaimed: false, copies: Vec::new() })
     }
 
-    /// How the agent is.
+    /// Returns the agent's status.
     ///
     /// # Errors
     /// When it does not answer.
@@ -140,7 +141,7 @@ impl Session {
         Ok(self.client().status().map_err(ClientError::Io)?)
     }
 
-    /// The agent's shared memory.
+    /// Returns the reader of the agent's shared memory.
     #[must_use]
     pub const fn reader(&self) -> &Reader {
         &self.reader
@@ -169,11 +170,11 @@ struct Hosted {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What [`client::attach_or_start`] watches: whether the agent has ended.
+/// A hosted agent as [`client::attach_or_start`] watches it.
 enum Watched {
-    /// It runs until something comes.
+    /// It runs until a message arrives.
     Running(Receiver<String>),
-    /// It did not start: exit status as that of an agent's process, and why.
+    /// It did not start: the exit status that an agent's process would have, and the reason.
     Failed(i32, String),
 }
 
@@ -195,7 +196,7 @@ enum HostError {
 }
 
 impl Hosted {
-    /// Starts an agent, and says when it has ended.
+    /// Starts an agent. Returns a channel that gets a message when the agent has ended.
     fn start(config: &Config) -> Result<(Self, Receiver<String>), HostError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build()?;
         let agent = Agent::start(config)?;
@@ -203,7 +204,7 @@ impl Hosted {
         let work = move || {
             let end = runtime.block_on(served.serve());
             let _ = send.send(end.map_or_else(|e| e.to_string(), |end| format!("it ended ({end:?})")));
-            // What hangs in a call to the PFS is not waited for.
+            // Does not wait for threads that hang in a call to the PFS.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("monarch-agent".to_owned()).spawn(work)?;

@@ -1,11 +1,11 @@
 //! Traces: what a job opened, when, from which process, and from where it was served. The simulator
 //! replays them.
 //!
-//! A trace is written while the job runs, by one thread, in blocks: whoever is killed leaves all
-//! blocks but perhaps the last one. An access takes 5 bytes or so; a file is described once, where
-//! it is first met. That thread is not the one that learns of the opens: where its file system does
-//! not answer, blocks are left out, how many accesses they had is noted behind them, and their
-//! files are described when they are met again.
+//! A thread writes a trace in blocks while the job runs: an agent that is killed leaves all blocks
+//! but perhaps the last. An access takes about 5 bytes; a file is described at its first access. The
+//! thread that learns of the opens does not write: while the trace's file system does not answer,
+//! blocks are left out, their number of accesses is noted in the next block, and their files are
+//! described at their next access.
 //!
 //! All numbers are little-endian. A *number* is a base-128 varint, low bits first, 10 bytes at
 //! most. A *signed* is a number in which the sign is the lowest bit (0, -1, 1, -2, ...). A *text*
@@ -21,7 +21,7 @@
 //!
 //! | bytes | block |
 //! |---|---|
-//! | 4 | `MTBK`, or `MTND` for the one that ends a trace in good order (empty) |
+//! | 4 | `MTBK`, or `MTND` for the empty block that ends a complete trace |
 //! | 4 | length of what follows the checksum, at most 1 MiB |
 //! | 8 | XXH3-64 of that |
 //! | | items |
@@ -33,7 +33,7 @@
 //! | signed | file: its number in the order of their first access, less that of the item before in the block (0 at first) |
 //! | signed | time in units of 100 us, less that of the item before in the block (0 at first) |
 //! | numbers, text | described for the first time: number of its root, size, bytes that its path has in common with the path described before in the block, the rest of the path |
-//! | number | described again: its size, which is another one from now on |
+//! | number | described again: its size, which has changed |
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,26 +57,27 @@ pub const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"MONTRACE";
 const BLOCK: &[u8; 4] = b"MTBK";
 const LAST: &[u8; 4] = b"MTND";
-/// Bytes before what a checksum is of: of the header, and of blocks.
+/// Bytes of the file header before the part with a checksum.
 const HEADER_LEN: usize = 24;
+/// Bytes of a block before the part with a checksum.
 const BLOCK_LEN: usize = 16;
-/// Longest block or header.
-const LONGEST: usize = 1 << 20;
+/// Longest block or header, in bytes.
+const MAX_BLOCK_BYTES: usize = 1 << 20;
 /// Unit of time.
 const TICK: Duration = Duration::from_micros(100);
-/// In place of how an access was served.
-const LOST: u64 = 3;
+/// The value for lost accesses, in place of how an access was served.
+const LOST_ACCESSES: u64 = 3;
 
-/// Where a trace comes from.
+/// Where and when a trace was recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceHeader {
-    /// When it was begun, in milliseconds since 1970.
+    /// When it began, in milliseconds since 1970.
     pub created_ms: u64,
-    /// Where.
+    /// Name of the node.
     pub host: String,
-    /// The policy that decided.
+    /// The placement policy.
     pub policy: String,
-    /// Bytes of all tiers.
+    /// Capacity of all tiers, in bytes.
     pub capacity: u64,
     /// The data set. Files of the root at position n have n in the upper half of their key.
     pub roots: Vec<PathBuf>,
@@ -85,11 +86,11 @@ pub struct TraceHeader {
 /// A file of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceFile {
-    /// Which root.
+    /// Position of its root.
     pub root: u32,
     /// Its path, relative to the root.
     pub path: Vec<u8>,
-    /// Bytes, when it was opened last.
+    /// Its size in bytes at the last open.
     pub size: u64,
 }
 
@@ -97,15 +98,15 @@ pub struct TraceFile {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// From the file system.
+    /// The file system failed.
     #[error("trace {}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Another file, or one of another version.
+    /// Not a trace, or a trace of another version.
     #[error("{} is not a trace that can be read: {why}", path.display())]
     Other {
         /// The file.
@@ -122,7 +123,7 @@ pub enum TraceError {
         line: u64,
         /// What is wrong.
         what: String,
-        /// What to do about it.
+        /// The remedy.
         remedy: &'static str,
     },
 }

@@ -1,20 +1,20 @@
-//! What the declaration of a metric is.
+//! Declarations of metrics: name, kind, unit, labels, meaning.
 
-/// What a number stands for.
+/// The unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
     Bytes,
     /// Seconds, with fractions.
     Seconds,
-    /// Things of this kind.
+    /// A count of this.
     Of(&'static str),
-    /// 1 where something is so, 0 where it is not.
+    /// 1 or 0: whether something is the case.
     Flag,
 }
 
 impl Unit {
-    /// In words.
+    /// Returns the unit in words.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -26,19 +26,19 @@ impl Unit {
     }
 }
 
-/// How a number behaves.
+/// How a value changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows, until what counts it begins anew.
+    /// It only grows, and starts at 0 again with its process.
     Counter,
-    /// It is what it is now.
+    /// The present value.
     Gauge,
-    /// How many values were at most so large.
+    /// Counts of values, by upper bounds.
     Histogram,
 }
 
 impl Kind {
-    /// As Prometheus calls it.
+    /// Returns Prometheus' name of the kind.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,12 +49,12 @@ impl Kind {
     }
 }
 
-/// What tells the series of a metric apart.
+/// A label: it tells the series of a metric apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
     /// Its name.
     pub name: &'static str,
-    /// What its values are.
+    /// The values that it has.
     pub meaning: &'static str,
 }
 
@@ -63,13 +63,13 @@ pub struct Label {
 pub struct Declared {
     /// Its name in Prometheus.
     pub name: &'static str,
-    /// How it behaves.
+    /// How it changes.
     pub kind: Kind,
-    /// What it counts or measures.
+    /// Its unit.
     pub unit: Unit,
-    /// What tells its series apart.
+    /// Its labels.
     pub labels: &'static [&'static Label],
-    /// What it says.
+    /// What it means.
     pub meaning: &'static str,
 }
 
@@ -94,8 +94,8 @@ macro_rules! labels {
     };
 }
 
-/// Declares metrics: a constant for each, and the list of all. What it says in its documentation is
-/// what users read.
+/// Declares metrics: a constant for each, and the list of all. The documentation of a constant is the
+/// help text that users read.
 macro_rules! metrics {
     ($($(#[doc = $meaning:literal])+ $type:ident $id:ident = $name:literal, $unit:expr, [$($label:ident),*];)+) => {
         $($(#[doc = $meaning])+

@@ -1,4 +1,4 @@
-//! The tables of `docs/METRICS.md`; what is around them is written by hand.
+//! Generates the tables of `docs/METRICS.md`; the text around them is written by hand.
 
 use super::declare::Declared;
 use super::defs::ALL;
@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::{env, fs};
 
-/// Between these lines the document is made of the declarations.
+/// Where the part of the document that is generated from the declarations begins.
 const BEGIN: &str = "<!-- metrics: begin -->";
-/// See [`BEGIN`].
+/// Where the generated part ends.
 const END: &str = "<!-- metrics: end -->";
 
 /// The tables: metrics, then labels.
@@ -36,14 +36,14 @@ fn tables() -> String {
     out
 }
 
-/// A document with its tables made anew; `None` where the lines around them are missing.
+/// Returns a document with new tables; `None` where the lines around them are missing.
 fn renewed(document: &str) -> Option<String> {
     let (before, rest) = document.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{BEGIN}\n\n{}\n{END}{after}", tables()))
 }
 
-/// `UPDATE_METRICS=1 cargo test -p monarch-core metrics` writes them anew.
+/// `UPDATE_METRICS=1 cargo test -p monarch-core metrics` writes new tables.
 #[test]
 fn the_committed_document_is_fresh() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/METRICS.md");

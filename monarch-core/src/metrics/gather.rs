@@ -1,4 +1,4 @@
-//! Takes the values from where they are kept.
+//! Reads the values of the agent into a page.
 
 use super::defs as d;
 use super::latencies::Latencies;
@@ -11,20 +11,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// All that is known at one moment.
+/// The state of the agent at a moment.
 #[derive(Default)]
 pub(crate) struct Seen {
     /// What `monarch status` shows.
     pub(crate) status: Status,
-    /// What the tiering engine is about.
+    /// The tiering engine's gauges.
     pub(crate) load: Load,
-    /// This node among others, without the figures that take a walk over all files.
+    /// This node among the nodes of its job, without counts that require a walk over all files.
     pub(crate) node: Option<NodeStatus>,
-    /// What other nodes were answered.
+    /// Counts of answers to other nodes.
     pub(crate) served: Option<Arc<Served>>,
 }
 
-/// A page of metrics.
+/// Returns a page of metrics.
 pub(crate) fn text(seen: &Seen, latencies: &Latencies) -> String {
     let page = Page::new();
     agent(&page, &seen.status);
@@ -42,7 +42,7 @@ pub(crate) fn text(seen: &Seen, latencies: &Latencies) -> String {
     page.text(&latencies.text())
 }
 
-/// Figures by the names that `monarch status` gives them.
+/// Counters by the names that `monarch status` has for them.
 struct Named<'a>(&'a BTreeMap<String, u64>);
 
 impl Named<'_> {
@@ -51,7 +51,7 @@ impl Named<'_> {
     }
 }
 
-const PREFETCH: [&str; 5] = ["idle", "running", "slowed", "pfs_fails", "tiers_rest"];
+const PREFETCH_STATES: [&str; 5] = ["idle", "running", "slowed", "pfs_fails", "tiers_rest"];
 
 fn agent(page: &Page, s: &Status) {
     page.gauge(d::AGENT_INFO, [&s.version, &s.policy, &s.engine], 1.0);
@@ -65,7 +65,7 @@ fn agent(page: &Page, s: &Status) {
         Ahead::PfsFails { .. } => ("pfs_fails", 1),
         Ahead::TiersRest => ("tiers_rest", 1),
     };
-    page.one_of(d::PREFETCH_STATE, |state| [state], &PREFETCH, is);
+    page.one_of(d::PREFETCH_STATE, |state| [state], &PREFETCH_STATES, is);
     page.gauge(d::PREFETCH_DIVISOR, [], divisor as f64);
 }
 
@@ -250,7 +250,7 @@ mod tests {
     use crate::tiering::Stats;
     use std::collections::BTreeSet;
 
-    /// Numbers of which no two are the same.
+    /// Distinct numbers.
     struct Numbers(u64);
 
     impl Numbers {
@@ -371,8 +371,7 @@ mod tests {
         ] {
             assert!(series.contains(&line), "no {line} in:\n{text}");
         }
-        // One series for each of the numbers that were handed in; those of a histogram and flags
-        // aside.
+        // A series for each number that was handed in; histograms and flags aside.
         let distinct = (1..=numbers.0 / 1_000_003).map(|n| n * 1_000_003);
         let missing: Vec<u64> = distinct.filter(|n| !values.contains(&n.to_string())).collect();
         assert!(missing.len() <= 3, "wait_us, decoded and decoded_ahead only: {missing:?}");

@@ -1,8 +1,8 @@
-//! Serves the page over HTTP/1.1: one answer a connection.
+//! Serves the page over HTTP/1.1: an answer per connection.
 //!
-//! Written on tokio's sockets, as the server for other nodes is. Whatever somebody sends here costs
-//! a bounded amount of memory and time; what goes wrong is said in the log, and the agent goes on
-//! without metrics.
+//! It is written on tokio's sockets, as is the server for other nodes. No client can make it use more
+//! than a bounded amount of memory and time. Errors go to the log, and the agent runs on without
+//! metrics.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,18 +11,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// Longest head of a request.
-const HEAD_MAX: usize = 8 * 1024;
-/// Most headers of one.
-const HEADERS_MAX: usize = 64;
-/// Most connections at a time; others are closed.
-const CONNECTIONS: usize = 8;
-/// How long a connection lives.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// When it is tried again to listen.
-const RETRY: Duration = Duration::from_secs(10);
+/// Longest head of a request, in bytes.
+const MAX_HEAD_BYTES: usize = 8 * 1024;
+/// Most headers of a request.
+const MAX_HEADERS: usize = 64;
+/// Most connections at a time; further connections are closed.
+const MAX_CONNECTIONS: usize = 8;
+/// Longest life of a connection.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two attempts to listen.
+const LISTEN_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Pause after a connection that could not be accepted: too many open files, perhaps.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Where metrics are served.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl Listening {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The address of the page.
+    /// Returns the address of the page.
     pub(crate) fn url(&self) -> Option<String> {
         match &*self.lock() {
             Where::At(address) => Some(format!("http://{address}/metrics")),
@@ -49,7 +49,7 @@ impl Listening {
         }
     }
 
-    /// Why there is none.
+    /// Returns why the page is not served.
     pub(crate) fn trouble(&self) -> Option<String> {
         match &*self.lock() {
             Where::Failed(why) => Some(why.clone()),
@@ -61,21 +61,21 @@ impl Listening {
 /// Makes the page.
 pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Serves the page at `address` for ever. Where another process listens, it is tried again now and
-/// then.
+/// Serves the page at `address` until the runtime ends. While another process has the address, tries
+/// again every [`LISTEN_RETRY_INTERVAL`].
 pub(crate) async fn serve(address: SocketAddr, listening: Arc<Listening>, render: Render) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut told = false;
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut warned = false;
     let listener = loop {
         match TcpListener::bind(address).await {
             Ok(listener) => break listener,
             Err(e) => {
                 let why = format!("cannot listen at {address}: {e}");
-                if !told {
+                if !warned {
                     tracing::warn!(%address, error = %e, "no metrics over HTTP (metrics.listen); tried again every 10 s");
                 }
-                (told, *listening.lock()) = (true, Where::Failed(why));
-                tokio::time::sleep(RETRY).await;
+                (warned, *listening.lock()) = (true, Where::Failed(why));
+                tokio::time::sleep(LISTEN_RETRY_INTERVAL).await;
             }
         }
     };
@@ -84,20 +84,20 @@ pub(crate) async fn serve(address: SocketAddr, listening: Arc<Listening>, render
     tracing::info!(%address, "metrics are served over HTTP");
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
             continue;
         };
         let Ok(place) = places.clone().try_acquire_owned() else { continue };
         let render = render.clone();
         tokio::spawn(async move {
-            // Who sends nothing, or reads nothing, is left.
-            let _ = tokio::time::timeout(PATIENCE, converse(stream, render)).await;
+            // A client that sends or reads nothing is disconnected.
+            let _ = tokio::time::timeout(REQUEST_TIMEOUT, converse(stream, render)).await;
             drop(place);
         });
     }
 }
 
-/// What is asked.
+/// What a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Page { body: bool },
@@ -105,12 +105,12 @@ enum Asked {
     Wrong(u16),
 }
 
-/// What the head of a request asks for; `None` when its end has not come yet.
+/// Returns what the head of a request asks for; `None` while its end has not arrived.
 fn asked(bytes: &[u8]) -> Option<Asked> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
-        Ok(httparse::Status::Partial) if bytes.len() < HEAD_MAX => return None,
+        Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return None,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Some(Asked::Wrong(431)),
         Err(_) => return Some(Asked::Wrong(400)),
         Ok(httparse::Status::Complete(_)) => {}
@@ -226,7 +226,7 @@ mod tests {
         ] {
             assert!(says(at, request).starts_with(&format!("HTTP/1.1 {status}")), "{}", says(at, request));
         }
-        // A byte at a time, and somebody who sends nothing at all beside it.
+        // A byte at a time, beside a client that sends nothing.
         let _silent = TcpStream::connect(at).unwrap();
         let mut slow = TcpStream::connect(at).unwrap();
         b"GET /metrics HTTP/1.1\r\n\r\n".iter().for_each(|b| slow.write_all(&[*b]).unwrap());
@@ -237,10 +237,10 @@ mod tests {
 
     #[test]
     fn a_head_without_an_end_is_refused() {
-        let endless: Vec<u8> = b"GET /metrics HTTP/1.1\r\nX: ".iter().copied().chain([b'a'; HEAD_MAX]).collect();
+        let endless: Vec<u8> = b"GET /metrics HTTP/1.1\r\nX: ".iter().copied().chain([b'a'; MAX_HEAD_BYTES]).collect();
         assert_eq!(asked(&endless), Some(Asked::Wrong(431)));
         assert_eq!(asked(&endless[..100]), None);
-        let many = "X: y\r\n".repeat(HEADERS_MAX + 1);
+        let many = "X: y\r\n".repeat(MAX_HEADERS + 1);
         assert_eq!(asked(format!("GET / HTTP/1.1\r\n{many}\r\n").as_bytes()), Some(Asked::Wrong(431)));
     }
 

@@ -1,4 +1,4 @@
-//! Durations of single copies and opens.
+//! Histograms of the durations of copies and opens.
 
 use super::defs::{COPY_SECONDS, PFS_OPEN_SECONDS};
 use super::page::{describe, key};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Bounds of the buckets, seconds: from an open that the client's cache answers to a PFS that
 /// stalls. Steps of about 2.2.
-const BOUNDS: [f64; 17] =
+const BUCKET_BOUNDS_SECONDS: [f64; 17] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
 static META: Metadata<'static> = Metadata::new("monarch", Level::INFO, None);
@@ -31,17 +31,17 @@ pub enum Origin {
 pub enum CopyOf {
     /// A file as a whole.
     File,
-    /// A chunk of a large one.
+    /// A chunk of a large file.
     Chunk,
 }
 
-/// See the module. Without metrics only how many opens took how long is kept, for the report of a
-/// job.
+/// Histograms of copies and opens. Without metrics it keeps only counts of opens by duration, for the
+/// report of a job.
 #[derive(Debug)]
 pub struct Latencies {
     open: Histogram,
-    /// Opens by [`BOUNDS`], and those that took longer than the last one.
-    opens: [AtomicU64; BOUNDS.len() + 1],
+    /// Opens by [`BUCKET_BOUNDS_SECONDS`]; the last count is of opens above all bounds.
+    opens: [AtomicU64; BUCKET_BOUNDS_SECONDS.len() + 1],
     /// By [`Origin`] and [`CopyOf`].
     copies: [[Histogram; 2]; 3],
     handle: Option<PrometheusHandle>,
@@ -59,14 +59,14 @@ impl Latencies {
         }
     }
 
-    /// Keeps what it is told.
+    /// Keeps all durations.
     #[must_use]
     pub fn on() -> Self {
         let names = [COPY_SECONDS.0, PFS_OPEN_SECONDS.0];
         let bounded = names.iter().try_fold(PrometheusBuilder::new(), |builder, of| {
-            builder.set_buckets_for_metric(Matcher::Full(of.name.to_owned()), &BOUNDS)
+            builder.set_buckets_for_metric(Matcher::Full(of.name.to_owned()), &BUCKET_BOUNDS_SECONDS)
         });
-        // Refused are only buckets without a bound.
+        // (The builder refuses only an empty list of bounds.)
         let recorder = bounded.unwrap_or_default().build_recorder();
         names.iter().for_each(|of| describe(&recorder, of));
         let histogram = |of, labels: &[&str]| recorder.register_histogram(&key(of, labels), &META);
@@ -79,29 +79,30 @@ impl Latencies {
         }
     }
 
-    /// An open at the PFS took so long.
+    /// Counts an open at the PFS.
     pub fn opened(&self, took: Duration) {
         self.open.record(took);
         let seconds = took.as_secs_f64();
-        let at = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
+        let at =
+            BUCKET_BOUNDS_SECONDS.iter().position(|bound| seconds <= *bound).unwrap_or(BUCKET_BOUNDS_SECONDS.len());
         if let Some(count) = self.opens.get(at) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How many opens took how long.
+    /// Returns the opens by duration.
     #[must_use]
     pub fn opens(&self) -> Vec<Opens> {
-        let bounds = BOUNDS.into_iter().map(Some).chain([None]);
+        let bounds = BUCKET_BOUNDS_SECONDS.into_iter().map(Some).chain([None]);
         bounds.zip(&self.opens).map(|(up_to_s, n)| Opens { up_to_s, opens: n.load(Ordering::Relaxed) }).collect()
     }
 
-    /// A copy took so long.
+    /// Counts a copy.
     pub fn copied(&self, origin: Origin, of: CopyOf, took: Duration) {
         self.copies[origin as usize][of as usize].record(took);
     }
 
-    /// Puts what was noted into its buckets: until then each value takes room of its own.
+    /// Moves recorded values into their buckets: until then each value takes memory of its own.
     pub(crate) fn settle(&self) {
         if let Some(handle) = &self.handle {
             handle.run_upkeep();
@@ -121,8 +122,8 @@ mod tests {
     fn opens_are_counted_by_how_long_they_took() {
         for latencies in [Latencies::off(), Latencies::on()] {
             [0, 100, 101, 31_000_000].map(Duration::from_micros).into_iter().for_each(|took| latencies.opened(took));
-            let told: Vec<(Option<f64>, u64)> = latencies.opens().iter().map(|o| (o.up_to_s, o.opens)).collect();
-            assert_eq!((told[0], told[1], told[17]), ((Some(0.0001), 2), (Some(0.00025), 1), (None, 1)));
+            let counts: Vec<(Option<f64>, u64)> = latencies.opens().iter().map(|o| (o.up_to_s, o.opens)).collect();
+            assert_eq!((counts[0], counts[1], counts[17]), ((Some(0.0001), 2), (Some(0.00025), 1), (None, 1)));
         }
     }
 

@@ -1,4 +1,4 @@
-//! One answer to Prometheus.
+//! An answer to Prometheus.
 
 use super::declare::{Counter, Declared, Gauge, Kind, Seconds};
 use super::defs;
@@ -7,13 +7,13 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
 static META: Metadata<'static> = Metadata::new("monarch", Level::INFO, None);
 
-/// The series of a metric. That there are as many values as labels is the type's business.
+/// Returns the series of a metric. (The types of declarations ensure as many values as labels.)
 pub(super) fn key(of: &Declared, values: &[&str]) -> Key {
     let labels = of.labels.iter().zip(values).map(|(label, value)| Label::new(label.name, (*value).to_owned()));
     Key::from_parts(of.name, labels.collect::<Vec<_>>())
 }
 
-/// What a recorder says about a metric.
+/// Gives a recorder the help text of a metric.
 pub(super) fn describe(recorder: &PrometheusRecorder, of: &'static Declared) {
     let (name, meaning) = (KeyName::from(of.name), of.meaning.into());
     match of.kind {
@@ -23,7 +23,7 @@ pub(super) fn describe(recorder: &PrometheusRecorder, of: &'static Declared) {
     }
 }
 
-/// See the module.
+/// A page of metrics.
 pub(super) struct Page(PrometheusRecorder);
 
 impl Page {
@@ -37,7 +37,7 @@ impl Page {
         self.0.register_counter(&key(of.0, &labels), &META).absolute(value);
     }
 
-    /// (The facade's counters are whole numbers.)
+    /// Sets a counter of seconds. (It is a gauge to the facade, whose counters are whole numbers.)
     pub(super) fn seconds<const N: usize>(&self, of: Seconds<N>, labels: [&str; N], value: f64) {
         self.0.register_gauge(&key(of.0, &labels), &META).set(value);
     }
@@ -46,7 +46,7 @@ impl Page {
         self.0.register_gauge(&key(of.0, &labels), &META).set(value);
     }
 
-    /// 1 for the state that is, 0 for the others.
+    /// Sets the series of the present state to 1, and those of the other states to 0.
     pub(super) fn one_of<const N: usize>(
         &self,
         of: Gauge<N>,
@@ -59,8 +59,7 @@ impl Page {
         }
     }
 
-    /// The text, with what else was rendered; metrics in the order of their names, so that two
-    /// pages can be compared.
+    /// Returns the text of this page and of `more`, sorted by name so that two pages can be compared.
     pub(super) fn text(&self, more: &str) -> String {
         let all = self.0.handle().render() + "\n" + more;
         let mut blocks: Vec<String> =
@@ -70,10 +69,10 @@ impl Page {
     }
 }
 
-/// One metric: its series in order, and its kind as declared.
+/// Sorts the series of a metric, and states its kind as declared.
 fn tidy(block: &str) -> String {
     let (head, mut series): (Vec<&str>, Vec<&str>) = block.lines().partition(|line| line.starts_with('#'));
-    // Buckets are in order already.
+    // Buckets are sorted already.
     if !series.iter().any(|line| line.contains("le=\"")) {
         series.sort_unstable();
     }
@@ -102,7 +101,7 @@ mod tests {
                         # TYPE monarch_opens_total counter\n\
                         monarch_opens_total{served=\"tier\"} 4\n\
                         monarch_opens_total{served=\"waited\"} 3\n\
-                        # HELP monarch_reader_wait_seconds_total How long readers waited for copies, all together.\n\
+                        # HELP monarch_reader_wait_seconds_total Time that all readers together have waited for copies.\n\
                         # TYPE monarch_reader_wait_seconds_total counter\n\
                         monarch_reader_wait_seconds_total 1.5\n\
                         # HELP monarch_root_files Regular files of a root.\n\

@@ -1,8 +1,8 @@
-//! The page as a file for the textfile collector of node_exporter: for nodes that nobody may
-//! scrape.
+//! Writes the page to a file for the textfile collector of node_exporter, for nodes that Prometheus
+//! cannot scrape.
 //!
-//! The file appears complete or not at all, and goes with the agent: figures of a job that has
-//! ended would be collected for ever.
+//! The file appears as a whole, and is removed at the end of the agent: otherwise node_exporter would
+//! keep collecting the values of a job that has ended.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::io::{self, Write};
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// Other users, such as that of node_exporter, read it.
-const MODE: Mode = Mode::from_raw_mode(0o644);
+const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 
-/// See the module.
+/// The file with the page.
 #[derive(Debug)]
 pub(crate) struct Textfile {
     path: PathBuf,
@@ -22,13 +22,13 @@ pub(crate) struct Textfile {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether it was removed for good.
+    /// Whether the file was removed at the end of the agent.
     over: bool,
     trouble: Option<String>,
 }
 
 impl Textfile {
-    /// The file at `path`, or in that directory; there its name has the key of the agent in it.
+    /// The file at `path`; if that is a directory, a file in it whose name has the agent's key.
     pub(crate) fn new(path: &Path, key: &str) -> Self {
         let path = if path.is_dir() {
             path.join(format!("monarch-{}-{key}.prom", rustix::process::geteuid().as_raw()))
@@ -41,17 +41,17 @@ impl Textfile {
         Self { path, new, state: Mutex::default() }
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Why it was not written last time.
+    /// Returns why the last attempt to write it failed, if so.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).trouble.clone()
     }
 
-    /// Writes it anew. What goes wrong is said in the log when it begins.
+    /// Replaces the file. Logs a failure once, until a write succeeds.
     pub(crate) fn write(&self, text: &str) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.over {
@@ -70,21 +70,21 @@ impl Textfile {
     }
 
     fn replace(&self, text: &str) -> io::Result<()> {
-        // Left by a process that was killed.
+        // A process that was killed may have left it.
         let _ = std::fs::remove_file(&self.new);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat(CWD, &self.new, flags, MODE)?;
-        // The agent's umask leaves nothing to others.
-        rustix::fs::fchmod(&file, MODE)?;
+        let file = rustix::fs::openat(CWD, &self.new, flags, FILE_MODE)?;
+        // The agent's umask removes all rights of other users.
+        rustix::fs::fchmod(&file, FILE_MODE)?;
         std::fs::File::from(file).write_all(text.as_bytes())?;
         std::fs::rename(&self.new, &self.path)
     }
 
-    /// Removes it; it is not written any more.
+    /// Removes the file. It is not written again.
     pub(crate) fn end(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if !std::mem::replace(&mut state.over, true) {
-            // Not there if it never could be written.
+            // (It does not exist if it could never be written.)
             let _ = rustix::fs::unlinkat(CWD, &self.path, AtFlags::empty());
         }
     }

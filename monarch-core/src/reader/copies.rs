@@ -1,4 +1,4 @@
-//! Which copy belongs to which file.
+//! Maps the names of copies to files.
 
 use super::{Reader, path_of};
 use crate::snapshot::Range;
@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 impl Reader {
-    /// The name of the copy of every regular file, and the file as a range of its own; of those in
+    /// Returns the name of the copy of each regular file, with the file as a range; only of files in
     /// `within`, if given.
     pub fn copy_names(&self, within: Option<&[Range]>) -> impl Iterator<Item = (CopyName, Range)> {
         let segments = (0..self.ctl.roots().len()).filter_map(|root| self.live(root));
@@ -22,7 +22,7 @@ impl Reader {
         })
     }
 
-    /// The path of the first entry of a range.
+    /// Returns the path of the first entry of a range.
     #[must_use]
     pub fn path(&self, of: Range) -> Option<PathBuf> {
         let (root, (_, segment)) = (0..self.ctl.roots().len())

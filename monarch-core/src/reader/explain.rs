@@ -1,4 +1,4 @@
-//! What an open of a path would do, and why: the same lookups as an open makes, in words.
+//! Explains what an open of a path would do, by the same lookups as an open makes.
 
 use super::{Reader, View, guard, path_of};
 use crate::agent::client;
@@ -26,12 +26,12 @@ pub struct Explanation {
     pub path: PathBuf,
     /// Real path of the root below which it lies.
     pub root: Option<PathBuf>,
-    /// What the index knows about it, links followed.
+    /// The entry of the index, links followed.
     pub file: Option<FileInfo>,
-    /// Its copy.
+    /// The path of its copy.
     pub copy: Option<PathBuf>,
-    /// What is promised when others change it, and whether copies are compared with their checksums
-    /// at each open; of what the index knows.
+    /// The consistency of the root, and whether copies are verified at each open; only for a path in
+    /// the index.
     pub served: Option<Served>,
     /// What an open for reading gets.
     pub verdict: Verdict,
@@ -74,19 +74,19 @@ pub enum Verdict {
     Special,
     /// Below no root.
     Outside,
-    /// Below a root under a spelling that the agent was not told.
+    /// Below a root, by a spelling that the agent does not know.
     OtherSpelling {
-        /// What it stands for.
+        /// The real path.
         #[serde(serialize_with = "crate::shown::serial::path")]
         real: PathBuf,
     },
-    /// Another file system lies at the root's path in this process than for the agent.
+    /// The root's path leads to another file system in this process than for the agent.
     OtherMount,
     /// The agent has ended or died.
     NoAgent,
     /// The root was renamed, replaced or mounted over by a job.
     RootGivenUp,
-    /// The root is being scanned, or cannot be.
+    /// The root is being scanned, or cannot be scanned.
     NoIndex,
     /// There is no such file.
     Missing,
@@ -107,7 +107,7 @@ pub enum Verdict {
         /// Chunks of the file.
         chunks: u32,
     },
-    /// Compressed, in the tier of this name or directory: an open waits until it is decoded.
+    /// Compressed: an open waits until it is decompressed.
     Packed {
         /// Directory of the tier.
         tier: PathBuf,
@@ -121,7 +121,7 @@ pub enum Verdict {
         /// Why not.
         why: RefusedFor,
     },
-    /// The copy was removed or damaged by somebody else.
+    /// The copy was removed or damaged by another process.
     Vanished,
     /// This user may not read it.
     Forbidden,
@@ -162,7 +162,7 @@ impl Verdict {
         matches!(self, Self::Hit | Self::Directory)
     }
 
-    /// What to do about it, if anything.
+    /// Returns what to do about it, if anything.
     #[must_use]
     pub const fn remedy(&self) -> Option<&'static str> {
         Some(match self {
@@ -194,11 +194,11 @@ impl fmt::Display for Verdict {
             Self::Hit => "hit: an open for reading gets the copy",
             Self::Directory => "directory: listings and metadata are answered from memory",
             Self::Special => "neither file nor directory: left to the kernel",
-            Self::Outside => "not below any root: none of Monarch's business",
+            Self::Outside => "not below any root: read directly",
             Self::OtherSpelling { real } => {
                 return write!(f, "unknown spelling of {}: left to the PFS", real.shown());
             }
-            Self::OtherMount => "other mount: here the root's path leads elsewhere than for the agent",
+            Self::OtherMount => "other mount: here the root's path leads to another directory than for the agent",
             Self::NoAgent => "the agent is not running: existing copies are served, new ones are not made",
             Self::RootGivenUp => "the root was renamed, replaced or mounted over by a job: left to the PFS",
             Self::NoIndex => "the root has no index yet: left to the PFS until it is scanned",
@@ -227,15 +227,15 @@ impl fmt::Display for Verdict {
                 RefusedFor::TierFailed => "refused for now: a tier failed, or takes no copies at present",
                 RefusedFor::Dropped => "refused for now: its copy had to make room",
             },
-            Self::Vanished => "its copy was removed or damaged by somebody else",
+            Self::Vanished => "its copy was removed or damaged by another process",
             Self::Forbidden => "you may not read it",
         })
     }
 }
 
 impl Reader {
-    /// Says what an open of `path` for reading would do now. Asks the PFS where the index has no
-    /// answer; changes nothing.
+    /// Explains what an open of `path` for reading would do now. Asks the PFS where the index has no
+    /// answer, and changes nothing.
     #[must_use]
     pub fn explain(&self, path: &Path) -> Explanation {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -243,8 +243,8 @@ impl Reader {
             Explanation { path, root: None, file: None, copy: None, served: None, verdict: Verdict::Outside };
         let spelled = self.spelled(&said.path).unwrap_or_else(|_| said.path.clone());
         let bytes = spelled.as_os_str().as_bytes();
-        // Where the roots lead elsewhere in this process, what the index holds is of interest all
-        // the same.
+        // The entry of the index is shown also where the root's path leads to another directory in
+        // this process.
         match resolve(&self.ctl, &View { reader: self, trusting: true }, bytes, true) {
             Ok(found) => {
                 said.root = self.roots().get(found.root).cloned();
@@ -324,7 +324,7 @@ impl Reader {
         rustix::fs::access(path, rustix::fs::Access::READ_OK) == Err(rustix::io::Errno::ACCESS)
     }
 
-    /// Why a path is not answered from the index.
+    /// Returns why the index does not answer for a path.
     pub(super) fn why(&self, path: &Path, miss: Miss) -> Verdict {
         let Some(root) = root_of(miss) else { return self.outside(path) };
         if self.ctl.ctl.bypassed.load(Ordering::Relaxed) != 0 {
@@ -343,7 +343,7 @@ impl Reader {
         }
     }
 
-    /// A path that starts like no root: perhaps a spelling that nobody announced.
+    /// Returns the verdict on a path below no known spelling of a root: it may be an unknown spelling.
     fn outside(&self, path: &Path) -> Verdict {
         match path.canonicalize() {
             Ok(real) if matches!(self.ctl.match_root(real.as_os_str().as_bytes()), Start::Root(_)) => {
@@ -353,7 +353,7 @@ impl Reader {
         }
     }
 
-    /// A path below a root that the index does not hold.
+    /// Returns the verdict on a path below a root that is not in the index.
     fn unknown(&self, path: &Path, root: usize) -> Verdict {
         let Ok(meta) = std::fs::symlink_metadata(path) else { return Verdict::Missing };
         let dev = self.ctl.roots().get(root).map_or(0, |r| r.dev.load(Ordering::Relaxed));
@@ -368,7 +368,7 @@ const fn root_of(miss: Miss) -> Option<usize> {
     }
 }
 
-/// Whether the file on the PFS is another version than the index knows.
+/// Whether the file on the PFS differs from the index.
 fn differs(path: &Path, found: &Found<'_>) -> bool {
     let id = found.entry.record.identity();
     let nanos = |s: i64, ns: i64| s.saturating_mul(1_000_000_000).saturating_add(ns);

@@ -1,5 +1,5 @@
-//! What is looked at again before a copy is opened, as the preload library does: whether the file
-//! is still the one that was indexed, whether its copy is sound.
+//! Checks before a copy is opened, as the preload library makes them: whether the file is still what
+//! was indexed, and whether its copy is undamaged.
 
 use super::{Reader, path_of};
 use crate::tier::Fits;
@@ -15,7 +15,7 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Who a path is now, past what this machine remembers.
+/// Returns the identity of the file at a path now. The kernel asks the PFS, and not its caches.
 pub(super) fn identity(path: &Path, follow: AtFlags) -> rustix::io::Result<Identity> {
     let wanted = StatxFlags::INO | StatxFlags::SIZE | StatxFlags::MTIME | StatxFlags::CTIME;
     let st = rustix::fs::statx(CWD, path, follow | AtFlags::STATX_FORCE_SYNC, wanted)?;
@@ -23,15 +23,15 @@ pub(super) fn identity(path: &Path, follow: AtFlags) -> rustix::io::Result<Ident
     Ok(Identity { size: st.stx_size, mtime_ns: ns(st.stx_mtime), ctime_ns: ns(st.stx_ctime), ino: st.stx_ino })
 }
 
-/// Milliseconds of the coarse monotonic clock, as far as 32 bits hold them.
+/// Returns the milliseconds of the coarse monotonic clock, modulo 2^32.
 pub(super) fn now_ms() -> u32 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
     (t.tv_sec as u32).wrapping_mul(1000).wrapping_add((t.tv_nsec / 1_000_000) as u32)
 }
 
 impl Reader {
-    /// Whether an entry may be told from memory: the PFS is asked by this path if the last question
-    /// is too old.
+    /// Whether an entry is still what was indexed. Asks the PFS, by this path, if the last check is too
+    /// old.
     pub(super) fn is_still(&self, found: &Found<'_>, path: &Path, follow: AtFlags) -> bool {
         let Some(check) = found.segment.state.guard.last_check(found.entry.id) else { return true };
         let now = now_ms();
@@ -50,7 +50,7 @@ impl Reader {
         false
     }
 
-    /// The same of a link or directory on the way, by the path that it had when it was indexed.
+    /// [`Reader::is_still`] for a link or directory on the way, by its path in the index.
     pub(super) fn may_follow(&self, link: &Found<'_>) -> bool {
         link.segment.state.guard.last_check(link.entry.id).is_none()
             || self.indexed_path(link).is_some_and(|path| self.is_still(link, &path, AtFlags::SYMLINK_NOFOLLOW))
@@ -63,8 +63,8 @@ impl Reader {
         Some(path_of(self.ctl.str(&root.path)).join(OsStr::from_bytes(buf.get(..len)?)))
     }
 
-    /// Whether an open copy that a word speaks of holds what it must; a damaged one is taken out of
-    /// use.
+    /// Whether an open copy matches its checksum, where the root is verified at opens. Marks a damaged
+    /// copy, so that no process uses it again.
     pub(super) fn is_sound(&self, found: &Found<'_>, word: Word, copy: &File) -> bool {
         let guard = &found.segment.state.guard;
         if !guard.which().sums {

@@ -1,8 +1,9 @@
-//! Traces from and to CSV files, so that other tools can make and read them.
+//! Converts traces from and to CSV files, so that other tools can make and read them.
 //!
 //! `time_s,stream,path,size,served`, with a header line; the columns may come in any order, and
 //! `served` (`tier`, `waited`, `pfs`) may be missing: then it is `pfs`. Fields with commas, quotes
-//! or line breaks stand in quotes, as in RFC 4180. Paths are bytes, not text.
+//! or line breaks stand in quotes, as in RFC 4180. Paths are bytes, not text. (The crate `csv` accepts
+//! lines of any length and a quote that is not closed; here both are errors that name their line.)
 
 use super::{TraceError, TraceHeader, TraceReader, TraceWriter};
 use monarch_policies::{Access, FileKey, Served};
@@ -12,12 +13,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest line.
-const LINE: u64 = 64 << 10;
+/// Longest line, in bytes.
+const MAX_LINE_BYTES: u64 = 64 << 10;
 const COLUMNS: [&str; 5] = ["time_s", "stream", "path", "size", "served"];
 const HEADER_REMEDY: &str = "begin the file with: time_s,stream,path,size,served";
 
-/// Writes the accesses of a trace; the times count from its first one as they are in the trace.
+/// Writes up to `limit` accesses of a trace, with their times since the beginning of the trace.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -35,28 +36,29 @@ pub fn export<R: Read>(reader: &mut TraceReader<R>, limit: u64, to: &mut impl Wr
     Ok(())
 }
 
-/// Makes a trace from a CSV file; gives the number of its accesses.
+/// Makes a trace from a CSV file. Returns the number of accesses.
 ///
 /// # Errors
-/// When one cannot be read or the other not written; a mistake is told with its line.
+/// When the CSV file cannot be read or has a mistake, which the error names with its line; when the
+/// trace cannot be written.
 pub fn import(csv: impl BufRead, csv_path: &Path, output: &Path, header: &TraceHeader) -> Result<u64, TraceError> {
     let mut lines = Lines { from: csv, path: csv_path, line: 0, next: 1 };
     let columns = lines.columns()?;
     let done = TraceWriter::create(output, header).and_then(|writer| lines.write(&columns, writer));
     if done.is_err() {
-        // Half a trace would be taken for a whole job.
+        // Readers would take half a trace for a whole job.
         let _ = std::fs::remove_file(output);
     }
     done
 }
 
-/// Where the columns are.
+/// Positions of the columns.
 type Columns = [Option<usize>; 5];
 
 struct Lines<'a, B> {
     from: B,
     path: &'a Path,
-    /// The line that the fields began in.
+    /// The line in which the present record begins.
     line: u64,
     next: u64,
 }
@@ -118,20 +120,20 @@ impl<B: BufRead> Lines<'_, B> {
         Ok((Access { file: FileKey(0), size, at: seconds, stream, served }, path.to_vec()))
     }
 
-    /// The fields of the next line, or lines where a field in quotes has line breaks; `None` at the
-    /// end.
+    /// Returns the fields of the next record; `None` at the end. A record takes several lines when a
+    /// field in quotes has line breaks.
     fn fields(&mut self) -> Result<Option<Vec<Vec<u8>>>, TraceError> {
         let mut text = Vec::new();
         self.line = self.next;
         loop {
             let len = text.len();
-            let left = LINE.saturating_sub(len as u64);
+            let left = MAX_LINE_BYTES.saturating_sub(len as u64);
             (&mut self.from).take(left).read_until(b'\n', &mut text).map_err(TraceError::io(self.path))?;
             if text.is_empty() {
                 return Ok(None);
             }
-            if text.len() as u64 >= LINE {
-                return Err(self.wrong(format!("it is longer than {LINE} bytes"), "is a quote missing?"));
+            if text.len() as u64 >= MAX_LINE_BYTES {
+                return Err(self.wrong(format!("it is longer than {MAX_LINE_BYTES} bytes"), "is a quote missing?"));
             }
             self.next += 1;
             if text.iter().filter(|b| **b == b'"').count() % 2 == 0 {
@@ -144,7 +146,7 @@ impl<B: BufRead> Lines<'_, B> {
     }
 }
 
-/// Fields of a whole line.
+/// Splits a record into fields.
 fn split(text: &[u8]) -> Vec<Vec<u8>> {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let text = text.strip_suffix(b"\r").unwrap_or(text);

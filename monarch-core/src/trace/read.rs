@@ -1,8 +1,9 @@
-//! Reading a trace.
+//! Reads a trace.
 
 use super::varint::Bytes;
 use super::{
-    BLOCK, BLOCK_LEN, HEADER_LEN, LAST, LONGEST, LOST, MAGIC, TICK, TraceError, TraceFile, TraceHeader, VERSION,
+    BLOCK, BLOCK_LEN, HEADER_LEN, LAST, LOST_ACCESSES, MAGIC, MAX_BLOCK_BYTES, TICK, TraceError, TraceFile,
+    TraceHeader, VERSION,
 };
 use monarch_policies::{Access, FileKey, Served};
 use std::ffi::OsString;
@@ -18,9 +19,9 @@ use xxhash_rust::xxh3::xxh3_64;
 pub enum End {
     /// It was not read to its end yet.
     Open,
-    /// In good order.
+    /// Completely.
     Whole,
-    /// Behind a block: who wrote it was killed, or still writes.
+    /// Behind a block: its agent was killed, or still writes.
     Unfinished,
     /// Within a block, which was left out.
     Torn,
@@ -28,7 +29,7 @@ pub enum End {
     Damaged,
 }
 
-/// Reads a trace: an iterator of accesses. The file of an access is its number in
+/// An iterator of the accesses of a trace. The file of an access is its position in
 /// [`TraceReader::files`].
 #[derive(Debug)]
 pub struct TraceReader<R = BufReader<File>> {
@@ -37,7 +38,7 @@ pub struct TraceReader<R = BufReader<File>> {
     files: Vec<TraceFile>,
     lost: u64,
     end: End,
-    /// What was decoded of a block and not given yet, in reverse.
+    /// The items of the present block that are still to be returned, in reverse.
     ready: Vec<Item>,
 }
 
@@ -86,44 +87,47 @@ impl<R: Read> TraceReader<R> {
         Ok(Self { from, header, files: Vec::new(), lost: 0, end: End::Open, ready: Vec::new() })
     }
 
-    /// Where it comes from.
+    /// Returns where and when the trace was recorded.
     #[must_use]
     pub fn header(&self) -> &TraceHeader {
         &self.header
     }
 
-    /// The files of the accesses given so far, in the order of their first access.
+    /// Returns the files of the accesses so far, in the order of their first access.
     #[must_use]
     pub fn files(&self) -> &[TraceFile] {
         &self.files
     }
 
-    /// The file of an access that was given.
+    /// Returns the file of an access.
     #[must_use]
     pub fn file(&self, key: FileKey) -> Option<&TraceFile> {
         self.files.get(usize::try_from(key.0).ok()?)
     }
 
-    /// Its path, with the root where that is known.
+    /// Returns the path of a file, with its root where that is known.
     #[must_use]
     pub fn path(&self, file: &TraceFile) -> PathBuf {
         let path = PathBuf::from(OsString::from_vec(file.path.clone()));
         self.header.roots.get(file.root as usize).map_or(path.clone(), |root| root.join(path))
     }
 
-    /// Accesses that are missing, as far as was read.
+    /// Returns the number of missing accesses so far.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// How it ends.
+    /// Returns how the trace ends.
     #[must_use]
     pub fn end(&self) -> End {
         self.end
     }
 
-    /// Decodes the next block; `Err` at the end.
+    /// Decodes the next block.
+    ///
+    /// # Errors
+    /// How the trace ends, at its end.
     fn block(&mut self) -> Result<(), End> {
         let head = take(&mut self.from, BLOCK_LEN).map_err(|_| End::Damaged)?;
         if head.is_empty() {
@@ -131,7 +135,7 @@ impl<R: Read> TraceReader<R> {
         }
         let (mark, rest) = head.split_at_checked(BLOCK.len()).ok_or(End::Torn)?;
         let (len, sum) = lengths(rest).ok_or(End::Torn)?;
-        if (mark != BLOCK && mark != LAST) || len > LONGEST {
+        if (mark != BLOCK && mark != LAST) || len > MAX_BLOCK_BYTES {
             return Err(End::Damaged);
         }
         let items = take(&mut self.from, len).map_err(|_| End::Damaged)?;
@@ -191,7 +195,7 @@ struct Decoder<'a> {
 }
 
 impl Decoder<'_> {
-    /// `None` when it does not make sense.
+    /// Decodes all items; `None` when the block is malformed.
     fn all(mut self) -> Option<Vec<Item>> {
         let mut items = Vec::new();
         let mut path = self.path.to_vec();
@@ -204,7 +208,7 @@ impl Decoder<'_> {
     fn item(&mut self, path: &mut Vec<u8>) -> Option<Item> {
         let head = self.bytes.take()?;
         let served = match head & 3 {
-            LOST => return Some(Item::Lost(self.bytes.take()?)),
+            LOST_ACCESSES => return Some(Item::Lost(self.bytes.take()?)),
             0 => Served::Tier,
             1 => Served::Waited,
             _ => Served::Pfs,
@@ -238,7 +242,7 @@ impl Decoder<'_> {
         }
         path.truncate(same);
         path.extend_from_slice(self.bytes.take_text()?);
-        // (What has much in common makes much of few bytes, but not without bounds.)
+        // (Common prefixes expand a few bytes to long paths: hence a bound.)
         if path.len() > 4096 {
             return None;
         }
@@ -265,14 +269,14 @@ fn header(fields: &[u8]) -> Option<TraceHeader> {
     Some(TraceHeader { created_ms, host, policy, capacity, roots })
 }
 
-/// Length and checksum.
+/// Reads a length and a checksum.
 fn lengths(bytes: &[u8]) -> Option<(usize, u64)> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let sum = rest.first_chunk::<8>()?;
     Some((u32::from_le_bytes(*len) as usize, u64::from_le_bytes(*sum)))
 }
 
-/// So many bytes, or as many as there are.
+/// Reads `len` bytes, or as many as there are.
 fn take(from: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(len as u64).read_to_end(&mut bytes)?;

@@ -1,11 +1,10 @@
-//! Re-use distances: how many distinct files were opened between two accesses to a file.
+//! Reuse distances: the number of distinct files opened between two accesses to a file.
 //!
-//! Exact, in O(log files) an access (Bennett and Kruskal, 1975): of each file the place of its last
-//! access is marked in a Fenwick tree; the marks behind the place of a file are its distance. When
-//! the tree is full the marks are moved together, so that it takes 8 bytes a file or so, however
-//! long the trace is.
+//! Exact, in O(log files) per access (Bennett and Kruskal, 1975). A Fenwick tree marks the place of
+//! each file's last access; the marks behind the place of a file are its distance. When the tree is
+//! full, the marks are moved together, so that it takes about 8 bytes a file for any length of trace.
 
-/// See the module.
+/// The last accesses of all files.
 #[derive(Debug, Default)]
 pub(super) struct Reuse {
     /// Place of the last access of each file, from 1; 0 for none.
@@ -15,11 +14,11 @@ pub(super) struct Reuse {
     files: u64,
 }
 
-/// Smallest tree.
-const LEAST: usize = 1024;
+/// Length of the smallest tree.
+const MIN_TREE_LEN: usize = 1024;
 
 impl Reuse {
-    /// An access to a file; its distance, if it was there before.
+    /// Counts an access to a file. Returns the reuse distance, unless it is the first access.
     pub(super) fn access(&mut self, file: usize) -> Option<u64> {
         if self.next as usize + 1 >= self.tree.len() {
             self.pack();
@@ -39,7 +38,7 @@ impl Reuse {
         distance
     }
 
-    /// Marks up to a place.
+    /// Returns the number of marks up to a place.
     fn marks(&self, mut at: u32) -> u64 {
         let mut sum = 0u64;
         while at > 0 {
@@ -60,7 +59,7 @@ impl Reuse {
     fn pack(&mut self) {
         let mut order: Vec<usize> = (0..self.places.len()).filter(|f| self.places[*f] != 0).collect();
         order.sort_unstable_by_key(|f| self.places[*f]);
-        self.tree = vec![0; (2 * order.len() + 2).max(LEAST)];
+        self.tree = vec![0; (2 * order.len() + 2).max(MIN_TREE_LEN)];
         self.next = 0;
         for file in order {
             self.next += 1;

@@ -1,4 +1,4 @@
-//! Where the blocks of a trace go: to a file at once, or to a thread that writes them.
+//! Writes the blocks of a trace: directly, or through a thread.
 
 use std::fmt;
 use std::fs::File;
@@ -10,21 +10,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Takes blocks, in order.
+/// Takes the blocks of a trace in order.
 pub(super) trait Sink: fmt::Debug + Send {
-    /// Takes a block; `false`: there is no room for it now.
+    /// Takes a block. Returns `false` when there is no space for it now.
     fn put(&mut self, block: Vec<u8>) -> io::Result<bool>;
-    /// Whether it still works.
+    /// Returns the error of the last write, if it failed.
     fn check(&self) -> io::Result<()> {
         Ok(())
     }
-    /// Takes the last blocks and waits, but no longer than so, until all are written.
+    /// Takes the last blocks and waits, at most for `limit`, until all are written.
     fn end(&mut self, blocks: Vec<Vec<u8>>, limit: Duration) -> io::Result<()>;
-    /// Bytes that were written.
+    /// Returns the number of bytes written.
     fn written(&self) -> u64;
 }
 
-/// A file, written at once.
+/// A file that is written directly.
 #[derive(Debug)]
 pub(super) struct Direct {
     file: File,
@@ -58,12 +58,12 @@ impl Sink for Direct {
     }
 }
 
-/// A file that a thread writes: it may lie on a file system that does not answer.
+/// A file that a thread writes, since its file system may not answer.
 #[derive(Debug)]
 pub(super) struct Behind {
-    /// `None` when no more blocks come.
+    /// The queue of blocks; `None` after the last block.
     blocks: Option<SyncSender<Vec<u8>>>,
-    /// Tells that the thread has ended.
+    /// Closed when the thread has ended.
     ended: Receiver<()>,
     shared: Arc<Shared>,
 }
@@ -79,8 +79,10 @@ fn no_answer() -> io::Error {
 }
 
 impl Behind {
-    /// Begins the file that `open` opens, for which it waits no longer than `limit`; `most` blocks
-    /// may wait to be written.
+    /// Begins the file that `open` opens. At most `most` blocks queue up.
+    ///
+    /// # Errors
+    /// When the file cannot be opened and begun within `limit`.
     pub(super) fn create(
         open: impl FnOnce() -> io::Result<File> + Send + 'static,
         head: Vec<u8>,
@@ -93,7 +95,7 @@ impl Behind {
         let shared = Arc::new(Shared::default());
         let of_thread = shared.clone();
         let work = move || {
-            let _tells_its_end = tell_ended;
+            let _closes_at_the_end = tell_ended;
             let mut to = match open().and_then(|file| Direct::begin(file, &head)) {
                 Ok(to) => to,
                 Err(e) => {
@@ -123,7 +125,7 @@ impl Behind {
 
     fn error(&self) -> io::Error {
         let error = self.shared.error.lock().unwrap_or_else(PoisonError::into_inner);
-        // (Kept for whoever asks again.)
+        // (The error stays for later calls.)
         match error.as_ref().map(|e| (e.raw_os_error(), e.kind())) {
             Some((Some(errno), _)) => io::Error::from_raw_os_error(errno),
             Some((None, kind)) => kind.into(),

@@ -1,4 +1,4 @@
-//! What a trace says about a job.
+//! Statistics of a trace: epochs, sizes, reuse, hit ratios of LRU caches.
 
 use super::read::{End, TraceReader};
 use super::reuse::Reuse;
@@ -22,56 +22,55 @@ pub struct ServedCounts {
 /// A pass over the data set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct EpochStats {
-    /// Counted from 1.
+    /// Its number, from 1.
     pub number: u32,
-    /// When its first file was opened, from the first access of the trace.
+    /// Seconds from the first access of the trace to the first of the epoch.
     pub start_s: f64,
-    /// From then until its last one was opened.
+    /// Seconds from its first access to its last.
     pub duration_s: f64,
     /// Opened files.
     pub accesses: u64,
     /// Their sizes together.
     pub bytes: u64,
-    /// From where.
+    /// From where they were served.
     pub served: ServedCounts,
 }
 
-/// How many there are of up to a size or distance, and more than that of the bin before.
+/// A bin of a histogram: values up to a bound, and above the bound of the bin before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bin {
     /// Largest value.
     pub up_to: u64,
-    /// How many.
+    /// Number of values.
     pub count: u64,
 }
 
-/// What a cache with room for some of the files would get from replacing the file that was not used
-/// for longest.
+/// Hits of a cache of some capacity that replaces the least recently used file.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LruStats {
-    /// Room, in percent of the files (whatever their sizes).
+    /// Capacity in percent of the files, regardless of their sizes.
     pub percent: u32,
-    /// Room, in files.
+    /// Capacity in files.
     pub files: u64,
-    /// Accesses that find their file there, of all (first ones included).
+    /// Accesses that find their file in the cache.
     pub hits: u64,
-    /// The same as a share of all.
+    /// Hits as a share of all accesses, first accesses included.
     pub hit_ratio: f64,
 }
 
-/// A process, or several that were folded to one number.
+/// A process, or several processes with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct StreamStats {
     /// Its number.
     pub stream: u16,
-    /// What it opened.
+    /// Opened files.
     pub accesses: u64,
 }
 
-/// See the module.
+/// Statistics of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Stats {
-    /// Distinct files, and their bytes.
+    /// Distinct files.
     pub files: u64,
     /// Their sizes together.
     pub bytes: u64,
@@ -79,11 +78,11 @@ pub struct Stats {
     pub accesses: u64,
     /// Accesses that are missing.
     pub lost: u64,
-    /// Whether the trace was ended in good order, and how else.
+    /// How the trace ends: `whole`, `unfinished`, `torn` or `damaged`.
     pub end: &'static str,
-    /// From the first access to the last.
+    /// Seconds from the first access to the last.
     pub duration_s: f64,
-    /// From where.
+    /// From where accesses were served.
     pub served: ServedCounts,
     /// Passes over the data set, as found from the accesses.
     pub epochs: Vec<EpochStats>,
@@ -91,16 +90,17 @@ pub struct Stats {
     pub sizes: Vec<Bin>,
     /// Distinct files between two accesses to a file.
     pub reuse: Vec<Bin>,
-    /// Least recently used at some capacities.
+    /// Hits of LRU caches of some capacities.
     pub lru: Vec<LruStats>,
     /// Processes.
     pub streams: Vec<StreamStats>,
 }
 
 /// Capacities, in percent of the files.
-const CAPACITIES: [u32; 5] = [10, 25, 50, 75, 90];
+const CAPACITY_PERCENTS: [u32; 5] = [10, 25, 50, 75, 90];
 
-/// Reads a trace to its end and counts. It keeps some 50 bytes a file besides the reader.
+/// Reads a trace to its end and returns its statistics. It keeps about 50 bytes a file besides the
+/// reader.
 pub fn stats<R: Read>(reader: &mut TraceReader<R>) -> Stats {
     let mut found = Stats::default();
     let mut epochs = Passes::default();
@@ -127,17 +127,18 @@ pub fn stats<R: Read>(reader: &mut TraceReader<R>) -> Stats {
     found.files = sizes.len() as u64;
     found.bytes = sizes.iter().fold(0, |sum, size| sum.saturating_add(*size));
     found.lost = reader.lost();
-    found.end = told(reader.end());
+    found.end = end_name(reader.end());
     found.duration_s = (last - first).as_secs_f64();
     found.epochs = epochs.end(first);
     found.sizes = bins(sizes.iter().map(|s| (*s, 1)));
-    found.lru = CAPACITIES.iter().map(|percent| lru(*percent, &distances, found.files, found.accesses)).collect();
+    found.lru =
+        CAPACITY_PERCENTS.iter().map(|percent| lru(*percent, &distances, found.files, found.accesses)).collect();
     found.reuse = bins((0..).zip(distances.iter().copied()));
     found.streams = streams.into_iter().map(|(stream, accesses)| StreamStats { stream, accesses }).collect();
     found
 }
 
-fn told(end: End) -> &'static str {
+fn end_name(end: End) -> &'static str {
     match end {
         End::Open | End::Unfinished => "unfinished",
         End::Whole => "whole",
@@ -157,7 +158,7 @@ fn bins(values: impl Iterator<Item = (u64, u64)>) -> Vec<Bin> {
 
 fn lru(percent: u32, distances: &[u64], files: u64, accesses: u64) -> LruStats {
     let room = (u128::from(files) * u128::from(percent) / 100) as u64;
-    // A file is still there when fewer than that many others came between.
+    // A file is still in the cache when fewer other files than its capacity were opened since.
     let hits = distances.iter().take(room as usize).sum::<u64>();
     LruStats { percent, files: room, hits, hit_ratio: hits as f64 / accesses.max(1) as f64 }
 }
@@ -172,7 +173,7 @@ impl ServedCounts {
     }
 }
 
-/// Accesses of an epoch, or of what may be the beginning of one.
+/// Accesses of an epoch, or of a possible beginning of an epoch.
 #[derive(Clone, Copy, Debug)]
 struct Pass {
     number: u32,
@@ -237,7 +238,7 @@ impl Passes {
         }
     }
 
-    /// What was perhaps a new epoch is not.
+    /// The possible beginning of an epoch was none: adds its accesses to the last epoch.
     fn keep(&mut self) {
         if let (Some(perhaps), Some(last)) = (self.perhaps.take(), self.done.last_mut()) {
             last.add(&perhaps);
@@ -246,7 +247,7 @@ impl Passes {
 
     fn end(mut self, start: Duration) -> Vec<EpochStats> {
         self.keep();
-        let told = |p: &Pass| {
+        let stats_of = |p: &Pass| {
             let (first, last) = p.span.unwrap_or((start, start));
             EpochStats {
                 number: p.number,
@@ -257,6 +258,6 @@ impl Passes {
                 served: p.served,
             }
         };
-        self.done.iter().map(told).collect()
+        self.done.iter().map(stats_of).collect()
     }
 }

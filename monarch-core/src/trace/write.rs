@@ -1,8 +1,8 @@
-//! Writing a trace.
+//! Writes a trace.
 
 use super::sink::{Behind, Direct, Sink};
 use super::varint::{put, put_delta, put_text};
-use super::{BLOCK, LAST, LONGEST, LOST, MAGIC, TICK, TraceError, TraceHeader, VERSION};
+use super::{BLOCK, LAST, LOST_ACCESSES, MAGIC, MAX_BLOCK_BYTES, TICK, TraceError, TraceHeader, VERSION};
 use monarch_policies::{Access, FileKey, PerFile, Served};
 use std::fs::File;
 use std::io;
@@ -11,26 +11,26 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes after which a block is written.
-const FULL: usize = 64 << 10;
-/// Longest path that is kept; no system has longer ones.
-const PATH_MAX: usize = 4096;
+/// A block is written when it has this number of bytes.
+const BLOCK_BYTES: usize = 64 << 10;
+/// Longest path that is kept, in bytes: the limit of Linux.
+const MAX_PATH_BYTES: usize = 4096;
 
-/// Blocks that may wait for the thread that writes them.
-const WAITING: usize = 64;
-/// How long a file may take to be made, and to be written to its end: less than clients wait for an
-/// answer.
-const PATIENCE: Duration = Duration::from_secs(25);
-/// The same where nobody has asked for the end.
-const HASTE: Duration = Duration::from_secs(2);
+/// Most blocks that wait for the thread that writes them.
+const MAX_QUEUED_BLOCKS: usize = 64;
+/// How long a file may take to be made, and to be written to its end. Less than clients wait for an
+/// answer of the agent.
+const FILE_TIMEOUT: Duration = Duration::from_secs(25);
+/// How long the file may take to be written to its end when the writer is dropped.
+const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Writes a trace. It keeps 4 to 12 bytes a file and a block of 64 KiB; what is added reaches the
-/// file when a block is full, with [`TraceWriter::flush`], and when it is dropped.
+/// Writes a trace. It keeps 4 to 12 bytes a file and a block of 64 KiB. Accesses reach the file when
+/// the block is full, at [`TraceWriter::flush`], and when the writer is dropped.
 ///
-/// One that was made by [`TraceWriter::behind`] leaves the writing to a thread, and never waits for
-/// it: blocks for which there is no room are lost, and noted as such ([`TraceWriter::dropped`]).
+/// A writer made by [`TraceWriter::behind`] leaves the writing to a thread and never waits for it:
+/// blocks for which there is no space are lost, and counted ([`TraceWriter::dropped`]).
 ///
-/// After an error nothing more is written: what is in the file until then can be read.
+/// After an error nothing more is written; the file up to there can be read.
 #[derive(Debug)]
 pub struct TraceWriter {
     to: Box<dyn Sink>,
@@ -39,16 +39,16 @@ pub struct TraceWriter {
     numbers: PerFile,
     sizes: Vec<u64>,
     block: Vec<u8>,
-    /// Bytes after which it is written.
+    /// Length at which the block is written.
     full: usize,
     before: Before,
     undo: Undo,
     dropped: u64,
-    /// No more is written: it was ended, or an error came.
+    /// Whether nothing more is written: after the end, or after an error.
     over: bool,
 }
 
-/// What the next item is a difference to.
+/// The former item, to which the next item is encoded as a difference.
 #[derive(Debug, Default)]
 struct Before {
     file: u64,
@@ -56,15 +56,16 @@ struct Before {
     path: Vec<u8>,
 }
 
-/// What has to be taken back when the block is lost: readers will not know of it.
+/// What to undo when the present block is lost: readers will not have it.
 #[derive(Debug, Default)]
 struct Undo {
-    /// Files that are described in it for the first time, and numbers of others with the sizes that
-    /// they had.
+    /// Files whose first description is in the block.
     described: Vec<FileKey>,
+    /// Positions of other files that are described in the block, with their former sizes.
     resized: Vec<(usize, u64)>,
-    /// Its accesses, and those of which it says that they are missing.
+    /// Accesses in the block.
     accesses: u64,
+    /// Lost accesses that the block notes.
     missing: u64,
 }
 
@@ -78,15 +79,14 @@ impl TraceWriter {
         Ok(Self::new(path, Box::new(to)))
     }
 
-    /// Begins a trace that a thread writes to `file`, which messages call `path`: a file system
-    /// that does not answer keeps nobody waiting but the caller of this, and of
-    /// [`TraceWriter::finish`], and these for a limited time.
+    /// Begins a trace that a thread writes to `file`, which messages call `path`. When its file system
+    /// does not answer, only this call and [`TraceWriter::finish`] wait, for a limited time.
     ///
     /// # Errors
     /// When it cannot be written, or that takes too long.
     pub fn behind(path: &Path, file: File, header: &TraceHeader) -> Result<Self, TraceError> {
         let open = move || Ok(file);
-        let to = Behind::create(open, head(header), WAITING, PATIENCE).map_err(TraceError::io(path))?;
+        let to = Behind::create(open, head(header), MAX_QUEUED_BLOCKS, FILE_TIMEOUT).map_err(TraceError::io(path))?;
         Ok(Self::new(path, Box::new(to)))
     }
 
@@ -96,8 +96,8 @@ impl TraceWriter {
             path: path.to_owned(),
             numbers: PerFile::default(),
             sizes: Vec::new(),
-            block: Vec::with_capacity(FULL + 2 * PATH_MAX),
-            full: FULL,
+            block: Vec::with_capacity(BLOCK_BYTES + 2 * MAX_PATH_BYTES),
+            full: BLOCK_BYTES,
             before: Before::default(),
             undo: Undo::default(),
             dropped: 0,
@@ -105,27 +105,26 @@ impl TraceWriter {
         }
     }
 
-    /// With blocks of another size.
+    /// Sets another size of blocks.
     #[cfg(test)]
     pub(super) fn with_blocks_of(mut self, full: usize) -> Self {
         self.full = full;
         self
     }
 
-    /// Accesses that were added, but were too many for who writes them.
+    /// Returns the number of accesses that were lost because the thread did not write in time.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Bytes that the file has.
+    /// Returns the length of the file in bytes.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.to.written()
     }
 
-    /// Adds an access. The path (relative to the root) is asked for when the file is met for the
-    /// first time.
+    /// Adds an access. Calls `path` for the path relative to the root at the first access to a file.
     ///
     /// # Errors
     /// When a block cannot be written.
@@ -160,12 +159,12 @@ impl TraceWriter {
         self.write_when_full()
     }
 
-    /// Files have other numbers from now on: they are described anew.
+    /// Forgets the numbers of files: from here on, each file is described again.
     pub fn renumber(&mut self) {
         self.numbers = PerFile::default();
     }
 
-    /// So many accesses are missing here.
+    /// Notes that `count` accesses are missing here.
     ///
     /// # Errors
     /// When a block cannot be written.
@@ -174,7 +173,8 @@ impl TraceWriter {
         self.write_when_full()
     }
 
-    /// Writes what was added: it survives the end of the process. (Nothing is forced to the disk.)
+    /// Writes the accesses added so far: they survive the end of the process. (Nothing is forced to the
+    /// disk.)
     ///
     /// # Errors
     /// When it cannot be written, or a block before could not.
@@ -188,7 +188,7 @@ impl TraceWriter {
         Ok(())
     }
 
-    /// Ends the trace: readers will know that nothing is missing.
+    /// Ends the trace, so that readers know that it is complete.
     ///
     /// # Errors
     /// When it cannot be written, or that takes too long.
@@ -196,13 +196,13 @@ impl TraceWriter {
         self.end()
     }
 
-    /// [`TraceWriter::finish`] for who wants to know what it came to. Nothing may be added behind
+    /// [`TraceWriter::finish`] for a caller that reads the counts afterwards. Nothing may be added after
     /// it.
     ///
     /// # Errors
     /// Those of [`TraceWriter::finish`].
     pub fn end(&mut self) -> Result<(), TraceError> {
-        self.end_within(PATIENCE, true)
+        self.end_within(FILE_TIMEOUT, true)
     }
 
     pub(super) fn end_within(&mut self, limit: Duration, whole: bool) -> Result<(), TraceError> {
@@ -219,7 +219,7 @@ impl TraceWriter {
     }
 
     fn describe(&mut self, root: u32, size: u64, mut path: Vec<u8>) {
-        path.truncate(PATH_MAX);
+        path.truncate(MAX_PATH_BYTES);
         let same = path.iter().zip(&self.before.path).take_while(|(a, b)| a == b).count();
         put(&mut self.block, u64::from(root));
         put(&mut self.block, size);
@@ -229,7 +229,7 @@ impl TraceWriter {
     }
 
     fn missing(&mut self, count: u64) {
-        put(&mut self.block, LOST);
+        put(&mut self.block, LOST_ACCESSES);
         put(&mut self.block, count);
         self.undo.missing = self.undo.missing.saturating_add(count);
     }
@@ -241,9 +241,9 @@ impl TraceWriter {
         Ok(())
     }
 
-    /// Writes the block; `false`: there is no room for it now.
+    /// Writes the block. Returns `false` when the sink has no space for it now.
     fn write(&mut self) -> Result<bool, TraceError> {
-        // Behind half a block nothing could be read.
+        // Readers could read nothing behind half a block.
         let done = if self.over { Err(over()) } else { self.to.put(block(*BLOCK, &self.block)) };
         let taken = self.checked(done)?;
         if taken {
@@ -263,7 +263,7 @@ impl TraceWriter {
         std::mem::take(&mut self.undo)
     }
 
-    /// As if the accesses of the block had never been added, but for their number.
+    /// Drops the block, as if its accesses had never been added, and notes their number.
     fn lose_block(&mut self) {
         let undo = self.next_block();
         for (number, size) in undo.resized.into_iter().rev() {
@@ -281,7 +281,7 @@ impl TraceWriter {
 impl Drop for TraceWriter {
     fn drop(&mut self) {
         if !self.over {
-            let _ = self.end_within(HASTE, false);
+            let _ = self.end_within(DROP_TIMEOUT, false);
         }
     }
 }
@@ -300,7 +300,7 @@ fn head(header: &TraceHeader) -> Vec<u8> {
     for root in &header.roots {
         put_text(&mut fields, root.as_os_str().as_bytes());
     }
-    fields.truncate(LONGEST);
+    fields.truncate(MAX_BLOCK_BYTES);
     let mut out = MAGIC.to_vec();
     out.extend(VERSION.to_le_bytes());
     out.extend((fields.len() as u32).to_le_bytes());
