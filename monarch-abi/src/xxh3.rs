@@ -3,6 +3,7 @@
 //!
 //! The crate from which the rest of the hashes come can do that, too, but may panic as far as a
 //! compiler can tell; in the preload library nothing may. Short inputs are given to it as a whole.
+//! (The streams of `twox-hash` cannot panic, but cannot be made in place in scratch memory either.)
 
 use xxhash_rust::xxh3::xxh3_64;
 
