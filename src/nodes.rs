@@ -18,7 +18,7 @@ pub(crate) fn ask(client: &mut Client, check: bool) -> io::Result<ClusterView> {
     match client.ask(&Request::Cluster { check })? {
         Reply::Cluster(view) => Ok(*view),
         Reply::Error { message } => Err(io::Error::other(message)),
-        _ => Err(io::Error::other("the agent is of another version")),
+        _ => Err(io::Error::other(say::UNEXPECTED_REPLY)),
     }
 }
 

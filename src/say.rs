@@ -6,6 +6,10 @@ use monarch_core::shown;
 use std::fmt::Arguments;
 use std::io::{self, Write};
 
+/// What is said of an agent whose reply does not fit the request.
+pub(crate) const UNEXPECTED_REPLY: &str =
+    "the agent gave an unexpected reply and may be of another version; stop it with `monarch stop`";
+
 /// Writes to standard error. Errors are ignored.
 pub(crate) fn err(text: Arguments<'_>) {
     // A single write, so that lines of several processes do not mix.

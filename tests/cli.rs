@@ -561,7 +561,7 @@ fn a_recorded_run_is_simulated() {
     assert_eq!((row["later"]["hits"].as_u64(), row["later"]["pfs_bytes"].as_u64()), (Some(100), Some(500_000)));
     std::fs::write(p.at("bad.csv"), "0,1,f,10\n1,1,f,many\n").expect("write");
     p.monarch(["simulate", "--trace", "bad.csv"]).failed(1, &["bad.csv", "line 2", "time_s,stream"]);
-    p.monarch(["simulate", "--trace", "root/one"]).failed(1, &["root/one", "does not begin as one"]);
+    p.monarch(["simulate", "--trace", "root/one"]).failed(1, &["root/one", "first bytes are not those of a trace"]);
     p.monarch(["simulate", "--trace", "none.csv"]).failed(1, &["none.csv"]);
 }
 

@@ -125,7 +125,7 @@ fn tell(started: &Started) -> Result<()> {
 
 /// Opens a handle of a process. (After its end, its number may belong to another process.)
 fn watch(pid: i32) -> Result<OwnedFd> {
-    let pid_of = Pid::from_raw(pid).with_context(|| format!("{pid} is no process"))?;
+    let pid_of = Pid::from_raw(pid).with_context(|| format!("{pid} is not the number of a process"))?;
     rustix::process::pidfd_open(pid_of, PidfdFlags::empty()).with_context(|| format!("process {pid}"))
 }
 

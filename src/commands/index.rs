@@ -94,7 +94,7 @@ pub(crate) fn main(command: &IndexCommand) -> Result<ExitCode> {
         }
         IndexCommand::Show { file } => {
             let saved = index::load(file)?;
-            let index = IndexBytes(saved.index()).open().context("the index does not make sense")?;
+            let index = IndexBytes(saved.index()).open().context("the index is malformed")?;
             let h = index.header;
             let (table, complete) = (saved.buckets().len(), h.flags & 1 == 0);
             say::out(format_args!(
@@ -122,7 +122,7 @@ fn verify(
     json: bool,
 ) -> Result<ExitCode> {
     let saved = index::load(file)?;
-    let index = IndexBytes(saved.index()).open().context("the index does not make sense")?;
+    let index = IndexBytes(saved.index()).open().context("the index is malformed")?;
     let Some(root) = root else {
         say::out(format_args!("{}: whole, {} entries; name the root to compare it with\n", file.shown(), index.len()))?;
         return Ok(ExitCode::SUCCESS);

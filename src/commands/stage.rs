@@ -7,7 +7,7 @@ use crate::args::ConfigArgs;
 use crate::exit_code::{EX_NO, EX_USAGE};
 use crate::job::{self, service::Service};
 use crate::progress::Bar;
-use crate::say;
+use crate::say::{self, UNEXPECTED_REPLY};
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
 use clap::Args;
@@ -107,7 +107,7 @@ impl Stage {
         let progress = Bar::new(quiet);
         let roots: Vec<PathBuf> = self.config.dataset.roots.iter().map(|r| r.real_path.clone()).collect();
         loop {
-            let Reply::Status(status) = self.ask(&Request::Status)? else { bail!("the agent gave a strange answer") };
+            let Reply::Status(status) = self.ask(&Request::Status)? else { bail!("{UNEXPECTED_REPLY}") };
             let ours = || status.roots.iter().filter(|r| roots.contains(&r.path));
             if let Some(failed) = ours().find(|r| r.state.starts_with("failed")) {
                 bail!("{}: {}", failed.path.shown(), failed.state);
@@ -147,7 +147,7 @@ impl Stage {
     fn census(&mut self, plan: bool, list: usize) -> Result<Census> {
         match self.ask(&Request::Census { ranges: self.ranges.clone(), plan, list })? {
             Reply::Census(census) => Ok(*census),
-            _ => bail!("the agent gave a strange answer"),
+            _ => bail!("{UNEXPECTED_REPLY}"),
         }
     }
 

@@ -4,6 +4,7 @@
 use crate::args::ConfigArgs;
 use crate::exit_code::{EX_NO_AGENT, EX_USAGE};
 use crate::progress::Bar;
+use crate::say::UNEXPECTED_REPLY;
 use crate::{agents, say};
 use anyhow::{Result, bail};
 use bytesize::ByteSize;
@@ -346,7 +347,7 @@ fn repair(client: &mut Client, damaged: &[Damaged]) -> Result<u64> {
     loop {
         let Reply::Census(census) = client.ask(&Request::Census { ranges: ranges.clone(), plan: false, list: 0 })?
         else {
-            bail!("the agent gave a strange answer")
+            bail!("{UNEXPECTED_REPLY}")
         };
         if census.under_way.files == 0 || start.elapsed() > REPAIR_TIMEOUT {
             return Ok(census.resident.files);

@@ -200,7 +200,7 @@ impl Service {
         let why = match begun {
             Ok(Reply::Traced(_)) => return,
             Ok(Reply::Error { message }) => message,
-            Ok(_) => "a strange answer from the agent".to_owned(),
+            Ok(_) => say::UNEXPECTED_REPLY.to_owned(),
             Err(e) => format!("{}: {e}", file.shown()),
         };
         say::warn(format_args!("no trace is written: {why}"));

@@ -79,8 +79,8 @@ fn table(heads: &[&str], rows: &[Vec<Markup>]) -> Markup {
 }
 
 /// A cell with text.
-fn cell(text: impl AsRef<str>) -> Markup {
-    html! { (text.as_ref()) }
+fn cell(text: &str) -> Markup {
+    html! { (text) }
 }
 
 fn head(r: &Report) -> Markup {
@@ -158,16 +158,16 @@ fn epoch_charts(some: &[Epoch]) -> Markup {
 fn epoch_table(some: &[Epoch]) -> Markup {
     let row = |e: &Epoch| {
         vec![
-            cell(format!("{}{}", e.number, if e.complete { "" } else { " (not ended)" })),
-            cell(format!("{:.1} s", e.seconds)),
-            cell(count(e.opens)),
-            cell(percent(e.local + e.waited, e.opens)),
-            cell(count(e.waited)),
-            cell(format!("{:.1} s", e.wait_s)),
-            cell(count(e.pfs)),
-            cell(bytes(e.pfs_bytes)),
-            cell(bytes(e.bytes_copied)),
-            cell(because(&e.why)),
+            cell(&format!("{}{}", e.number, if e.complete { "" } else { " (not ended)" })),
+            cell(&format!("{:.1} s", e.seconds)),
+            cell(&count(e.opens)),
+            cell(&percent(e.local + e.waited, e.opens)),
+            cell(&count(e.waited)),
+            cell(&format!("{:.1} s", e.wait_s)),
+            cell(&count(e.pfs)),
+            cell(&bytes(e.pfs_bytes)),
+            cell(&bytes(e.bytes_copied)),
+            cell(&because(&e.why)),
         ]
     };
     let heads = [
@@ -206,7 +206,7 @@ fn because(why: &Why) -> String {
 fn reasons(r: &Report) -> Markup {
     let rows = |of: &[(&str, &str)]| -> Vec<Vec<Markup>> {
         let some = of.iter().map(|(name, why)| (r.get(name), why)).filter(|(n, _)| *n > 0);
-        some.map(|(n, why)| vec![cell(why), cell(count(n)), cell(percent(n, r.opens()))]).collect()
+        some.map(|(n, why)| vec![cell(why), cell(&count(n)), cell(&percent(n, r.opens()))]).collect()
     };
     let (missed, others) = (rows(&REASONS), rows(&OTHERS));
     html! {
@@ -230,7 +230,7 @@ fn saved(r: &Report) -> Markup {
         ("stat, access and the like", count(r.get("stats"))),
         ("directories listed", count(r.get("lists"))),
     ];
-    let rows = rows.map(|(what, n)| vec![cell(what), cell(n)]);
+    let rows = rows.map(|(what, n)| vec![cell(what), cell(&n)]);
     html! {
         h2 { "What the PFS was spared" }
         (table(&["Answered on this node", ""], &rows))
@@ -245,10 +245,10 @@ fn tiers(r: &Report) -> Markup {
     let [.., green, _, _, _, _] = COLOURS;
     let row = |t: &TierStatus| {
         vec![
-            cell(format!("{} {}", t.name, t.path.shown())),
-            cell(format!("{} of {}", bytes(t.used), bytes(t.capacity))),
+            cell(&format!("{} {}", t.name, t.path.shown())),
+            cell(&format!("{} of {}", bytes(t.used), bytes(t.capacity))),
             PreEscaped(filled(t.used as f64 / t.capacity.max(1) as f64, green)),
-            cell(count(t.files)),
+            cell(&count(t.files)),
             cell(if t.resting { "resting" } else { "" }),
         ]
     };
@@ -284,7 +284,7 @@ fn latencies(opens: &[Opens]) -> Markup {
 fn directories(root: &RootStatus) -> Markup {
     let row = |d: &Directory| {
         let path = root.path.join(&d.path).shown().to_string();
-        vec![cell(path), cell(count(d.opens)), cell(bytes(d.bytes)), cell(count(d.pfs)), cell(bytes(d.pfs_bytes))]
+        vec![cell(&path), cell(&count(d.opens)), cell(&bytes(d.bytes)), cell(&count(d.pfs)), cell(&bytes(d.pfs_bytes))]
     };
     let heads = ["Directory", "opens", "bytes", "to the PFS", "bytes"];
     html! {

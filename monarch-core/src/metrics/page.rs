@@ -101,7 +101,7 @@ mod tests {
                         # TYPE monarch_opens_total counter\n\
                         monarch_opens_total{served=\"tier\"} 4\n\
                         monarch_opens_total{served=\"waited\"} 3\n\
-                        # HELP monarch_reader_wait_seconds_total Time that all readers together have waited for copies.\n\
+                        # HELP monarch_reader_wait_seconds_total How long readers waited for copies, all together.\n\
                         # TYPE monarch_reader_wait_seconds_total counter\n\
                         monarch_reader_wait_seconds_total 1.5\n\
                         # HELP monarch_root_files Regular files of a root.\n\

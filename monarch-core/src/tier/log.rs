@@ -17,6 +17,9 @@
 //! A copy's record is appended before the copy gets its name. Copies are not synced one by one: of
 //! another boot, and not synced, a copy of the right size may hold anything, and is read in full
 //! before it is used. What has no record is not used at all.
+//!
+//! A database such as `redb` does not fit: a commit is either synced to the disk or not written
+//! before the name, and its file grows by steps of its own, where the quota counts blocks.
 
 use super::checksum::Sum;
 use super::names::ByName;

@@ -67,7 +67,7 @@ impl<R: Read> TraceReader<R> {
     pub fn new(mut from: R, path: &Path) -> Result<Self, TraceError> {
         let other = |why| TraceError::Other { path: path.to_owned(), why };
         let head = take(&mut from, HEADER_LEN).map_err(TraceError::io(path))?;
-        let not = "it does not begin as one";
+        let not = "its first bytes are not those of a trace";
         let (magic, rest) = head.split_at_checked(MAGIC.len()).ok_or_else(|| other(not))?;
         if magic != MAGIC {
             return Err(other(not));

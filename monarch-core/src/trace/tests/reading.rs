@@ -81,8 +81,8 @@ fn statistics_of_nothing() {
 #[test]
 fn other_files_are_refused() {
     let error = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
-    assert!(error(b"").contains("does not begin as one"));
-    assert!(error(b"time_s,stream,path,size,served").contains("does not begin as one"));
+    assert!(error(b"").contains("first bytes are not those of a trace"));
+    assert!(error(b"time_s,stream,path,size,served").contains("first bytes are not those of a trace"));
     assert!(error(b"MONTRACE\x02\0\0\0").contains("another version"));
     let mut bytes = write(&[], true);
     assert!(error(&bytes[..30]).contains("cut short"));
