@@ -5,6 +5,7 @@
 //! without Monarch, after a line on standard error.
 
 use crate::args::ConfigArgs;
+use crate::exit_code::{EX_NOT_EXECUTABLE, EX_NOT_FOUND};
 use crate::job::child::{self, Child};
 use crate::{job, say};
 use anyhow::Result;
@@ -74,5 +75,5 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
 fn cannot_start(command: &[OsString], e: &std::io::Error) -> ExitCode {
     let name = command.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     say::err(format_args!("monarch: cannot run {name}: {e}\n"));
-    ExitCode::from(if e.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
+    ExitCode::from(if e.kind() == std::io::ErrorKind::NotFound { EX_NOT_FOUND } else { EX_NOT_EXECUTABLE })
 }
