@@ -21,8 +21,8 @@ pub(crate) struct Answers<T> {
     pub(crate) missing: Vec<PathBuf>,
 }
 
-/// Asks all agents and waits for `patience` at most. Returns their answers, and the directories that
-/// the configuration names.
+/// Asks all agents and waits for `patience` at most. Returns their answers, and the directories
+/// that the configuration names.
 ///
 /// # Errors
 /// The exit code for a configuration that is wrong.

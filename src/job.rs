@@ -1,5 +1,5 @@
-//! What `run` and `env` share: whether Monarch is on, the configuration of a job, its agent, and the
-//! report at its end.
+//! What `run` and `env` share: whether Monarch is on, the configuration of a job, its agent, and
+//! the report at its end.
 //!
 //! | module | what it does |
 //! |---|---|

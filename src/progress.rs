@@ -1,5 +1,5 @@
-//! Progress of long work on standard error. Without a terminal, staging writes a line every 10 s, and
-//! no other progress is shown.
+//! Progress of long work on standard error. Without a terminal, staging writes a line every 10 s,
+//! and no other progress is shown.
 
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};

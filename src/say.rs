@@ -1,5 +1,5 @@
-//! All output of the command line: `print!` and the like panic when the reader has closed the pipe or
-//! the disk is full, and that must not end a job that went well. Control characters are escaped:
+//! All output of the command line: `print!` and the like panic when the reader has closed the pipe
+//! or the disk is full, and that must not end a job that went well. Control characters are escaped:
 //! other users choose the names of files.
 
 use monarch_core::shown;

@@ -78,8 +78,8 @@ pub enum Place {
     Pfs,
 }
 
-/// The shared memory of an agent. Its segments stay mapped: make a reader once per process, not once
-/// per file.
+/// The shared memory of an agent. Its segments stay mapped: make a reader once per process, not
+/// once per file.
 #[derive(Debug)]
 pub struct Reader {
     ctl: ControlMap<'static>,
@@ -163,8 +163,8 @@ impl Reader {
         resolve(&self.ctl, &View { reader: self, trusting: false }, path.as_os_str().as_bytes(), true)
     }
 
-    /// Returns a path as it is looked up: the real path where this process has mounts of its own, since
-    /// links and other spellings may lead to other files than for the agent.
+    /// Returns a path as it is looked up: the real path where this process has mounts of its own,
+    /// since links and other spellings may lead to other files than for the agent.
     fn spelled(&self, path: &Path) -> io::Result<PathBuf> {
         if self.same_mounts { std::path::absolute(path) } else { path.canonicalize() }
     }
@@ -310,8 +310,8 @@ impl Reader {
         bypassed || self.ctl.ctl.bypassed.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the paths of a root and of the tiers lead to the same directories as for the agent, and
-    /// nothing is mounted below the root.
+    /// Whether the paths of a root and of the tiers lead to the same directories as for the agent,
+    /// and nothing is mounted below the root.
     fn leads_there(&self, root: usize) -> bool {
         if self.same_mounts {
             return true;

@@ -2,8 +2,8 @@
 //! crate.
 //!
 //! A session attaches to the agent that serves the same tiers on this node. When there is none, an
-//! agent runs in threads of this process and ends with the session; if jobs of other processes use it
-//! by then, they start another agent, which takes over.
+//! agent runs in threads of this process and ends with the session; if jobs of other processes use
+//! it by then, they start another agent, which takes over.
 //!
 //! ```no_run
 //! use monarch_core::config::{self, Overrides, SystemProbe};
@@ -64,8 +64,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Attaches to the agent for `config`, or starts an agent in this process. Roots are scanned in the
-    /// background.
+    /// Attaches to the agent for `config`, or starts an agent in this process. Roots are scanned in
+    /// the background.
     ///
     /// # Errors
     /// [`SessionError::Agent`] when no agent can be started or it cannot serve these roots,

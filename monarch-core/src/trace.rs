@@ -2,10 +2,10 @@
 //! replays them.
 //!
 //! A thread writes a trace in blocks while the job runs: an agent that is killed leaves all blocks
-//! but perhaps the last. An access takes about 5 bytes; a file is described at its first access. The
-//! thread that learns of the opens does not write: while the trace's file system does not answer,
-//! blocks are left out, their number of accesses is noted in the next block, and their files are
-//! described at their next access.
+//! but perhaps the last. An access takes about 5 bytes; a file is described at its first access.
+//! The thread that learns of the opens does not write: while the trace's file system does not
+//! answer, blocks are left out, their number of accesses is noted in the next block, and their
+//! files are described at their next access.
 //!
 //! All numbers are little-endian. A *number* is a base-128 varint, low bits first, 10 bytes at
 //! most. A *signed* is a number in which the sign is the lowest bit (0, -1, 1, -2, ...). A *text*

@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Clocks that are further apart than this many milliseconds are a problem for the files' own times.
+/// Clocks that are further apart than this many milliseconds are a problem for the files' own
+/// times.
 const MAX_CLOCK_DIFFERENCE_MS: i64 = 1000;
 
 #[derive(Debug, Subcommand)]

@@ -1,5 +1,5 @@
-//! `monarch hold`: is the job for as long as a process lives that `run` did not start. The output of
-//! `monarch env` calls it.
+//! `monarch hold`: is the job for as long as a process lives that `run` did not start. The output
+//! of `monarch env` calls it.
 //!
 //! It prints the variables of the job as soon as the agent serves the job. A background process in
 //! a session of its own watches over the agent as `run` does. It ends with the process that it was

@@ -1,5 +1,5 @@
-//! `monarch run`: finds or starts the agent, runs the command under the shim, restarts an agent that
-//! dies, and reports what was saved.
+//! `monarch run`: finds or starts the agent, runs the command under the shim, restarts an agent
+//! that dies, and reports what was saved.
 //!
 //! No failure of Monarch keeps the job from running: without an agent the job runs as it would have
 //! without Monarch, after a line on standard error.

@@ -1,7 +1,7 @@
 //! `monarch stage`: copies a data set, or parts of it, to this node, and waits until it is there.
 //!
-//! It is a job like `run`: it finds or starts the agent, asks it to fetch the named files first, and
-//! counts them by what has become of their copies.
+//! It is a job like `run`: it finds or starts the agent, asks it to fetch the named files first,
+//! and counts them by what has become of their copies.
 
 use crate::args::ConfigArgs;
 use crate::exit_code::{EX_NO, EX_USAGE};

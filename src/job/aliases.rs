@@ -1,5 +1,5 @@
-//! Finds symbolic links in the working directory, the arguments and the environment that lead into a
-//! root: other spellings by which the job will name its files.
+//! Finds symbolic links in the working directory, the arguments and the environment that lead into
+//! a root: other spellings by which the job will name its files.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -53,9 +53,9 @@ pub(crate) struct Child {
     pid: i32,
 }
 
-/// Blocks the signals that are passed on. The caller calls this before it starts any thread. Sets the
-/// default action for SIGCHLD: were it ignored, the kernel would reap the job, and its exit status
-/// would be lost.
+/// Blocks the signals that are passed on. The caller calls this before it starts any thread. Sets
+/// the default action for SIGCHLD: were it ignored, the kernel would reap the job, and its exit
+/// status would be lost.
 pub(crate) fn block_signals() {
     let set = signal_set();
     // SAFETY: blocks signals of this thread; no handler is set.
@@ -76,8 +76,8 @@ pub(crate) fn is_told_to_end() -> bool {
 }
 
 impl Child {
-    /// Starts the command `words` with the environment of this process and `env`, without the secret
-    /// of the cluster.
+    /// Starts the command `words` with the environment of this process and `env`, without the
+    /// secret of the cluster.
     pub(crate) fn start(words: &[OsString], env: &[(&str, OsString)]) -> io::Result<Self> {
         let Some((program, args)) = words.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let mut command = Command::new(program);

@@ -1,8 +1,8 @@
 //! Opens the files that a job leaves: reports and traces. This process opens them (and not the
 //! agent), with the rights and mounts of the job's user.
 //!
-//! * A new file is made with `O_EXCL`, so that no link at its name is followed: other users may write
-//!   to the directory.
+//! * A new file is made with `O_EXCL`, so that no link at its name is followed: other users may
+//!   write to the directory.
 //! * A file of this user at that name is replaced by a new file, never written over.
 //! * A device or a pipe (`/dev/stdout`) is written to as it is.
 //! * A link to a file, and a file of another user, are refused.

@@ -1,11 +1,12 @@
 //! Programs built with AddressSanitizer as a shared library (gcc's default; clang's
 //! `-shared-libasan`).
 //!
-//! The runtime of AddressSanitizer ends a program when another library, such as the preload library,
-//! is loaded before the runtime. Here the order does not matter: the preload library calls the next
-//! definition of each function, so that the runtime still sees every call, and the memory functions
-//! stay the program's own. `verify_asan_link_order=0` in ASAN_OPTIONS turns the check off. It is set
-//! only where the command, a word of it or a word of a shell's `-c` names such a program.
+//! The runtime of AddressSanitizer ends a program when another library, such as the preload
+//! library, is loaded before the runtime. Here the order does not matter: the preload library calls
+//! the next definition of each function, so that the runtime still sees every call, and the memory
+//! functions stay the program's own. `verify_asan_link_order=0` in ASAN_OPTIONS turns the check
+//! off. It is set only where the command, a word of it or a word of a shell's `-c` names such a
+//! program.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

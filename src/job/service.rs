@@ -54,8 +54,9 @@ pub(crate) struct Service {
 /// Environment variables: names and values.
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
-/// Returns the variables that the processes of a job need: the preload library, behind libraries that
-/// are preloaded already, and the paths of the control block and of the socket for other users.
+/// Returns the variables that the processes of a job need: the preload library, behind libraries
+/// that are preloaded already, and the paths of the control block and of the socket for other
+/// users.
 pub(crate) fn environment(shim: &Path, control: &Path) -> Variables {
     let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let shim = shim.as_os_str();
@@ -151,8 +152,8 @@ impl Service {
         &self.control
     }
 
-    /// Returns the number of agents that have served the job. A new agent has none of the job's earlier
-    /// requests.
+    /// Returns the number of agents that have served the job. A new agent has none of the job's
+    /// earlier requests.
     pub(crate) const fn generation(&self) -> u32 {
         self.generation
     }
@@ -287,8 +288,8 @@ impl Service {
         }
     }
 
-    /// The job has ended: from here on, requests time out after [`END_TIMEOUT`], and after the first
-    /// that does so the agent is not asked again.
+    /// The job has ended: from here on, requests time out after [`END_TIMEOUT`], and after the
+    /// first that does so the agent is not asked again.
     pub(crate) fn hurry(&mut self) {
         let _ = self.is_restarting();
         let _ = self.client.set_patience(END_TIMEOUT);
@@ -332,8 +333,8 @@ impl Service {
     }
 
     /// Detaches from the agent. With `wait`, and where a batch system kills all processes after the
-    /// end of this process, waits until the agent has released the memory that it holds: an agent that
-    /// is killed before that leaves its files in memory.
+    /// end of this process, waits until the agent has released the memory that it holds: an agent
+    /// that is killed before that leaves its files in memory.
     pub(crate) fn leave(mut self, wait: bool) {
         if self.silent || !(wait || is_last_of_its_job()) || self.peer() != Peer::There {
             return;
@@ -368,9 +369,9 @@ fn attach(config: &Config, joining: Joining) -> Result<(Client, PathBuf, Status)
     Ok((client, control, before))
 }
 
-/// Whether the kernel or a batch system may kill the remaining processes when this process ends: when
-/// it is process 1 of a container, or belongs to a batch job (whether it is the last process of that
-/// job is not known).
+/// Whether the kernel or a batch system may kill the remaining processes when this process ends:
+/// when it is process 1 of a container, or belongs to a batch job (whether it is the last process
+/// of that job is not known).
 fn is_last_of_its_job() -> bool {
     let batch = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
     std::process::id() == 1 || batch.iter().any(|name| std::env::var_os(name).is_some())

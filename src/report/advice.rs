@@ -31,7 +31,8 @@ fn share(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-/// Returns the last complete epoch of the root with most opens; if none is complete, its last epoch.
+/// Returns the last complete epoch of the root with most opens; if none is complete, its last
+/// epoch.
 fn last_epoch(r: &Report) -> Option<&Epoch> {
     let most = r.status.roots.iter().max_by_key(|root| root.opens)?;
     most.epochs.iter().rfind(|e| e.complete).or_else(|| most.epochs.last())

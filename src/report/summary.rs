@@ -110,8 +110,8 @@ impl Report {
         self.agent.get(name).copied().unwrap_or(0)
     }
 
-    /// Whether no process has used a root. Calls about names are not counted by root: they count as use
-    /// only where a single root is served.
+    /// Whether no process has used a root. Calls about names are not counted by root: they count as
+    /// use only where a single root is served.
     pub(super) fn is_unused(&self, root: &RootStatus) -> bool {
         let asked = self.status.roots.len() == 1 && self.get("stats") + self.get("lists") > 0;
         root.state == "ready" && root.opens == 0 && !asked

@@ -94,8 +94,8 @@ macro_rules! labels {
     };
 }
 
-/// Declares metrics: a constant for each, and the list of all. The documentation of a constant is the
-/// help text that users read.
+/// Declares metrics: a constant for each, and the list of all. The documentation of a constant is
+/// the help text that users read.
 macro_rules! metrics {
     ($($(#[doc = $meaning:literal])+ $type:ident $id:ident = $name:literal, $unit:expr, [$($label:ident),*];)+) => {
         $($(#[doc = $meaning])+

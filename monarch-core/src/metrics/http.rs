@@ -1,8 +1,8 @@
 //! Serves the page over HTTP/1.1: an answer per connection.
 //!
-//! It is written on tokio's sockets, as is the server for other nodes. No client can make it use more
-//! than a bounded amount of memory and time. Errors go to the log, and the agent runs on without
-//! metrics.
+//! It is written on tokio's sockets, as is the server for other nodes. No client can make it use
+//! more than a bounded amount of memory and time. Errors go to the log, and the agent runs on
+//! without metrics.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,8 +61,8 @@ impl Listening {
 /// Makes the page.
 pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Serves the page at `address` until the runtime ends. While another process has the address, tries
-/// again every [`LISTEN_RETRY_INTERVAL`].
+/// Serves the page at `address` until the runtime ends. While another process has the address,
+/// tries again every [`LISTEN_RETRY_INTERVAL`].
 pub(crate) async fn serve(address: SocketAddr, listening: Arc<Listening>, render: Render) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut warned = false;

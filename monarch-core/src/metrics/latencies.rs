@@ -35,8 +35,8 @@ pub enum CopyOf {
     Chunk,
 }
 
-/// Histograms of copies and opens. Without metrics it keeps only counts of opens by duration, for the
-/// report of a job.
+/// Histograms of copies and opens. Without metrics it keeps only counts of opens by duration, for
+/// the report of a job.
 #[derive(Debug)]
 pub struct Latencies {
     open: Histogram,

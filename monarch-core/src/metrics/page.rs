@@ -59,7 +59,8 @@ impl Page {
         }
     }
 
-    /// Returns the text of this page and of `more`, sorted by name so that two pages can be compared.
+    /// Returns the text of this page and of `more`, sorted by name so that two pages can be
+    /// compared.
     pub(super) fn text(&self, more: &str) -> String {
         let all = self.0.handle().render() + "\n" + more;
         let mut blocks: Vec<String> =

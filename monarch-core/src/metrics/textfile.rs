@@ -1,8 +1,8 @@
 //! Writes the page to a file for the textfile collector of node_exporter, for nodes that Prometheus
 //! cannot scrape.
 //!
-//! The file appears as a whole, and is removed at the end of the agent: otherwise node_exporter would
-//! keep collecting the values of a job that has ended.
+//! The file appears as a whole, and is removed at the end of the agent: otherwise node_exporter
+//! would keep collecting the values of a job that has ended.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::io::{self, Write};

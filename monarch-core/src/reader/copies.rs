@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 impl Reader {
-    /// Returns the name of the copy of each regular file, with the file as a range; only of files in
-    /// `within`, if given.
+    /// Returns the name of the copy of each regular file, with the file as a range; only of files
+    /// in `within`, if given.
     pub fn copy_names(&self, within: Option<&[Range]>) -> impl Iterator<Item = (CopyName, Range)> {
         let segments = (0..self.ctl.roots().len()).filter_map(|root| self.live(root));
         segments.flat_map(move |(number, segment)| {

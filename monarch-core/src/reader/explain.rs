@@ -30,8 +30,8 @@ pub struct Explanation {
     pub file: Option<FileInfo>,
     /// The path of its copy.
     pub copy: Option<PathBuf>,
-    /// The consistency of the root, and whether copies are verified at each open; only for a path in
-    /// the index.
+    /// The consistency of the root, and whether copies are verified at each open; only for a path
+    /// in the index.
     pub served: Option<Served>,
     /// What an open for reading gets.
     pub verdict: Verdict,
@@ -234,8 +234,8 @@ impl fmt::Display for Verdict {
 }
 
 impl Reader {
-    /// Explains what an open of `path` for reading would do now. Asks the PFS where the index has no
-    /// answer, and changes nothing.
+    /// Explains what an open of `path` for reading would do now. Asks the PFS where the index has
+    /// no answer, and changes nothing.
     #[must_use]
     pub fn explain(&self, path: &Path) -> Explanation {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -343,7 +343,8 @@ impl Reader {
         }
     }
 
-    /// Returns the verdict on a path below no known spelling of a root: it may be an unknown spelling.
+    /// Returns the verdict on a path below no known spelling of a root: it may be an unknown
+    /// spelling.
     fn outside(&self, path: &Path) -> Verdict {
         match path.canonicalize() {
             Ok(real) if matches!(self.ctl.match_root(real.as_os_str().as_bytes()), Start::Root(_)) => {

@@ -1,5 +1,5 @@
-//! Checks before a copy is opened, as the preload library makes them: whether the file is still what
-//! was indexed, and whether its copy is undamaged.
+//! Checks before a copy is opened, as the preload library makes them: whether the file is still
+//! what was indexed, and whether its copy is undamaged.
 
 use super::{Reader, path_of};
 use crate::tier::Fits;
@@ -30,8 +30,8 @@ pub(super) fn now_ms() -> u32 {
 }
 
 impl Reader {
-    /// Whether an entry is still what was indexed. Asks the PFS, by this path, if the last check is too
-    /// old.
+    /// Whether an entry is still what was indexed. Asks the PFS, by this path, if the last check is
+    /// too old.
     pub(super) fn is_still(&self, found: &Found<'_>, path: &Path, follow: AtFlags) -> bool {
         let Some(check) = found.segment.state.guard.last_check(found.entry.id) else { return true };
         let now = now_ms();
@@ -63,8 +63,8 @@ impl Reader {
         Some(path_of(self.ctl.str(&root.path)).join(OsStr::from_bytes(buf.get(..len)?)))
     }
 
-    /// Whether an open copy matches its checksum, where the root is verified at opens. Marks a damaged
-    /// copy, so that no process uses it again.
+    /// Whether an open copy matches its checksum, where the root is verified at opens. Marks a
+    /// damaged copy, so that no process uses it again.
     pub(super) fn is_sound(&self, found: &Found<'_>, word: Word, copy: &File) -> bool {
         let guard = &found.segment.state.guard;
         if !guard.which().sums {

@@ -2,8 +2,9 @@
 //!
 //! `time_s,stream,path,size,served`, with a header line; the columns may come in any order, and
 //! `served` (`tier`, `waited`, `pfs`) may be missing: then it is `pfs`. Fields with commas, quotes
-//! or line breaks stand in quotes, as in RFC 4180. Paths are bytes, not text. (The crate `csv` accepts
-//! lines of any length and a quote that is not closed; here both are errors that name their line.)
+//! or line breaks stand in quotes, as in RFC 4180. Paths are bytes, not text. (The crate `csv`
+//! accepts lines of any length and a quote that is not closed; here both are errors that name their
+//! line.)
 
 use super::{TraceError, TraceHeader, TraceReader, TraceWriter};
 use monarch_policies::{Access, FileKey, Served};
@@ -120,8 +121,8 @@ impl<B: BufRead> Lines<'_, B> {
         Ok((Access { file: FileKey(0), size, at: seconds, stream, served }, path.to_vec()))
     }
 
-    /// Returns the fields of the next record; `None` at the end. A record takes several lines when a
-    /// field in quotes has line breaks.
+    /// Returns the fields of the next record; `None` at the end. A record takes several lines when
+    /// a field in quotes has line breaks.
     fn fields(&mut self) -> Result<Option<Vec<Vec<u8>>>, TraceError> {
         let mut text = Vec::new();
         self.line = self.next;

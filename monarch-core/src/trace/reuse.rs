@@ -2,7 +2,8 @@
 //!
 //! Exact, in O(log files) per access (Bennett and Kruskal, 1975). A Fenwick tree marks the place of
 //! each file's last access; the marks behind the place of a file are its distance. When the tree is
-//! full, the marks are moved together, so that it takes about 8 bytes a file for any length of trace.
+//! full, the marks are moved together, so that it takes about 8 bytes a file for any length of
+//! trace.
 
 /// The last accesses of all files.
 #[derive(Debug, Default)]

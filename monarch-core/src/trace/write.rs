@@ -24,8 +24,8 @@ const FILE_TIMEOUT: Duration = Duration::from_secs(25);
 /// How long the file may take to be written to its end when the writer is dropped.
 const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Writes a trace. It keeps 4 to 12 bytes a file and a block of 64 KiB. Accesses reach the file when
-/// the block is full, at [`TraceWriter::flush`], and when the writer is dropped.
+/// Writes a trace. It keeps 4 to 12 bytes a file and a block of 64 KiB. Accesses reach the file
+/// when the block is full, at [`TraceWriter::flush`], and when the writer is dropped.
 ///
 /// A writer made by [`TraceWriter::behind`] leaves the writing to a thread and never waits for it:
 /// blocks for which there is no space are lost, and counted ([`TraceWriter::dropped`]).
@@ -79,8 +79,9 @@ impl TraceWriter {
         Ok(Self::new(path, Box::new(to)))
     }
 
-    /// Begins a trace that a thread writes to `file`, which messages call `path`. When its file system
-    /// does not answer, only this call and [`TraceWriter::finish`] wait, for a limited time.
+    /// Begins a trace that a thread writes to `file`, which messages call `path`. When its file
+    /// system does not answer, only this call and [`TraceWriter::finish`] wait, for a limited
+    /// time.
     ///
     /// # Errors
     /// When it cannot be written, or that takes too long.
@@ -124,7 +125,8 @@ impl TraceWriter {
         self.to.written()
     }
 
-    /// Adds an access. Calls `path` for the path relative to the root at the first access to a file.
+    /// Adds an access. Calls `path` for the path relative to the root at the first access to a
+    /// file.
     ///
     /// # Errors
     /// When a block cannot be written.
@@ -173,8 +175,8 @@ impl TraceWriter {
         self.write_when_full()
     }
 
-    /// Writes the accesses added so far: they survive the end of the process. (Nothing is forced to the
-    /// disk.)
+    /// Writes the accesses added so far: they survive the end of the process. (Nothing is forced to
+    /// the disk.)
     ///
     /// # Errors
     /// When it cannot be written, or a block before could not.
@@ -196,8 +198,8 @@ impl TraceWriter {
         self.end()
     }
 
-    /// [`TraceWriter::finish`] for a caller that reads the counts afterwards. Nothing may be added after
-    /// it.
+    /// [`TraceWriter::finish`] for a caller that reads the counts afterwards. Nothing may be added
+    /// after it.
     ///
     /// # Errors
     /// Those of [`TraceWriter::finish`].

@@ -1,5 +1,5 @@
-//! Parses the flags of `simulate`: sizes, rates, capacities, made-up workloads. Each error names its
-//! remedy.
+//! Parses the flags of `simulate`: sizes, rates, capacities, made-up workloads. Each error names
+//! its remedy.
 
 use bytesize::ByteSize;
 use monarch_policies::sim::{Calls, Mix, Shuffle, Synthetic, Workload};
