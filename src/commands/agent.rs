@@ -27,7 +27,8 @@ pub(crate) fn main(_args: &AgentArgs) -> Result<ExitCode> {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // A full disk must not end the agent: lines that cannot be logged are dropped without a message.
+    // A full disk must not end the agent: lines that cannot be logged are dropped without a
+    // message.
     let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).log_internal_errors(false);
     log.with_writer(|| LogLines(std::io::stderr())).init();
     // Each copy in progress holds two descriptors.
