@@ -175,8 +175,8 @@ impl Verdict {
             Self::RootGivenUp => "do not rename the root or mount over it while jobs run; the next job is served again",
             Self::NoIndex => "wait for the scan (`monarch status`), or save an index first (`monarch index build`)",
             Self::OtherDevice => "make the mounted directory a root of its own",
-            Self::NotInIndex => "the next job that starts after all others have ended scans the root again",
-            Self::Changed { .. } => "the next job that starts after all others have ended sees the new version",
+            Self::NotInIndex => "the next job that starts after all other jobs have ended scans the root again",
+            Self::Changed { .. } => "the next job that starts after all other jobs have ended sees the new version",
             Self::Refused { why: RefusedFor::NoRoom | RefusedFor::Dropped } => {
                 "give the tiers more capacity; `monarch status` shows what is taken, `monarch evict` frees what is not needed"
             }
