@@ -5,13 +5,13 @@
 //! | [`maintenance`] | periodic work: quotas under outside pressure, evicted files, second tries, pulse |
 //! | [`local_store`] | the tiering engine as the cluster sees it |
 //! | [`roots`] | adding roots: control block, scan, segments, adoption after a restart |
-//! | [`start`] | locks, tiers, shared memory, what an earlier agent left |
+//! | [`start`] | locks, tiers, shared memory, state of an earlier agent |
 //! | [`server`] | the control socket, life cycle |
-//! | [`metrics_service`] | its metrics: what is asked for, and when |
-//! | [`report`] | what the agent tells about itself |
+//! | [`metrics_service`] | its metrics: the page that is served, the file that is written |
+//! | [`report`] | the agent's account of itself |
 //! | [`socket`] | the lines of a connection, and descriptors beside them |
-//! | [`peer`] | whether who asks sees what the agent sees |
-//! | [`foreign_changes`] | what processes of other users tell of their changes |
+//! | [`peer`] | whether the client of a connection sees what the agent sees |
+//! | [`foreign_changes`] | changes by processes of other users |
 //! | [`protocol`] | messages of the control socket |
 //! | [`wording`] | sentences about snapshots |
 //! | [`writable`] | files that a job can write from its start |

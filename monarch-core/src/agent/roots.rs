@@ -2,26 +2,26 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`root_list`] | the list itself |
 //! | [`spellings`] | the ways to write a root's path |
-//! | [`segments`] | scanning a root (or loading its index), publishing its segment |
+//! | [`segment_maker`] | scanning a root (or loading its index), publishing its segment |
 //! | [`scan`] | a scan under way |
-//! | [`retire`] | taking a segment out of use, files that no segment needs |
-//! | [`adopt`] | what an agent that died left |
-//! | [`checks`] | what is looked at again when files are opened |
-//! | [`shared`] | an index that the nodes of a job have in common |
+//! | [`retirement`] | taking a segment out of use, files that no segment needs |
+//! | [`adoption`] | what an agent that died left |
+//! | [`checks`] | checks when files are opened |
+//! | [`shared_indexes`] | indexes that the nodes of a job have in common |
 //! | [`untracked_changes`] | changes that no shim enters into the control block |
-//! | [`purge`] | warnings of files that the site will soon remove |
 //!
 //! The PFS is never asked while the list is locked: it may hang, and `status` and `stop` need the
 //! list.
 
-mod adopt;
+mod adoption;
 mod checks;
-mod purge;
-mod retire;
+mod retirement;
+mod root_list;
 mod scan;
-mod segments;
-mod shared;
+mod segment_maker;
+mod shared_indexes;
 mod spellings;
 mod untracked_changes;
 
@@ -31,57 +31,24 @@ use super::protocol::{RootStatus, Spelling};
 use crate::cluster::node::Node;
 use crate::config::{Config, Root as RootConfig};
 use crate::held_dir::HeldDir;
-use crate::index::ScanProgress;
 use crate::shm;
 use crate::tiering::TieringEngine;
+use adoption::Adoption;
 use monarch_abi::control::{ControlMap, MAX_ROOTS};
+use retirement::Retirement;
+use root_list::{RootList, RootState};
+use segment_maker::SegmentMaker;
+use shared_indexes::SharedIndexes;
 use spellings::{Seen, Spellings};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Pause after a scan that could not begin.
-const RETRY_PAUSE: Duration = Duration::from_secs(5);
-
-/// A root as the agent sees it.
-#[derive(Debug)]
-struct RootState {
-    path: PathBuf,
-    state: String,
-    /// Of the scan that counts: an earlier one that ends later is known by it.
-    progress: Arc<ScanProgress>,
-    segment: Option<usize>,
-    /// Settings of the job that it was scanned for.
-    config: Arc<Config>,
-    /// What is looked at again when its files are opened.
-    checks: shm::Checks,
-    /// Jobs that use it now.
-    jobs: usize,
-    /// Whether a job used it: once all have gone, its index may be out of date.
-    used: bool,
-    /// When a scan that could not begin is tried again.
-    retry: Option<Instant>,
-    /// When a warning of files that will be removed was logged last.
-    warned: Option<Instant>,
-}
-
-impl RootState {
-    fn new(path: PathBuf, config: Arc<Config>) -> Self {
-        let (progress, state) = (Arc::default(), "scanning".to_owned());
-        let checks = config.dataset.checks();
-        Self { path, state, progress, segment: None, config, checks, jobs: 0, used: false, retry: None, warned: None }
-    }
-
-    /// Begins again; a scan under way counts no more.
-    fn scan_again(&mut self, config: &Arc<Config>) {
-        self.progress.cancel.store(true, Ordering::Relaxed);
-        let (jobs, used) = (self.jobs, self.used);
-        *self = Self { jobs, used, ..Self::new(std::mem::take(&mut self.path), config.clone()) };
-    }
-}
+/// Least time between two warnings about files of a root that the site will remove.
+const WARN_PERIOD: Duration = Duration::from_hours(24);
 
 /// All roots of an agent.
 #[derive(Debug)]
@@ -89,12 +56,12 @@ pub struct Roots {
     dir: Arc<HeldDir>,
     ctl: ControlMap<'static>,
     tiering: Arc<TieringEngine>,
-    seed: u64,
-    node: Option<Arc<Node>>,
-    list: Mutex<Vec<RootState>>,
+    list: Arc<RootList>,
     spellings: Spellings,
-    untracked: UntrackedChanges,
-    stopping: AtomicBool,
+    shared: Arc<SharedIndexes>,
+    untracked: Arc<UntrackedChanges>,
+    retirement: Arc<Retirement>,
+    maker: Arc<SegmentMaker>,
 }
 
 /// The roots of a job, for as long as it is attached.
@@ -106,13 +73,13 @@ pub struct Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        let mut list = self.roots.list();
+        let mut list = self.roots.list.lock();
         for &n in &self.numbers {
             if let Some(r) = list.get_mut(n) {
                 r.jobs -= 1;
                 if r.jobs == 0 {
                     // Another job may find changed files; it is not to get this index.
-                    self.roots.withdraw_offer(&r.path);
+                    self.roots.shared.withdraw(&r.path);
                 }
                 self.roots.tiering.fair_share.set_jobs(n, r.jobs);
             }
@@ -121,27 +88,53 @@ impl Drop for Attachment {
 }
 
 impl Roots {
-    /// Roots of the control block in the runtime directory `dir`, served by `tiering`.
+    /// Roots of the control block in the runtime directory `dir`, served by `tiering`; their
+    /// indexes are shared by `node`. `seed` is that of path hashes.
     #[must_use]
-    pub fn new(dir: Arc<HeldDir>, ctl: ControlMap<'static>, tiering: Arc<TieringEngine>, seed: u64) -> Self {
+    pub fn new(
+        dir: &Arc<HeldDir>,
+        ctl: ControlMap<'static>,
+        tiering: &Arc<TieringEngine>,
+        seed: u64,
+        node: Option<Arc<Node>>,
+    ) -> Self {
+        let list = Arc::<RootList>::default();
+        let shared = Arc::new(SharedIndexes::new(dir.clone(), tiering.clone(), node));
+        let untracked = Arc::new(UntrackedChanges::new(ctl));
+        let retirement = Retirement::new(dir.clone(), ctl, tiering.clone(), list.clone(), shared.clone());
+        let retirement = Arc::new(retirement);
+        let maker = SegmentMaker {
+            dir: dir.clone(),
+            ctl,
+            tiering: tiering.clone(),
+            seed,
+            list: list.clone(),
+            shared: shared.clone(),
+            retirement: retirement.clone(),
+            untracked: untracked.clone(),
+        };
         Self {
             spellings: Spellings::new(dir.clone(), ctl),
-            dir,
+            dir: dir.clone(),
             ctl,
-            tiering,
-            seed,
-            node: None,
-            list: Mutex::default(),
-            untracked: UntrackedChanges::new(ctl),
-            stopping: AtomicBool::new(false),
+            tiering: tiering.clone(),
+            list,
+            shared,
+            untracked,
+            retirement,
+            maker: Arc::new(maker),
         }
     }
 
-    /// With other nodes, which share indexes.
-    #[must_use]
-    pub fn with_node(mut self, node: Option<Arc<Node>>) -> Self {
-        self.node = node;
-        self
+    /// Takes over the roots and segments of an agent that died.
+    pub fn adopt(&self, config: &Config) {
+        let Self { dir, ctl, tiering, list, shared, untracked, retirement, maker, .. } = self;
+        Adoption { dir, ctl, tiering, list, shared, untracked, retirement, maker }.run(config);
+    }
+
+    /// Removes files of segments that a killed agent left. Only while no scan runs.
+    pub fn remove_leftovers(&self) {
+        self.retirement.remove_leftovers();
     }
 
     /// The control block.
@@ -150,12 +143,8 @@ impl Roots {
     }
 
     /// Changes that no shim enters into the control block.
-    pub(super) const fn untracked(&self) -> &UntrackedChanges {
+    pub(super) fn untracked(&self) -> &UntrackedChanges {
         &self.untracked
-    }
-
-    fn list(&self) -> MutexGuard<'_, Vec<RootState>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Serves a job: adds the roots of its configuration that are not there yet, with the spellings
@@ -179,7 +168,7 @@ impl Roots {
         let seen = Seen::all(spellings);
         let mut job = Attachment { roots: self.clone(), numbers: Vec::new() };
         let (mut scans, mut failed) = (Vec::new(), None);
-        let mut list = self.list();
+        let mut list = self.list.lock();
         for (root, meta) in roots.iter().zip(&metas) {
             let known = list.iter().position(|r| r.path == root.real_path);
             let number = match known.map_or_else(|| self.add(&mut list, root, meta, config), Ok) {
@@ -200,11 +189,11 @@ impl Roots {
                 failed = Some(io::Error::other(r.refusal(asked)));
                 break;
             }
-            self.tighten(r, asked);
+            r.tighten(asked, &self.tiering);
             if stale {
                 tracing::info!(root = %r.path.display(), "its jobs have gone; scanning again for a new one");
                 r.scan_again(config);
-                self.retire(number);
+                self.retirement.retire(number);
                 self.describe(number, meta);
             }
             if stale || known.is_none() {
@@ -215,8 +204,8 @@ impl Roots {
         drop(list);
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
         let kept: Vec<usize> = job.numbers.iter().copied().filter(|n| !scans.contains(n)).collect();
-        scans.into_iter().for_each(|number| self.spawn_scan(number));
-        self.offer_again(&kept);
+        scans.into_iter().for_each(|number| self.maker.spawn(number));
+        self.shared.offer_again(&self.list, &kept);
         failed.map_or(Ok(job), Err)
     }
 
@@ -251,9 +240,9 @@ impl Roots {
     }
 
     /// Tries scans again that could not begin.
-    pub fn retry(self: &Arc<Self>) {
+    pub fn retry(&self) {
         let mut due = Vec::new();
-        for (number, r) in self.list().iter_mut().enumerate() {
+        for (number, r) in self.list.lock().iter_mut().enumerate() {
             if r.retry.is_some_and(|at| at <= Instant::now()) {
                 let (config, checks) = (r.config.clone(), r.checks);
                 r.scan_again(&config);
@@ -261,7 +250,7 @@ impl Roots {
                 due.push(number);
             }
         }
-        due.into_iter().for_each(|number| self.spawn_scan(number));
+        due.into_iter().for_each(|number| self.maker.spawn(number));
     }
 
     /// Scans roots again that are in use; how many. Until that is done they are read from the PFS,
@@ -269,16 +258,16 @@ impl Roots {
     ///
     /// # Errors
     /// When a root cannot be looked at, or jobs have changed something there; then none is scanned.
-    pub fn refresh(self: &Arc<Self>, paths: &[PathBuf]) -> io::Result<u64> {
+    pub fn refresh(&self, paths: &[PathBuf]) -> io::Result<u64> {
         let look = |path: &PathBuf| {
             std::fs::metadata(path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
         };
         let metas: Vec<_> = paths.iter().map(look).collect::<io::Result<_>>()?;
-        let mut list = self.list();
+        let mut list = self.list.lock();
         let mut scans = Vec::new();
         // What a job writes through a descriptor that it has open would not be known after another
         // scan.
-        let changed = |r: &RootState| r.segment.is_some_and(|n| self.is_changed(n));
+        let changed = |r: &RootState| r.segment.is_some_and(|n| self.retirement.is_changed(n));
         let given_up = |n: usize| self.ctl.roots().get(n).is_some_and(|r| r.bypassed.load(Ordering::Relaxed) != 0);
         let found = list.iter().enumerate().find(|(n, r)| paths.contains(&r.path) && (changed(r) || given_up(*n)));
         if let Some((_, r)) = found {
@@ -297,32 +286,44 @@ impl Roots {
             let checks = r.checks;
             r.scan_again(&Arc::new(config));
             r.checks = checks;
-            self.retire(number);
+            self.retirement.retire(number);
             self.describe(number, meta);
             scans.push(number);
         }
         drop(list);
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
         let n = scans.len() as u64;
-        scans.into_iter().for_each(|number| self.spawn_scan(number));
+        scans.into_iter().for_each(|number| self.maker.spawn(number));
         Ok(n)
+    }
+
+    /// Warns once a day of files of each root that the site will soon remove, because no job reads
+    /// them on the PFS: served from copies, they look unused there. Nothing is done about it: to
+    /// touch them would be to get round the site's rules.
+    pub fn warn_of_purges(&self) {
+        for r in self.list.lock().iter_mut() {
+            if r.warned.is_some_and(|at| at.elapsed() < WARN_PERIOD) {
+                continue;
+            }
+            let Some(near) = r.segment.and_then(|n| self.tiering.source_facts.near_purge(n)) else { continue };
+            tracing::warn!(root = %r.path.display(), "{near}");
+            r.warned = Some(Instant::now());
+        }
     }
 
     /// Ends running scans.
     pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-        for r in self.list().iter() {
-            r.progress.cancel.store(true, Ordering::Relaxed);
-        }
+        self.list.stop();
     }
 
-    /// For `monarch status`.
+    /// State of all roots.
     #[must_use]
     pub fn status(&self) -> Vec<RootStatus> {
         // Before the list is locked: they may have to wait.
         let mut epochs: Vec<_> = (0..self.ctl.roots().len()).map(|root| self.tiering.access.epochs(root)).collect();
         let mut directories: Vec<_> = (0..epochs.len()).map(|root| self.tiering.access.directories(root)).collect();
-        self.list()
+        self.list
+            .lock()
             .iter()
             .zip(self.ctl.roots())
             .enumerate()

@@ -19,6 +19,7 @@ use super::report::Reporter;
 use super::roots::{Attachment, Roots};
 use super::runtime_dir;
 use super::socket::{LINE_MAX, Line, Lines};
+use super::start::{self, StartError};
 use crate::cluster::node::Node;
 use crate::config::{Config, Persist, Tier};
 use crate::held_dir::HeldDir;
@@ -116,7 +117,31 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub(super) fn new(config: &Config, parts: Parts, own_process: bool) -> Self {
+    /// Starts an agent for `config`: takes its locks, opens the tiers, makes or adopts the control
+    /// block, starts the copiers.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(config: &Config) -> Result<Arc<Self>, StartError> {
+        Self::begin(config, false)
+    }
+
+    /// [`Agent::start`] for a process that is nothing but an agent: its standard error becomes a
+    /// log in the runtime directory, and SIGTERM ends it.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_logging(config: &Config) -> Result<Arc<Self>, StartError> {
+        Self::begin(config, true)
+    }
+
+    fn begin(config: &Config, own_process: bool) -> Result<Arc<Self>, StartError> {
+        let parts = start::parts(config, own_process)?;
+        start::run(&parts);
+        Ok(Arc::new(Self::new(config, parts, own_process)))
+    }
+
+    fn new(config: &Config, parts: Parts, own_process: bool) -> Self {
         let attached = Arc::<AtomicUsize>::default();
         let reporter = Arc::new(Reporter::new(&parts, attached.clone()));
         let metrics = MetricsService::new(config, reporter, parts.stop.clone());

@@ -7,7 +7,6 @@ use super::exit_status::{ENDING, TAKEN};
 use super::parts::Parts;
 use super::roots::Roots;
 use super::runtime_dir;
-use super::server::Agent;
 use crate::cluster::node::Node;
 use crate::config::{Compression, Config, Persist, Spread, Tier};
 use crate::engine::{Engines, Limits};
@@ -72,7 +71,7 @@ const MAX_REMOTE_COPIES: usize = 64;
 const INITIAL_RATE_BYTES_PER_S: u64 = 1 << 30;
 
 /// Takes the locks, opens the tiers, makes or adopts the control block.
-fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
+pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     let mut tiers = Vec::new();
     for t in &config.tiers {
         let mut tier = TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?;
@@ -116,7 +115,7 @@ fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     crate::sys::give_back_memory();
     ctl.ctl.inflight.iter().for_each(|i| i.file.store(0, Ordering::Relaxed));
     ctl.ctl.sleepers.store(0, Ordering::SeqCst);
-    let roots = Arc::new(Roots::new(dir.clone(), ctl, tiering.clone(), seed).with_node(node.clone()));
+    let roots = Arc::new(Roots::new(&dir, ctl, &tiering, seed, node.clone()));
     if let Some(node) = &node {
         node.adopts(adopting);
         tiering.peers.join(node.connect(tiering.clone()));
@@ -176,38 +175,17 @@ fn take_over(seed: u64, tiers: &[TierDir]) -> u64 {
     seed
 }
 
-impl Agent {
-    /// Starts an agent for `config`: takes its locks, opens the tiers, makes or adopts the control
-    /// block, starts the copiers.
-    ///
-    /// # Errors
-    /// See [`StartError`].
-    pub fn start(config: &Config) -> Result<Arc<Self>, StartError> {
-        Self::begin(config, false)
-    }
-
-    /// [`Agent::start`] for a process that is nothing but an agent: its standard error becomes a
-    /// log in the runtime directory, and SIGTERM ends it.
-    ///
-    /// # Errors
-    /// See [`StartError`].
-    pub fn start_logging(config: &Config) -> Result<Arc<Self>, StartError> {
-        Self::begin(config, true)
-    }
-
-    fn begin(config: &Config, own_process: bool) -> Result<Arc<Self>, StartError> {
-        let parts = parts(config, own_process)?;
-        super::maintenance::pulse(parts.ctl, parts.stop.clone());
-        parts.ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
-        parts.tiering.run();
-        super::maintenance::sync(&parts.tiering, parts.stop.clone());
-        super::maintenance::tidy(&parts.tiering, parts.stop.clone());
-        super::maintenance::promote(&parts.tiering, parts.stop.clone());
-        super::mounts::watch(&parts.tiering, parts.stop.clone());
-        super::maintenance::decode(&parts.tiering, parts.stop.clone());
-        super::maintenance::readers(&parts.tiering, parts.stop.clone());
-        Ok(Arc::new(Self::new(config, parts, own_process)))
-    }
+/// Starts the threads of an agent: copiers and periodic work.
+pub(super) fn run(parts: &Parts) {
+    super::maintenance::pulse(parts.ctl, parts.stop.clone());
+    parts.ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
+    parts.tiering.run();
+    super::maintenance::sync(&parts.tiering, parts.stop.clone());
+    super::maintenance::tidy(&parts.tiering, parts.stop.clone());
+    super::maintenance::promote(&parts.tiering, parts.stop.clone());
+    super::mounts::watch(&parts.tiering, parts.stop.clone());
+    super::maintenance::decode(&parts.tiering, parts.stop.clone());
+    super::maintenance::readers(&parts.tiering, parts.stop.clone());
 }
 
 fn tiering(

@@ -12,23 +12,23 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`members`] | the nodes as this one sees them, and the order of a file |
-//! | [`holders`] | two bytes a file: another node that holds it |
+//! | [`residency`] | another node that holds a file; where a file comes from, what is answered |
 //! | [`search`] | which node is asked next for a file, bounded |
-//! | [`answer`] | the answer to a request for a file |
+//! | [`answer`] | a request for a file, and the answer to it |
 //! | [`announcement_rules`] | what nodes announce when one comes or goes |
 //! | [`fileset`] | sets of files in messages |
 
 pub mod announcement_rules;
 pub mod answer;
 pub mod fileset;
-pub mod holders;
 pub mod members;
+pub mod residency;
 pub mod search;
 
 pub use answer::{Answer, Asked, Local};
-pub use holders::Residency;
 pub use members::{Member, Members, NodeState};
-pub use search::{Route, Search};
+pub use residency::{Residency, Route};
+pub use search::Search;
 
 pub use crate::sharing::FileRef as File;
 

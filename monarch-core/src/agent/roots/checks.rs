@@ -4,69 +4,40 @@
 //! that asks for less gets more than it asked for; one that asks for a check without an array
 //! cannot share the root.
 
-use super::{RootState, Roots};
 use crate::shm::Checks;
 use crate::tier::CopyName;
+use crate::tiering::TieringEngine;
 use monarch_abi::segment::Segment;
 use std::collections::HashSet;
-use std::sync::atomic::Ordering;
 
-/// Whether all that a job asks for is looked at anyway.
-fn covers(has: Checks, asked: Checks) -> bool {
+/// Whether `has` includes all checks that a job asks for.
+pub(super) fn covers(has: Checks, asked: Checks) -> bool {
     (has.revalidate.is_some() || asked.revalidate.is_none()) && (has.verify || !asked.verify)
 }
 
-/// Both, as far as `has` goes.
-fn stricter(has: Checks, asked: Checks) -> Checks {
+/// The stricter of both, as far as `has` has arrays for it.
+pub(super) fn stricter(has: Checks, asked: Checks) -> Checks {
     let revalidate = has.revalidate.map(|a| asked.revalidate.map_or(a, |b| a.min(b)));
     Checks { revalidate, ..has }
 }
 
-/// A mode in the words of the configuration.
-fn words(checks: Checks) -> String {
+/// Checks in the words of the configuration.
+pub(super) fn words(checks: Checks) -> String {
     let consistency = if checks.revalidate.is_some() { "close-to-open" } else { "immutable" };
     format!("consistency {consistency} and verify_on_open {}", checks.verify)
 }
 
-impl RootState {
-    /// Whether a job with these checks can use the root as it is served.
-    pub(super) fn suits(&self, asked: Checks) -> bool {
-        covers(self.checks, asked)
+/// Notes the checksums of copies of an earlier run, before any of them is claimed.
+pub(super) fn note_sums(tiering: &TieringEngine, segment: &Segment<'static>) {
+    if !segment.state.guard.which().sums || tiering.orphans().is_empty() {
+        return;
     }
-
-    /// Why it cannot.
-    pub(super) fn refusal(&self, asked: Checks) -> String {
-        format!(
-            "another job of yours reads {} with {}, this job asks for {}; give both the same, or let the other one end first",
-            self.path.display(),
-            words(self.checks),
-            words(asked)
-        )
-    }
-}
-
-impl Roots {
-    /// Takes a job's wishes into account.
-    pub(super) fn tighten(&self, r: &mut RootState, asked: Checks) {
-        r.checks = stricter(r.checks, asked);
-        let live = r.segment.and_then(|n| self.tiering.segments.segment(n));
-        if let Some(live) = live {
-            live.segment.state.header.revalidate_ms.store(r.checks.interval_ms(), Ordering::Relaxed);
-        }
-    }
-
-    /// Notes the checksums of copies of an earlier run, before any of them is claimed.
-    pub(super) fn note_sums(&self, segment: &Segment<'static>) {
-        if !segment.state.guard.which().sums || self.tiering.orphans().is_empty() {
-            return;
-        }
-        let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
-        for tier in self.tiering.cx.tiers.iter().rev() {
-            let Ok(logged) = tier.sums(&names) else { continue };
-            for e in segment.files() {
-                if let Some(l) = logged.get(segment.copy_name(&e)) {
-                    segment.state.guard.note_sum(e.id, l.sum);
-                }
+    let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
+    for tier in tiering.cx.tiers.iter().rev() {
+        let Ok(logged) = tier.sums(&names) else { continue };
+        for e in segment.files() {
+            if let Some(l) = logged.get(segment.copy_name(&e)) {
+                segment.state.guard.note_sum(e.id, l.sum);
             }
         }
     }

@@ -10,7 +10,8 @@
 //! in order, and the file is still read once.
 
 use super::members::ME;
-use super::{File, MAX_HOPS, Members, Residency};
+use super::residency::{Residency, Route};
+use super::{File, MAX_HOPS, Members};
 
 /// Most requests for one read.
 pub const MAX_ASKS: u8 = 8;
@@ -18,34 +19,6 @@ pub const MAX_ASKS: u8 = 8;
 /// Most nodes whose silence one read waits for: the one that answers for the file, and the next in
 /// its order.
 pub const MAX_FAILED: usize = 2;
-
-/// Where a file comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
-    /// The PFS.
-    Pfs,
-    /// Another node.
-    Ask(u16),
-}
-
-impl Residency {
-    /// Where a node gets a file of which it has no copy. `tried` did not answer; `hops` is the
-    /// count of the request that made it look, 0 for a reader of its own: with [`MAX_HOPS`] nothing
-    /// is passed on.
-    pub fn route(&self, file: &File, view: &Members, tried: &[u16], hops: u8) -> Route {
-        if hops >= MAX_HOPS {
-            return Route::Pfs;
-        }
-        let first = view.order(file.fp).find(|node| !tried.contains(node));
-        match first.unwrap_or(ME) {
-            ME => match self.second(file, view).filter(|n| *n != ME && !tried.contains(n)) {
-                Some(holder) => Route::Ask(holder),
-                None => Route::Pfs,
-            },
-            node => Route::Ask(node),
-        }
-    }
-}
 
 /// One read of a file that is not here.
 #[derive(Clone, Debug, Default)]

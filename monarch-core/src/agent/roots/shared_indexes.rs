@@ -1,18 +1,22 @@
 //! An index that the nodes of a job have in common: obtained from another node, or offered.
 
-use super::Roots;
+use super::root_list::RootList;
 use super::scan::Scan;
 use crate::cluster::index_image::Image;
-use crate::cluster::node::Obtained;
+use crate::cluster::node::{Node, Obtained};
 use crate::engine::{PfsSource, Source};
+use crate::held_dir::HeldDir;
 use crate::index::root_id;
 use crate::shm;
 use crate::tier::CopyName;
-use crate::tiering::{IdentityScope, LiveSegment};
+use crate::tiering::{IdentityScope, LiveSegment, TieringEngine};
 use monarch_abi::index::{Index, Record};
+use monarch_abi::segment::Segment;
+use monarch_abi::word::Word;
 use std::collections::HashSet;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Files that are compared to find out which part of an identity is the same here as on the node
 /// that made the index.
@@ -21,9 +25,22 @@ const SAMPLE_FILES: usize = 4;
 /// file system altogether.
 const LARGE_SAMPLE_FILES: usize = 16;
 
-impl Roots {
+/// Indexes of this node's roots among the nodes of the job; without other nodes nothing is done.
+#[derive(Debug)]
+pub(super) struct SharedIndexes {
+    dir: Arc<HeldDir>,
+    tiering: Arc<TieringEngine>,
+    node: Option<Arc<Node>>,
+}
+
+impl SharedIndexes {
+    /// Indexes in files of `dir`, shared by `node`.
+    pub(super) const fn new(dir: Arc<HeldDir>, tiering: Arc<TieringEngine>, node: Option<Arc<Node>>) -> Self {
+        Self { dir, tiering, node }
+    }
+
     /// The index as another node made it, if this node is not to make it.
-    pub(super) fn others_index(&self, scan: &Scan, path: &Path) -> io::Result<Theirs> {
+    pub(super) fn obtain(&self, scan: &Scan, path: &Path) -> io::Result<Theirs> {
         let Some(node) = &self.node else { return Ok(Theirs::None) };
         match node.obtain(root_id(path), scan.config.index.max_memory, &self.dir, &scan.progress)? {
             Obtained::Mine => Ok(Theirs::None),
@@ -51,11 +68,36 @@ impl Roots {
         }
     }
 
+    /// Asks the other nodes what they hold of this node's files, before an index is served.
+    pub(super) fn join(&self, segment: &Segment<'static>) {
+        if let Some(node) = &self.node {
+            node.join(segment);
+        }
+    }
+
+    /// The same of an index of an agent that died; the part of an identity that is the same here
+    /// goes into `live`.
+    pub(super) fn join_adopted(&self, live: &mut LiveSegment) {
+        if let Some(node) = &self.node {
+            live.portable = portable(&live.segment.index, &*live.source).unwrap_or_default();
+            node.join(&live.segment);
+        }
+    }
+
+    /// Announces the copies and changes of an index of an agent that died.
+    pub(super) fn announce_adopted(&self, live: &LiveSegment) {
+        if let Some(node) = &self.node {
+            node.announce(&live.segment);
+            // Whether the agent before this one has informed the other nodes is not known.
+            live.segment.files_that(Word::is_changed).for_each(|e| node.note_changed(live.file_ref(&e)));
+        }
+    }
+
     /// Offers the index of a root to other nodes for as long as jobs use it, and announces the
     /// copies that are here.
-    pub(super) fn offer(&self, root: usize, live: &LiveSegment) {
+    pub(super) fn offer(&self, list: &RootList, root: usize, live: &LiveSegment) {
         let Some(node) = &self.node else { return };
-        let list = self.list();
+        let list = list.lock();
         let Some((path, jobs)) = list.get(root).map(|r| (r.path.clone(), r.jobs)) else { return };
         if jobs == 0 {
             // The last job left while the index was on its way.
@@ -70,26 +112,26 @@ impl Roots {
     }
 
     /// The same of roots that are there already, for a job that has come.
-    pub(super) fn offer_again(&self, roots: &[usize]) {
+    pub(super) fn offer_again(&self, list: &RootList, roots: &[usize]) {
         if self.node.is_none() {
             return;
         }
         for &root in roots {
-            let segment = self.list().get(root).and_then(|r| r.segment);
+            let segment = list.lock().get(root).and_then(|r| r.segment);
             if let Some(live) = segment.and_then(|number| self.tiering.segments.segment(number)) {
-                self.offer(root, &live);
+                self.offer(list, root, &live);
             }
         }
     }
 
     /// Withdraws the index of a root from other nodes.
-    pub(super) fn withdraw_offer(&self, path: &Path) {
+    pub(super) fn withdraw(&self, path: &Path) {
         if let Some(node) = &self.node {
             node.give_up(root_id(path));
         }
     }
 
-    /// The nodes know an index no more.
+    /// Forgets an index that is not served any more.
     pub(super) fn leave(&self, live: &LiveSegment) {
         if let Some(node) = &self.node {
             node.leave(&live.segment.index.header.uuid);
@@ -97,7 +139,7 @@ impl Roots {
     }
 
     /// Notes the checksums of copies of an earlier run, for the nodes that get them from here.
-    pub(super) fn note_sums_of(&self, live: &LiveSegment) {
+    pub(super) fn note_sums(&self, live: &LiveSegment) {
         let Some(node) = self.node.as_ref() else { return };
         let segment = &live.segment;
         if self.tiering.cx.tiers.iter().all(|tier| tier.ledger.usage().files == 0) {
@@ -128,7 +170,7 @@ pub(super) enum Theirs {
 /// The part of an identity that is the same here as for the node that made the index: some files
 /// are compared. `None` if most of them are not there, or are other files: the metadata and bytes
 /// of that node's files would be taken for those of files here.
-pub(super) fn portable(index: &Index<'_>, source: &dyn Source) -> Option<IdentityScope> {
+fn portable(index: &Index<'_>, source: &dyn Source) -> Option<IdentityScope> {
     let is_file = |id: &u32| index.record(*id).is_some_and(Record::is_file);
     let every = (index.header.files as usize / LARGE_SAMPLE_FILES).max(1);
     let ids: Vec<u32> = (0..index.len() as u32).filter(is_file).step_by(every).take(LARGE_SAMPLE_FILES).collect();

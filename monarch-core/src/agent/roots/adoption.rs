@@ -1,14 +1,19 @@
 //! Taking over the roots and segments of an agent that died.
 
-use super::{RootState, Roots, shared};
-
+use super::checks;
+use super::retirement::Retirement;
+use super::root_list::{RootList, RootState};
+use super::segment_maker::SegmentMaker;
+use super::shared_indexes::SharedIndexes;
+use super::untracked_changes::UntrackedChanges;
 use crate::agent::mounts;
 use crate::config::Config;
 use crate::engine::{PfsSource, Source};
+use crate::held_dir::HeldDir;
 use crate::shm;
-use crate::tiering::Orphans;
+use crate::tiering::{Orphans, TieringEngine};
 use monarch_abi::chunks::WHOLE;
-use monarch_abi::control::{SEGMENT_LIVE, SegmentRef};
+use monarch_abi::control::{ControlMap, SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::file_key;
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::{State, Word};
@@ -18,14 +23,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Roots {
+/// Takes over the state of an agent that died, once.
+pub(super) struct Adoption<'a> {
+    pub(super) dir: &'a Arc<HeldDir>,
+    pub(super) ctl: &'a ControlMap<'static>,
+    pub(super) tiering: &'a Arc<TieringEngine>,
+    pub(super) list: &'a RootList,
+    pub(super) shared: &'a SharedIndexes,
+    pub(super) untracked: &'a UntrackedChanges,
+    pub(super) retirement: &'a Retirement,
+    pub(super) maker: &'a Arc<SegmentMaker>,
+}
+
+impl Adoption<'_> {
     /// Takes over the state in the control block. Its jobs will attach again; for any other job the
     /// roots are scanned again.
-    pub fn adopt(self: &Arc<Self>, config: &Config) {
+    pub(super) fn run(&self, config: &Config) {
         let config = Arc::new(config.clone());
         for root in self.ctl.roots() {
             let path = Path::new(std::ffi::OsStr::from_bytes(self.ctl.str(&root.path))).to_owned();
-            self.list().push(RootState { used: true, ..RootState::new(path, config.clone()) });
+            self.list.lock().push(RootState { used: true, ..RootState::new(path, config.clone()) });
         }
         for (at, s) in self.ctl.segments().iter().enumerate() {
             if s.status.load(Ordering::Acquire) != SEGMENT_LIVE {
@@ -35,23 +52,23 @@ impl Roots {
                 Ok(kept) => tracing::info!(segment = at, kept, "segment taken over"),
                 Err(e) => {
                     tracing::warn!(segment = at, error = %e, "segment lost; scanning again");
-                    self.retire(s.root.load(Ordering::Relaxed) as usize);
+                    self.retirement.retire(s.root.load(Ordering::Relaxed) as usize);
                 }
             }
         }
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
-        self.remove_leftovers();
+        self.retirement.remove_leftovers();
         let lost: Vec<usize> =
-            self.list().iter().enumerate().filter(|(_, r)| r.segment.is_none()).map(|(n, _)| n).collect();
-        lost.into_iter().for_each(|number| self.spawn_scan(number));
+            self.list.lock().iter().enumerate().filter(|(_, r)| r.segment.is_none()).map(|(n, _)| n).collect();
+        lost.into_iter().for_each(|number| self.maker.spawn(number));
     }
 
     fn adopt_segment(&self, at: usize, s: &SegmentRef) -> io::Result<u64> {
         let root = s.root.load(Ordering::Relaxed) as usize;
-        let segment = shm::open_segment(&self.dir, shm::get_uuid(&s.uuid), shm::get_uuid(&s.state_uuid))?;
-        let path = self.list().get(root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
+        let segment = shm::open_segment(self.dir, shm::get_uuid(&s.uuid), shm::get_uuid(&s.state_uuid))?;
+        let path = self.list.lock().get(root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
         let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
-        self.note_sums(&segment);
+        checks::note_sums(self.tiering, &segment);
         let mut unclaimed = self.tiering.orphans();
         let was_filling = |w: Word| w.state() == State::Partial;
         let (mut keys, mut decoded) = (Vec::new(), Vec::new());
@@ -93,20 +110,13 @@ impl Roots {
         // A loaded index was perhaps not checked to its end.
         let fresh = !segment.state.guard.is_loaded();
         let mut live = self.tiering.lanes.live(root, segment, source, fresh);
-        if let Some(node) = &self.node {
-            live.portable = shared::portable(&live.segment.index, &*live.source).unwrap_or_default();
-            node.join(&live.segment);
-        }
-        self.note_sums_of(&live);
+        self.shared.join_adopted(&mut live);
+        self.shared.note_sums(&live);
         self.tiering.add_segment(at, &live);
-        mounts::look(&self.tiering, at, &live, None);
-        if let Some(node) = &self.node {
-            node.announce(&live.segment);
-            // Whether the agent before this one has informed the other nodes is not known.
-            live.segment.files_that(Word::is_changed).for_each(|e| node.note_changed(live.file_ref(&e)));
-        }
+        mounts::look(self.tiering, at, &live, None);
+        self.shared.announce_adopted(&live);
         self.tiering.transient.note_decoded(decoded.into_iter());
-        if let Some(r) = self.list().get_mut(root) {
+        if let Some(r) = self.list.lock().get_mut(root) {
             r.state = "ready".to_owned();
             r.segment = Some(at);
             r.checks = shm::Checks::of(&segment);

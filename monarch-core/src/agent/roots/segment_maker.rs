@@ -1,8 +1,11 @@
 //! Scanning a root (or loading its index) and publishing its segment.
 
+use super::checks;
+use super::retirement::Retirement;
+use super::root_list::{RootList, RootState};
 use super::scan::Scan;
-use super::shared::Theirs;
-use super::{RETRY_PAUSE, RootState, Roots};
+use super::shared_indexes::{SharedIndexes, Theirs};
+use super::untracked_changes::UntrackedChanges;
 
 use crate::agent::{mounts, pre_index_changes};
 use crate::cluster::index_image::Image;
@@ -12,9 +15,8 @@ use crate::held_dir::HeldDir;
 use crate::index::Loaded;
 use crate::index::ScanOptions;
 use crate::shm;
-use crate::tiering::IdentityScope;
-use crate::tiering::read_permission;
-use monarch_abi::control::{MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
+use crate::tiering::{IdentityScope, TieringEngine, read_permission};
+use monarch_abi::control::{ControlMap, MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
 use monarch_abi::demand::file_key;
 use monarch_abi::hash::CopyName;
 use monarch_abi::index::{INDEX_CUT, Record};
@@ -25,7 +27,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The files of a segment, mapped.
 struct Made {
@@ -43,17 +45,34 @@ struct Made {
     mounts: Option<MountPoints>,
 }
 
-impl Roots {
+/// Pause after a scan that could not begin.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// Makes segments: the index and the state of a root.
+#[derive(Debug)]
+pub(super) struct SegmentMaker {
+    pub(super) dir: Arc<HeldDir>,
+    pub(super) ctl: ControlMap<'static>,
+    pub(super) tiering: Arc<TieringEngine>,
+    /// Seed of path hashes.
+    pub(super) seed: u64,
+    pub(super) list: Arc<RootList>,
+    pub(super) shared: Arc<SharedIndexes>,
+    pub(super) retirement: Arc<Retirement>,
+    pub(super) untracked: Arc<UntrackedChanges>,
+}
+
+impl SegmentMaker {
     /// Makes the segment of a root, on a thread of its own, after its retired ones gave their
     /// copies back.
-    pub(super) fn spawn_scan(self: &Arc<Self>, root: usize) {
+    pub(super) fn spawn(self: &Arc<Self>, root: usize) {
         let of =
             |r: &RootState| Scan { root, config: r.config.clone(), checks: r.checks, progress: r.progress.clone() };
-        let scan = self.list().get(root).map(of);
+        let scan = self.list.lock().get(root).map(of);
         let Some(scan) = scan.map(Arc::new) else { return };
         let (me, mine) = (self.clone(), scan.clone());
         let work = move || {
-            me.give_back_all(root);
+            me.retirement.give_back_all(root);
             let end = me.make_segment(&mine);
             me.scanned(&mine, end);
         };
@@ -64,7 +83,7 @@ impl Roots {
 
     /// Takes note of how a scan ended.
     fn scanned(&self, scan: &Scan, end: io::Result<usize>) {
-        let mut list = self.list();
+        let mut list = self.list.lock();
         let Some(r) = list.get_mut(scan.root).filter(|r| Arc::ptr_eq(&r.progress, &scan.progress)) else { return };
         match end {
             Ok(number) => {
@@ -72,7 +91,7 @@ impl Roots {
                 r.segment = Some(number);
                 // A job may have come since it was published.
                 let checks = r.checks;
-                self.tighten(r, checks);
+                r.tighten(checks, &self.tiering);
             }
             Err(e) => {
                 tracing::error!(root = %r.path.display(), error = %e, "no index: the root is read from the PFS");
@@ -88,53 +107,46 @@ impl Roots {
     /// Scans (or loads) a root and publishes its segment.
     fn make_segment(&self, scan: &Scan) -> io::Result<usize> {
         let started = Instant::now();
-        let path = self.list().get(scan.root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
+        let path = self.list.lock().get(scan.root).map(|r| r.path.clone()).ok_or(io::ErrorKind::NotFound)?;
         let source: Arc<dyn Source> = Arc::new(PfsSource::new(&path)?);
         let made = self.make_files(scan, &path).inspect_err(|_| {
-            if self.counts(scan) {
-                self.withdraw_offer(&path);
+            if self.list.counts(scan) {
+                self.shared.withdraw(&path);
             }
         })?;
         let segment = made.segment;
         let mut live = self.tiering.lanes.live(scan.root, segment, source, made.fresh);
         live.portable = made.portable;
-        if let Some(node) = &self.node {
-            node.join(&live.segment);
-        }
+        self.shared.join(&live.segment);
         pre_index_changes::close(&segment);
         let number = self.publish(scan, &made).inspect_err(|_| {
             let (index, state) = shm::segment_names(segment.index.header.uuid, made.state_uuid);
             let _ = (self.dir.unlink(index), self.dir.unlink(state));
-            if self.counts(scan) {
-                self.withdraw_offer(&path);
+            if self.list.counts(scan) {
+                self.shared.withdraw(&path);
             }
         })?;
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
-        self.note_sums(&segment);
+        checks::note_sums(&self.tiering, &segment);
         let mut decoded = Vec::new();
         let adopted = if made.fresh { self.claim_copies(number, &made, &mut decoded) } else { 0 };
         self.untracked.open_segment(scan.root, number, &segment);
-        self.note_sums_of(&live);
+        self.shared.note_sums(&live);
         self.tiering.add_segment(number, &live);
         mounts::look(&self.tiering, number, &live, made.mounts.as_ref());
         if made.is_shared {
-            self.offer(scan.root, &live);
+            self.shared.offer(&self.list, scan.root, &live);
         }
         self.tiering.transient.note_decoded(decoded.into_iter());
         let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
         if !self.ctl.segments().get(number).is_some_and(live) {
             // Retired before the tiering engine knew of it.
-            self.give_back(number);
+            self.retirement.give_back(number);
         }
         let header = segment.index.header;
         tracing::info!(root = %path.display(), files = header.files, entries = header.entries, bytes = header.bytes,
             adopted, seconds = started.elapsed().as_secs_f64(), "root ready");
         Ok(number)
-    }
-
-    /// Whether no later scan of the root was begun.
-    fn counts(&self, scan: &Scan) -> bool {
-        self.list().get(scan.root).is_some_and(|r| Arc::ptr_eq(&r.progress, &scan.progress))
     }
 
     /// The files of a segment: of the saved index, if it is one of this root, otherwise of a scan.
@@ -153,7 +165,7 @@ impl Roots {
             let made = shm::segment_with(&self.dir, (file, index), buckets, state_uuid, chunking, checks);
             made.map(|(segment, ..)| segment).map_err(|e| self.no_room(e))
         };
-        let theirs = self.others_index(scan, path).map_err(|e| self.no_room(e))?;
+        let theirs = self.shared.obtain(scan, path).map_err(|e| self.no_room(e))?;
         let is_shared = !matches!(theirs, Theirs::Unfit);
         if let Theirs::Image(image, portable) = theirs {
             let Image { file, index, buckets, fresh } = *image;
@@ -197,16 +209,16 @@ impl Roots {
     /// Enters a segment into the control block, in place of an earlier one of its root; it becomes
     /// visible with the next generation.
     fn publish(&self, scan: &Scan, made: &Made) -> io::Result<usize> {
-        let list = self.list();
+        let list = self.list.lock();
         let counts = list.get(scan.root).is_some_and(|r| Arc::ptr_eq(&r.progress, &scan.progress));
-        if !counts || self.stopping.load(Ordering::Relaxed) {
+        if !counts || self.list.is_stopping() {
             return Err(io::Error::other("the agent is stopping, or the scan was begun anew"));
         }
         let at = self.ctl.ctl.segments_len.load(Ordering::Relaxed) as usize;
         let Some(slot) = self.ctl.ctl.segments.get(at) else {
             return Err(io::Error::other(format!("an agent serves at most {MAX_SEGMENTS} segments in its life")));
         };
-        self.retire(scan.root);
+        self.retirement.retire(scan.root);
         // A job that came meanwhile may want to be asked for more often.
         let checks = list.get(scan.root).map(|r| r.checks).unwrap_or_default();
         made.segment.state.header.revalidate_ms.store(checks.interval_ms(), Ordering::Relaxed);
@@ -218,8 +230,8 @@ impl Roots {
         Ok(at)
     }
 
-    /// Claims the copies that an earlier run or segment left in a tier; those that were decoded are
-    /// told.
+    /// Claims the copies that an earlier run or segment left in a tier; how many. Those that were
+    /// decoded go into `claimed_decoded`.
     fn claim_copies(&self, number: usize, made: &Made, claimed_decoded: &mut Vec<u64>) -> u64 {
         let segment = &made.segment;
         let mut unclaimed = self.tiering.orphans();
@@ -258,11 +270,9 @@ impl Roots {
         crate::sys::give_back_memory();
         n
     }
-}
 
-impl Roots {
-    /// Drops copies of files that a scan, which came to everything, did not find as they were:
-    /// removed, replaced, or not this user's to see any more.
+    /// Drops copies of files that a scan, which reached everything, did not find as they were:
+    /// removed, replaced, or not visible to this user any more.
     fn drop_lost(&self, segment: &Segment<'static>) {
         let mut unclaimed = self.tiering.orphans();
         let root = segment.index.header.root_id;

@@ -4,20 +4,48 @@
 //! nothing is fetched or asked for there. Copies lose their owner; the segment that comes next
 //! claims those whose file is still the same.
 
-use super::Roots;
+use super::root_list::RootList;
+use super::shared_indexes::SharedIndexes;
+use crate::held_dir::HeldDir;
 use crate::shm;
-use monarch_abi::control::{SEGMENT_LIVE, SEGMENT_RETIRED, SegmentRef};
+use crate::tiering::TieringEngine;
+use monarch_abi::control::{ControlMap, SEGMENT_LIVE, SEGMENT_RETIRED, SegmentRef};
 use monarch_abi::segment::Segment;
 use monarch_abi::sys::futex_wake;
 use monarch_abi::word::{Refusal, State, Word};
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long copies under way for a retired segment are waited for: they are of use to the next one.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl Roots {
+/// Pause between two passes over a retired segment.
+const DRAIN_PAUSE: Duration = Duration::from_millis(20);
+
+/// Retires segments of the control block.
+#[derive(Debug)]
+pub(super) struct Retirement {
+    dir: Arc<HeldDir>,
+    ctl: ControlMap<'static>,
+    tiering: Arc<TieringEngine>,
+    list: Arc<RootList>,
+    shared: Arc<SharedIndexes>,
+}
+
+impl Retirement {
+    /// Segments of `ctl`, whose files are in `dir`.
+    pub(super) const fn new(
+        dir: Arc<HeldDir>,
+        ctl: ControlMap<'static>,
+        tiering: Arc<TieringEngine>,
+        list: Arc<RootList>,
+        shared: Arc<SharedIndexes>,
+    ) -> Self {
+        Self { dir, ctl, tiering, list, shared }
+    }
+
     /// Retires the segments of a root. Takes effect with the next generation.
     pub(super) fn retire(&self, root: usize) {
         for s in self.ctl.segments().iter().filter(|s| s.root.load(Ordering::Relaxed) as usize == root) {
@@ -42,17 +70,17 @@ impl Roots {
         let Some(live) = self.tiering.segments.segment(number) else { return };
         let start = Instant::now();
         while self.withdraw(&live.segment) > 0 && start.elapsed() < DRAIN_TIMEOUT {
-            if self.stopping.load(Ordering::Relaxed) {
+            if self.list.is_stopping() {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(DRAIN_PAUSE);
         }
         // Files of which only a part was there: their words say something else now.
         self.tiering.fetches.tend_fills();
         self.tiering.remove_segment(number);
         // Those that came in between; a later reader sees that it is not served any more.
         self.withdraw(&live.segment);
-        self.leave(&live);
+        self.shared.leave(&live);
     }
 
     /// Whether jobs have changed something below a root, by its segment.
@@ -95,7 +123,7 @@ impl Roots {
 
     /// Removes files of segments that an agent left which was killed while it wrote them, or before
     /// it removed them. Only while no scan runs.
-    pub fn remove_leftovers(&self) {
+    pub(super) fn remove_leftovers(&self) {
         let live = self.ctl.segments().iter().filter(|s| s.status.load(Ordering::Acquire) == SEGMENT_LIVE);
         let needed: HashSet<String> = live.flat_map(files).collect();
         for name in self.dir.names().unwrap_or_default() {
