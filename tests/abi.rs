@@ -1,4 +1,4 @@
-//! What the preload library exports, imports and is made of.
+//! The preload library as a binary: its exports, its imports and its sections.
 //!
 //! `cargo build --release --workspace` first. The C library is the one that this test runs with.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]

@@ -1,5 +1,5 @@
-//! The command line: help, mistakes, configuration, saved indexes, what it says when no agent is
-//! there, and whether the document of messages is complete.
+//! The command line: help, mistakes, configuration, saved indexes, commands without an agent, and
+//! whether the document of messages is complete.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 #[path = "cli/evaluation.rs"]
@@ -33,7 +33,7 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// `monarch` with these arguments, and nothing of this process's own settings.
+    /// Runs `monarch` with these arguments, without the settings of this process.
     fn monarch<A: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Said {
         let mut c = Command::new(env!("CARGO_BIN_EXE_monarch"));
         for (k, _) in std::env::vars_os().filter(|(k, _)| k.to_string_lossy().starts_with("MONARCH_")) {
@@ -56,7 +56,7 @@ fn path(p: &Path) -> String {
     p.to_str().expect("a path in UTF-8").to_owned()
 }
 
-/// What a command said.
+/// The result of a command.
 #[derive(Debug)]
 struct Said {
     code: Option<i32>,
@@ -72,7 +72,7 @@ impl From<Output> for Said {
 }
 
 impl Said {
-    /// Ended with this code and said these things on standard error.
+    /// Asserts that it ended with this code and printed these words on standard error.
     #[track_caller]
     fn failed(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:#?}");
@@ -209,14 +209,14 @@ fn a_saved_index_is_built_and_shown() {
     built.fine(&["set.idx: 3 files"]);
     let shown = p.monarch(["index", "show", "set.idx"]);
     shown.fine(&["entries 7\n", "files 3\n", "directories 3\n", "bytes 32001\n", "complete true"]);
-    // Again, over itself.
+    // Again, over the saved index.
     p.monarch(["index", "build", "-o", "set.idx", "root", "--threads", "1"]).fine(&["3 files"]);
     p.monarch(["index", "show", "set.idx"]).fine(&["entries 7\n"]);
     assert_eq!(std::fs::read_dir(p.dir.path()).expect("list").count(), 5, "nothing else is left behind");
 }
 
 #[test]
-fn what_is_no_saved_index_is_said_to_be_none() {
+fn a_file_that_is_no_saved_index_is_refused() {
     let p = Place::new();
     std::fs::write(p.at("text"), b"this is some text, long enough to hold the header of a saved index, but none")
         .expect("write");
@@ -238,7 +238,7 @@ fn without_an_agent_status_and_stop_say_so() {
     p.monarch(["stop"]).failed(4, &["no agent"]);
     let json = p.monarch(["status", "--json"]);
     assert_eq!((json.code, json.out.trim(), json.err.as_str()), (Some(4), "[]", ""));
-    // What an agent left behind that is no more.
+    // The directory of an agent that has died.
     let uid = String::from_utf8(Command::new("id").arg("-u").output().expect("id").stdout).expect("a number");
     let left = p.at("run").join(format!("monarch-{}", uid.trim())).join("0123456789abcdef");
     std::fs::create_dir_all(&left).expect("mkdir");
@@ -259,7 +259,7 @@ fn status_and_stop_take_a_configuration() {
     p.monarch(["status", "--config", &path(&p.at("no.yaml"))]).failed(2, &["no.yaml"]);
     p.monarch(["stop", "--set", "runtime_dir=relative"]).failed(4, &["no agent"]);
     p.monarch(["stop", "--set", "runtime_dir=[1]"]).failed(2, &["runtime_dir"]);
-    // Without an agent the tiers that are named are purged.
+    // Without an agent the named tiers are purged.
     p.monarch(["stop", "--purge", "--config", &file]).fine(&["purged ", "tier"]);
     std::fs::remove_dir(p.at("tier")).expect("an empty directory");
     p.monarch(["stop", "--purge", "--config", &file]).failed(4, &["no agent"]);
@@ -268,7 +268,7 @@ fn status_and_stop_take_a_configuration() {
 }
 
 #[test]
-fn output_that_nobody_takes_is_no_crash() {
+fn commands_survive_an_output_without_reader() {
     let p = Place::new();
     let sh = |script: &str| {
         let mut c = Command::new("bash");
@@ -322,7 +322,7 @@ fn a_saved_index_is_compared_with_its_root() {
 }
 
 #[test]
-fn what_needs_an_agent_says_so_without_one() {
+fn commands_that_need_an_agent_say_so_without_one() {
     let p = Place::new();
     p.monarch(["explain", "root/one"]).failed(4, &["no agent of yours"]);
     p.monarch(["evict", "--all"]).failed(4, &["no agent of yours"]);
@@ -332,7 +332,7 @@ fn what_needs_an_agent_says_so_without_one() {
 }
 
 #[test]
-fn env_tells_mistakes_to_people_and_nothing_to_the_shell() {
+fn env_reports_mistakes_to_people_and_nothing_to_the_shell() {
     let p = Place::new();
     p.monarch(["env", "--root", &path(&p.at("nowhere"))]).failed(2, &["nowhere", "help"]);
     p.monarch(["env", "--shell", "powershell"]).failed(2, &["powershell", "csh"]);
@@ -342,7 +342,7 @@ fn env_tells_mistakes_to_people_and_nothing_to_the_shell() {
 }
 
 #[test]
-fn switched_off_a_wrong_configuration_does_not_matter() {
+fn with_monarch_disabled_a_wrong_configuration_does_not_matter() {
     let p = Place::new();
     let run = |variable: &str| {
         let mut c = Command::new(env!("CARGO_BIN_EXE_monarch"));
@@ -386,7 +386,7 @@ fn copies_of_a_job_without_a_tier_are_purged_without_naming_one() {
     };
     let uid = rustix::process::geteuid().as_raw();
     let own = p.at("tmp").join(format!("monarch-{uid}"));
-    // What an agent that has ended leaves there.
+    // A copy of an agent that has ended.
     std::fs::create_dir_all(own.join("copies/00")).expect("mkdir");
     std::fs::set_permissions(&own, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("chmod");
     let said = aside(&["stop", "--purge"]);
@@ -480,7 +480,7 @@ fn a_trace_that_was_cut_short_is_shown_as_far_as_it_goes() {
 }
 
 #[test]
-fn what_is_no_trace_is_told_and_mistakes_have_a_line() {
+fn a_file_that_is_no_trace_is_refused_and_mistakes_have_a_line() {
     let p = Place::new();
     std::fs::write(p.at("in.csv"), "time_s,stream,path,size\n0,1,a,10\n0,1,a,ten\n").expect("write");
     let said = p.monarch(["trace", "import", "in.csv", "-o", "job.trace"]);
@@ -566,7 +566,7 @@ fn a_recorded_run_is_simulated() {
 }
 
 #[test]
-fn mistakes_of_a_simulation_are_told_with_their_remedy() {
+fn mistakes_of_a_simulation_are_reported_with_their_remedy() {
     let p = Place::new();
     for (flag, value, words) in [
         ("--policy", "best", &["no policy `best`", "first_epoch"][..]),

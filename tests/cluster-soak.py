@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Eight nodes under random failures for as long as you like: every byte right, no job fails, nothing grows.
+"""Eight nodes under random failures for as long as you like: every byte right, no job fails,
+nothing grows.
 
     cargo build --release --workspace
     sudo tests/cluster-soak.py [MINUTES] [--seed S] [--nodes N] [--placement P]          default: 30 minutes
 
-Beside the everyday suite. Agents are killed, stopped and woken, links are cut, slowed and joined, jobs end and come back, at random but
-seeded moments; meanwhile a job on every node reads the whole data set again and again and compares every byte. All links are
-whole and all agents awake at the end; then everything must be shared again. Prints one object of JSON:
+Beside the everyday suite. Agents are killed, stopped and woken, links are cut, slowed and joined,
+jobs end and come back, at random but seeded moments; meanwhile a job on every node reads the whole
+data set again and again and compares every byte. All links are whole and all agents awake at the
+end; then everything must be shared again. Prints one object of JSON:
 
     actions           how often what was done
     bad               what the jobs found wrong, and jobs that did not end well: must be empty
@@ -17,7 +19,8 @@ whole and all agents awake at the end; then everything must be shared again. Pri
     pfs               opens and bytes that the PFS saw, and how many data sets that is
     calm              opens that the PFS saw in each epoch since nothing fails any more: the last one must be 0
 
-Status 0 when nothing was wrong, 1 otherwise. --alone leaves out the section `cluster`: a trial of this script itself.
+Status 0 when nothing was wrong, 1 otherwise. --alone leaves out the section `cluster`: a trial of
+this script itself.
 """
 import argparse, collections, json, os, random, signal, statistics, subprocess, sys, threading, time
 
@@ -26,11 +29,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "clu
 import net as nodes
 
 SAMPLE = 2.0
-CALM = 20  # epochs until all must have settled
+MAX_CALM_EPOCHS = 20  # epochs until all must have settled
 
 
 class Job:
-    """The job of a node, which reads until it is told to end."""
+    """The job of a node, which reads until it is ended."""
 
     def __init__(self, soak, i):
         self.soak, self.i, self.lines = soak, i, []
@@ -87,7 +90,8 @@ class Watch(threading.Thread):
             return None
 
     def look_closely(self, i, pid):
-        """A walk sees copies that come and go: it counts only what is there while the agent does nothing."""
+        """A walk sees copies that come and go: it counts only what is there while the agent does
+        nothing."""
         was_stopped = pid is None or nodes.state(pid) == "T"
         if not was_stopped:
             nodes.kill(pid, signal.SIGSTOP)
@@ -147,7 +151,7 @@ class Soak:
         watch = Watch(self)
         watch.start()
         until = self.clock() + self.a.minutes * 60
-        # A job that ends by itself is told at the end: nothing is gained by going on.
+        # A job that ends by itself is reported at the end: continuing gains nothing.
         while self.clock() < until and all(job.process.poll() is None for job in self.jobs):
             time.sleep(self.rng.uniform(0.5, 3))
             self.undo_due()
@@ -195,7 +199,7 @@ class Soak:
     def calm(self):
         """What the PFS sees of each epoch until it sees nothing of one, and of a few more at most."""
         opens, before = [], self.pfs.counters()["open"]
-        while len(opens) < CALM and (len(opens) < 3 or opens[-1]):
+        while len(opens) < MAX_CALM_EPOCHS and (len(opens) < 3 or opens[-1]):
             after = self.epochs(1)["open"]
             opens.append(after - before)
             before = after

@@ -19,6 +19,10 @@ mod node;
 mod plan;
 #[path = "cluster/reads.rs"]
 mod reads;
+#[path = "cluster/site.rs"]
+mod site;
+#[path = "cluster/wait.rs"]
+mod wait;
 #[path = "cluster/world.rs"]
 mod world;
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# What docs/CONTAINERS.md says: jobs in containers of several makers, with Monarch inside, or outside with directories bound in.
+# What docs/CONTAINERS.md says: jobs in containers of several makers, with Monarch inside, or
+# outside with directories bound in.
 #   tests/containers.sh      needs root and Debian 12: installs bubblewrap, podman and crun when they are missing. 2 minutes.
-# Beside the everyday suite. Images are made of this machine's /usr, and of the Debian 11 tree of tests/older-glibc.sh if it is
-# there; nothing is pulled. Each row reads a data set three times in the container, compares the bytes, and counts what Monarch's
-# report says was served. Ends with 1 when something is not as documented.
+# Beside the everyday suite. Images are made of this machine's /usr, and of the Debian 11 tree of
+# tests/older-glibc.sh if it is there; nothing is pulled. Each row reads a data set three times in
+# the container, compares the bytes, and counts what Monarch's report says was served. Ends with 1
+# when something is not as documented.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || { echo "containers: skipped, needs root"; exit 0; }
@@ -126,7 +128,8 @@ try "unshare -m, a bind mount elsewhere: run outside" $all "$want" \
 try "unshare -m, other data bound to the path: run outside" 0 "$other" \
   "${outside[@]}" unshare -m sh -c "$bind" sh "$work/other" "$work/data" "${job[@]}"
 chmod -R a+rX "$work"
-# (65534, nobody, also stands for all users that a namespace does not map: such a process is not served.)
+# (65534, nobody, also stands for all users that a namespace does not map: such a process is not
+# served.)
 someone=23456
 user=(setpriv --reuid=$someone --regid=$someone --clear-groups env HOME=/tmp)
 own=(--tier "$work/own:256MiB")
@@ -149,7 +152,8 @@ fi
 # ---- an OCI runtime with the default seccomp profile: podman with crun, from a directory, without a network
 cat >"$work/bin/oci" <<IN
 #!/bin/bash
-# crun 1.8 refuses a tree with both versions of cgroups; what is unmounted here is unmounted for nobody else.
+# crun 1.8 refuses a tree with both versions of cgroups; unmounting here leaves the mounts of other
+# processes alone.
 umount /sys/fs/cgroup/unified 2>/dev/null || true
 umount /sys/fs/cgroup/systemd 2>/dev/null || true
 exec podman --root $work/pod --runroot $work/podrun --storage-driver vfs --cgroup-manager cgroupfs --events-backend none --runtime crun \\

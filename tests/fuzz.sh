@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Fuzzes the parsers and the shared memory (docs/FUZZING.md). Needs a nightly compiler and cargo-fuzz, and installs them.
+# Fuzzes the parsers and the shared memory (docs/FUZZING.md). Needs a nightly compiler and
+# cargo-fuzz, and installs them.
 #   tests/fuzz.sh [--minutes N] [--jobs N] [--keep] [TARGET...]
 #     --minutes N   minutes for each target (60)
 #     --jobs N      targets that are fuzzed at the same time (1)
 #     --keep        add inputs that reach more code to fuzz/corpus, at most 200 KB and 250 files for each target
 #     TARGET...     only these targets; without any, all of them
-# Prints a line for each target. Inputs found so far are kept in fuzz/target/corpus, so that the next run goes on from
-# there. Exit status: 1 when an input crashes, hangs or takes too much memory; it lies in fuzz/artifacts then.
+# Prints a line for each target. Inputs found so far are kept in fuzz/target/corpus, so that the
+# next run starts from there. Exit status: 1 when an input crashes, hangs or takes too much memory;
+# it lies in fuzz/artifacts then.
 set -euo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$self")/../fuzz"
@@ -51,7 +53,8 @@ fuzz_one() {
   nice -n 19 "$programs/$target" "$work" "$kept" -max_total_time="$seconds" -timeout=10 -report_slow_units=2 \
     -rss_limit_mb=2048 -max_len=4096 -artifact_prefix="artifacts/$target/" -print_final_stats=1 >"$log" 2>&1 || status=$?
   local executions edges inputs crashes slow cpu_minutes
-  # This function is a process of its own: what it has waited for is the fuzzer (the second line of times).
+  # This function is a process of its own: what it has waited for is the fuzzer (the second line of
+  # times).
   times >"target/times-$target"
   cpu_minutes=$(awk 'NR == 2 { split($0, t, /[ms ]+/); printf "%.1f", t[1] + t[2] / 60 + t[3] + t[4] / 60 }' "target/times-$target")
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1)
@@ -68,7 +71,8 @@ fuzz_one() {
   fi
 }
 
-# Makes the kept corpus the smallest set of inputs that reaches all that was reached, within its bounds.
+# Makes the kept corpus the smallest set of inputs that reaches all that was reached, within its
+# bounds.
 keep_one() {
   local target=$1 kept=corpus/$1 new=target/merged/$1 bytes=0 files=0
   rm -rf "$new" && mkdir -p "$new"

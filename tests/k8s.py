@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""What configs/k8s holds: by the schemas of Kubernetes, and run as a node would run it, without a Kubernetes.
+"""What configs/k8s holds: by the schemas of Kubernetes, and run as a node would run it, without a
+Kubernetes.
 
     tests/k8s.py      needs root and a release build. Makes an environment with kubernetes-validate (tests/venvs.sh k8s).
 
-Every object is checked by the schema of its kind, with no fields that it does not know; the patch is applied to a pod and to the job, and
-what comes of it is checked, too. Then, in a mount namespace of its own, the DaemonSet's script installs Monarch, and the patched command runs
-with the volumes where the pod would have them: it must read the data set from copies. Ends with 1 when something is wrong.
+Every object is checked by the schema of its kind, with no fields that it does not know; the patch
+is applied to a pod and to the job, and what comes of it is checked, too. Then, in a mount namespace
+of its own, the DaemonSet's script installs Monarch, and the patched command runs with the volumes
+where the pod would have them: it must read the data set from copies. Ends with 1 when something is
+wrong.
 """
 import copy, glob, json, os, re, subprocess, sys, tempfile
 
@@ -64,7 +67,8 @@ def trial(install, command, config, dir):
     with open(f"{dir}/install.sh", "w") as f:
         f.write(install)
     binds = {"/opt/monarch": "opt", "/var/lib/monarch": "copies", "/dataset": "dataset", "/run/monarch": "runtime", "/etc/monarch": "config", "/monarch": "image"}
-    # Mount points of this machine are not made: a tree in memory stands over the ones that are missing.
+    # Mount points of this machine are not made: a tree in memory stands over the ones that are
+    # missing.
     over = "".join(f"mkdir -p {dir}/root{at} && mount --bind {dir}/{of} {dir}/root{at} && " for at, of in binds.items())
     system = "".join(f"mkdir -p {dir}/root{at} && mount --rbind {at} {dir}/root{at} && " for at in ("/usr", "/dev", "/proc", "/tmp", "/etc/alternatives") if os.path.exists(at))
     system += f"mkdir -p {dir}/root{dir} && mount --bind {dir} {dir}/root{dir} && "
@@ -94,7 +98,7 @@ def main():
     bad += check("a pod with pod-patch.yaml", pod)
     if pod["spec"] != job["spec"]["template"]["spec"]:
         bad += 1
-        print("k8s: pod-patch.yaml and job-patch.yaml FAILED: they do not come to the same")
+        print("k8s: pod-patch.yaml and job-patch.yaml FAILED: they do not give the same")
     container = pod["spec"]["containers"][0]
     # What a pod has of its own stays; one without a list to add to is refused, and not half done.
     own = dict(volumes=dict(name="output", emptyDir={}), volumeMounts=dict(name="output", mountPath="/output"), env=dict(name="NCCL_DEBUG", value="INFO"))
@@ -115,12 +119,13 @@ def main():
             print(f"k8s: a pod without {lacks} FAILED: it was patched all the same")
         except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException):
             pass
-    # User 0 of one pod is user 0 of another: nothing that lies on the node is given to a pod as a whole but the programs, to read.
+    # User 0 of one pod is user 0 of another: nothing that lies on the node is given to a pod as a
+    # whole but the programs, to read.
     on_node = {v["name"] for v in pod["spec"]["volumes"] if "hostPath" in v}
     whole = [m for m in container["volumeMounts"] if m["name"] in on_node and not m.get("readOnly") and "subPathExpr" not in m]
     names = {e["name"]: e for e in container["env"]}
     def place(mount, namespace, workload):
-        """Where a mount of a pod lies, with what its variables come to."""
+        """Where a mount of a pod lies, with its variables replaced."""
         known = {n: namespace if e.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") == "metadata.namespace" else e.get("value") for n, e in names.items()}
         return re.sub(r"\$\((\w+)\)", lambda m: workload if m[1] == "COPIES_OF" else known[m[1]], mount["subPathExpr"])
     of_pods = [{place(m, *who) for who in (("a", "x"), ("a", "y"), ("b", "x"))} for m in container["volumeMounts"] if "subPathExpr" in m]

@@ -1,12 +1,11 @@
 //! Every order in which readers, the agent and the job can meet over a large file that is being
 //! fetched, by `loom`.
 //!
-//! What is tested are the files of the product themselves, compiled here with loom's atomics and
-//! locks in place of the usual ones: the bits and counters of chunks, demands, the reader of the
-//! preload library, the agent's account of one file. They see the rest of the world as `crate::...
-//! `, and find small stand-ins here: a control block of a few fields, files of a few bytes, a
-//! futex. What the agent does around its account ([`agent`]) is written anew after
-//! `tiering/chunked_fetches.rs`, step by step.
+//! The tested code is the product's own files, compiled here with loom's atomics and locks in place
+//! of the usual ones: the bits and counters of chunks, demands, the shim's reader, the agent's
+//! state of one file. They see the rest of the world as `crate::...`, and find small stand-ins
+//! here: a control block of a few fields, files of a few bytes, a futex. The steps of the agent
+//! around that state ([`agent`]) are written after `tiering/chunked_fetches.rs`, one by one.
 //!
 //! One byte is a chunk. The bytes of files are atomics without any order of their own, as the page
 //! cache gives none.

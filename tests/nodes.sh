@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# What nodes promise when something fails, and what takes minutes to see: nodes that start ten seconds apart, sixteen nodes, a link that is
-# cut for a minute, and the bound of 2 s on every read while nodes, links and agents fail.
+# What nodes promise when something fails, and what takes minutes to see: nodes that start ten
+# seconds apart, sixteen nodes, a link that is cut for a minute, and the bound of 2 s on every read
+# while nodes, links and agents fail.
 #   tests/nodes.sh [TURNS]   needs root, nftables, and a machine with nothing else to do; `cargo build --release --workspace` before. 15 minutes.
-# Beside the everyday suite, whose tests of failures allow for other tests at the same time. Failures are run TURNS times (3).
-# Ends with 1 when a promise was not kept.
+# Beside the everyday suite, whose tests of failures allow for other tests at the same time.
+# Failures are run TURNS times (3). Ends with 1 when a promise was not kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || { echo "nodes: skipped, needs root"; exit 0; }

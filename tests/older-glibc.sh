@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The preload library under an older glibc (Debian 11, 2.31), in a tree made by debootstrap and kept in the cache.
+# The preload library under an older glibc (Debian 11, 2.31), in a tree made by debootstrap and kept
+# in the cache.
 #   tests/older-glibc.sh        needs root (mounts in a private namespace)
 set -euo pipefail
 cd "$(dirname "$0")/.."

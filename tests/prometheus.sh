@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The dashboard of configs/grafana in a real Prometheus: two agents that share copies read a slow file system, Prometheus scrapes them, and
-# every query of the dashboard is asked through its HTTP interface.
+# The dashboard of configs/grafana in a real Prometheus: two agents that share copies read a slow
+# file system, Prometheus scrapes them, and every query of the dashboard is asked through its HTTP
+# interface.
 #   tests/prometheus.sh      needs Debian or Ubuntu (its package `prometheus` is unpacked into a temporary directory unless it is installed),
 #                            FUSE, and a release build (MONARCH_E2E_BIN names another directory). One minute.
-# Beside the everyday suite. Ends with 1 when a query fails, when one that must have data has none, or when counters differ from
-# `monarch status --json`. MONARCH_TRIAL_KEEP=1 keeps the directory.
+# Beside the everyday suite. Ends with 1 when a query fails, when one that must have data has none,
+# or when counters differ from `monarch status --json`. MONARCH_TRIAL_KEEP=1 keeps the directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repo=$PWD bin=${MONARCH_E2E_BIN:-$PWD/target/release}
@@ -13,7 +14,7 @@ pids=()
 finish() {
   trap - EXIT
   for ((i = ${#pids[@]} - 1; i >= 0; i--)); do kill "${pids[i]}" 2>/dev/null || true; done
-  # Agents end with the jobs that keep them, then nobody uses the file system any more.
+  # Agents end with the jobs that keep them, then no process uses the file system any more.
   for _ in $(seq 100); do
     [ -z "$(find "$work" -name agent.sock 2>/dev/null)" ] && break
     sleep 0.1

@@ -2,9 +2,10 @@
 # Interrupts ./quickstart at random moments and looks for what it leaves: mounts, processes, files.
 #   tests/quickstart.sh [ROUNDS [SECONDS]]        default: 25 rounds, up to 40 s into the run; about ten minutes, not in ./test
 #
-# Signals go round: the terminal's Ctrl-C (SIGINT to the process group), two of them in quick succession, SIGTERM and SIGHUP to the process, SIGKILL
-# to it, SIGKILL to its guard. Every eighth round has something to build. Each round has a TMPDIR of its own, by which its processes are known.
-# Ends with 1 when anything is left, or when it ends in another way than by the signal.
+# Signals go round: the terminal's Ctrl-C (SIGINT to the process group), two of them in quick
+# succession, SIGTERM and SIGHUP to the process, SIGKILL to it, SIGKILL to its guard. Every eighth
+# round has something to build. Each round has a TMPDIR of its own, by which its processes are
+# known. Ends with 1 when anything is left, or when it ends in another way than by the signal.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-25} longest=${2:-40}
@@ -47,7 +48,8 @@ send() {
   esac 2>/dev/null || true
 }
 
-# Statuses a round may end with: of its signal, or 0 when it came too late. A front whose guard was killed ends with 1.
+# Statuses a round may end with: of its signal, or 0 when it came too late. A front whose guard was
+# killed ends with 1.
 expected() { case $1 in INT*) echo 130 ;; TERM) echo 143 ;; HUP) echo 129 ;; KILL) echo 137 ;; GUARD) echo "1 137" ;; esac; }
 
 for ((round = 1; round <= rounds; round++)); do

@@ -3,9 +3,10 @@
 
     tests/report-page.py [--keep DIR]     needs chromium (Debian: apt install chromium), FUSE, and a release build. One minute.
 
-A job reads a slow file system three times with a tier that holds half of it. Its page must need nothing from outside, say nothing on the
-console, show what the report in JSON says, and have its drawings and texts where they can be seen, on a wide window and a narrow one, in
-light and dark. Pictures of it are kept in DIR. Beside the everyday suite; ends with 1 when something is wrong.
+A job reads a slow file system three times with a tier that holds half of it. Its page must need
+nothing from outside, say nothing on the console, show what the report in JSON says, and have its
+drawings and texts where they can be seen, on a wide window and a narrow one, in light and dark.
+Pictures of it are kept in DIR. Beside the everyday suite; ends with 1 when something is wrong.
 """
 import argparse, json, os, re, shutil, subprocess, sys, tempfile, time
 

@@ -6,8 +6,8 @@
 #   thread         monarch-abi and monarch-shim: their unit tests
 #   thread-agent   monarch-core: its unit tests, and readers against the copier (tests/copying)
 #
-# Needs a nightly toolchain, and `cargo build --release --workspace` for thread-agent. What is not installed is skipped with a line. Ends with 1 when
-# anything is found.
+# Needs a nightly toolchain, and `cargo build --release --workspace` for thread-agent. What is not
+# installed is skipped with a line. Ends with 1 when anything is found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=target/sanitizers
@@ -36,7 +36,7 @@ thread() {
   if [ -d "$sysroot/lib/rustlib/src/rust/library" ]; then
     std=(-Zbuild-std)
   else
-    # What the library orders by fences is not seen then, and told as races.
+    # What the library orders by fences is not seen then, and reported as races.
     echo "ThreadSanitizer: without rust-src the standard library is not instrumented: expect reports from it"
     flags+=" -Cunsafe-allow-abi-mismatch=sanitizer"
   fi

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The job scripts of configs/slurm for several nodes, prolog and epilog, on a Slurm of three nodes: each is a network, host name and mount
-# namespace with a /dev/shm and a disk of its own, and a slurmd; the data set lies on a slow file system that all see, which counts.
+# The job scripts of configs/slurm for several nodes, prolog and epilog, on a Slurm of three nodes:
+# each is a network, host name and mount namespace with a /dev/shm and a disk of its own, and a
+# slurmd; the data set lies on a slow file system that all see, which counts.
 #   tests/slurm-nodes.sh      needs root and Debian 12: installs Slurm, munge and PyTorch when they are missing. 3 minutes.
-# Beside the everyday suite, after tests/slurm.sh, which tries one node. Ends with 1 when something is not as documented.
-# MONARCH_TRIAL_KEEP=1 keeps the directory.
+# Beside the everyday suite, after tests/slurm.sh, which tries one node. Ends with 1 when something
+# is not as documented. MONARCH_TRIAL_KEEP=1 keeps the directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repo=$PWD
@@ -258,11 +259,13 @@ fi
 mark=$(opens)
 check "torchrun-nodes.sbatch: two processes on each node" "$(submit torchrun-nodes.sbatch)" COMPLETED $((2 * nodes)) $((files + files / 20))
 
-# The prolog stages for who says so, into a directory of the user's that stays; the job names it as its tier.
+# The prolog stages for jobs that ask for it, into a directory of the user's that stays; the job
+# names it as its tier.
 sed -e "s#^tier=.*#touch $work/job/begun; sleep 3; tier=$work/local/monarch:64MiB#" "$work/job/nodes.sbatch" >"$work/job/staged.sbatch"
 mark=$(opens)
 job=$(submit --comment="stage:$work/pfs" staged.sbatch)
-# A job's script begins when the prologs are over: by then all files have been read, and later only what they missed.
+# A job's script begins when the prologs are over: by then all files have been read, and later only
+# what they missed.
 for _ in $(seq 600); do
   [ -e "$work/job/begun" ] && break
   sleep 0.1

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The job scripts of configs/slurm, and what docs/SLURM.md says, on a Slurm of one node that is started for it and ended after it.
+# The job scripts of configs/slurm, and what docs/SLURM.md says, on a Slurm of one node that is
+# started for it and ended after it.
 #   tests/slurm.sh      needs root and Debian 12: installs Slurm, munge, Open MPI and PyTorch when they are missing. 5 minutes.
-# Beside the everyday suite. Everything lies in a directory of its own; jobs run as the user `nobody`. Processes are tracked by
-# cgroups as on real clusters where that works here (Slurm then kills what a job leaves running), otherwise by their parents.
-# Ends with 1 when something is not as documented. MONARCH_TRIAL_KEEP=1 keeps the directory.
+# Beside the everyday suite. Everything lies in a directory of its own; jobs run as the user
+# `nobody`. Processes are tracked by cgroups as on real clusters where that works here (Slurm then
+# kills what a job leaves running), otherwise by their parents. Ends with 1 when something is not as
+# documented. MONARCH_TRIAL_KEEP=1 keeps the directory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repo=$PWD
@@ -223,7 +225,8 @@ left() { # whatever of this user is still there
   pgrep -u $me -x -a --runstates R,S,D monarch || true
 }
 figure() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))'"$2"')' "$work/job/saved-$1.json" 2>/dev/null || echo none; }
-# job, state, exit code, processes that read three epochs, bare or preloaded, opens served at least or `none` for no report
+# job, state, exit code, processes that read three epochs, bare or preloaded, opens served at least
+# or `none` for no report
 check() {
   local what=$1 job=$2 end=$3 code=$4 readers=$5 how=$6 local_opens=$7 wrong=""
   until_state "$job" 'COMPLETED|FAILED|TIMEOUT|CANCELLED|NODE_FAIL'
@@ -266,7 +269,8 @@ rm "$work/job/fail"
 check "env.sbatch" "$(submit env.sbatch)" COMPLETED 0:0 2 preloaded $((all * 2))
 check "env.sbatch, copies in memory" "$(submit env-ram.sbatch)" COMPLETED 0:0 2 preloaded $((all * 2))
 check "torchrun.sbatch, two processes" "$(submit torchrun-ram.sbatch)" COMPLETED 0:0 2 preloaded $((all * 2))
-# The tasks start at about the same time: what one opens before the other has looked is not in the other's figures.
+# The tasks start at about the same time: what one opens before the other has looked is not in the
+# other's figures.
 job=$(submit srun-ram.sbatch)
 check "srun.sbatch, two tasks" "$job" COMPLETED 0:0 2 preloaded $all
 copied=$(figure "$job" '["status"]["tiers"][0]["files"]')
@@ -356,7 +360,8 @@ check "--signal=B:USR1@50: the script's handler ends with 3" "$job" FAILED 3:0 1
 log "$job" | grep -q '^checkpoint$' || { bad=1; row "its checkpoint" FAILED; }
 check "time limit, run.sbatch" "$(submit --time=1 run-ram.sbatch)" TIMEOUT 0:15 1 preloaded $all
 
-# Killed without a warning: nobody can clean up. The next job takes over; the epilog is for nodes where none comes.
+# Killed without a warning: no process can clean up. The next job takes over; the epilog is for
+# nodes where none comes.
 killed() {
   job=$(submit run-ram.sbatch)
   until_read "$job"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The Python environments of the framework tests, kept in ${XDG_CACHE_HOME:-~/.cache}/monarch and reused when present.
+# The Python environments of the framework tests, kept in ${XDG_CACHE_HOME:-~/.cache}/monarch and
+# reused when present.
 #   tests/venvs.sh            all of them
 #   tests/venvs.sh --quick    without the large ones (current PyTorch, 5.4 GB; TensorFlow, 1.6 GB)
 #   tests/venvs.sh NAME...    only these: io torch torch2 tf, or dlio (packages that stand beside those of torch2 or tf, for
@@ -12,8 +13,8 @@ base=/usr/bin/python3   # Debian's: its packages are for this interpreter, and a
 quick=(io torch)
 all=("${quick[@]}" torch2 tf)
 
-# What an environment is made of: options of `venv`, then packages; `alone:` before one that is installed without what it asks for. A changed
-# line makes it anew.
+# What an environment is made of: options of `venv`, then packages; `alone:` before one that is
+# installed without what it asks for. A changed line makes it again.
 contents() {
   case $1 in
     io)     echo "numpy==2.4.* pillow==13.* h5py==3.16.* pyarrow==26.* opencv-python-headless==5.* safetensors==0.8.* webdataset==1.*" ;;
@@ -43,7 +44,8 @@ system() {
     { tail -n 5 "$cache/apt.log" >&2; fail "Debian packages could not be installed: ${need[*]}"; }
 }
 
-# The last thing written into an environment: without it, or with another content, the environment is made anew.
+# The last thing written into an environment: without it, or with another content, the environment
+# is made again.
 stamp() { echo "$("$base" -V): $(contents "$1")"; }
 
 whole() {

@@ -1,5 +1,5 @@
-//! Replays the kept inputs of all fuzz targets through the same functions: none of them panics,
-//! faults or takes long.
+//! Replays the kept inputs of all fuzz targets through the same functions: no input makes them
+//! panic, fault or take long.
 
 #[allow(unreachable_pub, missing_docs, clippy::cast_possible_truncation)]
 #[path = "../../fuzz/src/lib.rs"]
@@ -8,8 +8,8 @@ mod targets;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// An input may take that long on a busy machine; the slowest takes some milliseconds.
-const SLOW: Duration = Duration::from_secs(10);
+/// How long an input may take on a busy machine; the slowest takes some milliseconds.
+const MAX_INPUT_TIME: Duration = Duration::from_secs(10);
 
 fn inputs(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
@@ -20,7 +20,7 @@ fn inputs(dir: &Path) -> Vec<PathBuf> {
 
 /// Fuzzed by `tests/fuzz.sh`, which adds what it finds to the corpus.
 #[test]
-fn no_input_that_was_kept_harms_anybody() {
+fn no_kept_input_panics_faults_or_takes_long() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     for (name, _) in targets::TARGETS {
         let inputs = inputs(&corpus.join(name));
@@ -28,12 +28,12 @@ fn no_input_that_was_kept_harms_anybody() {
         targets::run(name, &[]);
         for path in inputs {
             let bytes = std::fs::read(&path).expect("a kept input");
-            // Named before it runs: what faults tells nothing itself.
+            // Named before it runs: an input that faults reports nothing itself.
             println!("{}", path.display());
             let began = Instant::now();
             targets::run(name, &bytes);
             let took = began.elapsed();
-            assert!(took < SLOW, "{} took {took:?}", path.display());
+            assert!(took < MAX_INPUT_TIME, "{} took {took:?}", path.display());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The namespace index and the resolution of paths, held against the kernel on real directory trees
-//! and against damage.
+//! The namespace index and the resolution of paths, compared with the kernel on real directory
+//! trees, and under damage.
 
 #[path = "namespace/changes.rs"]
 mod changes;

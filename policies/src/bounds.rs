@@ -1,9 +1,9 @@
-//! What policies can reach, in closed form where there is one: the yardsticks beside which the
-//! simulator puts what they do reach.
+//! Closed forms and exact bounds of what policies can reach: the simulator prints them beside what
+//! policies do reach.
 //!
 //! Setting, unless said otherwise: n files of one size, each read once an epoch, in an order drawn
-//! anew for each epoch; room for C = c n of them; an epoch after the first; n large (terms of order
-//! 1/n are left out). Shares are of the opens of one epoch.
+//! independently for each epoch; room for C = c n of them; an epoch after the first; n large (terms
+//! of order 1/n are left out). Shares are of the opens of one epoch.
 
 use crate::FileKey;
 use std::collections::{BTreeSet, HashMap};
@@ -17,14 +17,14 @@ pub fn static_set(c: f64) -> f64 {
     share(c)
 }
 
-/// The largest share of hits of any policy that fetches what is asked for, whatever it knows of the
-/// future (Belady's MIN with bypass).
+/// The largest share of hits of any policy that fetches on demand, whatever it knows of the future
+/// (Belady's MIN with bypass).
 ///
 /// A hit in epoch e + 1 is on a file that was fetched, at the latest, when it was read in epoch e,
 /// since it is read only once in e + 1. So it was resident at the border of the two epochs. At most
-/// C files are at one time: no more than C hits an epoch. A set that never changes reaches that.
-/// (Files fetched ahead within the epoch hit too, but each is a read of the PFS: no policy has
-/// fewer than n - C of those.)
+/// C files are resident at one time: no more than C hits an epoch. A set that never changes reaches
+/// that. (Files fetched ahead within the epoch hit too, but each is a read of the PFS: no policy
+/// has fewer than n - C of those.)
 #[must_use]
 pub fn min_shuffled(c: f64) -> f64 {
     share(c)
@@ -60,11 +60,11 @@ pub fn lru_cyclic(c: f64) -> f64 {
 
 /// Expected share of hits of random replacement: -c ln(1 - c + c e^(-1/c)).
 ///
-/// Time is the position in the epoch, from 0 to 1; M(y) n files are missed up to y. Each miss takes
-/// away one of C residents, evenly: a resident survives k n misses with probability e^(-k/c). A
-/// file read at x of the epoch before, and now at y, hits with e^(-(M(1) - M(x) + M(y))/c), and x
-/// is even on [0, 1]. So h(y) = A e^(-M(y)/c), where A = e^(-M(1)/c) integral over x of e^(M(x)/c)
-/// is a constant. With w = e^(M/c) and M' = 1 - h it follows that w' = (w - A) / c, w = A + (1 - A)
+/// Time is the position in the epoch, from 0 to 1; M(y) n files are missed up to y. Each miss drops
+/// one of C residents, evenly: a resident survives k n misses with probability e^(-k/c). A file
+/// read at x of the epoch before, and now at y, hits with e^(-(M(1) - M(x) + M(y))/c), and x is
+/// even on [0, 1]. So h(y) = A e^(-M(y)/c), where A = e^(-M(1)/c) integral over x of e^(M(x)/c) is
+/// a constant. With w = e^(M/c) and M' = 1 - h it follows that w' = (w - A) / c, w = A + (1 - A)
 /// e^(y/c); put into A = (integral of w) / w(1), that gives A = c. The share of hits is 1 - M(1) =
 /// 1 - c ln w(1), which is the above.
 #[must_use]
@@ -78,12 +78,12 @@ fn share(c: f64) -> f64 {
 }
 
 /// Hits of Belady's MIN with bypass on a sequence of files of one size with room for `capacity` of
-/// them: no policy that fetches what is asked for has more, and none that fetches ahead reads less
-/// from the PFS than `accesses.len()` less these.
+/// them. No policy that fetches on demand has more hits, and none that fetches ahead makes fewer
+/// than `accesses.len()` less these reads of the PFS.
 ///
-/// On a miss the file comes in if there is room, or if one resident is used later than it will be
-/// (the one used last of all goes); files that are never used again stay out. O(log capacity) an
-/// access.
+/// On a miss the file comes in if there is room, or if a resident is used later than the file will
+/// be (the resident that is used last of all is dropped). Files that are never used again stay out.
+/// O(log capacity) an access.
 #[must_use]
 pub fn belady(accesses: &[FileKey], capacity: usize) -> u64 {
     let next = next_uses(accesses);
@@ -106,7 +106,7 @@ pub fn belady(accesses: &[FileKey], capacity: usize) -> u64 {
 
 const NEVER: usize = usize::MAX;
 
-/// For each access when its file is accessed next.
+/// For each access, the index of the next access to its file; `NEVER` when there is none.
 fn next_uses(accesses: &[FileKey]) -> Vec<usize> {
     let mut last: HashMap<FileKey, usize> = HashMap::new();
     let mut next = vec![NEVER; accesses.len()];
@@ -148,18 +148,18 @@ mod tests {
 
     #[test]
     fn belady_by_hand() {
-        // 1 2 3 1 2 3 with room for two: 1 and 2 stay, 3 is passed by.
+        // 1 2 3 1 2 3 with room for two: 1 and 2 stay, 3 bypasses.
         assert_eq!(belady(&keys(&[1, 2, 3, 1, 2, 3]), 2), 2);
         assert_eq!(belady(&keys(&[1, 1, 1]), 1), 2);
         assert_eq!(belady(&keys(&[1, 1, 1]), 0), 0);
         assert_eq!(belady(&[], 3), 0);
-        // 2 is used sooner than 1, which makes way.
+        // 2 is used sooner than 1, which is dropped.
         assert_eq!(belady(&keys(&[1, 2, 2, 3, 3, 1]), 1), 2);
     }
 
     #[test]
     fn belady_is_the_best_of_all_choices_on_short_sequences() {
-        // All ways to serve a sequence: on a miss pass by, or come in for any resident.
+        // All ways to serve a sequence: on a miss bypass, or replace any resident.
         fn best(accesses: &[u64], residents: &[u64], capacity: usize) -> u64 {
             let Some((file, rest)) = accesses.split_first() else { return 0 };
             if residents.contains(file) {
@@ -185,7 +185,8 @@ mod tests {
         }
     }
 
-    /// The share of pairs of positions that hit, by the definition: the others counted one by one.
+    /// The share of pairs of positions that hit, by the definition: the other files counted one by
+    /// one.
     fn lru_by_counting(n: usize, capacity: usize, rounds: usize) -> f64 {
         let mut chance = Chance::new(11);
         let shuffled = |chance: &mut Chance| {

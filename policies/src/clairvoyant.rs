@@ -1,39 +1,10 @@
-//! `clairvoyant`: the order is known, so that what is read next is there when it is asked for.
+//! `clairvoyant`: prefetches and replaces by the known order of accesses.
 //!
-//! **Source.** NoPFS: Dryden, Böhringer, Ben-Nun, Hoefler, *Clairvoyant Prefetching for Distributed
+//! Orders come from [`Hints`], announced by users or learned. Without an order it is `first_epoch`.
+//!
+//! Source: NoPFS: Dryden, Böhringer, Ben-Nun, Hoefler, *Clairvoyant Prefetching for Distributed
 //! Machine Learning I/O*, SC 2021; replacement after Belady, *A Study of Replacement Algorithms for
-//! Virtual-Storage Computers*, 1966. Orders come from [`Hints`], announced by users or learned.
-//!
-//! **Who makes way.** Only residents whose next use is unknown: read already in this epoch, or
-//! never announced; those read longest ago first, as their readers have closed them by then
-//! ([`residents`]). Never one with a known use to come. Belady would let the most distant of them
-//! go, but here that gains nothing: each file is used once an epoch, so that it would trade one PFS
-//! read for another (`static`'s bound holds for every policy) and a transfer on top. The last
-//! [`residents::GUARD`] that were read in a tier (at most a quarter of its residents) stay too:
-//! some readers open a file twice for one sample.
-//!
-//! **Who comes in.** Whoever finds room. For lack of it only a candidate with a known next use
-//! makes others go: a demand without one is being used now, and when it will be used again is as
-//! unknown as of its victims. What users favour makes Normal residents go in any case, those with a
-//! known use last, the most distant first.
-//!
-//! **What is fetched ahead.** [`Policy::next`] merges the orders of all streams by distance: the
-//! file that is needed soonest, as long as there is room or something to make way ([`ahead`]). Each
-//! file that is read makes room for one that is yet to be read: a just-in-time window as
-//! wide as the part of the tiers that was consumed already.
-//!
-//! **When it is right.** Wherever the order is known. Without one it is `first_epoch`.
-//!
-//! **Bound.** Epochs shuffled independently, n files of one size, room for C: each later epoch
-//! reads exactly n - C files from the PFS, as few as possible ([`crate::bounds::min_shuffled`]),
-//! but readers wait only for those at its start, until GUARD files were hit: expected GUARD (1 - c)
-//! / c of them, against n (1 - c) of `static`.
-//!
-//! **Cost.** O(1) amortised for an event or decision, O(streams) for [`Policy::next`], which passes
-//! over no more than 1,024 files in one call ([`Policy::unfinished`]); once an announcement, if
-//! victims are short, a pass over the residents. Memory: 17 bytes a resident file in a hash table
-//! filled to between 7/16 and 7/8, and 8 to 16 more once it was read: 41 for 1.28 million files; 11
-//! to 22 for each file that was given to be fetched and is not there yet.
+//! Virtual-Storage Computers*, 1966.
 
 mod ahead;
 mod residents;
@@ -43,7 +14,36 @@ use crate::{Candidate, Decision, Event, FileKey, Hints, Policy, RequestSource, T
 use ahead::Ahead;
 use residents::Residents;
 
-/// See the module.
+/// The policy `clairvoyant`.
+///
+/// **Victims.** Only residents whose next use is unknown: read already in this epoch, or never
+/// announced; those read longest ago first, as their readers have closed them by then
+/// ([`residents`]). Never a file with a known use to come. Belady would drop the most distant of
+/// them, but here that gains nothing: each file is used once an epoch, so that it would trade one
+/// PFS read for another (`static`'s bound holds for every policy) and a transfer on top. The last
+/// [`residents::GUARDED_READS`] files that were read in a tier (at most a quarter of its residents)
+/// stay too: some readers open a file twice for one sample.
+///
+/// **Admission.** Every file that finds room. For lack of room only a candidate with a known next
+/// use replaces residents: a demand without one is being used now, and its next use is as unknown
+/// as that of its victims. Files that users favour replace Normal residents in any case; of these,
+/// files with a known use go last, the most distant first.
+///
+/// **Prefetch.** [`Policy::next`] merges the orders of all streams by distance: the file that is
+/// needed soonest, as long as there is room or a victim ([`ahead`]). Each file that is read makes
+/// room for one that is yet to be read: a just-in-time window as wide as the part of the tiers that
+/// was consumed already.
+///
+/// **Bound.** Epochs shuffled independently, n files of one size, room for C: each later epoch
+/// reads exactly n - C files from the PFS, as few as possible ([`crate::bounds::min_shuffled`]).
+/// Readers wait only for those at its start, until `GUARDED_READS` files were hit: expected
+/// `GUARDED_READS` (1 - c) / c of them, against n (1 - c) of `static`.
+///
+/// **Cost.** O(1) amortised for an event or decision. O(streams) for [`Policy::next`], which passes
+/// over no more than 1,024 files in one call ([`Policy::unfinished`]). One pass over the residents
+/// for an announcement after which victims are short. Memory: 17 bytes a resident file in a hash
+/// table filled to between 7/16 and 7/8, and 8 to 16 more once it was read: 41 for 1.28 million
+/// files; 11 to 22 for each file that was given to be fetched and is not there yet.
 #[derive(Debug, Default)]
 pub struct Clairvoyant {
     residents: Residents,
@@ -51,7 +51,7 @@ pub struct Clairvoyant {
 }
 
 impl Clairvoyant {
-    /// Replaces in the fastest tier that has enough to give: what comes in is used next.
+    /// Replaces in the fastest tier that has victims enough: the candidate is used next.
     fn replace(&mut self, candidate: &Candidate, tiers: &[TierRoom], hints: &Hints) -> Option<Decision> {
         let favoured = favoured(candidate.file, hints);
         if !favoured && hints.next_use(candidate.file).is_none() {
@@ -88,7 +88,7 @@ impl Policy for Clairvoyant {
                     self.ahead.retry(file, hints);
                 }
             }
-            // (Whatever it was served from: its copy may be under way, and will be placed as one
+            // (Wherever it was served from: its copy may be under way, and will be placed as a file
             // that was read.)
             Event::Access(a) => self.residents.read(a.file),
             Event::IndexGone { index } => {
@@ -96,8 +96,8 @@ impl Policy for Clairvoyant {
                 self.ahead.forget_index(index);
             }
             Event::Fetched { .. } => return,
-            // Orders and priorities are looked at when they are needed: hints tell by their
-            // revision.
+            // Orders and priorities are looked at when they are needed: the revisions of the hints
+            // change with them.
             Event::Hinted | Event::Epoch { .. } | Event::Extent { .. } => {}
         }
         self.ahead.unblock();

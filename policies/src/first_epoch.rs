@@ -1,23 +1,23 @@
-//! `first_epoch`: place files as they come until the tiers are full, then never replace.
+//! `first_epoch`: places files as they come until the tiers are full, then never replaces.
 //!
-//! **Source.** Monarch: Dantas et al., *Accelerating Deep Learning Training Through Transparent
-//! Storage Tiering*, CCGrid 2022.
-//!
-//! **When it is right.** Every file is read once an epoch in random order and files cost about the
-//! same per byte: any resident file then saves the same number of PFS reads per epoch, so that
-//! replacing one by another gains nothing and costs two transfers. It keeps no state at all
-//! and asks nothing twice. It is wrong where sizes are mixed (`ops_per_byte`), and its set depends
-//! on who came first (`static` does not).
-//!
-//! **Bound.** With room for a share c of the bytes, files of one size: each epoch after the first
-//! hits exactly a share c of its opens and reads n (1 - c) files from the PFS. No policy that
-//! fetches on demand does better on epochs that are shuffled independently
-//! ([`crate::bounds::min_shuffled`]).
+//! Source: Monarch: Dantas et al., *Accelerating Deep Learning Training Through Transparent Storage
+//! Tiering*, CCGrid 2022.
 
 use crate::rooms::{barred, fastest_with_room};
 use crate::{Candidate, Decision, Event, Hints, Policy, TierRoom, Why};
 
-/// See the module.
+/// The policy `first_epoch`. It keeps no state and never asks again about a refused file.
+///
+/// **When it is right.** Every file is read once an epoch in random order and files cost about the
+/// same per byte: any resident file then saves the same number of PFS reads per epoch, so that
+/// replacing one by another gains nothing and costs two transfers. It is wrong where sizes are
+/// mixed (`ops_per_byte`), and its set depends on the order of the first accesses (`static`'s does
+/// not).
+///
+/// **Bound.** With room for a share c of the bytes, files of one size: each epoch after the first
+/// hits exactly a share c of its opens and reads n (1 - c) files from the PFS. No policy that
+/// fetches on demand does better on epochs that are shuffled independently
+/// ([`crate::bounds::min_shuffled`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FirstEpoch;
 

@@ -1,25 +1,16 @@
 //! What is known about the future: the order in which files will be opened, as announced or
-//! learned, and what users think of files.
+//! learned, and the priorities that users give to files.
 //!
-//! Each stream of readers (a rank) has an order of its own. Its place in it is that behind the file
-//! that was opened last, so that the distance of a file is the number of files that its stream
-//! opens before it. An announcement replaces what was known of its stream.
-//!
-//! A file has one place, also where several streams will open it: that in the stream that announced
-//! it last. The earlier one's place is lost, and does not come back when the later stream is
-//! forgotten or past the file; its order still has the file. Ranks share no files within an
-//! epoch, so that this matters little: such a file is taken for unwanted once it was opened, though
-//! another stream may be yet to open it.
-//!
-//! Callers hold a lock: announcing and forgetting a stream costs as much as its order is long,
-//! everything else that is called often no more than there are streams.
+//! Each stream of readers (a rank) has an order of its own. Its position is behind the file that
+//! was opened last: the distance of a file is the number of files that its stream opens before it.
+//! An announcement replaces what was known of its stream.
 
 use crate::FileKey;
 use crate::keys::{KeyMap, forget_index};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// What a user thinks of a file.
+/// A user's priority of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
     /// Never copied.
@@ -27,8 +18,8 @@ pub enum Priority {
     /// As the policy wants.
     #[default]
     Normal,
-    /// Copied as long as there is room or others can make way, and never a victim of files without
-    /// it.
+    /// Copied as long as there is room or a victim without this priority, and never a victim of
+    /// files without it.
     High,
 }
 
@@ -37,15 +28,24 @@ pub enum Priority {
 pub enum Purpose {
     /// To be fetched.
     Fetch = 0,
-    /// To be decoded, where there is a packed copy.
+    /// To be decompressed, where there is a compressed copy.
     Decode = 1,
 }
 
-/// See the module.
+/// The known orders and priorities.
+///
+/// A file has one place, also where several streams will open it: that in the stream that announced
+/// it last. The earlier stream's place is lost, and does not come back when the later stream is
+/// forgotten or past the file; its order still has the file. Ranks share no files within an epoch,
+/// so that this matters little: such a file is taken for unwanted once it was opened, though
+/// another stream may be yet to open it.
+///
+/// Callers hold a lock: announcing and forgetting a stream costs as much as its order is long.
+/// Everything else that is called often costs no more than there are streams.
 #[derive(Clone, Debug, Default)]
 pub struct Hints {
     streams: HashMap<u64, Stream>,
-    /// Where a file comes: stream and position.
+    /// Stream and position of each file.
     places: KeyMap<(u64, u32)>,
     priorities: KeyMap<Priority>,
     order_revision: u64,
@@ -75,8 +75,8 @@ impl Hints {
         self.forget(stream);
         self.order_revision += 1;
         for (at, file) in order.iter().enumerate() {
-            // The first place counts for a file that comes twice; of two streams that want it the
-            // later announcement.
+            // The first place counts for a file that comes twice in an order; of two streams that
+            // want it, the later announcement.
             let place = (stream, at as u32);
             self.places
                 .entry(*file)
@@ -90,7 +90,7 @@ impl Hints {
         self.streams.insert(stream, Stream { order, at: 0, given: [0; 2], epochs: 0 });
     }
 
-    /// Nothing is known of a stream any more.
+    /// Forgets the order of a stream.
     pub fn forget(&mut self, stream: u64) {
         if let Some(gone) = self.streams.remove(&stream) {
             self.order_revision += 1;
@@ -108,8 +108,8 @@ impl Hints {
         }
     }
 
-    /// The files of an index are no more: orders go on without them, and nobody thinks anything of
-    /// them. Streams that have no others go.
+    /// Removes the files of an index from all orders, and their priorities. Streams that have no
+    /// other files are forgotten.
     pub fn forget_index(&mut self, index: u32) {
         let is_gone = |file: &FileKey| file.index() == index;
         let touched = |(_, s): &(&u64, &Stream)| s.order.iter().any(is_gone);
@@ -129,7 +129,7 @@ impl Hints {
         self.priority_revision += u64::from(self.priorities.len() < known);
     }
 
-    /// A stream goes on with what is left of its order.
+    /// Shortens the order of a stream to what is left of it.
     fn close_ranks(&mut self, stream: u64, s: &mut Stream, left: Vec<FileKey>, is_gone: impl Fn(&FileKey) -> bool) {
         let old = std::mem::replace(&mut s.order, left);
         let before = |at: u32| old.iter().take(at as usize).filter(|f| !is_gone(f)).count() as u32;
@@ -145,7 +145,7 @@ impl Hints {
         }
     }
 
-    /// Nothing is known of the order any more.
+    /// Forgets all orders.
     pub fn forget_all(&mut self) {
         self.streams.clear();
         self.places.clear();
@@ -153,13 +153,13 @@ impl Hints {
     }
 
     /// Grows with each announcement and whenever an order is forgotten (not with what readers
-    /// open), so that policies know when to look anew.
+    /// open): policies look again when it has changed.
     #[must_use]
     pub fn order_revision(&self) -> u64 {
         self.order_revision
     }
 
-    /// Grows whenever users say what they think of a file.
+    /// Grows whenever users change priorities.
     #[must_use]
     pub fn priority_revision(&self) -> u64 {
         self.priority_revision
@@ -174,8 +174,8 @@ impl Hints {
         }
     }
 
-    /// How many files its stream opens before this one; `None` where nothing is known, or it was
-    /// opened already. Files that were passed over are due at once.
+    /// Number of files that its stream opens before this one; `None` where nothing is known, or it
+    /// was opened already. Files that were passed over are due at once.
     #[must_use]
     pub fn next_use(&self, file: FileKey) -> Option<u32> {
         let (stream, at) = self.places.get(&file)?;
@@ -183,8 +183,8 @@ impl Hints {
     }
 
     /// The next file in the known order that was not given for this purpose yet, of all streams the
-    /// one that comes soonest. It may have a copy, or have been opened: callers who look for
-    /// one that has not take a bounded number (some 512) at a time.
+    /// one that comes soonest. It may have a copy, or have been opened: callers who look for one
+    /// that has not take a bounded number (some 512) at a time.
     pub fn upcoming(&mut self, purpose: Purpose) -> Option<FileKey> {
         let of = purpose as usize;
         let next = |s: &Stream| s.given[of].max(s.at);
@@ -195,8 +195,8 @@ impl Hints {
     }
 
     /// An epoch of some indexes begins: orders of their files that were announced before the last
-    /// one began are not true any more. An order is of the index of its first file; an empty
-    /// one is of all.
+    /// one began are not true any more. An order is of the index of its first file; an empty one is
+    /// of all.
     pub fn epoch_began(&mut self, of: impl Fn(u32) -> bool) {
         let mut old = Vec::new();
         for (stream, s) in &mut self.streams {
@@ -221,7 +221,7 @@ impl Hints {
         self.streams.get(&stream).map(|s| (s.order.as_slice(), s.at))
     }
 
-    /// A user has said what he thinks of a file.
+    /// Sets a user's priority for a file.
     pub fn prioritise(&mut self, file: FileKey, priority: Priority) {
         self.priority_revision += 1;
         if priority == Priority::Normal {
@@ -231,7 +231,7 @@ impl Hints {
         }
     }
 
-    /// What a user thinks of a file.
+    /// A user's priority of a file.
     #[must_use]
     pub fn priority(&self, file: FileKey) -> Priority {
         self.priorities.get(&file).copied().unwrap_or_default()

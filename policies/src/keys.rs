@@ -1,10 +1,10 @@
-//! Maps by file, and chance that can be repeated.
+//! Maps by file, and reproducible random numbers.
 //!
-//! Keys are small numbers of our own making, so that nobody can choose them to collide: one
-//! multiplicative mix serves as hash, several times cheaper than the standard library's and without
-//! its random start, which would make the order of iteration, and with it decisions, differ
-//! from run to run. The mix is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014); the
-//! generator is SplitMix64 itself.
+//! Keys are small numbers that the agent makes, so that no attacker can choose them to collide: one
+//! multiplicative mix serves as hash, several times cheaper than the standard library's. It has no
+//! random start, which would make the order of iteration, and with it decisions, differ from run to
+//! run. The mix is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014); the generator is
+//! SplitMix64 itself.
 
 use crate::FileKey;
 use std::collections::HashMap;
@@ -12,10 +12,10 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map by file.
 pub(crate) type KeyMap<V> = HashMap<FileKey, V, KeyHash>;
-/// How such maps hash.
+/// The hasher of such maps.
 pub(crate) type KeyHash = BuildHasherDefault<Mix>;
 
-/// Takes the files of an index out of a map, and gives its memory back if they were most of it.
+/// Removes the files of an index from a map, and frees its memory if they were most of it.
 pub(crate) fn forget_index<V>(map: &mut KeyMap<V>, index: u32) {
     map.retain(|file, _| file.index() != index);
     if map.len() < map.capacity() / 4 {
@@ -37,7 +37,7 @@ pub(crate) fn seeded(word: u64, seed: u64) -> u64 {
     mix(mix(word.wrapping_add(GOLDEN)) ^ mix(seed))
 }
 
-/// See the module.
+/// The hasher: mixes one 64-bit word.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mix(u64);
 

@@ -1,24 +1,7 @@
-//! `lfu`: what is used often stays (TinyLFU). A baseline.
+//! `lfu`: keeps files that are used often (TinyLFU). A baseline.
 //!
-//! **Source.** Einziger, Friedman, Manes, *TinyLFU: A Highly Efficient Cache Admission Policy*, ACM
-//! Transactions on Storage 13(4), 2017. Residents are kept in the order of last use, as by `lru`; a
-//! candidate comes in for those used longest ago only if it was opened more often of late than each
-//! of them, by the count of a [`sketch`]. On a draw the resident stays, as in the paper.
-//!
-//! **When it is right.** Some files are read more often than others, and stay so: weighted
-//! sampling, several jobs over parts of one data set. Where all are read once an epoch it is not: a
-//! file that was just opened counts one more than a resident whose turn is yet to come in this
-//! epoch, and pushes it out. What users favour comes in without being counted.
-//!
-//! **Bound.** For independent opens with fixed odds the share of hits tends to the odds of the C
-//! files opened most. On shuffled epochs it is at most c ([`crate::bounds::min_shuffled`]).
-//!
-//! **An index that is gone** is forgotten but for its counts, which cannot be told from others':
-//! should its number come again for other files, they count until they have aged, within some ten
-//! opens a file.
-//!
-//! **Memory.** About 50 bytes a resident file as for `lru`, and 2 to 4 bytes a file of the data set
-//! for the sketch.
+//! Source: Einziger, Friedman, Manes, *TinyLFU: A Highly Efficient Cache Admission Policy*, ACM
+//! Transactions on Storage 13(4), 2017.
 
 mod sketch;
 
@@ -27,7 +10,26 @@ use crate::rooms::favoured;
 use crate::{Candidate, Decision, Event, Hints, Policy, TierRoom};
 use sketch::Sketch;
 
-/// See the module.
+/// The policy `lfu`.
+///
+/// Residents are kept in the order of last use, as by `lru`. A candidate replaces the residents
+/// used longest ago only if it was opened more often of late than each of them, by the count of a
+/// [`sketch`]. On a draw the resident stays, as in the paper.
+///
+/// **When it is right.** Some files are read more often than others, and stay so: weighted
+/// sampling, several jobs over parts of one data set. It is wrong where all files are read once an
+/// epoch: a file that was just opened counts one more than a resident that is yet to be read in
+/// this epoch, and replaces it. Files that users favour come in without being counted.
+///
+/// **Bound.** For independent opens with fixed odds the share of hits tends to the odds of the C
+/// files opened most. On shuffled epochs it is at most c ([`crate::bounds::min_shuffled`]).
+///
+/// **An index that is gone** is forgotten but for its counts, which the sketch cannot separate:
+/// should its number come again for other files, they count until they have aged, within some ten
+/// opens a file.
+///
+/// **Memory.** About 50 bytes a resident file as for `lru`, and 2 to 4 bytes a file of the data set
+/// for the sketch.
 #[derive(Debug)]
 pub struct Lfu {
     residents: Residents,
@@ -87,7 +89,7 @@ mod tests {
         p.event(&Event::Placed { file: FileKey(1), size: 1, cost: 1, tier: 0 }, &Hints::default());
         open(&mut p, 1);
         open(&mut p, 2);
-        // No more often than the one that would go.
+        // No more often than the resident that would go.
         assert_eq!(place(&mut p, 2, RequestSource::Demand, 1), Decision::Refuse(Why::Unwanted));
         assert_eq!(place(&mut p, 2, RequestSource::Demand, 9), Decision::Refuse(Why::NoRoom));
         assert_eq!(place(&mut p, 2, RequestSource::Prefetch, 1), Decision::Refuse(Why::NoRoom));

@@ -1,9 +1,9 @@
-//! Placement policies: which file goes to which tier, what makes way for it, and what is fetched
+//! Placement policies: which file goes to which tier, what is dropped for it, and what is fetched
 //! ahead.
 //!
 //! A policy is pure, deterministic and does no I/O: events in, decisions out. The agent and the
-//! simulator drive exactly this code. What users or earlier epochs tell about the coming order is
-//! kept beside the policies, in [`Hints`], and lent to them.
+//! simulator drive exactly this code. What users announce or earlier epochs show of the coming
+//! order is kept beside the policies, in [`Hints`], and lent to them.
 #![forbid(unsafe_code)]
 
 pub mod bounds;
@@ -39,13 +39,13 @@ pub use static_set::StaticSet;
 
 use std::time::Duration;
 
-/// A file, as far as a policy can tell it from others: the upper half says which index it is of,
-/// the lower half its number there, dense and in the order of listings.
+/// Identifies a file: the upper half is the number of its index, the lower half its number there,
+/// dense and in the order of listings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileKey(pub u64);
 
 impl FileKey {
-    /// Which index it is of.
+    /// Number of its index.
     #[must_use]
     pub fn index(self) -> u32 {
         (self.0 >> 32) as u32
@@ -83,14 +83,14 @@ pub struct TierRoom {
     pub usable: bool,
 }
 
-/// From where an open was served.
+/// What served an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// From a copy that was there.
+    /// A copy that was there.
     Tier,
-    /// From a copy that it waited for.
+    /// A copy that the reader waited for.
     Waited,
-    /// From the PFS.
+    /// The PFS.
     Pfs,
 }
 
@@ -101,11 +101,11 @@ pub struct Access {
     pub file: FileKey,
     /// Its size in bytes.
     pub size: u64,
-    /// When, since some time in the past.
+    /// When, since a fixed time in the past.
     pub at: Duration,
     /// Which process (folded to a small number; the order within one is exact).
     pub stream: u16,
-    /// From where it was served.
+    /// What served it.
     pub served: Served,
 }
 
@@ -123,7 +123,7 @@ pub enum Event {
         /// Position of the tier.
         tier: usize,
     },
-    /// A copy was dropped, whoever wanted it so.
+    /// A copy was dropped, for any reason.
     Dropped {
         /// Which file.
         file: FileKey,
@@ -135,7 +135,7 @@ pub enum Event {
         /// Which one.
         number: u32,
     },
-    /// The coming order, or what users think of files, has changed ([`Hints`]).
+    /// The coming order, or priorities of files, have changed ([`Hints`]).
     Hinted,
     /// What a file cost at the PFS.
     Fetched {
@@ -146,8 +146,8 @@ pub enum Event {
         /// From before the open until the last byte was there.
         took: Duration,
     },
-    /// How much there is to be read (all indexed files), and room for it (all tiers); comes again
-    /// when that changes.
+    /// The bytes to be read (all indexed files), and the room for them (all tiers); comes again
+    /// when these change.
     Extent {
         /// Files.
         files: u64,
@@ -157,7 +157,7 @@ pub enum Event {
         capacity: u64,
     },
     /// The files of an index (see [`FileKey::index`]) are not there any more, nor are their copies:
-    /// all of them are forgotten. Its number may come again, for other files. Tell
+    /// policies forget all of them. The index's number may come again, for other files. Call
     /// [`Hints::forget_index`] first.
     IndexGone {
         /// Which one.
@@ -171,8 +171,8 @@ pub enum Why {
     /// It would be admitted if there were room, and there is none that the policy would make for
     /// it.
     NoRoom,
-    /// It is not to be copied: users bar it, it is outside the set that the policy keeps, or not
-    /// worth what would have to go.
+    /// It is not to be copied: users bar it, it is outside the set that the policy keeps, or it is
+    /// worth less than its victims.
     Unwanted,
 }
 
@@ -181,12 +181,12 @@ pub enum Why {
 pub enum Decision {
     /// Copy it to the tier at this position, which has room.
     Admit(usize),
-    /// Copy it to a tier once others have gone from there. The policy takes them for gone; if one
-    /// stays, it will hear of it with [`Event::Placed`].
+    /// Copy it to a tier once the victims are dropped from there. The policy takes them for
+    /// dropped; if a victim stays, the policy receives [`Event::Placed`] for it.
     Replace {
         /// Position of the tier.
         tier: usize,
-        /// What makes way.
+        /// Files to drop.
         victims: Vec<FileKey>,
     },
     /// Leave it on the PFS.
@@ -197,30 +197,30 @@ pub enum Decision {
 pub trait Policy: Send {
     /// Its name in the configuration.
     fn name(&self) -> &'static str;
-    /// Takes note of an event.
+    /// Notes an event.
     fn event(&mut self, event: &Event, hints: &Hints);
     /// Decides about a candidate.
     fn place(&mut self, candidate: &Candidate, tiers: &[TierRoom], hints: &Hints) -> Decision;
-    /// A file to be fetched now, before anybody asks for it; `None` if there is none at present.
-    /// What was given is not given again until it was placed and dropped, refused for lack of
-    /// room, or the order has changed. (What has no copy and a place in the known order is fetched
-    /// anyway while there is room: this is for policies that make others go for it.)
+    /// A file to be fetched now, before a reader asks for it; `None` if there is none at present.
+    /// What was given is not given again until it was placed and dropped, refused for lack of room,
+    /// or the order has changed. (A file with a place in the known order and no copy is fetched
+    /// anyway while there is room: this is for policies that drop other copies for it.)
     fn next(&mut self, _free: u64, _hints: &Hints) -> Option<FileKey> {
         None
     }
-    /// Whether [`Policy::next`] gave `None` only because one call looks at no more files: called
-    /// again, it goes on where it was. (Callers let go of their locks between.)
+    /// Whether [`Policy::next`] gave `None` only because one call looks at no more files: the next
+    /// call continues where it was. (Callers release their locks between.)
     fn unfinished(&self) -> bool {
         false
     }
-    /// Whether a file that was refused, or had to go, is to be considered anew each time it is
-    /// opened. Otherwise its readers go to the PFS without asking.
+    /// Whether a file that was refused or dropped is to be considered again each time it is opened.
+    /// Otherwise its readers go to the PFS without asking.
     fn asks_again(&self) -> bool {
         false
     }
 }
 
-/// The policy with this name, if there is one. What it leaves to chance follows from the seed.
+/// The policy with this name, if there is one. Its random choices follow from the seed.
 #[must_use]
 pub fn by_name(name: &str, seed: u64) -> Option<Box<dyn Policy>> {
     Some(match name {
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_names_a_policy_that_bears_it() {
+    fn by_name_returns_a_policy_of_that_name() {
         for name in NAMES {
             assert_eq!(by_name(name, 1).map(|p| p.name()), Some(*name));
         }

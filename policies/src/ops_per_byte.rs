@@ -1,33 +1,7 @@
-//! `ops_per_byte`: keep what saves most PFS time per byte of room.
+//! `ops_per_byte`: keeps the files that save most PFS time per byte of room.
 //!
-//! **Problem.** Every file is read once an epoch; a resident file saves v(f) = a + b size(f) of the
-//! PFS's time, the first part for open and metadata, and takes cost(f) bytes: a knapsack. With
-//! mixed sizes small files save far more per byte than large ones.
-//!
-//! **Source.** The greedy solution by density v / cost (Dantzig, *Discrete-Variable Extremum
-//! Problems*, 1957), made online by replacement. a and b are learned for each index from what
-//! fetches took ([`cost`]).
-//!
-//! **How.** Admits while there is room. When full, residents of least density make way, in the tier
-//! where least is lost, if more is gained: each must have a density below the candidate's by
-//! [`MARGIN`], and their value altogether must be below what the room will be worth by the
-//! same margin. The room is worth the candidate and, in what it leaves over, those of the files
-//! refused so far in this epoch that were denser than the tier's worst (the *claims*): one large
-//! file alone is worth more than one small file, but not more than the hundred that fit in its
-//! place. Claims are used up in proportion by each replacement. They are for files that come again
-//! later in the epoch or in the next one, which is why this policy asks again.
-//!
-//! **Churn.** A replacement costs one transfer, and at most one read from the PFS, of a victim that
-//! was still to be read in this epoch; it gains more than MARGIN times the victims' value in each
-//! later one. Chains end: each step raises the density by a quarter.
-//!
-//! **Bound.** At rest no file outside is denser than a resident by more than MARGIN, unless those
-//! outside are worth less than the one resident that would have to go. With opt the fractional
-//! optimum of the knapsack ([`crate::bounds::knapsack`]), which no set of files exceeds:
-//! saved >= (opt - max v(f)) / (1 + MARGIN); where the sizes lie far apart, MARGIN decides nothing
-//! and saved >= opt - max v(f).
-//!
-//! **Memory.** About 130 bytes a resident file.
+//! Source: the greedy solution of a knapsack by density v / cost (Dantzig, *Discrete-Variable
+//! Extremum Problems*, 1957), made online by replacement.
 
 mod cost;
 mod ranks;
@@ -38,17 +12,44 @@ use cost::{Cost, Line, PRIOR};
 use ranks::{Ranks, Resident};
 use std::collections::HashMap;
 
-/// By how much a replacement must be better.
+/// By how much a replacement must be better, as a share.
 pub(crate) const MARGIN: f64 = 0.25;
 
-/// See the module.
+/// The policy `ops_per_byte`.
+///
+/// **Problem.** Every file is read once an epoch; a resident file saves v(f) = a + b size(f) of the
+/// PFS's time, the first part for open and metadata, and takes cost(f) bytes: a knapsack. With
+/// mixed sizes small files save far more per byte than large ones. a and b are learned for each
+/// index from the durations of fetches ([`cost`]).
+///
+/// **How.** Admits while there is room. When full, residents of least density are replaced, in the
+/// tier where least is lost, if more is gained: each must have a density below the candidate's by
+/// [`MARGIN`], and their total value must be below what the room will be worth by the same margin.
+/// The room is worth the candidate and, in what it leaves over, the files refused so far in this
+/// epoch that were denser than the tier's worst (the *claims*): one large file alone is worth more
+/// than one small file, but not more than the hundred that fit in its place. Claims are used up in
+/// proportion by each replacement. They are for files that come again later in the epoch or in the
+/// next one, which is why this policy asks again.
+///
+/// **Churn.** A replacement costs one transfer, and at most one read from the PFS, of a victim that
+/// was still to be read in this epoch; it gains more than MARGIN times the victims' value in each
+/// later one. Chains end: each step raises the density by a quarter.
+///
+/// **Bound.** At rest no file outside is denser than a resident by more than MARGIN, unless the
+/// files outside are worth less than the one resident that would have to go. With opt the
+/// fractional optimum of the knapsack ([`crate::bounds::knapsack`]), which no set of files exceeds:
+/// saved >= (opt - max v(f)) / (1 + MARGIN); where the sizes lie far apart, MARGIN decides nothing
+/// and saved >= opt - max v(f).
+///
+/// **Memory.** About 130 bytes a resident file.
 #[derive(Debug, Default)]
 pub struct OpsPerByte {
     ranks: Ranks,
-    /// By index (the upper half of keys): what is learned, and what residents were ranked by.
+    /// By index (the upper half of keys): the learned cost, and the cost by which residents were
+    /// ranked.
     costs: HashMap<u32, (Cost, Line)>,
     claims: Claims,
-    /// Events since residents were ranked anew.
+    /// Events since residents were ranked.
     since: usize,
     drifted: bool,
     priority_revision: u64,
@@ -78,7 +79,7 @@ impl Claims {
     }
 }
 
-/// Who would go from a tier.
+/// The residents of a tier that would be dropped.
 struct Offer {
     tier: usize,
     victims: Vec<FileKey>,
@@ -86,7 +87,7 @@ struct Offer {
     freed: u64,
 }
 
-/// The density below which residents make way for a file.
+/// The density below which residents are dropped for a file.
 fn limit(value: f64, room: &TierRoom) -> f64 {
     value / room.cost.max(1) as f64 / (1.0 + MARGIN)
 }
@@ -102,9 +103,9 @@ impl OpsPerByte {
         self.drifted |= cost.line().differs(*line);
     }
 
-    /// Ranks residents anew when costs have drifted, at most once in as many events as there are
+    /// Ranks residents again when costs have drifted, at most once in as many events as there are
     /// residents, and when priorities have changed.
-    fn rank_anew(&mut self, hints: &Hints) {
+    fn rank_again(&mut self, hints: &Hints) {
         let drifted = self.drifted && self.since > self.ranks.len();
         if self.priority_revision == hints.priority_revision() && !drifted {
             return;
@@ -113,12 +114,12 @@ impl OpsPerByte {
         (self.since, self.drifted) = (0, false);
         self.costs.values_mut().for_each(|(cost, line)| *line = cost.line());
         let mut ranks = std::mem::take(&mut self.ranks);
-        ranks.rank_anew(|file, r| Resident { value: self.value(file, r.size), high: favoured(file, hints), ..r });
+        ranks.rank_again(|file, r| Resident { value: self.value(file, r.size), high: favoured(file, hints), ..r });
         self.ranks = ranks;
     }
 
-    /// The least valuable of a tier that must go for the candidate. Those of users' favour are not
-    /// among them.
+    /// The least valuable residents of a tier that must go for the candidate. Files that users
+    /// favour are not among them.
     fn offer(&self, tier: usize, room: TierRoom, candidate: FileKey, limit: f64) -> Result<Offer, Why> {
         let needed = lacking(room);
         let mut offer = Offer { tier, victims: Vec::new(), loss: 0.0, freed: 0 };
@@ -139,7 +140,8 @@ impl OpsPerByte {
         if offer.freed >= needed { Ok(offer) } else { Err(Why::NoRoom) }
     }
 
-    /// Who goes for the candidate, where least is lost, if that is worth while or users want it so.
+    /// The victims for the candidate, in the tier where least is lost, if the exchange is worth it
+    /// or users favour the candidate.
     fn exchange(&mut self, candidate: &Candidate, value: f64, tiers: &[TierRoom], hints: &Hints) -> Result<Offer, Why> {
         let high = favoured(candidate.file, hints);
         let limit = |room: &TierRoom| if high { f64::INFINITY } else { limit(value, room) };
@@ -164,7 +166,7 @@ impl OpsPerByte {
         Ok(offer)
     }
 
-    /// Takes note of a refused file if it is denser than some resident.
+    /// Notes a refused file if it is denser than some resident.
     fn claim(&mut self, value: f64, tiers: &[TierRoom]) {
         let denser = |(tier, room): (usize, &TierRoom)| {
             room.usable && self.ranks.worst(tier).next().is_some_and(|(_, r)| r.density() < limit(value, room))
@@ -194,12 +196,12 @@ impl Policy for OpsPerByte {
             }
             Event::Dropped { file } => self.ranks.remove(file),
             Event::Fetched { file, size, took } => self.learn(file, size, took),
-            // Who was refused comes again, and is counted again.
+            // Refused files come again, and are counted again.
             Event::Epoch { .. } => self.claims = Claims::default(),
             Event::IndexGone { index } => {
                 self.ranks.forget_index(index);
                 self.costs.remove(&index);
-                // (Whose they are is not kept.)
+                // (Claims do not record their index.)
                 self.claims = Claims::default();
             }
             Event::Access(_) | Event::Hinted | Event::Extent { .. } => {}
@@ -213,7 +215,7 @@ impl Policy for OpsPerByte {
         if let Some(tier) = fastest_with_room(tiers) {
             return Decision::Admit(tier);
         }
-        self.rank_anew(hints);
+        self.rank_again(hints);
         let value = self.value(candidate.file, candidate.size);
         match self.exchange(candidate, value, tiers, hints) {
             Ok(offer) => self.replace(offer),
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_favour_comes_in_and_stays() {
+    fn favoured_files_are_admitted_and_stay() {
         let (mut p, mut hints) = (OpsPerByte::default(), Hints::default());
         placed(&mut p, 1, SMALL, &hints);
         hints.prioritise(FileKey(2), Priority::High);
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_index_cost_is_forgotten_with_it() {
+    fn the_cost_of_an_index_is_forgotten_with_it() {
         let (mut p, hints) = (OpsPerByte::default(), Hints::default());
         let file = FileKey(5 << 32);
         for n in 0..100 {

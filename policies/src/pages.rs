@@ -5,25 +5,25 @@ use crate::FileKey;
 use std::collections::HashMap;
 
 /// Files of a page.
-const FILES: usize = 1024;
-const BITS: u32 = FILES.trailing_zeros();
+const FILES_PER_PAGE: usize = 1024;
+const PAGE_BITS: u32 = FILES_PER_PAGE.trailing_zeros();
 
-/// See the module. Files that were never set have 0.
+/// A number per file. Files that were never set have 0.
 #[derive(Clone, Debug, Default)]
 pub struct PerFile {
-    pages: HashMap<u64, Box<[u32; FILES]>>,
+    pages: HashMap<u64, Box<[u32; FILES_PER_PAGE]>>,
 }
 
 impl PerFile {
     /// The number of a file.
     #[must_use]
     pub fn get(&self, file: FileKey) -> u32 {
-        self.pages.get(&(file.0 >> BITS)).map_or(0, |p| p[place(file)])
+        self.pages.get(&(file.0 >> PAGE_BITS)).map_or(0, |p| p[place(file)])
     }
 
-    /// Sets a number, and says which one was there.
+    /// Sets a number, and returns the previous one.
     pub fn replace(&mut self, file: FileKey, value: u32) -> u32 {
-        let page = self.pages.entry(file.0 >> BITS).or_insert_with(|| Box::new([0; FILES]));
+        let page = self.pages.entry(file.0 >> PAGE_BITS).or_insert_with(|| Box::new([0; FILES_PER_PAGE]));
         std::mem::replace(&mut page[place(file)], value)
     }
 
@@ -36,7 +36,7 @@ impl PerFile {
     pub fn iter(&self) -> impl Iterator<Item = (FileKey, u32)> + '_ {
         self.pages.iter().flat_map(|(page, values)| {
             let files = values.iter().enumerate().filter(|(_, v)| **v != 0);
-            files.map(move |(at, v)| (FileKey(page << BITS | at as u64), *v))
+            files.map(move |(at, v)| (FileKey(page << PAGE_BITS | at as u64), *v))
         })
     }
 
@@ -47,7 +47,7 @@ impl PerFile {
 }
 
 fn place(file: FileKey) -> usize {
-    (file.0 % FILES as u64) as usize
+    (file.0 % FILES_PER_PAGE as u64) as usize
 }
 
 #[cfg(test)]

@@ -1,38 +1,38 @@
-//! `random`: anybody makes way. A baseline.
-//!
-//! Admits to the fastest tier with room; once all are full, replaces residents of the slowest
-//! usable one, drawn evenly with a seeded generator. Files that users favour make way for nobody.
-//! About 55 bytes a resident file.
-//!
-//! **Source.** The textbook; it is what page caches under scans come close to.
-//!
-//! **When it is right.** Never better than `static` on epochs, but not as bad as `lru`, and it
-//! needs no order: the yardstick for what an order of residents is worth.
-//!
-//! **Bound.** Epochs shuffled independently, equal sizes, room for a share c: an expected share -c
-//! ln(1 - c + c e^(-1/c)) of the opens hits ([`crate::bounds::random_shuffled`]; 0.28 at c = 1/2,
-//! 0.07 at c = 1/4).
+//! `random`: drops residents drawn at random. A baseline.
 
 use crate::keys::{Chance, KeyMap, forget_index};
 use crate::rooms::{MAX_TIERS, favoured, place_or_replace};
 use crate::{Candidate, Decision, Event, FileKey, Hints, Policy, TierRoom, Why};
 
-/// Draws of files that cannot go before a candidate is refused.
-const PATIENCE: usize = 64;
+/// Draws of favoured files after which a candidate is refused.
+const MAX_FAVOURED_DRAWS: usize = 64;
 
 #[derive(Debug, Default)]
 struct Tier {
-    /// Residents with what they take.
+    /// Residents with their costs in bytes.
     files: Vec<(FileKey, u64)>,
     bytes: u64,
 }
 
-/// See the module.
+/// The policy `random`.
+///
+/// Admits to the fastest tier with room; once all are full, replaces residents of the slowest
+/// usable one, drawn evenly with a seeded generator. Files that users favour are no victims. About
+/// 55 bytes a resident file.
+///
+/// **Source.** The textbook; page caches under scans come close to it.
+///
+/// **When it is right.** Never better than `static` on epochs, but not as bad as `lru`, and it
+/// needs no order: the yardstick for the worth of an order of residents.
+///
+/// **Bound.** Epochs shuffled independently, equal sizes, room for a share c: an expected share -c
+/// ln(1 - c + c e^(-1/c)) of the opens hits ([`crate::bounds::random_shuffled`]; 0.28 at c = 1/2,
+/// 0.07 at c = 1/4).
 #[derive(Debug)]
 pub struct Random {
     chance: Chance,
     tiers: Vec<Tier>,
-    /// Where a file is: tier and position.
+    /// Tier and position of each file.
     places: KeyMap<(u8, u32)>,
 }
 
@@ -91,7 +91,7 @@ impl Random {
         }
         let (mut victims, mut freed, mut misses) = (Vec::new(), 0u64, 0);
         while freed < needed {
-            let Some(file) = self.draw(tier).filter(|_| misses < PATIENCE) else {
+            let Some(file) = self.draw(tier).filter(|_| misses < MAX_FAVOURED_DRAWS) else {
                 victims.into_iter().for_each(|(file, cost)| self.insert(file, cost, tier));
                 return None;
             };

@@ -1,10 +1,10 @@
-//! Who is resident in which tier, in the order of last use.
+//! The residents of each tier, in the order of last use.
 //!
 //! One linked hash map a tier: a use, a placement and a drop cost O(1), about 50 bytes a resident
-//! file. Replacement of one order is shared by `lru` and `lfu`, which differ in whom they let in.
+//! file. `lru` and `lfu` share this replacement and differ in the candidates that they admit.
 //!
 //! Files that users favour are skipped as victims and go to the far end of the order, so that they
-//! are not met again at once; a decision looks at no more than [`PATIENCE`] of them.
+//! are not met again at once; a decision looks at no more than [`MAX_FAVOURED_SKIPS`] of them.
 
 use crate::keys::KeyHash;
 use crate::rooms::{MAX_TIERS, favoured, place_or_replace};
@@ -12,9 +12,9 @@ use crate::{Candidate, Decision, Event, FileKey, Hints, TierRoom, Why};
 use hashlink::LinkedHashMap;
 
 /// Favoured files that one decision passes over.
-const PATIENCE: usize = 64;
+const MAX_FAVOURED_SKIPS: usize = 64;
 
-/// See the module.
+/// The residents of all tiers.
 #[derive(Debug, Default)]
 pub(crate) struct Residents {
     tiers: Vec<Tier>,
@@ -22,7 +22,7 @@ pub(crate) struct Residents {
 
 #[derive(Debug, Default)]
 struct Tier {
-    /// What each copy takes, the one used longest ago first.
+    /// Bytes of each copy, the copy used longest ago first.
     order: LinkedHashMap<FileKey, u64, KeyHash>,
     bytes: u64,
 }
@@ -44,7 +44,7 @@ impl Tier {
 }
 
 impl Residents {
-    /// Keeps account of copies and uses.
+    /// Counts copies and uses.
     pub(crate) fn event(&mut self, event: &Event) {
         match *event {
             Event::Placed { file, cost, tier, .. } => self.placed(file, cost, tier),
@@ -74,8 +74,8 @@ impl Residents {
         self.tiers.iter_mut().for_each(|t| t.remove(file));
     }
 
-    /// Admits where there is room, else replaces those used longest ago in the slowest usable tier,
-    /// provided that each of them `yields`.
+    /// Admits where there is room, else replaces the residents used longest ago in the slowest
+    /// usable tier, provided that each of them `yields`.
     pub(crate) fn place(
         &mut self,
         candidate: &Candidate,
@@ -99,7 +99,7 @@ impl Residents {
         let tier = self.tiers.get_mut(tier).filter(|t| t.bytes >= needed).ok_or(Why::NoRoom)?;
         let (mut victims, mut passed, mut freed, mut why) = (Vec::new(), Vec::new(), 0u64, Why::NoRoom);
         for (&file, &cost) in &tier.order {
-            if freed >= needed || passed.len() >= PATIENCE {
+            if freed >= needed || passed.len() >= MAX_FAVOURED_SKIPS {
                 break;
             }
             if file == keep || favoured(file, hints) {

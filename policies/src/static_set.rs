@@ -1,36 +1,37 @@
 //! `static`: a fixed set of files, chosen by hash, that never changes.
 //!
-//! **Source.** The MinIO cache of CoorDL: Mohan et al., *Analyzing and Mitigating Data Stalls in
-//! DNN Training*, VLDB 2021: on epochs that are shuffled a cache that never replaces has the fewest
-//! misses. There the first files to come make up the set. Here it is chosen beforehand:
-//! file f is in it iff hash(seed, number and size of f) < p 2^64, with p = min(1, 1.01 c + 2 sqrt(c
-//! (1 - c) / n)) and c = capacity / bytes of all n files.
-//!
-//! **Why by hash.** The set does not depend on who reads first, and sets of smaller tiers lie
-//! within those of larger ones. It is the same after a restart, in the next job and on every node,
-//! as long as these are: the seed, the listing below a root (a file's number is its place there)
-//! and sizes, capacity and the extent of all roots together. Which numbers the indexes of roots
-//! get, now or after a new listing, does not matter: only the lower half of the key is hashed.
-//! (Files with the same number and size in two roots are in or out together.)
-//!
-//! **How much.** p is a little more than c, by two standard deviations of the number of files that
-//! a hash picks: too many do no harm (room bounds what is taken; only those few at the margin
-//! depend on the order of arrival), too few would leave room unused. What is left over after
-//! one whole epoch nevertheless is given to anybody: one that both began and ended since the extent
-//! was known, or of which half of the files were opened since. Which number it has in the job does
-//! not matter. When there are more than twice the files, or an index goes, that counts
-//! anew. Without a known extent, or where everything fits, it is `first_epoch`.
-//!
-//! **When it is right.** As `first_epoch`; better where jobs come and go over the same data set.
-//!
-//! **Bound.** Each later epoch hits a share c of its opens (equal sizes), in whatever order
-//! ([`crate::bounds::static_set`]).
+//! Source: the MinIO cache of CoorDL: Mohan et al., *Analyzing and Mitigating Data Stalls in DNN
+//! Training*, VLDB 2021: on epochs that are shuffled a cache that never replaces has the fewest
+//! misses. There the first files that are read make up the set. Here it is chosen beforehand.
 
 use crate::keys::seeded;
 use crate::rooms::{barred, fastest_with_room, favoured};
 use crate::{Candidate, Decision, Event, FileKey, Hints, Policy, TierRoom, Why};
 
-/// See the module.
+/// The policy `static`.
+///
+/// File f is in the set iff hash(seed, number and size of f) < p 2^64, with p = min(1, 1.01 c + 2
+/// sqrt(c (1 - c) / n)) and c = capacity / bytes of all n files.
+///
+/// **Why by hash.** The set does not depend on which reader comes first, and sets of smaller tiers
+/// lie within those of larger ones. It is the same after a restart, in the next job and on every
+/// node, as long as these are: the seed, the listing below a root (a file's number is its place
+/// there) and sizes, capacity and the extent of all roots together. The numbers that the indexes of
+/// roots get, now or after a new listing, do not matter: only the lower half of the key is hashed.
+/// (Files with the same number and size in two roots are in or out together.)
+///
+/// **How much.** p is a little more than c, by two standard deviations of the number of files that
+/// a hash picks: too many do no harm (room bounds what is taken; only the few at the margin depend
+/// on the order of arrival), too few would leave room unused. Room that is left over after one
+/// whole epoch is open to any file: after an epoch that both began and ended since the extent was
+/// known, or of which half of the files were opened since. Its number in the job does not matter.
+/// When there are more than twice the files, or an index goes, that count starts again. Without a
+/// known extent, or where everything fits, the policy is `first_epoch`.
+///
+/// **When it is right.** As `first_epoch`; better where jobs come and go over the same data set.
+///
+/// **Bound.** Each later epoch hits a share c of its opens (equal sizes), in whatever order
+/// ([`crate::bounds::static_set`]).
 #[derive(Clone, Debug)]
 pub struct StaticSet {
     seed: u64,
@@ -39,7 +40,7 @@ pub struct StaticSet {
     chance: Chance,
 }
 
-/// Whether the files of the set had their chance to come.
+/// Whether the files of the set had their chance to be read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Chance {
     /// All files, when it began; 0 when their number is not known.
@@ -81,7 +82,7 @@ impl StaticSet {
     }
 }
 
-/// See the module; `None` where all fits.
+/// Largest hash of a file in the set, see [`StaticSet`]; `None` where all fits.
 fn threshold(files: u64, bytes: u64, capacity: u64) -> Option<u64> {
     if capacity >= bytes || files == 0 {
         return None;
@@ -105,7 +106,7 @@ impl Policy for StaticSet {
             }
             Event::Epoch { .. } => self.chance.epoch_began(),
             Event::Access(_) => self.chance.opens = self.chance.opens.saturating_add(1),
-            // What comes in its place has its epoch, too.
+            // The files of its successor get an epoch, too.
             Event::IndexGone { .. } => self.chance = Chance { files: self.chance.files, ..Chance::default() },
             _ => {}
         }
@@ -118,7 +119,8 @@ impl Policy for StaticSet {
         fastest_with_room(tiers).map_or(Decision::Refuse(Why::NoRoom), Decision::Admit)
     }
 
-    /// Those outside the set are asked for once more, when what was left over is given away.
+    /// Files outside the set are asked for once more, when room that was left over is open to any
+    /// file.
     fn asks_again(&self) -> bool {
         self.threshold.is_some() && !self.chance.passed
     }
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_after_an_epoch_is_anybodys() {
+    fn room_left_after_an_epoch_is_open_to_any_file() {
         let mut p = StaticSet::new(1);
         assert_eq!(chosen(&mut p, 1).len(), 10_000);
         p.event(&Event::Extent { files: 10_000, bytes: 10_000, capacity: 100 }, &Hints::default());

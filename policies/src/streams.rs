@@ -31,7 +31,8 @@ impl Rng {
         order
     }
 
-    /// As several workers would read it, each in batches, none further ahead than `apart`.
+    /// The order as several workers would read it, each in batches, none further ahead than
+    /// `apart`.
     pub(crate) fn jitter(&mut self, order: &mut [FileKey], apart: u64) {
         let mut places: Vec<(u64, FileKey)> =
             order.iter().enumerate().map(|(n, f)| (n as u64 + self.below(apart + 1), *f)).collect();

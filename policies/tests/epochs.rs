@@ -12,7 +12,7 @@ fn model(name: &str, c: f64) -> Model {
     Model::new(policy, &[(FILES as f64 * c) as u64], (0..FILES).map(|n| (FileKey(n), 1)))
 }
 
-/// Epochs, and what happened in each; `announced`: the order of each is told as it begins, and
+/// Epochs, and what happened in each; `announced`: the order of each is announced as it begins, and
 /// files are fetched ahead.
 fn run(name: &str, c: f64, epochs: u32, announced: bool) -> Vec<Counts> {
     let (mut m, mut rng) = (model(name, c), Rng(42));
@@ -50,7 +50,7 @@ fn static_placement_hits_the_share_that_has_room() {
 }
 
 #[test]
-fn the_static_set_hardly_depends_on_who_comes_first() {
+fn the_static_set_hardly_depends_on_the_order_of_readers() {
     let resident = |seed| {
         let mut m = model("static", 0.25);
         Rng(seed).shuffled((0..FILES).map(FileKey)).into_iter().for_each(|f| m.open(f));
@@ -74,7 +74,7 @@ fn lru_and_random_hit_what_their_closed_forms_say() {
 }
 
 #[test]
-fn nobody_hits_more_than_belady_and_belady_hits_the_share_that_has_room() {
+fn no_policy_hits_more_than_belady_and_belady_hits_the_share_that_has_room() {
     for c in [0.25, 0.5] {
         let mut rng = Rng(42);
         let accesses: Vec<_> = (0..5).flat_map(|_| rng.shuffled((0..FILES).map(FileKey))).collect();

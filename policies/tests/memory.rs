@@ -1,4 +1,4 @@
-//! What policies take of memory for each file, as their modules say, counted by the allocator.
+//! Memory of policies for each file, as their documentation says, counted by the allocator.
 
 use monarch_policies::{Access, Candidate, Event, FileKey, Hints, Policy, RequestSource, Served, TierRoom, by_name};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,17 +9,17 @@ struct Counting;
 
 static BYTES: AtomicIsize = AtomicIsize::new(0);
 
-// SAFETY: everything is the system allocator's; bytes are counted beside it.
+// SAFETY: the system allocator does all the work; bytes are counted beside it.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: as demanded of our caller.
+        // SAFETY: as demanded of the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         BYTES.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: as demanded of our caller.
+        // SAFETY: as demanded of the caller.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -55,8 +55,7 @@ fn next(policy: &mut dyn Policy, free: u64, hints: &Hints) -> Option<FileKey> {
     }
 }
 
-/// Epochs of `clairvoyant` with room for half of the files: seconds that the policy takes for each
-/// epoch.
+/// Epochs of `clairvoyant` with room for half of the files: seconds of the policy for each epoch.
 fn epochs_ahead() -> Vec<f64> {
     let (mut policy, mut hints) = (by_name("clairvoyant", 1).unwrap(), Hints::default());
     let mut free = FILES / 2;

@@ -6,13 +6,13 @@ mod model;
 use model::{Counts, Model, Rng, ops};
 use monarch_policies::{Event, FileKey, bounds, by_name};
 
-const SMALL: u64 = 100 << 10;
-const LARGE: u64 = 100 * SMALL;
-const LARGES: u64 = 500;
-const SMALLS: u64 = 100 * LARGES;
+const SMALL_BYTES: u64 = 100 << 10;
+const LARGE_BYTES: u64 = 100 * SMALL_BYTES;
+const LARGE_FILES: u64 = 500;
+const SMALL_FILES: u64 = 100 * LARGE_FILES;
 
 fn files() -> impl Iterator<Item = (FileKey, u64)> {
-    (0..SMALLS + LARGES).map(|n| (FileKey(n), if n < SMALLS { SMALL } else { LARGE }))
+    (0..SMALL_FILES + LARGE_FILES).map(|n| (FileKey(n), if n < SMALL_FILES { SMALL_BYTES } else { LARGE_BYTES }))
 }
 
 fn run(name: &str, orders: impl Iterator<Item = Vec<FileKey>>) -> Vec<Counts> {
@@ -52,7 +52,7 @@ fn small_files_first_saves_nearly_twice_the_operations() {
 }
 
 #[test]
-fn it_does_not_matter_whether_large_or_small_files_come_first() {
+fn the_order_of_large_and_small_files_does_not_matter() {
     let sorted = |large_first: bool| {
         let mut order: Vec<FileKey> = files().map(|(file, _)| file).collect();
         if large_first {
@@ -63,7 +63,7 @@ fn it_does_not_matter_whether_large_or_small_files_come_first() {
     let (large, small) = (sorted(true), sorted(false));
     println!("{} and {}", saved(&large[2]), saved(&small[2]));
     assert!(saved(&large[2]) as f64 > 0.97 * saved(&small[2]) as f64);
-    // At rest: nothing is exchanged for its like.
+    // At rest: no file is exchanged for its like.
     assert_eq!((large[2].replaced, small[2].replaced), (0, 0));
 }
 

@@ -1,5 +1,5 @@
-//! What holds for every policy, whatever happens: decisions fit the rooms, victims are there, and
-//! all follows from the seed.
+//! Properties of every policy, for any sequence of events: decisions fit the rooms, victims are
+//! resident, and all follows from the seed.
 
 mod model;
 
@@ -18,12 +18,12 @@ enum Op {
     Open(u64),
     Drop(u64),
     Epoch,
-    /// What this stream opens next: true or not.
+    /// The next opens of this stream: true or not.
     Announce(u64, Vec<u64>),
     Forget(u64),
     Prioritise(u64, Priority),
     Prefetch,
-    /// The driver fetches ahead of its own accord.
+    /// The agent offers a file of its own accord.
     Offer(u64),
     Usable(usize, bool),
     IndexGone(u32),
@@ -84,7 +84,7 @@ fn replay(name: &str, ops: &[Op], capacities: &[u64], sizes: &[u64], seed: u64) 
     (m.resident(), m.counts())
 }
 
-/// Events in an order that no driver would send, about files that do not exist.
+/// Events in an order that no agent would send, about files that do not exist.
 fn event() -> impl Strategy<Value = Event> {
     let file = prop_oneof![0..40u64, any::<u64>()].prop_map(FileKey);
     let size = prop_oneof![0..100u64, any::<u64>()];
@@ -133,7 +133,7 @@ fn epochs(rng: &mut Rng, files: u64, n: usize) -> Vec<Vec<FileKey>> {
     (0..n).map(|_| rng.shuffled((0..files).map(FileKey))).collect()
 }
 
-/// Those that keep account of residents.
+/// The policies that track residents.
 const REPLACING: &[&str] = &["ops_per_byte", "clairvoyant", "lru", "lfu", "random"];
 
 #[test]
@@ -150,7 +150,7 @@ fn favoured_files_come_in_and_stay() {
 }
 
 #[test]
-fn an_index_that_is_gone_is_forgotten_by_all() {
+fn every_policy_forgets_an_index_that_is_gone() {
     for name in REPLACING {
         let other = |n: u64| FileKey(1 << 32 | n);
         let files = (0..100).flat_map(|n| [(FileKey(n), 1), (other(n), 1)]);
@@ -174,7 +174,7 @@ proptest! {
 
     /// The model checks rooms, victims and priorities at each decision.
     #[test]
-    fn decisions_fit_whatever_happens_and_follow_from_the_seed(
+    fn decisions_fit_after_any_event_and_follow_from_the_seed(
         ops in prop::collection::vec(op(), 1..400),
         capacities in prop::collection::vec(0..60u64, 1..4),
         sizes in prop::collection::vec(0..12u64, 50),
@@ -222,8 +222,8 @@ proptest! {
         }
     }
 
-    /// Wrong hints cost transfers, at worst one for each file announced; they break nothing. What
-    /// is read of the PFS is never less than Belady's misses.
+    /// Wrong hints cost transfers, at worst one for each file announced; they break nothing. The
+    /// bytes read from the PFS are never less than Belady's misses.
     #[test]
     fn wrong_hints_break_nothing(seed in any::<u64>(), wrong in 0..5u8, capacity in 10..90usize) {
         const FILES: u64 = 100;
@@ -232,17 +232,17 @@ proptest! {
         let orders = epochs(&mut rng, FILES, 4);
         let mut announced = 0;
         for order in &orders {
-            let told = match wrong {
+            let hint = match wrong {
                 0 => rng.shuffled(order.iter().copied()),
                 1 => order[..50].to_vec(),
                 2 => order.iter().map(|f| FileKey(f.0 * 2)).collect(),
                 3 => order.iter().copied().chain(order.iter().copied()).collect(),
                 _ => order.iter().rev().copied().collect(),
             };
-            announced += told.len() as u64;
-            m.announce(1, told.clone());
+            announced += hint.len() as u64;
+            m.announce(1, hint.clone());
             // Another stream announces the same files.
-            m.announce(2, told.into_iter().rev().collect());
+            m.announce(2, hint.into_iter().rev().collect());
             for file in order {
                 m.prefetch();
                 m.open(*file);
@@ -255,12 +255,12 @@ proptest! {
     }
 
     #[test]
-    fn true_hints_leave_the_pfs_what_has_no_room(seed in any::<u64>(), capacity in 20..300usize) {
+    fn with_true_hints_the_pfs_serves_only_the_files_without_room(seed in any::<u64>(), capacity in 20..300usize) {
         const FILES: u64 = 300;
         let mut rng = Rng(seed);
         let mut m = Model::new(by_name("clairvoyant", 1).unwrap(), &[capacity as u64], (0..FILES).map(|n| (FileKey(n), 1)));
         for (epoch, order) in epochs(&mut rng, FILES, 4).into_iter().enumerate() {
-            // The order of two readers who take turns.
+            // The order of two readers that take turns.
             let half = |of: usize| order.iter().copied().skip(of).step_by(2).collect();
             m.announce(1, half(0));
             m.announce(2, half(1));

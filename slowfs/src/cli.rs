@@ -143,8 +143,8 @@ impl Mount {
 }
 
 /// Starts the same command in the foreground of a new process group, passes its "mounted" line on
-/// and leaves it. It keeps nothing of this process: a shell that waits for the end of our output
-/// must not wait for the mount.
+/// and leaves it. The new process inherits nothing of this one: a shell that waits for the end of
+/// this process's output must not wait for the mount.
 fn daemonize() -> io::Result<()> {
     let args = std::env::args_os().skip(1).filter(|arg| arg != "--daemonize");
     let mut server = Command::new(std::env::current_exe()?)
@@ -173,7 +173,8 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.into(), value.into()))
 }
 
-/// A field as the JSON protocol wants it: lists, numbers and truth values where it does, else text.
+/// Converts a field to the JSON that the protocol expects: lists, numbers and truth values, else
+/// text.
 fn json_value(key: &str, value: &str) -> Value {
     match key {
         "ops" => value.split(',').map(Value::from).collect(),

@@ -19,10 +19,10 @@ use crate::server::unmount;
 use crate::units::{Rate, Time};
 use crate::{CacheMode, Counters, FaultSpec, FaultStatus, MutateSpec, MutationKind, PathCounts, Settings, When};
 
-/// How long a control command may take; mutations of big files are the slowest.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the server gets for a clean end.
-const GRACE: Duration = Duration::from_secs(4);
+/// How long a control command may take; mutations of large files are the slowest.
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the server may take to end cleanly.
+const END_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How to mount. Everything is optional; see the options of the command `slowfs` for the defaults.
 #[derive(Clone, Debug)]
@@ -164,6 +164,30 @@ fn binary() -> io::Result<PathBuf> {
 }
 
 /// A running mount. Dropping it unmounts, by force if need be.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// let pfs = slowfs::Slowfs::builder("/data", "/mnt/pfs").meta_latency(Duration::from_millis(1)).spawn()?;
+/// std::fs::read("/mnt/pfs/file")?;
+/// assert_eq!(pfs.counters()?.open, 1);
+/// # std::io::Result::Ok(())
+/// ```
+///
+/// # Promises of the mount
+///
+/// * **Inode numbers** are those of the backing directory; hard links share one. A node is an
+///   `O_PATH` descriptor, so it survives renames and its number cannot be reused while the kernel
+///   knows it. Beyond three quarters of the limit of open files, nodes not used lately are found
+///   again by path and checked.
+/// * **Close-to-open consistency.** Attributes and names may be stale for their TTL, as on a PFS
+///   client. An `open` is always answered from the present: an inode that was removed or replaced
+///   behind the mount's back answers `ESTALE`, which makes the kernel look the name up again, and
+///   changed attributes are invalidated in the kernel before the open returns. `statx` with
+///   `AT_STATX_FORCE_SYNC` reaches the server too.
+/// * **Descriptors keep the inode they opened**: a file that is replaced or deleted stays readable for
+///   its readers, as on Lustre or GPFS. (For NFS, install a fault `estale`.)
+/// * **Latency is slept concurrently.** Server threads do the work at once; the answer waits in a
+///   timer heap.
 #[derive(Debug)]
 pub struct Slowfs {
     child: Child,
@@ -265,11 +289,11 @@ impl Slowfs {
     }
 
     fn tell(&self, command: &Command) -> io::Result<()> {
-        protocol::call(&self.socket, command, PATIENCE).map(drop)
+        protocol::call(&self.socket, command, CONTROL_TIMEOUT).map(drop)
     }
 
     fn ask<T: DeserializeOwned>(&self, command: &Command, field: &str) -> io::Result<T> {
-        let mut answer = protocol::call(&self.socket, command, PATIENCE)?;
+        let mut answer = protocol::call(&self.socket, command, CONTROL_TIMEOUT)?;
         Ok(serde_json::from_value(answer.get_mut(field).map_or(Value::Null, Value::take))?)
     }
 
@@ -278,10 +302,10 @@ impl Slowfs {
             let _ = protocol::call(&self.socket, &Command::Unmount, Duration::from_secs(1));
             drop(self.child.stdin.take());
         }
-        let killed = if self.wait(GRACE)? {
+        let killed = if self.wait(END_TIMEOUT)? {
             false
         } else {
-            // Its end aborts the connection: whoever waits for an answer gets an error.
+            // Its end aborts the connection: every process that waits for an answer gets an error.
             self.child.kill()?;
             self.child.wait()?;
             true

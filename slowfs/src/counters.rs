@@ -1,9 +1,9 @@
-//! What is counted: one row per FUSE operation, in one table that yields the enum, the public
-//! counters and the live ones.
+//! Counters: one row per FUSE operation, in one table that yields the enum, the public counters and
+//! the live ones.
 //!
-//! A call is counted when it arrives, before it is answered: whoever saw an answer sees the count.
-//! The kernel sends RELEASE and FORGET in the background, so those two may lag behind the `close`
-//! that caused them.
+//! A call is counted when it arrives, before it is answered: a client that has an answer sees the
+//! count. The kernel sends RELEASE and FORGET in the background, so those two may lag behind the
+//! `close` that caused them.
 
 use std::collections::BTreeMap;
 use std::ops::Sub;
@@ -22,7 +22,8 @@ pub enum Class {
     Open,
     /// Data calls: data latency and bandwidth.
     Data,
-    /// Calls nobody waits for (`release`, `forget`) or that a PFS client answers alone (`flush`).
+    /// Calls that no client waits for (`release`, `forget`) or that a PFS client answers alone
+    /// (`flush`).
     Free,
 }
 

@@ -29,8 +29,8 @@ pub enum FaultKind {
     /// A read returns at most this many bytes. (With a cache mode other than direct the kernel
     /// takes a short read for the end of the file.)
     ShortRead(u32),
-    /// A read returns zeros, as many as there are bytes; attributes stay as they are. Whoever still
-    /// gets the bytes has them from elsewhere.
+    /// A read returns zeros, as many as there are bytes; attributes stay as they are. A
+    /// client that still gets the bytes has them from elsewhere.
     Zeros,
 }
 
@@ -109,7 +109,7 @@ pub struct FaultSpec {
 }
 
 impl FaultSpec {
-    /// A rule for every call on every path, for ever.
+    /// A rule for every call on every path, without limit.
     pub fn new(kind: FaultKind) -> Self {
         Self { kind, ops: Vec::new(), path: None, count: None, after: 0 }
     }

@@ -109,8 +109,8 @@ impl Armed {
         list.clear();
     }
 
-    /// Those due now that `path` was opened (`read` false) or read once more; `path` is only
-    /// computed when any wait.
+    /// The mutations that are due now that `path` was opened (`read` false) or read once more;
+    /// `path` is only computed when any wait.
     pub(crate) fn due(&self, read: bool, path: impl FnOnce() -> Option<String>) -> Vec<MutateSpec> {
         if !self.any.load(Relaxed) {
             return Vec::new();
@@ -119,7 +119,7 @@ impl Armed {
             return Vec::new();
         };
         let mut list = crate::lock::lock(&self.list);
-        let due = list.extract_if(.., |spec| spec.path == path && spec.when.arrives(read)).collect();
+        let due = list.extract_if(.., |spec| spec.path == path && spec.when.count_down(read)).collect();
         self.any.store(!list.is_empty(), Relaxed);
         due
     }
@@ -127,7 +127,7 @@ impl Armed {
 
 impl When {
     /// Counts an open or a read down; true when the moment has come.
-    fn arrives(&mut self, read: bool) -> bool {
+    fn count_down(&mut self, read: bool) -> bool {
         match self {
             Self::Now => true,
             Self::AfterOpen => !read,

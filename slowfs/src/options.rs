@@ -77,7 +77,7 @@ pub struct Settings {
 }
 
 /// Marks `entry_ttl` as following `attr_ttl`.
-const FOLLOW: u64 = u64::MAX;
+const FOLLOWS_ATTR_TTL: u64 = u64::MAX;
 
 /// The options in force, read by every request without a lock.
 pub(crate) struct Live {
@@ -98,14 +98,14 @@ impl Default for Live {
             bandwidth: AtomicU64::new(0),
             cache: AtomicU8::new(CacheMode::default() as u8),
             attr_ttl: AtomicU64::new(1_000_000_000),
-            entry_ttl: AtomicU64::new(FOLLOW),
+            entry_ttl: AtomicU64::new(FOLLOWS_ATTR_TTL),
             flush: AtomicBool::new(false),
         }
     }
 }
 
 fn nanos(time: Time) -> u64 {
-    u64::try_from(time.0.as_nanos()).unwrap_or(FOLLOW - 1)
+    u64::try_from(time.0.as_nanos()).unwrap_or(FOLLOWS_ATTR_TTL - 1)
 }
 
 impl Live {
@@ -169,7 +169,7 @@ impl Live {
 
     pub(crate) fn entry_ttl(&self) -> Duration {
         match self.entry_ttl.load(Relaxed) {
-            FOLLOW => self.attr_ttl(),
+            FOLLOWS_ATTR_TTL => self.attr_ttl(),
             ttl => Duration::from_nanos(ttl),
         }
     }

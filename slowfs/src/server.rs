@@ -1,9 +1,9 @@
 //! The server behind the mount.
 //!
-//! Every request takes the same way ([`Server::serve`]): count it, ask the fault rules, do the work
-//! on the backing directory at once, and let the answer go when its time has come. Operations are
-//! grouped by what they touch: [`meta`], [`dirs`], [`files`], [`change`], [`xattr`]; [`fs`] is the
-//! thin shell that the FUSE library calls.
+//! Every request is handled alike ([`Server::serve`]): it is counted, checked against the fault
+//! rules, done on the backing directory at once, and answered when its latency is over. Operations
+//! are grouped by what they touch: [`meta`], [`dirs`], [`files`], [`change`], [`xattr`]; [`fs`] is
+//! the thin shell that the FUSE library calls.
 
 mod answer;
 mod attr;
@@ -154,7 +154,7 @@ impl Server {
 
     /// The relative path of a node, for fault rules and mutations.
     fn path_of(&self, ino: INodeNo) -> Option<String> {
-        self.paths.relative(self.nodes.get(ino).ok()?.as_ref())
+        self.nodes.get(ino).ok()?.path(&self.paths)
     }
 
     /// The relative path of an entry.
@@ -167,7 +167,7 @@ impl Server {
         Some(path)
     }
 
-    /// Ends what could keep a client waiting.
+    /// Releases stalled answers, for which clients wait.
     fn stop(&self) {
         self.stalls.close();
     }

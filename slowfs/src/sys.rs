@@ -5,7 +5,7 @@
 use std::mem::MaybeUninit;
 
 /// The signals that ask for a clean unmount.
-const STOP: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+const STOP_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 fn stop_set() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
@@ -13,7 +13,7 @@ fn stop_set() -> libc::sigset_t {
     // initialised one.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
-        for signal in STOP {
+        for signal in STOP_SIGNALS {
             libc::sigaddset(set.as_mut_ptr(), signal);
         }
         set.assume_init()

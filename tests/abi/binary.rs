@@ -1,10 +1,10 @@
-//! The shim is a guest: what must not be in its file.
+//! The contents of the shim's file: what a library in foreign processes must not have.
 
 use crate::tools::{hooks, libc, output, shim, symbols};
 use std::collections::BTreeSet;
 
 #[test]
-fn it_exports_its_hooks_and_nothing_else() {
+fn the_shim_exports_its_hooks_and_nothing_else() {
     let exported: BTreeSet<String> =
         symbols(&shim()).into_iter().filter(|s| !matches!(s.kind, 'U' | 'w' | 'v')).map(|s| s.name).collect();
     let api = [
@@ -27,7 +27,7 @@ fn it_exports_its_hooks_and_nothing_else() {
 }
 
 #[test]
-fn it_has_no_thread_local_storage() {
+fn the_shim_has_no_thread_local_storage() {
     let segments = output("readelf", &["-lW"], &shim());
     assert!(!segments.lines().any(|l| l.trim_start().starts_with("TLS ")), "{segments}");
     assert!(!output("readelf", &["-rW"], &shim()).contains("TPOFF"), "it uses somebody's thread-local storage");
@@ -47,14 +47,14 @@ fn version(text: &str) -> Option<(u32, u32)> {
 }
 
 #[test]
-fn nothing_newer_than_glibc_2_17_is_needed() {
+fn the_shim_needs_nothing_newer_than_glibc_2_17() {
     let of_libc = symbols(&libc());
     for s in symbols(&shim()).iter().filter(|s| matches!(s.kind, 'U' | 'w' | 'v')) {
         if s.kind != 'U' && s.version.is_empty() {
             continue;
         }
-        // Without a version of its own the symbol is bound to the default one: that must be old,
-        // too, or an older C library has it elsewhere or not at all.
+        // Without a version of its own the symbol is bound to the default version: that must be
+        // old, too, or an older C library has it elsewhere or not at all.
         let wanted = if s.version.is_empty() {
             let default = of_libc.iter().find(|l| l.name == s.name && l.default);
             default.unwrap_or_else(|| panic!("{} is not in the C library", s.name)).version.clone()
@@ -67,7 +67,7 @@ fn nothing_newer_than_glibc_2_17_is_needed() {
 }
 
 #[test]
-fn it_needs_no_other_library() {
+fn the_shim_needs_no_other_library() {
     let dynamic = output("readelf", &["-dW"], &shim());
     let needed: Vec<&str> = dynamic.lines().filter(|l| l.contains("(NEEDED)")).collect();
     assert!(needed.iter().all(|l| l.contains("[libc.so.6]")), "{needed:?}");
@@ -75,11 +75,11 @@ fn it_needs_no_other_library() {
 }
 
 #[test]
-fn its_text_is_neither_written_nor_its_data_executed() {
+fn the_shims_text_is_not_writable_and_its_data_not_executable() {
     let dynamic = output("readelf", &["-dW"], &shim());
     assert!(!dynamic.contains("TEXTREL"), "{dynamic}");
     let segments = output("readelf", &["-lW"], &shim());
-    // The flags stand between the sizes and the alignment, letters and blanks.
+    // The flags stand between the sizes and the alignment: letters and blanks.
     let flags = |l: &str| {
         let mut words: Vec<&str> = l.split_whitespace().skip(6).collect();
         words.pop();

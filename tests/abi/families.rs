@@ -4,8 +4,8 @@
 use crate::tools::{hooks, libc, symbols};
 use std::collections::BTreeSet;
 
-/// The name without what makes a variant of it: underscores, `64`, `_chk`, `_2`, `_nocancel`, `_r`,
-/// `x`stat, `_IO_`.
+/// The name without the parts that mark a variant: underscores, `64`, `_chk`, `_2`, `_nocancel`,
+/// `_r`, `x`stat, `_IO_`.
 fn plain(name: &str) -> &str {
     let mut n = name.trim_start_matches('_');
     for front in ["IO_", "libc_"] {
@@ -94,14 +94,14 @@ const FAMILIES: &[Family] = &[
 
 const KERNEL: &str = "asks the kernel, which has the truth";
 const INSIDE: &str = "walks inside the C library, with calls that nobody can interpose: the kernel answers";
-/// They change the working directory past us, which is asked for where it matters.
+/// They change the working directory past the shim, which asks for it where it matters.
 const WALKS: &str = "walks inside libc; the working directory is asked for";
 const REAL: &str = "descriptors are the kernel's own";
 const WRITTEN: &str = "the descriptor was opened for writing, which was seen";
 const NAME_ONLY: &str = "makes up a name, no file";
 const RESERVED: &str = "a name reserved for the C library, which programs are not compiled to";
 
-/// What is left out, and why.
+/// The functions left out, with the reason.
 const LEFT_OUT: &[(&str, &str)] = &[
     ("__open", RESERVED),
     ("__open64", RESERVED),
@@ -219,7 +219,7 @@ fn every_function_of_a_family_is_a_decision() {
 }
 
 #[test]
-fn what_is_left_out_is_not_hooked_and_has_a_family() {
+fn functions_left_out_are_not_hooked_and_have_a_family() {
     let hooks = hooks();
     let mut seen = BTreeSet::new();
     for (name, why) in LEFT_OUT {

@@ -1,4 +1,4 @@
-//! What nm and readelf say.
+//! Output of nm and readelf.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub(crate) fn output(tool: &str, args: &[&str], file: &Path) -> String {
 #[derive(Clone, Debug)]
 pub(crate) struct Symbol {
     pub(crate) name: String,
-    /// `U` and `w`: looked for elsewhere.
+    /// `U` and `w`: defined in another library.
     pub(crate) kind: char,
     /// As in `GLIBC_2.17`; empty without.
     pub(crate) version: String,

@@ -7,7 +7,7 @@ use std::process::Command;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The document of the results in a directory; what is drawn lies beside it.
+/// The document of the results in a directory; its drawings lie beside it.
 fn document(results: &Path) -> String {
     let made = Command::new("python3")
         .arg(format!("{ROOT}/benches/eval/evaluate.py"))
@@ -46,13 +46,13 @@ fn the_document_is_that_of_the_results() {
     assert!(drawn(dir.path()) == drawn(Path::new(&format!("{ROOT}/docs"))), "docs/evaluation: ./evaluate --document");
 }
 
-/// The verdict of the first row of `records` whose measure begins so.
+/// The verdict of the first row of `records` whose measure begins with `of`.
 fn verdict(document: &str, of: &str) -> String {
     let row = document.lines().find(|l| l.starts_with("| records, LeNet-like (2 ms a batch): ") && l.contains(of));
     row.unwrap_or_else(|| panic!("{of}: {document}")).split('|').nth(4).unwrap().trim().to_owned()
 }
 
-/// What is done to each epoch of the cold runs.
+/// A change of each epoch of the cold runs.
 type Change = fn(&mut Value);
 
 fn times(e: &mut Value, factor: f64) {
@@ -77,11 +77,11 @@ fn verdicts_follow_the_figures() {
     let measured: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     for (of, good, bad) in rows {
         for (change, wanted) in [(good, "met"), (bad, "**missed**")] {
-            let mut told = measured.clone();
-            for run in told["runs"].as_array_mut().unwrap().iter_mut().filter(|r| r["mode"] == "cold") {
+            let mut changed = measured.clone();
+            for run in changed["runs"].as_array_mut().unwrap().iter_mut().filter(|r| r["mode"] == "cold") {
                 run["epochs"].as_array_mut().unwrap().iter_mut().for_each(change);
             }
-            fs::write(&path, told.to_string()).unwrap();
+            fs::write(&path, changed.to_string()).unwrap();
             assert_eq!(verdict(&document(dir.path()), of), wanted, "{of}");
         }
     }

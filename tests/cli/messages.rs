@@ -2,9 +2,9 @@
 //! names no message that is gone.
 //!
 //! How it works. The sources are read as Rust tokens, and the string literals that read as prose
-//! are taken for messages. Left out is what nobody is shown: attributes other than `#[error]` (help
-//! is printed by clap, on request), tests, reasons of `expect`, and texts that something is
-//! compared with. The document is read for the code spans in the first column of its tables whose
+//! are taken for messages. Left out are texts that no user is shown: attributes other than
+//! `#[error]` (help is printed by clap, on request), tests, reasons of `expect`, and texts that
+//! something is compared with. The document is read for the code spans in the first column of its tables whose
 //! header begins with "Message". What is filled in is `…` in both.
 
 use proc_macro2::{Delimiter, LexError, TokenStream, TokenTree};
@@ -133,7 +133,7 @@ fn string(literal: &str) -> Option<String> {
         match (c, if c == '\\' { rest.next() } else { None }) {
             (_, None) => text.push(c),
             (_, Some('n' | 'r' | 't')) => text.push(' '),
-            // The line goes on.
+            // The line continues.
             (_, Some('\n')) => while rest.next_if(|c| c.is_whitespace()).is_some() {},
             (_, Some(c)) => text.push(c),
         }
@@ -141,7 +141,8 @@ fn string(literal: &str) -> Option<String> {
     Some(text)
 }
 
-/// As it is looked up: what is filled in is `…`, white space is one space, who speaks is left out.
+/// As it is looked up: what is filled in is `…`, white space is one space, the speaker is
+/// left out.
 fn normal(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -258,16 +259,19 @@ fn the_document_holds_every_message_and_no_other() {
             wrong.push(format!("{DOCUMENT}:{line}: a row without a message, or with an empty cell"));
         }
     }
-    let told: BTreeMap<&String, usize> = rows.iter().flat_map(|(line, m, _)| m.iter().map(|m| (m, *line))).collect();
+    let documented: BTreeMap<&String, usize> =
+        rows.iter().flat_map(|(line, m, _)| m.iter().map(|m| (m, *line))).collect();
     let made = of_the_sources();
     let none: BTreeSet<&str> = NO_MESSAGES.iter().map(|(text, _)| *text).collect();
-    for (text, places) in made.iter().filter(|(text, _)| !told.contains_key(text) && !none.contains(text.as_str())) {
+    for (text, places) in
+        made.iter().filter(|(text, _)| !documented.contains_key(text) && !none.contains(text.as_str()))
+    {
         wrong.push(format!("{}: not in {DOCUMENT}: {text}", places.join(", ")));
     }
-    for (text, line) in told.iter().filter(|(text, _)| !made.contains_key(**text)) {
+    for (text, line) in documented.iter().filter(|(text, _)| !made.contains_key(**text)) {
         wrong.push(format!("{DOCUMENT}:{line}: no source says this: {text}"));
     }
-    for text in none.iter().filter(|text| !made.contains_key(**text) || told.contains_key(&(**text).to_owned())) {
+    for text in none.iter().filter(|text| !made.contains_key(**text) || documented.contains_key(&(**text).to_owned())) {
         wrong.push(format!("the list of what is no message holds this in vain: {text}"));
     }
     assert!(wrong.is_empty(), "{} of {} messages:\n{}\n", wrong.len(), made.len(), wrong.join("\n"));

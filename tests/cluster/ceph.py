@@ -1,5 +1,5 @@
-"""A CephFS on one machine, for scripts: a monitor, an OSD, a metadata server. Needs ceph-mon, ceph-osd, ceph-mds, ceph-fuse, ceph-common (Debian's
-packages of these names)."""
+"""A CephFS on one machine, for scripts: a monitor, an OSD, a metadata server. Needs ceph-mon,
+ceph-osd, ceph-mds, ceph-fuse, ceph-common (Debian's packages of these names)."""
 import json, os, subprocess, uuid
 
 import net as nodes
@@ -8,7 +8,8 @@ TOOLS = ("ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse", "ceph")
 
 
 class Ceph:
-    """A CephFS in a node's namespace, its settings and processes in a directory of its own; the interface is that of Gluster."""
+    """A CephFS in a node's namespace, its settings and processes in a directory of its own; the
+    interface is that of Gluster."""
 
     SETTINGS = """[global]
 fsid = {fsid}
@@ -100,15 +101,17 @@ osd data = {base}/osd.0
         return found
 
     def count(self):
-        """Begins to count anew."""
+        """Resets the counters."""
         self.begun = self.totals()
 
     def counts(self):
-        """What the OSD and the metadata server have counted since: calls, by what GlusterFS calls the like, and `bytes` that were sent."""
+        """What the OSD and the metadata server have counted since: calls, by the names that
+        GlusterFS has for them, and `bytes` that were sent."""
         return {k: n - self.begun.get(k, 0) for k, n in self.totals().items()}
 
     def mount(self, w, i):
-        """Mounts it on a node, in a mount namespace of that node's; no data is kept, names and attributes are, as the metadata server grants it."""
+        """Mounts it on a node, in a mount namespace of that node's; no data is kept, names and
+        attributes are, as the metadata server grants it."""
         os.makedirs(w.root, exist_ok=True)
         client = (f"ceph-fuse -c {self.base}/ceph.conf -n client.admin --client_oc=false --fuse_disable_pagecache=true --pid-file={self.base}/run/fuse{i}.pid "
                   f"--admin-socket={self.base}/run/fuse{i}.asok --log-file={self.base}/log/fuse{i}.log {w.root} >{self.base}/log/mount{i} 2>&1")

@@ -1,4 +1,5 @@
-"""A GlusterFS on one machine, for scripts. Needs glusterd and glusterfs (Debian: glusterfs-server glusterfs-client)."""
+"""A GlusterFS on one machine, for scripts. Needs glusterd and glusterfs (Debian: glusterfs-server
+glusterfs-client)."""
 import os, subprocess, xml.etree.ElementTree
 
 import net as nodes
@@ -8,7 +9,8 @@ TOOLS = ("glusterd", "glusterfs", "gluster")
 
 
 class Gluster:
-    """A GlusterFS of one brick in a node's namespace, its settings and processes in a directory of its own."""
+    """A GlusterFS of one brick in a node's namespace, its settings and processes in a directory of
+    its own."""
 
     OFF = ("io-cache", "quick-read", "read-ahead", "readdir-ahead", "stat-prefetch", "open-behind", "write-behind")
     SETTINGS = """volume management
@@ -58,12 +60,13 @@ end-volume
         return subprocess.run(["glusterfs", "--version"], capture_output=True, text=True).stdout.split("\n")[0]
 
     def count(self):
-        """Begins to count anew."""
+        """Resets the counters."""
         self.ask("volume", "profile", "v0", "start", check=False)
         self.ask("volume", "profile", "v0", "info", "clear")
 
     def counts(self):
-        """What the brick has counted since: calls by their names in GlusterFS, and `bytes` that it sent."""
+        """What the brick has counted since: calls by their names in GlusterFS, and `bytes` that it
+        sent."""
         tree = xml.etree.ElementTree.fromstring(self.asked("volume", "profile", "v0", "info", "cumulative", "--xml").stdout)
         found = dict(bytes=0)
         for brick in tree.iter("cumulativeStats"):
@@ -73,7 +76,8 @@ end-volume
         return found
 
     def mount(self, w, i):
-        """Mounts it on a node, in a mount namespace of that node's: the same path on all nodes. Processes enter by way of the holder."""
+        """Mounts it on a node, in a mount namespace of that node's: the same path on all nodes.
+        Processes enter by way of the holder."""
         os.makedirs(w.root, exist_ok=True)
         client = (f"glusterfs --volfile-server={self.net.address(self.node)} --volfile-id=v0 --direct-io-mode=enable --attribute-timeout=600 "
                   f"--entry-timeout=600 --log-file={self.base}/log/mnt{i}.log --log-level=WARNING {w.root}")

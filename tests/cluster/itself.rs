@@ -1,16 +1,18 @@
 //! The harness itself: links carry, are cut, slow and lost as they should be, nodes run jobs, and
-//! nothing is left behind.
+//! no process, mount or file is left behind.
 
 use crate::harness::{Job, Running};
-use crate::net::{Net, identity};
+use crate::leftovers::identity;
+use crate::net::Net;
+use crate::plan::Plan;
 use crate::reads::Reads;
-use crate::world::{Cluster, wait_for};
+use crate::wait::wait_for;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Receives from whoever comes, one after the other, and says how many bytes that were.
+/// Receives from one connection after the other, and prints the number of bytes.
 const SERVER: &str = "import socket, sys
 s = socket.create_server((sys.argv[1], 7000)); print('ready', flush=True)
 while True:
@@ -40,7 +42,7 @@ fn send(net: &Net, from: usize, to: usize) -> Option<f64> {
 /// Links, addresses and routes of the caller's namespace.
 fn own_network() -> String {
     let ask = |what: &str| Command::new("ip").args(["-o", what]).output().unwrap().stdout;
-    // The time that is left to a leased address changes by itself.
+    // The remaining time of a leased address changes by itself.
     let text: String = ["link", "addr", "route"].map(|w| String::from_utf8_lossy(&ask(w)).into_owned()).concat();
     text.split_whitespace().filter(|w| !w.ends_with("sec")).collect::<Vec<_>>().join(" ")
 }
@@ -87,7 +89,7 @@ fn links_are_delayed_where_the_kernel_can() {
 
 #[test]
 fn nodes_that_do_not_share_read_the_data_once_each() {
-    let Some(c) = Cluster::plan(3).files(30).alone().build() else { return };
+    let Some(c) = Plan::new(3).files(30).alone().build() else { return };
     let mark = c.mark();
     let outcomes = c.together(&Reads::epochs(3).barrier(&c.barrier()));
     let seen = c.since(&mark);
@@ -105,7 +107,7 @@ fn nodes_that_do_not_share_read_the_data_once_each() {
 
 #[test]
 fn a_wrong_byte_and_a_lost_file_fail_the_job() {
-    let Some(c) = Cluster::plan(1).files(8).alone().build() else { return };
+    let Some(c) = Plan::new(1).files(8).alone().build() else { return };
     let files = c.data().clone();
     let victim = fs::read_dir(c.backing().join("d001")).unwrap().flatten().next().unwrap().path();
     let good = fs::read(&victim).unwrap();
@@ -125,8 +127,8 @@ fn a_wrong_byte_and_a_lost_file_fail_the_job() {
 }
 
 #[test]
-fn agents_are_found_and_signalled_and_a_lost_node_holds_nobody_up() {
-    let Some(c) = Cluster::plan(3).files(30).alone().build() else { return };
+fn agents_are_found_and_signalled_and_a_lost_node_delays_no_other() {
+    let Some(c) = Plan::new(3).files(30).alone().build() else { return };
     let over = c.shared().join("over");
     let reads = Reads::until(&over).barrier(&c.barrier());
     let mut jobs = c.skewed(&reads, Duration::from_millis(200));
@@ -151,17 +153,17 @@ fn agents_are_found_and_signalled_and_a_lost_node_holds_nobody_up() {
     let want = epochs(&jobs[0]) + 2;
     wait_for("the others", || epochs(&jobs[0]) >= want);
     fs::write(&over, "").unwrap();
-    // Ranks may see the end an epoch apart: who waits for the next one is told.
+    // Ranks may see the end an epoch apart: a rank that waits for the next epoch is told.
     fs::write(c.shared().join("barrier1/gone.0"), "").unwrap();
     fs::write(c.shared().join("barrier1/gone.2"), "").unwrap();
     c.end(jobs);
 }
 
-/// Also the program that it runs: one that brings a cluster up and is killed.
+/// Also the program that the test runs: it brings a cluster up and is killed.
 #[test]
 fn a_killed_run_is_cleared_away_by_the_next() {
     if std::env::var_os("MONARCH_CLUSTER_HOLD").is_some() {
-        let Some(c) = Cluster::plan(2).files(4).alone().build() else { return };
+        let Some(c) = Plan::new(2).files(4).alone().build() else { return };
         let job = c.node(1).start(&Job::new("sleep").arg("1000"));
         wait_for("an agent", || c.node(1).agent().is_some());
         fs::write(std::env::var_os("MONARCH_CLUSTER_HOLD").unwrap(), c.net().name(1)).unwrap();
@@ -170,15 +172,15 @@ fn a_killed_run_is_cleared_away_by_the_next() {
     }
     let Some(first) = Net::up(1) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let told = dir.path().join("name");
+    let name_file = dir.path().join("name");
     let mut held = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "itself::a_killed_run_is_cleared_away_by_the_next"])
-        .env("MONARCH_CLUSTER_HOLD", &told)
+        .env("MONARCH_CLUSTER_HOLD", &name_file)
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    wait_for("the other cluster", || fs::read_to_string(&told).is_ok_and(|t| !t.is_empty()));
-    let namespace = Path::new("/run/netns").join(fs::read_to_string(&told).unwrap());
+    wait_for("the other cluster", || fs::read_to_string(&name_file).is_ok_and(|t| !t.is_empty()));
+    let namespace = Path::new("/run/netns").join(fs::read_to_string(&name_file).unwrap());
     let pid = held.id();
     held.kill().unwrap();
     held.wait().unwrap();
@@ -190,6 +192,6 @@ fn a_killed_run_is_cleared_away_by_the_next() {
     let second = Net::up(1).unwrap();
     assert!(!namespace.exists());
     assert_eq!(left(), 0);
-    // What belongs to the living stays.
+    // Leftovers of living processes stay.
     assert!(Path::new("/run/netns").join(first.name(0)).exists() && second.name(0) != first.name(0));
 }

@@ -1,34 +1,34 @@
-//! What runs that were killed have left: namespaces with processes in them, mounts, directories.
+//! Leftovers of runs that were killed: namespaces with processes in them, mounts, directories.
 //!
-//! Everything that a cluster makes carries the id of the process that made it. What belongs to a
-//! process that is gone is removed before the next network comes up, and what is removed at the end
-//! of a test goes the same way.
+//! Everything that a cluster makes carries the id of the process that made it. Leftovers of a
+//! process that is gone are removed before the next network comes up, and a test removes its own at
+//! its end in the same way.
 
-use crate::net::identity;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Namespaces are called this, the process id, a number and the node.
-pub const NAMESPACE: &str = "mcl-";
-/// Directories are called this, the process id and something that chance has chosen.
-pub const DIRECTORY: &str = "monarch-cluster-";
-/// Where they are.
-const PLACES: [&str; 2] = ["/tmp", "/dev/shm"];
+/// Prefix of the names of namespaces; the process id, a number and the node follow.
+pub const NAMESPACE_PREFIX: &str = "mcl-";
+/// Prefix of the names of directories; the process id and random characters follow.
+pub const DIRECTORY_PREFIX: &str = "monarch-cluster-";
+/// The directories in which they lie.
+const PARENTS: [&str; 2] = ["/tmp", "/dev/shm"];
 
-/// One at a time makes or removes namespaces.
+/// Locks the namespaces: one process at a time makes or removes them.
 pub fn lock() -> fs::File {
     let file = fs::File::create("/tmp/monarch-cluster.lock").expect("lock of the namespaces");
     file.lock().expect("lock of the namespaces");
     file
 }
 
-/// Removes what belongs to processes that are gone.
+/// Removes the leftovers of processes that are gone.
 pub fn clear() {
     let names = |dir: &str| fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
-    names("/run/netns").filter(|p| is_orphan(p, NAMESPACE)).for_each(|p| remove(&named(&p)));
-    for dir in PLACES.iter().flat_map(|d| names(d)).filter(|p| is_orphan(p, DIRECTORY)) {
+    names("/run/netns").filter(|p| is_orphan(p, NAMESPACE_PREFIX)).for_each(|p| remove(&named(&p)));
+    for dir in PARENTS.iter().flat_map(|d| names(d)).filter(|p| is_orphan(p, DIRECTORY_PREFIX)) {
         mounts_below(&dir).iter().for_each(|m| run("umount", &["-l", m]));
         let _ = fs::remove_dir_all(&dir);
     }
@@ -51,7 +51,7 @@ fn mounts_below(dir: &Path) -> Vec<String> {
 }
 
 fn run(program: &str, words: &[&str]) {
-    // What cannot be removed now is tried again by the next run.
+    // The next run tries again what cannot be removed now.
     let _ = Command::new(program).args(words).output();
 }
 
@@ -92,4 +92,9 @@ pub fn end(namespace: &str) {
 pub fn remove(namespace: &str) {
     end(namespace);
     run("ip", &["netns", "del", namespace]);
+}
+
+/// Device and inode of a network namespace, which no other namespace has.
+pub fn identity(path: impl AsRef<Path>) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }

@@ -1,7 +1,9 @@
-"""Several nodes on one machine, for scripts (tests/cluster-soak.py, benches/cluster.py): what net.rs, node.rs and leftovers.rs are for tests.
+"""Several nodes on one machine, for scripts (tests/cluster-soak.py, benches/cluster.py): what
+net.rs, node.rs and leftovers.rs are for tests.
 
-A namespace for each node, one for the switch; a directory on disk and one in memory; all of them carry the id of the process that made
-them, so that the next run, of a script or of the tests, removes what a killed one has left. Needs root.
+A namespace for each node, one for the switch; a directory on disk and one in memory; all of them
+carry the id of the process that made them, so that the next run, of a script or of the tests,
+removes what a killed one has left. Needs root.
 """
 import fcntl, glob, json, os, re, shutil, signal, socket, subprocess, sys, tempfile, time
 
@@ -75,7 +77,7 @@ def is_orphan(name, prefix):
 
 
 def clear_leftovers():
-    """What belongs to processes that are gone."""
+    """The leftovers of processes that are gone."""
     for name in [n for n in os.listdir("/run/netns") if is_orphan(n, NAMESPACE)] if os.path.isdir("/run/netns") else []:
         end(name)
         ip(f"netns del {name}", check=False)
@@ -127,7 +129,7 @@ class Net:
         return ["nsenter", f"--net=/run/netns/{self.name(node)}"]
 
     def rate(self, node, mbit):
-        """Both directions of a node's link carry that much; 0: as much as they can."""
+        """Limits both directions of a node's link to this rate; 0: no limit."""
         for namespace, device in ((self.name(node), "eth0"), (f"{self.id}sw", f"p{node}")):
             tc = ["nsenter", f"--net=/run/netns/{namespace}", "tc", "qdisc"]
             subprocess.run([*tc, "del", "dev", device, "root"], capture_output=True)
@@ -172,7 +174,8 @@ class Slowfs:
 
 
 class World:
-    """Directories and configurations for `nodes` nodes of `net` that read `root`. `with World(net, 8, ...) as w:`"""
+    """Directories and configurations for `nodes` nodes of `net` that read `root`. `with World(net,
+    8, ...) as w:`"""
 
     def __init__(self, net, nodes, root=None, capacity="64MiB", cluster=(), alone=False, settings=(), disk=False):
         self.net, self.nodes, self.capacity, self.settings = net, nodes, capacity, settings
@@ -231,7 +234,7 @@ class World:
         return next((p for p, words in processes(self.net.name(i)) if words[1:] == ["agent"] and words[0].endswith("monarch")), None)
 
     def status(self, i):
-        """What its agent says, or None."""
+        """Status of its agent, or None."""
         for path in glob.glob(f"{self.runtime(i)}/**/agent.sock", recursive=True):
             try:
                 with socket.socket(socket.AF_UNIX) as s:
@@ -276,10 +279,11 @@ def when(what, done, limit=600):
 class WarmMemory:
     """Memory as it is on a machine of one's own, for as long as this is open.
 
-    A virtual machine may hand memory that is free back to its host (free page reporting: whole blocks, after a second), and pays for each page of
-    it with several times what it costs to clear one when it is used again: 4 GB took 6.6 to 8.9 s here, for 1.3 s. So copies cost more than they
-    do elsewhere. Here a part of the memory, which has been touched, is split up by one page that is held in each MiB: such pieces are not handed back, and are
-    what is taken first.
+    A virtual machine may hand memory that is free back to its host (free page reporting: whole
+    blocks, after a second), and pays for each page of it with several times what it costs to clear
+    one when it is used again: 4 GB took 6.6 to 8.9 s here, for 1.3 s. So copies cost more than they
+    do elsewhere. Here a part of the memory, which has been touched, is split up by one page that is
+    held in each MiB: such pieces are not handed back, and are what is taken first.
     """
 
     def __init__(self, most=8 << 30):

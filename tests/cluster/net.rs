@@ -3,22 +3,21 @@
 //!
 //! Nothing in the namespace of the caller changes: no address, route or link. A link is a veth
 //! whose far end is a port of the switch's bridge, so that a cut link loses packets as a pulled
-//! cable does: nobody is told. Names carry the process id, so that tests can run side by side and
-//! the next run knows what a killed one has left ([`super::leftovers`]).
+//! cable does: neither end is notified. Names carry the process id, so that tests can run side by
+//! side and the next run knows the leftovers of a killed one ([`super::leftovers`]).
 //!
 //! Processes enter by `nsenter --net`, not by `ip netns exec`: that makes a mount namespace, too,
 //! which hides mounts made later.
 
 use crate::leftovers;
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Least burst of a shaped link: one packet as the kernel hands it over before segmentation is up
-/// to 64 KiB.
-const BURST: u64 = 128 << 10;
+/// Least burst of a shaped link in bytes: a packet as the kernel hands it over before segmentation
+/// is up to 64 KiB.
+const MIN_BURST_BYTES: u64 = 128 << 10;
 
 /// How a link is slowed down.
 #[derive(Clone, Copy, Default)]
@@ -32,7 +31,7 @@ struct Link {
     deleted: bool,
 }
 
-/// See the module. Dropping it ends every process in its namespaces and removes them.
+/// A network of nodes. Dropping it ends every process in its namespaces and removes them.
 pub struct Net {
     serial: u8,
     links: Mutex<Vec<Link>>,
@@ -73,12 +72,12 @@ impl Net {
     }
 
     fn switch(&self) -> String {
-        format!("{}{}-{}-sw", leftovers::NAMESPACE, std::process::id(), self.serial)
+        format!("{}{}-{}-sw", leftovers::NAMESPACE_PREFIX, std::process::id(), self.serial)
     }
 
     /// The namespace of a node.
     pub fn name(&self, node: usize) -> String {
-        format!("{}{}-{}-{node}", leftovers::NAMESPACE, std::process::id(), self.serial)
+        format!("{}{}-{}-{node}", leftovers::NAMESPACE_PREFIX, std::process::id(), self.serial)
     }
 
     /// The address of a node.
@@ -98,13 +97,13 @@ impl Net {
         leftovers::processes(&self.name(node), is)
     }
 
-    /// Both directions of a node's link carry that much from now on.
+    /// Limits both directions of a node's link to `mbit` Mbit/s.
     pub fn rate(&self, node: usize, mbit: u64) {
         assert!(self.reshape(node, |s| s.mbit = Some(mbit)), "tbf: this kernel cannot limit the rate of a link");
     }
 
-    /// Every packet from and to a node takes that much longer. False, with a line about it, where
-    /// the kernel has no netem.
+    /// Delays every packet from and to a node by `micros` microseconds. False, with a line about
+    /// it, where the kernel has no netem.
     pub fn delay(&self, node: usize, micros: u64) -> bool {
         let done = self.reshape(node, |s| s.micros = Some(micros));
         if !done {
@@ -127,7 +126,7 @@ impl Net {
         ends.iter().all(|(ns, dev)| shaped(ns, dev, shape))
     }
 
-    /// Packets from and to the node are lost; nobody is told.
+    /// Packets from and to the node are lost; neither end is notified.
     pub fn cut(&self, node: usize) {
         ip(&format!("-n {} link set p{node} down", self.switch()));
     }
@@ -137,9 +136,9 @@ impl Net {
         ip(&format!("-n {} link set p{node} up", self.switch()));
     }
 
-    /// Of what the node sends by TCP, every fourth packet of more than 1,000 bytes arrives with one
-    /// byte changed and nobody notices: as between the checksums of a link and those of TCP. (A
-    /// veth hands packets on without ever summing them.)
+    /// Every fourth packet of more than 1,000 bytes that the node sends by TCP arrives with one
+    /// byte changed, and no checksum shows it: as between the checksums of a link and those of TCP.
+    /// (A veth hands packets on without ever checking their sums.)
     pub fn corrupt(&self, node: usize) {
         let table = "table ip corrupt {\n chain output {\n type filter hook output priority 0;\n \
                      ip protocol tcp ip length > 1000 numgen random mod 4 == 0 @nh,5600,8 set 0x5a\n }\n}\n";
@@ -191,7 +190,7 @@ impl Drop for Net {
     }
 }
 
-/// One end of a link gets its queueing disciplines anew.
+/// Replaces the queueing disciplines of one end of a link.
 fn shaped(namespace: &str, device: &str, shape: Shape) -> bool {
     let tc = |words: &str| {
         let mut c = Command::new("nsenter");
@@ -201,7 +200,7 @@ fn shaped(namespace: &str, device: &str, shape: Shape) -> bool {
     // Fails when there is none.
     tc(&format!("qdisc del dev {device} root"));
     let rate = shape.mbit.map(|mbit| {
-        let burst = (mbit * 1_000_000 / 8 / 250).max(BURST);
+        let burst = (mbit * 1_000_000 / 8 / 250).max(MIN_BURST_BYTES);
         format!("tbf rate {mbit}mbit burst {burst} latency 20ms")
     });
     let delay = shape.micros.map(|us| format!("netem delay {us}us limit 100000"));
@@ -220,9 +219,4 @@ fn shaped(namespace: &str, device: &str, shape: Shape) -> bool {
 fn ip(words: &str) {
     let out = Command::new("ip").args(words.split(' ')).output().expect("ip (Debian: iproute2)");
     assert!(out.status.success(), "ip {words}: {}", String::from_utf8_lossy(&out.stderr));
-}
-
-/// What tells a network namespace from all others.
-pub fn identity(path: impl AsRef<std::path::Path>) -> Option<(u64, u64)> {
-    std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }

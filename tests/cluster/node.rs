@@ -1,16 +1,17 @@
 //! One node of a cluster: its directories, its configuration, its jobs, its agent.
 
 use crate::harness::{Job, Running, built};
-use crate::world::{Cluster, wait_for};
+use crate::site::Site;
+use crate::wait::wait_for;
 use monarch_core::agent::protocol::Status;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// See the module.
+/// One node of a cluster.
 #[derive(Clone, Copy)]
 pub struct Node<'a> {
-    pub cluster: &'a Cluster,
+    pub site: &'a Site,
     pub index: usize,
 }
 
@@ -20,27 +21,27 @@ impl Node<'_> {
     }
     /// Directory of its tier.
     pub fn tier(&self) -> PathBuf {
-        self.dir(self.cluster.tiers()).join("tier")
+        self.dir(&self.site.tiers).join("tier")
     }
     /// Base of its runtime directories.
     pub fn runtime(&self) -> PathBuf {
-        self.dir(self.cluster.memory()).join("run")
+        self.dir(&self.site.memory).join("run")
     }
     fn config(&self) -> PathBuf {
-        self.dir(self.cluster.shared()).join("monarch.yaml")
+        self.dir(&self.site.shared).join("monarch.yaml")
     }
-    /// Where the report of the job that ended last lies.
+    /// The report of the job that ended last.
     pub fn report(&self) -> PathBuf {
-        self.dir(self.cluster.shared()).join("report.json")
+        self.dir(&self.site.shared).join("report.json")
     }
     pub fn address(&self) -> String {
-        self.cluster.net().address(self.index)
+        self.site.net.address(self.index)
     }
 
     /// Makes its directories and its configuration.
     pub(crate) fn prepare(&self) {
-        let on_disk = self.dir(self.cluster.shared());
-        for dir in [on_disk.join("tmp"), self.runtime(), self.dir(self.cluster.tiers())] {
+        let on_disk = self.dir(&self.site.shared);
+        for dir in [on_disk.join("tmp"), self.runtime(), self.dir(&self.site.tiers)] {
             fs::create_dir_all(dir).expect("own directory");
         }
         self.configure("secret");
@@ -50,23 +51,23 @@ impl Node<'_> {
     pub fn configure(&self, secret: &str) {
         let text = format!(
             "dataset:\n  roots: [{}]\n  settle: 0s\ntiers:\n  - {{ path: {}, capacity: {} }}\nruntime_dir: {}\n{}",
-            self.cluster.root().display(),
+            self.site.root.display(),
             self.tier().display(),
-            self.cluster.settled().tier_size,
+            self.site.configuration.tier_size,
             self.runtime().display(),
-            self.cluster.section(secret),
+            self.site.section(secret),
         );
         fs::write(self.config(), text).expect("own file");
     }
 
     /// A command in its namespace, without variables that would reach Monarch.
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut c = match self.cluster.mounted(self.index) {
-            None => self.cluster.net().inside(self.index, program),
+        let mut c = match self.site.mounted(self.index) {
+            None => self.site.net.inside(self.index, program),
             Some(dir) => {
-                let mut c = self.cluster.net().inside(self.index, "unshare");
+                let mut c = self.site.net.inside(self.index, "unshare");
                 c.args(["--mount", "sh", "-c", "mount --bind \"$0\" \"$1\" && shift && exec \"$@\""]).arg(dir);
-                c.arg(self.cluster.root()).arg(program);
+                c.arg(&self.site.root).arg(program);
                 c
             }
         };
@@ -75,7 +76,7 @@ impl Node<'_> {
                 c.env_remove(name);
             }
         }
-        let tmp = self.dir(self.cluster.shared()).join("tmp");
+        let tmp = self.dir(&self.site.shared).join("tmp");
         c.env("TMPDIR", &tmp).current_dir(tmp);
         c
     }
@@ -91,7 +92,7 @@ impl Node<'_> {
     pub fn start(&self, job: &Job) -> Running {
         let mut c = self.command(built("monarch"));
         c.args(["run", "--quiet", "--config"]).arg(self.config()).arg("--report").arg(self.report());
-        c.args(self.cluster.settings().iter().flat_map(|s| ["--set", s]));
+        c.args(self.site.settings.iter().flat_map(|s| ["--set", s]));
         Running::new({
             c.arg("--").args(job.words());
             c
@@ -105,13 +106,13 @@ impl Node<'_> {
         Running::new(c)
     }
 
-    /// Its agent's process, found by the namespace: also when it is stopped.
+    /// The process of its agent, found by the namespace: also when it is stopped.
     pub fn agent(&self) -> Option<i32> {
         let is_agent = |words: &[&str]| words.len() == 2 && words[0].ends_with("monarch") && words[1] == "agent";
-        self.cluster.net().processes(self.index, is_agent).first().copied()
+        self.site.net.processes(self.index, is_agent).first().copied()
     }
 
-    /// Sends its agent a signal; the agent's process.
+    /// Sends its agent a signal; returns the agent's process.
     #[track_caller]
     pub fn signal(&self, signal: i32) -> i32 {
         let pid = self.agent().expect("an agent");
@@ -120,7 +121,7 @@ impl Node<'_> {
         pid
     }
 
-    /// Waits for another agent than `old`; its process.
+    /// Waits for another agent than `old`; returns its process.
     #[track_caller]
     pub fn successor(&self, old: i32) -> i32 {
         let mut pid = None;
@@ -131,7 +132,7 @@ impl Node<'_> {
         pid.unwrap_or(old)
     }
 
-    /// What its agent says of itself.
+    /// The status of its agent.
     pub fn status(&self) -> Option<Status> {
         let out = self.monarch("status").arg("--json").output().expect("monarch status");
         let all: Vec<Status> = serde_json::from_slice(&out.stdout).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What nodes that share copies promise: each byte leaves the PFS once, whatever fails costs a
-//! bounded wait and never a byte.
+//! Promises of nodes that share copies: each byte leaves the PFS once; a failure costs a bounded
+//! wait and never a byte.
 
 #[path = "nodes/again.rs"]
 mod again;
@@ -26,7 +26,8 @@ use crate::harness::Running;
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::reads::{Outcome, Reads};
-use crate::world::{Cluster, wait_for};
+use crate::wait::wait_for;
+use crate::world::Cluster;
 use monarch_core::cluster::node::{NodeStatus, Said};
 use std::path::PathBuf;
 
@@ -35,21 +36,22 @@ pub const PLACEMENTS: [&str; 3] = ["sharded", "replicated", "hybrid"];
 
 /// Seconds that a read may take while something fails: it may wait for the agent (`wait.stall`, 2
 /// s), which may wait for peers (`peer_timeout` each), on a machine that is busy with other tests.
-/// Where nothing else runs, the promise itself is tested (`tests/nodes.sh`): 2 s and the read from
-/// the PFS.
+/// `tests/nodes.sh` tests the promise itself where nothing else runs: 2 s and the read from the
+/// PFS.
 pub fn bound() -> f64 {
     let set = std::env::var("MONARCH_CLUSTER_BOUND").ok().and_then(|s| s.parse().ok());
     set.unwrap_or(12.0)
 }
 
-/// For tests that count calls exactly: clocks that do not fire on a machine that is busy with other
-/// tests, and so many directories that a second scan is told from agents that look at the root.
+/// For tests that count calls exactly: timeouts that do not fire on a machine that is busy with
+/// other tests, and so many directories that a second scan differs from agents that look at the
+/// root.
 pub fn patient(plan: Plan) -> Plan {
     plan.dirs(60).set("wait.pickup=5s").set("wait.stall=20s").cluster("peer_timeout: 20s")
 }
 
-/// The PFS saw one job: every file opened once and read once, every directory listed once (the root
-/// is looked at by every agent).
+/// Asserts that the PFS saw one job: every file opened once and read once, every directory listed
+/// once (every agent looks at the root).
 #[track_caller]
 pub fn read_once(c: &Cluster, mark: &slowfs::Counters) {
     let seen = c.since(mark);
@@ -57,7 +59,7 @@ pub fn read_once(c: &Cluster, mark: &slowfs::Counters) {
     assert_one_scan(c, &seen);
 }
 
-/// Every directory was opened once, beside the looks at the root that each agent takes.
+/// Asserts that every directory was opened once, beside the looks at the root by each agent.
 #[track_caller]
 pub fn assert_one_scan(c: &Cluster, seen: &slowfs::Counters) {
     assert!(
@@ -67,7 +69,7 @@ pub fn assert_one_scan(c: &Cluster, seen: &slowfs::Counters) {
     );
 }
 
-/// No read took longer than that many seconds.
+/// Asserts that no read took longer than `seconds`.
 #[track_caller]
 pub fn within(seconds: f64, outcomes: &[Outcome]) {
     let slowest = outcomes.iter().map(Outcome::slowest).fold(0.0, f64::max) / 1000.0;
@@ -96,7 +98,7 @@ impl Steady {
         let want: Vec<usize> = (0..self.jobs.len()).map(|i| self.epochs(i) + n).collect();
         wait_for("more epochs", || want.iter().enumerate().all(|(i, n)| self.epochs(i) >= *n));
     }
-    /// Every byte was right.
+    /// Ends the jobs; every byte was right.
     #[track_caller]
     pub fn end(self) -> (Cluster, Vec<Outcome>) {
         std::fs::write(&self.over, "").expect("own file");
@@ -105,7 +107,7 @@ impl Steady {
     }
 }
 
-/// What the nodes say of themselves to `monarch status --cluster --json` on one of them.
+/// The accounts of the nodes in `monarch status --cluster --json` on one of them.
 #[track_caller]
 pub fn accounts(node: Node<'_>) -> Vec<Said<NodeStatus>> {
     let out = node.monarch("status").args(["--cluster", "--json"]).output().expect("monarch status");
@@ -113,13 +115,13 @@ pub fn accounts(node: Node<'_>) -> Vec<Said<NodeStatus>> {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}{}", String::from_utf8_lossy(&out.stderr)))
 }
 
-/// What one node says of itself.
+/// The account of one node.
 #[track_caller]
 pub fn account(node: Node<'_>) -> NodeStatus {
     accounts(node).remove(0).said.expect("its own account")
 }
 
-/// Waits until every node holds so many files.
+/// Waits until every node holds `files` files.
 #[track_caller]
 pub fn all_hold(c: &Cluster, files: u64) {
     for node in c.all() {

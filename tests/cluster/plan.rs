@@ -1,8 +1,10 @@
-//! What a cluster is to be like, and how it comes up.
+//! The description of a cluster, and how it is brought up.
 
 use crate::harness::built;
 use crate::leftovers;
 use crate::net::Net;
+use crate::reads::Data;
+use crate::site::{Configuration, Site};
 use crate::world::Cluster;
 use slowfs::{CacheMode, Slowfs};
 use std::cell::{Cell, RefCell};
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 type Shape = Box<dyn FnOnce(slowfs::Builder) -> slowfs::Builder>;
 
-/// What a cluster is to be like.
+/// A description of a cluster.
 pub struct Plan {
     nodes: usize,
     data: Data,
@@ -22,22 +24,6 @@ pub struct Plan {
     pfs: Shape,
     set: Vec<String>,
     cluster: Vec<String>,
-}
-
-/// The data set, as `nodes.py` has to know it.
-#[derive(Clone)]
-pub struct Data {
-    pub files: usize,
-    pub dirs: usize,
-    pub size: usize,
-}
-
-impl Data {
-    /// The words for `nodes.py`.
-    pub fn words(&self) -> Vec<String> {
-        let words = [("--files", self.files), ("--dirs", self.dirs), ("--size", self.size)];
-        words.iter().flat_map(|(k, v)| [(*k).to_owned(), v.to_string()]).collect()
-    }
 }
 
 impl Plan {
@@ -105,7 +91,7 @@ impl Plan {
     /// Brings it up; `None`, with a line about it, where that is not allowed.
     pub fn build(self) -> Option<Cluster> {
         let net = Net::up(self.nodes)?;
-        let prefix = format!("{}{}-", leftovers::DIRECTORY, std::process::id());
+        let prefix = format!("{}{}-", leftovers::DIRECTORY_PREFIX, std::process::id());
         let made = |place: &str| tempfile::Builder::new().prefix(&prefix).tempdir_in(place).expect("own directory");
         let (disk, shm) = (made("/tmp"), made("/dev/shm"));
         let (backing, root) = (disk.path().join("data"), disk.path().join("pfs"));
@@ -116,23 +102,29 @@ impl Plan {
         let b = b.meta_latency(Duration::ZERO).data_latency(Duration::ZERO);
         let b = (self.pfs)(b.cache(CacheMode::Direct).attr_ttl(Duration::from_secs(600)));
         let nodes = self.nodes;
-        let c = Cluster {
-            plan: Settled {
+        let tiers = if self.disk { disk.path() } else { shm.path() }.to_owned();
+        let site = Site {
+            configuration: Configuration {
                 tier_size: self.tier_size,
                 placement: self.placement,
                 alone: self.alone,
                 cluster: self.cluster,
             },
-            tiers: if self.disk { disk.path().to_owned() } else { shm.path().to_owned() },
-            set: self.set,
-            data: self.data,
-            serial: Cell::new(0),
+            tiers,
+            memory: shm.path().to_owned(),
+            shared: disk.path().to_owned(),
+            root,
+            settings: self.set,
             mounted: RefCell::default(),
             nodes,
             net,
+        };
+        let c = Cluster {
+            site,
+            data: self.data,
+            serial: Cell::new(0),
             pfs: b.spawn().expect("slowfs"),
             backing,
-            root,
             disk,
             shm,
         };
@@ -140,13 +132,4 @@ impl Plan {
         (0..nodes).for_each(|i| c.node(i).prepare());
         Some(c)
     }
-}
-
-/// What the configuration files say.
-pub struct Settled {
-    pub tier_size: String,
-    pub placement: Option<String>,
-    pub alone: bool,
-    /// Further lines of the section `cluster`.
-    pub cluster: Vec<String>,
 }

@@ -1,9 +1,24 @@
-//! The job that tests run on every node, `tests/programs/nodes.py`, and what it has come to.
+//! The job that tests run on every node, `tests/programs/nodes.py`, and its results.
 
 use crate::harness::{Ended, Job, sources};
-use crate::plan::Data;
 use serde_json::Value;
 use std::path::Path;
+
+/// The data set, as `nodes.py` has to know it.
+#[derive(Clone)]
+pub struct Data {
+    pub files: usize,
+    pub dirs: usize,
+    pub size: usize,
+}
+
+impl Data {
+    /// The arguments for `nodes.py`.
+    pub fn words(&self) -> Vec<String> {
+        let words = [("--files", self.files), ("--dirs", self.dirs), ("--size", self.size)];
+        words.iter().flat_map(|(k, v)| [(*k).to_owned(), v.to_string()]).collect()
+    }
+}
 
 /// How the data set is read.
 #[derive(Clone)]
@@ -12,11 +27,11 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// So many passes over all files, the ranks independent of each other.
+    /// Reads all files `n` times, the ranks independent of each other.
     pub fn epochs(n: usize) -> Self {
         Self { words: vec!["--epochs".to_owned(), n.to_string()] }
     }
-    /// Until that file is there.
+    /// Reads until that file exists.
     pub fn until(file: &Path) -> Self {
         Self { words: vec!["--until".to_owned(), file.display().to_string()] }
     }
@@ -35,7 +50,7 @@ impl Reads {
     }
 }
 
-/// What one rank says.
+/// The results of one rank.
 #[derive(Debug)]
 pub struct Outcome {
     lines: Vec<Value>,

@@ -2,14 +2,14 @@
 //! each node its own tier, runtime directory and configuration.
 //!
 //! ```ignore
-//! let Some(c) = Cluster::plan(3).files(60).placement("sharded").build() else { return };   // None: not root
+//! let Some(c) = Plan::new(3).files(60).placement("sharded").build() else { return };   // None: not root
 //! let mark = c.mark();
 //! let ended = c.together(&Reads::epochs(3).barrier(&c.barrier()));       // `monarch run -- nodes.py read ...` on every node
 //! assert_eq!(c.since(&mark).open, c.files());                           // counted by the PFS, all nodes together
 //! ```
 //! | what | where |
 //! |---|---|
-//! | making one | [`Cluster::plan`] gives a [`Plan`]: `files size dirs placement alone disk tier_size pfs set cluster`, then `build` |
+//! | making one | `Plan::new` makes a plan: `files size dirs placement alone disk tier_size pfs set cluster`, then `build` |
 //! | running | [`Cluster::start`], [`Cluster::start_all`], [`Cluster::skewed`] -> `Running`; [`Cluster::together`] waits for all of them |
 //! | a node | [`Cluster::node`] gives a [`Node`]: its processes, its agent, its status and report |
 //! | the network | [`Cluster::net`]: `rate delay cut join`; [`Cluster::lose`] deletes a node |
@@ -23,43 +23,30 @@ use crate::harness::{Ended, Job, Running, sources};
 use crate::leftovers;
 use crate::net::Net;
 use crate::node::Node;
-use crate::plan::{Data, Plan, Settled};
-use crate::reads::{Outcome, Reads};
+use crate::reads::{Data, Outcome, Reads};
+use crate::site::Site;
+use crate::wait::wait_for;
 use slowfs::{Counters, Slowfs};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long is waited for what should take a moment.
-pub const LIMIT: Duration = Duration::from_secs(60);
-
-/// See the module.
+/// A private world of several nodes.
 pub struct Cluster {
-    pub(crate) plan: Settled,
-    pub(crate) tiers: PathBuf,
-    pub(crate) set: Vec<String>,
+    pub(crate) site: Site,
     pub(crate) data: Data,
     pub(crate) serial: Cell<usize>,
-    pub(crate) mounted: RefCell<Vec<(usize, PathBuf)>>,
-    pub(crate) nodes: usize,
-    pub(crate) net: Net,
     pub(crate) pfs: Slowfs,
     pub(crate) backing: PathBuf,
-    pub(crate) root: PathBuf,
     pub(crate) disk: TempDir,
     pub(crate) shm: TempDir,
 }
 
 impl Cluster {
-    pub fn plan(nodes: usize) -> Plan {
-        Plan::new(nodes)
-    }
-
-    /// The whole data set anew, with the bytes of this seed: another version of every file, from
+    /// Writes the whole data set with the bytes of this seed: another version of every file, from
     /// behind the PFS.
     pub fn make(&self, seed: &str) {
         let mut c = Command::new("python3");
@@ -68,14 +55,14 @@ impl Cluster {
     }
 
     pub fn net(&self) -> &Net {
-        &self.net
+        &self.site.net
     }
     pub fn pfs(&self) -> &Slowfs {
         &self.pfs
     }
     /// What jobs read.
     pub fn root(&self) -> &Path {
-        &self.root
+        &self.site.root
     }
     /// The directory behind the slow file system.
     pub fn backing(&self) -> &Path {
@@ -99,39 +86,24 @@ impl Cluster {
         files.map(|f| f.metadata().expect("own file").len()).sum()
     }
     pub fn len(&self) -> usize {
-        self.nodes
+        self.site.nodes
     }
     pub fn node(&self, index: usize) -> Node<'_> {
-        assert!(index < self.nodes, "node {index} of {}", self.nodes);
-        Node { cluster: self, index }
+        assert!(index < self.site.nodes, "node {index} of {}", self.site.nodes);
+        Node { site: &self.site, index }
     }
     pub fn all(&self) -> impl Iterator<Item = Node<'_>> {
-        (0..self.nodes).map(|i| self.node(i))
+        (0..self.site.nodes).map(|i| self.node(i))
     }
 
     /// A place on disk that all nodes see, outside the data set.
     pub fn shared(&self) -> &Path {
-        self.disk.path()
-    }
-    pub(crate) fn tiers(&self) -> &Path {
-        &self.tiers
-    }
-    pub(crate) fn memory(&self) -> &Path {
-        self.shm.path()
-    }
-    pub(crate) fn settings(&self) -> &[String] {
-        &self.set
-    }
-    pub(crate) fn settled(&self) -> &Settled {
-        &self.plan
+        &self.site.shared
     }
 
     /// From now on a node's processes find that directory where the others find the PFS.
     pub fn mount(&self, node: usize, dir: &Path) {
-        self.mounted.borrow_mut().push((node, dir.to_owned()));
-    }
-    pub(crate) fn mounted(&self, node: usize) -> Option<PathBuf> {
-        self.mounted.borrow().iter().find(|(n, _)| *n == node).map(|(_, dir)| dir.clone())
+        self.site.mounted.borrow_mut().push((node, dir.to_owned()));
     }
 
     /// A new directory for the barriers of one set of jobs.
@@ -142,39 +114,12 @@ impl Cluster {
         dir
     }
 
-    /// The secret, in a file that only its owner may read.
-    pub(crate) fn secret(&self, name: &str) -> PathBuf {
-        let path = self.shared().join(name);
-        if !path.exists() {
-            let text: String = name.bytes().cycle().take(32).map(|b| format!("{b:02x}")).collect();
-            fs::write(&path, text + "\n").expect("own file");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("own file");
-        }
-        path
-    }
-
-    /// The section `cluster` of a node's configuration; empty for nodes that are alone.
-    pub(crate) fn section(&self, secret: &str) -> String {
-        if self.plan.alone {
-            return String::new();
-        }
-        let nodes: Vec<String> = (0..self.nodes).map(|i| self.net.address(i)).collect();
-        let mut lines = vec![
-            "discovery: static".to_owned(),
-            format!("nodes: [{}]", nodes.join(", ")),
-            format!("secret_file: {}", self.secret(secret).display()),
-        ];
-        lines.extend(self.plan.placement.iter().map(|p| format!("placement: {p}")));
-        lines.extend(self.plan.cluster.iter().cloned());
-        lines.iter().fold("cluster:\n".to_owned(), |text, line| text + "  " + line + "\n")
-    }
-
     /// Starts a job on one node.
     pub fn start(&self, node: usize, reads: &Reads) -> Running {
         self.node(node).start(&self.job(node, reads))
     }
     fn job(&self, node: usize, reads: &Reads) -> Job {
-        reads.job(&self.root, &self.data, node, self.nodes)
+        reads.job(&self.site.root, &self.data, node, self.site.nodes)
     }
     /// Starts a job on all nodes at once.
     pub fn start_all(&self, reads: &Reads) -> Vec<Running> {
@@ -186,10 +131,10 @@ impl Cluster {
             std::thread::sleep(if i == 0 { Duration::ZERO } else { gap });
             self.start(i, reads)
         };
-        (0..self.nodes).map(start).collect()
+        (0..self.site.nodes).map(start).collect()
     }
-    /// Starts a job on these nodes that begins to read when their agents have the index: what is
-    /// opened before that is read from the PFS, by any job.
+    /// Starts a job on these nodes that begins to read when their agents have the index: files
+    /// opened before are read from the PFS, by any job.
     pub fn start_indexed(&self, nodes: impl IntoIterator<Item = usize>, reads: &Reads) -> Vec<Running> {
         let start = |i: usize| (i, self.node(i).start(&self.job(i, reads).announced()));
         let mut all: Vec<(usize, Running)> = nodes.into_iter().map(start).collect();
@@ -201,7 +146,7 @@ impl Cluster {
     /// [`Cluster::start_indexed`] on all nodes, to the end.
     #[track_caller]
     pub fn together(&self, reads: &Reads) -> Vec<Outcome> {
-        self.end(self.start_indexed(0..self.nodes, reads))
+        self.end(self.start_indexed(0..self.site.nodes, reads))
     }
     /// Waits for jobs, which must have ended well.
     #[track_caller]
@@ -212,17 +157,17 @@ impl Cluster {
 
     /// A node is lost; barriers do not wait for it any more.
     pub fn lose(&self, node: usize) {
-        self.net.delete(node);
+        self.site.net.delete(node);
         for i in 1..=self.serial.get() {
             fs::write(self.shared().join(format!("barrier{i}/gone.{node}")), "").expect("own file");
         }
     }
 
-    /// What the PFS has counted so far.
+    /// The counters of the PFS so far.
     pub fn mark(&self) -> Counters {
         self.pfs.counters().expect("slowfs")
     }
-    /// Waits until nobody reads anything from it: what was fetched has come.
+    /// Waits until no node reads from the PFS: all fetches have completed.
     pub fn quiet(&self) {
         wait_for("a quiet PFS", || {
             let mark = self.mark();
@@ -230,7 +175,7 @@ impl Cluster {
             self.since(&mark).bytes_read == 0
         });
     }
-    /// What it has counted since.
+    /// The counters of the PFS since a mark.
     pub fn since(&self, mark: &Counters) -> Counters {
         self.mark() - *mark
     }
@@ -242,13 +187,13 @@ impl Drop for Cluster {
             if std::thread::panicking() {
                 eprintln!("log of node {}:\n{}", node.index, node.log_tail());
             }
-            // Before the file system that they read goes.
-            leftovers::end(&self.net.name(node.index));
+            // Before the file system that the processes read is unmounted.
+            leftovers::end(&self.site.net.name(node.index));
         }
     }
 }
 
-/// Waits until an announced job is there; when it has ended instead, says why.
+/// Waits until an announced job has started; when it has ended instead, panics with its output.
 #[track_caller]
 fn announced(job: Running) -> Running {
     let ended = || fs::read_to_string(format!("/proc/{}/stat", job.pid())).is_ok_and(|s| s.contains(") Z "));
@@ -257,15 +202,4 @@ fn announced(job: Running) -> Running {
         return job;
     }
     panic!("no job: {:?}", job.end().good());
-}
-
-/// Polls until `done`; how long it took.
-#[track_caller]
-pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Duration {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < LIMIT, "still waiting for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    start.elapsed()
 }

@@ -1,12 +1,12 @@
-//! Changes through the job reach the PFS and are seen by every process of the job on the node at
-//! once.
+//! Changes made by the job reach the PFS and are seen at once by every process of the job on the
+//! node.
 
 use crate::harness::{Job, World};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// Runs both changer programs with `root` and perhaps an alias of it.
+/// Runs both changer programs with `root` and, if given, an alias of it.
 fn change(w: &World, root: &Path, alias: Option<&Path>) {
     for job in [w.program("changer"), w.python("changer.py")] {
         let mut job = job.arg("run").arg(root);
@@ -64,10 +64,10 @@ fn changes_through_a_symlink_into_a_subdirectory() {
     change(&w, &inner, Some(&alias));
 }
 
-/// Nobody told us about this spelling: it is not in the arguments, the environment or the working
-/// directory.
+/// This spelling of the root is announced nowhere: it is not in the arguments, the environment or
+/// the working directory.
 #[test]
-fn changes_through_a_symlink_that_nobody_announced() {
+fn changes_through_a_symlink_that_was_not_announced() {
     let mut w = world();
     let (alias, note) = (w.scratch().join("deep/er/alias"), w.scratch().join("note"));
     fs::create_dir_all(alias.parent().unwrap()).unwrap();
@@ -132,8 +132,8 @@ fn another_job_sees_a_change_at_once() {
     assert_eq!(fs::metadata(w.backing().join(file.strip_prefix(w.root()).unwrap())).unwrap().len(), 40002);
 }
 
-/// Runs a Python script with the first data file and its directory; an assertion that fails is a
-/// failed job.
+/// Runs a Python script with the first data file and its directory; a failed assertion fails the
+/// job.
 fn script(w: &World, text: &str) {
     let file = fs::read_dir(w.root().join("data/d00")).unwrap().flatten().map(|e| e.path()).find(|p| p.is_file());
     w.run(&Job::new("python3").args(["-c", text]).arg(file.unwrap()).arg(w.root())).good();
@@ -159,7 +159,7 @@ fn a_write_through_a_link_that_replaced_a_file() {
     );
 }
 
-/// `ln -s . root/data/again`: the job makes a further way to files, in the index nobody knows it.
+/// `ln -s . root/data/again`: the job makes a further way to files that the index does not know.
 #[test]
 fn changes_through_a_link_that_the_job_made() {
     let mut w = World::plan().files(8).args(&["--plain"]).build();
@@ -179,7 +179,8 @@ fn changes_through_a_link_that_the_job_made() {
     );
 }
 
-/// A copy that is opened for writing by its descriptor: root may, and must not get at the copy.
+/// A copy that is opened for writing by its descriptor: root may write, and must not reach the
+/// copy.
 #[test]
 fn a_write_through_proc_reaches_the_pfs() {
     let mut w = World::plan().files(8).args(&["--plain"]).build();

@@ -10,17 +10,17 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-const SIZES: [u64; 3] = [5_000_000, 3_000_001, 2_097_152];
-/// What reads through functions of ours, in parts, or past them once all is there.
-const PARTS: &str = "mapped,stdio,stream,sent,seq,read,whole,random,vector,seek,buffered,threads,shared,dup,passed,odd";
+const FILE_BYTES: [u64; 3] = [5_000_000, 3_000_001, 2_097_152];
+/// Ways to read by functions that the shim hooks, in parts, or past it once all chunks are there.
+const WAYS: &str = "mapped,stdio,stream,sent,seq,read,whole,random,vector,seek,buffered,threads,shared,dup,passed,odd";
 
 fn make(sizes: &[u64]) -> Job {
     let sizes = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
     Job::new("python3").arg(crate::harness::sources().join("large.py")).args(["make", "--sizes", &sizes])
 }
 
-/// A world in which everything above 64 KiB is large, and clocks that a busy machine does not run
-/// into.
+/// A world in which every file above 64 KiB is large, with timeouts that a busy machine does not
+/// reach.
 fn plan(sizes: &[u64]) -> Plan {
     let plan = World::plan().made_by(make(sizes)).set("source.chunk_threshold=64KiB").set("source.chunk_size=256KiB");
     plan.patient()
@@ -30,7 +30,7 @@ fn reads(w: &World, how: &str) -> Job {
     w.python("large.py").args(["read", "--how", how]).arg(w.root()).arg(w.backing())
 }
 
-/// A job that begins when the index is there, and has begun.
+/// A job that has begun, after the index was ready.
 fn begun(w: &World, job: &Job) -> Running {
     w.pfs().reset().unwrap();
     w.start_indexed(job)
@@ -44,7 +44,7 @@ fn bytes(w: &World) -> u64 {
 fn every_way_of_reading_is_right_while_chunks_arrive_and_after() {
     let ms = Duration::from_millis(1);
     for prefetch in ["true", "false"] {
-        let w = plan(&SIZES).pfs(move |b| b.data_latency(ms)).set(&format!("prefetch.enabled={prefetch}")).build();
+        let w = plan(&FILE_BYTES).pfs(move |b| b.data_latency(ms)).set(&format!("prefetch.enabled={prefetch}")).build();
         let all = reads(
             &w,
             "seq,read,whole,random,vector,seek,buffered,mapped,stdio,stream,sent,threads,shared,dup,passed,odd,hints",
@@ -57,10 +57,10 @@ fn every_way_of_reading_is_right_while_chunks_arrive_and_after() {
 
 #[test]
 fn each_way_alone_takes_each_byte_from_the_pfs_once() {
-    for how in PARTS.split(',') {
-        let w = plan(&SIZES).set("prefetch.enabled=false").set("wait.complete=20s").build();
+    for how in WAYS.split(',') {
+        let w = plan(&FILE_BYTES).set("prefetch.enabled=false").set("wait.complete=20s").build();
         begun(&w, &reads(&w, how).args(["--times", "2"])).end().good();
-        let (got, all) = (bytes(&w), SIZES.iter().sum::<u64>());
+        let (got, all) = (bytes(&w), FILE_BYTES.iter().sum::<u64>());
         let part = ["random", "seek", "buffered", "vector", "odd"].contains(&how);
         assert!(got == all || (part && got <= all), "{how}: {got} of {all}");
     }
@@ -87,8 +87,8 @@ fn eight_readers_take_each_byte_once_and_later_none() {
 }
 
 #[test]
-fn tools_see_what_they_see_without_us() {
-    let w = plan(&SIZES).pfs(|b| b.data_latency(Duration::from_millis(1))).build();
+fn tools_see_the_same_with_and_without_the_shim() {
+    let w = plan(&FILE_BYTES).pfs(|b| b.data_latency(Duration::from_millis(1))).build();
     let script = r#"cd "$1"; for f in l*.bin; do
         sha256sum $f; tail -c 1000 $f | md5sum; head -c 70000 $f | md5sum; wc -c < $f; cat $f | md5sum
         dd if=$f bs=100k 2>/dev/null | md5sum; dd if=$f bs=1k skip=700 count=77 2>/dev/null | md5sum
@@ -100,7 +100,7 @@ fn tools_see_what_they_see_without_us() {
 }
 
 #[test]
-fn a_reader_who_jumps_gets_the_chunks_that_it_touches() {
+fn a_reader_that_jumps_gets_the_chunks_that_it_touches() {
     let w = plan(&[8 << 20]).set("prefetch.enabled=false").build();
     let script = "import os,sys; f=os.open(sys.argv[1]+'/l0.bin',0)\nfor c in (3,9,30): os.pread(f,512,c*262144+77)";
     begun(&w, &Job::new("python3").args(["-c", script]).arg(w.root())).end().good();
@@ -110,9 +110,9 @@ fn a_reader_who_jumps_gets_the_chunks_that_it_touches() {
 #[test]
 fn a_tier_on_disk_takes_chunks_and_streams_as_one_in_memory() {
     let disk = tempfile::tempdir().unwrap();
-    let w = plan(&SIZES).tier_dir(disk.path().join("whole")).set("wait.complete=20s").build();
+    let w = plan(&FILE_BYTES).tier_dir(disk.path().join("whole")).set("wait.complete=20s").build();
     begun(&w, &reads(&w, "seq,random,shared,mapped").args(["--times", "2"])).end().good();
-    assert_eq!(bytes(&w), SIZES.iter().sum::<u64>());
+    assert_eq!(bytes(&w), FILE_BYTES.iter().sum::<u64>());
     let w = plan(&[24 * MIB]).tier_dir(disk.path().join("part")).tier_size("10MiB").build();
     begun(&w, &reads(&w, "seq,read,random")).end().good();
     assert!(du(w.tier()) <= 10 * MIB, "{}", du(w.tier()));
@@ -121,10 +121,10 @@ fn a_tier_on_disk_takes_chunks_and_streams_as_one_in_memory() {
 #[test]
 fn a_tier_that_an_earlier_job_filled_has_a_window_all_the_same() {
     let disk = tempfile::tempdir().unwrap();
-    // Small enough that hardly anything of the tier is left.
+    // Small enough that hardly any room of the tier is left.
     let sizes: Vec<u64> = [[2 * MIB; 8].to_vec(), [130_000; 40].to_vec()].concat();
     let w = plan(&sizes).tier_dir(disk.path().join("tier")).tier_size("12MiB").build();
-    // The agent is asked and told to stop while the job keeps it: later it may have ended by
+    // The agent is queried and stopped while the job keeps it alive: later it may have ended by
     // itself.
     let script = "\"$@\" && echo over; read -r line; true";
     let job = |options: &[&str]| {
@@ -150,7 +150,7 @@ fn a_tier_that_an_earlier_job_filled_has_a_window_all_the_same() {
 }
 
 #[test]
-fn where_there_are_no_large_files_reads_ask_nothing() {
+fn without_large_files_reads_ask_the_kernel_nothing() {
     if !crate::harness::has_command("strace") {
         return;
     }
@@ -272,7 +272,7 @@ fn a_sparse_file_of_three_gigabytes() {
 
 #[test]
 fn chunks_that_are_evicted_under_their_readers() {
-    let mut w = plan(&SIZES).set("prefetch.enabled=false").build();
+    let mut w = plan(&FILE_BYTES).set("prefetch.enabled=false").build();
     w.keep();
     let running = begun(&w, &reads(&w, "seq,random,threads,read,shared,vector").args(["--times", "6"]));
     let mut evictions = 0;
@@ -306,7 +306,7 @@ fn an_agent_killed_with_chunks_in_flight() {
 }
 
 #[test]
-fn what_the_job_writes_into_a_file_that_is_being_fetched_is_read() {
+fn a_reader_sees_what_the_job_writes_into_a_file_under_way() {
     // A complete copy that is open keeps the old version (SEMANTICS).
     let ms = Duration::from_millis(5);
     let w = plan(&[9_000_000]).pfs(move |b| b.data_latency(ms)).set("prefetch.enabled=false").build();
@@ -376,9 +376,9 @@ fn a_map_of_a_file_that_is_nearly_there_is_of_the_copy() {
 }
 
 #[test]
-fn a_partial_copy_goes_on_while_nobody_reads_and_is_told_by_explain() {
+fn a_partial_copy_is_completed_without_readers_and_explain_reports_it() {
     let mut w = plan(&[9_000_000]).build();
-    // After some chunks the PFS stalls until somebody has looked.
+    // After some chunks the PFS stalls until `explain` has run.
     w.pfs().fault(FaultSpec::new(FaultKind::STALL).ops(&[Op::Read]).after(8)).unwrap();
     w.keep();
     w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
@@ -393,7 +393,7 @@ fn a_partial_copy_goes_on_while_nobody_reads_and_is_told_by_explain() {
     assert_eq!(bytes(&w), 9_000_000);
 }
 
-/// The state file of a running agent's only root, to be written to as any process of the job could.
+/// The state file of a running agent's only root, opened for writing as by any process of the job.
 struct State(fs::File);
 
 impl State {
@@ -423,7 +423,7 @@ impl State {
     }
 }
 
-/// What becomes of a word.
+/// A change of a word.
 type Flip = fn(u64) -> u64;
 
 const FLIPS: [(&str, Flip); 8] = [
@@ -437,9 +437,9 @@ const FLIPS: [(&str, Flip); 8] = [
     ("what was there", |_| 0),
 ];
 
-/// One flipped bit gave 256 KiB of zeros: the hole in the partial copy was served as data.
+/// A flipped bit gave 256 KiB of zeros: the hole in the partial copy was served as data.
 #[test]
-fn flipped_bits_of_the_chunks_that_are_there_give_nobody_a_hole() {
+fn flipped_bits_of_present_chunks_never_show_a_reader_a_hole() {
     let size = 9_000_000;
     let w = plan(&[size; FLIPS.len()]).set("prefetch.enabled=false").build();
     // One chunk of each file is there when the bits are flipped; then all is read.
@@ -473,7 +473,7 @@ fn flipped_bits_of_the_chunks_that_are_there_give_nobody_a_hole() {
 #[test]
 fn bits_that_are_flipped_while_a_job_reads_cost_no_byte() {
     let size = 9_000_000;
-    // Who waits for a chunk whose bit is flipped again asks the PFS soon.
+    // A reader that waits for a chunk whose bit is flipped again soon reads the PFS.
     let w = plan(&[size; 3]).set("prefetch.enabled=false").set("wait.stall=100ms").set("wait.pickup=50ms").build();
     let script = "import hashlib,os,sys,random\n\
         files = {n: os.open(sys.argv[1] + '/' + n, 0) for n in sorted(os.listdir(sys.argv[1]))}\n\

@@ -12,7 +12,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-/// What `explain --json` says about each path: its verdict and the exit status.
+/// Verdict of `explain --json` for each path, and its exit status.
 fn explained(w: &World, paths: &[&Path]) -> (Vec<String>, i32) {
     let out = w.monarch("explain").arg("--json").args(paths).output().unwrap();
     let all: Vec<serde_json::Value> = serde_json::from_slice(&out.stdout).unwrap_or_default();
@@ -25,13 +25,13 @@ fn text(w: &World, path: &Path) -> String {
 }
 
 #[test]
-fn explain_tells_why_a_path_is_served_or_not() {
+fn explain_reports_why_a_path_is_served_or_not() {
     let mut w = World::plan().files(8).args(&["--plain"]).build();
     let files: Vec<_> = crate::faults::regular(w.root());
     assert_eq!(explained(&w, &[&files[0]]), (vec![], 4), "no agent");
     w.settle();
     let [served, written, removed, moved] = [0, 1, 2, 3].map(|n| files[n].as_path());
-    // Not in a job's working directory, where it would be found.
+    // Not in a job's working directory, where the agent would find it.
     let (new, link) = (w.root().join("new"), w.scratch().join("aside/link"));
     fs::create_dir(link.parent().unwrap()).unwrap();
     symlink(w.root(), &link).unwrap();
@@ -46,7 +46,7 @@ fn explain_tells_why_a_path_is_served_or_not() {
     assert_eq!(explained(&w, &paths), (want.map(str::to_owned).to_vec(), 3));
     assert_eq!(explained(&w, &[served, w.root()]).1, 0);
 
-    // A copy that somebody took away; the agent must not make it again just now.
+    // A copy that was removed; the agent must not make it again just now.
     let copy = crate::faults::copies(&w);
     let said = text(&w, served);
     let line = said.lines().find_map(|l| l.trim().strip_prefix("copy")).unwrap().trim().to_owned();
@@ -58,7 +58,7 @@ fn explain_tells_why_a_path_is_served_or_not() {
 }
 
 #[test]
-fn explain_tells_large_refused_and_absent_files_apart() {
+fn explain_distinguishes_large_refused_and_absent_files() {
     let w = World::plan().files(8).size(400_000).args(&["--plain", "--exact"]).set("prefetch.enabled=false");
     let mut w = w.set("source.chunk_threshold=600KB").tier_size("2MiB").patient().build();
     fs::write(w.backing().join("large"), vec![1; 700_000]).unwrap();
@@ -121,7 +121,7 @@ fn explain_answers_for_the_agent_of_the_job_that_asks() {
     said.out.retain(|&c| c != b'\n' && c != b' ');
     let text = said.text();
     let verdicts: Vec<&str> = text.split("\"is\":\"").skip(1).filter_map(|t| t.split('"').next()).collect();
-    // Within the job its own agent answers, whatever is named.
+    // Within the job its own agent answers, whichever agent is named.
     assert!(verdicts.len() == 2 && verdicts.iter().all(|v| *v != "hit"), "{text} {}", said.errors());
     let tier = |dir: &Path| {
         let out = w.monarch("explain").arg("--json").arg("--tier").arg(dir).arg(&file).output().unwrap();
@@ -158,7 +158,7 @@ fn explain_sees_another_mount_at_the_roots_path() {
     let out = crate::faults::around(&words, &explain).output().unwrap();
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(said.contains("other_mount"), "{said} {}", String::from_utf8_lossy(&out.stderr));
-    // Mounted below the root; a bind mount of elsewhere leaves it as it is.
+    // Mounted below the root; a bind mount of another place leaves it as it is.
     let aside = w.scratch().join("aside");
     fs::create_dir(&aside).unwrap();
     for (place, verdict) in [(file.parent().unwrap(), "other_mount"), (aside.as_path(), "hit")] {
@@ -173,7 +173,7 @@ fn explain_sees_another_mount_at_the_roots_path() {
 }
 
 #[test]
-fn evict_drops_what_is_named_and_readers_get_it_back() {
+fn evict_drops_the_named_files_and_readers_get_them_back() {
     let mut w = World::plan().files(24).args(&["--plain"]).patient().build();
     w.settle();
     let job = w.python("epochs.py").args(["--epochs", "1", "--verify"]).arg(w.root());
@@ -189,7 +189,7 @@ fn evict_drops_what_is_named_and_readers_get_it_back() {
     assert_eq!(explained(&w, &[&files[0], &files[1]]).0, ["absent", "hit"]);
     let (strange, code, said) = evict(&[Path::new("/etc/passwd")]);
     assert!(strange == Some(0) && code == 3 && said.contains("/etc/passwd"), "{said}");
-    // All the rest, while a job reads.
+    // All other files, while a job reads.
     let mut reading = w.start(&job.announced());
     reading.until_written("ready");
     reading.write(b"\n");
@@ -239,13 +239,13 @@ fn a_program_that_links_the_library_reads_copies() {
     }
     let paths = w.pfs().paths().unwrap();
     assert!(files.iter().all(|f| paths[f.strip_prefix(w.root()).unwrap().to_str().unwrap()].opens == 1), "{paths:?}");
-    // Ahead: dropped, asked for again as a directory, there without an open.
+    // Prefetched: dropped, requested again as a directory, there without an open.
     let dropped = session.evict(&[w.root()]).unwrap();
     assert_eq!(dropped.files, files.len() as u64);
     assert_eq!(session.explain(&files[3]).verdict, Verdict::Absent);
     assert_eq!(session.prefetch(&[w.root()]).unwrap().files, files.len() as u64);
     wait_for("the copies", || files.iter().all(|f| session.explain(f).verdict == Verdict::Hit));
-    // What is not ours is opened as it stands, and mistakes are a plain open's.
+    // Files outside the roots are opened as they are, and mistakes are a plain open's.
     assert_eq!(session.open("/etc/passwd").unwrap().place, Place::Pfs);
     assert_eq!(session.open(w.root().join("none")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
     assert!(matches!(session.prefetch(&["/etc"]), Err(SessionError::Path { verdict: Verdict::Outside, .. })));
@@ -273,7 +273,7 @@ fn a_job_takes_over_from_a_program_that_hosted_the_agent() {
 }
 
 #[test]
-fn du_counts_what_has_copies() {
+fn du_counts_the_files_that_have_copies() {
     let mut w = World::plan().files(30).args(&["--plain"]).build();
     w.settle();
     let evicted = w.monarch("evict").arg(w.root().join("data/d00")).output().unwrap();
@@ -293,7 +293,7 @@ fn du_counts_what_has_copies() {
 }
 
 #[test]
-fn refresh_shows_running_jobs_what_others_have_changed() {
+fn refresh_shows_running_jobs_the_changes_of_other_clients() {
     let plan = World::plan().files(30).args(&["--plain"]);
     let mut w = plan.pfs(|b| b.cache(slowfs::CacheMode::Direct).attr_ttl(Duration::ZERO)).build();
     w.settle();
@@ -317,13 +317,13 @@ fn refresh_shows_running_jobs_what_others_have_changed() {
     let names = w.run(&Job::new("ls").arg(at(new.parent().unwrap()))).good().text();
     assert!(names.contains("new.bin") && !names.contains(gone.file_name().unwrap().to_str().unwrap()), "{names}");
     w.settle();
-    // Two are new; the others kept their copies.
+    // Two are new; the other files kept their copies.
     let c = w.pfs().counters().unwrap();
     assert!(c.opens() <= 5, "{c:?}");
 
     let out = w.monarch("refresh").arg("/nonexistent").output().unwrap();
     assert_eq!(out.status.code(), Some(2), "{out:?}");
     w.release();
-    // While it ends, it lives and does not answer.
+    // While it ends, the agent lives and does not answer.
     wait_for("the end of the agent", || w.monarch("refresh").output().unwrap().status.code() == Some(4));
 }

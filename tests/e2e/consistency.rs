@@ -1,5 +1,5 @@
-//! `dataset.consistency: close-to-open`: what others change is seen by the next open after
-//! `dataset.revalidate`, for one question about each entry in that time; and what `immutable`
+//! `dataset.consistency: close-to-open`: the next open after `dataset.revalidate` sees the changes
+//! of other clients, for one metadata call about each entry in that time; and what `immutable`
 //! promises instead.
 
 use crate::faults::{agent_pid, control, kill, regular, wait_for};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const KINDS: [MutationKind; 4] =
     [MutationKind::Change, MutationKind::Shrink, MutationKind::Replace, MutationKind::ReplaceSame];
 
-/// `asks.py`, a job that waits for orders.
+/// `asks.py`, a job that reads its orders from standard input.
 struct Asks {
     running: Running,
     answers: usize,
@@ -43,7 +43,7 @@ impl Asks {
     }
 }
 
-/// What `asks.py read` says of these bytes.
+/// Answer of `asks.py read` for these bytes.
 fn sum(bytes: &[u8]) -> String {
     // CRC-32, as in zip files.
     let step = |crc: u32, _| crc >> 1 ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 };
@@ -68,7 +68,7 @@ fn plan(files: usize, revalidate: &str) -> Plan {
     plan.set(&format!("dataset.revalidate={revalidate}"))
 }
 
-/// How often the PFS was asked about each of the files that it was asked about.
+/// Metadata calls for each file about which the PFS was asked.
 fn getattrs(w: &World) -> Vec<u64> {
     let paths = w.pfs().paths().unwrap();
     paths.iter().filter(|(path, c)| path.ends_with(".bin") && c.getattrs > 0).map(|(_, c)| c.getattrs).collect()
@@ -79,7 +79,7 @@ fn change(w: &World, rel: &Path, kind: MutationKind) {
 }
 
 #[test]
-fn what_others_replace_is_seen_at_the_next_open() {
+fn the_next_open_sees_files_that_other_clients_replaced() {
     let mut w = plan(12, "0s").build();
     w.settle();
     let mut job = Asks::new(&w);
@@ -92,10 +92,10 @@ fn what_others_replace_is_seen_at_the_next_open() {
         assert_ne!(now(&truth), old);
         assert_eq!(job.path("read", &path), now(&truth), "{kind:?}");
         assert_eq!(job.path("stat", &path), fs::metadata(&truth).unwrap().len().to_string(), "{kind:?}");
-        // Who has the copy open keeps its version.
+        // A reader that has the copy open keeps its version.
         assert_eq!(job.path("rest", &path), old, "{kind:?}");
     }
-    // The copies of what has changed go; the others are served.
+    // The copies of changed files go; the other copies are served.
     w.until("the end of four copies", |s| s.tiers[0].files == 8);
     w.pfs().reset().unwrap();
     for rel in &files(&w)[4..] {
@@ -127,16 +127,16 @@ fn a_change_is_seen_once_the_interval_is_over() {
 }
 
 #[test]
-fn what_has_not_changed_costs_one_question_for_each_file_and_interval() {
+fn an_unchanged_file_costs_one_metadata_call_for_each_interval() {
     let mut w = plan(40, "1h").build();
     w.settle();
     let reads = |rounds: &str| w.python("reads.py").args(["--rounds", rounds]).arg(w.root());
-    // The first job asks, once about each; one after the other.
+    // The first job asks once about each file; one after the other.
     w.pfs().reset().unwrap();
     w.run(&reads("3")).good();
     let (c, asked) = (w.pfs().counters().unwrap(), getattrs(&w));
     assert!(asked.len() == 40 && asked.iter().all(|n| *n == 1) && c.opens() == 0 && c.read == 0, "{asked:?}, {c:?}");
-    // Directories are listed, too, and `run` itself looks at the root.
+    // Directories are listed, too, and `run` itself reads the root.
     let entries = crate::faults::below(w.backing()).len() as u64;
     assert!(c.metadata() <= entries + 2, "{c:?}, {entries} entries");
     // Its questions count for all other processes.
@@ -154,7 +154,7 @@ fn eight_processes_ask_about_as_often_as_one() {
     w.pfs().reset().unwrap();
     w.run(&w.python("reads.py").args(["--rounds", "5", "--procs", "8"]).arg(w.root())).good();
     let c = w.pfs().counters().unwrap();
-    // Those who open a file for the first time at the same moment all ask.
+    // Processes that open a file for the first time at the same moment all ask.
     assert!(c.metadata() < 8 * 40 && c.opens() == 0 && c.read == 0, "{c:?}");
     assert!(w.counter("checks") >= 40);
 }
@@ -176,7 +176,7 @@ fn with_no_interval_every_open_asks() {
 }
 
 #[test]
-fn a_listing_shows_what_others_have_added() {
+fn a_listing_shows_files_that_other_clients_added() {
     let mut w = plan(12, "0s").build();
     w.settle();
     let mut job = Asks::new(&w);
@@ -189,7 +189,7 @@ fn a_listing_shows_what_others_have_added() {
     assert!(names.contains("new.bin"), "{names}");
     assert_eq!(job.path("again", &path), names);
     assert_eq!(job.path("read", &path.join("new.bin")), sum(b"new"));
-    // Of other directories nothing has changed, and they are told from memory.
+    // Other directories are unchanged, and listed from memory.
     let lists = w.counter("lists");
     let other = files(&w).iter().map(|f| f.parent().unwrap().to_owned()).find(|d| *d != dir).unwrap();
     job.path("list", &w.root().join(other));
@@ -197,7 +197,7 @@ fn a_listing_shows_what_others_have_added() {
 }
 
 #[test]
-fn what_others_remove_is_gone() {
+fn files_that_other_clients_remove_are_gone() {
     let mut w = plan(12, "0s").build();
     w.settle();
     let mut job = Asks::new(&w);
@@ -215,7 +215,7 @@ fn what_others_remove_is_gone() {
 }
 
 #[test]
-fn links_that_others_repoint_lead_where_they_lead() {
+fn links_that_other_clients_repoint_lead_to_their_new_targets() {
     let mut w = plan(12, "1h").build();
     let all = files(&w);
     std::os::unix::fs::symlink(&all[0], w.backing().join("latest")).unwrap();
@@ -228,7 +228,7 @@ fn links_that_others_repoint_lead_where_they_lead() {
         std::os::unix::fs::symlink(to, w.backing().join("tmp")).unwrap();
         fs::rename(w.backing().join("tmp"), w.backing().join(name)).unwrap();
     };
-    // Before anything was asked about; the targets are asked about, by their own names.
+    // Before any question; the targets are asked about, by their own names.
     let mut job = Asks::new(&w);
     assert_eq!(job.path("read", &root.join(&all[0])), now(&w.backing().join(&all[0])));
     point("latest", &all[1]);
@@ -239,7 +239,7 @@ fn links_that_others_repoint_lead_where_they_lead() {
     assert_eq!(job.path("read", &root.join("part").join(name)), now(&w.backing().join(&all[all.len() - 1])));
     let gone = root.join("part").join(all[0].file_name().unwrap());
     assert_eq!(job.path("read", &gone), "ENOENT");
-    // Whose targets have not changed, they are served.
+    // Links whose targets have not changed are served.
     w.pfs().reset().unwrap();
     assert_eq!(job.path("read", &root.join(&all[0])), now(&w.backing().join(&all[0])));
     assert_eq!(w.pfs().counters().unwrap().opens(), 0);
@@ -281,7 +281,7 @@ fn a_large_file_that_is_being_fetched_is_asked_about_too() {
     for (n, rel) in files(&w).iter().enumerate() {
         let (path, truth) = (w.root().join(rel), w.backing().join(rel));
         let old = now(&truth);
-        // The one is still a partial copy when it changes, the other is complete.
+        // The first file is still a partial copy when it changes, the second is complete.
         if n == 0 {
             let mut head = [0; 1000];
             fs::File::open(&path).unwrap().read_exact(&mut head).unwrap();
@@ -300,7 +300,7 @@ fn a_large_file_that_is_being_fetched_is_asked_about_too() {
 }
 
 #[test]
-fn another_job_learns_what_one_has_found_changed() {
+fn a_change_that_one_job_found_is_seen_by_another_job() {
     let mut w = plan(12, "1h").build();
     w.settle();
     let (mut one, mut two) = (Asks::new(&w), Asks::new(&w));
@@ -310,7 +310,7 @@ fn another_job_learns_what_one_has_found_changed() {
     assert_eq!(one.path("read", &path), now(&w.backing().join(rel)));
     assert_eq!(two.path("read", &path), now(&w.backing().join(rel)));
     assert_eq!(w.counter("checks"), 1);
-    // It was no job that changed it: the root can be scanned again, and the new version is served.
+    // No job changed it: the root can be scanned again, and the new version is served.
     let out = w.monarch("refresh").args(["--set", &format!("runtime_dir={}", w.runtime().display())]).output().unwrap();
     assert!(out.status.success(), "{out:?}");
     w.until("all copies", |s| s.roots[0].state == "ready" && s.tiers[0].files == 12);
@@ -339,17 +339,18 @@ fn immutable_asks_nothing_and_sees_nothing() {
 }
 
 #[test]
-fn jobs_that_want_different_things_of_a_root_are_told() {
+fn a_job_is_told_when_another_job_wants_another_consistency_of_its_root() {
     let mut w = World::plan().files(8).args(&["--plain"]).build();
     w.settle();
     let cat = Job::new("cat").arg(w.root().join(&files(&w)[0]));
-    let told = w.run(&cat.clone().option("--set").option("dataset.consistency=close-to-open"));
-    let said = told.errors();
+    let ended = w.run(&cat.clone().option("--set").option("dataset.consistency=close-to-open"));
+    let said = ended.errors();
     assert!(said.contains("running without Monarch"), "{said}");
     assert!(said.contains("consistency immutable") && said.contains("consistency close-to-open"), "{said}");
-    assert_eq!(told.good().out, fs::read(w.backing().join(&files(&w)[0])).unwrap());
+    assert_eq!(ended.good().out, fs::read(w.backing().join(&files(&w)[0])).unwrap());
     drop(w);
-    // Who asks for less, or for less often, gets more; who asks for more often makes it so for all.
+    // A job that asks for less, or for less often, gets more; a job that asks for more often makes
+    // it so for all.
     let mut w = plan(8, "30m").build();
     w.settle();
     for (set, then) in [("consistency=immutable", "30m"), ("revalidate=1h", "30m"), ("revalidate=7s", "7s")] {
@@ -380,7 +381,7 @@ fn the_library_asks_as_well() {
     assert_eq!(reader.open_file(&w.root().join(&files(&w)[4])).unwrap().place, Place::Copy(0));
 }
 
-/// Whichever job has the agent started again: each root goes on as its own jobs asked for it.
+/// Whichever job has the agent started again: each root keeps the mode of its own jobs.
 #[test]
 fn modes_outlive_the_agent() {
     let mut w = World::plan().files(8).args(&["--plain"]).build();

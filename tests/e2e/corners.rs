@@ -1,5 +1,5 @@
-//! Corners of the system-call interface in which a copy, or a call that we answer, could differ
-//! from the PFS's file.
+//! Corners of the system-call interface in which a copy, or a call that the shim answers, could
+//! differ from the PFS's file.
 
 use crate::faults::{around, open_to_all};
 use crate::harness::{Job, World, has_command, has_program};
@@ -12,7 +12,7 @@ fn world() -> World {
     world_with(|_| ())
 }
 
-/// The same with more in it.
+/// The same with further files.
 fn world_with(more: impl FnOnce(&World)) -> World {
     let plan = World::plan().files(2).args(&["--plain"]).disk();
     let mut w = plan.set("source.chunk_threshold=1MiB").set("source.chunk_size=256KiB").build();
@@ -35,7 +35,7 @@ root = sys.argv[1]
 libc = ctypes.CDLL(None, use_errno=True)
 x, big = root + '/x', root + '/big'
 def is_copy(fd): return not os.readlink(f'/proc/self/fd/{fd}').startswith(root)
-def told(call, *args, **more):
+def attempt(call, *args, **more):
     try: return call(*args, **more)
     except OSError as e: return errno.errorcode[e.errno]
 "#;
@@ -123,12 +123,12 @@ fn a_descriptor_without_rights_reads_nothing() {
         r#"
 for path in (x, big):
     fd = os.open(path, os.O_PATH)
-    print(told(os.read, fd, 10), told(os.pread, fd, 10, 0), told(os.preadv, fd, [bytearray(5)], 0), os.fstat(fd).st_size,
-          told(mmap.mmap, fd, 4096, prot=mmap.PROT_READ), told(os.sendfile, 1, fd, 0, 10))
+    print(attempt(os.read, fd, 10), attempt(os.pread, fd, 10, 0), attempt(os.preadv, fd, [bytearray(5)], 0), os.fstat(fd).st_size,
+          attempt(mmap.mmap, fd, 4096, prot=mmap.PROT_READ), attempt(os.sendfile, 1, fd, 0, 10))
     fd = os.open(path, os.O_RDONLY)
     print(hex(fcntl.fcntl(fd, fcntl.F_GETFL)), hex(fcntl.fcntl(os.open(path, os.O_NOFOLLOW | os.O_NONBLOCK), fcntl.F_GETFL)))
     # A file is no directory, whatever is asked below it.
-    for name in ('..', '.', 'x', '../x', ''): print(told(os.stat, name, dir_fd=fd), told(os.open, name, 0, dir_fd=fd))
+    for name in ('..', '.', 'x', '../x', ''): print(attempt(os.stat, name, dir_fd=fd), attempt(os.open, name, 0, dir_fd=fd))
 d = os.open(root, os.O_PATH)
 print(os.stat('x', dir_fd=d).st_size, len(os.pread(os.open('x', 0, dir_fd=d), 50000, 0)))
 "#,
@@ -156,7 +156,7 @@ for number, (path, flags) in enumerate(((x, 0x400), (root + '/y', 0x1000), (big,
 }
 
 #[test]
-fn a_removed_file_has_no_links_for_who_has_it_open() {
+fn a_removed_file_has_no_links_for_a_process_that_has_it_open() {
     let w = world_with(|w| {
         for name in ["a", "b", "c", "e", "f"] {
             fs::write(w.backing().join(name), name).unwrap();
@@ -227,7 +227,7 @@ assert ctypes.CFUNCTYPE(ctypes.c_int)(at)() == 42
 }
 
 #[test]
-fn what_a_process_that_is_switched_off_changes_is_seen() {
+fn changes_by_a_process_without_the_shim_are_seen() {
     let w = world();
     run(
         &w,
@@ -239,18 +239,18 @@ assert is_copy(fd) and 'new' not in os.listdir(root)
 off('fd = os.open(root + "/x", 0)\nassert os.readlink(f"/proc/self/fd/{fd}") == root + "/x", "served"')
 off('open(root + "/x", "w").write("changed"); open(root + "/new", "w").close(); os.chdir(root); os.rename("big", "moved")')
 assert open(x).read() == 'changed' and 'new' in os.listdir(root)
-assert told(os.stat, big) == 'ENOENT' and os.stat(root + '/moved').st_size == 3000000
+assert attempt(os.stat, big) == 'ENOENT' and os.stat(root + '/moved').st_size == 3000000
 "#,
     );
 }
 
-/// What each kind of call changes, made by a process that is not served; the job's own process
-/// looks before and after.
+/// A change by each kind of call, made by a process that is not served; the job's own process looks
+/// before and after.
 const CHANGES: &str = r#"
 def each(outsider):
     assert all(is_copy(os.open(f'{root}/{n}', 0)) for n in ['x', 'y'])
     assert 'new' not in os.listdir(root) and os.listdir(root + '/sub') == ['f']
-    assert told(os.stat, root + '/made') == 'ENOENT'
+    assert attempt(os.stat, root + '/made') == 'ENOENT'
     outsider('open(root + "/x", "w").write("changed")')
     assert open(x).read() == 'changed' and os.stat(x).st_size == 7
     outsider('open(root + "/new", "w").close()')
@@ -260,8 +260,8 @@ def each(outsider):
     outsider('os.truncate(root + "/y", 5)')
     assert os.stat(root + '/y').st_size == 5 == len(open(root + '/y', 'rb').read())
     outsider('os.chdir(root); os.rename("big", "moved"); os.rename("sub", "other")')
-    assert told(os.stat, big) == 'ENOENT' and os.stat(root + '/moved').st_size == 3000000
-    assert told(os.stat, root + '/sub/f') == 'ENOENT' and open(root + '/other/f').read() == 'f'
+    assert attempt(os.stat, big) == 'ENOENT' and os.stat(root + '/moved').st_size == 3000000
+    assert attempt(os.stat, root + '/sub/f') == 'ENOENT' and open(root + '/other/f').read() == 'f'
     outsider('fd = os.open(root + "/other", os.O_RDONLY); os.unlink("f", dir_fd=fd); os.close(os.open("g", os.O_CREAT | os.O_WRONLY, dir_fd=fd))')
     assert os.listdir(root + '/other') == ['g']
     outsider('import ctypes; libc = ctypes.CDLL(None); libc.fopen.restype = ctypes.c_void_p; libc.fclose.argtypes = [ctypes.c_void_p]; libc.fputs.argtypes = [ctypes.c_char_p, ctypes.c_void_p]\nf = libc.fopen((root + "/z").encode(), b"a"); libc.fputs(b"more\\n", f); libc.fclose(f)')
@@ -271,7 +271,7 @@ def each(outsider):
     print('all seen')
 "#;
 
-/// A world for [`CHANGES`], which everybody may change.
+/// A world for [`CHANGES`], in which every user may change files.
 fn world_for_all() -> World {
     world_with(|w| {
         fs::create_dir(w.backing().join("sub")).unwrap();
@@ -290,7 +290,7 @@ fn world_for_all() -> World {
 }
 
 #[test]
-fn what_another_user_of_the_job_changes_is_seen() {
+fn changes_by_another_user_of_the_job_are_seen() {
     let w = world_for_all();
     let text = r#"
 def outsider(text):
@@ -302,7 +302,7 @@ each(outsider)
 }
 
 #[test]
-fn what_another_user_changes_through_another_mount_is_seen() {
+fn changes_by_another_user_through_another_mount_are_seen() {
     if !has_command("unshare") {
         return;
     }
@@ -327,7 +327,7 @@ each(outsider)
 }
 
 #[test]
-fn another_users_changes_while_the_agent_stands_still_hold_nobody_up_and_are_seen() {
+fn changes_by_another_user_while_the_agent_is_stopped_delay_no_process_and_are_seen() {
     let mut w = world_for_all();
     w.keep();
     let agent = w.agent().unwrap().pid;
@@ -408,7 +408,7 @@ if libc.madvise(at, 4096, 102) == 0: faults(at, 'a guard')
 
 /// As an ordinary user: root may search every directory and reads any file with O_NOATIME.
 #[test]
-fn an_ordinary_user_is_refused_what_the_pfs_refuses_him() {
+fn an_ordinary_user_is_refused_what_the_pfs_refuses() {
     const USER: u32 = 65534;
     let w = World::plan().files(2).args(&["--plain"]).disk().build();
     fill(&w);
@@ -433,17 +433,17 @@ limit = time.time() + 60
 names = ('x', 'theirs')
 while not all(is_copy(os.open(root + '/' + n, 0)) for n in names) and time.time() < limit and 'LD_PRELOAD' in os.environ: time.sleep(0.05)
 for way in ('shut/../x', 'shut/.', 'shut/./', 'open/../x', 'open/.', 'shut', './x'):
-    print(way, told(lambda: os.stat(root + '/' + way).st_size > 0), told(lambda: os.open(root + '/' + way, 0) > 0), told(os.access, root + '/' + way, os.F_OK))
+    print(way, attempt(lambda: os.stat(root + '/' + way).st_size > 0), attempt(lambda: os.open(root + '/' + way, 0) > 0), attempt(os.access, root + '/' + way, os.F_OK))
 d = os.open(root + '/shut', 0)
-print(told(lambda: os.stat('../x', dir_fd=d).st_size), told(lambda: os.open('../x', 0, dir_fd=d) > 0))
+print(attempt(lambda: os.stat('../x', dir_fd=d).st_size), attempt(lambda: os.open('../x', 0, dir_fd=d) > 0))
 d = os.open(root + '/open', 0)
-print(told(lambda: os.stat('../x', dir_fd=d).st_size))
+print(attempt(lambda: os.stat('../x', dir_fd=d).st_size))
 for name in names:
-    fd = told(os.open, root + '/' + name, os.O_RDONLY | os.O_NOATIME)
+    fd = attempt(os.open, root + '/' + name, os.O_RDONLY | os.O_NOATIME)
     print(name, fd if isinstance(fd, str) else hex(fcntl.fcntl(fd, fcntl.F_GETFL)))
 "#
     );
-    // (One in root's home is not for others.)
+    // (A Python in root's home is not for other users.)
     let python = "/usr/bin/python3";
     let job = Job::new(python).args(["-c", &script]).arg(w.root());
     let words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -486,16 +486,17 @@ if pid == 0:
     finally: os.unlink('/dev/shm/monarch-noproc')
     os._exit(0)
 assert os.waitpid(pid, 0)[1] == 0
-assert open(sub + '/a').read() == 'changed' and told(os.stat, sub + '/b') == 'ENOENT'
+assert open(sub + '/a').read() == 'changed' and attempt(os.stat, sub + '/b') == 'ENOENT'
 assert open(sub + '/c').read() == 'through a link'
 "#
     );
     w.run(&Job::new("python3").args(["-c", &script]).arg(w.root())).good();
 }
 
-/// A C library that borrows names of the GNU one has other streams and structures all the same.
+/// A C library that borrows names of the GNU C library has other streams and structures all the
+/// same.
 #[test]
-fn a_program_of_another_c_library_with_names_of_ours_is_left_alone() {
+fn a_program_of_another_c_library_with_hooked_names_is_left_alone() {
     if !has_program("mini-gcompat") || !has_command("strace") {
         eprintln!("note: mini-gcompat is not built, or there is no strace");
         return;
@@ -514,10 +515,10 @@ fn programs_dir() -> std::path::PathBuf {
     crate::harness::target().join("programs")
 }
 
-/// What is read past us is right; what is changed past us is as if it were changed on another node
-/// (see SEMANTICS).
+/// Reads past the shim are right; a change past the shim is like a change on another node (see
+/// SEMANTICS).
 #[test]
-fn a_library_that_binds_past_us_reads_the_file() {
+fn a_library_that_binds_past_the_shim_reads_the_file() {
     let w = world();
     w.same(&job(
         &w,

@@ -1,5 +1,5 @@
-//! Names of open descriptors: what is opened, written, mounted and asked by them is the file on the
-//! PFS.
+//! Names of open descriptors: a call that opens, writes, mounts or asks by them is about the file
+//! on the PFS.
 
 use crate::guest::{python, small};
 use crate::harness::Job;
@@ -37,7 +37,7 @@ fn spawn_actions_that_open_names_of_descriptors_write_the_pfs_file() {
 }
 
 #[test]
-fn what_is_opened_anew_for_reading_by_the_name_of_a_descriptor_is_the_file_as_the_job_has_changed_it() {
+fn a_file_reopened_by_the_name_of_a_descriptor_has_the_changes_of_the_job() {
     for by in ["open(path, 'w').write('CHANGED')", "os.write(os.open(own, os.O_WRONLY | os.O_TRUNC), b'CHANGED')"] {
         let w = small();
         python(
@@ -93,7 +93,7 @@ fn a_copy_is_not_written_by_names_of_mapped_files_or_of_another_proc_however_oft
 }
 
 #[test]
-fn what_is_written_through_a_bind_mount_of_a_copys_descriptor_is_on_the_pfs() {
+fn a_write_through_a_bind_mount_of_a_copys_descriptor_is_on_the_pfs() {
     let w = small();
     let job = "exec 7<$0/x; touch $1; mount --bind /proc/self/fd/7 $1; echo BOUND > $1; umount $1; cat $0/x";
     let target = w.root().join("../bound");
@@ -103,7 +103,7 @@ fn what_is_written_through_a_bind_mount_of_a_copys_descriptor_is_on_the_pfs() {
 }
 
 #[test]
-fn a_handle_asked_for_by_the_name_of_a_descriptor_is_the_pfs_files() {
+fn a_file_handle_by_the_name_of_a_descriptor_is_the_pfs_files() {
     let w = small();
     python(
         &w,
@@ -120,7 +120,7 @@ fn a_handle_asked_for_by_the_name_of_a_descriptor_is_the_pfs_files() {
 }
 
 #[test]
-fn what_libc_writes_into_a_log_of_logins_is_seen() {
+fn writes_by_libc_into_a_log_of_logins_are_seen() {
     let w = small();
     python(
         &w,
@@ -151,7 +151,7 @@ fn spawning_with_ordinary_names_leaves_copies_alone() {
 }
 
 #[test]
-fn what_is_opened_anew_by_name_is_closed_at_exec_as_asked_and_costs_no_record_lock() {
+fn a_file_reopened_by_name_is_closed_at_exec_as_asked_and_costs_no_record_lock() {
     let w = small();
     python(
         &w,

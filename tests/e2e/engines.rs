@@ -1,4 +1,4 @@
-//! The copy engines in an agent: each fills the tier, and where io_uring is forbidden threads do.
+//! The copy engines in an agent: each fills the tier, and threads do where io_uring is forbidden.
 
 use crate::faults::{monarch, reads};
 use crate::harness::{Job, Running, World};
@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// Has a command refuse io_uring to itself and its children, as a container's profile does.
+/// Makes a command forbid io_uring to itself and its children, as a container's profile does.
 fn without_io_uring(command: &mut Command) {
     let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let filter = [
@@ -17,7 +17,7 @@ fn without_io_uring(command: &mut Command) {
     ];
     let install = move || {
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-        // SAFETY: between fork and exec: two system calls that read a structure of ours.
+        // SAFETY: between fork and exec: two system calls that read a structure of this function.
         let done = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                 && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
@@ -28,11 +28,11 @@ fn without_io_uring(command: &mut Command) {
     unsafe { command.pre_exec(install) };
 }
 
-/// Has a command lock no memory at all.
+/// Makes a command unable to lock memory.
 fn without_locked_memory(command: &mut Command) {
     let limit = || {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: between fork and exec: a system call that reads a structure of ours.
+        // SAFETY: between fork and exec: a system call that reads a structure of this function.
         let done = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) };
         if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     };
@@ -117,7 +117,7 @@ fn where_io_uring_is_forbidden_threads_copy_and_one_line_says_why() {
 }
 
 #[test]
-fn without_locked_memory_something_copies() {
+fn without_locked_memory_an_engine_copies() {
     let w = World::plan().files(60).args(&["--plain"]).set("io.engine=uring").build();
     let kept = keeper(&w, without_locked_memory);
     all_copies(&w, 60);

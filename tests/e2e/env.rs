@@ -7,7 +7,7 @@ fn world() -> World {
     World::plan().files(8).args(&["--plain"]).build()
 }
 
-/// A script in which `$enter` has Monarch serve it.
+/// A script that evaluates `monarch env` where it says `$enter`.
 fn script(w: &World, text: &str) -> Job {
     let command = |c: &str| format!("\"$MONARCH\" {c} \"$@\"");
     let text = text.replace("$enter", &format!("eval \"$({})\"", command("env")));
@@ -68,7 +68,7 @@ fn the_agent_is_started_again_under_a_script() {
 }
 
 #[test]
-fn a_shell_that_is_killed_takes_the_agent_along() {
+fn a_killed_shell_takes_the_agent_along() {
     let w = world();
     let mut shell = w.start_bare(&script(&w, "$enter\necho entered; read -r line"));
     shell.until_written("entered");
@@ -78,7 +78,7 @@ fn a_shell_that_is_killed_takes_the_agent_along() {
 }
 
 #[test]
-fn a_script_goes_on_when_it_cannot_be_served() {
+fn a_script_continues_when_it_cannot_be_served() {
     let w = world();
     let text = format!("$enter\n{READ_ALL}; echo \"preload ${{LD_PRELOAD-none}}\"");
     let bare = w.bare(&script(&w, READ_ALL)).good().text();
@@ -97,7 +97,7 @@ fn a_script_goes_on_when_it_cannot_be_served() {
 }
 
 #[test]
-fn what_was_set_is_taken_back() {
+fn env_off_restores_the_environment() {
     let w = world();
     let text = "LD_PRELOAD=libm.so.6; export LD_PRELOAD\n$enter\necho \"$LD_PRELOAD\"\neval \"$(\"$MONARCH\" env --off)\"\n\
                 echo \"$LD_PRELOAD ${MONARCH_CTL-none}\"";
@@ -114,8 +114,8 @@ fn a_job_below_run_is_not_served_twice() {
 }
 
 #[test]
-fn a_batch_script_ends_its_job_itself() {
-    // Slurm kills whatever a script has left behind when it ends: the report is there before.
+fn a_batch_script_can_end_its_job_itself() {
+    // Slurm kills every process of a script when it ends: the report is there before.
     let w = world();
     let report = w.scratch().join("saved.json");
     let text = format!(
@@ -127,7 +127,7 @@ fn a_batch_script_ends_its_job_itself() {
     assert_eq!(first, "none");
     assert!(serde_json::from_str::<serde_json::Value>(&saved).unwrap()["counters"].is_object());
     assert!(w.agent().is_none());
-    // Of another process nothing is ended, and where there is nothing it is no mistake.
+    // Another process's job is not ended, and where there is no job it is no error.
     w.bare(&script(&w, "eval \"$(\"$MONARCH\" env --end)\"")).good();
 }
 

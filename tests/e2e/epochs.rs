@@ -1,18 +1,18 @@
-//! Epochs, policies and hints: what stays, what makes way, what is fetched just in time, counted by
-//! the server of the PFS.
+//! Epochs, policies and hints: which copies stay, which are dropped, which are fetched just in
+//! time, counted by the server of the PFS.
 
 use crate::faults::{agent_pid, charged, kill, wait_for};
 use crate::harness::{Job, Plan, Running, World};
 use monarch_core::agent::protocol::{Epoch, Status};
 use std::time::Duration;
 
-/// Files of one size, so that so many of them fit into a tier of so many bytes.
+/// Files of one size in bytes: the tier's size in bytes gives the number of files that it holds.
 const FILES: u64 = 400;
-const SIZE: u64 = 40_960;
+const FILE_BYTES: u64 = 40_960;
 
 /// A tier for half of the files.
 fn half() -> Plan {
-    World::plan().files(FILES as usize).size(SIZE as usize).args(&["--plain", "--exact"]).tier_size("8900KiB")
+    World::plan().files(FILES as usize).size(FILE_BYTES as usize).args(&["--plain", "--exact"]).tier_size("8900KiB")
 }
 
 fn passes(w: &World, words: &[&str]) -> Job {
@@ -23,7 +23,7 @@ fn epochs(s: &Status) -> &[Epoch] {
     &s.roots[0].epochs
 }
 
-/// The epochs of a job that ran alone, once so many opens have been counted.
+/// The epochs of a job that ran alone, once `opens` opens have been counted.
 fn epochs_of(w: &World, opens: u64) -> Vec<Epoch> {
     w.until("all opens counted", |s| epochs(s).iter().map(|e| e.opens).sum::<u64>() >= opens);
     w.agent().unwrap().roots.remove(0).epochs
@@ -40,7 +40,7 @@ fn opens_of(w: &World, job: &Job) -> u64 {
 }
 
 #[test]
-fn epochs_are_told_apart_and_counted() {
+fn the_agent_detects_and_counts_epochs() {
     let mut w = half().build();
     w.keep();
     w.until("a full tier", |s| s.agent["refused"] > 0);
@@ -51,7 +51,7 @@ fn epochs_are_told_apart_and_counted() {
     assert_eq!(all.len(), 4, "{all:?}");
     for (n, e) in all.iter().enumerate() {
         assert_eq!((e.number, e.complete), (n as u32 + 1, n < 3), "{all:?}");
-        // (Where one ends is known to a few files.)
+        // (The end of an epoch is known to within a few files.)
         assert!(e.opens.abs_diff(FILES) <= 8 && e.local.abs_diff(copies) <= 8, "{all:?}");
         assert_eq!((e.local + e.pfs + e.waited, e.chunked), (e.opens, 0), "{e:?}");
         assert!(e.seconds > 0.0 && e.seconds < 60.0, "{e:?}");
@@ -64,15 +64,15 @@ fn epochs_are_told_apart_and_counted() {
 fn epochs_that_are_announced_have_the_numbers_of_the_job() {
     let mut w = half().build();
     w.settle_but(FILES);
-    w.run(&passes(&w, &["--epochs", "3", "--tell", "marks"])).good();
+    w.run(&passes(&w, &["--epochs", "3", "--announce", "marks"])).good();
     let all = epochs_of(&w, 3 * FILES);
-    let told: Vec<(u32, u64)> = all.iter().map(|e| (e.number, e.opens)).collect();
-    assert_eq!(told[told.len() - 2..], [(2, FILES), (3, FILES)], "{all:?}");
+    let numbered: Vec<(u32, u64)> = all.iter().map(|e| (e.number, e.opens)).collect();
+    assert_eq!(numbered[numbered.len() - 2..], [(2, FILES), (3, FILES)], "{all:?}");
 }
 
 #[test]
-fn without_hints_later_epochs_ask_the_pfs_for_what_does_not_fit() {
-    // Whatever the kernel is asked reaches the PFS.
+fn without_hints_later_epochs_read_from_the_pfs_what_does_not_fit() {
+    // The kernel caches no attributes: its questions reach the PFS.
     let mut w = half().pfs(|b| b.attr_ttl(Duration::ZERO)).build();
     let job = passes(&w, &["--epochs", "1", "--seed", "7"]);
     w.pfs().reset().unwrap();
@@ -95,7 +95,7 @@ fn without_hints_later_epochs_ask_the_pfs_for_what_does_not_fit() {
     assert_eq!(ours.opens(), 3 * (FILES - copies), "{copies} copies");
     near(ours.opens(), FILES, "opens");
     near(ours.read, bare.read, "reads");
-    near(ours.bytes_read / SIZE, FILES, "bytes");
+    near(ours.bytes_read / FILE_BYTES, FILES, "bytes");
 }
 
 #[test]
@@ -104,15 +104,15 @@ fn a_known_order_is_fetched_just_in_time_with_the_bytes_of_a_static_set() {
         half().pfs(|b| b.meta_latency(Duration::from_millis(1))).set("placement.policy=clairvoyant").patient().build();
     w.keep();
     w.until("an index", |s| s.roots[0].state == "ready");
-    w.same(&passes(&w, &["--epochs", "1", "--tell", "yes", "--compute", "10"]));
+    w.same(&passes(&w, &["--epochs", "1", "--announce", "yes", "--compute", "10"]));
     charged(&w, 0, w.tier());
     let room = w.agent().unwrap().tiers[0].files;
     let before = w.agent().unwrap();
     w.pfs().reset().unwrap();
-    w.run(&passes(&w, &["--epochs", "3", "--tell", "yes", "--compute", "20", "--seed", "5"])).good();
+    w.run(&passes(&w, &["--epochs", "3", "--announce", "yes", "--compute", "20", "--seed", "5"])).good();
     let opens = w.pfs().counters().unwrap().opens();
     let bound = 3 * (FILES - room);
-    // (The list of directories is the job's own.)
+    // (The directories are listed by the job itself.)
     assert!(opens <= bound + bound / 20, "{opens} opens, {bound} are needed");
     let after = w.agent().unwrap();
     let local = after.counters["hits"] + after.counters["waited"] - before.counters["hits"] - before.counters["waited"];
@@ -144,7 +144,7 @@ fn wrong_hints_cost_time_only() {
         w.keep();
         w.until("an index", |s| s.roots[0].state == "ready");
         w.pfs().reset().unwrap();
-        w.same(&passes(&w, &["--epochs", "3", "--tell", how]));
+        w.same(&passes(&w, &["--epochs", "3", "--announce", how]));
         charged(&w, 0, w.tier());
         let s = w.agent().unwrap();
         assert_eq!((s.agent["tier_errors"], s.agent["source_errors"]), (0, 0), "{how}: {:?}", s.agent);
@@ -154,7 +154,7 @@ fn wrong_hints_cost_time_only() {
 }
 
 #[test]
-fn copies_make_way_under_each_policy_and_the_quota_holds() {
+fn copies_are_replaced_under_each_policy_and_the_quota_holds() {
     for policy in ["lru", "lfu", "random", "static", "ops_per_byte"] {
         let mut w = half().set(&format!("placement.policy={policy}")).build();
         w.keep();
@@ -229,7 +229,7 @@ fn an_agent_that_dies_between_hints_costs_time_only() {
     let mut w = half().pfs(|b| b.meta_latency(Duration::from_millis(1))).set("placement.policy=clairvoyant").build();
     w.keep();
     w.until("an index", |s| s.roots[0].state == "ready");
-    let job = passes(&w, &["--epochs", "4", "--tell", "yes", "--compute", "10"]);
+    let job = passes(&w, &["--epochs", "4", "--announce", "yes", "--compute", "10"]);
     let bare = w.bare(&job).good();
     let mut running = w.start(&job);
     running.until_written("1 400");
@@ -242,7 +242,7 @@ fn an_agent_that_dies_between_hints_costs_time_only() {
 }
 
 #[test]
-fn a_trace_says_what_was_opened_and_can_be_simulated() {
+fn a_trace_records_the_opens_and_can_be_simulated() {
     let mut w = half().build();
     w.keep();
     w.until("a full tier", |s| s.agent["refused"] > 0);
@@ -262,7 +262,7 @@ fn a_trace_says_what_was_opened_and_can_be_simulated() {
     assert_eq!(shown.lines().count(), 1201);
     let bytes = std::fs::metadata(&trace).unwrap().len();
     assert!(bytes < 1200 * 16, "{bytes} bytes for 1,200 opens of {FILES} files");
-    // What the simulator makes of it is what the tier can hold.
+    // The simulated hits are those that the tier can hold.
     let words = ["simulate", "--json", "--policy", "first_epoch", "--capacity", "50%", "--compute", "1ms", "--trace"];
     let simulated: serde_json::Value = serde_json::from_str(&tool(&words)).unwrap();
     let later = &simulated["rows"][0]["later"];
@@ -302,14 +302,14 @@ fn a_policy_knows_the_copies_of_the_agent_before() {
     wait_for("another agent", || w.agent().is_some_and(|s| s.pid as i32 != old && s.roots[0].state == "ready"));
     w.same(&passes(&w, &["--epochs", "2", "--seed", "4"]));
     let s = w.agent().unwrap();
-    // What it found makes way like what it has made.
+    // The agent replaces copies that it found as it replaces its own.
     assert!(s.agent["replaced"] > FILES, "{:?}", s.agent);
     assert_eq!(s.agent["tier_errors"], 0);
     charged(&w, 0, w.tier());
 }
 
 #[test]
-fn packed_copies_make_way_and_come_again() {
+fn packed_copies_are_replaced_and_fetched_again() {
     let maker = Job::new("python3").arg(crate::harness::sources().join("packdata.py"));
     let plan = World::plan().made_by(maker).tier_size("3MiB").second_tier("1500KiB").set("tiers.1.compression=lz4");
     let mut w = plan.set("tiers.0.decoded=100%").set("placement.policy=lru").build();

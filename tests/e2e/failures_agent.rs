@@ -1,4 +1,4 @@
-//! The agent dies, stops, is doubled; its clients die.
+//! The agent dies, is stopped, is started twice; its clients die.
 
 use crate::faults::{
     Loop, agent_pid, around, control, copies, du, kill, monarch, open_to_all, reads, regular, slowest, wait_for,
@@ -19,7 +19,7 @@ fn world() -> World {
     World::plan().files(FILES).args(&["--plain"]).build()
 }
 
-/// Waits for another agent than `old`; its process.
+/// Waits for another agent than `old`; returns its process.
 #[track_caller]
 fn successor(w: &World, old: i32) -> i32 {
     let mut pid = old;
@@ -31,7 +31,7 @@ fn successor(w: &World, old: i32) -> i32 {
 }
 
 #[test]
-fn killed_twenty_times_while_readers_read() {
+fn an_agent_is_killed_twenty_times_while_readers_read() {
     let mut w = world();
     w.settle();
     let readers = Loop::start(&w, &["--procs", "3"]);
@@ -54,12 +54,12 @@ fn killed_twenty_times_while_readers_read() {
     readers.more(2);
     assert!(w.counter("hits") >= hits + FILES as u64);
     readers.end();
-    // What was resident stayed so throughout.
+    // Resident copies stayed resident throughout.
     assert_eq!(w.pfs().counters().unwrap().open, 0);
 }
 
 #[test]
-fn killed_while_it_copies() {
+fn an_agent_is_killed_while_it_copies() {
     let w = World::plan().files(60).size(300_000).args(&["--plain"]).pfs(|b| b.bandwidth(4 << 20)).build();
     let readers = Loop::begin(&w, &["--procs", "2"]);
     w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
@@ -76,7 +76,7 @@ fn killed_while_it_copies() {
     assert_eq!(tier.reserved, 0);
     // The ledger counts names and its own directories, too.
     assert!(
-        tier.used >= on_disk && tier.used < on_disk + 60 * 96 + MIB_SLACK,
+        tier.used >= on_disk && tier.used < on_disk + 60 * 96 + SMALL_FILES_BYTES,
         "{} charged, {on_disk} on disk",
         tier.used
     );
@@ -84,7 +84,7 @@ fn killed_while_it_copies() {
 }
 
 #[test]
-fn killed_when_its_socket_for_other_users_is_gone() {
+fn an_agent_is_killed_when_its_socket_for_other_users_is_gone() {
     let mut w = world();
     w.keep();
     w.settle();
@@ -97,18 +97,18 @@ fn killed_when_its_socket_for_other_users_is_gone() {
     wait_for("the socket", || std::os::unix::net::UnixStream::connect(socket).is_ok());
 }
 
-/// Small files of the tier itself.
-const MIB_SLACK: u64 = 64 << 10;
+/// Bytes of the tier's own small files.
+const SMALL_FILES_BYTES: u64 = 64 << 10;
 
 #[test]
-fn stopped_it_costs_its_clocks_once() {
+fn a_stopped_agent_costs_each_reader_its_timeouts_once() {
     let mut w = World::plan().files(FILES).args(&["--plain"]).set("prefetch.enabled=false").build();
     w.keep();
     w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
     let (pid, control) = (agent_pid(&w), control(&w));
     kill(pid, libc::SIGSTOP);
     let start = Instant::now();
-    // Another job cannot be attached now: this is one that was attached before.
+    // No other job can be attached now: this job was attached before.
     let ended = w.bare(&with_control(reads(&w).args(["--rounds", "3"]), &control)).good();
     let took = start.elapsed();
     kill(pid, libc::SIGCONT);
@@ -121,7 +121,7 @@ fn stopped_it_costs_its_clocks_once() {
 }
 
 #[test]
-fn stopped_inside_a_call_to_the_pfs() {
+fn an_agent_is_stopped_inside_a_call_to_the_pfs() {
     let mut w = World::plan().files(8).args(&["--plain"]).set("prefetch.enabled=false").build();
     w.keep();
     w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
@@ -185,7 +185,7 @@ fn the_first_jobs_end_is_not_noticed_by_the_second() {
     let pid = agent_pid(&w);
     let second = Loop::start(&w, &["--procs", "2"]);
     w.until("both jobs", |s| s.jobs == 2);
-    // SAFETY: the group of a job of ours.
+    // SAFETY: the process group of a job of this test.
     unsafe { libc::kill(-first.pid(), libc::SIGKILL) };
     w.until("the first job's end", |s| s.jobs == 1);
     second.more(3);
@@ -195,7 +195,7 @@ fn the_first_jobs_end_is_not_noticed_by_the_second() {
 }
 
 #[test]
-fn it_ends_after_the_last_job_and_leaves_nothing() {
+fn an_agent_ends_after_the_last_job_and_leaves_nothing() {
     let w = world();
     let readers = Loop::start(&w, &[]);
     let pid = agent_pid(&w);
@@ -207,7 +207,7 @@ fn it_ends_after_the_last_job_and_leaves_nothing() {
 }
 
 #[test]
-fn told_to_stop_it_stays_away() {
+fn an_agent_that_was_stopped_is_not_started_again() {
     let w = world();
     let readers = Loop::start(&w, &[]);
     let pid = agent_pid(&w);
@@ -231,7 +231,7 @@ fn a_later_job_sees_what_changed_after_the_earlier_one() {
     // The agent is still there: it waits for jobs for a while.
     let ours = w.run(&Job::new("cat").arg(w.root().join(rel))).good();
     assert!(ours.out == fs::read(&victim).unwrap(), "an old copy was served to a later job");
-    // The others are still resident: nothing is read again.
+    // The other files are still resident: nothing is read again.
     let others = Job::new("sh").args(["-c", "cat \"$1\"/data/d0[1-5]/*.bin | wc -c", "sh"]).arg(w.root());
     let mut job = w.start(&others.announced());
     // The copy of the old version may still be there, too.
@@ -266,7 +266,7 @@ fn run_returns_at_once() {
 }
 
 #[test]
-fn as_process_one_it_reaps_orphans_and_takes_the_agent_along() {
+fn run_as_process_one_reaps_orphans_and_takes_the_agent_along() {
     let w = world();
     let script = "for i in 1 2 3 4 5; do (sleep 0.$i & ) ; done; sleep 1; \
                   cat /proc/[0-9]*/stat 2>/dev/null | grep -c ' Z ' >&2; python3 \"$@\"";
@@ -299,14 +299,14 @@ fn another_user_inside_the_job_reads_the_pfs() {
 }
 
 #[test]
-fn one_that_dies_before_the_job_begins_is_replaced() {
+fn an_agent_that_dies_before_the_job_begins_is_replaced() {
     let mut w = world();
     w.keep();
     let dir = w.agent().unwrap().runtime_dir;
     assert!(monarch(&w, &["stop"]).status.success());
     w.release();
     wait_for("its end", || !dir.exists());
-    // In its place one that attaches the job and dies before it has said how it is.
+    // A stand-in that attaches the job and dies before it has reported its state.
     fs::create_dir(&dir).unwrap();
     let (socket, control) = (dir.join("agent.sock"), dir.join("control"));
     let listener = UnixListener::bind(&socket).unwrap();
@@ -314,7 +314,7 @@ fn one_that_dies_before_the_job_begins_is_replaced() {
         for stream in listener.incoming() {
             let mut lines = BufReader::new(stream.unwrap());
             let mut line = String::new();
-            // Those who only look whether there is one say nothing.
+            // Clients that only probe for an agent send nothing.
             if lines.read_line(&mut line).unwrap() > 0 {
                 let reply = serde_json::to_string(&Reply::Attached { control }).unwrap();
                 writeln!(lines.get_mut(), "{reply}").unwrap();

@@ -1,5 +1,5 @@
-//! The PFS errs, stalls, or its files change under us: right bytes, or exactly the error of a plain
-//! read.
+//! The PFS errs, stalls, or its files change during a read: right bytes, or exactly the error of a
+//! plain read.
 
 use crate::faults::{Loop, copies, reads, regular, slowest, wait_for};
 use crate::harness::{Job, World};
@@ -38,8 +38,8 @@ fn an_error_is_the_plain_reads_error_and_passes() {
             w.pfs().fault(rule).unwrap();
             let job = reads(&w).arg("--errors");
             let (bare, ours) = (w.bare(&job).good().text(), w.run(&job).good().text());
-            let told = |t: &str| t.lines().filter(|l| l.ends_with(errno)).map(str::to_owned).collect::<Vec<_>>();
-            assert_eq!((told(&bare).len(), told(&bare)), (1, told(&ours)), "{op:?}: {ours}");
+            let failures = |t: &str| t.lines().filter(|l| l.ends_with(errno)).map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!((failures(&bare).len(), failures(&bare)), (1, failures(&ours)), "{op:?}: {ours}");
             assert!(ours.contains("wrong 0 errors 1"), "{ours}");
             w.pfs().clear().unwrap();
             w.run(&reads(&w)).good();
@@ -54,8 +54,8 @@ fn an_error_is_the_plain_reads_error_and_passes() {
 #[test]
 fn errors_while_everything_is_prefetched_do_not_reach_the_job() {
     let mut w = World::plan().files(60).args(&["--plain"]).build();
-    // Every call of the agent fails for a while: nobody else is there yet. After so many in a row
-    // it only probes.
+    // Every call of the agent fails for a while, before any reader is there. After some failures in
+    // a row the agent only probes.
     w.pfs().fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Open]).count(8)).unwrap();
     w.keep();
     w.until("errors", |s| s.agent["source_errors"] >= 8);
@@ -64,7 +64,7 @@ fn errors_while_everything_is_prefetched_do_not_reach_the_job() {
 }
 
 #[test]
-fn a_stalled_pfs_is_asked_once_by_eight_workers() {
+fn eight_workers_read_a_stalled_file_of_the_pfs_once() {
     let w = on_demand(8);
     let victim = files(&w)[0].clone();
     w.pfs().reset().unwrap();
@@ -78,9 +78,9 @@ fn a_stalled_pfs_is_asked_once_by_eight_workers() {
     assert_eq!((c.opens, c.bytes_read), (1, fs::metadata(w.backing().join(&victim)).unwrap().len()), "{c:?}");
 }
 
-/// It was in nobody's books, and its room lost until the agent ended.
+/// No tier counted it, and its room was lost until the agent ended.
 #[test]
-fn a_copy_that_comes_long_after_its_index_was_retired_is_the_next_ones() {
+fn a_copy_that_completes_long_after_its_index_was_retired_is_used_by_the_next_index() {
     let w = on_demand(3);
     let victim = files(&w)[0].clone();
     let rule = FaultSpec::new(FaultKind::Stall(Some(Duration::from_secs(14)))).ops(&[Op::Read]).count(1);
@@ -96,7 +96,7 @@ fn a_copy_that_comes_long_after_its_index_was_retired_is_the_next_ones() {
 }
 
 #[test]
-fn a_stall_of_one_file_does_not_hold_up_the_others() {
+fn a_stall_of_one_file_does_not_hold_up_other_files() {
     let w = on_demand(40);
     let victim = files(&w)[0].clone();
     w.pfs().fault(FaultSpec::new(FaultKind::STALL).ops(&[Op::Read]).path(victim.to_str().unwrap())).unwrap();
@@ -116,8 +116,8 @@ fn short_reads_of_the_pfs_are_completed() {
     w.pfs().fault(FaultSpec::new(FaultKind::ShortRead(777)).ops(&[Op::Read])).unwrap();
     w.run(&reads(&w).args(["--rounds", "2"])).good();
 
-    // In a ring the question who the file is now is linked to the read, and must not be asked
-    // before all is there.
+    // In a ring the `statx` that checks the file's identity is linked to the read, and must not run
+    // before all bytes are there.
     let mut w = plan().set("io.engine=uring").build();
     w.pfs().fault(FaultSpec::new(FaultKind::ShortRead(777)).ops(&[Op::Read])).unwrap();
     w.settle();
@@ -125,8 +125,8 @@ fn short_reads_of_the_pfs_are_completed() {
     w.run(&reads(&w)).good();
 }
 
-/// A file changes at some moment of its copying: whoever reads it gets one version, whole; the
-/// others are served.
+/// A file changes at some moment of its copying: every reader gets one version, whole; other files
+/// are served.
 fn changes_during_a_copy(kind: MutationKind, when: When) {
     let w = World::plan()
         .files(12)
@@ -142,7 +142,7 @@ fn changes_during_a_copy(kind: MutationKind, when: When) {
     w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
     let victim = files(&w)[5].clone();
     w.pfs().mutate(victim.to_str().unwrap(), kind, when).unwrap();
-    // Whoever asks first meets the change in the agent's reading, then reads the PFS itself.
+    // The first reader meets the change in the agent's reading, then reads the PFS itself.
     let first = w.run(&cat(&w, &victim));
     let now = fs::read(w.backing().join(&victim));
     let what = format!("{kind:?} {when:?}");
@@ -152,7 +152,7 @@ fn changes_during_a_copy(kind: MutationKind, when: When) {
     }
     let second = w.run(&cat(&w, &victim));
     assert_eq!((second.status, second.out), (first.status, first.out), "{what}");
-    w.until("the change to be told", |s| s.agent["changed"] > 0);
+    w.until("the change to be reported", |s| s.agent["changed"] > 0);
     let status = w.agent().unwrap();
     assert_eq!((status.agent["changed"], status.tiers[0].files), (1, 0), "{what}: {status:#?}");
     for rel in files(&w).iter().filter(|r| **r != victim) {
@@ -219,13 +219,13 @@ fn files_that_change_all_the_time_are_read_whole() {
 }
 
 #[test]
-fn a_file_changed_a_moment_ago_is_left_alone_until_it_has_settled() {
+fn a_recently_modified_file_is_left_alone_until_it_has_settled() {
     let w = World::plan().files(6).args(&["--plain"]).set("dataset.settle=2s").build();
     let old = std::time::SystemTime::now() - Duration::from_secs(1);
     let rel = files(&w)[0].clone();
     fs::File::options().write(true).open(w.backing().join(&rel)).unwrap().set_modified(old).unwrap();
     w.run(&reads(&w)).good();
-    // All were made by this test: none is copied at first, all are in the end.
+    // All files were made by this test: none is copied at first, all are in the end.
     let mut w = w;
     w.keep();
     w.until("all copies", |s| s.tiers[0].files == 6);

@@ -1,4 +1,4 @@
-//! Tiers that are full, that fail, that somebody else empties.
+//! Tiers that are full, that fail, that another process empties.
 
 use crate::faults::{Loop, MIB, Tmpfs, Watch, agent_pid, charged, copies, du, reads, wait_for};
 use crate::harness::{World, built};
@@ -20,7 +20,7 @@ fn quiet(w: &World) {
 }
 
 #[test]
-fn full_it_takes_no_more_than_its_quota() {
+fn a_full_tier_takes_no_more_than_its_quota() {
     let Some(tmpfs) = Tmpfs::mount("size=64m") else { return };
     let mut w = World::plan()
         .files(100)
@@ -49,7 +49,7 @@ fn full_it_takes_no_more_than_its_quota() {
 }
 
 #[test]
-fn others_fill_its_disk_and_get_their_space_back() {
+fn other_programs_fill_its_disk_and_get_their_space_back() {
     let Some(tmpfs) = Tmpfs::mount("size=64m") else { return };
     let w = World::plan()
         .files(60)
@@ -72,7 +72,7 @@ fn others_fill_its_disk_and_get_their_space_back() {
     }
     let took = wait_for("space", || tmpfs.free() >= 16 * MIB);
     assert!(took < Duration::from_secs(10), "{took:?}");
-    // Nothing is written below it: the refused copies are not put back at once.
+    // No copy is written below it: the refused copies are not tried again at once.
     let path = tmpfs.path().to_owned();
     let least = Watch::new(move || {
         let v = rustix::fs::statvfs(&path).unwrap();
@@ -108,7 +108,7 @@ fn nothing_is_written_below_keep_free_from_the_beginning() {
 }
 
 #[test]
-fn no_inodes_are_left() {
+fn a_tier_without_free_inodes_takes_no_copies() {
     let Some(tmpfs) = Tmpfs::mount("size=64m,nr_inodes=400") else { return };
     let w = World::plan()
         .files(300)
@@ -125,8 +125,8 @@ fn no_inodes_are_left() {
     readers.end();
 }
 
-/// A tier on a slow file system of its own.
-/// Bound in this order, so that the world goes first.
+/// A tier on a slow file system of its own. Bound in this order, so that the world is dropped
+/// first.
 fn on_slowfs(prefetch: bool) -> (tempfile::TempDir, Slowfs, World) {
     let dir = tempfile::Builder::new().prefix("monarch-e2e-").tempdir().unwrap();
     let (back, mount) = (dir.path().join("back"), dir.path().join("mount"));
@@ -150,7 +150,7 @@ fn on_slowfs(prefetch: bool) -> (tempfile::TempDir, Slowfs, World) {
 }
 
 #[test]
-fn its_disk_fails_when_written() {
+fn the_disk_of_a_tier_fails_when_written() {
     let (_dir, disk, mut w) = on_slowfs(true);
     disk.fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Write])).unwrap();
     w.run(&reads(&w).args(["--rounds", "2"])).good();
@@ -160,18 +160,19 @@ fn its_disk_fails_when_written() {
     // Directories take 260 blocks.
     assert!(tier.used < MIB + 64 * 1024, "failed copies are not charged: {tier:?}");
     disk.clear().unwrap();
-    // It rests for 5 s, then takes copies.
+    // The tier is suspended for 5 s, then takes copies.
     w.until("copies", |s| s.tiers[0].files == 40);
     w.run(&reads(&w)).good();
 }
 
 #[test]
-fn while_it_takes_no_copies_its_readers_do_not_ask_for_any() {
+fn while_a_tier_is_suspended_its_readers_request_no_copies() {
     let (_dir, disk, mut w) = on_slowfs(false);
     w.keep();
     w.until("the index", |s| s.roots.iter().all(|r| r.state == "ready"));
     disk.fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Write])).unwrap();
-    // (On a busy machine the rest may be over before the job is: then another one shows it.)
+    // (On a busy machine the suspension may be over before the job is: then another round shows
+    // it.)
     let rested = || {
         w.run(&reads(&w)).good();
         let before = w.agent().unwrap();
@@ -187,7 +188,7 @@ fn while_it_takes_no_copies_its_readers_do_not_ask_for_any() {
         true
     };
     assert!((0..20).any(|_| rested()), "it never rested as long as a job");
-    // After its rest a few find out that nothing has changed.
+    // After its suspension a few readers find out that nothing has changed.
     w.until("its end of rest", |s| !s.tiers[0].resting);
     let asked = w.agent().unwrap().agent["refused"];
     w.run(&reads(&w).args(["--rounds", "2"])).good();
@@ -201,11 +202,11 @@ fn while_it_takes_no_copies_its_readers_do_not_ask_for_any() {
 }
 
 #[test]
-fn its_disk_fails_when_read() {
+fn the_disk_of_a_tier_fails_when_read() {
     let (_dir, disk, mut w) = on_slowfs(true);
     w.settle();
     let readers = Loop::start(&w, &["--procs", "2"]);
-    // Open descriptors move to the PFS; later opens do not even begin with the copy.
+    // Open descriptors move to the PFS; later opens do not even try the copy.
     disk.fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Read])).unwrap();
     readers.more(2);
     disk.clear().unwrap();
@@ -213,13 +214,13 @@ fn its_disk_fails_when_read() {
 }
 
 #[test]
-fn its_disk_fails_when_opened() {
+fn the_disk_of_a_tier_fails_when_opened() {
     let (dir, disk, mut w) = on_slowfs(true);
     w.settle();
     let readers = Loop::start(&w, &["--procs", "2"]);
     disk.fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Open, Op::Lookup, Op::Getattr])).unwrap();
     readers.more(2);
-    // Some rounds of the audit: a copy that cannot be looked at is not gone, and stays charged.
+    // Some rounds of the audit: a copy that the audit cannot read is not gone, and stays charged.
     std::thread::sleep(Duration::from_secs(2));
     disk.clear().unwrap();
     readers.end();
@@ -230,7 +231,7 @@ fn its_disk_fails_when_opened() {
 }
 
 #[test]
-fn what_its_disk_does_not_let_go_stays_charged() {
+fn copies_that_the_disk_does_not_remove_stay_charged() {
     let (dir, disk, mut w) = on_slowfs(true);
     w.settle();
     let all = copies(&w);
@@ -252,7 +253,7 @@ fn what_its_disk_does_not_let_go_stays_charged() {
 }
 
 #[test]
-fn it_is_deleted_under_a_job_and_filled_again() {
+fn a_tier_is_deleted_under_a_job_and_filled_again() {
     let mut w = World::plan().files(60).args(&["--plain"]).build();
     w.settle();
     let readers = Loop::start(&w, &["--procs", "2"]);
@@ -279,8 +280,8 @@ fn copies_are_removed_or_cut_under_a_job() {
     w.until("them again", |s| s.agent["damaged"] == 20 && s.tiers[0].files == 60);
     readers.more(1);
     readers.end();
-    // Nobody can keep a reader from the bytes of a copy that is cut this very moment; it does not
-    // last.
+    // The agent cannot keep a reader from the bytes of a copy that is cut this very moment; it does
+    // not last.
     let all = copies(&w);
     assert_eq!(all.len(), 60);
     for p in &all[20..40] {
@@ -306,7 +307,7 @@ fn left_behind() -> World {
     w
 }
 
-/// What the next job's agent adopts; its bytes are checked.
+/// Copies that the next job's agent adopts; its bytes are checked.
 fn adopted_next(mut w: World) -> u64 {
     w.keep();
     w.run(&reads(&w).args(["--rounds", "2"])).good();
@@ -329,7 +330,7 @@ fn copies_on_disk_serve_the_next_job() {
 }
 
 #[test]
-fn a_smaller_capacity_holds_for_what_is_there_already() {
+fn a_smaller_capacity_applies_to_copies_that_are_there_already() {
     let mut w = left_behind();
     assert!(du(w.tier()) > 3 * MIB);
     w.resize_tier("2MiB");
@@ -354,7 +355,7 @@ fn copies_that_were_cut_or_touched_between_jobs_are_not_used() {
         fs::File::options().write(true).open(p).unwrap().set_len(10).unwrap();
     }
     for p in &all[10..20] {
-        // Other bytes: whoever writes also moves the stamp.
+        // Other bytes: a writer also moves the stamp.
         fs::File::options().write(true).open(p).unwrap().write_all_at(b"other", 0).unwrap();
     }
     fs::write(all[20].with_file_name("stranger"), "?").unwrap();
@@ -364,7 +365,7 @@ fn copies_that_were_cut_or_touched_between_jobs_are_not_used() {
 }
 
 #[test]
-fn copies_of_another_data_set_make_way() {
+fn copies_of_another_data_set_are_dropped_for_room() {
     let disk = tempfile::Builder::new().prefix("monarch-e2e-").tempdir().unwrap();
     let plan = || {
         World::plan()

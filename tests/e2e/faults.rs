@@ -1,4 +1,4 @@
-//! What the failure tests share: small file systems, looks at processes and directories, jobs that
+//! Helpers of the failure tests: small file systems, views of processes and directories, jobs that
 //! read all the time.
 
 use crate::harness::{Ended, Job, Running, World, built};
@@ -51,7 +51,7 @@ impl Drop for Tmpfs {
 
 fn vfs(path: &Path) -> libc::statvfs {
     let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("path");
-    // SAFETY: a path that ends with a NUL, a buffer of ours.
+    // SAFETY: a path that ends with a NUL, and a buffer of this function.
     unsafe {
         let mut v = std::mem::zeroed();
         assert_eq!(libc::statvfs(name.as_ptr(), &raw mut v), 0, "{}", path.display());
@@ -59,7 +59,7 @@ fn vfs(path: &Path) -> libc::statvfs {
     }
 }
 
-/// Watches a figure until it is dropped: its least and its greatest value.
+/// Watches a number until it is dropped: its least and its greatest value.
 pub struct Watch {
     over: Arc<AtomicBool>,
     seen: Arc<[AtomicU64; 2]>,
@@ -80,7 +80,7 @@ impl Watch {
         });
         Self { over, seen, thread: Some(thread) }
     }
-    /// Ends watching: least, greatest.
+    /// Ends watching; returns the least and the greatest value.
     pub fn end(mut self) -> (u64, u64) {
         self.over.store(true, Ordering::Relaxed);
         let _ = self.thread.take().map(JoinHandle::join);
@@ -102,26 +102,26 @@ pub fn below(dir: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// What `du` says.
+/// Bytes as `du` counts them.
 pub fn du(dir: &Path) -> u64 {
     below(dir).iter().filter_map(|p| p.symlink_metadata().ok()).map(|m| m.blocks() * 512).sum()
 }
 
-/// The ledger of a tier says what `du` says of its directory: never less, and not much more. Both
-/// are taken while nothing is copied.
+/// Asserts that the ledger of a tier agrees with `du` on its directory: never less, and less than a
+/// mebibyte more. Both are read while nothing is copied.
 #[track_caller]
 pub fn charged(w: &World, tier: usize, dir: &Path) {
-    let told = || {
+    let charge = || {
         let tier = &w.agent().expect("an agent").tiers[tier];
         (tier.used, tier.reserved, tier.files)
     };
     let (mut used, mut on_disk) = (0, 0);
     wait_for("a moment without copies", || {
-        let before = told();
+        let before = charge();
         used = before.0;
         // The configured directory itself is not the agent's.
         on_disk = du(dir) - dir.symlink_metadata().map_or(0, |m| m.blocks() * 512);
-        before == told()
+        before == charge()
     });
     assert!(used >= on_disk && used < on_disk + MIB, "{used} charged, {on_disk} on disk");
 }
@@ -145,7 +145,7 @@ pub fn kill(pid: i32, signal: i32) -> bool {
     unsafe { libc::kill(pid, signal) == 0 }
 }
 
-/// Polls until `done`, for a minute at most; how long it took.
+/// Polls until `done`, for a minute at most; returns the time that it took.
 #[track_caller]
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
@@ -192,7 +192,7 @@ impl Loop {
     pub fn pid(&self) -> i32 {
         self.running.pid() as i32
     }
-    /// Ends it: it must have ended well.
+    /// Ends it; panics unless it ended well.
     #[track_caller]
     pub fn end(self) -> Ended {
         fs::write(&self.until, "").expect("own file");

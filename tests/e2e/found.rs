@@ -1,6 +1,6 @@
-//! `monarch run` as a guest: the job finds signals, descriptors, limits and its place among
-//! processes as they would be without us, less the secret; it ends with a `run` that is killed; an
-//! agent that hangs holds up nobody. Files that the job can write from its start.
+//! `monarch run` as a guest: the job gets signals, descriptors, limits and its place among
+//! processes as without Monarch, less the secret; it ends with a `run` that is killed; a hanging
+//! agent delays no process. Files that the job can write from its start.
 
 use crate::faults::{around, wait_for};
 use crate::harness::{Job, World, has_command};
@@ -18,7 +18,7 @@ fn sh(script: &str) -> Job {
     Job::new("sh").args(["-c", script])
 }
 
-/// Sets up what its first word says and runs the others.
+/// Sets up the state that its first word names and runs the other words.
 const SETUP: &str = "import os, resource, signal, sys\n\
     how, words = sys.argv[1].split(), sys.argv[2:]\n\
     for s in (signal.SIGPIPE, signal.SIGXFSZ): signal.signal(s, signal.SIG_DFL)\n\
@@ -35,7 +35,7 @@ const SETUP: &str = "import os, resource, signal, sys\n\
     os.environ['GROUP'] = f'{os.getpgid(0)} {os.getsid(0)}'\n\
     os.execvp(words[0], words)\n";
 
-/// Writes what it finds to a file.
+/// Writes the state that it finds to a file.
 const FOUND: &str = "import os, resource, sys\n\
     fds = sorted(int(f) for f in os.listdir('/proc/self/fd'))[:-1]\n\
     limits = {n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith('RLIMIT')}\n\
@@ -45,7 +45,7 @@ const FOUND: &str = "import os, resource, sys\n\
     fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)\n\
     os.write(fd, repr(found).encode())\n";
 
-/// Runs a job in this state, bare and under `run`; what it wrote each time.
+/// Runs a job in this state, bare and under `run`; returns what it wrote each time.
 fn both(w: &World, how: &str, job: &Job, out: &Path) -> [String; 2] {
     let mut bare = Command::new(&job.words()[0]);
     bare.args(&job.words()[1..]).current_dir(w.scratch());
@@ -59,7 +59,7 @@ fn both(w: &World, how: &str, job: &Job, out: &Path) -> [String; 2] {
 }
 
 #[test]
-fn signals_are_given_to_the_job_as_they_were_found() {
+fn the_job_gets_signals_as_run_found_them() {
     let mut w = world();
     w.keep();
     let out = w.scratch().join("out");
@@ -80,7 +80,7 @@ fn signals_are_given_to_the_job_as_they_were_found() {
 }
 
 #[test]
-fn descriptors_limits_and_the_place_among_processes_are_as_they_were_found() {
+fn the_job_gets_descriptors_limits_and_process_group_as_run_found_them() {
     let mut w = world();
     w.keep();
     let out = w.scratch().join("out");
@@ -150,14 +150,14 @@ fn the_secret_stays_out_of_the_jobs_environment() {
     assert!(!ended.text().contains(SECRET) && ended.text().contains("MONARCH_CTL="), "{}", ended.text());
     let ended = w.run(&with(sh("env")).env("MONARCH_DISABLE", "1")).good();
     assert!(!ended.text().contains(SECRET), "{}", ended.text());
-    // The agent, which proves itself by it, has it.
+    // The agent, which proves itself by the secret, has it.
     let mut job = w.start(&with(sh("echo ready; read -r line; true")));
     job.until_written("ready");
     let agent = w.agent().unwrap().pid;
     let has = fs::read(format!("/proc/{agent}/environ")).unwrap();
     assert!(has.windows(SECRET.len()).any(|part| part == SECRET.as_bytes()));
     job.end().good();
-    // A script that evaluates `monarch env` does not have it any more, either.
+    // A script that evaluates `monarch env` does not have the secret any more, either.
     let script = "eval \"$(\"$@\")\"; env; test -n \"$MONARCH_CTL\"";
     let mut env = w.monarch("env");
     env.args(w.words()).env("MONARCH_CLUSTER_SECRET", SECRET);
@@ -166,10 +166,11 @@ fn the_secret_stays_out_of_the_jobs_environment() {
     assert!(out.status.success() && !text.contains(SECRET), "{text}");
 }
 
-/// Files that a job writes through descriptors that it was given: a root without an index yet, one
-/// with, a file with two names, one opened by another name, one that was not there before.
+/// Files that a job writes through descriptors that it was given: a root without an index yet, a
+/// root with one, a file with two names, a file opened by another name, a file that was not there
+/// before.
 #[test]
-fn what_is_written_through_an_inherited_descriptor_is_seen_by_the_job() {
+fn the_job_sees_writes_through_an_inherited_descriptor() {
     let mut w = World::plan().files(8).args(&["--plain"]).disk().build();
     let root = w.root().to_owned();
     for name in ["log", "f", "one"] {
@@ -199,7 +200,7 @@ fn what_is_written_through_an_inherited_descriptor_is_seen_by_the_job() {
 }
 
 #[test]
-fn a_shells_own_descriptors_count_for_what_it_evaluates() {
+fn the_descriptors_of_a_shell_count_for_the_commands_that_it_evaluates() {
     let mut w = World::plan().files(8).args(&["--plain"]).disk().build();
     let log = w.root().join("log");
     fs::write(&log, "before\n").unwrap();
@@ -214,7 +215,7 @@ fn a_shells_own_descriptors_count_for_what_it_evaluates() {
 #[test]
 fn a_squatted_name_in_shared_memory_hides_no_agent() {
     let w = world();
-    // SAFETY: asks only.
+    // SAFETY: only returns the user.
     let uid = unsafe { libc::geteuid() };
     symlink("/nowhere/at/all", w.runtime().join(format!("monarch-{uid}"))).unwrap();
     let mut job = w.start(&sh("echo ready; read -r line"));
@@ -255,7 +256,7 @@ fn a_process_with_another_view_gets_nothing_but_the_status() {
 }
 
 #[test]
-fn a_trace_is_written_by_the_one_who_asked_and_over_nothing() {
+fn a_trace_is_written_by_the_user_who_asked_and_over_no_file() {
     let mut w = world();
     w.keep();
     let trace = w.scratch().join("job.trace");
@@ -263,7 +264,7 @@ fn a_trace_is_written_by_the_one_who_asked_and_over_nothing() {
     w.run(&sh("true").option("--trace").option(&trace)).good();
     assert!(fs::read(&trace).unwrap().starts_with(b"MON"), "not a trace");
     assert_eq!(fs::metadata(&trace).unwrap().permissions().mode() & 0o777, 0o600);
-    // A link that somebody has laid out.
+    // A link that another user has made.
     let (link, victim) = (w.scratch().join("link"), w.scratch().join("victim"));
     fs::write(&victim, "mine").unwrap();
     symlink(&victim, &link).unwrap();
@@ -273,7 +274,7 @@ fn a_trace_is_written_by_the_one_who_asked_and_over_nothing() {
 }
 
 #[test]
-fn names_are_spelled_out_wherever_people_read_them() {
+fn control_characters_in_file_names_are_escaped_wherever_people_read_them() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     let mut w = World::plan().files(4).args(&["--plain"]).disk().build();
@@ -332,6 +333,6 @@ fn a_program_built_with_address_sanitizer_starts_and_is_served() {
         assert_eq!(w.run(&job).good().text(), "text\n\n");
     }
     assert!(w.counter("hits") >= hits + 2);
-    // And nothing of it in the environment of other programs.
+    // And none of it in the environment of other programs.
     assert_eq!(w.run(&sh("echo ${ASAN_OPTIONS-none}")).good().text(), "none\n");
 }

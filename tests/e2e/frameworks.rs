@@ -1,5 +1,5 @@
 //! Real frameworks, unmodified: the same data and the same losses, each file once from the PFS,
-//! nothing once it is resident.
+//! none once it is resident.
 //!
 //! A row of the matrix is a program of `tests/programs/frameworks` in an environment of
 //! `tests/venvs.sh`; the first word of a test's name is the environment (`tensorflow` is `tf`).
@@ -23,7 +23,7 @@ pub fn interpreter(venv: &str) -> PathBuf {
     str::from_utf8(&found.stdout).expect("a path").trim().into()
 }
 
-/// A program in one or several of its ways of reading.
+/// A program with one or several of its ways of reading.
 #[derive(Clone, Copy)]
 struct Row {
     venv: &'static str,
@@ -43,7 +43,7 @@ impl Row {
         job.env("PYTHONDONTWRITEBYTECODE", "1").env("OMP_NUM_THREADS", "1")
     }
 
-    /// A world with the row's data, and clocks that a busy machine does not run into.
+    /// A world with the row's data, and timeouts that a busy machine does not reach.
     fn plan(self, maker: Job) -> Plan {
         World::plan().made_by(maker).patient()
     }
@@ -64,8 +64,7 @@ impl Row {
         job.arg(w.root()).env("CHECKPOINTS", "checkpoints")
     }
 
-    /// What the PFS has counted for the files that are only read. The sums are seen with
-    /// `--no-capture`.
+    /// Counts of the PFS for the files that are only read. The sums are shown with `--no-capture`.
     fn counts(self, w: &World) -> BTreeMap<String, PathCounts> {
         let inputs = w.backing().join(self.inputs);
         let is_input = |path: &String| {
@@ -80,7 +79,7 @@ impl Row {
         counts
     }
 
-    /// All that is asked of a row.
+    /// All assertions of a row.
     fn check(self) {
         let w = self.world();
         let bare = self.bare(&w, &self.job(&w, 3));
@@ -90,7 +89,8 @@ impl Row {
         assert_eq!(c.calls(), 0, "{c:?}");
     }
 
-    /// Without us every file is opened in every epoch, but for those that the program holds open.
+    /// Without Monarch every file is opened in every epoch, except files that the program holds
+    /// open.
     fn bare(self, w: &World, job: &Job) -> Ended {
         w.pfs().reset().unwrap();
         let bare = w.bare(job).good();
@@ -102,8 +102,8 @@ impl Row {
     }
 
     /// Three epochs from nothing: the same output, and each file at most once from the PFS. The job
-    /// begins when the index is there: what is opened before that is read from the PFS, and
-    /// these programs are done in a moment.
+    /// begins when the index is ready: files opened before are read from the PFS, and these
+    /// programs end in a moment.
     fn cold(self, w: &World, job: &Job, bare: &Ended) {
         w.pfs().reset().unwrap();
         let mut ours = w.start_indexed(job).end();
@@ -118,8 +118,8 @@ impl Row {
         }
     }
 
-    /// The same data, all of them resident, and zeros under their identities on the PFS. Nothing is
-    /// believed by the kernel: whatever it is asked reaches the PFS.
+    /// The same data, all of them resident, and zeros under their identities on the PFS. The kernel
+    /// caches no attributes: its questions reach the PFS.
     fn resident_world(self, w: &World) -> World {
         let maker = Job::new("cp").arg("-a").arg(w.backing());
         let mut w = self.plan(maker).pfs(|b| b.attr_ttl(Duration::ZERO)).build();
@@ -130,7 +130,7 @@ impl Row {
     }
 
     /// Three epochs on resident data: the same output, and the PFS is not asked for any input.
-    /// Without us the zeros are seen, so the copies are where the bytes came from.
+    /// Without Monarch the zeros are read, so the bytes came from the copies.
     fn resident(self, w: &World, job: &Job, bare: &Ended) -> Counters {
         let (text, c) = traffic(w, job);
         assert_eq!(text.strip_prefix("ready\n"), Some(&*bare.text()));
@@ -141,7 +141,7 @@ impl Row {
         c
     }
 
-    /// Without us every way of reading sees the zeros: it fails, or digests something else.
+    /// Without Monarch every way of reading gets the zeros: it fails, or digests something else.
     fn blind(self, w: &World, bare: &Ended) {
         let seen = w.bare(&self.job(w, 1).env("CHECKPOINTS", "blind")).text();
         for way in self.how.split(',') {
@@ -170,7 +170,7 @@ fn io_numpy() {
 
 #[test]
 fn io_numpy_maps_that_may_be_written() {
-    // Files that are opened for writing are the PFS's: nothing is saved, and what was written is
+    // Files that are opened for writing are the PFS's: nothing is saved, and the written bytes are
     // there.
     let row = Row::new("io", "arrays.py", "mapped_shared");
     let (bare, ours) = (row.world(), row.world());
@@ -183,8 +183,8 @@ fn io_hdf5() {
     HDF5.check();
 }
 
-/// A lock is taken on the PFS's file, which is opened for that each time, as without us; the bytes
-/// come from the copy all the same.
+/// A lock is taken on the PFS's file, which is opened for that each time, as without Monarch; the
+/// bytes come from the copy all the same.
 #[test]
 fn io_hdf5_that_locks_its_files() {
     let w = HDF5.world();
@@ -216,7 +216,7 @@ fn io_webdataset() {
 
 #[test]
 fn io_demands_while_a_prefetch_runs() {
-    // Of programs that start so fast that the prefetch has not ended before they read.
+    // Programs that start so fast that they read before the prefetch has ended.
     let ms = Duration::from_millis(2);
     for row in [PICTURES, NUMPY, HDF5, ARROW, SHARDS] {
         let w = row.plan(row.python().arg("prepare")).pfs(move |b| b.meta_latency(ms).data_latency(ms)).build();
@@ -226,7 +226,7 @@ fn io_demands_while_a_prefetch_runs() {
 }
 
 /// The same rows with files that count as large: they are served in chunks while their copies are
-/// made, and each byte leaves the PFS once. The bare program says what is right.
+/// made, and each byte leaves the PFS once. The bare program gives the right output.
 fn in_chunks(row: Row) {
     let ms = Duration::from_millis(1);
     for prefetch in ["prefetch.enabled=false", "prefetch.enabled=true"] {
@@ -344,8 +344,8 @@ fn tensorflow_files() {
 
 #[test]
 fn tensorflow_checkpoints_below_the_root() {
-    // What the job writes goes to the PFS and is read back from there; its inputs are served as
-    // ever.
+    // The files that the job writes go to the PFS and are read back from there; its inputs are
+    // served as before.
     let row = Row { inputs: "records", ..Row::new("tf", "tensorflow_records.py", "checkpoints") };
     let job = |w: &World, to: &str| row.job(w, 3).env("CHECKPOINTS", to);
     let w = row.world();
@@ -353,7 +353,7 @@ fn tensorflow_checkpoints_below_the_root() {
     let later = row.resident_world(&w);
     row.cold(&w, &job(&w, "cold"), &bare);
     row.resident(&later, &job(&later, "resident"), &bare);
-    // Not `checkpoint`, which tells the time.
+    // Not `checkpoint`, which contains the time.
     for kind in [".index", ".data-00000-of-00001"] {
         let written = w.backing().join("checkpoints-bare");
         same_files(&written, &w.backing().join("checkpoints-cold"), kind);
@@ -361,7 +361,7 @@ fn tensorflow_checkpoints_below_the_root() {
     }
 }
 
-/// The files of two directories whose names end so: the same names and bytes.
+/// Asserts that two directories have the same files with this suffix: the same names and bytes.
 #[track_caller]
 fn same_files(a: &Path, b: &Path, suffix: &str) {
     let files = |dir: &Path| -> BTreeMap<_, _> {

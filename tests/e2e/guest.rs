@@ -1,5 +1,5 @@
-//! Corners in which a preloaded library could be noticed: working directories, links and mounts on
-//! the way to a root, descriptors of files that have moved, rights that have changed.
+//! Corners in which a program could notice a preloaded library: working directories, links and
+//! mounts on the way to a root, descriptors of files that have moved, rights that have changed.
 
 use crate::faults::{around, open_to_all, regular};
 use crate::harness::{Job, World};
@@ -24,7 +24,7 @@ pub fn small() -> World {
     w
 }
 
-/// Runs a Python script with the root as its argument; a failed assertion is a failed job.
+/// Runs a Python script with the root as its argument; a failed assertion fails the job.
 #[track_caller]
 pub fn python(w: &World, text: &str) -> String {
     let prelude = "import ctypes, os, sys\n\
@@ -108,7 +108,7 @@ fn calls_that_fail_do_not_cost_the_root_its_copies() {
 }
 
 #[test]
-fn a_link_to_the_root_that_the_job_sets_anew() {
+fn a_link_to_the_root_that_the_job_repoints() {
     let w = small();
     let (link, other) = (w.scratch().join("data"), w.scratch().join("other"));
     symlink(w.root(), &link).unwrap();
@@ -192,7 +192,7 @@ fn a_write_through_proc_of_a_file_that_was_replaced_spares_the_new_one() {
 }
 
 #[test]
-fn entries_of_a_stream_stay_while_others_are_read() {
+fn entries_of_a_stream_stay_while_other_streams_are_read() {
     let w = small();
     python(
         &w,
@@ -293,7 +293,7 @@ fn a_change_by_a_process_that_cannot_map_the_index() {
     );
 }
 
-/// Root may search every directory, others may not.
+/// Root may search every directory, other users may not.
 #[test]
 fn an_ordinary_users_job_learns_nothing_behind_closed_doors() {
     const USER: u32 = 65534;

@@ -40,10 +40,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A job that takes longer is killed and the test fails.
-const LIMIT: Duration = Duration::from_secs(150);
-/// Pause between two looks at something that is awaited.
-const TICK: Duration = Duration::from_millis(10);
+/// A job that runs longer than this is killed and its test fails.
+const JOB_TIMEOUT: Duration = Duration::from_secs(150);
+/// Pause between two polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The directory `target`.
 pub fn target() -> PathBuf {
@@ -64,7 +64,7 @@ pub fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
 }
 
-/// The directory of the test programs, which are built by whoever comes first.
+/// The directory of the test programs, which the first test that needs them builds.
 fn programs() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -158,7 +158,7 @@ impl Ended {
     }
 }
 
-/// The end of a long text, with every line that tells a failure.
+/// The end of a long text, with every line that reports a failure.
 fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let from = lines.len().saturating_sub(30);
@@ -216,22 +216,22 @@ impl Running {
     /// Waits until the job has written a text.
     #[track_caller]
     pub fn until_written(&mut self, text: &str) {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + JOB_TIMEOUT;
         while !self.written().contains(text) {
             let ended = self.child.try_wait().expect("wait");
             assert!(ended.is_none() && Instant::now() < deadline, "no {text:?}: {ended:?} {}", tail(&self.written()));
-            std::thread::sleep(TICK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a process that is ours and was not waited for.
+        // SAFETY: a process that this test started and did not wait for.
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
     /// Ends the input and waits.
     #[track_caller]
     pub fn end(mut self) -> Ended {
         drop(self.stdin.take());
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + JOB_TIMEOUT;
         let status = loop {
             if let Some(s) = self.child.try_wait().expect("wait") {
                 break s;
@@ -239,7 +239,7 @@ impl Running {
             if Instant::now() > deadline {
                 let so_far = tail(&self.written());
                 self.kill();
-                panic!("took longer than {LIMIT:?}; so far:\n{so_far}");
+                panic!("took longer than {JOB_TIMEOUT:?}; so far:\n{so_far}");
             }
             std::thread::sleep(Duration::from_millis(2));
         };
@@ -251,7 +251,7 @@ impl Running {
     }
     fn kill(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            // SAFETY: the group that we made, whose leader was not waited for.
+            // SAFETY: the group that this test made, whose leader was not waited for.
             unsafe { libc::kill(-(self.child.id() as i32), libc::SIGKILL) };
             let _ = self.child.wait();
         }
@@ -270,7 +270,7 @@ impl Drop for Running {
 
 type Shape = Box<dyn FnOnce(slowfs::Builder) -> slowfs::Builder>;
 
-/// What a world is to be like.
+/// A description of a world.
 pub struct Plan {
     data: Vec<OsString>,
     maker: Option<Job>,
@@ -304,7 +304,7 @@ impl Plan {
     pub fn made_by(self, maker: Job) -> Self {
         Self { maker: Some(maker), ..self }
     }
-    /// With what the changer programs use up.
+    /// With files that the changer programs use up.
     pub fn fodder(self) -> Self {
         Self { fodder: true, ..self }
     }
@@ -342,8 +342,8 @@ impl Plan {
         self
     }
 
-    /// Clocks that a busy machine does not run into: every reader waits for its copy, for tests
-    /// that count calls exactly.
+    /// Timeouts that a busy machine does not reach: every reader waits for its copy, for tests that
+    /// count calls exactly.
     pub fn patient(self) -> Self {
         self.set("wait.pickup=10s").set("wait.stall=20s")
     }
@@ -392,7 +392,7 @@ impl Plan {
     }
 }
 
-/// See the module.
+/// A private world for one test.
 pub struct World {
     keeper: Option<Running>,
     pfs: Option<Slowfs>,
@@ -482,7 +482,7 @@ impl World {
         c
     }
 
-    /// The words that tell a command of Monarch about this world's root, tiers and settings.
+    /// The words by which a command of Monarch finds this world's root, tiers and settings.
     pub fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec!["--root".into(), self.root.clone().into()];
         let first = Some((&self.tier, &self.tier_size));
@@ -532,8 +532,8 @@ impl World {
         Running::new(self.monarch_run(job))
     }
 
-    /// Starts a job that begins when the index is there: what is opened before that is read from
-    /// the PFS. Its output has a line `ready` in front.
+    /// Starts a job that begins when the index is ready: files opened before are read from the PFS.
+    /// Its output has a line `ready` in front.
     #[track_caller]
     pub fn start_indexed(&self, job: &Job) -> Running {
         let mut running = self.start(&job.announced());
@@ -595,20 +595,20 @@ impl World {
     /// Polls the agent's status until `done` says so.
     #[track_caller]
     pub fn until(&self, what: &str, done: impl Fn(&Status) -> bool) {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + JOB_TIMEOUT;
         loop {
             let status = self.agent();
             if status.as_ref().is_some_and(&done) {
                 return;
             }
             assert!(Instant::now() < deadline, "still waiting for {what}: {status:#?}");
-            std::thread::sleep(TICK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
     /// The status of this world's agent, if it lives.
     pub fn agent(&self) -> Option<Status> {
-        // One that lives and does not answer in time, on a busy machine, is asked again.
+        // An agent that lives and does not answer in time, on a busy machine, is asked again.
         for _ in 0..3 {
             let out = self.monarch("status").arg("--json").output().expect("monarch status");
             let all: Vec<Status> = serde_json::from_slice(&out.stdout).unwrap_or_default();
@@ -651,7 +651,7 @@ impl Drop for World {
     }
 }
 
-/// Ends an agent, which is nobody's child: asks, then insists.
+/// Ends an agent, which is no child of this process: by SIGTERM, then by SIGKILL.
 fn end_process(pid: i32) {
     // SAFETY: an agent of this world, which answered a moment ago.
     let signal = |s| unsafe { libc::kill(pid, s) == 0 };
@@ -662,7 +662,7 @@ fn end_process(pid: i32) {
             signal(libc::SIGKILL);
             return;
         }
-        std::thread::sleep(TICK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -671,7 +671,7 @@ fn is_zombie(pid: i32) -> bool {
         .is_ok_and(|s| s.rsplit(')').next().is_some_and(|r| r.starts_with(" Z")))
 }
 
-/// Same status, output and errors.
+/// Asserts the same status, output and errors.
 #[track_caller]
 pub fn assert_same(bare: &Ended, ours: &Ended) {
     let end = |e: &Ended| (e.status.code(), e.status.signal());
@@ -698,7 +698,7 @@ fn difference(a: &[u8], b: &[u8]) -> String {
     let none = "(nothing)";
     let differ = (0..a.len().max(b.len())).filter(|&i| a.get(i) != b.get(i));
     for i in differ.take(20) {
-        // What the line is of: some programs say so before it.
+        // The heading of the line: some programs print one.
         let of = a.get(..i).and_then(|before| before.iter().rfind(|line| line.starts_with("## "))).unwrap_or(&"");
         text += &format!("{of}\n- {}\n+ {}\n", a.get(i).unwrap_or(&none), b.get(i).unwrap_or(&none));
     }

@@ -1,5 +1,5 @@
-//! Memory over disk: copies move to where they are faster when they are read, and to where there is
-//! room instead of away.
+//! Memory over disk: copies move to a faster tier when they are read, and to a slower one instead
+//! of being dropped.
 
 use crate::faults::{Loop, MIB, Tmpfs, agent_pid, copies, kill, reads, regular, wait_for};
 use crate::harness::{Job, Plan, Running, World};
@@ -22,8 +22,8 @@ fn until_gone(w: &World) {
 }
 
 #[test]
-fn what_the_next_job_reads_moves_up_into_memory() {
-    // Nearly everything finds room on the disk only, and stays there when the job ends.
+fn copies_that_the_next_job_reads_move_up_into_memory() {
+    // Nearly all files find room on the disk only, and stay there when the job ends.
     let mut w = plan(100, "1MiB").build();
     w.settle();
     w.release();
@@ -41,20 +41,20 @@ fn what_the_next_job_reads_moves_up_into_memory() {
     readers.more(2);
     readers.end();
     let s = w.agent().unwrap();
-    // What goes with the job up there stays below for the next one.
+    // Copies that go with the job up there stay below for the next job.
     assert_eq!((s.tiers[1].files as usize, s.agent["evicted"]), (below, 0), "{}", w.log());
     assert!(s.tiers[0].used <= 3 * MIB);
     assert!(w.pfs().counters().unwrap().opens() <= missing);
     // A reader that has a copy open in the meantime keeps it: nothing was lost or read twice, and
-    // the logs know all of it.
+    // the logs know all copies.
     let out = w.monarch("verify").args(["--set", &format!("runtime_dir={}", w.runtime().display())]).output().unwrap();
     assert!(out.status.success(), "{out:?}");
 }
 
 #[test]
 fn a_tier_that_has_to_shrink_sends_its_copies_down() {
-    // (What a busy machine has not moved in its time is dropped: one of three tiers at least loses
-    // nothing.)
+    // (Copies that a busy machine has not moved in its time are dropped: one of three tiers at
+    // least loses nothing.)
     assert!((0..3).any(|_| shrunk_tier_loses_nothing()), "copies were dropped each time");
 }
 
@@ -103,8 +103,8 @@ fn an_agent_that_dies_while_copies_move_loses_none() {
     wait_for("the next agent", || w.agent().is_some());
     readers.end();
     until_gone(&w);
-    // Those in memory have gone with the job; what moved up there had been left below, and was
-    // taken for superfluous by the next agent.
+    // Copies in memory have gone with the job; copies that moved up there had been left below, and
+    // the next agent took them for superfluous.
     assert!(both(&w).1 >= before, "{} of {before}", both(&w).1);
     let tier = |dir: &std::path::Path| format!("--tier={}:64MiB", dir.display());
     let mut verify = w.monarch("verify");
@@ -124,14 +124,14 @@ fn a_damaged_copy_is_not_moved_but_made_again() {
     w.resize_tier("64MiB");
     w.keep();
     w.until("what is there", |s| s.roots[0].state == "ready" && s.agent["adopted"] > 30);
-    // The readers may be served it once: nobody reads copies before each open.
+    // The readers may be served it once: the agent reads no copies before each open.
     let _ = w.run(&reads(&w));
     w.until("the others in memory", |s| s.agent["damaged"] == 1);
     w.run(&reads(&w).args(["--rounds", "2"])).good();
 }
 
-/// A memory control group of version 1 below that of this process, with a limit; `None` where there
-/// is none to be made.
+/// A memory control group of version 1 below that of this process, with a limit; `None` where it
+/// cannot be made.
 struct Group(std::path::PathBuf);
 
 impl Group {
@@ -168,7 +168,8 @@ fn copies_in_memory_make_room_before_the_job_runs_out_of_it() {
     };
     let plan = World::plan().files(80).size(1 << 20).args(&["--plain"]).tier_size("120MiB").second_tier("100MiB");
     let w = plan.build();
-    // Takes more than the group has left beside the copies: at once what is safe, then slowly.
+    // Takes more than the group has left beside the copies: at once as much as is safe, then
+    // slowly.
     let hungry = "import sys, time\nprint('ready', flush=True); sys.stdin.readline()\nhold = [b'x' * (100 << 20)]\n\
         for _ in range(60): hold.append(b'x' * (1 << 20)); time.sleep(0.1)\nprint('alive', len(hold))";
     let mut c = std::process::Command::new("sh");
@@ -184,8 +185,8 @@ fn copies_in_memory_make_room_before_the_job_runs_out_of_it() {
     assert!(ended.text().contains("alive 61"), "{ended:?}");
 }
 
-/// Partial copies are no files of the ledger: the job's memory was not even looked at where there
-/// was nothing else.
+/// Partial copies are no files of the ledger: where there were no others, the job's memory was not
+/// even looked at.
 #[test]
 fn partial_copies_in_memory_make_room_before_the_job_runs_out_of_it() {
     let Some(group) = Group::new(256 << 20) else {

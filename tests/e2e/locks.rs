@@ -3,7 +3,7 @@
 use crate::harness::{Job, Plan, World};
 use std::fs;
 
-/// Writes a program and gives a world with `x` (40 kB) and `big` (3 MB, of chunks), everything
+/// Writes a program and returns a world with `x` (40 kB) and `big` (3 MB, of chunks), everything
 /// resident.
 fn world(shape: impl FnOnce(Plan) -> Plan) -> World {
     let plan =
@@ -16,7 +16,7 @@ fn world(shape: impl FnOnce(Plan) -> Plan) -> World {
     w
 }
 
-/// What the scripts below begin with. `stranger` runs a line of Python in a process without the
+/// The beginning of the scripts below. `stranger` runs a line of Python in a process without the
 /// shim.
 const PRELUDE: &str = r#"
 import ctypes, errno, fcntl, os, struct, subprocess, sys, time
@@ -46,7 +46,7 @@ fn python(w: &World, text: &str) -> String {
 }
 
 #[test]
-fn a_lock_on_a_copy_excludes_who_has_the_file_on_the_pfs() {
+fn a_lock_on_a_copy_excludes_processes_with_the_file_on_the_pfs() {
     let w = world(Plan::disk);
     python(
         &w,
@@ -119,29 +119,29 @@ p.communicate()
 }
 
 #[test]
-fn a_lease_on_a_copy_is_told_of_writers_on_the_pfs() {
+fn the_holder_of_a_lease_on_a_copy_is_notified_of_writers_on_the_pfs() {
     let w = world(Plan::disk);
     python(
         &w,
         r#"
 import signal
-told = []
-signal.signal(signal.SIGRTMIN, lambda *a: told.append(1))
+notified = []
+signal.signal(signal.SIGRTMIN, lambda *a: notified.append(1))
 fd = os.open(x, os.O_RDONLY)
 fcntl.fcntl(fd, 10, signal.SIGRTMIN)
 fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
 assert fcntl.fcntl(fd, fcntl.F_GETLEASE) == fcntl.F_RDLCK
 assert stranger('try: os.open(x, os.O_WRONLY | os.O_NONBLOCK)\nexcept BlockingIOError: print("later")') == 'later'
 limit = time.time() + 10
-while not told and time.time() < limit: time.sleep(0.01)
-assert told
+while not notified and time.time() < limit: time.sleep(0.01)
+assert notified
 fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 "#,
     );
 }
 
 #[test]
-fn what_is_locked_is_still_read_from_its_copy() {
+fn a_locked_file_is_still_read_from_its_copy() {
     let w = world(|p| p);
     w.pfs().reset().unwrap();
     python(
@@ -170,7 +170,7 @@ for path, bytes_ in want.items():
 }
 
 #[test]
-fn what_another_process_writes_is_read_under_a_lock() {
+fn a_reader_with_a_lock_reads_what_another_process_writes() {
     let w = world(Plan::disk);
     python(
         &w,
@@ -226,7 +226,7 @@ assert not is_copy(os.open(x, os.O_RDONLY)) and os.lseek(dup, 0, 1) == 5 and os.
 }
 
 #[test]
-fn a_process_keeps_its_record_locks_whatever_it_does_with_the_file_through_us() {
+fn a_process_keeps_its_record_locks_whatever_it_does_with_the_file_through_the_shim() {
     let w = world(Plan::disk);
     python(
         &w,
@@ -284,8 +284,8 @@ assert out.strip() == big, out
     );
 }
 
-/// The lock is on the version that the job has open, as without us: nobody else can have that one
-/// open by its name.
+/// The lock is on the version that the job has open, as without Monarch: no other process can have
+/// that version open by its name.
 #[test]
 fn a_lock_on_a_file_that_was_replaced_stays_on_its_copy() {
     let w = world(Plan::disk);
@@ -365,8 +365,7 @@ for _ in range(60):
     python(&w, text);
 }
 
-/// A tester found that a descriptor which `dup2` had moved to the PFS shared its offset with no
-/// other process any more.
+/// A descriptor that `dup2` had moved to the PFS shared its offset with no other process any more.
 #[test]
 fn processes_that_share_an_open_file_share_its_offset_whatever_numbers_they_give_it() {
     let w = world(|plan| plan);

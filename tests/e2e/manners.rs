@@ -1,5 +1,5 @@
-//! Manners towards the PFS: slowing down is told with its reason, files on tape are left there,
-//! scans keep within the limits, and files that the site will remove are warned about, not touched.
+//! The load on the PFS: a slowdown is reported with its reason, files on tape are left there, scans
+//! keep within the limits, and files that the site will remove cause a warning and are not touched.
 
 use crate::commands::config;
 use crate::faults::{Tmpfs, monarch, reads, regular, wait_for};
@@ -24,7 +24,7 @@ fn until_logged(w: &World, text: &str) {
 }
 
 #[test]
-fn slowing_down_and_going_on_are_told_with_figures() {
+fn status_reports_slowing_down_and_recovering_with_figures() {
     let mut w = World::plan().files(2500).size(1000).args(&["--plain"]).set("source.max_inflight=2").build();
     let latency = |w: &World, ms| {
         let meta_latency = Some(Time(Duration::from_millis(ms)));
@@ -50,7 +50,7 @@ fn slowing_down_and_going_on_are_told_with_figures() {
 }
 
 #[test]
-fn a_pfs_that_fails_is_told_until_it_works_again() {
+fn status_reports_a_failing_pfs_until_it_works_again() {
     let mut w = World::plan().files(60).args(&["--plain"]).build();
     w.pfs().fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Open])).unwrap();
     w.keep();
@@ -67,7 +67,7 @@ fn a_pfs_that_fails_is_told_until_it_works_again() {
 }
 
 #[test]
-fn tiers_that_take_no_copies_are_told() {
+fn status_reports_tiers_that_take_no_copies() {
     let Some(tmpfs) = Tmpfs::mount("size=64m") else { return };
     let tier = tmpfs.path().join("tier");
     let w = World::plan().files(60).size(1 << 20).args(&["--plain"]).tier_dir(tier).tier_size("40MiB");
@@ -109,7 +109,7 @@ fn files_on_tape_are_fetched_on_demand_only() {
     // A demand.
     assert_eq!(w.run(&Job::new("cat").arg(&one)).good().out, vec![0; 100_000]);
     w.until("its copy", |s| s.tiers[0].files == 21 && s.agent["copied_on_demand"] == 1);
-    // A copy that is lost: the others are made again at once.
+    // A copy that is lost: the other files are copied again at once.
     let session = Session::start(&config(&w)).unwrap();
     for path in [&one, &disk] {
         fs::remove_file(session.explain(path).copy.unwrap()).unwrap();
@@ -187,7 +187,7 @@ fn days_since_read(file: &Path) -> u64 {
 }
 
 #[test]
-fn files_that_the_site_will_remove_are_warned_about() {
+fn the_agent_warns_about_files_that_the_site_will_remove() {
     let plan = World::plan().files(12).args(&["--plain"]).disk();
     let mut w = plan.set("prefetch.enabled=false").set("source.purge_age=30d").build();
     let files = regular(w.root());
@@ -201,7 +201,7 @@ fn files_that_the_site_will_remove_are_warned_about() {
     let said = "4 files have not been read on the PFS for up to 28 days, and this site removes them after 30";
     assert!(status(&w).contains(said), "{}", status(&w));
     until_logged(&w, said);
-    // What is read is in use again.
+    // A file that is read is in use again.
     w.run(&Job::new("cat").arg(&files[0])).good();
     assert_eq!((near(&w), days_since_read(&files[0])), (Some((3, 25, 30)), 0));
     let mut run = w.monarch("run");
@@ -209,12 +209,12 @@ fn files_that_the_site_will_remove_are_warned_about() {
     let said = Running::new(run).end().good().errors();
     assert!(said.contains("3 files have not been read on the PFS for up to 25 days"), "{said}");
     assert_eq!(w.log().matches("have not been read on the PFS").count(), 1, "once a day");
-    // Nobody touches the others.
+    // The agent touches no other file.
     assert!(files[1..4].iter().all(|f| days_since_read(f) == 25));
 }
 
 #[test]
-fn what_we_read_is_seen_and_what_we_serve_is_not() {
+fn reads_by_the_agent_set_access_times_and_reads_of_copies_do_not() {
     for engine in ["threads", "uring"] {
         let plan = World::plan().files(30).args(&["--plain"]).disk().set(&format!("io.engine={engine}"));
         let mut w = plan.set("source.purge_age=30d").build();
@@ -223,7 +223,7 @@ fn what_we_read_is_seen_and_what_we_serve_is_not() {
         w.settle();
         assert!(files.iter().all(|f| days_since_read(f) == 0), "{engine}: read as if nobody did");
         w.until("the figures", |s| s.roots[0].near_purge.is_none());
-        // Set back: the copies are served on, and the PFS learns nothing of it.
+        // Set back: the copies are still served, and the PFS does not notice.
         last_read(&files, DAY * 26);
         w.run(&reads(&w).args(["--rounds", "2"])).good();
         assert!(files.iter().all(|f| days_since_read(f) == 26), "{engine}");

@@ -10,9 +10,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 const FILES: u64 = 60;
-const SIZE: u64 = 40_000;
+const FILE_BYTES: u64 = 40_000;
 
-/// What a page says: the value of each series.
+/// A page: the value of each series.
 type Page = BTreeMap<String, f64>;
 
 fn fetch(url: &str) -> String {
@@ -63,7 +63,7 @@ fn at_rest(w: &World, page: impl Fn() -> String) -> (Page, Status) {
     panic!("it never rests: {:#?}", w.agent());
 }
 
-/// That figures which `monarch status` shows, too, are the same on the page.
+/// Asserts that figures which `monarch status` shows, too, are the same on the page.
 #[track_caller]
 fn agree(page: &Page, s: &Status) {
     let root = s.roots[0].path.display();
@@ -110,7 +110,7 @@ fn agree(page: &Page, s: &Status) {
 #[test]
 fn a_page_and_a_file_of_metrics_agree_with_the_status_and_with_the_pfs() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = World::plan().files(FILES as usize).size(SIZE as usize).args(&["--plain", "--exact"]).patient();
+    let plan = World::plan().files(FILES as usize).size(FILE_BYTES as usize).args(&["--plain", "--exact"]).patient();
     let plan = plan.set("source.chunk_threshold=16MiB").set("metrics.listen=127.0.0.1:0").set("metrics.interval=1s");
     let mut w = plan.set(&format!("metrics.textfile={}", dir.path().display())).build();
     w.settle();
@@ -120,15 +120,15 @@ fn a_page_and_a_file_of_metrics_agree_with_the_status_and_with_the_pfs() {
     let url = status.metrics.url.expect("an address");
     let (page, status) = at_rest(&w, || fetch(&url));
     agree(&page, &status);
-    // What the server of the PFS has counted itself.
+    // The counts of the PFS's server itself.
     let pfs = w.pfs().counters().unwrap();
     assert_eq!(page["monarch_pfs_open_seconds_count"] as u64, pfs.opens(), "{pfs:?}");
-    assert_eq!(page["monarch_pfs_read_bytes_total"] as u64, FILES * SIZE, "{pfs:?}");
+    assert_eq!(page["monarch_pfs_read_bytes_total"] as u64, FILES * FILE_BYTES, "{pfs:?}");
     assert!(page["monarch_pfs_calls_total{caller=\"copies\"}"] as u64 >= 3 * FILES, "an open, a read, a question each");
     assert!(page["monarch_pfs_calls_total{caller=\"scans\"}"] >= 1.0);
     assert_eq!(page["monarch_copy_seconds_count{origin=\"pfs\",piece=\"file\"}"] as u64, FILES);
     assert_eq!(page["monarch_copy_seconds_bucket{origin=\"pfs\",piece=\"file\",le=\"+Inf\"}"] as u64, FILES);
-    // The file has the same figures, for other users, and nothing lies beside it.
+    // The file has the same figures, is readable for other users, and no other file lies beside it.
     let file = status.metrics.textfile.expect("a file");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
     w.until("a file as new as the page", |_| {
@@ -150,7 +150,7 @@ fn a_page_and_a_file_of_metrics_agree_with_the_status_and_with_the_pfs() {
 }
 
 #[test]
-fn a_port_that_somebody_else_has_stops_nobody_and_is_taken_when_it_is_free() {
+fn an_agent_runs_without_a_port_in_use_and_takes_it_when_it_is_free() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -174,7 +174,7 @@ fn a_port_that_somebody_else_has_stops_nobody_and_is_taken_when_it_is_free() {
 }
 
 #[test]
-fn without_being_asked_an_agent_tells_nobody() {
+fn an_agent_publishes_no_metrics_unless_configured() {
     let mut w = World::plan().build();
     w.keep();
     w.until("an agent", |s| s.roots[0].state == "ready");

@@ -1,5 +1,5 @@
-//! A tier that compresses: more fits, readers get the same bytes, and what is damaged is found when
-//! it is decoded.
+//! A tier that compresses: more fits, readers get the same bytes, and damage is found when a copy
+//! is decompressed.
 
 use crate::faults::{Tmpfs, agent_pid, kill, regular, wait_for};
 use crate::harness::{Ended, Job, Plan, Running, World, assert_same};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::{fs, time::Duration};
 
 /// Twenty files of each kind, 100 kB each: sixty that get smaller, twenty pictures, three odd ones.
-/// In front only the room for decoded copies.
+/// The tier in front has room for decompressed copies only.
 fn plan(first: &str, second: &str) -> Plan {
     let maker = Job::new("python3").arg(crate::harness::sources().join("packdata.py"));
     World::plan()
@@ -25,7 +25,7 @@ fn read(w: &World, words: &[&str]) -> Job {
     w.python("packdata.py").arg("--read").args(words).arg(w.root())
 }
 
-/// Waits until so many copies are packed, and none is waiting to be.
+/// Waits until `files` copies are compressed, and none is waiting to be.
 fn until_packed(w: &World, files: u64) {
     w.until("packed copies", |s| s.tiers[1].packed.files >= files);
 }
@@ -43,7 +43,7 @@ fn figure(w: &World, name: &str) -> u64 {
 }
 
 #[test]
-fn every_variant_reads_what_was_packed() {
+fn every_way_of_reading_gets_the_bytes_of_packed_files() {
     let mut w = plan("3MiB", "64MiB").build();
     let all = w.program("readers").arg("all").arg(w.root());
     let bare = w.bare(&all);
@@ -54,14 +54,14 @@ fn every_variant_reads_what_was_packed() {
     assert_same(&bare, &w.run(&all));
     w.same(&w.tools(&["read", "stat", "copy", "tar", "diff", "grep"]));
     assert!(figure(&w, "decoded") > 60, "{:?}", w.agent());
-    // (What programs open past the preload is the PFS's.)
+    // (Files that programs open past the preload are the PFS's.)
     w.pfs().reset().unwrap();
     w.run(&read(&w, &["--rounds", "3", "--procs", "3"])).good();
     assert_eq!(w.pfs().counters().unwrap().opens(), 0, "{}", w.log());
 }
 
 #[test]
-fn what_gets_smaller_is_packed_and_the_rest_is_left_as_it_is() {
+fn files_that_get_smaller_are_packed_and_others_are_left_as_they_are() {
     let mut w = plan("3MiB", "64MiB").build();
     w.keep();
     until_packed(&w, 60);
@@ -71,14 +71,14 @@ fn what_gets_smaller_is_packed_and_the_rest_is_left_as_it_is() {
     assert!(of.bytes as f64 > 2.0 * of.stored as f64, "{of:?}");
     assert_eq!(packed(&w).len() as u64, of.files);
     assert_eq!(packed(&w).iter().map(|p| fs::metadata(p).unwrap().len()).sum::<u64>(), of.stored);
-    // Pictures lie there as they were, and are opened right there.
+    // Pictures lie there uncompressed, and are opened right there.
     let plain =
         regular(w.second()).into_iter().filter(|p| p.extension().is_none() && p.to_string_lossy().contains("/copies/"));
     assert!(plain.count() as u64 == tier.files - of.files && tier.files - of.files >= 18, "{tier:?}");
     let blocks = crate::faults::du(w.second());
     assert!(tier.used >= blocks && tier.used < blocks + 100_000, "{} charged, {blocks} on the disk", tier.used);
     let words = [format!("--set=runtime_dir={}", w.runtime().display())];
-    let told = Running::new({
+    let output = Running::new({
         let mut c = w.monarch("status");
         c.args(&words);
         c
@@ -86,8 +86,8 @@ fn what_gets_smaller_is_packed_and_the_rest_is_left_as_it_is() {
     .end()
     .good()
     .text();
-    assert!(told.contains("of them compressed: "), "{told}");
-    // A packed copy is one of the lz4 tools' files.
+    assert!(output.contains("of them compressed: "), "{output}");
+    // A compressed copy is a file that the lz4 tools read.
     let one = packed(&w).pop().unwrap();
     let out = std::process::Command::new("lz4").args(["-dc"]).arg(&one).output();
     if let Ok(out) = out {
@@ -127,7 +127,8 @@ fn large_files_are_packed_and_decoded_in_chunks() {
     w.keep();
     until_packed(&w, 12);
     w.pfs().reset().unwrap();
-    // More than there is room for decoded, though enough for what three readers have open.
+    // More than there is room for decompressed, though enough for the files that three readers have
+    // open.
     for procs in ["1", "3"] {
         let again = w.run(&read(&w, &["--rounds", "2", "--procs", procs])).good();
         assert_eq!(bare.text(), again.text());
@@ -139,8 +140,8 @@ fn large_files_are_packed_and_decoded_in_chunks() {
 }
 
 #[test]
-fn large_files_that_come_to_more_than_the_room_for_decoded_copies_are_staged_and_read() {
-    // Once staging waited for ever: chunks of files that are being fetched were held back with the
+fn large_files_beyond_the_room_for_decoded_copies_are_staged_and_read() {
+    // Staging once waited forever: chunks of files that are being fetched were held back with the
     // files behind them.
     let python = Job::new("python3").arg(crate::harness::sources().join("packdata.py"));
     let python = python.args(["--files", "1", "--large", "12", "--size", "50000"]);
@@ -160,8 +161,8 @@ fn large_files_that_come_to_more_than_the_room_for_decoded_copies_are_staged_and
 }
 
 #[test]
-fn what_is_staged_without_prefetching_is_all_there_though_the_room_in_front_is_small() {
-    // Once files that were temporarily refused were forgotten where nothing else is fetched ahead.
+fn staging_without_prefetching_is_complete_though_the_room_in_front_is_small() {
+    // Files that were temporarily refused were once forgotten where nothing else is fetched ahead.
     let mut w = plan("1MiB", "64MiB").set("prefetch.enabled=false").build();
     let mut c = w.monarch("stage");
     c.args(w.words()).arg("--quiet");
@@ -173,7 +174,7 @@ fn what_is_staged_without_prefetching_is_all_there_though_the_room_in_front_is_s
 }
 
 #[test]
-fn a_file_that_is_read_in_part_does_not_keep_the_room_for_others() {
+fn a_file_that_is_read_in_part_does_not_keep_room_from_other_files() {
     let python = Job::new("python3").arg(crate::harness::sources().join("packdata.py"));
     let python = python.args(["--files", "1", "--large", "6", "--size", "50000"]);
     let chunks = plan("3MiB", "64MiB").set("source.chunk_threshold=256KiB").set("source.chunk_size=128KiB");
@@ -182,7 +183,7 @@ fn a_file_that_is_read_in_part_does_not_keep_the_room_for_others() {
     until_packed(&w, 6);
     w.release();
     until_gone(&w);
-    // From here on nothing is decoded that nobody has asked for.
+    // From here on nothing is decompressed that no reader has asked for.
     let job = |script: &str| Job::new("python3").args(["-c", script]).arg(w.root().join("large"));
     let parts = "import os, sys\nfor n in sorted(os.listdir(sys.argv[1])):\n open(sys.argv[1] + '/' + n, 'rb', 0).read(1000)\n\
                  import time; time.sleep(0.5)\n";
@@ -228,7 +229,8 @@ fn packed_copies_are_found_again_by_the_next_job_and_after_kill_nine() {
     until_packed(&w, 60);
     w.until("all of it", |s| s.agent["packed"] >= 60 && s.prefetch == monarch_core::agent::protocol::Ahead::Idle);
     w.pfs().reset().unwrap();
-    // Under a running job: another agent takes over what was packed, decoded, or about to be.
+    // Under a running job: another agent takes over copies that were compressed, decompressed, or
+    // about to be.
     let job = read(&w, &["--rounds", "12", "--procs", "2"]);
     let running = w.start(&job);
     for _ in 0..3 {
@@ -246,7 +248,7 @@ fn packed_copies_are_found_again_by_the_next_job_and_after_kill_nine() {
     assert!(w.agent().unwrap().tiers[1].packed.files >= 60);
     assert_eq!(w.run(&read(&w, &["--procs", "2"])).good().text(), want);
     let small = w.pfs().counters().unwrap();
-    // What lay in memory only has gone with the job: a few pictures perhaps.
+    // Copies that lay only in memory have gone with the job: a few pictures perhaps.
     assert!(small.opens() <= 6, "{small:?} {}", w.log());
 }
 
@@ -287,14 +289,14 @@ fn verify(w: &World, words: &[&str]) -> Ended {
 }
 
 #[test]
-fn verify_decodes_what_is_packed_and_evict_drops_it() {
+fn verify_decodes_packed_copies_and_evict_drops_them() {
     let mut w = plan("3MiB", "64MiB").set("prefetch.enabled=true").build();
     w.keep();
     until_packed(&w, 60);
     w.until("all of it", |s| s.prefetch == monarch_core::agent::protocol::Ahead::Idle);
     let good = verify(&w, &["--source"]).good();
     assert!(good.text().contains("no difference"), "{good:?}");
-    // What lies beyond its end nobody reads.
+    // No reader reads the bytes beyond its end.
     let victim = packed(&w).into_iter().find(|p| std::fs::metadata(p).unwrap().len() > 4000).unwrap();
     crate::warm::hurt_at(&victim, b"xyz", 3000);
     let bad = verify(&w, &["--repair"]);
@@ -303,13 +305,13 @@ fn verify_decodes_what_is_packed_and_evict_drops_it() {
     verify(&w, &[]).good();
     let mut evict = w.monarch("evict");
     evict.arg(w.root().join("text"));
-    let told = Running::new(evict).end().good();
-    assert!(told.text().contains("evicted: 20,"), "{told:?}");
+    let output = Running::new(evict).end().good();
+    assert!(output.text().contains("evicted: 20,"), "{output:?}");
     w.until("room", |s| s.tiers[1].packed.files <= 42);
     let mut explain = w.monarch("explain");
     explain.arg(w.root().join("csv/0003.csv"));
-    let told = Running::new(explain).end();
-    assert!(told.text().contains("compressed in") || told.text().contains("hit"), "{told:?}");
+    let output = Running::new(explain).end();
+    assert!(output.text().contains("compressed in") || output.text().contains("hit"), "{output:?}");
     w.run(&read(&w, &["--rounds", "2"])).good();
 }
 
@@ -326,8 +328,8 @@ fn readers_in_order_find_their_files_decoded() {
         let of = |name: &str| after.agent[name] - before.agent[name];
         (of("decoded"), of("decoded_ahead"), after.counters["waited"] - before.counters["waited"])
     };
-    // Decoding ahead is a race with readers who pause 10 ms; on a busy machine it is not always
-    // won.
+    // Decompressing ahead is a race with readers that pause 10 ms; on a busy machine it is not
+    // always won.
     let mut seen = vec![];
     let won = (0..3).any(|_| {
         let (decoded, ahead, waited) = in_order();
@@ -339,7 +341,7 @@ fn readers_in_order_find_their_files_decoded() {
 
 #[test]
 fn readers_of_more_than_there_is_room_for_do_not_starve_each_other() {
-    // Room for five files at a time, eight readers who hold theirs open.
+    // Room for five files at a time, eight readers that hold theirs open.
     let mut w = plan("1MiB", "64MiB").build();
     let want = w.bare(&read(&w, &[])).good().text();
     w.keep();

@@ -1,5 +1,5 @@
 //! Other mounts at the same path, foreign or broken shared memory, directories that are full,
-//! squatted or wiped: the job reads what the kernel would have given it.
+//! squatted or wiped: the job reads the bytes that the kernel would have given it.
 
 use crate::faults::{Loop, Tmpfs, around, control, kill, reads, regular, wait_for, with_control};
 use crate::harness::{Job, World, assert_same};
@@ -60,7 +60,7 @@ fn another_mount_at_the_path_of_the_root() {
         assert open(file, 'rb').read() == before\n";
     w.same(&Job::new("python3").args(["-c", inner]).arg(&other).arg(w.root()).arg(&file)).good();
     assert_eq!(w.counter("other_mount"), 2);
-    // Nobody else is concerned.
+    // No other process is concerned.
     let hits = w.counter("hits");
     w.run(&reads(&w)).good();
     assert_eq!(w.counter("hits"), hits + 20);
@@ -142,9 +142,9 @@ fn the_job_mounts_something_below_the_root() {
     }
 }
 
-/// By a program that we are not in: the job saw the directory as it had been.
+/// By a program without the shim: the job saw the directory as it had been.
 #[test]
-fn what_somebody_else_mounts_below_the_root_is_seen() {
+fn a_mount_that_another_process_makes_below_the_root_is_seen() {
     let w = world();
     let dir = some_file(&w).parent().unwrap().to_owned();
     let script = "import os, sys, time\n\
@@ -168,7 +168,7 @@ fn what_somebody_else_mounts_below_the_root_is_seen() {
 }
 
 #[test]
-fn shared_memory_that_is_not_ours_is_left_alone() {
+fn shared_memory_of_other_programs_is_left_alone() {
     let w = world();
     let real = fs::read(control(&w)).unwrap();
     let at = |name: &str| w.scratch().join(name);
@@ -222,7 +222,7 @@ fn shared_memory_that_is_not_ours_is_left_alone() {
 }
 
 #[test]
-fn a_name_that_is_squatted_leads_to_another_or_to_the_pfs() {
+fn an_agent_whose_name_is_squatted_takes_another_or_the_job_reads_the_pfs() {
     for squat in ["foreign", "link", "file", "open"] {
         let w = World::plan().files(8).args(&["--plain"]).build();
         let uid = rustix::process::getuid().as_raw();
@@ -290,7 +290,7 @@ fn the_runtime_directory_is_wiped_under_a_job() {
     readers.more(3);
     readers.end();
     assert!(!kill(old, 0), "the old agent is still there");
-    // What comes after finds everything again.
+    // Later jobs find everything again.
     w.run(&reads(&w)).good();
     w.until("all copies", |s| s.tiers[0].files == 20);
 }

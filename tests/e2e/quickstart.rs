@@ -1,4 +1,4 @@
-//! What `./quickstart` shows, small: the same losses, no PFS call after the first epoch, nothing
+//! `./quickstart` on a small data set: the same losses, no PFS call after the first epoch, nothing
 //! left at the end or after Ctrl-C.
 //!
 //! `tests/quickstart.sh` interrupts the whole command at random moments; it is slow and not part of
@@ -89,7 +89,7 @@ impl Ended {
 }
 
 #[test]
-fn interrupted_midway_it_leaves_nothing() {
+fn an_interrupted_quickstart_leaves_nothing() {
     for (moment, signal) in
         [("train.py $DIR", libc::SIGINT), ("epoch 1 of 3", libc::SIGTERM), ("monarch run --root", libc::SIGINT)]
     {
@@ -112,7 +112,7 @@ fn a_guard_that_is_killed_is_replaced() {
     run.until_written("epoch 1 of 3");
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.pid())).unwrap();
     let guard: i32 = children.trim().parse().unwrap();
-    // SAFETY: the only child of a process of ours that has not ended.
+    // SAFETY: the only child of a process of this test that has not ended.
     unsafe { libc::kill(guard, libc::SIGKILL) };
     let ended = run.end();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.errors());
@@ -120,7 +120,7 @@ fn a_guard_that_is_killed_is_replaced() {
 }
 
 #[test]
-fn wrong_usage_and_wrong_surroundings_are_told_in_a_line() {
+fn wrong_usage_and_missing_prerequisites_are_reported_in_a_line() {
     let base = base();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("quickstart");
     let run = |args: &[&str], name: &str, value: &str| {

@@ -1,5 +1,5 @@
-//! Unmodified programs read the same bytes, metadata and listings as without us: before, while and
-//! after copies are made.
+//! Unmodified programs read the same bytes, metadata and listings as without Monarch: before, while
+//! and after copies are made.
 
 use crate::harness::{Job, World, assert_same, has_command, has_program};
 use std::os::unix::fs::symlink;
@@ -37,7 +37,7 @@ fn every_variant_behind_a_slow_pfs() {
 #[test]
 fn every_variant_on_a_plain_disk() {
     let mut w = World::plan().args(&["--fifo"]).disk().build();
-    // Not `dir`: ext4 lists `.` and `..` anywhere, we list them first.
+    // Not `dir`: ext4 lists `.` and `..` anywhere, the shim lists them first.
     for family in ["open", "read", "stat", "odd", "errors"] {
         let job = w.program("readers").arg(family).arg(w.root());
         at_all_times(&mut w, &job, 20);
@@ -130,7 +130,8 @@ fn foreign_programs() {
             eprintln!("note: {program} is not built");
             continue;
         }
-        // The loader of another architecture says that it cannot preload our library, and goes on.
+        // The loader of another architecture reports that it cannot preload the shim, and
+        // continues.
         let job = w.program(program).arg(w.root());
         let (bare, ours) = (w.bare(&job), w.run(&job));
         assert_eq!((bare.status, bare.text()), (ours.status, ours.text()), "{program}");
@@ -192,7 +193,7 @@ fn the_second_job_does_not_notice_that_the_first_is_killed() {
 }
 
 #[test]
-fn a_subshell_returns_at_once() {
+fn run_in_a_subshell_returns_at_once() {
     let w = World::plan().files(8).build();
     // The agent that the job started must not keep the pipe open.
     let ended = w.run(&Job::new("true")).good();

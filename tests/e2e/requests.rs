@@ -1,5 +1,5 @@
-//! What is asked about a file by its descriptor, and is not its bytes: of a copy, the PFS's file is
-//! meant.
+//! Requests about a file by its descriptor other than for its bytes: a request about a copy is
+//! about the PFS's file.
 
 use crate::harness::{Job, World, has_command};
 use std::fs;
@@ -65,7 +65,7 @@ ask('of nobody', 0xabcd1234, 64)
 }
 
 #[test]
-fn a_descriptor_that_was_asked_reads_on_where_it_was() {
+fn a_descriptor_keeps_its_offset_after_a_request() {
     let w = world();
     run(
         &w,
@@ -96,7 +96,7 @@ except OSError as e:
     if e.errno in (errno.ENOTTY, errno.EOPNOTSUPP): sys.exit(print('note: no attributes here'))
     raise
 assert flags(os.open(x, os.O_RDONLY)) & NODUMP
-assert os.stat(x).st_ctime_ns > before, 'told from memory'
+assert os.stat(x).st_ctime_ns > before, 'answered from memory'
 "#,
     );
 }
@@ -166,7 +166,7 @@ assert libc.syncfs(fd) == 0
 }
 
 #[test]
-fn what_is_opened_by_a_handle_and_written_is_told() {
+fn a_write_through_a_file_handle_is_seen() {
     let w = world();
     run(
         &w,
@@ -190,7 +190,7 @@ assert open(x, 'rb').read(21) == b'written by its handle'
 }
 
 #[test]
-fn nodes_made_by_programs_of_old_are_listed() {
+fn nodes_made_by_old_programs_are_listed() {
     let w = world();
     run(
         &w,

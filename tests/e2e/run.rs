@@ -1,5 +1,5 @@
-//! `monarch run` as a wrapper: signals, status, environment, output, report, and what is wrong with
-//! it from the beginning.
+//! `monarch run` as a wrapper: signals, status, environment, output, report, and errors that
+//! prevent a job from starting.
 
 use crate::faults::{reads, wait_for};
 use crate::harness::{Job, World};
@@ -16,7 +16,7 @@ fn world() -> World {
 }
 
 #[test]
-fn it_ends_as_the_job_ends() {
+fn run_ends_as_the_job_ends() {
     let w = world();
     for status in [0, 1, 77, 255] {
         assert_eq!(w.run(&sh(&format!("exit {status}"))).status.code(), Some(status));
@@ -28,7 +28,7 @@ fn it_ends_as_the_job_ends() {
 }
 
 #[test]
-fn a_command_that_is_not_there_is_told_as_a_shell_does() {
+fn a_missing_command_is_reported_as_a_shell_reports_it() {
     let w = world();
     let missing = w.run(&Job::new("no-such-command-anywhere"));
     assert_eq!(missing.status.code(), Some(127), "{}", missing.errors());
@@ -81,7 +81,7 @@ fn the_terminals_interrupt_reaches_the_job_once() {
 }
 
 #[test]
-fn an_existing_preload_goes_first_and_stays() {
+fn an_existing_preload_stays_in_front() {
     let w = world();
     let ended = w.run(&sh("echo \"$LD_PRELOAD\"").env("LD_PRELOAD", "/nowhere/other.so"));
     let text = ended.text();
@@ -89,7 +89,7 @@ fn an_existing_preload_goes_first_and_stays() {
 }
 
 #[test]
-fn switched_off_nothing_is_served() {
+fn with_monarch_disabled_nothing_is_served() {
     let mut w = world();
     w.settle();
     let before = w.counter("hits");
@@ -131,16 +131,17 @@ fn a_report_is_written() {
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let hits = report.pointer("/counters/hits").or_else(|| report.pointer("/job/hits"));
     assert!(hits.and_then(serde_json::Value::as_u64).is_some_and(|n| n > 0), "{report:#}");
-    // A report that cannot be written is told and does not change the job's status.
+    // A report that cannot be written is reported and does not change the job's status.
     let ended = w.run(&sh("exit 3").option("--report").option("/nowhere/report.json"));
     assert_eq!(ended.status.code(), Some(3));
     let said = ended.errors();
     assert!(said.contains("cannot write the report /nowhere/report.json"), "{said}");
-    // It is told before the job begins, too.
+    // It is reported before the job begins, too.
     let ended = w.run(&sh("echo begun >&2").option("--report").option("/nowhere/report.json")).good();
     let said = ended.errors();
-    let told = said.find("the report /nowhere/report.json will not be written: /nowhere: No such file or directory");
-    assert!(told.is_some_and(|at| said.find("begun").is_some_and(|begun| at < begun)), "{said}");
+    let reported =
+        said.find("the report /nowhere/report.json will not be written: /nowhere: No such file or directory");
+    assert!(reported.is_some_and(|at| said.find("begun").is_some_and(|begun| at < begun)), "{said}");
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn a_report_says_where_the_opens_went_and_is_shown_again() {
     let from_pfs = w.pfs().counters().unwrap().opens();
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let number = |at: &str| report.pointer(at).and_then(serde_json::Value::as_u64).unwrap_or(u64::MAX);
-    // What the server counted is what went to it for lack of room.
+    // The opens that the server counted are those without room in a tier.
     assert_eq!((number("/opens_pfs"), number("/counters/no_room")), (from_pfs, from_pfs), "{report:#}");
     assert_eq!(number("/opens_local"), 120 - from_pfs);
     // By epochs, too.
@@ -195,7 +196,7 @@ fn a_report_says_where_the_opens_went_and_is_shown_again() {
         let html = std::fs::read_to_string(page).unwrap();
         assert!(html.starts_with("<!DOCTYPE html>") && html.contains(opens) && html.ends_with("</html>\n"), "{html}");
     }
-    // Without a file: of the agent that runs. A page is no report that can be read.
+    // Without a file: the report of the agent that runs. A page is no report that can be read.
     let now = w.monarch("report").arg("--json").output().unwrap();
     let now: serde_json::Value = serde_json::from_slice(&now.stdout).unwrap();
     assert!(now[0]["opens_local"].as_u64() >= Some(120 - from_pfs), "{now:#}");
@@ -205,7 +206,7 @@ fn a_report_says_where_the_opens_went_and_is_shown_again() {
 }
 
 #[test]
-fn opens_of_what_the_job_has_written_are_counted_apart() {
+fn opens_of_files_that_the_job_has_written_are_counted_separately() {
     let mut w = world();
     w.settle();
     let file = crate::faults::regular(w.root()).into_iter().next().unwrap();
@@ -216,7 +217,7 @@ fn opens_of_what_the_job_has_written_are_counted_apart() {
 }
 
 #[test]
-fn without_its_library_the_job_runs_all_the_same() {
+fn without_the_shim_the_job_runs_all_the_same() {
     let w = world();
     let ended = w.run(&reads(&w).env("MONARCH_SHIM", "/nowhere/libmonarch_shim.so"));
     assert!(ended.status.success(), "{}", ended.errors());

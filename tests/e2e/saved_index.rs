@@ -1,5 +1,5 @@
-//! `index.file` with `index.trust: verify`: nothing of a saved index is believed before it was
-//! compared with the PFS, and nothing at all of one that somebody else could have written.
+//! `index.file` with `index.trust: verify`: no entry of a saved index is believed before it was
+//! compared with the PFS, and none at all of an index that another user could have written.
 
 use crate::faults::{agent_pid, control, kill, wait_for};
 use crate::harness::{Job, Running, World, built};
@@ -10,7 +10,7 @@ use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a root has before its index is saved.
+/// The files of a root before its index is saved.
 fn lay_out(root: &Path) {
     let put = |name: &str, bytes: &[u8]| {
         fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
@@ -40,13 +40,13 @@ fn lay_out(root: &Path) {
     fs::hard_link(root.join("files/kept"), root.join("files/kept-too")).unwrap();
 }
 
-/// Sets a link anew.
+/// Repoints a link.
 fn point(root: &Path, name: &str, to: impl AsRef<Path>) {
     symlink(to, root.join("tmp")).unwrap();
     fs::rename(root.join("tmp"), root.join(name)).unwrap();
 }
 
-/// What others change after it was saved.
+/// Changes by other clients after it was saved.
 fn change(root: &Path) {
     let at = |name: &str| root.join(name);
     let swap = |name: &str, bytes: &[u8]| {
@@ -139,7 +139,7 @@ impl Saved {
         job.option("--set").option(format!("index.file={}", self.file.display()))
     }
 
-    /// `asks.py` with these orders, under `run`, once the index is there.
+    /// Runs `asks.py` with these orders under `run`, once the index is ready.
     fn answers(&self, orders: &[String], more: &[&str]) -> Vec<String> {
         let job = more.iter().fold(self.options(asks(orders)), |job, set| job.option("--set").option(set));
         let out = self.w.start_indexed(&job).end().good().text();
@@ -194,7 +194,7 @@ fn a_link_that_was_repointed_after_the_index_was_saved_is_never_served_as_it_was
 }
 
 #[test]
-fn what_a_job_writes_through_names_that_lead_elsewhere_by_now_it_reads() {
+fn a_job_reads_what_it_wrote_through_names_that_lead_elsewhere_by_now() {
     // Each file is read first, so that it was compared and has a copy.
     let calls = [
         ("read", "files/two"),
@@ -227,7 +227,7 @@ fn what_a_job_writes_through_names_that_lead_elsewhere_by_now_it_reads() {
 }
 
 #[test]
-fn each_entry_of_a_saved_index_costs_one_question_and_is_then_served() {
+fn each_entry_of_a_saved_index_costs_one_metadata_call_and_is_then_served() {
     let plan = World::plan().files(20).args(&["--plain"]).set("prefetch.enabled=false").patient();
     let s = Saved::of(plan.build(), |_| ());
     let mut keeper = s.w.start(&s.options(Job::new("sh").args(["-c", "echo kept; cat"])));
@@ -253,13 +253,13 @@ fn each_entry_of_a_saved_index_costs_one_question_and_is_then_served() {
 }
 
 #[test]
-fn what_the_agent_has_copied_it_has_compared() {
+fn files_that_the_agent_has_copied_are_compared() {
     let s = Saved::of(World::plan().files(20).args(&["--plain"]).build(), |_| ());
     let mut keeper = s.w.start(&s.options(Job::new("sh").args(["-c", "echo kept; cat"])));
     keeper.until_written("kept");
     let files = crate::harness::inodes(s.w.backing());
     s.w.until("all copies", |a| a.tiers[0].files == files);
-    // (Of several names of a file it is the first that the agent copies.)
+    // (Of several names of a file the agent copies the first.)
     let orders = ["files/gone", "files/two", "d1/x", "same/y"].map(|name| s.order("read", name));
     s.w.pfs().reset().unwrap();
     assert_as_natively(&orders, &s.answers(&orders, &[]), &s.bare(&orders));
@@ -267,7 +267,7 @@ fn what_the_agent_has_copied_it_has_compared() {
 }
 
 #[test]
-fn a_saved_index_that_somebody_else_could_have_written_is_not_used() {
+fn a_saved_index_that_another_user_could_have_written_is_not_used() {
     let other = 65_534;
     let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     type Spoil = fn(&Path, u32);
@@ -297,7 +297,8 @@ fn a_saved_index_that_somebody_else_could_have_written_is_not_used() {
         // The scan that was made instead is as new as the job.
         assert_eq!(s.w.agent().unwrap().roots[0].consistency, "immutable", "{why}");
     }
-    // One's own link to one's own file, which others may read, is as good as the file.
+    // A link of the user's own to a file of the user's own, which other users may read, is as good
+    // as the file.
     let mut s = Saved::new(|_| ());
     mode(&s.file, 0o644);
     symlink(&s.file, s.file.with_extension("link")).unwrap();
@@ -308,7 +309,7 @@ fn a_saved_index_that_somebody_else_could_have_written_is_not_used() {
     assert!(s.w.agent().unwrap().roots[0].consistency.contains("saved index"));
 }
 
-/// A umask that lets one's group write made indexes that nobody would believe.
+/// A umask that lets the group write made indexes that no job would believe.
 #[test]
 fn an_index_is_saved_so_that_it_can_be_used() {
     let w = World::plan().files(2).args(&["--plain"]).disk().build();
@@ -360,8 +361,8 @@ fn a_saved_index_is_compared_under_close_to_open_as_well_and_again() {
     assert_as_natively(&orders, &s.answers(&orders, &set), &s.bare(&orders));
 }
 
-/// Whether an index was loaded is known to the next agent by its segment, whatever the settings of
-/// that agent say.
+/// The segment tells the next agent whether an index was loaded, whatever the settings of that
+/// agent say.
 #[test]
 fn after_an_agent_died_its_saved_index_is_believed_no_more_than_before() {
     let s = Saved::new(change);

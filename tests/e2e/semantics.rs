@@ -1,10 +1,10 @@
-//! `docs/SEMANTICS.md` names the tests that run what it states.
+//! `docs/SEMANTICS.md` names the tests of its statements.
 
 use std::fs;
 use std::path::Path;
 
 #[test]
-fn every_test_that_is_named_exists() {
+fn every_test_that_semantics_names_exists() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(here.join("docs/SEMANTICS.md")).unwrap();
     let names: Vec<(&str, &str)> =

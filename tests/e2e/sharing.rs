@@ -1,5 +1,5 @@
-//! Several roots, several jobs, one agent: what a job brings along, what it finds there, and what
-//! must not keep it waiting.
+//! Several roots, several jobs, one agent: roots that a job adds, copies that it finds, and stalls
+//! that must not delay it.
 
 use crate::faults::{agent_pid, around, control, copies, kill, monarch, reads, regular, wait_for, with_control};
 use crate::harness::{Ended, Job, Running, World, built};
@@ -19,7 +19,7 @@ pub fn world() -> World {
     World::plan().files(12).args(&["--plain"]).build()
 }
 
-/// A directory beside the root with `n` files that say which of them they are.
+/// A directory beside the root with `n` files that contain their numbers.
 pub fn set(w: &World, name: &str, n: usize) -> PathBuf {
     let dir = fs::canonicalize(w.scratch()).unwrap().join(name);
     fs::create_dir_all(&dir).unwrap();
@@ -64,7 +64,7 @@ pub fn sh(script: &str) -> Job {
     Job::new("sh").args(["-c", script])
 }
 
-/// Waits for the index of all roots and for so many copies.
+/// Waits for the index of all roots and for `files` copies.
 #[track_caller]
 fn settled(w: &World, roots: usize, files: u64) {
     w.until("index and copies", |s| {
@@ -77,7 +77,7 @@ fn a_root_that_an_earlier_job_replaced_is_served_to_the_next_one() {
     let w = World::plan().files(6).args(&["--plain"]).disk().build();
     let other = set(&w, "other", 2);
     let _elsewhere = keeper(&w, &[&other]);
-    // From here on the root is the PFS's, for this job.
+    // From here on this job's root is the PFS's.
     let replace = format!("cp -r {0} {0}.new && mv {0} {0}.old && mv {0}.new {0}", w.root().display());
     run(&w, &[w.root()], &sh(&replace)).good();
     w.until("the end of the root's job", |s| s.jobs == 1);
@@ -196,7 +196,7 @@ fn a_root_whose_jobs_have_gone_is_scanned_again_for_the_next_one() {
     assert_eq!(agent_pid(&w), pid, "the agent went on for the other root");
     let _next = keeper(&w, &[w.root()]);
     settled(&w, 2, 15);
-    // What did not change was not copied again: the copies were taken over.
+    // Unchanged files were not copied again: their copies were taken over.
     let opens = w.pfs().counters().unwrap().open;
     assert!(opens <= 4, "{opens} opens for one changed and one new file");
     let segments = |end: &str| regular(w.runtime()).iter().filter(|p| p.to_string_lossy().ends_with(end)).count();
@@ -211,7 +211,7 @@ fn a_root_whose_jobs_have_gone_is_scanned_again_for_the_next_one() {
         .sum();
     assert_eq!(all.text().trim(), size.to_string());
     assert!(w.counter("hits") >= hits + 13, "{} hits", w.counter("hits") - hits);
-    // All are in the ledger. The copy of the old version is not: the scan has dropped it.
+    // All copies are in the ledger. The copy of the old version is not: the scan has dropped it.
     assert_eq!((w.agent().unwrap().tiers[0].files, copies(&w).len()), (15, 15));
 }
 
@@ -308,8 +308,8 @@ fn an_agent_that_was_ending_is_not_taken_over() {
     let mut w = world();
     w.settle();
     let (pid, control) = (agent_pid(&w), control(&w));
-    // Killed between its last mark and the removal of its directory. What is changed from then on
-    // is not marked.
+    // Killed between its last mark and the removal of its directory. Changes from then on are not
+    // marked.
     let bypassed = std::mem::offset_of!(Control, bypassed) as u64;
     kill(pid, libc::SIGSTOP);
     fs::OpenOptions::new().write(true).open(&control).unwrap().write_all_at(&1u32.to_le_bytes(), bypassed).unwrap();
@@ -328,7 +328,7 @@ fn an_agent_takes_nothing_over_from_another_mount_namespace() {
     let keeper = keeper(&w, &[w.root()]);
     settled(&w, 1, 12);
     let pid = agent_pid(&w);
-    // Whoever would start the next agent is held up, and a job comes from a container.
+    // The `run` that would start the next agent is stopped, and a job comes from a container.
     keeper.signal(libc::SIGSTOP);
     kill(pid, libc::SIGKILL);
     let out = around(&["unshare", "--mount"], &w.monarch_run(&reads(&w))).stdin(Stdio::null()).output().unwrap();
@@ -344,7 +344,7 @@ fn an_agent_takes_nothing_over_from_another_mount_namespace() {
 }
 
 #[test]
-fn files_of_segments_that_nobody_needs_are_removed() {
+fn files_of_segments_without_jobs_are_removed() {
     let mut w = world();
     w.settle();
     let dir = w.agent().unwrap().runtime_dir;
@@ -403,12 +403,12 @@ fn a_saved_index_spares_the_scan_and_serves_nothing_that_changed_since() {
 /// How many files below a directory have copies.
 fn resident(w: &World, dir: &Path) -> u64 {
     let out = w.monarch("du").arg("--json").arg(dir).output().unwrap();
-    let told: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-    told[0]["resident"]["files"].as_u64().unwrap()
+    let status: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    status[0]["resident"]["files"].as_u64().unwrap()
 }
 
 #[test]
-fn two_jobs_that_fight_for_one_quota_come_to_rest_at_half_each() {
+fn two_jobs_that_compete_for_one_quota_get_half_each() {
     // Two data sets of 200 files of 30 kB, and room for about 130 files.
     let w = World::plan().files(200).size(30_000).args(&["--plain"]).tier_size("4MiB").build();
     let other = w.scratch().join("other");
@@ -418,7 +418,7 @@ fn two_jobs_that_fight_for_one_quota_come_to_rest_at_half_each() {
     w.until("a full tier", |s| s.roots[0].state == "ready" && s.tiers[0].used * 100 > s.tiers[0].capacity * 96);
     let alone = resident(&w, w.root());
     assert!(alone > 100, "{alone}");
-    // The other job comes: it gets its share, of what the first one has.
+    // The other job starts: it gets its share, from the copies of the first job.
     let second = keeper(&w, &[&other]);
     let (mine, theirs) = (|| resident(&w, w.root()), || resident(&w, &other));
     crate::faults::wait_for("its share", || theirs() * 100 >= alone * 44);
@@ -429,12 +429,12 @@ fn two_jobs_that_fight_for_one_quota_come_to_rest_at_half_each() {
         reader.end().good();
     }
     let s = w.agent().unwrap();
-    // Nobody was brought below his share, and at rest nothing more is dropped.
+    // No job was brought below its share, and at rest nothing more is dropped.
     let (a, b) = (mine(), theirs());
     assert!(a * 100 >= alone * 44 && b * 100 >= alone * 44, "{a} and {b} of {alone}");
     assert!(s.agent["evicted"] - before <= 12, "{} dropped while they read", s.agent["evicted"] - before);
     assert!(s.tiers[0].used <= s.tiers[0].capacity);
-    // The first one has gone: the other gets the rest.
+    // The first job has gone: the other job gets the rest.
     drop(first);
     w.until("the end of the first job", |s| s.jobs == 1);
     crate::faults::wait_for("all of it", || theirs() * 100 >= alone * 90);

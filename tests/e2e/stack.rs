@@ -1,4 +1,4 @@
-//! How much stack calls need: hardly more than without us, as threads and signal handlers may have
+//! Stack use of calls: hardly more than without Monarch, as threads and signal handlers may have
 //! little of it.
 
 use crate::harness::{Job, World};
@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-/// Bytes that a call outside of all roots may need beyond what it needs natively.
-const OUTSIDE: i64 = 2 << 10;
-/// The same below a root.
-const INSIDE: i64 = 4 << 10;
+/// Bytes that a call outside of all roots may need beyond its native need.
+const MAX_BYTES_OUTSIDE: i64 = 2 << 10;
+/// Bytes that a call below a root may need beyond its native need.
+const MAX_BYTES_INSIDE: i64 = 4 << 10;
 
 fn fill(dir: &Path) {
     let _ = fs::remove_dir_all(dir);
@@ -51,7 +51,7 @@ fn within_bounds(setting: &str) {
     let mut worse = vec![];
     for (call, bytes) in &ours {
         let more = bytes - bare.get(call).unwrap_or_else(|| panic!("{call} is missing"));
-        let most = if call.starts_with("outside") { OUTSIDE } else { INSIDE };
+        let most = if call.starts_with("outside") { MAX_BYTES_OUTSIDE } else { MAX_BYTES_INSIDE };
         if more > most {
             worse.push(format!("{call}: {more} bytes more than natively, {most} allowed"));
         }

@@ -1,5 +1,5 @@
-//! `monarch stage`: what is copied before a job, what is said about it, what is left of it for the
-//! job.
+//! `monarch stage`: copies made before a job, what is said about them, and what the job finds of
+//! them.
 
 use crate::faults::{agent_pid, copies, kill, reads, regular, wait_for};
 use crate::harness::{Ended, Running, World};
@@ -31,13 +31,13 @@ fn says(ended: &Ended, code: i32, text: &str) {
     assert!(ended.text().contains(text) || ended.errors().contains(text), "{text}: {ended:?}");
 }
 
-/// The agent has ended, whose last job the stage was.
+/// Waits until the agent has ended, whose last job the stage was.
 fn until_gone(w: &World) {
     wait_for("the end of the agent", || w.agent().is_none());
 }
 
 #[test]
-fn what_is_staged_the_job_reads_here() {
+fn the_job_reads_staged_files_locally() {
     let (w, _disk) = on_disk(80, 20_000, "64MiB");
     let all = regular(w.backing()).len();
     says(&stage(&w, &[]), 0, &format!("staged: {all} of {all} files, "));
@@ -51,7 +51,7 @@ fn what_is_staged_the_job_reads_here() {
 }
 
 #[test]
-fn a_part_is_staged_before_all_else_and_nothing_else_is_waited_for() {
+fn a_named_part_is_staged_first_and_stage_waits_for_nothing_else() {
     let disk = tempfile::tempdir().unwrap();
     let ms = Duration::from_millis(2);
     let plan =
@@ -66,26 +66,26 @@ fn a_part_is_staged_before_all_else_and_nothing_else_is_waited_for() {
 }
 
 #[test]
-fn a_dry_run_says_what_a_run_then_does() {
+fn a_dry_run_reports_what_a_run_then_does() {
     let (w, _disk) = on_disk(100, 50_000, "2MiB");
     w.pfs().reset().unwrap();
     let dry = stage(&w, &["--dry-run", "--json"]);
     assert_eq!(dry.status.code(), Some(3), "{dry:?}");
-    let told: serde_json::Value = serde_json::from_str(&dry.text()).unwrap();
+    let predicted: serde_json::Value = serde_json::from_str(&dry.text()).unwrap();
     assert_eq!((w.pfs().counters().unwrap().opens(), copies(&w).len()), (0, 0));
     until_gone(&w);
     let ran = stage(&w, &["--json"]);
     assert_eq!(ran.status.code(), Some(3), "{ran:?}");
     let done: serde_json::Value = serde_json::from_str(&ran.text()).unwrap();
-    // Many are copied at a time: which of the last ones find room is chance.
+    // Many are copied at a time: chance decides which of the last files find room.
     let files = |v: &serde_json::Value| v["files"].as_i64().unwrap();
-    assert!((files(&told["fits"]) - files(&done["census"]["resident"])).abs() <= 3, "{told} {done}");
-    assert!((files(&told["does_not_fit"]) - files(&done["census"]["no_room"])).abs() <= 3, "{told} {done}");
+    assert!((files(&predicted["fits"]) - files(&done["census"]["resident"])).abs() <= 3, "{predicted} {done}");
+    assert!((files(&predicted["does_not_fit"]) - files(&done["census"]["no_room"])).abs() <= 3, "{predicted} {done}");
     says(&stage(&w, &[]), 3, "no room in the tiers");
 }
 
 #[test]
-fn a_stage_that_was_killed_goes_on_where_it_was() {
+fn a_killed_stage_continues_where_it_was() {
     let (w, _disk) = on_disk(100, 200_000, "64MiB");
     let all = regular(w.backing());
     let bytes: u64 = all.iter().map(|p| p.metadata().unwrap().len()).sum();
@@ -98,13 +98,13 @@ fn a_stage_that_was_killed_goes_on_where_it_was() {
     let there = copies(&w).len();
     assert!(there < all.len(), "{there}");
     says(&stage(&w, &[]), 0, &format!("staged: {0} of {0} files", all.len()));
-    // Nothing that had been copied was read again; what was under way may have been.
+    // Nothing that had been copied was read again; files under way may have been.
     let read = w.pfs().counters().unwrap().bytes_read;
     assert!(read <= bytes + 64 * 200_000, "{read} of {bytes}");
 }
 
 #[test]
-fn an_agent_that_dies_under_it_is_replaced() {
+fn an_agent_that_dies_during_a_stage_is_replaced() {
     let (w, _disk) = on_disk(150, 20_000, "64MiB");
     let running = Running::new(command(&w, &["--set", "source.bandwidth_limit=1MiB/s"]));
     wait_for("some copies", || copies(&w).len() > 20);
@@ -114,7 +114,7 @@ fn an_agent_that_dies_under_it_is_replaced() {
 }
 
 #[test]
-fn what_fails_is_named_with_its_reason() {
+fn a_file_that_fails_is_named_with_its_reason() {
     let (w, _disk) = on_disk(20, 20_000, "64MiB");
     let victim = regular(w.backing())[7].strip_prefix(w.backing()).unwrap().to_owned();
     let rule = FaultSpec::new(FaultKind::EIO).ops(&[Op::Read]).path(victim.to_str().unwrap());
@@ -124,7 +124,7 @@ fn what_fails_is_named_with_its_reason() {
     says(&ended, 1, &format!("{}: reading the source: Input/output error", w.root().join(&victim).display()));
     w.pfs().clear().unwrap();
     says(&stage(&w, &[]), 0, "staged: 20 of 20 files");
-    // One that fails at first is tried again.
+    // A file that fails at first is tried again.
     w.pfs().fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Open]).count(1)).unwrap();
     let (w, _disk) = on_disk(20, 20_000, "64MiB");
     w.pfs().fault(FaultSpec::new(FaultKind::EIO).ops(&[Op::Open]).count(1)).unwrap();
@@ -132,7 +132,7 @@ fn what_fails_is_named_with_its_reason() {
 }
 
 #[test]
-fn during_a_job_it_uses_the_jobs_agent() {
+fn during_a_job_stage_uses_the_jobs_agent() {
     let (mut w, _disk) = on_disk(60, 20_000, "64MiB");
     w.keep();
     let pid = agent_pid(&w);

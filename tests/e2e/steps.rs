@@ -1,14 +1,14 @@
-//! Large files against a model: steps that proptest makes up, done by a job under Monarch, and by
-//! the same job without it on the same data. Both say the same, whatever else happens meanwhile:
-//! copies evicted, the agent killed, the PFS failing, the job writing.
+//! Large files against a model: proptest makes up steps, which a job does under Monarch, and the
+//! same job without it on the same data. Both must give the same answers, whatever else happens
+//! meanwhile: copies evicted, the agent killed, the PFS failing, the job writing.
 //!
-//! What [SEMANTICS](../../docs/SEMANTICS.md) leaves open is not asked: who changes a file closes
-//! its descriptors and mappings first, because those of a complete copy keep the old version. A
-//! read that the PFS fails may succeed or say EIO, and then has to leave the offset alone: the
-//! program goes on until it has all bytes. Mappings are not touched while the PFS fails.
+//! What [SEMANTICS](../../docs/SEMANTICS.md) leaves open is not tested: a writer closes its
+//! descriptors and mappings first, because those of a complete copy keep the old version. A read
+//! that the PFS fails may succeed or give EIO, and then has to leave the offset alone: the program
+//! repeats it until it has all bytes. Mappings are not touched while the PFS fails.
 //!
-//! `PROPTEST_CASES` asks for more cases than the few of every day. What has failed once is in
-//! `tests/regressions/steps.txt` and is tried again first.
+//! `PROPTEST_CASES` asks for more cases than the few of every day. Cases that failed once are in
+//! `tests/regressions/steps.txt` and are tried first.
 
 use crate::faults::kill;
 use crate::harness::{Job, Running, World};
@@ -19,12 +19,12 @@ use std::cell::Cell;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// The second one ends inside a chunk and a page; the third is larger than the tier; the last one
-/// is not large.
-const SIZES: [u64; 4] = [1_500_000, 700_001, 11_000_000, 5_000];
-const CASES: u32 = 20;
-const SLOTS: usize = 6;
-const MAPS: usize = 3;
+/// The second file ends inside a chunk and a page; the third is larger than the tier; the last is
+/// not large.
+const FILE_BYTES: [u64; 4] = [1_500_000, 700_001, 11_000_000, 5_000];
+const DEFAULT_CASES: u32 = 20;
+const MAX_SLOTS: usize = 6;
+const MAX_MAPS: usize = 3;
 
 /// A step. Slots count among those in use.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ enum Op {
     Dup(usize, usize),
     Stat(usize),
     Read(usize, u64),
-    /// Reads in order, so many times.
+    /// Reads in order, a number of times.
     Sweep(usize, u64, u32),
     Pread(usize, u64, u64),
     Readv(usize, Vec<u64>),
@@ -50,7 +50,7 @@ enum Op {
     Evict(usize),
     /// The agent dies.
     Kill,
-    /// So many reads of the PFS fail, after so many that do not.
+    /// A number of reads of the PFS fail, after a number that do not.
     Fault(u64, u64),
     Calm,
 }
@@ -58,7 +58,7 @@ enum Op {
 /// The same, ready to be done.
 #[derive(Clone, Debug)]
 enum Step {
-    /// What the program does: its line, and how many lines it answers.
+    /// A command for the program: its line, and the number of lines of its answer.
     Say(String, usize),
     Evict(usize),
     Kill,
@@ -92,8 +92,8 @@ fn length() -> impl Strategy<Value = u64> {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let slot = || 0..SLOTS;
-    let file = || 0..SIZES.len();
+    let slot = || 0..MAX_SLOTS;
+    let file = || 0..FILE_BYTES.len();
     let parts = || prop::collection::vec(prop_oneof![Just(0u64), Just(1), 0..70_000u64, Just(300_000)], 1..6);
     let seek = prop_oneof![
         (offset().prop_map(|o| o as i64), Just("set")),
@@ -112,9 +112,9 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (slot(), parts(), offset()).prop_map(|(s, p, o)| Op::Preadv(s, p, o)),
         6 => (slot(), seek).prop_map(|(s, (o, w))| Op::Seek(s, o, w)),
         4 => (slot(), length()).prop_map(|(s, n)| Op::Fork(s, n)),
-        2 => (0..MAPS, slot()).prop_map(|(m, s)| Op::Map(m, s)),
-        3 => (0..MAPS, offset(), length()).prop_map(|(m, o, n)| Op::Peek(m, o, n)),
-        1 => (0..MAPS).prop_map(Op::Unmap),
+        2 => (0..MAX_MAPS, slot()).prop_map(|(m, s)| Op::Map(m, s)),
+        3 => (0..MAX_MAPS, offset(), length()).prop_map(|(m, o, n)| Op::Peek(m, o, n)),
+        1 => (0..MAX_MAPS).prop_map(Op::Unmap),
         1 => (file(), offset(), 1..5_000u64, any::<u8>()).prop_map(|(f, o, n, b)| Op::Write(f, o, n, b)),
         1 => (file(), 1..5_000u64, any::<u8>()).prop_map(|(f, n, b)| Op::Append(f, n, b)),
         4 => file().prop_map(Op::Evict),
@@ -135,11 +135,11 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-/// What of the job's is open, while steps are made out of ops.
+/// The job's open files, while steps are made out of ops.
 #[derive(Default)]
 struct Plan {
-    fds: [Option<usize>; SLOTS],
-    maps: [Option<usize>; MAPS],
+    fds: [Option<usize>; MAX_SLOTS],
+    maps: [Option<usize>; MAX_MAPS],
     faulty: bool,
     steps: Vec<Step>,
 }
@@ -162,8 +162,8 @@ impl Plan {
     fn used(&mut self, slot: usize) -> (usize, usize) {
         let used: Vec<_> = self.fds.iter().enumerate().filter_map(|(s, f)| Some((s, (*f)?))).collect();
         if used.is_empty() {
-            self.open(slot, slot % SIZES.len());
-            return (slot, slot % SIZES.len());
+            self.open(slot, slot % FILE_BYTES.len());
+            return (slot, slot % FILE_BYTES.len());
         }
         used[slot % used.len()]
     }
@@ -193,10 +193,18 @@ impl Plan {
         }
     }
 
-    /// Nobody has a file open that is about to change.
+    /// Closes a file that is about to change.
     fn changes(&mut self, file: usize) {
-        (0..SLOTS).filter(|&s| self.fds[s] == Some(file)).collect::<Vec<_>>().into_iter().for_each(|s| self.close(s));
-        (0..MAPS).filter(|&m| self.maps[m] == Some(file)).collect::<Vec<_>>().into_iter().for_each(|m| self.unmap(m));
+        (0..MAX_SLOTS)
+            .filter(|&s| self.fds[s] == Some(file))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|s| self.close(s));
+        (0..MAX_MAPS)
+            .filter(|&m| self.maps[m] == Some(file))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|m| self.unmap(m));
     }
 
     /// A line about a slot in use.
@@ -269,7 +277,7 @@ fn steps(ops: &[Op]) -> Vec<Step> {
 }
 
 fn world(case: &Case) -> World {
-    let sizes = SIZES.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+    let sizes = FILE_BYTES.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
     let data = Job::new("python3").arg(crate::harness::sources().join("large.py")).args(["make", "--sizes", &sizes]);
     World::plan()
         .made_by(data)
@@ -283,7 +291,7 @@ fn world(case: &Case) -> World {
         .build()
 }
 
-/// What the job says to a line; `None` when it says nothing.
+/// The answer of the job to a line; `None` when it gives none.
 fn answer(running: &mut Running, line: &str, lines: usize) -> Option<()> {
     let before = running.written().lines().count();
     running.write(format!("{line}\n").as_bytes());
@@ -297,7 +305,7 @@ fn answer(running: &mut Running, line: &str, lines: usize) -> Option<()> {
     Some(())
 }
 
-/// Does the steps under Monarch; what the job has said.
+/// Does the steps under Monarch; returns the answers of the job.
 fn ours(w: &World, case: &Case, steps: &[Step]) -> Result<String, String> {
     let mut running = w.start(&w.program("steps").arg(w.root()));
     // It is there, or has ended with a message.
@@ -333,7 +341,7 @@ fn ours(w: &World, case: &Case, steps: &[Step]) -> Result<String, String> {
 fn bare(w: &World, steps: &[Step]) -> String {
     let truth = w.scratch().join("truth");
     fs::create_dir(&truth).unwrap();
-    for file in (0..SIZES.len()).map(name) {
+    for file in (0..FILE_BYTES.len()).map(name) {
         fs::copy(w.backing().join(&file), truth.join(&file)).unwrap();
     }
     let mut running = w.start_bare(&w.program("steps").arg(&truth));
@@ -346,13 +354,13 @@ fn bare(w: &World, steps: &[Step]) -> String {
     running.end().good().text()
 }
 
-/// The first step of which the job says something else.
+/// The first step to which the job gives another answer.
 fn difference(bare: &str, ours: &str, steps: &[Step]) -> Option<String> {
     if bare == ours {
         return None;
     }
     let same = bare.lines().zip(ours.lines()).take_while(|(a, b)| a == b).count();
-    // The first line is everybody's greeting.
+    // The first line is every job's greeting.
     let mut lines = 1;
     let at = steps.iter().position(|s| {
         lines += if let Step::Say(_, n) = s { *n } else { 0 };
@@ -362,12 +370,12 @@ fn difference(bare: &str, ours: &str, steps: &[Step]) -> Option<String> {
     Some(format!("{a:?} without us, {b:?} with us, at {:#?}", &steps[..=at.unwrap_or(steps.len() - 1)]))
 }
 
-/// What is different, if anything; and how many reads were served from chunks.
+/// The difference, if any; and how many reads were served from chunks.
 fn differs(case: &Case) -> (Option<String>, u64) {
     let steps = steps(&case.ops);
     let w = world(case);
     let bare = bare(&w, &steps);
-    let told = match ours(&w, case, &steps) {
+    let failure = match ours(&w, case, &steps) {
         Err(e) => Some(e),
         Ok(ours) => difference(&bare, &ours, &steps),
     };
@@ -375,17 +383,17 @@ fn differs(case: &Case) -> (Option<String>, u64) {
     let same = |f: usize| {
         fs::read(w.backing().join(name(f))).unwrap() == fs::read(w.scratch().join("truth").join(name(f))).unwrap()
     };
-    let other = || (0..SIZES.len()).find(|&f| !same(f)).map(|f| format!("{} has other bytes on the PFS", name(f)));
-    let told = told.or_else(other).map(|e| format!("{e}\nagent's log:\n{}", w.log()));
-    (told, served)
+    let other = || (0..FILE_BYTES.len()).find(|&f| !same(f)).map(|f| format!("{} has other bytes on the PFS", name(f)));
+    let failure = failure.or_else(other).map(|e| format!("{e}\nagent's log:\n{}", w.log()));
+    (failure, served)
 }
 
 #[test]
-fn a_job_does_the_same_with_us_and_without() {
+fn a_job_does_the_same_with_and_without_monarch() {
     let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/regressions/steps.txt");
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|v| v.parse().ok());
     let config = Config {
-        cases: asked.unwrap_or(CASES),
+        cases: asked.unwrap_or(DEFAULT_CASES),
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(kept))),
         max_shrink_iters: 60,
         ..Config::default()
@@ -394,7 +402,7 @@ fn a_job_does_the_same_with_us_and_without() {
     let done = TestRunner::new(config).run(&case(), |case| {
         let (difference, served) = differs(&case);
         all.set(all.get() + served);
-        difference.map_or(Ok(()), |told| Err(TestCaseError::fail(told)))
+        difference.map_or(Ok(()), |failure| Err(TestCaseError::fail(failure)))
     });
     if let Err(e) = done {
         panic!("{e}");

@@ -1,5 +1,5 @@
-//! What surrounds a job: descriptors, bindings and signals it inherits, outputs that nobody takes,
-//! the commands that look for agents.
+//! The surroundings of a job: descriptors, bindings and signals that it inherits, outputs without
+//! readers, the commands that look for agents.
 
 use crate::faults::{agent_pid, around, control, kill, regular, wait_for};
 use crate::harness::{Job, Running, built};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What the agent has open that is a file of this name.
+/// Whether the agent has a file of this name open.
 fn open_in_agent(pid: i32, name: &Path) -> bool {
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
     fds.filter_map(|e| fs::read_link(e.path()).ok()).any(|to| to == name)
@@ -60,7 +60,7 @@ fn the_agent_inherits_no_descriptors_where_close_range_is_forbidden() {
 }
 
 #[test]
-fn the_end_of_children_may_be_ignored_by_whoever_starts_run() {
+fn the_parent_of_run_may_ignore_the_end_of_children() {
     let w = world();
     let inner = "import signal, sys; print(signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN); sys.exit(7)";
     let job = Job::new("python3").args(["-c", inner]);
@@ -72,7 +72,7 @@ fn the_end_of_children_may_be_ignored_by_whoever_starts_run() {
 }
 
 #[test]
-fn nobody_reads_what_run_says() {
+fn run_survives_outputs_without_readers() {
     let w = world();
     let quiet = w.monarch_run(&sh("exit 5"));
     let mut c = around(&["sh", "-c", "\"$@\" 2>/dev/full", "sh"], &quiet);
@@ -88,7 +88,7 @@ fn nobody_reads_what_run_says() {
         }
         assert_eq!(c.output().unwrap().status.code(), Some(5), "{script} {shim}");
     }
-    // A pipe that nobody reads.
+    // A pipe without a reader.
     let pipe = "(sleep 0.3; \"$@\"; echo $? > status) 2>&1 | true; cat status";
     let mut c = Command::new("sh");
     c.args(["-c", pipe, "sh"]).arg(quiet.get_program()).args(&words).current_dir(w.scratch());
@@ -143,7 +143,7 @@ fn an_agent_of_a_configuration_file_is_found_and_a_silent_one_keeps_no_other_wai
     assert!(start.elapsed() < Duration::from_secs(25));
     kill(stopped, libc::SIGCONT);
     assert!(monarch(&["stop", "--set", &set]).status.success());
-    // Nobody is there any more: what is named is purged all the same.
+    // No agent is there any more: the named tier is purged all the same.
     fs::create_dir_all(&tier).unwrap();
     let left = tier.join(format!("monarch-{}", uid())).join("copies/00");
     fs::create_dir_all(&left).unwrap();
@@ -159,7 +159,7 @@ fn in_a_batch_job_nothing_is_left_in_memory_when_run_has_ended() {
     let w = crate::harness::World::plan().files(8).memory().args(&["--plain"]).build();
     for _ in 0..3 {
         w.run(&crate::faults::reads(&w).env("SLURM_JOB_ID", "1")).good();
-        // Slurm kills what is left of a job at this moment.
+        // Slurm kills all processes of a job at this moment.
         assert!(w.agent().is_none());
         assert_eq!((regular(w.tier()), regular(w.runtime())), (vec![], vec![]));
     }
@@ -203,7 +203,7 @@ fn an_agent_that_went_with_another_batch_job_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_batch_job_does_not_wait_for_an_agent_that_others_use() {
+fn a_batch_job_does_not_wait_for_an_agent_that_other_jobs_use() {
     let w = world();
     let _one = keeper(&w, &[w.root()]);
     let mut two = command(&w, &[w.root()], &sh("exit 4"));
@@ -232,7 +232,7 @@ fn a_signal_to_all_processes_of_a_job_spares_its_report() {
 }
 
 #[test]
-fn one_task_speaks_also_when_launchers_are_nested() {
+fn one_task_prints_the_summary_also_when_launchers_are_nested() {
     let w = world();
     let says = |ranks: &[(&str, &str)]| {
         let run = w.monarch_run(&sh("exit 0"));
@@ -259,12 +259,12 @@ fn tasks_that_end_at_once_may_write_one_report() {
     let rest =
         fs::read_dir(w.scratch()).unwrap().flatten().filter(|e| e.file_name().to_string_lossy().contains("saved"));
     assert_eq!(rest.count(), 1);
-    // What is not a file is written to as it is.
+    // A path that is no file is written to as it is.
     let ended = w.run(&sh("exit 0").option("--report").option("/dev/stdout")).good();
     assert!(serde_json::from_str::<serde_json::Value>(&ended.text()).is_ok(), "{}", ended.text());
 }
 
 fn uid() -> u32 {
-    // SAFETY: asks who we are.
+    // SAFETY: only returns the user.
     unsafe { libc::geteuid() }
 }

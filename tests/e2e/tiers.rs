@@ -1,4 +1,4 @@
-//! What a job sees of its tiers: several of them, large files, evicted files that are open, limits
+//! Tiers as a job sees them: several tiers, large files, evicted files that are open, limits
 //! towards the PFS.
 
 use crate::faults::{Loop, MIB, Tmpfs, charged, du, kill, reads, regular, wait_for};
@@ -29,7 +29,7 @@ fn ready(w: &mut World) {
 }
 
 #[test]
-fn what_the_first_tier_cannot_hold_goes_to_the_second_and_both_serve() {
+fn files_beyond_the_first_tier_go_to_the_second_and_both_serve() {
     let mut w = World::plan()
         .files(60)
         .size(100_000)
@@ -48,7 +48,7 @@ fn what_the_first_tier_cannot_hold_goes_to_the_second_and_both_serve() {
 }
 
 #[test]
-fn a_tier_that_shrinks_leaves_the_copies_of_the_other_alone() {
+fn a_tier_that_shrinks_leaves_the_copies_of_the_other_tier_alone() {
     let Some(tmpfs) = Tmpfs::mount("size=64m") else { return };
     let mut w = World::plan()
         .files(60)
@@ -63,7 +63,7 @@ fn a_tier_that_shrinks_leaves_the_copies_of_the_other_alone() {
     let second = names(w.second());
     assert!(names(w.tier()).len() > 20 && second.len() > 20);
     let readers = Loop::start(&w, &[]);
-    // Somebody else takes what is left, and 10 MiB of what is to be kept free come from the tier.
+    // Another process takes the rest, and 10 MiB of the space to be kept free come from the tier.
     let filler = tmpfs.free() - 8 * MIB + 10 * MIB;
     fs::write(tmpfs.path().join("filler"), vec![1; usize::try_from(filler.min(tmpfs.free())).unwrap()]).unwrap();
     wait_for("space", || tmpfs.free() >= 8 * MIB);
@@ -103,7 +103,7 @@ fn a_demand_is_served_before_a_long_queue_of_prefetches() {
         .patient()
         .build();
     ready(&mut w);
-    // The last in the PFS's own order is fetched last.
+    // The last file in the PFS's own order is fetched last.
     let mut at = w.root().join("data");
     while at.is_dir() {
         at = fs::read_dir(&at).unwrap().last().unwrap().unwrap().path();
@@ -111,13 +111,13 @@ fn a_demand_is_served_before_a_long_queue_of_prefetches() {
     let rel = at.strip_prefix(w.root()).unwrap().to_owned();
     let job = crate::harness::Job::new("cat").arg(w.root().join(&rel));
     assert_eq!(w.run(&job).good().out, fs::read(w.backing().join(&rel)).unwrap());
-    w.until("its copy to be told", |s| s.agent["copied_on_demand"] > 0);
+    w.until("its copy to be counted", |s| s.agent["copied_on_demand"] > 0);
     let a = w.agent().unwrap().agent;
     assert!(a["copied_on_demand"] == 1 && a["copied_ahead"] < 500, "{a:?}");
 }
 
-/// Found by reading: each file that had its copy cost prefetches a turn beside demands that leave
-/// them nothing, and of one file in five only one in forty was fetched ahead.
+/// Each file that had its copy cost prefetches a turn beside demands that leave them nothing: of
+/// one file in five only one in forty was fetched ahead.
 #[test]
 fn beside_demands_prefetches_lose_no_turn_on_files_that_have_copies() {
     let disk = tempfile::tempdir().unwrap();
@@ -130,7 +130,7 @@ fn beside_demands_prefetches_lose_no_turn_on_files_that_have_copies() {
     Running::new(stage).end().good();
     wait_for("the end of the agent", || w.agent().is_none());
     (0..1500).filter(|n| n % 5 == 0).for_each(|n| fs::write(file(n), [2; 100]).unwrap());
-    // Those that have no copy, from the end, by as many readers as may copy.
+    // Files that have no copy, from the end, by as many readers as may copy.
     let read = "ls -r \"$1\" | grep '[05]$' | xargs -P 3 -n 25 sh -c 'cd \"$1\"; shift; cat \"$@\"' - \"$1\" | wc -c";
     let job = Job::new("sh").args(["-c", read, "-"]).arg(w.root());
     let ended = w.start_indexed(&job.option("--report").option(w.scratch().join("report.json"))).end().good();
@@ -154,7 +154,7 @@ fn evicted_files_that_are_open_stay_charged_until_they_are_closed() {
     w.settle();
     let mut held = w.start(&w.program("hold").args(["--limit", "10"]).arg(w.root()));
     held.until_written("ready 10");
-    // Others take so much that every copy has to go.
+    // Other programs take so much that every copy has to go.
     let filler = usize::try_from(tmpfs.free() - 4 * MIB).unwrap();
     fs::write(tmpfs.path().join("filler"), vec![1; filler]).unwrap();
     let dying = || regular(w.tier()).into_iter().filter(|p| p.to_string_lossy().contains("/dying/")).count();
@@ -226,7 +226,7 @@ fn a_pfs_that_fails_at_once_is_not_walked_over_at_full_speed() {
     ready(&mut w);
     std::thread::sleep(Duration::from_secs(3));
     let c = w.pfs().counters().unwrap();
-    // Those under way when the gate closed, and some probes.
+    // Reads under way when the circuit breaker opened, and some probes.
     assert!((8..90).contains(&c.open), "{c:?}");
     w.pfs().clear().unwrap();
     w.until("all copies", |s| s.tiers[0].files == 600);
@@ -257,8 +257,7 @@ fn killed_while_it_recovers_the_next_agent_accounts_for_everything() {
     charged(&w, 0, w.tier());
 }
 
-/// A directory that looks like a tier and holds what is dear to somebody; its files with their
-/// bytes.
+/// A directory that looks like a tier and holds files dear to a user; its files with their bytes.
 fn victim(at: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     for name in ["copies/ab", "part", "dying", "tmp", "hints"] {
         fs::create_dir_all(at.join(name)).unwrap();
@@ -317,10 +316,10 @@ fn a_tier_or_a_runtime_directory_that_another_user_can_exchange_is_refused_befor
     }
 }
 
-/// What the attack does whose way in is refused: the tier is renamed away during the job, and a
-/// link leads to somebody's files.
+/// The attack whose way in is refused: the tier is renamed away during the job, and a link leads to
+/// another user's files.
 #[test]
-fn a_tier_or_a_runtime_directory_that_is_exchanged_for_a_link_during_a_job_costs_the_others_nothing() {
+fn a_tier_or_a_runtime_directory_that_is_exchanged_for_a_link_during_a_job_costs_other_users_nothing() {
     for which in ["tier", "runtime directory", "private directory of the runtime directories"] {
         let mut w = World::plan().files(30).args(&["--plain"]).set("tiers.0.persist=job").build();
         let elsewhere = w.scratch().join("victim");
@@ -350,7 +349,7 @@ fn a_tier_or_a_runtime_directory_that_is_exchanged_for_a_link_during_a_job_costs
         assert!(contents(&elsewhere) == before, "{which}: {:?}", contents(&elsewhere));
         assert_eq!(fs::read_link(&path).unwrap(), elsewhere, "{which}");
         assert!(away.exists());
-        // Also what is removed on request, and by the next job.
+        // Also files that are removed on request, and by the next job.
         fs::remove_file(&path).unwrap();
         symlink(&elsewhere, &path).unwrap();
         let _ = w.monarch("stop").arg("--purge").args(w.words()).output().unwrap();
@@ -364,8 +363,8 @@ fn is_running(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// There the host's root, to whom the directories above belong, has the number that stands for all
-/// who have none.
+/// In the namespace the host's root, which owns the directories above, has the number that stands
+/// for all users without a mapping.
 #[test]
 fn in_a_user_namespace_a_tier_below_directories_of_the_hosts_root_serves() {
     const USER: u32 = 1234;

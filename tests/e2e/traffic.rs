@@ -1,16 +1,16 @@
-//! What reaches the PFS: each file once, and nothing once it is resident.
+//! Calls that reach the PFS: each file once, and none once it is resident.
 
 use crate::harness::{Job, World};
 use slowfs::{Counters, FaultKind, FaultSpec};
 use std::time::Duration;
 
-const SIZE: u64 = 100_000;
+const FILE_BYTES: u64 = 100_000;
 
-/// Everything but reading a directory by its descriptor, which asks the kernel.
+/// All ways but reading a directory by its descriptor, which asks the kernel.
 const MODES: &str = "open_read,open_unbuffered,open_seek,readinto,os_read,os_pread,mmap,dup_fdopen,sendfile,path_bytes";
 
-/// Runs a job in a new process; the calls that reached the PFS between its first instruction and
-/// its end.
+/// Runs a job in a new process; returns the calls that reached the PFS between its first
+/// instruction and its end.
 pub fn traffic(w: &World, job: &Job) -> (String, Counters) {
     let mut running = w.start(&job.announced());
     running.until_written("ready");
@@ -22,7 +22,7 @@ pub fn traffic(w: &World, job: &Job) -> (String, Counters) {
 
 #[test]
 fn eight_processes_read_each_file_once() {
-    let w = World::plan().files(200).size(SIZE as usize).args(&["--plain", "--exact"]).patient().build();
+    let w = World::plan().files(200).size(FILE_BYTES as usize).args(&["--plain", "--exact"]).patient().build();
     let script = "for i in 1 2 3 4 5 6 7 8; do python3 \"$1\" --epochs 3 --mode open_read --verify --seed $i \"$2\" & done; wait";
     let job = Job::new("sh").args(["-c", script, "sh"]).arg(crate::harness::sources().join("epochs.py")).arg(w.root());
     w.pfs().reset().unwrap();
@@ -33,16 +33,20 @@ fn eight_processes_read_each_file_once() {
     let files: Vec<_> = paths.iter().filter(|(p, _)| p.ends_with(".bin")).collect();
     assert_eq!(files.len(), 200);
     for (path, c) in files {
-        assert_eq!((c.opens, c.bytes_read), (1, SIZE), "{path}: {c:?}");
+        assert_eq!((c.opens, c.bytes_read), (1, FILE_BYTES), "{path}: {c:?}");
         assert!(c.lookups + c.getattrs <= 2, "{path}: {c:?}");
     }
 }
 
 #[test]
 fn a_resident_data_set_costs_the_pfs_nothing() {
-    // Nothing is believed by the kernel: whatever is asked of it reaches the PFS.
-    let mut w =
-        World::plan().files(200).size(SIZE as usize).args(&["--plain"]).pfs(|b| b.attr_ttl(Duration::ZERO)).build();
+    // The kernel caches no attributes: its questions reach the PFS.
+    let mut w = World::plan()
+        .files(200)
+        .size(FILE_BYTES as usize)
+        .args(&["--plain"])
+        .pfs(|b| b.attr_ttl(Duration::ZERO))
+        .build();
     w.settle();
     for rest in [&["--list", "all"][..], &["--workers", "4"], &["--workers", "2", "--start", "spawn"]] {
         let job = w.python("epochs.py").args(["--epochs", "3", "--verify", "--mode", MODES]).args(rest).arg(w.root());

@@ -1,5 +1,5 @@
-//! Whatever a program does to descriptors behind anybody's back, each is the file it was opened on,
-//! and is told to be.
+//! Whatever a program does to descriptors without the shim's knowledge, each is the file it was
+//! opened on, and calls report it as that file.
 
 use crate::harness::{Job, World};
 
@@ -33,7 +33,7 @@ fn descriptors_when_the_tier_is_on_the_same_device_as_the_data() {
     let mut w = World::plan().disk().tier_dir(dir.path().join("tier")).build();
     w.settle();
     w.same(&truth(&w)).good();
-    // Not `dir`: ext4 lists `.` and `..` anywhere, we list them first.
+    // Not `dir`: ext4 lists `.` and `..` anywhere, the shim lists them first.
     for family in ["open", "read", "stat", "odd", "errors"] {
         w.same(&w.program("readers").arg(family).arg(w.root()));
     }
@@ -53,12 +53,13 @@ fn held_files_outlive_their_copies() {
         let mut running = w.start(&job.arg(w.root()));
         running.until_written("ready 60");
         if how == "--fopen" {
-            // As an eviction does: the names go, the inodes stay as long as somebody has them open.
+            // As an eviction does: the names go, the inodes stay as long as a process has them
+            // open.
             std::fs::remove_dir_all(w.copies()).unwrap();
         }
         let ended = running.end().good();
         assert!(ended.text().contains("ok 60"), "{how}: {}", ended.text());
     }
-    // Nothing is left of the copies: everything comes from the PFS, without an error.
+    // No copy is left: everything comes from the PFS, without an error.
     w.same(&w.python("epochs.py").args(["--epochs", "1", "--verify"]).arg(w.root())).good();
 }

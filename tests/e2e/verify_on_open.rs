@@ -1,5 +1,5 @@
-//! `dataset.verify_on_open`: a copy that a disk has damaged is found by whoever opens it, served to
-//! nobody, and made again.
+//! `dataset.verify_on_open`: a reader that opens a copy which a disk has damaged finds it; no
+//! reader is served it, and the copy is made again.
 
 use crate::faults::{agent_pid, control, copies, kill, reads, wait_for};
 use crate::harness::{Job, Plan, Running, World};
@@ -17,7 +17,7 @@ fn plan(files: usize) -> (Plan, TempDir) {
     (plan.set("dataset.verify_on_open=true"), disk)
 }
 
-/// Bytes and opens of the PFS's since the last reset.
+/// Bytes and opens of the PFS since the last reset.
 fn asked(w: &World) -> (u64, u64) {
     let c = w.pfs().counters().unwrap();
     (c.bytes_read, c.opens())
@@ -40,7 +40,7 @@ fn flip(copy: &Path, at: u64) {
 }
 
 #[test]
-fn a_flipped_bit_is_served_to_nobody() {
+fn no_reader_is_served_a_flipped_bit() {
     for (set, tool) in [("prefetch.enabled=true", "cat"), ("prefetch.enabled=false", "md5sum")] {
         let (plan, _disk) = plan(40);
         let mut w = plan.set(set).build();
@@ -51,7 +51,7 @@ fn a_flipped_bit_is_served_to_nobody() {
         w.pfs().reset().unwrap();
         w.run(&reads(&w).args(["--procs", "2"])).good();
         assert_eq!((asked(&w), damaged(&w)), ((0, 0), 0));
-        // One in the middle, one at the end; by everybody at once, and by a stream.
+        // A bit in the middle, a bit at the end; by all readers at once, and by a stream.
         for (n, copy) in copies(&w).into_iter().take(3).enumerate() {
             flip(&copy, (fs::metadata(&copy).unwrap().len() - 1) / (3 - n as u64));
         }
@@ -70,7 +70,7 @@ fn a_flipped_bit_is_served_to_nobody() {
 }
 
 #[test]
-fn of_two_that_open_a_damaged_copy_neither_gets_it() {
+fn of_two_readers_that_open_a_damaged_copy_neither_gets_it() {
     let (plan, _disk) = plan(12);
     let mut w = plan.build();
     w.settle();
@@ -79,7 +79,7 @@ fn of_two_that_open_a_damaged_copy_neither_gets_it() {
         w.run(&reads(&w).args(["--procs", "8"])).good();
         w.until("the drops", |s| s.agent["damaged"] >= 12 * round && s.tiers[0].files == 12);
     }
-    // As many as were damaged: each is told once.
+    // As many as were damaged: each is reported once.
     assert_eq!(damaged(&w), 36);
 }
 
@@ -135,14 +135,14 @@ fn copies_of_an_earlier_job_are_compared_with_the_log() {
         w.pfs().reset().unwrap();
         w.start_indexed(&job).end().good();
         let opens = asked(&w).1;
-        // The reader who finds it, the agent, and perhaps the reader again before the agent is
-        // done.
+        // The reader that finds it, the agent, and perhaps the reader again before the agent has
+        // finished.
         assert!((1..=3).contains(&opens), "{opens}, with a saved index: {index}");
     }
 }
 
 #[test]
-fn sums_outlive_the_agent_that_noted_them() {
+fn checksums_outlive_the_agent_that_noted_them() {
     let (plan, _disk) = plan(30);
     let mut w = plan.build();
     w.settle();

@@ -1,5 +1,6 @@
-//! Processes whose view of the world is not the agent's: another name of a file, another working
-//! directory than anybody was told of, other mounts, other rights. They get what the kernel gives.
+//! Processes whose view of the system is not the agent's: another name of a file, a working
+//! directory that the shim was not told, other mounts, other rights. They get what the kernel
+//! gives.
 
 use crate::faults::open_to_all;
 use crate::guest::{python, small};
@@ -49,7 +50,7 @@ fn changes_by_a_hard_link_outside_of_the_root_are_seen() {
 }
 
 #[test]
-fn a_working_directory_that_others_rename_is_not_taken_for_another() {
+fn a_working_directory_that_another_process_renames_is_not_taken_for_another() {
     let w = small();
     python(
         &w,
@@ -189,7 +190,7 @@ fn a_process_that_makes_another_directory_its_root_sees_what_lies_there() {
 }
 
 #[test]
-fn what_a_container_with_the_root_at_another_path_writes_is_seen_outside() {
+fn writes_by_a_container_with_the_root_at_another_path_are_seen_outside() {
     if !can_mount() {
         return;
     }
@@ -210,7 +211,7 @@ fn what_a_container_with_the_root_at_another_path_writes_is_seen_outside() {
 }
 
 #[test]
-fn what_is_changed_through_a_mount_over_another_part_of_the_root_is_seen() {
+fn changes_through_a_mount_over_another_part_of_the_root_are_seen() {
     if !can_mount() {
         return;
     }
@@ -346,8 +347,8 @@ fn files_of_an_overlay_have_the_devices_of_their_layers() {
     fs::write(lower.join("below"), "below").unwrap();
     let script = "set -e; mount -t tmpfs none $2; mkdir $2/u $2/w; \
          mount -t overlay none -o lowerdir=$1,upperdir=$2/u,workdir=$2/w $3 || exit 77; echo above > $3/above; shift 3; exec \"$@\"";
-    // Numbers of such devices are the kernel's choice at each mount: what `stat` says without the
-    // shim.
+    // Numbers of such devices are the kernel's choice at each mount: as `stat` reports them without
+    // the shim.
     let look = "import os, subprocess, sys, time\n\
          root = sys.argv[1]\n\
          def true(name): return int(subprocess.run(['stat', '-c', '%d', root + '/' + name], env={'PATH': os.environ['PATH']}, capture_output=True).stdout)\n\
@@ -380,7 +381,7 @@ fn files_of_an_overlay_have_the_devices_of_their_layers() {
 }
 
 #[test]
-fn what_is_made_unreadable_is_denied_at_the_next_open_under_close_to_open() {
+fn a_file_made_unreadable_is_denied_at_the_next_open_under_close_to_open() {
     let plan = World::plan().files(2).args(&["--plain"]).disk();
     let w = plan.set("dataset.consistency=close-to-open").set("dataset.revalidate=0s").build();
     let (file, dir) = (w.root().join("file"), w.root().join("dir"));

@@ -31,7 +31,7 @@ pub fn hurt(copy: &Path, bytes: &[u8]) {
     hurt_at(copy, bytes, 0);
 }
 
-/// The same further on.
+/// The same at an offset.
 pub fn hurt_at(copy: &Path, bytes: &[u8], at: u64) {
     let before = fs::metadata(copy).unwrap();
     fs::set_permissions(copy, fs::Permissions::from_mode(0o600)).unwrap();
@@ -47,7 +47,7 @@ fn verify(w: &World, words: &[&str]) -> Ended {
     Running::new(c).end()
 }
 
-/// `monarch run` as if the machine had been started anew since.
+/// `monarch run` as if the machine had been rebooted since.
 fn after_a_boot(w: &World, job: &Job) -> Command {
     let fake = w.scratch().join("boot_id");
     fs::write(&fake, format!("{}\n", "01234567-89ab-cdef-0123-456789abcdef")).unwrap();
@@ -81,8 +81,8 @@ fn a_flipped_bit_is_found_and_never_served_again() {
     let again = verify(&w, &[]);
     assert_eq!(again.status.code(), Some(0), "{again:?}");
     // With the PFS, and as an object.
-    let told: serde_json::Value = serde_json::from_str(&verify(&w, &["--json", "--source"]).good().text()).unwrap();
-    assert_eq!((&told["copies"], &told["with_source"]), (&40.into(), &40.into()));
+    let report: serde_json::Value = serde_json::from_str(&verify(&w, &["--json", "--source"]).good().text()).unwrap();
+    assert_eq!((&report["copies"], &report["with_source"]), (&40.into(), &40.into()));
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn after_kill_nine_everything_is_found_again() {
     let mut job = w.start(&Job::new("sh").args(["-c", "echo up; cat"]));
     job.until_written("up");
     w.until("the copies", |s| s.tiers[0].files == 40 && s.roots[0].state == "ready");
-    // Both at once, so that nobody starts another agent.
+    // Both at once, so that no `run` starts another agent.
     let agent = agent_pid(&w);
     assert!(kill(job.pid() as i32, libc::SIGKILL) && kill(agent, libc::SIGKILL));
     drop(job);
@@ -148,10 +148,10 @@ fn after_kill_nine_everything_is_found_again() {
 }
 
 #[test]
-fn after_a_power_loss_what_had_not_reached_the_disk_is_read_before_it_is_used() {
+fn after_a_power_loss_copies_that_had_not_reached_the_disk_are_verified_before_use() {
     for prefetch in ["true", "false"] {
         let (w, _disk) = staged(40, &[&format!("prefetch.enabled={prefetch}")]);
-        // What was in memory only comes back as zeros.
+        // Bytes that were in memory only come back as zeros.
         let hurt_ones: Vec<_> = copies(&w).into_iter().step_by(4).collect();
         hurt_ones.iter().for_each(|copy| hurt(copy, &vec![0; fs::metadata(copy).unwrap().len() as usize]));
         w.pfs().reset().unwrap();
@@ -175,7 +175,7 @@ fn after_a_power_loss_what_had_not_reached_the_disk_is_read_before_it_is_used() 
 }
 
 #[test]
-fn what_the_log_does_not_know_is_not_used() {
+fn copies_that_the_log_does_not_know_are_not_used() {
     let (w, _disk) = staged(40, &[]);
     fs::remove_file(copies(&w)[0].ancestors().nth(3).unwrap().join("log")).unwrap();
     w.pfs().reset().unwrap();
@@ -204,7 +204,7 @@ fn a_tier_of_another_format_is_refused_and_can_be_purged() {
 /// Copies of files that were taken from a user, or removed, stayed on the disk of the node for as
 /// long as there was room.
 #[test]
-fn the_next_jobs_scan_drops_copies_of_what_it_may_not_see_or_no_longer_finds() {
+fn the_next_jobs_scan_drops_copies_of_files_that_it_may_not_see_or_no_longer_finds() {
     const USER: u32 = 65_534;
     let disk = tempfile::tempdir().unwrap();
     let w = World::plan().files(24).args(&["--plain"]).disk().tier_dir(disk.path().join("tier")).build();

@@ -1,12 +1,12 @@
-//! Nothing of ours can be written through the application: whatever name a descriptor of a copy is
-//! opened or changed by, the file on the PFS is meant.
+//! A program can write to no copy: by whatever name a descriptor of a copy is opened or changed,
+//! the call is about the file on the PFS.
 
 use crate::guest::{python, small};
 use crate::harness::{Job, World};
 use std::fs;
 
-/// What the scripts below share: a descriptor of the copy of `x`, all its names, and a check of all
-/// who look.
+/// The beginning of the scripts below: a descriptor of the copy of `x`, all its names, and a check
+/// by all readers.
 const NAMES: &str = "import threading\n\
     path = root + '/x'\n\
     fd = os.open(path, os.O_RDONLY)\n\
@@ -15,7 +15,7 @@ const NAMES: &str = "import threading\n\
            f'//proc/./self/fd/{fd}', f'/tmp/../proc/self/fd/{fd}', f'/proc/self/task/{os.getpid()}/fd/{fd}']\n";
 
 /// Gives `x` its first content again, as a version that has settled, with a copy.
-fn again(w: &mut World) {
+fn restore(w: &mut World) {
     fs::write(w.root().join("x"), "x of the root").unwrap();
     w.release();
     w.settle();
@@ -36,7 +36,7 @@ fn a_descriptor_of_a_copy_opened_for_writing_by_another_name_writes_the_pfs_file
             ),
         );
         assert_eq!(fs::read(w.root().join("x")).unwrap(), b"WRITTENe root", "by name {name}");
-        again(&mut w);
+        restore(&mut w);
     }
 }
 
@@ -54,7 +54,7 @@ fn a_relative_number_in_a_directory_of_descriptors_is_the_pfs_file() {
             &format!("{NAMES}{how}\nos.write(new, b'WRITTEN')\nassert read(path) == 'WRITTENe root', read(path)\n"),
         );
         assert_eq!(fs::read(w.root().join("x")).unwrap(), b"WRITTENe root", "{how}");
-        again(&mut w);
+        restore(&mut w);
     }
 }
 
@@ -66,7 +66,7 @@ fn standard_input_that_is_a_copy_is_truncated_on_the_pfs() {
         let job = Job::new("bash").arg("-c").arg(format!("exec < $0/x; echo new {how}; cat $0/x")).arg(&root);
         assert_eq!(w.run(&job).good().text(), "new\n", "{how}");
         assert_eq!(fs::read(root.join("x")).unwrap(), b"new\n", "{how}");
-        again(&mut w);
+        restore(&mut w);
     }
 }
 
@@ -87,7 +87,7 @@ fn a_link_somewhere_to_a_descriptor_of_a_copy_does_not_open_the_copy_for_writing
             ),
         );
         assert!(fs::read_to_string(w.root().join("x")).unwrap().contains("WRITTEN"), "{flags}");
-        again(&mut w);
+        restore(&mut w);
     }
 }
 
@@ -110,7 +110,7 @@ fn streams_that_are_reopened_for_writing_are_the_pfs_file() {
             ),
         );
         assert_eq!(fs::read_to_string(w.root().join("x")).unwrap(), after, "{mode}");
-        again(&mut w);
+        restore(&mut w);
     }
 }
 
@@ -135,7 +135,7 @@ fn attributes_set_by_the_name_of_a_descriptor_are_those_of_the_pfs_file() {
 }
 
 #[test]
-fn who_a_descriptor_is_is_told_by_each_of_its_names_and_by_number() {
+fn each_name_and_the_number_of_a_descriptor_report_the_same_file() {
     let w = small();
     python(
         &w,
@@ -182,7 +182,7 @@ fn changes_by_number_are_seen() {
 }
 
 #[test]
-fn what_is_written_into_a_removed_file_is_read_by_who_has_written_it() {
+fn a_process_reads_what_it_wrote_into_a_removed_file() {
     let w = small();
     python(
         &w,
@@ -262,7 +262,7 @@ fn a_file_that_keeps_another_name_is_not_taken_for_removed() {
 }
 
 #[test]
-fn names_of_descriptors_exist_for_who_wants_to_create_a_file() {
+fn names_of_descriptors_exist_for_a_process_that_creates_a_file() {
     let w = small();
     python(
         &w,
@@ -308,8 +308,8 @@ fn reads_past_the_page_cache_of_a_large_file_end_as_on_the_pfs() {
     w.same(&job);
 }
 
-/// A library between us and the C library (libattr is one) defines functions by `syscall`: `cp -a`
-/// never came back from there.
+/// A library between the shim and the C library (libattr is one) defines functions by `syscall`:
+/// `cp -a` never came back from there.
 #[test]
 fn a_library_that_makes_its_calls_by_number_ends_in_the_kernel() {
     let w = small();

@@ -11,7 +11,7 @@ pub(crate) struct Crate {
     arrows: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
 }
 
-/// Files that use each other, and what ties them.
+/// Files that use each other, and the paths by which they do.
 pub(crate) struct Circle {
     pub(crate) files: Vec<String>,
     arrows: Vec<(String, String, Vec<String>)>,
@@ -217,7 +217,7 @@ impl<'ast> Visit<'ast> for Finder {
         }
     }
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        // What a file gives out again of its own modules is no use of theirs.
+        // What a file re-exports of its own modules is no use of them.
         let gives_out = !matches!(item.vis, syn::Visibility::Inherited);
         let before = self.uses.clone();
         self.tree(&mut Vec::new(), &item.tree);
@@ -239,7 +239,7 @@ impl<'ast> Visit<'ast> for Finder {
 }
 
 impl Finder {
-    /// Paths among the arguments of a macro, which nobody has parsed.
+    /// Paths among the arguments of a macro, which `syn` does not parse.
     fn tokens(&mut self, tokens: proc_macro2::TokenStream) {
         use proc_macro2::TokenTree;
         let mut path: Vec<String> = Vec::new();

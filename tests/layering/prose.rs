@@ -10,7 +10,7 @@ pub(super) fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
-        // What is built, and the inputs of fuzzing.
+        // Build output, and the inputs of fuzzing.
         let left_out = ["target", "corpus", "artifacts", "venv", "node_modules"].iter().any(|n| name == *n);
         if entry.file_type().is_ok_and(|t| t.is_dir()) {
             if !left_out && !name.to_string_lossy().starts_with(".git") {

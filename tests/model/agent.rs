@@ -1,5 +1,5 @@
-//! The agent, after `tiering/{fetch,fills,evict}.rs`: the same steps in the same order, with the
-//! product's own account of a file.
+//! The agent's steps around a large file, in the order of the agent, with the product's own state
+//! of a file.
 
 use crate::chunked_fetch::{ChunkedFetch, Room, Slots};
 use crate::sync::{Mutex, Ordering};
@@ -11,10 +11,10 @@ use crate::world::{COPY, HOLE, NO_NAME, RIGHT, World, is_part};
 use crate::{chunks, lock};
 use std::sync::Arc;
 
-/// See the module.
+/// The agent of the model.
 pub struct Agent {
     w: &'static World,
-    fills: Mutex<Option<Arc<ChunkedFetch>>>,
+    current: Mutex<Option<Arc<ChunkedFetch>>>,
     window: Arc<Slots>,
 }
 
@@ -24,27 +24,27 @@ fn swap(w: &World, from: Word, to: Word) -> bool {
 
 impl Agent {
     pub fn new(w: &'static World) -> Arc<Self> {
-        Arc::new(Self { w, fills: Mutex::new(None), window: Slots::new(8, ()) })
+        Arc::new(Self { w, current: Mutex::new(None), window: Slots::new(8, ()) })
     }
 
-    /// Takes over what was asked for: `TieringEngine::drain`.
+    /// Takes over the demands: `TieringEngine::drain`.
     pub fn drain(&self) -> bool {
         let mut any = false;
         self.w.segment.state.drain(|_| any = true);
         any && !self.drain_chunk_requests()
     }
 
-    /// `TieringEngine::heed`.
+    /// `TieringEngine::drain_chunk_requests`.
     pub fn drain_chunk_requests(&self) -> bool {
-        let fills = lock(&self.fills);
-        let Some(fill) = fills.clone() else { return false };
-        fill.drain_chunk_requests();
+        let current = lock(&self.current);
+        let Some(fetch) = current.clone() else { return false };
+        fetch.drain_chunk_requests();
         true
     }
 
-    /// The present fill.
-    pub fn fill(&self) -> Option<Arc<ChunkedFetch>> {
-        lock(&self.fills).clone()
+    /// The present fetch.
+    pub fn fetch(&self) -> Option<Arc<ChunkedFetch>> {
+        lock(&self.current).clone()
     }
 
     /// Claims the file and opens the partial copy with this number to readers:
@@ -65,39 +65,39 @@ impl Agent {
         let claim = fetching.partial(0);
         let part = PartCopy { number: number as u64, size: w.segment.record.size };
         let file = ClaimedFile { entry: w.segment.entry(), claim };
-        let fill = Arc::new(ChunkedFetch::new(file, large, (0, part), streamed, false, 8));
-        let mut fills = lock(&self.fills);
-        *fills = Some(fill.clone());
+        let fetch = Arc::new(ChunkedFetch::new(file, large, (0, part), streamed, false, 8));
+        let mut current = lock(&self.current);
+        *current = Some(fetch.clone());
         if !swap(w, fetching, claim) {
-            *fills = None;
-            drop(fills);
-            self.end(&fill, State::Bypass);
+            *current = None;
+            drop(current);
+            self.end(&fetch, State::Bypass);
             return None;
         }
-        fill.drain_chunk_requests();
-        drop(fills);
+        fetch.drain_chunk_requests();
+        drop(current);
         futex_wake(&w.segment.slot.word, 1);
         large.ticked();
-        Some(fill)
+        Some(fetch)
     }
 
-    /// Chunks that were asked for, on their way from here on: `TieringEngine::next_piece`.
-    pub fn wanted(&self, fill: &ChunkedFetch) -> Option<(u32, Room)> {
+    /// A chunk that a reader requested, under way from here on: `TieringEngine::next_piece`.
+    pub fn wanted(&self, fetch: &ChunkedFetch) -> Option<(u32, Room)> {
         let taken = {
-            let fills = lock(&self.fills);
-            let (chunk, room, _) = fill.take(true, |_| Some(Room::Own))?;
-            drop(fills);
+            let current = lock(&self.current);
+            let (chunk, room, _) = fetch.take(true, |_| Some(Room::Own))?;
+            drop(current);
             (chunk, room)
         };
-        // It is open; others may go on: `Piece::opened`.
-        fill.not_opened();
-        fill.has_work(true);
+        // It is open; other copiers may continue: `Piece::opened`.
+        fetch.not_opened();
+        fetch.has_work(true);
         Some(taken)
     }
 
     /// The engine writes a chunk.
-    pub fn write(&self, fill: &ChunkedFetch, chunk: u32) {
-        self.w.files[fill.part.number as usize].bytes[chunk as usize].store(RIGHT, Ordering::Relaxed);
+    pub fn write(&self, fetch: &ChunkedFetch, chunk: u32) {
+        self.w.files[fetch.part.number as usize].bytes[chunk as usize].store(RIGHT, Ordering::Relaxed);
     }
 
     /// Room in the window.
@@ -106,37 +106,37 @@ impl Agent {
     }
 
     /// `TierDir::punch`.
-    pub fn punch(&self, fill: &ChunkedFetch, chunk: u32) {
-        self.w.files[fill.part.number as usize].bytes[chunk as usize].store(HOLE, Ordering::Relaxed);
+    pub fn punch(&self, fetch: &ChunkedFetch, chunk: u32) {
+        self.w.files[fetch.part.number as usize].bytes[chunk as usize].store(HOLE, Ordering::Relaxed);
     }
 
     /// `TieringEngine::end_fill`.
-    pub fn end(&self, fill: &Arc<ChunkedFetch>, to: State) {
-        lock(&self.fills).take_if(|f| Arc::ptr_eq(f, fill));
-        if !fill.end() {
+    pub fn end(&self, fetch: &Arc<ChunkedFetch>, to: State) {
+        lock(&self.current).take_if(|f| Arc::ptr_eq(f, fetch));
+        if !fetch.end() {
             return;
         }
-        if fill.file.entry.word() == fill.file.claim {
-            swap(self.w, fill.file.claim, fill.file.claim.next(to));
+        if fetch.file.entry.word() == fetch.file.claim {
+            swap(self.w, fetch.file.claim, fetch.file.claim.next(to));
             futex_wake(&self.w.segment.slot.word, 1);
         }
-        fill.large.ticked();
-        self.w.files[fill.part.number as usize].name.store(NO_NAME, Ordering::Release);
+        fetch.large.ticked();
+        self.w.files[fetch.part.number as usize].name.store(NO_NAME, Ordering::Release);
     }
 
     /// `TieringEngine::complete`; whether it was published.
-    pub fn complete(&self, fill: &Arc<ChunkedFetch>) -> bool {
-        if !fill.end() {
+    pub fn complete(&self, fetch: &Arc<ChunkedFetch>) -> bool {
+        if !fetch.end() {
             return false;
         }
-        lock(&self.fills).take_if(|f| Arc::ptr_eq(f, fill));
-        self.w.files[fill.part.number as usize].name.store(COPY, Ordering::Release);
-        let published = swap(self.w, fill.file.claim, fill.file.claim.resident(0));
+        lock(&self.current).take_if(|f| Arc::ptr_eq(f, fetch));
+        self.w.files[fetch.part.number as usize].name.store(COPY, Ordering::Release);
+        let published = swap(self.w, fetch.file.claim, fetch.file.claim.resident(0));
         futex_wake(&self.w.segment.slot.word, 1);
         if !published {
-            self.w.files[fill.part.number as usize].name.store(NO_NAME, Ordering::Release);
+            self.w.files[fetch.part.number as usize].name.store(NO_NAME, Ordering::Release);
         }
-        fill.large.ticked();
+        fetch.large.ticked();
         published
     }
 

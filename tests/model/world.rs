@@ -1,4 +1,4 @@
-//! What the files of the product find around them: the least of everything.
+//! Stand-ins for the surroundings of the product's files: the least of everything.
 
 use crate::chunks::{Large, LargeFile};
 use crate::word::{State, Word};
@@ -224,8 +224,8 @@ pub mod copy_open {
     use crate::word::Word;
     use std::mem::MaybeUninit;
 
-    /// A clock that stands still: no wait ends for lack of time, so that a demand that is lost
-    /// shows as a deadlock.
+    /// A clock that stands still: no wait ends by timeout, so that a lost demand shows as a
+    /// deadlock.
     pub struct Here;
     impl Watch for Here {
         fn now_us(&self) -> u64 {
@@ -282,7 +282,7 @@ pub mod errno {
 
 pub mod sys {
     use super::sync::{AtomicU32, Ordering};
-    use super::{COPY, PARTS, here, is_part};
+    use super::{COPY, TIER_FILES, here, is_part};
     use std::ffi::CStr;
 
     pub struct Fd(pub i32);
@@ -313,7 +313,7 @@ pub mod sys {
             Some(number) => is_part(u64::from_str_radix(number, 16).unwrap() as usize),
             None => COPY,
         };
-        (0..PARTS).find(|&n| here().files[n].name.load(Ordering::Acquire) == wanted).map(|n| n as i32)
+        (0..TIER_FILES).find(|&n| here().files[n].name.load(Ordering::Acquire) == wanted).map(|n| n as i32)
     }
 
     /// # Safety
@@ -331,7 +331,7 @@ pub mod sys {
         n as isize
     }
 
-    /// The kernel compares and goes to sleep in one step; who wakes comes before or after that.
+    /// The kernel compares and goes to sleep in one step; a wake comes before or after that.
     pub fn futex_wait(word: &AtomicU32, expected: u32, _timeout: Option<[i64; 2]>) {
         let bed = here().bed(word);
         let guard = bed.0.lock().unwrap();
@@ -386,7 +386,7 @@ pub mod outcome {
 }
 
 pub mod tier {
-    /// Checksums are not of interest here.
+    /// The model takes no checksums.
     pub struct Sum;
     impl Sum {
         pub fn of_pieces(_: &[u64], _: u64) -> Self {
@@ -400,7 +400,7 @@ pub mod tier {
 }
 
 /// Files in the tier, each with room for the chunks of the file.
-pub const PARTS: usize = 2;
+pub const TIER_FILES: usize = 2;
 /// [`ClaimedFile::name`]: it has none.
 pub const NO_NAME: u32 = 0;
 /// It is the complete copy.
@@ -410,11 +410,11 @@ pub const fn is_part(number: usize) -> u32 {
     number as u32 + 10
 }
 
-/// A byte that is being written or was taken away.
+/// A byte that is being written or was dropped.
 pub const HOLE: u32 = 0;
-/// What the file holds.
+/// The contents of the file.
 pub const RIGHT: u32 = 7;
-/// What the job has written into it.
+/// The contents that the job has written into it.
 pub const NEW: u32 = 8;
 
 /// A file in the tier.
@@ -427,13 +427,13 @@ pub struct ClaimedFile {
 pub struct World {
     pub map: control::ControlMap<'static>,
     pub segment: segment::Segment,
-    pub files: [ClaimedFile; PARTS],
+    pub files: [ClaimedFile; TIER_FILES],
     /// The application's descriptor of the PFS. Each test has its own, as the reader remembers
     /// something about it.
     pub fd: i32,
     /// A byte of the file on the PFS.
     pub pfs: AtomicU32,
-    /// Who sleeps on the word, on the tick, on the demand word.
+    /// The sleepers on the word, on the tick, on the demand word.
     beds: [(Mutex<()>, Condvar); 3],
 }
 
@@ -448,7 +448,7 @@ pub fn here() -> &'static World {
 }
 
 impl World {
-    /// A large file of so many chunks, open under this number, of which nothing is there, and an
+    /// A large file of `chunks` chunks, open under the number `fd`, none of them present, and an
     /// agent that is up or not.
     fn new(fd: i32, chunks: u32, agent: bool) -> Self {
         let zero = || AtomicU32::new(0);
@@ -463,7 +463,7 @@ impl World {
             complete_ms: plenty(),
             rate: AtomicU64::new(1),
             demand: zero(),
-            // Whoever rings wakes: whether somebody sleeps is not asked here.
+            // Every bell wakes: the model does not count sleepers.
             sleepers: AtomicU32::new(1),
             ring_head: AtomicU64::new(0),
             ring: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -510,7 +510,7 @@ impl World {
         }
     }
 
-    /// Runs a model in every order with up to `switches` switches where nobody waits.
+    /// Runs a model in every order with up to `switches` switches where no thread waits.
     pub fn all_orders(switches: usize, chunks: u32, agent: bool, run: impl Fn(&'static Self) + Send + Sync + 'static) {
         static TESTS: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(100);
         let fd = TESTS.fetch_add(1, Ordering::Relaxed);

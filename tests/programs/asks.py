@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Does what it is told on standard input, a line of output for each: for tests in which files change between two calls.
+"""Obeys lines on standard input, with a line of output for each: for tests in which files change
+between two calls.
 
     read PATH      length and CRC-32 of the file's bytes
     open PATH      opens it and keeps it open; rest: the bytes of what was opened last, as above

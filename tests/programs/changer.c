@@ -1,14 +1,15 @@
-/* changer: every way to change a file, seen at once by everybody.
+/* changer: every way to change a file, seen at once by every observer.
  *
  *   changer prepare ROOT            lays out the fodder below ROOT/change (before the index is made)
  *   changer run ROOT [--alias PATH] does every operation once; PATH is another spelling of ROOT
  *
- * After each operation every name it touched, and the listings around it, are described (type, size, mode,
- * links, mtime, bytes, access, whether listed) by this process, by a process forked before, by one executed
- * before and by one executed just now, each through libc and through ROOT and PATH; all must equal what raw
- * system calls tell, and the bytes must be what the operation wrote. With --alias everything is done twice,
- * changing through one spelling and through the other. The fodder is used up: prepare again for a second run.
- * Descriptors and mappings opened before a change must stay readable. Prints ok|FAIL|skip lines. */
+ * After each operation every name it touched, and the listings around it, are described (type,
+ * size, mode, links, mtime, bytes, access, whether listed) by this process, by a process forked
+ * before, by one executed before and by one executed just now, each through libc and through
+ * ROOT and PATH; all must equal what raw system calls report, and the bytes must be what the
+ * operation wrote. With --alias everything is done twice, changing through one spelling and
+ * through the other. The fodder is used up: prepare again for a second run. Descriptors and
+ * mappings opened before a change must stay readable. Prints ok|FAIL|skip lines. */
 #include "changer.h"
 #include <fcntl.h>
 #include <ftw.h>
@@ -77,7 +78,7 @@ void want_old(const char *name, const char *content_of)
     free(p);
 }
 
-/* --- descriptions ------------------------------------------------------------------------------------- */
+/* --- descriptions ----------------------------------------------------------------------------- */
 
 struct view { /* what an observer has to look with */
     int (*open)(const char *, int);
@@ -174,7 +175,7 @@ static void describe(const struct view *v, const char *path, char *s)
     snprintf(s + at, DESC - at, " children=%d,%016llx", listed, (unsigned long long)h);
 }
 
-/* --- observers ---------------------------------------------------------------------------------------- */
+/* --- observers -------------------------------------------------------------------------------- */
 
 static struct observer { const char *name; int to, from; } observers[2];
 
@@ -253,7 +254,7 @@ static bool ask_new_process(const char *path, char *answer)
     return status == 0;
 }
 
-/* --- checking ----------------------------------------------------------------------------------------- */
+/* --- checking --------------------------------------------------------------------------------- */
 
 static void compare(const char *op, const char *who, const char *path, const char *truth, const char *seen)
 {
@@ -261,7 +262,7 @@ static void compare(const char *op, const char *who, const char *path, const cha
     fail(op, "%s sees another %s\n   kernel:%s\n   seen:  %s", who, path, truth, seen);
 }
 
-static void everybody(const char *op, const char *path)
+static void all_observers(const char *op, const char *path)
 {
     char truth[DESC] = {0}, seen[DESC] = {0};
     describe(&through_libc, path, seen);
@@ -358,12 +359,12 @@ static void run_op(const struct op *op, const char *way)
             reached_source(label, i, p);
             for (int s = 0; s < 2 && spell[s]; s++) {
                 snprintf(p, sizeof p, "%s/%s/%s", spell[s], where, wants[i].name);
-                everybody(label, p);
+                all_observers(label, p);
             }
         }
         for (int i = 0; i < FODDER; i++) { /* the unchanged rest as well */
             snprintf(p, sizeof p, "%s/%s/%s", root, where, fodder[i]);
-            everybody(label, p);
+            all_observers(label, p);
         }
         still_readable(label);
         if (failures == failed_before) ok(label);
@@ -371,7 +372,7 @@ static void run_op(const struct op *op, const char *way)
     for (int i = 0; i < want_count; i++) free(wants[i].bytes);
 }
 
-/* --- fodder ------------------------------------------------------------------------------------------- */
+/* --- fodder ----------------------------------------------------------------------------------- */
 
 static void write_file(const char *path, const char *bytes, size_t n)
 {

@@ -6,8 +6,8 @@
 
 /* One operation: changes files below its own directory of fodder, then says what it expects.
  *
- * act(NAME) is the path through which a change is made, ROOT's own or the alias's. Files a, b, c (3000
- * bytes), d/x, d/y (100 bytes) and the empty directory e are there before. */
+ * act(NAME) is the path through which a change is made, ROOT's own or the alias's. Files a, b, c
+ * (3000 bytes), d/x, d/y (100 bytes) and the empty directory e are there before. */
 struct op {
     const char *name;
     const char *(*run)(void); /* NULL, what failed, or "skip: why" */
@@ -25,7 +25,7 @@ void want_old(const char *name, const char *content_of);
 void want_absent(const char *name);
 void want_dir(const char *name);
 void want_link(const char *name, const char *target);
-void want_any(const char *name); /* only that everybody agrees with the kernel */
+void want_any(const char *name); /* only that every observer agrees with the kernel */
 
 enum { OLD_SIZE = 3000, SMALL_SIZE = 100 };
 #define CHECK(cond) \

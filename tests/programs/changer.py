@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Changes made through Python's own ways, seen at once by this process, by processes forked or spawned before, and by
-new programs (python, cat, ls).
+"""Changes made through Python's own ways, seen at once by this process, by processes forked or
+spawned before, and by new programs (python, cat, ls).
 
     changer.py prepare ROOT            lays out the fodder below ROOT/changepy (before the index is made)
     changer.py run ROOT [--alias PATH] does every operation once; with an alias of ROOT: half of them through each
 
-An operation says what every name must be afterwards (bytes, list of names, link target, absent); each observer tells
-what it sees. Prints ok|FAIL lines; exit 1 if one failed. The fodder is used up.
+An operation says what every name must be afterwards (bytes, list of names, link target, absent);
+each observer reports what it sees. Prints ok|FAIL lines; exit 1 if one failed. The fodder is used
+up.
 """
 import argparse, mmap, multiprocessing, os, pathlib, shutil, subprocess, sys, tempfile, traceback
 
@@ -170,7 +171,7 @@ def unflushed_then_flushed(d):
     f.write(b"half")
     assert (d / "a").read_bytes() == b""
     f.flush()
-    held.append(f)  # kept open while everybody looks
+    held.append(f)  # kept open while every observer looks
     return {"a": b"half"}
 
 
@@ -383,7 +384,7 @@ def prepare(root):
 
 def run_one(fn, act_root, check_roots, observers):
     name = fn.__name__
-    for r in check_roots:  # everybody has read everything before
+    for r in check_roots:  # every observer has read everything before
         for f in FODDER:
             for who, seen in observers.look(os.path.join(r, "changepy", name, f)):
                 if seen.get("bytes") != FODDER[f]:

@@ -93,14 +93,14 @@ OP(overwrite_pwrite)
     want_overwritten("a", "a");
     return NULL;
 }
-OP(overwrite_held) /* the writer keeps its descriptor open while everybody looks */
+OP(overwrite_held) /* the writer keeps its descriptor open while every observer looks */
 {
     int fd = open(act("a"), O_RDWR);
     CHECK(pwrite(fd, NEW, NEW_LEN, 0) == NEW_LEN);
     want_overwritten("a", "a");
     return NULL;
 }
-OP(overwrite_later) /* everybody looks between the open and the write, then after it */
+OP(overwrite_later) /* every observer looks between the open and the write, then after it */
 {
     int fd = open(act("a"), O_WRONLY);
     struct stat st;

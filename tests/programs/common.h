@@ -1,11 +1,12 @@
-/* Shared by the test programs: digest, content generator (the C half of mkdata.py), raw kernel calls,
- * "ok NAME" / "FAIL NAME detail" reporting.
+/* Shared by the test programs: digest, content generator (the C half of mkdata.py), raw kernel
+ * calls, "ok NAME" / "FAIL NAME detail" reporting.
  *
  * Content rule: word i (little-endian u64) of the file with relative path R under seed K is
  *     BASE[i % 8192] ^ mix(mix(fnv1a64(R) + K) + i / 8192),    BASE[j] = mix(j + 1)
- * so any byte range can be checked alone. A name holds its own size: "s000001.z20480.bin" has 20480 bytes.
- * Two exceptions, by name: "*sparse*" is zero outside [SPARSE_AT, SPARSE_AT+SPARSE_LEN); "*hard<n>*" has the
- * content of special/hard1.z5000.bin whichever name is used. */
+ * so any byte range can be checked alone. A name holds its own size: "s000001.z20480.bin" has
+ * 20480 bytes. Two exceptions, by name: "*sparse*" is zero outside [SPARSE_AT,
+ * SPARSE_AT+SPARSE_LEN); "*hard<n>*" has the content of special/hard1.z5000.bin whichever name
+ * is used. */
 #ifndef COMMON_H
 #define COMMON_H
 #ifndef _GNU_SOURCE
@@ -71,7 +72,7 @@ static inline UNUSED int content_differs(const char *rel, uint64_t seed, uint64_
     return 0;
 }
 
-/* Size told by the name, or -1. */
+/* Size in the name, or -1. */
 static inline UNUSED int64_t size_in_name(const char *rel)
 {
     const char *z = NULL;
@@ -79,7 +80,8 @@ static inline UNUSED int64_t size_in_name(const char *rel)
     return z ? (int64_t)strtoll(z + 2, NULL, 10) : -1;
 }
 
-/* Reads fd from its offset to the end and checks it against the rule. Returns NULL or what is wrong. */
+/* Reads fd from its offset to the end and checks it against the rule. Returns NULL or what is
+ * wrong. */
 static inline UNUSED const char *verify_fd(int fd, const char *rel, uint64_t seed)
 {
     char buf[16384];

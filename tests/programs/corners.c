@@ -1,4 +1,5 @@
-/* Corners of reading, one word each: `corners WORD FILE...`. Prints "ok WORD", or "FAIL WORD detail" and ends with 1. */
+/* Corners of reading, one word each: `corners WORD FILE...`. Prints "ok WORD", or "FAIL WORD
+ * detail" and ends with 1. */
 #include "common.h"
 #include <pthread.h>
 #include <sched.h>
@@ -34,10 +35,10 @@ static int open_locked(const char *file)
 
 /* ---- one stream, several threads ---- */
 
-enum { MOST = 100000 };
+enum { MAX_NAMES = 100000 };
 static DIR *shared;
 static atomic_int entries;
-static atomic_int seen[MOST];
+static atomic_int seen[MAX_NAMES];
 
 static atomic_int ready;
 
@@ -50,7 +51,7 @@ static void *reads_stream(void *arg)
     while (ready < 4) sched_yield();
     while (readdir_r(shared, &e, &r) == 0 && r) {
         atomic_fetch_add(&entries, 1);
-        if (e.d_name[0] == 'n') atomic_fetch_add(&seen[atoi(e.d_name + 1) % MOST], 1);
+        if (e.d_name[0] == 'n') atomic_fetch_add(&seen[atoi(e.d_name + 1) % MAX_NAMES], 1);
     }
     return NULL;
 }
@@ -269,7 +270,7 @@ static void odd(const char *file)
         snprintf(what, sizeof(what), "preadv at %ld", (long)offs[i]);
         BOTH(what, preadv(fd, &one, 1, offs[i]), syscall(SYS_preadv, fd, &one, 1l, offs[i], 0l));
     }
-    /* A mapping that ends behind a page: how much is read is told by where it ends. */
+    /* A mapping that ends behind a page: its end shows how much is read. */
     long page = sysconf(_SC_PAGESIZE);
     char *end = (char *)syscall(SYS_mmap, NULL, 3 * page, 3, 0x22, -1, 0l);
     syscall(SYS_munmap, end + 2 * page, page);

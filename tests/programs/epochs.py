@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Reads a tree for N shuffled epochs in one of Python's ways and prints one digest line per epoch and mode.
+"""Reads a tree for N shuffled epochs in one of Python's ways and prints one digest line per epoch
+and mode.
 
     epoch E mode M files F bytes B content SHA stat SHA list SHA
 
-content: (path, bytes) in sorted order; stat: size, mode, nlink, ino, mtime, ctime; list: names as listed. The lines do
-not depend on the order of reading, on workers or on mode, so any two runs over one tree may be compared.
-With --verify the bytes are also checked against the rule of mkdata.py (names that tell their size); exit 1 if wrong.
+content: (path, bytes) in sorted order; stat: size, mode, nlink, ino, mtime, ctime; list: names as
+listed. The lines do not depend on the order of reading, on workers or on mode, so any two runs over
+one tree may be compared. With --verify the bytes are also checked against the rule of mkdata.py
+(names that contain their size); exit 1 if wrong.
 """
 import argparse, hashlib, mmap, multiprocessing, os, pathlib, random, sys, threading
 from concurrent.futures import ThreadPoolExecutor

@@ -89,7 +89,8 @@ check("the next epoch", lib.monarch_epoch_begin(long(-1)), 0)
 check("the last epoch", lib.monarch_epoch_begin(long(0xffffffff)), 0)
 fails("an epoch below", lambda: lib.monarch_epoch_begin(long(-2)), errno.EINVAL)
 fails("an epoch above", lambda: lib.monarch_epoch_begin(long(1 << 32)), errno.EINVAL)
-# Files may be so long only: no signal ends the process. (Python ignores that signal, others do not.)
+# Files may be so long only: no signal ends the process. (Python ignores that signal, others do
+# not.)
 limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 child = os.fork()
 if child == 0:

@@ -1,5 +1,6 @@
-/* hold: opens files below ROOT, keeps them open (and mapped), says "ready", and when told to go on proves that all of
- * them still have their bytes. For tests that evict, replace or kill things under a reader. */
+/* hold: opens files below ROOT, keeps them open (and mapped), says "ready", and on a signal to
+ * continue proves that all of them still have their bytes. For tests that evict, replace or kill
+ * things under a reader. */
 #include "common.h"
 #include <ftw.h>
 #include <signal.h>

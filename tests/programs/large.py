@@ -4,8 +4,8 @@
     large.py make [--sizes 5000000,3000001] DIR      files `l0.bin`, `l1.bin`, ... of random bytes
     large.py read [--how seq,read,...] [--times N] ROOT TRUTH
 
-`read` compares what it reads below ROOT with the same files below TRUTH, by the kernel's own calls, and prints one line for each
-way. Anything wrong is a line that begins with FAIL, and status 1.
+`read` compares what it reads below ROOT with the same files below TRUTH, by the kernel's own calls,
+and prints one line for each way. Anything wrong is a line that begins with FAIL, and status 1.
 """
 import argparse, ctypes, hashlib, io, mmap, os, random, sys, threading
 

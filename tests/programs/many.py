@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Starts N short processes at once (default 1,000), each reading a few files below ROOT, and prints one digest of all
-they wrote. Start-up of many processes at once is the point: none is waited for before all are started.
+"""Starts N short processes at once (default 1,000), each reading a few files below ROOT, and prints
+one digest of all they wrote. Start-up of many processes at once is the point: none is waited for
+before all are started.
 """
 import argparse, hashlib, os, subprocess, sys
 

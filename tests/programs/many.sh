@@ -1,6 +1,6 @@
 #!/bin/sh
-# many: N short programs (default 1000) started at once by a shell, one file each; prints how many differed.
-# usage: many.sh ROOT [N]
+# many: N short programs (default 1000) started at once by a shell, one file each; prints how many
+# differed. usage: many.sh ROOT [N]
 case ${1-} in ''|--help) sed -n '2,3s/^# //p' "$0"; exit 0 ;; esac
 root=$1 n=${2-1000}
 tmp=$(mktemp -d) || exit 2

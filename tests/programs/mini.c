@@ -1,5 +1,6 @@
-/* mini: the smallest reader, for builds that a glibc x86-64 library cannot be loaded into: 32-bit, static, musl.
- * Prints one line per entry below ROOT, names sorted, the same from every build: type, size, mode, mtime, inode, digest. */
+/* mini: the smallest reader, for builds that a glibc x86-64 library cannot be loaded into:
+ * 32-bit, static, musl. Prints one line per entry below ROOT, names sorted, the same from every
+ * build: type, size, mode, mtime, inode, digest. */
 #include "common.h"
 
 static int failed;

@@ -6,8 +6,9 @@
     repo/                                a git repository (--git)
     change/...                           fodder for changer (made by `changer prepare`, not here)
 
-Same arguments give the same names, bytes, modes and mtimes (ctime and inodes are the file system's). Sizes
-depend on the path alone, so that two trees of different --seed have the same names and different bytes.
+Same arguments give the same names, bytes, modes and mtimes (ctime and inodes are the file
+system's). Sizes depend on the path alone, so that two trees of different --seed have the same names
+and different bytes.
 """
 import argparse, os, struct, subprocess, sys
 
@@ -61,7 +62,7 @@ def size_in_name(rel):
 
 
 def expected(rel, seed=1):
-    """Bytes of a file that tells its size by its name."""
+    """Bytes of a file whose name contains its size."""
     return content(rel, size_in_name(rel), seed)
 
 

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""What a job of several nodes does: every rank reads the files of a data set, each epoch in an order of its own.
+"""What a job of several nodes does: every rank reads the files of a data set, each epoch in an
+order of its own.
 
     nodes.py make ROOT [--files N] [--dirs N] [--size B] [--seed S]
     nodes.py read ROOT [the same] --rank R --world N [--epochs E | --until FILE] [--barrier DIR] [--part] [--workers W]
 
-The names of the files follow from their number, so that nothing is listed; the bytes from name and seed (mkdata.py). Every read is
-checked; with several seeds (`--seed 1,2`) a file may be of any one version, but of one as a whole. The order is that of (order
-seed, epoch, rank); with --part the ranks share one order and each reads its part. With --barrier an epoch begins when all ranks have
-ended the one before; a rank that is known to be gone is named by a file `gone.RANK` in that directory.
+The names of the files follow from their number, so that nothing is listed; the bytes from name and
+seed (mkdata.py). Every read is checked; with several seeds (`--seed 1,2`) a file may be of any one
+version, but of one as a whole. The order is that of (order seed, epoch, rank); with --part the
+ranks share one order and each reads its part. With --barrier an epoch begins when all ranks have
+ended the one before; a rank that is known to be gone is named by a file `gone.RANK` in that
+directory.
 
 A line of JSON for each epoch, and one at the end; status 1 when a byte was wrong or a read failed.
 """
@@ -54,7 +57,7 @@ def read_one(a, rel):
 
 
 class Tally:
-    """What an epoch has come to."""
+    """The results of an epoch."""
 
     def __init__(self):
         self.lock, self.times, self.bytes = threading.Lock(), [], 0
@@ -150,7 +153,7 @@ def main():
     p.add_argument("--rank", type=int, default=0)
     p.add_argument("--world", type=int, default=1, help="how many ranks there are")
     p.add_argument("--epochs", type=int, default=3)
-    p.add_argument("--until", metavar="FILE", help="go on until that file is there")
+    p.add_argument("--until", metavar="FILE", help="read until that file exists")
     p.add_argument("--barrier", metavar="DIR")
     p.add_argument("--patience", type=float, default=60, metavar="S", help="how long a barrier waits")
     p.add_argument("--part", action="store_true")

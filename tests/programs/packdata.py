@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes a data set of which most gets smaller when it is compressed: text, tables, arrays of numbers, pictures.
+"""Makes a data set of which most gets smaller when it is compressed: text, tables, arrays of
+numbers, pictures.
 
     packdata.py [--files N] [--size BYTES] [--large N] DIR
 
@@ -8,8 +9,9 @@
     large/NNNN.txt                               --large of them, 20 times that size
     odd/empty.txt odd/one.txt odd/plain          nothing, one byte, no suffix
 
-Same arguments, same bytes. `packdata.py --read DIR [--rounds N] [--procs P] [--order]` reads everything, each round in another order
-(or, with --order, in which the directories list them), checks that every round gives the same, and prints a checksum of all.
+Same arguments, same bytes. `packdata.py --read DIR [--rounds N] [--procs P] [--order]` reads
+everything, each round in another order (or, with --order, in which the directories list them),
+checks that every round gives the same, and prints a checksum of all.
 """
 import argparse, hashlib, os, random, struct, sys, time
 
@@ -37,7 +39,8 @@ def table(rng, size):
 
 
 def array(rng, size):
-    # A padded sequence of 32-bit numbers, as recurrent networks are given: the tail of each row is zeros.
+    # A padded sequence of 32-bit numbers, as recurrent networks are given: the tail of each row is
+    # zeros.
     header = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d, 64), }" % (size // 256)
     parts = [header.ljust(127) + b"\n"]
     for _ in range(size // 256):

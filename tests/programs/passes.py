@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Reads all files below a directory, pass after pass, and prints a digest of each pass.
 
-    passes.py ROOT [--epochs N] [--order shuffled|same|listing] [--tell HOW] [--compute MS] [--batch N] [--times FILE]
+    passes.py ROOT [--epochs N] [--order shuffled|same|listing] [--announce HOW] [--compute MS] [--batch N] [--times FILE]
 
-HOW the coming order is announced: no (default), yes, half (only the first half of each epoch is read), wrong (another order), missing
-(paths that are not there among them), twice (a second process announces another order of the same files), marks (epochs only).
+HOW the coming order is announced: no (default), yes, half (only the first half of each epoch is
+read), wrong (another order), missing (paths that are not there among them), twice (a second process
+announces another order of the same files), marks (epochs only).
 """
 import argparse
 import ctypes
@@ -35,7 +36,7 @@ def main():
     p.add_argument("root")
     p.add_argument("--epochs", type=int, default=3)
     p.add_argument("--order", default="shuffled", choices=["shuffled", "same", "listing"])
-    p.add_argument("--tell", default="no", choices=["no", "yes", "half", "wrong", "missing", "twice", "marks", "child"])
+    p.add_argument("--announce", default="no", choices=["no", "yes", "half", "wrong", "missing", "twice", "marks", "child"])
     p.add_argument("--compute", type=float, default=0)
     p.add_argument("--batch", type=int, default=16)
     p.add_argument("--pause", type=float, default=0, help="seconds between passes")
@@ -43,10 +44,10 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     a = p.parse_args()
     files = sorted(os.path.join(d, f) for d, _, names in os.walk(a.root) for f in names)
-    if a.tell == "child":
+    if a.announce == "child":
         announce(library(), random.Random(99).sample(files, len(files)))
         return
-    lib = library() if a.tell != "no" else None
+    lib = library() if a.announce != "no" else None
     rng = random.Random(a.seed)
     times = []
     if a.order == "same":
@@ -55,18 +56,18 @@ def main():
         order = list(files)
         if a.order == "shuffled":
             rng.shuffle(order)
-        if a.tell == "marks" and lib is not None:
+        if a.announce == "marks" and lib is not None:
             lib.monarch_epoch_begin(ctypes.c_long(epoch + 1))
-        elif a.tell == "wrong":
+        elif a.announce == "wrong":
             announce(lib, random.Random(epoch).sample(order, len(order)))
-        elif a.tell == "missing":
+        elif a.announce == "missing":
             announce(lib, [x for f in order for x in (f, f + ".missing", "/nowhere", "")])
-        elif a.tell == "twice":
+        elif a.announce == "twice":
             announce(lib, order)
-            subprocess.run([sys.executable, __file__, a.root, "--tell", "child"], check=True)
-        elif a.tell in ("yes", "half"):
+            subprocess.run([sys.executable, __file__, a.root, "--announce", "child"], check=True)
+        elif a.announce in ("yes", "half"):
             announce(lib, order)
-        if a.tell == "half":
+        if a.announce == "half":
             order = order[: len(order) // 2]
         digest, stall, began = 0, 0.0, time.perf_counter()
         for at in range(0, len(order), a.batch):
@@ -78,7 +79,7 @@ def main():
             if a.compute:
                 time.sleep(a.compute / 1000)
         times.append({"epoch": epoch + 1, "seconds": time.perf_counter() - began, "stall": stall, "files": len(order)})
-        if a.tell == "marks" and lib is not None:
+        if a.announce == "marks" and lib is not None:
             lib.monarch_epoch_end()
         print(f"{epoch + 1} {len(order)} {digest:016x}", flush=True)
         time.sleep(a.pause)

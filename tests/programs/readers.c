@@ -1,9 +1,11 @@
-/* readers: reads a tree through every libc variant and prints one deterministic line per (variant, path).
+/* readers: reads a tree through every libc variant and prints one deterministic line per
+ * (variant, path).
  *
- * Run bare and under `monarch run`, the outputs must be equal byte for byte. Within one run all variants
- * must agree on a file's bytes: a variant that does not prints a DIFF line and the exit status is 1.
- * Directory order is the kernel's; atime, st_blksize (unless --blksize), st_blocks on tmpfs, offsets of directories and
- * descriptor numbers are not printed. Pure reading: nothing below ROOT is changed. */
+ * Run bare and under `monarch run`, the outputs must be equal byte for byte. Within one run all
+ * variants must agree on a file's bytes: a variant that does not prints a DIFF line and the exit
+ * status is 1. Directory order is the kernel's; atime, st_blksize (unless --blksize), st_blocks
+ * on tmpfs, offsets of directories and descriptor numbers are not printed. Pure reading: nothing
+ * below ROOT is changed. */
 #include "readers.h"
 #include <linux/magic.h>
 #include <sys/vfs.h>

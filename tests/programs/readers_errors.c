@@ -1,4 +1,5 @@
-/* readers errors: errno of calls that must fail, bad pointers included. Each probe runs in a child of its own. */
+/* readers errors: errno of calls that must fail, bad pointers included. Each probe runs in a
+ * child of its own. */
 #include "readers.h"
 #include <sys/mman.h>
 #include <sys/uio.h>
@@ -13,7 +14,8 @@ static void put(const char *call, int failed) { printf(" %s=%d", call, failed ? 
 #define PUT(call, expr) (errno = 0, put(call, (expr) < 0))
 #define PUTP(call, expr) (errno = 0, put(call, (expr) == NULL))
 
-/* Calls that only look at the path: their errno is all that is printed, descriptors leak into the child's end. */
+/* Calls that only look at the path: their errno is all that is printed, descriptors leak into
+ * the child's end. */
 static void path_calls(void)
 {
     char buf[64];
@@ -59,7 +61,8 @@ static void libc_calls(void)
     end();
 }
 
-/* Changing calls that must not get as far as changing anything: only given bad pointers and impossible paths. */
+/* Changing calls that must not get as far as changing anything: only given bad pointers and
+ * impossible paths. */
 static void change_calls(void)
 {
     begin("errno(change)", label);
@@ -152,7 +155,8 @@ static void descriptor_calls(void)
     end();
 }
 
-/* A path whose last byte is the last byte of mapped memory: valid with its NUL there, EFAULT without. */
+/* A path whose last byte is the last byte of mapped memory: valid with its NUL there, EFAULT
+ * without. */
 static void page_end(void)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);

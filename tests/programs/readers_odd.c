@@ -1,4 +1,5 @@
-/* readers odd: valid paths spelled oddly, relative to many places. Every line of one file shows the same bytes and inode. */
+/* readers odd: valid paths spelled oddly, relative to many places. Every line of one file shows
+ * the same bytes and inode. */
 #include "readers.h"
 
 static void probe(const char *variant, struct entry *f, int dfd, const char *path)

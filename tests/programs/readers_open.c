@@ -1,4 +1,5 @@
-/* readers open: every way to a descriptor or stream, its bytes, its fstat, its flags, errno kept. */
+/* readers open: every way to a descriptor or stream, its bytes, its fstat, its flags, errno
+ * kept. */
 #include "readers.h"
 
 int __open_2(const char *, int);
@@ -43,7 +44,8 @@ static const struct { const char *name; int (*open)(struct entry *); } openers[]
 /* The raw call is last: it always costs the source an open, so it is made only on request. */
 static size_t opener_count(void) { return sizeof openers / sizeof *openers - (with_raw ? 0 : 1); }
 
-/* freopen starts from a stream on something else, so that the old descriptor is given up inside libc. */
+/* freopen starts from a stream on something else, so that the old descriptor is given up inside
+ * libc. */
 static FILE *devnull(void) { return fopen("/dev/null", "r"); }
 
 #define STREAMER(name, expr) static FILE *name(struct entry *f) { return expr; }

@@ -1,4 +1,5 @@
-/* readers read: every way to the bytes of an open descriptor, offsets shared by dup, calls that must fail on it. */
+/* readers read: every way to the bytes of an open descriptor, offsets shared by dup, calls that
+ * must fail on it. */
 #include "readers.h"
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -53,7 +54,7 @@ static struct digest mapped(int fd, int prot, int flags, bool use64)
     void *p = use64 ? mmap64(NULL, len, prot, flags, fd, 0) : mmap(NULL, len, prot, flags, fd, 0);
     if (p == MAP_FAILED) return (struct digest){0, 0, errno};
     struct digest d = digest_bytes(p, len);
-    if (prot & PROT_WRITE) memset(p, 0xff, len); /* private: must not reach anybody else */
+    if (prot & PROT_WRITE) memset(p, 0xff, len); /* private: must not reach other processes */
     munmap(p, len);
     return d;
 }

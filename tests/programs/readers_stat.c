@@ -7,7 +7,8 @@
 #else
 #define OLD_STAT_VER 0
 #endif
-/* Names that wheels built on old systems call; glibc still exports them, its headers no longer tell. */
+/* Names that wheels built on old systems call; glibc still exports them, its headers no longer
+ * declare them. */
 int __xstat(int, const char *, struct stat *);
 int __lxstat(int, const char *, struct stat *);
 int __fxstat(int, int, struct stat *);
@@ -159,7 +160,7 @@ static void name_variants(struct entry *f)
     end();
 }
 
-/* Sizes and names only: values of security labels are nobody's business here. */
+/* Sizes and names only: values of security labels are not compared. */
 static void xattr_variants(struct entry *f, int fd)
 {
     char buf[4096];

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Reads files again and again and checks their bytes against the rule of mkdata.py; for tests in which things fail meanwhile.
+"""Reads files again and again and checks their bytes against the rule of mkdata.py; for tests in
+which things fail meanwhile.
 
     reads.py [--rounds N | --seconds S] [--procs P] [--only TEXT] [--versions] [--errors] [--until FILE] ROOT
     round K                        after each round (of the first process)
@@ -7,7 +8,7 @@
 
 --versions  also takes what the slow file system's mutations make of a file, whole: other, half, or other and longer
 --errors    prints each error as `PATH ERRNO` instead of failing
---until     goes on until this file exists
+--until     reads until this file exists
 """
 import argparse, errno, os, random, sys, time
 

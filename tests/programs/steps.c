@@ -1,14 +1,16 @@
-/* steps ROOT: does what it reads, one step a line, and prints one line for each: what came of it, a digest of the bytes, and the
- * offset of the descriptor afterwards. Descriptors and mappings are known by the numbers of their slots.
+/* steps ROOT: does what it reads, one step a line, and prints one line for each: what came of
+ * it, a digest of the bytes, and the offset of the descriptor afterwards. Descriptors and
+ * mappings are known by the numbers of their slots.
  *
  *     open S FILE | close S | dup S T | stat S
  *     read S N | sweep S N TIMES | pread S N OFF | readv S N,N,.. | preadv S N,N,.. OFF | lseek S OFF set|cur|end
  *     fork S N               a child reads from the offset that it shares
  *     map M S | peek M OFF N | unmap M
  *     write FILE OFF N BYTE | append FILE N BYTE        through a descriptor of its own
- *     faulty 1|0             from now on reads may fail with EIO, which has to leave the offset alone, or end early: they go on
+ *     faulty 1|0             from now on reads may fail with EIO, which has to leave the offset alone, or end early: they are repeated
  *
- * Without `faulty`, a read before the end of the file that gives less than was asked for is told as it is. */
+ * Without `faulty`, a read before the end of the file that gives less than was asked for is
+ * reported as it is. */
 #include "common.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -37,13 +39,14 @@ static void say(const char *what, const char *format, ...)
     if (write(1, line, n) != n) _exit(3);
 }
 
-static void tell(const char *what, int fd, long got, uint64_t digest)
+static void report(const char *what, int fd, long got, uint64_t digest)
 {
     if (got < 0) say(what, "errno %d at %ld", errno, (long)lseek(fd, 0, SEEK_CUR));
     else say(what, "%ld %016llx at %ld", got, (unsigned long long)digest, (long)lseek(fd, 0, SEEK_CUR));
 }
 
-/* One read: of `n` bytes in parts of these lengths, at `off` or, if that is negative, at the offset of the descriptor. */
+/* One read: of `n` bytes in parts of these lengths, at `off` or, if that is negative, at the
+ * offset of the descriptor. */
 static long once(int fd, const size_t *parts, int count, long skip, long off)
 {
     struct iovec iov[SLOTS];
@@ -83,7 +86,7 @@ static long whole(const char *what, int fd, const size_t *parts, int count, long
 static void reads(const char *what, int fd, const size_t *parts, int count, long off)
 {
     long got = whole(what, fd, parts, count, off);
-    tell(what, fd, got, fnv1a(FNV_INIT, buf, got > 0 ? got : 0));
+    report(what, fd, got, fnv1a(FNV_INIT, buf, got > 0 ? got : 0));
 }
 
 static int path_fd(const char *name, int flags)
@@ -110,7 +113,7 @@ static void sweep(int fd, size_t n, int times)
         digest = fnv1a(digest, buf, got);
         all += got;
     }
-    tell("sweep", fd, got < 0 ? got : all, digest);
+    report("sweep", fd, got < 0 ? got : all, digest);
 }
 
 static void forked(int fd, size_t n)
@@ -130,7 +133,7 @@ static void write_some(const char *what, const char *file, long off, size_t n, i
     int fd = path_fd(file, off < 0 ? O_WRONLY | O_APPEND : O_WRONLY);
     memset(buf, byte, n);
     long got = off < 0 ? write(fd, buf, n) : pwrite(fd, buf, n, off);
-    tell(what, fd, got, 0);
+    report(what, fd, got, 0);
     close(fd);
 }
 
@@ -176,7 +179,7 @@ static void step(char *line)
     } else if (!strcmp(what, "lseek")) {
         sscanf(rest, "%d %ld %127s", &s, &x, b);
         long at = lseek(fds[s], x, !strcmp(b, "set") ? SEEK_SET : !strcmp(b, "cur") ? SEEK_CUR : SEEK_END);
-        tell(what, fds[s], at, 0);
+        report(what, fds[s], at, 0);
     } else if (!strcmp(what, "fork")) {
         sscanf(rest, "%d %zu", &s, &parts[0]);
         forked(fds[s], parts[0]);

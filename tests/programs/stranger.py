@@ -3,8 +3,8 @@
 
     stranger.py HOST PORT KEY_IN_HEX INDEX_IN_HEX
 
-One JSON object: for each case the status and body of the answer (status 0: hung up without one), and which bytes of files or names
-came that should not.
+One JSON object: for each case the status and body of the answer (status 0: hung up without one),
+and which bytes of files or names came that should not.
 """
 import hashlib, hmac, json, os, socket, sys, time
 
@@ -105,7 +105,7 @@ for n in range(3):
 case("asked three times", last)
 case("and is shut", ask(c, get("/v1/status")))
 
-# What is no request.
+# Bytes that are no request.
 case("head too large", ask(connect(), get("/v1/status", "X: " + "a" * 20000 + "\r\n")))
 case("many headers", ask(connect(), get("/v1/status", "X: y\r\n" * 1000)))
 case("body too large", ask(connect(), post("/v1/held", 17 << 20)))
@@ -118,7 +118,7 @@ case("another method", ask(connect(), "DELETE /v1/status HTTP/1.1\r\nHost: x\r\n
 for path in ("/v1/files/../../etc/passwd", "/v1/files/%2e%2e/%2e%2e/etc/passwd", "/etc//passwd", "http://x/etc/passwd"):
     case(f"stranger path {path}", ask(connect(), get(path)))
 
-# With a proof: who knows the secret gets indexed files and nothing else.
+# With a proof: a client that knows the secret gets indexed files and nothing else.
 for path in ("/v1/files/../../etc/passwd", "/v1/files/%2e%2e/etc/passwd", f"/v1/files/{INDEX}/%2e%2e"):
     case(f"member path {path.replace(INDEX, 'INDEX')}", ask(inside()[0], get(path)))
 case("member good file", ask(inside()[0], get(f"/v1/files/{INDEX}/2")))
@@ -134,7 +134,7 @@ for path in ("/v1/held", "/v1/changed", "/v1/join"):
     for name, body in (("short", b"\x01"), ("long", b"\xff" * 4096)):
         case(f"member {name} {path}", ask(inside()[0], post(path, len(body)), body))
 
-# Who says nothing is not kept for long.
+# A client that says nothing is not kept for long.
 start = time.monotonic()
 silent = [connect() for _ in range(50)]
 for c in silent:

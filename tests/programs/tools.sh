@@ -1,7 +1,8 @@
 #!/bin/bash
-# tools: everyday programs over a tree made by mkdata.py (--git for the repository part), outputs made for comparing.
-# usage: tools.sh ROOT [SECTION...]    sections: read stat list copy tar rsync diff grep git busybox odd (default: all)
-# Pure reading of ROOT; scratch space is a temporary directory whose name never shows. Sections of missing tools say so.
+# tools: everyday programs over a tree made by mkdata.py (--git for the repository part), outputs
+# made for comparing. usage: tools.sh ROOT [SECTION...]    sections: read stat list copy tar rsync
+# diff grep git busybox odd (default: all) Pure reading of ROOT; scratch space is a temporary
+# directory whose name never shows. Sections of missing tools say so.
 case ${1-} in ''|--help) sed -n '2,4s/^# //p' "$0"; exit 0 ;; esac
 export LC_ALL=C TZ=UTC GIT_OPTIONAL_LOCKS=0 GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_PAGER=cat
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
@@ -11,7 +12,8 @@ tmp=$(mktemp -d) || exit 2
 trap 'chmod -R u+rwX "$tmp" 2>/dev/null; rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 2
 
-# Runs a command, standard error included, and tells its status; ROOT's and the scratch directory's names are hidden.
+# Runs a command, standard error included, and prints its status; ROOT's and the scratch directory's
+# names are hidden.
 show() {
     echo "## $*" | sed "s|$root|ROOT|g; s|$tmp|TMP|g"
     { "$@" 2>&1; echo "status $?"; } | sed "s|$root|ROOT|g; s|$tmp|TMP|g"

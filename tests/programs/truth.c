@@ -1,9 +1,10 @@
-/* truth: whatever is done to descriptors behind anybody's back, each still is the file it was opened on.
+/* truth: whatever is done to descriptors without the shim's knowledge, each still is the file it
+ * was opened on.
  *
- * Every scenario runs in a process of its own (fork + exec of this program) under an alarm, and prints
- * "ok NAME", "FAIL NAME why" or "skip NAME why"; exit status 1 if any failed. ROOT is made by mkdata.py.
- * "note" lines on standard error count descriptors that showed a copy's own inode where the library cannot
- * have known better; --strict makes them failures. */
+ * Every scenario runs in a process of its own (fork + exec of this program) under an alarm, and
+ * prints "ok NAME", "FAIL NAME why" or "skip NAME why"; exit status 1 if any failed. ROOT is
+ * made by mkdata.py. "note" lines on standard error count descriptors that showed a copy's own
+ * inode where the library cannot have known better; --strict makes them failures. */
 #include "truth.h"
 #include <ftw.h>
 #include <sys/wait.h>
@@ -90,12 +91,12 @@ const char *check_foreign(int fd)
     if (fstat(fd, &a)) return "fstat of a foreign descriptor fails";
     if (syscall(SYS_newfstatat, fd, "", &b, AT_EMPTY_PATH)) return "the kernel's fstat fails";
     if (a.st_dev != b.st_dev || a.st_ino != b.st_ino || a.st_mode != b.st_mode || a.st_size != b.st_size)
-        return "fstat of a foreign descriptor tells another file";
+        return "fstat of a foreign descriptor reports another file";
     struct stat64 c;
-    if (fstat64(fd, &c) || c.st_ino != b.st_ino) return "fstat64 of a foreign descriptor tells another file";
+    if (fstat64(fd, &c) || c.st_ino != b.st_ino) return "fstat64 of a foreign descriptor reports another file";
     struct statx x;
     if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &x) || x.stx_ino != b.st_ino || x.stx_mode != b.st_mode)
-        return "statx of a foreign descriptor tells another file";
+        return "statx of a foreign descriptor reports another file";
     return NULL;
 }
 
@@ -182,7 +183,7 @@ static void prepare(const char *arg)
     close(fd);
 }
 
-/* In the scenario's own process: the exit status tells ok (0), failed (1), skipped (3). */
+/* In the scenario's own process: the exit status means ok (0), failed (1), skipped (3). */
 static int run_here(const char *name, bool strict)
 {
     for (int i = 0; i < SCENARIOS; i++) {

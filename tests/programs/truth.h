@@ -32,18 +32,19 @@ int open_rel(const char *relative);
 
 /* Size, type and content are this file's; identity (device, inode, times, mode, links) too. */
 const char *check(int fd, const char *relative);
-/* The same, but where nobody could have told us who the descriptor is (raw dup, exec, SCM_RIGHTS, /proc)
- * the identity of a copy is only counted as a note. */
+/* The same, but where the shim could not know what the descriptor is (raw dup, exec, SCM_RIGHTS,
+ * /proc) the identity of a copy is only counted as a note. */
 const char *check_soft(int fd, const char *relative);
 /* fstat of a descriptor that is none of ROOT's equals the kernel's. */
 const char *check_foreign(int fd);
 extern int notes;
 
-/* Runs `truth --child ...` with or without our environment; NULL when it exits 0. */
+/* Runs `truth --child ...` with or without this environment; NULL when it exits 0. */
 const char *run_child(bool clean_env, char *const argv[]);
 const char *wait_ok(int pid);
 
-/* A tree like ROOT below a temporary directory: the first `n` files, content of seed + 1. Path in `to`. */
+/* A tree like ROOT below a temporary directory: the first `n` files, content of seed + 1. Path
+ * in `to`. */
 void make_other(char *to, int n);
 
 int child_main(int argc, char **argv);

@@ -17,7 +17,7 @@ static const char *fopen_variant(bool use64)
         int s = socket(AF_UNIX, SOCK_STREAM, 0);
         EXPECT(s == fd, "socket got another number than fclose gave back");
         struct stat st;
-        EXPECT(fstat(s, &st) == 0 && S_ISSOCK(st.st_mode), "fstat of a socket tells a file");
+        EXPECT(fstat(s, &st) == 0 && S_ISSOCK(st.st_mode), "fstat of a socket reports a file");
         TRY(check_foreign(s));
         close(s);
     }
@@ -151,7 +151,7 @@ const char *raw_reuse(void)
         char buf[8];
         EXPECT(read(o, buf, 8) == 7 && !memcmp(buf, "outside", 7), "read of another file's bytes");
         int b = open_rel(rel(i + 1));
-        syscall(SYS_dup3, b, o, 0); /* now a data file behind our back */
+        syscall(SYS_dup3, b, o, 0); /* now a data file, without the shim's knowledge */
         TRY(check_soft(o, rel(i + 1)));
         syscall(SYS_dup3, raw_open(outside, O_RDONLY), b, 0);
         TRY(check_foreign(b));

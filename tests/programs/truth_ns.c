@@ -1,4 +1,5 @@
-/* truth: another tree at the same path (mount namespaces, chroot), another user. Root only, else skipped. */
+/* truth: another tree at the same path (mount namespaces, chroot), another user. Root only, else
+ * skipped. */
 #include "truth.h"
 #include <sched.h>
 #include <sys/fsuid.h>

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-/* --- what a freshly executed copy of this program does: truth --child WHAT ROOT SEED ARGS... ----------- */
+/* --- what a freshly executed copy of this program does: truth --child WHAT ROOT SEED ARGS... -- */
 
 static const char *child_fds(int argc, char **argv) /* FD=REL... */
 {
@@ -104,7 +104,8 @@ int child_main(int argc, char **argv)
     return why != NULL;
 }
 
-/* Before any constructor of a shared library: only the dynamic linker has run. TRUTH_EARLY=ROOT/REL, TRUTH_SEED. */
+/* Before any constructor of a shared library: only the dynamic linker has run.
+ * TRUTH_EARLY=ROOT/REL, TRUTH_SEED. */
 static const char *early(char **envp)
 {
     const char *path = NULL, *name = NULL;
@@ -137,7 +138,7 @@ static void __attribute__((constructor(101))) constructor(int argc, char **argv,
     if (!early_result || !strcmp(early_result, "ok")) early_result = why;
 }
 
-/* --- scenarios ---------------------------------------------------------------------------------------- */
+/* --- scenarios -------------------------------------------------------------------------------- */
 
 static char *seed_text(void)
 {
@@ -339,7 +340,7 @@ const char *vfork_exec(void)
         TRY(check(b, rel(1)));
         TRY(check(100, rel(1)));
         TRY(check_foreign(o));
-        int fd = open(rel(i), O_RDONLY); /* relative: our cwd is still ROOT */
+        int fd = open(rel(i), O_RDONLY); /* relative: the cwd is still ROOT */
         TRY(check(fd, rel(i)));
         close(fd);
         pid = vfork();
@@ -400,7 +401,8 @@ const char *early_opens(void)
     return NULL;
 }
 
-/* A process that empties its own environment after start keeps working; its children run without us. */
+/* A process that empties its own environment after start keeps working; its children run without
+ * the shim. */
 const char *environ_cleared(void)
 {
     clearenv();

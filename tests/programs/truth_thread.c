@@ -197,7 +197,8 @@ const char *chdir_relative(void)
     return NULL;
 }
 
-/* The cwd flips between two directories: a relative open sees one or the other, never something else. */
+/* The cwd flips between two directories: a relative open sees one or the other, never something
+ * else. */
 static char *two_dirs[2];
 static void *flipper(void *arg)
 {

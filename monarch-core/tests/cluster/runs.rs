@@ -1,7 +1,8 @@
 //! Runs over many seeds, and the mistakes that they must find.
 
+use crate::events::{Event, Mutant, Plan, file_key};
 use crate::node::Copy;
-use crate::world::{Event, Mutant, Plan, World};
+use crate::world::World;
 use monarch_core::cluster::directory::members::ME;
 use proptest::prelude::*;
 
@@ -16,7 +17,7 @@ const CALM: Plan = Plan {
     mutant: Mutant::None,
 };
 
-/// Each node reads so many files once, in an order of its own, from `begin` on, one every `pace`
+/// Each node reads `count` files once, in an order of its own, from `begin` on, a file every `pace`
 /// milliseconds.
 fn epoch(world: &mut World, begin: &[u64], pace: u64, count: usize) {
     for (node, begin) in begin.iter().enumerate() {
@@ -48,7 +49,7 @@ fn exactly_once(plan: Plan, skew: u64, pace: u64) {
     assert!(world.pfs.iter().all(|n| *n == 1), "files were read from the PFS more or less than once: {:?}", world.pfs);
 }
 
-/// Faults for 30 s: loss, doubles, a partition, crashes, evictions, changes; then peace.
+/// Faults for 30 s: loss, doubles, a partition, crashes, evictions, changes; then none.
 fn faulty(plan: Plan, changes: bool) -> World {
     let mut world = World::new(plan);
     world.faulty = true;
@@ -89,12 +90,12 @@ fn trouble(world: &mut World, changes: bool) {
     }
 }
 
-/// Files that somebody has whose answerer has it too or knows who does.
+/// Files with a copy on some node, whose answerer has it too or knows which node does.
 fn found(world: &World) -> Vec<u32> {
     let held = |n: usize, file: u32| matches!(world.nodes[n].copies.get(&file), Some(Copy::Resident));
     (0..world.plan.files)
         .filter(|file| {
-            let f = World::file(*file);
+            let f = file_key(*file);
             let first = world.nodes[0].global(world.nodes[0].view.answerer(f.fp));
             let node = &world.nodes[first];
             assert_eq!(node.view.answerer(f.fp), ME, "views agree once the faults are over");
@@ -145,13 +146,13 @@ proptest! {
     }
 
     #[test]
-    fn what_is_held_is_found_once_the_faults_are_over(seed: u64, nodes in 2..8usize, loss in 0..200u64, small: bool, keep_all: bool) {
+    fn copies_are_found_once_the_faults_are_over(seed: u64, nodes in 2..8usize, loss in 0..200u64, small: bool, keep_all: bool) {
         let capacity = if small { 12 } else { usize::MAX };
         settled(Plan { seed, nodes, capacity, loss, keep_all, double: 100, ..CALM });
     }
 
     #[test]
-    fn nobody_gets_a_changed_version_from_a_copy(seed: u64, nodes in 2..8usize, loss in 0..300u64, capacity in 5..60usize) {
+    fn no_reader_gets_a_changed_version_from_a_copy(seed: u64, nodes in 2..8usize, loss in 0..300u64, capacity in 5..60usize) {
         faulty(Plan { seed, nodes, capacity, loss, double: 50, keep_all: seed % 2 == 0, ..CALM }, true);
     }
 }
@@ -162,36 +163,36 @@ fn seeds(run: impl Fn(u64)) {
 
 #[test]
 #[should_panic(expected = "more or less than once")]
-fn a_join_that_tells_nothing_is_found_out() {
+fn the_simulation_detects_a_join_that_announces_nothing() {
     seeds(|seed| exactly_once(Plan { seed, mutant: Mutant::JoinWithoutTelling, ..CALM }, 3000, 50));
 }
 
 #[test]
 #[should_panic(expected = "more or less than once")]
-fn acting_before_the_join_is_over_is_found_out() {
+fn the_simulation_detects_a_node_that_acts_before_its_join_is_over() {
     seeds(|seed| exactly_once(Plan { seed, mutant: Mutant::ActBeforeJoin, ..CALM }, 300, 10));
 }
 
 #[test]
 #[should_panic(expected = "a copy of a version that the index does not name")]
-fn serving_a_changed_version_is_found_out() {
+fn the_simulation_detects_a_node_that_serves_a_changed_version() {
     seeds(|seed| drop(faulty(Plan { seed, mutant: Mutant::ServeChanged, ..CALM }, true)));
 }
 
 #[test]
 #[should_panic(expected = "more than it has room for")]
-fn keeping_without_a_ledger_is_found_out() {
+fn the_simulation_detects_copies_kept_without_a_ledger() {
     seeds(|seed| drop(calm(Plan { seed, capacity: 3, mutant: Mutant::NoLedger, ..CALM }, 0, 10)));
 }
 
 #[test]
 #[should_panic(expected = "their answerers do not know")]
-fn changes_of_view_that_nobody_announces_are_found_out() {
+fn the_simulation_detects_changes_of_view_that_are_not_announced() {
     seeds(|seed| drop(settled(Plan { seed, mutant: Mutant::ForgetAnnouncements, loss: 50, ..CALM })));
 }
 
 #[test]
 #[should_panic(expected = "reads that never ended")]
-fn waiting_for_ever_is_found_out() {
+fn the_simulation_detects_a_reader_that_waits_forever() {
     seeds(|seed| drop(faulty(Plan { seed, loss: 300, mutant: Mutant::NeverGiveUp, ..CALM }, false)));
 }

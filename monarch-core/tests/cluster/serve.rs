@@ -1,8 +1,9 @@
-//! What a simulated node does with what comes in: requests, answers, beats, and what others tell
-//! it.
+//! How a simulated node handles messages: requests, answers, beats, and announcements of other
+//! nodes.
 
+use crate::events::{Event, Message, Mutant, Reply, file_key};
 use crate::node::{Copy, Queued};
-use crate::world::{Event, Message, Mutant, Reply, World};
+use crate::world::World;
 use monarch_core::cluster::directory::announcement_rules::{
     Telling, after_fetch, announce_all, announcements, for_newcomer,
 };
@@ -31,14 +32,14 @@ impl World {
                 self.send(n, from, Message::ToldAck(id));
             }
             Message::ToldAck(id) => {
-                self.nodes[n].telling.remove(&id);
+                self.nodes[n].unconfirmed.remove(&id);
             }
             Message::Get { file, ask, hops, keeps } => self.get(n, Queued::Get { from, file, ask, hops, keeps }),
             Message::Reply { file, ask, what } => self.reply(n, file, ask, what),
         }
     }
 
-    /// The host of a node that is down says so; whether anybody hears it is the network's business.
+    /// The host of a node that is down refuses; the network may lose the refusal.
     fn turn_away(&mut self, n: usize, from: usize, what: &Message) {
         match what {
             Message::Join => self.send(n, from, Message::JoinRefused),
@@ -56,8 +57,8 @@ impl World {
         }
     }
 
-    /// Notes the life of a node before anything that it says: what an earlier one held is
-    /// forgotten. Says whether it is the latest.
+    /// Notes the life of a node before anything that it says: what an earlier life held is
+    /// forgotten. Returns whether it is the latest life.
     fn note_life(&mut self, n: usize, about: usize, life: u64) -> bool {
         let node = &mut self.nodes[n];
         let local = node.local(about);
@@ -66,16 +67,16 @@ impl World {
             node.known.forget_node(local);
             node.view.locate(local, life, None);
             if was > 0 && node.acting && node.view.is_up(local) {
-                // It knows nothing of what it was told in its earlier life, and its join may have
-                // been lost.
+                // It has lost what was announced to its earlier life, and its join may have been
+                // lost.
                 let files = for_newcomer(&node.view, local, node.held().into_iter());
-                self.tell(n, Telling::from([(local, files)]));
+                self.announce(n, Telling::from([(local, files)]));
             }
         }
         life >= was
     }
 
-    /// Changes what a node believes of another and tells who needs to know.
+    /// Changes what a node believes of another and announces it to the nodes that need to know.
     pub(crate) fn believe(&mut self, n: usize, about: usize, standing: NodeState, life: Option<u64>) {
         let (before, local) = (self.nodes[n].view.clone(), self.nodes[n].local(about));
         if life.is_some_and(|life| !self.note_life(n, about, life)) {
@@ -86,37 +87,37 @@ impl World {
             && before.get(local).is_some_and(|m| m.standing == NodeState::Expected)
             && life.is_none()
         {
-            // One that was never seen stays expected: nobody asks it.
+            // A node that was never seen stays expected: no node asks it.
             return;
         }
         if node.view.set(local, standing) && node.acting && self.plan.mutant != Mutant::ForgetAnnouncements {
-            let telling = announcements(&before, &self.nodes[n].view, self.nodes[n].held().into_iter());
-            self.tell(n, telling);
+            let due = announcements(&before, &self.nodes[n].view, self.nodes[n].held().into_iter());
+            self.announce(n, due);
         }
     }
 
-    fn tell(&mut self, n: usize, telling: Telling) {
+    fn announce(&mut self, n: usize, due: Telling) {
         if self.plan.mutant == Mutant::JoinWithoutTelling {
             return;
         }
-        for (to, ids) in telling {
+        for (to, ids) in due {
             let (to, id) = (self.nodes[n].global(to), self.random());
             let mut files = Vec::new();
-            fileset::encode(&crate::world::INDEX, &ids, &mut files);
-            self.nodes[n].telling.insert(id, (to, files.clone(), 20));
+            fileset::encode(&crate::events::INDEX, &ids, &mut files);
+            self.nodes[n].unconfirmed.insert(id, (to, files.clone(), 20));
             self.send(n, to, Message::Held { files, id });
         }
     }
 
-    pub(crate) fn tell_of(&mut self, n: usize, file: u32, began: (u16, u64), from_pfs: bool) {
-        if let Some(to) = after_fetch(began, from_pfs, &self.nodes[n].view, World::file(file).fp) {
-            self.tell(n, Telling::from([(to, vec![file])]));
+    pub(crate) fn announce_copy(&mut self, n: usize, file: u32, began: (u16, u64), from_pfs: bool) {
+        if let Some(to) = after_fetch(began, from_pfs, &self.nodes[n].view, file_key(file).fp) {
+            self.announce(n, Telling::from([(to, vec![file])]));
         }
     }
 
-    pub(crate) fn tell_again(&mut self, n: usize) {
-        self.nodes[n].telling.retain(|_, (.., left)| *left > 0);
-        let again = self.nodes[n].telling.iter_mut().map(|(id, (to, files, left))| {
+    pub(crate) fn announce_again(&mut self, n: usize) {
+        self.nodes[n].unconfirmed.retain(|_, (.., left)| *left > 0);
+        let again = self.nodes[n].unconfirmed.iter_mut().map(|(id, (to, files, left))| {
             *left -= 1;
             (*id, *to, files.clone())
         });
@@ -135,7 +136,7 @@ impl World {
             ids.clear();
         }
         let mut files = Vec::new();
-        fileset::encode(&crate::world::INDEX, &ids, &mut files);
+        fileset::encode(&crate::events::INDEX, &ids, &mut files);
         let up = node.view.iter().filter(|(i, m)| *i != ME && m.standing == NodeState::Up);
         let up = up.map(|(i, m)| (node.global(i), m.incarnation)).collect();
         self.send(n, from, Message::Joined { files, up });
@@ -149,7 +150,7 @@ impl World {
         let sets = fileset::decode(files, |index| node.known.files(index)).unwrap();
         let local = node.local(from);
         for id in sets.into_iter().flat_map(|(_, ids)| ids) {
-            node.known.held(local, &World::file(id));
+            node.known.held(local, &file_key(id));
         }
     }
 
@@ -160,13 +161,13 @@ impl World {
         }
     }
 
-    /// The join is over: what waited goes on.
+    /// The join is over: requests that waited are handled.
     pub(crate) fn act(&mut self, n: usize) {
         if std::mem::replace(&mut self.nodes[n].acting, true) {
             return;
         }
-        let telling = announce_all(&self.nodes[n].view, self.nodes[n].held().into_iter());
-        self.tell(n, telling);
+        let due = announce_all(&self.nodes[n].view, self.nodes[n].held().into_iter());
+        self.announce(n, due);
         for queued in std::mem::take(&mut self.nodes[n].queue) {
             match queued {
                 Queued::Read(read, file) if self.open(read) => self.read(n, read, file),
@@ -184,7 +185,7 @@ impl World {
         let (local, busy) = (self.has(n, file), self.below(5) == 0);
         let node = &mut self.nodes[n];
         let asked = Asked { from: Some(node.local(from)), hops, keeps, busy };
-        let answer = node.known.answer(&World::file(file), &node.view, &asked, local);
+        let answer = node.known.answer(&file_key(file), &node.view, &asked, local);
         let what = match answer {
             Answer::Serve => match node.copies.get_mut(&file) {
                 Some(Copy::Coming(fetch)) => return fetch.askers.push((from, ask, asked)),
@@ -234,7 +235,7 @@ impl World {
             fetch.asking = None;
             let local = self.nodes[n].local(by);
             if matches!(what, Reply::YouRead { .. }) {
-                self.nodes[n].known.not_held(local, &World::file(file));
+                self.nodes[n].known.not_held(local, &file_key(file));
             }
         }
         self.advance(n, file);

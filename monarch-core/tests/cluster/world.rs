@@ -1,96 +1,15 @@
-//! The world that simulated nodes live in: time, a network with faults, the PFS, and what must
-//! hold.
+//! The world of the simulated nodes: time, a network with faults, the PFS, and what must hold at
+//! the end.
 
+use crate::events::{Event, Message, Plan};
 use crate::node::Node;
-use monarch_core::cluster::directory::{File, MAX_HOPS, Uuid};
+use monarch_core::cluster::directory::MAX_HOPS;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) const INDEX: Uuid = [9; 16];
-/// Milliseconds that a reader waits for a peer.
-pub(crate) const PEER_TIMEOUT: u64 = 2_000;
-/// No read may take longer: two peers that do not answer, a join, a fetch that is waited for and
-/// given up.
-const LONGEST_READ: u64 = 12_000;
-
-/// A mistake that is made on purpose, to show that a test would see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mutant {
-    None,
-    JoinWithoutTelling,
-    ActBeforeJoin,
-    ServeChanged,
-    NoLedger,
-    ForgetAnnouncements,
-    NeverGiveUp,
-}
-
-/// How a run goes wrong, in thousandths, and what nodes have room for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    pub(crate) seed: u64,
-    pub(crate) nodes: usize,
-    pub(crate) files: u32,
-    pub(crate) loss: u64,
-    pub(crate) double: u64,
-    pub(crate) capacity: usize,
-    pub(crate) keep_all: bool,
-    pub(crate) mutant: Mutant,
-}
-
-/// What happens at a node, or on its way there.
-#[derive(Clone, Debug)]
-pub(crate) enum Event {
-    Start,
-    Crash { warm: bool },
-    Read(u32),
-    GiveUp(u64),
-    JoinOver(u64),
-    PfsDone(u32, u64),
-    AskTimeout(u32, u64),
-    Tick(u64),
-    Evict(u32),
-    Arrive { from: usize, life: u64, what: Message },
-    Heal,
-    Cut(usize, usize),
-    Change(u32),
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Message {
-    Beat,
-    Join,
-    JoinRefused,
-    /// The answer to a join: what the newcomer answers for, and who else is up.
-    Joined {
-        files: Vec<u8>,
-        up: Vec<(usize, u64)>,
-    },
-    ToldAck(u64),
-    Held {
-        files: Vec<u8>,
-        id: u64,
-    },
-    Get {
-        file: u32,
-        ask: u64,
-        hops: u8,
-        keeps: bool,
-    },
-    Reply {
-        file: u32,
-        ask: u64,
-        what: Reply,
-    },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
-    Data { version: u32 },
-    Redirect(usize),
-    YouRead { keep: bool },
-    Unreachable,
-}
+/// Milliseconds that a read takes at most: two peers that do not answer, a join, a fetch that is
+/// waited for and given up.
+const MAX_READ_MS: u64 = 12_000;
 
 pub(crate) struct World {
     pub(crate) plan: Plan,
@@ -106,8 +25,7 @@ pub(crate) struct World {
     pub(crate) pfs: Vec<u32>,
     /// The version that the PFS has; the index names version 0.
     pub(crate) version: Vec<u32>,
-    /// Files of which a copy was dropped: whoever answers for one may remember that copy and not
-    /// another.
+    /// Files of which a copy was dropped: their answerer may remember that copy and not another.
     pub(crate) evicted: BTreeSet<u32>,
     reads: BTreeMap<u64, (usize, u64, u32, u64)>,
     pub(crate) done: u64,
@@ -149,10 +67,6 @@ impl World {
         self.random() % n.max(1)
     }
 
-    pub(crate) fn file(id: u32) -> File {
-        File { index: INDEX, id, fp: u64::from(id).wrapping_mul(0x2545_f491_4f6c_dd1d) }
-    }
-
     pub(crate) fn at(&mut self, after: u64, node: usize, event: Event) {
         self.made += 1;
         self.heap.push(Reverse((self.now + after, self.made)));
@@ -177,7 +91,7 @@ impl World {
         }
     }
 
-    /// Lives on until `until`, or until nothing is left to happen.
+    /// Runs events until `until`, or until none is left.
     pub(crate) fn run(&mut self, until: u64) {
         while let Some(Reverse((time, _))) = self.heap.peek().filter(|Reverse((time, _))| *time <= until) {
             self.now = *time;
@@ -211,7 +125,7 @@ impl World {
     }
 
     /// A reader has bytes: those of a copy must be the version of the index, those of the PFS are
-    /// whatever the PFS has.
+    /// the version that the PFS has.
     pub(crate) fn read_ends(&mut self, read: u64, version: u32, from_pfs: bool) {
         let Some((_, _, file, began)) = self.reads.remove(&read) else { return };
         assert!(from_pfs || version == 0, "file {file}: a copy of a version that the index does not name was read");
@@ -235,6 +149,6 @@ impl World {
     /// What must hold at the end of every run.
     pub(crate) fn check(&self) {
         assert!(self.reads.is_empty(), "reads that never ended: {:?}", self.reads);
-        assert!(self.slowest <= LONGEST_READ, "a read took {} ms", self.slowest);
+        assert!(self.slowest <= MAX_READ_MS, "a read took {} ms", self.slowest);
     }
 }

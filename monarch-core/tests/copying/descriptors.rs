@@ -1,7 +1,7 @@
-//! The same for files that the kernel can read itself: on local file systems, and on a stand-in for
-//! a PFS that fails on command. Many files at a time.
+//! Copy engines on files that the kernel can read itself: on local file systems, and on a stand-in
+//! for a PFS that fails on command. Many files at a time.
 
-use crate::engines::{End, IO, Make, Seen, copy, data, engines, errno, sink, written};
+use crate::engines::{End, IO_BYTES, Make, Seen, copy, data, engines, errno, sink, written};
 use monarch_core::engine::{
     CopyEngine, CopyError, FailingSink, Limits, Marks, PfsSource, Sink, Source, Task, UringEngine, UringOptions, Work,
 };
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 struct Batch<'a> {
     from: &'a dyn Source,
     files: Vec<File>,
-    /// Indices of those not taken yet.
+    /// Indices of the files not taken yet.
     left: RefCell<Vec<usize>>,
     /// In the order in which they ended.
     ends: RefCell<Vec<(usize, End, Instant)>>,
@@ -107,7 +107,7 @@ fn makes() -> Vec<Make> {
 /// Runs a requirement with every engine.
 fn each(requirement: impl Fn(&dyn CopyEngine)) {
     for make in makes() {
-        let engine = make(IO as u64, Arc::default(), Arc::default());
+        let engine = make(IO_BYTES as u64, Arc::default(), Arc::default());
         println!("engine {}", engine.name());
         requirement(&*engine);
     }
@@ -155,7 +155,8 @@ impl Pfs {
 #[test]
 fn files_of_all_sizes_together() {
     for dir in dirs() {
-        let sizes = [0, 1, 511, 4095, IO, IO + 1, 3 * IO, 100 * IO - 1, 130 * IO + 7, 700_001];
+        let sizes =
+            [0, 1, 511, 4095, IO_BYTES, IO_BYTES + 1, 3 * IO_BYTES, 100 * IO_BYTES - 1, 130 * IO_BYTES + 7, 700_001];
         let files: Vec<(String, u64)> = (0..300).map(|n| (format!("f{n}"), sizes[n % sizes.len()] as u64)).collect();
         files.iter().for_each(|(name, size)| drop(put(dir.path(), name, *size as usize)));
         let from = source(dir.path());
@@ -180,11 +181,11 @@ fn files_of_all_sizes_together() {
 fn no_descriptor_is_left_open() {
     let open = || std::fs::read_dir("/proc/self/fd").expect("fds").count();
     let dir = tempfile::tempdir().expect("dir");
-    (0..200).for_each(|n| drop(put(dir.path(), &format!("f{n}"), 3 * IO)));
+    (0..200).for_each(|n| drop(put(dir.path(), &format!("f{n}"), 3 * IO_BYTES)));
     let from = source(dir.path());
     each(|engine| {
         let run = || {
-            let files = (0..200).map(|n| (format!("f{n}"), (2 + n % 3) * IO as u64));
+            let files = (0..200).map(|n| (format!("f{n}"), (2 + n % 3) * IO_BYTES as u64));
             Batch::new(&from, files).run(engine);
         };
         run();
@@ -224,10 +225,10 @@ fn only_regular_files_beneath_the_root_are_opened() {
 #[test]
 fn one_full_sink_fails_one_copy_of_many() {
     let dir = tempfile::tempdir().expect("dir");
-    (0..40).for_each(|n| drop(put(dir.path(), &format!("f{n}"), 5 * IO)));
+    (0..40).for_each(|n| drop(put(dir.path(), &format!("f{n}"), 5 * IO_BYTES)));
     let from = source(dir.path());
     each(|engine| {
-        let mut batch = Batch::new(&from, (0..40).map(|n| (format!("f{n}"), 5 * IO as u64)));
+        let mut batch = Batch::new(&from, (0..40).map(|n| (format!("f{n}"), 5 * IO_BYTES as u64)));
         for (at, errno) in [(3, libc::ENOSPC), (20, libc::EDQUOT), (39, libc::EIO)] {
             batch.files[at].to = FailingSink { after: AtomicU64::new(2), errno, ..sink() };
         }
@@ -249,16 +250,19 @@ fn a_file_that_is_shorter_than_it_was_has_changed() {
     for dir in dirs() {
         let from = source(dir.path());
         each(|engine| {
-            for now in [0, 1, IO, 2 * IO, 9 * IO - 1] {
+            for now in [0, 1, IO_BYTES, 2 * IO_BYTES, 9 * IO_BYTES - 1] {
                 put(dir.path(), "f", now);
-                let end = copy(engine, &from, &sink(), 9 * IO as u64);
+                let end = copy(engine, &from, &sink(), 9 * IO_BYTES as u64);
                 assert!(matches!(end, Err(CopyError::Changed)), "{now} bytes left: {end:?}");
             }
-            put(dir.path(), "f", 12 * IO);
+            put(dir.path(), "f", 12 * IO_BYTES);
             let to = sink();
-            let done = copy(engine, &from, &to, IO as u64 + 1).expect("the identity tells, not the engine");
-            assert_eq!((done.bytes, done.identity.map(|id| id.size)), (IO as u64 + 1, Some(12 * IO as u64)));
-            assert!(written(&to) == data(12 * IO)[..=IO], "not a byte more");
+            let done = copy(engine, &from, &to, IO_BYTES as u64 + 1).expect("the identity tells, not the engine");
+            assert_eq!(
+                (done.bytes, done.identity.map(|id| id.size)),
+                (IO_BYTES as u64 + 1, Some(12 * IO_BYTES as u64))
+            );
+            assert!(written(&to) == data(12 * IO_BYTES)[..=IO_BYTES], "not a byte more");
         });
     }
 }
@@ -266,20 +270,20 @@ fn a_file_that_is_shorter_than_it_was_has_changed() {
 #[test]
 fn a_stop_ends_everything() {
     let dir = tempfile::tempdir().expect("dir");
-    (0..100).for_each(|n| drop(put(dir.path(), &format!("f{n}"), 50 * IO)));
+    (0..100).for_each(|n| drop(put(dir.path(), &format!("f{n}"), 50 * IO_BYTES)));
     let from = source(dir.path());
     for make in makes() {
-        // 20 MB at 1 MiB/s: it is stopped long before it is through.
+        // 20 MB at 1 MiB/s: it is stopped long before it is done.
         let stop = Arc::new(AtomicBool::new(false));
         let limits = Arc::new(Limits::new(Some(1 << 20), None));
-        let engine = make(IO as u64, limits, stop.clone());
+        let engine = make(IO_BYTES as u64, limits, stop.clone());
         let start = Instant::now();
         std::thread::scope(|s| {
             s.spawn(|| {
                 std::thread::sleep(Duration::from_millis(300));
                 stop.store(true, Ordering::Relaxed);
             });
-            let batch = Batch::new(&from, (0..100).map(|n| (format!("f{n}"), 50 * IO as u64)));
+            let batch = Batch::new(&from, (0..100).map(|n| (format!("f{n}"), 50 * IO_BYTES as u64)));
             let ends = batch.run(&*engine);
             assert!(ends.iter().any(|e| matches!(e, Err(CopyError::Stopped))));
             assert!(ends.iter().all(|e| matches!(e, Ok(_) | Err(CopyError::Stopped))));
@@ -295,7 +299,7 @@ fn the_limits_hold_for_many_files_together() {
     let from = source(dir.path());
     for make in makes() {
         // 120 calls at 100 a second, of which 10 come at once.
-        let engine = make(IO as u64, Arc::new(Limits::new(None, Some(100))), Arc::default());
+        let engine = make(IO_BYTES as u64, Arc::new(Limits::new(None, Some(100))), Arc::default());
         let start = Instant::now();
         let batch = Batch::new(&from, (0..40).map(|n| (format!("f{n}"), 100)));
         assert!(batch.run(&*engine).iter().all(Result::is_ok));
@@ -305,12 +309,12 @@ fn the_limits_hold_for_many_files_together() {
 }
 
 #[test]
-fn what_a_pfs_does_wrong_ends_as_it_should() {
+fn each_failure_of_a_pfs_ends_a_copy_with_its_error() {
     let pfs = Pfs::new(Duration::ZERO);
     let from = pfs.source();
     each(|engine| {
-        put(pfs.backing.path(), "f", 20 * IO);
-        let all = data(20 * IO);
+        put(pfs.backing.path(), "f", 20 * IO_BYTES);
+        let all = data(20 * IO_BYTES);
         let size = all.len() as u64;
         let good = |what: &str| {
             let to = sink();
@@ -339,7 +343,7 @@ fn what_a_pfs_does_wrong_ends_as_it_should() {
         pfs.fs.mutate("f", MutationKind::Shrink, When::AfterRead(3)).expect("mutate");
         let end = copy(engine, &from, &sink(), size);
         assert!(matches!(end, Err(CopyError::Changed)), "shrunk while it was copied: {end:?}");
-        put(pfs.backing.path(), "f", 20 * IO);
+        put(pfs.backing.path(), "f", 20 * IO_BYTES);
         let before = from.identity(b"f").expect("identity");
         pfs.fs.mutate("f", MutationKind::Change, When::AfterRead(3)).expect("mutate");
         let end = copy(engine, &from, &sink(), size).expect("the identity tells");
@@ -350,12 +354,12 @@ fn what_a_pfs_does_wrong_ends_as_it_should() {
 #[test]
 fn a_file_that_hangs_holds_up_no_other() {
     let pfs = Pfs::new(Duration::ZERO);
-    (0..30).for_each(|n| drop(put(pfs.backing.path(), &format!("f{n}"), 2 * IO)));
+    (0..30).for_each(|n| drop(put(pfs.backing.path(), &format!("f{n}"), 2 * IO_BYTES)));
     let from = pfs.source();
     for make in engines().into_iter().skip(1) {
-        let engine = make(IO as u64, Arc::default(), Arc::default());
+        let engine = make(IO_BYTES as u64, Arc::default(), Arc::default());
         pfs.fault(FaultSpec::new(FaultKind::Stall(Some(Duration::from_secs(5)))).ops(&[Op::Read]).path("f3"));
-        let batch = Batch::new(&from, (0..30).map(|n| (format!("f{n}"), 2 * IO as u64)));
+        let batch = Batch::new(&from, (0..30).map(|n| (format!("f{n}"), 2 * IO_BYTES as u64)));
         engine.run(&batch);
         let ends = batch.ends.take();
         let (last, others) = ends.split_last().expect("ends");
@@ -371,7 +375,7 @@ fn latency_is_hidden_by_depth() {
     (0..80).for_each(|n| drop(put(pfs.backing.path(), &format!("f{n}"), 100)));
     let from = pfs.source();
     for make in engines().into_iter().skip(1) {
-        let engine = make(IO as u64, Arc::default(), Arc::default());
+        let engine = make(IO_BYTES as u64, Arc::default(), Arc::default());
         let run = || {
             let start = Instant::now();
             let batch = Batch::new(&from, (0..80).map(|n| (format!("f{n}"), 100)));

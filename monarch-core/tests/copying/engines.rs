@@ -1,4 +1,4 @@
-//! What every copy engine must do, driven by the doubles.
+//! Requirements of every copy engine, driven by test doubles.
 //!
 //! The requirements are functions over `&dyn CopyEngine`; an engine is one line in [`engines`].
 
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Request size of the engines under test.
-pub(crate) const IO: usize = 4096;
+/// Request size of the engines under test, in bytes.
+pub(crate) const IO_BYTES: usize = 4096;
 
 /// Makes an engine with this request size, these limits and this stop flag.
 pub(crate) type Make = fn(u64, Arc<Limits>, Arc<AtomicBool>) -> Box<dyn CopyEngine>;
@@ -38,7 +38,7 @@ pub(crate) fn engines() -> Vec<Make> {
 /// Runs a requirement with every engine.
 fn each(requirement: fn(&dyn CopyEngine)) {
     for make in engines() {
-        let engine = make(IO as u64, Arc::default(), Arc::default());
+        let engine = make(IO_BYTES as u64, Arc::default(), Arc::default());
         println!("engine {}", engine.name());
         requirement(&*engine);
     }
@@ -141,7 +141,7 @@ pub(crate) fn errno(end: &End) -> Option<i32> {
     }
 }
 
-const ANYBODY: Identity = Identity { size: 0, mtime_ns: 0, ctime_ns: 0, ino: 0 };
+const ANY_IDENTITY: Identity = Identity { size: 0, mtime_ns: 0, ctime_ns: 0, ino: 0 };
 
 /// A source whose files answer as `answer` says: (number of the call, buffer, offset).
 struct Scripted<F>(Arc<Script<F>>);
@@ -160,7 +160,7 @@ impl<F: Fn(u64, &mut [u8], u64) -> io::Result<usize> + Send + Sync + 'static> So
         Ok(Box::new(Scripted(self.0.clone())))
     }
     fn identity(&self, _rel: &[u8]) -> io::Result<Identity> {
-        Ok(ANYBODY)
+        Ok(ANY_IDENTITY)
     }
 }
 
@@ -169,7 +169,7 @@ impl<F: Fn(u64, &mut [u8], u64) -> io::Result<usize> + Send + Sync> SourceFile f
         (self.0.answer)(self.0.calls.fetch_add(1, Ordering::Relaxed), buf, off)
     }
     fn identity_now(&self) -> io::Result<Identity> {
-        Ok(ANYBODY)
+        Ok(ANY_IDENTITY)
     }
 }
 
@@ -183,7 +183,9 @@ fn fill(all: &[u8], buf: &mut [u8], off: u64) -> usize {
 #[test]
 fn all_sizes_are_copied_whole_with_their_checksum() {
     each(|engine| {
-        for size in [0, 1, 511, IO - 1, IO, IO + 1, 2 * IO, 10 * IO + 7, 300 * IO - 1] {
+        for size in
+            [0, 1, 511, IO_BYTES - 1, IO_BYTES, IO_BYTES + 1, 2 * IO_BYTES, 10 * IO_BYTES + 7, 300 * IO_BYTES - 1]
+        {
             let (source, to, all) = (MemSource::default(), sink(), data(size));
             source.put(b"f", &all);
             let (seen, identity) = (Seen::default(), source.identity(b"f").expect("identity"));
@@ -191,8 +193,8 @@ fn all_sizes_are_copied_whole_with_their_checksum() {
             let checksum = xxhash_rust::xxh3::xxh3_64(&all);
             assert_eq!(done, Copied { bytes: size as u64, checksum, identity: Some(identity) }, "{size}");
             assert!(written(&to) == all, "{size}: other bytes");
-            // The open, the reads, and who it is.
-            let requests = size.div_ceil(IO) as u64 + 2;
+            // The open, the reads, and the check of its identity.
+            let requests = size.div_ceil(IO_BYTES) as u64 + 2;
             assert_eq!(seen.calls.load(Ordering::Relaxed), requests, "{size}: PFS calls");
             assert!(seen.progress.load(Ordering::Relaxed) >= requests, "{size}: progress");
         }
@@ -203,7 +205,7 @@ fn all_sizes_are_copied_whole_with_their_checksum() {
 fn one_engine_copies_large_and_small_in_turn() {
     each(|engine| {
         // A buffer that is kept between copies must not show what was in it.
-        for size in [5 * IO, 3, 0, IO, 17] {
+        for size in [5 * IO_BYTES, 3, 0, IO_BYTES, 17] {
             let (source, to, all) = (MemSource::default(), sink(), data(size));
             source.put(b"f", &all);
             copy(engine, &source, &to, size as u64).expect("copied");
@@ -215,8 +217,8 @@ fn one_engine_copies_large_and_small_in_turn() {
 #[test]
 fn short_reads_are_put_together() {
     each(|engine| {
-        for max_read in [1, 7, 1000, IO - 1] {
-            let (inner, to, all) = (MemSource::default(), sink(), data(3 * IO + 5));
+        for max_read in [1, 7, 1000, IO_BYTES - 1] {
+            let (inner, to, all) = (MemSource::default(), sink(), data(3 * IO_BYTES + 5));
             inner.put(b"f", &all);
             let slow = SlowSource { inner, pause: Duration::ZERO, max_read };
             let done = copy(engine, &slow, &to, all.len() as u64).expect("copied");
@@ -231,22 +233,22 @@ fn a_source_that_fails_after_n_reads_fails_the_copy_with_its_errno() {
     each(|engine| {
         for (after, e) in [(0, libc::EIO), (1, libc::ESTALE), (3, libc::EIO)] {
             let inner = MemSource::default();
-            inner.put(b"f", &data(4 * IO));
+            inner.put(b"f", &data(4 * IO_BYTES));
             let failing = FailingSource { inner, after: Arc::new(AtomicU64::new(after)), errno: e };
-            let end = copy(engine, &failing, &sink(), 4 * IO as u64);
+            let end = copy(engine, &failing, &sink(), 4 * IO_BYTES as u64);
             assert!(matches!(end, Err(CopyError::Source(_))) && errno(&end) == Some(e), "after {after}: {end:?}");
         }
         let inner = MemSource::default();
-        inner.put(b"f", &data(4 * IO));
+        inner.put(b"f", &data(4 * IO_BYTES));
         let just_enough = FailingSource { inner, after: Arc::new(AtomicU64::new(4)), errno: libc::EIO };
-        assert!(copy(engine, &just_enough, &sink(), 4 * IO as u64).is_ok(), "no read more than needed");
+        assert!(copy(engine, &just_enough, &sink(), 4 * IO_BYTES as u64).is_ok(), "no read more than needed");
     });
 }
 
 #[test]
 fn an_interrupted_read_is_repeated() {
     each(|engine| {
-        let all = data(3 * IO);
+        let all = data(3 * IO_BYTES);
         let copy_of = all.clone();
         let file = scripted(move |n, buf: &mut [u8], off| {
             if n % 2 == 0 { Err(io::Error::from_raw_os_error(libc::EINTR)) } else { Ok(fill(&copy_of, buf, off)) }
@@ -262,8 +264,8 @@ fn a_sink_that_is_full_after_n_writes_fails_the_copy() {
     each(|engine| {
         for (after, e) in [(0, libc::ENOSPC), (2, libc::EDQUOT), (3, libc::EIO)] {
             let (source, to) = (MemSource::default(), FailingSink { after: AtomicU64::new(after), errno: e, ..sink() });
-            source.put(b"f", &data(4 * IO));
-            let end = copy(engine, &source, &to, 4 * IO as u64);
+            source.put(b"f", &data(4 * IO_BYTES));
+            let end = copy(engine, &source, &to, 4 * IO_BYTES as u64);
             assert!(matches!(end, Err(CopyError::Sink(_))) && errno(&end) == Some(e), "after {after}: {end:?}");
         }
     });
@@ -272,23 +274,23 @@ fn a_sink_that_is_full_after_n_writes_fails_the_copy() {
 #[test]
 fn a_file_that_shrank_has_changed() {
     each(|engine| {
-        for now in [0, 1, IO, 2 * IO - 1] {
+        for now in [0, 1, IO_BYTES, 2 * IO_BYTES - 1] {
             let source = MemSource::default();
             source.put(b"f", &data(now));
-            let end = copy(engine, &source, &sink(), 2 * IO as u64);
+            let end = copy(engine, &source, &sink(), 2 * IO_BYTES as u64);
             assert!(matches!(end, Err(CopyError::Changed)), "{now} bytes left: {end:?}");
         }
     });
 }
 
 #[test]
-fn of_a_file_that_grew_no_byte_more_is_read_or_written() {
+fn a_copy_of_a_file_that_grew_reads_and_writes_no_byte_more() {
     each(|engine| {
         let (source, to) = (MemSource::default(), sink());
-        source.put(b"f", &data(3 * IO));
-        let done = copy(engine, &source, &to, IO as u64 + 1).expect("the identity tells, not the engine");
-        assert_eq!(done.bytes, IO as u64 + 1);
-        assert!(written(&to) == data(3 * IO)[..=IO]);
+        source.put(b"f", &data(3 * IO_BYTES));
+        let done = copy(engine, &source, &to, IO_BYTES as u64 + 1).expect("the identity tells, not the engine");
+        assert_eq!(done.bytes, IO_BYTES as u64 + 1);
+        assert!(written(&to) == data(3 * IO_BYTES)[..=IO_BYTES]);
     });
 }
 
@@ -297,7 +299,7 @@ fn a_file_that_is_deleted_under_the_copier_is_the_sources_error() {
     each(|engine| {
         let file =
             scripted(|n, buf: &mut [u8], _| if n == 0 { Ok(buf.len()) } else { Err(io::ErrorKind::NotFound.into()) });
-        let end = copy(engine, &file, &sink(), 2 * IO as u64);
+        let end = copy(engine, &file, &sink(), 2 * IO_BYTES as u64);
         assert!(matches!(end, Err(CopyError::Source(e)) if e.kind() == io::ErrorKind::NotFound));
     });
 }
@@ -306,18 +308,18 @@ fn a_file_that_is_deleted_under_the_copier_is_the_sources_error() {
 fn the_stop_flag_ends_a_copy() {
     for make in engines() {
         let stop = Arc::new(AtomicBool::new(true));
-        let engine = make(IO as u64, Arc::default(), stop.clone());
+        let engine = make(IO_BYTES as u64, Arc::default(), stop.clone());
         let source = MemSource::default();
-        source.put(b"f", &data(2 * IO));
-        assert!(matches!(copy(&*engine, &source, &sink(), 2 * IO as u64), Err(CopyError::Stopped)));
+        source.put(b"f", &data(2 * IO_BYTES));
+        assert!(matches!(copy(&*engine, &source, &sink(), 2 * IO_BYTES as u64), Err(CopyError::Stopped)));
         stop.store(false, Ordering::Relaxed);
-        // In the middle: no read after the one during which it was set.
+        // In the middle: no read after the read during which it was set.
         let set = stop.clone();
         let file = scripted(move |n, buf: &mut [u8], _| {
             set.store(n == 1, Ordering::Relaxed);
             Ok(buf.len())
         });
-        let end = copy(&*engine, &file, &sink(), 100 * IO as u64);
+        let end = copy(&*engine, &file, &sink(), 100 * IO_BYTES as u64);
         assert!(matches!(end, Err(CopyError::Stopped)), "{end:?}");
         assert_eq!(file.0.calls.load(Ordering::Relaxed), 2);
     }
@@ -327,7 +329,7 @@ fn the_stop_flag_ends_a_copy() {
 fn the_bandwidth_limit_holds() {
     for make in engines() {
         // 1 MB at 4 MB/s, of which the burst of 100 ms is free.
-        let engine = make(IO as u64 * 4, Arc::new(Limits::new(Some(4_000_000), None)), Arc::default());
+        let engine = make(IO_BYTES as u64 * 4, Arc::new(Limits::new(Some(4_000_000), None)), Arc::default());
         let source = MemSource::default();
         source.put(b"f", &data(1_000_000));
         let start = Instant::now();
@@ -340,11 +342,11 @@ fn the_bandwidth_limit_holds() {
 fn a_copier_that_the_limits_hold_back_counts_as_in_the_pfs() {
     // Otherwise readers would give up on it and fetch the bytes a second time.
     for make in engines() {
-        let engine = make(IO as u64, Arc::new(Limits::new(Some(10 * IO as u64), None)), Arc::default());
+        let engine = make(IO_BYTES as u64, Arc::new(Limits::new(Some(10 * IO_BYTES as u64), None)), Arc::default());
         let (source, seen) = (MemSource::default(), Seen::default());
-        source.put(b"f", &data(6 * IO));
+        source.put(b"f", &data(6 * IO_BYTES));
         std::thread::scope(|s| {
-            let copy = s.spawn(|| copy_seen(&*engine, &source, &sink(), 6 * IO as u64, &seen).expect("copied"));
+            let copy = s.spawn(|| copy_seen(&*engine, &source, &sink(), 6 * IO_BYTES as u64, &seen).expect("copied"));
             let (mut inside, mut looks) = (0, 0);
             while !copy.is_finished() {
                 inside += u32::from(seen.inside.load(Ordering::Relaxed) > 0);

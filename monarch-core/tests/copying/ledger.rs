@@ -1,6 +1,6 @@
 //! The ledger against the disk: after any sequence of copies made, published, given up, evicted
-//! under readers, swept, moved aside, and of agents killed and machines cut off, what a tier takes
-//! on disk is what its ledger says, and no more than its capacity.
+//! under readers, swept, moved aside, and of agents killed and machines cut off, a tier takes as
+//! many bytes on disk as its ledger says, and no more than its capacity.
 
 use monarch_abi::hash::Identity;
 use monarch_core::engine::{Sink, SourceFile};
@@ -15,34 +15,34 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-const CAPACITY: u64 = 6 << 20;
-const PAGE: u64 = 4096;
+const CAPACITY_BYTES: u64 = 6 << 20;
+const PAGE_BYTES: u64 = 4096;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// A copy of one of a few files, all of whose bytes are written.
+    /// Makes a copy of one of a few files, all of whose bytes are written.
     Create(u8),
-    /// Publishes one that is being written.
+    /// Publishes a copy that is being written.
     Publish(usize),
     GiveUp(usize),
     Part(u8),
-    /// Writes so many pages into a partial copy.
+    /// Writes a number of pages into a partial copy.
     Fill(usize, u64),
     PublishPart(usize),
     DropPart(usize),
-    /// Evicts a copy, which somebody has open or not.
+    /// Evicts a copy, which a reader has open or not.
     Evict(u8, bool),
-    /// Packs a file, of bytes that get smaller or not, with so much room promised; all of it, or it
-    /// is given up half-way.
+    /// Compresses a file, of bytes that get smaller or not, into a number of bytes reserved; all of
+    /// it, or it is given up half-way.
     Pack(u8, bool, u64, bool),
     EvictPacked(u8, bool),
-    /// A reader closes what it had open.
+    /// A reader closes its file.
     Close,
     Sweep,
-    /// So many copies that have gone were logged that the log is written anew, while somebody reads
-    /// it or not.
-    Tidy(bool),
-    /// The agent is killed, and another one comes.
+    /// Logs many copies that have gone, so that the log is compacted, while a process reads it or
+    /// not.
+    CompactLog(bool),
+    /// The agent is killed, and another agent starts.
     Kill,
     /// The machine loses power: what was not synced may be zeros, cut, or gone.
     PowerLoss(u64),
@@ -63,7 +63,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (0u8..16, any::<bool>()).prop_map(|(n, open)| Op::EvictPacked(n, open)),
         2 => Just(Op::Close),
         2 => Just(Op::Sweep),
-        1 => any::<bool>().prop_map(Op::Tidy),
+        1 => any::<bool>().prop_map(Op::CompactLog),
         1 => Just(Op::Kill),
         1 => any::<u64>().prop_map(Op::PowerLoss),
     ]
@@ -73,12 +73,12 @@ fn name(n: u8) -> CopyName {
     CopyName(u128::from(n) << 120 | u128::from(n) << 64 | 7)
 }
 
-/// The name of a packed copy.
+/// The name of a compressed copy.
 fn packed_name(n: u8) -> CopyName {
     name(n + 16)
 }
 
-/// What is packed: both kinds are of the same file, as far as this test goes.
+/// The bytes to compress: both kinds are of the same file, as far as this test is concerned.
 fn contents(n: u8, text: bool) -> Vec<u8> {
     let byte = |i: u64| {
         if text { (i / 64 % 7) as u8 | 1 } else { xxhash_rust::xxh3::xxh3_64(&(i + u64::from(n)).to_le_bytes()) as u8 }
@@ -90,7 +90,7 @@ fn identity(n: u8) -> Identity {
     Identity { size: size(n), mtime_ns: 1, ctime_ns: 2, ino: 3 }
 }
 
-/// Reads a packed copy; `None` if it is damaged.
+/// Reads a compressed copy; `None` if it is damaged.
 fn unpacked(tier: &TierDir, n: u8) -> Option<Vec<u8>> {
     let file = tier.open_packed(packed_name(n), identity(n)).unwrap()?;
     let mut bytes = vec![0; size(n) as usize + 1];
@@ -105,7 +105,7 @@ fn unpacked(tier: &TierDir, n: u8) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The size of a file: of one name there is one size, as names carry identity.
+/// The size of a file: each name has one size, as names carry identity.
 const fn size(n: u8) -> u64 {
     [
         0,
@@ -149,11 +149,11 @@ struct Disk<'a> {
     writing: Vec<(CopyFile<'a>, u8, Sum)>,
     parts: Vec<(PartCopy, u64, u8)>,
     copies: BTreeMap<u8, Copy>,
-    /// Whether each is of text.
+    /// Whether each compressed copy is of text.
     packed: BTreeMap<u8, Option<bool>>,
-    /// Who reads copies.
+    /// Files that readers have open.
     readers: Vec<File>,
-    /// Who reads the log.
+    /// Logs that readers have open.
     verifying: Vec<File>,
 }
 
@@ -177,11 +177,12 @@ impl<'a> Disk<'a> {
 
     fn publish_end(&mut self, n: u8, end: std::io::Result<Option<Copy>>) {
         let end = match end {
-            // The log has no room for its record: it gets no name, and what had it stays.
+            // The log has no room for its record: it gets no name, and the copy that had the name
+            // stays.
             Err(e) if e.kind() == std::io::ErrorKind::StorageFull => return,
             end => end.unwrap(),
         };
-        // What had the name before has made way for it.
+        // The copy that had the name before was dropped for it.
         match end {
             Some(copy) => {
                 self.copies.insert(n, copy);
@@ -216,7 +217,7 @@ impl<'a> Disk<'a> {
             Op::Fill(i, pages) if !self.parts.is_empty() => {
                 let at = i % self.parts.len();
                 let (part, done, _) = &mut self.parts[at];
-                let n = (pages * PAGE).min(part.size - *done);
+                let n = (pages * PAGE_BYTES).min(part.size - *done);
                 if n > 0 {
                     let to = self.tier.open_part(part, *done, n).unwrap();
                     monarch_core::engine::Sink::write_at(&to, &vec![3; n as usize], *done).unwrap();
@@ -228,7 +229,8 @@ impl<'a> Disk<'a> {
                 if done < part.size {
                     self.tier.drop_part(&part);
                 } else {
-                    let end = self.tier.publish_part(&part, name(n), stamp(n), Some(Sum { value: 1, piece: PAGE }));
+                    let end =
+                        self.tier.publish_part(&part, name(n), stamp(n), Some(Sum { value: 1, piece: PAGE_BYTES }));
                     if end.is_err() {
                         self.tier.drop_part(&part);
                     }
@@ -245,8 +247,8 @@ impl<'a> Disk<'a> {
                         self.readers.push(self.tier.open_copy(copy.name).unwrap().into());
                     }
                     self.tier.evict(copy.name, copy.size);
-                    // And whoever had turned its word just before: what was charged is released
-                    // once.
+                    // And of the process that had turned its word just before: the charge is
+                    // released once.
                     self.tier.evict_resident(copy.name, copy.size);
                 }
             }
@@ -264,7 +266,7 @@ impl<'a> Disk<'a> {
                 self.verifying.clear();
             }
             Op::Sweep => drop(self.tier.sweep()),
-            Op::Tidy(open) => {
+            Op::CompactLog(open) => {
                 if open {
                     self.verifying.push(File::open(self.tier.path.join("log")).unwrap());
                 }
@@ -289,17 +291,17 @@ impl<'a> Disk<'a> {
         let sum = Sum::whole(xxhash_rust::xxh3::xxh3_64(&bytes));
         match writer.publish(packed_name(n), stamp, sum).unwrap() {
             Some(_) => drop(self.packed.insert(n, Some(text))),
-            // What had the name before has made way for it.
+            // The copy that had the name before was dropped for it.
             None => drop(self.packed.remove(&n)),
         }
     }
 
-    /// The ledger says what is there, and no more than may be.
+    /// The ledger counts what is there, and no more than the capacity.
     fn check(&self, at_start: u64) {
         let u = self.tier.ledger.usage();
         let (bytes, copies) = on_disk(&self.tier.path);
-        assert!(u.used + u.reserved <= CAPACITY, "{u:?}");
-        // What somebody has open keeps a name, and so its charge.
+        assert!(u.used + u.reserved <= CAPACITY_BYTES, "{u:?}");
+        // A file that a reader has open keeps a name, and so its charge.
         assert!(self.readers.iter().all(|r| r.metadata().unwrap().nlink() > 0));
         assert_eq!(u.files, copies, "{u:?}");
         let mut unsettled = 0;
@@ -310,18 +312,18 @@ impl<'a> Disk<'a> {
             let path = self.tier.path.join(format!("part/{:016x}", part.number));
             unsettled += fs::metadata(path).unwrap().blocks() * 512;
         }
-        // On a disk that has no large pieces left a file system may need a block to list those of a
-        // file, and find that out when it writes them.
+        // On a disk without large free extents a file system may need a block to list the extents
+        // of a file, and find that out when it writes them.
         let lists =
-            if self.tier.is_in_memory() { 0 } else { PAGE * (self.parts.len() + self.writing.len() + 1) as u64 };
+            if self.tier.is_in_memory() { 0 } else { PAGE_BYTES * (self.parts.len() + self.writing.len() + 1) as u64 };
         assert!(unsettled <= u.reserved + lists, "{unsettled} of {u:?}");
-        // Names are charged towards the growth of directories, and so is what the directories had
-        // at first.
+        // Names are charged towards the growth of directories, and so is the initial size of the
+        // directories.
         let settled = bytes - unsettled;
         let names = u.used - u.used.min(settled);
         assert!(settled <= u.used + lists, "{settled} on disk, {u:?}");
         let dying = fs::read_dir(self.tier.path.join("dying")).unwrap().count() as u64;
-        let most = 96 * (copies + dying) + 8 * PAGE;
+        let most = 96 * (copies + dying) + 8 * PAGE_BYTES;
         assert!(names <= most, "{names} too much in the ledger, {copies} copies, {dying} dying, at start {at_start}");
     }
 }
@@ -372,7 +374,7 @@ fn run(base: &Path, ops: &[Op]) {
     let mut readers = Vec::new();
     while first || !rest.is_empty() {
         first = false;
-        let tier = Arc::new(TierDir::open("t", dir.path(), CAPACITY, 0).unwrap());
+        let tier = Arc::new(TierDir::open("t", dir.path(), CAPACITY_BYTES, 0).unwrap());
         let (mut found, mut packed) = (BTreeMap::new(), BTreeMap::new());
         let keep = |copy: Copy| {
             let n = (copy.name.0 >> 120) as u8;
@@ -383,12 +385,13 @@ fn run(base: &Path, ops: &[Op]) {
         };
         tier.recover(keep).unwrap();
         for n in packed.keys() {
-            // Whatever the power loss has left: decoded it is what it was, or found damaged.
+            // Whatever the power loss has left: decompressed it is what it was, or found damaged.
             let bytes = unpacked(&tier, *n);
             assert!(bytes.is_none_or(|b| b == contents(*n, true) || b == contents(*n, false)), "{n}");
         }
         for (n, copy) in &found {
-            // What can be trusted is right; of the rest the one who claims it finds out.
+            // A copy that can be trusted is right; any other is checked by the copier that claims
+            // it.
             let sound = copy.check.is_none_or(|sum| tier.verify(copy.name, copy.size, sum));
             assert!(sound || copy.check.is_some(), "{n}");
         }
@@ -412,11 +415,11 @@ fn run(base: &Path, ops: &[Op]) {
         for (copy, ..) in fds {
             let fd = copy.fd().as_raw_fd();
             std::mem::forget(copy);
-            // SAFETY: nobody else knows it any more.
+            // SAFETY: no other code has this descriptor any more.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
         }
         disk.parts.drain(..).for_each(std::mem::forget);
-        // Jobs go on.
+        // Jobs survive the agent.
         readers = std::mem::take(&mut disk.readers);
         drop(disk);
         drop(tier);
@@ -440,15 +443,15 @@ proptest! {
     }
 }
 
-/// A streamed file that made way while a reader had it open kept its blocks, and the slots of the
-/// window they lay in were used again: the tier took more than its quota.
+/// A streamed file that was dropped while a reader had it open kept its blocks, and the slots of
+/// the window they lay in were used again: the tier took more than its quota.
 #[test]
-fn what_lies_elsewhere_of_a_partial_copy_goes_at_once_even_under_a_reader() {
+fn chunks_of_a_partial_copy_in_other_files_are_freed_at_once_even_under_a_reader() {
     let dir = tempfile::tempdir().unwrap();
-    let tier = TierDir::open("t", dir.path(), CAPACITY, 0).unwrap();
+    let tier = TierDir::open("t", dir.path(), CAPACITY_BYTES, 0).unwrap();
     tier.recover(|_| {}).unwrap();
     // The last chunk ends within a page.
-    let (chunk, size) = (32 * PAGE, 40 * PAGE + 100);
+    let (chunk, size) = (32 * PAGE_BYTES, 40 * PAGE_BYTES + 100);
     let part = tier.begin_part(size, false).unwrap().unwrap();
     let before = tier.ledger.usage().used;
     for (off, end) in [(0, chunk), (chunk, size)] {
@@ -465,12 +468,12 @@ fn what_lies_elsewhere_of_a_partial_copy_goes_at_once_even_under_a_reader() {
 }
 
 fn opened(dir: &Path) -> TierDir {
-    let tier = TierDir::open("t", dir, CAPACITY, 0).unwrap();
+    let tier = TierDir::open("t", dir, CAPACITY_BYTES, 0).unwrap();
     tier.recover(|_| {}).unwrap();
     tier
 }
 
-/// A partial copy of which all is there, and somebody who reads it.
+/// A complete partial copy, and the file of a reader.
 fn part_with_reader(tier: &TierDir, size: u64) -> (PartCopy, File) {
     let part = tier.begin_part(size, true).unwrap().unwrap();
     tier.open_part(&part, 0, size).unwrap().write_at(&vec![1; size as usize], 0).unwrap();
@@ -478,23 +481,26 @@ fn part_with_reader(tier: &TierDir, size: u64) -> (PartCopy, File) {
     (part, reader)
 }
 
-/// An agent that came after another removed what the log does not know, and gave its room away
-/// while jobs had it open; and what it removed itself got the names of what the other had left.
+/// An agent that came after another removed files that the log does not know, and gave their room
+/// away while jobs had them open; and files that it removed itself got the names of what the other
+/// agent had left.
 #[test]
-fn what_a_job_has_open_stays_charged_under_the_next_agents() {
+fn a_file_that_a_job_has_open_stays_charged_under_the_next_agents() {
     let dir = tempfile::tempdir().unwrap();
     let mut readers = Vec::new();
     let mut used = 0;
     for n in 0..3 {
         let tier = opened(dir.path());
-        let copy = tier.create(100 * PAGE).unwrap().unwrap();
-        File::from(copy.fd().try_clone_to_owned().unwrap()).write_all_at(&vec![1; 100 * PAGE as usize], 0).unwrap();
+        let copy = tier.create(100 * PAGE_BYTES).unwrap().unwrap();
+        File::from(copy.fd().try_clone_to_owned().unwrap())
+            .write_all_at(&vec![1; 100 * PAGE_BYTES as usize], 0)
+            .unwrap();
         let copy = copy.publish_passing(name(n), stamp(n)).unwrap().unwrap();
         readers.push(File::from(tier.open_copy(copy.name).unwrap()));
-        let (part, reader) = part_with_reader(&tier, 50 * PAGE);
+        let (part, reader) = part_with_reader(&tier, 50 * PAGE_BYTES);
         tier.drop_part(&part);
         readers.push(reader);
-        used += 150 * PAGE;
+        used += 150 * PAGE_BYTES;
         assert!(tier.ledger.usage().used >= used && readers.iter().all(|r| r.metadata().unwrap().nlink() == 1), "{n}");
     }
     let tier = opened(dir.path());
@@ -505,17 +511,17 @@ fn what_a_job_has_open_stays_charged_under_the_next_agents() {
 }
 
 #[test]
-fn a_partial_copy_that_gets_no_name_is_charged_while_somebody_reads_it() {
+fn a_partial_copy_that_gets_no_name_is_charged_while_a_reader_has_it_open() {
     let dir = tempfile::tempdir().unwrap();
     let tier = opened(dir.path());
     let before = tier.ledger.usage();
-    let (part, reader) = part_with_reader(&tier, 100 * PAGE);
+    let (part, reader) = part_with_reader(&tier, 100 * PAGE_BYTES);
     let parent = tier.path.join(String::from_utf8(name(1).rel_path().to_vec()).unwrap()).parent().unwrap().to_owned();
     fs::remove_dir(&parent).unwrap();
     fs::write(&parent, "").unwrap();
     assert!(tier.publish_part(&part, name(1), stamp(1), None).is_err());
     let used = tier.ledger.usage().used - before.used;
-    assert!(used >= 100 * PAGE && reader.metadata().unwrap().nlink() == 1, "{used}");
+    assert!(used >= 100 * PAGE_BYTES && reader.metadata().unwrap().nlink() == 1, "{used}");
     drop(reader);
     assert_eq!((tier.sweep(), tier.ledger.usage()), (0, before));
 }
@@ -524,7 +530,7 @@ fn a_partial_copy_that_gets_no_name_is_charged_while_somebody_reads_it() {
 fn chunks_leave_keep_free_on_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     for (keep_free, has_room) in [(0, true), (u64::MAX, false)] {
-        let tier = TierDir::open("t", dir.path(), CAPACITY, keep_free).unwrap();
+        let tier = TierDir::open("t", dir.path(), CAPACITY_BYTES, keep_free).unwrap();
         assert_eq!(tier.has_room_on_disk(4 << 20), has_room);
     }
 }

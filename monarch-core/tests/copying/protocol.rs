@@ -125,7 +125,7 @@ impl Dice {
     }
 }
 
-/// Replaces a word as long as `change` has something to say; what was written.
+/// Replaces a word as long as `change` returns a word; the word that was written.
 fn change(word: &AtomicU32, change: impl Fn(Word) -> Option<Word>) -> Option<Word> {
     loop {
         let now = Word(word.load(Ordering::Acquire));
@@ -176,7 +176,7 @@ fn copier(s: &Shared, drained: &[AtomicU64], over: &AtomicBool, seed: u64) {
 }
 
 #[test]
-fn everybody_at_once() {
+fn readers_copier_evictor_and_job_at_once() {
     const FILES: u32 = 12;
     let s = Shared::new(FILES as usize);
     let over = AtomicBool::new(false);
@@ -222,7 +222,7 @@ fn everybody_at_once() {
                 }
             }));
         }
-        // Evictor and retries; it also watches that generations only go up.
+        // An evictor that also retries and checks that generations only go up.
         others.push(t.spawn({
             let s = &s;
             move || {
@@ -274,8 +274,8 @@ fn everybody_at_once() {
 
 #[test]
 fn raise_and_drain_lose_nothing() {
-    // Each raiser raises each id of its own once; all must come out, whoever drains when.
-    const EACH: u32 = 20_000;
+    // Each raiser raises each id of its own once; all must come out, whichever thread drains them.
+    const IDS_PER_RAISER: u32 = 20_000;
     let wide = Shared::new(2_000);
     let n = wide.segment.index.len() as u32;
     let seen: Vec<AtomicU64> = (0..n).map(|_| AtomicU64::new(0)).collect();
@@ -302,9 +302,9 @@ fn raise_and_drain_lose_nothing() {
             .map(|r| {
                 let (wide, seen) = (&wide, &seen);
                 t.spawn(move || {
-                    for i in 0..EACH {
+                    for i in 0..IDS_PER_RAISER {
                         let id = (i * 3 + r) % (n / 3 * 3);
-                        // Nobody else raises this id: once it is raised, it must come up.
+                        // No other thread raises this id: once it is raised, it must come up.
                         let before = seen[id as usize].load(Ordering::SeqCst);
                         wide.segment.state.raise(id);
                         if i % 64 == 0 {
@@ -351,7 +351,7 @@ fn the_clocks_end_a_wait() {
         let start = Instant::now();
         (wait(&s.ctl, &f, clock), start.elapsed().as_millis())
     };
-    // Nobody picks it up.
+    // No agent picks it up.
     c.pickup_ms.store(30, Ordering::Relaxed);
     c.stall_ms.store(80, Ordering::Relaxed);
     c.max_wait_ms.store(1500, Ordering::Relaxed);
@@ -369,7 +369,7 @@ fn the_clocks_end_a_wait() {
     i.in_pfs.store(1, Ordering::Relaxed);
     let (end, ms) = waited(&Clock::new());
     assert!(end == Outcome::Deadline && (1500..6000).contains(&ms), "{end:?} after {ms} ms");
-    // A dead agent is noticed, and nobody waits for it again.
+    // A dead agent is noticed, and no reader waits for it again.
     let clock = Clock::new();
     clock.1.store(false, Ordering::Relaxed);
     let (end, ms) = waited(&clock);
@@ -378,7 +378,7 @@ fn the_clocks_end_a_wait() {
 }
 
 #[test]
-fn progress_is_waited_for() {
+fn a_reader_waits_while_there_is_progress() {
     let s = Shared::new(1);
     let (f, c) = (s.found(1), s.ctl.ctl);
     c.stall_ms.store(400, Ordering::Relaxed);
@@ -401,8 +401,8 @@ fn progress_is_waited_for() {
 
 /// Any process of the user can write there.
 #[test]
-fn clocks_that_somebody_has_written_over_hold_up_nobody_for_more_than_an_hour() {
-    /// Half an hour passes with each look at it.
+fn overwritten_clocks_hold_up_no_reader_for_more_than_an_hour() {
+    /// Half an hour passes with each read of the clock.
     struct Leaps(AtomicU64);
     impl Watch for Leaps {
         fn now_us(&self) -> u64 {

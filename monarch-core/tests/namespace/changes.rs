@@ -1,4 +1,4 @@
-//! What the job changed is never answered from the index.
+//! Paths that the job changed are never answered from the index.
 //!
 //! Changes are marked as the shim marks them (entry and directory Bypass, a moved subtree as a
 //! range), then made. Afterwards every path must lead to something marked, nowhere, or to what the
@@ -42,9 +42,9 @@ fn bypass(f: &Found<'_>) {
     word.store(now.next(State::Bypass).0, Ordering::Release);
 }
 
-/// Marks what a change of the name `path` concerns. A path that the index does not know may lead to
-/// a directory that it knows by another name, through a link that is new: then the real name
-/// counts.
+/// Marks the entries that a change of the name `path` concerns. A path that the index does not know
+/// may lead to a directory that it knows by another name, through a link that is new: then the real
+/// name counts.
 fn mark(w: &World, path: &[u8]) {
     let p = resolve_parent(&w.ctl, &w.segs, path).or_else(|miss| {
         let Ok(dir) = as_path(path).parent().expect("parent").canonicalize() else { return Err(miss) };
@@ -59,8 +59,8 @@ fn mark(w: &World, path: &[u8]) {
     }
 }
 
-/// Marks the file that is written through `path`. What was replaced before may be a link by now:
-/// then the real name counts.
+/// Marks the file that is written through `path`. A file that was replaced before may be a link by
+/// now: then the real name counts.
 fn mark_file(w: &World, path: &[u8]) {
     let known = resolve(&w.ctl, &w.segs, path, true).ok().filter(|f| f.entry.word().state() != State::Bypass);
     let real = as_path(path).canonicalize();
@@ -116,7 +116,7 @@ proptest! {
     #![proptest_config(cases(150))]
 
     #[test]
-    fn no_path_leads_to_what_was_there_before(
+    fn no_path_leads_to_a_file_from_before_the_changes(
         plan in plan(24),
         changes in prop::collection::vec((any::<u8>(), change()), 1..5),
         paths in prop::collection::vec((0..STARTS, prop::collection::vec(piece(), 0..7)), 1..80),

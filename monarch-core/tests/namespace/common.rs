@@ -1,4 +1,4 @@
-//! Scanning, building and mapping in one step; control blocks; what the kernel says.
+//! Helpers: scanning, building and mapping in one step; control blocks; the kernel's answers.
 
 use monarch_abi::control::ControlMap;
 use monarch_abi::resolve::Segments;
@@ -96,7 +96,7 @@ pub(crate) struct BySegment(pub(crate) Vec<Segment<'static>>);
 
 impl Segments<'static> for BySegment {
     fn segment(&self, root: usize) -> Option<(usize, &'static Segment<'static>)> {
-        // Mappings are for good; so may be the handful of words that point at them.
+        // Mappings are never unmapped; so the handful of words that point at them may leak.
         self.0.get(root).map(|s| (root, &*Box::leak(Box::new(*s))))
     }
 }
@@ -109,7 +109,7 @@ pub(crate) fn as_path(bytes: &[u8]) -> &Path {
     Path::new(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes))
 }
 
-/// For messages.
+/// A path as text, for messages.
 pub(crate) fn shown(path: &[u8]) -> String {
     path.escape_ascii().to_string()
 }

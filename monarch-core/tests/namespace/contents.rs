@@ -1,4 +1,4 @@
-//! What the index holds is what the kernel says, for every field of every entry.
+//! The index holds what the kernel reports, for every field of every entry.
 
 use crate::common::{Indexed, as_path, built_within, bytes, cases, kernel, publish, shown};
 use crate::trees::{World, plan};
@@ -64,7 +64,7 @@ fn check_shape(s: &Segment<'_>, root: &Path) {
             .collect();
         let held: Vec<_> = s.index.children(d, 0).map(|(_, r)| s.index.name(r).expect("name").to_vec()).collect();
         assert_eq!(held, listed, "{}", shown(path));
-        // From any child on, the listing goes on as before.
+        // From any child on, the listing continues as before.
         for (n, (child, _)) in s.index.children(d, 0).enumerate() {
             assert_eq!(s.index.children(d, child).count(), held.len() - n);
             assert_eq!(s.index.dirs()[s.index.parent_of(child).expect("parent")].id, id);
@@ -243,11 +243,11 @@ fn devices_and_other_file_systems_are_left_to_the_kernel() {
     assert_eq!(d.end, d.id + 1, "not descended");
 }
 
-/// What an entry costs beside its name.
-const ENTRY: u64 = 64 + 23 + 8;
+/// Bytes of an entry beside its name.
+const ENTRY_BYTES: u64 = 64 + 23 + 8;
 
 #[test]
-fn what_exceeds_the_memory_is_left_to_the_kernel() {
+fn entries_beyond_the_memory_limit_are_left_to_the_kernel() {
     let tree = Indexed::new(|root| {
         for d in 0..10 {
             std::fs::create_dir(root.join(format!("d{d}"))).expect("mkdir");
@@ -260,13 +260,13 @@ fn what_exceeds_the_memory_is_left_to_the_kernel() {
         let built = built_within(&tree.root, 1, limit, 7);
         let s = publish(tree.dir.path(), &built);
         let held: u64 = (1..s.index.len() as u32)
-            .map(|id| ENTRY + s.index.name(s.index.record(id).expect("record")).expect("name").len() as u64)
+            .map(|id| ENTRY_BYTES + s.index.name(s.index.record(id).expect("record")).expect("name").len() as u64)
             .sum();
         assert!(held <= limit, "{held} bytes of entries within {limit}");
         let all = s.index.len() == 1 + 11 + 1000;
         assert_eq!(all, limit == 200_000);
         assert_eq!(s.index.header.flags & 1 == 0, all, "limit {limit}: says whether it is complete");
-        // A listing that is held is whole, and what is held is right.
+        // A listing in the index is whole, and every entry in it is right.
         for d in s.index.dirs() {
             let path = path_of(&s, d.id);
             let there = std::fs::read_dir(as_path(&below(&tree.root, &path))).expect("list").count();

@@ -1,5 +1,4 @@
-//! Shared memory that is not what it should be leads to misses, never to a panic or a reference
-//! outside the mapping.
+//! Damaged shared memory leads to misses, never to a panic or a reference outside the mapping.
 
 use crate::common::{BySegment, Indexed, Spelled, built, cases, control, held};
 use monarch_abi::PATH_MAX;
@@ -24,7 +23,7 @@ fn mapped(bytes: &[u8]) -> Map<'static> {
     for (page, part) in pages.iter_mut().zip(bytes.chunks(4096)) {
         page.0[..part.len()].copy_from_slice(part);
     }
-    // SAFETY: leaked, page-aligned, at least as long as said, written by nobody else.
+    // SAFETY: leaked, page-aligned, at least this long, written by no other code.
     unsafe { Map::new(pages.as_mut_ptr().cast(), bytes.len()) }
 }
 
@@ -34,7 +33,7 @@ struct Files {
     state: Vec<u8>,
 }
 
-/// The two files of a segment with a bit of everything.
+/// The two files of a segment with most kinds of entries.
 fn files() -> &'static Files {
     static FILES: OnceLock<Files> = OnceLock::new();
     FILES.get_or_init(|| {
@@ -75,7 +74,7 @@ fn inside(whole: &[u8], part: &[u8]) {
     assert!(part.is_empty() || (w.start <= p.start && p.end <= w.end), "a reference outside the mapping");
 }
 
-/// Calls everything that reads an index, for all ids up to a bound and some that cannot be.
+/// Calls every function that reads an index, for all ids up to a bound and some that cannot be.
 fn use_index(index: &Index<'_>, whole: &[u8]) {
     let n = index.len().min(200) as u32;
     for id in (0..n).chain([n, u32::MAX - 1, u32::MAX]) {
@@ -141,7 +140,7 @@ fn use_files(index: &[u8], state: &[u8]) {
     use_paths(&s);
 }
 
-/// Values that break arithmetic, beside any.
+/// Values that break arithmetic, beside arbitrary ones.
 fn value() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0),
@@ -168,7 +167,7 @@ proptest! {
     #[test]
     fn damaged_headers(words in prop::collection::vec((0..32usize, value()), 1..4), state_words in prop::collection::vec((1..9usize, value()), 0..3)) {
         let (mut index, mut state) = (files().index.clone(), files().state.clone());
-        // Magic, layout and length are looked at first: leave them, so that the rest is.
+        // Magic, layout and length are checked first: leave them, so that the rest is read.
         for (n, v) in words {
             if n * 8 >= 16 && n * 8 != offset_of!(IndexHeader, len) {
                 put(&mut index, n * 8, v);

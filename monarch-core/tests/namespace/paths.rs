@@ -1,7 +1,7 @@
 //! Every path spelling resolves as the kernel does.
 //!
-//! Whatever the index answers, the kernel must answer the same. What the index leaves to the kernel
-//! is only right when the path leaves the roots or leads nowhere: a naive walk over the real tree
+//! Whatever the index answers, the kernel must answer the same. The index may leave a path to the
+//! kernel only when the path leaves the roots or leads nowhere: a naive walk over the real tree
 //! says when an answer was due.
 
 use crate::common::{BySegment, Indexed, Spelled, bytes, cases, control, kernel, kind, shown};
@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::os::unix::fs::symlink;
 
-/// Links on the way up to which an answer is due.
-const FEW_LINKS: usize = 8;
+/// Links in a path up to which an answer is due.
+const MAX_DUE_LINKS: usize = 8;
 
 /// Whether an answer for `path` is due: it starts like a root, never leaves the roots, and leads
 /// somewhere. The naive model: component by component, over the real tree.
@@ -47,7 +47,7 @@ fn walk(w: &World, path: &[u8], follow: bool) -> Option<()> {
             continue;
         }
         links += 1;
-        if links > FEW_LINKS {
+        if links > MAX_DUE_LINKS {
             return None;
         }
         let target = rustix::fs::readlink(here.as_slice(), Vec::new()).ok()?.into_bytes();
@@ -94,7 +94,7 @@ fn join(w: &World, root: usize, at: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// What was found is what the kernel finds.
+/// The index found what the kernel finds.
 fn same(found: &Found<'_>, st: &rustix::fs::Stat) -> bool {
     let r = found.entry.record;
     r.ino == st.st_ino && kind(r.mode.into()) == kind(st.st_mode) && found.segment.index.header.root_dev == st.st_dev
@@ -172,8 +172,8 @@ proptest! {
         pieces.extend((0..if dot { room % 2 } else { room - 1 }).map(|_| Piece::Slash));
         pieces.push(Piece::Child(child.into()));
         let path = w.path(0, &pieces);
-        // The kernel's limit counts the NUL. Longer ones do not reach us (the shim stops there),
-        // but must be safe.
+        // The kernel's limit counts the NUL. The shim passes no longer paths on, but they must be
+        // safe.
         let (ours, kernel) = (resolve(&w.ctl, &w.segs, &path, false), kernel(&path, false));
         if path.len() < monarch_abi::PATH_MAX {
             if let Ok(f) = ours {
@@ -244,7 +244,7 @@ fn odd_spellings_in_front_of_a_root_are_hits() {
 
 #[test]
 fn chains_of_links_end_where_the_kernel_ends_them() {
-    // Each link goes to the next one through the alias, which is a link, too: the kernel counts
+    // Each link leads to the next one through the alias, which is a link, too: the kernel counts
     // both.
     let s = Small::new(|root| {
         let alias = root.with_file_name("alias");
@@ -258,7 +258,7 @@ fn chains_of_links_end_where_the_kernel_ends_them() {
     for n in 1..=45 {
         for (kind, start) in [("n", "root"), ("n", "alias"), ("a", "root"), ("a", "alias")] {
             let found = s.at(&format!("{start}/{kind}{n}"), true);
-            assert!(found.is_ok() || n > FEW_LINKS, "{start}/{kind}{n}: {found:?}");
+            assert!(found.is_ok() || n > MAX_DUE_LINKS, "{start}/{kind}{n}: {found:?}");
         }
     }
 }

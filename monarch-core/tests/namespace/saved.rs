@@ -1,4 +1,4 @@
-//! Saved index files: what was saved comes back; anything else is an error, never a panic.
+//! Saved index files: a saved index loads unchanged; anything else is an error, never a panic.
 
 use crate::common::{Indexed, built, cases};
 use monarch_core::index::{Built, SavedError, load, save};
@@ -38,7 +38,7 @@ fn loaded(bytes: &[u8]) -> Result<(), SavedError> {
 }
 
 #[test]
-fn what_was_saved_comes_back() {
+fn a_saved_index_loads_unchanged() {
     let s = saved();
     let back = load(&s.path).expect("load");
     assert!(back.index() == s.built.index && back.buckets() == s.built.buckets);

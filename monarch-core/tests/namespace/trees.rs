@@ -13,13 +13,13 @@ const NAMES: [&[u8]; 10] = [b"a", b"b", b"c", b"dd", b"..x", b".h", b"sp ace", b
 pub(crate) enum Piece {
     /// A name of the pool, there or not.
     Name(usize),
-    /// A name that is there, if the path so far is a directory.
+    /// A name that is in the directory, if the path so far is one.
     Child(usize),
     Dot,
     DotDot,
     /// One more slash.
     Slash,
-    /// So many `/.`.
+    /// A number of `/.`.
     Long(usize),
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn piece() -> impl Strategy<Value = Piece> {
     ]
 }
 
-/// Where an absolute link or a path starts: one of the spellings, or somewhere that is none.
+/// Where an absolute link or a path starts: one of the spellings, or a place outside them.
 pub(crate) const STARTS: usize = 8;
 
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ enum Entry {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan(Vec<(usize, usize, Entry)>);
 
-/// Up to `most` entries: in which directory, under which name, what.
+/// Up to `most` entries: in which directory, under which name, of which kind.
 pub(crate) fn plan(most: usize) -> impl Strategy<Value = Plan> {
     let pieces = || prop::collection::vec(piece(), 0..5);
     let entry = prop_oneof![
@@ -105,7 +105,8 @@ impl World {
                     std::fs::write(&at, vec![b'x'; (*len).into()]).expect("write");
                     files.push(at);
                 }
-                // Within one root: a name outside is a way to the file that nobody can see.
+                // Within one root: a name outside is a way to the file that neither index nor agent
+                // sees.
                 Entry::Hard(n) if !files.is_empty() => {
                     let from: &PathBuf = &files[n % files.len()];
                     if roots.iter().any(|r| from.starts_with(r) && at.starts_with(r)) {
@@ -129,7 +130,7 @@ impl World {
         Self { _dir: dir, base, roots, spellings, ctl, segs }
     }
 
-    /// A path as somebody might write it.
+    /// A path in an arbitrary spelling.
     pub(crate) fn path(&self, start: usize, pieces: &[Piece]) -> Vec<u8> {
         spell(&start_of(&self.base, &self.spellings, start), pieces)
     }

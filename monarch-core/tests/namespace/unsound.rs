@@ -12,7 +12,7 @@ use monarch_core::shm::{self, Checks, Chunking, IndexBytes};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-const LARGE: u64 = 16 << 20;
+const LARGE_BYTES: u64 = 16 << 20;
 
 fn sample() -> Built {
     build(Tree::sample(), 7, [3; 16])
@@ -28,14 +28,14 @@ impl Places {
     fn dir(&self, at: usize, field: usize) -> usize {
         self.0.dirs_off as usize + at * size_of::<Dir>() + field
     }
-    /// Of the first record that is wanted.
+    /// Position of the first record that `wanted` accepts.
     fn first(&self, built: &Built, wanted: impl Fn(&Record) -> bool) -> usize {
         let index = IndexBytes(&built.index).open().expect("an index");
         index.records().iter().position(wanted).expect("the sample has one")
     }
 }
 
-/// What comes of a saved index with four bytes changed.
+/// The result of loading a saved index with four bytes changed.
 fn loaded(at: usize, value: u32) -> Result<(), String> {
     let mut built = sample();
     built.index[at..at + 4].copy_from_slice(&value.to_le_bytes());
@@ -98,17 +98,17 @@ fn every_index_that_is_built_is_sound_also_within_a_bound_of_memory() {
     assert!(sizes.first() < sizes.last() && sizes.last() > Some(&120), "{sizes:?}");
 }
 
-/// Sparse files can have any size: one of them took 512 MiB of shared memory, or kept its root from
-/// being served at all.
+/// Sparse files can have any size: a sparse file took 512 MiB of shared memory, or kept its root
+/// from being served at all.
 #[test]
 fn a_file_of_too_many_chunks_takes_no_memory_and_leaves_the_others_their_chunks() {
     let mut built = sample();
     let p = Places(built.header());
-    let file = p.first(&built, |r| r.is_file() && r.size > LARGE && r.nlink == 1);
+    let file = p.first(&built, |r| r.is_file() && r.size > LARGE_BYTES && r.nlink == 1);
     let at = p.record(file, offset_of!(Record, size));
     built.index[at..at + 8].copy_from_slice(&(1u64 << 51).to_le_bytes());
     let dir = tempfile::tempdir().expect("temp dir");
-    let chunking = Chunking { threshold: LARGE, size: 1 << 20 };
+    let chunking = Chunking { threshold: LARGE_BYTES, size: 1 << 20 };
     let made =
         shm::create_segment(&held(dir.path()), &built.index, &built.buckets, [4; 16], chunking, Checks::default());
     let (segment, _, state) = made.expect("a segment");
@@ -117,7 +117,7 @@ fn a_file_of_too_many_chunks_takes_no_memory_and_leaves_the_others_their_chunks(
     assert_eq!(segment.state.all_large().count(), 1, "the other one");
 }
 
-/// It overflowed. What no clock shows says that the agent runs, as any time that is to come does.
+/// It overflowed. A time that no clock shows means that the agent runs, as any future time does.
 #[test]
 fn a_pulse_that_no_clock_shows_is_not_taken_for_silence() {
     let dir = tempfile::tempdir().expect("temp dir");
@@ -150,7 +150,7 @@ fn large(chunks: u32) -> Large {
 
 /// The agent fetched a range that begins behind the end of the file.
 #[test]
-fn a_bit_behind_the_last_chunk_asks_for_nothing() {
+fn a_bit_behind_the_last_chunk_requests_nothing() {
     let (head, words) = (large(70), [const { AtomicU64::new(0) }; 5]);
     let file = LargeFile::new(0, &head, 4096, &words).expect("three words of 32 bits with their checks, two of 64");
     words.iter().for_each(|w| w.store(u64::MAX, Ordering::Relaxed));

@@ -1,14 +1,13 @@
-//! What is to be fetched next: the known orders, merged by distance.
+//! Chooses what to fetch next: the known orders, merged by distance.
 //!
-//! Each stream has a cursor that runs ahead of its readers; the file under the cursor with the
-//! least distance from its reader is given, and marked so that it is not given again. A file for
-//! which there was no room is deferred: it is the first to be given once anything happens
-//! that may have made room (somebody read or dropped a file), and until then nothing is given at
-//! all, since what comes behind it is needed later. When an order changes all starts anew from
-//! where the readers are.
+//! Each stream has a cursor that runs ahead of its readers. The file under the cursor with the
+//! least distance from its reader is given, and marked so that it is not given again. A file that
+//! found no room is deferred: it is given first as soon as an event may have made room (a file was
+//! read or dropped). Until then nothing is given, since what comes behind it is needed later. When
+//! an order changes, cursors start again from where the readers are.
 //!
-//! What is resident already is passed over; no more than [`STEPS`] files in one call, since callers
-//! hold locks. Cursors stay where they are.
+//! Resident files are passed over; no more than [`MAX_STEPS`] files in one call, since callers hold
+//! locks. Cursors stay where they are.
 
 use crate::keys::{KeyMap, forget_index};
 use crate::rooms::barred;
@@ -16,14 +15,14 @@ use crate::{FileKey, Hints};
 use std::collections::VecDeque;
 
 /// Files that one call passes over at most.
-pub(super) const STEPS: usize = 1024;
+pub(super) const MAX_STEPS: usize = 1024;
 
-/// How far a file that is not there has come.
+/// How far a file that is not resident has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Given,
-    /// Waits in `put_off`.
-    PutOff,
+    /// Waits in `deferred`.
+    Deferred,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -32,16 +31,16 @@ struct Cursor {
     at: u32,
 }
 
-/// See the module.
+/// The search along the known orders.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     order_revision: u64,
     cursors: Vec<Cursor>,
     stages: KeyMap<Stage>,
-    put_off: VecDeque<FileKey>,
-    /// There was no room, and nothing has happened since.
+    deferred: VecDeque<FileKey>,
+    /// A file found no room, and nothing has happened since.
     blocked: bool,
-    /// The last search ended because it was long enough.
+    /// The last search ended because it had passed over [`MAX_STEPS`] files.
     unfinished: bool,
 }
 
@@ -54,17 +53,17 @@ impl Ahead {
         self.cursors = hints.streams().map(start).collect();
         self.cursors.sort_unstable_by_key(|c| c.stream);
         self.stages = KeyMap::default();
-        self.put_off = VecDeque::new();
+        self.deferred = VecDeque::new();
         self.blocked = false;
         self.order_revision = hints.order_revision();
     }
 
-    /// It is there.
+    /// The file is resident.
     pub(super) fn placed(&mut self, file: FileKey) {
         self.stages.remove(&file);
     }
 
-    /// It is gone, or did not come. Whether it was under way.
+    /// The copy was dropped, or its fetch failed. Whether the file was under way.
     pub(super) fn dropped(&mut self, file: FileKey) -> bool {
         let given = self.stages.get(&file) == Some(&Stage::Given);
         if given {
@@ -73,27 +72,27 @@ impl Ahead {
         given
     }
 
-    /// No room was found for it.
+    /// No room was found for the file.
     pub(super) fn refused(&mut self, file: FileKey, hints: &Hints) {
         self.revise(hints);
         self.retry(file, hints);
         self.blocked = true;
     }
 
-    /// It is to be given again.
+    /// Gives the file again.
     pub(super) fn retry(&mut self, file: FileKey, hints: &Hints) {
-        if hints.next_use(file).is_some() && self.stages.insert(file, Stage::PutOff) != Some(Stage::PutOff) {
-            self.put_off.push_back(file);
+        if hints.next_use(file).is_some() && self.stages.insert(file, Stage::Deferred) != Some(Stage::Deferred) {
+            self.deferred.push_back(file);
         }
     }
 
     /// The files of an index are gone.
     pub(super) fn forget_index(&mut self, index: u32) {
         forget_index(&mut self.stages, index);
-        self.put_off.retain(|file| file.index() != index);
+        self.deferred.retain(|file| file.index() != index);
     }
 
-    /// Whether there may be more to be found by another call.
+    /// Whether another call may find a file.
     pub(super) fn unfinished(&self) -> bool {
         self.unfinished
     }
@@ -109,21 +108,21 @@ impl Ahead {
         if self.blocked || !room {
             return None;
         }
-        let mut steps = STEPS;
-        let file = self.next_put_off(hints, &held, &mut steps);
+        let mut steps = MAX_STEPS;
+        let file = self.next_deferred(hints, &held, &mut steps);
         let file = file.or_else(|| self.next_in_order(hints, &held, &mut steps));
         self.unfinished = file.is_none() && steps == 0;
         self.stages.insert(file?, Stage::Given);
         file
     }
 
-    fn next_put_off(&mut self, hints: &Hints, held: &impl Fn(FileKey) -> bool, steps: &mut usize) -> Option<FileKey> {
+    fn next_deferred(&mut self, hints: &Hints, held: &impl Fn(FileKey) -> bool, steps: &mut usize) -> Option<FileKey> {
         while *steps > 0 {
-            let file = self.put_off.pop_front()?;
+            let file = self.deferred.pop_front()?;
             *steps -= 1;
             // (It may have been placed and deferred again since: then there is another entry, which
-            // finds it given.)
-            if self.stages.get(&file) != Some(&Stage::PutOff) {
+            // finds the file given.)
+            if self.stages.get(&file) != Some(&Stage::Deferred) {
                 continue;
             }
             if wanted(file, hints) && !held(file) {

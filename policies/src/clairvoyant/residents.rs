@@ -1,11 +1,11 @@
-//! Who is resident, and who can make way.
+//! Which files are resident, and which can be victims.
 //!
 //! A resident is either *due* (it has a known use to come, as far as was looked) or *spent*: read,
-//! or never announced. The spent ones of a tier stand in a queue in the order in which they became
-//! so. Whether one is still spent is looked up when its turn comes: one that was announced since
-//! leaves the queue as due, one that was read again goes to its end. That costs O(1) a read, and
-//! nothing for announcements; only those that were announced once and no longer are must be
-//! searched for, once after a change of the hints and only when victims are short.
+//! or never announced. The spent files of a tier stand in a queue in the order in which they became
+//! spent. Whether a file is still spent is looked up at the head of the queue: a file that was
+//! announced since leaves the queue as due, a file that was read again goes to its end. That costs
+//! O(1) a read, and nothing for announcements. Only files that were announced once and no longer
+//! are must be searched for: once after a change of the hints, and only when victims are short.
 
 use crate::hints::Priority;
 use crate::keys::{KeyMap, forget_index};
@@ -13,8 +13,8 @@ use crate::rooms::{MAX_TIERS, favoured};
 use crate::{FileKey, Hints};
 use std::collections::VecDeque;
 
-/// Files read last that make way for nothing.
-pub(super) const GUARD: usize = 16;
+/// Files read last in a tier that are no victims.
+pub(super) const GUARDED_READS: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
@@ -49,33 +49,32 @@ impl Held {
 
 #[derive(Debug, Default)]
 struct Tier {
-    /// Who can make way, in order; entries of files that are no longer in this tier are passed
-    /// over.
+    /// The spent files, in order; entries of files that are no longer in this tier are passed over.
     queue: VecDeque<FileKey>,
     files: usize,
     bytes: u64,
-    /// Of those in the queue.
+    /// Bytes of the files in the queue.
     spent: u64,
-    /// Residents in the order in which those of favour may claim them, the last one first: gathered
+    /// Residents in the order in which favoured files may claim them, the last one first: gathered
     /// when needed.
     reserve: Vec<FileKey>,
-    /// Placements since that was gathered.
+    /// Placements since `reserve` was gathered.
     placed: usize,
 }
 
 impl Tier {
     fn guard(&self) -> usize {
-        GUARD.min(self.files / 4)
+        GUARDED_READS.min(self.files / 4)
     }
 }
 
-/// See the module.
+/// The resident files of all tiers.
 #[derive(Debug, Default)]
 pub(super) struct Residents {
     held: KeyMap<Held>,
     tiers: Vec<Tier>,
     revision: (u64, u64),
-    /// Among the due may be some that no longer are.
+    /// Some of the due files may no longer be due.
     unsearched: bool,
 }
 
@@ -84,7 +83,7 @@ impl Residents {
         self.held.contains_key(&file)
     }
 
-    /// Takes note that hints have changed.
+    /// Notes that hints have changed.
     pub(super) fn revise(&mut self, hints: &Hints) {
         let revision = (hints.order_revision(), hints.priority_revision());
         if self.revision != revision {
@@ -115,7 +114,7 @@ impl Residents {
         }
     }
 
-    /// Whether it was resident.
+    /// The copy was dropped. Whether the file was resident.
     pub(super) fn dropped(&mut self, file: FileKey) -> bool {
         let Some(held) = self.held.remove(&file) else { return false };
         if let Some(tier) = self.tiers.get_mut(usize::from(held.tier)) {
@@ -128,7 +127,7 @@ impl Residents {
         true
     }
 
-    /// None of an index is resident any more.
+    /// No file of an index is resident any more.
     pub(super) fn forget_index(&mut self, index: u32) {
         forget_index(&mut self.held, index);
         for tier in &mut self.tiers {
@@ -147,7 +146,7 @@ impl Residents {
         }
     }
 
-    /// A reader has it: nothing is known of its next use until somebody looks.
+    /// A reader opened the file: its next use is unknown until it is looked up.
     pub(super) fn read(&mut self, file: FileKey) {
         let Some(held) = self.held.get_mut(&file) else { return };
         if held.standing != Standing::Due {
@@ -159,12 +158,12 @@ impl Residents {
         let Some(tier) = self.tiers.get_mut(at) else { return };
         tier.spent = tier.spent.saturating_add(cost);
         tier.queue.push_back(file);
-        if tier.queue.len() > 2 * tier.files + 2 * GUARD {
+        if tier.queue.len() > 2 * tier.files + 2 * GUARDED_READS {
             self.sweep(at);
         }
     }
 
-    /// Takes entries out of a queue whose files have gone from there otherwise.
+    /// Removes the entries of a queue whose files are no longer in the tier.
     fn sweep(&mut self, tier: usize) {
         let Some(t) = self.tiers.get_mut(tier) else { return };
         let mut queue = std::mem::take(&mut t.queue);
@@ -184,7 +183,7 @@ impl Residents {
         t.queue = queue;
     }
 
-    /// Whether anything could make way.
+    /// Whether there is any victim.
     pub(super) fn any_to_give(&mut self, hints: &Hints) -> bool {
         (0..self.tiers.len()).any(|tier| self.has_spent(tier)) || {
             self.search(hints);
@@ -213,12 +212,12 @@ impl Residents {
         victims
     }
 
-    /// Takes spent files from the queue until enough is freed; if it never is, they go back to
+    /// Takes spent files from the queue until enough is freed. If it never is, they go back to
     /// where they were.
     fn collect(&mut self, tier: usize, needed: u64, candidate: FileKey, hints: &Hints) -> Option<Vec<FileKey>> {
         let yields = |file| file != candidate && hints.next_use(file).is_none() && !favoured(file, hints);
         let (mut victims, mut freed) = (Vec::new(), 0u64);
-        // Those that go to the end of the queue are not met twice.
+        // Files that go to the end of the queue are not met twice.
         let mut left = self.tiers.get(tier)?.queue.len();
         while freed < needed && left > 0 && self.has_spent(tier) {
             left -= 1;
@@ -234,9 +233,9 @@ impl Residents {
         None
     }
 
-    /// Takes the first entry out of a queue: one that yields and what it takes, as due. Otherwise
-    /// the entry is of a file that is no longer here, one that does not yield and leaves the
-    /// queue, or one that was read again and goes to the end.
+    /// Takes the first entry out of a queue: a file that yields and its cost, as due. Otherwise the
+    /// entry is of a file that is no longer here, of a file that does not yield and leaves the
+    /// queue, or of a file that was read again and goes to the end.
     fn pop(&mut self, tier: usize, yields: impl Fn(FileKey) -> bool) -> Option<(FileKey, u64)> {
         let t = self.tiers.get_mut(tier)?;
         let file = t.queue.pop_front()?;
@@ -263,7 +262,7 @@ impl Residents {
         }
     }
 
-    /// Finds those that were announced, or favoured, and no longer are.
+    /// Finds files that were announced, or favoured, and no longer are.
     fn search(&mut self, hints: &Hints) {
         if !std::mem::take(&mut self.unsearched) {
             return;
@@ -279,7 +278,7 @@ impl Residents {
         }
     }
 
-    /// Victims for a candidate of users' favour: any Normal resident, those due last of all first.
+    /// Victims for a candidate that users favour: any Normal resident, the most distant first.
     pub(super) fn take_any(
         &mut self,
         tier: usize,
@@ -322,7 +321,7 @@ impl Residents {
             .iter()
             .filter(|(file, held)| usize::from(held.tier) == tier && hints.priority(**file) == Priority::Normal);
         t.reserve = normal.map(|(file, _)| *file).collect();
-        // Those without a use to come are claimed first: sorted as the most distant.
+        // Files without a use to come are claimed first: sorted as the most distant.
         t.reserve.sort_unstable_by_key(|file| (hints.next_use(*file).unwrap_or(u32::MAX), *file));
         t.placed = 0;
     }

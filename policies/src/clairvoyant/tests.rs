@@ -36,7 +36,7 @@ fn eight_of_sixteen() -> (Clairvoyant, Hints) {
 }
 
 #[test]
-fn only_what_was_read_makes_way_and_the_last_read_do_not() {
+fn only_read_files_are_victims_and_the_last_read_are_guarded() {
     let (mut p, mut hints) = eight_of_sixteen();
     assert_eq!(p.next(0, &hints), None);
     assert_eq!(place(&mut p, 8, RequestSource::Prefetch, &hints), Decision::Refuse(Why::NoRoom));
@@ -63,7 +63,7 @@ fn a_demand_without_known_use_replaces_nothing() {
 }
 
 #[test]
-fn what_was_refused_is_given_again_after_a_read_and_before_what_comes_behind_it() {
+fn a_refused_file_is_given_again_after_a_read_and_before_the_files_behind_it() {
     let (mut p, mut hints) = eight_of_sixteen();
     (0..3).for_each(|n| read(&mut p, n, &mut hints));
     assert_eq!(p.next(0, &hints), Some(FileKey(8)));
@@ -78,7 +78,7 @@ fn what_was_refused_is_given_again_after_a_read_and_before_what_comes_behind_it(
 }
 
 #[test]
-fn what_is_no_longer_announced_makes_way() {
+fn files_no_longer_announced_are_victims() {
     let (mut p, mut hints) = eight_of_sixteen();
     hints.announce(1, order(4..16));
     p.event(&Event::Hinted, &hints);
@@ -89,7 +89,7 @@ fn what_is_no_longer_announced_makes_way() {
 }
 
 #[test]
-fn what_was_dropped_before_its_use_is_given_again() {
+fn a_file_dropped_before_its_use_is_given_again() {
     let (mut p, hints) = eight_of_sixteen();
     assert_eq!(p.next(1, &hints), Some(FileKey(8)));
     p.event(&Event::Dropped { file: FileKey(5) }, &hints);
@@ -108,7 +108,7 @@ fn streams_are_merged_by_distance() {
 }
 
 #[test]
-fn favoured_files_claim_the_most_distant_and_make_way_for_nobody() {
+fn favoured_files_claim_the_most_distant_and_are_no_victims() {
     let (mut p, mut hints) = eight_of_sixteen();
     hints.prioritise(FileKey(99), Priority::High);
     hints.prioritise(FileKey(7), Priority::High);
@@ -134,7 +134,7 @@ fn never_is_neither_given_nor_admitted() {
 }
 
 #[test]
-fn a_call_passes_over_a_bounded_number_of_residents_and_the_next_goes_on() {
+fn a_call_passes_over_a_bounded_number_of_residents_and_the_next_continues() {
     let (mut p, mut hints) = (Clairvoyant::default(), Hints::default());
     hints.announce(1, order(0..5_001));
     hints.announce(2, order(10_000..10_001));
@@ -165,7 +165,7 @@ fn an_index_that_is_gone_is_forgotten_in_all_stages() {
     p.event(&Event::Dropped { file: FileKey(other(4)) }, &hints);
     hints.forget_index(1);
     p.event(&Event::IndexGone { index: 1 }, &hints);
-    // Nobody is there to make way: those due stay.
+    // There are no victims: due files stay.
     assert_eq!(p.next(0, &hints), None);
     assert_eq!(place(&mut p, 4, RequestSource::Prefetch, &hints), Decision::Refuse(Why::NoRoom));
     read(&mut p, 0, &mut hints);

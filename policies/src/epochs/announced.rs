@@ -1,7 +1,7 @@
-//! Which announcements are of a new epoch, and which are other ranks' of the same one.
+//! Tells announcements of a new epoch from those of other ranks for the same one.
 
-/// Files that have to be read between two announcements where nothing else tells them apart.
-const FEW: u64 = 64;
+/// Files that have to be read between two announcements that nothing else tells apart.
+const MIN_FILES_BETWEEN: u64 = 64;
 
 /// What is known from accesses when an announcement comes.
 #[derive(Clone, Copy, Debug)]
@@ -15,12 +15,12 @@ pub(super) struct At {
     pub(super) fresh: bool,
 }
 
-/// See the module.
+/// What was announced so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Announced {
     /// Ranks that are in an epoch.
     open: u32,
-    /// As many as there were in one at a time.
+    /// The most ranks that were in one epoch at the same time.
     ranks: u32,
     /// Announcements of this epoch.
     begins: u32,
@@ -57,7 +57,11 @@ impl Announced {
 
     /// Whether an announcement without a number is of the next epoch.
     fn is_next(&self, at: At) -> bool {
-        if self.ends { self.begins > self.ranks } else { at.seen >= at.before.map_or(FEW, |b| (b / 4).max(1)) }
+        if self.ends {
+            self.begins > self.ranks
+        } else {
+            at.seen >= at.before.map_or(MIN_FILES_BETWEEN, |b| (b / 4).max(1))
+        }
     }
 }
 

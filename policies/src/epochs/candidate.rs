@@ -1,4 +1,4 @@
-//! What may be the beginning of an epoch, and whether it is.
+//! The possible beginning of an epoch, and the decision whether it is one.
 
 use crate::FileKey;
 
@@ -24,33 +24,41 @@ pub(super) enum Found {
 }
 
 /// Files that are read in a candidate before it is decided, at most.
-const LONG: u64 = 1024;
-/// Repeats that are enough.
-const REPEATS: u64 = 32;
-/// Fresh files for a repeat, at most.
-const SPARSE: u64 = 64;
-/// Below so many files the first candidate has to be a whole pass.
-const SMALL: u64 = 64;
+const MAX_FILES_UNDECIDED: u64 = 1024;
+/// Repeats that are enough, whatever the length of an epoch.
+const ENOUGH_REPEATS: u64 = 32;
+/// Fresh files for each repeat, at most.
+const MAX_FRESH_PER_REPEAT: u64 = 64;
+/// Below this number of files the first candidate has to be a whole pass.
+const SMALL_SET_FILES: u64 = 64;
 /// Mean distances of repeats after which no more of them are expected: at random one in e^8 is
 /// further away.
-const PATIENCE: u64 = 8;
+const MAX_MEAN_DISTANCES: u64 = 8;
 
 /// Passes' worth of accesses in a row to files that were read just now after which a candidate is
-/// given up, and so many more for small sets.
-const IDLE: u64 = 4;
-const IDLE_MORE: u64 = 64;
+/// given up, and the accesses added to those for small sets.
+const MAX_IDLE_PASSES: u64 = 4;
+const EXTRA_IDLE_ACCESSES: u64 = 64;
 
 /// How much denser than before repeats are when an epoch begins.
-const STEP: u64 = 3;
+const STEP_FACTOR: u64 = 3;
 /// Repeats before a candidate that may be chance.
-const CHANCE: u64 = 2;
+const MAX_CHANCE_REPEATS: u64 = 2;
 /// How much sparser than usual repeats may be.
-const UNUSUAL: u64 = 4;
+const MAX_SPARSER_FACTOR: u64 = 4;
 
 /// How much denser repeats become when an epoch begins after a candidate that is something else.
-const DENSER: u64 = 8;
+const LATE_START_FACTOR: u64 = 8;
 
-/// See the module.
+/// How dense repeats are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Density {
+    pub(super) repeats: u64,
+    /// The accesses among which they were counted.
+    pub(super) accesses: u64,
+}
+
+/// The possible beginning of an epoch.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     /// The access that it began with.
@@ -63,8 +71,8 @@ pub(super) struct Candidate {
     pub(super) counted: u64,
     /// Files of an epoch, as far as is known.
     pass: u64,
-    /// Repeats among accesses when the last epoch began; `None` for the first one.
-    usual: Option<(u64, u64)>,
+    /// When the last epoch began; `None` for the first one.
+    usual: Option<Density>,
     repeats: u64,
     fresh: Vec<FileKey>,
     /// Fresh files since the last repeat.
@@ -73,13 +81,13 @@ pub(super) struct Candidate {
     idle: u64,
     /// Accesses to files that are not fresh.
     old: u64,
-    /// Repeats among accesses before.
-    before: Option<(u64, u64)>,
+    /// In the epoch before the candidate.
+    before: Option<Density>,
 }
 
 impl Candidate {
     /// Begins with a repeat, in an epoch with `seen` files.
-    pub(super) fn new(start: u32, seen: u64, pass: u64, usual: Option<(u64, u64)>, before: Option<(u64, u64)>) -> Self {
+    pub(super) fn new(start: u32, seen: u64, pass: u64, usual: Option<Density>, before: Option<Density>) -> Self {
         let (files, counted, repeats, old) = (1, 1, 1, 1);
         Self { start, seen, files, counted, pass, usual, repeats, fresh: Vec::new(), gap: 0, idle: 0, old, before }
     }
@@ -107,60 +115,67 @@ impl Candidate {
     pub(super) fn found(&self) -> Found {
         let (repeats, fresh) = (self.repeats, self.fresh.len() as u64);
         // Nothing would ever decide it.
-        if self.idle > IDLE * self.pass + IDLE_MORE {
+        if self.idle > MAX_IDLE_PASSES * self.pass + EXTRA_IDLE_ACCESSES {
             return Found::Nothing;
         }
         // The very first files of a job may be opened twice or more for all kinds of reasons.
-        if self.usual.is_none() && self.seen < SMALL {
+        if self.usual.is_none() && self.seen < SMALL_SET_FILES {
             return match () {
                 () if 4 * fresh > repeats + 4 => Found::Nothing,
                 () if repeats > 1 && self.old > self.seen && 4 * fresh <= repeats => Found::Epoch,
                 () => Found::Open,
             };
         }
-        if self.gap > self.patience() || fresh > SPARSE * (repeats + 1) {
+        if self.gap > self.max_gap() || fresh > MAX_FRESH_PER_REPEAT * (repeats + 1) {
             return Found::Nothing;
         }
         let few = (self.pass / 16).clamp(2, 4);
-        if repeats + fresh < (self.pass / 4).clamp(2, LONG) || repeats < (self.pass / 128).clamp(few, REPEATS) {
+        if repeats + fresh < (self.pass / 4).clamp(2, MAX_FILES_UNDECIDED)
+            || repeats < (self.pass / 128).clamp(few, ENOUGH_REPEATS)
+        {
             return Found::Open;
         }
-        if fresh <= SPARSE * repeats && self.is_step() && self.is_as_usual() { Found::Epoch } else { Found::Nothing }
+        if fresh <= MAX_FRESH_PER_REPEAT * repeats && self.is_step() && self.is_as_usual() {
+            Found::Epoch
+        } else {
+            Found::Nothing
+        }
     }
 
     /// Fresh files in a row after which no more repeats are expected: from their distances so far,
     /// or when the last epoch began.
-    fn patience(&self) -> u64 {
-        let (repeats, now) = self.density();
-        // At least so many would be found in another sample like this, most of the time.
+    fn max_gap(&self) -> u64 {
+        let Density { repeats, accesses: now } = self.density();
+        // At least this many would be found in another sample like this, most of the time.
         let sure = (repeats - repeats.isqrt()).max(1);
-        let usual = self.usual.map_or(0, |(repeats, of)| PATIENCE * of / repeats.max(1));
-        (PATIENCE * (now - self.gap + PATIENCE) / sure).max(usual)
+        let usual = self.usual.map_or(0, |usual| MAX_MEAN_DISTANCES * usual.accesses / usual.repeats.max(1));
+        (MAX_MEAN_DISTANCES * (now - self.gap + MAX_MEAN_DISTANCES) / sure).max(usual)
     }
 
     /// Whether repeats have become so dense that the epoch begins now, and not with the few before.
     pub(super) fn is_late(&self, recent: Recent) -> bool {
-        let (repeats, now) = self.density();
-        let (dense, of) = recent.dense();
+        let Density { repeats, accesses: now } = self.density();
+        let Density { repeats: dense, accesses: of } = recent.density();
         let (before, rest) = (repeats.saturating_sub(dense), now.saturating_sub(of));
-        2 * dense >= of && rest >= of / 2 && dense * rest >= DENSER * before * of
+        2 * dense >= of && rest >= of / 2 && dense * rest >= LATE_START_FACTOR * before * of
     }
 
-    /// Repeats, among so many accesses.
-    pub(super) fn density(&self) -> (u64, u64) {
-        (self.repeats, self.repeats + self.fresh.len() as u64)
+    /// How dense repeats are in it.
+    pub(super) fn density(&self) -> Density {
+        Density { repeats: self.repeats, accesses: self.repeats + self.fresh.len() as u64 }
     }
 
     /// Whether repeats are at least three times as dense as before, give or take a few.
     fn is_step(&self) -> bool {
-        let (repeats, now) = self.density();
-        self.before.is_none_or(|(before, of)| repeats * of >= STEP * (before + CHANCE) * now)
+        let Density { repeats, accesses: now } = self.density();
+        self.before
+            .is_none_or(|before| repeats * before.accesses >= STEP_FACTOR * (before.repeats + MAX_CHANCE_REPEATS) * now)
     }
 
     /// Whether repeats are not much sparser than when the last epoch began.
     fn is_as_usual(&self) -> bool {
-        let (repeats, now) = self.density();
-        self.usual.is_none_or(|(usual, of)| repeats * of * UNUSUAL >= usual * now)
+        let Density { repeats, accesses: now } = self.density();
+        self.usual.is_none_or(|usual| repeats * usual.accesses * MAX_SPARSER_FACTOR >= usual.repeats * now)
     }
 
     /// Files that came late, and belong to the old epoch: where most of what is read was read
@@ -179,8 +194,8 @@ impl Recent {
         self.0 = self.0 << 1 | u16::from(repeat);
     }
 
-    /// Repeats, among so many accesses.
-    fn dense(self) -> (u64, u64) {
-        (self.0.count_ones().into(), u16::BITS.into())
+    /// How dense repeats are among them.
+    fn density(self) -> Density {
+        Density { repeats: self.0.count_ones().into(), accesses: u16::BITS.into() }
     }
 }

@@ -2,8 +2,8 @@ use super::*;
 use crate::streams::Rng;
 use proptest::prelude::*;
 
-/// Epochs as they are told to somebody who counts accesses: number and accesses of each.
-fn told(e: &mut Epochs, accesses: impl IntoIterator<Item = FileKey>) -> Vec<(u32, u64)> {
+/// Number and accesses of each epoch, as counted by a caller that follows the events.
+fn counted(e: &mut Epochs, accesses: impl IntoIterator<Item = FileKey>) -> Vec<(u32, u64)> {
     let mut epochs = vec![(e.number(), 0)];
     let mut perhaps: Option<u64> = None;
     for file in accesses {
@@ -30,10 +30,10 @@ fn told(e: &mut Epochs, accesses: impl IntoIterator<Item = FileKey>) -> Vec<(u32
 }
 
 fn found(accesses: impl IntoIterator<Item = FileKey>) -> Vec<(u32, u64)> {
-    told(&mut Epochs::default(), accesses)
+    counted(&mut Epochs::default(), accesses)
 }
 
-/// Asserts that as many epochs are found as there are lengths, each off by no more than so many
+/// Asserts that as many epochs are found as there are lengths, each off by no more than `off`
 /// accesses.
 fn check(accesses: Vec<FileKey>, lengths: &[u64], off: u64) {
     let found = found(accesses);
@@ -52,7 +52,7 @@ fn repeat(order: &[FileKey], times: usize) -> Vec<FileKey> {
 }
 
 #[test]
-fn the_same_order_again_and_again() {
+fn the_same_order_every_epoch() {
     let order: Vec<FileKey> = (0..5000).map(FileKey).collect();
     check(repeat(&order, 4), &[5000; 4], 0);
 }
@@ -268,7 +268,7 @@ fn four_ranks_announce_the_same_epochs() {
         for _ in 0..3 {
             assert_eq!(e.begin(Some(n)), EpochEvent::Same);
         }
-        assert_eq!(told(&mut e, order.iter().copied()), [(n, 2000)]);
+        assert_eq!(counted(&mut e, order.iter().copied()), [(n, 2000)]);
         assert!(e.has_read(FileKey(1)) && e.seen() == 2000);
         // A rank that is behind begins the last one.
         (0..4).for_each(|_| e.end());
@@ -276,7 +276,7 @@ fn four_ranks_announce_the_same_epochs() {
     assert_eq!(e.begin(Some(9)), EpochEvent::Begun(9));
     e.access(FileKey(0));
     assert_eq!(e.begin(Some(8)), EpochEvent::Same);
-    told(&mut e, order.iter().copied());
+    counted(&mut e, order.iter().copied());
     // The job begins from the start.
     assert_eq!(e.begin(Some(8)), EpochEvent::Begun(8));
     assert_eq!(e.begin(Some(0)), EpochEvent::Begun(0));
@@ -293,7 +293,7 @@ fn announcements_without_numbers() {
             let expected = if n == 1 { EpochEvent::Same } else { EpochEvent::Begun(n) };
             assert_eq!(turns[0], expected);
             assert!(turns[1..].iter().all(|t| *t == EpochEvent::Same), "{ranks} ranks: {turns:?}");
-            assert_eq!(told(&mut e, order), [(n, 4000)]);
+            assert_eq!(counted(&mut e, order), [(n, 4000)]);
             (0..ranks).for_each(|_| e.end());
         }
     }
@@ -302,23 +302,23 @@ fn announcements_without_numbers() {
 #[test]
 fn without_ends_the_files_tell() {
     let mut e = Epochs::default();
-    told(&mut e, (0..3).map(FileKey));
+    counted(&mut e, (0..3).map(FileKey));
     assert_eq!(e.begin(None), EpochEvent::Begun(1));
     for n in 2..5 {
         assert_eq!(e.begin(None), EpochEvent::Same);
-        told(&mut e, (0..1000).map(FileKey));
+        counted(&mut e, (0..1000).map(FileKey));
         assert_eq!(e.begin(None), EpochEvent::Begun(n));
     }
 }
 
 #[test]
-fn announcements_that_cease_do_not_rule_for_ever() {
+fn announcements_that_cease_do_not_rule_forever() {
     let mut e = Epochs::default();
     let order: Vec<FileKey> = (0..3000).map(FileKey).collect();
     e.begin(Some(0));
-    told(&mut e, order.iter().copied());
+    counted(&mut e, order.iter().copied());
     e.begin(Some(1));
-    let epochs = told(&mut e, repeat(&order, 6));
+    let epochs = counted(&mut e, repeat(&order, 6));
     assert!(!e.announced());
     let numbers: Vec<u32> = epochs.iter().map(|x| x.0).collect();
     // Two passes are taken for one.
@@ -331,12 +331,12 @@ fn accesses_are_counted_beyond_32_bits() {
     for behind in [10, 4000, 10_000] {
         let order: Vec<FileKey> = (0..3000).map(FileKey).collect();
         let mut e = Epochs { now: u32::MAX - behind, start: u32::MAX - behind + 1, ..Epochs::default() };
-        let epochs = told(&mut e, repeat(&order, 6));
+        let epochs = counted(&mut e, repeat(&order, 6));
         assert_eq!(epochs.iter().map(|x| x.1).collect::<Vec<_>>(), [3000; 6]);
     }
     // An epoch as long as that.
     let mut e = Epochs { now: u32::MAX, seen: 5, ..Epochs::default() };
-    told(&mut e, (0..3000).map(FileKey));
+    counted(&mut e, (0..3000).map(FileKey));
     assert!(e.has_read(FileKey(2999)));
 }
 
@@ -360,8 +360,8 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever comes, a turn is told as documented, and what is said of the epoch agrees with its
-    /// accesses.
+    /// Whatever comes, an event is given as documented, and what is said of the epoch agrees with
+    /// its accesses.
     #[test]
     fn anything(ops in proptest::collection::vec(op(), 0..3000)) {
         let mut e = Epochs::default();

@@ -3,19 +3,19 @@ use crate::Epochs;
 use crate::streams::Rng;
 use proptest::prelude::*;
 
-/// A job that tells its epochs; gives the orders that were told, with the epoch (from 0) and the
-/// place in it.
+/// Runs a job that announces its epochs; the orders that were learned, with the epoch (from 0) and
+/// the position in it.
 fn run(l: &mut OrderPredictor, epochs: &[Vec<FileKey>]) -> Vec<(usize, usize, Vec<FileKey>)> {
-    let mut told = Vec::new();
+    let mut orders = Vec::new();
     for (n, epoch) in epochs.iter().enumerate() {
         l.epoch_began();
-        told.extend(l.order().map(|o| (n, 0, o)));
+        orders.extend(l.order().map(|o| (n, 0, o)));
         for (at, file) in epoch.iter().enumerate() {
             l.access(*file);
-            told.extend(l.order().map(|o| (n, at + 1, o)));
+            orders.extend(l.order().map(|o| (n, at + 1, o)));
         }
     }
-    told
+    orders
 }
 
 fn files(n: u64) -> Vec<FileKey> {
@@ -23,17 +23,17 @@ fn files(n: u64) -> Vec<FileKey> {
 }
 
 #[test]
-fn an_order_that_repeats_is_told_in_the_second_epoch_and_in_each_later_one() {
+fn a_repeating_order_is_given_in_the_second_epoch_and_in_each_later_one() {
     for n in [16, 20, 100, 5000] {
         let order = files(n);
-        // (Near the end of an epoch it is told once more.)
-        let mut told = run(&mut OrderPredictor::default(), &vec![order.clone(); 4]);
-        told.dedup_by_key(|t| t.0);
-        assert_eq!(told.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 2, 3], "{n} files");
-        let (_, at, rest) = &told[0];
+        // (Near the end of an epoch it is given once more.)
+        let mut orders = run(&mut OrderPredictor::default(), &vec![order.clone(); 4]);
+        orders.dedup_by_key(|t| t.0);
+        assert_eq!(orders.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 2, 3], "{n} files");
+        let (_, at, rest) = &orders[0];
         assert!(*at <= 16.max(n as usize / 8), "after {at} of {n}");
         assert!(rest.starts_with(&order[*at..]));
-        assert!(told[1..].iter().all(|(_, at, o)| *at == 0 && *o == order));
+        assert!(orders[1..].iter().all(|(_, at, o)| *at == 0 && *o == order));
     }
 }
 
@@ -49,10 +49,10 @@ fn workers_are_not_quite_in_order() {
                 o
             })
             .collect();
-        let mut told = run(&mut OrderPredictor::default(), &epochs);
-        told.dedup_by_key(|t| t.0);
-        assert_eq!(told.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 2, 3], "{n} files");
-        assert!(told[0].1 <= n as usize / 4, "{}", told[0].1);
+        let mut orders = run(&mut OrderPredictor::default(), &epochs);
+        orders.dedup_by_key(|t| t.0);
+        assert_eq!(orders.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 2, 3], "{n} files");
+        assert!(orders[0].1 <= n as usize / 4, "{}", orders[0].1);
     }
 }
 
@@ -90,30 +90,30 @@ fn an_epoch_that_starts_elsewhere_is_found_in_the_order() {
 fn with_epochs_found_from_accesses() {
     let order = files(6000);
     let (mut e, mut l) = (Epochs::default(), OrderPredictor::default());
-    let mut told = Vec::new();
+    let mut orders = Vec::new();
     for n in 0..4 {
         for (at, f) in order.iter().enumerate() {
             l.turn(e.access(*f));
             l.access(*f);
-            told.extend(l.order().map(|o| (n, at, o)));
+            orders.extend(l.order().map(|o| (n, at, o)));
         }
     }
-    // Near the end the start of the next epoch is told, too.
-    let near_end: Vec<_> = told.iter().filter(|(_, at, _)| *at > 4000).cloned().collect();
+    // Near the end the start of the next epoch is given, too.
+    let near_end: Vec<_> = orders.iter().filter(|(_, at, _)| *at > 4000).cloned().collect();
     assert_eq!(near_end.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 2, 3]);
     for (_, at, o) in &near_end {
         assert!(o[..] == [&order[at + 1..], &order[..6000 / 32]].concat(), "after {at}: {} files", o.len());
     }
-    told.dedup_by_key(|t| t.0);
-    assert_eq!(told.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 2, 3]);
-    // What was read until the epoch was sure is not told again.
-    for (_, at, o) in &told {
+    orders.dedup_by_key(|t| t.0);
+    assert_eq!(orders.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 2, 3]);
+    // Files read until the epoch was sure are not given again.
+    for (_, at, o) in &orders {
         assert!(*at <= 1024 && o[..] == order[at + 1..], "after {at}: {} files", o.len());
     }
 }
 
 #[test]
-fn a_loop_over_a_few_files_is_neither_kept_without_end_nor_undecided_for_ever() {
+fn a_loop_over_a_few_files_is_neither_kept_nor_undecided_without_end() {
     let (mut e, mut l) = (Epochs::default(), OrderPredictor::default());
     let mut most = 0;
     for file in (0..10_000).chain((0..100_000).map(|n| n % 100)).map(FileKey) {
@@ -148,12 +148,12 @@ proptest! {
         let part = (n * part / 100).max(1) as usize;
         let mut epochs = vec![order.clone(), order.clone(), order[..part].to_vec(), order.clone()];
         epochs.push(r.order(0, n));
-        for (_, _, mut told) in run(&mut OrderPredictor::default(), &epochs) {
-            let len = told.len();
+        for (_, _, mut orders) in run(&mut OrderPredictor::default(), &epochs) {
+            let len = orders.len();
             prop_assert!(len <= n as usize);
-            told.sort();
-            told.dedup();
-            prop_assert_eq!(told.len(), len);
+            orders.sort();
+            orders.dedup();
+            prop_assert_eq!(orders.len(), len);
         }
     }
 

@@ -1,25 +1,32 @@
-//! Roughly how often files were opened of late: a count-min sketch of 4-bit counters that age.
-//!
-//! Four hashes name four counters of a file; an open increments the smallest of them (conservative
-//! update: the others are too high already, by collisions), and the smallest is the count. After
-//! [`OPENS_A_FILE`] opens per file all counters are halved (TinyLFU, section 3.3), so that what was
-//! popular once is forgotten. Counts stop at 15: which is enough to tell apart what matters within
-//! one period.
-//!
-//! Sixteen counters share a word; there is a word for every four files, rounded up to a power of
-//! two: 2 to 4 bytes a file.
+//! Counts roughly how often files were opened of late: a count-min sketch of 4-bit counters that
+//! age.
 
 use crate::FileKey;
 use crate::keys::{mix, seeded};
 
-/// The period of ageing.
+/// Opens per file after which all counters are halved.
 const OPENS_A_FILE: u64 = 10;
 const FILES_A_WORD: u64 = 4;
 const MIN_WORDS: u64 = 1 << 12;
 /// 128 MiB: data sets of more than 67 million files share counters.
 const MAX_WORDS: u64 = 1 << 24;
 
-/// See the module.
+/// A counter: four bits of a word.
+#[derive(Clone, Copy)]
+struct Counter {
+    word: usize,
+    shift: u32,
+}
+
+/// The sketch.
+///
+/// Four hashes name four counters of a file; an open increments the smallest of them (conservative
+/// update: the others are too high already, by collisions), and the smallest is the count. After
+/// [`OPENS_A_FILE`] opens per file all counters are halved (TinyLFU, section 3.3), so that files
+/// that were popular once are forgotten. Counts stop at 15, which is enough within one period.
+///
+/// Sixteen counters share a word; there is a word for every four files, rounded up to a power of
+/// two: 2 to 4 bytes a file.
 #[derive(Debug)]
 pub(super) struct Sketch {
     words: Vec<u64>,
@@ -32,7 +39,7 @@ impl Sketch {
         Self { words: vec![0; MIN_WORDS as usize], seed, opens: 0 }
     }
 
-    /// Takes the size for a data set. What was counted is lost if the size changes.
+    /// Resizes it for a data set. Counts are lost if the size changes.
     pub(super) fn fit(&mut self, files: u64) {
         let words = (files / FILES_A_WORD).clamp(MIN_WORDS, MAX_WORDS).next_power_of_two() as usize;
         if words != self.words.len() {
@@ -41,19 +48,19 @@ impl Sketch {
         }
     }
 
-    /// Word and shift of the four counters of a file.
-    fn counters(&self, file: FileKey) -> [(usize, u32); 4] {
+    /// The four counters of a file.
+    fn counters(&self, file: FileKey) -> [Counter; 4] {
         let mut h = seeded(file.0, self.seed);
         std::array::from_fn(|_| {
             h = mix(h.wrapping_add(1));
             // The number of words is a power of two. The four highest bits, which no index uses,
             // choose within the word.
-            (h as usize & (self.words.len() - 1), 4 * (h >> 60) as u32)
+            Counter { word: h as usize & (self.words.len() - 1), shift: 4 * (h >> 60) as u32 }
         })
     }
 
-    fn get(&self, (word, shift): (usize, u32)) -> u8 {
-        (self.words[word] >> shift & 15) as u8
+    fn get(&self, counter: Counter) -> u8 {
+        (self.words[counter.word] >> counter.shift & 15) as u8
     }
 
     pub(super) fn count(&self, file: FileKey) -> u8 {
@@ -64,9 +71,9 @@ impl Sketch {
         let (counters, least) = (self.counters(file), self.count(file));
         if least < 15 {
             for c in counters {
-                // Compared anew each time: two of the four may be the same counter.
+                // Compared for each counter: two of the four may be the same counter.
                 if self.get(c) == least {
-                    self.words[c.0] += 1 << c.1;
+                    self.words[c.word] += 1 << c.shift;
                 }
             }
         }

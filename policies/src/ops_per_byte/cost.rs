@@ -1,22 +1,12 @@
-//! What files cost at the PFS, learned from those that were fetched.
-//!
-//! Model: time = a + b size; a stands for open, metadata and the first request, b for bandwidth.
-//! Least squares with exponentially decaying sums (each sample weighs [`DECAY`] less than the
-//! next), so that a PFS that grows slow under others' load is noticed within some hundred
-//! files. A file that took more than [`OUTLIER`] times the expected time counts as that much: a
-//! stalled request says nothing of files.
-//!
-//! Both are costs: a >= [`LEAST`], b >= 0. Where sizes hardly differ the two cannot be told apart;
-//! then the model is the prior, scaled to the mean. Before [`ENOUGH`] samples it is the prior
-//! itself: 1 ms and 100 MB/s, a loaded parallel file system.
+//! Learns from fetches what files cost at the PFS.
 
 use std::time::Duration;
 
 const DECAY: f64 = 0.998;
-const OUTLIER: f64 = 20.0;
-const ENOUGH: u32 = 16;
+const OUTLIER_FACTOR: f64 = 20.0;
+const MIN_SAMPLES: u32 = 16;
 /// Seconds: no open of a shared file system is cheaper.
-const LEAST: f64 = 1e-5;
+const MIN_OPEN_SECONDS: f64 = 1e-5;
 
 /// Seconds that a file of some size costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,7 +15,7 @@ pub(super) struct Line {
     pub(super) b: f64,
 }
 
-/// What is assumed of a PFS that nothing is known of.
+/// The cost assumed before anything is known of a PFS.
 pub(super) const PRIOR: Line = Line { a: 1e-3, b: 1e-8 };
 
 impl Line {
@@ -41,7 +31,17 @@ impl Line {
     }
 }
 
-/// See the module.
+/// The model: time = a + b size; a stands for open, metadata and the first request, b for
+/// bandwidth.
+///
+/// Least squares with exponentially decaying sums (each sample weighs [`DECAY`] less than the
+/// next), so that a PFS that slows down under the load of other jobs is noticed within some hundred
+/// files. A file that took more than [`OUTLIER_FACTOR`] times the expected time counts as that
+/// multiple: a stalled request says nothing of files.
+///
+/// Both are costs: a >= [`MIN_OPEN_SECONDS`], b >= 0. Where sizes hardly differ the two cannot be
+/// separated; then the model is the prior, scaled to the mean. Before [`MIN_SAMPLES`] samples it is
+/// the prior itself: 1 ms and 100 MB/s, a loaded parallel file system.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cost {
     samples: u32,
@@ -55,7 +55,7 @@ pub(super) struct Cost {
 impl Cost {
     pub(super) fn learn(&mut self, size: u64, took: Duration) {
         let x = size as f64;
-        let most = if self.samples < ENOUGH { f64::MAX } else { OUTLIER * self.line().seconds(size) };
+        let most = if self.samples < MIN_SAMPLES { f64::MAX } else { OUTLIER_FACTOR * self.line().seconds(size) };
         let y = took.as_secs_f64().min(most);
         for (sum, new) in
             [(&mut self.n, 1.0), (&mut self.x, x), (&mut self.y, y), (&mut self.xx, x * x), (&mut self.xy, x * y)]
@@ -67,7 +67,7 @@ impl Cost {
 
     /// The model at present.
     pub(super) fn line(&self) -> Line {
-        if self.samples < ENOUGH {
+        if self.samples < MIN_SAMPLES {
             return PRIOR;
         }
         let spread = self.n * self.xx - self.x * self.x;
@@ -76,18 +76,18 @@ impl Cost {
         }
         let b = (self.n * self.xy - self.x * self.y) / spread;
         if b <= 0.0 {
-            return Line { a: (self.y / self.n).max(LEAST), b: 0.0 };
+            return Line { a: (self.y / self.n).max(MIN_OPEN_SECONDS), b: 0.0 };
         }
         let a = (self.y - b * self.x) / self.n;
-        if a >= LEAST {
+        if a >= MIN_OPEN_SECONDS {
             return Line { a, b };
         }
-        Line { a: LEAST, b: ((self.y - LEAST * self.n) / self.x).max(0.0) }
+        Line { a: MIN_OPEN_SECONDS, b: ((self.y - MIN_OPEN_SECONDS * self.n) / self.x).max(0.0) }
     }
 
     fn scaled_prior(&self) -> Line {
         let by = self.y / (PRIOR.a * self.n + PRIOR.b * self.x);
-        Line { a: (PRIOR.a * by).max(LEAST), b: PRIOR.b * by }
+        Line { a: (PRIOR.a * by).max(MIN_OPEN_SECONDS), b: PRIOR.b * by }
     }
 }
 
@@ -122,9 +122,9 @@ mod tests {
         let falling = learned((0..100).map(|n| (n * 1_000, 1.0 - n as f64 * 1e-3)));
         assert!(falling.b == 0.0 && falling.a > 0.5, "{falling:?}");
         let no_start = learned((1..100).map(|n| (n * 1_000_000, n as f64 * 1e-2 - 5e-3)));
-        assert!(no_start.a >= LEAST && no_start.b > 9e-9, "{no_start:?}");
+        assert!(no_start.a >= MIN_OPEN_SECONDS && no_start.b > 9e-9, "{no_start:?}");
         let nothing = learned((0..100).map(|n| (n, 0.0)));
-        assert!(nothing.a >= LEAST && nothing.b.is_finite());
+        assert!(nothing.a >= MIN_OPEN_SECONDS && nothing.b.is_finite());
         assert!(learned((0..100).map(|_| (0, 1.0))).a.is_finite());
         assert!(learned((0..100).map(|n| (u64::MAX - n, 1e9))).b.is_finite());
     }

@@ -22,7 +22,7 @@ impl Resident {
     }
 }
 
-/// Positive floats compare as their bits do. Files of users' favour come last.
+/// Positive floats compare as their bits do. Files that users favour come last.
 type Rank = (bool, u64, FileKey);
 
 fn rank(file: FileKey, r: &Resident) -> Rank {
@@ -35,7 +35,7 @@ struct Tier {
     bytes: u64,
 }
 
-/// See the module.
+/// The residents of all tiers by rank.
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
     residents: KeyMap<(Resident, u8)>,
@@ -47,7 +47,7 @@ impl Ranks {
         self.residents.len()
     }
 
-    /// What copies take in a tier.
+    /// Bytes of the copies in a tier.
     pub(super) fn bytes(&self, tier: usize) -> u64 {
         self.tiers.get(tier).map_or(0, |t| t.bytes)
     }
@@ -89,7 +89,7 @@ impl Ranks {
     }
 
     /// Gives each resident a new value.
-    pub(super) fn rank_anew(&mut self, new: impl Fn(FileKey, Resident) -> Resident) {
+    pub(super) fn rank_again(&mut self, new: impl Fn(FileKey, Resident) -> Resident) {
         self.tiers.iter_mut().for_each(|t| t.order.clear());
         for (file, (resident, tier)) in &mut self.residents {
             *resident = new(*file, *resident);

@@ -1,27 +1,25 @@
-//! What no policy can beat, and what the simplest one gives.
+//! Bounds of a simulation: the fewest bytes that any policy reads, and the hits of a fixed set.
 //!
-//! **Belady with bypass.** Who knows the whole future keeps what is used soonest, and does not take
-//! in what is used later than all that it would have to drop. For files of one size this is the
-//! least number of transfers from the PFS that a node can have, with or without fetching ahead
-//! (a file that is fetched ahead is transferred as well). Files of different sizes are taken as so
-//! many bytes that may be kept in part: then it is a bound below what whole files can reach, and
-//! not always reached.
+//! Belady with bypass: a cache that knows the whole future keeps the files used soonest, and
+//! bypasses a file that is used later than all that it would have to drop. For files of one size
+//! this is the least number of transfers from the PFS that a node can have, with or without
+//! fetching ahead (a file that is fetched ahead is transferred as well). Files of different sizes
+//! are taken as bytes that may be kept in part: then it is a bound below what whole files can
+//! reach, and not always reached.
 //!
-//! Ranks are taken to be in step. Where they do not wait for each other ([`super::Model::sync`]),
-//! one may run through its epochs before another begins: the node then reads in an order that is
+//! Ranks are taken to be in step. Where they do not wait for each other ([`super::Model::sync`]), a
+//! rank may run through its epochs before another begins: the node then reads in an order that is
 //! not that of epochs, and may need less.
-//!
-//! [`belady`] bounds the sum over all epochs: a policy that fetches more in the first epoch than
-//! the node needs there may read less than it later, but never less than [`belady_later`].
 
 use super::workload::{Order, Workload};
 use std::collections::BinaryHeap;
 
-/// No use any more.
+/// Next use of a file that is not used again.
 const NEVER: u32 = u32::MAX;
 
-/// Least bytes that all nodes read from the PFS, by epoch, when each has room for so many and
-/// begins with nothing. The bound is their sum.
+/// Least bytes that all nodes read from the PFS, by epoch, when each has room for `capacity` bytes
+/// and begins with nothing. The bound is their sum: a policy that fetches more in the first epoch
+/// than the node needs there may read less than it later, but never less than [`belady_later`].
 #[must_use]
 pub fn belady(work: &Workload, nodes: u32, capacity: u64) -> Vec<u64> {
     bound(work, nodes, capacity, 1, false)
@@ -29,7 +27,7 @@ pub fn belady(work: &Workload, nodes: u32, capacity: u64) -> Vec<u64> {
 
 /// Least bytes that all nodes read from the PFS in all epochs but the first, whatever they have
 /// fetched before: the cache is full of what suits it when the second epoch begins. (Where there is
-/// only one epoch, what it reads.)
+/// only one epoch, the bytes read in it.)
 #[must_use]
 pub fn belady_later(work: &Workload, nodes: u32, capacity: u64) -> u64 {
     let first = if work.epochs() > 1 { 2 } else { 1 };
@@ -63,7 +61,7 @@ fn bound(work: &Workload, nodes: u32, capacity: u64, first: u32, filled: bool) -
     bytes
 }
 
-/// Each file of a sequence once: the cache that knows what comes keeps of this what suits it best.
+/// Each file of a sequence once: the cache that knows the future keeps of this what suits it best.
 fn warm(sequence: &[u32]) -> Vec<u32> {
     let mut files = sequence.to_vec();
     files.sort_unstable();
@@ -72,8 +70,7 @@ fn warm(sequence: &[u32]) -> Vec<u32> {
 }
 
 /// Share of a node's accesses that hit once `capacity` is full of files that stay: c, whatever the
-/// order, as long as each file is read once an epoch by somebody and placement does not depend on
-/// when.
+/// order, as long as each file is read once an epoch and placement does not depend on when.
 #[must_use]
 pub fn static_share(work: &Workload, nodes: u32, capacity: u64) -> f64 {
     let whole = match work.one_size() {
@@ -84,7 +81,7 @@ pub fn static_share(work: &Workload, nodes: u32, capacity: u64) -> f64 {
     (whole as f64 / own.max(1.0)).min(1.0)
 }
 
-/// What a node reads, its ranks in step, and where each epoch ends.
+/// The files that a node reads, its ranks in step, and where each epoch ends.
 fn sequence(work: &Workload, orders: &[Order], node: u32) -> (Vec<u32>, Vec<usize>) {
     let (ranks, batch) = (work.loader.ranks as usize, work.loader.batch as usize);
     let (mut sequence, mut ends) = (Vec::new(), Vec::new());
@@ -138,7 +135,7 @@ impl<'a> Cache<'a> {
         }
     }
 
-    /// When each access's file is used again.
+    /// For each access, the index of the next access to its file.
     fn uses(&mut self, sequence: &[u32]) -> Vec<u32> {
         let mut uses = vec![NEVER; sequence.len()];
         for (at, file) in sequence.iter().enumerate().rev() {
@@ -164,7 +161,7 @@ impl<'a> Cache<'a> {
         size - held
     }
 
-    /// Drops what is used later, as far as that is needed.
+    /// Drops files that are used later than `next`, until `size` bytes are free.
     fn make_room(&mut self, size: u64, next: u32) {
         while self.free < size {
             let Some((use_of, file)) = self.farthest.peek().copied() else { return };
@@ -201,7 +198,7 @@ mod tests {
         Workload::from_accesses(&all, &[])
     }
 
-    /// Fewest transfers by trying all that a cache of whole files could keep.
+    /// Fewest transfers, by trying all that a cache of whole files could keep.
     fn best(rest: &[u64], cache: &[u64], room: usize) -> u64 {
         let Some((file, rest)) = rest.split_first() else { return 0 };
         if cache.contains(file) {
@@ -222,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn for_files_of_one_size_it_is_the_best_there_is() {
+    fn for_files_of_one_size_the_bound_is_exact() {
         let mut rng = super::super::rng::Rng::new(1, 1);
         for _ in 0..40 {
             let files: Vec<u64> = (0..11).map(|_| rng.below(5) as u64).collect();
@@ -256,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_fetched_before_is_not_read_later() {
+    fn files_fetched_in_the_first_epoch_are_not_read_later() {
         let synthetic = Synthetic { files: 1000, size: 100, epochs: 2, ranks: 1, ..Synthetic::default() };
         let work = Workload::synthetic(&synthetic, 3);
         // A node of ten needs a tenth of the files in the second epoch.
@@ -268,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_counted_for_all_nodes() {
+    fn the_bound_sums_all_nodes() {
         let mix = Some(Mix { share: 0.5, size: 1000 });
         let local =
             Synthetic { files: 1000, size: 100, mix, shuffle: Shuffle::Local, batch: 10, ..Synthetic::default() };

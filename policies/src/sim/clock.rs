@@ -1,11 +1,11 @@
-//! What happens when: one heap for all nodes. What happens at the same time happens in the order in
-//! which it was set up, so that a simulation is the same each time.
+//! The order of events: one heap for all nodes. Events at the same time happen in the order in
+//! which they were set up, so that a simulation is the same each time.
 
 use super::model::Time;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Something that happens.
+/// An event of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Happens {
     /// A call of this transfer is answered.
@@ -16,7 +16,7 @@ pub(super) enum Happens {
     Computed(u32),
 }
 
-/// See the module.
+/// The heap of events to come.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     heap: BinaryHeap<Reverse<(Time, u64, Happens)>>,

@@ -1,7 +1,7 @@
 //! Ranks and their loader processes, as PyTorch's `DataLoader` has them: batch b is made by process
 //! b mod W, processes work at most `ahead` batches each ahead of the rank (a batch is handed out
-//! when one is taken), and the rank takes batches in order. Without processes a rank makes each
-//! batch when it wants it.
+//! when the rank takes one), and the rank takes batches in order. Without processes a rank makes
+//! each batch when it wants it.
 
 use super::model::Time;
 use super::workload::{Loader, Order};
@@ -51,7 +51,7 @@ impl Rank {
         self.steps = self.part.len().div_ceil(loader.batch as usize) as u32;
     }
 
-    /// What passes before its next batch, if that was recorded.
+    /// Time before its next batch, if that was recorded.
     pub(super) fn gap(&self) -> Option<Time> {
         let at = self.part.start + self.taken as usize;
         if at < self.part.end { self.order.gaps.get(at).copied() } else { None }
@@ -72,12 +72,12 @@ impl Worker {
         (self.made, self.busy) = (0, false);
     }
 
-    /// Whether it has made a batch that is one of its own.
+    /// Whether it has made a batch that belongs to it.
     pub(super) fn has_made(&self, batch: u32, processes: u32) -> bool {
         self.made > batch / processes
     }
 
-    /// Begins the next batch, if it may; whether there is one to be read now.
+    /// Begins the next batch, if it may; whether there is a file to be read now.
     pub(super) fn start(&mut self, rank: &Rank, loader: &Loader) -> bool {
         let processes = loader.workers.max(1);
         let batch = self.made * processes + self.slot;
@@ -99,7 +99,7 @@ impl Worker {
         rank.order.files[self.at]
     }
 
-    /// A file is read; whether the batch is complete with it.
+    /// A file was read; whether the batch is complete with it.
     pub(super) fn read(&mut self) -> bool {
         self.at += 1;
         if self.at < self.end {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_take_batches_in_turn_and_work_two_batches_ahead() {
+    fn loader_processes_take_batches_in_turn_and_work_two_batches_ahead() {
         let loader = loader(2);
         let (mut rank, mut one, mut two) = (rank(&loader), Worker::new(0, 0), Worker::new(0, 1));
         assert_eq!(rank.steps, 7);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn without_processes_a_batch_is_made_when_it_is_wanted() {
+    fn without_loader_processes_the_rank_makes_each_batch_when_it_wants_it() {
         let loader = loader(0);
         let (mut rank, mut own) = (rank(&loader), Worker::new(0, 0));
         assert!(!own.start(&rank, &loader));

@@ -1,8 +1,8 @@
-//! What things cost: the PFS, the links of the nodes, tiers, computing. All times are those of an
-//! idle system; what waiting adds is what the simulation finds out.
+//! Costs of the PFS, the links of the nodes, tiers and computing. All times are those of an idle
+//! system; the simulation adds the waiting.
 //!
-//! The PFS has two stations, each a queue in order of arrival: servers of metadata, of which a call
-//! takes `1 / pfs_rate` and which answer `pfs_latency` later, and the shared bandwidth for data. A
+//! The PFS has two stations, each a queue in order of arrival: servers of metadata, where a call
+//! takes `1 / pfs_rate` and is answered `pfs_latency` later, and the shared bandwidth for data. A
 //! node's link passes on what comes from the PFS while it comes (cut-through), so that the slower
 //! of the two decides, not their sum.
 
@@ -13,7 +13,8 @@ use std::time::Duration;
 pub struct Calls {
     /// Before the first byte (open, and a stat where the reader asks for the size).
     pub before: u32,
-    /// After the last one (the check that the file is still the same; a close that is waited for).
+    /// After the last byte (the check that the file is still the same; a close that the reader
+    /// waits for).
     pub after: u32,
 }
 
@@ -26,7 +27,7 @@ pub struct TierModel {
     pub bandwidth: f64,
 }
 
-/// See the module.
+/// Costs of the simulated system.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     /// Of a metadata call on an idle PFS.
@@ -49,7 +50,7 @@ pub struct Model {
     pub app_calls: Calls,
     /// Tiers, fastest first; the last one stands for those that are not named.
     pub tiers: Vec<TierModel>,
-    /// What a rank computes with a batch, or after an access of a trace (there, `None` takes the
+    /// Time that a rank computes on a batch, or after an access of a trace (there, `None` takes the
     /// recorded gaps).
     pub compute: Option<Duration>,
     /// Copies at a time per node, above which nothing is fetched ahead (`source.max_inflight`).
@@ -89,12 +90,12 @@ pub(super) fn nanos(d: Duration) -> Time {
     u64::try_from(d.as_nanos()).unwrap_or(Time::MAX)
 }
 
-/// How long something lasts of which there are so many per second.
+/// Time that `amount` takes at a rate of `per_second`.
 pub(super) fn takes(amount: u64, per_second: f64) -> Time {
     (amount as f64 * 1e9 / per_second).round() as Time
 }
 
-/// One server and the line in front of it. What arrives must come in order of time.
+/// One server and the queue in front of it. Requests must come in order of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Station {
     free: Time,
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_station_serves_in_order_and_rests_when_nobody_is_there() {
+    fn a_station_serves_in_order_and_is_idle_when_no_request_waits() {
         let mut s = Station::default();
         assert_eq!([s.serve(5, 10), s.serve(6, 10), s.serve(100, 1)], [(5, 15), (15, 25), (100, 101)]);
     }

@@ -1,8 +1,8 @@
-//! The agent of a node, without time: what it answers to an open, what it fetches ahead, who makes
-//! way, what the policy hears. The same questions as in the driver of `monarch-core`, in the same
-//! order; what they cost is the business of [`super::run`].
+//! The agent of a node, without time: answers opens, admits and drops copies, tells the policy.
+//!
+//! It puts the same questions as the agent's tiering engine, in the same order; [`super::run`] adds
+//! what they cost.
 
-use super::ahead::Ahead;
 use super::model::{Station, Time};
 use super::outcome::EpochFigures;
 use super::pace::Pace;
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(super) enum Answer {
     /// A copy in this tier.
     Tier(usize),
-    /// A copy that is on its way.
+    /// A copy that is under way.
     Wait,
     /// A copy that is to be fetched now.
     Fetch,
@@ -24,7 +24,7 @@ pub(super) enum Answer {
     Pfs,
 }
 
-/// Who opens what.
+/// An open by a reader.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Open {
     pub(super) file: u32,
@@ -49,10 +49,18 @@ struct Room {
     most: u64,
 }
 
-/// A copy under way: who waits for it.
+/// Free bytes in the tiers of a node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FreeRoom {
+    pub(super) total: u64,
+    /// In the tier that has most.
+    pub(super) largest: u64,
+}
+
+/// The opens that wait for a copy under way.
 pub(super) type Waiting = Vec<Open>;
 
-/// See the module.
+/// A node of the simulated job.
 pub(super) struct Node {
     pub(super) policy: Box<dyn Policy>,
     pub(super) asks_again: bool,
@@ -63,7 +71,8 @@ pub(super) struct Node {
     pub(super) disks: Vec<Station>,
     pub(super) under_way: ByFile<Waiting>,
     pub(super) pace: Pace,
-    pub(super) ahead: Ahead,
+    /// Whether ranks announce their orders to the policy.
+    pub(super) uses_hints: bool,
     /// Epoch of the rank that is furthest.
     pub(super) epoch: u32,
 }
@@ -73,7 +82,7 @@ fn key(file: u32) -> FileKey {
 }
 
 impl Node {
-    pub(super) fn new(policy: Box<dyn Policy>, capacities: &[u64], work: &Workload, ahead: Ahead) -> Self {
+    pub(super) fn new(policy: Box<dyn Policy>, capacities: &[u64], work: &Workload, uses_hints: bool) -> Self {
         let rooms = capacities.iter().map(|c| Room { capacity: *c, used: 0, most: 0 }).collect();
         let mut node = Self {
             asks_again: policy.asks_again(),
@@ -84,7 +93,7 @@ impl Node {
             disks: vec![Station::default(); capacities.len()],
             under_way: ByFile::default(),
             pace: Pace::NEW,
-            ahead,
+            uses_hints,
             epoch: 0,
         };
         let capacity = capacities.iter().fold(0, |all: u64, c| all.saturating_add(*c));
@@ -96,7 +105,7 @@ impl Node {
         self.policy.event(event, &self.hints);
     }
 
-    /// A rank begins an epoch; the first one that does begins that of the node.
+    /// A rank begins an epoch; the first rank that does begins that of the node.
     pub(super) fn begin(&mut self, epoch: u32) {
         if epoch > self.epoch {
             self.epoch = epoch;
@@ -104,23 +113,23 @@ impl Node {
         }
     }
 
-    /// Ranks of this node say what they will read. `first` is the number of the node's first rank
-    /// in the order.
-    pub(super) fn announce(&mut self, order: &Order, first: usize, ranks: std::ops::Range<usize>) {
-        if !self.ahead.hints {
-            return;
+    /// Ranks of this node announce what they will read. `first` is the number of the node's first
+    /// rank in the order. False where hints are off and the order was not taken.
+    pub(super) fn announce(&mut self, order: &Order, first: usize, ranks: std::ops::Range<usize>) -> bool {
+        if !self.uses_hints {
+            return false;
         }
         for rank in ranks {
             let files = order.of(first + rank).iter().map(|f| key(*f)).collect();
             self.hints.announce(rank as u64, files);
-            self.ahead.looked[rank] = 0;
         }
         self.tell(&Event::Hinted);
+        true
     }
 
     /// A reader opens a file.
     pub(super) fn open(&mut self, open: Open, work: &Workload, counts: &mut EpochFigures) -> Answer {
-        if self.ahead.hints {
+        if self.uses_hints {
             self.hints.accessed(key(open.file));
         }
         counts.accesses += 1;
@@ -151,10 +160,13 @@ impl Node {
         }
     }
 
-    /// Free bytes in all tiers, and in the one that has most.
-    pub(super) fn free(&self) -> (u64, u64) {
-        let free = self.rooms.iter().map(|r| r.capacity - r.used);
-        free.fold((0, 0), |(all, most), f| (all.saturating_add(f), most.max(f)))
+    pub(super) fn free(&self) -> FreeRoom {
+        let mut free = FreeRoom::default();
+        for bytes in self.rooms.iter().map(|r| r.capacity - r.used) {
+            free.total = free.total.saturating_add(bytes);
+            free.largest = free.largest.max(bytes);
+        }
+        free
     }
 
     /// The most bytes that copies have taken, by tier.
@@ -162,7 +174,7 @@ impl Node {
         self.rooms.iter().map(|r| r.most)
     }
 
-    /// Asks the policy, makes room, and takes it. Whether the file is to be fetched now.
+    /// Asks the policy, makes room, and reserves it. Whether the file is to be fetched now.
     pub(super) fn admit(
         &mut self,
         file: u32,
@@ -195,7 +207,7 @@ impl Node {
         true
     }
 
-    /// A copy makes way. What is still on its way stays.
+    /// Drops a resident copy. A copy under way stays.
     fn evict(&mut self, file: u32, work: &Workload, counts: &mut EpochFigures) {
         if let State::Resident(tier) = self.states.get(file) {
             self.rooms[tier].used -= work.size(file);
@@ -205,7 +217,7 @@ impl Node {
         }
     }
 
-    /// A copy is complete. Those who have waited, and the tier.
+    /// A copy is complete. The opens that have waited for it, and its tier.
     pub(super) fn arrived(&mut self, file: u32, size: u64, took: Time) -> (Vec<Open>, usize) {
         let State::Fetching(tier) = self.states.get(file) else { return (Vec::new(), 0) };
         self.states.set(file, State::Resident(tier));

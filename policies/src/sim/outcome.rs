@@ -1,4 +1,4 @@
-//! What a simulation has found out.
+//! Results of a simulation.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -6,10 +6,9 @@ use std::time::Duration;
 /// Figures of an epoch, all nodes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpochFigures {
-    /// From the end of the epoch before until the last rank is through.
+    /// From the end of the previous epoch until the last rank has finished.
     pub time: Duration,
-    /// What a rank computes, the one that computes longest: how long the epoch lasts when nobody
-    /// waits.
+    /// Computing of the rank that computes longest: the duration of the epoch when no rank waits.
     pub ideal: Duration,
     /// Computing, all ranks together.
     pub compute: Duration,
@@ -35,7 +34,7 @@ pub struct EpochFigures {
     pub bytes_direct: u64,
     /// Copies fetched ahead.
     pub prefetched: u64,
-    /// Copies that made way for others.
+    /// Copies dropped for others.
     pub evicted: u64,
 }
 
@@ -64,7 +63,7 @@ impl EpochFigures {
         ratio(self.stall.as_secs_f64(), self.compute.as_secs_f64())
     }
 
-    /// Time when nobody waits, by the time it took.
+    /// Time when no rank waits, divided by the time it took.
     #[must_use]
     pub fn efficiency(&self) -> f64 {
         ratio(self.ideal.as_secs_f64(), self.time.as_secs_f64())
@@ -95,7 +94,7 @@ impl AddAssign for EpochFigures {
     }
 }
 
-/// See the module.
+/// Results of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// By epoch.
@@ -119,7 +118,7 @@ impl Outcome {
         sum(if self.epochs.len() > 1 { &self.epochs[1..] } else { &self.epochs })
     }
 
-    /// How many epochs [`Outcome::later`] is about.
+    /// Number of epochs in [`Outcome::later`].
     #[must_use]
     pub fn later_epochs(&self) -> u64 {
         (self.epochs.len() as u64).saturating_sub(1).max(1)

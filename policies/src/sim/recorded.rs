@@ -1,6 +1,6 @@
 //! A recorded run as a workload: each process that read becomes a rank that reads by itself, in its
-//! order, and lets pass between two files the time that passed in the record. That time holds what
-//! the recorded read took, too: what a faster tier saves is thus underestimated.
+//! order, and lets pass between two files the time that passed in the record. That time includes
+//! the recorded read: what a faster tier saves is thus underestimated.
 
 use super::model::{Time, nanos};
 use super::workload::{Order, Workload};
@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Longest pause between two accesses that is taken over: a job that was suspended over night tells
-/// nothing about its loader.
-pub const LONGEST_GAP: Duration = Duration::from_secs(10);
+/// Longest pause between two accesses that is taken over from a record: a job that was suspended
+/// over night says nothing about its loader.
+pub const MAX_GAP: Duration = Duration::from_secs(10);
 
 impl Workload {
     /// A run of one node, as recorded: accesses in order of time, and at which of them each epoch
-    /// begins (the first one, where nothing is said). Every simulated node repeats it. Files
-    /// are numbered in the order of their keys, which is that of listings.
+    /// begins (the first one, where nothing is said). Every simulated node repeats it. Files are
+    /// numbered in the order of their keys, which is that of listings.
     #[must_use]
     pub fn from_accesses(accesses: &[Access], epochs: &[usize]) -> Self {
         let mut sizes = BTreeMap::new();
@@ -32,7 +32,7 @@ impl Workload {
 
 /// Parts of the record, one an epoch.
 fn bounds(len: usize, epochs: &[usize]) -> impl Iterator<Item = Range<usize>> {
-    // What comes before the first epoch belongs to it.
+    // Accesses before the first epoch belong to it.
     let mut starts = vec![0];
     starts.extend(epochs.iter().skip(1).copied().filter(|at| (1..len).contains(at)).collect::<BTreeSet<_>>());
     starts.push(len);
@@ -56,7 +56,7 @@ fn order(all: &[Access], part: Range<usize>, streams: &[u16], number: &BTreeMap<
 }
 
 fn gap(from: Duration, to: Duration) -> Time {
-    nanos(to.saturating_sub(from).min(LONGEST_GAP))
+    nanos(to.saturating_sub(from).min(MAX_GAP))
 }
 
 #[cfg(test)]

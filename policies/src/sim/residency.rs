@@ -1,14 +1,14 @@
-//! What a node knows about each file, one byte. A node of hundreds sees a small part of the data
-//! set, so that its first files are kept in a hash table; once that would take more room than an
-//! array for all files, it becomes one.
+//! The state of each file on a node, one byte. One of hundreds of nodes sees a small part of the
+//! data set: its first files are kept in a hash table, which becomes an array for all files once it
+//! would take more room than that.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Where a file stands on a node.
+/// The state of a file on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// No copy, and nobody has asked.
+    /// No copy, and no reader has asked.
     Absent,
     /// No copy, and readers go to the PFS without asking.
     Refused,
@@ -38,7 +38,7 @@ impl State {
     }
 }
 
-/// Numbers of files are their own hash, stirred; nobody attacks a simulation.
+/// Hashes the number of a file by mixing it; simulations have no attackers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stir(u64);
 
@@ -64,7 +64,7 @@ impl Hasher for Stir {
 /// A table by number of file.
 pub(super) type ByFile<T> = HashMap<u32, T, BuildHasherDefault<Stir>>;
 
-/// See the module.
+/// The states of all files.
 #[derive(Debug)]
 pub(super) enum States {
     Few { files: u32, table: ByFile<u8> },
@@ -72,7 +72,7 @@ pub(super) enum States {
 }
 
 /// Bytes that an entry of the hash table takes, half full.
-const ENTRY: usize = 12;
+const ENTRY_BYTES: usize = 12;
 
 impl States {
     pub(super) fn new(files: u32) -> Self {
@@ -90,7 +90,7 @@ impl States {
         match self {
             Self::Few { files, table } => {
                 table.insert(file, state.byte());
-                if table.len() > *files as usize / ENTRY {
+                if table.len() > *files as usize / ENTRY_BYTES {
                     let mut bytes = vec![0; *files as usize];
                     table.iter().for_each(|(file, byte)| bytes[*file as usize] = *byte);
                     *self = Self::All(bytes);

@@ -8,19 +8,19 @@ use crate::keys::Chance;
 pub(super) struct Rng(Chance);
 
 impl Rng {
-    /// A sequence of its own for each purpose (such as an epoch) of a seed.
+    /// A sequence for one purpose (such as an epoch) of a seed.
     pub(super) fn new(seed: u64, purpose: u64) -> Self {
         let mut chance = Chance::new(seed ^ purpose.wrapping_mul(0xD6E8_FEB8_6659_FD93));
         chance.next();
         Self(chance)
     }
 
-    /// A number below another one.
+    /// A number below `end`.
     pub(super) fn below(&mut self, end: usize) -> usize {
         self.0.below(end)
     }
 
-    /// Fisher and Yates.
+    /// Shuffles after Fisher and Yates.
     pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
         for at in (1..items.len()).rev() {
             let other = self.below(at + 1);

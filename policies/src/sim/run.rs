@@ -2,24 +2,24 @@
 //!
 //! A loader process reads its batch file by file. An open asks its node's agent, which answers at
 //! once; then the process reads a copy, waits for one, or reads the PFS itself. Reads of copies
-//! queue at the tier of the node, and so do writes of copies, which nobody waits for: a copy is
-//! there as soon as its last byte and the agent's check are. When the last rank is through, copies
-//! that are under way still come in, so that bytes add up.
+//! queue at the tier of the node, and so do writes of copies, for which no reader waits: a copy is
+//! there as soon as its last byte and the agent's check are. When the last rank has finished,
+//! copies under way still come in, so that bytes add up.
 
-use super::ahead::Ahead;
 use super::clock::{Clock, Happens};
 use super::loader::{Rank, Worker};
 use super::model::{Model, Pfs, TierModel, Time, nanos, takes};
 use super::node::{Answer, Node, Open};
 use super::outcome::{EpochFigures, Outcome};
+use super::prefetcher::Prefetcher;
 use super::setup::{Setup, UnknownPolicy};
-use super::transfer::{Errand, Goes, Transfer};
+use super::transfer::{Destination, Errand, Transfer};
 use super::workload::{Order, Workload};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-/// How many events lie between two reports.
-const REPORT: u64 = 1 << 16;
+/// Events between two reports.
+const EVENTS_PER_REPORT: u64 = 1 << 16;
 
 pub(super) struct Run<'a> {
     work: &'a Workload,
@@ -29,18 +29,20 @@ pub(super) struct Run<'a> {
     clock: Clock,
     pfs: Pfs<'a>,
     nodes: Vec<Node>,
+    /// By node.
+    prefetchers: Vec<Prefetcher>,
     ranks: Vec<Rank>,
     workers: Vec<Worker>,
     transfers: Vec<Transfer>,
     unused: Vec<u32>,
     epochs: Vec<EpochFigures>,
-    /// When the last rank was through, by epoch.
+    /// When the last rank finished, by epoch.
     ends: Vec<Time>,
     /// Orders that ranks still follow.
     orders: Vec<Weak<Order>>,
     barrier: Barrier,
-    /// Ranks that are through with all epochs, or (where ranks wait for each other) with this one.
-    through: usize,
+    /// Ranks that have finished all epochs, or (where ranks wait for each other) this one.
+    finished_ranks: usize,
     over: bool,
 }
 
@@ -49,8 +51,8 @@ pub(super) struct Run<'a> {
 struct Barrier {
     active: usize,
     arrived: usize,
-    /// Sum of the times at which they came.
-    came: u128,
+    /// Sum of the times at which they arrived.
+    arrival_times: u128,
 }
 
 impl<'a> Run<'a> {
@@ -62,9 +64,9 @@ impl<'a> Run<'a> {
         let node = |number: u32| {
             let policy = crate::by_name(setup.policy, setup.seed.wrapping_add(u64::from(number)));
             let policy = policy.ok_or_else(|| UnknownPolicy(setup.policy.to_owned()))?;
-            let ahead = Ahead::new(setup.prefetch, setup.hints, setup.model.inflight, per_node);
-            Ok(Node::new(policy, setup.capacities, work, ahead))
+            Ok(Node::new(policy, setup.capacities, work, setup.hints))
         };
+        let prefetcher = |_| Prefetcher::new(setup.prefetch, setup.model.inflight, per_node);
         let epochs = work.epochs() as usize;
         Ok(Self {
             work,
@@ -74,6 +76,7 @@ impl<'a> Run<'a> {
             clock: Clock::default(),
             pfs: Pfs::new(setup.model, nodes as usize),
             nodes: (0..nodes).map(node).collect::<Result<_, _>>()?,
+            prefetchers: (0..nodes).map(prefetcher).collect(),
             workers: workers.collect(),
             ranks,
             transfers: Vec::new(),
@@ -82,17 +85,17 @@ impl<'a> Run<'a> {
             ends: vec![0; epochs],
             orders: std::iter::repeat_with(Weak::new).take(epochs).collect(),
             barrier: Barrier::default(),
-            through: 0,
+            finished_ranks: 0,
             over: false,
         })
     }
 
-    /// Runs it; `watch` is told of accesses now and then.
+    /// Runs it; `watch` is called with numbers of accesses now and then.
     pub(super) fn run(mut self, watch: &mut dyn FnMut(u64)) -> Outcome {
         let all: Vec<usize> = (0..self.ranks.len()).collect();
         self.begin(&all, 1);
         let mut events = 0;
-        let mut told = 0;
+        let mut reported = 0;
         while let Some((now, what)) = self.clock.next() {
             self.now = now;
             match what {
@@ -101,10 +104,10 @@ impl<'a> Run<'a> {
                 Happens::Computed(rank) => self.computed(rank),
             }
             events += 1;
-            if events % REPORT == 0 {
+            if events % EVENTS_PER_REPORT == 0 {
                 let accesses = self.epochs.iter().map(|e| e.accesses).sum::<u64>();
-                watch(accesses - told);
-                told = accesses;
+                watch(accesses - reported);
+                reported = accesses;
             }
         }
         self.outcome(events)
@@ -125,7 +128,7 @@ impl<'a> Run<'a> {
         Outcome { epochs: self.epochs, most_used, events }
     }
 
-    /// How long an epoch takes when nobody waits.
+    /// Duration of an epoch when no rank waits.
     fn ideal(&self, order: &Order) -> Duration {
         let of = |rank: &std::ops::Range<usize>| match self.compute {
             Some(compute) => compute * rank.len().div_ceil(self.work.loader.batch as usize) as u64,
@@ -144,11 +147,11 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Ranks begin an epoch, or are through with the last one.
+    /// Ranks begin an epoch, or have finished the last one.
     fn begin(&mut self, ranks: &[usize], epoch: u32) {
         if epoch > self.work.epochs() {
-            self.through += ranks.len();
-            self.over = self.through == self.ranks.len();
+            self.finished_ranks += ranks.len();
+            self.over = self.finished_ranks == self.ranks.len();
             return;
         }
         let order = self.order(epoch);
@@ -164,7 +167,7 @@ impl<'a> Run<'a> {
             }
         }
         for rank in ranks {
-            // What was recorded before the first access.
+            // The pause recorded before the first access.
             let first = if self.compute.is_none() { self.ranks[*rank].gap() } else { None };
             match first.filter(|gap| *gap > 0) {
                 Some(gap) => self.compute(*rank as u32, gap),
@@ -190,7 +193,10 @@ impl<'a> Run<'a> {
             let first = number * per_node;
             let node = &mut self.nodes[number];
             node.begin(epoch);
-            node.announce(order, first, together[0] - first..together[together.len() - 1] - first + 1);
+            let ranks = together[0] - first..together[together.len() - 1] - first + 1;
+            if node.announce(order, first, ranks.clone()) {
+                self.prefetchers[number].restart(ranks);
+            }
         }
     }
 
@@ -225,23 +231,23 @@ impl<'a> Run<'a> {
         self.clock.at(self.now + time, Happens::Computed(rank));
     }
 
-    /// A rank has computed: it goes on, or waits for the others.
+    /// A rank has computed: it continues, or waits for the other ranks.
     fn computed(&mut self, rank: u32) {
         if !self.model.sync || self.ranks[rank as usize].taken == 0 {
             return self.ready(rank);
         }
         self.barrier.arrived += 1;
-        self.barrier.came += u128::from(self.now);
+        self.barrier.arrival_times += u128::from(self.now);
         if self.barrier.arrived < self.barrier.active {
             return;
         }
-        let waited = u128::from(self.now) * self.barrier.arrived as u128 - self.barrier.came;
+        let waited = u128::from(self.now) * self.barrier.arrived as u128 - self.barrier.arrival_times;
         let epoch = self.ranks[rank as usize].epoch as usize;
         self.epochs[epoch - 1].sync_wait += Duration::from_nanos(u64::try_from(waited).unwrap_or(u64::MAX));
         self.release();
     }
 
-    /// All have come.
+    /// All ranks have arrived.
     fn release(&mut self) {
         let step = self.ranks.iter().map(|r| r.taken).max().unwrap_or(0);
         let there: Vec<u32> = (0..self.ranks.len() as u32).filter(|r| self.ranks[*r as usize].taken == step).collect();
@@ -250,16 +256,16 @@ impl<'a> Run<'a> {
         there.into_iter().for_each(|rank| self.ready(rank));
     }
 
-    /// A rank is through with its epoch.
+    /// A rank has finished its epoch.
     fn finished(&mut self, rank: u32) {
         let epoch = self.ranks[rank as usize].epoch;
         self.ends[epoch as usize - 1] = self.now;
         if !self.model.sync {
             return self.begin(&[rank as usize], epoch + 1);
         }
-        self.through += 1;
-        if self.through == self.ranks.len() {
-            self.through = 0;
+        self.finished_ranks += 1;
+        if self.finished_ranks == self.ranks.len() {
+            self.finished_ranks = 0;
             let all: Vec<usize> = (0..self.ranks.len()).collect();
             self.begin(&all, epoch + 1);
         }
@@ -286,8 +292,8 @@ impl<'a> Run<'a> {
         match self.nodes[node as usize].open(open, self.work, counts) {
             Answer::Tier(tier) => self.read_copy(worker, node, tier, size),
             Answer::Wait => {}
-            Answer::Fetch => self.transfer(Errand { file, node, goes: Goes::ToTier, epoch }),
-            Answer::Pfs => self.transfer(Errand { file, node, goes: Goes::ToWorker(worker), epoch }),
+            Answer::Fetch => self.transfer(Errand { file, node, to: Destination::Tier, epoch }),
+            Answer::Pfs => self.transfer(Errand { file, node, to: Destination::Worker(worker), epoch }),
         }
         self.fetch_ahead(node);
     }
@@ -308,11 +314,11 @@ impl<'a> Run<'a> {
         self.clock.at(read + nanos(model.latency), Happens::Read(worker));
     }
 
-    /// A file sets out from the PFS.
+    /// Starts a transfer from the PFS.
     fn transfer(&mut self, what: Errand) {
-        let (calls, io) = match what.goes {
-            Goes::ToTier => (self.model.agent_calls, self.model.agent_io),
-            Goes::ToWorker(_) => (self.model.app_calls, self.model.app_io),
+        let (calls, io) = match what.to {
+            Destination::Tier => (self.model.agent_calls, self.model.agent_io),
+            Destination::Worker(_) => (self.model.app_calls, self.model.app_io),
         };
         let transfer = Transfer::new(what, self.work.size(what.file), calls, io, self.now);
         let at = match self.unused.pop() {
@@ -334,7 +340,8 @@ impl<'a> Run<'a> {
         let counts = &mut self.epochs[transfer.epoch as usize - 1];
         match transfer.step(&mut self.pfs, self.now, counts) {
             Some(answered) => self.clock.at(answered, Happens::Answered(at)),
-            // Nothing was to be done at all: later, lest such files pile up on the stack.
+            // The transfer has no calls at all: completed later, lest such files pile up on the
+            // stack.
             None if transfer.opens => self.clock.at(self.now, Happens::Answered(at)),
             None => self.complete(at),
         }
@@ -344,7 +351,7 @@ impl<'a> Run<'a> {
         let transfer = &mut self.transfers[at as usize];
         if transfer.opens {
             transfer.opens = false;
-            if transfer.goes == Goes::ToTier {
+            if transfer.to == Destination::Tier {
                 self.nodes[transfer.node as usize].pace.note(self.now - transfer.started);
             }
         }
@@ -354,13 +361,13 @@ impl<'a> Run<'a> {
     fn complete(&mut self, at: u32) {
         let transfer = self.transfers[at as usize];
         self.unused.push(at);
-        match transfer.goes {
-            Goes::ToWorker(worker) => self.read(worker),
-            Goes::ToTier => self.arrived(&transfer),
+        match transfer.to {
+            Destination::Worker(worker) => self.read(worker),
+            Destination::Tier => self.arrived(&transfer),
         }
     }
 
-    /// A copy is complete: it is written, and those who waited read it.
+    /// A copy is complete: it is written, and the readers that waited read it.
     fn arrived(&mut self, transfer: &Transfer) {
         let size = self.work.size(transfer.file);
         let node = &mut self.nodes[transfer.node as usize];
@@ -378,8 +385,10 @@ impl<'a> Run<'a> {
             let n = &mut self.nodes[node as usize];
             let epoch = n.epoch;
             let counts = &mut self.epochs[epoch as usize - 1];
-            let Some(file) = n.next_ahead(self.model.backoff, self.work, counts) else { return };
-            self.transfer(Errand { file, node, goes: Goes::ToTier, epoch });
+            let Some(file) = self.prefetchers[node as usize].next(n, self.model.backoff, self.work, counts) else {
+                return;
+            };
+            self.transfer(Errand { file, node, to: Destination::Tier, epoch });
         }
     }
 

@@ -1,8 +1,8 @@
-//! What is simulated.
+//! Parameters of a simulation.
 
 use super::model::Model;
 
-/// What is simulated, beside the workload.
+/// Parameters of a simulation, beside the workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
     /// Name of the policy ([`crate::NAMES`]).
@@ -17,7 +17,7 @@ pub struct Setup<'a> {
     pub prefetch: bool,
     /// Whether ranks announce the order of each epoch when it begins.
     pub hints: bool,
-    /// For what the policy leaves to chance; the workload has its own.
+    /// Seeds the policy's random choices; the workload has its own seed.
     pub seed: u64,
 }
 

@@ -82,7 +82,7 @@ fn first_epoch_hits_its_share_in_every_later_epoch() {
 }
 
 #[test]
-fn who_computes_longer_than_it_reads_does_not_wait_but_for_the_first_batch() {
+fn a_rank_that_computes_longer_than_it_reads_waits_only_for_the_first_batch() {
     let s = Synthetic { workers: 2, batch: 10, ..made(400, 3) };
     let outcome = run(&s, &Model { compute: Some(100 * MS), ..model() }, 1, u64::MAX);
     // The first batch: 10 files at 4 ms; two processes share the wire.
@@ -94,7 +94,7 @@ fn who_computes_longer_than_it_reads_does_not_wait_but_for_the_first_batch() {
 }
 
 #[test]
-fn who_reads_by_itself_waits_for_every_file() {
+fn a_rank_without_loader_processes_waits_for_every_file() {
     let outcome = run(&made(10, 1), &Model { compute: Some(5 * MS), ..model() }, 1, 0);
     assert_eq!((outcome.epochs[0].time, outcome.epochs[0].stall), (10 * 9 * MS, 10 * 4 * MS));
     assert!((outcome.epochs[0].stall_ratio() - 0.8).abs() < 1e-9);
@@ -141,14 +141,14 @@ fn recorded_pauses_are_kept() {
 }
 
 #[test]
-fn what_is_fetched_ahead_is_there_when_it_is_wanted() {
+fn a_prefetched_file_is_resident_when_a_reader_opens_it() {
     let s = made(100, 2);
     let work = Workload::synthetic(&s, 1);
     let timed = Model { compute: Some(50 * MS), inflight: 8, ..model() };
     let ahead = run_at(&work, &timed, 1, &[u64::MAX], true);
     assert!(ahead.epochs[0].hits > 90 && ahead.epochs[0].prefetched > 90, "{:?}", ahead.epochs[0]);
     assert_eq!(ahead.total().pfs_bytes(), work.bytes(), "each byte once");
-    // Room for half: what is not read soon takes it, and nothing more is read than without.
+    // Room for half: files that are not read soon take it, and nothing more is read than without.
     let half = run_at(&work, &timed, 1, &[work.bytes() / 2], true);
     assert_eq!((half.epochs[1].hits, half.epochs[1].pfs_bytes()), (50, work.bytes() / 2));
     // The order is announced: fetched in that order, demands wait less.
@@ -161,8 +161,12 @@ fn what_is_fetched_ahead_is_there_when_it_is_wanted() {
         hints: true,
         seed: 1,
     };
-    let told = simulate(&work, &setup, &mut |_| ()).expect("a policy");
-    assert!(told.epochs[0].hits >= 99 && told.epochs[0].stall <= ahead.epochs[0].stall, "{:?}", told.epochs[0]);
+    let announced = simulate(&work, &setup, &mut |_| ()).expect("a policy");
+    assert!(
+        announced.epochs[0].hits >= 99 && announced.epochs[0].stall <= ahead.epochs[0].stall,
+        "{:?}",
+        announced.epochs[0]
+    );
 }
 
 #[test]
@@ -177,7 +181,7 @@ fn files_without_bytes_or_calls_are_read_as_well() {
 }
 
 #[test]
-fn the_seed_determines_all_and_unknown_policies_are_told() {
+fn the_seed_determines_all_and_unknown_policies_are_errors() {
     let s = Synthetic { files: 500, workers: 2, ranks: 2, batch: 8, ..made(500, 3) };
     let of = |seed| {
         let work = Workload::synthetic(&s, seed);
@@ -193,7 +197,7 @@ fn the_seed_determines_all_and_unknown_policies_are_told() {
 
 /// Small workloads of all kinds, under every policy there is.
 #[test]
-fn what_holds_for_all_of_them() {
+fn invariants_hold_for_every_policy() {
     let mut rng = rng::Rng::new(5, 5);
     for round in 0..400 {
         let shuffle = [Shuffle::Global, Shuffle::Local, Shuffle::Fixed, Shuffle::None][rng.below(4)];
@@ -267,7 +271,7 @@ fn on_shuffled_epochs_policies_reach_what_theory_says() {
                 );
             }
         }
-        // Who knows the order hits more, and reads as much.
+        // A policy that knows the order hits more, and reads as much.
         if let Some((hit, bytes)) = shuffled("clairvoyant", c, true) {
             assert!(hit > 0.9 && (bytes - (1.0 - c)).abs() < 0.02, "{c}: {hit} {bytes}");
         }

@@ -5,31 +5,31 @@
 use super::model::{Calls, Pfs, Time};
 use super::outcome::EpochFigures;
 
-/// Whose it is.
+/// Destination of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goes {
+pub(super) enum Destination {
     /// To a tier of the node.
-    ToTier,
+    Tier,
     /// To a loader process, past the tiers.
-    ToWorker(u32),
+    Worker(u32),
 }
 
-/// What is to be fetched.
+/// A file to be fetched, for a node or a reader.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Errand {
     pub(super) file: u32,
     pub(super) node: u32,
-    pub(super) goes: Goes,
+    pub(super) to: Destination,
     pub(super) epoch: u32,
 }
 
-/// See the module.
+/// A transfer under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     pub(super) file: u32,
     pub(super) node: u32,
-    pub(super) goes: Goes,
-    /// For whose epoch it is, whenever its calls are made.
+    pub(super) to: Destination,
+    /// The epoch that counts its calls, whenever they are made.
     pub(super) epoch: u32,
     pub(super) started: Time,
     /// Whether its first call is not answered yet.
@@ -41,14 +41,14 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// All that is to be done for a file of this size, beginning now.
+    /// All calls for a file of this size, beginning now.
     pub(super) fn new(what: Errand, size: u64, calls: Calls, io: u64, now: Time) -> Self {
-        let Errand { file, node, goes, epoch } = what;
+        let Errand { file, node, to, epoch } = what;
         let (before, after) = (calls.before, calls.after);
-        Self { file, node, goes, epoch, started: now, opens: true, before, left: size, after, io: io.max(1) }
+        Self { file, node, to, epoch, started: now, opens: true, before, left: size, after, io: io.max(1) }
     }
 
-    /// Makes the next call; when it is answered, or `None` if there is nothing left to do.
+    /// Makes the next call. The time of its answer, or `None` if there is nothing left to do.
     pub(super) fn step(&mut self, pfs: &mut Pfs<'_>, now: Time, counts: &mut EpochFigures) -> Option<Time> {
         if self.before > 0 {
             self.before -= 1;
@@ -56,9 +56,9 @@ impl Transfer {
             let bytes = self.left.min(self.io);
             self.left -= bytes;
             counts.read_calls += 1;
-            match self.goes {
-                Goes::ToTier => counts.bytes_copied += bytes,
-                Goes::ToWorker(_) => counts.bytes_direct += bytes,
+            match self.to {
+                Destination::Tier => counts.bytes_copied += bytes,
+                Destination::Worker(_) => counts.bytes_direct += bytes,
             }
             return Some(pfs.read(now, self.node, bytes));
         } else if self.after > 0 {

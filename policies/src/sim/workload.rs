@@ -2,10 +2,9 @@
 //! which every rank reads.
 //!
 //! Orders of a synthetic workload are made when an epoch begins and forgotten when it is over: one
-//! order of 1.28 million files is 5 MB, those of 90 epochs are not wanted in memory. Files are
-//! dealt out to ranks as PyTorch's `DistributedSampler` does: rank r of R takes r, r + R, ... of
-//! the epoch's permutation, which is padded from its beginning until all ranks have the same
-//! number.
+//! order of 1.28 million files is 5 MB, too much to keep for 90 epochs. Files are dealt out to
+//! ranks as PyTorch's `DistributedSampler` does: rank r of R takes r, r + R, ... of the epoch's
+//! permutation, which is padded from its beginning until all ranks have the same number.
 
 use super::model::Time;
 use super::rng::Rng;
@@ -25,7 +24,7 @@ pub enum Shuffle {
     None,
 }
 
-/// A part of the bytes lies in files of another size.
+/// Files of another size, which have a part of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mix {
     /// Share of all bytes, between 0 and 1.
@@ -34,7 +33,7 @@ pub struct Mix {
     pub size: u64,
 }
 
-/// A data set and how it is read, made up.
+/// A synthetic data set and how it is read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Synthetic {
     /// Number of files.
@@ -80,7 +79,7 @@ enum Sizes {
     Each(Vec<u64>),
 }
 
-/// See the module.
+/// The files of a job and the orders in which its ranks read them.
 #[derive(Clone, Debug)]
 pub struct Workload {
     files: u32,
@@ -127,7 +126,7 @@ impl Order {
 }
 
 impl Workload {
-    /// A workload that is made up. What is left to chance follows from the seed.
+    /// A synthetic workload. Random choices follow from the seed.
     #[must_use]
     pub fn synthetic(s: &Synthetic, seed: u64) -> Self {
         let sizes = match s.mix {
@@ -139,7 +138,7 @@ impl Workload {
         Self::new(s.files, sizes, loader, Source::Shuffled(s.shuffle), seed)
     }
 
-    /// What one node read: sizes by number, and for each epoch the order of each process.
+    /// The accesses of one node: sizes by number, and for each epoch the order of each process.
     pub(super) fn recorded(sizes: Vec<u64>, streams: u32, epochs: Vec<Order>) -> Self {
         let loader = Loader { ranks: streams, workers: 0, batch: 1, ahead: 0, epochs: epochs.len() as u32 };
         Self::new(sizes.len() as u32, Sizes::Each(sizes), loader, Source::Recorded(epochs), 0)
@@ -264,7 +263,7 @@ fn deal(all: &[u32], ranks: usize) -> Order {
     Order { files, ranks: (0..ranks).map(|rank| rank * each..(rank + 1) * each).collect(), gaps: Vec::new() }
 }
 
-/// Every node does what one did.
+/// The order of one node, repeated by every node.
 fn replicated(one: &Order, ranks: usize) -> Order {
     Order { ranks: one.ranks.iter().cloned().cycle().take(ranks).collect(), ..one.clone() }
 }
@@ -304,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_from_epoch_to_epoch() {
+    fn only_shuffled_orders_change_from_epoch_to_epoch() {
         let same = |shuffle| made(shuffle).order(2, 1) == made(shuffle).order(2, 2);
         assert_eq!(
             [Shuffle::Global, Shuffle::Local, Shuffle::Fixed, Shuffle::None].map(same),

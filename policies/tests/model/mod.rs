@@ -1,7 +1,8 @@
-//! A cache in memory that a policy decides about, and that checks each decision: the driver's part,
-//! without files, threads or time.
+//! A cache in memory that asks a policy and checks each decision: the agent's part, without files,
+//! threads or time.
 //!
-//! Opens are served at once, and so are fetches: what a policy can reach when nothing is late.
+//! Opens are served at once, and so are fetches: this is what a policy can reach when nothing is
+//! late.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use monarch_policies::hints::Priority;
@@ -11,14 +12,14 @@ use monarch_policies::{
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
-/// A request of the PFS takes this long, and a byte that.
-const REQUEST: f64 = 1e-3;
-const BYTE: f64 = 1e-9;
-const IO: u64 = 4 << 20;
+/// Seconds of a request to the PFS, and of a byte.
+const REQUEST_SECONDS: f64 = 1e-3;
+const BYTE_SECONDS: f64 = 1e-9;
+const IO_BYTES: u64 = 4 << 20;
 
 /// Opens and reads of a file at the PFS.
 pub(crate) fn ops(size: u64) -> u64 {
-    1 + size.div_ceil(IO)
+    1 + size.div_ceil(IO_BYTES)
 }
 
 /// What happened since it was last asked.
@@ -136,7 +137,7 @@ impl Model {
 
     fn fetch(&mut self, file: FileKey, size: u64) {
         self.counts.ops += ops(size);
-        let took = Duration::from_secs_f64(REQUEST * ops(size) as f64 + BYTE * size as f64);
+        let took = Duration::from_secs_f64(REQUEST_SECONDS * ops(size) as f64 + BYTE_SECONDS * size as f64);
         self.event(&Event::Fetched { file, size, took });
     }
 
@@ -162,7 +163,7 @@ impl Model {
         panic!("files are given without end");
     }
 
-    /// Whether the file came in.
+    /// Places a file; whether it was admitted.
     pub(crate) fn place(&mut self, file: FileKey, size: u64, source: RequestSource) -> bool {
         let rooms = self.rooms(size);
         let decision = self.policy.place(&Candidate { file, size, source }, &rooms, &self.hints);
@@ -204,7 +205,7 @@ impl Model {
         }
     }
 
-    /// The files of an index are no more, and their copies neither.
+    /// An index is gone, with its files and their copies.
     pub(crate) fn index_gone(&mut self, index: u32) {
         let files: Vec<FileKey> = self.resident.keys().copied().filter(|f| f.index() == index).collect();
         for file in files {

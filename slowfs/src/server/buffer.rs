@@ -6,8 +6,8 @@ use std::sync::Mutex;
 
 use crate::lock::lock;
 
-/// How many buffers are kept for reuse.
-const KEEP: usize = 64;
+/// Buffers kept for reuse.
+const MAX_FREE_BUFFERS: usize = 64;
 static FREE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
 /// The bytes of an answer; the memory returns to the pool when dropped.
@@ -53,7 +53,7 @@ impl From<Vec<u8>> for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let mut free = lock(&FREE);
-        if free.len() < KEEP {
+        if free.len() < MAX_FREE_BUFFERS {
             free.push(std::mem::take(&mut self.memory));
         }
     }

@@ -10,11 +10,9 @@ use rustix::fs::{self as sysfs, AtFlags, FileType, Mode, OFlags};
 use super::Server;
 use super::answer::{Entry, Opened};
 use super::attr::device_number;
+use super::meta::Caller;
 use super::node::Node;
 use super::sys::{errno, proc_path};
-
-/// User and group of the process that asks.
-pub(super) type Caller = (u32, u32);
 
 fn permissions(mode: u32) -> Mode {
     Mode::from_raw_mode(mode & 0o7777)
@@ -51,7 +49,7 @@ impl Server {
         Ok((entry, self.opened(node, fd)))
     }
 
-    /// The rest of making something: who owns it, and what the kernel learns of it.
+    /// Completes a new entry: gives it to its owner and reports it to the kernel.
     fn made(&self, caller: Caller, parent: &Node, name: &OsStr) -> Result<Entry, Errno> {
         self.give_away(parent, name, caller)?;
         let (node, stat) = self.find(parent, name)?;
@@ -114,8 +112,8 @@ impl Server {
         self.removing(&new_parent, new_name, || sysfs::renameat_with(parent_fd, name, new_parent_fd, new_name, flags))
     }
 
-    /// Does a change that may take the last name of what `name` is now. The kernel knows of it, so
-    /// the node is not stale.
+    /// Does a change that may remove the last name of the file that `name` is now. The kernel knows
+    /// of it, so the node is not stale.
     fn removing(
         &self,
         parent: &Node,

@@ -1,10 +1,10 @@
-//! Answers that wait for their time.
+//! Answers that wait for their deadline.
 //!
 //! A latency must not occupy a server thread: the answer goes into a heap ordered by deadline, and
-//! a thread of its own lets it go. A timed wait of the kernel ends some tens of microseconds late,
-//! hence the wait ends early and the rest is spun, but only while few answers wait: with many in
-//! flight the processor belongs to the clients. Two lanes share the copying of large answers into
-//! the kernel.
+//! a timer thread sends it. A timed wait of the kernel ends some tens of microseconds late. So the
+//! wait ends early and the rest is spun, but only while few answers wait: with many in flight the
+//! processor belongs to the clients. Two timer threads share the copying of large answers into the
+//! kernel.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -18,10 +18,10 @@ use crate::lock::lock;
 use crate::sys;
 
 /// How long before a deadline the thread stops sleeping.
-const SPIN: Duration = Duration::from_micros(80);
-/// Up to how many waiting answers spinning is worth its processor time.
-const SPIN_LIMIT: usize = 4;
-const LANES: usize = 2;
+const SPIN_TIME: Duration = Duration::from_micros(80);
+/// Waiting answers up to which spinning is worth its processor time.
+const MAX_SPINNING_ANSWERS: usize = 4;
+const TIMER_THREADS: usize = 2;
 
 struct Waiting {
     due: Instant,
@@ -57,14 +57,14 @@ struct Lane {
 
 /// The queue of answers that are not due yet.
 pub(super) struct DelayQueue {
-    lanes: [Arc<Lane>; LANES],
+    lanes: [Arc<Lane>; TIMER_THREADS],
     next: AtomicUsize,
 }
 
 impl DelayQueue {
     /// Starts the threads; they end with the process.
     pub(super) fn start() -> io::Result<Self> {
-        let lanes: [Arc<Lane>; LANES] = std::array::from_fn(|_| Arc::default());
+        let lanes: [Arc<Lane>; TIMER_THREADS] = std::array::from_fn(|_| Arc::default());
         for lane in &lanes {
             let lane = Arc::clone(lane);
             thread::Builder::new().name("slowfs-delay".into()).spawn(move || lane.run())?;
@@ -77,7 +77,7 @@ impl DelayQueue {
         if due <= Instant::now() {
             return send();
         }
-        let lane = &self.lanes[self.next.fetch_add(1, Relaxed) % LANES];
+        let lane = &self.lanes[self.next.fetch_add(1, Relaxed) % TIMER_THREADS];
         let mut heap = lock(&lane.heap);
         let first = heap.peek().is_none_or(|head| due < head.due);
         heap.push(Waiting { due, send: Box::new(send) });
@@ -116,7 +116,7 @@ impl Lane {
                 continue;
             };
             let left = head.due - now;
-            let spin = if heap.len() <= SPIN_LIMIT { SPIN } else { Duration::ZERO };
+            let spin = if heap.len() <= MAX_SPINNING_ANSWERS { SPIN_TIME } else { Duration::ZERO };
             if left > spin {
                 let waited = self.earlier.wait_timeout(heap, left - spin);
                 heap = waited.unwrap_or_else(PoisonError::into_inner).0;

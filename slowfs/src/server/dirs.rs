@@ -26,7 +26,7 @@ impl Server {
         Ok(Opened { handle: self.dirs.add(DirHandle { node, entries }), flags: FopenFlags::empty() })
     }
 
-    /// The entries of an open directory; reading from the start takes a new look.
+    /// The entries of an open directory; reading from the start lists it again.
     fn entries(&self, handle: fuser::FileHandle, offset: u64) -> Result<(Arc<DirHandle>, Arc<Vec<Listed>>), Errno> {
         let dir = self.dirs.get(handle)?;
         if offset == 0 {
@@ -73,9 +73,9 @@ impl Server {
             }
             let (node, stat) = match self.find(&dir.node, &listed.name) {
                 Ok(found) => found,
-                // It vanished since the listing.
+                // The entry vanished since the listing.
                 Err(error) if error == Errno::ENOENT => continue,
-                // The next request begins here and has nothing but the error to tell.
+                // The next request begins here and has nothing but the error to report.
                 Err(_) if sent => break,
                 Err(error) => return Err(error),
             };

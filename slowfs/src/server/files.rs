@@ -1,4 +1,4 @@
-//! Open files: open, read, write and what else needs a descriptor.
+//! Open files: open, read, write and the other calls that need a descriptor.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use super::sys::{errno, proc_path};
 use crate::mutation;
 use crate::options::CacheMode;
 
-/// Open flags that are the kernel's business alone, or wrong on a magic link. `O_DIRECT` would
+/// Open flags that the kernel alone handles, or that are wrong on a magic link. `O_DIRECT` would
 /// demand aligned buffers.
-const NOT_PASSED: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_NOFOLLOW | libc::O_DIRECT;
+const KERNEL_ONLY_FLAGS: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_NOFOLLOW | libc::O_DIRECT;
 
 impl Server {
     pub(super) fn open(&self, ino: INodeNo, flags: i32) -> Result<Opened, Errno> {
@@ -28,7 +28,7 @@ impl Server {
         if node.is_stale(&stat) {
             return Err(Errno::ESTALE);
         }
-        let oflags = OFlags::from_bits_retain((flags & !NOT_PASSED).cast_unsigned()) | OFlags::CLOEXEC;
+        let oflags = OFlags::from_bits_retain((flags & !KERNEL_ONLY_FLAGS).cast_unsigned()) | OFlags::CLOEXEC;
         let fd = sysfs::open(proc_path(&path_fd), oflags, Mode::empty()).map_err(errno)?;
         if flags & libc::O_TRUNC == 0 {
             self.revalidate(&node, &stat);
@@ -55,8 +55,8 @@ impl Server {
         if self.options.flush() { cache } else { cache | FopenFlags::FOPEN_NOFLUSH }
     }
 
-    /// Close-to-open: if the kernel was told other attributes than these, it must ask again.
-    /// (Attributes only: pages go when the kernel sees the new ones.)
+    /// Close-to-open: if the kernel has other attributes than these, it must ask again. (Attributes
+    /// only: pages go when the kernel sees the new ones.)
     pub(super) fn revalidate(&self, node: &Node, stat: &Stat) {
         if let (true, Some(notifier)) = (node.sends(stat), self.notifier.get()) {
             // Fails when the kernel has dropped the inode meanwhile: then there is nothing to
@@ -72,7 +72,7 @@ impl Server {
         let bytes = data.len() as u64;
         file.counts.bytes_read.fetch_add(bytes, Relaxed);
         self.counters.bytes_read.fetch_add(bytes, Relaxed);
-        self.mutate_due(true, || self.paths.relative(&file.node));
+        self.mutate_due(true, || file.node.path(&self.paths));
         Ok(data)
     }
 
@@ -119,11 +119,11 @@ impl Server {
         u32::try_from(copied.map_err(errno)?).map_err(|_| Errno::EIO)
     }
 
-    /// Does the mutations whose moment has come.
+    /// Does the mutations that are due.
     fn mutate_due(&self, read: bool, path: impl FnOnce() -> Option<String>) {
         for spec in self.armed.due(read, path) {
             if let Err(error) = mutation::apply(&self.root, &spec) {
-                // Standard error may be closed: not worth the mount's life.
+                // Standard error may be closed: the mount survives that.
                 let _ = writeln!(io::stderr(), "slowfs: {:?} of {}: {error}", spec.kind, spec.path);
             }
         }

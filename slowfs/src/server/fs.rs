@@ -15,12 +15,12 @@ use fuser::{
 use rustix::fs::AtFlags;
 
 use super::Server;
-use super::meta::Change;
+use super::meta::{Caller, Change};
 use crate::counters::Op;
 
-/// Largest READ and WRITE; what the kernel allows by default.
-const MAX_IO: u32 = 1 << 20;
-/// Reads ahead and other requests without a waiting process: a low limit would hide the latency's
+/// Bytes of the largest READ and WRITE; what the kernel allows by default.
+const MAX_IO_BYTES: u32 = 1 << 20;
+/// Requests without a waiting process, such as read-ahead: a low limit would hide the latency's
 /// concurrency.
 const MAX_BACKGROUND: u16 = 1024;
 
@@ -30,16 +30,16 @@ pub(super) struct Shell {
     pub(super) readdirplus: bool,
 }
 
-fn caller(request: &Request) -> (u32, u32) {
-    (request.uid(), request.gid())
+fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid() }
 }
 
 impl Shell {
-    /// What we ask of the kernel, as far as it can: parallel lookups in a directory, O_TRUNC as
-    /// part of the open, page cache dropped when attributes show a change, shared mappings of
-    /// direct files.
-    fn wishes(&self) -> Vec<InitFlags> {
-        let mut wishes = vec![
+    /// Features wanted of the kernel, as far as it has them: parallel lookups in a directory,
+    /// O_TRUNC as part of the open, page cache dropped when attributes show a change, shared
+    /// mappings of direct files.
+    fn wanted_features(&self) -> Vec<InitFlags> {
+        let mut wanted_features = vec![
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_ATOMIC_O_TRUNC,
@@ -47,19 +47,19 @@ impl Shell {
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ];
         if self.readdirplus {
-            wishes.extend([InitFlags::FUSE_DO_READDIRPLUS, InitFlags::FUSE_READDIRPLUS_AUTO]);
+            wanted_features.extend([InitFlags::FUSE_DO_READDIRPLUS, InitFlags::FUSE_READDIRPLUS_AUTO]);
         }
-        wishes
+        wanted_features
     }
 }
 
 impl Filesystem for Shell {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // Each is asked for alone: an older kernel lacks some, and refusals are no error.
-        for wish in self.wishes() {
+        for wish in self.wanted_features() {
             let _ = config.add_capabilities(wish);
         }
-        let _ = config.set_max_write(MAX_IO);
+        let _ = config.set_max_write(MAX_IO_BYTES);
         let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
     }

@@ -17,6 +17,13 @@ use super::buffer::Buffer;
 use super::node::Node;
 use super::sys::{errno, proc_path};
 
+/// User and group of the calling process.
+#[derive(Clone, Copy)]
+pub(super) struct Caller {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
 /// What a SETATTR asks for.
 pub(super) struct Change {
     pub(super) mode: Option<u32>,
@@ -48,7 +55,7 @@ impl Server {
         Ok((self.nodes.enter(fd, &stat), stat))
     }
 
-    /// What the kernel is told about a node it shall know.
+    /// The attributes of a node as the kernel is to keep them, and for how long.
     pub(super) fn entry(&self, node: &Node, stat: &Stat) -> Entry {
         node.sends(stat);
         Entry {
@@ -58,9 +65,9 @@ impl Server {
         }
     }
 
-    /// Attributes of the present inode. One that was removed behind the mount's back is `ESTALE`,
-    /// which sends the kernel back to the name, unless somebody has it open: the request may be
-    /// his `fstat`, and FUSE does not tell.
+    /// Attributes of the present inode. An inode that was removed behind the mount's back is
+    /// `ESTALE`, which sends the kernel back to the name, unless a process has it open: the request
+    /// may be that process's `fstat`, which FUSE does not distinguish.
     pub(super) fn getattr(
         &self,
         ino: INodeNo,
@@ -134,14 +141,14 @@ impl Server {
     }
 
     /// Gives a new entry to the user who asked for it, as far as this process may.
-    pub(super) fn give_away(&self, parent: &Node, name: &OsStr, caller: (u32, u32)) -> Result<(), Errno> {
-        if !self.give_away || caller == (0, 0) {
+    pub(super) fn give_away(&self, parent: &Node, name: &OsStr, caller: Caller) -> Result<(), Errno> {
+        if !self.give_away || (caller.uid, caller.gid) == (0, 0) {
             return Ok(());
         }
         let parent = parent.fd()?;
         let inherits_group = sysfs::fstat(&parent).map_err(errno)?.st_mode & libc::S_ISGID != 0;
-        let gid = (!inherits_group).then(|| Gid::from_raw(caller.1));
-        let uid = Some(Uid::from_raw(caller.0));
+        let gid = (!inherits_group).then(|| Gid::from_raw(caller.gid));
+        let uid = Some(Uid::from_raw(caller.uid));
         sysfs::chownat(&parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).map_err(errno)
     }
 }

@@ -1,5 +1,4 @@
-//! From command line to mount and back: set-up, the line that says "ready", and the ways a mount
-//! ends.
+//! A mount from start to end: set-up, the line that says "ready", and the ways in which it ends.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -22,9 +21,8 @@ use super::{Server, control};
 use crate::options::Settings;
 use crate::sys;
 
-/// How long a clean end of the session is waited for before the process just ends, which aborts
-/// what is left.
-const GRACE: Duration = Duration::from_secs(2);
+/// How long the session may take to end cleanly before the process ends, which aborts the rest.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a mount is made from.
 pub(crate) struct MountArgs {
@@ -42,7 +40,7 @@ pub(crate) struct MountArgs {
 /// Why the mount ends.
 enum End {
     Asked,
-    /// Somebody else unmounted it, or the session failed.
+    /// Another process unmounted it, or the session failed.
     Session(io::Result<()>),
 }
 
@@ -88,7 +86,7 @@ fn mount(args: &MountArgs, socket: &Path, listener: UnixListener, descriptors: u
     server.stop();
     unmount(&mountpoint)?;
     // Processes with files open keep the session alive after a lazy unmount; they lose it now.
-    let _ = end.recv_timeout(GRACE);
+    let _ = end.recv_timeout(END_TIMEOUT);
     Ok(())
 }
 
@@ -108,7 +106,7 @@ fn session_config(args: &MountArgs) -> Config {
     config.mount_options = vec![MountOption::FSName(args.source.display().to_string()), subtype];
     if args.allow_other {
         config.acl = SessionACL::All;
-        // This process may do more than those who come: the kernel has to check.
+        // This process may do more than its clients: the kernel has to check.
         config.mount_options.push(MountOption::DefaultPermissions);
     }
     config

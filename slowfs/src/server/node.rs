@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -17,12 +17,12 @@ use fuser::{Errno, INodeNo};
 use rustix::fs::Stat;
 
 use super::paths::{PathLive, Paths};
-use super::pins::{Pin, Pins};
+use super::pins::{Identity, Pin, Pins, Release};
 use crate::lock::lock;
 
 const SHARDS: usize = 16;
 /// Set in the made-up numbers of inodes of other devices.
-const FOREIGN: u64 = 1 << 63;
+const FOREIGN_BIT: u64 = 1 << 63;
 
 /// An inode that the kernel knows.
 pub(super) struct Node {
@@ -31,8 +31,8 @@ pub(super) struct Node {
     me: Weak<Node>,
     /// Whether the descriptor was used since it was last considered for release.
     used: AtomicBool,
-    /// Backing device and inode number.
-    identity: (u64, u64),
+    /// Of the backing inode.
+    identity: Identity,
     /// The number that the kernel sees.
     pub(super) number: u64,
     /// Open files of this node.
@@ -53,7 +53,7 @@ impl Node {
             pins: Arc::clone(pins),
             me: Weak::clone(me),
             used: AtomicBool::new(true),
-            identity: (stat.st_dev, stat.st_ino),
+            identity: Identity::of(stat),
             number,
             open: AtomicU32::new(0),
             removed_here: AtomicBool::new(false),
@@ -72,8 +72,14 @@ impl Node {
         };
         self.hold(&mut pin, Arc::clone(&fd));
         drop(pin);
-        self.pins.admit(Weak::clone(&self.me));
+        self.admit();
         Ok(fd)
+    }
+
+    /// Queues the node for release; none of its locks is held.
+    fn admit(&self) {
+        let me = Weak::clone(&self.me);
+        self.pins.admit(me);
     }
 
     fn hold(&self, pin: &mut Pin, fd: Arc<OwnedFd>) {
@@ -91,8 +97,37 @@ impl Node {
         wanted
     }
 
-    /// Gives the descriptor back, unless the node is in use or could not be found again.
-    pub(super) fn release(&self, pins: &Pins) -> bool {
+    /// Whether another client removed the inode behind the mount's back.
+    pub(super) fn is_stale(&self, stat: &Stat) -> bool {
+        stat.st_nlink == 0 && !self.removed_here.load(Relaxed)
+    }
+
+    /// Notes the attributes that are sent to the kernel; true when they are new to it.
+    pub(super) fn sends(&self, stat: &Stat) -> bool {
+        let version = version(stat);
+        self.sent.swap(version, Relaxed) != version
+    }
+
+    /// Its path relative to the root; the root itself is the empty path.
+    pub(super) fn path(&self, paths: &Paths) -> Option<String> {
+        paths.relative(self.fd().ok()?.as_fd())
+    }
+
+    /// Counts by path, under the path known since the last open.
+    pub(super) fn counts(&self, paths: &Paths) -> Arc<PathLive> {
+        Arc::clone(lock(&self.counts).get_or_insert_with(|| paths.counts(self.path(paths))))
+    }
+
+    /// Counts by path, under the present path.
+    pub(super) fn fresh_counts(&self, paths: &Paths) -> Arc<PathLive> {
+        let counts = paths.counts(self.path(paths));
+        *lock(&self.counts) = Some(Arc::clone(&counts));
+        counts
+    }
+}
+
+impl Release for Node {
+    fn release(&self, pins: &Pins) -> bool {
         if self.used.swap(false, Relaxed) || self.open.load(Relaxed) > 0 {
             return false;
         }
@@ -105,29 +140,6 @@ impl Node {
         pins.discount();
         true
     }
-
-    /// Whether somebody removed the inode behind the mount's back.
-    pub(super) fn is_stale(&self, stat: &Stat) -> bool {
-        stat.st_nlink == 0 && !self.removed_here.load(Relaxed)
-    }
-
-    /// Notes what the kernel is told of the inode; true when that is news to it.
-    pub(super) fn sends(&self, stat: &Stat) -> bool {
-        let version = version(stat);
-        self.sent.swap(version, Relaxed) != version
-    }
-
-    /// Counts by path, under the path known since the last open.
-    pub(super) fn counts(&self, paths: &Paths) -> Arc<PathLive> {
-        Arc::clone(lock(&self.counts).get_or_insert_with(|| paths.counts(self)))
-    }
-
-    /// Counts by path, under the present path.
-    pub(super) fn fresh_counts(&self, paths: &Paths) -> Arc<PathLive> {
-        let counts = paths.counts(self);
-        *lock(&self.counts) = Some(Arc::clone(&counts));
-        counts
-    }
 }
 
 impl Drop for Node {
@@ -138,7 +150,7 @@ impl Drop for Node {
     }
 }
 
-/// A hash of what tells two versions of a file apart.
+/// A hash of the attributes by which two versions of a file differ.
 fn version(stat: &Stat) -> u64 {
     let fields = (stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec);
     BuildHasherDefault::<DefaultHasher>::new().hash_one(fields)
@@ -194,19 +206,19 @@ impl Nodes {
                     shard.insert(number, Known { node: Arc::clone(&node), lookups: 1 });
                     (node, true)
                 }
-                Some(known) if known.node.identity == (stat.st_dev, stat.st_ino) => {
+                Some(known) if known.node.identity == Identity::of(stat) => {
                     known.lookups += 1;
                     let pinned = known.node.accept(fd);
                     (Arc::clone(&known.node), pinned)
                 }
                 Some(_) => {
-                    number = FOREIGN | number.wrapping_add(1);
+                    number = FOREIGN_BIT | number.wrapping_add(1);
                     continue;
                 }
             };
             drop(shard);
             if pinned {
-                self.pins.admit(Arc::downgrade(&node));
+                node.admit();
             }
             return node;
         }
@@ -215,7 +227,7 @@ impl Nodes {
     /// The node of this inode, if the kernel knows it.
     pub(super) fn find(&self, stat: &Stat) -> Option<Arc<Node>> {
         let node = self.get(INodeNo(self.number(stat))).ok()?;
-        (node.identity == (stat.st_dev, stat.st_ino)).then_some(node)
+        (node.identity == Identity::of(stat)).then_some(node)
     }
 
     /// The kernel gives `lookups` references back.
@@ -232,9 +244,9 @@ impl Nodes {
     /// Backing numbers as they are; 0 and 1 mean "none" and "root" to the kernel, other devices may
     /// repeat numbers.
     fn number(&self, stat: &Stat) -> u64 {
-        if stat.st_dev == self.root.identity.0 && stat.st_ino > 1 && stat.st_ino & FOREIGN == 0 {
+        if stat.st_dev == self.root.identity.device && stat.st_ino > 1 && stat.st_ino & FOREIGN_BIT == 0 {
             return stat.st_ino;
         }
-        FOREIGN | BuildHasherDefault::<DefaultHasher>::new().hash_one((stat.st_dev, stat.st_ino))
+        FOREIGN_BIT | BuildHasherDefault::<DefaultHasher>::new().hash_one((stat.st_dev, stat.st_ino))
     }
 }

@@ -5,11 +5,10 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use super::node::Node;
 use super::sys::proc_path;
 use crate::counters::{ByPath, PathCounts};
 use crate::lock::lock;
@@ -54,9 +53,9 @@ impl Paths {
         Ok(Self { root, counts: Mutex::default() })
     }
 
-    /// The path of a node relative to the root; the root itself is the empty path.
-    pub(super) fn relative(&self, node: &Node) -> Option<String> {
-        let path = read_link(node.fd().ok()?.as_fd()).ok()?;
+    /// The path of a descriptor relative to the root; the root itself is the empty path.
+    pub(super) fn relative(&self, fd: BorrowedFd<'_>) -> Option<String> {
+        let path = read_link(fd).ok()?;
         let path = path.strip_suffix(b" (deleted)").unwrap_or(&path);
         let relative = path.strip_prefix(self.root.as_slice());
         relative
@@ -64,9 +63,9 @@ impl Paths {
             .map(|p| String::from_utf8_lossy(p).into_owned())
     }
 
-    /// The counts of a file.
-    pub(super) fn counts(&self, node: &Node) -> Arc<PathLive> {
-        let path = self.relative(node).unwrap_or_else(|| "?".into());
+    /// The counts of a path; those of `?` when the path is not known.
+    pub(super) fn counts(&self, path: Option<String>) -> Arc<PathLive> {
+        let path = path.unwrap_or_else(|| "?".into());
         Arc::clone(lock(&self.counts).entry(path).or_default())
     }
 

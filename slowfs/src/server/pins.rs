@@ -15,19 +15,31 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
 use fuser::Errno;
-use rustix::fs::{self as sysfs, AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{self as sysfs, AtFlags, Mode, OFlags, Stat, StatxFlags};
 
-use super::node::Node;
 use super::paths::read_link;
 use super::sys::errno;
 use crate::lock::lock;
 
-/// How many nodes are looked at for one that can give its descriptor back.
-const TRIES: usize = 64;
+/// Nodes that are looked at, at most, for one that can give its descriptor back.
+const MAX_RELEASE_TRIES: usize = 64;
 
-/// Seconds and nanoseconds of an inode's creation, where the backing file system knows: it tells
-/// two inodes of one number apart.
+/// Seconds and nanoseconds of an inode's creation, where the backing file system knows: two inodes
+/// of one number differ by it.
 type Birth = Option<(i64, u32)>;
+
+/// Device and number of an inode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+}
+
+impl Identity {
+    pub(super) fn of(stat: &Stat) -> Self {
+        Self { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
 
 /// A node's descriptor, or how to get it again.
 pub(super) enum Pin {
@@ -35,14 +47,20 @@ pub(super) enum Pin {
     Released { path: Vec<u8>, birth: Birth },
 }
 
-/// What all nodes share.
+/// An owner of a descriptor that can open it again.
+pub(super) trait Release: Send + Sync {
+    /// Gives the descriptor back; false when its owner is in use or could not be found again.
+    fn release(&self, pins: &Pins) -> bool;
+}
+
+/// The descriptors of all nodes, counted and bounded.
 pub(super) struct Pins {
     root: Arc<OwnedFd>,
     /// Path of the root, with a slash at its end.
     prefix: Vec<u8>,
     most: usize,
     held: AtomicUsize,
-    queue: Mutex<VecDeque<Weak<Node>>>,
+    queue: Mutex<VecDeque<Weak<dyn Release>>>,
 }
 
 impl Pins {
@@ -55,15 +73,15 @@ impl Pins {
         Ok(Self { root, prefix, most, held: AtomicUsize::new(0), queue: Mutex::default() })
     }
 
-    /// A node has got a descriptor: others may have to give theirs back. No lock of a node may be
-    /// held here.
-    pub(super) fn admit(&self, node: Weak<Node>) {
+    /// A node has got a descriptor: other nodes may have to give theirs back. The caller holds no
+    /// node's lock.
+    pub(super) fn admit(&self, node: Weak<dyn Release>) {
         let mut queue = lock(&self.queue);
         queue.push_back(node);
         if queue.len() > self.most.saturating_mul(2).max(1024) {
             queue.retain(|node| node.strong_count() > 0);
         }
-        for _ in 0..TRIES.min(queue.len()) {
+        for _ in 0..MAX_RELEASE_TRIES.min(queue.len()) {
             if self.held.load(Relaxed) <= self.most {
                 return;
             }
@@ -85,7 +103,7 @@ impl Pins {
         self.held.fetch_sub(1, Relaxed);
     }
 
-    /// What is needed to open this again; nothing when it has no name.
+    /// What is needed to open this again; `None` when it has no name.
     pub(super) fn remember(&self, fd: &OwnedFd) -> Option<Pin> {
         if sysfs::fstat(fd).ok()?.st_nlink == 0 {
             return None;
@@ -95,7 +113,7 @@ impl Pins {
     }
 
     /// Opens a path again if it still is the same inode.
-    pub(super) fn reopen(&self, path: &[u8], identity: (u64, u64), birth_then: Birth) -> Result<Arc<OwnedFd>, Errno> {
+    pub(super) fn reopen(&self, path: &[u8], identity: Identity, birth_then: Birth) -> Result<Arc<OwnedFd>, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = match sysfs::openat(&self.root, OsStr::from_bytes(path), flags, Mode::empty()) {
             Ok(fd) => fd,
@@ -103,7 +121,7 @@ impl Pins {
             Err(error) => return Err(errno(error)),
         };
         let stat = sysfs::fstat(&fd).map_err(errno)?;
-        let same = (stat.st_dev, stat.st_ino) == identity && birth(&fd) == birth_then;
+        let same = Identity::of(&stat) == identity && birth(&fd) == birth_then;
         if same { Ok(Arc::new(fd)) } else { Err(Errno::ESTALE) }
     }
 }

@@ -45,7 +45,7 @@ impl Stalls {
         self.0.changed.notify_one();
     }
 
-    /// Lets everything go.
+    /// Sends all answers.
     pub(super) fn release(&self) {
         let parked = std::mem::take(&mut lock(&self.0.state).parked);
         for (_, send) in parked {
@@ -53,7 +53,7 @@ impl Stalls {
         }
     }
 
-    /// Lets everything go, now and from now on.
+    /// Sends all answers, and from now on every new one at once.
     pub(super) fn close(&self) {
         lock(&self.0.state).closed = true;
         self.release();

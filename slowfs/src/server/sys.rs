@@ -1,4 +1,4 @@
-//! Small things about system calls.
+//! Helpers for system calls.
 
 use fuser::Errno;
 use std::os::fd::{AsFd, AsRawFd};

@@ -14,7 +14,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// An empty source and mount point, or nothing where FUSE cannot work.
+    /// An empty source and mount point; `None` where FUSE cannot work.
     pub(crate) fn new() -> io::Result<Option<Self>> {
         if fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
             println!("skipped: /dev/fuse cannot be opened");

@@ -10,10 +10,10 @@ use slowfs::{CacheMode, MutationKind, When, mutated};
 
 use crate::common::{Test, World, errno};
 
-const LONG: Duration = Duration::from_secs(600);
+const LONG_TTL: Duration = Duration::from_secs(600);
 const MODES: [CacheMode; 3] = [CacheMode::Direct, CacheMode::NoKeep, CacheMode::Keep];
 
-/// What a file holds after a mutation of `content`; nothing when it is gone.
+/// What a file holds after a mutation of `content`; `None` when it is gone.
 fn after(kind: MutationKind, content: &[u8]) -> Option<Vec<u8>> {
     match kind {
         MutationKind::Change | MutationKind::ReplaceSame => Some(mutated(content)),
@@ -39,7 +39,7 @@ fn a_new_open_sees_every_mutation_in_every_cache_mode() -> Test {
     for cache in MODES {
         for kind in KINDS {
             let content = world.file("f", 10_000)?;
-            let pfs = world.builder().cache(cache).attr_ttl(LONG).spawn()?;
+            let pfs = world.builder().cache(cache).attr_ttl(LONG_TTL).spawn()?;
             let path = pfs.mountpoint().join("f");
             assert!(fs::read(&path)? == content);
             pfs.mutate("f", kind, When::Now)?;
@@ -59,7 +59,7 @@ fn forced_statx_sees_every_mutation() -> Test {
     };
     for kind in KINDS {
         let content = world.file("f", 10_000)?;
-        let pfs = world.builder().attr_ttl(LONG).spawn()?;
+        let pfs = world.builder().attr_ttl(LONG_TTL).spawn()?;
         let path = pfs.mountpoint().join("f");
         let before = fs::metadata(&path)?;
         pfs.mutate("f", kind, When::Now)?;
@@ -101,7 +101,7 @@ fn a_reader_keeps_the_inode_it_opened() -> Test {
 }
 
 #[test]
-fn mutations_strike_under_a_reader() -> Test {
+fn mutations_happen_while_a_reader_has_the_file_open() -> Test {
     let Some(world) = World::new()? else {
         return Ok(());
     };
@@ -144,7 +144,7 @@ fn growth_is_seen_at_the_next_open() -> Test {
     };
     for cache in MODES {
         world.file("f", 100)?;
-        let pfs = world.builder().cache(cache).attr_ttl(LONG).spawn()?;
+        let pfs = world.builder().cache(cache).attr_ttl(LONG_TTL).spawn()?;
         assert_eq!(fs::read(pfs.mountpoint().join("f"))?.len(), 100);
         fs::write(world.src().join("f"), [1; 5_000])?;
         let mut read = Vec::new();
@@ -155,9 +155,9 @@ fn growth_is_seen_at_the_next_open() -> Test {
 }
 
 /// More files than descriptors: nodes are found again by path, and by a new lookup where the path
-/// is not theirs any more.
+/// leads elsewhere by now.
 #[test]
-fn nodes_outlive_their_descriptors() -> Test {
+fn nodes_are_found_again_after_their_descriptors_were_released() -> Test {
     let Some(world) = World::new()? else {
         return Ok(());
     };
@@ -165,7 +165,7 @@ fn nodes_outlive_their_descriptors() -> Test {
     for name in &names {
         world.file(name, 100)?;
     }
-    let pfs = world.builder().node_descriptors(50).attr_ttl(LONG).spawn()?;
+    let pfs = world.builder().node_descriptors(50).attr_ttl(LONG_TTL).spawn()?;
     let inodes = || -> std::io::Result<Vec<u64>> {
         names.iter().map(|name| Ok(fs::metadata(pfs.mountpoint().join(name))?.ino())).collect()
     };

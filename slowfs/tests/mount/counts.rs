@@ -10,7 +10,7 @@ use slowfs::{CacheMode, Settings, Time};
 
 use crate::common::{Test, World};
 
-const LONG: Duration = Duration::from_secs(600);
+const LONG_TTL: Duration = Duration::from_secs(600);
 
 #[test]
 fn each_file_counts_one_open_and_its_bytes() -> Test {
@@ -20,7 +20,7 @@ fn each_file_counts_one_open_and_its_bytes() -> Test {
     for i in 0..50 {
         world.file(&format!("d/f{i}"), 1_000 + i)?;
     }
-    let pfs = world.builder().cache(CacheMode::Direct).attr_ttl(LONG).spawn()?;
+    let pfs = world.builder().cache(CacheMode::Direct).attr_ttl(LONG_TTL).spawn()?;
     let mut buffer = vec![0; 1 << 16];
     for i in 0..50 {
         let mut file = File::open(pfs.mountpoint().join(format!("d/f{i}")))?;
@@ -61,7 +61,7 @@ fn concurrent_clients_lose_no_count() -> Test {
         return Ok(());
     };
     world.file("f", 4096)?;
-    let pfs = world.builder().cache(CacheMode::Direct).attr_ttl(LONG).spawn()?;
+    let pfs = world.builder().cache(CacheMode::Direct).attr_ttl(LONG_TTL).spawn()?;
     let path = pfs.mountpoint().join("f");
     thread::scope(|scope| {
         let clients: Vec<_> = (0..8)
@@ -89,7 +89,7 @@ fn cache_modes_decide_what_a_second_reader_costs() -> Test {
         return Ok(());
     };
     world.file("f", 100_000)?;
-    let pfs = world.builder().attr_ttl(LONG).spawn()?;
+    let pfs = world.builder().attr_ttl(LONG_TTL).spawn()?;
     for (cache, expected) in [(CacheMode::Direct, 100_000), (CacheMode::NoKeep, 100_000), (CacheMode::Keep, 0)] {
         pfs.set(Settings { cache: Some(cache), ..Settings::default() })?;
         fs::read(pfs.mountpoint().join("f"))?;
@@ -102,12 +102,12 @@ fn cache_modes_decide_what_a_second_reader_costs() -> Test {
 }
 
 #[test]
-fn attributes_are_cached_for_their_time_only() -> Test {
+fn the_kernel_caches_attributes_for_their_ttl_only() -> Test {
     let Some(world) = World::new()? else {
         return Ok(());
     };
     world.file("f", 1)?;
-    let pfs = world.builder().attr_ttl(LONG).spawn()?;
+    let pfs = world.builder().attr_ttl(LONG_TTL).spawn()?;
     let path = pfs.mountpoint().join("f");
     let cost = |stat: &dyn Fn() -> Test| -> std::io::Result<u64> {
         let before = pfs.counters()?;
@@ -118,14 +118,14 @@ fn attributes_are_cached_for_their_time_only() -> Test {
     let forced = || Ok(statx(CWD, &path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).map(drop)?);
     plain()?;
     assert_eq!((cost(&plain)?, cost(&forced)?), (0, 1));
-    pfs.set(Settings { attr_ttl: Some(Time(Duration::ZERO)), entry_ttl: Some(Time(LONG)), ..Settings::default() })?;
+    pfs.set(Settings { attr_ttl: Some(Time(Duration::ZERO)), entry_ttl: Some(Time(LONG_TTL)), ..Settings::default() })?;
     forced()?;
     assert_eq!((cost(&plain)?, cost(&plain)?), (1, 1));
     Ok(())
 }
 
 #[test]
-fn flush_is_asked_for_only_on_demand() -> Test {
+fn a_close_sends_flush_only_when_the_option_is_on() -> Test {
     let Some(world) = World::new()? else {
         return Ok(());
     };

@@ -86,7 +86,7 @@ fn zeros_replace_bytes_but_not_attributes() -> Test {
 }
 
 #[test]
-fn a_stalled_call_waits_alone_until_it_is_released() -> Test {
+fn a_stalled_call_delays_no_other_call_until_it_is_released() -> Test {
     let Some(world) = World::new()? else {
         return Ok(());
     };

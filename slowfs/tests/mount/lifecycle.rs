@@ -1,4 +1,4 @@
-//! Mounts appear, are controlled from the command line, and go away whatever happens.
+//! Mounts appear, are controlled from the command line, and are gone however they end.
 
 use std::fs::{self, File};
 use std::io;
@@ -49,7 +49,7 @@ fn a_busy_mount_goes_lazily_and_a_stuck_server_is_killed() -> Test {
 }
 
 #[test]
-fn signals_and_foreign_unmounts_end_it_cleanly() -> Test {
+fn signals_and_unmounts_by_other_processes_end_a_mount_cleanly() -> Test {
     let Some(world) = World::new()? else {
         return Ok(());
     };

@@ -10,7 +10,7 @@ use rustix::fs::XattrFlags;
 
 use crate::common::{Test, World};
 
-/// Everything `lstat` tells that must be the same on both sides, by path.
+/// Everything that `lstat` reports and that must be the same on both sides, by path.
 fn tree(root: &Path, at: &Path, found: &mut BTreeMap<String, Vec<String>>) -> Test {
     for entry in fs::read_dir(at)? {
         let path = entry?.path();
@@ -132,7 +132,7 @@ fn files_can_be_mapped_shared_in_every_cache_mode() -> Test {
         let cache = cache.parse().map_err(std::io::Error::other)?;
         let pfs = world.builder().cache(cache).spawn()?;
         let file = fs::File::open(pfs.mountpoint().join("f"))?;
-        // SAFETY: a fresh read-only mapping of a whole file that nobody shortens while it is
+        // SAFETY: a fresh read-only mapping of a whole file that no process shortens while it is
         // mapped.
         let mapped = unsafe {
             let address =

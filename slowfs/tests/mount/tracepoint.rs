@@ -46,7 +46,7 @@ struct Trace {
 }
 
 impl Trace {
-    /// Starts it and waits until it counts; nothing where it cannot.
+    /// Starts it and waits until it counts; `None` where it cannot.
     fn start(mountpoint: &Path) -> io::Result<Option<Self>> {
         let device = fs::metadata(mountpoint)?.dev();
         let connection = libc::minor(device) | libc::major(device) << 20;
@@ -88,7 +88,7 @@ impl Trace {
     }
 }
 
-/// A bit of everything.
+/// Operations of most kinds.
 fn workload(pfs: &Slowfs) -> Test {
     let root = pfs.mountpoint();
     for i in 0..40 {

@@ -1,23 +1,25 @@
-//! What the job of one node changes, the others see within a second, also where they have copies.
+//! Changes by the job of one node are seen by the other nodes within a second, also where they have
+//! copies.
 
 use super::{all_hold, patient};
 use crate::harness::{Job, Running, built, sources};
+use crate::plan::Plan;
 use crate::world::Cluster;
 use std::fs;
 use std::time::{Duration, Instant};
 
 /// How soon another node has to see a change.
-const SOON: Duration = Duration::from_secs(1);
+const MAX_CHANGE_DELAY: Duration = Duration::from_secs(1);
 
-/// A job that does what it is told (`told.py`).
-struct Told {
+/// A job that does what its standard input says (`obey.py`).
+struct Puppet {
     job: Running,
     asked: usize,
 }
 
-impl Told {
+impl Puppet {
     fn start(c: &Cluster, node: usize) -> Self {
-        let mut job = c.node(node).start(&Job::new("python3").arg(sources().join("told.py")).arg(c.root()));
+        let mut job = c.node(node).start(&Job::new("python3").arg(sources().join("obey.py")).arg(c.root()));
         job.until_written("ready");
         Self { job, asked: 0 }
     }
@@ -40,13 +42,13 @@ impl Told {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    /// Asks until the answer is as it should be; the last one and how long that took.
+    /// Asks until the answer is right; returns the last answer and the time that it took.
     fn until(&mut self, words: &str, right: impl Fn(&str) -> bool) -> (String, Duration) {
         let start = Instant::now();
         loop {
             let answer = self.ask(words);
-            // Longer than allowed, so that what is late is told from what never comes.
-            if right(&answer) || start.elapsed() > 3 * SOON {
+            // Longer than allowed, so that a late answer differs from one that never comes.
+            if right(&answer) || start.elapsed() > 3 * MAX_CHANGE_DELAY {
                 return (answer, start.elapsed());
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -56,16 +58,16 @@ impl Told {
 
 struct Stage {
     c: Cluster,
-    all: Vec<Told>,
-    /// What some node did not see in time.
+    all: Vec<Puppet>,
+    /// Changes that a node did not see in time.
     late: Vec<String>,
 }
 
 impl Stage {
     /// Three nodes, each with a copy of every file.
     fn set(placement: &str) -> Option<Self> {
-        let c = patient(Cluster::plan(3).files(40).placement(placement)).build()?;
-        let all: Vec<Told> = (0..3).map(|i| Told::start(&c, i)).collect();
+        let c = patient(Plan::new(3).files(40).placement(placement)).build()?;
+        let all: Vec<Puppet> = (0..3).map(|i| Puppet::start(&c, i)).collect();
         c.all().for_each(|n| n.indexed());
         let mut stage = Self { c, all, late: Vec::new() };
         for node in 0..3 {
@@ -90,7 +92,7 @@ impl Stage {
     fn done(&mut self, node: usize, words: &str) {
         assert_eq!(self.all[node].ask(words), "done", "{words}");
     }
-    /// Every node gets this answer soon; who made the change, at once.
+    /// Every node gets this answer soon; the node that made the change, at once.
     fn seen(&mut self, by: usize, words: &str, right: impl Fn(&str) -> bool) {
         let own = self.all[by].ask(words);
         if !right(&own) {
@@ -100,7 +102,7 @@ impl Stage {
             let (answer, took) = self.all[node].until(words, &right);
             if !right(&answer) {
                 self.late.push(format!("{words} on node {node}: still {answer} after {took:?}"));
-            } else if took > SOON {
+            } else if took > MAX_CHANGE_DELAY {
                 self.late.push(format!("{words} on node {node}: {took:?}"));
             }
         }
@@ -108,7 +110,7 @@ impl Stage {
     #[track_caller]
     fn end(self) {
         assert!(self.late.is_empty(), "{:#?}", self.late);
-        self.all.into_iter().for_each(|told| drop(told.job.end().good()));
+        self.all.into_iter().for_each(|puppet| drop(puppet.job.end().good()));
     }
 }
 
@@ -120,7 +122,7 @@ fn rewritten_files_are_seen_by_all() {
             stage.done(n % 3, &format!("write {rel} 2"));
             stage.seen(n % 3, &format!("read {rel}"), |a| a == "2");
         }
-        // The others are what they were.
+        // The other files are unchanged.
         let rel = stage.files().pop().unwrap();
         stage.seen(0, &format!("read {rel}"), |a| a == "1");
         stage.end();
@@ -194,14 +196,14 @@ fn a_node_that_stands_still_keeps_no_other_from_hearing_of_changes() {
     for rel in &files {
         stage.done(0, &format!("write {rel} 2"));
         let (answer, took) = stage.all[1].until(&format!("read {rel}"), |a| a == "2");
-        if answer != "2" || took > SOON {
+        if answer != "2" || took > MAX_CHANGE_DELAY {
             stage.late.push(format!("{rel} on node 1: {answer} after {took:?}"));
         }
     }
     stage.c.node(2).signal(libc::SIGCONT);
-    // What it missed it hears of.
+    // It hears of the changes that it missed.
     for rel in &files {
-        let deadline = Instant::now() + 10 * SOON;
+        let deadline = Instant::now() + 10 * MAX_CHANGE_DELAY;
         while stage.all[2].ask(&format!("read {rel}")) != "2" {
             assert!(Instant::now() < deadline, "{rel} on node 2, which stood still");
             std::thread::sleep(Duration::from_millis(20));
@@ -210,7 +212,7 @@ fn a_node_that_stands_still_keeps_no_other_from_hearing_of_changes() {
     stage.end();
 }
 
-/// Changes go to whoever is there; who was not hears of them when it comes back.
+/// Changes go to the nodes that are up; a node that was not hears of them when it comes back.
 #[test]
 fn changes_while_an_agent_is_killed_and_a_link_is_cut() {
     let Some(mut stage) = Stage::set("hybrid") else { return };
@@ -227,7 +229,7 @@ fn changes_while_an_agent_is_killed_and_a_link_is_cut() {
     stage.c.net().join(1);
     for rel in &files {
         for node in 0..3 {
-            let deadline = Instant::now() + 20 * SOON;
+            let deadline = Instant::now() + 20 * MAX_CHANGE_DELAY;
             while stage.all[node].ask(&format!("read {rel}")) != "2" {
                 assert!(Instant::now() < deadline, "{rel} on node {node}");
                 std::thread::sleep(Duration::from_millis(20));
@@ -237,12 +239,12 @@ fn changes_while_an_agent_is_killed_and_a_link_is_cut() {
     stage.end();
 }
 
-/// One node loads it, the others get it from there: none of them believes it.
+/// One node loads it, the other nodes get it from there: none of them believes it.
 #[test]
 fn each_node_compares_entries_of_a_saved_index() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("set.idx");
-    let plan = patient(Cluster::plan(3).files(20)).set(&format!("index.file={}", file.display()));
+    let plan = patient(Plan::new(3).files(20)).set(&format!("index.file={}", file.display()));
     let Some(c) = plan.build() else { return };
     let at = |name: &str| c.backing().join(name);
     fs::create_dir(at("gains")).unwrap();
@@ -257,13 +259,13 @@ fn each_node_compares_entries_of_a_saved_index() {
     fs::rename(at("tmp"), at("latest")).unwrap();
     fs::write(at("gains/cut"), "short").unwrap();
     fs::write(at("gains/new"), "new").unwrap();
-    let mut all: Vec<Told> = (0..3).map(|i| Told::start(&c, i)).collect();
+    let mut all: Vec<Puppet> = (0..3).map(|i| Puppet::start(&c, i)).collect();
     c.all().for_each(|n| n.indexed());
-    for (node, told) in all.iter_mut().enumerate() {
-        assert_eq!(told.ask("stat latest"), "50", "node {node}");
-        assert_eq!(told.ask("list gains"), "cut large new small", "node {node}");
-        assert_eq!(told.ask("stat gains/cut"), "5", "node {node}");
-        assert_eq!(told.ask("stat gains/large"), "5000", "node {node}");
+    for (node, puppet) in all.iter_mut().enumerate() {
+        assert_eq!(puppet.ask("stat latest"), "50", "node {node}");
+        assert_eq!(puppet.ask("list gains"), "cut large new small", "node {node}");
+        assert_eq!(puppet.ask("stat gains/cut"), "5", "node {node}");
+        assert_eq!(puppet.ask("stat gains/large"), "5000", "node {node}");
     }
-    all.into_iter().for_each(|told| drop(told.job.end().good()));
+    all.into_iter().for_each(|puppet| drop(puppet.job.end().good()));
 }

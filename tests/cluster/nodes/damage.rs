@@ -1,17 +1,19 @@
-//! Bytes that are not what they were when they came from the PFS: no other node takes them, and who
-//! sends them makes its copies again.
+//! Bytes that were damaged after they came from the PFS: no other node takes them, and the node
+//! that sends them makes its copies again.
 
 use super::{NodeStatus, account, patient};
 use crate::harness::{Job, Running};
 use crate::plan::Plan;
 use crate::reads::Reads;
-use crate::world::{Cluster, wait_for};
+use crate::wait::wait_for;
+use crate::world::Cluster;
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
-/// Flips a bit of every copy below a directory, and leaves its times as they were; how many.
+/// Flips a bit of every copy below a directory, and leaves its times as they were; returns the
+/// number of copies.
 fn damage(dir: &Path, sizes: std::ops::Range<u64>) -> usize {
     let mut done = 0;
     for path in fs::read_dir(dir).unwrap().flatten().map(|e| e.path()) {
@@ -58,8 +60,9 @@ fn holds_its_own(account: &NodeStatus) -> bool {
     account.held.0 >= account.owned.0 + account.held_of_others.0
 }
 
-/// A node holds what it owns, damaged, and no other has a copy: nobody else had read anything yet.
-fn damaged_copies_are_sent_to_nobody(plan: Plan, sizes: std::ops::Range<u64>) {
+/// A node holds the files that it owns, damaged, and no other node has a copy: none had read
+/// anything yet.
+fn no_node_takes_damaged_copies(plan: Plan, sizes: std::ops::Range<u64>) {
     let Some(c) = patient(plan.placement("sharded")).build() else { return };
     let keepers: Vec<Running> = (0..3).map(|i| keep(&c, i)).collect();
     for node in c.all() {
@@ -80,44 +83,44 @@ fn damaged_copies_are_sent_to_nobody(plan: Plan, sizes: std::ops::Range<u64>) {
     // Right bytes, or the jobs fail.
     c.end(c.start_indexed([1, 2], &Reads::epochs(2)));
     let (one, two) = (account(c.node(1)), account(c.node(2)));
-    // (On a busy machine one may have read everything, and the copies be made again, before the
-    // other asks.)
+    // (On a busy machine one node may have read everything, and the copies be made again, before
+    // the other asks.)
     assert!(one.damaged + two.damaged > 0, "{one:#?}{two:#?}");
     let seen = c.since(&mark);
     assert!(seen.bytes_read > 0, "the right bytes came from nowhere: {seen:#?}");
-    // What was damaged is read at each turn at most (2 nodes, 2 epochs), and nothing else.
+    // Damaged files are read at each turn at most (2 nodes, 2 epochs), and nothing else.
     assert!(seen.bytes_read <= 4 * owned_bytes, "{owned_bytes}: {seen:#?}");
-    // Node 0 was told, and has made its copies again: of those that it holds for others nobody
-    // asked it.
+    // Node 0 was notified, and has made its copies again: no node asked it for those that it holds
+    // for other owners.
     wait_for("right copies", || right() >= owned);
     let zero = account(c.node(0));
     assert!(zero.found_damaged as usize >= owned && zero.found_damaged as usize <= damaged, "{zero:#?}");
     assert!(zero.complaints >= zero.found_damaged, "{zero:#?}");
-    // Nobody comes upon damage any more.
+    // No reader finds damage any more.
     c.end(c.start_indexed([1, 2], &Reads::epochs(1)));
     assert_eq!((account(c.node(1)).damaged, account(c.node(2)).damaged), (one.damaged, two.damaged));
     keepers.into_iter().for_each(|k| drop(k.end()));
 }
 
 #[test]
-fn damaged_small_files_are_sent_to_nobody() {
-    damaged_copies_are_sent_to_nobody(Cluster::plan(3).files(120), 30_000..50_001);
+fn no_node_takes_damaged_small_files() {
+    no_node_takes_damaged_copies(Plan::new(3).files(120), 30_000..50_001);
 }
 
 #[test]
-fn damaged_large_files_are_sent_to_nobody() {
-    let plan = Cluster::plan(3).files(24).size(400_000);
+fn no_node_takes_damaged_large_files() {
+    let plan = Plan::new(3).files(24).size(400_000);
     let plan = plan.set("source.chunk_threshold=64KiB").set("source.chunk_size=64KiB");
-    damaged_copies_are_sent_to_nobody(plan, 300_000..500_001);
+    no_node_takes_damaged_copies(plan, 300_000..500_001);
 }
 
-/// Files of more than one request that are not read in chunks: nobody has sums of their parts, and
-/// one taken from damaged bytes would agree with them.
+/// Files of more than one request that are not read in chunks: no node has checksums of their
+/// parts, and a checksum taken from damaged bytes would agree with them.
 #[test]
-fn damaged_files_of_several_parts_are_sent_to_nobody() {
+fn no_node_takes_damaged_files_of_several_parts() {
     let sizes = 4_500_000..7_500_001;
     // (Of twelve files a node owned none in one run of a hundred.)
-    let plan = Cluster::plan(3).files(30).size(6_000_000).placement("sharded").tier_size("256MiB");
+    let plan = Plan::new(3).files(30).size(6_000_000).placement("sharded").tier_size("256MiB");
     let Some(c) = patient(plan).build() else { return };
     let keepers: Vec<Running> = (0..3).map(|i| keep(&c, i)).collect();
     for node in c.all() {

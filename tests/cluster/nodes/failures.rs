@@ -1,17 +1,18 @@
-//! What fails on or between nodes: the jobs read every byte right, wait for a bounded time, and end
+//! Failures on or between nodes: the jobs read every byte right, wait for a bounded time, and end
 //! well.
 
 use super::{account, bound, patient, within};
 use crate::harness::{Job, Running};
 use crate::plan::Plan;
 use crate::reads::{Outcome, Reads};
-use crate::world::{Cluster, wait_for};
+use crate::wait::wait_for;
+use crate::world::Cluster;
 use slowfs::{FaultKind, FaultSpec, Op};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Three nodes that read until they are told to end. 4.8 MB of files, 4 MiB of tier each: nobody
+/// Three nodes that read until they are told to end. 4.8 MB of files, 4 MiB of tier each: no node
 /// holds everything, so that peers are asked all the time.
 struct Busy {
     c: Cluster,
@@ -48,7 +49,7 @@ impl Busy {
 #[test]
 fn an_agent_is_killed_while_all_read() {
     for placement in ["sharded", "hybrid"] {
-        let Some(busy) = Busy::start(Cluster::plan(3).placement(placement)) else { return };
+        let Some(busy) = Busy::start(Plan::new(3).placement(placement)) else { return };
         let mark = busy.c.mark();
         for victim in [1, 2, 1] {
             let old = busy.c.node(victim).signal(libc::SIGKILL);
@@ -56,7 +57,7 @@ fn an_agent_is_killed_while_all_read() {
             busy.more(1);
         }
         let seen = busy.c.since(&mark);
-        // Nobody reads everything again because one agent was away for a moment.
+        // No node reads everything again because one agent was away for a moment.
         assert!(seen.open < 4 * busy.c.files(), "{placement}: {seen:#?}");
         let opens_nothing = || {
             let mark = busy.c.mark();
@@ -72,7 +73,7 @@ fn an_agent_is_killed_while_all_read() {
 #[test]
 fn an_agent_is_killed_in_the_first_epoch() {
     let slow = |b: slowfs::Builder| b.data_latency(Duration::from_millis(20));
-    let Some(busy) = Busy::start(Cluster::plan(3).placement("hybrid").pfs(slow)) else { return };
+    let Some(busy) = Busy::start(Plan::new(3).placement("hybrid").pfs(slow)) else { return };
     let old = busy.c.node(1).signal(libc::SIGKILL);
     busy.more(1);
     assert_ne!(busy.c.node(1).successor(old), old);
@@ -81,14 +82,14 @@ fn an_agent_is_killed_in_the_first_epoch() {
 
 #[test]
 fn a_node_is_lost_for_good() {
-    let Some(mut busy) = Busy::start(Cluster::plan(3).placement("sharded")) else { return };
+    let Some(mut busy) = Busy::start(Plan::new(3).placement("sharded")) else { return };
     busy.more(1);
     let mark = busy.c.mark();
     busy.c.lose(1);
     drop(busy.jobs.remove(1));
     busy.more(3);
     let seen = busy.c.since(&mark);
-    // Its third has new owners, who read it once; what was under way may be read twice.
+    // Its third has new owners, which read it once; files under way may be read twice.
     assert!(seen.open < busy.c.files(), "{seen:#?}");
     let mark = busy.c.mark();
     busy.more(2);
@@ -98,7 +99,7 @@ fn a_node_is_lost_for_good() {
 
 #[test]
 fn a_link_is_cut_and_joined() {
-    let Some(busy) = Busy::start(Cluster::plan(3).placement("sharded")) else { return };
+    let Some(busy) = Busy::start(Plan::new(3).placement("sharded")) else { return };
     busy.more(1);
     busy.c.net().cut(1);
     busy.more(2);
@@ -114,13 +115,13 @@ fn a_link_is_cut_and_joined() {
 #[test]
 fn a_link_is_slow() {
     // Each file takes 250 to 400 ms over a link of 1 Mbit/s: longer than its readers wait for it.
-    let plan = Cluster::plan(3).placement("sharded").cluster("peer_timeout: 200ms");
+    let plan = Plan::new(3).placement("sharded").cluster("peer_timeout: 200ms");
     let Some(busy) = Busy::start(plan) else { return };
     busy.more(1);
     busy.c.net().rate(1, 1);
-    // What each node has of the others takes 26 s over such a link. After a file that came too late
-    // its holder is asked for none for 1 s, 2 s, 4 s ... (CLUSTER.md).
-    // (In one of three epochs at least: the machine may be busy.)
+    // The files of the other nodes take 26 s over such a link. After a file that came too late its
+    // holder is asked for none for 1 s, 2 s, 4 s ... (CLUSTER.md). (In one of three epochs at
+    // least: the machine may be busy.)
     let epoch = || {
         let start = std::time::Instant::now();
         busy.more(1);
@@ -133,18 +134,18 @@ fn a_link_is_slow() {
 
 #[test]
 fn a_link_is_slow_from_the_start() {
-    let plan = Cluster::plan(3).files(60).placement("hybrid").cluster("peer_timeout: 1s");
+    let plan = Plan::new(3).files(60).placement("hybrid").cluster("peer_timeout: 1s");
     let Some(c) = plan.build() else { return };
     c.net().rate(2, 1);
     within(bound(), &c.end(c.start_all(&Reads::epochs(2))));
 }
 
 #[test]
-fn an_agent_stands_still() {
-    let Some(busy) = Busy::start(Cluster::plan(3).placement("sharded")) else { return };
+fn an_agent_is_stopped() {
+    let Some(busy) = Busy::start(Plan::new(3).placement("sharded")) else { return };
     busy.more(1);
     let pid = busy.c.node(1).signal(libc::SIGSTOP);
-    // Its own job and the others.
+    // Its own job and the other jobs.
     busy.more(1);
     busy.c.node(1).signal(libc::SIGCONT);
     busy.more(1);
@@ -153,21 +154,20 @@ fn an_agent_stands_still() {
 }
 
 #[test]
-fn all_links_are_cut_before_anybody_starts() {
-    let plan = Cluster::plan(3).files(60).cluster("join_timeout: 1s").cluster("peer_timeout: 200ms");
+fn all_links_are_cut_before_any_node_starts() {
+    let plan = Plan::new(3).files(60).cluster("join_timeout: 1s").cluster("peer_timeout: 200ms");
     let Some(c) = plan.build() else { return };
     (0..3).for_each(|i| c.net().cut(i));
     let mark = c.mark();
     within(bound(), &c.end(c.start_all(&Reads::epochs(2))));
     // As three nodes that know nothing of each other: two epochs each before they have an index,
-    // and what they fetch ahead then.
+    // and the files that they prefetch then.
     assert!(c.since(&mark).open <= 9 * c.files(), "{:#?}", c.since(&mark));
 }
 
 #[test]
 fn a_node_with_another_secret_works_alone() {
-    let plan =
-        Cluster::plan(3).files(60).placement("sharded").cluster("join_timeout: 2s").cluster("peer_timeout: 500ms");
+    let plan = Plan::new(3).files(60).placement("sharded").cluster("join_timeout: 2s").cluster("peer_timeout: 500ms");
     let Some(c) = plan.build() else { return };
     c.node(2).configure("another");
     let mark = c.mark();
@@ -180,7 +180,7 @@ fn a_node_with_another_secret_works_alone() {
 
 #[test]
 fn a_node_that_comes_back_is_taken_up_again() {
-    let Some(mut busy) = Busy::start(Cluster::plan(3).placement("sharded")) else { return };
+    let Some(mut busy) = Busy::start(Plan::new(3).placement("sharded")) else { return };
     busy.more(1);
     drop(busy.jobs.remove(1));
     wait_for("the end of its agent", || busy.c.node(1).agent().is_none());
@@ -194,11 +194,11 @@ fn a_node_that_comes_back_is_taken_up_again() {
     busy.end();
 }
 
-/// Bytes that are not what the owner sent are taken by nobody; once they arrive as they were sent,
-/// they are.
+/// No node takes bytes that are not those that the owner sent; once they arrive as they were sent,
+/// it does.
 #[test]
 fn bytes_are_changed_on_their_way() {
-    let Some(busy) = Busy::start(Cluster::plan(3).placement("sharded")) else { return };
+    let Some(busy) = Busy::start(Plan::new(3).placement("sharded")) else { return };
     busy.more(1);
     busy.c.net().corrupt(1);
     busy.more(2);
@@ -215,10 +215,10 @@ fn bytes_are_changed_on_their_way() {
     busy.end();
 }
 
-/// Its agent answers, so that nobody takes it for dead.
+/// Its agent answers, so that no peer takes it for dead.
 #[test]
-fn a_scan_that_hangs_keeps_the_index_from_nobody_else() {
-    let plan = Cluster::plan(3).files(60).placement("hybrid").cluster("join_timeout: 1s");
+fn a_scan_that_hangs_keeps_the_index_from_no_other_node() {
+    let plan = Plan::new(3).files(60).placement("hybrid").cluster("join_timeout: 1s");
     let Some(c) = plan.build() else { return };
     let hangs = FaultSpec::new(FaultKind::STALL).ops(&[Op::Opendir]).path("d001").count(1);
     c.pfs().fault(hangs).unwrap();
@@ -235,14 +235,14 @@ fn a_scan_that_hangs_keeps_the_index_from_nobody_else() {
     within(bound(), &c.end(jobs));
 }
 
-/// A path that is on the nodes' own disks, as it were: bytes of one were read on another.
+/// A path that is on the nodes' own disks: bytes of one node were read on another.
 #[test]
 fn a_node_with_other_files_works_alone() {
-    let Some(c) = patient(Cluster::plan(3).files(60).placement("sharded")).build() else { return };
+    let Some(c) = patient(Plan::new(3).files(60).placement("sharded")).build() else { return };
     let other = c.shared().join("other");
     let copied = std::process::Command::new("cp").arg("-r").arg(c.backing()).arg(&other).status().unwrap();
     assert!(copied.success());
-    // As many bytes in each, and others.
+    // As many bytes in each, but different ones.
     let turn = "import os, sys\nfor d, _, names in os.walk(sys.argv[1]):\n for n in names:\n  with open(os.path.join(d, n), 'r+b') as f: f.write(b'other')";
     assert!(std::process::Command::new("python3").args(["-c", turn]).arg(&other).status().unwrap().success());
     c.mount(2, &other);
@@ -270,13 +270,13 @@ fn a_node_with_other_files_works_alone() {
 /// alone.
 #[test]
 fn a_node_with_other_inode_numbers_works_alone() {
-    let Some(c) = patient(Cluster::plan(3).files(60).placement("sharded")).build() else { return };
+    let Some(c) = patient(Plan::new(3).files(60).placement("sharded")).build() else { return };
     let copy = c.shared().join("copy");
     let copied = std::process::Command::new("cp").arg("-a").arg(c.backing()).arg(&copy).status().unwrap();
     assert!(copied.success());
     c.mount(2, &copy);
     let mark = c.mark();
-    // (Were it there first, the others would work alone.)
+    // (Were it there first, the other nodes would work alone.)
     let first = c.node(0).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
     c.node(0).indexed();
     let outcomes = c.together(&Reads::epochs(3).barrier(&c.barrier()));

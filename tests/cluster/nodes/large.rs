@@ -1,17 +1,18 @@
-//! Files of several chunks: each byte leaves the PFS once, also while the owner is still filling,
+//! Files of several chunks: each byte leaves the PFS once, also while the owner is still fetching,
 //! and is right when the owner dies.
 
 use super::{Steady, bound, patient, within};
 use crate::plan::Plan;
 use crate::reads::Reads;
-use crate::world::{Cluster, wait_for};
+use crate::wait::wait_for;
+use crate::world::Cluster;
 use slowfs::{Counters, Rate, Settings};
 use std::time::Duration;
 
-/// Mean size of a file: 10 chunks.
-const SIZE: usize = 640 << 10;
+/// Mean size of a file in bytes: 10 chunks.
+const FILE_BYTES: usize = 640 << 10;
 fn chunked(files: usize, placement: &str) -> Plan {
-    let plan = Cluster::plan(3).files(files).size(SIZE).placement(placement).tier_size("128MiB");
+    let plan = Plan::new(3).files(files).size(FILE_BYTES).placement(placement).tier_size("128MiB");
     plan.set("source.chunk_threshold=64KiB").set("source.chunk_size=64KiB")
 }
 
@@ -19,7 +20,7 @@ fn slow(b: slowfs::Builder) -> slowfs::Builder {
     b.data_latency(Duration::from_millis(15))
 }
 
-/// (Who opens a file that is being fetched holds it open on the PFS, so that opens say nothing.)
+/// (A reader of a file that is being fetched holds it open on the PFS, so that opens say nothing.)
 #[track_caller]
 fn bytes_once(c: &Cluster, mark: &Counters) {
     let seen = c.since(mark);
@@ -61,9 +62,9 @@ fn one_file_that_all_read_at_once_leaves_the_pfs_once() {
     cold(plan);
 }
 
-/// A quarter of a tier, twice what passes through one.
+/// A quarter of a tier, twice the room for files of other owners.
 #[test]
-fn a_file_that_is_larger_than_what_passes_through_leaves_the_pfs_once() {
+fn a_file_larger_than_the_transient_room_leaves_the_pfs_once() {
     cold(chunked(1, "sharded").size(32 << 20));
 }
 
@@ -96,7 +97,7 @@ fn owner_dies(placement: &str, for_good: bool) {
     assert!((0..10).any(|_| reads_nothing()), "not everything is shared again");
     let (c, outcomes) = steady.end();
     within(bound(), &outcomes);
-    // What the owner had is read again, and what readers could not wait for.
+    // Files of the dead owner are read again, and chunks for which readers could not wait.
     let seen = c.since(&mark);
     assert!(seen.bytes_read < 2 * c.bytes(), "{} times", seen.bytes_read as f64 / c.bytes() as f64);
 }

@@ -1,18 +1,19 @@
-//! What an operator sees of the nodes of a job: `monarch status --cluster` and `monarch cluster
+//! The operator's view of the nodes of a job: `monarch status --cluster` and `monarch cluster
 //! check`.
 
 use super::{Steady, account, accounts, all_hold, patient};
 use crate::node::Node;
 use crate::plan::Plan;
-use crate::world::{Cluster, wait_for};
+use crate::wait::wait_for;
+use crate::world::Cluster;
 use monarch_core::cluster::node::{Link, NodeStatus, Said};
 use std::collections::BTreeSet;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-/// Three nodes that have read everything and go on reading.
+/// Three nodes that have read everything and continue to read.
 fn running(placement: &str) -> Option<Steady> {
-    let c = patient(Cluster::plan(3).files(90).placement(placement)).build()?;
+    let c = patient(Plan::new(3).files(90).placement(placement)).build()?;
     let steady = Steady::start(c);
     steady.more(2);
     Some(steady)
@@ -56,7 +57,7 @@ fn every_node_says_what_it_owns_and_holds() {
             assert!(s.indexes.len() == 1 && s.indexes == all[0].indexes && s.peers.len() == 2, "{s:#?}");
             assert!(s.peers.iter().all(|p| p.state == "up" && p.address.is_some()), "{s:#?}");
         }
-        // What a node does not own it got from others, once.
+        // A node got the files that it does not own from peers, once.
         let of_peers = |of: fn(&monarch_core::cluster::node::Traffic) -> u64| {
             all.iter().flat_map(|s| &s.peers).map(|p| of(&p.traffic)).sum::<u64>()
         };
@@ -112,13 +113,13 @@ fn a_check_of_a_sound_cluster_finds_all_links_good() {
 
 #[test]
 fn a_node_that_is_cut_off_is_named() {
-    cut_off(Cluster::plan(3).files(90));
+    cut_off(Plan::new(3).files(90));
 }
 
 /// Longer than the command itself waits for its agent.
 #[test]
 fn a_node_that_is_cut_off_is_named_with_long_timeouts() {
-    cut_off(Cluster::plan(3).files(90).cluster("peer_timeout: 20s"));
+    cut_off(Plan::new(3).files(90).cluster("peer_timeout: 20s"));
 }
 
 #[track_caller]
@@ -136,7 +137,7 @@ fn cut_off(plan: Plan) {
     assert!(errors.contains(&format!("{lost} does not answer")), "{errors}");
     assert!(errors.contains(&format!("{} cannot reach {lost}", c.node(1).address())), "{errors}");
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
-    // The others are listed, and it with the reason: before anybody has noticed, and after.
+    // The other nodes are listed, and it with the reason: before any peer has noticed, and after.
     for all in [all, accounts(c.node(0))] {
         assert_eq!(all.iter().map(|s| s.node.clone()).collect::<BTreeSet<_>>(), addresses(c), "{all:#?}");
         assert!(all.iter().all(|s| s.said.is_err() == (s.node == lost)), "{all:#?}");
@@ -148,7 +149,7 @@ fn cut_off(plan: Plan) {
 
 #[test]
 fn without_an_agent_there_is_nothing_to_check() {
-    let Some(c) = Cluster::plan(2).files(4).build() else { return };
+    let Some(c) = Plan::new(2).files(4).build() else { return };
     let out = check(c.node(0), &[]);
     assert_eq!(out.status.code(), Some(4), "{:?}", said(&out));
     let out = c.node(0).monarch("status").arg("--cluster").output().unwrap();
@@ -156,8 +157,8 @@ fn without_an_agent_there_is_nothing_to_check() {
 }
 
 #[test]
-fn an_agent_that_works_alone_is_told_how_not_to() {
-    let Some(c) = Cluster::plan(1).files(4).alone().build() else { return };
+fn check_says_how_an_agent_that_works_alone_can_join() {
+    let Some(c) = Plan::new(1).files(4).alone().build() else { return };
     let steady = Steady::start(c);
     for out in [check(steady.c.node(0), &[]), steady.c.node(0).monarch("status").arg("--cluster").output().unwrap()] {
         let (text, errors) = said(&out);
@@ -169,7 +170,7 @@ fn an_agent_that_works_alone_is_told_how_not_to() {
 
 #[test]
 fn a_node_that_was_not_started_yet_is_expected() {
-    let Some(c) = Cluster::plan(2).files(8).build() else { return };
+    let Some(c) = Plan::new(2).files(8).build() else { return };
     let over = c.shared().join("over");
     let jobs = c.start_indexed([0], &crate::reads::Reads::until(&over));
     let mine = account(c.node(0));

@@ -1,22 +1,23 @@
-//! Who does not know the secret gets nothing from an agent's port, who knows it gets indexed files
-//! only, and running jobs do not notice.
+//! A client without the secret gets nothing from an agent's port, a client with it gets indexed
+//! files only, and running jobs do not notice.
 
 use super::{Steady, account, all_hold, patient};
 use crate::harness::sources;
 use crate::node::Node;
+use crate::plan::Plan;
 use crate::world::Cluster;
 use monarch_core::cluster::secret::Secret;
 use serde_json::Value;
 use std::fs;
 
-/// Where and with what a member of the job would ask.
+/// The port to ask, and the secret of a member of the job.
 struct Door {
     port: u16,
     key: String,
 }
 
 fn door(c: &Cluster) -> Door {
-    let secret = Secret::load(Some(&c.secret("secret")), &|_| None).unwrap();
+    let secret = Secret::load(Some(&c.site.secret("secret")), &|_| None).unwrap();
     let members: Vec<String> = c.all().map(|n| n.address()).collect();
     let key = secret.derive("wire").iter().map(|b| format!("{b:02x}")).collect();
     Door { port: secret.port(&members), key }
@@ -28,7 +29,7 @@ fn log(node: Node<'_>) -> String {
     logs.filter_map(|path| fs::read_to_string(path).ok()).collect()
 }
 
-/// What `stranger.py` is answered in the namespace of one node by the agent of another.
+/// Answers to `stranger.py`, run in the namespace of one node, by the agent of another.
 fn strange(c: &Cluster, from: usize, to: usize) -> Value {
     let (door, index) = (door(c), account(c.node(to)).indexes[0].clone());
     let mut command = c.net().inside(from, "python3");
@@ -54,9 +55,9 @@ fn expected(case: &str) -> &'static [u64] {
         _ if case.starts_with("stranger") || case.starts_with("replayed") => &[401],
         "wrong key" | "asked three times" => &[401],
         "member good file" => &[200],
-        // Who is in no list of members holds nothing.
+        // A node that is in no list of members holds nothing.
         "member long /v1/held" => &[400, 409],
-        // No number of a file; the index has fewer; a directory.
+        // No number of a file; a number beyond the index; a directory.
         _ if case.starts_with("member file") => &[400, 404],
         _ => &[400],
     }
@@ -64,7 +65,7 @@ fn expected(case: &str) -> &'static [u64] {
 
 #[test]
 fn strangers_get_nothing_and_members_get_files_only() {
-    let Some(c) = patient(Cluster::plan(3).files(60).placement("hybrid")).build() else { return };
+    let Some(c) = patient(Plan::new(3).files(60).placement("hybrid")).build() else { return };
     let steady = Steady::start(c);
     steady.more(1);
     let c = &steady.c;
@@ -77,7 +78,7 @@ fn strangers_get_nothing_and_members_get_files_only() {
         let sums: &[&str] = if case == "member good file" { &["monarch-sum"] } else { &[] };
         let bad =
             !expected(case).contains(&status) || answer["odd"] != serde_json::json!(sums) || body.contains("root:");
-        // A refusal is a line; what an index is called, or who is in the job, is in none.
+        // A refusal is a line; no refusal contains the name of an index or of a node of the job.
         if bad || (status == 401 && body.contains("10.")) {
             wrong += &format!("{case}: {answer}\n");
         }
@@ -93,7 +94,7 @@ fn strangers_get_nothing_and_members_get_files_only() {
     steady.end();
 }
 
-/// A line for each kind of refusal and address, however often.
+/// A line for each kind of refusal and address, however often it happens.
 #[track_caller]
 fn refusals_are_logged_once(c: &Cluster) {
     let log = log(c.node(0));

@@ -1,16 +1,17 @@
-//! What takes minutes: run by `tests/nodes.sh`, where nothing else runs beside it.
+//! Tests that take minutes: run by `tests/nodes.sh`, where nothing else runs beside them.
 
 use super::traffic::cold;
 use super::{PLACEMENTS, Steady, bound, patient, read_once, within};
 use crate::harness::{Job, Running};
+use crate::plan::Plan;
 use crate::reads::Reads;
-use crate::world::{Cluster, wait_for};
+use crate::wait::wait_for;
 use std::time::Duration;
 
 /// Each node begins 10 s after the one before; the first has read everything by then. (Its tier has
 /// room for it, until the owners come.)
 fn apart(placement: &str) {
-    let plan = Cluster::plan(8).files(160).placement(placement).tier_size("16MiB").cluster("join_timeout: 120s");
+    let plan = Plan::new(8).files(160).placement(placement).tier_size("16MiB").cluster("join_timeout: 120s");
     let Some(c) = patient(plan).build() else { return };
     let mark = c.mark();
     let over = c.shared().join("over");
@@ -49,12 +50,12 @@ fn sixteen_nodes_read_each_byte_once() {
     PLACEMENTS.iter().for_each(|placement| cold(16, 320, placement));
 }
 
-/// After a minute without any chunk the other node's file was taken for closed, and each chunk from
-/// then on waited for in vain.
+/// After a minute without any chunk the other node's file was taken for closed, and the reader
+/// waited in vain for each chunk from then on.
 #[test]
 #[ignore = "minutes; tests/nodes.sh"]
-fn a_large_file_of_another_node_is_read_on_after_a_pause() {
-    let plan = Cluster::plan(2).files(1).size(8 << 20).placement("sharded").tier_size("128MiB");
+fn a_reader_continues_a_large_file_of_another_node_after_a_pause() {
+    let plan = Plan::new(2).files(1).size(8 << 20).placement("sharded").tier_size("128MiB");
     let plan = plan.set("source.chunk_threshold=64KiB").set("source.chunk_size=64KiB");
     let Some(c) = patient(plan).build() else { return };
     let script = "import hashlib, os, sys, time\n\
@@ -79,7 +80,7 @@ fn a_large_file_of_another_node_is_read_on_after_a_pause() {
 #[test]
 #[ignore = "minutes; tests/nodes.sh"]
 fn a_link_is_cut_for_a_minute() {
-    let Some(c) = Cluster::plan(8).files(160).tier_size("4MiB").placement("sharded").build() else { return };
+    let Some(c) = Plan::new(8).files(160).tier_size("4MiB").placement("sharded").build() else { return };
     let steady = Steady::start(c);
     steady.more(1);
     steady.c.net().cut(3);

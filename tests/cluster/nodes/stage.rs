@@ -2,8 +2,10 @@
 
 use super::patient;
 use crate::harness::{Ended, Running};
+use crate::plan::Plan;
 use crate::reads::Reads;
-use crate::world::{Cluster, wait_for};
+use crate::wait::wait_for;
+use crate::world::Cluster;
 
 fn stage(c: &Cluster, node: usize) -> Running {
     stage_with(c, node, &[])
@@ -12,23 +14,23 @@ fn stage(c: &Cluster, node: usize) -> Running {
 fn stage_with(c: &Cluster, node: usize, settings: &[&str]) -> Running {
     let mut command = c.node(node).monarch("stage");
     command.args(["--quiet", "--config"]).arg(c.shared().join(format!("node{node}/monarch.yaml")));
-    command.args(c.settings().iter().flat_map(|s| ["--set", s]));
+    command.args(c.site.settings.iter().flat_map(|s| ["--set", s]));
     command.args(settings.iter().flat_map(|s| ["--set", s]));
     Running::new(command)
 }
 
 fn staged(placement: &str, tier: &str) {
-    let plan = Cluster::plan(3).files(120).disk().placement(placement).tier_size(tier);
+    let plan = Plan::new(3).files(120).disk().placement(placement).tier_size(tier);
     let Some(c) = patient(plan.set("tiers[0].persist=node")).build() else { return };
     let mark = c.mark();
     let all: Vec<Running> = (0..3).map(|i| stage(&c, i)).collect();
     let ended: Vec<Ended> = all.into_iter().map(Running::end).collect();
     let seen = c.since(&mark);
-    let told: String = ended.iter().map(|e| format!("{}\n{}{}", e.status, e.text(), e.errors())).collect();
-    println!("{placement}: {} opens of {} files\n{told}", seen.open, c.files());
-    assert!(ended.iter().all(|e| e.status.success()), "{told}");
-    assert_eq!((seen.open, seen.bytes_read), (c.files(), c.bytes()), "{seen:#?}\n{told}");
-    // The job that comes then finds it all.
+    let output: String = ended.iter().map(|e| format!("{}\n{}{}", e.status, e.text(), e.errors())).collect();
+    println!("{placement}: {} opens of {} files\n{output}", seen.open, c.files());
+    assert!(ended.iter().all(|e| e.status.success()), "{output}");
+    assert_eq!((seen.open, seen.bytes_read), (c.files(), c.bytes()), "{seen:#?}\n{output}");
+    // The next job finds all of it.
     wait_for("the end of the agents", || c.all().all(|n| n.agent().is_none()));
     let mark = c.mark();
     c.together(&Reads::epochs(2));
@@ -45,19 +47,20 @@ fn all_nodes_stage_a_hybrid_data_set_once() {
     staged("hybrid", "64MiB");
 }
 
-/// 4.8 MB of files, of which no node could hold all.
+/// 4.8 MB of files, more than any node could hold.
 #[test]
 fn a_data_set_that_fits_only_into_all_tiers_together_is_staged() {
     staged("sharded", "4MiB");
 }
 
-/// Found by Slurm's prologs: the slower nodes then staged what the first had staged, too.
+/// The slower nodes once staged the share that the first had staged, too.
 #[test]
 fn a_node_that_has_staged_its_share_and_left_is_not_taken_over() {
-    let plan = Cluster::plan(3).files(60).size(500_000).disk().placement("sharded").tier_size("64MiB");
+    let plan = Plan::new(3).files(60).size(500_000).disk().placement("sharded").tier_size("64MiB");
     let Some(c) = patient(plan.set("tiers[0].persist=node")).build() else { return };
     let mark = c.mark();
-    // 10 MB for each: the first is gone, 3 s after its end, long before the others are done.
+    // 10 MB for each: the first agent is gone 3 s after its end, long before the other nodes are
+    // done.
     let slow = ["source.bandwidth_limit=1MiB/s"];
     let first = stage(&c, 0);
     let others = [1, 2].map(|i| stage_with(&c, i, &slow));
@@ -67,10 +70,10 @@ fn a_node_that_has_staged_its_share_and_left_is_not_taken_over() {
     let status = c.node(1).monarch("status").arg("--cluster").output().unwrap();
     let status = String::from_utf8(status.stdout).unwrap();
     ended.extend(others.map(Running::end));
-    let told: String = ended.iter().map(|e| format!("{}\n{}{}", e.status, e.text(), e.errors())).collect();
-    assert!(ended.iter().all(|e| e.status.success()), "{told}");
-    assert!(still, "the others were done before the first agent had gone\n{told}");
+    let output: String = ended.iter().map(|e| format!("{}\n{}{}", e.status, e.text(), e.errors())).collect();
+    assert!(ended.iter().all(|e| e.status.success()), "{output}");
+    assert!(still, "the others were done before the first agent had gone\n{output}");
     assert!(status.matches(" up ").count() == 1 && status.matches(" left").count() == 1, "{status}");
     let seen = c.since(&mark);
-    assert_eq!((seen.open, seen.bytes_read), (c.files(), c.bytes()), "{seen:#?}\n{told}");
+    assert_eq!((seen.open, seen.bytes_read), (c.files(), c.bytes()), "{seen:#?}\n{output}");
 }

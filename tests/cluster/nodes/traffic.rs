@@ -1,15 +1,16 @@
-//! What the PFS sees of several nodes.
+//! Calls and bytes that several nodes take from the PFS.
 
 use super::{PLACEMENTS, account, assert_one_scan, patient, read_once};
 use crate::harness::{Job, Running};
+use crate::plan::Plan;
 use crate::reads::Reads;
-use crate::world::{Cluster, wait_for};
+use crate::wait::wait_for;
 use std::time::Duration;
 
 pub(super) fn cold(nodes: usize, files: usize, placement: &str) {
     // Under `sharded` no tier could hold all of it.
     let tier = if placement == "sharded" { "4MiB" } else { "64MiB" };
-    let plan = Cluster::plan(nodes).files(files).placement(placement).tier_size(tier);
+    let plan = Plan::new(nodes).files(files).placement(placement).tier_size(tier);
     let Some(c) = patient(plan).build() else { return };
     let mark = c.mark();
     let outcomes = c.together(&Reads::epochs(3).barrier(&c.barrier()));
@@ -47,11 +48,11 @@ fn eight_nodes_hybrid_read_each_byte_once() {
     cold(8, 160, PLACEMENTS[2]);
 }
 
-/// No node sends more than it may, and still everything comes from nodes.
+/// No node sends more than its limit, and still everything comes from nodes.
 #[test]
 fn nodes_send_no_more_than_they_may() {
     let limit = 1 << 20;
-    let plan = Cluster::plan(3).files(120).tier_size("4MiB").placement("sharded").cluster("bandwidth_limit: 1MiB/s");
+    let plan = Plan::new(3).files(120).tier_size("4MiB").placement("sharded").cluster("bandwidth_limit: 1MiB/s");
     let Some(c) = patient(plan).build() else { return };
     let keep = |i| c.node(i).start(&Job::new("sh").arg("-c").arg("echo ready; read -r line"));
     let keepers: Vec<Running> = (0..c.len()).map(keep).collect();
@@ -61,7 +62,7 @@ fn nodes_send_no_more_than_they_may() {
     read_once(&c, &mark);
     for node in c.all() {
         let sent: u64 = account(node).peers.iter().map(|p| p.traffic.sent_bytes).sum();
-        // Each epoch has more than a megabyte for others in it, so that there is something to
+        // Each epoch has more than a megabyte for other nodes in it, so that there is something to
         // limit.
         assert!(sent > 3 * limit, "node {}: {sent} bytes", node.index);
         assert!((sent as f64) < limit as f64 * (took + 1.0), "node {}: {sent} bytes in {took} s", node.index);
@@ -69,11 +70,11 @@ fn nodes_send_no_more_than_they_may() {
     keepers.into_iter().for_each(|k| drop(k.end()));
 }
 
-/// What is opened before a node has its index may come from the PFS; after that, nothing that
-/// another node has read.
+/// Files opened before a node has its index may come from the PFS; after that, none that another
+/// node has read.
 #[test]
 fn jobs_that_do_not_wait_for_the_index_read_little_more() {
-    let Some(c) = patient(Cluster::plan(3).files(120)).build() else { return };
+    let Some(c) = patient(Plan::new(3).files(120)).build() else { return };
     let mark = c.mark();
     c.end(c.start_all(&Reads::epochs(3).barrier(&c.barrier())));
     let seen = c.since(&mark);
@@ -83,7 +84,7 @@ fn jobs_that_do_not_wait_for_the_index_read_little_more() {
 
 #[test]
 fn nodes_that_start_one_after_the_other_read_each_byte_once() {
-    let Some(c) = patient(Cluster::plan(3).files(120).placement("hybrid")).build() else { return };
+    let Some(c) = patient(Plan::new(3).files(120).placement("hybrid")).build() else { return };
     let mark = c.mark();
     let mut jobs: Vec<Running> = Vec::new();
     let reads = Reads::epochs(3).barrier(&c.barrier());
@@ -98,7 +99,7 @@ fn nodes_that_start_one_after_the_other_read_each_byte_once() {
 /// Four tiers of 4 MiB, 9.6 MB of files: no node could hold them.
 #[test]
 fn a_data_set_that_fits_only_into_all_tiers_together_is_read_once() {
-    let plan = Cluster::plan(4).files(240).placement("sharded").tier_size("4MiB");
+    let plan = Plan::new(4).files(240).placement("sharded").tier_size("4MiB");
     let Some(c) = patient(plan).build() else { return };
     let mark = c.mark();
     c.together(&Reads::epochs(3).barrier(&c.barrier()));
@@ -108,11 +109,11 @@ fn a_data_set_that_fits_only_into_all_tiers_together_is_read_once() {
     }
 }
 
-/// Three tiers of 1 MiB, 9.6 MB of files: right, within the quotas, and better than nothing.
+/// Three tiers of 1 MiB, 9.6 MB of files: right, within the quotas, and better than no tiers.
 #[test]
 fn tiers_that_are_too_small_are_filled_and_not_more() {
     for placement in PLACEMENTS {
-        let plan = Cluster::plan(3).files(240).placement(placement).tier_size("1MiB");
+        let plan = Plan::new(3).files(240).placement(placement).tier_size("1MiB");
         let Some(c) = patient(plan).build() else { return };
         let mark = c.mark();
         let jobs = c.start_indexed(0..3, &Reads::epochs(3).barrier(&c.barrier()));
@@ -130,8 +131,8 @@ fn tiers_that_are_too_small_are_filled_and_not_more() {
 /// Copies of an earlier version lie in all tiers; another version is on the PFS when the next jobs
 /// start.
 #[test]
-fn copies_of_another_version_are_served_to_nobody() {
-    let plan = Cluster::plan(3).files(120).disk().placement("hybrid").set("tiers[0].persist=node");
+fn no_reader_is_served_copies_of_another_version() {
+    let plan = Plan::new(3).files(120).disk().placement("hybrid").set("tiers[0].persist=node");
     let Some(c) = patient(plan).build() else { return };
     c.together(&Reads::epochs(1));
     wait_for("the end of the agents", || c.all().all(|n| n.agent().is_none()));
@@ -142,10 +143,10 @@ fn copies_of_another_version_are_served_to_nobody() {
     read_once(&c, &mark);
 }
 
-/// Copies of an earlier job are known to all nodes: nothing is read again.
+/// All nodes know the copies of an earlier job: nothing is read again.
 #[test]
 fn copies_of_the_same_version_are_found_by_the_next_job() {
-    let plan = Cluster::plan(3).files(120).disk().placement("sharded").tier_size("4MiB").set("tiers[0].persist=node");
+    let plan = Plan::new(3).files(120).disk().placement("sharded").tier_size("4MiB").set("tiers[0].persist=node");
     let Some(c) = patient(plan).build() else { return };
     c.together(&Reads::epochs(1));
     wait_for("the end of the agents", || c.all().all(|n| n.agent().is_none()));
@@ -154,11 +155,11 @@ fn copies_of_the_same_version_are_found_by_the_next_job() {
     assert_eq!(c.since(&mark).bytes_read, 0, "{:#?}", c.since(&mark));
 }
 
-/// The data set changes under running jobs, one node comes later: files may be of either version,
+/// The data set changes under running jobs, one node joins later: files may be of either version,
 /// each as a whole.
 #[test]
 fn versions_are_not_mixed_within_a_file() {
-    let Some(c) = Cluster::plan(3).files(60).cluster("join_timeout: 2s").build() else { return };
+    let Some(c) = Plan::new(3).files(60).cluster("join_timeout: 2s").build() else { return };
     let over = c.shared().join("over");
     let reads = Reads::until(&over).with(&["--seed", "1,2"]);
     let mut jobs = c.start_indexed(0..2, &reads);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""numpy in all its ways of reading a file: load with every mapping mode, archives, fromfile, memmap, text."""
+"""numpy in all its ways of reading a file: load with every mapping mode, archives, fromfile,
+memmap, text."""
 import os
 import numpy
 import protocol
@@ -33,7 +34,7 @@ def mapped(path):
 
 
 def mapped_private(path):
-    """Changes its own pages, which nobody else may see."""
+    """Changes its own pages, which no other process may see."""
     array = numpy.load(path, mmap_mode="c")
     before = array.copy()
     array[:] = 0
@@ -43,7 +44,7 @@ def mapped_private(path):
 
 
 def mapped_shared(path):
-    """A mapping that may be written: the file is opened for writing, which is the PFS's business."""
+    """A mapping that may be written: the file is opened for writing, so it is the PFS's file."""
     array = numpy.load(path, mmap_mode="r+")
     array += 1
     array.flush()

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""HDF5 by h5py: files opened anew each epoch, files held open for the whole job, a virtual data set over all of them."""
+"""HDF5 by h5py: files opened again each epoch, files held open for the whole job, a virtual data
+set over all of them."""
 import os
 import h5py, numpy
 import protocol

@@ -1,4 +1,5 @@
-"""A folder of small images, JPEG and PNG, one directory per class: the data of every program that reads pictures."""
+"""A folder of small images, JPEG and PNG, one directory per class: the data of every program that
+reads pictures."""
 import os
 import numpy
 from PIL import Image

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Pictures by the decoders that are used without a framework: Pillow and OpenCV, from paths, open files and bytes."""
+"""Pictures by the decoders that are used without a framework: Pillow and OpenCV, from paths, open
+files and bytes."""
 import cv2, numpy
 from PIL import Image
 import images, protocol

@@ -1,4 +1,4 @@
-"""What the framework programs have in common: command line, epochs, digests.
+"""Shared by the framework programs: command line, epochs, digests.
 
     PROGRAM prepare DIR                     makes the data
     PROGRAM run DIR [--how WAYS] [--epochs N]    reads it in each way and prints one line per way and epoch
@@ -6,9 +6,10 @@
     way W epoch E items N bytes B data SHA [loss HEX]
     way W failed
 
-A program gives `main` a function that makes its data and its ways of reading. A way is a generator function of the data's
-directory: it sets up what lives as long as the job and then yields an `Epoch` for each epoch, without end. The lines do not
-depend on the order of reading, so any two runs over the same data may be compared.
+A program gives `main` a function that makes its data and its ways of reading. A way is a generator
+function of the data's directory: it sets up what lives as long as the job and then yields an
+`Epoch` for each epoch, without end. The lines do not depend on the order of reading, so any two
+runs over the same data may be compared.
 """
 import argparse, hashlib, os, random, sys, traceback
 
@@ -16,7 +17,8 @@ SEED = 7
 
 
 class Epoch:
-    """What was read in one epoch: the sum of the digests of its items, and the loss of what was trained on them."""
+    """What was read in one epoch: the sum of the digests of its items, and the loss of what was
+    trained on them."""
 
     def __init__(self):
         self.items = self.bytes = self.sum = 0
@@ -61,7 +63,8 @@ def shuffled(items, epoch):
 
 
 def each(read, *suffixes):
-    """The way that reads the files one by one, in a new order each epoch: `read(path)` returns what was in it."""
+    """The way that reads the files one by one, in a new order each epoch: `read(path)` returns what
+    was in it."""
     def way(root):
         for number in range(10**9):
             epoch = Epoch()

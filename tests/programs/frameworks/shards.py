@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""webdataset: tar shards read in sequence, by one process or by the workers of PyTorch's DataLoader."""
+"""webdataset: tar shards read in sequence, by one process or by the workers of PyTorch's
+DataLoader."""
 import io, os, tarfile
 import numpy
 import protocol

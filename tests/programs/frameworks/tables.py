@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Arrow: Parquet files one by one, with and without mapping, as a data set of all, and Arrow's own file format."""
+"""Arrow: Parquet files one by one, with and without mapping, as a data set of all, and Arrow's own
+file format."""
 import os
 import numpy, pyarrow
 import pyarrow.dataset, pyarrow.feather, pyarrow.parquet

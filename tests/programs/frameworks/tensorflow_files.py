@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Whole files by TensorFlow: list_files with read_file and a decoder, and the file functions of tf.io.gfile."""
+"""Whole files by TensorFlow: list_files with read_file and a decoder, and the file functions of
+tf.io.gfile."""
 import os, tempfile
 from tensorflow_job import Network, tf
 import protocol

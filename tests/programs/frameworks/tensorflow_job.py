@@ -1,4 +1,4 @@
-"""What the TensorFlow programs have in common: a quiet, deterministic TensorFlow and a small network."""
+"""Shared by the TensorFlow programs: a quiet, deterministic TensorFlow and a small network."""
 import os
 
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", TF_ENABLE_ONEDNN_OPTS="0")

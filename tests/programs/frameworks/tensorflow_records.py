@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""TFRecordDataset: several files read in parallel, interleaved as file patterns are, and with checkpoints below the root.
+"""TFRecordDataset: several files read in parallel, interleaved as file patterns are, and with
+checkpoints below the root.
 
-The records lie in DIR/records; `checkpoints` writes into DIR/checkpoints-$CHECKPOINTS after each epoch and goes on from what
-it reads back.
+The records lie in DIR/records; `checkpoints` writes into DIR/checkpoints-$CHECKPOINTS after each
+epoch and continues from what it reads back.
 """
 import os
 from tensorflow_job import Network, tf

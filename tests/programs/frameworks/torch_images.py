@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""PyTorch's usual job: ImageFolder, a DataLoader with workers of each kind, a small network trained on what comes in.
+"""PyTorch's usual job: ImageFolder, a DataLoader with workers of each kind, a small network trained
+on what comes in.
 
-`ranks` is the same on two ranks: it starts itself by `torch.distributed.run`; the first rank prints for both.
+`ranks` is the same on two ranks: it starts itself by `torch.distributed.run`; the first rank prints
+for both.
 """
 import os, sys, threading
 import images, protocol
@@ -61,10 +63,11 @@ def loader(**options):
 
 
 def feeders_over():
-    """Waits for the threads that fed the workers, which PyTorch tells to end and leaves alone.
+    """Waits for the threads that fed the workers, which PyTorch asks to end and does not join.
 
-    They take down the semaphores of spawned workers. If the interpreter ends in the middle of that, a semaphore is gone and still
-    registered, and Python's resource tracker now and then warns of a leak, Monarch or not.
+    They take down the semaphores of spawned workers. If the interpreter ends in the middle of that,
+    a semaphore is gone and still registered, and Python's resource tracker now and then warns of a
+    leak, Monarch or not.
     """
     for thread in threading.enumerate():
         if thread.name == "QueueFeederThread":
@@ -80,7 +83,8 @@ def ranks(root):
     net = torch.nn.parallel.DistributedDataParallel(network())
     data = dataset(root)
     share = torch.utils.data.DistributedSampler(data, seed=protocol.SEED)
-    # Without workers: forked beside gloo's threads they hang now and then inside CPython 3.11.2's own fork, Monarch or not.
+    # Without workers: forked beside gloo's threads they hang now and then inside CPython 3.11.2's
+    # own fork, Monarch or not.
     batches = torch.utils.data.DataLoader(data, BATCH, sampler=share)
     try:
         for number in range(10**9):
@@ -93,7 +97,8 @@ def ranks(root):
 
 
 def leave_rank(status):
-    """Ends a rank at once: taking gloo down hangs or aborts now and then in PyTorch 1.13, Monarch or not."""
+    """Ends a rank at once: taking gloo down hangs or aborts now and then in PyTorch 1.13, Monarch
+    or not."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -107,7 +112,8 @@ def start_ranks():
         port = free.getsockname()[1]
     os.environ.update(GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_addr=127.0.0.1", f"--master_port={port}"]
-    # What the default (0, redirect nothing) means is lost on PyTorch 1.13 under Python 3.11: said of a rank that is not there.
+    # What the default (0, redirect nothing) means is lost on PyTorch 1.13 under Python 3.11: said
+    # of a rank that is not there.
     launcher += ["--redirects=2:1", "--tee=2:1"]
     os.execv(sys.executable, [sys.executable, *launcher, *sys.argv])
 

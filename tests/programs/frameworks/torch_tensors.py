@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tensors by PyTorch's own format, read and mapped, by safetensors, and pictures by torchvision's decoder."""
+"""Tensors by PyTorch's own format, read and mapped, by safetensors, and pictures by torchvision's
+decoder."""
 import os
 import numpy, torch
 from safetensors import safe_open

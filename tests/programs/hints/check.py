@@ -3,8 +3,9 @@
     /usr/bin/python3 tests/programs/hints/check.py            # all that this interpreter has the frameworks for
     /usr/bin/python3 tests/programs/hints/check.py hints torch     # only these: hints, torch, tf; fails when one is not there
 
-The library is a fake one, built with the C compiler and preloaded, which writes down what it is told. With HINTS_REAL=1 none is built: the
-caller has preloaded the real one, and what is compared is the data alone.
+The library is a fake one, built with the C compiler and preloaded, which records its calls. With
+HINTS_REAL=1 none is built: the caller has preloaded the real one, and what is compared is the data
+alone.
 """
 
 import os

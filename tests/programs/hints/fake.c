@@ -1,4 +1,5 @@
-/* Stands in for the preloaded library: the functions of monarch.h, which write down what they are told. Built by check.py. */
+/* Stands in for the preloaded library: the functions of monarch.h, which record their calls.
+ * Built by check.py. */
 #include "../../../include/monarch.h"
 #include <errno.h>
 #include <stdio.h>

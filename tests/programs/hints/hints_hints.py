@@ -4,7 +4,7 @@ import pathlib
 import warnings
 
 import monarch_hints as m
-from told import REAL, expect
+from recorded import REAL, expect
 
 assert m.active()
 m.announce(["/a", pathlib.Path("/b c"), b"/d\xff", "", "/e\0/f"])

@@ -7,7 +7,7 @@ import warnings
 import tensorflow as tf
 
 from monarch_hints.tf import announcing
-from told import announced, told
+from recorded import announced, recorded
 
 names = ["/data/train-%d" % i for i in range(5)]
 
@@ -16,7 +16,7 @@ def texts(dataset):
     return [x.decode() for x in dataset.as_numpy_iterator()]
 
 
-told()
+recorded()
 
 
 def expect(*epochs):

@@ -1,4 +1,5 @@
-"""PyTorch: the same batches with and without announcements, and the order announced is the one that comes."""
+"""PyTorch: the same batches with and without announcements, and the order announced is the one that
+comes."""
 
 import random
 import warnings
@@ -10,7 +11,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 import monarch_hints.torch
 from monarch_hints.torch import announcing
-from told import announced, told
+from recorded import announced, recorded
 
 try:
     import numpy
@@ -45,7 +46,7 @@ class Python(Sampler):
         self.own.shuffle(order)
         if numpy is not None:
             order = [order[i] for i in numpy.random.permutation(N)]
-        # Lazily, as long as the loader goes on.
+        # Lazily, as long as the loader continues.
         for i in order:
             yield (i + self.count) % N
 
@@ -102,7 +103,7 @@ def compare(name, make, wrap, set_epoch=True):
     seed()
     loader, sampler = make(lambda s: s)
     plain = epochs(loader, sampler, set_epoch)
-    told()
+    recorded()
     seed()
     loader, sampler = wrap()
     wrapped = epochs(loader, sampler, set_epoch)
@@ -226,7 +227,7 @@ said = announced()
 assert said is None or said == [(0, [PATHS[i] for i in plain[:100]])]
 
 
-# What has no order, no files, or fails: the training goes on, one warning each.
+# What has no order, no files, or fails: the training continues, one warning each.
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(20))
@@ -250,4 +251,4 @@ with warnings.catch_warnings(record=True) as caught:
         assert announcing(None) is None
 texts = [str(w.message) for w in caught if "monarch_hints" in str(w.message)]
 assert len(texts) == 3, texts
-told()
+recorded()

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Does to a data set what it is told, line by line, and says what came of it: for tests that look from two nodes at one change.
+"""Obeys lines about a data set and prints the result of each: for tests that look from two nodes at
+one change.
 
-    told.py ROOT
+    obey.py ROOT
     read REL | stat REL | list REL | write REL SEED | append REL | delete REL | rename REL TO | mkdir REL
 
-Answers `#N TEXT` to line N: the seed whose bytes a file has (`?`: no version's), its size, sorted names, `done`, or the error's name.
-`write` replaces the bytes in place, or makes the file.
+Answers `#N TEXT` to line N: the seed whose bytes a file has (`?`: no version's), its size, sorted
+names, `done`, or the error's name. `write` replaces the bytes in place, or makes the file.
 """
 import errno, os, sys
 

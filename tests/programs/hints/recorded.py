@@ -1,4 +1,4 @@
-"""What the fake library was told."""
+"""Calls that the fake library recorded."""
 
 import os
 
@@ -6,7 +6,7 @@ LOG = os.environ.get("FAKE_MONARCH")
 REAL = not LOG
 
 
-def told():
+def recorded():
     """Calls since the last question, each a list of texts; None where the library is the real one."""
     if REAL:
         return None
@@ -20,13 +20,13 @@ def told():
 
 
 def expect(*calls):
-    found = told()
+    found = recorded()
     assert found is None or found == [list(map(str, c)) for c in calls], "%r instead of %r" % (found, calls)
 
 
 def announced():
     """Numbers and files of the epochs that were announced since the last question."""
-    calls = told()
+    calls = recorded()
     if calls is None:
         return None
     assert [c[0] for c in calls] == ["begin", "announce"] * (len(calls) // 2), calls
