@@ -184,8 +184,8 @@ fn binary() -> io::Result<PathBuf> {
 ///   behind the mount's back answers `ESTALE`, which makes the kernel look the name up again, and
 ///   changed attributes are invalidated in the kernel before the open returns. `statx` with
 ///   `AT_STATX_FORCE_SYNC` reaches the server too.
-/// * **Descriptors keep the inode they opened**: a file that is replaced or deleted stays readable for
-///   its readers, as on Lustre or GPFS. (For NFS, install a fault `estale`.)
+/// * **Descriptors keep the inode they opened**: a file that is replaced or deleted stays readable
+///   for its readers, as on Lustre or GPFS. (For NFS, install a fault `estale`.)
 /// * **Latency is slept concurrently.** Server threads do the work at once; the answer waits in a
 ///   timer heap.
 #[derive(Debug)]

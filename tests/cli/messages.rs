@@ -4,8 +4,8 @@
 //! How it works. The sources are read as Rust tokens, and the string literals that read as prose
 //! are taken for messages. Left out are texts that no user is shown: attributes other than
 //! `#[error]` (help is printed by clap, on request), tests, reasons of `expect`, and texts that
-//! something is compared with. The document is read for the code spans in the first column of its tables whose
-//! header begins with "Message". What is filled in is `…` in both.
+//! something is compared with. The document is read for the code spans in the first column of its
+//! tables whose header begins with "Message". What is filled in is `…` in both.
 
 use proc_macro2::{Delimiter, LexError, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};

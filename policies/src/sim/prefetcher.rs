@@ -1,5 +1,5 @@
-//! What a node fetches before a reader asks: first what its policy wants, then the known order while
-//! there is room, then the listing while there is room.
+//! What a node fetches before a reader asks: first what its policy wants, then the known order
+//! while there is room, then the listing while there is room.
 //!
 //! A prefetch starts only while fewer copies than `inflight` are under way. Demands count as under
 //! way and never wait for a slot.
