@@ -1,5 +1,5 @@
-//! What readers opened, and what jobs announced: taken from shared memory and hint files, told to
-//! the policy, the epochs, the trace.
+//! What readers opened and what jobs announced: taken from shared memory and hint files, and passed
+//! to the policy, the epochs and the trace.
 
 pub(crate) mod access_tracker;
 pub(crate) mod directory_costs;

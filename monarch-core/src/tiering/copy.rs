@@ -1,4 +1,4 @@
-//! A file, or a chunk of a large one, from the claim in its state word to its outcome.
+//! Copying a file, or the chunks of a large one, from the claim in its state word to its outcome.
 
 pub(crate) mod accounting;
 pub(crate) mod adoption;

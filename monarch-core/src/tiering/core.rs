@@ -1,5 +1,7 @@
-//! What all rooms of the tiering engine share: context, segments, domain types. Nothing here
-//! decides anything.
+//! What all rooms of the tiering engine share: the context, the segments, domain types, traits of
+//! peers.
+//!
+//! Nothing here decides what is copied, or where to.
 
 pub(crate) mod claim;
 pub(crate) mod claimed_file;

@@ -1,4 +1,4 @@
-//! Where a copy goes, and which copies make room for it.
+//! The tier of a copy, and which copies are dropped, moved or replaced to have space for it.
 
 pub(crate) mod demotion;
 pub(crate) mod fair_share;

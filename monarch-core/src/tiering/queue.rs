@@ -1,4 +1,5 @@
-//! What waits to be copied, retries, and which engine copies it.
+//! What waits to be copied: the queues of demands and prefetches, retries, the slots of what is in
+//! flight, and the choice of the copy engine.
 
 pub(crate) mod engine_lane;
 pub(crate) mod inflight_slots;

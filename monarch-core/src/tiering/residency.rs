@@ -1,4 +1,4 @@
-//! Which copies there are; taking them away, moving them, checking them.
+//! The copies that exist: lists of them, evicting them, moving them between tiers, checking them.
 
 pub(crate) mod catalog;
 pub(crate) mod decode_rounds;

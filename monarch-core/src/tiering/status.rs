@@ -1,4 +1,4 @@
-//! What the tiering engine says about itself.
+//! What the tiering engine reports: gauges, the state of prefetch, how far copies are.
 
 pub(crate) mod gauges;
 pub(crate) mod prefetch_status;

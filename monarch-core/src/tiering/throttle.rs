@@ -1,15 +1,15 @@
-//! How many copies may run at a time, and how many of them for prefetch.
+//! [`PrefetchThrottle`]: how many copies may run at a time, and how many of them for prefetch.
 //!
-//! Owns the counts of files and chunks under way, and four judgements about the PFS:
+//! Owns the counts of files and chunks in flight, and four judgements about the PFS:
 //!
 //! | module | what it judges |
 //! |---|---|
-//! | [`concurrency_limit`] | how many copies the PFS needs to give what it has |
-//! | [`demand_reserve`] | how many of those demands take, and will take again at once |
-//! | [`latency_throttle`] | by what prefetch is divided while the PFS answers slowly |
+//! | [`concurrency_limit`] | how many copies it takes to use what the PFS gives |
+//! | [`demand_reserve`] | how many of these demands take, and will take again at once |
+//! | [`latency_throttle`] | the divisor of prefetch while the PFS answers slowly |
 //! | [`circuit_breaker`] | whether anything is prefetched while the PFS fails |
 //!
-//! Invariant: demands are never held back by any of them, only by the bounds of the configuration.
+//! Invariant: demands are held back only by the bounds of the configuration.
 
 use crate::engine::slots_ahead;
 use circuit_breaker::CircuitBreaker;
@@ -24,16 +24,16 @@ mod circuit_breaker;
 mod concurrency_limit;
 mod demand_reserve;
 mod latency_throttle;
-/// While the PFS is slow a part of the prefetches that may run does, but no smaller a part than
-/// that of this many.
+/// Lower bound on the slots that are divided while the PFS is slow: with fewer than this many slots
+/// the limit itself is the bound.
 const MIN_DIVIDED_SLOTS: usize = 16;
 
-/// Bounds of the configuration.
+/// Bounds that the configuration sets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Files and chunks from the PFS at a time.
+    /// Files and chunks in flight from the PFS.
     pub(crate) pfs: usize,
-    /// Files and chunks from other nodes at a time; 0 where there are no other nodes.
+    /// Files and chunks in flight from peers; 0 without peers.
     pub(crate) remote: usize,
     /// Whether rings copy from the PFS beside the copiers.
     pub(crate) has_rings: bool,
@@ -41,17 +41,17 @@ pub(crate) struct Bounds {
     pub(crate) backs_off: bool,
 }
 
-/// See the module.
+/// Counts what is in flight, and decides how many copies prefetch may run.
 #[derive(Debug)]
 pub(crate) struct PrefetchThrottle {
     bounds: Bounds,
-    /// Files and chunks on their way from the PFS, or from packed copies.
+    /// Files and chunks in flight from the PFS, or from compressed copies.
     running: AtomicUsize,
-    /// Those of them that a reader waits for.
+    /// Those of `running` that a reader waits for.
     demanded: AtomicUsize,
-    /// Files and chunks on their way from other nodes.
+    /// Files and chunks in flight from peers.
     remote: AtomicUsize,
-    /// Files and chunks on their way from anywhere that no reader waits for.
+    /// Files and chunks in flight from any source that no reader waits for.
     prefetching: AtomicUsize,
     latency_throttle: LatencyThrottle,
     demand_reserve: DemandReserve,
@@ -74,7 +74,7 @@ impl PrefetchThrottle {
         }
     }
 
-    /// Counts a file or a chunk until its slot is given back. The bounds are the caller's to keep.
+    /// Counts a file or a chunk until its slot is given back. The caller keeps the bounds.
     pub(crate) fn take(&self, source: RequestSource, remote: bool) -> Slot<'_> {
         self.under_way(remote).fetch_add(1, Ordering::AcqRel);
         let counted = match source {
@@ -88,18 +88,18 @@ impl PrefetchThrottle {
         Slot { throttle: self, source, remote, counted, begun: Instant::now(), uses_reserve: false }
     }
 
-    /// Whether one more file may be begun that comes from the PFS, or from another node.
+    /// Whether one more file may be started from the PFS, or from a peer (`remote`).
     pub(crate) fn has_slot(&self, remote: bool) -> bool {
         self.under_way(remote).load(Ordering::Acquire) < self.bound(remote)
     }
 
-    /// Whether there is a slot for one more file from the PFS beside `demands` in line.
+    /// Whether there is a slot for one more file from the PFS beside `demands` queued demands.
     pub(crate) fn has_slot_beside(&self, demands: usize) -> bool {
         self.running.load(Ordering::SeqCst) + demands < self.bounds.pfs
     }
 
-    /// How many files and chunks may be prefetched at a time now: what demands leave of as many as
-    /// the PFS needs. Where they leave none, one now and then.
+    /// Number of files and chunks that may be prefetched at a time: the limit less what demands
+    /// take. When they leave none, a prefetch gets a slot now and then.
     pub(crate) fn slots(&self, now: Instant) -> usize {
         self.circuit_breaker.slots(now, self.slots_beside_demands(now))
     }
@@ -114,61 +114,59 @@ impl PrefetchThrottle {
             return 0;
         }
         let divisor = self.latency_throttle.divisor();
-        // (With fewer it could not be seen whether more would do.)
+        // (With fewer slots the limit could not be seen to be too low.)
         (left / divisor).max(left.min(MIN_DIVIDED_SLOTS / divisor)).max(1)
     }
 
-    /// How many files and chunks are being prefetched.
+    /// Number of files and chunks that are being prefetched.
     pub(crate) fn prefetching(&self) -> usize {
         self.prefetching.load(Ordering::Acquire)
     }
 
-    /// How many files and chunks are under way from the PFS, and from other nodes.
+    /// Number of files and chunks in flight from the PFS, and from peers.
     pub(crate) fn in_flight(&self) -> (usize, usize) {
         (self.running.load(Ordering::Relaxed), self.remote.load(Ordering::Relaxed))
     }
 
-    /// How many copies from the PFS may be under way before prefetch waits.
+    /// Number of copies from the PFS in flight at which prefetch waits.
     pub(crate) fn limit(&self) -> usize {
         if self.bounds.backs_off { self.concurrency_limit.limit() } else { slots_ahead(self.bounds.pfs) }
     }
 
-    /// How long a worker that found nothing to do since `since` may sleep before readers that have
-    /// not asked again leave more to prefetch; `None` without bound.
+    /// How long a worker that found nothing to do since `since` may sleep before the reserve for
+    /// readers that have not asked again runs out. `None`: without bound.
     pub(crate) fn more_slots_in(&self, since: Instant) -> Option<Duration> {
         if self.bounds.backs_off { self.demand_reserve.over_in(since, Instant::now()) } else { None }
     }
 
-    /// Notes a file, or a chunk of one, that came from the PFS; whether more may run now.
+    /// Notes a file, or a chunk, that came from the PFS. Returns whether more may run now.
     pub(crate) fn note_copy(&self, bytes: u64, took: Duration) -> bool {
         let demanded = self.demanded.load(Ordering::Relaxed);
         let kept = self.demand_reserve.demands(demanded, Instant::now()) - demanded;
         self.concurrency_limit.note(bytes, took, self.running.load(Ordering::Relaxed), kept)
     }
 
-    /// Notes how long an open at the PFS took.
+    /// Notes how long an open on the PFS took.
     pub(crate) fn note_open(&self, took: Duration) {
         self.latency_throttle.note(took);
     }
 
-    /// How long opens at the PFS take lately, and took at best, in microseconds (`u64::MAX` before
-    /// the first).
+    /// Recent and best latency of opens on the PFS, in microseconds (`u64::MAX` before the first).
     pub(crate) fn open_us(&self) -> (u64, u64) {
         self.latency_throttle.figures()
     }
 
-    /// By what prefetch is divided because the PFS answers slowly; 1 where it does not, or need
-    /// not.
+    /// The divisor of prefetch: 1 unless the PFS answers slowly and `backs_off` is set.
     pub(crate) fn divisor(&self) -> usize {
         if self.bounds.backs_off { self.latency_throttle.divisor() } else { 1 }
     }
 
-    /// Notes an error of the PFS; `known` of a file that has failed before.
+    /// Notes an error of the PFS; `known` if the file has failed before.
     pub(crate) fn failed(&self, known: bool) {
         self.circuit_breaker.failed(Instant::now(), known);
     }
 
-    /// Notes that the PFS gave a file.
+    /// Notes that a file was copied from the PFS.
     pub(crate) fn worked(&self) {
         self.circuit_breaker.worked();
     }
@@ -178,12 +176,12 @@ impl PrefetchThrottle {
         self.circuit_breaker.closed()
     }
 
-    /// How long until the next probe, while prefetch only probes.
+    /// Time until the next probe, while prefetch only probes.
     pub(crate) fn next_probe(&self) -> Option<Duration> {
         self.circuit_breaker.next_try(Instant::now())
     }
 
-    /// Whether the PFS may be probed, or does not fail.
+    /// Whether the PFS may be probed now, or does not fail.
     pub(crate) fn may_try(&self) -> bool {
         self.circuit_breaker.slots(Instant::now(), 1) > 0
     }
@@ -196,32 +194,32 @@ impl PrefetchThrottle {
         if remote { self.bounds.remote } else { self.bounds.pfs }
     }
 
-    /// Whether there are more copiers than files of a kind that may be under way.
+    /// Whether there are more copiers than slots of a kind.
     const fn has_spare_copiers(&self, remote: bool) -> bool {
         self.bounds.remote > 0 || (!remote && self.bounds.has_rings)
     }
 }
 
-/// A place among the files and chunks under way.
+/// A slot for one file or chunk in flight.
 #[derive(Debug)]
 pub(crate) struct Slot<'a> {
     throttle: &'a PrefetchThrottle,
     source: RequestSource,
     remote: bool,
-    /// Where it is counted beside those under way.
+    /// The count that it is part of, beside that of all in flight.
     counted: Option<&'a AtomicUsize>,
     begun: Instant,
-    /// Whether it is a prefetch that takes some of what the PFS gives.
+    /// Whether it is a prefetch that takes bandwidth of the PFS.
     uses_reserve: bool,
 }
 
 impl Slot<'_> {
-    /// It is a prefetch that takes some of what the PFS gives, or it is not.
+    /// Notes whether it is a prefetch that takes bandwidth of the PFS.
     pub(crate) const fn uses_reserve(&mut self, uses: bool) {
         self.uses_reserve = uses;
     }
 
-    /// What a reader waits for is decoded: it is no demand on the PFS.
+    /// Notes that the file is decompressed: then it is no demand on the PFS.
     pub(crate) fn is_decoding(&mut self) {
         if self.source == RequestSource::Demand
             && let Some(count) = self.counted.take()
@@ -230,10 +228,10 @@ impl Slot<'_> {
         }
     }
 
-    /// Gives the slot back, once; whether a copier may wait for it.
+    /// Gives the slot back; called once. Returns whether a copier may wait for it.
     pub(crate) fn give_back(&mut self) -> bool {
         if self.uses_reserve {
-            // Before the next one may begin.
+            // Before the next prefetch can start.
             self.throttle.demand_reserve.had_its_turn();
         }
         if let Some(count) = self.counted {
@@ -260,7 +258,7 @@ mod tests {
         let (now, limit) = (Instant::now(), throttle.limit());
         assert_eq!(throttle.slots(now), limit);
         let mut demands: Vec<_> = (0..63).map(|_| throttle.take(RequestSource::Demand, false)).collect();
-        // The one that may run now and then, as no demand has ended yet.
+        // The prefetch that may run now and then, as no demand has ended yet.
         assert_eq!((throttle.slots(now), throttle.has_slot(false), throttle.in_flight()), (1, true, (63, 0)));
         demands.push(throttle.take(RequestSource::Demand, false));
         assert!(!throttle.has_slot(false) && !throttle.has_slot_beside(0));

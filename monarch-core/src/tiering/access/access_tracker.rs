@@ -1,8 +1,8 @@
-//! What readers open: taken from shared memory many times a second, and told to the policy, the
-//! epochs, the trace.
+//! [`AccessTracker`]: takes the opens of readers from shared memory many times a second, and passes
+//! them to the policy, the epochs and the trace.
 //!
-//! One thread does it; it sleeps until a hint comes, or for a time that depends on how much there
-//! was.
+//! One thread does it. It sleeps until a hint comes, or for a time that depends on how many opens
+//! there were.
 
 use crate::snapshot::{Directory, Epoch, Traced, Why};
 use crate::sync::lock;
@@ -31,61 +31,61 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Opens that are told while the policy is locked: demands wait for it.
+/// Opens that are reported under one lock of the policy: demands wait for it.
 const BATCH: usize = 256;
-/// How long to sleep when there was nothing, something, and so much that a lane was half full.
+/// Sleep when there was nothing; the next ones when there was something, when the order is known
+/// (files that were read make space for those read next), when a lane was half full, and while a
+/// hint waits for its place among the opens.
 const IDLE: Duration = Duration::from_millis(250);
 const BUSY: Duration = Duration::from_millis(20);
-/// The same where the order is known: what was read makes room for what is read next.
 const SOON: Duration = Duration::from_millis(5);
 const FLOOD: Duration = Duration::from_millis(2);
-/// The same where a hint waits for its place among the opens.
 const SHORT: Duration = Duration::from_millis(1);
-/// How long it waits: its process may have been killed.
+/// How long a hint waits for its place, milliseconds: its process may have been killed.
 const PLACE_MS: u64 = 200;
-/// How long readers are taken to be at work after an open.
+/// How long readers count as active after an open.
 const AWAKE: Duration = Duration::from_secs(2);
-/// Streams of learned orders are those of roots, above all processes.
+/// First stream number of learned orders: those of roots, above all processes.
 const LEARNED: u64 = 1 << 32;
 
-/// See the module.
+/// The state of the thread that takes opens.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     tails: Option<Tails>,
-    /// By root.
+    /// Epochs, by root.
     passes: HashMap<usize, Passes>,
-    /// Hints that were taken so far.
+    /// The count of hints at the last look.
     hinted: u32,
     unplaced: Unplaced,
-    /// Roots whose order was learned and is thought to repeat.
+    /// Roots whose order was learned and is expected to repeat.
     learned: HashSet<usize>,
-    /// When something was opened last.
+    /// Time of the last open.
     last: Option<Instant>,
-    /// What counted for all epochs at the last look.
+    /// The totals at the last look.
     totals: Option<Totals>,
     pub(crate) trace: crate::tiering::access::trace_files::Traces,
     directories: crate::tiering::access::directory_costs::Directories,
 }
 
-/// What the policy is told of one open.
+/// An open as it is reported to the policy.
 struct Told {
     root: usize,
     access: Access,
     served: From,
 }
 
-/// What has changed with an open.
+/// A change of epoch or order that came with an open.
 struct Turned {
     at: usize,
-    /// The epoch of the root that has begun.
+    /// Number of the epoch of the root that has begun.
     began: Option<u32>,
-    /// The order that repeats.
+    /// The order that is expected to repeat.
     order: Option<Vec<FileKey>>,
-    /// Whether it still does.
+    /// Whether the order still repeats.
     repeats: bool,
 }
 
-/// Takes what readers opened.
+/// Takes the opens and hints of readers.
 pub(crate) struct AccessTracker {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -119,7 +119,7 @@ impl AccessTracker {
         }
     }
 
-    /// Takes what was opened and hinted; how long it is until the next time.
+    /// Takes opens and hints. Returns how long to sleep until the next time.
     pub(crate) fn drain_accesses(&self) -> Duration {
         let mut reading = lock(&self.reading);
         let log = &self.cx.ctl.ctl.accesses;
@@ -130,8 +130,8 @@ impl AccessTracker {
         let now = crate::sys::coarse_ms();
         let most = tails.take(log, now, |lane, what| noted.push((lane, what)));
         let lost = tails.lost - lost_before;
-        // A process counts an open when it leaves its word: what has been counted since the last
-        // look belongs to these.
+        // A process counts an open when it leaves its word: counts since the last look belong to
+        // these opens.
         let totals = self.totals();
         let before = reading.totals.replace(totals).unwrap_or(totals);
         // (A hint's file is there before its word, and its word before it is counted.)
@@ -143,7 +143,7 @@ impl AccessTracker {
         let told = in_order(noted, &mut reading.unplaced, now);
         reading.trace.lost(lost);
         if told.is_empty() && reading.unplaced.is_empty() {
-            // Readers compute, perhaps: what they open next is to be heard of soon.
+            // Readers may be computing: their next open has to be seen soon.
             if reading.last.is_some_and(|last| last.elapsed() < AWAKE) {
                 return self.soon();
             }
@@ -167,12 +167,12 @@ impl AccessTracker {
         }
     }
 
-    /// How long to sleep while readers are at work.
+    /// Sleep while readers are active.
     fn soon(&self) -> Duration {
         if self.policy.lock_hints().has_order() { SOON } else { BUSY }
     }
 
-    /// Sleeps so long, or until a hint comes.
+    /// Sleeps for `time`, or until a hint comes.
     pub(crate) fn await_readers(&self, time: Duration) {
         let seen = lock(&self.reading).hinted;
         futex_wait(&self.cx.ctl.ctl.hinted, seen, Some(timespec(time)));
@@ -228,8 +228,7 @@ impl AccessTracker {
     }
 
     fn tell_batch(&self, reading: &mut Reading, batch: &[Told], before: &Totals) {
-        // What users announce counts more than what was learned, which is of no use where nothing
-        // is fetched ahead.
+        // Announced orders take precedence over learned ones, which are of no use without prefetch.
         let learns = self.cx.options.prefetch && self.policy.lock_hints().streams().all(|s| s >= LEARNED);
         let mut turns = Vec::new();
         for (at, told) in batch.iter().enumerate() {
@@ -268,13 +267,14 @@ impl AccessTracker {
         }
     }
 
-    /// Whether most of what is read is read below this root: its epochs are those of the job.
+    /// Whether most opens are below this root: its epochs are those of the job.
     fn leads(&self, reading: &Reading, root: usize) -> bool {
         let of = |root: usize| reading.passes.get(&root).map_or(0, Passes::opens);
         reading.passes.keys().all(|other| of(*other) <= of(root))
     }
 
-    /// The job says that an epoch begins, or has ended.
+    /// Notes that the job announced the begin of an epoch (with its number, if it gave one), or its
+    /// end.
     pub(crate) fn epoch_announced(&self, reading: &mut Reading, at: Duration, begins: Option<Option<u32>>) {
         let totals = self.totals();
         for root in 0..self.cx.ctl.roots().len() {
@@ -291,7 +291,7 @@ impl AccessTracker {
         }
     }
 
-    /// The figures of which an epoch's are a difference.
+    /// The totals; an epoch's figures are their difference.
     fn totals(&self) -> Totals {
         let f = &self.cx.stats;
         Totals {
@@ -324,7 +324,7 @@ impl AccessTracker {
         lock(&self.reading).directories.most(root)
     }
 
-    /// The files of a root have other numbers from now on.
+    /// Notes that the files of a root have new numbers.
     pub(crate) fn renumber(&self, root: usize) {
         if let Some(passes) = lock(&self.reading).passes.get_mut(&root) {
             passes.renumber();
@@ -349,13 +349,10 @@ impl AccessTracker {
         }
     }
 
-    /// Writes what is opened from now on to `file`, which messages call `path`; the number by which
-    /// it is ended.
-    ///
-    /// # Errors
-    /// [`TraceError`].
+    /// Starts a trace of opens in `file`, which messages call `path`. Returns the number that ends
+    /// it.
     pub(crate) fn begin_trace(&self, path: &Path, file: File) -> Result<u64, TraceError> {
-        // What was opened before belongs to nobody's trace.
+        // Opens before this belong to no trace.
         self.drain_accesses();
         let root = |r: &monarch_abi::control::Root| {
             PathBuf::from(String::from_utf8_lossy(self.cx.ctl.str(&r.path)).into_owned())
@@ -372,11 +369,11 @@ impl AccessTracker {
         Ok(lock(&self.reading).trace.begin(path, writer))
     }
 
-    /// Ends a trace; what it came to.
+    /// Ends a trace. Returns its totals.
     pub(crate) fn end_trace(&self, id: u64) -> Option<Traced> {
         self.drain_accesses();
         let trace = lock(&self.reading).trace.take(id)?;
-        // The lock is free again: writing the rest may take long.
+        // The lock is free: writing the rest may take long.
         Some(trace.end())
     }
 }

@@ -1,4 +1,4 @@
-//! What was opened in which directory, for the report of a job.
+//! [`Directories`]: counts opens by directory, for the report of a job.
 
 use crate::snapshot::Directory;
 use monarch_abi::PATH_MAX;
@@ -9,19 +9,18 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// Directories that are counted; what is opened in others is not.
+/// Directories that are counted; opens in further ones are not.
 const MOST: usize = 1 << 14;
-/// Directories that are told.
+/// Directories in a report.
 const TOLD: usize = 10;
 
-/// Counters of directories, by root, segment and position there. (A directory of two segments is
-/// told
-/// once.)
+/// Counters of directories, by root, segment and position in the segment. (A directory of two
+/// segments is reported once.)
 #[derive(Debug, Default)]
 pub(crate) struct Directories(HashMap<(usize, usize, usize), Directory>);
 
 impl Directories {
-    /// A file was opened.
+    /// Counts an open.
     pub(crate) fn add(&mut self, (root, segment): (usize, usize), index: &Index<'_>, id: u32, size: u64, from: Served) {
         let Some(at) = index.parent_of(id) else { return };
         let len = self.0.len();
@@ -43,7 +42,7 @@ impl Directories {
         }
     }
 
-    /// Those of a root that the PFS gave most bytes for, or from which most was read.
+    /// The directories of a root for which the PFS gave most bytes, or from which most was read.
     pub(crate) fn most(&self, root: usize) -> Vec<Directory> {
         let mut by_path: BTreeMap<&PathBuf, Directory> = BTreeMap::new();
         for (_, d) in self.0.iter().filter(|((of, ..), _)| *of == root) {

@@ -1,18 +1,18 @@
-//! Passes over the files of a root, and what each of them came to.
+//! [`Passes`]: epochs of a root, and the figures of each.
 //!
-//! Where an epoch begins is found out by [`monarch_policies::epochs`] a little later than it was
-//! so: from the access on that may have been the first, figures are kept apart until it is known
-//! which epoch they belong to.
+//! [`monarch_policies::epochs`] detects the begin of an epoch a little late: from the access on
+//! that may have been the first, figures are kept apart until it is known which epoch they belong
+//! to.
 
 use crate::snapshot::{Epoch, Why};
 use monarch_abi::accesses::Served;
 use monarch_policies::{Access, EpochEvent, Epochs, OrderPredictor};
 use std::time::Duration;
 
-/// Epochs that are remembered one by one; of earlier ones only the sum.
+/// Epochs whose figures are kept one by one.
 const MOST: usize = 1000;
 
-/// What counts for all epochs, of which an epoch is a difference.
+/// Totals over all epochs; an epoch's figures are their difference.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     /// Time that readers spent waiting for copies, microseconds.
@@ -25,12 +25,12 @@ pub(crate) struct Totals {
     pub(crate) why: Why,
 }
 
-/// An epoch that goes on.
+/// An epoch that has not ended.
 #[derive(Debug)]
 struct Current {
-    /// By the clock of the opens.
+    /// Time of its begin, by the clock of the opens.
     began: Duration,
-    /// When something was read last.
+    /// Time of the last open.
     last: Duration,
     before: Totals,
     figures: Epoch,
@@ -57,7 +57,7 @@ impl Current {
         self.last = self.last.max(at);
     }
 
-    /// Its figures, with what `now` tells.
+    /// Its figures, given the totals `now`.
     fn so_far(&self, now: Totals) -> Epoch {
         Epoch {
             seconds: self.last.saturating_sub(self.began).as_secs_f64(),
@@ -75,16 +75,16 @@ impl Current {
 pub(crate) struct Passes {
     detector: Epochs,
     pub(crate) learner: OrderPredictor,
-    /// Epochs before the files got other numbers.
+    /// Epochs before the files were renumbered.
     before: u32,
     done: Vec<Epoch>,
     current: Option<Current>,
-    /// What perhaps belongs to the next one.
+    /// Opens that may belong to the next epoch.
     perhaps: Option<Current>,
 }
 
 impl Passes {
-    /// A file was opened; the number of the epoch that has begun, if one has.
+    /// Counts an open. Returns the number of the epoch that has begun, if one has.
     pub(crate) fn access(&mut self, open: &Access, served: Served, now: Totals) -> Option<u32> {
         let turn = self.detector.access(open.file);
         let began = self.turn(turn, open.at, now);
@@ -98,22 +98,22 @@ impl Passes {
         began
     }
 
-    /// The job says that an epoch begins.
+    /// Notes that the job announced the begin of an epoch.
     pub(crate) fn begin(&mut self, number: Option<u32>, at: Duration, now: Totals) -> Option<u32> {
         let turn = self.detector.begin(number);
         if matches!(turn, EpochEvent::Begun(_)) {
-            // It begins now, whatever was thought before.
+            // It begins now, whatever was detected before.
             self.not_yet();
         }
         self.turn(turn, at, now)
     }
 
-    /// The job says that the epoch has ended.
+    /// Notes that the job announced the end of the epoch.
     pub(crate) fn end(&mut self) {
         self.detector.end();
     }
 
-    /// What was counted apart belongs to the old epoch.
+    /// Adds the figures that were kept apart to the old epoch.
     fn not_yet(&mut self) {
         if let (Some(perhaps), Some(current)) = (self.perhaps.take(), &mut self.current) {
             current.figures.add(&perhaps.figures);
@@ -152,19 +152,19 @@ impl Passes {
         }
     }
 
-    /// The epoch that goes on: as the job counts, or from 1.
+    /// Number of the current epoch: as the job counts, or from 1.
     fn number(&self) -> u32 {
         let number = self.detector.number();
         if self.detector.announced() { number } else { number.max(1) + self.before }
     }
 
-    /// Files have other numbers from now on: the root was scanned again.
+    /// Notes that files have new numbers: the root was scanned again.
     pub(crate) fn renumber(&mut self) {
         self.before = self.number().saturating_sub(1);
         (self.detector, self.learner) = (Epochs::default(), OrderPredictor::default());
     }
 
-    /// What all epochs came to, the last one so far.
+    /// The figures of all epochs; of the last one so far.
     pub(crate) fn all(&self, now: Totals) -> Vec<Epoch> {
         let mut all = self.done.clone();
         if let Some(current) = &self.current {
@@ -174,7 +174,7 @@ impl Passes {
             }
             all.push(figures);
         }
-        // (Announced, but nothing was read of this root.)
+        // (Announced, but no file of this root was opened.)
         all.retain(|e| e.opens > 0);
         all
     }

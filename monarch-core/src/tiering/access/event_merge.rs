@@ -1,29 +1,29 @@
-//! Opens and hints in the order in which they happened.
+//! Merges opens and hints in the order in which they happened.
 //!
-//! Of one process that is the order of its lane. Between processes it is that of the coarse clock:
-//! of what happened within a tick, opens that a process made before its hint come first, then the
-//! hint, then all else, for what others open meanwhile is mostly an answer to it.
+//! Within one process that is the order of its lane. Between processes it is that of the coarse
+//! clock. Within a tick of it, opens that a process made before its hint come first, then the hint,
+//! then all other opens: what other processes open meanwhile is mostly a response to the hint.
 
 use crate::tiering::access::hint_inbox::Hint;
 use monarch_abi::accesses::{Noted, Opened};
 
-/// What happened.
+/// An event.
 #[derive(Debug)]
 pub(crate) enum Happened {
-    /// A file was opened by a process that uses this lane.
+    /// A process that uses this lane opened a file.
     Opened(usize, Opened),
-    /// A hint was given.
+    /// A process gave a hint.
     Hinted(Hint),
 }
 
-/// Hints whose place has not been seen yet, each with the time until which it is waited for.
+/// Hints whose place has not been seen yet, each with the time (milliseconds) until which it waits.
 pub(crate) type Unplaced = Vec<(u64, Hint)>;
 
-/// Orders what was noted, lane by lane, and takes the hints that have their place in it out of
-/// `unplaced`, and those that are overdue at `now`: these come when they say.
+/// Orders what was noted, lane by lane. Takes out of `unplaced` the hints that have their place in
+/// it, and those that are overdue at `now`: these are placed by their own time.
 pub(crate) fn in_order(noted: Vec<(usize, Noted)>, unplaced: &mut Unplaced, now: u64) -> Vec<Happened> {
     let mut all = Vec::with_capacity(noted.len());
-    // The hint that was seen last, going back.
+    // The hint that was seen last, in reverse order.
     let mut behind = None;
     for (lane, what) in noted.into_iter().rev() {
         match what {

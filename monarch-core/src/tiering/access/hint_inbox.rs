@@ -1,7 +1,8 @@
-//! Hints of jobs: small files that their processes leave in the runtime directory (see
-//! `monarch_abi::hint`).
+//! [`HintInbox`]: takes the hints of jobs: small files that their processes leave in the runtime
+//! directory (see `monarch_abi::hint`).
 //!
-//! They are of the same user; what they name is checked all the same. A file that is no hint goes.
+//! They are of the same user; what they name is checked nevertheless. A file that is not a hint is
+//! removed.
 
 use crate::held_dir::HeldDir;
 use crate::snapshot::Range;
@@ -21,9 +22,9 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The longest hint that is read, in files.
+/// Files in the longest hint that is read.
 const MOST: u64 = 1 << 28;
-/// A hint that is being written so long has lost its writer.
+/// Age at which a hint that is still being written has lost its writer.
 const LEFT: Duration = Duration::from_secs(300);
 
 /// A hint that was taken.
@@ -44,7 +45,7 @@ fn read(dir: &HeldDir, name: &str) -> Option<Hint> {
     Some(Hint { header, files: hint::files(&bytes).collect() })
 }
 
-/// Whether a hint that is being written was left so by its writer.
+/// Whether the writer of a partial hint has left it.
 fn is_left(dir: &HeldDir, name: &str) -> bool {
     let Ok(st) = dir.stat(name) else { return false };
     let written = UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(st.st_mtime).unwrap_or(0)));
@@ -97,7 +98,7 @@ impl HintInbox {
         hints.into_iter().map(|(_, _, hint)| hint).collect()
     }
 
-    /// A process says in which order it will open files.
+    /// Announces the order in which a process will open files.
     pub(crate) fn announced(&self, process: u64, files: &[u64]) {
         let mut last = None;
         let known = |key: &&u64| {
@@ -115,15 +116,15 @@ impl HintInbox {
         policy.event(&Event::Hinted, &hints);
     }
 
-    /// Entries by ranges: neighbours together, directories with all below them.
+    /// Turns entries into ranges: neighbours together, directories with all below them.
     pub(crate) fn ranges(&self, keys: &[u64]) -> Vec<Range> {
         let mut ranges: Vec<Range> = Vec::new();
         for &key in keys {
             let Some((live, segment, id)) = self.segments.named(key) else { continue };
             let dir = live.segment.index.record(id).and_then(|record| live.segment.index.dir(record));
-            // (No end behind that of the index: all of a range is walked through.)
+            // (No range ends behind the index, since all of a range is walked.)
             let end = dir.map_or(id + 1, |d| d.end.min(live.segment.index.len() as u32));
-            // (One on tape counts as named only by itself.)
+            // (A file on tape counts as named only in a range of its own.)
             match ranges
                 .last_mut()
                 .filter(|r| r.segment == segment && r.end == id && !self.source_facts.is_released(key))
@@ -135,7 +136,7 @@ impl HintInbox {
         ranges
     }
 
-    /// How much files matter to the user.
+    /// Sets the priority of files.
     pub(crate) fn prioritised(&self, keys: &[u64], value: i64) {
         let priority = match value {
             ..0 => Priority::Never,

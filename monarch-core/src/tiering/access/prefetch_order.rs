@@ -1,4 +1,4 @@
-//! The order that the job announced, or that was learned.
+//! [`PrefetchOrder`]: the next file of the order that the job announced or that was learned.
 
 use crate::tiering::core::context::{Context, free};
 use crate::tiering::core::segments::{Segments, parts};
@@ -10,12 +10,12 @@ use monarch_policies::hints::Purpose;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Files of the known order that are passed over at a time.
+/// Files of the known order that one call may skip.
 const STEPS: usize = 512;
-/// How often a policy that passes over many files is asked at a time.
+/// How often one call asks a policy that skips many files.
 const TURNS: usize = 16;
 
-/// The order that the job announced, or that was learned.
+/// Takes files from the known order.
 pub(crate) struct PrefetchOrder {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -33,9 +33,8 @@ impl PrefetchOrder {
         Self { cx: cx.clone(), segments: segments.clone(), policy: policy.clone(), source_facts: source_facts.clone() }
     }
 
-    /// A file to be fetched before anybody asks: one that the policy wants, or the next one in the
-    /// known order while there is room. While somebody else has the policy there is none: it is
-    /// asked again soon.
+    /// The next file to prefetch: one that the policy wants, or the next one in the known order
+    /// while there is space. `None` while another thread has the policy: it is asked again soon.
     pub(crate) fn next_in_order(&self) -> Option<u64> {
         let (mut policy, mut hints) = self.policy.try_lock()?;
         if !hints.has_order() {
@@ -51,7 +50,7 @@ impl PrefetchOrder {
         }
         if let Some(FileKey(key)) = next {
             drop((policy, hints));
-            // Nobody waits for a tape without having asked.
+            // A file on tape is fetched only on request.
             if self.source_facts.is_released(key) {
                 return None;
             }
@@ -72,11 +71,11 @@ impl PrefetchOrder {
         None
     }
 
-    /// A file that found no room, or had to go, may be fetched again.
+    /// Lets a file that was refused for lack of space, or replaced, be fetched again.
     pub(crate) fn consider_again(&self, key: u64) {
         let Some((_, entry)) = self.segments.entry(key) else { return };
         let w = entry.word();
-        // (What has a pause comes back by itself; what belongs to an old index does not.)
+        // (A file with a pause becomes Absent by itself; a file of an old index stays as it is.)
         let for_room = matches!(w.refusal(), Some(Refusal::NoRoom | Refusal::Streamable | Refusal::Replaced));
         if for_room && parts(key).is_some_and(|(number, _)| self.cx.is_live(number)) {
             let word = &entry.master.word;

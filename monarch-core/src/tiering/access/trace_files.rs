@@ -1,9 +1,8 @@
-//! Opens written to files (`monarch run --trace`), for as long as the jobs that asked for it are
-//! there.
+//! [`Traces`]: writes opens to files (`monarch run --trace`) while the jobs that asked for it run.
 //!
-//! The thread that heeds readers encodes them, in memory; another one for each trace writes the
-//! blocks, so that a file system that does not answer stops nobody. What cannot be written ends the
-//! trace, not the job.
+//! The thread of the access tracker encodes them in memory. Another thread for each trace writes
+//! the blocks, so that a file system that does not answer stops no job. An error ends the trace,
+//! not the job.
 
 use crate::snapshot::Traced;
 use crate::tiering::core::segments::LiveSegment;
@@ -11,7 +10,7 @@ use crate::trace::{TraceError, TraceWriter};
 use monarch_policies::{Access, FileKey};
 use std::path::{Path, PathBuf};
 
-/// One file.
+/// One trace.
 #[derive(Debug)]
 pub(crate) struct Trace {
     id: u64,
@@ -20,7 +19,7 @@ pub(crate) struct Trace {
     told: Traced,
 }
 
-/// All of them: one for each job that asked.
+/// All traces: one for each job that asked for one.
 #[derive(Debug, Default)]
 pub(crate) struct Traces {
     open: Vec<Trace>,
@@ -28,7 +27,7 @@ pub(crate) struct Traces {
 }
 
 impl Trace {
-    /// Writes something; after an error nothing more.
+    /// Writes to the trace; nothing more after an error.
     fn write(&mut self, what: impl FnOnce(&mut TraceWriter) -> Result<(), TraceError>) {
         if let Some(writer) = &mut self.writer
             && let Err(e) = what(writer)
@@ -40,7 +39,7 @@ impl Trace {
         }
     }
 
-    /// Writes the rest; what the trace came to.
+    /// Writes the rest. Returns the totals of the trace.
     pub(crate) fn end(mut self) -> Traced {
         if self.told.failed.is_none() {
             self.write(TraceWriter::end);
@@ -49,7 +48,7 @@ impl Trace {
         self.told
     }
 
-    /// What the writer knows.
+    /// Takes over the totals of the writer.
     fn count(&mut self) {
         if let Some(writer) = &self.writer {
             self.told.bytes = writer.written();
@@ -60,7 +59,7 @@ impl Trace {
 }
 
 impl Traces {
-    /// Adds a trace, which messages call `path`; its number.
+    /// Adds a trace, which messages call `path`. Returns its number.
     pub(crate) fn begin(&mut self, path: &Path, writer: TraceWriter) -> u64 {
         self.count += 1;
         let (id, path) = (self.count, path.to_owned());
@@ -68,7 +67,7 @@ impl Traces {
         id
     }
 
-    /// Takes a trace out: nothing more is added to it.
+    /// Removes a trace: nothing more is added to it.
     pub(crate) fn take(&mut self, id: u64) -> Option<Trace> {
         let at = self.open.iter().position(|trace| trace.id == id)?;
         Some(self.open.swap_remove(at))
@@ -85,7 +84,7 @@ impl Traces {
     }
 
     pub(crate) fn add(&mut self, live: &LiveSegment, id: u32, access: &Access) {
-        // Files are told by root: the numbers of segments mean nothing to readers of the trace.
+        // Files are numbered by root: the numbers of segments mean nothing to readers of the trace.
         let access = Access { file: FileKey((live.root as u64) << 32 | u64::from(id)), ..*access };
         for trace in &mut self.open {
             trace.told.opens += 1;
@@ -93,12 +92,12 @@ impl Traces {
         }
     }
 
-    /// Has what was added reach the files.
+    /// Flushes what was added to the files.
     pub(crate) fn flush(&mut self) {
         self.open.iter_mut().for_each(|trace| trace.write(TraceWriter::flush));
     }
 
-    /// The files of a root have other numbers from now on.
+    /// Notes that the files of a root have new numbers.
     pub(crate) fn renumber(&mut self) {
         self.open.iter_mut().filter_map(|trace| trace.writer.as_mut()).for_each(TraceWriter::renumber);
     }

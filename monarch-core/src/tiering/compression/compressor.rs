@@ -1,9 +1,9 @@
-//! Copies that are to be packed: they are made in the tier in front, where readers have them at
-//! once, and then packed into the one below.
+//! [`Compressor`]: the queue of copies that are to be compressed. They are made in the tier in
+//! front, where readers open them at once, and then compressed into the tier below.
 //!
-//! Room below is promised before anything is fetched, as much as
-//! [`ratios`](crate::tiering::compression::ratio_estimator) say. What does not get smaller by
-//! `min_ratio` is moved as it is.
+//! Space below is reserved before anything is fetched, as much as the
+//! [`ratio_estimator`](crate::tiering::compression::ratio_estimator) estimates. A file that does
+//! not shrink by `min_ratio` is moved as it is.
 
 use crate::sync::lock;
 use crate::tier::{Reservation, Sum};
@@ -28,15 +28,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How often, and how long, somebody who waits for a copy waits for room for it.
+/// How often a copier that a reader waits for looks for space, and the pause between two tries.
 const PATIENCE: u32 = 20;
 const MOMENT: Duration = Duration::from_millis(2);
-/// How long after that nobody else waits.
+/// How long after a try in vain other copiers do not wait.
 const IN_VAIN: Duration = Duration::from_millis(500);
-/// Pause after a tier has failed.
+/// Pause of a file after a tier has failed.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// A copy that is to be packed.
+/// A copy that waits to be compressed.
 pub(crate) struct Waiting {
     key: u64,
     below: (usize, Option<Reservation>),
@@ -44,20 +44,20 @@ pub(crate) struct Waiting {
     share: Option<std::sync::Arc<TransientReservation>>,
 }
 
-/// All of them.
+/// The queue, and what is in progress.
 #[derive(Default)]
 pub(crate) struct Pending {
     waiting: VecDeque<Waiting>,
-    /// Those that wait, and those that are being packed.
+    /// Files that wait, and files that are being compressed.
     keys: HashSet<u64>,
     packing: usize,
-    /// When a file was deferred; no other is begun for a moment, or until one is packed.
+    /// When a file was deferred: no other is started for a moment, or until one is compressed.
     put_off: Option<Instant>,
-    /// When somebody who waited found no room: who comes soon after does not wait.
+    /// When a copier that waited found no space: the next ones do not wait.
     in_vain: Option<Instant>,
 }
 
-/// Copies that are to be packed.
+/// Compresses copies, as many at a time as half of the processors.
 pub(crate) struct Compressor {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -107,7 +107,7 @@ impl Compressor {
         }
     }
 
-    /// A copy is there that is to be packed.
+    /// Queues a copy to be compressed.
     pub(crate) fn to_be_packed(&self, f: &ClaimedFile, sum: Sum) {
         let below = f.below.as_ref().map(|b| (b.tier, lock(&b.room).take()));
         let Some(below) = below else { return };
@@ -122,10 +122,10 @@ impl Compressor {
         }
     }
 
-    /// Whether so many copies wait to be packed that no more should be begun.
+    /// Whether so many copies wait to be compressed that no more should be started.
     pub(crate) fn packs_enough(&self) -> bool {
         let packs = lock(&self.pending);
-        // Readers have as much room for themselves.
+        // Readers have the same amount of space for themselves.
         let crowded = !packs.keys.is_empty() && self.transient.is_crowded();
         let enough = crowded || packs.put_off.is_some_and(|at| at.elapsed() < MOMENT * 10);
         drop(packs);
@@ -136,12 +136,12 @@ impl Compressor {
         enough
     }
 
-    /// Whether a copy is yet to be packed.
+    /// Whether a copy waits to be compressed, or is being compressed.
     pub(crate) fn is_to_be_packed(&self, key: u64) -> bool {
         lock(&self.pending).keys.contains(&key)
     }
 
-    /// Compresses what waits, as far as it gets until then: the copies in front go with the job.
+    /// Compresses what waits for at most `within`: the copies in front go with the job.
     pub(crate) fn pack_rest(&self, within: Duration) {
         let start = Instant::now();
         let _ = self.packs_end.set(start + within);
@@ -152,7 +152,7 @@ impl Compressor {
         }
     }
 
-    /// The next copy to be packed: as many at a time as processors can be spared.
+    /// Takes the next copy to compress, unless as many as are allowed are in progress.
     pub(crate) fn next_pack(&self) -> Option<Waiting> {
         let mut packs = lock(&self.pending);
         if packs.packing >= self.packers {
@@ -163,7 +163,7 @@ impl Compressor {
         Some(next)
     }
 
-    /// Compresses a copy that was given out.
+    /// Compresses a copy that [`Compressor::next_pack`] has returned.
     pub(crate) fn pack_next(&self, waiting: Waiting) {
         self.pack_out(waiting);
         let mut packs = lock(&self.pending);
@@ -186,7 +186,7 @@ impl Compressor {
         lock(&self.pending).keys.remove(&key);
     }
 
-    /// Compresses a copy now, if one waits: somebody needs the room.
+    /// Compresses one copy now, if one waits: a copier needs the space.
     pub(crate) fn pack_one(&self) -> bool {
         let Some(waiting) = self.next_pack() else { return false };
         self.pack_next(waiting);
@@ -194,14 +194,14 @@ impl Compressor {
     }
 
     fn pack(&self, waiting: Waiting) {
-        // Evicted, changed or moved meanwhile: then there is nothing to be done.
+        // If it was evicted, changed or moved meanwhile, nothing has to be done.
         let Some(leaver) = self.segments.leaver(waiting.key).filter(|l| l.word.is_marked()) else { return };
         let (up, rel) = (leaver.word.tier(), self.segments.rel_of(&leaver));
         let ((to, room), sum) = (waiting.below, waiting.sum);
         let size = leaver.entry.record.size;
         let packed = self.packer.pack_copy(&leaver, &rel, sum, (to, room), || self.may_pack());
         if !matches!(packed, Ok(Packed::Stopped)) {
-            // It goes from here, or is among the decoded ones.
+            // It leaves this tier, or becomes a transient copy.
             waiting.share.iter().for_each(|share| share.hand_over());
         }
         match packed {
@@ -210,7 +210,7 @@ impl Compressor {
                 self.cx.stats.packed.fetch_add(1, Ordering::Relaxed);
                 if leaver.entry.word() == leaver.word {
                     self.policy.tell_packed(leaver.key, size, (to, leaver.name()));
-                    // Only from here on it may go.
+                    // Only from here on it may be dropped.
                     self.transient.add_decoded(up, leaver.key, size, None);
                 } else {
                     self.packed_too_late(&leaver, to);
@@ -243,13 +243,13 @@ impl Compressor {
         !self.cx.stop.load(Ordering::Relaxed) && self.packs_end.get().is_none_or(|end| Instant::now() < *end)
     }
 
-    /// The word of a file has changed while its copy was packed: nobody knows of the packed one.
+    /// Removes the compressed copy of a file whose word changed meanwhile: no word names it.
     fn packed_too_late(&self, leaver: &EvictionCandidate, to: usize) {
         let (name, size) = (leaver.name(), leaver.entry.record.size);
         match (leaver.entry.word().state(), self.cx.tiers.get(to)) {
             // Changed by the job, or dropped on command.
             (State::Bypass | State::Absent, Some(tier)) => drop(tier.evict_packed(name, size)),
-            // Its index was replaced: the next one claims it.
+            // Its index was replaced: the next entry of that name claims it.
             _ => {
                 lock(&self.orphans).put_back(
                     Claim { packed: Some(to), ..Claim::default() },
@@ -261,15 +261,15 @@ impl Compressor {
         }
     }
 
-    /// Drops a copy that could not be packed: its room is that of others.
+    /// Drops a copy that could not be compressed: other copies use its space.
     fn cannot_stay(&self, leaver: &EvictionCandidate, why: Refusal) {
         if self.eviction.refuse(leaver, why, (why == Refusal::TierFailed).then_some(RETRY)) {
             self.cx.stats.evicted.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Room in front, for somebody who waits for it perhaps after copies there were packed, or
-    /// those closed that others have read.
+    /// Looks for space in front with `find`. With `asked` (a reader waits) it is tried again for a
+    /// while, after compressing copies there or closing those that readers have read.
     pub(crate) fn retry_until_room<T>(&self, asked: bool, find: impl Fn() -> Option<T>) -> Option<T> {
         let in_vain = lock(&self.pending).in_vain.is_some_and(|at| at.elapsed() < IN_VAIN);
         for _ in 0..if asked && !in_vain { PATIENCE } else { 0 } {
@@ -291,7 +291,7 @@ impl Compressor {
         found
     }
 
-    /// A file is to be fetched a little later, when copies are packed that take the room for it.
+    /// Defers the fetch of a file until copies that take its space are compressed.
     pub(crate) fn defer(&self, key: u64) {
         lock(&self.pending).put_off = Some(Instant::now());
         self.packs_wait.store(true, Ordering::SeqCst);

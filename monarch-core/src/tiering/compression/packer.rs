@@ -1,4 +1,4 @@
-//! Compresses copies.
+//! [`Packer`]: compresses one copy into a slower tier, and reserves the space for it.
 
 use crate::sync::lock;
 use crate::tier::{Reservation, Sum, Summing, TierDir};
@@ -10,22 +10,22 @@ use monarch_abi::hash::PathHash;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Bytes of a sample, and how many are taken of a file of more than four units.
+/// Bytes of a sample, and the number of samples of a file of more than four times that size.
 const SAMPLE: usize = 64 << 10;
 const SAMPLES: u64 = 3;
 
-/// How packing a copy ended.
+/// How compressing a copy ended.
 pub(crate) enum Packed {
-    /// It lies packed below, in so many bytes.
+    /// It is compressed, in this many bytes.
     Yes(u64),
-    /// It does not get smaller.
+    /// It does not shrink enough.
     NotWorth,
     NoRoom,
     Damaged,
     Stopped,
 }
 
-/// Reads as much as fits, or up to the end.
+/// Fills the buffer from the file, or up to its end. Returns the bytes read.
 fn fill(copy: &rustix::fd::OwnedFd, buf: &mut [u8], at: u64) -> io::Result<usize> {
     let mut got = 0;
     while got < buf.len() {
@@ -37,7 +37,7 @@ fn fill(copy: &rustix::fd::OwnedFd, buf: &mut [u8], at: u64) -> io::Result<usize
     Ok(got)
 }
 
-/// Whether parts of a file get smaller by so much. Of a small one all is tried anyway.
+/// Whether samples of a file shrink by the factor `least`. A small file is tried as a whole anyway.
 fn sample_is_worth(copy: &rustix::fd::OwnedFd, size: u64, least: f64) -> io::Result<bool> {
     if size <= SAMPLE as u64 * (SAMPLES + 1) {
         return Ok(true);
@@ -50,11 +50,11 @@ fn sample_is_worth(copy: &rustix::fd::OwnedFd, size: u64, least: f64) -> io::Res
         raw += got;
         stored += lz4_flex::block::compress_into(&buf[..got], &mut out).unwrap_or(got).min(got);
     }
-    // A sample alone gets a little less smaller than what it is a part of.
+    // A sample alone shrinks a little less than the file that it is part of.
     Ok(stored as f64 * least <= raw as f64 * 1.05)
 }
 
-/// Compresses copies.
+/// Compresses single copies.
 pub(crate) struct Packer {
     cx: Arc<Context>,
     orphans: Arc<Mutex<Orphans>>,
@@ -62,7 +62,7 @@ pub(crate) struct Packer {
 }
 
 impl Packer {
-    /// What is known of how much smaller files get.
+    /// Locks the estimates of compressed sizes.
     pub(crate) fn ratios(&self) -> MutexGuard<'_, RatioEstimator> {
         lock(&self.ratios)
     }
@@ -71,7 +71,7 @@ impl Packer {
         Self { cx: cx.clone(), orphans: orphans.clone(), ratios: Mutex::default() }
     }
 
-    /// Makes the packed copy of a resident one, which stays.
+    /// Compresses a resident copy, which stays.
     pub(crate) fn pack_copy(
         &self,
         leaver: &EvictionCandidate,
@@ -117,7 +117,7 @@ impl Packer {
             return Ok(Packed::Damaged);
         }
         let stored = writer.bytes();
-        // What counts is what is charged: a file of one block stays one of one block.
+        // The charge counts: a file of one block stays a file of one block.
         if tier.ledger.cost(stored) as f64 * least > tier.ledger.cost(size) as f64 {
             return Ok(Packed::NotWorth);
         }
@@ -125,7 +125,8 @@ impl Packer {
         Ok(writer.publish(name, stamp, sum)?.map_or(Packed::NoRoom, |_| Packed::Yes(stored)))
     }
 
-    /// Promised room for the packed copy of a file, if it is to have one and there is some.
+    /// Reserves space for the compressed copy of a file; `None` if it should not have one, or there
+    /// is no space.
     pub(crate) fn room_to_pack(&self, at: usize, rel: &[u8], size: u64) -> Option<Reservation> {
         let tier = self
             .cx
@@ -136,7 +137,7 @@ impl Packer {
         self.room_below(at, tier, estimate)
     }
 
-    /// Promised room for a packed copy; copies of an earlier run that nobody claims make way.
+    /// Reserves `bytes` for a compressed copy, and evicts orphans until they are free.
     pub(crate) fn room_below(&self, at: usize, tier: &TierDir, bytes: u64) -> Option<Reservation> {
         loop {
             if let Some(room) = tier.reserve_packed(bytes).ok()? {

@@ -1,21 +1,20 @@
-//! How much smaller files get when they are packed: learned by suffix.
+//! [`RatioEstimator`]: estimates the compressed size of files: learned by suffix.
 //!
-//! A suffix of which nothing gets smaller is not tried any more, but for one file now and then.
+//! A suffix whose files do not shrink is no longer tried, but for one file now and then.
 
 use std::collections::HashMap;
 
-/// Files of a suffix after which it is known.
+/// Files of a suffix after which its ratio counts as known.
 const KNOWN: u64 = 8;
-/// One in so many of those that do not get smaller is tried again.
+/// One file in this many of a suffix that does not shrink is tried again.
 const AGAIN: u64 = 64;
-/// Suffixes that are told apart.
+/// Suffixes that are learned.
 const SUFFIXES: usize = 1024;
-/// How much more is promised than files like this one needed: one part in so many, and what a
-/// header takes.
+/// Slack of an estimate: one part in this many, and the bytes of a header.
 const SLACK: u64 = 32;
 const HEADER: u64 = 512;
 
-/// What files with one suffix have come to.
+/// Totals over the files with one suffix.
 #[derive(Clone, Copy, Debug, Default)]
 struct Learned {
     tried: u64,
@@ -26,7 +25,7 @@ struct Learned {
 }
 
 impl Learned {
-    /// What a file of `size` bytes comes to, with some slack.
+    /// Estimated compressed size of a file of `size` bytes, with some slack.
     fn scaled(&self, size: u64) -> u64 {
         let scaled = u128::from(size) * u128::from(self.stored) / u128::from(self.bytes.max(1));
         let scaled = u64::try_from(scaled).unwrap_or(size);
@@ -34,11 +33,11 @@ impl Learned {
     }
 }
 
-/// By suffix, as far as eight bytes of it go.
+/// Totals by suffix (its first eight bytes).
 #[derive(Debug, Default)]
 pub(crate) struct RatioEstimator(HashMap<[u8; 8], Learned>);
 
-/// The suffix of a path's last part.
+/// The suffix of the file name, in lower case.
 fn suffix(rel: &[u8]) -> [u8; 8] {
     let file = rel.rsplit(|b| *b == b'/').next().unwrap_or_default();
     let mut out = [0; 8];
@@ -49,8 +48,8 @@ fn suffix(rel: &[u8]) -> [u8; 8] {
 }
 
 impl RatioEstimator {
-    /// Bytes that a packed copy of a file will take, as far as known; `None` if it is not worth
-    /// trying.
+    /// Estimated bytes of the compressed copy of a file: its size while nothing is known. `None` if
+    /// it is not worth trying.
     pub(crate) fn estimate(&mut self, rel: &[u8], size: u64) -> Option<u64> {
         let Some(of) = self.0.get_mut(&suffix(rel)) else { return Some(size) };
         if of.tried >= KNOWN && of.worth == 0 {
@@ -63,17 +62,19 @@ impl RatioEstimator {
         Some(of.scaled(size))
     }
 
-    /// The same without counting, for plans: the file's size where it is not known to get smaller.
+    /// As [`RatioEstimator::estimate`], without counting, for plans: the file's size unless it is
+    /// known to shrink.
     pub(crate) fn guess(&self, rel: &[u8], size: u64) -> u64 {
         self.0.get(&suffix(rel)).filter(|of| of.tried >= KNOWN && of.worth > 0).map_or(size, |of| of.scaled(size))
     }
 
-    /// Whether files like this one are known to be worth it.
+    /// Whether files with this suffix are known to shrink enough.
     pub(crate) fn is_worth(&self, rel: &[u8]) -> bool {
         self.0.get(&suffix(rel)).is_some_and(|of| of.tried >= KNOWN && of.worth * 8 >= of.tried * 7)
     }
 
-    /// A file of `bytes` came to `stored`; if it was not worth it, to what it was.
+    /// Notes that a file of `bytes` bytes was compressed to `stored`; `None` if it did not shrink
+    /// enough.
     pub(crate) fn learn(&mut self, rel: &[u8], bytes: u64, stored: Option<u64>) {
         let key = suffix(rel);
         if self.0.len() >= SUFFIXES && !self.0.contains_key(&key) {
@@ -85,7 +86,7 @@ impl RatioEstimator {
         of.bytes += bytes;
         of.stored += stored.unwrap_or(bytes);
         if of.tried >= 4 * AGAIN {
-            // What is new counts more.
+            // Recent files count more.
             *of =
                 Learned { tried: of.tried / 2, worth: of.worth / 2, bytes: of.bytes / 2, stored: of.stored / 2, ..*of };
         }
@@ -104,7 +105,7 @@ mod tests {
         assert!(r.is_worth(b"a/B.Txt"));
         let guess = r.estimate(b"b.txt", 2 << 20).unwrap();
         assert!((1 << 20..(1 << 20) + (1 << 16)).contains(&guess), "{guess}");
-        // Nothing of it gets smaller: not tried, but now and then.
+        // Nothing of it shrinks: not tried, but now and then.
         (0..KNOWN).for_each(|_| r.learn(b"a.jpg", 1000, None));
         let tried = (0..AGAIN * 2).filter(|_| r.estimate(b"c.JPG", 5).is_some()).count();
         assert_eq!(tried, 2);

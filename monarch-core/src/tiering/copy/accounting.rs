@@ -1,4 +1,4 @@
-//! Takes note of what the PFS gave.
+//! [`CopyAccounting`]: reports copies and opens on the PFS to the throttle.
 
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::context::Context;
@@ -9,7 +9,7 @@ use crate::tiering::throttle::PrefetchThrottle;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Takes note of what the PFS gave.
+/// Reports copies and opens on the PFS to the throttle.
 pub(crate) struct CopyAccounting {
     cx: Arc<Context>,
     throttle: Arc<PrefetchThrottle>,
@@ -27,15 +27,15 @@ impl CopyAccounting {
         Self { cx: cx.clone(), throttle: throttle.clone(), waker: waker.clone(), source_facts: source_facts.clone() }
     }
 
-    /// Takes note of a file, or a chunk of one, that came from the PFS.
+    /// Notes a file, or a chunk, that came from the PFS.
     pub(crate) fn note_copy(&self, bytes: u64, took: Duration) {
         if self.throttle.note_copy(bytes, took) {
-            // Copiers send for more themselves.
+            // Copiers wake each other.
             self.waker.wake(Lane::Rings);
         }
     }
 
-    /// Takes note of how long an open took. One that waited for a tape says nothing about the PFS.
+    /// Notes how long an open took. An open that waited for a tape says nothing about the PFS.
     pub(crate) fn note_open(&self, file: &ClaimedFile, took: Duration) {
         self.cx.latencies.opened(took);
         if !self.source_facts.is_released(file.key) {

@@ -1,4 +1,6 @@
-//! Takes over copies that an earlier agent left.
+//! [`Adoption`]: takes over copies that an earlier agent left.
+//!
+//! Invariant: a copy is adopted only if the file on the PFS is still the one that it was made of.
 
 use crate::engine::{CopyError, Marks};
 use crate::sync::lock;
@@ -18,7 +20,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-/// Takes over copies that an earlier agent left.
+/// Adopts copies of an earlier agent.
 pub(crate) struct Adoption {
     cx: Arc<Context>,
     orphans: Arc<Mutex<Orphans>>,
@@ -47,8 +49,8 @@ impl Adoption {
         }
     }
 
-    /// Takes over a copy that an earlier run left, if the file on the PFS is still the one it was
-    /// made of; `None` if its bytes are not what they must be, and it is to be copied anew.
+    /// Adopts the copies in `claim`, if the file on the PFS is still the one they were made of.
+    /// `None`: the file has to be copied or decompressed.
     pub(crate) fn adopt(
         &self,
         f: &ClaimedFile,
@@ -58,7 +60,7 @@ impl Adoption {
     ) -> Option<CopyOutcome> {
         let readable = read_permission::by_mode(&f.live.segment.index, f.entry.record);
         if !f.live.fresh || !readable {
-            // An earlier job of this user could read it; whether this one can, an open says.
+            // An earlier job of this user could read it; whether this one can, only an open tells.
             let ask = || match readable {
                 true => f.live.source.identity(&f.rel),
                 false => f.live.source.open(&f.rel)?.identity_now(),
@@ -73,7 +75,7 @@ impl Adoption {
             }
         }
         let Some(tier) = claim.plain else {
-            // It is decoded right away if somebody waits for it.
+            // It is decompressed at once if a reader waits for it.
             if let Some(at) = claim.packed {
                 self.policy.tell_packed(f.key, f.want.size, (at, f.name));
             }
@@ -99,7 +101,7 @@ impl Adoption {
         }
         let guard = &f.live.segment.state.guard;
         if guard.which().sums && guard.sum(f.entry.id).is_none() {
-            // Its readers could not tell whether it is sound.
+            // Its readers could not verify it.
             dir.evict_resident(f.name, f.want.size);
             return None;
         }
@@ -111,8 +113,7 @@ impl Adoption {
         Some(CopyOutcome::Resident(tier))
     }
 
-    /// Asks the PFS for metadata, within the limits. Readers see the wait for them as one for the
-    /// PFS.
+    /// Asks the PFS for metadata, within the rate limits. Readers see the call as one to the PFS.
     fn ask_pfs<T>(&self, mark: &InflightProgress, ask: impl FnOnce() -> io::Result<T>) -> Result<T, CopyError> {
         let limited = || {
             self.cx.limits.before_call(0, mark.waited_for());

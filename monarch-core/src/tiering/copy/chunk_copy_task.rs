@@ -1,4 +1,4 @@
-//! One chunk of a large file while the engine copies it.
+//! [`ChunkCopyTask`]: one chunk of a large file while the engine copies it.
 
 use crate::config::Direct;
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 /// How often a chunk is tried again before its file is given up for a while.
 const TRIES: u32 = 2;
-/// Pause after a failure of the tier.
+/// Pause of a file after a tier has failed.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// A chunk that is being copied, with the slots that it holds until it is dropped.
 pub(crate) struct ChunkCopyTask<'a> {
     fetches: &'a ChunkedFetches,
     fill: Arc<ChunkedFetch>,
@@ -33,7 +33,7 @@ pub(crate) struct ChunkCopyTask<'a> {
     /// Whether its bytes were counted as written.
     written: Cell<bool>,
     failed: u32,
-    /// When it was given out.
+    /// When the task was made.
     begun: Instant,
     counted: (Job<'a>, Option<Counted<'a>>),
 }
@@ -52,7 +52,7 @@ impl<'a> ChunkCopyTask<'a> {
         Self { fetches, fill, chunk, room, marks, sink: None, written, failed: 0, begun: Instant::now(), counted }
     }
 
-    /// Opens the partial copy; `None` when that fails, which ends the file.
+    /// Opens the partial copy. `None` when that fails, which gives the file up.
     pub(crate) fn ready(mut self) -> Option<Self> {
         let (range, fill) = (self.range(), &self.fill);
         let tier = self.fetches.cx.tiers.get(fill.tier)?;
@@ -71,7 +71,7 @@ impl<'a> ChunkCopyTask<'a> {
         }
     }
 
-    /// It was given out to a lane.
+    /// Notes that a lane has taken it.
     pub(crate) fn given(&mut self, lane: Lane) {
         if self.fill.file.origin() != Origin::Pfs {
             return;
@@ -81,15 +81,15 @@ impl<'a> ChunkCopyTask<'a> {
         self.fetches.lanes.given(&self.fill.file.live, Kind::Chunks, lane, range.end - range.start);
     }
 
-    /// It is over; others may go on now.
+    /// Ends its count among the chunks that are prefetched.
     fn land(&self) {
         if !self.marks.demanded {
             self.fill.landed();
         }
     }
 
-    /// Its bytes are of no use: they go before the slot of the window is another chunk's, and
-    /// before this chunk may be fetched again.
+    /// Removes its bytes, which are of no use, before another chunk takes its slot of the window,
+    /// and before this chunk can be fetched again.
     fn leave(&mut self) {
         let Some(Room::Window(slot)) = self.room.take() else { return };
         let range = self.range();
@@ -101,7 +101,7 @@ impl<'a> ChunkCopyTask<'a> {
         }
     }
 
-    /// What came of it; `true` if it is to be copied once more.
+    /// Handles the end of the copy. Returns `true` if the chunk has to be copied again.
     fn settle(&mut self, end: Result<Copied, CopyError>) -> bool {
         let (fetches, fill) = (self.fetches, self.fill.clone());
         let copied = match end.and_then(|copied| same(copied, &fill)) {
@@ -139,7 +139,7 @@ impl<'a> ChunkCopyTask<'a> {
         let gone = fill.file.entry.word() != fill.file.claim;
         self.failed += 1;
         if let (CopyError::Source(e), Some((_, below)), false) = (e, &fill.file.packed, gone) {
-            // Nothing of it is left then: the next who asks has it fetched.
+            // Its compressed copy is removed: the next demand fetches the file.
             fetches.cx.packed_is_damaged(&fill.file, *below, e);
             self.land();
             fetches.give_up(fill, CopyOutcome::Stopped);
@@ -171,7 +171,7 @@ impl<'a> ChunkCopyTask<'a> {
     }
 }
 
-/// That what was copied is of the version that it is to be.
+/// Checks that the bytes are of the version that was indexed.
 fn same(copied: Copied, fill: &ChunkedFetch) -> Result<Copied, CopyError> {
     if copied.identity.is_none_or(|id| fill.file.live.is_same(&id, &fill.file.want)) {
         Ok(copied)

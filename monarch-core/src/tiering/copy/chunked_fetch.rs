@@ -1,9 +1,9 @@
-//! A large file while its chunks are fetched: which are wanted, which are on their way, which are
-//! there.
+//! [`ChunkedFetch`]: a large file while its chunks are fetched: which are requested, in flight, and
+//! present.
 //!
-//! Chunks that readers ask for go first, then, if the file is fetched ahead at all, the rest, from
-//! where the last reader is. One chunk opens the file on the PFS for all others. Who reads in order
-//! asks for some chunks before it needs them: how many, the entry says
+//! Chunks that readers request go first. Then, if the file is prefetched at all, the rest follows
+//! from the place of the last reader on. One chunk opens the file on the PFS for all others. A
+//! sequential reader requests some chunks before it needs them; the entry says how many
 //! ([`Large::ahead`](monarch_abi::chunks::Large::ahead)).
 
 use crate::engine::{Marks, SourceFile};
@@ -17,26 +17,27 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the file on the PFS stays open without being read.
+/// How long the file on the PFS stays open without reads.
 const KEEP_OPEN: Duration = Duration::from_secs(60);
-/// How old the last check of the file's identity may be when a chunk is given to readers.
+/// Age of the last check of the file's identity up to which a chunk is published without another
+/// one.
 const RECHECK: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// A large file whose chunks are fetched into a partial copy.
 pub(crate) struct ChunkedFetch {
     pub(crate) file: ClaimedFile,
     pub(crate) large: LargeFile<'static>,
     /// Tier of the partial copy.
     pub(crate) tier: usize,
     pub(crate) part: PartCopy,
-    /// Whether chunks pass through, because there is no room for all of them.
+    /// Whether chunks are streamed through the window, because there is no space for all of them.
     pub(crate) streamed: bool,
-    /// PFS calls under way.
+    /// PFS calls in flight.
     calls: AtomicU32,
     progress: Mutex<Progress>,
 }
 
-/// Where a chunk's bytes have room.
+/// The space of a chunk's bytes.
 pub(crate) enum Room {
     /// Reserved for the file.
     Own,
@@ -44,8 +45,8 @@ pub(crate) enum Room {
     Window(Slot),
 }
 
-/// The window of streamed files: slots for one chunk each. Its room is given back with the last
-/// slot, whoever has that.
+/// The window of streamed files: slots for one chunk each. Its space is given back with the last
+/// slot.
 #[derive(Debug)]
 pub(crate) struct Slots {
     all: usize,
@@ -54,12 +55,12 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// So many, which lie in this room.
+    /// Makes `all` slots in this space.
     pub(crate) fn new(all: usize, room: impl Any + Send + Sync) -> Arc<Self> {
         Arc::new(Self { all, used: AtomicUsize::new(0), _room: Box::new(room) })
     }
 
-    /// One of them, if one is free.
+    /// Takes a slot, if one is free.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Slot> {
         let more = |n: usize| (n < self.all).then_some(n + 1);
         self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
@@ -67,7 +68,7 @@ impl Slots {
     }
 }
 
-/// Room for one chunk in the window of streamed files.
+/// A slot of the window: space for one chunk.
 pub(crate) struct Slot(Arc<Slots>);
 
 impl Drop for Slot {
@@ -78,43 +79,43 @@ impl Drop for Slot {
 
 /// The file that chunks are read from.
 enum Original {
-    /// That on the PFS, which the next chunk opens.
+    /// The file on the PFS, which the next chunk opens.
     Closed,
     Opening,
     Open(Arc<dyn SourceFile>),
-    /// A packed copy, or another node's: it was there before the first chunk.
+    /// A compressed copy or a peer's file: it was open before the first chunk.
     Given(Arc<dyn SourceFile>),
 }
 
 struct Progress {
     original: Original,
-    /// Asked for by readers, in order.
+    /// Chunks that readers requested, in order.
     wanted: VecDeque<u32>,
-    /// Whether everything is fetched, and where that goes on.
+    /// Whether the rest is fetched, and from which chunk on.
     rest: bool,
     cursor: u32,
-    /// Chunks on their way that nobody asked for, and how many those may be.
+    /// Chunks in flight that no reader requested, and the limit on them.
     unasked: u32,
     width: u32,
-    /// One bit for each chunk that is on its way or there.
+    /// One bit for each chunk that is in flight or present.
     taken: Vec<u64>,
-    /// The same of those that are there: what the entry says of them can be damaged.
+    /// One bit for each chunk that is present. (The bits in the entry can be damaged.)
     there: Vec<u64>,
-    /// By chunk; what is only streamed is never whole.
+    /// Checksums, by chunk. A streamed file is never whole, so it has none.
     sums: Vec<u64>,
     summed: u32,
-    /// Chunks whose bytes are all written.
+    /// Number of chunks whose bytes are all written.
     written: u32,
-    /// Chunks that are there and lie in the window of streamed files, oldest first.
+    /// Chunks that are present in the window, oldest first.
     passing: VecDeque<(u32, Slot)>,
-    /// Whether chunks of a streamed file lie in room of their own, and stay.
+    /// Whether some chunks of a streamed file have space of their own, and stay.
     keeps_some: bool,
-    /// Slots whose blocks could not be given back.
+    /// Slots whose blocks could not be freed.
     lost: Vec<Slot>,
     /// When a reader last asked.
     asked: Instant,
     checked: Option<Instant>,
-    /// When a chunk was last on its way.
+    /// When a chunk was last in flight.
     busy: Instant,
     over: bool,
 }
@@ -130,7 +131,7 @@ impl Progress {
         }
     }
 
-    /// A chunk is on its way: it opens the file if nobody has.
+    /// Notes that a chunk is in flight. It opens the file if no chunk has.
     fn begin(&mut self, chunk: u32) {
         self.take(chunk);
         self.busy = Instant::now();
@@ -139,7 +140,7 @@ impl Progress {
         }
     }
 
-    /// Closes the file on the PFS if no chunk was on its way for so long.
+    /// Closes the file on the PFS if no chunk was in flight for `idle`.
     fn close(&mut self, idle: Duration) {
         if self.busy.elapsed() >= idle && matches!(self.original, Original::Open(_)) {
             self.original = Original::Closed;
@@ -154,7 +155,7 @@ impl Progress {
         }
     }
 
-    /// A chunk is there.
+    /// Notes that a chunk is present.
     fn has_come(&mut self, chunk: u32) {
         if let Some(w) = self.there.get_mut(chunk as usize / 64) {
             *w |= 1 << (chunk % 64);
@@ -165,7 +166,7 @@ impl Progress {
         self.there.get(chunk as usize / 64).is_some_and(|w| w & 1 << (chunk % 64) != 0)
     }
 
-    /// The next chunk to be fetched.
+    /// The next chunk to fetch.
     fn next(&mut self, demanded: bool, chunks: u32) -> Option<u32> {
         if self.over || matches!(self.original, Original::Opening) {
             return None;
@@ -222,15 +223,15 @@ impl ChunkedFetch {
         Self { file, large, tier, part, streamed, calls: AtomicU32::new(0), progress: Mutex::new(progress) }
     }
 
-    /// Bytes of a chunk.
+    /// The range of a chunk's bytes in the file.
     pub(crate) fn range(&self, chunk: u32) -> Range<u64> {
         let size = self.part.size;
         let start = u64::from(chunk).saturating_mul(self.large.chunk).min(size);
         start..size.min(start.saturating_add(self.large.chunk))
     }
 
-    /// Takes over what readers have asked for; whether they have. Who asks for a chunk that is
-    /// there has found its bit damaged, or asked before it came: the bit is set again.
+    /// Takes what readers have requested. Returns whether they have. A reader that requests a chunk
+    /// that is present has found its bit damaged, or asked before it came: the bit is set again.
     pub(crate) fn drain_chunk_requests(&self) -> bool {
         let mut p = lock(&self.progress);
         let mut any = false;
@@ -254,17 +255,17 @@ impl ChunkedFetch {
         any
     }
 
-    /// Has everything fetched.
+    /// Has the rest fetched, unless the file is streamed.
     pub(crate) fn fetch_rest(&self) {
         lock(&self.progress).rest = !self.streamed;
     }
 
-    /// A chunk to be fetched now, which is on its way from here on, with room for it; and whether
-    /// there are more. `room` may find none: then it stays in line.
+    /// Takes the next chunk to fetch, with its space, and whether there are more. It counts as in
+    /// flight from here on. If `room` finds no space, the chunk stays queued.
     pub(crate) fn take(&self, demanded: bool, room: impl FnOnce(u32) -> Option<Room>) -> Option<(u32, Room, bool)> {
         let chunks = self.large.chunks();
         let chunk = lock(&self.progress).next(demanded, chunks)?;
-        // Without the lock: a chunk of this very file may have to make room.
+        // Without the lock: `room` may drop a chunk of this very file.
         let room = room(chunk)?;
         let mut p = lock(&self.progress);
         if p.over || p.is_taken(chunk) || matches!(p.original, Original::Opening) {
@@ -276,7 +277,7 @@ impl ChunkedFetch {
         Some((chunk, room, more))
     }
 
-    /// Whether there is something to be fetched now.
+    /// Whether there is a chunk to fetch now.
     pub(crate) fn has_work(&self, demanded: bool) -> bool {
         lock(&self.progress).next(demanded, self.large.chunks()).is_some()
     }
@@ -293,7 +294,7 @@ impl ChunkedFetch {
         lock(&self.progress).original = Original::Open(file.clone());
     }
 
-    /// Nobody opens the file any more who was about to.
+    /// Notes that the open of the file failed: the next chunk opens it.
     pub(crate) fn not_opened(&self) {
         let mut p = lock(&self.progress);
         if let Original::Opening = p.original {
@@ -306,8 +307,8 @@ impl ChunkedFetch {
         lock(&self.progress).close(KEEP_OPEN);
     }
 
-    /// A chunk's bytes are all written: whether the file's identity is to be asked for, as after
-    /// the last one.
+    /// Notes that a chunk's bytes are all written. Returns whether to check the file's identity, as
+    /// after the last chunk.
     pub(crate) fn written(&self) -> bool {
         let mut p = lock(&self.progress);
         p.written += 1;
@@ -316,13 +317,13 @@ impl ChunkedFetch {
         last || p.checked.is_none_or(|t| t.elapsed() > RECHECK)
     }
 
-    /// The file was what it is to be.
+    /// Notes that the file's identity was as indexed.
     pub(crate) fn checked(&self) {
         lock(&self.progress).checked = Some(Instant::now());
     }
 
-    /// The checksum of a chunk that is about to be there; whether it is the last one. (The one that
-    /// was written last has the file's identity asked for; others may end after it.)
+    /// Notes the checksum of a chunk that is about to be published. Returns whether it is the last
+    /// one. (The chunk that was written last checks the file's identity; others may end after it.)
     pub(crate) fn summed(&self, chunk: u32, sum: u64) -> bool {
         let mut p = lock(&self.progress);
         if let Some(s) = p.sums.get_mut(chunk as usize) {
@@ -332,14 +333,14 @@ impl ChunkedFetch {
         !self.streamed && p.summed == self.large.chunks()
     }
 
-    /// The checksum of the whole, once all chunks are there.
+    /// The checksum of the file, once all chunks are present.
     pub(crate) fn sum(&self) -> Sum {
         Sum::of_pieces(&lock(&self.progress).sums, self.large.chunk)
     }
 
-    /// A chunk is there; its room comes back if the file has ended. Readers are told before anybody
-    /// can end the file or pass the chunk on: its bit would be another partial copy's, or that
-    /// of bytes that are gone.
+    /// Publishes a chunk. Returns its space if the fetch has ended. Readers see it before the fetch
+    /// can end or the chunk can be dropped: otherwise its bit could be another partial copy's, or
+    /// that of bytes that are gone.
     pub(crate) fn arrived(&self, chunk: u32, room: Room) -> Option<Room> {
         let mut p = lock(&self.progress);
         if p.over {
@@ -353,73 +354,73 @@ impl ChunkedFetch {
         None
     }
 
-    /// A chunk that nobody asked for is not on its way any more.
+    /// Notes that a prefetched chunk is no longer in flight.
     pub(crate) fn landed(&self) {
         let mut p = lock(&self.progress);
         p.unasked = p.unasked.saturating_sub(1);
     }
 
-    /// A chunk could not be fetched.
+    /// Notes that a chunk could not be fetched.
     pub(crate) fn give_back(&self, chunk: u32) {
         lock(&self.progress).give_back(chunk);
     }
 
-    /// Drops the oldest chunk that lies in the window, for readers; which one, and its slot. Its
-    /// bytes may go then.
+    /// Drops the oldest chunk in the window from the view of readers. Returns it with its slot. The
+    /// caller may remove its bytes.
     pub(crate) fn pass_on(&self) -> Option<(u32, Slot)> {
         let mut p = lock(&self.progress);
         let (chunk, slot) = p.passing.pop_front()?;
         self.large.dropped(chunk);
         p.give_back(chunk);
         drop(p);
-        // Who waits for it and looked between bit and count goes to sleep again, not knowing.
+        // A reader that looked between bit and count sleeps again without knowing.
         self.large.ticked();
         Some((chunk, slot))
     }
 
-    /// The blocks of a chunk that was passed on are still taken.
+    /// Keeps the slot of a dropped chunk whose blocks could not be freed.
     pub(crate) fn keep_slot(&self, slot: Slot) {
         lock(&self.progress).lost.push(slot);
     }
 
-    /// Chunks in the window.
+    /// Number of chunks in the window.
     pub(crate) fn passing(&self) -> usize {
         lock(&self.progress).passing.len()
     }
 
-    /// Gives away the slots of what lies in the window, once it has ended.
+    /// Takes all its slots, once it has ended.
     pub(crate) fn take_slots(&self) -> Vec<Slot> {
         let mut p = lock(&self.progress);
         let lost = std::mem::take(&mut p.lost);
         p.passing.drain(..).map(|(_, slot)| slot).chain(lost).collect()
     }
 
-    /// Whether who read it has come to its end.
+    /// Whether its reader has reached the end.
     pub(crate) fn is_read(&self) -> bool {
         self.large.head.ended.load(Ordering::Relaxed) != 0
     }
 
-    /// A chunk of a streamed file has room of its own.
+    /// Notes that a chunk of a streamed file has space of its own.
     pub(crate) fn keep_some(&self) {
         lock(&self.progress).keeps_some = true;
     }
 
-    /// Whether some chunks of a streamed file stay, for whoever reads it again.
+    /// Whether some chunks of a streamed file stay for its next reader.
     pub(crate) fn keeps_some(&self) -> bool {
         lock(&self.progress).keeps_some
     }
 
-    /// How long nobody has asked.
+    /// Time since the last request of a reader.
     pub(crate) fn idle(&self) -> Duration {
         lock(&self.progress).asked.elapsed()
     }
 
-    /// How long no chunk was on its way.
+    /// Time since a chunk was in flight.
     pub(crate) fn rests(&self) -> Duration {
         lock(&self.progress).busy.elapsed()
     }
 
-    /// Ends it; `false` if it had ended.
+    /// Ends the fetch. Returns `false` if it had ended.
     pub(crate) fn end(&self) -> bool {
         let mut p = lock(&self.progress);
         p.close(Duration::ZERO);
@@ -427,7 +428,7 @@ impl ChunkedFetch {
     }
 }
 
-/// What readers see of the PFS calls for one chunk.
+/// Shows readers the PFS calls for one chunk.
 pub(crate) struct ChunkMarks {
     pub(crate) fill: Arc<ChunkedFetch>,
     pub(crate) demanded: bool,
@@ -441,7 +442,7 @@ impl Marks for ChunkMarks {
         } else {
             calls.fetch_sub(1, Ordering::Relaxed).saturating_sub(1)
         };
-        // The entry may be another partial copy's by now.
+        // The entry may be that of another partial copy by now.
         let head = self.fill.large.head;
         if head.part.load(Ordering::Relaxed) == self.fill.part.number {
             head.in_pfs.store(now, Ordering::Relaxed);

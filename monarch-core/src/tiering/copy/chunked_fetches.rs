@@ -1,4 +1,7 @@
-//! All large files whose chunks are being fetched: beginning, giving out chunks, ending.
+//! [`ChunkedFetches`]: all large files whose chunks are being fetched: starts them, gives out their
+//! chunks, ends them.
+//!
+//! Invariant: the state word of a file changes before its partial copy is removed.
 
 use crate::metrics::Origin;
 use crate::sync::lock;
@@ -30,27 +33,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Most chunks on their way that nobody waits for.
+/// Chunks in flight that no reader waits for.
 const AHEAD: usize = 16;
-/// Most chunks of a file on their way that nobody asked for: writers of one file wait for each
-/// other.
+/// Chunks of one file in flight that no reader requested: writers of one file wait for each other.
 const WIDTH: u32 = 8;
-/// The same where the source does not make anybody wait.
+/// The same limit for a source that answers without waiting.
 const LOCAL_WIDTH: u32 = 2;
-/// Chunks that a reader in order asks for before it needs them.
+/// Chunks that a sequential reader requests before it needs them.
 const READ_AHEAD: u32 = 4;
-/// Pause after a lack of room that may pass.
+/// Pause after a lack of space that may pass.
 const RETRY: Duration = Duration::from_secs(5);
-/// A file that is decoded and was not read for so long is given up when its room is needed.
+/// Time without reads after which a file that is being decompressed is given up when its space is
+/// needed.
 const UNREAD: Duration = Duration::from_millis(200);
-/// The same of one that comes from another node.
+/// The same for a file from a peer.
 const LEFT: Duration = Duration::from_secs(10);
-/// A streamed file that nobody has read for so long is given up; one of which some stays is kept
-/// for so many times as long.
+/// Time without reads after which a streamed file is given up; one with chunks that stay is kept
+/// for [`KEPT`] times as long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 const KEPT: u32 = 60;
 
-/// Counted for as long as it lives.
+/// Adds one to a count until it is dropped.
 pub(crate) struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {
@@ -66,7 +69,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// All large files whose chunks are being fetched.
+/// The large files whose chunks are being fetched.
 pub(crate) struct ChunkedFetches {
     pub(crate) cx: Arc<Context>,
     fetch_lines: Arc<Mutex<FetchLines>>,
@@ -116,20 +119,21 @@ impl ChunkedFetches {
         }
     }
 
-    /// Readers have asked for chunks of a file; `false` if none is being fetched.
+    /// Takes the requests of readers for chunks of a file. Returns `false` if the file is not being
+    /// fetched in chunks.
     pub(crate) fn drain_chunk_requests(&self, key: u64) -> bool {
         let mut fills = lock(&self.fetch_lines);
         let Some(fill) = fills.by_key.get(&key).cloned() else { return false };
         let work = fill.drain_chunk_requests() && fills.line_up(&fill);
         drop(fills);
-        // Copiers are those who heed.
+        // The caller is a copier: only rings have to be woken.
         if work && self.lane_of_fill(&fill) == Lane::Rings {
             self.waker.wake(Lane::Rings);
         }
         true
     }
 
-    /// Has all of a file fetched, if its chunks are being fetched.
+    /// Has the rest of a file fetched, if its chunks are being fetched.
     pub(crate) fn fetch_rest(&self, key: u64) {
         let mut fills = lock(&self.fetch_lines);
         let Some(fill) = fills.by_key.get(&key).cloned() else { return };
@@ -137,19 +141,19 @@ impl ChunkedFetches {
         fills.line_up(&fill);
     }
 
-    /// Whether as many chunks are on their way as may be that nobody waits for.
+    /// Whether as many chunks are in flight for prefetch as are allowed.
     pub(crate) fn enough_ahead(&self) -> bool {
         self.pieces_ahead.load(Ordering::Acquire) >= AHEAD
     }
 
-    /// A chunk to be fetched in this lane, for a reader or ahead.
+    /// The next chunk to fetch in this lane, for a reader or ahead.
     pub(crate) fn next_piece(&self, lane: Lane, demanded: bool) -> Option<ChunkCopyTask<'_>> {
         if !demanded && self.enough_ahead() {
             return None;
         }
         let mut fills = lock(&self.fetch_lines);
         let mut others = false;
-        // Each once: what cannot go on now is put in line again by what holds it up.
+        // Each file once: a file that cannot continue now is queued again by what holds it up.
         for _ in 0..fills.line(demanded).len() {
             let Some(fill) = fills.line(demanded).pop_front() else { break };
             let its = self.lane_of_fill(&fill) == lane;
@@ -162,8 +166,7 @@ impl ChunkedFetches {
             let Some((chunk, room, more)) = taken else { continue };
             let line = fills.line(demanded);
             match (more, demanded) {
-                // Readers take turns; of what nobody waits for one file is finished before the
-                // next.
+                // Readers take turns. Prefetch finishes one file before the next.
                 (true, true) => line.push_back(fill.clone()),
                 (true, false) => line.push_front(fill.clone()),
                 (false, _) => {}
@@ -177,7 +180,7 @@ impl ChunkedFetches {
         }
         drop(fills);
         if others && !demanded {
-            // It may have gone to sleep while demands left it nothing.
+            // The other lane may sleep since demands left it no slot.
             self.waker.wake(lane.other());
         }
         None
@@ -193,7 +196,7 @@ impl ChunkedFetches {
         ChunkCopyTask::new(self, fill.clone(), chunk, room, (job, ahead))
     }
 
-    /// Opens a partial copy to readers.
+    /// Publishes a partial copy: readers can request its chunks from here on.
     pub(crate) fn fill(
         &self,
         mut file: ClaimedFile,
@@ -201,7 +204,8 @@ impl ChunkedFetches {
         (at, part): (usize, PartCopy),
         streamed: bool,
     ) {
-        // Of what passes through only what is asked for is fetched.
+        // Of a transient copy for a peer's file only requested chunks are fetched, unless there is
+        // space to keep it.
         let ahead = self.cx.options.prefetch && (!file.passes() || self.cx.is_elastic());
         let rest = !streamed && (ahead || file.source == RequestSource::Prefetch);
         let local = file.packed.is_some() || file.live.source.keeps_nowait();
@@ -212,8 +216,8 @@ impl ChunkedFetches {
             claim = claim.marked();
         }
         let before = std::mem::replace(&mut file.claim, claim);
-        // One that upkeep has not found yet to be over: its chunks must not be told as those of the
-        // new one.
+        // An earlier fetch of this file may not have been ended yet: its chunks must not be
+        // announced as those of the new one.
         let old = lock(&self.fetch_lines).by_key.get(&file.key).cloned();
         if let Some(old) = old {
             self.give_up(&old, CopyOutcome::Bypass);
@@ -221,12 +225,12 @@ impl ChunkedFetches {
         large.begin(part.number, if streamed { STREAMED } else { WHOLE });
         let fill = Arc::new(ChunkedFetch::new(file.clone(), large, (at, part), streamed, rest, width));
         let mut fills = lock(&self.fetch_lines);
-        // Known before readers can ask for chunks.
+        // Listed before readers can request chunks.
         fills.by_key.insert(fill.file.key, fill.clone());
         large.head.ahead.store(READ_AHEAD, Ordering::Relaxed);
         let mut has_window = true;
         if streamed {
-            // (It may be another one by now.)
+            // (It may be another window by now.)
             has_window = fills.window.as_ref().is_some_and(|w| w.tier == at && w.takes(large.chunk));
             fills.streamed.push(fill.clone());
             fills.share_window();
@@ -256,7 +260,7 @@ impl ChunkedFetches {
         self.lanes.lane_of(&fill.file.live, Kind::Chunks)
     }
 
-    /// Something of a file may go on that could not before.
+    /// Queues a file again that may continue now.
     pub(crate) fn requeue(&self, fill: &Arc<ChunkedFetch>) {
         let mut fills = lock(&self.fetch_lines);
         if !fills.by_key.get(&fill.file.key).is_some_and(|f| Arc::ptr_eq(f, fill)) {
@@ -274,7 +278,7 @@ impl ChunkedFetches {
         }
     }
 
-    /// Bytes of a chunk have come.
+    /// Notes the bytes of a chunk, and publishes the rate for readers.
     pub(crate) fn note_rate(&self, bytes: u64) {
         let rate = lock(&self.fetch_lines).rate.note(bytes);
         if let Some(now) = rate {
@@ -283,7 +287,7 @@ impl ChunkedFetches {
         }
     }
 
-    /// All chunks are there: the partial copy becomes a copy.
+    /// Turns the partial copy into a copy, once all chunks are present.
     pub(crate) fn complete(&self, fill: &Arc<ChunkedFetch>) {
         if !fill.end() {
             return;
@@ -294,7 +298,7 @@ impl ChunkedFetches {
         f.note_sum(sum);
         self.peers.tell_sum(f, sum);
         let logged = f.packed.is_none() && f.below.is_none() && !f.passes();
-        // (What fails goes out of the ledger at once.)
+        // (What fails is given back to the ledger at once.)
         f.share.iter().for_each(|share| share.hand_over());
         let published = tier.publish_part(&fill.part, f.name, f.stamp(), logged.then_some(sum));
         if let Ok(Some(_)) = published {
@@ -325,19 +329,19 @@ impl ChunkedFetches {
         }
     }
 
-    /// Gives a file up that is being fetched.
+    /// Gives up the fetch of a file.
     pub(crate) fn give_up(&self, fill: &Arc<ChunkedFetch>, end: CopyOutcome) {
         lock(&self.fetch_lines).remove(fill);
         self.end_fill(fill, end);
     }
 
-    /// Its word first, so that readers look elsewhere; then its bytes.
+    /// Ends a fetch: changes the word first, so that readers look elsewhere, then removes the
+    /// bytes.
     pub(crate) fn end_fill(&self, fill: &Arc<ChunkedFetch>, end: CopyOutcome) {
         if !fill.end() {
             return;
         }
-        // Of a word that says something else by now nothing is concluded: another fetch may have
-        // begun.
+        // A word that has changed stays as it is: another fetch may have begun.
         if fill.file.entry.word() == fill.file.claim {
             self.publisher.publish_outcome(&fill.file, end);
         } else {
@@ -355,8 +359,8 @@ impl ChunkedFetches {
         }
     }
 
-    /// Upkeep: files whose word says something else by now, and streamed ones that nobody reads any
-    /// more.
+    /// Maintenance: ends the fetches of files whose word has changed, and of streamed files without
+    /// readers.
     pub(crate) fn tend_fills(&self) {
         let mut fills = lock(&self.fetch_lines);
         fills.tend_window();
@@ -378,14 +382,14 @@ impl ChunkedFetches {
         }
     }
 
-    /// How many files are being fetched in chunks, and the bytes that are there of them.
+    /// Number of files that are being fetched in chunks, and the bytes of them that are present.
     pub(crate) fn filling(&self) -> (u64, u64) {
         let all = lock(&self.fetch_lines).all();
         let there = |f: &Arc<ChunkedFetch>| (u64::from(f.large.count()) * f.large.chunk).min(f.part.size);
         (all.len() as u64, all.iter().map(there).sum())
     }
 
-    /// Room for a chunk. Of a file that is to be whole it is reserved already.
+    /// Finds space for a chunk. The space of a file that is not streamed is reserved already.
     pub(crate) fn room_for(&self, fills: &FetchLines, fill: &ChunkedFetch, chunk: u32) -> Option<Room> {
         if !fill.streamed {
             return Some(Room::Own);
@@ -404,7 +408,7 @@ impl ChunkedFetches {
         Some(Room::Window(slot))
     }
 
-    /// Whether there is room for a chunk of a file that does not fit as a whole.
+    /// Whether there is space for a chunk of a file that does not fit as a whole.
     fn keeps(&self, fill: &ChunkedFetch, bytes: u64) -> bool {
         self.cx.tiers.get(fill.tier).is_some_and(|tier| {
             let (u, kept) = self.transient.usage_and_kept(fill.tier, tier);

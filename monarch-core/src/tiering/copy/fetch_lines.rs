@@ -1,4 +1,5 @@
-//! TODO
+//! [`FetchLines`]: the chunked fetches, by key and in the lines in which their chunks are given
+//! out; the window of streamed files.
 
 use crate::tiering::copy::chunked_fetch::ChunkedFetch;
 use crate::tiering::copy::stream_window::Window;
@@ -9,20 +10,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// See the module.
+/// The chunked fetches. A fetch is in a line while it has chunks to give out there.
 #[derive(Default)]
 pub(crate) struct FetchLines {
     pub(crate) by_key: HashMap<u64, Arc<ChunkedFetch>>,
-    /// Files with chunks that somebody waits for.
+    /// Files with chunks that a reader waits for.
     demanded: VecDeque<Arc<ChunkedFetch>>,
-    /// Files of which all is to be fetched.
+    /// Files whose rest is fetched.
     rest: VecDeque<Arc<ChunkedFetch>>,
     pub(crate) streamed: Vec<Arc<ChunkedFetch>>,
     pub(crate) window: Option<Window>,
     pub(crate) rate: Rate,
 }
 
-/// How fast chunks come.
+/// Measures the throughput of chunks.
 #[derive(Default)]
 pub(crate) struct Rate {
     since: Option<Instant>,
@@ -30,7 +31,7 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// Takes note of bytes; the rate, once there are enough of them.
+    /// Notes bytes. Returns the rate in bytes a second once enough time has passed.
     pub(crate) fn note(&mut self, bytes: u64) -> Option<u64> {
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
@@ -41,7 +42,7 @@ impl Rate {
         }
         let rate = (self.bytes as f64 / took.as_secs_f64()) as u64;
         *self = Self { since: Some(now), bytes: 0 };
-        // After a pause it says nothing.
+        // After a pause the rate means nothing.
         (took < Duration::from_secs(2)).then_some(rate.max(1))
     }
 }
@@ -53,19 +54,21 @@ fn put(line: &mut VecDeque<Arc<ChunkedFetch>>, fill: &Arc<ChunkedFetch>) {
 }
 
 impl FetchLines {
-    /// Whether there is no window for chunks of so many bytes, nor one that is in use.
+    /// Whether a window for chunks of `chunk` bytes has to be made: there is none, or only a
+    /// smaller one that is not in use.
     pub(crate) fn wants_window(&self, chunk: u64) -> bool {
         self.window.as_ref().is_none_or(|w| !w.takes(chunk) && self.streamed.is_empty())
     }
 
-    /// Large files of no index are served any more: what is kept for a window is room for others.
+    /// Drops the window unless it is in use: no index with large files is served any more.
     pub(crate) fn drop_window(&mut self) {
         if self.streamed.is_empty() {
             self.window = None;
         }
     }
 
-    /// Upkeep: fewer files may be read than before, and chunks that found no slot may find one.
+    /// Maintenance: fewer files may be read than before, and chunks that found no slot may find
+    /// one.
     pub(crate) fn tend_window(&mut self) {
         if let Some(window) = &mut self.window {
             window.tend();
@@ -76,15 +79,14 @@ impl FetchLines {
         }
     }
 
-    /// Says to the readers of streamed files how many chunks they may ask for ahead, by how many
-    /// such files there are.
+    /// Publishes to the readers of streamed files how many chunks they may request ahead.
     pub(crate) fn share_window(&mut self) {
         let Some(window) = &mut self.window else { return };
         let ahead = window.divide(&self.streamed);
         self.streamed.iter().for_each(|f| f.large.head.ahead.store(ahead, Ordering::Relaxed));
     }
 
-    /// Puts a file in line for what it has to be fetched; whether there is something.
+    /// Queues a file for the chunks that it has to fetch. Returns whether there are any.
     pub(crate) fn line_up(&mut self, fill: &Arc<ChunkedFetch>) -> bool {
         let (wanted, rest) = (fill.has_work(true), fill.has_work(false));
         if wanted {
@@ -115,12 +117,12 @@ impl FetchLines {
         if demanded { &mut self.demanded } else { &mut self.rest }
     }
 
-    /// Whether chunks are in line that no reader waits for.
+    /// Whether chunks are queued that no reader waits for.
     pub(crate) fn has_rest(&self) -> bool {
         !self.rest.is_empty()
     }
 
-    /// Whether a file that no tier takes may be streamed if a reader asks for it.
+    /// Whether a file that no tier takes can be streamed when a reader asks for it.
     pub(crate) fn can_stream(&self, file: &ClaimedFile) -> bool {
         let takes = |large: LargeFile<'_>| self.window.as_ref().is_some_and(|w| w.takes(large.chunk));
         file.live.segment.state.large(file.entry.id).is_some_and(takes)

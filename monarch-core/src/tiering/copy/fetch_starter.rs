@@ -1,4 +1,5 @@
-//! Begins to fetch the chunks of large files.
+//! [`FetchStarter`]: finds space for a large file and starts to fetch its chunks: into its tier, in
+//! front of a tier that compresses, or through the window.
 
 use crate::sync::lock;
 use crate::tier::{PartCopy, TierDir};
@@ -24,15 +25,15 @@ use monarch_policies::{RequestSource, Why};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Pause after a lack of room that may pass.
+/// Pause after a lack of space that may pass.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How often others make way for a file.
+/// How often the fair share frees space for one file.
 const SHARES: u32 = 3;
-/// The same where as many files are being streamed as may be.
+/// Pause while as many files are being streamed as are allowed.
 const PLACE: Duration = Duration::from_millis(500);
 
-/// Begins to fetch the chunks of large files.
+/// Starts to fetch large files.
 pub(crate) struct FetchStarter {
     cx: Arc<Context>,
     fetch_lines: Arc<Mutex<FetchLines>>,
@@ -80,7 +81,7 @@ impl FetchStarter {
         }
     }
 
-    /// Begins to fetch the chunks of a claimed file.
+    /// Starts to fetch the chunks of a claimed file.
     pub(crate) fn begin_fill(&self, mut file: ClaimedFile, large: LargeFile<'static>) {
         if let Some((_, below)) = file.packed {
             return self.begin_decoding(file, large, below);
@@ -101,7 +102,7 @@ impl FetchStarter {
             let Some(tier) = self.cx.tiers.get(at) else { break };
             turns += 1;
             tried[at] = true;
-            // Of one that is not fetched to its end nothing could be packed.
+            // A file that is not fetched to its end could not be compressed.
             if self.cx.packs(at)
                 && self.cx.options.prefetch
                 && let Some(room) = self.packer.room_to_pack(at, &file.rel, file.want.size)
@@ -110,7 +111,7 @@ impl FetchStarter {
                 let above =
                     self.compressor.retry_until_room(asked, || self.reclaim.part_above(at, file.want.size, true));
                 let Some((up, part, share)) = above else {
-                    // It is asked for again, and somebody who waits reads it from the PFS.
+                    // It is retried; a reader that waits reads from the PFS.
                     self.compressor.defer(file.key);
                     return self.publisher.publish_outcome(&file, CopyOutcome::Stopped);
                 };
@@ -138,7 +139,7 @@ impl FetchStarter {
             if self.streaming.stream(&file, large) {
                 return;
             }
-            // Others are being streamed: their readers may end.
+            // Other files are being streamed: their readers may end.
             pause = lock(&self.fetch_lines).can_stream(&file).then_some(PLACE);
         }
         if let Some(more) = self.cx.log_limits.full.now() {
@@ -148,7 +149,7 @@ impl FetchStarter {
         self.publisher.publish_outcome(&file, CopyOutcome::Refused(why, pause));
     }
 
-    /// Begins to fetch the chunks of a claimed file that another node owns.
+    /// Starts to fetch the chunks of a claimed file that a peer owns.
     fn begin_passing(&self, mut file: ClaimedFile, large: LargeFile<'static>) {
         if let Some((at, part, share)) = self.passing_part(&file) {
             file.share = Some(Arc::new(share));
@@ -160,7 +161,7 @@ impl FetchStarter {
         }
     }
 
-    /// Begins to decode the chunks of a claimed file.
+    /// Starts to decompress the chunks of a claimed file.
     fn begin_decoding(&self, mut file: ClaimedFile, large: LargeFile<'static>, below: usize) {
         let asked = file.source == RequestSource::Demand;
         match self.compressor.retry_until_room(asked, || self.reclaim.part_above(below, file.want.size, asked)) {
@@ -177,7 +178,7 @@ impl FetchStarter {
         }
     }
 
-    /// The same for a large file.
+    /// Creates a transient partial copy for a peer's file.
     pub(crate) fn passing_part(&self, f: &ClaimedFile) -> Option<(usize, PartCopy, TransientReservation)> {
         let asked = f.source == RequestSource::Demand;
         self.compressor.retry_until_room(asked, || self.reclaim.part_above(self.cx.tiers.len(), f.want.size, asked))

@@ -1,4 +1,7 @@
-//! Claims files and begins their copies.
+//! [`FileCopies`]: claims files, and starts their copies.
+//!
+//! Invariant: the copier that turns the state word to Fetching copies the file; all other copiers
+//! leave it alone.
 
 use crate::sync::lock;
 use crate::tiering::copy::adoption::Adoption;
@@ -30,7 +33,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Claims files and begins their copies.
+/// Claims files, and starts their copies.
 pub(crate) struct FileCopies {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -87,7 +90,7 @@ impl FileCopies {
         }
     }
 
-    /// Looks at one file: claims it and finds room for a copy. `None` when there is nothing to
+    /// Looks at one file: claims it and finds space for a copy. `None` when there is nothing to
     /// copy.
     pub(crate) fn begin<'a>(&'a self, job: Job<'a>) -> Option<FileCopyTask<'a>> {
         let (number, id) = parts(job.key)?;
@@ -97,7 +100,7 @@ impl FileCopies {
         let rel = path.get(..len).unwrap_or(&[]).to_vec();
         let entry = live.segment.lookup(&rel)?;
         if !core::ptr::eq(entry.slot, entry.master) {
-            // A further name of an inode whose word lies elsewhere: that one is (or was) looked at.
+            // A further name of an inode whose word is elsewhere: that one is (or was) looked at.
             return None;
         }
         let Some((claim, source)) = self.claim(&live.segment, &entry, &job) else {
@@ -118,8 +121,7 @@ impl FileCopies {
         )
     }
 
-    /// Gets a copy of a claimed file: that of an earlier agent, or a new one, which is yet to be
-    /// filled.
+    /// Gets a copy of a claimed file: adopts that of an earlier agent, or starts a new one.
     fn claimed<'a>(&'a self, mut f: ClaimedFile, mut job: Job<'a>) -> Option<FileCopyTask<'a>> {
         if let Some(pause) = self.unsettled(&f.want) {
             self.cx.stats.unsettled.fetch_add(1, Ordering::Relaxed);
@@ -146,7 +148,7 @@ impl FileCopies {
             f.peer = self.peers.peer_file(&f);
         }
         if f.peer.is_some() && job.in_ring {
-            // It came to be there just now: a copier takes it.
+            // The peer has it since just now: a copier takes it.
             self.publisher.publish_outcome(&f, CopyOutcome::Stopped);
             self.queue.lines().retry([job.key]);
             self.waker.wake(Lane::Threads);
@@ -157,21 +159,21 @@ impl FileCopies {
             return None;
         }
         if let Some(peer) = &f.peer {
-            // It looks for the file while room is made for it here.
+            // The peer looks for the file while this node finds space for it.
             peer.will_be_read();
         }
         FileCopyTask::new(&self.tasks, f, mark, job)
     }
 
-    /// Turns a file that is asked for (or, for a prefetch, absent) to Fetching: the claim, and why
-    /// it is fetched.
+    /// Turns a requested file (or, for a prefetch, an absent one) to Fetching. Returns the claim,
+    /// and why it is fetched.
     fn claim(&self, segment: &Segment<'static>, e: &Entry<'static>, job: &Job<'_>) -> Option<(Word, RequestSource)> {
         loop {
             let before = e.word();
             let why = match (before.state(), job.source) {
                 (State::Requested, _) => RequestSource::Demand,
-                // What lies packed is not fetched again; it is decoded for those who ask, and by
-                // those who are to do so ahead.
+                // A file with a compressed copy is not fetched again: it is decompressed for
+                // readers, or ahead of them by the job that decompresses.
                 (State::Absent, RequestSource::Prefetch) if before.packed_in().is_some() != job.decodes => return None,
                 (State::Absent, RequestSource::Prefetch) => RequestSource::Prefetch,
                 (State::Bypass, _) => {
@@ -186,15 +188,14 @@ impl FileCopies {
                 _ => return None,
             };
             let claim = before.with(State::Fetching);
-            // Lost against the demand for a file that was to be prefetched, against another copier,
-            // or against a bypass.
+            // Lost against a demand for the same file, another copier, or a bypass: looks again.
             if e.master.word.compare_exchange(before.0, claim.0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 return Some((claim, why));
             }
         }
     }
 
-    /// Somebody asked for a file whose chunks are being fetched.
+    /// Handles a request for a file whose chunks are being fetched.
     fn asked_while_filling(&self, job: &Job<'_>) {
         match job.source {
             RequestSource::Demand => drop(self.fetches.drain_chunk_requests(job.key)),
@@ -202,12 +203,12 @@ impl FileCopies {
         }
     }
 
-    /// How long until a file that was changed a moment ago may be copied.
+    /// Time until a file that was changed recently may be copied.
     fn unsettled(&self, id: &Identity) -> Option<Duration> {
         let settle = i64::try_from(self.cx.options.settle.as_nanos()).unwrap_or(i64::MAX);
         let now = crate::index::now_ns();
-        // Each time for itself: a modification time may be set to anything, the change time may
-        // come from a clock that is wrong. Times far in the future say nothing.
+        // Each time by itself: a modification time may be set to anything, and the change time may
+        // come from a clock that is wrong. Times far in the future are ignored.
         let rest = [id.mtime_ns, id.ctime_ns].into_iter().filter_map(|t| {
             let age = now.saturating_sub(t);
             (age < settle && age > -60_000_000_000).then(|| settle.saturating_sub(age))

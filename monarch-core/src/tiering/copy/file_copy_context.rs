@@ -1,4 +1,4 @@
-//! What a file needs while it is copied.
+//! [`FileCopyContext`]: the components that a file copy task uses.
 
 use crate::tier::CopyFile;
 use crate::tiering::compression::compressor::Compressor;
@@ -22,7 +22,7 @@ use crate::tiering::throttle::PrefetchThrottle;
 use monarch_policies::RequestSource;
 use std::sync::Arc;
 
-/// What a file needs while it is copied.
+/// The components that a file copy task uses.
 pub(crate) struct FileCopyContext {
     pub(crate) cx: Arc<Context>,
     pub(crate) throttle: Arc<PrefetchThrottle>,
@@ -79,7 +79,11 @@ impl FileCopyContext {
         }
     }
 
-    /// Room for a copy that makes way first.
+    /// Creates a transient copy for a peer's file.
+    ///
+    /// # Errors
+    ///
+    /// The outcome when there is no space.
     pub(crate) fn passing_room(
         &self,
         f: &ClaimedFile,

@@ -1,4 +1,5 @@
-//! A claimed file while the engine copies it: into which tier, and what comes of it.
+//! [`FileCopyTask`]: a claimed file while the engine copies it: the choice of its tier, and its
+//! outcome.
 
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
 use crate::metrics::{CopyOf, Origin};
@@ -21,42 +22,44 @@ use std::time::Duration;
 
 /// Pause after a lack of space that may pass.
 const RETRY: Duration = Duration::from_secs(5);
-/// How often others make way for a copy: who has theirs open keeps it a while.
+/// How often the fair share frees space for one copy: a reader that has a dropped copy open keeps
+/// its blocks for a while.
 const SHARES: u32 = 3;
 
-/// Whether there is room for a copy that is to be packed.
+/// Whether there is space for a copy that is to be compressed.
 enum ToPack {
     Catalog,
-    /// It is to be kept as it is.
+    /// It is kept as it is.
     AsItIs,
-    /// Others take the room.
+    /// Other copies take the space in front.
     Crowded,
 }
 
-/// See the module. Dropped, it frees the place of its job.
+/// A claimed file that is being copied. Dropped, it frees the slot of its job.
 pub(crate) struct FileCopyTask<'a> {
     parts: &'a FileCopyContext,
     file: ClaimedFile,
     mark: InflightProgress,
-    /// Tiers that were tried, and the one being written.
+    /// Tiers that were tried, and the one that is being written.
     tried: Vec<bool>,
     at: usize,
     copy: Option<CopyFile<'a>>,
-    /// How often others made way.
+    /// How often the fair share freed space.
     shares: u32,
     /// How often a tier was chosen.
     turns: u32,
-    /// Whether a tier had no room, or failed, though it should have had.
+    /// Whether a tier had no space, or failed, though it should have had some.
     in_doubt: bool,
-    /// What was copied comes to.
+    /// Checksum of what was copied.
     sum: Sum,
-    /// Whether a copy took more blocks than there was room for.
+    /// Whether a copy took more blocks than its reservation.
     too_large: bool,
     job: Job<'a>,
 }
 
 impl<'a> FileCopyTask<'a> {
-    /// A copy in the first tier that takes it; `None` when none does, which is then the file's end.
+    /// Starts a copy in the first tier that takes it. `None` when no tier does: then the outcome is
+    /// published.
     pub(crate) fn new(
         parts: &'a FileCopyContext,
         file: ClaimedFile,
@@ -87,8 +90,8 @@ impl<'a> FileCopyTask<'a> {
         }
     }
 
-    /// It was given out to a lane, which it might not have been: what somebody waits for always
-    /// goes to copiers.
+    /// Notes that a lane has taken it. Only prefetch has a choice of lane: demands always go to
+    /// copiers.
     pub(crate) fn given(&mut self, lane: Lane) {
         if self.file.origin() == Origin::Pfs && self.file.source == RequestSource::Prefetch {
             self.job.slot.uses_reserve(true);
@@ -96,7 +99,7 @@ impl<'a> FileCopyTask<'a> {
         }
     }
 
-    /// Finds room in a tier that was not tried yet; how the fetch ended when there is none.
+    /// Finds space in a tier that was not tried yet. Returns the outcome when there is none.
     fn place(&mut self) -> Option<CopyOutcome> {
         let parts = self.parts;
         if let Some((_, below)) = &self.file.packed {
@@ -122,7 +125,7 @@ impl<'a> FileCopyTask<'a> {
                         self.tried.fill(false);
                         continue;
                     }
-                    // Room was promised to copies that will need less of it.
+                    // Space is reserved for copies that will need less of it.
                     let passes = parts.transient.packs_under_way();
                     if passes && self.file.source == RequestSource::Prefetch {
                         parts.compressor.defer(self.file.key);
@@ -135,7 +138,7 @@ impl<'a> FileCopyTask<'a> {
                     let transient =
                         passes || self.in_doubt || self.shares > 0 || parts.cx.tiers.iter().any(TierDir::suspended);
                     let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
-                    // The node that it belongs to may be back by then.
+                    // Its owner may be back by then.
                     let elsewhere = self.file.peer.is_some().then_some(ELSEWHERE);
                     return Some(CopyOutcome::Refused(why, transient.then_some(RETRY).or(elsewhere)));
                 }
@@ -158,10 +161,11 @@ impl<'a> FileCopyTask<'a> {
                     (self.at, self.copy) = (at, Some(copy));
                     return None;
                 }
-                // (Of a tier that packs it is known beforehand only about how much a copy needs.)
+                // (Before it is compressed, the size of a copy is only an estimate.)
                 Ok(None) => {
                     self.in_doubt |= !parts.cx.packs(at);
-                    // Somebody else was quicker, or what made way is still open: others may.
+                    // Another copier took the space, or a reader has a dropped copy open: other
+                    // copies may be dropped.
                     self.tried[at] = self.turns > CHOICES;
                 }
                 Err(e) => {
@@ -172,7 +176,7 @@ impl<'a> FileCopyTask<'a> {
         }
     }
 
-    /// Finds room for the copy of a file that another node owns.
+    /// Finds space for the copy of a file that a peer owns.
     fn place_passing(&mut self) -> Option<CopyOutcome> {
         match self.parts.passing_room(&self.file) {
             Ok((at, copy, share)) => {
@@ -183,7 +187,7 @@ impl<'a> FileCopyTask<'a> {
         }
     }
 
-    /// Finds room for the copy of a file that lies packed in the tier `below`.
+    /// Finds space for the copy of a file that is compressed in the tier `below`.
     fn place_above(&mut self, below: usize) -> Option<CopyOutcome> {
         let (parts, size) = (self.parts, self.file.want.size);
         let asked = self.file.source == RequestSource::Demand;
@@ -202,7 +206,7 @@ impl<'a> FileCopyTask<'a> {
         Some(CopyOutcome::Packed(below))
     }
 
-    /// Finds room for a copy that is to be packed in this tier: here, and in front.
+    /// Finds space for a copy that is to be compressed in this tier: in it, and in front of it.
     fn place_to_pack(&mut self, below: usize) -> ToPack {
         let (parts, size) = (self.parts, self.file.want.size);
         let Some(room) = parts.packer.room_to_pack(below, &self.file.rel, size) else { return ToPack::AsItIs };
@@ -214,7 +218,7 @@ impl<'a> FileCopyTask<'a> {
         ToPack::Catalog
     }
 
-    /// Publishes what was copied; `false` when it took more blocks than there was room for.
+    /// Publishes the copy. Returns `false` when it took more blocks than were reserved.
     fn publish(&mut self, copied: Copied) -> Result<bool, CopyError> {
         let f = &self.file;
         if copied.identity.is_none_or(|id| !f.live.is_same(&id, &f.want)) {
@@ -246,9 +250,9 @@ impl<'a> FileCopyTask<'a> {
         Ok(done.is_some())
     }
 
-    /// What the end of a copy means for the file; `None` when it is to be copied into another tier.
+    /// Handles the end of a copy. `None` when it has to be copied into another tier.
     fn settle(&mut self, end: Result<Copied, CopyError>) -> Option<CopyOutcome> {
-        // (What fails goes out of the ledger at once.)
+        // (What fails is given back to the ledger at once.)
         self.file.share.iter().for_each(|share| share.hand_over());
         let end = end.and_then(|copied| self.publish(copied));
         if let Ok(true) = end {
@@ -268,7 +272,7 @@ impl<'a> FileCopyTask<'a> {
                 }
             }
             Err(CopyError::Source(e)) if self.file.packed.is_some() => {
-                // From the PFS then.
+                // Copied from the PFS then.
                 if let Some((_, below)) = self.file.packed.take() {
                     self.parts.cx.packed_is_damaged(&self.file, below, &e);
                 }

@@ -1,5 +1,7 @@
-//! One file before and after its copy: claimed in its state word, given room, and in the end
-//! resident or not, and why.
+//! [`Publisher`]: writes the outcome of a copy into the state word, wakes its readers, and updates
+//! the lists, the policy and the counters.
+//!
+//! Invariant: a word that is not the claim any more stays as it is, and the copy is dropped.
 
 use crate::engine::CopyError;
 use crate::sharing::FailureAction;
@@ -25,10 +27,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Pause when all room for copies of others' files is in use.
+/// Pause when all space for transient copies is in use.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Writes the outcome of a copy.
+/// Publishes the outcomes of copies.
 pub(crate) struct Publisher {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -43,7 +45,7 @@ pub(crate) struct Publisher {
     eviction: Arc<Eviction>,
 }
 
-/// What becomes of a claimed file for which there is no room among transient copies.
+/// The outcome of a claimed file for which there is no space among transient copies.
 pub(crate) const fn no_passing_room(f: &ClaimedFile) -> CopyOutcome {
     match f.source {
         RequestSource::Prefetch => CopyOutcome::Stopped,
@@ -81,7 +83,7 @@ impl Publisher {
         }
     }
 
-    /// Writes the outcome into the state word and wakes everybody who waits.
+    /// Writes the outcome into the state word and wakes all waiting readers.
     pub(crate) fn publish_outcome(&self, f: &ClaimedFile, end: CopyOutcome) {
         let (word, claim) = (&f.entry.master.word, f.claim);
         let end = match (end, &f.packed) {
@@ -112,7 +114,7 @@ impl Publisher {
         };
         self.peers.tell_over(f);
         if !f.live.fresh && matches!(end, CopyOutcome::Resident(_) | CopyOutcome::Decoded(_) | CopyOutcome::Packed(_)) {
-            // A copy was made, or taken over, of what lies at this path: that was compared.
+            // A copy was made, or adopted, of the file at this path: that was compared.
             f.live.segment.state.guard.was_compared(f.entry.id);
         }
         let published = word.compare_exchange(claim.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok();
@@ -121,7 +123,7 @@ impl Publisher {
             figure.fetch_add(1, Ordering::Relaxed);
         };
         match end {
-            // Bypassed while it was being copied: nobody will ever open the copy.
+            // Bypassed while it was being copied: no reader will open the copy.
             _ if !published => self.eviction.drop_copies(&f.live.segment, &f.entry, f.key),
             CopyOutcome::Resident(_) | CopyOutcome::Decoded(_) | CopyOutcome::Packed(_)
                 if !self.serves(&f.live, f.key) =>
@@ -159,14 +161,13 @@ impl Publisher {
         }
     }
 
-    /// Whether a key is one of this very index still.
+    /// Whether a key is still one of this very index.
     fn serves(&self, live: &LiveSegment, key: u64) -> bool {
         let now = parts(key).and_then(|(number, _)| self.segments.segment(number));
         now.is_some_and(|now| core::ptr::eq(now.segment.state.header, live.segment.state.header))
     }
 
-    /// A copy has come of a file whose index was retired, and not waited for any longer: it is left
-    /// to the next one.
+    /// Leaves a copy of a file whose index was retired meanwhile to the next index.
     fn came_late(&self, f: &ClaimedFile, is: Word) {
         let word = &f.entry.master.word;
         let refused = is.refused(Refusal::Dropped);
@@ -176,8 +177,8 @@ impl Publisher {
         }
     }
 
-    /// A copy is there that was decoded: it may go when its room is needed. Or one that is to be
-    /// packed first.
+    /// Lists a transient copy, which may be dropped when its space is needed, unless it is to be
+    /// compressed first.
     fn is_decoded(&self, f: &ClaimedFile, tier: usize) {
         let demand = f.source == RequestSource::Demand;
         let count = |figure: &AtomicU64| {
@@ -192,7 +193,7 @@ impl Publisher {
             return;
         }
         if f.below.is_none() {
-            // One that was left decoded, or that another node owns.
+            // A copy that stays decompressed, or whose file a peer owns.
             self.transient.add_decoded(tier, f.key, f.want.size, f.share.as_deref());
         }
         if f.peer.is_some() && demand {
@@ -204,7 +205,7 @@ impl Publisher {
         self.copy_errors.over(f.key);
     }
 
-    /// What a failure on the PFS side means for the file.
+    /// The outcome of a file after a failure on the PFS side.
     pub(crate) fn failed(&self, e: &CopyError, f: &ClaimedFile) -> CopyOutcome {
         let file = crate::shown::bytes(&f.rel);
         if !matches!(e, CopyError::Stopped) {
@@ -236,7 +237,7 @@ impl Publisher {
         }
     }
 
-    /// What a failure means for a file; `None`: it is to be tried once more.
+    /// The outcome of a file after a failure; `None` if it has to be tried again.
     pub(crate) fn after_failure(&self, e: &CopyError, f: &ClaimedFile) -> Option<CopyOutcome> {
         let after = f.peer.as_ref().filter(|_| matches!(e, CopyError::Source(_))).map(|peer| peer.after_failure());
         match after {

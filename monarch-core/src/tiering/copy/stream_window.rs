@@ -1,46 +1,48 @@
-//! The window: a little room through which large files pass that no tier has room for.
+//! [`Window`]: a small part of a tier through which large files are streamed that no tier has space
+//! for.
 //!
-//! Who reads such a file in order gets its chunks, fetched once in large requests, instead of
-//! asking the PFS for every few hundred KB. Each file being streamed has a share of the window; its
-//! oldest chunks make way for the next ones.
+//! A sequential reader of such a file gets chunks that were fetched once in large requests, instead
+//! of reading a few hundred KB at a time from the PFS. Each streamed file has a share of the
+//! window; its oldest chunks are dropped for the next ones.
 
 use crate::tier::TierDir;
 use crate::tiering::copy::chunked_fetch::{ChunkedFetch, Slot, Slots};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Chunks of the window and the most of a tier that they take, one part in so many: of a small
-/// tier, and of a large one. The larger window of both is made, unless the data might fit without.
+/// Sizes of the window: maximum number of chunks, and the part of a tier (one in this many) that
+/// they may take; for a small tier, and for a large one. The larger of both is made, unless the
+/// data might fit without it.
 const SIZES: [(u64, u64); 2] = [(16, 16), (256, 64)];
-/// One in so many of the files that may be streamed keeps some of its chunks.
+/// One in this many of the files that may be streamed keeps some of its chunks.
 const KEEPERS: usize = 4;
-/// A streamed file that nobody asked about for so long makes way for others.
+/// Time without requests after which a streamed file is ended for another one.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Chunks of `chunk` bytes in the window of a tier.
+/// Number of chunks of `chunk` bytes in the window of a tier.
 fn slots(capacity: u64, chunk: u64, small: bool) -> Option<u64> {
     let sizes = SIZES.iter().take(if small { 1 } else { SIZES.len() });
     sizes.filter_map(|(most, part)| Some((capacity / part).checked_div(chunk)?.min(*most))).max()
 }
 
-/// Slots and how they are shared.
+/// The slots, and how files share them.
 #[derive(Debug)]
 struct Shares {
     slots: usize,
-    /// How many files were being read at a time, lately. Were the shares those of the files of this
-    /// moment, then each that comes would take chunks from others that have not been read yet,
-    /// and would have to be fetched once more.
+    /// Recent maximum of files that were read at a time. If the shares were those of the files read
+    /// at this moment, each new file would take chunks from others that have not been read yet, and
+    /// would have to be fetched again.
     readers: usize,
 }
 
 impl Shares {
-    /// How many chunks a file may have in the window, while so many are being read.
+    /// Number of chunks that a file may have in the window while `reading` files are read.
     fn of_each(&self, reading: usize) -> usize {
         self.slots / self.readers.max(reading).max(1)
     }
 
-    /// How many chunks a reader may have fetched ahead: what it reads, and what others still read
-    /// of the chunk before, stays.
+    /// Number of chunks that a reader may request ahead: the chunk being read, and the one before,
+    /// which others may still read, stay.
     fn ahead(&self) -> u32 {
         self.of_each(0).saturating_sub(2).min(4) as u32
     }
@@ -49,39 +51,38 @@ impl Shares {
         self.readers = self.readers.max(reading);
     }
 
-    /// Now and then: what was is forgotten little by little.
+    /// Lowers the recent maximum by one; called from maintenance.
     fn forget(&mut self) {
         self.readers = self.readers.saturating_sub(1);
     }
 }
 
-/// How many of the files being streamed are still being read.
+/// Number of streamed files that are still being read.
 fn being_read(streamed: &[Arc<ChunkedFetch>]) -> usize {
     streamed.iter().filter(|f| !f.is_read()).count()
 }
 
-/// The file that makes way when another one is to be streamed: one that was read to its end, last
-/// of all one of which some stays, or one that nobody asked about for long.
+/// The file that is ended when another one is to be streamed: one that was read to its end (those
+/// with chunks that stay come last), or one without requests for long.
 pub(crate) fn makes_way(streamed: &[Arc<ChunkedFetch>]) -> Option<&Arc<ChunkedFetch>> {
     let oldest = streamed.iter().max_by_key(|f| (f.is_read(), !f.keeps_some(), f.idle()))?;
     (oldest.is_read() || oldest.idle() > IDLE).then_some(oldest)
 }
 
-/// See the module.
+/// The window of streamed files, in one tier.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// Tier that it lies in.
+    /// The tier that it is in.
     pub(crate) tier: usize,
-    /// Bytes of the largest chunk that a slot has room for.
+    /// Bytes of a slot.
     chunk: u64,
     slots: Arc<Slots>,
     shares: Shares,
 }
 
 impl Window {
-    /// A window for chunks of `chunk` bytes in the first tier that is large enough; a small one if
-    /// the data may fit. `make_room` frees so many bytes of a tier that has been filled by an
-    /// earlier job.
+    /// Makes a window for chunks of `chunk` bytes in the first tier that is large enough; a small
+    /// one if the data may fit. `make_room` frees bytes of a tier that an earlier job has filled.
     pub(crate) fn make(tiers: &[TierDir], chunk: u64, small: bool, make_room: impl Fn(usize, u64)) -> Option<Self> {
         tiers.iter().enumerate().find_map(|(tier, dir)| {
             let slots = slots(dir.ledger.usage().capacity, chunk, small)?;
@@ -97,39 +98,41 @@ impl Window {
         })
     }
 
-    /// Whether chunks of so many bytes have room in its slots: another job's may be larger.
+    /// Whether chunks of `chunk` bytes fit in its slots: another job's may be larger.
     pub(crate) const fn takes(&self, chunk: u64) -> bool {
         chunk <= self.chunk
     }
 
-    /// Bytes of the largest chunks that it takes.
+    /// Bytes of a slot.
     pub(crate) const fn chunk(&self) -> u64 {
         self.chunk
     }
 
-    /// How many files may be streamed at a time.
+    /// Maximum number of files that may be streamed at a time.
     pub(crate) fn most(&self) -> usize {
         (self.shares.slots / 2).max(1)
     }
 
-    /// Divides it among those that are being read; how many chunks a reader may have fetched ahead.
+    /// Divides the window among the files that are being read. Returns how many chunks a reader may
+    /// request ahead.
     pub(crate) fn divide(&mut self, streamed: &[Arc<ChunkedFetch>]) -> u32 {
         self.shares.note(being_read(streamed));
         self.shares.ahead()
     }
 
-    /// Upkeep: there may be fewer readers than before.
+    /// Maintenance: there may be fewer readers than before.
     pub(crate) fn tend(&mut self) {
         self.shares.forget();
     }
 
-    /// Whether chunks of a file may stay in room of their own. Of few at a time: each keeps its
-    /// place afterwards, and what is kept of many would go when the next ones need theirs.
+    /// Whether chunks of a file may stay in space of their own. Few files at a time may: each keeps
+    /// its place afterwards, and the chunks of many would be dropped when the next files need
+    /// theirs.
     pub(crate) fn may_keep(&self, fill: &ChunkedFetch, streamed: &[Arc<ChunkedFetch>]) -> bool {
         fill.keeps_some() || streamed.iter().filter(|f| f.keeps_some()).count() < (self.most() / KEEPERS).max(1)
     }
 
-    /// A slot for a chunk of `of`: a free one, where the disk has room for it, or that of the
+    /// Takes a slot for a chunk of `of`: a free one, if the disk has space for it, or that of the
     /// oldest chunk of a file that was read or has more than its share.
     pub(crate) fn slot(&self, of: &ChunkedFetch, streamed: &[Arc<ChunkedFetch>], tiers: &[TierDir]) -> Option<Slot> {
         let share = self.shares.of_each(being_read(streamed));
@@ -137,7 +140,7 @@ impl Window {
         if may_grow && let Some(slot) = self.slots.take() {
             return Some(slot);
         }
-        // One that may have no more has at least what is read and what comes next.
+        // A file that may have no more has at least the chunk being read and the next one.
         let its_share = if may_grow { share.max(1) } else { share.clamp(1, 2) };
         let victim = if let Some(read) = streamed.iter().find(|f| f.is_read() && f.passing() > 0) {
             read
@@ -152,7 +155,7 @@ impl Window {
         match dir.punch(&victim.part, range.start, range.end - range.start) {
             Ok(()) => Some(slot),
             Err(e) => {
-                // Its blocks stay: so does the slot, with the file.
+                // Its blocks stay in use, and so does the slot, with the file.
                 tracing::debug!(tier = dir.name, error = %e, "a chunk that was passed on keeps its blocks");
                 victim.keep_slot(slot);
                 None

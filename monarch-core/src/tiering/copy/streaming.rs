@@ -1,4 +1,4 @@
-//! Large files that no tier has room for.
+//! [`Streaming`]: streams large files that no tier has space for through the window.
 
 use crate::sync::lock;
 use crate::tiering::copy::chunked_fetches::ChunkedFetches;
@@ -14,7 +14,7 @@ use crate::tiering::placement::reclaim::Reclaim;
 use monarch_abi::chunks::LargeFile;
 use std::sync::{Arc, Mutex};
 
-/// Large files that no tier has room for.
+/// Streams large files that no tier has space for.
 pub(crate) struct Streaming {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -43,13 +43,13 @@ impl Streaming {
         }
     }
 
-    /// Lets a file that no tier has room for pass through the window; `false` if that cannot be.
+    /// Streams a file through the window. Returns `false` if it cannot be.
     pub(crate) fn stream(&self, file: &ClaimedFile, large: LargeFile<'static>) -> bool {
         let tier = {
             let mut fills = lock(&self.fetch_lines);
             let Some(window) = fills.window.as_ref().filter(|w| w.takes(large.chunk)) else { return false };
             let (tier, most) = (window.tier, window.most());
-            // (More than one: files that began at the same time may be too many.)
+            // (More than one: files that started at the same time may be too many.)
             let mut done = Vec::new();
             while fills.streamed.len() >= most
                 && let Some(one) = stream_window::makes_way(&fills.streamed).cloned()
@@ -79,14 +79,14 @@ impl Streaming {
         }
     }
 
-    /// Keeps room for a window if there are large files and not everything fits.
+    /// Makes the window if there are large files and not everything fits.
     pub(crate) fn make_window(&self, live: &LiveSegment) {
         let state = &live.segment.state;
         let room: u64 = self.cx.tiers.iter().map(|t| t.ledger.usage().capacity).sum();
         let segments = self.segments.read();
         let bytes: u64 = segments.iter().flatten().map(|l| l.segment.index.header.bytes).fold(0, u64::saturating_add);
         drop(segments);
-        // (Files of other nodes may be larger than what is kept for them.)
+        // (Files of peers may be larger than the space for transient copies.)
         let all_fit = bytes <= room / 16 * 15 && self.peers.get().is_none();
         if state.header.large == 0 || all_fit || !lock(&self.fetch_lines).wants_window(state.header.chunk) {
             return;
@@ -97,11 +97,11 @@ impl Streaming {
         let before = lock(&self.fetch_lines).window.as_ref().map(Window::chunk);
         let make = |chunk| Window::make(&self.cx.tiers, chunk, bytes <= room, make_room);
         if before.is_some() {
-            // Its room is of use to the next one.
+            // The next window can use its space.
             lock(&self.fetch_lines).drop_window();
         }
         let window = make(state.header.chunk).or_else(|| before.and_then(make));
-        // Another root may have come first: then this one gives its room back.
+        // Another root may have made one first: then this window gives its space back.
         let mut fills = lock(&self.fetch_lines);
         fills.window = fills.window.take().or(window);
     }

@@ -1,21 +1,21 @@
-//! TODO
+//! [`Claim`]: the tiers that hold the copies of an entry.
 
 use crate::tier::Sum;
 use monarch_abi::word::Word;
 
-/// Where the copies of an entry lie.
+/// The tiers that hold the copies of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// The tier of one that can be opened.
+    /// Tier of the copy that readers can open.
     pub(crate) plain: Option<usize>,
-    /// The tier of one that has to be decoded.
+    /// Tier of the compressed copy.
     pub(crate) packed: Option<usize>,
-    /// What the bytes of the first must come to, if it is to be verified.
+    /// Checksum that the plain copy must have, if it is to be verified.
     pub(crate) check: Option<Sum>,
 }
 
 impl Claim {
-    /// The word of the entry, which had none of them.
+    /// The state word of the entry with these copies; `was` is its word without copies.
     #[must_use]
     pub const fn word(self, was: Word) -> Word {
         match (self.plain, self.packed) {
@@ -26,13 +26,13 @@ impl Claim {
         }
     }
 
-    /// Whether it is a copy that is yet to be packed, by its word.
+    /// Whether `word` announces a compressed copy that has not been written yet.
     #[must_use]
     pub const fn is_not_packed_yet(self, word: Word) -> bool {
         self.plain.is_some() && self.packed.is_none() && word.is_marked()
     }
 
-    /// Whether there are none.
+    /// Whether the entry has no copy.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.plain.is_none() && self.packed.is_none()

@@ -1,4 +1,4 @@
-//! A file that a copier has claimed: what is known of it until its copy is there, or is not to be.
+//! [`ClaimedFile`]: a file that a copier has claimed, until its copy is published or given up.
 
 use crate::engine::SourceFile;
 use crate::metrics::Origin;
@@ -13,7 +13,7 @@ use monarch_policies::RequestSource;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A claimed file.
+/// A file whose state word a copier has turned to Fetching: what it needs to copy the file.
 #[derive(Clone)]
 pub(crate) struct ClaimedFile {
     pub(crate) live: LiveSegment,
@@ -22,25 +22,26 @@ pub(crate) struct ClaimedFile {
     pub(crate) rel: Vec<u8>,
     pub(crate) key: u64,
     pub(crate) source: RequestSource,
-    /// Its word while it is being copied.
+    /// The state word while the copy is under way.
     pub(crate) claim: Word,
-    /// What it is to be.
+    /// The identity that the index has for the file.
     pub(crate) want: Identity,
     pub(crate) name: CopyName,
-    /// When it was claimed.
+    /// Time of the claim.
     pub(crate) start: Instant,
-    /// The packed copy that it is decoded from, and its tier; otherwise it comes from the PFS.
+    /// The compressed copy that it is decompressed from, and its tier. `None`: it comes from a peer
+    /// or from the PFS.
     pub(crate) packed: Option<(Arc<PackedFile>, usize)>,
-    /// The node that it comes from, where that is not the PFS.
+    /// The peer's file that it comes from. `None`: it comes from a compressed copy or from the PFS.
     pub(crate) peer: Option<Arc<dyn RemoteFile>>,
-    /// Where it is to be packed.
+    /// Space for its compressed copy in a slower tier.
     pub(crate) below: Option<Arc<CompressedReservation>>,
-    /// The room for decoded copies that it takes.
+    /// The part that it takes of the space for transient copies.
     pub(crate) share: Option<Arc<TransientReservation>>,
 }
 
 impl ClaimedFile {
-    /// Where its bytes come from.
+    /// Where its bytes come from, for metrics.
     pub(crate) const fn origin(&self) -> Origin {
         match (&self.packed, &self.peer) {
             (Some(_), _) => Origin::Packed,
@@ -49,7 +50,7 @@ impl ClaimedFile {
         }
     }
 
-    /// What its bytes are read from, where that is not a file on the PFS.
+    /// The file that its bytes are read from, if that is not on the PFS.
     pub(crate) fn given(&self) -> Option<Arc<dyn SourceFile>> {
         match (&self.packed, &self.peer) {
             (Some((packed, _)), _) => Some(packed.clone()),
@@ -58,17 +59,19 @@ impl ClaimedFile {
         }
     }
 
-    /// What marks its copy.
+    /// The stamp of its copy.
     pub(crate) fn stamp(&self) -> Stamp {
         self.name.stamp(PathHash { fp: self.entry.master.fp, check: self.entry.record.check })
     }
 
-    /// Takes note of what its copy comes to, for readers who verify it; before it gets its name.
+    /// Notes the checksum of its copy for readers that verify it. Called before the copy gets its
+    /// name.
     pub(crate) fn note_sum(&self, sum: Sum) {
         self.live.segment.state.guard.note_sum(self.entry.id, sum);
     }
 
-    /// Whether its copy is one of those that make way first.
+    /// Whether its copy is transient: it comes from a peer, and is not kept here in the owner's
+    /// place.
     pub(crate) fn passes(&self) -> bool {
         self.peer.as_ref().is_some_and(|peer| !peer.is_kept())
     }

@@ -1,4 +1,4 @@
-//! What every component reads: shared memory, the tiers, the configuration, counters.
+//! [`Context`]: what every component reads: shared memory, tiers, configuration, counters.
 
 use crate::engine::Limits;
 use crate::metrics::Latencies;
@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 
-/// Shared memory, tiers, configuration and counters: what all components read, and none of them
-/// owns.
+/// Shared memory, tiers, configuration and counters. All components read them; none of them owns
+/// them.
 pub(crate) struct Context {
     /// Shared memory.
     pub(crate) ctl: ControlMap<'static>,
-    /// Fastest first.
+    /// The tiers, fastest first.
     pub(crate) tiers: Vec<TierDir>,
     pub(crate) options: TieringOptions,
     /// Counters for status and report.
@@ -35,54 +35,55 @@ pub(crate) struct Context {
     pub(crate) latencies: Latencies,
     /// Rate limits of all calls to the PFS.
     pub(crate) limits: Arc<Limits>,
-    /// Whether a tier keeps its copies compressed.
+    /// Whether any tier keeps its copies compressed.
     pub(crate) compresses: bool,
     pub(crate) log_limits: LogLimits,
     /// Set when the agent ends.
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// Bytes below the quota of a tier.
+/// Bytes that are free below the quota of a tier.
 pub(crate) fn free(tier: &TierDir) -> u64 {
     let u = tier.ledger.usage();
     u.capacity.saturating_sub(u.used + u.reserved)
 }
 
 impl Context {
-    /// Whether copies in a tier are packed.
+    /// Whether the tier `at` compresses its copies.
     pub(crate) fn packs(&self, at: usize) -> bool {
         self.tiers.get(at).is_some_and(|t| t.min_ratio.is_some())
     }
 
-    /// Whether a file could be decoded at all.
+    /// Whether a tier above `below` has enough space for transient copies to decompress a file of
+    /// `size` bytes.
     pub(crate) fn could_be_decoded(&self, below: usize, size: u64) -> bool {
         self.tiers.iter().take(below).any(|t| t.ledger.cost(size) <= t.for_decoded)
     }
 
-    /// The tier below this one that has a packed copy of this name.
+    /// The first tier below `at` that has a compressed copy of this name.
     pub(crate) fn packed_below(&self, at: usize, name: CopyName) -> Option<usize> {
         self.packed_from(at + 1, name)
     }
 
-    /// The first tier from this one on that has.
+    /// The first tier from `from` on that has a compressed copy of this name.
     fn packed_from(&self, from: usize, name: CopyName) -> Option<usize> {
         let has = |t: &TierDir| t.packed().files > 0 && t.has_packed(name);
         self.tiers.iter().enumerate().skip(from).find_map(|(at, t)| has(t).then_some(at))
     }
 
-    /// How many files lie packed.
+    /// Number of compressed copies in all tiers.
     pub(crate) fn packed_files(&self) -> u64 {
         self.tiers.iter().map(|t| t.packed().files).sum()
     }
 
-    /// Takes away the packed copies of a name; whether there were any.
+    /// Removes the compressed copies of a name. Returns whether there were any.
     pub(crate) fn evict_packed(&self, name: CopyName, size: u64) -> bool {
         let packing = self.tiers.iter().filter(|t| t.packed().files > 0);
         packing.filter_map(|t| t.evict_packed(name, size)).count() > 0
     }
 
-    /// Whether a copy is what the log of its tier says; `None` if it has no record there. Reads
-    /// both in full.
+    /// Whether a copy agrees with the checksum in the log of its tier; `None` if the log has no
+    /// record of it. Reads both in full.
     pub(crate) fn is_as_logged(&self, live: &LiveSegment, entry: &Entry<'static>) -> Option<bool> {
         let tier = self.tiers.get(entry.word().tier())?;
         let name = live.segment.copy_name(entry);
@@ -91,7 +92,7 @@ impl Context {
         Some(tier.verify(name, entry.record.size, sum))
     }
 
-    /// Whether a tier has room for a file of this size now.
+    /// Whether any tier that takes copies now has space for a file of `size` bytes.
     pub(crate) fn has_room(&self, size: u64) -> bool {
         self.tiers.iter().any(|t| !t.suspended() && free(t) >= t.ledger.cost(size))
     }
@@ -111,7 +112,7 @@ impl Context {
         }
     }
 
-    /// A copy was found damaged.
+    /// Counts a damaged copy, and logs it.
     pub(crate) fn found_damaged(&self) {
         self.stats.damaged.fetch_add(1, Ordering::Relaxed);
         if let Some(more) = self.log_limits.damaged.now() {
@@ -119,7 +120,8 @@ impl Context {
         }
     }
 
-    /// A packed copy cannot be decoded: it goes, and its file is fetched again.
+    /// Removes a compressed copy of the tier `at` that cannot be decompressed. The caller fetches
+    /// its file again.
     pub(crate) fn packed_is_damaged(&self, f: &ClaimedFile, at: usize, e: &io::Error) {
         self.stats.damaged.fetch_add(1, Ordering::Relaxed);
         if let Some(tier) = self.tiers.get(at) {
@@ -131,7 +133,7 @@ impl Context {
         }
     }
 
-    /// Where the copies of a file lie whose word says so.
+    /// The tiers that hold the copies of a file, by its state word and its name.
     #[must_use]
     pub(crate) fn copies_of(&self, word: Word, name: CopyName) -> Claim {
         match (word.state(), word.packed_in()) {
@@ -139,7 +141,7 @@ impl Context {
                 let packed = if word.is_marked() { self.packed_below(word.tier(), name) } else { None };
                 Claim { plain: Some(word.tier()), packed, check: None }
             }
-            // Being decoded, or about to be.
+            // A file that is being decompressed has no bit for its compressed copy.
             (State::Requested | State::Fetching | State::Partial, _) => {
                 Claim { packed: self.packed_from(0, name), ..Claim::default() }
             }
@@ -147,7 +149,7 @@ impl Context {
         }
     }
 
-    /// Whether a tier's room for copies that make way first is whatever others leave.
+    /// Whether transient copies take all the space that other copies leave.
     pub(crate) fn is_elastic(&self) -> bool {
         self.options.elastic.is_some()
     }
@@ -167,7 +169,8 @@ impl Context {
         PathBuf::from(std::ffi::OsStr::from_bytes(root)).join(rel)
     }
 
-    /// The packed copy of a claimed file, open, and its tier. One that is damaged goes.
+    /// Opens the compressed copy of a claimed file; with its tier. A copy that cannot be opened
+    /// counts as an error of its tier.
     pub(crate) fn packed_of(&self, f: &ClaimedFile) -> Option<(std::sync::Arc<crate::tier::PackedFile>, usize)> {
         for (at, tier) in self.tiers.iter().enumerate().filter(|(at, _)| self.could_be_decoded(*at, f.want.size)) {
             match tier.open_packed(f.name, f.want) {

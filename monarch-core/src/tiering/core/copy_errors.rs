@@ -1,14 +1,14 @@
-//! What went wrong with which file, for those who ask (`stage`): the last error of each, for a
-//! bounded number of files.
+//! [`CopyErrors`]: the last error of each file that could not be copied, for `monarch stage`.
+//! Bounded by [`MOST`].
 
 use crate::engine::CopyError;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// Most files that are remembered.
+/// Files whose last error is remembered.
 const MOST: usize = 1000;
 
-/// See the module.
+/// The last error of each file that could not be copied, by the file's key.
 #[derive(Debug, Default)]
 pub(crate) struct CopyErrors(Mutex<BTreeMap<u64, String>>);
 
@@ -20,12 +20,12 @@ impl CopyErrors {
         }
     }
 
-    /// It worked after all.
+    /// Forgets the error of a file that was copied.
     pub(crate) fn over(&self, key: u64) {
         crate::sync::lock(&self.0).remove(&key);
     }
 
-    /// What is known about a file.
+    /// The last error of a file.
     pub(crate) fn of(&self, key: u64) -> Option<String> {
         crate::sync::lock(&self.0).get(&key).cloned()
     }

@@ -1,9 +1,10 @@
-//! Which engine is the better one for a mount. Where the configuration leaves the choice, both take
-//! turns at what is fetched from there, until time and processor time have decided.
+//! [`EngineTrials`]: measures which copy engine is the better one for a mount.
 //!
-//! A turn is a number of files (or chunks) given out. As many are under way in every turn, so that
-//! an engine is given more only as it finishes; what is still under way of the turn before is
-//! little against a whole one, and the order of the turns makes it the same for both.
+//! Where the configuration leaves the choice, both engines take turns at the files and chunks of a
+//! mount until elapsed time and processor time have decided. A turn is a number of files (or
+//! chunks) given out. The same number is in flight in every turn, so that an engine gets the next
+//! one only as it finishes one. What is still in flight of the turn before is little against a
+//! whole turn, and the order of the turns makes it the same for both.
 
 use crate::engine::Source;
 use crate::sync::lock;
@@ -13,35 +14,36 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Files of a turn.
+/// Files in a turn.
 const FILES: u32 = 512;
-/// Chunks of a turn.
+/// Chunks in a turn.
 const CHUNKS: u32 = 64;
-/// Whose turn it is: the one that is expected to be better, or the other. The first turn does not
-/// count, as caches, connections and threads are yet to be made; the others are in an order that a
-/// steady drift of the load cancels out of.
+/// The order of the turns: the engine that is expected to be better (`true`), or the other. The
+/// first turn does not count, as caches, connections and threads do not exist yet. A steady drift
+/// of the load cancels out over the other four.
 const TURNS: [bool; 5] = [true, true, false, false, true];
-/// A longer pause between two files says nothing about an engine: the turn begins anew.
+/// After a longer pause between two files a turn starts again: the pause says nothing about the
+/// engine.
 const PAUSE: Duration = Duration::from_secs(1);
-/// So often; then the expectation stands.
+/// Turns that pauses may spoil before the trial is given up.
 const SPOILED: u32 = 8;
-/// Within this factor of each other two times are the same, and processor time decides.
+/// Two times whose ratio is within this factor are equal: then processor time decides.
 const SAME: f64 = 1.1;
-/// Bytes that count for as much as one more file.
+/// Bytes that count as one more file.
 const UNIT: u64 = 64 << 10;
-/// In `now`: nothing is measured any more.
+/// Flag in [`Trial::now`]: the trial is over.
 const OVER: u8 = 2;
 
-/// What is fetched.
+/// The kinds of work that are measured apart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     /// Whole files.
     Files,
-    /// Chunks of large ones.
+    /// Chunks of large files.
     Chunks,
 }
 
-/// The trials of a mount.
+/// The two trials of a mount.
 #[derive(Debug)]
 pub(crate) struct Mount {
     files: Trial,
@@ -49,9 +51,10 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// Rings are expected to be better for files where reads need no thread of the kernel, as
-    /// elsewhere each call occupies one anyhow, and our own spare the way there and back; and
-    /// for chunks if they are read past the page cache, too (docs/PERFORMANCE.md).
+    /// Expects rings to be better for files where the PFS reads without a thread of the kernel:
+    /// elsewhere each call occupies such a thread anyhow, and our own threads spare the way there
+    /// and back. Expects them to be better for chunks if these are also read past the page cache
+    /// (docs/PERFORMANCE.md).
     fn new(source: &dyn Source, direct: bool) -> Self {
         let expected = |rings| if rings { Lane::Rings } else { Lane::Threads };
         let local = source.keeps_nowait();
@@ -66,7 +69,7 @@ impl Mount {
     }
 }
 
-/// All mounts, by device.
+/// The trials of all mounts, by device number.
 #[derive(Debug, Default)]
 pub(crate) struct EngineTrials(Mutex<HashMap<u64, Arc<Mount>>>);
 
@@ -76,16 +79,16 @@ impl EngineTrials {
     }
 }
 
-/// What becomes of the trial with something given out.
+/// A change of the trial, caused by a file or chunk that was given out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Change {
-    /// The other engine's turn.
+    /// The turn of the other engine begins.
     Turn(Lane),
-    /// Measured: rings against threads.
+    /// The trial is over: the engine that won, and rings against threads.
     Measured(Lane, EngineRatios),
 }
 
-/// What rings need of what threads need.
+/// Elapsed time and processor time of rings, divided by those of threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct EngineRatios {
     pub(crate) time: f64,
@@ -110,7 +113,7 @@ impl std::fmt::Display for EngineRatios {
     }
 }
 
-/// What was done in the turns of one engine.
+/// Sums over the turns of one engine.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     units: u64,
@@ -120,7 +123,7 @@ struct Sum {
 
 #[derive(Debug)]
 enum Progress {
-    /// In this turn.
+    /// The index of the turn in [`TURNS`].
     Turn(usize),
     Measured(EngineRatios),
     GivenUp,
@@ -131,19 +134,19 @@ struct Turns {
     progress: Progress,
     given: u32,
     units: u64,
-    /// When the turn began, and the processor time of the agent then.
+    /// When the turn began, and the agent's processor time then.
     begun: Option<(Instant, Duration)>,
     last: Instant,
     spoiled: u32,
     sums: [Sum; 2],
 }
 
-/// One kind of work of one mount.
+/// The trial of one kind of work on one mount.
 #[derive(Debug)]
 pub(crate) struct Trial {
     expected: Lane,
     length: u32,
-    /// The lane whose turn it is, or that won, and [`OVER`]; read with every file.
+    /// The lane whose turn it is, or that won, and [`OVER`]. Read with every file.
     now: AtomicU8,
     turns: Mutex<Turns>,
 }
@@ -162,12 +165,12 @@ impl Trial {
         Self { expected, length, now: AtomicU8::new(expected as u8), turns: Mutex::new(turns) }
     }
 
-    /// Whose turn it is, or who won.
+    /// The lane whose turn it is, or that won.
     pub(crate) fn lane(&self) -> Lane {
         if self.now.load(Ordering::Relaxed) & !OVER == Lane::Rings as u8 { Lane::Rings } else { Lane::Threads }
     }
 
-    /// What is known, in words.
+    /// Why it is that lane, in words.
     pub(crate) fn why(&self) -> String {
         match lock(&self.turns).progress {
             Progress::Turn(_) => "not measured yet".to_owned(),
@@ -176,7 +179,8 @@ impl Trial {
         }
     }
 
-    /// Something of `bytes` was given out to a lane; `processor` tells the agent's processor time.
+    /// Notes that a file or chunk of `bytes` bytes was given out to `lane` at `now`. `processor`
+    /// returns the agent's processor time.
     pub(crate) fn note(
         &self,
         lane: Lane,
@@ -189,7 +193,7 @@ impl Trial {
         }
         let mut turns = lock(&self.turns);
         let Progress::Turn(at) = turns.progress else { return None };
-        // What the other engine had taken before its turn was over does not count.
+        // Work that the other engine took before its turn was over does not count.
         if lane != self.lane() {
             return None;
         }
@@ -233,7 +237,7 @@ impl Trial {
         Some(Change::Measured(ratios.better(), ratios))
     }
 
-    /// The lane from now on, if it is another one.
+    /// Sets the lane, and returns it if it is another one than before.
     fn goes_to(&self, lane: Lane, over: u8) -> Option<Lane> {
         let before = self.lane();
         self.now.store(lane as u8 | over, Ordering::Relaxed);
@@ -254,7 +258,7 @@ fn ratios(sums: &[Sum; 2]) -> EngineRatios {
 mod tests {
     use super::*;
 
-    /// An agent in which every file takes each engine so long, and so much of the processor, in
+    /// An agent in which every file takes each engine a given time, and a given processor time, in
     /// microseconds.
     struct Agent {
         trial: Trial,
@@ -277,7 +281,7 @@ mod tests {
             (lane, self.trial.note(lane, 100, self.now, || self.processor))
         }
 
-        /// Files until something is measured; how many went to each engine.
+        /// Gives out files until the trial is over. Returns how many went to each engine.
         fn run(&mut self) -> ([u32; 2], Lane, EngineRatios) {
             let mut files = [0; 2];
             loop {

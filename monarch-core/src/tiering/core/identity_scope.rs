@@ -1,12 +1,12 @@
-//! The part of a file's identity that all clients of the PFS see alike.
+//! [`IdentityScope`]: which parts of a file's identity all clients of the PFS see alike.
 
-/// Parts of a file's identity that are the same for every client of the PFS, besides its size and
-/// time of modification.
+/// Parts of a file's identity that are the same for every client of the PFS, besides size and time
+/// of modification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdentityScope {
-    /// Its inode number.
+    /// The inode number.
     pub ino: bool,
-    /// The time of its last change.
+    /// The time of the last status change.
     pub ctime: bool,
 }
 

@@ -1,4 +1,5 @@
-//! What waiting readers see of a copy under way: a claimed place in the control block's table.
+//! [`InflightProgress`]: progress of a copy, for the readers that wait for it. It is an entry of
+//! the table in the control block.
 
 use crate::engine::Marks;
 use monarch_abi::control::ControlMap;
@@ -6,16 +7,16 @@ use monarch_abi::control::Inflight;
 use monarch_policies::RequestSource;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A claimed place; without one readers just see no progress.
+/// A claimed entry of the table. Without a free entry readers see no progress.
 pub(crate) struct InflightProgress {
     entry: Option<&'static Inflight>,
     demand: bool,
-    /// PFS calls under way: there may be several for one large file.
+    /// PFS calls in flight: a large file may have several.
     calls: AtomicU32,
 }
 
 impl InflightProgress {
-    /// Claims a place for the file with this key.
+    /// Claims an entry for the file with this key.
     pub(crate) fn claim(ctl: &ControlMap<'static>, key: u64, source: RequestSource) -> Self {
         let entry = ctl.ctl.inflight.iter().find(|i| {
             i.file.load(Ordering::Relaxed) == 0
@@ -24,7 +25,7 @@ impl InflightProgress {
         Self { entry, demand: source == RequestSource::Demand, calls: AtomicU32::new(0) }
     }
 
-    /// Does something that asks the PFS.
+    /// Runs a call to the PFS, and shows readers that it is in flight.
     pub(crate) fn ask_pfs<T>(&self, ask: impl FnOnce() -> T) -> T {
         self.in_pfs(true);
         let answer = ask();

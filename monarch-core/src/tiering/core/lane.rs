@@ -1,11 +1,11 @@
-//! TODO
+//! [`Lane`]: the two kinds of workers that copy.
 
-/// Who copies.
+/// The kind of worker that copies a file or chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// A copier, one file at a time.
+    /// Copiers: threads that copy one file at a time.
     Threads,
-    /// A ring, many at a time.
+    /// Rings: io_uring threads that copy many files at a time.
     Rings,
 }
 

@@ -1,17 +1,19 @@
-//! Messages that could come once per file: at most one of a kind in ten seconds, with the number of
-//! those left out.
+//! [`LogLimits`]: limits messages that could be logged once per file to one of a kind per
+//! [`PAUSE`]. The next message gives the number of those that were left out.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// One kind of message.
+/// The limit of one kind of message: when the last one was logged, and how many were left out
+/// since.
 #[derive(Debug, Default)]
 pub(crate) struct Kind(Mutex<(Option<Instant>, u64)>);
 
 impl Kind {
-    /// The number of messages left out so far, if it is time for one.
+    /// Returns the number of messages left out since the last one if a message may be logged now,
+    /// otherwise counts one more.
     pub(crate) fn now(&self) -> Option<u64> {
         let mut state = crate::sync::lock(&self.0);
         if state.0.is_some_and(|t| t.elapsed() < PAUSE) {
@@ -23,7 +25,7 @@ impl Kind {
     }
 }
 
-/// The kinds.
+/// The kinds of messages that are limited.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimits {
     pub(crate) changed: Kind,

@@ -1,25 +1,25 @@
-//! TODO
+//! [`TieringOptions`]: the settings of the tiering engine.
 
 use crate::config::Direct;
 use std::time::Duration;
 
-/// What the tiering engine needs to know from the configuration.
+/// Settings that the tiering engine takes from the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct TieringOptions {
-    /// Most copies at a time.
+    /// Maximum number of copies in flight from the PFS.
     pub max_inflight: usize,
-    /// Files changed less than this ago are not copied.
+    /// Files that were changed more recently than this are not copied.
     pub settle: Duration,
-    /// Whether files are fetched before anybody asks.
+    /// Whether files are copied before a reader opens them.
     pub prefetch: bool,
     /// Whether prefetching slows down when the PFS does.
     pub backoff: bool,
-    /// What of the PFS is read past the page cache.
+    /// Which files of the PFS are read past the page cache.
     pub direct: Direct,
-    /// Copies that make way first take whatever room others leave, and at least this part of each
-    /// tier. `None`: what is kept for them.
+    /// Transient copies take all the space that other copies leave, and at least this part of each
+    /// tier. `None`: they take the part that is reserved for them.
     pub elastic: Option<f64>,
-    /// Most files at a time that come from other nodes, beside the copies from the PFS: those must
-    /// never wait for these.
+    /// Maximum number of files in flight from peers. They are counted apart from copies from the
+    /// PFS, as those must never wait for these.
     pub remote: usize,
 }

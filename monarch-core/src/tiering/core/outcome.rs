@@ -1,24 +1,25 @@
-//! TODO
+//! [`CopyOutcome`]: how a copy ended.
 
 use monarch_abi::word::Refusal;
 use std::time::Duration;
 
-/// Pause before a file is asked for again for which no node has room.
+/// Pause before a file for which no node has space is requested again.
 pub(crate) const ELSEWHERE: Duration = Duration::from_secs(10);
 
-/// How a fetch ended.
+/// How the copy of a file ended.
 #[derive(Clone, Copy)]
 pub(crate) enum CopyOutcome {
     Resident(usize),
-    /// A copy is there that was decoded, or is to be packed.
+    /// There is a transient copy in this tier: it was decompressed, is to be compressed, or a peer
+    /// owns its file.
     Decoded(usize),
-    /// There is a packed copy only.
+    /// There is only a compressed copy, in this tier.
     Packed(usize),
-    /// Not now; try again after the pause, if any.
+    /// The copy was refused. It is tried again after the pause, if there is one.
     Refused(Refusal, Option<Duration>),
-    /// Something went wrong after so much time; try again after a pause that grows.
+    /// The copy failed after this time. It is tried again after a pause that doubles.
     Failed(Duration),
-    /// It passed through, and that is over.
+    /// The file was streamed through the window, and that is over.
     Streamed,
     Bypass,
     Stopped,

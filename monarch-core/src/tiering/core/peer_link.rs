@@ -1,9 +1,10 @@
-//! The other nodes of the job, as copiers use them: none until they are known.
+//! [`PeerLink`]: the peers (other nodes of the job) as copiers use them. It has none until the
+//! agent has joined the job.
 //!
-//! A file that another node owns comes from there, checked on the way, instead of from the PFS.
-//! Under `replicated` and `hybrid` its copy takes the room that is left, and is dropped for files
-//! of this node's own; under `sharded` it passes through a part of each tier. Such copies are among
-//! the transient ones: marked, not logged, the first to be dropped.
+//! A file that a peer owns comes from that peer, verified on the way, instead of from the PFS.
+//! Under `replicated` and `hybrid` its copy takes the space that is left, and is dropped for files
+//! that this node owns. Under `sharded` it takes a part of each tier. Such copies are transient:
+//! marked, not logged, the first to be dropped.
 
 use crate::sharing::{FetchRequest, FileRef, Peers, RemoteFile};
 use crate::tier::Sum;
@@ -14,7 +15,7 @@ use monarch_policies::RequestSource;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-/// The other nodes, once they are known.
+/// The peers, once they are known.
 pub(crate) struct PeerLink {
     segments: Arc<Segments>,
     peers: OnceLock<Arc<dyn Peers>>,
@@ -25,12 +26,12 @@ impl PeerLink {
         Self { segments: segments.clone(), peers: OnceLock::new() }
     }
 
-    /// The other nodes, if there are any.
+    /// The peers, if there are any.
     pub(crate) fn get(&self) -> Option<&Arc<dyn Peers>> {
         self.peers.get()
     }
 
-    /// Where a claimed file comes from, if not from the PFS as ever.
+    /// The peer's file that a claimed file is copied from; `None` if it comes from the PFS.
     pub(crate) fn peer_file(&self, f: &ClaimedFile) -> Option<Arc<dyn RemoteFile>> {
         let peers = self.peers.get()?;
         let demand = f.source == RequestSource::Demand;
@@ -44,19 +45,19 @@ impl PeerLink {
         })
     }
 
-    /// Whether a file is fetched ahead by this node.
+    /// Whether this node prefetches a file.
     pub(crate) fn is_for_us(&self, live: &LiveSegment, id: u32) -> bool {
         let Some(peers) = self.peers.get().filter(|p| !p.fetches_all()) else { return true };
         live.segment.by_id(id).is_none_or(|entry| peers.is_mine(&live.file_ref(&entry)))
     }
 
-    /// Whether another node is asked for a file. Copiers do that: what peers send is none of the
-    /// kernel's reads.
+    /// Whether a file is requested from a peer. Copiers do that and rings do not: data from peers
+    /// is not read through the kernel's file calls.
     pub(crate) fn comes_from_peer(&self, key: u64) -> bool {
         self.of_peers(key, |peers, file| peers.is_elsewhere(file))
     }
 
-    /// Whether another node owns a file.
+    /// Whether a peer owns a file.
     pub(crate) fn is_guest(&self, key: u64) -> bool {
         self.of_peers(key, |peers, file| !peers.is_mine(file))
     }
@@ -67,35 +68,35 @@ impl PeerLink {
         found.and_then(|(live, id)| Some(ask(peers, &live.file_ref(&live.segment.by_id(id)?)))).unwrap_or(false)
     }
 
-    /// Tells the other nodes of a file that the job has changed.
+    /// Notifies the peers that the job has changed a file.
     pub(crate) fn tell_changed(&self, live: &LiveSegment, entry: &Entry<'static>) {
         if let Some(peers) = self.peers.get() {
             peers.changed(&live.file_ref(entry));
         }
     }
 
-    /// What a copy comes to, for the nodes that get it from here.
+    /// Notifies the peers that get this file from here that its copy is there; with its checksum.
     pub(crate) fn tell_sum(&self, f: &ClaimedFile, sum: Sum) {
         if let Some(peers) = self.peers.get() {
             peers.is_there(&f.live.file_ref(&f.entry), sum, !f.passes());
         }
     }
 
-    /// A fetch has ended.
+    /// Notifies the peers that a fetch has ended.
     pub(crate) fn tell_over(&self, f: &ClaimedFile) {
         if let Some(peers) = self.peers.get() {
             peers.is_over(&f.live.file_ref(&f.entry));
         }
     }
 
-    /// What a chunk of a copy comes to.
+    /// Notifies the peers of the checksum of a chunk.
     pub(crate) fn tell_piece(&self, f: &ClaimedFile, part: &Range<u64>, sum: u64) {
         if let Some(peers) = self.peers.get() {
             peers.note_piece(&f.live.file_ref(&f.entry), (part.start, part.end - part.start), sum);
         }
     }
 
-    /// The other nodes are known from now on.
+    /// Sets the peers, once.
     pub(crate) fn join(&self, peers: Arc<dyn Peers>) {
         let _ = self.peers.set(peers);
     }

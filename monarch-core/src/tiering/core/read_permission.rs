@@ -1,4 +1,4 @@
-//! Whether this user may read a file, as far as its mode says: without asking the PFS.
+//! Whether the mode of a file lets this user read it, without a call to the PFS.
 
 use monarch_abi::index::{Index, Record};
 use std::sync::OnceLock;
@@ -18,7 +18,7 @@ impl User {
         Self { uid: rustix::process::geteuid().as_raw(), groups }
     }
 
-    /// Root may, where the PFS does not say otherwise.
+    /// Root may read, unless the PFS says otherwise.
     fn may_read(&self, (uid, gid): (u32, u32), mode: u16) -> bool {
         let bit = match (uid == self.uid, self.groups.contains(&gid)) {
             (true, _) => 0o400,
@@ -29,8 +29,9 @@ impl User {
     }
 }
 
-/// Whether the mode of a file lets this user read it. If not, an access list may; if so, one may
-/// forbid it, but was set before the file's time of change that the index has.
+/// Whether the mode of a file lets this user read it. If it does not, an access list may still
+/// grant it. If it does, an access list may still deny it, but only one that was set before the
+/// file's time of change in the index.
 pub(crate) fn by_mode(index: &Index<'_>, record: &Record) -> bool {
     static USER: OnceLock<User> = OnceLock::new();
     let user = USER.get_or_init(User::of_process);

@@ -1,10 +1,11 @@
-//! TODO
+//! Reservations of space that a copy holds beside that of its own tier: for transient copies, and
+//! for its compressed copy.
 
 use crate::tier::Reservation;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A part of the room for decoded copies, taken for as long as this lives.
+/// A part of the space for transient copies. Given back on drop.
 #[derive(Debug)]
 pub(crate) struct TransientReservation {
     taken: Arc<AtomicU64>,
@@ -14,20 +15,19 @@ pub(crate) struct TransientReservation {
 }
 
 impl TransientReservation {
-    /// Of `bytes` that were added to `taken`.
+    /// Takes over `bytes` that the caller has added to `taken`.
     pub(crate) const fn new(taken: Arc<AtomicU64>, charged: Arc<AtomicU64>, bytes: u64) -> Self {
         Self { taken, charged, bytes, is_charged: AtomicBool::new(false) }
     }
 
-    /// The ledger has been told.
+    /// Notes that the ledger counts these bytes, too.
     pub(crate) fn charge(&self) {
         if !self.is_charged.swap(true, Ordering::AcqRel) {
             self.charged.fetch_add(self.bytes, Ordering::AcqRel);
         }
     }
 
-    /// What it was taken for is about to be among the copies, or the ledger to be told that it is
-    /// not.
+    /// Ends the double count: the copy is about to be listed, or to be given back to the ledger.
     pub(crate) fn hand_over(&self) {
         if self.is_charged.swap(false, Ordering::AcqRel) {
             self.charged.fetch_sub(self.bytes, Ordering::AcqRel);
@@ -42,7 +42,7 @@ impl Drop for TransientReservation {
     }
 }
 
-/// Where a copy is to be packed: the room for it there.
+/// The tier that a copy is to be compressed into, and the space reserved there.
 #[derive(Debug)]
 pub(crate) struct CompressedReservation {
     pub(crate) tier: usize,

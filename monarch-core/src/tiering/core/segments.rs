@@ -1,4 +1,4 @@
-//! The segments that are served, by number.
+//! [`Segments`]: the segments that are served, by number, and the keys of their files.
 
 use crate::engine::Source;
 use crate::sharing::FileRef;
@@ -21,20 +21,20 @@ impl LiveSegment {
             && same(ctime, now.ctime_ns == want.ctime_ns)
     }
 
-    /// Number of its root.
+    /// Number of the root that it is of.
     #[must_use]
     pub const fn root(&self) -> usize {
         self.root
     }
 
-    /// What the nodes of a job call one of its files.
+    /// The name by which the nodes of a job refer to one of its files.
     #[must_use]
     pub fn file_ref(&self, entry: &Entry<'static>) -> FileRef {
         FileRef::of(&self.segment, entry)
     }
 }
 
-/// A resident copy that is to leave its tier.
+/// A file with a copy that may leave its tier.
 pub(crate) struct EvictionCandidate {
     pub(crate) key: u64,
     pub(crate) live: LiveSegment,
@@ -53,12 +53,12 @@ impl EvictionCandidate {
 pub struct LiveSegment {
     /// Index and state.
     pub segment: Segment<'static>,
-    /// Where its files come from.
+    /// The PFS as its files are read from.
     pub source: Arc<dyn Source>,
-    /// Whether the index was scanned for its jobs; of one that was loaded from a file each entry is
-    /// compared before its first use.
+    /// Whether the index was scanned for its jobs. Each entry of an index that was loaded from a
+    /// file is compared with the PFS before its first use.
     pub fresh: bool,
-    /// What of an identity is the same on all nodes.
+    /// The parts of an identity that are the same on all nodes.
     pub portable: IdentityScope,
     pub(crate) root: usize,
     pub(crate) mount: Arc<Mount>,
@@ -70,7 +70,7 @@ impl std::fmt::Debug for LiveSegment {
     }
 }
 
-/// Segment number and id of a file's key, if it can be one.
+/// Splits the key of a file into segment number and entry id; `None` if it cannot be a key.
 pub(crate) fn parts(key: u64) -> Option<(usize, u32)> {
     let number = usize::try_from(key >> 32).ok()?.checked_sub(1)?;
     Some((number, key as u32))
@@ -82,12 +82,12 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// All slots, for a moment.
+    /// All slots, locked for reading.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Vec<Option<LiveSegment>>> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a segment into its slot.
+    /// Serves a segment under this number.
     pub(crate) fn set(&self, number: usize, live: LiveSegment) {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         if slots.len() <= number {
@@ -96,7 +96,7 @@ impl Segments {
         slots[number] = Some(live);
     }
 
-    /// Empties a slot.
+    /// Stops serving the segment with this number.
     pub(crate) fn clear(&self, number: usize) {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(live) = slots.get_mut(number) {
@@ -104,7 +104,7 @@ impl Segments {
         }
     }
 
-    /// Whether a segment has files that are served in chunks.
+    /// Whether any segment has files that are served in chunks.
     pub(crate) fn any_large(&self) -> bool {
         self.read().iter().flatten().any(|live| live.segment.state.header.large > 0)
     }
@@ -126,14 +126,14 @@ impl Segments {
         Some((live, entry))
     }
 
-    /// A file with a copy, if it has one now.
+    /// The file with this key, if it has a plain copy now.
     pub(crate) fn leaver(&self, key: u64) -> Option<EvictionCandidate> {
         let (live, entry) = self.entry(key)?;
         let word = entry.word();
         (word.state() == State::Resident).then_some(EvictionCandidate { key, live, entry, word })
     }
 
-    /// A file with a packed copy, if that is all it has now.
+    /// The file with this key, if a compressed copy is the only one it has now.
     pub(crate) fn packed_leaver(&self, key: u64) -> Option<EvictionCandidate> {
         let (live, entry) = self.entry(key)?;
         let word = entry.word();
@@ -155,15 +155,15 @@ impl Segments {
         segments.iter().enumerate().filter_map(|(n, live)| Some((n, live.clone()?))).collect()
     }
 
-    /// Whether a file has a copy, or may have a packed one of which the word says nothing while it
-    /// is being decoded.
+    /// Whether a file has a copy, or may have a compressed one: the word does not show it while it
+    /// is being decompressed.
     pub(crate) fn is_listed(&self, key: u64) -> bool {
         let state =
             |w: Word| matches!(w.state(), State::Requested | State::Fetching | State::Partial | State::Resident);
         self.entry(key).map(|(_, entry)| entry.word()).is_some_and(|w| state(w) || w.packed_in().is_some())
     }
 
-    /// The segment of a key that a job has named, if there is such an entry.
+    /// The segment and the id of a key that a job has named, if there is such an entry.
     pub(crate) fn named(&self, key: u64) -> Option<(LiveSegment, usize, u32)> {
         let (number, id) = parts(key)?;
         let live = self.segment(number)?;

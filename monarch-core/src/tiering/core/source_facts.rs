@@ -1,5 +1,5 @@
-//! What the tiering engine knows of each root to be a good guest of the PFS: which files are on
-//! tape, and when files were last read.
+//! [`SourceFacts`]: facts about the files of each root that prefetch respects: which are on tape,
+//! and when files were last read.
 
 use crate::index::{Ages, Released, now_ns};
 use crate::snapshot::{NearPurge, Range};
@@ -10,19 +10,19 @@ use rustix::fs::StatVfsMountFlags;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-/// See the module.
+/// Files on tape, and access times, of each segment.
 pub(crate) struct SourceFacts {
     live: Arc<Segments>,
     /// Age at which the site removes files.
     purge_age: Option<Duration>,
-    /// By the number of the segment.
+    /// Indexed by the number of the segment.
     segments: RwLock<Vec<Option<Arc<OfSegment>>>>,
 }
 
 #[derive(Debug)]
 struct OfSegment {
     released: Released,
-    /// Only where somebody wants to know.
+    /// Access times; only where the site removes old files.
     ages: Option<Mutex<Ages>>,
     /// Whether reading a file renews its access time.
     renews: bool,
@@ -37,7 +37,7 @@ impl SourceFacts {
         self.segments.read().unwrap_or_else(PoisonError::into_inner).get(number)?.clone()
     }
 
-    /// Looks over a segment that is about to be served.
+    /// Gathers the facts about a segment that is about to be served.
     pub(crate) fn begin(&self, number: usize, live: &LiveSegment) {
         let index = live.segment.index;
         let released = Released::of(&index);
@@ -60,12 +60,13 @@ impl SourceFacts {
         segments[number] = Some(Arc::new(OfSegment { released, ages, renews }));
     }
 
-    /// The files of a segment that only a demand, or a request by their own names, fetches.
+    /// The files of a segment that are on tape: only a demand, or a request that names the file
+    /// itself, fetches them.
     pub(crate) fn released(&self, number: usize) -> Released {
         self.of(number).map_or_else(Released::default, |s| s.released)
     }
 
-    /// Takes note that a file was read at the PFS.
+    /// Notes that a file was read on the PFS.
     pub(crate) fn was_read(&self, key: u64, record: &Record) {
         let Some((number, id)) = parts(key) else { return };
         let Some(of) = self.of(number).filter(|s| s.renews) else { return };
@@ -95,14 +96,14 @@ impl SourceFacts {
     }
 }
 
-/// Whether the file at `id` of a range that somebody asked for is fetched ahead: one on tape only
-/// when it was named itself, not as a part of a directory. Expects a range that [`trimmed`] gave.
+/// Whether a request for a range prefetches the file `id`. A file on tape is prefetched only if the
+/// request names it, not as part of a directory. Expects a range that [`trimmed`] has returned.
 pub(crate) fn is_asked_for(r: &Range, id: u32, record: &Record, released: &Released) -> bool {
     record.is_file() && (id + 1 == r.end || !released.holds(record))
 }
 
-/// A range without files at its end that are on tape, unless it is one file. What is last in it is
-/// thus to be fetched.
+/// A range without the files on tape at its end, unless it is one file. The last file of the result
+/// is thus always fetched.
 pub(crate) fn trimmed(mut r: Range, segment: &Segment<'_>, released: &Released) -> Range {
     r.end = r.end.min(segment.index.len() as u32);
     let on_tape = |id: u32| segment.index.record(id).is_some_and(|record| released.holds(record));

@@ -1,4 +1,4 @@
-//! TODO
+//! Changes of the state word of a file.
 
 use monarch_abi::segment::Entry;
 use monarch_abi::word::Word;

@@ -1,27 +1,27 @@
-//! TODO
+//! [`Stats`]: counters of the tiering engine.
 
 use std::sync::atomic::AtomicU64;
 
-/// Counters for status and report.
+/// Counters of the tiering engine since the agent started, for status and report.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Copies completed on demand.
+    /// Copies completed for a demand.
     pub demanded: AtomicU64,
-    /// Copies completed ahead.
+    /// Copies completed by prefetch.
     pub prefetched: AtomicU64,
     /// Bytes copied.
     pub bytes: AtomicU64,
-    /// Chunks of large files copied.
+    /// Chunks of large files that were copied.
     pub chunks: AtomicU64,
     /// Copies adopted from an earlier run.
     pub adopted: AtomicU64,
-    /// Those of them whose bytes were read and found right first.
+    /// Adopted copies whose bytes were verified first.
     pub verified: AtomicU64,
-    /// Files refused by policy or quota, or for now.
+    /// Copies refused by the policy, for lack of space, or temporarily.
     pub refused: AtomicU64,
-    /// Those of them that had just been changed.
+    /// Refused copies of files that had been changed recently.
     pub unsettled: AtomicU64,
-    /// Files found changed.
+    /// Files found changed on the PFS.
     pub changed: AtomicU64,
     /// Copies that failed on the PFS side.
     pub source_errors: AtomicU64,
@@ -29,20 +29,20 @@ pub struct Stats {
     pub tier_errors: AtomicU64,
     /// Copies dropped for lack of space.
     pub evicted: AtomicU64,
-    /// Copies that made way for others because the policy said so.
+    /// Copies that the policy replaced by others.
     pub replaced: AtomicU64,
     /// Hints of jobs.
     pub hints: AtomicU64,
     /// Copies moved to a slower tier instead of being dropped.
     pub demoted: AtomicU64,
-    /// Copies moved to a faster tier because somebody opened them.
+    /// Copies moved to a faster tier because readers opened them.
     pub promoted: AtomicU64,
-    /// Copies that were packed.
+    /// Copies that were compressed.
     pub packed: AtomicU64,
-    /// Copies that were decoded, for a reader or ahead of one.
+    /// Copies that were decompressed, for a reader or ahead of one.
     pub decoded: AtomicU64,
-    /// Those of them that nobody waited for.
+    /// Copies that were decompressed before a reader asked.
     pub decoded_ahead: AtomicU64,
-    /// Copies that somebody else removed or damaged.
+    /// Copies that another process removed or damaged.
     pub damaged: AtomicU64,
 }

@@ -1,4 +1,4 @@
-//! Moves copies down instead of dropping them.
+//! [`Demotion`]: moves copies to a slower tier instead of dropping them.
 
 use crate::sync::lock;
 use crate::tier::Sum;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Moves copies down instead of dropping them.
+/// Moves copies to slower tiers.
 pub(crate) struct Demotion {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -50,8 +50,8 @@ impl Demotion {
         }
     }
 
-    /// Moves a copy down instead of dropping it, if a slower tier has room and it can be done by
-    /// then.
+    /// Moves a copy to a slower tier that has space, if that can be done before `until`. Returns
+    /// whether it was moved.
     pub(crate) fn demote(&self, leaver: &EvictionCandidate, sum: Sum, until: Instant) -> bool {
         let from = leaver.word.tier();
         let in_time = || Instant::now() < until;
@@ -63,14 +63,15 @@ impl Demotion {
         };
         let moved = self.is_below(leaver) || (from + 1..self.cx.tiers.len()).any(moves);
         if moved {
-            // Whoever sends it down has taken it out of the list; one that moves up is still there.
+            // The caller has taken it out of the list; one that is promoted is still there.
             lock(&self.catalog).add(leaver.key);
             self.cx.stats.demoted.fetch_add(1, Ordering::Relaxed);
         }
         moved
     }
 
-    /// Moves a copy down packed; `None` when the tier does not pack, or it is not worth it.
+    /// Compresses a copy into the tier `to`. `None` if that tier does not compress, or it is not
+    /// worth it.
     pub(crate) fn demote_packed(
         &self,
         leaver: &EvictionCandidate,
@@ -112,7 +113,8 @@ impl Demotion {
         Some(turned)
     }
 
-    /// Turns the word of a copy to the one that was left below when it moved up, if that is there.
+    /// Turns the word of a copy to the copy that was left below when it was promoted, if that
+    /// exists.
     fn is_below(&self, leaver: &EvictionCandidate) -> bool {
         let EvictionCandidate { key, live, entry, word } = leaver;
         let left = lock(&self.orphans).claim(&live.segment, entry, &self.cx.tiers);

@@ -1,11 +1,11 @@
-//! Several roots, one quota: when there is no room for a file, copies of roots that hold more than
-//! their fair share make way.
+//! [`FairShare`]: divides the quota among roots: when a file finds no space, copies of roots that
+//! hold more than their fair share are dropped.
 //!
-//! The share of a root is that of its jobs among all jobs; one whose jobs have gone has none.
-//! Nobody is brought below the share, and who is near it takes nothing from others, so that two
-//! jobs that both want more come to rest. What each root holds is counted when it is needed, once a
-//! second at most (of very many copies a part is counted); in between what made way counts as
-//! taken.
+//! The share of a root is that of its jobs among all jobs; a root without jobs has none. A root is
+//! never brought below its share, and a root that is near its share takes nothing from others, so
+//! that two jobs that both want more reach a balance. What each root holds is counted when it is
+//! needed, at most once per [`FRESH`] (of very many copies a sample is counted). In
+//! between, what was dropped counts as taken.
 
 use crate::sync::lock;
 use crate::tiering::core::claimed_file::ClaimedFile;
@@ -21,31 +21,31 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long a count is good for; what is dropped meanwhile is taken off.
+/// Age up to which a count is used; what is dropped meanwhile is subtracted.
 const FRESH: Duration = Duration::from_secs(1);
-/// Most copies that are looked at for a count.
+/// Copies that one count looks at.
 const COUNTED: usize = 1 << 15;
-/// A root counts as above its share only by more than one part in so many of all the room.
+/// A root counts as above its share only by more than one part in this many of all the space.
 const MARGIN: u64 = 64;
-/// One part in so many of all the room is made free at a time.
+/// One part in this many of all the space is freed at a time.
 const BATCH: u64 = 256;
-/// Pause of a file that had to make way.
+/// Pause of a file whose copy was dropped.
 const DROPPED: Duration = Duration::from_secs(30);
 
-/// What each root holds, by tier.
+/// Bytes that each root holds, by tier.
 type Held = HashMap<usize, Vec<u64>>;
 
-/// See the module.
+/// The jobs of each root, and the last count.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    /// Jobs by root.
+    /// Number of jobs, by root.
     jobs: Vec<usize>,
     counted: Option<(Instant, Held)>,
     turn: Arc<Mutex<()>>,
 }
 
 impl Shares {
-    /// The share of a root of so many bytes.
+    /// The share of a root in `all` bytes.
     fn share(&self, root: usize, all: u64) -> u64 {
         let jobs = |n: usize| self.jobs.get(n).copied().unwrap_or(0) as u64;
         let total = (0..self.jobs.len()).map(jobs).sum::<u64>();
@@ -57,8 +57,8 @@ impl Shares {
         held.get(&root).map_or(0, |tiers| tiers.iter().sum())
     }
 
-    /// Who is to make way for a file of `root` that needs `cost` bytes, in this tier, and by how
-    /// much at most.
+    /// The root whose copies in this tier are dropped for a file of `root` that needs `cost` of
+    /// `all` bytes, and how many bytes at most.
     fn victim(&self, held: &Held, root: usize, tier: usize, (cost, all): (u64, u64)) -> Option<(usize, u64)> {
         if Self::holds(held, root) + cost > self.share(root, all) {
             return None;
@@ -67,13 +67,13 @@ impl Shares {
         let here = |other: &usize| held.get(other).and_then(|tiers| tiers.get(tier)).copied().unwrap_or(0);
         let others = held.keys().copied().filter(|other| *other != root && here(other) > 0);
         let most = others.max_by_key(above)?;
-        // (One whose jobs have gone has no share, and no margin either.)
+        // (A root without jobs has no share, and no margin either.)
         let margin = if self.share(most, all) == 0 { 0 } else { all / MARGIN };
         (above(&most) > margin.max(cost)).then(|| (most, above(&most)))
     }
 }
 
-/// Shares tiers out among roots.
+/// Divides tiers among roots.
 pub(crate) struct FairShare {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -104,7 +104,7 @@ impl FairShare {
         }
     }
 
-    /// Takes note of how many jobs use a root.
+    /// Sets the number of jobs that use a root.
     pub(crate) fn set_jobs(&self, root: usize, jobs: usize) {
         let mut fair = lock(&self.shares);
         if fair.jobs.len() <= root {
@@ -114,13 +114,13 @@ impl FairShare {
         let others = fair.jobs.iter().enumerate().any(|(n, jobs)| n != root && *jobs > 0);
         drop(fair);
         if before > 0 && jobs == 0 && others {
-            // What others had no room for may have some now.
+            // Files that found no space may find some now.
             self.refetch.begin_walk();
         }
     }
 
-    /// Makes room for a file that no tier has room for, if its root holds less than its share;
-    /// `false` if there is none to be made.
+    /// Frees space for a file that no tier has space for, if its root holds less than its share.
+    /// Returns `false` if none was freed.
     pub(crate) fn make_fair_room(&self, f: &ClaimedFile) -> bool {
         if self.guests.make_own_room(f) {
             return true;
@@ -129,7 +129,7 @@ impl FairShare {
         if lock(&self.shares).jobs.len() < 2 {
             return false;
         }
-        // One at a time: what one takes the next one has to count.
+        // One copier at a time: the next one has to count what this one takes.
         let turn = lock(&self.shares).turn.clone();
         let _turn = lock(&turn);
         let all: u64 = self.cx.tiers.iter().map(|t| t.ledger.usage().capacity.saturating_sub(t.for_decoded)).sum();
@@ -141,7 +141,7 @@ impl FairShare {
             if let Some(bytes) = held.get_mut(&victim).and_then(|tiers| tiers.get_mut(at)) {
                 *bytes = bytes.saturating_sub(freed);
             }
-            // What is free now is as good as taken by who asked.
+            // The root of this file counts as the holder of what was freed.
             let mine = held.entry(root).or_insert_with(|| vec![0; self.cx.tiers.len()]);
             if let Some(bytes) = mine.get_mut(at) {
                 *bytes += freed;
@@ -154,7 +154,7 @@ impl FairShare {
         false
     }
 
-    /// What each root holds.
+    /// Bytes that each root holds.
     fn held(&self) -> Held {
         if let Some((_, held)) = lock(&self.shares).counted.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return held.clone();
@@ -164,13 +164,13 @@ impl FairShare {
         let (mut looked, mut seen) = (0, HashSet::new());
         for key in keys {
             looked += 1;
-            // One that was dropped and made again is there twice.
+            // A copy that was dropped and made again is listed twice.
             if !seen.insert(key) {
                 continue;
             }
             let Some(leaver) = self.segments.leaver(key).or_else(|| self.segments.packed_leaver(key)) else { continue };
             let (size, word) = (leaver.entry.record.size, leaver.word);
-            // Of what is decoded the packed one counts: the other makes way anyway.
+            // Of a decompressed copy the compressed one counts: the other is transient.
             let packed =
                 if word.is_marked() { self.cx.packed_below(word.tier(), leaver.name()) } else { word.packed_in() };
             let at = packed.unwrap_or_else(|| word.tier());
@@ -191,8 +191,8 @@ impl FairShare {
         held
     }
 
-    /// Drops copies of a root in a tier, those placed last, until so many bytes are free; how many
-    /// are.
+    /// Drops copies of a root in a tier, those placed last first, until `bytes` are free. Returns
+    /// the bytes freed.
     fn drop_of_root(&self, root: usize, tier: usize, bytes: u64) -> u64 {
         let segments: Vec<bool> = {
             let segments = self.segments.read();
@@ -217,7 +217,7 @@ impl FairShare {
         freed
     }
 
-    /// Drops copies in a tier, in this order, until so many bytes are free; how many are.
+    /// Drops copies in a tier, in this order, until `bytes` are free. Returns the bytes freed.
     pub(crate) fn drop_keys(&self, keys: &[u64], tier: usize, bytes: u64) -> u64 {
         let Some(dir) = self.cx.tiers.get(tier) else { return 0 };
         let (mut freed, mut dropped) = (0, 0);
@@ -257,18 +257,18 @@ mod tests {
     fn who_holds_more_than_its_share_makes_way_and_nobody_is_brought_below() {
         let held = |a, b| Held::from([(0, vec![a]), (1, vec![b])]);
         let of = |jobs: &[usize], a, b, root| fair(jobs).victim(&held(a, b), root, 0, (10, 6400));
-        // One holds everything, the other comes.
+        // One root holds everything, the other one starts.
         assert_eq!(of(&[1, 1], 6400, 0, 1), Some((0, 3200)));
         assert_eq!(of(&[1, 3], 6400, 0, 1), Some((0, 4800)));
-        // At rest: neither takes from the other.
+        // In balance: neither takes from the other.
         for a in 3100..=3300 {
             assert_eq!(of(&[1, 1], a, 6400 - a, 0), None, "{a}");
             assert_eq!(of(&[1, 1], a, 6400 - a, 1), None, "{a}");
         }
-        // Its jobs have gone.
+        // Its jobs are gone.
         assert_eq!(of(&[0, 1], 3200, 3200, 1), Some((0, 3200)));
         assert_eq!(of(&[0, 1], 5, 6000, 1), None);
-        // Whoever has its share asks in vain.
+        // A root that has its share gets no more.
         assert_eq!(of(&[1, 1], 6400, 3200, 1), None);
     }
 }

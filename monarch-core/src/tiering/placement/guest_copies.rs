@@ -1,4 +1,5 @@
-//! Copies of files that other nodes own.
+//! [`GuestCopies`]: drops copies of files that peers own when a file of this node needs their
+//! space.
 
 use crate::sharing::Peers;
 use crate::sync::lock;
@@ -12,12 +13,12 @@ use crate::tiering::residency::transient_copies::TransientCopies;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Copies of others' files that are looked at for room, and how long it is taken for granted that
-/// there are none.
+/// Copies of peers' files that are looked at for space; and how long it is assumed that there are
+/// none after none was found.
 const GUESTS: usize = 256;
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Copies of files that other nodes own.
+/// Drops copies of files that peers own.
 pub(crate) struct GuestCopies {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -29,7 +30,7 @@ pub(crate) struct GuestCopies {
 }
 
 impl GuestCopies {
-    /// Has copies of other nodes' files looked for again when room is needed.
+    /// Forgets that there were none: they are looked for again when space is needed.
     pub(crate) fn look_again(&self) {
         *lock(&self.no_guests) = None;
     }
@@ -53,9 +54,9 @@ impl GuestCopies {
         }
     }
 
-    /// Makes room for a file of this node's own: copies of others' files, which were kept while
-    /// those were away or had no room, make way, those placed last first. `false` if there is
-    /// none to be made.
+    /// Frees space for a file that this node owns: drops copies of peers' files, which were kept
+    /// while their owners were away or had no space, those placed last first. Returns `false` if
+    /// none was freed.
     pub(crate) fn make_own_room(&self, f: &ClaimedFile) -> bool {
         let is_ours = |peers: &Arc<dyn Peers>| peers.is_mine(&f.live.file_ref(&f.entry));
         if !self.peers.get().is_some_and(is_ours) || lock(&self.no_guests).is_some_and(|t| t.elapsed() < LOOK_AGAIN) {

@@ -1,4 +1,4 @@
-//! Copies that make way for others because the policy says so.
+//! [`Placer`]: asks the policy for the tier of a copy, and drops the copies that it replaces.
 
 use crate::sync::lock;
 use crate::tier::TierDir;
@@ -19,10 +19,10 @@ use monarch_policies::{Candidate, Decision, FileKey, TierRoom, Why};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-/// How often a tier is chosen for one copy: somebody else may be quicker, and who has open what
-/// makes way keeps it a while.
+/// How often a tier is chosen for one copy: another copier may take the space first, and a reader
+/// that has a dropped copy open keeps its blocks for a while.
 pub(crate) const CHOICES: u32 = 4;
-/// Copies that are looked at to find some that may make way for what the user wants kept.
+/// Copies that are looked at to find some to drop for a file of high priority.
 const LOOKED_AT: usize = 1 << 12;
 
 /// Decides where a copy goes, and which copies it replaces.
@@ -67,10 +67,11 @@ impl Placer {
         }
     }
 
-    /// Where the policy wants a copy, tiers in `skip` aside, once what it replaces is out of the
-    /// way.
+    /// The tier that the policy chooses for a copy, without those in `skip`. Drops the copies that
+    /// it replaces.
     ///
     /// # Errors
+    ///
     /// Why it is left on the PFS.
     pub(crate) fn place(&self, f: &ClaimedFile, skip: &[bool]) -> Result<usize, Why> {
         match self.decide(f, skip) {
@@ -83,14 +84,14 @@ impl Placer {
         }
     }
 
-    /// Where the policy wants a copy, tiers in `skip` aside.
+    /// The policy's decision for a copy, without the tiers in `skip`.
     pub(crate) fn decide(&self, f: &ClaimedFile, skip: &[bool]) -> Decision {
         let packed =
             if self.transient.is_empty() { f.want.size } else { self.packer.ratios().guess(&f.rel, f.want.size) };
         let unclaimed = lock(&self.orphans);
         let room = |(at, tier): (usize, &TierDir)| {
             let (u, kept) = self.transient.usage_and_kept(at, tier);
-            // What nobody has claimed makes way.
+            // Orphans and transient copies can be dropped.
             let makes_way = unclaimed.bytes(at) + self.transient.passing_bytes(at);
             let taken = (u.used + u.reserved).saturating_sub(makes_way) + kept;
             let usable = !skip.get(at).copied().unwrap_or(true) && !tier.suspended();
@@ -104,8 +105,8 @@ impl Placer {
         policy.place(&candidate, &rooms, &self.policy.lock_hints())
     }
 
-    /// Drops copies that the policy has chosen. It takes them for gone, and is told where that is
-    /// wrong.
+    /// Drops copies that the policy has chosen. The policy counts them as gone, so it is corrected
+    /// where that is wrong.
     fn make_way(&self, tier: usize, victims: &[FileKey]) {
         let again = self.policy.lock_policy().asks_again();
         for &FileKey(key) in victims {
@@ -130,13 +131,13 @@ impl Placer {
                 }
                 continue;
             }
-            // Moved, decoded, or changed just now.
+            // Moved, decompressed, or changed just now.
             self.policy.resync_policy(key);
         }
     }
 
-    /// Makes room for a file that the user wants kept, at the cost of others, those placed last;
-    /// the tier where it is.
+    /// Frees space for a file of high priority at the cost of others, those placed last first.
+    /// Returns the tier.
     fn make_way_for_high(&self, f: &ClaimedFile, skip: &[bool]) -> Option<usize> {
         if self.policy.lock_hints().priority(FileKey(f.key)) != Priority::High {
             return None;
@@ -149,7 +150,7 @@ impl Placer {
             let hints = self.policy.lock_hints();
             last.into_iter().filter(|key| hints.priority(FileKey(*key)) == Priority::Normal).collect()
         };
-        // Nothing goes in vain.
+        // Drops none unless there are enough.
         let here = |key: &u64| self.segments.leaver(*key).filter(|l| l.word.tier() == at && !l.word.is_marked());
         let mut sum = 0;
         let enough = keys.iter().filter_map(here).any(|l| {

@@ -1,4 +1,5 @@
-//! Makes room.
+//! [`Reclaim`]: frees space for copies: evicts orphans, drops transient and partial copies, demotes
+//! or drops resident ones.
 
 use crate::snapshot::{Range, Tally};
 use crate::sync::lock;
@@ -21,24 +22,23 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long copies are moved instead of dropped in one round: space is to be free again within a
-/// second.
+/// How long one round moves copies instead of dropping them: space has to be free within a second.
 const MOVING: Duration = Duration::from_millis(300);
-/// Pause after a copy was dropped for lack of space.
+/// Pause of a file whose copy was dropped for lack of space.
 const DROPPED: Duration = Duration::from_secs(30);
 
-/// Gives room back that files take of which only a part is there.
+/// Drops partial copies. Implemented by the chunked fetches.
 pub(crate) trait Reclaimer: Send + Sync {
-    /// Drops what there is of some files in a tier until about `bytes` are free again: how many
-    /// files, and bytes. Their next attempt is after `pause`.
+    /// Drops partial copies in a tier until about `bytes` are free. Their files are tried again
+    /// after `pause`. Returns the number of files, and the bytes.
     fn drop_fills(&self, tier: usize, bytes: u64, pause: Duration) -> (usize, u64);
-    /// Gives up the file in a tier that readers have left alone for longest, if there is one.
+    /// Drops the partial copy in a tier that readers have left alone for longest, if there is one.
     fn drop_idle_passing(&self, tier: usize) -> bool;
-    /// Drops what there is of a file; its bytes.
+    /// Drops the partial copy of a file. Returns its bytes.
     fn drop_fill(&self, key: u64) -> Option<u64>;
 }
 
-/// Makes room.
+/// Frees space in tiers.
 pub(crate) struct Reclaim {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -77,7 +77,7 @@ impl Reclaim {
         }
     }
 
-    /// Room for a copy; copies of an earlier run that nobody claims make way.
+    /// Creates a copy in a tier; evicts orphans and transient copies until there is space.
     pub(crate) fn room<'a>(&self, at: usize, tier: &'a TierDir, size: u64) -> io::Result<Option<CopyFile<'a>>> {
         tier.keep_log_room();
         loop {
@@ -93,8 +93,9 @@ impl Reclaim {
         }
     }
 
-    /// Room for something of `size` bytes in a tier faster than `below`, among the decoded copies;
-    /// `make` makes it. Others make way.
+    /// Finds space for a transient copy of `size` bytes in a tier faster than `below`; `make`
+    /// creates it. Drops other transient copies for it; with `any` also ones that no reader has
+    /// opened yet.
     pub(crate) fn room_above<'a, T>(
         &'a self,
         below: usize,
@@ -109,7 +110,7 @@ impl Reclaim {
             }
             loop {
                 let free = decoded.free();
-                // (Copies of indexes that are gone free nothing but their place.)
+                // (Dropping copies of retired indexes frees only their places.)
                 if free < cost
                     && self.transient.drop_some_decoded(at, cost - free, any) == 0
                     && decoded.free() < cost
@@ -141,7 +142,7 @@ impl Reclaim {
         None
     }
 
-    /// A file in a tier faster than `below`, among the decoded copies.
+    /// Creates a transient copy in a tier faster than `below`.
     pub(crate) fn file_above(
         &self,
         below: usize,
@@ -151,7 +152,7 @@ impl Reclaim {
         self.room_above(below, size, any, |tier| tier.create(size))
     }
 
-    /// The same for a partial copy.
+    /// Creates a transient partial copy in a tier faster than `below`.
     pub(crate) fn part_above(
         &self,
         below: usize,
@@ -161,7 +162,7 @@ impl Reclaim {
         self.room_above(below, size, any, |tier| tier.begin_part(size, true))
     }
 
-    /// Room for a partial copy; copies of an earlier run that nobody claims make way.
+    /// Creates a partial copy in a tier; evicts orphans until there is space.
     pub(crate) fn room_for_part(&self, at: usize, tier: &TierDir, size: u64) -> std::io::Result<Option<PartCopy>> {
         loop {
             if let Some(part) = tier.begin_part(size, true)? {
@@ -173,9 +174,9 @@ impl Reclaim {
         }
     }
 
-    /// Takes copies out of a tier until about `bytes` are free again: first those that nobody has
-    /// claimed, then those placed last, which go to a slower tier if one has room and there is
-    /// time. How many were dropped.
+    /// Frees about `bytes` of a tier: first orphans, then transient and partial copies, then those
+    /// placed last, which are demoted if a slower tier has space and there is time. Returns how
+    /// many copies were dropped.
     pub(crate) fn shrink(&self, tier: usize, bytes: u64) -> usize {
         let Some(dir) = self.cx.tiers.get(tier) else { return 0 };
         let (mut dropped, mut freed) = lock(&self.orphans).make_room(tier, bytes, &self.cx.tiers);
@@ -187,7 +188,7 @@ impl Reclaim {
             dropped += ended;
             freed += partial;
         }
-        // (Partial copies are no files of the ledger.)
+        // (The ledger does not count partial copies as files.)
         let leavers = if dir.ledger.usage().files == 0 {
             Vec::new()
         } else {
@@ -210,22 +211,21 @@ impl Reclaim {
         dropped
     }
 
-    /// Keeps logs in bounds, which grow with every copy made. It takes as long as all copies take
-    /// to be looked at.
+    /// Compacts logs, which grow with every copy. It takes as long as looking at all copies.
     pub(crate) fn tidy_logs(&self) {
         let may = || !self.cx.stop.load(Ordering::Relaxed);
         for (at, tier) in self.cx.tiers.iter().enumerate() {
             let short = tier.tidy_log(may);
             if short > 0 {
                 self.shrink(at, short);
-                // At once, before others take the room; otherwise it is tried again later.
+                // At once, before copies take the space; otherwise it is tried again later.
                 let _ = tier.tidy_log(may);
             }
         }
     }
 
-    /// Drops the copies in these ranges, and those that nobody has claimed if asked to, all or by
-    /// name. They are made again when somebody asks.
+    /// Drops the copies in these ranges, orphans named in `copies`, and with `unclaimed` all
+    /// orphans. They are made again when a reader asks.
     pub(crate) fn evict_ranges(&self, ranges: &[Range], unclaimed: bool, copies: &[String]) -> Tally {
         let mut tally = Tally::default();
         for r in ranges {
@@ -236,7 +236,7 @@ impl Reclaim {
                 let mut w = entry.word();
                 let first_name = core::ptr::eq(entry.slot, entry.master);
                 if first_name && w.state() == State::Partial {
-                    // First what it is decoded from, if it is.
+                    // First the copy that it is decompressed from, if it is.
                     self.cx.evict_packed(live.segment.copy_name(&entry), entry.record.size);
                     if let Some(partial) = self.fetches.drop_fill(key) {
                         tally.add(partial);
@@ -253,7 +253,7 @@ impl Reclaim {
                 }
                 if first_name && w.state() == State::Resident && self.eviction.drop_copy(key, &live, &entry, w) {
                     tally.add(entry.record.size);
-                    // One that was left below when it moved up.
+                    // A copy that was left below when this one was promoted.
                     let _ = lock(&self.orphans).evict(live.segment.copy_name(&entry), &self.cx.tiers);
                 }
             }

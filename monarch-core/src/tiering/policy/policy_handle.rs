@@ -1,4 +1,7 @@
-//! The placement policy and the hints that it decides by.
+//! [`PolicyHandle`]: the placement policy and the hints, behind their locks, and the events that
+//! tell the policy what is copied.
+//!
+//! Invariant: the policy is locked before the hints.
 
 use crate::sync::lock;
 use crate::tiering::core::context::Context;
@@ -20,7 +23,7 @@ pub(crate) struct PolicyHandle {
     policy: Mutex<Box<dyn Policy>>,
     /// Locked after the policy.
     hints: Mutex<Hints>,
-    /// Of all indexed files, bytes.
+    /// Mean size of all indexed files, bytes.
     mean_size: AtomicU64,
 }
 
@@ -35,17 +38,17 @@ impl PolicyHandle {
         }
     }
 
-    /// The policy. Locked before the hints.
+    /// Locks the policy. It is locked before the hints.
     pub(crate) fn lock_policy(&self) -> PolicyGuard<'_> {
         lock(&self.policy)
     }
 
-    /// The hints. Locked after the policy, where both are.
+    /// Locks the hints; after the policy, if both are locked.
     pub(crate) fn lock_hints(&self) -> MutexGuard<'_, Hints> {
         lock(&self.hints)
     }
 
-    /// Both, unless another thread has one of them.
+    /// Locks both, unless another thread holds one of them.
     pub(crate) fn try_lock(&self) -> Option<(PolicyGuard<'_>, MutexGuard<'_, Hints>)> {
         Some((self.policy.try_lock().ok()?, self.hints.try_lock().ok()?))
     }
@@ -55,19 +58,19 @@ impl PolicyHandle {
         self.mean_size.load(Ordering::Relaxed)
     }
 
-    /// Tells the policy.
+    /// Passes an event to the policy.
     pub(crate) fn tell(&self, event: &Event) {
         let mut policy = lock(&self.policy);
         policy.event(event, &lock(&self.hints));
     }
 
-    /// Tells the policy of a copy that is complete in a tier now.
+    /// Reports a copy that is complete in a tier.
     pub(crate) fn tell_placed(&self, key: u64, size: u64, tier: usize) {
         let cost = self.cx.tiers.get(tier).map_or(size, |t| t.ledger.cost(size));
         self.tell(&Event::Placed { file: FileKey(key), size, cost, tier });
     }
 
-    /// Tells the policy of a copy that lies packed in a tier now; whether there is one.
+    /// Reports a copy that is compressed in a tier. Returns whether it exists.
     pub(crate) fn tell_packed(&self, key: u64, size: u64, (tier, name): (usize, CopyName)) -> bool {
         let copy = self.cx.tiers.get(tier).and_then(|t| t.stat_packed(name, size));
         if let Some(copy) = &copy {
@@ -76,18 +79,18 @@ impl PolicyHandle {
         copy.is_some()
     }
 
-    /// Tells the policy of a copy that is gone.
+    /// Reports that the copy of a file is gone.
     pub(crate) fn tell_dropped(&self, key: u64) {
         self.tell(&Event::Dropped { file: FileKey(key) });
     }
 
-    /// Tells the policy where the copy of a file is that it may think elsewhere, or gone.
+    /// Reports where the copy of a file is, after a change that the policy may not know of.
     pub(crate) fn resync_policy(&self, key: u64) {
         let Some((live, entry)) = self.segments.entry(key) else { return };
         let (word, size) = (entry.word(), entry.record.size);
         let resident = word.state() == State::Resident;
         let name = live.segment.copy_name(&entry);
-        // Of one that was decoded the packed copy counts: the other makes way anyway.
+        // Of a decompressed copy the compressed one counts: the other is transient.
         let packed =
             if resident && word.is_marked() { self.cx.packed_below(word.tier(), name) } else { word.packed_in() };
         let told = packed.is_some_and(|at| self.tell_packed(key, size, (at, name)));
@@ -96,7 +99,7 @@ impl PolicyHandle {
         }
     }
 
-    /// Tells a policy that replaces of the copies that there are of a segment already.
+    /// Reports the copies that a segment has already, to a policy that replaces copies.
     pub(crate) fn tell_residents(&self, number: usize) {
         let keeps_none = ["first_epoch", "static"].contains(&self.name());
         let Some(live) = self.segments.segment(number).filter(|_| !keeps_none) else { return };
@@ -108,8 +111,7 @@ impl PolicyHandle {
         }
     }
 
-    /// Tells the policy that the files of a segment are no more; what was hinted of them means
-    /// nothing any more.
+    /// Reports that the files of a segment are gone, and drops the hints for them.
     pub(crate) fn tell_index_gone(&self, number: usize) {
         let index = u32::try_from(number + 1).unwrap_or(u32::MAX);
         let mut policy = lock(&self.policy);
@@ -118,7 +120,7 @@ impl PolicyHandle {
         policy.event(&Event::IndexGone { index }, &hints);
     }
 
-    /// Tells the policy how much there is, and how much room for it.
+    /// Reports how many files and bytes there are, and the capacity for them.
     pub(crate) fn tell_extent(&self) {
         let (mut files, mut bytes) = (0, 0);
         for live in self.segments.read().iter().flatten() {
@@ -130,18 +132,18 @@ impl PolicyHandle {
         self.tell(&Event::Extent { files, bytes, capacity });
     }
 
-    /// Whether a file is to be considered anew each time it is opened.
+    /// Whether the policy decides again each time a file is opened.
     pub(crate) fn asks_again(&self) -> bool {
         lock(&self.policy).asks_again()
     }
 
-    /// Name of the policy.
+    /// The name of the policy.
     #[must_use]
     pub(crate) fn name(&self) -> &'static str {
         lock(&self.policy).name()
     }
 
-    /// An epoch of a root has begun: orders of its files are an epoch older.
+    /// Ages the orders of a root's files by one epoch.
     pub(crate) fn age_orders(&self, root: usize) {
         let live: Vec<bool> = {
             let segments = self.segments.read();

@@ -1,4 +1,4 @@
-//! Which engine copies what.
+//! [`EngineLanes`]: the copy engines, and which of them copies what.
 
 use crate::config::Direct;
 use crate::engine::{CopyEngine, Engines, Source};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Which engine copies what.
+/// The copy engines, and the trials that choose between them.
 pub(crate) struct EngineLanes {
     cx: Arc<Context>,
     waker: Arc<Waker>,
@@ -26,7 +26,7 @@ impl EngineLanes {
         Self { cx: cx.clone(), waker: waker.clone(), engines, engine_trials: EngineTrials::default() }
     }
 
-    /// The lane of what is fetched from the source of a segment.
+    /// The lane that copies files or chunks of a segment now.
     pub(crate) fn lane_of(&self, live: &LiveSegment, kind: Kind) -> Lane {
         match self.has_choice(live) {
             None => Lane::Threads,
@@ -35,12 +35,14 @@ impl EngineLanes {
         }
     }
 
-    /// Whether there are rings for a source, and copiers if they are better.
+    /// Whether both engines may copy from the source of a segment (`Some(true)`), or only rings
+    /// (`Some(false)`), or only threads (`None`).
     fn has_choice(&self, live: &LiveSegment) -> Option<bool> {
         (self.engines.uring.is_some() && live.source.root().is_some()).then_some(self.engines.auto)
     }
 
-    /// Something of `bytes` was given out to a lane, of which it could have been the other.
+    /// Notes that a file or chunk of `bytes` bytes was given out to a lane, for the trial of the
+    /// engines.
     pub(crate) fn given(&self, live: &LiveSegment, kind: Kind, lane: Lane, bytes: u64) {
         if self.has_choice(live) != Some(true) {
             return;
@@ -66,7 +68,7 @@ impl EngineLanes {
         }
     }
 
-    /// Which engine copies what nobody waits for from the source of a segment, and why.
+    /// The engine that prefetches from the source of a segment, and why it is that one.
     pub(crate) fn engine_of(&self, live: &LiveSegment) -> String {
         let of = |kind| {
             let trial = live.mount.trial(kind);
@@ -79,7 +81,7 @@ impl EngineLanes {
         }
     }
 
-    /// Name of the engine for what nobody waits for, and why it is that one.
+    /// Name of the engine for prefetch, and why it is that one.
     #[must_use]
     pub(crate) fn engine(&self) -> (&'static str, &str) {
         let name = match &self.engines.uring {
@@ -90,7 +92,7 @@ impl EngineLanes {
         (name, &self.engines.why)
     }
 
-    /// A segment of a root that can be served with [`TieringEngine::add_segment`].
+    /// Makes a segment of a root that `TieringEngine::add_segment` can serve.
     #[must_use]
     pub(crate) fn live(
         &self,

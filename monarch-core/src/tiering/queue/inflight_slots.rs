@@ -1,4 +1,5 @@
-//! Counts what is under way.
+//! [`InflightSlots`]: hands out the slots of files that are looked at, and wakes workers that wait
+//! for one.
 
 use crate::tiering::core::lane::Lane;
 use crate::tiering::queue::waker::Waker;
@@ -7,13 +8,13 @@ use monarch_policies::RequestSource;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A file that is looked at, counted for as long as it lives.
+/// A file that a worker looks at. It holds its slot until it is dropped.
 pub(crate) struct Job<'a> {
     slots: &'a InflightSlots,
     pub(crate) key: u64,
     pub(crate) source: RequestSource,
     pub(crate) slot: Slot<'a>,
-    /// Whether a packed copy is to be decoded that nobody waits for.
+    /// Whether its compressed copy is decompressed ahead of a reader.
     pub(crate) decodes: bool,
     /// Whether a ring is to copy it.
     pub(crate) in_ring: bool,
@@ -31,8 +32,8 @@ impl Drop for Job<'_> {
         if self.decodes {
             self.slots.end_decoding();
         }
-        // A demand may have been left in line because everything was in use, or a prefetch because
-        // of a demand.
+        // A demand may have stayed queued because all slots were in use, or a prefetch because of a
+        // demand.
         if self.slot.give_back() {
             self.slots.waker.wake(Lane::Threads);
         }
@@ -42,13 +43,13 @@ impl Drop for Job<'_> {
     }
 }
 
-/// Counts what is under way.
+/// Hands out slots, and knows which workers wait for one.
 pub(crate) struct InflightSlots {
     waker: Arc<Waker>,
     throttle: Arc<PrefetchThrottle>,
-    /// Whether a copy is being decoded that no reader waits for.
+    /// Whether a copy is being decompressed ahead of a reader.
     decoding: AtomicBool,
-    /// Whether a ring was told that all slots are in use.
+    /// Whether a ring found all slots in use.
     rings_wait: AtomicBool,
 }
 
@@ -62,12 +63,12 @@ impl InflightSlots {
         }
     }
 
-    /// Claims the one place for decoding ahead; `true` if it is taken already.
+    /// Claims the single slot for decompression ahead. Returns `true` if it is taken already.
     pub(crate) fn begin_decoding(&self) -> bool {
         self.decoding.swap(true, Ordering::AcqRel)
     }
 
-    /// Gives the place for decoding ahead back.
+    /// Gives the slot for decompression ahead back.
     pub(crate) fn end_decoding(&self) {
         self.decoding.store(false, Ordering::Release);
     }

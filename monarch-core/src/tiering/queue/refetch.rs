@@ -1,4 +1,6 @@
-//! Has files looked at again.
+//! [`Refetch`]: has files that were refused, or whose copies were dropped, looked at again.
+//!
+//! Invariant: each round is bounded, both in retries and in words that the walk looks at.
 
 use crate::sync::lock;
 use crate::tier::TierDir;
@@ -14,14 +16,14 @@ use monarch_abi::word::State;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Second tries in one round.
+/// Retries in one round.
 const TRIES: usize = 4096;
-/// The same after a tier has failed, until a copy succeeds.
+/// Retries in one round after a tier has failed, until a copy succeeds.
 const PROBES: usize = 8;
-/// Words looked at in one round of a walk.
+/// Words that one round of the walk looks at.
 const WALK: u32 = 50_000;
 
-/// Has files looked at again.
+/// Has files looked at again, some in each round.
 pub(crate) struct Refetch {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -33,7 +35,7 @@ pub(crate) struct Refetch {
 }
 
 impl Refetch {
-    /// Has every Refused word turned to Absent, some in each round.
+    /// Starts a walk that turns every Refused word to Absent, some in each round.
     pub(crate) fn begin_walk(&self) {
         *lock(&self.walk) = Some((0, 0));
     }
@@ -57,7 +59,8 @@ impl Refetch {
         }
     }
 
-    /// Files on tape wait for somebody who wants them.
+    /// Queues files for prefetch again, but for those on tape: a reader or a job has to ask for
+    /// these.
     pub(crate) fn fetch_again(&self, mut keys: Vec<u64>) {
         keys.retain(|&key| !self.source_facts.is_released(key));
         if self.cx.options.prefetch && !keys.is_empty() {
@@ -66,9 +69,9 @@ impl Refetch {
         }
     }
 
-    /// Puts files whose pause is over back to Absent, so that demand and prefetch see them again:
-    /// some in each round. While no tier takes copies they stay Refused, so that their readers
-    /// go to the PFS without asking; after that a few show whether one does again.
+    /// Turns files whose pause is over back to Absent, so that demand and prefetch see them again;
+    /// some in each round. While no tier takes copies they stay Refused, so that their readers go
+    /// to the PFS without asking. After that a few show whether a tier takes copies again.
     pub(crate) fn second_tries(&self) {
         if self.queue.all_rest() {
             return;
@@ -91,7 +94,7 @@ impl Refetch {
         self.walk_on();
     }
 
-    /// Goes on with a walk that turns every Refused word to Absent, if there is one.
+    /// Continues the walk that turns every Refused word to Absent, if there is one.
     fn walk_on(&self) {
         let mut walk = lock(&self.walk);
         let Some((number, from)) = *walk else { return };
@@ -116,7 +119,7 @@ impl Refetch {
         *walk = Some(if to == len { (number + 1, 0) } else { (number, to) });
     }
 
-    /// Has a file fetched again whose copy was dropped.
+    /// Fetches a file again whose copy was dropped.
     pub(crate) fn make_again(&self, key: u64) {
         self.fetch_again(vec![key]);
     }

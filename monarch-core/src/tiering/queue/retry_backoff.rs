@@ -1,7 +1,7 @@
-//! Files whose pause ends at some time, and how often they have failed.
+//! [`RetryBackoff`]: files that are refused until a pause ends, and how often each has failed.
 //!
-//! Both are bounded: what does not fit is left Refused, and found by one walk over all words a
-//! while later.
+//! Both are bounded by [`MOST`]. A file that does not fit stays Refused until a walk
+//! over all words finds it.
 
 use monarch_abi::word::Word;
 use std::cmp::Reverse;
@@ -9,21 +9,22 @@ use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
-/// Most files that are remembered each.
+/// Files that are tracked in each of the two tables.
 const MOST: usize = 1 << 16;
 /// Pause after the first failure of a file; each further one doubles it.
 const FIRST: Duration = Duration::from_secs(5);
 /// The longest pause, unless the attempt itself took long.
 const LONGEST: Duration = Duration::from_secs(600);
-/// A file that fails is read for at most one part in so many of the time.
+/// The pause is at least this many times as long as the attempt took: an attempt that fails takes
+/// at most one part in 31 of the time.
 const SHARE: u32 = 30;
-/// Pause before the walk that finds what was not remembered.
+/// Pause before the walk that finds the files that were not tracked.
 const WALK: Duration = Duration::from_secs(60);
 
-/// A file that is Refused for the time being: its key and the word that says so.
+/// A file that is Refused until its pause ends: its key and the word that says so.
 pub(crate) type Paused = (u64, Word);
 
-/// See the module.
+/// Files that are refused until a pause ends, and how often each has failed.
 #[derive(Debug, Default)]
 pub(crate) struct RetryBackoff {
     paused: BinaryHeap<Reverse<(Instant, u64, u32)>>,
@@ -32,7 +33,7 @@ pub(crate) struct RetryBackoff {
 }
 
 impl RetryBackoff {
-    /// Adds a file.
+    /// Adds a file that becomes due after `pause`.
     pub(crate) fn add(&mut self, pause: Duration, (key, word): Paused) {
         if self.paused.len() < MOST {
             self.paused.push(Reverse((Instant::now() + pause, key, word.0)));
@@ -41,12 +42,12 @@ impl RetryBackoff {
         }
     }
 
-    /// Files that wait for the end of their pause, as far as they are remembered.
+    /// Number of tracked files whose pause has not ended.
     pub(crate) fn paused(&self) -> usize {
         self.paused.len()
     }
 
-    /// Whether no file waits for the end of its pause.
+    /// Whether no file waits for the end of its pause, tracked or not.
     pub(crate) fn is_empty(&self) -> bool {
         self.paused.is_empty() && self.walk_at.is_none()
     }
@@ -61,12 +62,12 @@ impl RetryBackoff {
         Some((key, Word(word)))
     }
 
-    /// Whether it is time for a walk over all words; says so once.
+    /// Whether a walk over all words is due. Returns `true` once.
     pub(crate) fn walk_due(&mut self, now: Instant) -> bool {
         self.walk_at.take_if(|at| *at <= now).is_some()
     }
 
-    /// Takes note of an attempt that failed after `took`: the pause before the next one.
+    /// Notes an attempt that failed after `took`. Returns the pause before the next one.
     pub(crate) fn failed(&mut self, key: u64, took: Duration) -> Duration {
         let room = self.failures.len() < MOST;
         let before = match self.failures.entry(key) {
@@ -86,7 +87,7 @@ impl RetryBackoff {
         self.failures.contains_key(&key)
     }
 
-    /// Forgets the failures of all files of an index that is not served any more.
+    /// Forgets the failures of all files of an index that is no longer served.
     pub(crate) fn forget(&mut self, is_of_it: impl Fn(u64) -> bool) {
         self.failures.retain(|key, _| !is_of_it(*key));
     }

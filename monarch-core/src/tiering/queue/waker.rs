@@ -1,4 +1,4 @@
-//! Wakes copiers and rings.
+//! [`Waker`]: wakes the copiers and the rings.
 
 use crate::sys::timespec;
 use crate::tiering::core::context::Context;
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// What rings sleep on while they have nothing to do. (Readers wake copiers, which must not be a
-/// ring.)
+/// The word that idle rings sleep on. (Readers wake copiers, and the thread that they wake must not
+/// be a ring.)
 #[derive(Debug, Default)]
 pub(crate) struct RingWaker(AtomicU32);
 
 impl RingWaker {
-    /// To be asked before looking for work.
+    /// The count of wakes so far; read before looking for work.
     pub(crate) fn heard(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Sleeps unless it was rung since, for so long at most.
+    /// Sleeps until the next wake after `heard`, for `patience` at most.
     pub(crate) fn sleep(&self, heard: u32, patience: Option<Duration>) {
         futex_wait(&self.0, heard, patience.map(timespec));
     }
@@ -30,10 +30,10 @@ impl RingWaker {
     }
 }
 
-/// Wakes copiers and rings.
+/// Wakes the copiers and the rings.
 pub(crate) struct Waker {
     cx: Arc<Context>,
-    /// What rings sleep on.
+    /// The word that idle rings sleep on.
     pub(crate) ring_waker: RingWaker,
 }
 
@@ -42,7 +42,7 @@ impl Waker {
         Self { cx: cx.clone(), ring_waker: RingWaker::default() }
     }
 
-    /// Wakes who works in a lane.
+    /// Wakes a copier, or all rings.
     pub(crate) fn wake(&self, lane: Lane) {
         match lane {
             Lane::Threads => {

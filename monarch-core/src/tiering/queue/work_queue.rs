@@ -1,5 +1,5 @@
-//! Which file is looked at next: demands first, in the order of the ring as far as it reaches, then
-//! prefetches.
+//! [`WorkQueue`]: which file is looked at next. Demands come first, in the order of the ring in
+//! shared memory as far as it reaches, then prefetches.
 
 use crate::snapshot::{Range, Tally};
 use crate::sync::lock;
@@ -13,30 +13,30 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Most files that are listed for a second try.
+/// Files that are queued for a retry; beyond that all segments are walked again.
 const RETRIES: usize = 1 << 17;
 
-/// What is to be done.
+/// The queues, behind one lock.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     pub(crate) demands: VecDeque<u64>,
-    /// Those of files that come from other nodes.
+    /// Demands for files that come from peers.
     pub(crate) remote: VecDeque<u64>,
-    /// A file that was taken for prefetching by the other lane.
+    /// A file that the other lane took for prefetch.
     pub(crate) handed_over: Option<u64>,
     pub(crate) drained_at: Option<u32>,
     pub(crate) ring_tail: u64,
     pub(crate) retries: BTreeSet<u64>,
-    /// What somebody asked to have prefetched, in the order asked.
+    /// Ranges that a job or a user asked to prefetch, in the order asked.
     pub(crate) asked: VecDeque<Range>,
-    /// Per segment, the next id to be prefetched.
+    /// By segment: the next id to be prefetched.
     pub(crate) cursors: Vec<u32>,
-    /// Segment in which the cursor moves.
+    /// The segment whose cursor moves.
     pub(crate) segment: usize,
 }
 
 impl Lines {
-    /// A segment is there; it is prefetched from its first id on, if at all.
+    /// Starts prefetch of a segment from its first id on, if it is to be prefetched.
     pub(crate) fn begin(&mut self, number: usize, prefetch: bool) {
         if self.cursors.len() <= number {
             self.cursors.resize(number + 1, u32::MAX);
@@ -45,8 +45,7 @@ impl Lines {
         self.segment = self.segment.min(number);
     }
 
-    /// Prefetches files again that were tried before. Very many are found by going over everything
-    /// again.
+    /// Queues files for a retry. Beyond [`RETRIES`] all segments are walked again instead.
     pub(crate) fn retry(&mut self, keys: impl IntoIterator<Item = u64>) {
         self.retries.extend(keys);
         if self.retries.len() > RETRIES {
@@ -55,25 +54,25 @@ impl Lines {
         }
     }
 
-    /// Whether something is left to be fetched ahead, where a segment has so many entries.
+    /// Whether prefetch has work left; `entries` returns the number of entries of a segment.
     pub(crate) fn has_more(&self, entries: impl Fn(usize) -> u32) -> bool {
         let listed = self.handed_over.is_some() || !self.retries.is_empty() || !self.asked.is_empty();
         listed || (self.segment..self.cursors.len()).any(|n| self.cursors[n] < entries(n))
     }
 
-    /// Demands, those of them for other nodes, files to be tried again.
+    /// Number of demands from the PFS, of demands from peers, and of retries in the queues.
     pub(crate) fn in_line(&self) -> (usize, usize, usize) {
         (self.demands.len(), self.remote.len(), self.retries.len())
     }
 
-    /// Goes over all segments again; what is not Absent is passed over.
+    /// Walks all segments again; files that are not Absent are skipped.
     pub(crate) fn begin_all(&mut self) {
         self.cursors.fill(0);
         self.segment = 0;
     }
 }
 
-/// What is to be fetched, in the order in which it is looked at.
+/// What waits to be copied, in the order in which it is looked at.
 pub(crate) struct WorkQueue {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -85,7 +84,7 @@ pub(crate) struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// All lines, for a moment.
+    /// Locks the queues.
     pub(crate) fn lines(&self) -> MutexGuard<'_, Lines> {
         lock(&self.lines)
     }
@@ -113,8 +112,9 @@ impl WorkQueue {
         }
     }
 
-    /// Has the files in these ranges prefetched before all others; how many there are. Those with a
-    /// copy are passed over then, and those on tape that were not named themselves.
+    /// Prefetches the files in these ranges before all others. Returns how many there are. Files
+    /// with a copy, and files on tape that were not named themselves, are skipped when their turn
+    /// comes.
     pub(crate) fn prefetch_ranges(&self, ranges: &[Range]) -> Tally {
         let mut tally = Tally::default();
         for r in ranges {
@@ -139,7 +139,7 @@ impl WorkQueue {
         rest
     }
 
-    /// Goes on with prefetching once a tier takes copies again, or the PFS is to be probed.
+    /// Resumes prefetch once a tier takes copies again, or the PFS is to be probed.
     pub(crate) fn wake_after_rest(&self) {
         let held = self.held_back.load(Ordering::Relaxed);
         if held && self.throttle.may_try() && !self.cx.tiers.iter().all(TierDir::suspended) {

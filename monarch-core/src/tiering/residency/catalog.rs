@@ -1,24 +1,29 @@
-//! TODO
+//! [`Catalog`]: the resident copies in the order in which they were placed, and the cursor of the
+//! audit.
+//!
+//! Keys of copies that are gone stay listed until `Eviction::tidy`: the state word of a file
+//! decides.
 
 use std::collections::{HashSet, VecDeque};
 
-/// Copies looked at in one round of the audit, besides those that were opened last.
+/// Copies that one round of the audit looks at, besides those opened last.
 const AUDIT: usize = 128;
-/// Copies opened last that are looked at in each round: about a millisecond's worth of `fstatat`.
+/// Copies opened last that every round looks at: about a millisecond of `fstatat`.
 const MAX_OPENED: usize = 1024;
 
-/// Resident copies in the order they were placed. Some may have gone meanwhile: their words tell.
+/// The resident copies in the order in which they were placed. Some may be gone: their state words
+/// tell.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     keys: VecDeque<u64>,
-    /// Where the audit goes on.
+    /// Index at which the next round of the audit begins.
     audited: usize,
-    /// The copies that readers opened last, which the audit looks at in every round.
+    /// The copies that readers opened last.
     opened: Opened,
 }
 
-/// [`MAX_OPENED`] distinct copies that readers opened: the first of them goes for a new one, and
-/// comes back with its next open.
+/// At most [`MAX_OPENED`] distinct copies that readers opened. A new one replaces the one noted
+/// first, which is noted again by its next open.
 #[derive(Debug, Default)]
 struct Opened {
     keys: VecDeque<u64>,
@@ -40,22 +45,22 @@ impl Opened {
 }
 
 impl Catalog {
-    /// Adds copies, placed in this order.
+    /// Adds copies that were placed in this order.
     pub(crate) fn extend(&mut self, keys: impl Iterator<Item = u64>) {
         self.keys.extend(keys);
     }
 
-    /// Takes the copy out that was placed last.
+    /// Removes the copy that was placed last from the list.
     pub(crate) fn pop_last(&mut self) -> Option<u64> {
         self.keys.pop_back()
     }
 
-    /// Takes all out, if there are more than `many`.
+    /// Takes all keys, if there are more than `many`.
     pub(crate) fn take_above(&mut self, many: usize) -> Option<VecDeque<u64>> {
         (self.keys.len() > many).then(|| std::mem::take(&mut self.keys))
     }
 
-    /// Puts copies back before those that were added meanwhile.
+    /// Puts keys back before those that were added meanwhile.
     pub(crate) fn put_first(&mut self, mut keys: VecDeque<u64>) {
         keys.append(&mut self.keys);
         self.keys = keys;
@@ -70,18 +75,19 @@ impl Catalog {
         self.keys.push_back(key);
     }
 
-    /// So many of them, spread evenly, and how many there are.
+    /// At most `most` keys, spread evenly, and the number of all keys.
     pub(crate) fn sample(&self, most: usize) -> (Vec<u64>, usize) {
         let step = self.keys.len().div_ceil(most.max(1)).max(1);
         (self.keys.iter().step_by(step).copied().collect(), self.keys.len())
     }
 
-    /// Those placed last that are wanted, last first, so many at most.
+    /// At most `most` keys for which `wanted` holds, the one placed last first.
     pub(crate) fn last_of(&self, wanted: impl Fn(u64) -> bool, most: usize) -> Vec<u64> {
         self.keys.iter().rev().copied().filter(|key| wanted(*key)).take(most).collect()
     }
 
-    /// The next copies to be looked at, round and round, and those that were opened last.
+    /// The keys of the next round of the audit: the next ones in turn, and those of the copies that
+    /// were opened last.
     pub(crate) fn some(&mut self) -> Vec<u64> {
         let n = self.keys.len().min(AUDIT);
         let from = if self.audited < self.keys.len() { self.audited } else { 0 };
@@ -105,7 +111,7 @@ mod tests {
             assert_eq!(round.len(), AUDIT + 100);
             assert!((50_000..50_100).all(|key| round.contains(&key)));
         }
-        // More of them push the first ones out, and no copy is looked at twice in a round.
+        // Further opens push the first ones out, and no copy is looked at twice in a round.
         (0..2 * MAX_OPENED as u64).for_each(|key| placed.opened.add(key));
         let round = placed.some();
         assert_eq!(round.iter().collect::<HashSet<_>>().len(), round.len());

@@ -1,4 +1,8 @@
-//! What readers read of each segment since they read all of it.
+//! [`DecodeRounds`]: which files of each segment readers have read in this round.
+//!
+//! A round is a pass over all files of a segment that are compressed. `DecompressAhead` skips files
+//! that were read in it. A round ends when all files were read, or when enough of them are
+//! requested again.
 
 use crate::sync::lock;
 use crate::tiering::core::context::Context;
@@ -7,26 +11,25 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long nothing of a segment is decoded ahead after there was no room for it.
+/// Pause of decompression ahead in a segment after there was no space for it.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The same at most while readers ask.
+/// Upper bound of that pause while readers request files.
 const SOON: Duration = Duration::from_secs(4);
-/// Of the files read in a round, one part in so many has to be asked for again for the next round
-/// to begin.
+/// The next round begins once one file in this many that were read is requested again.
 const AGAIN: u32 = 8;
 
-/// What was read of a segment since all of it was.
+/// The round of one segment.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
     read: Vec<u64>,
     count: u32,
     again: u32,
     pub(crate) cursor: u32,
-    /// Entries that were passed over since the last one that was decoded.
+    /// Entries skipped since the last one that was decompressed.
     pub(crate) passed: u32,
     pub(crate) rests_until: Option<Instant>,
-    /// How long it rested last.
+    /// Length of the last pause.
     pub(crate) rested: Duration,
 }
 
@@ -35,8 +38,8 @@ impl Round {
         self.read.get(id as usize / 64).is_some_and(|w| w & 1 << (id % 64) != 0)
     }
 
-    /// A file was read, one of so many that lie packed. With `asked` it had to be decoded for that,
-    /// and the next ones are perhaps those behind it.
+    /// Notes that a file was read; `packed` files are compressed. With `asked` it had to be
+    /// decompressed for the reader, which may read those behind it next.
     fn note(&mut self, id: u32, asked: bool, packed: u64) {
         let known = self.has(id);
         if !known {
@@ -52,7 +55,7 @@ impl Round {
         }
         self.cursor = id + 1;
         self.passed = 0;
-        // Somebody reads: what was packed since is looked for soon.
+        // A reader is active: files compressed since then are looked for soon.
         self.rested = Duration::ZERO;
         self.rests_until = self.rests_until.map(|until| until.min(Instant::now() + SOON));
         if known {
@@ -63,7 +66,7 @@ impl Round {
         }
     }
 
-    /// All have been read, or so it seems: the next round has begun with this one.
+    /// Begins the next round with this file.
     fn begin_anew(&mut self, id: u32, packed: u64) {
         self.read.fill(0);
         (self.count, self.again, self.passed) = (0, 0, 0);
@@ -72,14 +75,14 @@ impl Round {
     }
 }
 
-/// What readers read of each segment since they read all of it.
+/// The rounds of all segments.
 pub(crate) struct DecodeRounds {
     cx: Arc<Context>,
     rounds: Mutex<HashMap<usize, Round>>,
 }
 
 impl DecodeRounds {
-    /// All rounds, by segment, for a moment.
+    /// Locks all rounds, by segment number.
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<usize, Round>> {
         lock(&self.rounds)
     }
@@ -88,7 +91,7 @@ impl DecodeRounds {
         Self { cx: cx.clone(), rounds: Mutex::default() }
     }
 
-    /// A reader asked for a file, which had to be decoded, or fetched.
+    /// Notes that a reader requested a file, which had to be decompressed or fetched.
     pub(crate) fn was_asked(&self, key: u64) {
         if let Some((number, id)) = parts(key)
             && self.cx.compresses
@@ -97,19 +100,19 @@ impl DecodeRounds {
         }
     }
 
-    /// A decoded copy was opened.
+    /// Notes that a transient copy was opened.
     pub(crate) fn was_read(&self, key: u64) {
         if let Some((number, id)) = parts(key) {
             lock(&self.rounds).entry(number).or_default().note(id, false, self.cx.packed_files());
         }
     }
 
-    /// A segment is gone.
+    /// Forgets the round of a segment that is gone.
     pub(crate) fn forget_round(&self, number: usize) {
         lock(&self.rounds).remove(&number);
     }
 
-    /// Nothing can be decoded ahead for a while.
+    /// Suspends decompression ahead in the segment of a file.
     pub(crate) fn rest_decoding(&self, key: u64) {
         if let Some((number, _)) = parts(key) {
             lock(&self.rounds).entry(number).or_default().rests_until = Some(Instant::now() + PAUSE);
@@ -129,12 +132,12 @@ mod tests {
         // Some are read twice in an epoch.
         (0..12).for_each(|id| r.note(id, true, 1000));
         assert!(r.has(99) && r.again == 12);
-        // Opened again without having been decoded: says nothing.
+        // Opened again without having been decompressed: says nothing.
         (20..60).for_each(|id| r.note(id, false, 1000));
         assert!(r.has(99));
         r.note(70, true, 1000);
         assert!(!r.has(99) && r.has(70) && r.count == 1 && r.cursor == 71);
-        // All of them were read: the first one that comes again begins the next round.
+        // All of them were read: the first one that is requested again begins the next round.
         (0..100).for_each(|id| r.note(id, true, 100));
         assert!(r.has(99));
         r.note(3, true, 100);

@@ -1,4 +1,7 @@
-//! Second tries, copies that have to go, copies that somebody removed or damaged.
+//! [`Eviction`]: removes copies, and keeps the list of copies short.
+//!
+//! Invariant: the state word changes before the bytes go, so that no reader opens a copy that is
+//! being removed.
 
 use crate::sync::lock;
 use crate::tiering::core::context::Context;
@@ -16,10 +19,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Entries of the list of copies that may be of copies that have gone.
+/// Entries of the list that may be of copies that are gone.
 const LISTED: usize = 1 << 14;
 
-/// Takes copies away.
+/// Removes copies from tiers.
 pub(crate) struct Eviction {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -48,8 +51,8 @@ impl Eviction {
         }
     }
 
-    /// Drops a copy; its file is Refused, until a pause is over if there is one. `false` when its
-    /// word has changed.
+    /// Drops a copy, and turns its file to Refused; with a `pause` until that is over. Returns
+    /// `false` if its word has changed.
     pub(crate) fn refuse(&self, leaver: &EvictionCandidate, why: Refusal, pause: Option<Duration>) -> bool {
         let refused = leaver.word.refused(why);
         let Some(tier) = self.cx.tiers.get(leaver.word.tier()).filter(|_| swap(&leaver.entry, leaver.word, refused))
@@ -64,11 +67,11 @@ impl Eviction {
         true
     }
 
-    /// Drops the copy that a word speaks of; `false` when the word has changed.
+    /// Drops the copy that the word `w` stands for. Returns `false` if the word has changed.
     pub(crate) fn drop_copy(&self, key: u64, live: &LiveSegment, entry: &Entry<'static>, w: Word) -> bool {
         let Some(tier) = self.cx.tiers.get(w.tier()) else { return false };
-        // Refused until it is out of the way: whoever copied the file anew at once would have the
-        // new copy evicted.
+        // Refused until the copy is removed: a copier that made a new copy at once would have that
+        // one evicted.
         let refused = w.refused(Refusal::Dropped);
         if !swap(entry, w, refused) {
             return false;
@@ -83,7 +86,7 @@ impl Eviction {
         true
     }
 
-    /// Removes the copies of a file that must not be used any more.
+    /// Removes all copies of a file that must not be used any more.
     pub(crate) fn drop_copies(&self, segment: &Segment<'static>, entry: &Entry<'static>, key: u64) {
         self.policy.tell_dropped(key);
         let name = segment.copy_name(entry);
@@ -94,7 +97,8 @@ impl Eviction {
         let _ = self.cx.evict_packed(name, entry.record.size);
     }
 
-    /// Drops a packed copy of which there is no other; the bytes that it was charged.
+    /// Drops a compressed copy that is the only copy of its file. Returns the bytes that it was
+    /// charged; `None` if its word has changed.
     pub(crate) fn drop_packed(&self, leaver: &EvictionCandidate, why: Refusal, pause: Option<Duration>) -> Option<u64> {
         let EvictionCandidate { key, entry, word, .. } = leaver;
         let tier = self.cx.tiers.get(word.packed_in()?)?;
@@ -109,12 +113,12 @@ impl Eviction {
         Some(charged.unwrap_or(0))
     }
 
-    /// Copies lose their owner: those that their word spoke of are the next one's who has such a
-    /// file.
+    /// Leaves the copies that the word `was` stands for, whose index is gone, to the next entry of
+    /// that name.
     pub(crate) fn leave_to_next(&self, was: Word, name: CopyName, size: u64) {
         let copies = self.cx.copies_of(was, name);
         if copies.is_not_packed_yet(was) {
-            // It is in nobody's books, and would keep the room of decoded copies.
+            // No log lists it, and it would keep space for transient copies.
             if let Some(tier) = self.cx.tiers.get(was.tier()) {
                 tier.evict_resident(name, size);
             }
@@ -123,8 +127,8 @@ impl Eviction {
         }
     }
 
-    /// Takes the copies of a tier that were placed last out of the list, until they come to so many
-    /// bytes.
+    /// Takes the copies of a tier that were placed last out of the list, until they add up to
+    /// `bytes`.
     pub(crate) fn placed_last(&self, tier: usize, bytes: u64) -> Vec<EvictionCandidate> {
         let (mut leavers, mut kept, mut sum) = (Vec::new(), Vec::new(), 0);
         while sum < bytes {
@@ -149,13 +153,13 @@ impl Eviction {
         leavers
     }
 
-    /// The same of the list of copies.
+    /// Removes keys of copies that are gone from the list, once it has grown too long.
     pub(crate) fn tidy(&self) {
         let live: u64 = self.cx.tiers.iter().map(|t| t.ledger.usage().files).sum();
         let many = 2 * live as usize + LISTED;
         let Some(keys) = lock(&self.catalog).take_above(many) else { return };
         let mut seen = HashSet::new();
-        // The last place of each counts: that is when it was placed.
+        // The last occurrence of each counts: that is when it was placed.
         let mut kept: VecDeque<u64> = VecDeque::new();
         keys.into_iter()
             .rev()
@@ -164,14 +168,14 @@ impl Eviction {
         lock(&self.catalog).put_first(kept);
     }
 
-    /// Takes note of copies that were resident before this agent started.
+    /// Notes copies that were resident before this agent started.
     pub(crate) fn note_placed(&self, keys: impl Iterator<Item = u64>) {
         lock(&self.catalog).extend(keys);
     }
 
     /// Notes copies that readers have opened. A program of root can write to the copy behind such a
     /// descriptor, if it makes its own system calls: the audit looks at these copies in every
-    /// round. Nobody else can, since copies are read-only files of the agent's user.
+    /// round. Other users cannot, since copies are read-only files of the agent's user.
     pub(crate) fn note_opened(&self, keys: impl Iterator<Item = u64>) {
         if self.cx.ctl.ctl.uid == 0 {
             let mut placed = lock(&self.catalog);

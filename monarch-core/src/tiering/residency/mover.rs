@@ -1,4 +1,7 @@
-//! Copies between tiers.
+//! [`Mover`]: moves resident copies between tiers, and verifies them on the way.
+//!
+//! Invariant: the copy in the new tier is complete and published before the state word names that
+//! tier.
 
 use crate::sync::lock;
 use crate::tier::{AT_ONCE, ByName, CopyName, Logged, Sum, Summing, TierDir, write_all_at};
@@ -13,7 +16,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-/// Copies between tiers.
+/// Moves resident copies between tiers.
 pub(crate) struct Mover {
     cx: Arc<Context>,
     orphans: Arc<Mutex<Orphans>>,
@@ -31,8 +34,8 @@ impl Mover {
         Self { cx: cx.clone(), orphans: orphans.clone(), policy: policy.clone(), eviction: eviction.clone() }
     }
 
-    /// Moves a copy to another tier as long as it may; `false` if it stays where it was, or was
-    /// found damaged and dropped.
+    /// Moves a copy to the tier `to` for as long as `may` returns `true`. Returns `false` if it
+    /// stays where it was, or was found damaged and dropped.
     pub(crate) fn move_copy(&self, leaver: &EvictionCandidate, sum: Sum, to: usize, may: impl Fn() -> bool) -> bool {
         let EvictionCandidate { key, live, entry, word } = leaver;
         let (Some(from), Some(tier)) = (self.cx.tiers.get(word.tier()), self.cx.tiers.get(to)) else { return false };
@@ -58,7 +61,7 @@ impl Mover {
                 return Ok(Some(None));
             }
             let stamp = name.stamp(PathHash { fp: entry.master.fp, check: entry.record.check });
-            // Whoever has made a copy there meanwhile was asked for it.
+            // If a copier has made a copy there meanwhile, a reader asked for it: that one stays.
             Ok(copy.publish_new(name, stamp, sum)?.map(|_| Some(ino)))
         };
         let ino = match copied() {
@@ -70,7 +73,7 @@ impl Mover {
             }
             Ok(None) => return false,
             Err(e) => {
-                // Which of the two it was shows with the next call to either.
+                // Which of the two tiers failed shows with the next call to either.
                 tracing::debug!(from = from.name, to = tier.name, error = %e, "a copy could not be moved");
                 return false;
             }
@@ -81,8 +84,8 @@ impl Mover {
             return false;
         }
         if from.stays && !tier.stays {
-            // It goes with the job up there: the one below is left for the next one, and makes way
-            // when room is needed.
+            // The copy in the faster tier goes with the job. The one below is left for the next
+            // job, and is evicted when its space is needed.
             lock(&self.orphans).put_back_plain(word.tier(), name, &self.cx.tiers);
         } else {
             from.evict_resident(name, size);
@@ -91,7 +94,7 @@ impl Mover {
         true
     }
 
-    /// What the bytes of these copies in a tier must come to. Without a record a copy is not moved.
+    /// The checksums of these copies in a tier, by its log. A copy without a record is not moved.
     pub(crate) fn sums_of(&self, tier: &TierDir, leavers: &[EvictionCandidate]) -> ByName<Logged> {
         let names: HashSet<CopyName> = leavers.iter().map(EvictionCandidate::name).collect();
         tier.sums(&names).unwrap_or_default()

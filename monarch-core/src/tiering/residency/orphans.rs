@@ -1,9 +1,10 @@
-//! Copies of an earlier agent that no entry has claimed yet.
+//! [`Orphans`]: copies of an earlier agent that no entry has claimed yet.
 //!
-//! They are charged, and make way when room is needed. An entry claims them by its name: one as it
-//! was, a packed one, or both; size and stamp must fit, too. Those that a power loss may have hurt
-//! have to be verified before they are used. Of the same copy in two tiers one is enough, unless
-//! the faster tier is emptied with the job and the slower one is not: then there are both.
+//! They are charged to their tiers, and evicted when space is needed. An entry claims them by its
+//! name: a plain copy, a compressed one, or both. Size and stamp must match, too. Copies that a
+//! power loss may have damaged have to be verified before they are used. Of the same copy in two
+//! tiers one is enough, unless the faster tier is emptied with the job and the slower one is not:
+//! then both are kept.
 
 use crate::tier::{ByName, Copy, Sum, TierDir};
 use crate::tiering::core::claim::Claim;
@@ -14,19 +15,19 @@ use std::collections::BTreeMap;
 /// Size, charge and stamp of a copy.
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    /// That of the file.
+    /// Size of the file.
     size: u64,
     charged: u64,
     stamp: Stamp,
 }
 
-/// The copies of one tier.
+/// The orphans of one tier.
 #[derive(Clone, Debug, Default)]
 struct Heap {
     copies: ByName<Held>,
     packed: ByName<Held>,
     bytes: u64,
-    /// Whether the next job finds them.
+    /// Whether the tier outlasts the job.
     stays: bool,
 }
 
@@ -40,30 +41,30 @@ impl Heap {
     }
 }
 
-/// See the module.
+/// Copies of an earlier agent that no entry has claimed, by tier and name.
 #[derive(Debug)]
 pub struct Orphans {
     tiers: Vec<Heap>,
-    /// What the bytes of those must come to that are to be verified.
+    /// Checksums of the copies that have to be verified.
     checks: BTreeMap<CopyName, Sum>,
 }
 
 impl Orphans {
-    /// None, in tiers of which these stay when the last job has ended.
+    /// Makes an empty set; `stays` tells of each tier whether it outlasts the last job.
     #[must_use]
     pub fn new(stays: impl IntoIterator<Item = bool>) -> Self {
         let heap = |stays| Heap { stays, ..Heap::default() };
         Self { tiers: stays.into_iter().map(heap).collect(), checks: BTreeMap::new() }
     }
 
-    /// Whether there are none.
+    /// Whether there are no orphans.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tiers.iter().all(Heap::is_empty)
     }
 
-    /// Adds a copy in the tier at `at`; `false` if a faster tier has one like it already, which
-    /// lasts as long.
+    /// Adds a copy in the tier `at`. Returns `false` if a faster tier that lasts as long has one
+    /// like it.
     pub fn add(&mut self, at: usize, copy: &Copy) -> bool {
         let stays = self.tiers.get(at).is_some_and(|t| t.stays);
         let lasts = |t: &Heap| t.stays || !stays;
@@ -83,20 +84,20 @@ impl Orphans {
         !known
     }
 
-    /// Bytes in the tier at `at` that could make way, as far as known.
+    /// Bytes in the tier `at` that could be evicted, as far as known.
     #[must_use]
     pub fn bytes(&self, at: usize) -> u64 {
         self.tiers.get(at).map_or(0, |t| if t.is_empty() { 0 } else { t.bytes })
     }
 
-    /// Whether there are some that have to be read in full before they are used.
+    /// Whether some have to be read in full before they are used.
     #[must_use]
     pub fn has_to_verify(&self) -> bool {
         !self.checks.is_empty()
     }
 
-    /// Takes the copies of an entry that can be used as they are. One that does not fit to its name
-    /// is removed.
+    /// Takes the copies of an entry that can be used without verification. Removes a copy that does
+    /// not match its name.
     pub fn claim(&mut self, segment: &Segment<'_>, e: &Entry<'_>, tiers: &[TierDir]) -> Option<Claim> {
         if self.checks.contains_key(&segment.copy_name(e)) {
             return None;
@@ -104,12 +105,13 @@ impl Orphans {
         self.claim_any(segment, e, tiers)
     }
 
-    /// The same with one that is to be verified first, if its bytes must come to something.
+    /// As [`Orphans::claim`], but also takes a copy that has to be verified first: then the claim
+    /// has its checksum.
     pub(crate) fn claim_any(&mut self, segment: &Segment<'_>, e: &Entry<'_>, tiers: &[TierDir]) -> Option<Claim> {
         let name = segment.copy_name(e);
         let mut claim = Claim { check: self.checks.get(&name).copied(), ..Claim::default() };
         for packed in [false, true] {
-            // What cannot be decoded stays here, and makes way.
+            // A copy that cannot be decompressed stays here until it is evicted.
             let fits = |t: &TierDir| t.ledger.cost(e.record.size) <= t.for_decoded;
             let usable = |at: usize| !packed || tiers.iter().take(at).any(fits);
             let Some((at, held)) = self.take(name, packed, usable) else { continue };
@@ -135,8 +137,8 @@ impl Orphans {
         Some((at, held))
     }
 
-    /// Puts claimed copies of a file of `size` bytes back. One that cannot be looked at now stays
-    /// charged and is found by the next agent.
+    /// Puts claimed copies of a file of `size` bytes back. A copy that cannot be looked at now
+    /// stays charged, and the next agent finds it.
     pub fn put_back(&mut self, claim: Claim, name: CopyName, size: u64, tiers: &[TierDir]) {
         if let Some(at) = claim.plain
             && let Some(Ok(Some(copy))) = tiers.get(at).map(|t| t.stat(name))
@@ -150,12 +152,12 @@ impl Orphans {
         }
     }
 
-    /// Puts a copy back that can be opened in this tier.
+    /// Puts a plain copy in the tier `at` back.
     pub(crate) fn put_back_plain(&mut self, at: usize, name: CopyName, tiers: &[TierDir]) {
         self.put_back(Claim { plain: Some(at), ..Claim::default() }, name, 0, tiers);
     }
 
-    /// Removes some copy of the tier at `at`; `false` when there is none.
+    /// Evicts one copy of the tier `at`. Returns `false` if there is none.
     pub fn make_way(&mut self, at: usize, tiers: &[TierDir]) -> bool {
         let Some(heap) = self.tiers.get_mut(at) else { return false };
         let plain = heap.copies.pop().map(|(name, held)| (name, held, false));
@@ -173,8 +175,8 @@ impl Orphans {
         true
     }
 
-    /// Removes copies of the tier at `at` until `bytes` are freed or none is left: how many, and
-    /// the bytes.
+    /// Evicts copies of the tier `at` until `bytes` are freed or none is left. Returns their number
+    /// and bytes.
     pub fn make_room(&mut self, at: usize, bytes: u64, tiers: &[TierDir]) -> (usize, u64) {
         let (mut dropped, mut freed) = (0, 0);
         while freed < bytes {
@@ -188,7 +190,7 @@ impl Orphans {
         (dropped, freed)
     }
 
-    /// Removes the copies of this name; the file's bytes, if there were any.
+    /// Removes the copies of this name. Returns the bytes of the file, if there were any copies.
     pub fn evict(&mut self, name: CopyName, tiers: &[TierDir]) -> Option<u64> {
         let mut size = None;
         for packed in [false, true] {
@@ -200,7 +202,7 @@ impl Orphans {
         size
     }
 
-    /// Removes the copies of a root that are not wanted by their names; how many.
+    /// Removes the copies of a root whose names are not `wanted`. Returns how many.
     pub fn drop_of_root(&mut self, root_id: u64, wanted: impl Fn(CopyName) -> bool, tiers: &[TierDir]) -> usize {
         let mut leave = Vec::new();
         for t in &self.tiers {
@@ -210,7 +212,7 @@ impl Orphans {
         leave.into_iter().filter(|&name| self.evict(name, tiers).is_some()).count()
     }
 
-    /// Whether there are some of this root.
+    /// Whether there are copies of this root.
     #[must_use]
     pub fn has_of_root(&self, root_id: u64) -> bool {
         let names = |t: &Heap| t.copies.iter().chain(t.packed.iter()).any(|(name, _)| name.is_below(root_id));
@@ -237,7 +239,7 @@ fn remove(tier: &TierDir, name: CopyName, size: u64, packed: bool) {
 mod tests {
     use super::*;
 
-    /// What had moved up into memory was dropped below, and lost with the memory.
+    /// A copy that had moved up into memory was dropped below, and lost with the memory.
     #[test]
     fn a_copy_below_one_that_goes_with_the_job_stays() {
         let copy = Copy { name: CopyName(7), size: 10, charged: 4192, stamp: Stamp(1), check: None, packed: false };

@@ -1,4 +1,5 @@
-//! Finds copies that are not what they were.
+//! [`Scrubber`]: finds copies that another process has changed or removed, drops them, and has them
+//! fetched again.
 
 use crate::sync::lock;
 use crate::tiering::core::context::Context;
@@ -13,7 +14,7 @@ use monarch_abi::segment::Entry;
 use monarch_abi::word::{Refusal, State, Word};
 use std::sync::{Arc, Mutex};
 
-/// Finds copies that are not what they were.
+/// Checks copies, and drops those that are damaged.
 pub(crate) struct Scrubber {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -45,8 +46,8 @@ impl Scrubber {
         }
     }
 
-    /// Looks whether some of the resident copies are still what they were, and drops those that are
-    /// not. Everything is looked at in turn, a few hundred copies a second.
+    /// Checks some of the resident copies, and drops those that are damaged. All copies are checked
+    /// in turn, a few hundred a second.
     pub(crate) fn audit(&self) {
         let keys = lock(&self.catalog).some();
         let bad: Vec<u64> = keys.into_iter().filter(|&key| self.drop_if_damaged(key).unwrap_or(false)).collect();
@@ -68,7 +69,7 @@ impl Scrubber {
         let found = match tier.stat(name) {
             Ok(found) => found,
             Err(_) => {
-                // The disk fails; that says nothing about the copy. Readers who cannot open it go
+                // The disk fails, which says nothing about the copy. Readers that cannot open it go
                 // to the PFS.
                 tier.rest();
                 return Some(false);
@@ -80,7 +81,7 @@ impl Scrubber {
         Some(!sound && self.eviction.drop_copy(key, &live, &entry, w))
     }
 
-    /// Drops a copy that a reader has found damaged, and turned the word of.
+    /// Drops a copy that a reader has found damaged: the reader has turned its word to Refused.
     pub(crate) fn drop_damaged(&self, key: u64, live: &LiveSegment, entry: &Entry<'static>) {
         let w = entry.word();
         let refused = w.refused(Refusal::Dropped);
@@ -90,7 +91,7 @@ impl Scrubber {
         let (name, size) = (live.segment.copy_name(entry), entry.record.size);
         lock(&self.orphans).forget(name);
         self.cx.tiers.iter().for_each(|tier| tier.evict(name, size));
-        // A packed copy has checksums of its own.
+        // A compressed copy has checksums of its own.
         let below = self.cx.packed_below(0, name);
         if below.is_none() {
             self.policy.tell_dropped(key);
@@ -100,8 +101,8 @@ impl Scrubber {
         self.refetch.fetch_again(vec![key]);
     }
 
-    /// Drops a copy that was found damaged while its word was `seen`; `false` if it is another by
-    /// now.
+    /// Drops a copy that was found damaged while its word was `seen`. Returns `false` if the word
+    /// has changed.
     pub(crate) fn drop_found_damaged(&self, key: u64, live: &LiveSegment, entry: &Entry<'static>, seen: Word) -> bool {
         let dropped = seen.state() == State::Resident && self.eviction.drop_copy(key, live, entry, seen);
         if dropped {

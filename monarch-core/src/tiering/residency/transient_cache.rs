@@ -1,9 +1,10 @@
-//! Transient copies: which there are, and which of them goes when another one needs its room.
+//! [`TransientCache`]: the transient copies of one tier, and which of them is dropped when another
+//! one needs its space.
 //!
-//! A tier in front of one with packed copies keeps a share of its room for them. moka holds the set
-//! and bounds it by size (least recently made first); the tier's ledger says whether there is room.
-//! Before that copies go that somebody has opened: in an epoch each is read once. Copies of files
-//! that other nodes own are kept in the same way (see
+//! A tier in front of one with compressed copies keeps a part of its space for them. moka holds the
+//! set and bounds it by size (least recently made first); the ledger of the tier says whether there
+//! is space. Before that, copies that readers have opened are dropped: in an epoch each is read
+//! once. Copies of files that peers own are kept in the same way (see
 //! [`peer_link`](crate::tiering::core::peer_link)).
 
 use crate::sync::lock;
@@ -12,37 +13,37 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Copies that are gone which the lines may have at any length.
+/// Entries of copies that are gone that each line may have beside twice its length.
 const SLACK: u64 = 1024;
 /// Copies opened last that are likely to be open still.
 const OPEN: usize = 64;
-/// What weights are counted in: moka's are 32 bits wide. What the ledger charges for a copy is a
-/// multiple of it, so that the two do not drift apart.
+/// Unit of moka's weights, which are 32 bits wide, in bytes. The ledger's charges are multiples of
+/// it, so that the two do not drift apart.
 const UNIT: u64 = 32;
 
-/// The decoded copies of one tier.
+/// The transient copies of one tier.
 pub(crate) struct TransientCache {
     cache: moka::sync::Cache<u64, u32>,
-    /// Those that moka has dropped; they are yet to go.
+    /// Copies that moka has dropped; their files have not been removed yet.
     dropped: Arc<Mutex<Vec<u64>>>,
-    /// Those that somebody has opened, in that order, and all in the order they were made. Some may
-    /// have gone meanwhile.
+    /// Copies that readers have opened, in that order; below it all copies in the order in which
+    /// they were made. Some may be gone.
     used: Mutex<VecDeque<u64>>,
     made: Mutex<VecDeque<u64>>,
-    /// Bytes that are kept for them, or that they may take of what is left.
+    /// Bytes that are reserved for them; with a floor, bytes that they may take of what is left.
     pub(crate) room: u64,
-    /// Whether they stay from epoch to epoch as long as there is room, so that the last ones opened
-    /// make way first. Then so many bytes are theirs in any case.
+    /// With a floor they stay from epoch to epoch while there is space, so the ones opened last are
+    /// dropped first, and this many bytes are reserved for them.
     floor: Option<u64>,
-    /// Bytes of those in the making, and of copies that are yet to be packed.
+    /// Bytes of copies that are being made, and of copies that wait to be compressed.
     taken: Arc<AtomicU64>,
-    /// Those of them that the ledger knows of as well, and that are not among the copies yet. It
-    /// must not be too many at any time: who looks then takes room for copies that stay.
+    /// The part of `taken` that the ledger counts as well, and that is not in the cache yet. It
+    /// must never be too large: a copier would take space from copies that stay.
     charged: Arc<AtomicU64>,
 }
 
 impl TransientCache {
-    /// With so much room; with `elastic` that part of it at least.
+    /// A cache of `room` bytes. With `elastic` that part of it is its floor.
     pub(crate) fn new(room: u64, elastic: Option<f64>) -> Self {
         let floor = elastic.map(|part| (room as f64 * part) as u64);
         let dropped = Arc::new(Mutex::new(Vec::new()));
@@ -62,45 +63,45 @@ impl TransientCache {
         Self { cache, dropped, used, made, room, floor, taken, charged }
     }
 
-    /// Bytes of those that may go.
+    /// Bytes of the copies in the cache.
     fn held(&self) -> u64 {
         self.cache.run_pending_tasks();
         self.cache.weighted_size() * UNIT
     }
 
-    /// Bytes of those that others may take the room of.
+    /// Bytes of copies that any other copy may replace.
     pub(crate) fn spare(&self) -> u64 {
         self.floor.map_or(0, |floor| self.held().saturating_sub(floor))
     }
 
-    /// Bytes that are theirs, of which the ledger knows nothing.
+    /// Bytes that are reserved for transient copies, and not counted by the ledger.
     pub(crate) fn kept(&self) -> u64 {
         let charged = self.charged.load(Ordering::Acquire);
         self.floor.unwrap_or(self.room).saturating_sub(self.held() + charged)
     }
 
-    /// Bytes that are still free of what is kept for them.
+    /// Bytes of the space for transient copies that are free.
     pub(crate) fn free(&self) -> u64 {
         if self.room == 0 { 0 } else { self.room.saturating_sub(self.held() + self.taken.load(Ordering::Acquire)) }
     }
 
-    /// Whether copies take room that cannot go yet.
+    /// Whether copies that cannot be dropped yet take space.
     pub(crate) fn is_taken(&self) -> bool {
         self.taken.load(Ordering::Acquire) > 0
     }
 
-    /// Whether copies that cannot go yet take more than half of the room.
+    /// Whether copies that cannot be dropped yet take more than half of the space.
     pub(crate) fn is_crowded(&self) -> bool {
         self.taken.load(Ordering::Acquire) > self.room / 2
     }
 
-    /// Room that is taken while a copy is being made.
+    /// Takes space while a copy is being made.
     pub(crate) fn take(&self, bytes: u64) -> TransientReservation {
         self.taken.fetch_add(bytes, Ordering::AcqRel);
         TransientReservation::new(self.taken.clone(), self.charged.clone(), bytes)
     }
 
-    /// A copy that may go from here on; those that moka drops for it.
+    /// Adds a copy, which may be dropped from here on. Returns the copies that moka drops for it.
     pub(crate) fn add(&self, key: u64, bytes: u64) -> Vec<u64> {
         let weight = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX);
         self.cache.insert(key, weight);
@@ -113,7 +114,7 @@ impl TransientCache {
         std::mem::take(&mut *lock(&self.dropped))
     }
 
-    /// One that may go first.
+    /// Notes that a copy was opened: it may be dropped first.
     pub(crate) fn used(&self, key: u64) {
         if !self.cache.contains_key(&key) {
             return;
@@ -121,7 +122,7 @@ impl TransientCache {
         let mut used = lock(&self.used);
         used.push_back(key);
         if used.len() as u64 > 2 * self.cache.entry_count() + SLACK {
-            // Each once, as it was opened last.
+            // Each key once, at the place of its last open.
             let mut seen = HashSet::new();
             let mut last: VecDeque<u64> = VecDeque::new();
             let kept = used.iter().rev().filter(|&key| seen.insert(*key) && self.cache.contains_key(key));
@@ -130,16 +131,17 @@ impl TransientCache {
         }
     }
 
-    /// Whether some were opened.
+    /// Whether some copies were opened.
     pub(crate) fn has_used(&self) -> bool {
         !lock(&self.used).is_empty()
     }
 
-    /// Takes out the one that goes first; with `any` also one that nobody has opened yet.
+    /// Removes the copy that is to be dropped first; with `any` also one that no reader has opened
+    /// yet.
     pub(crate) fn pop(&self, any: bool) -> Option<u64> {
         let first = |line: &Mutex<VecDeque<u64>>| {
             let mut line = lock(line);
-            // Each is read once an epoch: what was read last is needed last. (Those at the very end
+            // Each is read once an epoch: the one read last is needed last. (Those at the very end
             // are still being read.)
             let at = if self.floor.is_some() { line.len().saturating_sub(OPEN) } else { 0 };
             let next = || {
@@ -156,7 +158,7 @@ impl TransientCache {
 mod tests {
     use super::*;
 
-    /// A copy that stays could be made in the room of a decoded one, at the moment when that was
+    /// A copy that stays could be made in the space of a transient one, at the moment when that was
     /// charged twice or not at all.
     #[test]
     fn room_for_decoded_copies_is_kept_until_the_ledger_knows_of_it() {

@@ -1,4 +1,5 @@
-//! The transient copies of all tiers.
+//! [`TransientCopies`]: the transient copies of all tiers: decompressed copies, copies that are to
+//! be compressed, and copies of files that peers own.
 
 use crate::tier::{TierDir, Usage};
 use crate::tiering::core::context::Context;
@@ -12,7 +13,7 @@ use monarch_abi::word::State;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// One part in so many of the room stays free for readers that ask.
+/// One part in this many of the space stays free for readers.
 pub(crate) const SPARE: u64 = 8;
 
 /// The transient copies of all tiers.
@@ -25,17 +26,17 @@ pub(crate) struct TransientCopies {
 }
 
 impl TransientCopies {
-    /// Those of a tier.
+    /// The transient copies of a tier.
     pub(crate) fn of(&self, at: usize) -> Option<&TransientCache> {
         self.caches.get(at)
     }
 
-    /// Whether no tier keeps any.
+    /// Whether no tier keeps transient copies.
     pub(crate) fn is_empty(&self) -> bool {
         self.caches.is_empty()
     }
 
-    /// Whether copies that cannot go yet take more than half of the room of a tier.
+    /// Whether copies that cannot be dropped yet take more than half of the space of a tier.
     pub(crate) fn is_crowded(&self) -> bool {
         self.caches.iter().any(TransientCache::is_crowded)
     }
@@ -56,20 +57,20 @@ impl TransientCopies {
         }
     }
 
-    /// Bytes of a tier that are kept for decoded copies and not in use.
+    /// Bytes of a tier that are reserved for transient copies and not in use.
     pub(crate) fn kept_for_decoded(&self, at: usize) -> u64 {
         self.caches.get(at).map_or(0, TransientCache::kept)
     }
 
-    /// What is in use of a tier, and what is kept for decoded copies beside it: looked at so that
-    /// one copy that comes or goes meanwhile does not make them less together.
+    /// The usage of a tier, and the bytes reserved for transient copies beside it. Both are read so
+    /// that one copy that comes or goes meanwhile does not make their sum smaller.
     pub(crate) fn usage_and_kept(&self, at: usize, tier: &TierDir) -> (Usage, u64) {
         let before = self.kept_for_decoded(at);
         let usage = tier.ledger.usage();
         (usage, self.kept_for_decoded(at).max(before))
     }
 
-    /// A decoded copy is there, in this tier, where it had a share of the room.
+    /// Adds a transient copy in the tier `at`, where it had a reservation.
     pub(crate) fn add_decoded(&self, at: usize, key: u64, size: u64, share: Option<&TransientReservation>) {
         let (Some(decoded), Some(tier)) = (self.caches.get(at), self.cx.tiers.get(at)) else { return };
         if let Some(share) = share {
@@ -80,7 +81,7 @@ impl TransientCopies {
         }
     }
 
-    /// Takes note of copies that were opened: those that could move up, and those that may go.
+    /// Notes copies that were opened: those that may be promoted, and those that may be dropped.
     pub(crate) fn drain_touched(&self) {
         if self.cx.tiers.len() < 2 && self.caches.is_empty() {
             return;
@@ -109,33 +110,34 @@ impl TransientCopies {
         }
     }
 
-    /// Drops a decoded copy; the bytes that were charged for it, if it was one.
+    /// Drops a transient copy. Returns the bytes that were charged for it, if it was one.
     fn drop_decoded(&self, at: usize, key: u64) -> Option<u64> {
         let leaver = self.segments.leaver(key).filter(|l| l.word.is_marked() && l.word.tier() == at)?;
         self.drop_for_now(at, &leaver)
     }
 
-    /// Drops a copy that is made again for whoever asks; the bytes that were charged for it.
+    /// Drops a copy that the next reader has made again. Returns the bytes that were charged for
+    /// it.
     pub(crate) fn drop_for_now(&self, at: usize, leaver: &EvictionCandidate) -> Option<u64> {
         let (tier, size) = (self.cx.tiers.get(at)?, leaver.entry.record.size);
         let below = self.cx.packed_below(at, leaver.name());
-        // Nobody is to make the next one before this one is out of the way; who asks for it waits a
-        // moment.
+        // Fetching until this copy is removed, so that no copier makes the next one before: its
+        // reader waits a moment.
         let (between, word) = (leaver.word.next(State::Fetching), &leaver.entry.master.word);
         word.compare_exchange(leaver.word.0, between.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
         tier.evict_resident(leaver.name(), size);
-        // (Somebody else may have removed the packed one.)
+        // (Another process may have removed the compressed copy.)
         let to = below.map_or(between.next(State::Absent), |below| between.packed(below));
         if word.compare_exchange(between.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // A job has changed the file.
+            // The job has changed the file.
             let _ = self.cx.evict_packed(leaver.name(), size);
         }
         futex_wake(word, u32::MAX >> 1);
         Some(tier.ledger.cost(size))
     }
 
-    /// Drops decoded copies of a tier until so many bytes are free, first those that were opened;
-    /// with `any` also others.
+    /// Drops transient copies of a tier until `bytes` are free, first those that were opened; with
+    /// `any` also others. Returns the bytes freed.
     pub(crate) fn drop_some_decoded(&self, at: usize, bytes: u64, any: bool) -> u64 {
         let Some(decoded) = self.caches.get(at).filter(|d| d.room > 0) else { return 0 };
         let mut freed = 0;
@@ -149,8 +151,8 @@ impl TransientCopies {
         freed
     }
 
-    /// Has decoded copies that were opened make way for one more of `size` bytes: nobody waits for
-    /// that now, the next reader would.
+    /// Drops transient copies that were opened to have space for one more of `size` bytes: no
+    /// reader waits for that now, but the next one would.
     pub(crate) fn make_way_ahead(&self, at: usize, size: u64) {
         let (Some(decoded), Some(tier)) = (self.caches.get(at), self.cx.tiers.get(at)) else { return };
         let (free, cost) = (decoded.free(), tier.ledger.cost(size));
@@ -159,13 +161,13 @@ impl TransientCopies {
         }
     }
 
-    /// Bytes of copies in a tier that make way for any other.
+    /// Bytes of copies in a tier that any other copy may replace.
     pub(crate) fn passing_bytes(&self, at: usize) -> u64 {
         self.caches.get(at).map_or(0, crate::tiering::residency::transient_cache::TransientCache::spare)
     }
 
-    /// Takes note of decoded copies that were there before this agent started: those that are
-    /// packed as well.
+    /// Notes transient copies that were there before this agent started: those that have a
+    /// compressed copy as well.
     pub(crate) fn note_decoded(&self, keys: impl Iterator<Item = u64>) {
         for key in keys {
             if let Some(leaver) = self.segments.leaver(key) {
@@ -174,7 +176,7 @@ impl TransientCopies {
         }
     }
 
-    /// Whether a tier has room for a file, and for one part in `spare` of its capacity beside it.
+    /// Whether a tier has space for a file, and for one part in `spare` of its capacity beside it.
     pub(crate) fn takes(&self, tier: usize, size: u64, spare: u64) -> bool {
         self.cx.tiers.get(tier).is_some_and(|t| {
             let (u, kept) = self.usage_and_kept(tier, t);
@@ -183,7 +185,7 @@ impl TransientCopies {
         })
     }
 
-    /// Whether something may be decoded that nobody has asked for.
+    /// Whether there is space to decompress a copy ahead of readers.
     pub(crate) fn has_room_ahead(&self) -> bool {
         self.caches.iter().zip(&self.cx.tiers).any(|(decoded, tier)| {
             tier.for_decoded > 0
@@ -192,8 +194,8 @@ impl TransientCopies {
         })
     }
 
-    /// Whether copies are made, or are there, that are to be packed: then less room may be taken
-    /// below than was promised.
+    /// Whether copies are in the making, or wait, that are to be compressed: they may take less
+    /// space below than was reserved.
     pub(crate) fn packs_under_way(&self) -> bool {
         self.caches.iter().any(TransientCache::is_taken)
     }

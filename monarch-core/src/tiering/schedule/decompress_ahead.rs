@@ -1,10 +1,11 @@
-//! Decoding ahead of the readers: which packed copy is decoded before somebody asks for it.
+//! [`DecompressAhead`]: chooses the compressed copy that is decompressed before a reader asks for
+//! it.
 //!
-//! Files are taken in the order of the index, on from the one that a reader asked for last: readers
-//! in order find theirs decoded. Of a shuffled epoch nobody knows what comes next, unless it is
-//! announced (then that order counts); but every file comes once, so those that were read already
-//! are passed over until all have been, or until files are asked for again in earnest. One part in
-//! eight of the room is left to those who ask.
+//! * Files are taken in the order of the index, from the one that a reader asked for last: readers
+//!   in order find theirs decompressed.
+//! * An announced order takes precedence. The order of a shuffled epoch is not known, but every
+//!   file is read once: files that were read are skipped until the round ends (`DecodeRounds`).
+//! * One part in eight of the space is left to readers that ask.
 
 use crate::tiering::core::context::Context;
 use crate::tiering::core::lane::Lane;
@@ -22,14 +23,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Entries that are looked at in one go.
+/// Entries that are looked at under one lock.
 const STEPS: u32 = 512;
-/// How long it is taken for granted that there is nothing to decode: at first, and when that was so
-/// for a long time.
+/// Pause after there was nothing to decompress: the first one, and the longest, as it doubles.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(64);
 
-/// Decodes copies ahead of readers.
+/// Decompresses copies ahead of readers.
 pub(crate) struct DecompressAhead {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -61,7 +61,7 @@ impl DecompressAhead {
         }
     }
 
-    /// A packed copy to be decoded now.
+    /// The compressed copy to decompress now.
     pub(crate) fn next_decoding(&self) -> Option<Job<'_>> {
         if !self.cx.options.prefetch || self.cx.stop.load(Ordering::Relaxed) || !self.transient.has_room_ahead() {
             return None;
@@ -104,7 +104,7 @@ impl DecompressAhead {
                 if let Some(id) = ids.find(is_packed) {
                     let mut rounds = self.rounds.lock();
                     let round = rounds.entry(number).or_default();
-                    // Whoever has been asked for something meanwhile goes on from there.
+                    // If a reader asked for a file meanwhile, the cursor stays behind that file.
                     round.rested = Duration::ZERO;
                     if round.cursor >= from && round.passed > 0 {
                         round.cursor = id + 1;
@@ -119,7 +119,7 @@ impl DecompressAhead {
         None
     }
 
-    /// The next packed copy in the known order, if one is known.
+    /// The next compressed copy in the known order, if an order is known.
     fn next_packed_in_order(&self) -> Option<u64> {
         let mut hints = self.policy.lock_hints();
         while let Some(FileKey(key)) = hints.upcoming(Purpose::Decode) {
@@ -130,14 +130,15 @@ impl DecompressAhead {
         None
     }
 
-    /// Upkeep: copies that were opened make room for others.
+    /// Maintenance: drops copies that were opened to keep space for others, and wakes a copier if
+    /// there is space.
     pub(crate) fn decode_ahead(&self) {
         if self.cx.tiers.iter().all(|t| t.packed().files == 0) {
             return;
         }
         self.transient.drain_touched();
         for (at, tier) in self.cx.tiers.iter().enumerate().filter(|(_, t)| t.for_decoded > 0) {
-            // Who asks is not to wait until others have made way.
+            // A reader that asks must not wait until copies are dropped.
             let short = (tier.for_decoded / SPARE).saturating_sub(self.transient.kept_for_decoded(at));
             if short > 0 {
                 let _ = self.transient.drop_some_decoded(at, short, false);

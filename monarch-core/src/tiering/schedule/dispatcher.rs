@@ -1,4 +1,5 @@
-//! Gives out what is to be done next.
+//! [`Dispatcher`]: gives each worker its next file, chunk or copy to compress. Demands come first,
+//! then compression, then prefetch, then decompression ahead.
 
 use crate::tiering::access::prefetch_order::PrefetchOrder;
 use crate::tiering::compression::compressor::{Compressor, Waiting};
@@ -28,17 +29,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What a lane does next.
+/// The next work of a lane.
 pub(crate) enum Next<'a> {
-    /// Looks at a file.
+    /// A file to look at.
     File(Job<'a>),
-    /// Fetches a chunk of a large one.
+    /// A chunk of a large file to fetch.
     Chunk(ChunkCopyTask<'a>),
-    /// Compresses a copy.
+    /// A copy to compress.
     Pack(Waiting),
 }
 
-/// Gives out what is to be done next.
+/// Gives out the next work of each worker.
 pub(crate) struct Dispatcher {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -97,7 +98,7 @@ impl Dispatcher {
         }
     }
 
-    /// What is to be done next in this lane.
+    /// The next work in this lane.
     pub(crate) fn next_job(&self, lane: Lane) -> Option<Next<'_>> {
         let ctl = self.cx.ctl.ctl;
         let mut q = self.queue.lines();
@@ -129,7 +130,7 @@ impl Dispatcher {
         if let Some(piece) = self.fetches.next_piece(lane, false) {
             return Some(Next::Chunk(piece));
         }
-        // The next file waits for its turn, as it may be a large one.
+        // The next file waits, as it may be a large one.
         if self.fetches.enough_ahead() || self.compressor.packs_enough() {
             return None;
         }
@@ -144,8 +145,8 @@ impl Dispatcher {
         Some(Next::File(job))
     }
 
-    /// A packed copy to be decoded, when there is nothing else to do. One at a time: readers are to
-    /// find the others free.
+    /// A compressed copy to decompress, when there is no other work. One at a time: readers must
+    /// find the other copiers free.
     pub(crate) fn next_ahead(&self, lane: Lane) -> Option<Next<'_>> {
         if lane == Lane::Rings || !self.cx.compresses || self.slots.begin_decoding() {
             return None;
@@ -157,8 +158,8 @@ impl Dispatcher {
         job.map(Next::File)
     }
 
-    /// Whether a ring may begin one more file: demands that are in line go first. If not, it will
-    /// be told.
+    /// Whether a ring may start one more file: queued demands go first. If not, it is woken when a
+    /// slot is free.
     fn has_place(&self, q: &Lines) -> bool {
         self.slots.rings_wait(true);
         let free = self.throttle.has_slot_beside(q.demands.len());
@@ -168,9 +169,9 @@ impl Dispatcher {
         free
     }
 
-    /// The next demand: a chunk, or a file, which copiers take.
+    /// The next demand: a chunk, or a file, which only copiers take.
     fn next_demand(&self, q: &mut Lines, lane: Lane) -> Option<Next<'_>> {
-        // There may be more copiers than files that may be under way.
+        // There may be more copiers than slots.
         if lane == Lane::Threads && !self.throttle.has_slot(false) && !self.throttle.has_slot(true) {
             return None;
         }
@@ -191,13 +192,13 @@ impl Dispatcher {
         Some(Next::File(Job::new(&self.slots, key, RequestSource::Demand, remote)))
     }
 
-    /// Puts a demand in line.
+    /// Queues a demand.
     fn line_up_demand(&self, q: &mut Lines, key: u64) {
         let line = if self.peers.comes_from_peer(key) { &mut q.remote } else { &mut q.demands };
         line.push_back(key);
     }
 
-    /// The next file to be prefetched, if it is one for this lane; otherwise the other one is told.
+    /// The next file to prefetch, if it is one for this lane; otherwise hands it to the other lane.
     fn prefetch_in(&self, q: &mut Lines, lane: Lane) -> Option<u64> {
         let key = match q.handed_over.take() {
             Some(key) => key,
@@ -212,12 +213,12 @@ impl Dispatcher {
         None
     }
 
-    /// Takes over all demands.
+    /// Takes all demands from shared memory.
     fn drain(&self, q: &mut Lines) {
         let ctl = self.cx.ctl.ctl;
         let head = ctl.ring_head.load(Ordering::Acquire);
         let tail = q.ring_tail.max(head.saturating_sub(RING as u64));
-        // A demand is in the ring and leaves a bit as well, for when the ring runs over.
+        // A demand is in the ring and sets a bit as well, for when the ring overflows.
         let mut seen = HashSet::new();
         for at in tail..head {
             let key = ctl.ring.get(at as usize % RING).map_or(0, |r| r.swap(0, Ordering::AcqRel));
@@ -236,8 +237,8 @@ impl Dispatcher {
         }
     }
 
-    /// The next file that is worth a second try, or that nobody has looked at, in the order of the
-    /// index. A probe of a failing PFS had better not be a file that has failed before.
+    /// The next file to retry, or that was not looked at yet, in the order of the index. A probe of
+    /// a failing PFS should not be a file that has failed before.
     fn next_prefetch(&self, q: &mut Lines) -> Option<u64> {
         if !self.throttle.only_probes()
             && let Some(key) = q.retries.pop_first()
@@ -250,7 +251,7 @@ impl Dispatcher {
             let end = live.map_or(0, |l| r.end.min(l.segment.index.len() as u32));
             let record = |id: u32| live.and_then(|l| l.segment.index.record(id));
             let released = self.source_facts.released(number);
-            // What others own they are asked for by those who stage there.
+            // Files that peers own are prefetched by those peers.
             let is_ours = |id: u32| live.is_some_and(|live| self.peers.is_for_us(live, id));
             let is_asked =
                 |id: u32| record(id).is_some_and(|record| is_asked_for(r, id, record, &released)) && is_ours(id);
@@ -288,9 +289,9 @@ impl Dispatcher {
         q.retries.pop_first()
     }
 
-    /// How long one of those who found nothing to do, looking since then, sleeps at most: until
-    /// readers have not asked again for so long that files are fetched ahead. `sleep` gets it,
-    /// or `None`.
+    /// Calls `sleep` with the longest time that a worker without work, looking since `since`, may
+    /// sleep: until the reserve for readers runs out and prefetch may run. Only one worker gets a
+    /// time, the others get `None`.
     pub(crate) fn patiently(&self, since: Instant, sleep: impl FnOnce(Option<Duration>)) {
         let waits = self.prefetch_status.some_ahead();
         let until = if waits { self.throttle.more_slots_in(since) } else { None };
@@ -301,13 +302,13 @@ impl Dispatcher {
         }
     }
 
-    /// The lane of a file that nobody waits for.
+    /// The lane of a file that is prefetched.
     pub(crate) fn lane(&self, key: u64) -> Lane {
         if self.peers.comes_from_peer(key) {
             return Lane::Threads;
         }
-        // Reading a copy in full is a copier's work: a ring would leave all its other files
-        // waiting. (Nor does the queue wait for a root whose copies are being claimed.)
+        // Verifying a copy reads it in full: a ring would leave all its other files waiting, so a
+        // copier does it. (Nor does the queue wait for a root whose copies are being claimed.)
         if self.lanes.engines.uring.is_none() || self.orphans.try_lock().map_or(true, |u| u.has_to_verify()) {
             return Lane::Threads;
         }

@@ -1,4 +1,4 @@
-//! Moves copies up.
+//! [`Promoter`]: moves copies that readers opened to a faster tier, while prefetch is idle.
 
 use crate::snapshot::Ahead;
 use crate::tier::TierDir;
@@ -11,19 +11,19 @@ use crate::tiering::status::prefetch_status::PrefetchStatus;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Copies that are moved up at a time: the log is read once for them.
+/// Copies that are moved at a time: the log is read once for them.
 const BATCH: usize = 8192;
-/// A faster tier keeps one part in so many free of copies that are moved up, for files that are yet
-/// to come.
+/// A faster tier keeps one part in this many free of promoted copies, for files that are yet to be
+/// fetched.
 const SPARE: u64 = 32;
 
-/// Bytes of a tier that copies which are moved up may take.
+/// Bytes of a tier that promoted copies may take.
 fn spare_of(tier: &TierDir) -> u64 {
     let u = tier.ledger.usage();
     if tier.suspended() { 0 } else { u.capacity.saturating_sub(u.used + u.reserved + u.capacity / SPARE) }
 }
 
-/// Moves copies up.
+/// Promotes copies that readers opened.
 pub(crate) struct Promoter {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -52,7 +52,7 @@ impl Promoter {
         }
     }
 
-    /// Moves copies up that were opened lately, while nothing else is to be fetched.
+    /// Promotes copies that were opened lately, while no file is to be fetched.
     pub(crate) fn promote(&self) {
         let upper = self.cx.tiers.iter().enumerate().take(self.cx.tiers.len().saturating_sub(1));
         let mut spare = upper.map(|(at, t)| spare_of(t).saturating_sub(self.transient.kept_for_decoded(at)));
@@ -80,7 +80,7 @@ impl Promoter {
                 if self.mover.move_copy(&leaver, logged.sum, to, go_on) {
                     self.cx.stats.promoted.fetch_add(1, Ordering::Relaxed);
                 }
-                // What somebody waits for goes first.
+                // Fetches go first.
                 if !go_on() || self.prefetch_status.ahead() != Ahead::Idle {
                     return;
                 }

@@ -1,10 +1,10 @@
-//! Copiers that have nothing to do: a few wait for demands, all others rest until one of those is
-//! busy.
+//! [`WorkerPool`]: copiers without work: a few wait for demands, all others rest until one of those
+//! is busy.
 //!
-//! The kernel wakes who sleeps on a futex in the order in which they came. Were all copiers to
-//! sleep on the demand word, one demand after the other would go to the one that has slept longest,
-//! whose stack and buffer are in no cache. So only [`ON_CALL`] sleep there; whoever leaves as the
-//! last of them sends for another, and of those at rest the one that lay down last comes first.
+//! The kernel wakes the sleepers on a futex in the order in which they came. If all copiers slept
+//! on the demand word, each demand would go to the copier that has slept longest, whose stack and
+//! buffer are in no cache. So only [`ON_CALL`] sleep there. The last one that leaves calls
+//! another; of those at rest the one that came last is called first.
 
 use crate::sync::lock;
 use crate::sys::timespec;
@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Copiers that sleep on the demand word at most.
+/// Copiers that sleep on the demand word.
 const ON_CALL: usize = 4;
 
-/// Copiers that sleep.
+/// The copiers that sleep.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerPool(Mutex<Asleep>);
 
@@ -27,7 +27,7 @@ struct Asleep {
     at_rest: Vec<Arc<AtRest>>,
 }
 
-/// One that does not wait for demands.
+/// A copier that does not wait for demands.
 #[derive(Debug)]
 struct AtRest {
     thread: Thread,
@@ -42,9 +42,8 @@ impl AtRest {
 }
 
 impl WorkerPool {
-    /// Sleeps until there may be work again; `seen` is the demand word as it was before the caller
-    /// looked for work, `sleepers` is the count of those who are on call. No longer than
-    /// `patience`.
+    /// Sleeps until there may be work, for `patience` at most. `seen` is the demand word as it was
+    /// before the caller looked for work; `sleepers` counts the copiers on call.
     pub(crate) fn sleep(&self, demand: &AtomicU32, seen: u32, sleepers: &AtomicU32, patience: Option<Duration>) {
         let mut asleep = lock(&self.0);
         if asleep.on_call < ON_CALL {
@@ -71,8 +70,8 @@ impl WorkerPool {
             asleep = lock(&self.0);
             asleep.at_rest.retain(|one| !Arc::ptr_eq(one, &me));
         }
-        // Somebody has to hear the next demand, whatever becomes of the caller. Who comes and finds
-        // nothing to do stays on call.
+        // One copier has to hear the next demand, whatever happens to the caller. A copier that
+        // finds no work stays on call.
         let next = if asleep.on_call == 0 { asleep.at_rest.pop() } else { None };
         drop(asleep);
         if let Some(next) = next {
@@ -80,7 +79,7 @@ impl WorkerPool {
         }
     }
 
-    /// Wakes all that rest.
+    /// Wakes all copiers at rest.
     pub(crate) fn call_all(&self) {
         let all = std::mem::take(&mut lock(&self.0).at_rest);
         all.iter().for_each(|one| one.call());
@@ -95,17 +94,17 @@ mod tests {
 
     const COPIERS: usize = 16;
 
-    /// What copiers share with those who want something.
+    /// What copiers share with readers.
     #[derive(Default)]
     struct Office {
         on_call: WorkerPool,
         demand: AtomicU32,
         sleepers: AtomicU32,
-        /// Wanted and not taken yet.
+        /// Requests that no copier has taken.
         wanted: AtomicUsize,
         done: AtomicUsize,
         over: AtomicBool,
-        /// Copiers that wait for this at each piece of work.
+        /// Whether copiers wait at each request.
         held: AtomicBool,
         busy: AtomicUsize,
     }
@@ -129,7 +128,7 @@ mod tests {
             }
         }
 
-        /// As readers do.
+        /// Makes a request as readers do.
         fn want(&self) {
             self.wanted.fetch_add(1, Ordering::SeqCst);
             self.demand.fetch_add(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! The threads.
+//! [`Workers`]: the copier and ring threads, from start to stop.
 
 use crate::engine::{CopyEngine, Task, Work};
 use crate::tiering::compression::compressor::Compressor;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The tiering engine's files for one lane.
+/// The work of one lane, as the copy engines take it.
 struct InLane<'a>(&'a Workers, Lane);
 
 impl Work for InLane<'_> {
@@ -39,7 +39,7 @@ impl Work for InLane<'_> {
     }
 }
 
-/// The threads.
+/// The copier and ring threads.
 pub(crate) struct Workers {
     cx: Arc<Context>,
     waker: Arc<Waker>,
@@ -70,7 +70,7 @@ impl Workers {
         }
     }
 
-    /// Starts the copiers.
+    /// Starts the threads: rings and copiers.
     pub(crate) fn run(self: &Arc<Self>) {
         let spawn = |name: String, work: fn(&Self)| {
             let me = self.clone();
@@ -97,12 +97,11 @@ impl Workers {
         self.worker_pool.call_all();
     }
 
-    /// One copier: works while there is work, then sleeps.
+    /// A copier: works while there is work, then sleeps.
     fn copier(&self) {
         let ctl = self.cx.ctl.ctl;
         loop {
-            // Read before looking for work: whatever is asked for after that ends the sleep at
-            // once.
+            // Read before looking for work: a request after that ends the sleep at once.
             let (seen, since) = (ctl.demand.load(Ordering::SeqCst), Instant::now());
             self.lanes.engines.threads.run(&InLane(self, Lane::Threads));
             if self.cx.stop.load(Ordering::Relaxed) {
@@ -113,7 +112,7 @@ impl Workers {
         }
     }
 
-    /// One ring: works while there is work, then sleeps until somebody rings.
+    /// A ring: works while there is work, then sleeps until it is woken.
     fn ring(&self) {
         let Some(uring) = &self.lanes.engines.uring else { return };
         loop {

@@ -1,4 +1,5 @@
-//! What the tiering engine is about at a moment, for metrics.
+//! [`Load`]: gauges of the tiering engine at one moment, for metrics. Numbers of files, unless
+//! stated otherwise.
 
 use crate::engine::Limits;
 use crate::tiering::queue::retry_backoff::RetryBackoff;
@@ -6,32 +7,32 @@ use crate::tiering::queue::work_queue::WorkQueue;
 use crate::tiering::throttle::PrefetchThrottle;
 use std::sync::atomic::Ordering;
 
-/// What the tiering engine is about at a moment. Numbers of files, unless it says otherwise.
+/// Gauges of the tiering engine at one moment. Numbers of files, unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// In line, with readers waiting.
+    /// Queued demands from the PFS: readers wait for them.
     pub demands: usize,
-    /// Those that other nodes have.
+    /// Queued demands from peers.
     pub remote_demands: usize,
-    /// Tried again next.
+    /// Queued retries.
     pub retries: usize,
-    /// Tried again after a while.
+    /// Files that wait for the end of a pause.
     pub paused: usize,
-    /// Under way from the PFS, or from packed copies.
+    /// In flight from the PFS, or from compressed copies.
     pub running: usize,
-    /// Under way from other nodes.
+    /// In flight from peers.
     pub remote: usize,
-    /// Those of both that nobody waits for.
+    /// In flight from either, without a reader that waits.
     pub ahead: usize,
-    /// So many from the PFS may be under way before fetching ahead waits.
+    /// The limit on copies in flight from the PFS at which prefetch waits.
     pub width: usize,
     /// Calls to the PFS for copies so far.
     pub pfs_calls: u64,
-    /// Bytes that those asked for.
+    /// Bytes that those calls requested.
     pub pfs_bytes: u64,
     /// Calls to the PFS of scans so far.
     pub scan_calls: u64,
-    /// How long opens at the PFS take lately and took at best, microseconds; once there was one.
+    /// Recent and best latency of opens on the PFS, microseconds; `None` before the first.
     pub opens_us: Option<(u64, u64)>,
 }
 

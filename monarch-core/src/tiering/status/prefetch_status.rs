@@ -1,4 +1,5 @@
-//! Says how fetching ahead goes: in `status` whenever it is asked, in the log when it changes.
+//! [`PrefetchStatus`]: how prefetch goes: for `monarch status` at any time, for the log when it
+//! changes.
 
 use crate::snapshot::Ahead;
 use crate::sync::lock;
@@ -13,17 +14,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Least time between two lines in the log.
+/// Shortest time between two lines in the log.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// What was told last, and when.
+/// What the last line said, and when.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     last: Option<Kind>,
     at: Option<Instant>,
 }
 
-/// What makes a difference; `None` where nothing holds it up.
+/// What two states differ in, for the log; `None` where nothing holds prefetch up.
 type Kind = (&'static str, usize);
 
 fn kind(is: &Ahead) -> Option<Kind> {
@@ -36,8 +37,8 @@ fn kind(is: &Ahead) -> Option<Kind> {
 }
 
 impl Told {
-    /// Whether it is time for a line: it goes differently from what was said last. What comes too
-    /// early is said later, if it is still so.
+    /// Whether to log a line: the state differs from the last line, which is old enough. A change
+    /// that comes too early is logged later, if it lasts.
     fn is_news(&mut self, is: &Ahead, now: Instant) -> bool {
         let kind = kind(is);
         if kind == self.last || self.at.is_some_and(|at| now.saturating_duration_since(at) < PAUSE) {
@@ -48,7 +49,7 @@ impl Told {
     }
 }
 
-/// How prefetch goes.
+/// Whether prefetch runs, and what holds it up.
 pub(crate) struct PrefetchStatus {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -61,7 +62,7 @@ pub(crate) struct PrefetchStatus {
 }
 
 impl PrefetchStatus {
-    /// Whether something is left to be prefetched, as of the last round of maintenance.
+    /// Whether files are left to prefetch, as of the last round of maintenance.
     pub(crate) fn some_ahead(&self) -> bool {
         self.some_ahead.load(Ordering::Relaxed)
     }
@@ -86,13 +87,13 @@ impl PrefetchStatus {
         }
     }
 
-    /// How fetching ahead goes.
+    /// The state of prefetch.
     #[must_use]
     pub(crate) fn ahead(&self) -> Ahead {
         let entries = |number| self.segments.segment(number).map_or(0, |live| live.segment.index.len() as u32);
         let in_line = self.queue.lines().has_more(entries);
         let under_way = in_line || lock(&self.fetch_lines).has_rest() || self.throttle.prefetching() > 0;
-        // What failed, or found no room, comes back.
+        // A file that failed, or found no space, is tried again.
         let comes_back = self.cx.options.prefetch && !lock(&self.retry_backoff).is_empty();
         if !under_way && !comes_back {
             return Ahead::Idle;
@@ -113,7 +114,7 @@ impl PrefetchStatus {
         }
     }
 
-    /// Tells the log when something begins or ceases to hold up prefetching.
+    /// Logs when something begins or ceases to hold prefetch up.
     pub(crate) fn tell_ahead(&self) {
         let is = self.ahead();
         self.some_ahead.store(!matches!(is, Ahead::Idle), Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! How far the copies of some files are, for those who wait for them.
+//! [`ResidencyReport`]: counts how far the copies of some files are, for commands that wait for
+//! them.
 
 use crate::snapshot::{Ahead, Census, Range, Tally, Trouble};
 use crate::sync::lock;
@@ -19,11 +20,11 @@ use monarch_abi::word::{Refusal, State};
 use monarch_policies::{Candidate, Decision, FileKey, RequestSource, TierRoom};
 use std::sync::{Arc, Mutex};
 
-/// Ranges of fewer entries than one part in so many of all are looked up one by one: going over all
-/// costs so much less for each.
+/// Ranges of fewer entries than one part in this many of all are looked up one by one: a walk over
+/// all is cheaper per entry by this factor.
 const FEW: u32 = 16;
 
-/// How far the copies of some files are.
+/// Counts files by the state of their copies.
 pub(crate) struct ResidencyReport {
     cx: Arc<Context>,
     segments: Arc<Segments>,
@@ -65,13 +66,13 @@ impl ResidencyReport {
         }
     }
 
-    /// Counts the files in these ranges by what has become of them; `list` of those that went wrong
-    /// are named. `plan`: also how many of those that are not there yet will fit.
+    /// Counts the files in these ranges by the state of their copies. At most `list` files that
+    /// failed are named. `plan`: also counts how many of the missing files will fit.
     pub(crate) fn census(&self, ranges: &[Range], plan: bool, list: usize) -> Census {
         let mut census = Census::default();
         let mut missing = Vec::new();
-        // Under some policies what found no room is Absent again: it is tried when somebody opens
-        // it.
+        // Under some policies a file that found no space is Absent again: it is tried at its next
+        // open.
         let at_rest = self.policy.asks_again() && self.prefetch_status.ahead() == Ahead::Idle;
         for range in ranges {
             let Some(live) = self.segments.segment(range.segment).filter(|_| self.cx.is_live(range.segment)) else {
@@ -91,7 +92,7 @@ impl ResidencyReport {
                 }
             };
             if range.end.saturating_sub(range.from) <= live.segment.index.len() as u32 / FEW + 1 {
-                // Further names of an inode count here: they were asked for by themselves.
+                // Further names of an inode count here: they were named by themselves.
                 let entries = (range.from..range.end).filter_map(|id| live.segment.by_id(id));
                 entries.filter(|e| e.record.is_file()).for_each(|e| count(&e, e.id));
             } else {
@@ -100,7 +101,7 @@ impl ResidencyReport {
             }
         }
         if plan {
-            // As they are fetched.
+            // In the order in which they are fetched.
             missing.sort_unstable();
             census.fits = self.fits(&missing);
         }
@@ -118,14 +119,14 @@ impl ResidencyReport {
         let (word, size) = (entry.word(), entry.record.size);
         census.all.add(size);
         let group = match (word.state(), word.refusal()) {
-            // Whether there is room for it where it is to stay, shows when it is packed.
+            // Whether there is space for it in the slower tier shows when it is compressed.
             (State::Resident, _) if word.is_marked() && self.compressor.is_to_be_packed(key) => &mut census.under_way,
             (State::Resident, _) => &mut census.resident,
             (State::Absent, _) if word.packed_in().is_some() => &mut census.resident,
             (State::Bypass, _) => &mut census.bypassed,
             _ if !self.peers.is_for_us(live, entry.id) => &mut census.owned_by_peers,
             (_, Some(Refusal::NoRoom | Refusal::Streamable | Refusal::Replaced)) => &mut census.no_room,
-            // Asked about again whenever it is opened, but nobody does now.
+            // Decided again at each open, but no reader opens it now.
             (State::Absent, _) if at_rest && !self.cx.has_room(size) => &mut census.no_room,
             (_, Some(Refusal::Dropped | Refusal::Damaged)) => &mut census.dropped,
             (_, Some(Refusal::RecentlyModified)) => &mut census.unsettled,
@@ -153,7 +154,7 @@ impl ResidencyReport {
         }
     }
 
-    /// How many of these files (id, key, size) there is room for, as the policy would have it.
+    /// How many of these files (id, key, size) there is space for, by the policy's decisions.
     fn fits(&self, files: &[(u32, u64, u64)]) -> Tally {
         let mut fits = Tally::default();
         let Some(mut policy) = monarch_policies::by_name(self.policy.lock_policy().name(), 0) else { return fits };
@@ -169,7 +170,7 @@ impl ResidencyReport {
         drop(unclaimed);
         for &(_, key, size) in files {
             for (at, (room, tier)) in rooms.iter_mut().zip(&self.cx.tiers).enumerate() {
-                // What lies packed there already tells what others will come to.
+                // The ratio of the copies that are compressed there already.
                 let packed = tier.packed();
                 let scaled = u128::from(size) * u128::from(packed.stored) / u128::from(packed.bytes.max(1));
                 let packs = self.cx.packs(at) && packed.files > 0 && self.cx.could_be_decoded(at, size);

@@ -1,38 +1,37 @@
-//! Whether files are fetched ahead while the PFS answers with errors.
+//! [`CircuitBreaker`]: stops prefetch while the PFS answers with errors.
 //!
-//! After some errors in a row one file at a time is tried, with pauses that double, until a copy
-//! succeeds: a PFS that is down is not walked over at full speed again and again. Demands are not
-//! held back, and any copy that succeeds opens the gate.
+//! After [`MOST`] errors in a row one file at a time is tried, after pauses that double,
+//! until a copy succeeds. So prefetch does not run at full speed over a PFS that is down. Demands
+//! are not held back, and any copy that succeeds ends the pause.
 
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// So many errors in a row close the gate.
+/// Errors in a row that stop prefetch.
 const MOST: u32 = 8;
 /// First pause between probes.
 const FIRST: Duration = Duration::from_secs(1);
 /// Longest pause between probes.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// Stops prefetch, but for probes, while the PFS fails.
 #[derive(Debug, Default)]
 pub(super) struct CircuitBreaker(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     errors: u32,
-    /// While it is closed: when the next probe is due, and the pause before it.
+    /// While only probes go through: when the next one is due, and the pause before it.
     closed: Option<(Instant, Duration)>,
 }
 
 impl CircuitBreaker {
-    /// Takes note of an error; one of a file that is known to fail (`known`) does not close the
-    /// gate.
+    /// Notes an error. An error of a file that has failed before (`known`) is not counted.
     pub(super) fn failed(&self, now: Instant, known: bool) {
         let mut s = lock(&self.0);
         match s.closed {
-            // Others that were under way when it was closed.
+            // Copies that were in flight when prefetch was stopped.
             Some((at, _)) if now < at => {}
             Some((_, pause)) => {
                 let pause = (pause * 2).min(LONGEST);
@@ -48,7 +47,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Takes note of a copy that succeeded.
+    /// Notes a copy that succeeded.
     pub(super) fn worked(&self) {
         *lock(&self.0) = State::default();
     }
@@ -58,12 +57,12 @@ impl CircuitBreaker {
         lock(&self.0).closed.is_some()
     }
 
-    /// How long until the next probe, while only probes go through.
+    /// Time until the next probe, while only probes go through.
     pub(super) fn next_try(&self, now: Instant) -> Option<Duration> {
         lock(&self.0).closed.map(|(at, _)| at.saturating_duration_since(now))
     }
 
-    /// How many of `slots` files may be fetched ahead now.
+    /// How many of `slots` files may be prefetched now.
     pub(super) fn slots(&self, now: Instant, slots: usize) -> usize {
         lock(&self.0).closed.map_or(slots, |(at, _)| usize::from(now >= at))
     }

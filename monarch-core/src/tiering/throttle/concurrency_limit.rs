@@ -1,47 +1,48 @@
-//! How many copies from the PFS run at a time while files are fetched ahead: as few as take what it
-//! gives. Demands are among them, and all that they leave is for prefetches.
+//! [`ConcurrencyLimit`]: how many copies from the PFS run at a time while files are prefetched: the
+//! fewest that reach its throughput. Demands are counted in it; prefetch gets what they leave.
 //!
-//! What is under way stands before the next demand: 56 files of 1 MB on a link of 1 Gbit/s hold it
-//! up for half a second, and not one byte more arrives for it than with four. How many are needed
-//! nobody says: on a link of one's own four may do, on many disks that answer in 200 ms each, all
-//! do not. So it is tried (hill climbing on throughput): where copies take long, fewer at a time,
-//! which are kept as long as as much arrives in all; where less does, as many as before, and after
-//! a while more. Copies that take no time hold nobody up: there as many run as may. It begins with
-//! few, twice as many each time for as long as more arrives (slow start): a job that begins to read
-//! is not to stand behind what is of no use.
+//! A copy in flight delays the next demand: 56 files of 1 MB on a link of 1 Gbit/s delay it by half
+//! a second, and give no more throughput than four files. How many are needed depends on the PFS:
+//! four on a link that a job has for itself, more than are allowed on many disks that answer in 200
+//! ms. Hence the limit is found by hill climbing on throughput:
+//!
+//! - * where copies take long, fewer are tried, and kept if the throughput stays;
+//! * where the throughput falls, the number before is restored, and later more are tried;
+//! * where copies are quick, as many run as are allowed;
+//! * it starts low and doubles for as long as the throughput grows (slow start).
 
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A demand may wait so long for prefetches: with more, a job of two readers that takes four fifths
-/// of a link would have to wait.
+/// A mean copy time up to this does not delay demands: with a longer one a job of two readers that
+/// takes four fifths of a link would have to wait.
 const ENOUGH: Duration = Duration::from_millis(5);
-/// One is read while the other is looked up.
+/// Lower bound of the limit: one file is read while the next is looked up.
 const LEAST: usize = 2;
-/// At the start where nodes share, with no slow start: what comes from other nodes takes places as
-/// well, and two would say nothing.
+/// First limit where nodes share, without slow start: data from peers takes slots as well, and a
+/// rate at two would say nothing.
 const START: usize = 16;
-/// A rate at the start is that of so long, and of so many copies.
+/// While starting, a rate is measured over this time and this number of copies.
 const SOON: Duration = Duration::from_millis(100);
 const FIRST: usize = 8;
-/// With fewer at a time as much arrives as before if it is this part of it.
+/// With fewer copies the throughput is kept if it is at least this part of that before.
 const AS_MUCH: f64 = 0.95;
-/// With more at a time more arrives if it is that much more.
+/// With more copies the throughput has grown if it is at least this many times that before.
 const MORE: f64 = 1.1;
-/// A rate is that of so long at least, and of two generations of copies.
+/// Otherwise a rate is measured over this time at least, and over two generations of copies.
 const SPAN: Duration = Duration::from_millis(400);
-/// Where it speaks for more copies, but is no more than so many times better, of so many times
-/// that.
+/// A rate that speaks for more copies, but by less than this factor, is in doubt: it is measured
+/// over this many times the time and copies.
 const DOUBT: f64 = 1.2;
 const SURE: u32 = 3;
-/// How long what was found is kept before it is tried again; longer each time that nothing better
-/// is found, up to [`LONGEST`].
+/// How long a limit is kept before another is tried. Doubles each time that no better one is found,
+/// up to [`LONGEST`].
 const HOLD: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What is being tried: another number than `from`, with which so many bytes a second arrived.
+/// A limit that is being tried: the limit before, and its throughput in bytes a second.
 #[derive(Clone, Copy, Debug)]
 enum Trial {
     None,
@@ -49,23 +50,23 @@ enum Trial {
     More { from: usize, rate: f64 },
 }
 
-/// Copies that ended while as many as may ran.
+/// Copies that ended while the limit was used up.
 #[derive(Debug, Default)]
 struct Window {
-    /// Of those that come next so many began before the last change.
+    /// Number of copies to skip, as they began before the last change of the limit.
     skip: usize,
     since: Option<Instant>,
     bytes: u64,
     count: usize,
     took: Duration,
-    /// How many were under way, all together.
+    /// Sum over the copies of how many were in flight when each ended.
     running: usize,
 }
 
 impl Window {
-    /// Bytes a second, by Little's law: those of a copy times how many were under way, in the time
-    /// that one takes. (Copies end in bunches; which of these are still within a window, and
-    /// which are not, makes more of a difference to a count than what is looked for.)
+    /// Bytes a second, by Little's law: bytes of a copy times copies in flight, divided by the time
+    /// of a copy. (Copies end in bunches. Whether a bunch falls inside the window would change a
+    /// plain count by more than the effect that is measured.)
     fn rate(&self) -> f64 {
         self.bytes as f64 / self.count as f64 * self.running as f64 / self.took.as_secs_f64().max(1e-9)
     }
@@ -75,20 +76,21 @@ impl Window {
 struct Climb {
     limit: usize,
     most: usize,
-    /// Whether it is the start still.
+    /// Whether this is the slow start.
     starting: bool,
     trial: Trial,
     window: Window,
     hold: Duration,
     until: Option<Instant>,
-    /// The rate then, once there is one.
+    /// The throughput at the limit that is kept, once it is measured.
     held: Option<f64>,
-    /// Whether more are tried next, because fewer were not enough.
+    /// Whether a higher limit is tried next, because a lower one was not enough.
     upwards: bool,
 }
 
 impl Climb {
-    /// Of `most` that may run, where nodes share or not.
+    /// `most`: copies that are allowed at a time. `shares`: whether nodes share files, so that
+    /// there is no slow start.
     fn new(most: usize, shares: bool) -> Self {
         let limit = most.min(if shares { START } else { LEAST });
         Self {
@@ -96,8 +98,8 @@ impl Climb {
             most,
             starting: !shares,
             trial: Trial::None,
-            // The first are not like the others: caches, slow starts, what links and servers let
-            // through at first.
+            // The first copies differ from later ones: cold caches, slow starts, bursts that links
+            // and servers let through.
             window: Window { skip: limit, ..Window::default() },
             hold: HOLD,
             until: None,
@@ -106,14 +108,14 @@ impl Climb {
         }
     }
 
-    /// A copy of so many bytes has come, while so many ran, and so many places were kept for
-    /// readers who will ask again at once.
+    /// Notes a copy of `bytes` bytes that took `took` while `running` were in flight and `kept`
+    /// slots were reserved for readers that will ask again at once.
     fn note(&mut self, bytes: u64, took: Duration, running: usize, kept: usize, now: Instant) {
         let w = &mut self.window;
         if running * 4 < self.limit * 3 {
-            // (One may have ended just now, and its successor not begun.)
+            // (One copy may just have ended, and the next not begun.)
             if (running + kept + 1) * 4 < self.limit * 3 {
-                // Something else holds them up.
+                // Something else limits the copies.
                 *w = Window::default();
             }
             return;
@@ -155,9 +157,9 @@ impl Climb {
         self.window = Window { skip: if self.limit == before { 0 } else { running }, ..Window::default() };
     }
 
-    /// Whether that rate would end what is tried with more copies than now, or as many, and noise
-    /// may be all there is to it. At the start: whether it is not clear that twice as many are
-    /// of use.
+    /// Whether `rate` would end the trial in favour of more copies than now, or as many, by so
+    /// little that it may be noise. While starting: whether it is not clear that twice as many
+    /// copies give more throughput.
     fn in_doubt(&self, rate: f64) -> bool {
         match self.trial {
             Trial::None => false,
@@ -169,7 +171,8 @@ impl Climb {
 
     fn decide(&mut self, rate: f64, mean: Duration, ran: usize, now: Instant) {
         let long = mean > ENOUGH;
-        // Demands alone are more than may run: no fewer can be tried, but perhaps more are of use.
+        // Demands alone exceed the limit: a lower one cannot be tried, but a higher one may give
+        // more.
         let demands = ran > 1 + self.limit + self.limit / 4;
         if self.starting {
             return self.start(rate, long, if demands { ran } else { self.limit }, now);
@@ -190,14 +193,14 @@ impl Climb {
             Trial::None if demands && self.limit < self.most => self.more(ran, rate),
             Trial::None if self.upwards => self.more(self.limit, rate),
             Trial::None if self.limit > LEAST && !demands => self.fewer(rate),
-            // Of so few it cannot be seen whether fewer would do, but what the PFS needs may have
+            // At so low a limit a lower one cannot be tried, but what the PFS needs may have
             // changed.
             Trial::None if self.limit < self.most => self.more(self.limit, rate),
             Trial::None => {}
         }
     }
 
-    /// Twice as many as so many, until no more arrives.
+    /// Doubles the limit from `than`, until the throughput grows no more.
     fn start(&mut self, rate: f64, long: bool, than: usize, now: Instant) {
         match self.trial {
             Trial::More { from, rate: all } if long && rate < MORE * all => self.limit = from,
@@ -212,22 +215,22 @@ impl Climb {
         self.rest(now);
     }
 
-    /// Fewer are tried; in all not much less than `rate` is to arrive.
+    /// Tries a lower limit. `rate`: the throughput to keep.
     fn fewer(&mut self, rate: f64) {
         self.trial = Trial::Fewer { from: self.limit, rate };
         self.limit = (self.limit * 2 / 3).max(LEAST);
     }
 
-    /// More are tried than so many.
+    /// Tries a higher limit than `than`.
     fn more(&mut self, than: usize, rate: f64) {
         self.trial = Trial::More { from: self.limit, rate };
         let next = (than * 3).div_ceil(2);
-        // The last step would be too small to be seen.
+        // A smaller last step could not be measured.
         self.limit = if next + next / 4 < self.most { next } else { self.most };
     }
 
-    /// What was tried was no better. Where fewer do not suffice, more are tried at once; where more
-    /// are of no use either, nothing for a while.
+    /// Returns to the limit before a trial. If a lower one did not suffice, a higher one is tried
+    /// at once; if a higher one gave no more, none for a while.
     fn back(&mut self, to: usize, upwards: bool, now: Instant) {
         (self.limit, self.trial, self.upwards) = (to, Trial::None, upwards && to < self.most);
         if !self.upwards {
@@ -240,7 +243,8 @@ impl Climb {
         (self.until, self.held) = (Some(now + self.hold), None);
     }
 
-    /// Whether what was found is kept: for its time, unless the PFS has become quite another one.
+    /// Whether the limit is kept: for its time, unless the throughput of the PFS has changed by a
+    /// factor of two.
     fn rests(&mut self, rate: f64, now: Instant) -> bool {
         let held = *self.held.get_or_insert(rate);
         if rate > 2.0 * held || rate < held / 2.0 {
@@ -250,7 +254,7 @@ impl Climb {
     }
 }
 
-/// See the module.
+/// The limit on copies in flight from the PFS, found by hill climbing.
 #[derive(Debug)]
 pub(super) struct ConcurrencyLimit {
     limit: AtomicUsize,
@@ -258,20 +262,21 @@ pub(super) struct ConcurrencyLimit {
 }
 
 impl ConcurrencyLimit {
-    /// Of `most` that may run, where nodes share or not.
+    /// `most`: copies that are allowed at a time. `shares`: whether nodes share files, so that
+    /// there is no slow start.
     pub(super) fn new(most: usize, shares: bool) -> Self {
         let climb = Climb::new(most.max(1), shares);
         Self { limit: AtomicUsize::new(climb.limit), climb: Mutex::new(climb) }
     }
 
-    /// How many may run now.
+    /// The limit now.
     pub(super) fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Takes note of a copy that came from the PFS in whole, or a chunk of one; so many are under
-    /// way. `kept`: places that prefetches leave to readers who will ask again at once. Whether
-    /// more may run than before.
+    /// Notes a copy, or a chunk, that came from the PFS while `running` were in flight. `kept`:
+    /// slots that prefetch leaves to readers that will ask again at once. Returns whether the limit
+    /// has grown.
     pub(super) fn note(&self, bytes: u64, took: Duration, running: usize, kept: usize) -> bool {
         let mut climb = lock(&self.climb);
         climb.note(bytes, took, running, kept, Instant::now());

@@ -1,33 +1,34 @@
-//! Whether demands leave prefetches anything of what the PFS gives: where they alone are as many as
-//! it needs, one prefetch runs for every few of them.
+//! [`DemandReserve`]: reserves PFS concurrency for demand reads. Prefetch gets the rest, or one
+//! slot after every [`TURN`] demands when none is left.
 //!
-//! Readers compute between two files, and wait for their turn to compute. Demands that have ended
-//! are reckoned with for as long again as they took: what is begun before the reader asks for its
-//! next file takes half of the link from that. A reader who does not ask for so long needs
-//! less than half of what the PFS gives.
+//! Readers compute between two files. A demand that has ended is counted for as long again as it
+//! took, as a prefetch that starts before the reader asks for its next file takes half of the link
+//! from that. A reader that does not ask for so much time needs less than half of what the PFS
+//! gives.
 
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// After a prefetch so many demands: what nobody asks for is to come along, but a job that needs
-/// most of a link is to have it.
+/// Demands after which one prefetch may run although no slot is left: prefetch makes progress, and
+/// a job that needs most of a link has it.
 const TURN: usize = 8;
-/// Demands of which none has ended for so long hang: a server may be away that nothing else needs.
+/// A demand that has not ended for this long hangs, perhaps on a server that is down. Prefetch no
+/// longer waits for it.
 const HUNG: Duration = Duration::from_secs(1);
-/// Readers are reckoned with after a demand for so long at most, and after so many demands.
+/// Bound on how long a demand is counted after its end.
 const LONGEST: Duration = Duration::from_millis(250);
 const MOST: usize = 16;
-/// Who waits for that waits so long at least.
+/// Shortest time that a worker waits for the reserve to run out.
 const SHORTEST: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Default)]
 struct Ended {
-    /// Demands that ended lately: how many were under way then, with that one, and until when they
-    /// are reckoned with.
+    /// Demands that ended recently: how many were in flight then, that one included, and until when
+    /// they are counted.
     lately: Vec<(usize, Instant)>,
     at: Option<Instant>,
-    /// So many ended since the last prefetch, however long that took.
+    /// Demands that have ended since the last prefetch.
     count: usize,
 }
 
@@ -35,11 +36,11 @@ struct Ended {
 pub(super) struct DemandReserve(Mutex<Ended>);
 
 impl DemandReserve {
-    /// A demand ended after so long, one of so many.
+    /// Notes that a demand ended after `took`, when `of` were in flight.
     pub(super) fn ended(&self, of: usize, took: Duration, now: Instant) {
         let mut ended = lock(&self.0);
         let until = now + took.min(LONGEST);
-        // Those that are reckoned with no longer than this one, and were no more, say nothing.
+        // Records that expire no later than this one, and were no more, add nothing.
         ended.lately.retain(|e| e.1 > now && (e.0 > of || e.1 > until));
         ended.lately.push((of, until));
         if ended.lately.len() > MOST
@@ -50,23 +51,23 @@ impl DemandReserve {
         (ended.at, ended.count) = (Some(now), ended.count + 1);
     }
 
-    /// A prefetch from the PFS is over.
+    /// Notes that a prefetch from the PFS has ended.
     pub(super) fn had_its_turn(&self) {
         lock(&self.0).count = 0;
     }
 
-    /// How many demands there are to be reckoned with, where so many are under way.
+    /// Number of demands to reserve for, when `running` are in flight.
     pub(super) fn demands(&self, running: usize, now: Instant) -> usize {
         lock(&self.0).lately.iter().filter(|e| e.1 > now).fold(running, |most, e| most.max(e.0))
     }
 
-    /// How long until there are none but those that are under way, if there were others at `since`.
+    /// Time until only demands in flight are counted; `None` if that was so at `since` already.
     pub(super) fn over_in(&self, since: Instant, now: Instant) -> Option<Duration> {
         let last = lock(&self.0).lately.iter().map(|e| e.1).max().filter(|&last| last > since)?;
         Some(last.saturating_duration_since(now).max(SHORTEST))
     }
 
-    /// Whether a prefetch may run beside demands that leave it nothing.
+    /// Whether a prefetch may run although demands leave it no slot.
     pub(super) fn is_its_turn(&self, now: Instant) -> bool {
         let ended = lock(&self.0);
         ended.count >= TURN || ended.at.is_none_or(|at| now.saturating_duration_since(at) >= HUNG)

@@ -1,10 +1,9 @@
-//! How many prefetches may run at a time: all, halved while the PFS answers slowly.
+//! [`LatencyThrottle`]: divides the number of prefetches while the PFS answers slowly.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Latency of the PFS, seen at its opens: they move no bytes, so that large files do not look like
-/// a slow PFS.
+/// Latency of opens on the PFS. Opens move no data, so large files do not look like a slow PFS.
 #[derive(Debug)]
 pub(super) struct LatencyThrottle {
     best_us: AtomicU64,
@@ -18,7 +17,7 @@ impl Default for LatencyThrottle {
 }
 
 impl LatencyThrottle {
-    /// Takes note of how long an open took.
+    /// Notes how long an open took.
     pub(super) fn note(&self, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX / 16).clamp(1, u64::MAX / 16);
         self.best_us.fetch_min(us, Ordering::Relaxed);
@@ -26,13 +25,13 @@ impl LatencyThrottle {
         self.recent_us.store((old * 15 + us) / 16, Ordering::Relaxed);
     }
 
-    /// How long opens take now, and took at best, in microseconds.
+    /// Recent and best latency of opens, in microseconds.
     pub(super) fn figures(&self) -> (u64, u64) {
         (self.recent_us.load(Ordering::Relaxed), self.best_us.load(Ordering::Relaxed))
     }
 
-    /// Divisor of the number of prefetches: 1, 2, 4 or 8 as latency exceeds its best by factors,
-    /// and 50 ms in any case.
+    /// Divisor of the number of prefetches: 2, 4 or 8 once the latency is 8, 16 or 32 times its
+    /// best; 1 below that and in any case below 50 ms.
     pub(super) fn divisor(&self) -> usize {
         let recent = self.recent_us.load(Ordering::Relaxed);
         let best = self.best_us.load(Ordering::Relaxed).max(1);
