@@ -1,5 +1,5 @@
-//! The tiering engine: takes demands before anything else, prefetches in the order of the index,
-//! asks the policy, has the copy engine copy, verifies and publishes.
+//! The tiering engine: serves demands first, then prefetches in the order of the index, asks the
+//! policy for a tier, has a copy engine copy, verifies and publishes.
 //!
 //! Copiers are plain threads. A few of them sleep on the demand word of the control block, so that
 //! a reader's futex wake reaches the thread that copies without a hop in between. A demand and a
@@ -10,13 +10,13 @@
 //!
 //! | room | what it holds |
 //! |---|---|
-//! | [`schedule`] | the threads, and which of them does what next |
-//! | [`status`] | how prefetch goes, how far copies are, gauges |
+//! | [`schedule`] | the threads, and what each of them does next |
+//! | [`status`] | the state of prefetch, how far copies are, gauges |
 //! | [`copy`] | a file or a chunk from its claim to its outcome |
-//! | [`placement`] | where a copy goes, and which copies make room for it |
+//! | [`placement`] | the tier of a copy, and which copies are dropped for it |
 //! | [`compression`] | compressing resident copies |
 //! | [`access`] | what readers opened and jobs announced |
-//! | [`residency`] | which copies there are, taking them away, moving them |
+//! | [`residency`] | the copies that exist; evicting, moving, checking them |
 //! | [`queue`] | what waits to be copied, retries, choice of the engine |
 //! | [`throttle`] | how many copies may run, and how many of them for prefetch |
 //! | [`policy`] | the placement policy and the hints that it decides by |
@@ -104,34 +104,34 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use throttle::{Bounds, PrefetchThrottle};
 
-/// What a tiering engine is made of.
+/// What a tiering engine is made from.
 pub struct TieringParts {
     /// Shared memory.
     pub ctl: ControlMap<'static>,
-    /// Fastest first.
+    /// The tiers, fastest first.
     pub tiers: Vec<TierDir>,
     /// The copy engines.
     pub engines: Engines,
     /// Rate limits of all calls to the PFS.
     pub limits: Arc<Limits>,
-    /// Decides what is kept where.
+    /// Decides which files are kept, and in which tier.
     pub policy: Box<dyn Policy>,
     /// Durations, for metrics.
     pub latencies: Latencies,
-    /// Where jobs leave hints.
+    /// The directory in which jobs leave hints.
     pub hint_dir: Option<HeldDir>,
     /// Age at which the site removes files.
     pub purge_age: Option<Duration>,
-    /// What the configuration says.
+    /// Settings of the configuration.
     pub options: TieringOptions,
     /// Set when the agent ends.
     pub stop: Arc<AtomicBool>,
 }
 
-/// The components of the tiering engine, wired: it has no state of its own.
+/// The components of the tiering engine, wired. It has no state of its own.
 ///
-/// One field for each component that the agent calls: a caller asks the component that owns what it
-/// wants to know.
+/// It has a field for each component that the agent calls: a caller uses the component that owns
+/// what it needs.
 pub struct TieringEngine {
     pub(crate) cx: Arc<Context>,
     pub(crate) segments: Arc<Segments>,
@@ -171,7 +171,7 @@ impl std::fmt::Debug for TieringEngine {
 }
 
 impl TieringEngine {
-    /// A tiering engine without segments; [`TieringEngine::run`] starts its copiers.
+    /// Makes a tiering engine without segments; [`TieringEngine::run`] starts its threads.
     #[must_use]
     pub fn new(of: TieringParts) -> Self {
         let TieringParts { ctl, tiers, engines, limits, policy, latencies, hint_dir, purge_age, options, stop } = of;
@@ -376,28 +376,29 @@ impl TieringEngine {
         }
     }
 
-    /// Copies of an earlier agent that no entry has claimed yet.
+    /// Locks the copies of an earlier agent that no entry has claimed yet.
     pub fn orphans(&self) -> MutexGuard<'_, Orphans> {
         lock(&self.orphans)
     }
 
-    /// Starts the copiers.
+    /// Starts the copiers and rings.
     pub fn run(&self) {
         self.workers.run();
     }
 
-    /// Ends the copiers after their current copy.
+    /// Ends the copiers and rings after their current copies.
     pub fn stop(&self) {
         self.workers.stop();
     }
 
-    /// What the engine is about at this moment, for metrics.
+    /// The gauges of the engine, for metrics.
     #[must_use]
     pub fn load(&self) -> Load {
         Load::of(&self.cx.limits, &self.queue, &self.throttle, &lock(&self.retry_backoff))
     }
 
-    /// Adds or replaces the segment with this number, and prefetches it if asked to.
+    /// Adds or replaces the segment with this number, and prefetches it if the configuration says
+    /// so.
     pub fn add_segment(&self, number: usize, live: &LiveSegment) {
         self.source_facts.begin(number, live);
         self.segments.set(number, live.clone());
@@ -409,7 +410,7 @@ impl TieringEngine {
         self.waker.wake_all();
     }
 
-    /// Nothing more is to be done for a segment.
+    /// Stops serving a segment.
     pub fn remove_segment(&self, number: usize) {
         self.segments.clear(number);
         if !self.segments.any_large() {
@@ -421,8 +422,8 @@ impl TieringEngine {
         self.rounds.forget_round(number);
     }
 
-    /// Files are owned by other nodes than before: what this node owns now is prefetched, and what
-    /// found no room is asked for again.
+    /// Notes that files have other owners than before: prefetches what this node owns now, and lets
+    /// files that found no space be requested again.
     pub fn owners_changed(&self) {
         self.guests.look_again();
         for (_, live) in self.segments.served() {

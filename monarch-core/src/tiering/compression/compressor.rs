@@ -122,7 +122,7 @@ impl Compressor {
         }
     }
 
-    /// Whether so many copies wait to be compressed that no more should be started.
+    /// Whether too many copies wait to be compressed for another one to be started.
     pub(crate) fn packs_enough(&self) -> bool {
         let packs = lock(&self.pending);
         // Readers have the same amount of space for themselves.
