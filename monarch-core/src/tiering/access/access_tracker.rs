@@ -332,6 +332,7 @@ impl AccessTracker {
         lock(&self.reading).trace.renumber();
     }
 
+    /// Carries out a hint.
     pub(crate) fn apply_hint(&self, reading: &mut Reading, hint: &Hint) {
         let Header { kind, process, value, ms, .. } = hint.header;
         let at = Duration::from_millis(ms);

@@ -73,6 +73,7 @@ impl Traces {
         Some(self.open.swap_remove(at))
     }
 
+    /// Adds opens that were lost before they could be taken.
     pub(crate) fn lost(&mut self, opens: u64) {
         if opens == 0 {
             return;
@@ -83,6 +84,7 @@ impl Traces {
         }
     }
 
+    /// Adds an open to all traces.
     pub(crate) fn add(&mut self, live: &LiveSegment, id: u32, access: &Access) {
         // Files are numbered by root: the numbers of segments mean nothing to readers of the trace.
         let access = Access { file: FileKey((live.root as u64) << 32 | u64::from(id)), ..*access };

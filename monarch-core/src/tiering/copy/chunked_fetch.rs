@@ -290,6 +290,7 @@ impl ChunkedFetch {
         }
     }
 
+    /// Notes the file on the PFS that a chunk has opened.
     pub(crate) fn opened(&self, file: &Arc<dyn SourceFile>) {
         lock(&self.progress).original = Original::Open(file.clone());
     }

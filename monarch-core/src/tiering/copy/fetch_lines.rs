@@ -98,6 +98,7 @@ impl FetchLines {
         wanted || rest
     }
 
+    /// Removes a fetch from all lists.
     pub(crate) fn remove(&mut self, fill: &Arc<ChunkedFetch>) {
         if self.by_key.get(&fill.file.key).is_some_and(|f| Arc::ptr_eq(f, fill)) {
             self.by_key.remove(&fill.file.key);
@@ -109,10 +110,12 @@ impl FetchLines {
         self.share_window();
     }
 
+    /// All fetches.
     pub(crate) fn all(&self) -> Vec<Arc<ChunkedFetch>> {
         self.by_key.values().cloned().collect()
     }
 
+    /// The line of fetches with chunks for readers, or for prefetch.
     pub(crate) const fn line(&mut self, demanded: bool) -> &mut VecDeque<Arc<ChunkedFetch>> {
         if demanded { &mut self.demanded } else { &mut self.rest }
     }

@@ -22,7 +22,7 @@ pub(crate) struct ClaimedFile {
     pub(crate) rel: Vec<u8>,
     pub(crate) key: u64,
     pub(crate) source: RequestSource,
-    /// The state word while the copy is under way.
+    /// The state word during the copy.
     pub(crate) claim: Word,
     /// The identity that the index has for the file.
     pub(crate) want: Identity,

@@ -13,6 +13,7 @@ const MOST: usize = 1000;
 pub(crate) struct CopyErrors(Mutex<BTreeMap<u64, String>>);
 
 impl CopyErrors {
+    /// Notes the error of a file. A further file is left out once the bound is reached.
     pub(crate) fn note(&self, key: u64, e: &CopyError) {
         let mut files = crate::sync::lock(&self.0);
         if files.len() < MOST || files.contains_key(&key) {

@@ -61,6 +61,7 @@ impl Mount {
         Self { files: Trial::new(expected(local), FILES), chunks: Trial::new(expected(local && direct), CHUNKS) }
     }
 
+    /// The trial of a kind of work.
     pub(crate) const fn trial(&self, kind: Kind) -> &Trial {
         match kind {
             Kind::Files => &self.files,
@@ -74,6 +75,7 @@ impl Mount {
 pub(crate) struct EngineTrials(Mutex<HashMap<u64, Arc<Mount>>>);
 
 impl EngineTrials {
+    /// The trials of the mount with this device number; made when it is first seen.
     pub(crate) fn of(&self, device: u64, source: &dyn Source, direct: bool) -> Arc<Mount> {
         lock(&self.0).entry(device).or_insert_with(|| Arc::new(Mount::new(source, direct))).clone()
     }

@@ -10,6 +10,7 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
+    /// The other lane.
     pub(crate) const fn other(self) -> Self {
         match self {
             Self::Threads => Self::Rings,
@@ -17,6 +18,7 @@ impl Lane {
         }
     }
 
+    /// Its name in logs and reports.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Threads => "threads",

@@ -43,6 +43,7 @@ pub(crate) struct EvictionCandidate {
 }
 
 impl EvictionCandidate {
+    /// The name of its copies.
     pub(crate) fn name(&self) -> CopyName {
         self.live.segment.copy_name(&self.entry)
     }
@@ -119,6 +120,7 @@ impl Segments {
         self.slots.read().unwrap_or_else(PoisonError::into_inner).get(number)?.clone()
     }
 
+    /// The segment and the entry of a key, if it is served.
     pub(crate) fn entry(&self, key: u64) -> Option<(LiveSegment, Entry<'static>)> {
         let (number, id) = parts(key)?;
         let live = self.segment(number)?;

@@ -24,6 +24,7 @@ impl RingWaker {
         futex_wait(&self.0, heard, patience.map(timespec));
     }
 
+    /// Wakes all rings.
     pub(crate) fn ring(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
         futex_wake(&self.0, u32::MAX >> 1);
@@ -53,6 +54,7 @@ impl Waker {
         }
     }
 
+    /// Wakes all copiers on call, and all rings.
     pub(crate) fn wake_all(&self) {
         self.cx.ctl.ctl.demand.fetch_add(1, Ordering::SeqCst);
         futex_wake(&self.cx.ctl.ctl.demand, u32::MAX >> 1);

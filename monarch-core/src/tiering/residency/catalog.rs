@@ -71,6 +71,7 @@ impl Catalog {
         self.opened.add(key);
     }
 
+    /// Adds a copy that was placed now.
     pub(crate) fn add(&mut self, key: u64) {
         self.keys.push_back(key);
     }

@@ -34,6 +34,7 @@ pub(crate) struct Round {
 }
 
 impl Round {
+    /// Whether a file was read in this round.
     pub(crate) fn has(&self, id: u32) -> bool {
         self.read.get(id as usize / 64).is_some_and(|w| w & 1 << (id % 64) != 0)
     }

@@ -200,7 +200,7 @@ mod tests {
         });
     }
 
-    /// Found by a review: who came when enough were on call slept until it was called.
+    /// Found by a review: a copier that came when enough were on call slept until it was called.
     #[test]
     fn nobody_sleeps_longer_than_its_patience() {
         let office = Office::default();

@@ -299,13 +299,13 @@ mod tests {
         mean: f64,
     }
 
-    /// Prefetches always run, as many as may, for some seconds, on a PFS of which a copy takes so
-    /// long when so many are under way.
+    /// Prefetches always run up to the limit, for some seconds, on a PFS where `takes` gives the
+    /// time of a copy by the number in flight.
     fn run(most: usize, seconds: u64, takes: impl Fn(usize) -> Duration) -> Seen {
         run_beside(0, most, seconds, takes)
     }
 
-    /// The same beside so many demands, which leave prefetches what they do not need.
+    /// The same beside this number of demands, which leave prefetches what they do not need.
     fn run_beside(demands: usize, most: usize, seconds: u64, takes: impl Fn(usize) -> Duration) -> Seen {
         go_on(&mut Climb::new(most, false), &mut Instant::now(), demands, seconds, takes)
     }
@@ -472,9 +472,9 @@ mod tests {
         );
     }
 
-    /// Prefetches leave two readers, who compute in between, a link for themselves: often only one
-    /// of them waits. Found by reading: no window of such copies ever came to its end, and the
-    /// width stayed what it was.
+    /// Prefetches leave two readers that compute in between a link for themselves: often only one
+    /// of them waits. Found by reading: no window of such copies was ever completed, and the limit
+    /// stayed the same.
     #[test]
     fn readers_who_compute_in_between_do_not_keep_the_width_from_what_the_pfs_needs() {
         let narrow = |n: usize| Duration::from_secs_f64(n as f64 * SIZE as f64 / 20e6);
