@@ -7,9 +7,9 @@ use monarch_abi::control::ControlMap;
 use monarch_abi::outside;
 
 /// The constructor.
-pub extern "C" fn boot(_argc: i32, _argv: *const *const u8, envp: *const *const u8) {
+pub extern "C" fn boot(_argc: i32, argv: *const *const u8, envp: *const *const u8) {
     crate::next::resolve_all();
-    let state = if crate::next::is_glibc() { attach(envp) } else { WITHOUT };
+    let state = if crate::next::is_glibc() { attach(argv, envp) } else { WITHOUT };
     gate::set_booted(state);
 }
 
@@ -42,12 +42,14 @@ unsafe fn env(envp: *const *const u8, name: &[u8]) -> Option<&'static [u8]> {
 
 /// Maps the control block that the environment names, and says how far the gate opens: what a
 /// process changes that is not served counts for those that are.
-fn attach(envp: *const *const u8) -> u32 {
+fn attach(argv: *const *const u8, envp: *const *const u8) -> u32 {
     // SAFETY: from the loader.
     let (disabled, path, socket) =
         unsafe { (env(envp, b"MONARCH_DISABLE"), env(envp, b"MONARCH_CTL"), env(envp, outside::VARIABLE.as_bytes())) };
     let Some(path) = path.filter(|path| path.first() == Some(&b'/')) else { return WITHOUT };
     if map_control(path, disabled).is_some() {
+        // SAFETY: from the loader.
+        unsafe { crate::shell::boot(argv) };
         return MAPPED;
     }
     if socket.is_some_and(crate::outside::boot) { OUTSIDE } else { WITHOUT }

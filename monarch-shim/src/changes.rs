@@ -605,7 +605,8 @@ fn is_below_proc(path: &[u8]) -> bool {
 #[must_use]
 pub fn may_reopen(path: &[u8]) -> bool {
     match path {
-        [b'/', b'p' | b'd', ..] => is_descriptor_name(path),
+        // `//proc` and `/./proc` lead there, too.
+        [b'/', b'p' | b'd' | b'/' | b'.', ..] => is_descriptor_name(path),
         [b'/', ..] => false,
         [.., last] => (last.is_ascii_digit() || *last == b'n') && is_descriptor_name(path),
         [] => false,

@@ -32,6 +32,7 @@ pub use files::{agent, hint_file};
 pub use gate::leave_alone;
 pub use rights::{never_again, rights_changed, threads_rights_changed};
 pub use segments::forked;
+pub use stem::Outside;
 pub use trust::{mounts_changed, place_changed};
 
 /// The shared state, when the gate is open.

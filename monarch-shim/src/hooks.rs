@@ -17,7 +17,7 @@ mod spawn;
 mod stat;
 mod stdio;
 
-use crate::ctx::{self, Ctx};
+use crate::ctx::{self, Ctx, Outside};
 use crate::errno;
 use crate::user;
 use core::ffi::{c_char, c_int};
@@ -81,7 +81,25 @@ pub(crate) use hook;
 #[inline]
 unsafe fn enter<'a>(path: *const c_char) -> Option<(Ctx, &'a [u8])> {
     // SAFETY: by contract.
-    unsafe { ctx::get()?.enter(path) }
+    unsafe { ctx::get()?.enter(path).ok() }
+}
+
+/// [`enter`] that tells more of a path that is not looked up.
+///
+/// # Safety
+/// As for [`user::path`].
+#[inline]
+unsafe fn enter_or_outside<'a>(path: *const c_char) -> Result<(Ctx, &'a [u8]), Outside> {
+    match ctx::get() {
+        // SAFETY: by contract.
+        Some(ctx) => unsafe { ctx.enter(path) },
+        // Not served; but it may have a copy open that it has inherited.
+        None => {
+            // SAFETY: by contract.
+            let names = ctx::mapped().is_some() && unsafe { user::begins_like_descriptor(path) };
+            Err(if names { Outside::MayNameDescriptor } else { Outside::Plain })
+        }
+    }
 }
 
 /// [`enter`] for calls that change something: also in a process that is no longer served itself.

@@ -27,6 +27,7 @@
 //! | [`large`] | which descriptor is a large file's |
 //! | [`chunks`] | reads of large files whose copy is being made |
 //! | [`pfs_fd`] | descriptors that have to be the PFS's: locks, ioctl |
+//! | [`shell`] | descriptors that a shell hands to its children |
 //! | [`small`] | reads of such descriptors from the copy |
 //! | [`whole`] | complete copies of large files, for readers past us |
 //! | [`identity`] | which file a descriptor is a copy of, and what stat says about it |
@@ -69,6 +70,7 @@ pub mod paths;
 pub mod pfs_fd;
 pub mod process;
 pub mod serve;
+pub mod shell;
 pub mod small;
 pub mod symbols;
 pub mod sys;

@@ -44,7 +44,7 @@ symbols! {
     updwtmp updwtmpx utmpname utmpxname posix_spawn_file_actions_addopen fexecve
     // who and where we are
     setuid seteuid setreuid setresuid setfsuid setgid setegid setregid setresgid setfsgid setgroups initgroups
-    fork chdir fchdir syscall capset
+    fork vfork chdir fchdir syscall capset
     chroot setns unshare mount move_mount umount umount2
     munmap mprotect pkey_mprotect mremap madvise shmat shmdt brk sbrk prctl
     // looked up only

@@ -200,20 +200,34 @@ pub unsafe fn compare(p: *const c_char, stem: &[u8]) -> Beginning {
     Beginning::Same
 }
 
-/// Whether a path begins as `/proc` and `/dev` do.
+/// Whether a path that was not looked at begins as `/proc` and `/dev` do, or may do so because its
+/// page ends there.
 ///
 /// # Safety
 /// That of [`path`].
-#[inline]
 #[must_use]
 pub unsafe fn begins_like_descriptor(p: *const c_char) -> bool {
     let start = p as usize;
-    if start < PAGE || start >> 63 != 0 || start % PAGE + 4 > PAGE || !page_ok(&READABLE, start, test_read) {
-        return false;
+    // SAFETY: the page was tested.
+    start >= PAGE
+        && start >> 63 == 0
+        && page_ok(&READABLE, start, test_read)
+        && unsafe { begins_like_descriptor_in_page(p) }
+}
+
+/// [`begins_like_descriptor`] for a path whose page was tested.
+///
+/// # Safety
+/// The page of `p` was tested: [`compare`] gave [`Beginning::Differs`] for it.
+#[inline]
+#[must_use]
+pub unsafe fn begins_like_descriptor_in_page(p: *const c_char) -> bool {
+    if p as usize % PAGE > PAGE - 4 {
+        return true;
     }
     // SAFETY: the page was tested, and its end is not crossed.
     let front = unsafe { p.cast::<[u8; 4]>().read_unaligned() };
-    matches!(front, [b'/', b'p', b'r', b'o'] | [b'/', b'd', b'e', b'v'])
+    front == *b"/pro" || front == *b"/dev"
 }
 
 /// The bytes behind the first `len`, which [`compare`] has read: how many there are, if the string

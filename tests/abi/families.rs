@@ -182,7 +182,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("posix_spawn_file_actions_addfchdir_np", "the child's first look at its working directory is its own"),
     ("_Fork", "for signal handlers; its child keeps no working directory"),
     ("__fork", RESERVED),
-    ("vfork", "its child shares the memory of its parent"),
     ("__vfork", RESERVED),
     ("forkpty", "its child keeps no working directory"),
     ("execveat", "of a descriptor: see SEMANTICS; of a path: the kernel"),

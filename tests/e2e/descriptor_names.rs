@@ -54,7 +54,15 @@ fn a_file_reopened_by_the_name_of_a_descriptor_has_the_changes_of_the_job() {
                  line = ctypes.create_string_buffer(99)\n\
                  libc.fgets(line, 99, libc.fopen(own.encode(), b'r'))\n\
                  assert line.value == b'CHANGED', line.value\n\
+                 # The same directory, spelled otherwise.\n\
+                 for name in f'/{{own}}', f'/.{{own}}', f'/..{{own}}', f'//./{{own}}', f'/proc//self/./fd/{{fd}}':\n\
+                 \x20   assert read(name) == 'CHANGED', (name, read(name))\n\
+                 \x20   assert os.read(os.open(name, os.O_RDONLY), 99) == b'CHANGED', name\n\
                  # Numbers relative to the directory of descriptors.\n\
+                 for names in '/proc/self/fd', '/dev/fd':\n\
+                 \x20   of = os.open(names, os.O_RDONLY)\n\
+                 \x20   again = os.open(str(fd), os.O_RDONLY, dir_fd=of)\n\
+                 \x20   assert os.read(again, 99) == b'CHANGED', names\n\
                  os.chdir('/proc/self/fd')\n\
                  assert read(str(fd)) == 'CHANGED'\n\
                  # The descriptor itself keeps its version.\n\

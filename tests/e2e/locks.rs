@@ -3,7 +3,7 @@
 use crate::harness::{Job, Plan, World};
 use std::fs;
 
-/// Writes a program and returns a world with `x` (40 kB) and `big` (3 MB, of chunks), everything
+/// Returns a world with `x` (40 kB), `big` (3 MB, of chunks) and `lines` (1 to 8), everything
 /// resident.
 fn world(shape: impl FnOnce(Plan) -> Plan) -> World {
     let plan =
@@ -12,6 +12,7 @@ fn world(shape: impl FnOnce(Plan) -> Plan) -> World {
     let bytes = |n: usize| (0..n).map(|i| (i * 31 % 251) as u8).collect::<Vec<u8>>();
     fs::write(w.backing().join("x"), bytes(40_000)).unwrap();
     fs::write(w.backing().join("big"), bytes(3_000_000)).unwrap();
+    fs::write(w.backing().join("lines"), "1\n2\n3\n4\n5\n6\n7\n8\n").unwrap();
     w.settle();
     w
 }
@@ -369,11 +370,60 @@ for _ in range(60):
 #[test]
 fn processes_that_share_an_open_file_share_its_offset_whatever_numbers_they_give_it() {
     let w = world(|plan| plan);
-    fs::write(w.backing().join("lines"), "1\n2\n3\n4\n5\n6\n").unwrap();
     let text = "reader() { exec 3<&0; read line <&3; echo $line; }; \
                 { for i in 1 2 3; do bash -c \"$(declare -f reader); reader\"; done; } < $0/lines; \
                 exec 4<$0/lines; (exec 5<&4; read a <&5; echo $a); read b <&4; echo $b; (read c <&9; echo $c) 9<&4";
     w.same(&Job::new("bash").args(["-c", text]).arg(w.root()));
     let said = w.run(&Job::new("bash").args(["-c", text]).arg(w.root())).good().text();
     assert_eq!(said, "1\n2\n3\n1\n2\n3\n");
+}
+
+/// Says whether the first argument can be locked by a process without the shim.
+const FREE: &str = "free() { env -u LD_PRELOAD flock -n $0/x true && echo free || echo held; }; ";
+
+/// A tester found that such a lock was on the copy, and excluded no other process.
+#[test]
+fn a_lock_that_a_shells_child_takes_by_a_number_of_the_shells_is_on_the_pfs_file() {
+    let w = world(Plan::disk);
+    let idioms = [
+        "( flock 9; free ) 9<$0/x; free",
+        "( flock 3; free ) 3<$0/x; free",
+        "exec 9<$0/x; flock 9; free; flock -u 9; free",
+        "exec 3<$0/x; flock -s 3; free; exec 3<&-; free",
+        "exec 4<$0/x 5<$0/big; flock 4; free; exec 6<&4 4<&-; free; exec 6<&-; free",
+        "exec 9<$0/x; (flock 9); free; (exec 9<&-; exec 9<$0/x; free); flock -u 9; free",
+        "{ flock 9; free; } 9<$0/x; free",
+        "for i in 1 2; do ( flock 7 && free ) 7<$0/x; free; done",
+    ];
+    for shell in ["bash", "dash"] {
+        for idiom in idioms {
+            let job = Job::new(shell).args(["-c", &format!("{FREE}{idiom}")]).arg(w.root());
+            let native = w.bare(&job).good().text();
+            assert!(native.contains("held") && native.contains("free"), "{shell} {idiom}: {native}");
+            assert_eq!(w.run(&job).good().text(), native, "{shell} {idiom}");
+        }
+    }
+    let idiom = format!("{FREE}exec {{lock}}<$0/x; flock $lock; free; exec {{lock}}<&-; free");
+    w.same(&Job::new("bash").args(["-c", &idiom]).arg(w.root()));
+}
+
+#[test]
+fn what_a_shell_reads_by_a_number_it_shares_with_its_children_and_they_with_each_other() {
+    let w = world(|plan| plan);
+    let idioms = [
+        "while read -r a <&9; do echo got $a; sh -c 'read b <&9; echo child $b'; done 9<$0/lines",
+        "while read -r a; do echo $a $(cat /dev/null); done < $0/lines; read -r b < $0/lines; echo $b",
+        "exec 3<$0/lines; read a <&3; (read b <&3; echo $b); sh -c 'read c <&3; echo $c' 3<&3; read d <&3; echo $a $d",
+        // A child gives what it has inherited another number, and makes children of its own.
+        "exec 4<$0/lines; (exec 5<&4; (read a <&5; echo $a); read b <&4; echo $b; read c <&5; echo $c); read d <&4; echo $d",
+        "{ sh -c 'exec 5<&0; (read a <&5; echo $a); read b; echo $b'; read c; echo $c; } < $0/lines",
+        "{ true; (exec 5<&0; (read a <&5; echo $a); true); read b; echo $b; exec 6<&0; (read c <&6; echo $c); read d; echo $d; } < $0/lines",
+        "exec 8<$0/lines; exec 0<&8; (read a; echo $a); read b <&8; echo $b; (exec 7<&0; (read c <&7; echo $c); :); read d; echo $d",
+        "exec 9<$0/lines; (read a <&9; exec 9<$0/lines; (read b <&9; echo $b); read b <&9; echo $a $b); read c <&9; echo $c",
+    ];
+    for shell in ["bash", "dash"] {
+        for idiom in idioms {
+            w.same(&Job::new(shell).args(["-c", idiom]).arg(w.root()));
+        }
+    }
 }

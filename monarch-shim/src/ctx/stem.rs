@@ -11,18 +11,27 @@ static STEM: AtomicU64 = AtomicU64::new(0);
 
 const WHOLE: u64 = 1 << 47;
 
+/// A path that is not looked up: it is absolute and leads outside of all roots, or it cannot be
+/// read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Outside {
+    /// It may be the name of a descriptor.
+    MayNameDescriptor,
+    /// It is not the name of a descriptor.
+    Plain,
+}
+
 impl Ctx {
-    /// [`super::get`] for a path: `None` also when it is absolute and certainly leads outside all
-    /// roots.
+    /// The context for a path that may lead below a root, and its bytes.
     ///
-    /// It is told by the first byte that differs from what all spellings have in common, unless
+    /// A path outside is told by the first byte that differs from what all spellings have in common, unless
     /// that is the doubled slash or dot of an odd spelling. If there is but one spelling, and
     /// the path begins with it, nothing needs to be compared again.
     ///
     /// # Safety
     /// That of [`crate::user::path`].
     #[inline]
-    pub unsafe fn enter<'a>(mut self, path: *const core::ffi::c_char) -> Option<(Self, &'a [u8])> {
+    pub unsafe fn enter<'a>(mut self, path: *const core::ffi::c_char) -> Result<(Self, &'a [u8]), Outside> {
         let known = STEM.load(Ordering::Acquire);
         let n = self.map.ctl.spellings_len.load(Ordering::Acquire);
         let known = if known >> 48 == u64::from(n) { known } else { self.find_stem() };
@@ -34,18 +43,19 @@ impl Ctx {
                 Beginning::Differs(at, c) => {
                     let odd = matches!(c, b'/' | b'.') && at > 0 && stem.get(at - 1) == Some(&b'/');
                     if at > 0 && !odd {
-                        return None;
+                        let names = user::begins_like_descriptor_in_page(path);
+                        return Err(if names { Outside::MayNameDescriptor } else { Outside::Plain });
                     }
                 }
                 Beginning::Same if known & WHOLE != 0 => {
                     if let Some(bytes) = user::rest_in_page(path, len) {
                         self.below = len;
-                        return Some((self, bytes));
+                        return Ok((self, bytes));
                     }
                 }
                 _ => {}
             }
-            Some((self, user::path(path)?))
+            user::path(path).map(|bytes| (self, bytes)).ok_or(Outside::Plain)
         }
     }
 

@@ -1,9 +1,9 @@
 //! open, openat, creat and their variants.
 
-use super::{enter, enter_change, hook};
+use super::{enter_change, enter_or_outside, hook};
 use crate::changes::{Opened, Target, before_write_open, change_behind_copy, opened_for_writing};
 use crate::copy_open::raw_open;
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, Outside};
 use crate::descriptor_path::proc_path;
 use crate::errno;
 use crate::guard::Asked;
@@ -11,7 +11,6 @@ use crate::next::test_cancel;
 use crate::paths::find;
 use crate::serve::{Served, Use, count_miss, only_reads, open_copy};
 use crate::sys::Fd;
-use crate::user;
 use core::ffi::{CStr, c_char, c_int};
 use libc::mode_t;
 use monarch_abi::resolve::Found;
@@ -210,12 +209,11 @@ unsafe fn told(dirfd: c_int, path: *const c_char, flags: c_int, next: impl FnOnc
 unsafe fn open_any(dirfd: c_int, path: *const c_char, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if only_reads(flags) {
         // SAFETY: the application's pointer, tested before it is read.
-        let Some((ctx, bytes)) = (unsafe { enter(path) }) else {
-            let fd = next();
-            // SAFETY: as above.
-            return if unsafe { user::begins_like_descriptor(path) } { reopened_by(path, fd, flags) } else { fd };
-        };
-        serve(&ctx, dirfd, bytes, flags, next)
+        match unsafe { enter_or_outside(path) } {
+            Ok((ctx, bytes)) => serve(&ctx, dirfd, bytes, flags, next),
+            Err(Outside::Plain) => next(),
+            Err(Outside::MayNameDescriptor) => reopened_by(path, next(), flags),
+        }
     } else {
         // SAFETY: as above.
         let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else {

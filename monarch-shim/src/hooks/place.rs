@@ -93,6 +93,55 @@ pub(super) fn forked() {
     ctx::forked();
 }
 
+/// What must happen before `vfork`; the address of the function that makes the child.
+extern "C" fn before_vfork() -> usize {
+    unsafe extern "C" fn missing() -> pid_t {
+        super::Missing::missing()
+    }
+    crate::shell::before_child();
+    match crate::next::address(crate::symbols::Sym::vfork) {
+        0 => missing as *const () as usize,
+        next => next,
+    }
+}
+
+/// `vfork` returns twice, so no frame of this library may lie between it and its caller: it is
+/// jumped to.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn vfork() -> pid_t {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "endbr64",
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
+        "call {before}",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "jmp rax",
+        ".cfi_endproc",
+        before = sym before_vfork,
+    )
+}
+
+/// `vfork` returns twice, so no frame of this library may lie between it and its caller: it is
+/// jumped to.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn vfork() -> pid_t {
+    core::arch::naked_asm!(
+        "hint #34",
+        "stp x29, x30, [sp, #-16]!",
+        "bl {before}",
+        "mov x16, x0",
+        "ldp x29, x30, [sp], #16",
+        "br x16",
+        before = sym before_vfork,
+    )
+}
+
 hook! { next;
     fn setuid(user: uid_t) -> c_int { became(next(user)) }
     fn seteuid(user: uid_t) -> c_int { became(next(user)) }
@@ -115,6 +164,7 @@ hook! { next;
     fn setgroups(n: size_t, list: *const gid_t) -> c_int { became(next(n, list)) }
     fn initgroups(user: *const c_char, group: gid_t) -> c_int { became(next(user, group)) }
     fn fork() -> pid_t {
+        crate::shell::before_child();
         let child = next();
         if child == 0 {
             forked();

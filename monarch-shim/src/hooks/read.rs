@@ -175,6 +175,7 @@ fn covers(addr: *mut c_void, len: size_t, flags: c_int) {
 fn duplicated(fd: c_int, new: c_int) -> c_int {
     if new >= 0 {
         large::duplicated(fd, new);
+        crate::shell::duplicated(fd, new);
     }
     new
 }

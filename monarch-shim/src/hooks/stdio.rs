@@ -1,8 +1,8 @@
 //! fopen and freopen: the real ones, on the path of the copy.
 
-use super::{enter, enter_change, hook};
+use super::{enter_change, enter_or_outside, hook};
 use crate::changes::{OpenFile, Target, before_write_open, change_behind_copy};
-use crate::ctx::{self, Ctx};
+use crate::ctx::{self, Ctx, Outside};
 use crate::descriptor_path::proc_path;
 use crate::errno;
 use crate::guard::Asked;
@@ -188,14 +188,16 @@ unsafe fn reopen_stream(
         return unsafe { open_stream(path, mode, next, libc::fileno) };
     }
     // SAFETY: as above.
-    let Some((ctx, bytes)) = (unsafe { enter(path) }) else {
-        let stream = next(path);
-        // SAFETY: tested before it is read; a stream that was just opened.
-        if !stream.is_null() && unsafe { user::begins_like_descriptor(path) } {
-            // SAFETY: as in `open_stream`.
-            super::open::reopened_by(path, unsafe { libc::fileno(stream) }, libc::O_RDONLY);
+    let (ctx, bytes) = match unsafe { enter_or_outside(path) } {
+        Ok(entered) => entered,
+        Err(outside) => {
+            let stream = next(path);
+            if !stream.is_null() && outside == Outside::MayNameDescriptor {
+                // SAFETY: as in `open_stream`.
+                super::open::reopened_by(path, unsafe { libc::fileno(stream) }, libc::O_RDONLY);
+            }
+            return stream;
         }
-        return stream;
     };
     let Ok(f) = find(&ctx, CWD, bytes, true) else {
         let stream = next(path);
