@@ -1,15 +1,13 @@
-//! Which files readers open, told to the agent: rings of single words, one store for each open.
+//! Which files readers open, for the agent: rings of single words, one store for each open.
 //!
-//! Epochs, the order of training, what a policy may drop: all that follows from what is opened, and
-//! hits ask nobody. So each open leaves a word in the lane of its process. The agent takes the
-//! words away many times a second; where it does not keep up, or does not run, the oldest are
-//! overwritten, and it learns how many. A process that is killed between taking a place and writing
-//! to it leaves an empty word, which is passed over after a while. Nothing is promised beyond that:
-//! what rests on it are decisions about speed.
+//! Epochs, the order of training and what a policy may drop follow from the opens, and hits do not
+//! go through the agent. So each open leaves a word in the lane of its process. The agent takes the
+//! words many times a second; where it does not keep up, the oldest are overwritten, and it learns
+//! how many. A process that is killed between taking a place and writing to it leaves an empty
+//! word, which is skipped after a while. Only decisions about speed rest on these words.
 //!
-//! A hint leaves a word, too, once its file is there (see [`crate::hint`]): the clock that opens
-//! are noted with stands still for milliseconds, and what a process opened before a hint must not
-//! be taken for what it opened after it.
+//! A hint leaves a word, too, once its file is there ([`crate::hint`]): the clock of the opens
+//! stands still for milliseconds, and opens before a hint must not be taken for opens after it.
 //!
 //! ```text
 //! 63        43 42 41 40        32 31     0
@@ -25,11 +23,11 @@ pub const LANES: usize = 32;
 /// Words of a lane.
 pub const LANE: usize = 4096;
 /// Milliseconds are counted modulo this.
-const TIME: u64 = 1 << 21;
+const CLOCK_WRAP_MS: u64 = 1 << 21;
 /// What stands in the place of a segment where a hint is meant.
 pub(crate) const HINT: u64 = 0x1ff;
-/// How long a place may stay empty before its writer counts as dead.
-const PATIENCE_MS: u64 = 100;
+/// Time after which the writer of an empty place counts as dead, milliseconds.
+const WRITER_TIMEOUT_MS: u64 = 100;
 
 /// From where an open was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,13 +77,13 @@ pub enum Noted {
 impl Opened {
     #[inline]
     const fn word(self) -> u64 {
-        (self.ms % TIME) << 43 | (self.served as u64) << 41 | (self.segment as u64 + 1) << 32 | self.id as u64
+        (self.ms % CLOCK_WRAP_MS) << 43 | (self.served as u64) << 41 | (self.segment as u64 + 1) << 32 | self.id as u64
     }
 }
 
 impl Hinted {
     const fn word(self) -> u64 {
-        (self.ms % TIME) << 43 | HINT << 32 | self.tag as u64
+        (self.ms % CLOCK_WRAP_MS) << 43 | HINT << 32 | self.tag as u64
     }
 }
 
@@ -94,7 +92,7 @@ impl Noted {
     fn of(word: u64, now_ms: u64) -> Option<Self> {
         // (A clock that is read a little later may be ahead by a tick.)
         let ahead = now_ms + 1000;
-        let ago = (ahead % TIME + TIME - (word >> 43)) % TIME;
+        let ago = (ahead % CLOCK_WRAP_MS + CLOCK_WRAP_MS - (word >> 43)) % CLOCK_WRAP_MS;
         let ms = ahead.saturating_sub(ago);
         let place = (word >> 32) & 0x1ff;
         if place == HINT {
@@ -151,7 +149,7 @@ impl Accesses {
     }
 }
 
-/// How far somebody has read; there is one reader.
+/// How far the agent has read; it is the only reader.
 #[derive(Debug)]
 pub struct Tails {
     /// By lane: words taken, and since when the one at that place has been empty.
@@ -187,14 +185,16 @@ impl Tails {
                 self.lost = self.lost.saturating_add(oldest - *tail);
                 (*tail, *empty_since) = (oldest, None);
             }
-            // Whoever took an empty place is about to write, unless it was killed; others' opens
-            // are not lost for its sake.
+            // The process that took an empty place is about to write, unless it was killed; opens
+            // of other processes are not lost for its sake.
             let hurry = head - *tail > LANE as u64 / 2;
             while *tail < head {
                 let word = lane.words.get(*tail as usize % LANE).map_or(0, |w| w.swap(0, Ordering::AcqRel));
                 match Noted::of(word, now_ms) {
                     Some(noted) => found(number, noted),
-                    None if !hurry && now_ms.saturating_sub(*empty_since.get_or_insert(now_ms)) < PATIENCE_MS => break,
+                    None if !hurry && now_ms.saturating_sub(*empty_since.get_or_insert(now_ms)) < WRITER_TIMEOUT_MS => {
+                        break;
+                    }
                     None => {}
                 }
                 (*tail, *empty_since) = (*tail + 1, None);
@@ -233,7 +233,7 @@ mod tests {
     fn what_was_noted_comes_out_in_order_with_its_time() {
         let log = log();
         let mut tails = Tails::new(log);
-        let now = 5 * TIME + 3;
+        let now = 5 * CLOCK_WRAP_MS + 3;
         for (i, ago) in [70_000, 9, 4, 0].into_iter().enumerate() {
             log.note(33, opened(i as u32 * 1_000_000_000, now - ago));
         }
@@ -268,13 +268,13 @@ mod tests {
         let ids = |got: Vec<(usize, Opened)>| got.iter().map(|o| o.1.id).collect::<Vec<_>>();
         assert_eq!(ids(taken(&mut tails, log, 1)), [1]);
         // (However often one looks meanwhile.)
-        (1..=PATIENCE_MS).for_each(|now| assert!(taken(&mut tails, log, now).is_empty()));
-        assert_eq!(ids(taken(&mut tails, log, PATIENCE_MS + 1)), [2]);
-        assert!(taken(&mut tails, log, PATIENCE_MS + 1).is_empty());
+        (1..=WRITER_TIMEOUT_MS).for_each(|now| assert!(taken(&mut tails, log, now).is_empty()));
+        assert_eq!(ids(taken(&mut tails, log, WRITER_TIMEOUT_MS + 1)), [2]);
+        assert!(taken(&mut tails, log, WRITER_TIMEOUT_MS + 1).is_empty());
         // Another one, in a lane that fills up.
         log.lanes[0].head.fetch_add(1, Ordering::Relaxed);
         (0..LANE as u32 / 2).for_each(|i| log.note(0, opened(i, 1)));
-        assert_eq!(taken(&mut tails, log, PATIENCE_MS + 1).len(), LANE / 2);
+        assert_eq!(taken(&mut tails, log, WRITER_TIMEOUT_MS + 1).len(), LANE / 2);
         assert_eq!(tails.lost, 0);
     }
 
@@ -301,8 +301,8 @@ mod tests {
         (0..5).for_each(|i| log.note(0, opened(i, 1)));
         assert_eq!(taken(&mut tails, log, 1).len(), 5);
         log.lanes[0].head.store(u64::MAX - 3, Ordering::Relaxed);
-        taken(&mut tails, log, 1 + PATIENCE_MS);
-        taken(&mut tails, log, 2 + 2 * PATIENCE_MS);
+        taken(&mut tails, log, 1 + WRITER_TIMEOUT_MS);
+        taken(&mut tails, log, 2 + 2 * WRITER_TIMEOUT_MS);
         log.lanes[0].head.store(2, Ordering::Relaxed);
         assert!(taken(&mut tails, log, 3).is_empty());
         log.note(0, opened(9, 3));

@@ -1,8 +1,8 @@
-//! A bitmap in two levels: marks are set by anybody and taken all at once.
+//! A bitmap in two levels: any process sets marks, the agent takes all at once.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// See the module.
+/// A set of numbers as two levels of bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Bitmap<'a> {
     /// One bit for each number.

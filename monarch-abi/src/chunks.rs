@@ -29,7 +29,7 @@ pub struct Large {
     pub bits: u64,
     /// Number of chunks.
     pub chunks: u32,
-    /// How many chunks a reader in order asks for before it needs them.
+    /// How many chunks a sequential reader requests before it needs them.
     pub ahead: AtomicU32,
     /// Name of the partial copy, as a number.
     pub part: AtomicU64,
@@ -41,7 +41,7 @@ pub struct Large {
     pub in_pfs: AtomicU32,
     /// One of [`WHOLE`] and [`STREAMED`].
     pub mode: AtomicU32,
-    /// Not zero: somebody reads the file past us, and is served once all of it is there.
+    /// Not zero: a process reads the file past the shim, and is served once the copy is complete.
     pub rest: AtomicU32,
     /// Not zero: the last reader in order that said something came to the end. (Only of what is
     /// [`STREAMED`].)
@@ -55,7 +55,7 @@ unsafe impl Pod for Large {}
 
 /// [`Large::mode`]: there is room for all chunks, and all will be there in the end.
 pub const WHOLE: u32 = 0;
-/// [`Large::mode`]: chunks pass through; only who reads in order asks for them.
+/// [`Large::mode`]: the file is streamed; only sequential readers request chunks.
 pub const STREAMED: u32 = 1;
 
 impl Large {
@@ -242,7 +242,7 @@ impl<'a> LargeFile<'a> {
         self.ticked();
     }
 
-    /// Something was achieved: tells those who wait.
+    /// Wakes waiting readers after progress.
     pub fn ticked(&self) {
         self.head.tick.fetch_add(1, Ordering::AcqRel);
         crate::sys::futex_wake(&self.head.tick, u32::MAX >> 1);
@@ -272,7 +272,7 @@ impl<'a> LargeFile<'a> {
         self.head.part.store(part, Ordering::Release);
     }
 
-    /// Asks for a chunk; whether nobody had.
+    /// Requests a chunk; whether it was not requested before.
     #[must_use]
     pub fn want(&self, chunk: u32) -> bool {
         set(self.wanted, chunk)
@@ -304,7 +304,7 @@ impl<'a> LargeFile<'a> {
         }
     }
 
-    /// Whether only those who read in order ask for chunks.
+    /// Whether only sequential readers request chunks.
     #[must_use]
     pub fn is_streamed(&self) -> bool {
         self.head.mode.load(Ordering::Relaxed) == STREAMED
@@ -339,7 +339,7 @@ impl DropSnapshot {
     #[must_use]
     #[inline]
     pub fn still_holds(&self, file: &LargeFile<'_>, word: &AtomicU32) -> bool {
-        // What the kernel copied for us is older than what is looked at now.
+        // What the kernel has copied is older than what is looked at now.
         fence(Ordering::SeqCst);
         let now = Word(word.load(Ordering::Acquire));
         let same_copy = now == self.word || (self.word.state() == State::Partial && now == self.word.completed());

@@ -39,7 +39,7 @@ pub const STRIPES: usize = 32;
 /// Bytes for strings.
 pub const STRINGS: usize = 64 * 1024;
 /// The longest time that a clock of shared memory may show, in milliseconds: what a configuration
-/// can ask for. What is longer was written by another hand than the agent's, and is taken for this.
+/// can ask for. A longer time was not written by the agent, and is taken for this.
 pub const MAX_CLOCK_MS: u32 = 3_600_000;
 
 /// A string in the string area.
@@ -179,7 +179,7 @@ pub enum Counter {
     MissBytes = 13,
     /// Time spent waiting for demands, microseconds.
     WaitMicros = 14,
-    /// ... because the file is large and its copy was not complete in time for one who reads past
+    /// ... because the file is large and its copy was not complete in time for a reader past
     /// us.
     Large = 15,
     /// Reads of large files served through the descriptor of the PFS from what was there of a copy.
@@ -238,7 +238,7 @@ pub struct Control {
     pub magic: u64,
     /// [`crate::LAYOUT`].
     pub layout: u32,
-    /// Effective user the agent runs as; nobody else is served.
+    /// Effective user that the agent runs as; other users are not served.
     pub uid: u32,
     /// Whole length.
     pub len: u64,
@@ -248,7 +248,7 @@ pub struct Control {
     pub slash_dev: u64,
     /// st_ino of the agent's `/`.
     pub slash_ino: u64,
-    /// [`crate::hash::hash_groups`] of the agent; who has other groups is not served.
+    /// [`crate::hash::hash_groups`] of the agent; processes with other groups are not served.
     pub groups: u64,
     /// Which of [`READS_ALL`] the agent has (bit mask of capabilities): it may read files that
     /// their modes forbid to it.
@@ -262,10 +262,10 @@ pub struct Control {
     pub generation: AtomicU32,
     /// Goes up with every start of an agent on this block.
     pub incarnation: AtomicU32,
-    /// The incarnation that somebody found dead; demands are not raised while it equals
+    /// The incarnation that a process found dead; demands are not raised while it equals
     /// `incarnation`.
     pub dead: AtomicU32,
-    /// Not zero: everything passes through.
+    /// Not zero: all calls go to the PFS.
     pub bypassed: AtomicU32,
     /// Clock 1: longest time until a demand is picked up, ms.
     pub pickup_ms: AtomicU32,

@@ -6,8 +6,8 @@
 //! until the agent has taken the demand, `stall` without any progress after that. A copier inside a
 //! PFS call says so, and is then waited for as the PFS itself would have been, up to `max_wait`, so
 //! that an overloaded PFS is not asked twice. An agent that lives but does not run (stopped,
-//! swapped out) is told by its pulse: once it is missing for `stall`, demands are still left for
-//! it, but nobody waits.
+//! swapped out) is recognised by its pulse: once that is missing for `stall`, demands are still
+//! left for it, but no reader waits.
 
 use crate::chunks::{DropSnapshot, LargeFile};
 use crate::control::{Control, ControlMap, Inflight, MAX_CLOCK_MS, RING};
@@ -41,7 +41,7 @@ pub const fn file_key(segment: usize, id: u32) -> u64 {
 pub enum Life {
     /// It is held.
     Alive,
-    /// It could be taken: nobody holds it.
+    /// It could be taken: no agent holds it.
     Dead,
     /// It could not be tested (no descriptors left, another root directory): says something about
     /// this process only.
@@ -56,12 +56,12 @@ pub trait Watch {
     fn agent(&self) -> Life;
 }
 
-/// Sleeps until `word` is no longer `expected`, somebody wakes it, or the time is over.
+/// Sleeps until `word` is no longer `expected`, it is woken, or the time is over.
 fn wait_on(word: &AtomicU32, expected: u32, timeout: Duration) {
     futex_wait(word, expected, Some([timeout.as_secs() as i64, i64::from(timeout.subsec_nanos())]));
 }
 
-/// Tells the copiers that there is work.
+/// Wakes the copiers.
 pub fn ring_the_bell(ctl: &Control) {
     ctl.demand.fetch_add(1, Ordering::SeqCst);
     if ctl.sleepers.load(Ordering::SeqCst) > 0 {
@@ -69,7 +69,7 @@ pub fn ring_the_bell(ctl: &Control) {
     }
 }
 
-/// Whether demands are taken: an agent is there that nobody found dead.
+/// Whether demands are taken: there is a live agent, and no process found it dead.
 #[must_use]
 #[inline]
 pub fn agent_up(ctl: &Control) -> bool {
@@ -77,11 +77,11 @@ pub fn agent_up(ctl: &Control) -> bool {
 }
 
 /// Whether the agent, alive or not, has not run for longer than `stall` at a time of the monotonic
-/// clock, in microseconds. Then nobody waits for it at all.
+/// clock, in microseconds. Then no reader waits for it at all.
 #[must_use]
 pub fn is_silent(ctl: &Control, now_us: u64) -> bool {
     let pulse = ctl.pulse_ms.load(Ordering::Relaxed).saturating_mul(1000);
-    pulse != 0 && now_us.saturating_sub(pulse) > clock(&ctl.stall_ms).max(SILENCE)
+    pulse != 0 && now_us.saturating_sub(pulse) > clock(&ctl.stall_ms).max(MIN_PULSE_TIMEOUT_US)
 }
 
 /// Asks for a file: Absent -> Requested. Also repeats the bit of a demand whose client may have
@@ -115,7 +115,7 @@ fn announce(ctl: &ControlMap<'_>, f: &Found<'_>) {
     ring_the_bell(ctl.ctl);
 }
 
-/// Turns a file to Bypass, for good, and tells readers who wait and the agent.
+/// Turns a file to Bypass, for good, wakes waiting readers and notifies the agent.
 pub fn bypass(ctl: &ControlMap<'_>, f: &Found<'_>) {
     let word = &f.entry.master.word;
     let mut now = Word(word.load(Ordering::Acquire));
@@ -141,7 +141,7 @@ pub fn gone(ctl: &ControlMap<'_>, f: &Found<'_>) {
 }
 
 /// Turns a file to Bypass that is not what was indexed any more, though no job has changed it, and
-/// tells readers who wait and the agent.
+/// wakes waiting readers and notifies the agent.
 pub fn leave(ctl: &ControlMap<'_>, f: &Found<'_>) {
     let word = &f.entry.master.word;
     let mut now = Word(word.load(Ordering::Acquire));
@@ -162,15 +162,15 @@ pub fn damaged(ctl: &ControlMap<'_>, f: &Found<'_>, seen: Word) {
     }
 }
 
-/// Tells the agent once more of a copy that was found damaged: who has found it may have died
-/// before it did.
+/// Notifies the agent again of a copy that was found damaged: the process that found it may have
+/// died before it did.
 pub fn repeat_damaged(ctl: &ControlMap<'_>, f: &Found<'_>, word: Word) {
     if word.refusal() == Some(Refusal::Damaged) {
         told(ctl, f);
     }
 }
 
-/// Wakes readers who wait, and has the agent look at a file whose word was turned.
+/// Wakes waiting readers, and has the agent look at a file whose word was turned.
 fn told(ctl: &ControlMap<'_>, f: &Found<'_>) {
     futex_wake(&f.entry.master.word, u32::MAX >> 1);
     if f.entry.record.is_file() {
@@ -201,11 +201,11 @@ fn clock(v: &AtomicU32) -> u64 {
     u64::from(v.load(Ordering::Relaxed).min(MAX_CLOCK_MS)) * 1000
 }
 
-/// Least time without a pulse after which the agent counts as stopped, microseconds: several of its
-/// pulses.
-const SILENCE: u64 = 1_000_000;
+/// Time without a pulse after which the agent counts as stopped at the earliest, microseconds:
+/// several of its pulses.
+const MIN_PULSE_TIMEOUT_US: u64 = 1_000_000;
 /// How often the agent's lock is looked at, microseconds.
-const CHECK: u64 = 100_000;
+const LOCK_CHECK_INTERVAL_US: u64 = 100_000;
 
 /// What the agent makes of a demand.
 enum Step {
@@ -228,8 +228,8 @@ impl<'a, 'c, W: Watch> Waiter<'a, 'c, W> {
         Step::Taken(progress, copy.is_some_and(|c| c.in_pfs.load(Ordering::Relaxed) != 0))
     }
 
-    /// Sleeps on `on` for as long as the clock that counts lets it, 50 ms at most; `false` when
-    /// there is nothing to wait for any more.
+    /// Sleeps on `on` until the clock that applies runs out, 50 ms at most; `false` when there is
+    /// nothing to wait for any more.
     fn sleep(&mut self, step: &Step, on: &AtomicU32, seen: u32) -> bool {
         let now = self.watch.now_us();
         let left = self.left(step, now);
@@ -238,7 +238,7 @@ impl<'a, 'c, W: Watch> Waiter<'a, 'c, W> {
             return false;
         }
         // The agent's death is noticed within a tenth of a second, whatever the clocks say.
-        if now.saturating_sub(self.checked) > CHECK {
+        if now.saturating_sub(self.checked) > LOCK_CHECK_INTERVAL_US {
             self.checked = now;
             if !self.alive() {
                 return false;
@@ -266,7 +266,7 @@ impl<'a, 'c, W: Watch> Waiter<'a, 'c, W> {
         stall.min(clock(&self.ctl.ctl.max_wait_ms).saturating_sub(waited))
     }
 
-    /// Whether the agent holds its lock; remembers for everybody if it does not.
+    /// Whether the agent holds its lock; if it does not, notes that for all processes.
     fn alive(&self) -> bool {
         // Read before the lock is tested: an agent that starts in between holds the lock before it
         // counts itself.
@@ -279,7 +279,7 @@ impl<'a, 'c, W: Watch> Waiter<'a, 'c, W> {
     }
 }
 
-/// How often a file is asked for again whose copy comes and goes.
+/// How often a demand is raised again for a file whose copy comes and goes.
 pub const TRIES: u32 = 4;
 
 /// Waits until a demanded file is resident, or, if it is large, until chunks of it can be had.
@@ -295,7 +295,7 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, watch: &impl Watch) -> Outcome 
             State::Partial => return Outcome::Partial(w),
             State::Requested => Step::NotTaken,
             State::Fetching => waiter.step_of_copy(key),
-            // Its decoded copy had to make way just now, or who fetched it ahead has stopped.
+            // Its decoded copy was just replaced, or the copier that fetched it ahead has stopped.
             State::Absent if tries > 0 => {
                 tries -= 1;
                 raise(ctl, f);
@@ -314,7 +314,7 @@ pub fn wait(ctl: &ControlMap<'_>, f: &Found<'_>, watch: &impl Watch) -> Outcome 
 pub fn want_chunks(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, from: u32, end: u32) {
     let mut any = false;
     for chunk in (from..end.min(file.chunks())).filter(|&c| !file.has(c)) {
-        // Also where somebody else has asked: who did may have died before it told the agent.
+        // Also where another process has asked: it may have died before it notified the agent.
         let _ = file.want(chunk);
         any = true;
     }
@@ -361,7 +361,7 @@ pub fn wait_chunk(
     }
 }
 
-/// Waits for a large file to be complete, for readers to whom single chunks are of no use: only if
+/// Waits for a large file to be complete, for readers that cannot use single chunks: only if
 /// that is near, by the rate of late.
 pub fn wait_complete(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, watch: &impl Watch) -> Outcome {
     let most = clock(&ctl.ctl.complete_ms);
@@ -385,14 +385,14 @@ pub fn wait_complete(ctl: &ControlMap<'_>, f: &Found<'_>, file: &LargeFile<'_>, 
         let hopeless = needed > left || left == 0 || file.is_streamed();
         let on = if w.state() == State::Partial { (&file.head.tick, tick) } else { (&f.entry.master.word, w.0) };
         if hopeless {
-            // For those who come later.
+            // For later readers.
             if !file.is_streamed() && file.head.rest.swap(1, Ordering::AcqRel) == 0 {
                 announce(ctl, f);
             }
             return Outcome::Deadline;
         }
         if !asked {
-            // Perhaps nobody would fetch them otherwise.
+            // Otherwise no process might request them.
             asked = true;
             want_chunks(ctl, f, file, 0, file.chunks());
         }

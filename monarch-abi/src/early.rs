@@ -1,11 +1,11 @@
 //! Changes that a job makes while its root has no index yet.
 //!
 //! A job starts at once and the scan runs beside it, so that the scan may see a name before the job
-//! changes it. Whoever changes something below a root without a segment first leaves the path here,
-//! then looks again whether a segment has appeared. The agent publishes a segment in the state
-//! [`OPENING`](crate::state::OPENING), in which readers do not use it but changes are entered, then
-//! bypasses all that was left here, then opens it. So a change is either left here before the agent
-//! looks, or finds the segment.
+//! changes it. A process that changes something below a root without a segment first leaves the
+//! path here, then looks again whether a segment has appeared. The agent publishes a segment in the
+//! state [`OPENING`](crate::state::OPENING), in which readers do not use it but changes are
+//! entered, then bypasses all that was left here, then opens it. So a change is either left here
+//! before the agent looks, or finds the segment.
 //!
 //! A record is a header word (complete, names change, root, length in bytes) and the path. A client
 //! killed in the middle leaves an incomplete record: its change was not made. When the log runs
@@ -37,7 +37,7 @@ pub struct Early {
 
 impl Early {
     /// Leaves a path relative to a root; `names` when not only its content or attributes change.
-    /// `false` when there is no room, which [`Early::each`] tells the agent.
+    /// `false` when there is no room, which the agent learns from [`Early::each`].
     pub fn leave(&self, root: usize, rel: &[u8], names: bool) -> bool {
         let need = 1 + rel.len().div_ceil(4);
         if rel.len() >= crate::PATH_MAX || self.used.load(Ordering::Relaxed) as usize > WORDS {

@@ -1,13 +1,13 @@
-//! What is looked at again when a file is opened, in segments whose job asks for that: when the PFS
-//! was last asked who it is (`dataset.consistency: close-to-open`), and what the bytes of its copy
-//! must come to (`dataset.verify_on_open`).
+//! Checks when a file is opened, in segments whose job asks for them: when the PFS
+//! was last compared with the PFS (`dataset.consistency: close-to-open`), and the checksum of its
+//! copy (`dataset.verify_on_open`).
 //!
 //! Entries of an index that was loaded from a file (`index.trust: verify`) are compared with the
 //! PFS before their first use, links and directories included; under `immutable` that is the only
 //! time. The agent counts as having looked at what it has copied.
 //!
 //! Both are arrays by entry in the state file, so that the check of one process counts for all of
-//! the node. They are not there where nobody asks for them: then all that an open sees of this is
+//! the node. They are not there where no job needs them: then all that an open sees of this is
 //! one test.
 
 use crate::hash::Identity;
@@ -116,7 +116,7 @@ impl<'a> Guard<'a> {
         Some(LastCheck { at, interval_ms: self.interval_ms() })
     }
 
-    /// What the bytes of an entry's copy must come to, if that is known.
+    /// The checksum of an entry's copy, if it is known.
     #[must_use]
     pub fn sum(&self, id: u32) -> Option<Sum> {
         let value = self.sums.get(id as usize)?.load(Ordering::Acquire);
@@ -124,7 +124,7 @@ impl<'a> Guard<'a> {
         (value != 0).then_some(Sum { value, piece })
     }
 
-    /// Takes note of it, before the entry's word says that there is a copy. (One that comes to 0 by
+    /// Stores it, before the entry's word says that there is a copy. (One that comes to 0 by
     /// chance is never known.)
     pub fn note_sum(&self, id: u32, sum: Sum) {
         if let (Some(value), Some(piece)) = (self.sums.get(id as usize), self.pieces.get(id as usize)) {
@@ -144,8 +144,8 @@ impl LastCheck<'_> {
         at == 0 || (self.interval_ms != NEVER_AGAIN && now_ms.wrapping_sub(at) >= self.interval_ms)
     }
 
-    /// It was what it is to be when the PFS was asked, at this time. Who stores an older time than
-    /// another one has the next check come sooner.
+    /// Notes that the entry was unchanged when the PFS was asked, at this time. A process that
+    /// stores an older time than another one has the next check come sooner.
     pub fn passed(&self, asked_ms: u32) {
         self.at.store(asked_ms.max(1), Ordering::Relaxed);
     }
@@ -163,7 +163,7 @@ mod tests {
         check(5000).passed(0);
         assert!(!check(5000).is_due(5000) && check(5000).is_due(5001));
         assert!(check(0).is_due(1), "at every open");
-        // The clock's 32 bits begin anew.
+        // The clock's 32 bits wrap.
         check(5000).passed(u32::MAX - 10);
         assert!(!check(5000).is_due(4000) && check(5000).is_due(4990));
         // A reader that was slower than the clock of another one: asks once more.

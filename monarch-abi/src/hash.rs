@@ -1,15 +1,15 @@
 //! Fingerprints of paths, names of copies and the stamp that a copy carries.
 //!
 //! *Fingerprint.* XXH3-128 (Collet, xxHash 0.8) of the path relative to its root, seeded per index.
-//! 64 bits pick the bucket and are kept in the slot, 32 more are kept in the record: 96 bits make a
-//! name comparison needless.
+//! 64 bits pick the bucket and are kept in the slot, 32 more are kept in the record: With these 96
+//! bits no name is compared.
 //!
 //! *Name.* A copy is named by a hash of (root id, fingerprint, size, mtime, ctime, inode): a name
 //! is never reused for other bytes, so that a stale mapping gives the right bytes or ENOENT. Of its
-//! 128 bits 16 are those of the root id, so that copies which a scan of their root no longer finds
-//! can be told.
+//! 128 bits 16 are those of the root id, which identify copies that a scan of their root no longer
+//! finds.
 //!
-//! *Stamp.* The modification time of a copy is ours to choose. It holds 60 bits: 44 of the
+//! *Stamp.* Monarch chooses the modification time of a copy. It holds 60 bits: 44 of the
 //! fingerprint and 16 of the name. One `statx` of a descriptor thus says whether it is a copy and
 //! of which file, in any process, whatever dup, fork, exec or SCM_RIGHTS did to the descriptor: no
 //! table of descriptors is kept anywhere. Seconds stay below 2^31 so that every file system with

@@ -5,7 +5,8 @@
 //! [`Control::hinted`](crate::control::Control::hinted) and wakes the agent. `<process>` is a
 //! number that it draws, because processes of containers may share those that the system gives
 //! them; both are eight hexadecimal digits, so that the names of a process sort as they were made.
-//! One that dies on the way leaves a `.tmp`, which the agent removes. Nobody waits for an answer.
+//! A process that dies on the way leaves a `.tmp`, which the agent removes. No process waits for an
+//! answer.
 //!
 //! ```text
 //! 0 magic  8 kind  12 process  16 value  24 time, ms of the coarse monotonic clock
@@ -45,7 +46,7 @@ pub enum Kind {
 pub struct Header {
     /// What it says.
     pub kind: Kind,
-    /// Who says it: a number that the process has drawn.
+    /// The process that gives it: a number that it has drawn.
     pub process: u32,
     /// See [`Kind`].
     pub value: i64,
@@ -85,8 +86,8 @@ impl Header {
         (word(0)? == MAGIC).then_some(Self { kind, process, value, ms, number })
     }
 
-    /// By what the word among the opens names this hint. (Two processes with tags in common are
-    /// told apart by nothing; they draw 32 bits.)
+    /// The number by which the word among the opens names this hint. (Two processes with a tag in
+    /// common cannot be distinguished; they draw 32 bits.)
     #[must_use]
     pub const fn tag(&self) -> u32 {
         self.process.wrapping_add(self.number)

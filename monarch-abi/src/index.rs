@@ -74,7 +74,7 @@ const _: () = assert!(size_of::<IndexHeader>() == 256);
 // (Never written while mapped.)
 pod!(IndexHeader);
 
-/// [`IndexHeader::flags`]: the scan did not come to everything that its user may see (memory bound,
+/// [`IndexHeader::flags`]: the scan did not reach everything that its user may see (memory bound,
 /// errors of the PFS).
 pub const INDEX_CUT: u32 = 2;
 
@@ -167,7 +167,7 @@ impl Record {
     }
 }
 
-/// A directory: where its subtree ends and who its parent is, 16 bytes.
+/// A directory: the end of its subtree and its parent, 16 bytes.
 #[derive(
     Clone, Copy, Debug, Default, zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout,
 )]

@@ -7,21 +7,21 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`hash`] | path fingerprints, names of copies, the stamp by which a descriptor tells which file it is |
+//! | [`hash`] | path fingerprints, names of copies, the stamp that says which file a descriptor is a copy of |
 //! | [`word`] | the 32-bit state word of a file and its transitions |
 //! | [`index`] | the immutable index of a namespace: records, directories, names |
 //! | [`state`] | the writable companion: lookup table with the state words, demand bitmaps |
-//! | [`bitmap`] | marks set by anybody and taken all at once |
+//! | [`bitmap`] | marks that any process sets and the agent takes |
 //! | [`guard`] | what is looked at again when a file is opened |
 //! | [`sum`] | checksums of copies |
 //! | [`chunks`] | which parts of a large file are there while its copy is being made |
 //! | [`control`] | the control block: roots, tiers, segments, in-flight copies, counters |
 //! | [`accesses`] | which files readers open |
-//! | [`hint`] | what jobs tell of their future |
+//! | [`hint`] | hints of jobs |
 //! | [`segment`] | an index and a state together: lookup, listing, path reconstruction |
 //! | [`resolve`] | from a path as spelled to an entry, as the kernel would |
 //! | [`early`] | changes made before there is an index |
-//! | [`outside`] | what processes tell the agent that cannot open the control block |
+//! | [`outside`] | reports of changes by processes that cannot open the control block |
 //! | [`demand`] | asking for a file and waiting for it: two clocks, no spinning |
 //! | [`sys`] | bare system calls, futexes |
 //! | [`scratch`] | memory for paths, so that no call needs a large stack |

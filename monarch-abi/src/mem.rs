@@ -6,8 +6,8 @@
 //! types handed out are plain old data or atomics ([`Pod`]): any bit pattern is valid, and the
 //! compiler shows that there is no padding.
 //!
-//! Bytes that are appended while others map them are an [`Area`]: no reference covers what is yet
-//! to be written.
+//! Bytes that are appended while other processes map them are an [`Area`]: no reference covers what
+//! is yet to be written.
 
 use crate::scratch::Scratch;
 use core::marker::PhantomData;
@@ -97,7 +97,7 @@ impl<'a> Map<'a> {
         Some(unsafe { &*self.base.add(off).cast::<T>() })
     }
 
-    /// `n` bytes from byte `off`, to which somebody may append.
+    /// `n` bytes from byte `off`, to which the agent may append.
     #[must_use]
     pub fn area(&self, off: usize, n: usize) -> Option<Area<'a>> {
         let end = off.checked_add(n)?;
@@ -118,11 +118,11 @@ impl<'a> Map<'a> {
     }
 }
 
-/// Bytes to which somebody appends while others map them.
+/// Bytes to which the agent appends while other processes map them.
 ///
-/// A slice of all of it would claim that nobody writes there, which is not so. What was appended
-/// never changes again, and is told only afterwards (by the count of a table, which is stored with
-/// Release and loaded with Acquire): a slice of just that is sound.
+/// A slice of all of it would claim that no process writes there, which is not so. What was
+/// appended never changes again, and is published only afterwards (by the count of a table, which
+/// is stored with Release and loaded with Acquire): a slice of just that is sound.
 #[derive(Clone, Copy, Debug)]
 pub struct Area<'a> {
     base: *const u8,
@@ -136,16 +136,16 @@ unsafe impl Send for Area<'_> {}
 unsafe impl Sync for Area<'_> {}
 
 impl<'a> Area<'a> {
-    /// Bytes that were appended, as whoever appended them has told; none when they would not lie
-    /// inside.
+    /// Bytes that were appended, at the place that the agent has published; none if they would not
+    /// lie inside.
     #[must_use]
     #[inline]
     pub fn get(&self, off: usize, n: usize) -> &'a [u8] {
         if off > self.len || n > self.len - off {
             return &[];
         }
-        // SAFETY: in bounds, for 'a. Where it was told of, it was written before and is not written
-        // again; what the agent never told of no reader asks for.
+        // SAFETY: in bounds, for 'a. What was published was written before and is not written
+        // again; no reader asks for what was not published.
         unsafe { core::slice::from_raw_parts(self.base.add(off), n) }
     }
 }

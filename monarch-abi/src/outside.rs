@@ -4,7 +4,7 @@
 //! The agent listens on a stream socket whose path only the job's processes know ([`VARIABLE`]).
 //! Each connection carries one message and its reply. A message says what changes by device, inode
 //! and name, so that it means the same in every mount namespace. The reply says on which devices
-//! roots lie: what lies on others does not have to be told.
+//! roots lie: changes on other devices are not reported.
 
 use crate::control::MAX_ROOTS;
 
@@ -13,11 +13,11 @@ pub const VARIABLE: &str = "MONARCH_CHANGES";
 /// Bytes of the longest path of a socket.
 pub const PATH_MAX: usize = 104;
 
-/// The process asks which devices matter.
+/// The process asks on which devices roots lie.
 pub const HELLO: u8 = b'h';
 /// Content or attributes of the file change.
 pub const FILE: u8 = b'f';
-/// The same, and what lies below it is not to be reached by some any more.
+/// The same, and some users cannot reach what lies below it any more.
 pub const TREE: u8 = b't';
 /// The name in the directory appears, disappears or is replaced.
 pub const NAME: u8 = b'n';
@@ -29,7 +29,7 @@ pub const MOVED: u8 = b'm';
 pub struct Head {
     /// One of the kinds above.
     pub kind: u8,
-    /// Whether the file is a directory. Not told for names.
+    /// Whether the file is a directory. Not set for names.
     pub is_dir: bool,
     /// Device and inode of the file; 0 for names.
     pub file: [u64; 2],
@@ -49,7 +49,7 @@ pub const MESSAGE_MAX: usize = HEAD_LEN + NAME_MAX;
 pub const REPLY_MAX: usize = 1 + 8 * MAX_ROOTS;
 
 impl Head {
-    /// The message before a name of so many bytes.
+    /// The message before a name of `name_len` bytes.
     #[must_use]
     pub fn to_bytes(&self, name_len: u8) -> [u8; HEAD_LEN] {
         let mut out = [0; HEAD_LEN];

@@ -44,7 +44,7 @@ pub struct Found<'a> {
 /// Why a path is not answered from the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
-    /// Not below any root: none of our business.
+    /// Not below any root.
     Outside,
     /// Below a root without a usable segment (not scanned yet, other mount, bypassed).
     NoSegment(usize),
@@ -258,7 +258,7 @@ fn walk<'a>(
         }
         match name {
             b"." => {}
-            // Above the root we do not know the tree; a root that is a mount point would also need
+            // Above the root the tree is not known; a root that is a mount point would also need
             // the parent mount.
             b".." => {
                 // What was a directory may be a link by now: then its parent is another one.

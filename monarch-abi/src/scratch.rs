@@ -1,9 +1,9 @@
 //! Scratch memory for paths and blocks, so that no call of the application needs a large stack.
 //!
-//! A pool of blocks lies in memory of the process's own. A block belongs to whoever wrote its
-//! thread pointer into the block's tag, by one compare-and-swap: no lock, nothing to wait for, and
-//! a signal handler that interrupts a call takes another block. When all blocks are taken, fresh
-//! memory is mapped and unmapped again with the value. Nothing is ever allocated.
+//! A pool of blocks lies in memory of the process's own. A block belongs to the thread that wrote
+//! its thread pointer into the block's tag, by one compare-and-swap: no lock, nothing to wait for,
+//! and a signal handler that interrupts a call takes another block. When all blocks are taken,
+//! fresh memory is mapped and unmapped again with the value. Nothing is ever allocated.
 //!
 //! * A child of `fork` has one thread: [`forked`] frees the blocks of all others.
 //! * A call that is left by `siglongjmp` or by the end of its thread keeps its block. Then the pool
@@ -22,10 +22,10 @@ const BLOCKS: usize = 128;
 /// [`Scratch::block`] of memory that is not the pool's.
 const MAPPED: usize = usize::MAX;
 
-/// Memory of the blocks. Pages that nobody uses take no room.
+/// Memory of the blocks. Unused pages take no memory.
 #[repr(C, align(4096))]
 struct Pool([UnsafeCell<MaybeUninit<[u8; BLOCK_BYTES]>>; BLOCKS]);
-// SAFETY: a block is touched only by whoever holds its tag.
+// SAFETY: a block is touched only by the thread that holds its tag.
 unsafe impl Sync for Pool {}
 
 static POOL: Pool = Pool([const { UnsafeCell::new(MaybeUninit::uninit()) }; BLOCKS]);
@@ -105,7 +105,7 @@ impl Drop for Scratch {
         if let Some(tag) = TAGS.get(self.block) {
             tag.store(0, Ordering::Release);
         } else if !self.base.is_null() {
-            // SAFETY: mapped by `map`, and used by nobody any more.
+            // SAFETY: mapped by `map`, and not used any more.
             unsafe { call(sys::SYS_MUNMAP, [self.base as usize, BLOCK_BYTES, 0, 0, 0, 0]) };
         }
     }

@@ -3,7 +3,7 @@
 use crate::scratch::Scratch;
 use crate::xxh3::Xxh3;
 
-/// What the bytes of a copy come to.
+/// The checksum of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sum {
     /// The checksum, XXH3-64.
@@ -83,7 +83,7 @@ impl Summing {
         self.hash.reset();
     }
 
-    /// What they all come to.
+    /// The checksum of all of them.
     #[must_use]
     pub fn end(&mut self) -> Sum {
         match self.bytes.checked_rem(self.piece) {

@@ -82,7 +82,7 @@ pub fn thread_pointer() -> usize {
 const FUTEX_WAIT: usize = 0;
 const FUTEX_WAKE: usize = 1;
 
-/// Sleeps until `word` is no longer `expected`, somebody wakes it, a signal comes, or the time (s,
+/// Sleeps until `word` is no longer `expected`, it is woken, a signal comes, or the time (s,
 /// ns) is over.
 pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, timeout: Option<[i64; 2]>) {
     let t = timeout.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);

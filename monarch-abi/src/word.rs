@@ -10,15 +10,15 @@
 //! copier that was slow cannot publish over a decision taken meanwhile: publication is a
 //! compare-and-swap of the whole word. The tier is that of a copy, complete (Resident) or partial
 //! (Partial). A Refused word has the reason in its place, an Absent one the tier of a packed copy,
-//! counted from 1: one that the agent has to decode before anybody can open it. The mark is on
-//! copies, complete or partial, that were decoded: whoever opens one says so, because it may go
-//! then.
+//! counted from 1: a copy that the agent has to decode before a reader can open it. The mark is on
+//! copies, complete or partial, that were decoded: a reader that opens one says so, because it may
+//! go then.
 
 /// What is known about a file's copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// No copy; nobody asked.
+    /// No copy, and no demand.
     Absent = 0,
     /// Asked for by a reader, not yet picked up by the agent.
     Requested = 1,
@@ -44,7 +44,7 @@ pub enum State {
 pub enum Refusal {
     /// No tier has room for it.
     NoRoom = 0,
-    /// The same, but a reader who goes through it in order may ask for chunks.
+    /// The same, but a sequential reader may request chunks.
     Streamable = 1,
     /// It was changed a moment ago.
     RecentlyModified = 2,
@@ -52,7 +52,7 @@ pub enum Refusal {
     PfsFailed = 3,
     /// A tier failed, or takes no copies at present.
     TierFailed = 4,
-    /// Its copy had to go, or is being dropped; or its root is served anew.
+    /// Its copy had to go, or is being dropped; or its root has another segment.
     Dropped = 5,
     /// A reader has found its copy damaged; the agent is to drop it.
     Damaged = 6,
@@ -194,7 +194,7 @@ impl Word {
         }
     }
 
-    /// Whether a reader in order may ask for chunks of it.
+    /// Whether a sequential reader may request chunks of it.
     #[must_use]
     #[inline]
     pub const fn is_streamable(self) -> bool {

@@ -1,6 +1,6 @@
 //! The constructor: finds the job's control block.
 
-use crate::ctx::gate::{self, MAPPED, OUTSIDE, WITHOUT};
+use crate::ctx::gate::{self, FOREIGN, MAPPED, WITHOUT};
 use crate::ctx::{files, rights};
 use crate::process::process;
 use monarch_abi::control::ControlMap;
@@ -52,7 +52,7 @@ fn attach(argv: *const *const u8, envp: *const *const u8) -> u32 {
         unsafe { crate::shell::boot(argv) };
         return MAPPED;
     }
-    if socket.is_some_and(crate::outside::boot) { OUTSIDE } else { WITHOUT }
+    if socket.is_some_and(crate::foreign_changes::boot) { FOREIGN } else { WITHOUT }
 }
 
 fn map_control(path: &'static [u8], disabled: Option<&[u8]>) -> Option<()> {

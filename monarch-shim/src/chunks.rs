@@ -1,5 +1,5 @@
 //! Reads of large files whose copy is being made: the application holds the descriptor of the PFS,
-//! and gets the bytes of chunks that are there from the partial copy; the others are asked for.
+//! and gets the bytes of complete chunks from the partial copy; missing chunks are requested.
 //!
 //! The partial copy is opened for one read and closed again, and the bytes count only if its state
 //! is still the same afterwards. `read` claims its range by moving the offset first, so that
@@ -9,7 +9,7 @@ use crate::changes::bypass;
 use crate::copy_open::Here;
 use crate::ctx::{self, Ctx};
 use crate::errno;
-use crate::large::{Claim, Known, MOST, identify, in_order, would_be_in_order};
+use crate::large::{Claim, Known, MAX_READ_BYTES, identify, in_order, would_be_in_order};
 use crate::sys::{self, Fd};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -17,15 +17,15 @@ use monarch_abi::control::Counter;
 use monarch_abi::demand::{self, Outcome};
 use monarch_abi::word::{State, Word};
 
-/// Chunks asked for at a time by one long read.
-const AT_ONCE: u32 = 16;
-/// How often a read begins anew because something was taken away meanwhile.
-const TRIES: u32 = 8;
-/// Most parts of a read into several buffers (`IOV_MAX`).
-const MOST_PARTS: usize = 1024;
+/// Chunks that one long read requests at a time.
+const MAX_CHUNKS_PER_REQUEST: u32 = 16;
+/// How often a read is repeated because chunks were dropped meanwhile.
+const MAX_READ_TRIES: u32 = 8;
+/// Buffers of a read into several buffers (`IOV_MAX`).
+const MAX_READ_BUFFERS: usize = 1024;
 
-/// Whether the kernel itself would begin to read `n` bytes at `off` into a buffer. Otherwise it has
-/// an error to tell, or less to do.
+/// Whether the kernel itself would begin to read `n` bytes at `off` into a buffer. Otherwise it
+/// returns an error, or reads less.
 #[inline]
 fn is_plain(buf: usize, n: usize, off: Option<i64>) -> bool {
     let in_memory = buf.checked_add(n).is_some_and(|end| end >> 47 == 0);
@@ -42,7 +42,7 @@ pub unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, off: i64) -> Option<isize
     if !is_plain(buf as usize, n, Some(off)) {
         return None;
     }
-    let n = n.min(MOST);
+    let n = n.min(MAX_READ_BYTES);
     if crate::small::may_be(fd) {
         // SAFETY: passed on.
         return unsafe { crate::small::pread(&ctx, fd, buf, n, off) };
@@ -76,7 +76,7 @@ pub unsafe fn read(fd: c_int, buf: *mut u8, n: usize) -> Option<isize> {
         return unsafe { crate::small::read(&ctx, fd, buf, n) };
     }
     let known = identify(&ctx, fd)?;
-    let (n, size) = (n.min(MOST), known.f.entry.record.size);
+    let (n, size) = (n.min(MAX_READ_BYTES), known.f.entry.record.size);
     let waits = known.wait_first(&ctx, fd, n)?;
     let claim = Claim::make(fd, n, size)?;
     let n = claim.bytes;
@@ -97,12 +97,12 @@ pub unsafe fn read(fd: c_int, buf: *mut u8, n: usize) -> Option<isize> {
 #[must_use]
 pub unsafe fn readv(fd: c_int, iov: *const libc::iovec, count: c_int, off: Option<i64>) -> Option<isize> {
     let ctx = ctx::get()?;
-    let count = usize::try_from(count).ok().filter(|&n| n <= MOST_PARTS)?;
+    let count = usize::try_from(count).ok().filter(|&n| n <= MAX_READ_BUFFERS)?;
     // SAFETY: tested before they are read.
     let parts = unsafe { crate::user::slice(iov, count)? };
     let total = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.iov_len))?;
     let plain = parts.iter().all(|part| is_plain(part.iov_base as usize, part.iov_len, None));
-    if total == 0 || total > MOST || !plain || !is_plain(0, total, off) {
+    if total == 0 || total > MAX_READ_BYTES || !plain || !is_plain(0, total, off) {
         return None;
     }
     if crate::small::may_be(fd) {
@@ -189,7 +189,7 @@ impl Known {
         let ordered = would_be_in_order(fd, off, n);
         let mut at = off;
         let mut tries = 0;
-        while at < end && tries < TRIES {
+        while at < end && tries < MAX_READ_TRIES {
             let word = self.usable(ctx, at, end, ordered);
             let to = word.map_or(at, |word| self.there(word, at, end));
             if to > at {
@@ -224,7 +224,7 @@ impl Known {
         let mut at = off;
         let mut open: Option<(Word, Fd)> = None;
         let mut tries = 0;
-        while at < end && tries < TRIES {
+        while at < end && tries < MAX_READ_TRIES {
             let Some(word) = self.usable(ctx, at, end, ordered) else { break };
             let to = self.there(word, at, end);
             if to == at {
@@ -308,7 +308,7 @@ impl Known {
         }
     }
 
-    /// Up to where the bytes from `at` on are there.
+    /// The end of the complete bytes from `at` on.
     fn there(&self, word: Word, at: u64, end: u64) -> u64 {
         if word.state() == State::Resident {
             return end;
@@ -316,16 +316,16 @@ impl Known {
         self.large.present_until(at, end)
     }
 
-    /// Asks for the chunks of a range, and for some more if the reader goes on behind it.
+    /// Requests the chunks of a range, and some more if the reader is sequential.
     fn ask(&self, ctx: &Ctx, at: u64, end: u64, ordered: bool) {
         let first = self.large.at(at);
         let mut behind = self.large.at(end.saturating_sub(1).max(at)).saturating_add(1);
-        let mut most = AT_ONCE;
+        let mut most = MAX_CHUNKS_PER_REQUEST;
         if ordered {
             let ahead = self.large.head.ahead.load(Ordering::Relaxed);
             behind = behind.saturating_add(ahead);
             if self.large.is_streamed() {
-                // More at once would push out what this read has not got to.
+                // More at once would push out chunks that this read still needs.
                 most = ahead.saturating_add(1);
             }
             self.large.has_come_to(false);
@@ -333,7 +333,7 @@ impl Known {
         demand::want_chunks(ctx.map, &self.f, &self.large, first, behind.min(first.saturating_add(most)));
     }
 
-    /// A reader in order has come to another chunk: asks for those behind it.
+    /// A sequential reader has reached another chunk: requests those behind it.
     fn ask_ahead(&self, ctx: &Ctx, from: u64, to: u64) {
         let chunk = self.large.at(to);
         if self.large.at(from) == chunk && !from.is_multiple_of(self.large.chunk.max(1)) {
@@ -347,7 +347,7 @@ impl Known {
 
     /// Asks for what is missing at `at` and waits for it; `false` if it does not come.
     fn wait(&self, ctx: &Ctx, word: Word, at: u64, end: u64, ordered: bool) -> bool {
-        // What only passes through is of use to those who go through it.
+        // Streamed chunks are of use to sequential readers only.
         if !demand::agent_up(ctx.map.ctl) || (self.large.is_streamed() && !ordered) {
             return false;
         }
@@ -361,8 +361,8 @@ impl Known {
     }
 }
 
-/// Takes posix_fadvise(2) (`POSIX_FADV_WILLNEED`) and readahead(2) of a large file as what they
-/// are, a hint: asks for the chunks. `false` when the kernel is to be told.
+/// Takes posix_fadvise(2) (`POSIX_FADV_WILLNEED`) and readahead(2) of a large file as hints:
+/// requests the chunks. `false` when the kernel is to get the call.
 #[must_use]
 pub fn advise(fd: c_int, off: i64, len: u64) -> bool {
     let asked = || {

@@ -37,9 +37,9 @@ pub fn copy_path(
     true
 }
 
-/// Whether the directory of a tier is the one that the agent holds, of its user and nobody else's
-/// to change. Asked once in a process: the agent has made sure that no other user can exchange what
-/// leads to it.
+/// Whether the directory of a tier is the one that the agent holds, belongs to its user, and cannot
+/// be changed by another user. Asked once in a process: the agent has made sure that no other user
+/// can exchange the directories above it.
 #[cold]
 #[inline(never)]
 fn is_agents(ctx: &Ctx, number: usize) -> bool {
@@ -59,7 +59,7 @@ pub struct Here;
 impl Watch for Here {
     fn now_us(&self) -> u64 {
         let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the buffer is ours.
+        // SAFETY: the buffer outlives the call.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
         t.tv_sec as u64 * 1_000_000 + t.tv_nsec as u64 / 1000
     }

@@ -7,18 +7,18 @@
 //! | [`segments`] | mapping segments as they appear |
 //! | [`rights`] | whether this process may read what the agent may read |
 //! | [`trust`] | what leads in this process where it leads for the agent |
-//! | [`stem`] | what the first bytes of a path tell |
+//! | [`stem`] | whether a path leads outside of all roots |
 //!
-//! Before our constructor has run every call goes to the next symbol. The constructor maps the
-//! control block if the environment names one that is ours; segments are mapped when they appear,
-//! and never unmapped. A root is trusted if this process sees the same mounts as the agent: the
-//! same mount namespace and the same `/`, or else, asked once, the same `st_dev` and `st_ino` at
-//! the root's path and at the tiers.
+//! Before the constructor of the shim has run, every call goes to the next symbol. The constructor
+//! maps the control block if the environment names one that is ours; segments are mapped when they
+//! appear, and never unmapped. A root is trusted if this process sees the same mounts as the agent:
+//! the same mount namespace and the same `/`, or else, asked once, the same `st_dev` and `st_ino`
+//! at the root's path and at the tiers.
 
 use crate::errno;
 use crate::process::process;
 use core::sync::atomic::Ordering;
-use gate::{BOOTED, MAPPED, ON, OUTSIDE};
+use gate::{BOOTED, FOREIGN, MAPPED, ON};
 use monarch_abi::control::{ControlMap, Counter};
 
 pub(crate) mod files;
@@ -32,7 +32,6 @@ pub use files::{agent, hint_file};
 pub use gate::leave_alone;
 pub use rights::{never_again, rights_changed, threads_rights_changed};
 pub use segments::forked;
-pub use stem::Outside;
 pub use trust::{mounts_changed, place_changed};
 
 /// The shared state, when the gate is open.
@@ -42,7 +41,7 @@ pub struct Ctx {
     pub map: &'static ControlMap<'static>,
     /// Whether segments that are not open yet are seen, too: changes have to be entered there.
     opening: bool,
-    /// So many bytes of the path at hand are the only spelling of the only root; 0 when that is not
+    /// Bytes of the path at hand that are the only spelling of the only root; 0 if that is not
     /// known.
     below: usize,
 }
@@ -81,7 +80,7 @@ pub fn mapped() -> Option<Ctx> {
     open()
 }
 
-/// Whether the gate may be open, as far as a look at it tells.
+/// Whether the gate may be open, as far as a look at it shows.
 #[inline]
 #[must_use]
 pub fn is_on() -> bool {
@@ -93,16 +92,16 @@ pub fn is_on() -> bool {
 }
 
 /// Whether this process belongs to a job whose control block it cannot open: see
-/// [`crate::outside`].
+/// [`crate::foreign_changes`].
 #[inline]
 #[must_use]
-pub fn is_outside() -> bool {
-    BOOTED.load(Ordering::Acquire) == OUTSIDE
+pub fn is_foreign() -> bool {
+    BOOTED.load(Ordering::Acquire) == FOREIGN
 }
 
 #[inline]
 fn open() -> Option<Ctx> {
-    // SAFETY: who comes here has seen that it is mapped.
+    // SAFETY: the callers have seen that it is mapped.
     let map = unsafe { gate::control()? };
     Some(Ctx { map, opening: false, below: 0 })
 }

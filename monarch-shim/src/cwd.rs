@@ -1,9 +1,9 @@
-//! Whether the working directory is of any interest.
+//! Whether the working directory matters to any root.
 //!
 //! Only that is remembered, not its path. A directory outside of all roots sends relative paths to
 //! the kernel, which is right whatever has become of the directory since: another process may have
-//! renamed it, or a bare system call may have left it. Wherever its path is needed to tell which
-//! file is meant, the kernel is asked for it.
+//! renamed it, or a bare system call may have left it. Wherever its path is needed to find a file,
+//! the kernel is asked for it.
 
 use crate::process::process;
 use crate::sys;
@@ -26,8 +26,8 @@ pub fn invalidate() {
     let _ = process().cwd.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
 }
 
-/// Whether relative paths (without leading `..`) lead outside all roots, as far as anybody has
-/// looked. Good for calls that read: the kernel answers them.
+/// Whether relative paths (without leading `..`) lead outside all roots, as far as a call has found
+/// out. Good for calls that read: the kernel answers them.
 #[inline]
 #[must_use]
 pub fn is_outside(ctl: &ControlMap<'_>) -> bool {
@@ -36,7 +36,7 @@ pub fn is_outside(ctl: &ControlMap<'_>) -> bool {
 }
 
 /// Copies the working directory into `out`; its length. `None` when it was removed or lies outside
-/// our `/`.
+/// the `/` of the process.
 #[must_use]
 pub fn get(ctl: &ControlMap<'_>, out: &mut MaybeUninit<[u8; PATH_MAX]>) -> Option<usize> {
     let page = process();

@@ -1,4 +1,4 @@
-//! The path of a descriptor, as the kernel tells it below `/proc`.
+//! The path of a descriptor, as the kernel shows it below `/proc`.
 
 use crate::sys;
 use core::ffi::c_int;

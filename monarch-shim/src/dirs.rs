@@ -1,8 +1,8 @@
 //! Virtual directory streams: listings from shared memory.
 //!
-//! The one fake object we hand out. A stream starts with a magic word that no real `DIR` can start
-//! with (glibc's begins with a descriptor, which is not negative), so that the hooks tell ours from
-//! real ones without a table.
+//! The one object that only looks like one of the C library. A stream starts with a magic word that
+//! no real `DIR` can start with (glibc's begins with a descriptor, which is not negative), so that
+//! the hooks distinguish streams of the shim from real ones without a table.
 
 use crate::ctx::Ctx;
 use crate::errno;
@@ -33,7 +33,7 @@ pub struct Shared {
 
 /// A virtual directory stream.
 pub struct Stream {
-    /// Real descriptor, opened when somebody asks for it; -1 before.
+    /// Real descriptor, opened by the first `dirfd`; -1 before.
     fd: c_int,
     root: u32,
     /// The real stream that has taken over, if any.
@@ -86,7 +86,7 @@ pub fn open(f: &Found<'static>) -> Option<*mut Shared> {
 
 /// What is behind a `DIR`.
 pub enum Behind<'a> {
-    /// A stream of ours that answers itself.
+    /// A stream of the shim that answers itself.
     Ours(Locked<'a>),
     /// A stream of the C library.
     Real(*mut libc::DIR),
@@ -145,7 +145,7 @@ impl Shared {
     }
 }
 
-/// Our stream behind a `DIR`, if it is one.
+/// The shim's stream behind a `DIR`, if it is one.
 ///
 /// # Safety
 /// `dir` must be a stream that the application got from `opendir` or the like, or null.
@@ -159,7 +159,7 @@ pub unsafe fn ours(dir: *mut libc::DIR) -> Option<*mut Shared> {
     }
 }
 
-/// Who reads a stream.
+/// The reader of a stream.
 ///
 /// # Safety
 /// That of [`ours`].
@@ -243,7 +243,7 @@ impl Stream {
         let changed = self.is_changed(ctx.as_ref());
         let fd = if changed { self.descriptor(ctx) } else { -1 };
         if fd >= 0 {
-            // SAFETY: an open directory of ours, which the stream owns from now on.
+            // SAFETY: an open directory of the shim, which the stream owns from now on.
             unsafe {
                 self.real = libc::fdopendir(fd);
                 if !self.real.is_null() {
@@ -295,8 +295,7 @@ impl Stream {
 /// # Safety
 /// `s` must come from [`open`] and not be used afterwards.
 pub unsafe fn close(s: *mut Shared) {
-    // SAFETY: allocated by `open`; stream and descriptor are ours, and the stream owns the
-    // descriptor.
+    // SAFETY: allocated by `open`; the stream belongs to the shim, and owns its descriptor.
     unsafe {
         let (fd, real) = ((*(*s).stream.get()).fd, (*(*s).stream.get()).real);
         (*s).magic = 0;
@@ -324,7 +323,7 @@ pub unsafe fn scan(
     filter: Filter,
     compare: Compare,
 ) -> c_int {
-    // SAFETY: from `open`, and not given to anybody else.
+    // SAFETY: from `open`, and not given away.
     let stream = unsafe { &mut *(*shared).stream.get() };
     let mut items: *mut *mut libc::dirent64 = core::ptr::null_mut();
     let (mut len, mut cap) = (0usize, 0usize);

@@ -1,7 +1,8 @@
 //! What an older C library lacks: the bare system call under the same name.
 //!
-//! We export `stat` and others that became symbols only later. A program that looks for one by name
-//! and would have taken another way must not get a function from us that only says `ENOSYS`.
+//! The shim exports `stat` and others that became symbols only later. A program that looks for one
+//! by name and would have taken another way must not get a function from the shim that only says
+//! `ENOSYS`.
 
 use crate::errno::set_errno;
 use crate::symbols::Sym;

@@ -1,5 +1,5 @@
-//! Files that the job removes: who has a copy of one open sees that it has no name any more, as on
-//! the PFS.
+//! Files that the job removes: a process that has a copy of one open sees that it has no name any
+//! more, as on the PFS.
 
 use crate::absolute::pfs_path;
 use crate::ctx::Ctx;
@@ -35,7 +35,7 @@ fn is_only_name(ctx: &Ctx, f: &Found<'static>) -> bool {
     stat().is_some_and(|st| is_inode_of(ctx, f, &st) && st.st_nlink == 1)
 }
 
-/// Its name was removed or replaced.
+/// Notes that its name was removed or replaced.
 pub fn removed(ctx: &Ctx, f: &Found<'static>) {
     monarch_abi::demand::gone(ctx.map, f);
 }

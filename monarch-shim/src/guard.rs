@@ -1,14 +1,14 @@
-//! What is looked at again before an entry is told from memory or its copy opened, where a root is
-//! served so (see [`monarch_abi::guard`]).
+//! Checks before an entry is answered from memory or its copy opened, where a root is served with
+//! them ([`monarch_abi::guard`]).
 //!
 //! *Is it still the file that was indexed?* One statx by the path as the application gave it, past
 //! what this machine remembers. If it is, the time is noted for all processes; if not, or if it has
 //! gone, the entry is left to the PFS from now on. When the question fails otherwise, this call is
 //! the PFS's, which may say why.
 //!
-//! *Are the bytes of its copy what they must be?* It is read in full, through a descriptor of our
-//! own, before the application gets one. A damaged copy is taken out of use and its word tells the
-//! agent, which makes another one.
+//! *Are the bytes of its copy what they must be?* It is read in full, through a descriptor of the
+//! shim, before the application gets one. A damaged copy is taken out of use, and its word has the
+//! agent make another one.
 
 use crate::absolute::pfs_path;
 use crate::ctx::Ctx;
@@ -39,7 +39,7 @@ impl Asked {
     }
 }
 
-/// Whether an entry may be told from memory.
+/// Whether an entry may be answered from memory.
 #[inline]
 #[must_use]
 pub fn is_still(ctx: &Ctx, f: &Found<'static>, asked: Asked) -> bool {
@@ -112,7 +112,7 @@ pub fn is_sound_copy(ctx: &Ctx, f: &Found<'static>, word: Word, copy: &Fd) -> bo
     if !guard.which().sums {
         return true;
     }
-    // Not known: then nobody can say, and the PFS can.
+    // Not known: then only the PFS can answer.
     let Some(sum) = guard.sum(f.entry.master.id) else { return false };
     match fits(copy, f.entry.record.size, sum) {
         Some(true) => true,
@@ -132,7 +132,7 @@ fn fits(file: &Fd, size: u64, sum: Sum) -> Option<bool> {
     let summing = Summing::in_scratch(&mut state, sum.piece)?;
     let at = block.bytes()?.as_mut_ptr().cast::<u8>();
     loop {
-        // SAFETY: a buffer of ours, as long as said.
+        // SAFETY: a buffer of the shim, as long as said.
         let n = unsafe { sys::pread(file.0, at, BLOCK_BYTES, summing.bytes) };
         match usize::try_from(n) {
             Ok(0) => return Some(summing.bytes == size && summing.end() == sum),

@@ -1,9 +1,9 @@
-//! What a job tells of its future, by the functions of `monarch.h`: the order in which it will open
+//! Hints of a job, by the functions of `monarch.h`: the order in which it will open
 //! files, epochs, what matters.
 //!
 //! Paths are looked up here, in shared memory; what the agent gets is a small file of numbers in
-//! its runtime directory (see `monarch_abi::hint`). Nobody waits for it, and what is wrong costs
-//! time only.
+//! its runtime directory (see `monarch_abi::hint`). No process waits for it, and what is wrong
+//! costs time only.
 
 use crate::ctx::{self, Ctx};
 use crate::errno;
@@ -22,12 +22,12 @@ use monarch_abi::word::State;
 
 /// Hints that this process has written.
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// Who this process is to the agent, in the lower half, and above the process that it was drawn
-/// for.
+/// The number by which the agent knows this process, in the lower half, and above the process that
+/// it was drawn for.
 static IDENTITY: AtomicU64 = AtomicU64::new(0);
 
 /// Files written at a time.
-const BATCH: usize = BLOCK_BYTES / size_of::<u64>();
+const FILES_PER_WRITE: usize = BLOCK_BYTES / size_of::<u64>();
 
 /// A number that no other process has: processes of containers may share the numbers that the
 /// system gives them. A child draws its own.
@@ -86,13 +86,13 @@ impl Writer {
 
     fn add(&mut self, key: u64) -> Result<(), c_int> {
         let Some(room) = self.files.bytes() else { return Err(libc::EIO) };
-        if self.used < BATCH {
-            // SAFETY: the room is for so many numbers.
+        if self.used < FILES_PER_WRITE {
+            // SAFETY: the block has space for `FILES_PER_WRITE` numbers.
             unsafe { room.as_mut_ptr().cast::<u64>().add(self.used).write(key.to_le()) };
             self.used += 1;
             self.count += 1;
         }
-        if self.used < BATCH { Ok(()) } else { self.flush() }
+        if self.used < FILES_PER_WRITE { Ok(()) } else { self.flush() }
     }
 
     fn flush(&mut self) -> Result<(), c_int> {
@@ -100,7 +100,7 @@ impl Writer {
         if len == 0 || self.files.is_empty() {
             return Ok(());
         }
-        // SAFETY: so many numbers were written there; `write` does not touch them.
+        // SAFETY: `used` numbers were written there; `write` does not touch them.
         let bytes = unsafe { core::slice::from_raw_parts(self.files.base(), len) };
         self.write(bytes)
     }
@@ -139,7 +139,8 @@ pub fn is_active() -> bool {
     ctx::get().is_some()
 }
 
-/// Tells the agent of files, in the order of `paths`; how many of them are known, or -1 with errno.
+/// Gives the agent a hint about files, in the order of `paths`; how many of them are indexed, or -1
+/// with errno.
 pub fn tell<'a>(kind: Kind, value: i64, paths: impl Iterator<Item = &'a [u8]>) -> isize {
     let Some(ctx) = ctx::get() else { return fails(libc::ENOSYS) };
     match write(&ctx, kind, value, paths) {

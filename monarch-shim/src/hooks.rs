@@ -2,13 +2,14 @@
 //! otherwise calls the next symbol.
 
 mod access;
-mod change;
+mod attributes;
 mod dir;
 mod fs;
 mod hints;
 mod ioctl;
 mod lock;
 mod memory;
+mod names;
 mod open;
 mod place;
 mod raw;
@@ -17,7 +18,7 @@ mod spawn;
 mod stat;
 mod stdio;
 
-use crate::ctx::{self, Ctx, Outside};
+use crate::ctx::{self, Ctx};
 use crate::errno;
 use crate::user;
 use core::ffi::{c_char, c_int};
@@ -81,23 +82,25 @@ pub(crate) use hook;
 #[inline]
 unsafe fn enter<'a>(path: *const c_char) -> Option<(Ctx, &'a [u8])> {
     // SAFETY: by contract.
-    unsafe { ctx::get()?.enter(path).ok() }
+    unsafe { ctx::get()?.enter(path) }
 }
 
-/// [`enter`] that tells more of a path that is not looked up.
+/// [`enter`] for calls that open a file: sets `names` if the path is not looked up and may be the
+/// name of a descriptor.
 ///
 /// # Safety
 /// As for [`user::path`].
 #[inline]
-unsafe fn enter_or_outside<'a>(path: *const c_char) -> Result<(Ctx, &'a [u8]), Outside> {
-    match ctx::get() {
-        // SAFETY: by contract.
-        Some(ctx) => unsafe { ctx.enter(path) },
-        // Not served; but it may have a copy open that it has inherited.
-        None => {
-            // SAFETY: by contract.
-            let names = ctx::mapped().is_some() && unsafe { user::begins_like_descriptor(path) };
-            Err(if names { Outside::MayNameDescriptor } else { Outside::Plain })
+unsafe fn enter_open<'a>(path: *const c_char, names: &mut bool) -> Option<(Ctx, &'a [u8])> {
+    // SAFETY: by contract; the page is tested before the path is called outside.
+    unsafe {
+        match ctx::get() {
+            Some(ctx) => ctx.enter_or(path, || *names = user::begins_like_descriptor_in_page(path)),
+            None => {
+                // Not served; but the process may have inherited a copy.
+                *names = ctx::mapped().is_some() && user::begins_like_descriptor(path);
+                None
+            }
         }
     }
 }
@@ -135,8 +138,17 @@ unsafe fn behind(dirfd: c_int, path: *const c_char, follow: bool) -> Option<crat
     // SAFETY: by contract.
     let (ctx, bytes) = unsafe { enter_change(path)? };
     let saved = errno::errno();
-    let f = crate::changes::behind_copy(&ctx, dirfd, bytes, follow);
-    let path = f.and_then(|f| crate::changes::path_if_there(&ctx, &f));
+    let f = crate::descriptor_names::behind_copy(&ctx, dirfd, bytes, follow);
+    let path = f.and_then(|f| crate::identity::path_if_there(&ctx, &f));
+    errno::set_errno(saved);
+    path
+}
+
+/// The path on the PFS if `fd` is a copy, for calls that only read attributes of an open file.
+fn pfs_path_of(fd: c_int) -> Option<crate::absolute::Absolute> {
+    let ctx = ctx::mapped()?;
+    let saved = errno::errno();
+    let path = crate::identity::copy_of_fd(&ctx, fd).and_then(|f| crate::identity::path_if_there(&ctx, &f));
     errno::set_errno(saved);
     path
 }

@@ -15,7 +15,7 @@ use monarch_abi::word::State;
 /// Mode of every copy.
 pub const COPY_MODE: u32 = libc::S_IFREG | 0o400;
 
-/// The facts about a descriptor that tell whether it is a copy.
+/// The facts about a descriptor that identify a copy.
 #[derive(Clone, Copy)]
 pub struct Facts {
     /// `st_dev`.
@@ -91,6 +91,17 @@ pub fn attributes(ctx: &Ctx, f: &Found<'static>) -> Option<libc::stat64> {
     (is_inode_of(ctx, f, &now) && now.st_size as u64 == f.entry.record.size).then_some(now)
 }
 
+/// The path on the PFS of an entry if the file that was indexed is still there.
+#[must_use]
+pub fn path_if_there(ctx: &Ctx, f: &Found<'static>) -> Option<crate::absolute::Absolute> {
+    if f.entry.word().is_gone() {
+        return None;
+    }
+    let mut path = crate::absolute::pfs_path(ctx, f)?;
+    let st = crate::sys::stat_at(libc::AT_FDCWD, path.c_str()?, libc::AT_SYMLINK_NOFOLLOW)?;
+    is_inode_of(ctx, f, &st).then_some(path)
+}
+
 /// Whether these are the attributes of the inode that was indexed.
 #[must_use]
 pub fn is_inode_of(ctx: &Ctx, f: &Found<'static>, st: &libc::stat64) -> bool {
@@ -98,7 +109,7 @@ pub fn is_inode_of(ctx: &Ctx, f: &Found<'static>, st: &libc::stat64) -> bool {
 }
 
 /// Whether a file of an entry may lie on this device: that of the root, or any where the index does
-/// not tell it (layers of overlays).
+/// not have it (layers of overlays).
 fn is_device_of(ctx: &Ctx, f: &Found<'static>, dev: u64) -> bool {
     let root = ctx.map.ctl.roots.get(f.root).map(|r| r.dev.load(Ordering::Relaxed));
     root == Some(dev) || f.entry.record.owner == OWNER_KERNEL
@@ -153,7 +164,7 @@ pub fn fill_stat(ctx: &Ctx, root: usize, segment: &Segment<'_>, r: &Record, out:
 }
 
 /// What can be asked of statx and is held.
-const HELD: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+const INDEXED_FIELDS: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 
 /// Fills a statx buffer from an entry; `None` when the kernel has to answer. The state is not
 /// looked at.
@@ -161,7 +172,7 @@ const HELD: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 pub fn fill_statx(ctx: &Ctx, f: &Found<'static>, mask: u32, out: &mut libc::statx) -> Option<()> {
     let r = f.entry.record;
     let (uid, gid) = f.segment.index.owner(r)?;
-    if mask & !HELD != 0 {
+    if mask & !INDEXED_FIELDS != 0 {
         return None;
     }
     let btime = if mask & libc::STATX_BTIME == 0 || f.segment.index.header.btimes_off == 0 {
@@ -201,7 +212,7 @@ pub fn fill_statx(ctx: &Ctx, f: &Found<'static>, mask: u32, out: &mut libc::stat
     Some(())
 }
 
-/// Whether an entry's metadata may be told from the index.
+/// Whether an entry's metadata may be answered from the index.
 #[inline]
 #[must_use]
 pub fn is_current(f: &Found<'static>) -> bool {

@@ -16,22 +16,22 @@ use monarch_abi::chunks::LargeFile;
 use monarch_abi::resolve::{Found, Segments};
 use monarch_abi::word::{State, Word};
 
-/// Descriptors about which something is remembered.
-const FDS: usize = 4096;
+/// Descriptors for which a hint is kept: those below this number.
+const TRACKED_DESCRIPTORS: usize = 4096;
 /// Nothing is known about a descriptor.
 const UNKNOWN: u64 = 0;
 /// It was no large file when it was last asked about.
 const NONE: u64 = 1;
 /// By descriptor: one of these, or number + 1 of a segment and position of a large file there.
-static HINTS: [AtomicU64; FDS] = [const { AtomicU64::new(UNKNOWN) }; FDS];
+static HINTS: [AtomicU64; TRACKED_DESCRIPTORS] = [const { AtomicU64::new(UNKNOWN) }; TRACKED_DESCRIPTORS];
 /// By descriptor: where its last read ended.
-static ENDS: [AtomicU64; FDS] = [const { AtomicU64::new(0) }; FDS];
+static ENDS: [AtomicU64; TRACKED_DESCRIPTORS] = [const { AtomicU64::new(0) }; TRACKED_DESCRIPTORS];
 
-/// Most bytes of one read.
-pub const MOST: usize = 0x7fff_f000;
+/// Bytes of the longest read.
+pub const MAX_READ_BYTES: usize = 0x7fff_f000;
 /// A first read of this size or more is taken for the beginning of a pass in order, where that
 /// decides whether chunks are asked for.
-const IN_ORDER: usize = 64 << 10;
+const MIN_SEQUENTIAL_READ_BYTES: usize = 64 << 10;
 
 /// Not zero: this process has locked files of a root. What others have written before it got the
 /// lock is to be seen then.
@@ -184,18 +184,18 @@ fn at(ctx: &Ctx, number: usize, position: u32) -> Option<Known> {
     Some(Known { f: Found { root, number, segment, entry }, large })
 }
 
-/// Whether a read goes on where the last one of the descriptor ended.
+/// Whether a read begins where the last one of the descriptor ended.
 #[must_use]
 pub fn in_order(fd: c_int, off: u64, n: usize) -> bool {
     let before = ENDS.get(fd as usize).map_or(u64::MAX, |end| end.swap(off.wrapping_add(n as u64), Ordering::Relaxed));
-    before == off && (off > 0 || n >= IN_ORDER)
+    before == off && (off > 0 || n >= MIN_SEQUENTIAL_READ_BYTES)
 }
 
 /// What [`in_order`] will say, without taking note.
 #[must_use]
 pub fn would_be_in_order(fd: c_int, off: u64, n: usize) -> bool {
     let before = ENDS.get(fd as usize).map_or(u64::MAX, |end| end.load(Ordering::Relaxed));
-    before == off && (off > 0 || n >= IN_ORDER)
+    before == off && (off > 0 || n >= MIN_SEQUENTIAL_READ_BYTES)
 }
 
 /// A part of the file that this call has made its own.

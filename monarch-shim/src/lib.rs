@@ -14,30 +14,31 @@
 //! | [`boot`] | the constructor |
 //! | [`ctx`] | the boot gate, shared memory, which roots can be trusted in this process |
 //! | [`absolute`], [`descriptor_path`] | absolute paths; the paths of descriptors |
+//! | [`descriptor_names`] | paths that are names of open descriptors |
 //! | [`paths`] | from (dirfd, path) to an entry of the index |
 //! | [`process`] | what this process has found out about itself |
-//! | [`cwd`] | whether the working directory is of any interest |
+//! | [`cwd`] | whether the working directory matters to any root |
 //! | [`sys`] | bare system calls |
 //! | [`errno`] | the error number of a thread |
 //! | [`once`] | values that are written once |
 //! | [`user`] | reading and writing through pointers of the application |
 //! | [`copy_open`] | where a copy lies, opening it, waiting for it |
 //! | [`serve`] | opens: hit, demand, bypass |
-//! | [`guard`] | what is looked at again: whether a file has changed, whether its copy is sound |
+//! | [`guard`] | checks before use: whether a file has changed, whether its copy is sound |
 //! | [`large`] | which descriptor is a large file's |
 //! | [`chunks`] | reads of large files whose copy is being made |
 //! | [`pfs_fd`] | descriptors that have to be the PFS's: locks, ioctl |
 //! | [`shell`] | descriptors that a shell hands to its children |
 //! | [`small`] | reads of such descriptors from the copy |
-//! | [`whole`] | complete copies of large files, for readers past us |
+//! | [`whole`] | complete copies of large files, for readers past the shim |
 //! | [`identity`] | which file a descriptor is a copy of, and what stat says about it |
 //! | [`gone`] | files that the job removes |
 //! | [`noproc`] | paths of descriptors where `/proc` is not mounted |
 //! | [`mounts`] | what is mounted where |
 //! | [`changes`] | what the job changes below a root |
-//! | [`outside`] | telling the agent of changes where the control block cannot be opened |
+//! | [`foreign_changes`] | reports of changes where the control block cannot be opened |
 //! | [`dirs`] | virtual directory streams |
-//! | [`hints`] | what the job tells of its future |
+//! | [`hints`] | hints of the job |
 //! | `hooks` | the exported functions: thin shells, one file per family |
 #![cfg_attr(not(test), no_std)]
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
@@ -51,10 +52,12 @@ pub mod chunks;
 pub mod copy_open;
 pub mod ctx;
 pub mod cwd;
+pub mod descriptor_names;
 pub mod descriptor_path;
 pub mod dirs;
 pub mod errno;
 pub mod fallback;
+pub mod foreign_changes;
 pub mod gone;
 pub mod guard;
 pub mod hints;
@@ -65,7 +68,6 @@ pub mod mounts;
 pub mod next;
 pub mod noproc;
 pub mod once;
-pub mod outside;
 pub mod paths;
 pub mod pfs_fd;
 pub mod process;

@@ -133,7 +133,7 @@ fn each(mut show: impl FnMut(&mut Mount) -> bool) -> Option<()> {
     })
 }
 
-/// A number that is another one when the mounts that this process sees are others (FNV-1a, 64
+/// A hash of the mounts that this process sees (FNV-1a, 64
 /// bits). 0 when they cannot be seen.
 #[must_use]
 pub fn fingerprint() -> u64 {
@@ -145,7 +145,7 @@ pub fn fingerprint() -> u64 {
     if read.is_some() { hash | 1 } else { 0 }
 }
 
-/// Whether something is mounted below `root`; also when that cannot be told.
+/// Whether something is mounted below `root`; `true` if that cannot be found out.
 #[must_use]
 pub fn any_below(root: &[u8]) -> bool {
     let mut found = false;
@@ -206,7 +206,7 @@ fn within(path: &[u8], dev: u64) -> Option<PathBuffer> {
 }
 
 /// The part of `path` below `root` (empty, or with a leading slash) if it leads there through
-/// another mount of `dev`. `is_root` tells the devices of all roots.
+/// another mount of `dev`. `is_root` recognises the devices of all roots.
 #[must_use]
 pub fn through_another(path: &[u8], root: &[u8], dev: u64, is_root: impl Fn(u64) -> bool) -> Option<PathBuffer> {
     if !several(is_root) {

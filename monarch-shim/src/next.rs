@@ -2,8 +2,8 @@
 //!
 //! `dlsym` is not used: it allocates, takes locks, and its symbol version moved (GLIBC_2.34), which
 //! would tie the library to the glibc it was linked with. Instead one pass of `dl_iterate_phdr`
-//! looks all symbols up in the hash tables of the objects behind ours, in load order, so that other
-//! preloaded libraries (Darshan, XALT) get their turn.
+//! looks all symbols up in the hash tables of the objects behind the shim, in load order, so that
+//! other preloaded libraries (Darshan, XALT) get their turn.
 
 use crate::symbols::{COUNT, NAMES, Sym};
 use core::ffi::{CStr, c_int, c_void};
@@ -19,8 +19,8 @@ pub fn address(sym: Sym) -> usize {
     if a == 0 { resolve_late(sym) } else { a }
 }
 
-/// Ends this thread here if somebody has cancelled it: where the C library would have done so, and
-/// we make the call past it.
+/// Ends this thread here if it was cancelled: the C library would have done so in the call that the
+/// shim makes past it.
 #[inline]
 pub fn test_cancel() {
     let address = NEXT[Sym::pthread_testcancel as usize].load(Ordering::Relaxed);
@@ -31,7 +31,7 @@ pub fn test_cancel() {
     }
 }
 
-/// For calls before our constructor ran.
+/// For calls before the constructor of the shim has run.
 #[cold]
 fn resolve_late(sym: Sym) -> usize {
     resolve_all();

@@ -1,5 +1,5 @@
-//! Where `/proc` is not mounted: which path an open file or directory has is told by its number in
-//! the index. One that is not in the index has nothing below it that is.
+//! Paths of descriptors where `/proc` is not mounted: the inode shows which entry of the index an
+//! open file or directory is. Below a directory that is not in the index no entry lies.
 
 use crate::absolute::pfs_path;
 use crate::ctx::Ctx;
@@ -23,8 +23,8 @@ fn find(ctx: &Ctx, fd: c_int) -> Option<Found<'static>> {
     })
 }
 
-/// The path that an open file or directory had when it was indexed; `None` where `/proc` would have
-/// told.
+/// The path that an open file or directory had when it was indexed; `None` where `/proc` is
+/// mounted.
 #[cold]
 #[inline(never)]
 #[must_use]

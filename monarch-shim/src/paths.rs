@@ -9,7 +9,7 @@ use core::ffi::c_int;
 use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_in, resolve_parent};
 
-/// The entry of `path` relative to `dirfd`. An empty path is never ours.
+/// The entry of `path` relative to `dirfd`. An empty path leads to no entry.
 ///
 /// # Errors
 /// [`Miss`] says why the kernel has to answer.
@@ -100,7 +100,7 @@ fn make_absolute(ctx: &Ctx, dirfd: c_int, path: &[u8], abs: &mut Absolute) -> Op
 
 /// Whether a path relative to a descriptor may lead below a root: it is a directory on the device
 /// of some root. A cheap test before its path is asked for. Whether `.` and `..` may be looked up
-/// in a directory that not everybody may search only the kernel knows.
+/// in a directory that some users may not search only the kernel knows.
 fn is_way_in(ctx: &Ctx, fd: c_int, path: &[u8]) -> bool {
     let Some(st) = sys::fstat(fd) else { return false };
     let open = ctx.map.ctl.uid == 0 || path.first() != Some(&b'.') || {

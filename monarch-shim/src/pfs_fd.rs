@@ -8,15 +8,14 @@
 //!
 //! Record locks are the process's, whichever descriptor took them, and go when it closes any
 //! descriptor of the file. So nothing here may close a descriptor of a file on which the process
-//! may have such locks, and who reads under one must see the file by any descriptor. Files on which
-//! the process has asked for record locks are remembered (by a hash: one too many costs copies,
-//! never truth): the first such call moves all its descriptors of the file, and opens of it get the
-//! PFS's descriptor from then on.
+//! may have such locks, and a process that reads under such a lock must see the file by any
+//! descriptor. Files on which the process has asked for record locks are remembered (by a hash: a
+//! collision costs hits, never truth): the first such call moves all its descriptors of the file,
+//! and opens of it get the PFS's descriptor from then on.
 
-use crate::changes::path_if_there;
 use crate::ctx::{self, Ctx};
 use crate::errno;
-use crate::identity::{Facts, copy_of, copy_of_fd, is_version_of};
+use crate::identity::{Facts, copy_of, copy_of_fd, is_version_of, path_if_there};
 use crate::sys::{self, Fd};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -24,12 +23,12 @@ use monarch_abi::resolve::Found;
 use monarch_abi::scratch::{BLOCK_BYTES, Scratch};
 
 /// Words of 64 bits.
-const WORDS: usize = 1024;
+const LOCKED_WORDS: usize = 1024;
 /// One bit for each hash of a file on which this process, or the one that it was forked from, has
 /// asked for record locks.
-static LOCKED: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+static LOCKED: [AtomicU64; LOCKED_WORDS] = [const { AtomicU64::new(0) }; LOCKED_WORDS];
 /// Not zero: some bit is set.
-static ANY: AtomicU32 = AtomicU32::new(0);
+static ANY_LOCKED: AtomicU32 = AtomicU32::new(0);
 
 /// Status flags that an open can be given.
 const OPEN_FLAGS: c_int = libc::O_NONBLOCK | libc::O_NOATIME | libc::O_NOFOLLOW;
@@ -46,7 +45,7 @@ fn bit(dev: u64, ino: u64) -> (Option<&'static AtomicU64>, u64) {
 fn mark(dev: u64, ino: u64) -> bool {
     let (Some(word), bit) = bit(dev, ino) else { return false };
     let before = word.fetch_or(bit, Ordering::SeqCst);
-    ANY.store(1, Ordering::SeqCst);
+    ANY_LOCKED.store(1, Ordering::SeqCst);
     before & bit == 0
 }
 
@@ -54,7 +53,7 @@ fn mark(dev: u64, ino: u64) -> bool {
 #[inline]
 #[must_use]
 pub fn any_locked() -> bool {
-    ANY.load(Ordering::Relaxed) != 0
+    ANY_LOCKED.load(Ordering::Relaxed) != 0
 }
 
 /// Whether this process has, or may have, record locks on a file.
@@ -159,7 +158,7 @@ pub fn before_ioctl(ctx: &Ctx, fd: c_int) {
 /// Which bytes a descriptor may have after it was moved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// Those of the copy: whoever reads on must not get a mixture.
+    /// Those of the copy: a reader that continues must not get a mixture.
     Same,
     /// Those that the file has now, as the descriptor would have shown them had it been the PFS's
     /// from the beginning.
@@ -227,7 +226,7 @@ fn move_while_reads_wait(ctx: &Ctx, fd: c_int, f: &Found<'static>, version: Vers
         if now == offset {
             break;
         }
-        // One that had begun before the descriptor was exchanged, and came to the file only now.
+        // A read that had begun before the descriptor was exchanged, and moves the offset only now.
         offset = take_offset();
     }
     let settle = |at: c_int| match if same { crate::small::hint(f) } else { None } {
@@ -276,12 +275,11 @@ pub fn move_all_for_writing(ctx: &Ctx) {
 
 /// The path on the PFS that a descriptor, just opened for reading by a name of another one, is to
 /// be opened by instead: of a copy whose file has changed. The descriptor that has the name keeps
-/// its version, as a stream of bytes must not change under its reader; what is opened anew is the
-/// file.
+/// its version, as a stream of bytes must not change under its reader; a new open gets the file.
 #[must_use]
 pub fn changed_behind_copy(ctx: &Ctx, fd: c_int) -> Option<crate::absolute::Absolute> {
     let f = copy_of_fd(ctx, fd).filter(|f| f.entry.word().state() == monarch_abi::word::State::Bypass)?;
-    // Whoever closes a descriptor of the file would lose the record locks of the process.
+    // Closing a descriptor of the file would lose the record locks of the process.
     if is_locked(ctx, &f) { None } else { path_if_there(ctx, &f) }
 }
 
@@ -357,7 +355,7 @@ fn each_fd(mut with: impl FnMut(c_int)) -> Option<()> {
         if n == 0 {
             return Some(());
         }
-        // SAFETY: so many bytes were filled.
+        // SAFETY: the kernel has filled `n` bytes.
         let mut rest = unsafe { core::slice::from_raw_parts(at.cast_const(), n.min(BLOCK_BYTES)) };
         while let Some((&low, &high)) = rest.get(16).zip(rest.get(17)) {
             let len = usize::from(u16::from_ne_bytes([low, high]));
@@ -376,7 +374,7 @@ fn each_fd(mut with: impl FnMut(c_int)) -> Option<()> {
 
 /// What the old name of `linkat` leads to.
 pub enum Link {
-    /// Nothing of ours.
+    /// Not a copy.
     Other,
     /// A copy: of this file, which has to get the new name.
     Copy(Fd),
@@ -391,7 +389,7 @@ pub fn linked(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int) -> Link {
     let f = if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
         copy_of_fd(ctx, dirfd)
     } else if flags & libc::AT_SYMLINK_FOLLOW != 0 {
-        crate::changes::behind_copy(ctx, dirfd, path, true)
+        crate::descriptor_names::behind_copy(ctx, dirfd, path, true)
     } else {
         None
     };

@@ -1,8 +1,8 @@
-//! What this process has found out about itself, in a page that the kernel clears in every child
+//! What this process knows about itself, in a page that the kernel clears in every child
 //! that does not share memory with it (`MADV_WIPEONFORK`).
 //!
-//! A child made by `fork`, or by a bare `clone` into other namespaces, thus begins with nothing
-//! known, and asks for itself: which user it is, what it may read, which mounts it sees. A child of
+//! A child made by `fork`, or by a bare `clone` into other namespaces, begins with nothing known,
+//! and asks for itself: which user it is, what it may read, which mounts it sees. A child of
 //! `vfork` shares the page with its parent: what it stores there must be right for both.
 
 use crate::sys;
@@ -70,8 +70,8 @@ pub fn forked() {
     PROCESS.owner.store(sys::pid(), Ordering::Relaxed);
 }
 
-/// A number by which this process can be told from others most of the time: its own, or 0 in a
-/// child that was not made by `fork`.
+/// A number that usually distinguishes this process from others: its process id, or 0 in a child
+/// that was not made by `fork`.
 #[inline]
 #[must_use]
 pub fn number() -> u32 {

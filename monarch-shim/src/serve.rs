@@ -38,18 +38,18 @@ pub const fn only_reads(flags: c_int) -> bool {
 pub enum Served<T> {
     /// The copy was opened.
     Copy(T),
-    /// The PFS, as if we were not there.
+    /// The PFS, as without the shim.
     Pfs,
     /// The PFS, and the descriptor is to be remembered as that of a large file.
     Large(u64),
 }
 
-/// What whoever opens a file does with it.
+/// How a file will be read that is being opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// Reads it through functions of ours: parts of a copy will do.
+    /// Through functions of the shim: parts of a copy are enough.
     Parts,
-    /// Reads it past us: only a complete copy will do.
+    /// Past the shim: only a complete copy is enough.
     Whole,
 }
 
@@ -180,7 +180,7 @@ fn open_moved<T>(
     to_pfs(ctx, f, Counter::Vanished)
 }
 
-/// Tells the agent what was opened, for its policies.
+/// Notes for the agent's policies what was opened.
 #[inline]
 fn note(ctx: &Ctx, f: &Found<'static>, served: From) {
     let opened = Opened { segment: f.number, id: f.entry.master.id, served, ms: crate::sys::coarse_ms() };

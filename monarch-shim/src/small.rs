@@ -1,4 +1,4 @@
-//! Reads of a descriptor on the PFS whose file has a complete copy: of one that was moved there to
+//! Reads of a descriptor of a PFS file with a complete copy: a descriptor that was moved there to
 //! be locked ([`crate::pfs_fd`]).
 //!
 //! What is remembered by number says which file it was. At each read the kernel says whether it
@@ -8,7 +8,7 @@
 use crate::copy_open::copy_path;
 use crate::ctx::{self, Ctx};
 use crate::identity::is_version_of_statx;
-use crate::large::{Claim, MOST, MOVED, MOVING, hint_of, is_moved};
+use crate::large::{Claim, MAX_READ_BYTES, MOVED, MOVING, hint_of, is_moved};
 use crate::sys::{self, Fd};
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
@@ -39,14 +39,14 @@ fn identify(ctx: &Ctx, fd: c_int) -> Option<(Found<'static>, Word)> {
 #[cold]
 #[inline(never)]
 fn wait_until_moved(fd: c_int) -> u64 {
-    const MOST_MS: u32 = 200;
-    for _ in 0..MOST_MS {
+    const MAX_WAIT_MS: u32 = 200;
+    for _ in 0..MAX_WAIT_MS {
         match hint_of(fd) {
             MOVING => sys::sleep_ms(1),
             hint => return hint,
         }
     }
-    // In a child that was forked meanwhile nobody moves it.
+    // In a child that was forked meanwhile no thread moves it.
     crate::large::forget(fd);
     hint_of(fd)
 }
@@ -60,11 +60,11 @@ fn look(ctx: &Ctx, fd: c_int, hint: u64) -> Option<(Found<'static>, Word)> {
     let entry = segment.by_id((hint & (MOVED - 1)) as u32).filter(|_| live == number)?;
     let f = Found { root, number, segment, entry };
     let word = f.entry.word();
-    // A copy that is read in full before each use had better not be used piece by piece.
+    // A copy that is verified in full at each open is not read piece by piece.
     if word.state() != State::Resident || f.segment.state.guard.which().sums {
         return None;
     }
-    // (It may be locked: then others may have written until a moment ago.)
+    // (It may be locked: then other processes may have written until a moment ago.)
     let st = sys::statx_fd_now(fd)?;
     if !is_version_of_statx(ctx, &f, &st) {
         crate::large::forget(fd);
@@ -109,7 +109,7 @@ pub unsafe fn pread(ctx: &Ctx, fd: c_int, buf: *mut u8, n: usize, off: i64) -> O
 pub unsafe fn read(ctx: &Ctx, fd: c_int, buf: *mut u8, n: usize) -> Option<isize> {
     let (f, word) = identify(ctx, fd)?;
     let copy = open(ctx, &f, word)?;
-    let claim = Claim::make(fd, n.min(MOST), f.entry.record.size)?;
+    let claim = Claim::make(fd, n.min(MAX_READ_BYTES), f.entry.record.size)?;
     // SAFETY: by contract.
     let done = unsafe { sys::pread(copy.0, buf, claim.bytes, claim.start) };
     claim.settle(fd, done);

@@ -42,7 +42,7 @@ symbols! {
     setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
     mkstemp mkstemp64 mkostemp mkostemp64 mkstemps mkstemps64 mkostemps mkostemps64 mkdtemp
     updwtmp updwtmpx utmpname utmpxname posix_spawn_file_actions_addopen fexecve
-    // who and where we are
+    // user, working directory, mounts, memory
     setuid seteuid setreuid setresuid setfsuid setgid setegid setregid setresgid setfsgid setgroups initgroups
     fork vfork chdir fchdir syscall capset
     chroot setns unshare mount move_mount umount umount2

@@ -1,4 +1,4 @@
-//! Bare system calls: no wrapper of libc in between (those may be ours), errno untouched, no
+//! Bare system calls: no wrapper of libc in between (that may be a hook), errno untouched, no
 //! panics.
 
 use crate::errno;
@@ -139,7 +139,7 @@ pub fn statx(path: &CStr, flags: c_int, mask: u32) -> Option<libc::statx> {
     unsafe { (call(libc::SYS_statx, args) == 0).then(|| st.assume_init()) }
 }
 
-/// Who a path is now, past what this machine remembers: statx(2); or errno.
+/// The identity of what a path leads to now, past the caches of this machine: statx(2). Or errno.
 ///
 /// # Errors
 /// The errno of the call.
@@ -162,7 +162,7 @@ pub unsafe fn identity(dirfd: c_int, path: *const c_char, flags: c_int) -> Resul
     Ok(Identity { size: st.stx_size, mtime_ns: ns(&st.stx_mtime), ctime_ns: ns(&st.stx_ctime), ino: st.stx_ino })
 }
 
-/// statx(2) of a descriptor: who it is, as far as this machine knows. The PFS is not asked.
+/// statx(2) of a descriptor: its file, as far as this machine knows. The PFS is not asked.
 #[inline]
 #[must_use]
 pub fn statx_fd(fd: c_int) -> Option<libc::statx> {
@@ -263,7 +263,7 @@ pub fn map(len: usize, prot: c_int, flags: c_int, fd: c_int) -> Option<*mut u8> 
 
 /// madvise(2); whether it worked.
 pub fn advise(p: *mut u8, len: usize, advice: c_int) -> bool {
-    // SAFETY: advice that frees nothing, on memory of our own.
+    // SAFETY: advice that frees nothing, on memory of the shim.
     unsafe { call(libc::SYS_madvise, [p as usize, len, advice as usize, 0, 0, 0]) == 0 }
 }
 
@@ -279,8 +279,8 @@ pub fn create(path: &CStr) -> Result<Fd, c_int> {
     if fd < 0 { Err(-fd as c_int) } else { Ok(Fd(fd as c_int)) }
 }
 
-/// How long files may be that this process writes (`RLIMIT_FSIZE`). Who writes behind that gets a
-/// signal that ends the process.
+/// How long files may be that this process writes (`RLIMIT_FSIZE`). A process that writes behind
+/// that gets a signal that ends the process.
 #[must_use]
 pub fn longest_file() -> u64 {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
@@ -378,13 +378,13 @@ pub fn egid() -> u32 {
 /// getgroups(2); `None` when there are more than fit.
 pub fn groups(room: &mut Scratch) -> Option<&[u32]> {
     let base = room.bytes()?.as_mut_ptr().cast::<u32>();
-    // SAFETY: a buffer of so many groups.
+    // SAFETY: a buffer for as many groups as said.
     let n = unsafe { call(libc::SYS_getgroups, [BLOCK_BYTES / 4, base as usize, 0, 0, 0, 0]) };
-    // SAFETY: so many were filled; blocks are aligned to pages.
+    // SAFETY: the kernel has filled `n` groups; blocks are aligned to pages.
     Some(unsafe { core::slice::from_raw_parts(base, usize::try_from(n).ok()?.min(BLOCK_BYTES / 4)) })
 }
 
-/// The effective capabilities of this thread, 0 when they cannot be told.
+/// The effective capabilities of this thread, 0 if the kernel does not say.
 #[must_use]
 pub fn capabilities() -> u64 {
     const VERSION_3: u32 = 0x2008_0522;

@@ -1,31 +1,31 @@
 //! Pointers of the application.
 //!
-//! The kernel answers a bad pointer with EFAULT; we must not die of it. A page that was never seen
-//! is tested with a system call that reads (or writes) it and does nothing else; pages that passed
-//! are remembered in a small table, so that the test is rare. `munmap` inside the C library is
-//! invisible to us: a path in memory that was given back meanwhile is the one case that still ends
-//! in a signal (see SEMANTICS.md).
+//! The kernel answers a bad pointer with EFAULT; the shim must not crash on it. A page that was
+//! never seen is tested with a system call that reads (or writes) it and does nothing else; pages
+//! that passed are remembered in a small table, so that the test is rare. The shim does not see
+//! `munmap` inside the C library: a path in memory that was unmapped meanwhile is the one case that
+//! still ends in a signal (docs/SEMANTICS.md).
 
 use core::ffi::c_char;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
 /// Pages in a group: as many as a slot has bits for.
-const GROUP: usize = 32;
-/// Groups remembered: 128 MiB of memory for each kind of access.
-const SEEN: usize = 1024;
+const PAGES_PER_SLOT: usize = 32;
+/// Groups remembered: together 128 MiB of memory for each kind of access.
+const SLOTS: usize = 1024;
 
 /// Pages that passed. A slot holds the number of a group of pages in its upper half, and a bit for
 /// each page that passed.
-type Pages = [AtomicU64; SEEN];
-static READABLE: Pages = [const { AtomicU64::new(0) }; SEEN];
-static WRITABLE: Pages = [const { AtomicU64::new(0) }; SEEN];
+type Pages = [AtomicU64; SLOTS];
+static READABLE: Pages = [const { AtomicU64::new(0) }; SLOTS];
+static WRITABLE: Pages = [const { AtomicU64::new(0) }; SLOTS];
 
 /// Whether the page of `address` was seen in `table`; otherwise tests the eight bytes at `address`.
 #[inline]
 fn page_ok(table: &Pages, address: usize, test: fn(usize) -> bool) -> bool {
-    let (group, bit) = (address / PAGE / GROUP, 1 << (address / PAGE % GROUP));
-    let slot = &table[group % SEEN];
+    let (group, bit) = (address / PAGE / PAGES_PER_SLOT, 1 << (address / PAGE % PAGES_PER_SLOT));
+    let slot = &table[group % SLOTS];
     let seen = slot.load(Ordering::Relaxed);
     (seen >> 32 == group as u64 && seen & bit != 0) || test_page(slot, seen, group as u64, bit, address, test)
 }
@@ -34,7 +34,7 @@ fn page_ok(table: &Pages, address: usize, test: fn(usize) -> bool) -> bool {
 #[inline(never)]
 fn test_page(slot: &AtomicU64, seen: u64, group: u64, bit: u64, address: usize, test: fn(usize) -> bool) -> bool {
     let ok = test(address);
-    // Another group makes way. Numbers above 2^32 (57-bit addresses) are tested each time.
+    // Another group is replaced. Numbers above 2^32 (57-bit addresses) are tested each time.
     if ok && group <= u64::from(u32::MAX) {
         let others = if seen >> 32 == group { seen } else { group << 32 };
         // Lost against another thread: then it is tested again.
@@ -141,10 +141,10 @@ pub fn writable<T>(p: *mut T) -> bool {
 
 /// Forgets the pages of some memory that is unmapped or protected.
 pub fn forget_pages(address: usize, len: usize) {
-    let (first, last) = (address / PAGE / GROUP, address.saturating_add(len) / PAGE / GROUP);
-    for group in first..=last.min(first + SEEN - 1) {
-        READABLE[group % SEEN].store(0, Ordering::Relaxed);
-        WRITABLE[group % SEEN].store(0, Ordering::Relaxed);
+    let (first, last) = (address / PAGE / PAGES_PER_SLOT, address.saturating_add(len) / PAGE / PAGES_PER_SLOT);
+    for group in first..=last.min(first + SLOTS - 1) {
+        READABLE[group % SLOTS].store(0, Ordering::Relaxed);
+        WRITABLE[group % SLOTS].store(0, Ordering::Relaxed);
     }
 }
 

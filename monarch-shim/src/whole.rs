@@ -1,10 +1,10 @@
-//! Complete copies of large files for readers past us: streams, mappings, sendfile. They wait for
-//! one if it is near.
+//! Complete copies of large files for readers past the shim: streams, mappings, sendfile. They wait
+//! for one if it is near.
 
 use crate::copy_open::Here;
 use crate::ctx::{self, Ctx};
 use crate::errno;
-use crate::large::{Claim, Known, MOST, forget, identify};
+use crate::large::{Claim, Known, MAX_READ_BYTES, forget, identify};
 use crate::sys::{self, Fd};
 use core::ffi::c_int;
 use monarch_abi::control::Counter;
@@ -13,7 +13,7 @@ use monarch_abi::resolve::Found;
 use monarch_abi::word::{State, Word};
 
 impl Known {
-    /// The complete copy, open, for readers to whom chunks are of no use: waits for it if that is
+    /// The complete copy, open, for readers that cannot use chunks: waits for it if that is
     /// near.
     fn whole(&self, ctx: &Ctx) -> Option<Fd> {
         let word = match self.f.entry.word() {
@@ -60,7 +60,7 @@ pub fn mmap(fd: c_int, map: impl FnOnce(c_int) -> *mut core::ffi::c_void) -> Opt
 }
 
 /// Puts the complete copy of a large file in the place of its descriptor, at the same offset,
-/// before a stream reads from it past us: if there is one or will be soon. The offset is the
+/// before a stream reads from it past the shim: if there is one or will be soon. The offset is the
 /// descriptor's own from then on.
 pub fn replace(fd: c_int) -> Option<()> {
     let ctx = ctx::get()?;
@@ -96,7 +96,7 @@ pub fn sendfile(fd: c_int, off: *mut i64, n: usize, send: impl FnOnce(c_int, *mu
     if !off.is_null() {
         return Some(send(copy.0, off)).filter(|done| !fails(*done));
     }
-    let claim = Claim::make(fd, n.min(MOST), known.f.entry.record.size)?;
+    let claim = Claim::make(fd, n.min(MAX_READ_BYTES), known.f.entry.record.size)?;
     let mut at = i64::try_from(claim.start).ok()?;
     let done = send(copy.0, &raw mut at);
     let failed = fails(done);

@@ -1,7 +1,7 @@
-//! Entries that a change reaches by a path that tells nothing about the root: another name of a
+//! Entries that a change reaches by a path that has nothing to do with the root: another name of a
 //! hard-linked file, a mount at another place, a container that has the root elsewhere.
 //!
-//! The device and the inode tell which entry it is. Directories are few and are searched by inode.
+//! The device and the inode identify the entry. Directories are few and are searched by inode.
 //! A file is searched in the directory that the kernel says it lies in; among all entries only if
 //! it has several names, and only in an index that holds such files.
 
@@ -36,7 +36,7 @@ pub(super) fn directory(ctx: &Ctx, dev: u64, ino: u64) -> Option<Found<'static>>
     })
 }
 
-/// Whether inodes may tell more than paths: not in the agent's mounts, of which one leads to each
+/// Whether inodes may find more than paths: not in the agent's mounts, of which one leads to each
 /// device.
 pub(super) fn may_tell(ctx: &Ctx) -> bool {
     ctx.may_have_other_mounts() || crate::mounts::any_twice(ctx)

@@ -1,4 +1,5 @@
-//! The files of the runtime directory: mapped if they are ours, or asked whether the agent lives.
+//! The files of the runtime directory: mapped if they belong to this user, or asked whether the
+//! agent lives.
 
 use crate::once::Once;
 use crate::sys;
@@ -16,15 +17,15 @@ static DIR: Once<[u8; MAX_DIR]> = Once(UnsafeCell::new(MaybeUninit::uninit()));
 static DIR_LEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Remembers the runtime directory, of at most [`MAX_DIR`] bytes. By the constructor, before
-/// anybody reads.
+/// the gate opens.
 pub(crate) fn set_dir(dir: &[u8]) {
     let len = dir.len().min(MAX_DIR);
-    // SAFETY: it fits; nobody reads yet.
+    // SAFETY: it fits; no thread reads yet.
     unsafe { core::ptr::copy_nonoverlapping(dir.as_ptr(), (*DIR.0.get()).as_mut_ptr().cast(), len) };
     DIR_LEN.store(len, Ordering::Relaxed);
 }
 
-/// Maps all of a file that is ours.
+/// Maps all of a file that belongs to this user.
 pub(crate) fn map_file(path: &[u8], writable: bool) -> Option<Map<'static>> {
     let access = if writable { libc::O_RDWR } else { libc::O_RDONLY };
     let fd = sys::open_bytes(path, access | libc::O_CLOEXEC | libc::O_NOFOLLOW)?;
@@ -44,7 +45,7 @@ pub(crate) fn map_file(path: &[u8], writable: bool) -> Option<Map<'static>> {
 /// `dir/name` in the runtime directory.
 fn runtime_file(name: &[u8]) -> Option<PathBuffer> {
     let len = DIR_LEN.load(Ordering::Relaxed);
-    // SAFETY: so many bytes were written by the constructor.
+    // SAFETY: the constructor has written `len` bytes.
     let dir = unsafe { core::slice::from_raw_parts((*DIR.0.get()).as_ptr().cast::<u8>(), len) };
     let mut path = PathBuffer::front();
     path.append(dir)?;

@@ -12,12 +12,12 @@ pub(super) static BOOTED: AtomicU32 = AtomicU32::new(0);
 pub(crate) const WITHOUT: u32 = 1;
 pub(crate) const MAPPED: u32 = 2;
 /// There is a job, but its control block cannot be opened.
-pub(crate) const OUTSIDE: u32 = 3;
-/// The gate of this process, [`Process::gate`](crate::process::Process::gate): 0 when nobody has
-/// looked, or one of these.
+pub(crate) const FOREIGN: u32 = 3;
+/// The gate of this process, [`Process::gate`](crate::process::Process::gate): 0 before the first
+/// look, or one of these.
 pub(super) const ON: u32 = 2;
-/// The process may read other files than the agent, or is switched off: it reads nothing through
-/// us, but its changes count.
+/// The process may read other files than the agent, or is switched off: it reads the PFS, but its
+/// changes count.
 pub(super) const OTHER_RIGHTS: u32 = 3;
 
 static CONTROL: Once<ControlMap<'static>> = Once(UnsafeCell::new(MaybeUninit::uninit()));
@@ -35,11 +35,11 @@ pub(super) unsafe fn control() -> Option<&'static ControlMap<'static>> {
 
 /// By the constructor, before [`set_booted`].
 pub(crate) fn set_control(control: ControlMap<'static>) {
-    // SAFETY: nobody reads before the gate opens.
+    // SAFETY: no thread reads before the gate opens.
     unsafe { (*CONTROL.0.get()).write(control) };
 }
 
-/// By the constructor: [`WITHOUT`], [`MAPPED`] or [`OUTSIDE`].
+/// By the constructor: [`WITHOUT`], [`MAPPED`] or [`FOREIGN`].
 pub(crate) fn set_booted(state: u32) {
     BOOTED.store(state, Ordering::Release);
 }

@@ -1,9 +1,9 @@
 //! Whether this process may read what the agent may read.
 //!
-//! The index and the copies tell what the agent could read. Nobody gets through us a byte that the
-//! kernel would have denied: so a process that differs from the agent in anything that decides
-//! about files is not served. Compared are the users (real, effective, of the file system), the
-//! groups, the capabilities that override modes, and the user namespace.
+//! The index and the copies contain what the agent could read. The shim gives no process a byte
+//! that the kernel would have denied: a process that differs from the agent in anything that
+//! decides about files is not served. Compared are the users (real, effective, of the file system),
+//! the groups, the capabilities that override modes, and the user namespace.
 
 use super::gate::{self, BOOTED, MAPPED, ON, OTHER_RIGHTS};
 use crate::process::process;
@@ -17,7 +17,7 @@ use monarch_abi::scratch::Scratch;
 static THREADS_DIFFER: AtomicU32 = AtomicU32::new(0);
 
 /// Users and groups that a namespace has no number for.
-const OVERFLOW: u32 = 65534;
+const OVERFLOW_ID: u32 = 65534;
 
 /// After setuid, setgid, capset and the like: compares again.
 pub fn rights_changed() {
@@ -36,7 +36,7 @@ pub fn rights_changed() {
 }
 
 /// After setfsuid, capset and bare system calls, which are one thread's: from now on the kernel may
-/// allow this thread less than the others. So nothing is told any more.
+/// allow this thread less than the others. So no call is answered any more.
 pub fn threads_rights_changed() {
     if BOOTED.load(Ordering::Acquire) != MAPPED {
         return;
@@ -62,7 +62,7 @@ fn is_walled(map: &ControlMap<'_>) -> bool {
     })
 }
 
-/// By the constructor: this process reads nothing through us.
+/// Switches reads off. By the constructor.
 pub(crate) fn switch_off() {
     THREADS_DIFFER.store(1, Ordering::Release);
 }
@@ -81,8 +81,8 @@ fn is_same_user(agent: &Control) -> bool {
     agent.uid == sys::euid() && agent.uid == sys::uid() && agent.uid == sys::fsuid()
 }
 
-/// Groups may let a process read what others of its user may not. Nothing depends on them for one
-/// that reads everything anyhow.
+/// Groups may let a process read what other processes of its user may not. They do not matter to a
+/// process that reads everything anyway.
 fn has_same_groups(agent: &Control) -> bool {
     if agent.caps & READS_ALL != 0 {
         return true;
@@ -103,7 +103,7 @@ fn overrides_as_much(agent: &Control) -> bool {
 /// there.
 fn is_same_namespace(agent: &Control) -> bool {
     let Some(here) = sys::stat_at(libc::AT_FDCWD, c"/proc/thread-self/ns/user", 0) else {
-        // Without /proc nothing tells that it is the agent's; the agent itself has found none on a
+        // Without /proc nothing shows that it is the agent's; the agent itself has found none on a
         // kernel without such namespaces.
         return agent.user_ns == 0;
     };
@@ -121,5 +121,5 @@ fn owns_the_control_block() -> bool {
     let is_ours = (st.st_uid, st.st_gid) == (sys::euid(), sys::egid());
     let mut room = Scratch::take();
     let alone = |groups: &[u32]| groups.iter().all(|&g| g == st.st_gid);
-    is_ours && ![st.st_uid, st.st_gid].contains(&OVERFLOW) && sys::groups(&mut room).is_some_and(alone)
+    is_ours && ![st.st_uid, st.st_gid].contains(&OVERFLOW_ID) && sys::groups(&mut room).is_some_and(alone)
 }

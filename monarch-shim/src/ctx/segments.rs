@@ -13,14 +13,14 @@ use monarch_abi::resolve::{Found, Segments};
 use monarch_abi::segment::Segment;
 use monarch_abi::state::{OPENING, StateMap};
 
-/// How often a segment that could not be mapped is tried again at once; and one that another thread
-/// is mapping, which may not run now, every millisecond: for two seconds.
-const TRIES: u32 = 200;
-const PATIENCE: u32 = 2000;
+/// How often a segment that could not be mapped is tried again at once, and then once a
+/// millisecond: another thread may be mapping it that does not run now.
+const IMMEDIATE_MAP_TRIES: u32 = 200;
+const DELAYED_MAP_TRIES: u32 = 2000;
 
 struct SegmentCell {
     /// [`EMPTY`], [`MAPPED`], [`FAILED`], or being mapped: [`MAPPING`] and the process that does
-    /// it. A child that was forked meanwhile has nobody who ends it.
+    /// it. In a child that was forked meanwhile no thread completes it.
     flag: AtomicU32,
     segment: Once<Segment<'static>>,
 }
@@ -28,7 +28,7 @@ struct SegmentCell {
 const EMPTY: u32 = 0;
 const MAPPING: u32 = 1;
 const MAPPED: u32 = 2;
-/// It could not be mapped: for want of descriptors, perhaps. It is tried again with the next look.
+/// It could not be mapped, perhaps for lack of descriptors. The next look tries again.
 const FAILED: u32 = 3;
 
 const fn is_being_mapped(flag: u32) -> bool {
@@ -61,7 +61,7 @@ impl Ctx {
         if self.map.roots().get(root).is_none_or(|r| r.bypassed.load(Ordering::Relaxed) != 0) {
             return false;
         }
-        for turn in 0..TRIES + PATIENCE {
+        for turn in 0..IMMEDIATE_MAP_TRIES + DELAYED_MAP_TRIES {
             self.sync();
             if ROOT_SEGMENT.get(root).is_none_or(|s| s.load(Ordering::Acquire) != 0) {
                 return false;
@@ -69,9 +69,9 @@ impl Ctx {
             if !self.has_live_segment(root) {
                 return true;
             }
-            // Another thread is just mapping it, or nobody could.
+            // Another thread is just mapping it, or it could not be mapped.
             SYNCED.store(0, Ordering::Relaxed);
-            if turn < TRIES {
+            if turn < IMMEDIATE_MAP_TRIES {
                 sys::pause();
             } else if SEGMENTS.iter().any(|cell| is_being_mapped(cell.flag.load(Ordering::Relaxed))) {
                 sys::sleep_ms(1);
@@ -150,7 +150,7 @@ impl Segments<'static> for Ctx {
     fn segment(&self, root: usize) -> Option<(usize, &'static Segment<'static>)> {
         self.sync();
         let number = (ROOT_SEGMENT.get(root)?.load(Ordering::Acquire) as usize).checked_sub(1)?;
-        // A change is entered even where we would not read: to bypass too much is safe.
+        // A change is entered even where the process would not read: to bypass too much is safe.
         if !self.opening && !self.trusted(root) {
             return None;
         }
@@ -176,7 +176,7 @@ impl Segments<'static> for Ctx {
     }
 }
 
-/// Maps segment number `at` if nobody has.
+/// Maps segment number `at` unless it is mapped.
 #[inline(never)]
 fn segment_at(at: usize, s: &SegmentRef) -> Option<()> {
     let cell = SEGMENTS.get(at)?;
@@ -185,12 +185,12 @@ fn segment_at(at: usize, s: &SegmentRef) -> Option<()> {
     match was {
         MAPPED => return Some(()),
         EMPTY | FAILED => {}
-        // (Where processes cannot be told apart, the number is 0.)
+        // (Where processes cannot be distinguished, the number is 0.)
         _ if was == mine || mine == MAPPING || was == MAPPING => return None,
         _ => {}
     }
     cell.flag.compare_exchange(was, mine, Ordering::AcqRel, Ordering::Acquire).ok()?;
-    // SAFETY: we claimed the cell.
+    // SAFETY: this thread claimed the cell.
     let flag = if unsafe { map_segment(s, (*cell.segment.0.get()).as_mut_ptr()) } { MAPPED } else { FAILED };
     cell.flag.store(flag, Ordering::Release);
     (flag == MAPPED).then_some(())

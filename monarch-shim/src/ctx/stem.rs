@@ -1,4 +1,4 @@
-//! What the first bytes of a path tell.
+//! Whether a path leads outside of all roots, by its first bytes.
 
 use super::Ctx;
 use crate::user::{self, Beginning};
@@ -11,27 +11,33 @@ static STEM: AtomicU64 = AtomicU64::new(0);
 
 const WHOLE: u64 = 1 << 47;
 
-/// A path that is not looked up: it is absolute and leads outside of all roots, or it cannot be
-/// read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Outside {
-    /// It may be the name of a descriptor.
-    MayNameDescriptor,
-    /// It is not the name of a descriptor.
-    Plain,
-}
-
 impl Ctx {
-    /// The context for a path that may lead below a root, and its bytes.
-    ///
-    /// A path outside is told by the first byte that differs from what all spellings have in common, unless
-    /// that is the doubled slash or dot of an odd spelling. If there is but one spelling, and
-    /// the path begins with it, nothing needs to be compared again.
+    /// The context for a path that may lead below a root, and its bytes. `None` if the path cannot be
+    /// read, or is absolute and leads outside of all roots.
     ///
     /// # Safety
     /// That of [`crate::user::path`].
     #[inline]
-    pub unsafe fn enter<'a>(mut self, path: *const core::ffi::c_char) -> Result<(Self, &'a [u8]), Outside> {
+    pub unsafe fn enter<'a>(self, path: *const core::ffi::c_char) -> Option<(Self, &'a [u8])> {
+        // SAFETY: by contract.
+        unsafe { self.enter_or(path, || {}) }
+    }
+
+    /// [`Ctx::enter`] that calls `outside` if the first bytes of a path show that it leads outside of
+    /// all roots: then the page of these bytes was tested.
+    ///
+    /// The first byte that differs from what all spellings have in common shows it, unless that is
+    /// the doubled slash or the dot of an odd spelling. If there is but one spelling, and the path
+    /// begins with it, nothing needs to be compared again.
+    ///
+    /// # Safety
+    /// That of [`crate::user::path`].
+    #[inline]
+    pub unsafe fn enter_or<'a>(
+        mut self,
+        path: *const core::ffi::c_char,
+        outside: impl FnOnce(),
+    ) -> Option<(Self, &'a [u8])> {
         let known = STEM.load(Ordering::Acquire);
         let n = self.map.ctl.spellings_len.load(Ordering::Acquire);
         let known = if known >> 48 == u64::from(n) { known } else { self.find_stem() };
@@ -43,19 +49,19 @@ impl Ctx {
                 Beginning::Differs(at, c) => {
                     let odd = matches!(c, b'/' | b'.') && at > 0 && stem.get(at - 1) == Some(&b'/');
                     if at > 0 && !odd {
-                        let names = user::begins_like_descriptor_in_page(path);
-                        return Err(if names { Outside::MayNameDescriptor } else { Outside::Plain });
+                        outside();
+                        return None;
                     }
                 }
                 Beginning::Same if known & WHOLE != 0 => {
                     if let Some(bytes) = user::rest_in_page(path, len) {
                         self.below = len;
-                        return Ok((self, bytes));
+                        return Some((self, bytes));
                     }
                 }
                 _ => {}
             }
-            user::path(path).map(|bytes| (self, bytes)).ok_or(Outside::Plain)
+            Some((self, user::path(path)?))
         }
     }
 

@@ -1,9 +1,9 @@
 //! Which roots, and which of their spellings, lead in this process where they lead for the agent.
 //!
 //! In the agent's own mounts they all do, and the agent watches these mounts. A process with other
-//! mounts compares once what lies at the paths of roots and tiers; whoever mounts something in such
-//! mounts counts that in the control block, and the process compares again. What a program without
-//! the shim mounts there is seen at the next look, [`LOOK_MS`] later.
+//! mounts compares once what lies at the paths of roots and tiers; a process that mounts something
+//! there counts that in the control block, and the others compare again. What a program without the
+//! shim mounts there is seen at the next look, [`MOUNT_CHECK_INTERVAL_MS`] later.
 
 use super::Ctx;
 use crate::process::process;
@@ -23,8 +23,8 @@ const AGENTS: u32 = 1;
 /// Perhaps others.
 const OTHERS: u32 = 2;
 
-/// How old what is known of other mounts may be, milliseconds.
-const LOOK_MS: u32 = 50;
+/// Age after which what is known of other mounts is compared again, milliseconds.
+const MOUNT_CHECK_INTERVAL_MS: u32 = 50;
 
 /// After chroot, setns, unshare, pivot_root: ask again what lies where.
 pub fn place_changed() {
@@ -70,7 +70,8 @@ impl Ctx {
         let events = self.map.ctl.mount_events.load(Ordering::Acquire).wrapping_add(1);
         let now = sys::coarse_ms() as u32;
         let seen = page.mounts_seen_ms.load(Ordering::Relaxed);
-        let is_due = page.mount_events.load(Ordering::Relaxed) != events || now.wrapping_sub(seen) >= LOOK_MS;
+        let is_due =
+            page.mount_events.load(Ordering::Relaxed) != events || now.wrapping_sub(seen) >= MOUNT_CHECK_INTERVAL_MS;
         if is_due && crate::mounts::fingerprint() != page.mounts.load(Ordering::Relaxed) {
             page.forget_mounts(OTHERS);
             return self.ask_trust(root);
@@ -137,13 +138,13 @@ impl Ctx {
         any
     }
 
-    /// Whether this process has mounts of its own: what it mounts concerns nobody else.
+    /// Whether this process has mounts of its own: what it mounts concerns no process outside.
     #[must_use]
     pub fn in_own_namespace(&self) -> bool {
         !self.same_mounts()
     }
 
-    /// Whether this process may see other mounts than the agent, as far as anybody has looked.
+    /// Whether this process may see other mounts than the agent, as far as a call has found out.
     #[must_use]
     pub fn may_have_other_mounts(&self) -> bool {
         let page = process();
@@ -156,7 +157,7 @@ impl Ctx {
         page.namespace.load(Ordering::Relaxed) != AGENTS
     }
 
-    /// Tells other processes in mounts that are not the agent's that these have changed.
+    /// Counts a change of mounts that are not the agent's, for the other processes that see them.
     pub fn tell_mount_event(&self) {
         self.map.ctl.mount_events.fetch_add(1, Ordering::AcqRel);
     }

@@ -28,7 +28,7 @@ unsafe fn check(
         let (ctx, bytes) = unsafe { enter(path)? };
         let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
         let f = find(&ctx, dirfd, bytes, follow).ok()?;
-        // The agent could read a resident file, and it runs as the user that we run as.
+        // The agent could read a resident file, and it runs as the user of this process.
         let readable = mode == libc::F_OK || f.entry.word().state() == State::Resident;
         if !is_current(&f) || !readable || !is_still(&ctx, &f, Asked::new(dirfd, bytes, follow)) {
             ctx.count(Counter::MetaKernel, 1);
@@ -40,7 +40,7 @@ unsafe fn check(
     answer().unwrap_or_else(|| {
         // SAFETY: tested before it is read; passed on.
         let is_empty = flags & libc::AT_EMPTY_PATH != 0 && unsafe { user::path(path) }.is_some_and(<[u8]>::is_empty);
-        if is_empty && let Some(mut p) = super::change::pfs_path_of(dirfd) {
+        if is_empty && let Some(mut p) = super::pfs_path_of(dirfd) {
             return p.c_str().map_or(-1, |p| next(CWD, p.as_ptr()));
         }
         // SAFETY: passed on.

@@ -54,7 +54,7 @@ unsafe fn scan(
     filter: Filter,
     compare: Compare,
 ) -> Option<c_int> {
-    // SAFETY: a stream of our own.
+    // SAFETY: a stream of the shim.
     unsafe {
         let stream = open_stream(dirfd, path)?;
         let n = dirs::scan(stream, list, filter, compare);

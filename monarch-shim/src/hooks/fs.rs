@@ -2,10 +2,10 @@
 //! ways than by their path: of a copy, the PFS is meant.
 
 use super::{before_change, enter_change, hook};
-use crate::changes::{name_changes, path_if_there};
+use crate::changes::name_changes;
 use crate::ctx;
 use crate::errno;
-use crate::identity::{copy_of_fd, is_current};
+use crate::identity::{copy_of_fd, is_current, path_if_there};
 use crate::sys::{self, Fd};
 use crate::user;
 use core::ffi::{c_char, c_int, c_long, c_void};
@@ -66,7 +66,7 @@ pub(super) unsafe fn named_copy(fd: c_int, path: *const c_char, flags: c_int) ->
         let f = if bytes.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
             copy_of_fd(&ctx, fd)
         } else if flags & libc::AT_SYMLINK_FOLLOW != 0 {
-            crate::changes::behind_copy(&ctx, fd, bytes, true)
+            crate::descriptor_names::behind_copy(&ctx, fd, bytes, true)
         } else {
             None
         };
@@ -81,7 +81,7 @@ pub(super) unsafe fn named_copy(fd: c_int, path: *const c_char, flags: c_int) ->
 unsafe fn makes(dirfd: c_int, path: *const c_char) {
     // SAFETY: passed on.
     unsafe {
-        crate::outside::name_changes(dirfd, path, false);
+        crate::foreign_changes::name_changes(dirfd, path, false);
         before_change(path, |ctx, p| name_changes(ctx, dirfd, p, false));
     }
 }
@@ -112,10 +112,10 @@ pub(super) fn syncfs_any(fd: c_int, call: impl FnOnce(c_int) -> c_int) -> c_int 
     of_root(fd, libc::O_RDONLY, call)
 }
 
-/// After open_by_handle_at: for writing, the change is told.
+/// After open_by_handle_at: an open for writing is reported as a change.
 pub(super) fn opened_by_handle(fd: c_int, flags: c_int) -> c_int {
     if flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY {
-        crate::outside::descriptor_changes(fd);
+        crate::foreign_changes::descriptor_changes(fd);
     }
     if fd >= 0
         && flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY

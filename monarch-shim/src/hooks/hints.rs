@@ -6,7 +6,7 @@ use core::ffi::{c_char, c_int, c_long};
 use monarch_abi::hint::Kind;
 
 /// What `user::slice` tests at a time, in bytes.
-const PART: usize = 32 << 10;
+const SLICE_TEST_BYTES: usize = 32 << 10;
 
 /// The `n` elements at `p`, or errno.
 unsafe fn elements<'a, T>(p: *const T, n: usize) -> Result<&'a [T], c_int> {
@@ -17,7 +17,7 @@ unsafe fn elements<'a, T>(p: *const T, n: usize) -> Result<&'a [T], c_int> {
     if p.is_null() || !fits {
         return Err(libc::EINVAL);
     }
-    let each = PART / size_of::<T>();
+    let each = SLICE_TEST_BYTES / size_of::<T>();
     let mut at = 0;
     while at < n {
         // SAFETY: only tested.
@@ -30,7 +30,7 @@ unsafe fn elements<'a, T>(p: *const T, n: usize) -> Result<&'a [T], c_int> {
     Ok(unsafe { core::slice::from_raw_parts(p, n) })
 }
 
-/// Tells of paths in an array; `paths` should point to `n` C strings.
+/// Gives a hint about paths in an array; `paths` should point to `n` C strings.
 unsafe fn tell_each(kind: Kind, paths: *const *const c_char, n: usize) -> c_long {
     // SAFETY: tested before it is read.
     match unsafe { elements(paths, n) } {
@@ -40,7 +40,7 @@ unsafe fn tell_each(kind: Kind, paths: *const *const c_char, n: usize) -> c_long
     }
 }
 
-/// Tells of paths that stand one behind the other, each but the last followed by a NUL.
+/// Gives a hint about paths that stand one behind the other, each but the last followed by a NUL.
 unsafe fn tell_list(kind: Kind, paths: *const c_char, bytes: usize) -> c_long {
     // SAFETY: tested before it is read.
     match unsafe { elements(paths.cast::<u8>(), bytes) } {

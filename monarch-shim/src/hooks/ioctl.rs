@@ -33,7 +33,7 @@ fn behind(ctx: &Ctx, fd: c_int) -> Option<Fd> {
 unsafe fn of_file(fd: c_int, request: u32, arg: usize, next: impl Fn(usize) -> c_int) -> c_int {
     let Some(ctx) = ctx::mapped() else {
         if CHANGES.contains(&request) {
-            crate::outside::descriptor_changes(fd);
+            crate::foreign_changes::descriptor_changes(fd);
         }
         return next(arg);
     };

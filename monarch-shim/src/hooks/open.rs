@@ -1,9 +1,10 @@
 //! open, openat, creat and their variants.
 
-use super::{enter_change, enter_or_outside, hook};
-use crate::changes::{Opened, Target, before_write_open, change_behind_copy, opened_for_writing};
+use super::{enter_change, enter_open, hook};
+use crate::changes::{Opened, Target, before_write_open, opened_for_writing};
 use crate::copy_open::raw_open;
-use crate::ctx::{Ctx, Outside};
+use crate::ctx::Ctx;
+use crate::descriptor_names::{change_behind_copy, denied_copy, may_reopen};
 use crate::descriptor_path::proc_path;
 use crate::errno;
 use crate::guard::Asked;
@@ -42,13 +43,13 @@ fn serve(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl FnOnce()
         Err(miss) => {
             count_miss(ctx, miss);
             let fd = next();
-            if crate::changes::may_reopen(path) { reopened(ctx, fd, flags) } else { fd }
+            if may_reopen(path) { reopened(ctx, fd, flags) } else { fd }
         }
     }
 }
 
-/// A descriptor was opened for reading by what may be the name of another one: of a copy whose file
-/// has changed meanwhile, the file itself takes its number.
+/// A descriptor was opened for reading by what may be the name of another one: if it is of a copy
+/// whose file has changed meanwhile, a descriptor of the file takes its number.
 #[cold]
 #[inline(never)]
 pub(super) fn reopened(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
@@ -72,12 +73,13 @@ pub(super) fn reopened(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
 pub(super) fn reopened_by(path: *const c_char, fd: c_int, flags: c_int) -> c_int {
     // SAFETY: the application's pointer, tested before it is read.
     match unsafe { enter_change(path) } {
-        Some((ctx, bytes)) if crate::changes::may_reopen(bytes) => reopened(&ctx, fd, flags),
+        Some((ctx, bytes)) if may_reopen(bytes) => reopened(&ctx, fd, flags),
         _ => fd,
     }
 }
 
-/// Whether a file is the agent's user's: who opens another's with `O_NOATIME` is refused.
+/// Whether a file belongs to the agent's user: the kernel refuses `O_NOATIME` for files of other
+/// users.
 #[cold]
 fn is_of_our_user(ctx: &Ctx, f: &Found<'static>) -> bool {
     f.segment.index.owner(f.entry.record).is_some_and(|(uid, _)| uid == ctx.map.ctl.uid)
@@ -110,7 +112,7 @@ fn serve_other(ctx: &Ctx, dirfd: c_int, path: &[u8], flags: c_int, next: impl Fn
         return fd;
     }
     if fd < 0 && errno::errno() == libc::EACCES {
-        let denied = crate::changes::denied_copy(ctx, dirfd, path, follow);
+        let denied = denied_copy(ctx, dirfd, path, follow);
         errno::set_errno(libc::EACCES);
         return open_target(denied, flags, read).unwrap_or(-1);
     }
@@ -143,12 +145,12 @@ fn open_target(target: Target, flags: c_int, copy: impl FnOnce() -> Option<Fd>) 
     }))
 }
 
-/// Most bytes of a removed file that are held in memory for whoever writes to it.
-const MOST_PRIVATE_BYTES: i64 = 64 << 20;
+/// Bytes of the largest removed file that is held in memory for a process that writes to it.
+const MAX_PRIVATE_BYTES: i64 = 64 << 20;
 
-/// What is left of a file that a job has removed, in memory: whoever opens it for writing by a
-/// descriptor that it still has writes there. On the PFS as well, what is written then is seen by
-/// nobody who opens the file by its name.
+/// A file in memory with the content of a file that the job has removed, for an open for writing by
+/// a descriptor that is still there. On the PFS too, no process that opens the file by its name
+/// would see what is written then.
 #[cold]
 #[inline(never)]
 pub(super) fn private(copy: &Fd, flags: c_int) -> Option<c_int> {
@@ -159,12 +161,12 @@ pub(super) fn private(copy: &Fd, flags: c_int) -> Option<c_int> {
     };
     let file = Fd(c_int::try_from(made).ok().filter(|&fd| fd >= 0)?);
     if flags & libc::O_TRUNC == 0 {
-        if size > MOST_PRIVATE_BYTES {
+        if size > MAX_PRIVATE_BYTES {
             return None;
         }
         let mut left = usize::try_from(size).ok()?;
         while left > 0 {
-            // SAFETY: descriptors of ours, at their own offsets.
+            // SAFETY: descriptors of the shim, at their own offsets.
             let n = unsafe { crate::sys::call(libc::SYS_sendfile, [file.0 as usize, copy.0 as usize, 0, left, 0, 0]) };
             left = left.checked_sub(usize::try_from(n).ok().filter(|&n| n > 0)?)?;
         }
@@ -174,8 +176,9 @@ pub(super) fn private(copy: &Fd, flags: c_int) -> Option<c_int> {
     crate::sys::open(core::ffi::CStr::from_bytes_until_nul(&name).ok()?, flags)
 }
 
-/// Looks at a descriptor that was just opened for writing. Of a copy, what it stands for takes its
-/// number. -1 when that cannot be had: then the caller closes the descriptor.
+/// Looks at a descriptor that was just opened for writing. If it is of a copy, a descriptor of the
+/// file that the copy stands for takes its number. -1 if that file cannot be opened: then the
+/// caller closes the descriptor.
 pub(super) fn off_copy(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
     let saved = errno::errno();
     let opened = opened_for_writing(ctx, fd);
@@ -194,13 +197,13 @@ pub(super) fn off_copy(ctx: &Ctx, fd: c_int, flags: c_int) -> c_int {
     -1
 }
 
-/// An open by a process that the agent has to be told of.
+/// An open by a process that has to report it to the agent.
 unsafe fn told(dirfd: c_int, path: *const c_char, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: passed on.
-    let again = unsafe { crate::outside::opens(dirfd, path, flags) };
+    let again = unsafe { crate::foreign_changes::opens(dirfd, path, flags) };
     let fd = next();
     if again {
-        crate::outside::descriptor_changes(fd);
+        crate::foreign_changes::descriptor_changes(fd);
     }
     fd
 }
@@ -208,12 +211,13 @@ unsafe fn told(dirfd: c_int, path: *const c_char, flags: c_int, next: impl FnOnc
 #[inline]
 unsafe fn open_any(dirfd: c_int, path: *const c_char, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
     if only_reads(flags) {
+        let mut names = false;
         // SAFETY: the application's pointer, tested before it is read.
-        match unsafe { enter_or_outside(path) } {
-            Ok((ctx, bytes)) => serve(&ctx, dirfd, bytes, flags, next),
-            Err(Outside::Plain) => next(),
-            Err(Outside::MayNameDescriptor) => reopened_by(path, next(), flags),
-        }
+        let Some((ctx, bytes)) = (unsafe { enter_open(path, &mut names) }) else {
+            let fd = next();
+            return if names { reopened_by(path, fd, flags) } else { fd };
+        };
+        serve(&ctx, dirfd, bytes, flags, next)
     } else {
         // SAFETY: as above.
         let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else {
@@ -242,13 +246,13 @@ pub(super) unsafe fn by_number(
     }
 }
 
-/// An open that follows no names of descriptors: what it finds is told when it is open.
+/// An open that follows no names of descriptors: a change is reported when the file is open.
 pub(super) fn without_links(flags: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let fd = call();
     if fd < 0 || only_reads(flags) {
         return fd;
     }
-    crate::outside::descriptor_changes(fd);
+    crate::foreign_changes::descriptor_changes(fd);
     crate::ctx::mapped().map_or(fd, |ctx| or_closed(off_copy(&ctx, fd, flags), fd))
 }
 

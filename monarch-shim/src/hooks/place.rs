@@ -1,4 +1,4 @@
-//! Who and where we are: user, working directory, mounts, memory that goes away.
+//! User, working directory and mounts of the process, and memory that is unmapped.
 
 use super::hook;
 use crate::errno;
@@ -22,12 +22,12 @@ pub(super) fn remounted(result: c_int) -> c_int {
     result
 }
 
-/// `call` puts something else at a path, or takes it away: for us as if it were removed, for
-/// everybody in this mount namespace.
+/// `call` mounts something at a path, or unmounts it: as if the path were removed, for all
+/// processes in this mount namespace.
 pub(super) unsafe fn covered(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: passed on.
     unsafe {
-        super::change::leaves(dirfd, path, |_| true);
+        super::names::leaves(dirfd, path, |_| true);
         super::before_change(path, |ctx, p| crate::changes::covered(ctx, dirfd, p));
     }
     let result = call();

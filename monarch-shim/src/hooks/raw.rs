@@ -2,14 +2,16 @@
 //!
 //! Programs use it where the C library has no wrapper, or had none once (libuv's `statx`);
 //! libraries define functions of the C library with it (libattr). So whatever is done here ends in
-//! the kernel's call of that number, and never in a function of that name, which may
-//! be one of theirs. Reads and opens for reading are the kernel's: what they give is right.
+//! the kernel's call of that number, and never in a function of that name, which may be such a
+//! definition. Reads and opens for reading are the kernel's: what they give is right.
 
 use super::hook;
 use super::place::{entered, forked, moved, remounted, thread_became};
-use super::{change, open, place, stat};
+use super::{open, place, stat};
 use crate::ctx;
 use core::ffi::{c_char, c_int, c_long};
+
+mod changes;
 
 type Call = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
 
@@ -23,7 +25,7 @@ const SECCOMP_SET_MODE_STRICT: usize = 0;
 const RESOLVE_NO_LINKS: u64 = 0x02 | 0x04;
 const SYS_LANDLOCK_ADD_RULE: c_long = 445;
 
-/// A call that is answered or told here; `None` for all others.
+/// Answers a call, or enters the change that it makes; `None` for all other calls.
 #[inline(never)]
 unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
     let raw = |a: [usize; 6]| {
@@ -33,7 +35,7 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
     let call = || raw(a);
     let [x, y, z, u, ..] = a;
     let (fd, third) = (x as c_int, z as c_int);
-    let (path, path2, path4) = (x as *const c_char, y as *const c_char, u as *const c_char);
+    let path2 = y as *const c_char;
     // SAFETY: the contract of the system call.
     let done = unsafe {
         match n {
@@ -67,6 +69,21 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
             }
             SYS_LANDLOCK_ADD_RULE => super::fs::landlock_rule(z, |rule| raw([x, y, rule, u, 0, 0])),
             libc::SYS_open_by_handle_at => super::fs::opened_by_handle(call(), third),
+            _ => return of_process(n, a, &raw),
+        }
+    };
+    Some(c_long::from(done))
+}
+
+/// Calls about the user and the place of the process, and those that change something.
+unsafe fn of_process(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> Option<c_long> {
+    let call = || raw(a);
+    let [x, y, z, u, ..] = a;
+    let (fd, third) = (x as c_int, z as c_int);
+    let (path, path2, path4) = (x as *const c_char, y as *const c_char, u as *const c_char);
+    // SAFETY: the contract of the system call.
+    let done = unsafe {
+        match n {
             libc::SYS_prctl => super::memory::prctl_any(fd, y, call),
             libc::SYS_seccomp => {
                 let done = call();
@@ -104,7 +121,7 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
                 ctx::threads_rights_changed();
                 before
             }
-            // From here on the kernel denies what neither users nor modes tell.
+            // From here on the kernel denies accesses by rules that the shim does not know.
             SYS_LANDLOCK_RESTRICT_SELF => {
                 let done = call();
                 if done == 0 {
@@ -112,7 +129,7 @@ unsafe fn answer(next: Call, n: c_long, a: [usize; 6]) -> Option<c_long> {
                 }
                 done
             }
-            _ => return older(n, a, &raw).or_else(|| change::by_number(n, a, &raw)).map(c_long::from),
+            _ => return older(n, a, raw).or_else(|| changes::answer(n, a, raw)).map(c_long::from),
         }
     };
     Some(c_long::from(done))

@@ -1,7 +1,7 @@
 //! Reads: the kernel's, untouched, unless the descriptor is that of a large file whose copy is
 //! being made (see [`crate::chunks`]). When the device under a copy fails (EIO), the descriptor is
 //! moved to the PFS, at the same offset, and the read repeated: the job must not get an error that
-//! it would not have had without us.
+//! it would not have had without the shim.
 
 use super::hook;
 use crate::changes::bypass;
@@ -210,7 +210,7 @@ unsafe fn send_any(from: c_int, off: *mut off_t, n: size_t, send: impl Fn(c_int,
 /// Whether a byte of a file cannot be read; the error may be that of what was written to.
 fn is_unreadable(from: c_int, at: u64) -> bool {
     let mut byte = 0u8;
-    // SAFETY: one byte of ours.
+    // SAFETY: one byte of the shim.
     unsafe { crate::sys::pread(from, &raw mut byte, 1, at) == -(libc::EIO as isize) }
 }
 

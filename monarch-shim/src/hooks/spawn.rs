@@ -1,16 +1,17 @@
-//! `posix_spawn`: what its file actions open.
+//! New programs: what the file actions of `posix_spawn` open, and what `fexecve` executes.
 //!
 //! Nothing of the shim runs in the child before it executes its program. So the shim looks at what
 //! is opened when the action is added. Where the name of a descriptor will lead, after the actions
 //! before it, is known to the child only: when such a name is to be opened for writing, all copies
 //! that the process has open are moved to the PFS, and their files are taken for changed.
 
-use super::{enter_change, hook};
+use super::{enter_change, hook, pfs_path_of};
 use crate::absolute::Absolute;
-use crate::changes::{Target, bypass, change_behind_copy, file_changes, may_name_descriptor, name_changes};
+use crate::changes::{Target, bypass, file_changes, name_changes};
 use crate::ctx::Ctx;
+use crate::descriptor_names::{change_behind_copy, may_name_descriptor};
 use crate::errno;
-use crate::outside;
+use crate::foreign_changes;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use libc::mode_t;
@@ -19,7 +20,7 @@ use monarch_abi::resolve::{Found, Segments};
 
 const CWD: c_int = libc::AT_FDCWD;
 /// Files that actions open for reading and that are remembered: the last ones.
-const MAX_READ: usize = 64;
+const MAX_REMEMBERED_READS: usize = 64;
 
 /// What an action opens for reading.
 struct Read {
@@ -29,16 +30,17 @@ struct Read {
     key: AtomicU64,
 }
 
-static READ: [Read; MAX_READ] = [const { Read { actions: AtomicUsize::new(0), key: AtomicU64::new(0) } }; MAX_READ];
+static READ: [Read; MAX_REMEMBERED_READS] =
+    [const { Read { actions: AtomicUsize::new(0), key: AtomicU64::new(0) } }; MAX_REMEMBERED_READS];
 static READS: AtomicUsize = AtomicUsize::new(0);
 
 /// A child is about to open a file: what it is to open instead, if that is a copy.
 unsafe fn opens(actions: usize, path: *const c_char, flags: c_int) -> Option<Absolute> {
     // SAFETY: passed on.
     let Some((ctx, p)) = (unsafe { enter_change(path) }) else {
-        // Nobody looks at the descriptor afterwards: it is the child's.
+        // No hook looks at the descriptor afterwards: it is the child's.
         // SAFETY: passed on.
-        let _ = unsafe { outside::opens(CWD, path, flags) };
+        let _ = unsafe { foreign_changes::opens(CWD, path, flags) };
         return None;
     };
     let saved = errno::errno();
@@ -57,7 +59,7 @@ unsafe fn opens(actions: usize, path: *const c_char, flags: c_int) -> Option<Abs
 
 fn note_read(ctx: &Ctx, actions: usize, path: &[u8]) {
     let Ok(f) = crate::paths::find(ctx, CWD, path, true) else { return };
-    if let Some(place) = READ.get(READS.fetch_add(1, Ordering::Relaxed) % MAX_READ) {
+    if let Some(place) = READ.get(READS.fetch_add(1, Ordering::Relaxed) % MAX_REMEMBERED_READS) {
         place.actions.store(actions, Ordering::Relaxed);
         place.key.store(file_key(f.number, f.entry.id), Ordering::Relaxed);
     }
@@ -68,7 +70,7 @@ fn written(ctx: &Ctx, actions: usize, path: &[u8], flags: c_int) -> Target {
         leave_no_copies(ctx, actions);
     }
     let target = change_behind_copy(ctx, CWD, path, true);
-    // Nobody looks at the descriptor afterwards: it is the child's.
+    // No hook looks at the descriptor afterwards: it is the child's.
     if matches!(target, Target::AsNamed) && !crate::changes::before_write_open(ctx, CWD, path, flags) {
         let target = file_changes(ctx, CWD, path, true);
         name_changes(ctx, CWD, path, false);
@@ -103,5 +105,12 @@ hook! { next;
         let mut instead = opens(actions as usize, path, flags);
         let path = instead.as_mut().and_then(|p| p.c_str()).map_or(path, CStr::as_ptr);
         next(actions, fd, path, flags, mode)
+    }
+    fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+        // A copy is not executable, and a script is opened again by its interpreter.
+        match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => libc::execve(p.as_ptr(), argv.cast(), envp.cast()),
+            None => next(fd, argv, envp),
+        }
     }
 }

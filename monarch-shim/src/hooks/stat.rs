@@ -2,11 +2,12 @@
 //! translated.
 
 use super::{enter, enter_change, hook};
-use crate::changes::path_if_there;
 use crate::ctx::{self, Ctx};
 use crate::errno;
 use crate::guard::{Asked, is_still};
-use crate::identity::{COPY_MODE, Facts, attributes, changed_attributes, copy_of, fill_stat, fill_statx, is_current};
+use crate::identity::{
+    COPY_MODE, Facts, attributes, changed_attributes, copy_of, fill_stat, fill_statx, is_current, path_if_there,
+};
 use crate::paths::find;
 use crate::user;
 use core::ffi::{c_char, c_int, c_uint};
@@ -78,7 +79,7 @@ fn translate_copy(st: &mut Stat) {
                 st.st_nlink = 0;
             }
         } else {
-            // Not told by the index: the file itself.
+            // The index does not have it: the file itself is asked.
             if let Some(now) = now.or_else(|| attributes(&ctx, &f)) {
                 *st = now;
             }
@@ -90,7 +91,7 @@ fn translate_copy(st: &mut Stat) {
 /// fstatat: by path, or by descriptor when the path is empty.
 #[inline]
 unsafe fn at(dirfd: c_int, path: *const c_char, buf: *mut Stat, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
-    const KNOWN: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+    const SERVED_FLAGS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
     if flags & libc::AT_EMPTY_PATH != 0 {
         // SAFETY: tested before it is read.
         return if path.is_null() || unsafe { user::path(path) }.is_some_and(<[u8]>::is_empty) {
@@ -100,7 +101,7 @@ unsafe fn at(dirfd: c_int, path: *const c_char, buf: *mut Stat, flags: c_int, ne
             next()
         };
     }
-    if flags & !KNOWN != 0 {
+    if flags & !SERVED_FLAGS != 0 {
         return next();
     }
     // SAFETY: passed on.
@@ -159,7 +160,7 @@ unsafe fn statx_any(
     buf: *mut libc::statx,
     next: impl Fn(c_uint) -> c_int,
 ) -> c_int {
-    const KNOWN: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_STATX_DONT_SYNC;
+    const SERVED_FLAGS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_STATX_DONT_SYNC;
     // Newer kernels take no path for an empty one.
     let path = if path.is_null() && flags & libc::AT_EMPTY_PATH != 0 { c"".as_ptr() } else { path };
     // SAFETY: tested before it is read.
@@ -169,12 +170,12 @@ unsafe fn statx_any(
         return unsafe { translate_x(next(mask), mask, buf, &next) };
     };
     if flags & libc::AT_EMPTY_PATH != 0 && bytes.is_empty() {
-        // The kernel is asked with everything that tells a copy.
+        // The kernel is asked for everything that identifies a copy.
         // SAFETY: passed on.
         return unsafe { translate_x(next(mask | libc::STATX_BASIC_STATS), mask, buf, &next) };
     }
     let answer = || {
-        if flags & !KNOWN != 0 {
+        if flags & !SERVED_FLAGS != 0 {
             return None;
         }
         let f = lookup(&ctx, dirfd, bytes, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
@@ -197,9 +198,9 @@ unsafe fn translate_x(result: c_int, mask: c_uint, buf: *mut libc::statx, again:
     if result != 0 || u32::from(unsafe { (*buf).stx_mode }) != COPY_MODE {
         return result;
     }
-    // What was not asked for may be missing, and tells a copy.
+    // What identifies a copy may be missing because it was not asked for.
     // SAFETY: as above.
-    if unsafe { (*buf).stx_mask } & TELLS != TELLS && again(mask | libc::STATX_BASIC_STATS) != 0 {
+    if unsafe { (*buf).stx_mask } & COPY_FACTS != COPY_FACTS && again(mask | libc::STATX_BASIC_STATS) != 0 {
         return -1;
     }
     // SAFETY: as above.
@@ -207,8 +208,8 @@ unsafe fn translate_x(result: c_int, mask: c_uint, buf: *mut libc::statx, again:
     result
 }
 
-/// What tells a copy.
-const TELLS: c_uint = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_SIZE | libc::STATX_MTIME;
+/// The fields that identify a copy.
+const COPY_FACTS: c_uint = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_SIZE | libc::STATX_MTIME;
 
 #[cold]
 #[inline(never)]

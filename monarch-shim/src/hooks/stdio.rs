@@ -1,8 +1,9 @@
 //! fopen and freopen: the real ones, on the path of the copy.
 
-use super::{enter_change, enter_or_outside, hook};
-use crate::changes::{OpenFile, Target, before_write_open, change_behind_copy};
-use crate::ctx::{self, Ctx, Outside};
+use super::{enter_change, enter_open, hook};
+use crate::changes::{OpenFile, Target, before_write_open};
+use crate::ctx::{self, Ctx};
+use crate::descriptor_names::{change_behind_copy, denied_copy, may_reopen};
 use crate::descriptor_path::proc_path;
 use crate::errno;
 use crate::guard::Asked;
@@ -36,7 +37,7 @@ unsafe fn open_stream(
         let served = if ctx::get().is_some() { read_stream(&ctx, bytes, &next) } else { None };
         let opened = || {
             let stream = next(path);
-            if !stream.is_null() && crate::changes::may_reopen(bytes) {
+            if !stream.is_null() && may_reopen(bytes) {
                 // SAFETY: a stream that was just opened, and has read nothing.
                 super::open::reopened(&ctx, unsafe { fileno(stream) }, libc::O_RDONLY);
             }
@@ -71,7 +72,7 @@ unsafe fn open_stream(
     if !known
         && stream.is_null()
         && errno::errno() == libc::EACCES
-        && let Target::Pfs(mut p) = crate::changes::denied_copy(&ctx, CWD, bytes, true)
+        && let Target::Pfs(mut p) = denied_copy(&ctx, CWD, bytes, true)
         && let Some(p) = p.c_str()
     {
         return next(p.as_ptr());
@@ -90,7 +91,7 @@ unsafe fn open_stream(
     stream
 }
 
-/// A stream of a process that the agent has to be told of.
+/// A stream of a process that has to report its changes to the agent.
 unsafe fn told(
     path: *const c_char,
     mode: *const c_char,
@@ -100,12 +101,12 @@ unsafe fn told(
     // SAFETY: the application's pointers, tested before they are read.
     let again = unsafe {
         let flags = if user::path(mode).is_some_and(|m| m.first() != Some(&b'r')) { libc::O_CREAT } else { 0 };
-        reads(mode) == Some(false) && crate::outside::opens(CWD, path, libc::O_RDWR | flags)
+        reads(mode) == Some(false) && crate::foreign_changes::opens(CWD, path, libc::O_RDWR | flags)
     };
     let stream = next(path);
     if again && !stream.is_null() {
         // SAFETY: a stream that was just opened.
-        crate::outside::descriptor_changes(unsafe { fileno(stream) });
+        crate::foreign_changes::descriptor_changes(unsafe { fileno(stream) });
     }
     stream
 }
@@ -132,7 +133,7 @@ unsafe fn reopen_same(mode: *const c_char, stream: *mut FILE, next: impl Fn(*con
     // SAFETY: the application's pointers, tested before they are read; a stream that it has open.
     let (writes, fd) = unsafe { (reads(mode) == Some(false), libc::fileno(stream)) };
     if writes {
-        crate::outside::descriptor_changes(fd);
+        crate::foreign_changes::descriptor_changes(fd);
     }
     let Some(ctx) = ctx::mapped().filter(|_| writes && fd >= 0) else { return same() };
     let saved = errno::errno();
@@ -187,21 +188,19 @@ unsafe fn reopen_stream(
         // SAFETY: as above.
         return unsafe { open_stream(path, mode, next, libc::fileno) };
     }
+    let mut names = false;
     // SAFETY: as above.
-    let (ctx, bytes) = match unsafe { enter_or_outside(path) } {
-        Ok(entered) => entered,
-        Err(outside) => {
-            let stream = next(path);
-            if !stream.is_null() && outside == Outside::MayNameDescriptor {
-                // SAFETY: as in `open_stream`.
-                super::open::reopened_by(path, unsafe { libc::fileno(stream) }, libc::O_RDONLY);
-            }
-            return stream;
+    let Some((ctx, bytes)) = (unsafe { enter_open(path, &mut names) }) else {
+        let stream = next(path);
+        if !stream.is_null() && names {
+            // SAFETY: as in `open_stream`.
+            super::open::reopened_by(path, unsafe { libc::fileno(stream) }, libc::O_RDONLY);
         }
+        return stream;
     };
     let Ok(f) = find(&ctx, CWD, bytes, true) else {
         let stream = next(path);
-        if !stream.is_null() && crate::changes::may_reopen(bytes) {
+        if !stream.is_null() && may_reopen(bytes) {
             // SAFETY: as in `open_stream`.
             super::open::reopened(&ctx, unsafe { libc::fileno(stream) }, libc::O_RDONLY);
         }

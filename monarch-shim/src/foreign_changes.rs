@@ -1,9 +1,10 @@
-//! A process that cannot open the control block, because it runs as another user: it reads the PFS,
-//! and tells the agent by a socket what it is about to change (see [`monarch_abi::outside`]).
+//! Reports of changes by a process that cannot open the control block, because it runs as another
+//! user: it reads the PFS, and tells the agent over a socket what it is about to change (see
+//! [`monarch_abi::outside`]).
 //!
-//! Nothing stays open in between. While the agent answers, a change is told when the call that
-//! makes it begins. An agent that is stopped keeps nobody waiting for more than [`PATIENCE_MS`],
-//! once: from then on messages are left in its queue, until it answers again.
+//! Nothing stays open in between. While the agent answers, a change is reported before the call
+//! that makes it. A stopped agent delays the process by [`ANSWER_TIMEOUT_MS`] at most, once: from
+//! then on messages are left in its queue, until it answers again.
 
 use crate::ctx;
 use crate::descriptor_path::real_path;
@@ -18,13 +19,13 @@ use monarch_abi::outside::{
 };
 use monarch_abi::resolve::{split_last, split_named};
 
-/// How old what is known of devices may be, milliseconds.
-const LOOK_MS: u32 = 1_000;
+/// Age of the list of devices after which the agent is asked again, milliseconds.
+const MAX_DEVICE_LIST_AGE_MS: u32 = 1_000;
 /// Longest pause until an agent that cannot be reached is tried again, milliseconds.
-const MAX_PAUSE_MS: u32 = 60_000;
-/// How long an answer is waited for, milliseconds; and of an agent that did not answer before.
-const PATIENCE_MS: u32 = 2_000;
-const LITTLE_PATIENCE_MS: u32 = 20;
+const MAX_RETRY_PAUSE_MS: u32 = 60_000;
+/// Time limit for an answer, milliseconds; and for one of an agent that did not answer before.
+const ANSWER_TIMEOUT_MS: u32 = 2_000;
+const SLOW_AGENT_TIMEOUT_MS: u32 = 20;
 
 /// The socket's path, in words, and its length.
 static SOCKET: [AtomicU64; PATH_MAX / 8] = [const { AtomicU64::new(0) }; PATH_MAX / 8];
@@ -38,8 +39,8 @@ static PAUSE_MS: AtomicU32 = AtomicU32::new(0);
 /// Not zero: the agent did not answer in time.
 static IS_SLOW: AtomicU32 = AtomicU32::new(0);
 
-/// By the constructor of a process that could not open the control block. Whether it can tell of
-/// its changes.
+/// Notes the agent's socket. By the constructor of a process that could not open the control block.
+/// Whether the process can report its changes.
 #[must_use]
 pub fn boot(socket: &[u8]) -> bool {
     if socket.len() > PATH_MAX || socket.first() != Some(&b'/') {
@@ -59,7 +60,7 @@ pub fn boot(socket: &[u8]) -> bool {
 /// That of [`user::path`].
 #[inline]
 pub unsafe fn name_changes(dirfd: c_int, path: *const c_char, moves: bool) {
-    if ctx::is_outside() {
+    if ctx::is_foreign() {
         // SAFETY: by contract.
         unsafe { tell_name(dirfd, path, moves) }
     }
@@ -71,7 +72,7 @@ pub unsafe fn name_changes(dirfd: c_int, path: *const c_char, moves: bool) {
 /// That of [`user::path`].
 #[inline]
 pub unsafe fn file_changes(dirfd: c_int, path: *const c_char, follow: bool) {
-    if ctx::is_outside() {
+    if ctx::is_foreign() {
         // SAFETY: by contract.
         unsafe { tell_path(FILE, dirfd, path, follow) };
     }
@@ -83,7 +84,7 @@ pub unsafe fn file_changes(dirfd: c_int, path: *const c_char, follow: bool) {
 /// That of [`user::path`].
 #[inline]
 pub unsafe fn hides_below(dirfd: c_int, path: *const c_char) {
-    if ctx::is_outside() {
+    if ctx::is_foreign() {
         // SAFETY: by contract.
         unsafe { tell_path(TREE, dirfd, path, true) };
     }
@@ -92,7 +93,7 @@ pub unsafe fn hides_below(dirfd: c_int, path: *const c_char) {
 /// [`hides_below`] for an open directory.
 #[inline]
 pub fn hides_below_open(fd: c_int) {
-    if ctx::is_outside() {
+    if ctx::is_foreign() {
         tell_file(TREE, fd);
     }
 }
@@ -100,7 +101,7 @@ pub fn hides_below_open(fd: c_int) {
 /// What an open file is has changed, or is about to.
 #[inline]
 pub fn descriptor_changes(fd: c_int) {
-    if ctx::is_outside() && fd >= 0 {
+    if ctx::is_foreign() && fd >= 0 {
         tell_file(FILE, fd);
     }
 }
@@ -114,7 +115,7 @@ pub fn descriptor_changes(fd: c_int) {
 #[must_use]
 pub unsafe fn opens(dirfd: c_int, path: *const c_char, flags: c_int) -> bool {
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_TRUNC | libc::O_CREAT) != 0;
-    if !ctx::is_outside() || !writes || flags & libc::O_PATH != 0 {
+    if !ctx::is_foreign() || !writes || flags & libc::O_PATH != 0 {
         return false;
     }
     // SAFETY: by contract.
@@ -128,7 +129,7 @@ pub unsafe fn opens(dirfd: c_int, path: *const c_char, flags: c_int) -> bool {
     false
 }
 
-/// Whether there is a file to tell of.
+/// Reports a change of the file that a path leads to; whether there is such a file.
 #[cold]
 #[inline(never)]
 unsafe fn tell_path(kind: u8, dirfd: c_int, path: *const c_char, follow: bool) -> bool {
@@ -171,7 +172,7 @@ unsafe fn tell_name(dirfd: c_int, path: *const c_char, moves: bool) {
         let (parent, name) = split_named(unsafe { user::path(path)? })?;
         let mut dir = PathBuffer::front();
         dir.append(if parent.is_empty() { b"." } else { parent })?;
-        // SAFETY: a path of ours.
+        // SAFETY: a path of the shim.
         let fd = unsafe { sys::open_at(dirfd, dir.c_str()?.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) }?;
         let st = sys::fstat_local(fd.0)?;
         if matters(st.st_dev) && may_change(fd.0, st.st_uid) {
@@ -209,10 +210,10 @@ fn wants_to_know() -> bool {
         let pause = match done {
             Some(()) => {
                 PAUSE_MS.store(0, Ordering::Relaxed);
-                LOOK_MS
+                MAX_DEVICE_LIST_AGE_MS
             }
             None => {
-                let pause = (PAUSE_MS.load(Ordering::Relaxed) * 2).clamp(LOOK_MS, MAX_PAUSE_MS);
+                let pause = (PAUSE_MS.load(Ordering::Relaxed) * 2).clamp(MAX_DEVICE_LIST_AGE_MS, MAX_RETRY_PAUSE_MS);
                 PAUSE_MS.store(pause, Ordering::Relaxed);
                 pause
             }
@@ -264,7 +265,7 @@ fn say(head: &Head, name: &[u8]) -> Option<()> {
 }
 
 fn patience() -> u32 {
-    if is_slow() { LITTLE_PATIENCE_MS } else { PATIENCE_MS }
+    if is_slow() { SLOW_AGENT_TIMEOUT_MS } else { ANSWER_TIMEOUT_MS }
 }
 
 fn connect(deadline: u64) -> Option<Fd> {

@@ -1,0 +1,102 @@
+//! Names that appear, disappear, are replaced or move: the entry and the listing of its directory
+//! are the kernel's from then on.
+
+use super::by_inode;
+use super::bypass::bypass_parent;
+use super::files::is_known;
+use super::real_path::{parent_at, real_path_in_root};
+use crate::ctx::Ctx;
+use crate::paths::find_parent;
+use crate::sys;
+use core::ffi::c_int;
+use monarch_abi::mem::PathBuffer;
+use monarch_abi::resolve::{Parent, split_named};
+
+/// A name is about to be created, removed, replaced, or, with all that may lie below it, moved. A
+/// directory that is removed is empty: whatever was below it has changed already.
+pub fn name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
+    let ctx = &ctx.for_changes();
+    // A directory that the job replaced may be a link to another one by now.
+    if !known_name_changes(ctx, dirfd, path, moves) {
+        other_name_changes(ctx, dirfd, path, moves);
+    }
+}
+
+/// [`name_changes`] by the index; whether the index certainly knows the name.
+#[inline(never)]
+fn known_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) -> bool {
+    let Ok(p) = find_parent(ctx, dirfd, path) else { return false };
+    let known = is_known(ctx, &p.dir);
+    bypass_parent(ctx, &p, moves);
+    known
+}
+
+/// [`name_changes`] as the kernel finds the directory: through links, other mounts, and where only
+/// the descriptor says where it is.
+#[inline(never)]
+fn other_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
+    let Some((parent, name)) = split_named(path) else { return };
+    let Some(place) = place_of(ctx, dirfd, parent, name) else { return };
+    ctx.sync();
+    let at_path = bypass_at(ctx, &place, moves);
+    let by_inode = || {
+        (at_path == AtPath::Another || place.real.is_none() || by_inode::may_tell(ctx))
+            && bypass_in(ctx, &place, name, moves)
+    };
+    if at_path != AtPath::Same && !by_inode() {
+        by_inode::bypass_link(ctx, dirfd, path, place.dev);
+    }
+}
+
+/// What the index has at the path of a place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AtPath {
+    /// The directory.
+    Same,
+    /// Another one, over which a mount of this process lies.
+    Another,
+    Nothing,
+}
+
+/// Turns the name of a place and the listing of its directory to Bypass, as far as they are found
+/// by its path.
+#[inline(never)]
+fn bypass_at(ctx: &Ctx, place: &Place, moves: bool) -> AtPath {
+    let Some(p) = place.real.as_ref().and_then(|real| parent_at(ctx, real.get())) else { return AtPath::Nothing };
+    bypass_parent(ctx, &p, moves);
+    if p.dir.entry.record.ino == place.ino { AtPath::Same } else { AtPath::Another }
+}
+
+/// The same by the inode of the directory.
+#[inline(never)]
+fn bypass_in(ctx: &Ctx, place: &Place, name: &[u8], moves: bool) -> bool {
+    let Some(dir) = by_inode::directory(ctx, place.dev, place.ino) else { return false };
+    bypass_parent(ctx, &Parent { dir, entry: monarch_abi::resolve::child(&dir, name) }, moves);
+    true
+}
+
+/// A directory on the device of a root, and the path of a name in it.
+struct Place {
+    dev: u64,
+    ino: u64,
+    real: Option<PathBuffer>,
+}
+
+#[inline(never)]
+fn place_of(ctx: &Ctx, dirfd: c_int, parent: &[u8], name: &[u8]) -> Option<Place> {
+    let mut text = PathBuffer::front();
+    text.append(if parent.is_empty() { b"." } else { parent })?;
+    let parent = text.c_str()?;
+    // Most names lie elsewhere: one call decides.
+    let st = sys::stat_at(dirfd, parent, 0).filter(|st| ctx.is_root_device(st.st_dev))?;
+    // SAFETY: a C string.
+    let fd = unsafe { sys::open_at(dirfd, parent.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) }?;
+    let mut real = real_path_in_root(ctx, fd.0, st.st_dev);
+    if let Some(path) = &mut real {
+        if path.get() != b"/" {
+            path.append(b"/")?;
+        }
+        path.append(name)?;
+    }
+    Some(Place { dev: st.st_dev, ino: st.st_ino, real })
+}

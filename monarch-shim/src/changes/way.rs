@@ -1,0 +1,79 @@
+//! The way to a root: mounts, and names above a root that go or change.
+
+use super::bypass::{bypass, bypass_subtree};
+use super::names::name_changes;
+use super::real_path::real_path_in_root;
+use crate::ctx::Ctx;
+use crate::paths::{absolute, find};
+use crate::sys;
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use monarch_abi::control::NO_ROOT;
+use monarch_abi::mem::PathBuffer;
+use monarch_abi::resolve::split_last;
+
+/// Another file system is about to appear at a path, or to go.
+pub fn covered(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
+    let ctx = &ctx.for_changes();
+    if ctx.in_own_namespace() {
+        return;
+    }
+    match find(ctx, dirfd, path, true) {
+        Ok(f) => {
+            bypass(ctx, &f);
+            bypass_subtree(ctx, &f);
+        }
+        Err(_) => name_changes(ctx, dirfd, path, true),
+    }
+}
+
+/// Another file system has appeared at a path, or gone.
+pub fn way_covered(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
+    if !ctx.in_own_namespace() {
+        way_changed(ctx, dirfd, path);
+    }
+}
+
+/// A name was removed, replaced or covered that may be a root or a link into one, or lie on the way
+/// to it: no call below such a spelling is answered any more. Afterwards and not before, because it
+/// costs all hits and many such calls fail (`rmdir -p` tries every parent).
+pub fn way_changed(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
+    let Some(abs) = absolute(ctx, dirfd, path) else { return };
+    leave_way(ctx, abs.get());
+    if let Some(real) = real_name(ctx, abs.get()) {
+        leave_way(ctx, real.get());
+    }
+}
+
+fn leave_way(ctx: &Ctx, name: &[u8]) {
+    let end = name.iter().rposition(|&c| c != b'/').map_or(0, |at| at + 1);
+    let name = name.get(..end).unwrap_or(name);
+    for s in ctx.map.spellings() {
+        let text = ctx.map.str(&s.path);
+        if name.is_empty() || !text.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/")) {
+            continue;
+        }
+        let root = s.root.load(Ordering::Relaxed) as usize;
+        if ctx.map.roots().get(root).is_some_and(|r| ctx.map.str(&r.path) == text) {
+            ctx.give_up(root);
+        } else {
+            s.root.store(NO_ROOT, Ordering::Release);
+        }
+    }
+}
+
+/// The real path of a name: through links and other mounts, if it lies on the device of a root. The
+/// name need not exist.
+fn real_name(ctx: &Ctx, abs: &[u8]) -> Option<PathBuffer> {
+    let (parent, name) = split_last(abs)?;
+    // Most names lie elsewhere: one call decides.
+    sys::stat_bytes(parent, 0).filter(|st| ctx.is_root_device(st.st_dev))?;
+    let fd = sys::open_bytes(parent, libc::O_PATH | libc::O_CLOEXEC)?;
+    let st = sys::fstat(fd.0).filter(|st| ctx.is_root_device(st.st_dev))?;
+    let mut real = real_path_in_root(ctx, fd.0, st.st_dev)?;
+    if real.get() != b"/" {
+        real.append(b"/")?;
+    }
+    real.append(name)?;
+    Some(real)
+}

@@ -1,0 +1,225 @@
+//! Calls that change content or attributes: Bypass first, then the kernel. And those that ask for
+//! extended attributes, which of a copy are the PFS file's.
+
+use super::{before_change, behind, enter_change, hook, pfs_path_of};
+use crate::changes::{OpenFile, Target, descriptor_changes, file_changes, hide_below, hide_below_open};
+use crate::ctx;
+use crate::errno;
+use crate::{foreign_changes, user};
+use core::ffi::{c_char, c_int, c_void};
+use libc::{gid_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
+
+const CWD: c_int = libc::AT_FDCWD;
+
+/// Content or attributes change, `call` does it: on this path, or on the PFS if the path leads to a
+/// copy (`/proc/self/fd/N`).
+pub(super) unsafe fn file(
+    dirfd: c_int,
+    path: *const c_char,
+    follow: bool,
+    call: impl FnOnce(c_int, *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: passed on.
+    let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else {
+        // SAFETY: passed on.
+        unsafe { foreign_changes::file_changes(dirfd, path, follow) };
+        return call(dirfd, path);
+    };
+    let saved = errno::errno();
+    let target = file_changes(&ctx, dirfd, bytes, follow);
+    errno::set_errno(saved);
+    match target {
+        Target::AsNamed => call(dirfd, path),
+        Target::Pfs(mut p) => p.c_str().map_or(0, |p| call(CWD, p.as_ptr())),
+        // It goes with its last descriptor, and its attributes with it.
+        Target::Removed => 0,
+        Target::Gone => {
+            errno::set_errno(libc::ESTALE);
+            -1
+        }
+    }
+}
+
+/// [`file()`], or [`descriptor`] for an empty path with `AT_EMPTY_PATH`.
+pub(super) unsafe fn file_at(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl Fn(c_int, *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: tested before it is read; passed on.
+    unsafe {
+        if flags & libc::AT_EMPTY_PATH != 0 && user::path(path).is_some_and(<[u8]>::is_empty) {
+            return descriptor(dirfd, || call(dirfd, path), |p| call(CWD, p));
+        }
+        file(dirfd, path, follows(flags), call)
+    }
+}
+
+/// [`file_at`] for a mode: a process that may not search a directory any more learns nothing about
+/// what lies below.
+pub(super) unsafe fn mode_at(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+    call: impl Fn(c_int, *const c_char) -> c_int,
+) -> c_int {
+    if mode & libc::S_IXUSR == 0 {
+        // SAFETY: passed on.
+        unsafe {
+            foreign_changes::hides_below(dirfd, path);
+            before_change(path, |ctx, p| hide_below(ctx, dirfd, p));
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { file_at(dirfd, path, flags, call) }
+}
+
+const fn follows(flags: c_int) -> bool {
+    flags & libc::AT_SYMLINK_NOFOLLOW == 0
+}
+
+/// Attributes of an open file change: of a copy, on the PFS instead.
+pub(super) unsafe fn descriptor(
+    fd: c_int,
+    next: impl FnOnce() -> c_int,
+    on_path: impl FnOnce(*const c_char) -> c_int,
+) -> c_int {
+    let Some(ctx) = ctx::mapped() else {
+        foreign_changes::descriptor_changes(fd);
+        return next();
+    };
+    let saved = errno::errno();
+    let target = descriptor_changes(&ctx, fd);
+    errno::set_errno(saved);
+    match target {
+        OpenFile::Other => next(),
+        OpenFile::Copy(mut path) => path.c_str().map_or(0, |p| on_path(p.as_ptr())),
+        // The file has no such name any more: no call could reach it.
+        OpenFile::Orphan(_) => 0,
+    }
+}
+
+pub(super) unsafe fn hide_below_descriptor(fd: c_int) {
+    foreign_changes::hides_below_open(fd);
+    // SAFETY: a path of the shim.
+    unsafe { before_change(c"".as_ptr(), |ctx, _| hide_below_open(ctx, fd)) }
+}
+
+/// utimensat: by path, or without a path by descriptor.
+pub(super) unsafe fn utimensat_any(
+    fd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl Fn(c_int, *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe {
+        if path.is_null() {
+            return descriptor(fd, || call(fd, path), |p| call(CWD, p));
+        }
+        file_at(fd, path, flags, call)
+    }
+}
+
+/// The C library is about to open a file for writing: `call` gets the path that it is to open.
+unsafe fn content<T>(path: *const c_char, call: impl FnOnce(*const c_char) -> T) -> T {
+    // SAFETY: passed on.
+    let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else {
+        // SAFETY: passed on.
+        unsafe { foreign_changes::file_changes(CWD, path, true) };
+        return call(path);
+    };
+    let saved = errno::errno();
+    let mut target = file_changes(&ctx, CWD, bytes, true);
+    errno::set_errno(saved);
+    match &mut target {
+        Target::Pfs(p) => call(p.c_str().map_or(path, core::ffi::CStr::as_ptr)),
+        Target::AsNamed => call(path),
+        // No file has an empty name.
+        Target::Removed | Target::Gone => call(c"".as_ptr()),
+    }
+}
+
+hook! { next;
+    fn truncate(path: *const c_char, len: off_t) -> c_int { file(CWD, path, true, |_, p| next(p, len)) }
+    fn truncate64(path: *const c_char, len: off_t) -> c_int { file(CWD, path, true, |_, p| next(p, len)) }
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int { mode_at(CWD, path, 0, mode, |_, p| next(p, mode)) }
+    fn lchmod(path: *const c_char, mode: mode_t) -> c_int { file(CWD, path, false, |_, p| next(p, mode)) }
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int {
+        if mode & libc::S_IXUSR == 0 { hide_below_descriptor(fd); }
+        descriptor(fd, || next(fd, mode), |p| libc::chmod(p, mode))
+    }
+    fn fchmodat(fd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+        mode_at(fd, path, flags, mode, |fd, p| next(fd, p, mode, flags))
+    }
+    fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, true, |_, p| next(p, uid, gid)) }
+    fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int { file(CWD, path, false, |_, p| next(p, uid, gid)) }
+    fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
+        descriptor(fd, || next(fd, uid, gid), |p| libc::chown(p, uid, gid))
+    }
+    fn fchownat(fd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
+        file_at(fd, path, flags, |fd, p| next(fd, p, uid, gid, flags))
+    }
+    fn utime(path: *const c_char, times: *const utimbuf) -> c_int { file(CWD, path, true, |_, p| next(p, times)) }
+    fn utimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, true, |_, p| next(p, times)) }
+    fn lutimes(path: *const c_char, times: *const timeval) -> c_int { file(CWD, path, false, |_, p| next(p, times)) }
+    fn futimes(fd: c_int, times: *const timeval) -> c_int {
+        descriptor(fd, || next(fd, times), |p| libc::utimes(p, times))
+    }
+    fn futimesat(fd: c_int, path: *const c_char, times: *const timeval) -> c_int {
+        if path.is_null() { descriptor(fd, || next(fd, path, times), |p| libc::utimes(p, times)) }
+        else { file(fd, path, true, |fd, p| next(fd, p, times)) }
+    }
+    fn utimensat(fd: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
+        utimensat_any(fd, path, flags, |fd, p| next(fd, p, times, flags))
+    }
+    fn futimens(fd: c_int, times: *const timespec) -> c_int {
+        descriptor(fd, || next(fd, times), |p| libc::utimensat(CWD, p, times, 0))
+    }
+    fn setxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
+        file(CWD, path, true, |_, p| next(p, key, value, n, flags))
+    }
+    fn lsetxattr(path: *const c_char, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
+        file(CWD, path, false, |_, p| next(p, key, value, n, flags))
+    }
+    fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, n: size_t, flags: c_int) -> c_int {
+        descriptor(fd, || next(fd, key, value, n, flags), |p| libc::setxattr(p, key, value, n, flags))
+    }
+    fn removexattr(path: *const c_char, key: *const c_char) -> c_int { file(CWD, path, true, |_, p| next(p, key)) }
+    fn lremovexattr(path: *const c_char, key: *const c_char) -> c_int { file(CWD, path, false, |_, p| next(p, key)) }
+    fn fremovexattr(fd: c_int, key: *const c_char) -> c_int {
+        descriptor(fd, || next(fd, key), |p| libc::removexattr(p, key))
+    }
+    fn fgetxattr(fd: c_int, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
+        match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => libc::getxattr(p.as_ptr(), key, value, n),
+            None => next(fd, key, value, n),
+        }
+    }
+    fn flistxattr(fd: c_int, list: *mut c_char, n: size_t) -> ssize_t {
+        match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => libc::listxattr(p.as_ptr(), list, n),
+            None => next(fd, list, n),
+        }
+    }
+    fn getxattr(path: *const c_char, key: *const c_char, value: *mut c_void, n: size_t) -> ssize_t {
+        match behind(CWD, path, true).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => next(p.as_ptr(), key, value, n),
+            None => next(path, key, value, n),
+        }
+    }
+    fn listxattr(path: *const c_char, list: *mut c_char, n: size_t) -> ssize_t {
+        match behind(CWD, path, true).as_mut().and_then(|p| p.c_str()) {
+            Some(p) => next(p.as_ptr(), list, n),
+            None => next(path, list, n),
+        }
+    }
+
+    // What these name is written by the C library itself.
+    fn updwtmp(path: *const c_char, entry: *const c_void) { content(path, |path| next(path, entry)) }
+    fn updwtmpx(path: *const c_char, entry: *const c_void) { content(path, |path| next(path, entry)) }
+    fn utmpname(path: *const c_char) -> c_int { content(path, |path| next(path)) }
+    fn utmpxname(path: *const c_char) -> c_int { content(path, |path| next(path)) }
+}

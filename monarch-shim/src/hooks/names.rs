@@ -1,0 +1,204 @@
+//! Calls that create, remove, move or link names: Bypass first, then the kernel.
+
+use super::{before_change, enter_change, hook};
+use crate::changes::{file_changes, name_changes, opened_for_writing, way_changed};
+use crate::ctx;
+use crate::descriptor_path::proc_path;
+use crate::errno;
+use crate::foreign_changes;
+use crate::gone::last_name;
+use crate::pfs_fd::{self, Link};
+use core::ffi::{c_char, c_int};
+use libc::{dev_t, mode_t};
+use monarch_abi::resolve::Found;
+use monarch_abi::word::State;
+
+const CWD: c_int = libc::AT_FDCWD;
+
+/// A name appears, disappears or is replaced.
+pub(super) unsafe fn name(dirfd: c_int, path: *const c_char) {
+    // SAFETY: passed on.
+    unsafe {
+        foreign_changes::name_changes(dirfd, path, false);
+        before_change(path, |ctx, p| name_changes(ctx, dirfd, p, false));
+    }
+}
+
+/// A name moves, perhaps with a whole subtree.
+unsafe fn moved(dirfd: c_int, path: *const c_char) {
+    // SAFETY: passed on.
+    unsafe {
+        foreign_changes::name_changes(dirfd, path, true);
+        before_change(path, |ctx, p| name_changes(ctx, dirfd, p, true));
+    }
+}
+
+/// A name was removed or replaced, if the call succeeded.
+pub(super) unsafe fn gone(result: c_int, dirfd: c_int, path: *const c_char) -> c_int {
+    if result == 0 {
+        // SAFETY: passed on.
+        unsafe { before_change(path, |ctx, p| way_changed(ctx, dirfd, p)) }
+    }
+    result
+}
+
+/// A file gets another name: its count of links changes, too.
+pub(super) unsafe fn linked(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, follow: bool) {
+    // SAFETY: passed on.
+    unsafe {
+        foreign_changes::file_changes(from_fd, from, follow);
+        before_change(from, |ctx, p| drop(file_changes(ctx, from_fd, p, follow)));
+        name(to_fd, to);
+    }
+}
+
+/// A link to an open file: of a copy, to the file on the PFS.
+pub(super) unsafe fn link_of(
+    dirfd: c_int,
+    path: *const c_char,
+    flags: c_int,
+    next: impl Fn(c_int, *const c_char) -> c_int,
+) -> c_int {
+    if flags & (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_FOLLOW) == 0 {
+        return next(dirfd, path);
+    }
+    // SAFETY: passed on.
+    let Some((ctx, bytes)) = (unsafe { enter_change(path) }) else { return next(dirfd, path) };
+    let saved = errno::errno();
+    let target = pfs_fd::linked(&ctx, dirfd, bytes, flags);
+    errno::set_errno(saved);
+    match target {
+        Link::Other => next(dirfd, path),
+        Link::Copy(fd) if bytes.is_empty() => next(fd.0, path),
+        Link::Copy(fd) => proc_path(fd.0).map_or_else(|| next(dirfd, path), |name| next(CWD, name.as_ptr().cast())),
+        Link::Gone => {
+            errno::set_errno(libc::ENOENT);
+            -1
+        }
+    }
+}
+
+/// What a name leads to now will have another name, or be covered: see [`pfs_fd::before_move`].
+pub(super) unsafe fn leaves(dirfd: c_int, path: *const c_char, is_left: impl FnOnce(&Found<'static>) -> bool) {
+    // SAFETY: passed on.
+    unsafe {
+        before_change(path, |ctx, p| {
+            if let Ok(f) = crate::paths::find(&ctx.for_changes(), dirfd, p, false)
+                && f.entry.word().state() != State::Bypass
+                && is_left(&f)
+            {
+                pfs_fd::before_move(ctx, &f);
+            }
+        });
+    }
+}
+
+/// A name is removed. If it is the last name of a file, processes that have the file open see that.
+pub(super) unsafe fn removed(dirfd: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: passed on.
+    unsafe {
+        let last = last_name_of(dirfd, path);
+        leaves(dirfd, path, |f| last.is_none() && f.entry.record.is_file());
+        name(dirfd, path);
+        let result = gone(call(), dirfd, path);
+        lost(result, last);
+        result
+    }
+}
+
+/// A name moves, and another file may lose the one that it gets.
+pub(super) unsafe fn renamed(
+    (from_fd, from): (c_int, *const c_char),
+    (to_fd, to): (c_int, *const c_char),
+    replaces: bool,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe {
+        let source = last_name_of(from_fd, from);
+        let is_source =
+            |f: &Found<'static>| source.is_some_and(|s| (s.number, s.entry.master.id) == (f.number, f.entry.master.id));
+        let last = last_name_of(to_fd, to).filter(|f| replaces && !is_source(f));
+        leaves(from_fd, from, |_| true);
+        leaves(to_fd, to, |f| !replaces || last.is_none() && f.entry.record.is_file());
+        moved(from_fd, from);
+        moved(to_fd, to);
+        let result = gone(gone(call(), from_fd, from), to_fd, to);
+        lost(result, last);
+        result
+    }
+}
+
+unsafe fn last_name_of(dirfd: c_int, path: *const c_char) -> Option<Found<'static>> {
+    // SAFETY: passed on.
+    let (ctx, bytes) = unsafe { enter_change(path)? };
+    let saved = errno::errno();
+    let last = last_name(&ctx, dirfd, bytes);
+    errno::set_errno(saved);
+    last
+}
+
+fn lost(result: c_int, last: Option<Found<'static>>) {
+    if result == 0
+        && let (Some(ctx), Some(f)) = (ctx::mapped(), last)
+    {
+        crate::gone::removed(&ctx, &f);
+    }
+}
+
+/// A file that libc itself created under a name of its choice.
+unsafe fn created(fd: c_int) -> c_int {
+    foreign_changes::descriptor_changes(fd);
+    if fd >= 0
+        && let Some(ctx) = ctx::mapped()
+    {
+        let saved = errno::errno();
+        // (A file that was just created is no copy.)
+        let _ = opened_for_writing(&ctx, fd);
+        errno::set_errno(saved);
+    }
+    fd
+}
+
+hook! { next;
+    fn rename(from: *const c_char, to: *const c_char) -> c_int {
+        renamed((CWD, from), (CWD, to), true, || next(from, to))
+    }
+    fn renameat(a: c_int, from: *const c_char, b: c_int, to: *const c_char) -> c_int {
+        renamed((a, from), (b, to), true, || next(a, from, b, to))
+    }
+    fn renameat2(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: u32) -> c_int {
+        renamed((a, from), (b, to), flags & libc::RENAME_EXCHANGE == 0, || next(a, from, b, to, flags))
+    }
+    fn unlink(path: *const c_char) -> c_int { removed(CWD, path, || next(path)) }
+    fn unlinkat(fd: c_int, path: *const c_char, flags: c_int) -> c_int { removed(fd, path, || next(fd, path, flags)) }
+    fn remove(path: *const c_char) -> c_int { removed(CWD, path, || next(path)) }
+    fn rmdir(path: *const c_char) -> c_int { name(CWD, path); gone(next(path), CWD, path) }
+    fn mkdir(path: *const c_char, mode: mode_t) -> c_int { name(CWD, path); next(path, mode) }
+    fn mkdirat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { name(fd, path); next(fd, path, mode) }
+    fn link(from: *const c_char, to: *const c_char) -> c_int { linked(CWD, from, CWD, to, false); next(from, to) }
+    fn linkat(a: c_int, from: *const c_char, b: c_int, to: *const c_char, flags: c_int) -> c_int {
+        linked(a, from, b, to, flags & libc::AT_SYMLINK_FOLLOW != 0);
+        link_of(a, from, flags, |a, from| next(a, from, b, to, flags))
+    }
+    fn symlink(target: *const c_char, path: *const c_char) -> c_int { name(CWD, path); next(target, path) }
+    fn symlinkat(target: *const c_char, fd: c_int, path: *const c_char) -> c_int { name(fd, path); next(target, fd, path) }
+    fn mknod(path: *const c_char, mode: mode_t, dev: dev_t) -> c_int { name(CWD, path); next(path, mode, dev) }
+    fn mknodat(fd: c_int, path: *const c_char, mode: mode_t, dev: dev_t) -> c_int { name(fd, path); next(fd, path, mode, dev) }
+    fn mkfifo(path: *const c_char, mode: mode_t) -> c_int { name(CWD, path); next(path, mode) }
+    fn mkfifoat(fd: c_int, path: *const c_char, mode: mode_t) -> c_int { name(fd, path); next(fd, path, mode) }
+
+    fn mkstemp(template: *mut c_char) -> c_int { created(next(template)) }
+    fn mkstemp64(template: *mut c_char) -> c_int { created(next(template)) }
+    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int { created(next(template, flags)) }
+    fn mkostemp64(template: *mut c_char, flags: c_int) -> c_int { created(next(template, flags)) }
+    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int { created(next(template, suffix)) }
+    fn mkstemps64(template: *mut c_char, suffix: c_int) -> c_int { created(next(template, suffix)) }
+    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int { created(next(template, suffix, flags)) }
+    fn mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int { created(next(template, suffix, flags)) }
+    fn mkdtemp(template: *mut c_char) -> *mut c_char {
+        let made = next(template);
+        if !made.is_null() { name(CWD, made); }
+        made
+    }
+}

@@ -1,0 +1,147 @@
+//! Calls that change something, by number.
+
+use super::super::attributes::{descriptor, file, file_at, hide_below_descriptor, mode_at, utimensat_any};
+use super::super::names::{gone, link_of, linked, name, removed, renamed};
+use super::super::pfs_path_of;
+use crate::{errno, user};
+use core::ffi::{c_char, c_int, c_long};
+use libc::mode_t;
+
+const CWD: c_int = libc::AT_FDCWD;
+
+/// Calls that change something, by number; `raw` is the kernel's call of this number. `None` for
+/// all others.
+#[inline(never)]
+pub(super) unsafe fn answer(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
+    const SYS_FCHMODAT2: c_long = 452;
+    const SYS_SETXATTRAT: c_long = 463;
+    const SYS_GETXATTRAT: c_long = 464;
+    const SYS_LISTXATTRAT: c_long = 465;
+    const SYS_REMOVEXATTRAT: c_long = 466;
+    const SYS_FILE_GETATTR: c_long = 468;
+    const SYS_FILE_SETATTR: c_long = 469;
+    const HERE: usize = CWD as isize as usize;
+    let [x, y, z, u, v, w] = a;
+    let (fd, third) = (x as c_int, z as c_int);
+    let (path, path2, path4) = (x as *const c_char, y as *const c_char, u as *const c_char);
+    let call = || raw(a);
+    // The same call with another first argument, or with another directory and path.
+    let on = |p: *const c_char| raw([p as usize, y, z, u, v, 0]);
+    let at = |fd: c_int, p: *const c_char| raw([fd as isize as usize, p as usize, z, u, v, 0]);
+    // SAFETY: the contract of the system call is that of the function.
+    Some(unsafe {
+        match n {
+            libc::SYS_renameat => renamed((fd, path2), (third, path4), true, call),
+            libc::SYS_renameat2 => {
+                let replaces = v as u32 & libc::RENAME_EXCHANGE == 0;
+                renamed((fd, path2), (third, path4), replaces, call)
+            }
+            libc::SYS_unlinkat => removed(fd, path2, call),
+            libc::SYS_mkdirat | libc::SYS_mknodat => {
+                name(fd, path2);
+                call()
+            }
+            libc::SYS_symlinkat => {
+                name(y as c_int, z as *const c_char);
+                call()
+            }
+            libc::SYS_linkat => {
+                let flags = v as c_int;
+                linked(fd, path2, third, path4, flags & libc::AT_SYMLINK_FOLLOW != 0);
+                link_of(fd, path2, flags, at)
+            }
+            libc::SYS_truncate => file(CWD, path, true, |_, p| on(p)),
+            libc::SYS_fchmod => {
+                if y as mode_t & libc::S_IXUSR == 0 {
+                    hide_below_descriptor(fd);
+                }
+                descriptor(fd, call, |p| kernel(libc::SYS_fchmodat, [HERE, p as usize, y, 0, 0, 0]))
+            }
+            libc::SYS_fchmodat => mode_at(fd, path2, 0, z as mode_t, at),
+            SYS_FCHMODAT2 => mode_at(fd, path2, u as c_int, z as mode_t, at),
+            libc::SYS_fchown => descriptor(fd, call, |p| kernel(libc::SYS_fchownat, [HERE, p as usize, y, z, 0, 0])),
+            libc::SYS_fchownat => file_at(fd, path2, v as c_int, at),
+            libc::SYS_utimensat => utimensat_any(fd, path2, u as c_int, at),
+            libc::SYS_setxattr | libc::SYS_removexattr => file(CWD, path, true, |_, p| on(p)),
+            libc::SYS_lsetxattr | libc::SYS_lremovexattr => file(CWD, path, false, |_, p| on(p)),
+            libc::SYS_fsetxattr => descriptor(fd, call, |p| kernel(libc::SYS_setxattr, [p as usize, y, z, u, v, 0])),
+            SYS_SETXATTRAT => file_at(fd, path2, third, |fd, p| raw([fd as isize as usize, p as usize, z, u, v, w])),
+            SYS_REMOVEXATTRAT => file_at(fd, path2, third, at),
+            SYS_FILE_SETATTR => file_at(fd, path2, v as c_int, at),
+            libc::SYS_fgetxattr => match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
+                Some(p) => kernel(libc::SYS_getxattr, [p.as_ptr() as usize, y, z, u, 0, 0]),
+                None => call(),
+            },
+            libc::SYS_flistxattr => match pfs_path_of(fd).as_mut().and_then(|p| p.c_str()) {
+                Some(p) => kernel(libc::SYS_listxattr, [p.as_ptr() as usize, y, z, 0, 0, 0]),
+                None => call(),
+            },
+            SYS_GETXATTRAT | SYS_LISTXATTRAT | SYS_FILE_GETATTR => {
+                let flags = if n == SYS_FILE_GETATTR { v as c_int } else { third };
+                let empty = flags & libc::AT_EMPTY_PATH != 0 && user::path(path2).is_some_and(<[u8]>::is_empty);
+                match (if empty { pfs_path_of(fd) } else { None }).as_mut().and_then(|p| p.c_str()) {
+                    Some(p) => raw([HERE, p.as_ptr() as usize, z, u, v, w]),
+                    None => call(),
+                }
+            }
+            libc::SYS_fremovexattr => {
+                descriptor(fd, call, |p| kernel(libc::SYS_removexattr, [p as usize, y, 0, 0, 0, 0]))
+            }
+            #[cfg(target_arch = "x86_64")]
+            _ => return older(n, a, raw),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => return None,
+        }
+    })
+}
+
+/// Calls that newer machines do not have.
+#[cfg(target_arch = "x86_64")]
+unsafe fn older(n: c_long, a: [usize; 6], raw: &impl Fn([usize; 6]) -> c_int) -> Option<c_int> {
+    let [x, y, z, u, v, _] = a;
+    let (path, path2) = (x as *const c_char, y as *const c_char);
+    let call = || raw(a);
+    let on = |p: *const c_char| raw([p as usize, y, z, u, v, 0]);
+    // SAFETY: the contract of the system call is that of the function.
+    Some(unsafe {
+        match n {
+            libc::SYS_rename => renamed((CWD, path), (CWD, path2), true, call),
+            libc::SYS_unlink => removed(CWD, path, call),
+            libc::SYS_rmdir => {
+                name(CWD, path);
+                gone(call(), CWD, path)
+            }
+            libc::SYS_mkdir | libc::SYS_mknod => {
+                name(CWD, path);
+                call()
+            }
+            libc::SYS_link => {
+                linked(CWD, path, CWD, path2, false);
+                call()
+            }
+            libc::SYS_symlink => {
+                name(CWD, path2);
+                call()
+            }
+            libc::SYS_chmod => mode_at(CWD, path, 0, y as mode_t, |_, p| on(p)),
+            libc::SYS_chown | libc::SYS_utime | libc::SYS_utimes => file(CWD, path, true, |_, p| on(p)),
+            libc::SYS_lchown => file(CWD, path, false, |_, p| on(p)),
+            libc::SYS_futimesat => {
+                let at = |fd: c_int, p: *const c_char| raw([fd as isize as usize, p as usize, z, 0, 0, 0]);
+                utimensat_any(x as c_int, path2, 0, at)
+            }
+            _ => return None,
+        }
+    })
+}
+
+/// The kernel's call, as functions give it.
+fn kernel(n: c_long, a: [usize; 6]) -> c_int {
+    // SAFETY: the arguments of the application, with a path of the shim.
+    let done = unsafe { crate::sys::call(n, a) };
+    if done < 0 {
+        errno::set_errno(-done as c_int);
+        return -1;
+    }
+    done as c_int
+}
