@@ -21,7 +21,7 @@
 //! | [`segment`] | an index and a state together: lookup, listing, path reconstruction |
 //! | [`resolve`] | from a path as spelled to an entry, as the kernel would |
 //! | [`early`] | changes made before there is an index |
-//! | [`outside`] | reports of changes by processes that cannot open the control block |
+//! | [`foreign_changes`] | reports of changes by processes that cannot open the control block |
 //! | [`demand`] | asking for a file and waiting for it: two clocks, no spinning |
 //! | [`sys`] | bare system calls, futexes |
 //! | [`scratch`] | memory for paths, so that no call needs a large stack |
@@ -39,12 +39,12 @@ pub mod chunks;
 pub mod control;
 pub mod demand;
 pub mod early;
+pub mod foreign_changes;
 pub mod guard;
 pub mod hash;
 pub mod hint;
 pub mod index;
 pub mod mem;
-pub mod outside;
 pub mod resolve;
 pub mod scratch;
 pub mod segment;

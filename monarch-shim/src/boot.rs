@@ -4,7 +4,7 @@ use crate::ctx::gate::{self, FOREIGN, MAPPED, WITHOUT};
 use crate::ctx::{files, rights};
 use crate::process::process;
 use monarch_abi::control::ControlMap;
-use monarch_abi::outside;
+use monarch_abi::foreign_changes::VARIABLE;
 
 /// The constructor.
 pub extern "C" fn boot(_argc: i32, argv: *const *const u8, envp: *const *const u8) {
@@ -45,7 +45,7 @@ unsafe fn env(envp: *const *const u8, name: &[u8]) -> Option<&'static [u8]> {
 fn attach(argv: *const *const u8, envp: *const *const u8) -> u32 {
     // SAFETY: from the loader.
     let (disabled, path, socket) =
-        unsafe { (env(envp, b"MONARCH_DISABLE"), env(envp, b"MONARCH_CTL"), env(envp, outside::VARIABLE.as_bytes())) };
+        unsafe { (env(envp, b"MONARCH_DISABLE"), env(envp, b"MONARCH_CTL"), env(envp, VARIABLE.as_bytes())) };
     let Some(path) = path.filter(|path| path.first() == Some(&b'/')) else { return WITHOUT };
     if map_control(path, disabled).is_some() {
         // SAFETY: from the loader.

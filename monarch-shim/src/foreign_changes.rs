@@ -1,6 +1,6 @@
 //! Reports of changes by a process that cannot open the control block, because it runs as another
 //! user: it reads the PFS, and tells the agent over a socket what it is about to change (see
-//! [`monarch_abi::outside`]).
+//! [`monarch_abi::foreign_changes`]).
 //!
 //! Nothing stays open in between. While the agent answers, a change is reported before the call
 //! that makes it. A stopped agent delays the process by [`ANSWER_TIMEOUT_MS`] at most, once: from
@@ -13,10 +13,10 @@ use crate::user;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use monarch_abi::control::MAX_ROOTS;
-use monarch_abi::mem::PathBuffer;
-use monarch_abi::outside::{
+use monarch_abi::foreign_changes::{
     FILE, HEAD_LEN, HELLO, Head, MESSAGE_MAX, MOVED, NAME, NAME_MAX, PATH_MAX, REPLY_MAX, TREE,
 };
+use monarch_abi::mem::PathBuffer;
 use monarch_abi::resolve::{split_last, split_named};
 
 /// Age of the list of devices after which the agent is asked again, milliseconds.

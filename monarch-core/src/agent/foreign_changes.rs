@@ -1,5 +1,5 @@
 //! Changes by processes of another user. They cannot open the control block, and inform the agent
-//! before they change something (see [`monarch_abi::outside`]).
+//! before they change something (see [`monarch_abi::foreign_changes`]).
 //!
 //! The socket lies in a directory that only the agent's user can list, under a name that cannot be
 //! guessed: a client has it from the environment of the job. A message can only take files away
@@ -9,8 +9,8 @@
 
 use super::roots::{Change, Roots};
 use crate::held_dir::HeldDir;
-pub use monarch_abi::outside::VARIABLE;
-use monarch_abi::outside::{HEAD_LEN, HELLO, Head, PATH_MAX, REPLY_MAX};
+pub use monarch_abi::foreign_changes::VARIABLE;
+use monarch_abi::foreign_changes::{HEAD_LEN, HELLO, Head, PATH_MAX, REPLY_MAX};
 use rustix::fs::{Mode, OFlags};
 use std::fs::Permissions;
 use std::io::{self, Read, Write};

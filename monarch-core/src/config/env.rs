@@ -18,7 +18,7 @@ use super::origin::Origin;
 /// Names that carry something other than configuration.
 const INTERNAL: &[&str] = &[
     "MONARCH_CTL",
-    monarch_abi::outside::VARIABLE,
+    monarch_abi::foreign_changes::VARIABLE,
     "MONARCH_DISABLE",
     "MONARCH_SHIM",
     "MONARCH_LOG",

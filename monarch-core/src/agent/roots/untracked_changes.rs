@@ -11,7 +11,7 @@ use crate::agent::pre_index_changes;
 use crate::agent::protocol::Writable;
 use monarch_abi::PATH_MAX;
 use monarch_abi::control::{ControlMap, SEGMENT_LIVE};
-use monarch_abi::outside::{FILE, Head, MOVED, TREE};
+use monarch_abi::foreign_changes::{FILE, Head, MOVED, TREE};
 use monarch_abi::segment::{Entry, Segment};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
