@@ -8,7 +8,7 @@ Every figure is a ratio to, or a difference from, a named baseline of the same r
 preloaded processes alternate, eleven of each; the figure is the median over the turns of the best
 round of a turn. Files are hot (page cache) unless a name says otherwise. `shuffled` needs 14 GB of
 memory and disk and takes minutes; it runs only when named. `instructions` needs valgrind. `cargo
-bench -p monarch-core --bench index -- 1280000 10000000` measures the index alone.
+bench -p monarch-storage --bench index -- 1280000 10000000` measures the index alone.
 """
 import argparse, glob, json, os, random, shutil, signal, statistics, subprocess, sys, tempfile, time
 

@@ -1,14 +1,14 @@
 //! Size and speed of the namespace index at a given number of paths.
 //!
-//!     cargo bench -p monarch-core --bench index -- 1280000 10000000
+//!     cargo bench -p monarch-storage --bench index -- 1280000 10000000
 //!
 //! Prints for each number: time to build, bytes per path without its name, time to save, time until
 //! a saved index is usable (read, checksum, shared-memory files written and mapped), nanoseconds
 //! per lookup in shuffled order (hash, bucket, record).
 #![allow(clippy::print_stdout, reason = "a benchmark")]
 
-use monarch_core::index::{self, Tree};
-use monarch_core::shm;
+use monarch_storage::index::{self, Tree};
+use monarch_storage::shm;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ fn measure(paths: u32, dir: &std::path::Path) -> std::io::Result<()> {
     index::save(&built, &saved_file).map_err(std::io::Error::other)?;
     let save = start.elapsed();
     drop(built);
-    let held = std::sync::Arc::new(monarch_core::held_dir::HeldDir::at(dir)?);
+    let held = std::sync::Arc::new(monarch_storage::held_dir::HeldDir::at(dir)?);
     let mut usable = Vec::new();
     let mut segment = None;
     for turn in 0..3u8 {

@@ -100,7 +100,7 @@ fn purge(dir: &Path) -> Result<bool, TierError> {
         match TierDir::open("to purge", dir, u64::MAX, 0) {
             // The agent that was just stopped holds its tiers until its process has ended.
             Err(TierError::Locked { ending: true, .. }) if start.elapsed() < TIER_LOCK_TIMEOUT => {
-                std::thread::sleep(POLL_INTERVAL)
+                std::thread::sleep(POLL_INTERVAL);
             }
             held => {
                 held?.remove_all();

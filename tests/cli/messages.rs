@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 const DOCUMENT: &str = "docs/MESSAGES.md";
+/// Where messages are made.
 /// A source with the labels of a page, which are no messages.
 const LABELS: &str = "src/report/page.rs";
 

@@ -2,6 +2,7 @@
 
 use super::report::Reporter;
 use super::runtime_dir;
+use crate::cluster::node::Node;
 use crate::config::Config;
 use crate::metrics::{Listening, Seen, Textfile, serve, text};
 use crate::snapshot::{MetricsStatus, Status};
@@ -59,8 +60,8 @@ impl MetricsService {
         let seen = Seen {
             status: self.agent_status(),
             load: tiering.load(),
-            node: node.map(|node| node.brief_status()),
-            served: node.and_then(|node| node.server_metrics()),
+            node: node.map(Node::brief_status),
+            served: node.and_then(Node::server_metrics),
         };
         text(&seen, &tiering.cx.latencies)
     }

@@ -32,10 +32,11 @@ mod tests;
 mod torchrun;
 
 pub use crate::config::hostlist::{HostlistError, MAX_LENGTH, MAX_NAME, MAX_NAMES, parse_hostlist, parse_nodes};
-pub use address::{host_and_port, resolve_addresses};
-pub use error::{DiscoveryError, ListenError};
+pub use crate::config::listen::{Listen, ListenError, host_and_port};
+pub use address::resolve_addresses;
+pub use error::DiscoveryError;
 pub use fake::FakeLocal;
-pub use listen::{Listen, listen_address};
+pub use listen::listen_address;
 pub use local::{Env, Local, SystemLocal};
 
 use crate::config::{Cluster, Discovery};

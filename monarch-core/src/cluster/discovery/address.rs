@@ -5,24 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::error::DiscoveryError;
 use super::local::Local;
-
-/// Host and port of a member: `node1`, `node1:7000`, `10.0.0.1`, `fe80::1`, `[fe80::1]:7000`.
-#[must_use]
-pub fn host_and_port(member: &str) -> (&str, Option<u16>) {
-    if member.parse::<IpAddr>().is_ok() {
-        return (member, None);
-    }
-    let (host, port) = match member.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => (host, port.parse().ok().filter(|n| *n > 0)),
-        _ => (member, None),
-    };
-    let inner = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    match (inner, port) {
-        (Some(inner), _) => (inner, port),
-        (None, Some(_)) if !host.contains(':') => (host, port),
-        _ => (member, None),
-    }
-}
+use crate::config::listen::host_and_port;
 
 /// The addresses of a member, at its own port or else at `port`; never none, the one where it
 /// listens by default first.

@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::config::hostlist::HostlistError;
+use crate::config::listen::ListenError;
 
 /// The nodes of the job, or the place of one of them, cannot be found.
 #[derive(Debug, thiserror::Error)]
@@ -123,19 +124,4 @@ pub enum DiscoveryError {
         /// The address.
         address: std::net::IpAddr,
     },
-}
-
-/// A text that is neither an interface, nor a subnet, nor an address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ListenError {
-    /// All interfaces.
-    #[error("{0} stands for all interfaces, those that strangers reach too")]
-    All(String),
-    /// A port does not belong there.
-    #[error("{0} has a port, which belongs in cluster.port")]
-    Port(String),
-    /// Something else.
-    #[error("`{0}` is not an interface, a subnet or an address")]
-    Neither(String),
 }

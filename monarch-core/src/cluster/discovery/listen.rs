@@ -2,68 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::address::{best_first, host_and_port};
-use super::error::{DiscoveryError, ListenError};
+use super::address::best_first;
+use super::error::DiscoveryError;
 use super::local::Local;
 use crate::config::Cluster;
-
-/// `cluster.listen` as meant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
-    /// This address.
-    Address(IpAddr),
-    /// An address of this node in this subnet: its network and the bits that count.
-    Subnet(IpAddr, u8),
-    /// An address of this interface.
-    Interface(String),
-}
-
-impl Listen {
-    /// Reads `ib0`, `10.0.0.0/8` or `10.0.0.7`.
-    ///
-    /// # Errors
-    /// It is none of those, or stands for all interfaces.
-    pub fn parse(text: &str) -> Result<Self, ListenError> {
-        let neither = || ListenError::Neither(text.to_owned());
-        if let Ok(address) = text.parse::<IpAddr>() {
-            let all = address.is_unspecified();
-            return if all { Err(ListenError::All(text.to_owned())) } else { Ok(Self::Address(address)) };
-        }
-        if let Some((network, bits)) = text.split_once('/') {
-            let network: IpAddr = network.parse().map_err(|_| neither())?;
-            let most = if network.is_ipv4() { 32 } else { 128 };
-            return match bits.parse::<u8>() {
-                Ok(0) => Err(ListenError::All(text.to_owned())),
-                Ok(bits) if bits <= most => Ok(Self::Subnet(network, bits)),
-                _ => Err(neither()),
-            };
-        }
-        if host_and_port(text).1.is_some() || text.parse::<std::net::SocketAddr>().is_ok() {
-            return Err(ListenError::Port(text.to_owned()));
-        }
-        // What the kernel allows: IFNAMSIZ without the closing zero.
-        let plain = |b: u8| b.is_ascii_graphic() && !b"/[],*".contains(&b);
-        let fits = (1..=15).contains(&text.len()) && text.bytes().all(plain);
-        if fits { Ok(Self::Interface(text.to_owned())) } else { Err(neither()) }
-    }
-
-    fn holds(&self, interface: &str, address: IpAddr) -> bool {
-        match self {
-            Self::Address(asked) => *asked == address,
-            Self::Interface(name) => name == interface,
-            Self::Subnet(network, bits) => in_subnet(*network, *bits, address),
-        }
-    }
-}
-
-fn in_subnet(network: IpAddr, bits: u8, address: IpAddr) -> bool {
-    let differ = |a: u128, b: u128, width: u32| (a ^ b).checked_shr(width - u32::from(bits)).unwrap_or(0);
-    match (network, address) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => differ(a.to_bits().into(), b.to_bits().into(), 32) == 0,
-        (IpAddr::V6(a), IpAddr::V6(b)) => differ(a.to_bits(), b.to_bits(), 128) == 0,
-        _ => false,
-    }
-}
+use crate::config::listen::{Listen, host_and_port};
 
 /// The address to listen on: what `cluster.listen` says, or where this node's name leads. Never all
 /// addresses; one that only this node reaches if no member is anywhere else.

@@ -7,10 +7,10 @@
 
 use std::net::IpAddr;
 
-use super::address::host_and_port;
 use super::error::DiscoveryError;
 use super::local::Local;
 use crate::config::Cluster;
+use crate::config::listen::host_and_port;
 
 /// Names of the list that a message shows.
 const MAX_NAMES_SHOWN: usize = 6;

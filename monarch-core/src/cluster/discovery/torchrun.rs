@@ -5,10 +5,10 @@
 //! one and this one, under the address from which it reaches the first: the others come to know it
 //! when it joins. How many there are is known, and no more.
 
-use super::address::host_and_port;
 use super::error::DiscoveryError;
 use super::found::{Found, set};
 use super::local::{Env, Local};
+use crate::config::listen::host_and_port;
 
 /// torchrun was asked for, and is not there.
 pub(super) const NO_TORCHRUN: DiscoveryError = DiscoveryError::Absent {

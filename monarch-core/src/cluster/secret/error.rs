@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// The variable that goes before the file.
-pub const VARIABLE: &str = "MONARCH_CLUSTER_SECRET";
+pub use crate::config::SECRET_VARIABLE as VARIABLE;
+
 /// Bytes that a secret has at least.
 pub const LEAST: usize = 16;
 

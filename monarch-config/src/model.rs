@@ -1,0 +1,450 @@
+//! The configuration as meant: every value present, in plain units, checked against this machine.
+//!
+//! This is what the rest of Monarch uses, and what the command line hands to the agent as JSON. The
+//! settings as a user writes them, with their defaults and bounds, are described once more in
+//! `docs/config.schema.json`.
+
+mod cluster;
+
+use super::checks::Checks;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use cluster::{Cluster, Discovery, Spread};
+
+/// The whole configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// What is read.
+    pub dataset: Dataset,
+    /// How the PFS is read.
+    pub source: Source,
+    /// How bytes are moved.
+    #[serde(default)]
+    pub io: Io,
+    /// Where copies are kept, fastest first; never empty.
+    pub tiers: Vec<Tier>,
+    /// What is kept.
+    pub placement: Placement,
+    /// What is copied before it is asked for.
+    pub prefetch: Prefetch,
+    /// The index of names and attributes.
+    pub index: Index,
+    /// How long a reader waits for a copy.
+    pub wait: Wait,
+    /// Nodes that share copies. Default: this node alone.
+    #[serde(default)]
+    pub cluster: Cluster,
+    /// What the agent tells monitoring systems. Default: nothing.
+    #[serde(default)]
+    pub metrics: Metrics,
+    /// Directory for the agent's socket, locks and shared memory. `None` (the default): chosen at
+    /// start, private to the user and this node. An absolute path.
+    pub runtime_dir: Option<PathBuf>,
+    /// The agent's log.
+    pub log: Log,
+}
+
+/// What is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dataset {
+    /// The directories whose files are kept near; at least one, none inside another.
+    pub roots: Vec<Root>,
+    /// What is promised when files change. Default: immutable.
+    pub consistency: Consistency,
+    /// Under `close-to-open`: how old the last comparison of a file with the PFS may be when it is
+    /// opened; 0: none. Default 5 s; at most 1 h.
+    #[serde(default = "revalidate")]
+    pub revalidate: Duration,
+    /// Whether a copy is read and compared with its checksum each time it is opened. Default false.
+    #[serde(default)]
+    pub verify_on_open: bool,
+    /// A file changed less than this ago is not copied: it may still be being written. Default 10
+    /// s; at most 1 h.
+    pub settle: Duration,
+}
+
+/// One directory of the data set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Root {
+    /// The directory as it was given: absolute, without `.`, `..` and trailing slash. Never `/`.
+    pub path: PathBuf,
+    /// The same with every symbolic link followed.
+    pub real_path: PathBuf,
+    /// Other absolute spellings that lead to the same directory (symbolic links, bind mounts).
+    /// Default: none.
+    pub aliases: Vec<PathBuf>,
+}
+
+/// What is promised when files of the data set change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Consistency {
+    /// Nobody but this job changes the data set while the job runs.
+    Immutable,
+    /// Others may: each open asks the PFS whether the file is still what was indexed, at most every
+    /// `revalidate`.
+    CloseToOpen,
+}
+
+impl std::fmt::Display for Consistency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Immutable => "immutable",
+            Self::CloseToOpen => "close-to-open",
+        })
+    }
+}
+
+/// The default of [`Dataset::revalidate`].
+pub(super) const fn revalidate() -> Duration {
+    Duration::from_secs(5)
+}
+
+impl Dataset {
+    /// What is looked at again when a file is opened.
+    #[must_use]
+    pub fn checks(&self) -> Checks {
+        let revalidate = (self.consistency == Consistency::CloseToOpen).then_some(self.revalidate);
+        Checks { revalidate, verify: self.verify_on_open, ..Checks::default() }
+    }
+}
+
+/// How the PFS is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    /// Bytes asked of the PFS in one read of a large file. Default 4 MiB; 4 KiB to 64 MiB, a
+    /// multiple of 4 KiB.
+    pub io_size: u64,
+    /// Requests in flight at the PFS from this node. Default 64; 1 to 1024.
+    pub max_inflight: usize,
+    /// Bytes a second read from the PFS by this node, on average over a second. Default `None`: no
+    /// limit; at least 1 MiB/s.
+    pub bandwidth_limit: Option<u64>,
+    /// PFS operations a second started by this node, those of the scan included. Default `None`: no
+    /// limit; at least 1.
+    pub iops_limit: Option<usize>,
+    /// Whether background copying slows down when the PFS's latency rises, and keeps no more
+    /// requests in flight than the PFS needs to give what it has. Default true.
+    pub backoff: bool,
+    /// Files larger than this many bytes are copied in chunks, which are served as they arrive:
+    /// nobody waits for the whole copy. Default 16 MiB; 4 KiB to 1 TiB.
+    pub chunk_threshold: u64,
+    /// Bytes of a chunk. Default 4 MiB; 4 KiB to 64 MiB, a multiple of 4 KiB.
+    pub chunk_size: u64,
+    /// Age, since its last access, at which the site removes a file. Default `None`: it removes
+    /// none, or nobody knows; 1 to 3650 days.
+    #[serde(default)]
+    pub purge_age: Option<Duration>,
+}
+
+/// How bytes are moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Io {
+    /// What moves them. Default: auto.
+    pub engine: Engine,
+    /// Whether the PFS is read past the page cache. Default: auto.
+    pub direct: Direct,
+}
+
+/// Whether the PFS is read past the page cache: in requests as large as they are made, and without
+/// filling memory with pages that are not needed again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Direct {
+    /// Chunks of large files are, except on local file systems.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// Chunks are, and files of at least `source.io_size`.
+    #[serde(rename = "true")]
+    Yes,
+    /// Nothing is.
+    #[serde(rename = "false")]
+    No,
+}
+
+/// What moves bytes from the PFS into a tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// For each mount the better one: both take turns until that is measured.
+    #[default]
+    Auto,
+    /// io_uring: few threads, the kernel makes the calls. Where it is forbidden, as `threads`.
+    Uring,
+    /// A thread for each file under way.
+    Threads,
+}
+
+/// A directory where copies are kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tier {
+    /// What reports call it: 1 to 32 letters, digits, `-` or `_`, unique. Default `tierN`, counted
+    /// from 0.
+    pub name: String,
+    /// The directory, absolute; made if its parent may be written.
+    pub path: PathBuf,
+    /// Bytes of blocks that copies may take, at least 1 MiB. Default: a quarter of what is free, at
+    /// most 200 GiB; in memory also at most a quarter of the memory that the job has left.
+    pub capacity: u64,
+    /// Whether `capacity` is the default. It depends on the free space of the moment, so two jobs
+    /// that left it to the default are not in conflict when they differ in it.
+    pub capacity_is_default: bool,
+    /// Bytes of its file system that are left free for others. Default 1 GiB or 5 % of the file
+    /// system, whichever is less; 0 in memory.
+    pub keep_free: u64,
+    /// Whether the directory may be on a network or FUSE file system. Default false.
+    #[serde(default)]
+    pub allow_network: bool,
+    /// How long copies stay. Default: `node` on a disk, `job` in memory.
+    #[serde(default)]
+    pub persist: Persist,
+    /// How copies are kept. Default: none.
+    #[serde(default)]
+    pub compression: Compression,
+    /// Least ratio for which a copy is compressed. Default 1.2; 1 to 100.
+    #[serde(default = "min_ratio")]
+    pub min_ratio: f64,
+    /// Bytes of the capacity for decoded copies of what slower tiers hold compressed. Default: a
+    /// quarter if one does, otherwise 0.
+    #[serde(default)]
+    pub decoded: u64,
+    /// What the directory is made of.
+    pub medium: Medium,
+}
+
+const fn min_ratio() -> f64 {
+    MIN_RATIO
+}
+
+/// See [`Tier::min_ratio`].
+pub(super) const MIN_RATIO: f64 = 1.2;
+
+/// How the copies in a tier are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// As they are.
+    #[default]
+    None,
+    /// Compressed with LZ4, where that is worth it, and decoded into a faster tier for those who
+    /// read them.
+    Lz4,
+}
+
+impl std::fmt::Display for Compression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+        })
+    }
+}
+
+/// How long the copies in a tier stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Persist {
+    /// Until the last job has ended.
+    Job,
+    /// For the next jobs on this node, until somebody removes them.
+    #[default]
+    Node,
+}
+
+impl std::fmt::Display for Persist {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Job => "job",
+            Self::Node => "node",
+        })
+    }
+}
+
+impl Persist {
+    /// The default for what a tier is made of.
+    #[must_use]
+    pub const fn of(medium: Medium) -> Self {
+        match medium {
+            Medium::Memory => Self::Job,
+            Medium::Disk => Self::Node,
+        }
+    }
+}
+
+/// What a tier is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Medium {
+    /// Memory (tmpfs, ramfs): charged to the job's memory.
+    Memory,
+    /// A local disk.
+    Disk,
+}
+
+/// What is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The policy. Default: `first_epoch`.
+    pub policy: Policy,
+}
+
+/// Who decides what is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Policy {
+    /// Keep files as first read until the tiers are full; never replace.
+    FirstEpoch,
+    /// Keep a fixed part of the files, chosen by chance; never replace.
+    Static,
+    /// Keep what saves most time at the PFS for each byte: small files first.
+    OpsPerByte,
+    /// Fetch files just before they are read and drop them after, where the order is known
+    /// (announced or learned).
+    Clairvoyant,
+    /// Drop what was read longest ago.
+    Lru,
+    /// Drop what is read least often.
+    Lfu,
+    /// Drop anything.
+    Random,
+}
+
+impl Policy {
+    /// All of them, under the names that [`monarch_policies::by_name`] knows.
+    pub const ALL: [(&'static str, Self); 7] = [
+        ("first_epoch", Self::FirstEpoch),
+        ("static", Self::Static),
+        ("ops_per_byte", Self::OpsPerByte),
+        ("clairvoyant", Self::Clairvoyant),
+        ("lru", Self::Lru),
+        ("lfu", Self::Lfu),
+        ("random", Self::Random),
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, policy)| *policy == self).map_or("first_epoch", |(name, _)| name)
+    }
+}
+
+/// What is copied before it is asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prefetch {
+    /// Whether the data set is copied in the background, up to the tiers' capacity. Default true.
+    pub enabled: bool,
+}
+
+/// The index of names and attributes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Index {
+    /// Bytes the index may take; subtrees beyond are left to the PFS. Default 5 % of the job's
+    /// memory limit (of the node's memory without one); at least 1 MiB, at most the limit.
+    pub max_memory: u64,
+    /// Whether entries of a saved index are checked before their first use. Default: verify.
+    pub trust: Trust,
+    /// A saved index to start from (`monarch index build`). Default `None`: scan.
+    pub file: Option<PathBuf>,
+    /// Threads that scan the data set. Default 16; 1 to 256.
+    pub scan_threads: usize,
+}
+
+/// How far a saved index is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trust {
+    /// Each file is compared with the PFS once, in the background, before its first hit.
+    Verify,
+    /// The data set has not changed since the index was saved; nothing is asked.
+    Frozen,
+}
+
+/// How long a reader waits for a copy before it reads the PFS itself: `pickup` < `stall` <=
+/// `max_wait`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wait {
+    /// The agent has not taken the request. Default 50 ms; at least 1 ms.
+    pub pickup: Duration,
+    /// A live agent makes no progress. Default 2 s.
+    pub stall: Duration,
+    /// The agent itself waits for the PFS. Default 120 s; at most 1 h.
+    pub max_wait: Duration,
+    /// A reader to whom single chunks are of no use (fopen, mmap) waits for the rest of a large
+    /// file if it is expected within this time. Default 2 s; at most 1 h.
+    pub complete: Duration,
+}
+
+/// What the agent tells monitoring systems.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Where they are served over HTTP; port 0: any that is free. Default `None`: nowhere.
+    pub listen: Option<SocketAddr>,
+    /// A file for the textfile collector of node_exporter, or a directory for one. Default `None`.
+    pub textfile: Option<PathBuf>,
+    /// How often the file is written. Default 15 s; 1 s to 1 h.
+    pub interval: Duration,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { listen: None, textfile: None, interval: Duration::from_secs(15) }
+    }
+}
+
+impl Metrics {
+    /// Whether anybody is told anything.
+    #[must_use]
+    pub const fn is_on(&self) -> bool {
+        self.listen.is_some() || self.textfile.is_some()
+    }
+}
+
+/// The agent's log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Log {
+    /// The least severe messages that are written. Default: info.
+    pub level: LogLevel,
+}
+
+/// Severity of log messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Nothing.
+    Off,
+    /// What failed.
+    Error,
+    /// What is likely wrong.
+    Warn,
+    /// Milestones.
+    Info,
+    /// Decisions.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// A size, or a share of something that only the machine knows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Amount {
+    /// Bytes.
+    Bytes(u64),
+    /// A fraction, 0 to 1.
+    Share(f64),
+}
+
+impl Amount {
+    /// In bytes, where the whole is `of`.
+    pub(super) fn of(self, of: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Share(share) => super::units::share(of, share),
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Directories held by a descriptor.
+//!
+//! What the agent makes, renames, opens, lists and removes below a tier or a runtime directory it
+//! names relative to a directory that it holds. Whatever is put in the place of the path later,
+//! links included, the agent's files stay those of the directory that it opened. A path is used
+//! once, to find the directory ([`monarch_config::trusted`]), and to tell other processes where it is.
+
+use monarch_config::trusted::{self, Missing, WalkError};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
+use rustix::io::{Errno, Result};
+use rustix::path::Arg;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How deep a tree may be that is removed: ours are two levels deep.
+const MAX_DEPTH: u32 = 64;
+
+/// A directory that is held.
+#[derive(Debug)]
+pub struct HeldDir {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// `st_dev` and `st_ino`.
+    id: (u64, u64),
+    /// The directory in which it lies, and its name there, where both are known.
+    parent: Option<(Arc<Self>, OsString)>,
+}
+
+impl HeldDir {
+    fn new(fd: OwnedFd, path: PathBuf, parent: Option<(Arc<Self>, OsString)>) -> Result<Self> {
+        let st = rustix::fs::fstat(&fd)?;
+        Ok(Self { fd, path, id: (st.st_dev, st.st_ino), parent })
+    }
+
+    /// Opens a directory by a path that no other user can lead elsewhere. Its path has no links
+    /// then.
+    ///
+    /// # Errors
+    /// [`WalkError`].
+    pub fn open(path: &Path) -> std::result::Result<Self, WalkError> {
+        let (fd, real) = trusted::walk(path, Missing::Fail)?;
+        Ok(Self::new(fd, real, None)?)
+    }
+
+    /// The same; directories that are missing are made, for this user alone.
+    ///
+    /// # Errors
+    /// [`WalkError`].
+    pub fn make(path: &Path) -> std::result::Result<Self, WalkError> {
+        let (fd, real) = trusted::walk(path, Missing::Make)?;
+        Ok(Self::new(fd, real, None)?)
+    }
+
+    /// Opens a directory without a look at what lies above it: to read what somebody else holds.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn at(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Self::new(rustix::fs::open(path, flags, Mode::empty())?, path.to_owned(), None)
+    }
+
+    /// A directory that lies in this one; links are refused.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn dir(self: &Arc<Self>, name: &str) -> Result<Self> {
+        let fd = self.open_dir(name)?;
+        Self::new(fd, self.path.join(name), Some((self.clone(), name.into())))
+    }
+
+    /// The descriptor.
+    #[must_use]
+    pub const fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Where it was when it was opened: for messages, and for other processes.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `st_dev` and `st_ino`.
+    #[must_use]
+    pub const fn id(&self) -> (u64, u64) {
+        self.id
+    }
+
+    /// The directory in which it lies, and its name there.
+    #[must_use]
+    pub fn parent(&self) -> Option<(&Arc<Self>, &OsStr)> {
+        self.parent.as_ref().map(|(dir, name)| (dir, name.as_os_str()))
+    }
+
+    /// Owner, mode and the rest.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn stat_self(&self) -> Result<Stat> {
+        rustix::fs::fstat(&self.fd)
+    }
+
+    /// Whether the path still leads to this directory.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        match rustix::fs::stat(&self.path) {
+            Ok(st) => (st.st_dev, st.st_ino) == self.id,
+            Err(e) => !matches!(e, Errno::NOENT | Errno::NOTDIR | Errno::LOOP),
+        }
+    }
+
+    /// Opens a file below it, by no link on the way.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open_file(&self, rel: impl Arg + Copy, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match rustix::fs::openat2(&self.fd, rel, flags, mode, resolve) {
+            // Kernels before 5.6, and filters that know no openat2.
+            Err(Errno::NOSYS | Errno::PERM) => rustix::fs::openat(&self.fd, rel, flags, mode),
+            other => other,
+        }
+    }
+
+    /// Opens a regular file below it to read it. What is something else is not waited for.
+    ///
+    /// # Errors
+    /// What the kernel said; `EINVAL` when it is no regular file.
+    pub fn read_file(&self, rel: impl Arg + Copy) -> Result<OwnedFd> {
+        let fd = self.open_file(rel, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+        match rustix::fs::fstat(&fd)?.st_mode & 0o170_000 {
+            0o100_000 => Ok(fd),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// Opens a directory below it, to list it.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open_dir(&self, rel: impl Arg + Copy) -> Result<OwnedFd> {
+        self.open_file(rel, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+    }
+
+    /// What lies below it under a name, links not followed.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn stat(&self, rel: impl Arg) -> Result<Stat> {
+        rustix::fs::statat(&self.fd, rel, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Whether something has a name below it, as far as the kernel says.
+    #[must_use]
+    pub fn has(&self, rel: impl Arg) -> bool {
+        !matches!(self.stat(rel), Err(Errno::NOENT | Errno::NOTDIR))
+    }
+
+    /// Makes a directory below it, if it is not there.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn make_dir(&self, rel: impl Arg) -> Result<()> {
+        match rustix::fs::mkdirat(&self.fd, rel, Mode::RWXU) {
+            Err(Errno::EXIST) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Gives a file below it another name there.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn rename(&self, from: impl Arg, to: impl Arg) -> Result<()> {
+        rustix::fs::renameat(&self.fd, from, &self.fd, to)
+    }
+
+    /// The same with flags.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn rename_with(&self, from: impl Arg, to: impl Arg, flags: RenameFlags) -> Result<()> {
+        rustix::fs::renameat_with(&self.fd, from, &self.fd, to, flags)
+    }
+
+    /// Removes a file below it.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn unlink(&self, rel: impl Arg) -> Result<()> {
+        rustix::fs::unlinkat(&self.fd, rel, AtFlags::empty())
+    }
+
+    /// Removes an empty directory below it.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn remove_dir(&self, rel: impl Arg) -> Result<()> {
+        rustix::fs::unlinkat(&self.fd, rel, AtFlags::REMOVEDIR)
+    }
+
+    /// The names in it.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn names(&self) -> Result<Vec<CString>> {
+        // Another open description: several may list at a time.
+        names_in(&self.open_dir(c".")?)
+    }
+
+    /// Removes what has a name here, with all below it; links are removed, not followed.
+    ///
+    /// # Errors
+    /// What the kernel said of the first thing that cannot be removed.
+    pub fn remove_tree(&self, name: &str) -> Result<()> {
+        remove_below(&self.fd, name.as_bytes(), MAX_DEPTH)
+    }
+
+    /// Removes all that lies in it, and the directory itself if it still has its name. What cannot
+    /// be removed stays.
+    pub fn wipe(&self) {
+        for name in self.names().unwrap_or_default() {
+            let _ = remove_below(&self.fd, name.to_bytes(), MAX_DEPTH);
+        }
+        self.remove_self();
+    }
+
+    /// Removes the directory, if it is empty and still has its name.
+    pub fn remove_self(&self) {
+        let Some((parent, name)) = &self.parent else { return };
+        let named = parent.stat(name.as_os_str());
+        if named.is_ok_and(|st| (st.st_dev, st.st_ino) == self.id) {
+            let _ = parent.remove_dir(name.as_os_str());
+        }
+    }
+}
+
+fn names_in(dir: &OwnedFd) -> Result<Vec<CString>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let name = entry?.file_name().to_owned();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Removes what has this name in `dir`. A name that something else has by now is looked at again.
+fn remove_below(dir: &OwnedFd, name: &[u8], depth: u32) -> Result<()> {
+    let name = OsStr::from_bytes(name);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let below = match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Err(Errno::ISDIR | Errno::PERM) => rustix::fs::openat(dir, name, flags, Mode::empty())?,
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(e) => return Err(e),
+    };
+    let deeper = depth.checked_sub(1).ok_or(Errno::LOOP)?;
+    let mut failed = Ok(());
+    for name in names_in(&below)? {
+        failed = failed.and(remove_below(&below, name.to_bytes(), deeper));
+    }
+    match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => failed.and(Err(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn tree(at: &Path) {
+        fs::create_dir_all(at.join("copies/ab/deep")).unwrap();
+        fs::write(at.join("copies/ab/file"), "x").unwrap();
+        fs::write(at.join("copies/ab/deep/file"), "x").unwrap();
+        fs::write(at.join("file"), "x").unwrap();
+    }
+
+    fn count(at: &Path) -> usize {
+        fs::read_dir(at).map_or(0, |entries| entries.map(|e| 1 + count(&e.unwrap().path())).sum())
+    }
+
+    #[test]
+    fn a_tree_is_removed_and_links_in_it_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, victim) = (dir.path().join("ours"), dir.path().join("victim"));
+        tree(&ours);
+        tree(&victim);
+        symlink(&victim, ours.join("copies/link")).unwrap();
+        symlink(victim.join("copies"), ours.join("part")).unwrap();
+        let held = HeldDir::open(&ours).unwrap();
+        let before = count(&victim);
+        held.remove_tree("copies").unwrap();
+        held.remove_tree("part").unwrap();
+        held.remove_tree("none").unwrap();
+        assert_eq!((count(&ours), count(&victim)), (1, before));
+    }
+
+    #[test]
+    fn what_takes_the_place_of_a_held_directory_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, victim, away) = (dir.path().join("ours"), dir.path().join("victim"), dir.path().join("away"));
+        tree(&ours);
+        tree(&victim);
+        let held = Arc::new(HeldDir::open(dir.path()).unwrap()).dir("ours").unwrap();
+        assert!(held.is_in_place());
+        fs::rename(&ours, &away).unwrap();
+        symlink(&victim, &ours).unwrap();
+        let before = count(&victim);
+        assert!(!held.is_in_place() && held.has("file"));
+        held.open_file("made", OFlags::WRONLY | OFlags::CREATE, Mode::RUSR).unwrap();
+        held.rename("made", "copies/made").unwrap();
+        assert!(away.join("copies/made").is_file());
+        held.wipe();
+        assert_eq!((count(&victim), count(&away)), (before, 0));
+        assert!(away.is_dir() && ours.is_symlink(), "only what it held is its own to remove");
+    }
+
+    #[test]
+    fn files_are_not_opened_by_links_or_outside() {
+        let dir = tempfile::tempdir().unwrap();
+        let ours = dir.path().join("ours");
+        tree(&ours);
+        fs::write(dir.path().join("outside"), "x").unwrap();
+        symlink("copies", ours.join("link")).unwrap();
+        symlink("file", ours.join("alias")).unwrap();
+        let held = HeldDir::open(&ours).unwrap();
+        assert!(held.read_file("copies/ab/file").is_ok());
+        for name in ["alias", "copies", "none"] {
+            assert!(held.read_file(name).is_err(), "{name}");
+        }
+        let beneath = rustix::fs::openat2(held.fd(), "file", OFlags::RDONLY, Mode::empty(), ResolveFlags::BENEATH);
+        if beneath.is_ok() {
+            assert!(held.read_file("link/ab/file").is_err() && held.read_file("../outside").is_err());
+        }
+    }
+}

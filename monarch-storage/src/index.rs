@@ -1,0 +1,24 @@
+//! The namespace index: scanning a root, building the immutable index and its lookup table, saved
+//! index files.
+//!
+//! A scan is parallel over directories and keeps the PFS's own order of names, because a listing
+//! must look as the PFS would give it. Building numbers the entries depth-first, so that a subtree
+//! is a range of ids.
+
+mod ages;
+mod build;
+mod released;
+mod sample;
+mod saved;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+pub use ages::{Ages, Near};
+pub use build::{Built, build, now_ns};
+pub use released::Released;
+pub use saved::{Loaded, SavedError, SavedIndex, load, load_within, save};
+pub(crate) use scan::open_beneath;
+pub use scan::{ScanError, ScanOptions, ScanProgress, Tree, root_id, scan, scan_within};
+pub use verify::{Differences, Paths, verify, verify_sample};

@@ -1,0 +1,445 @@
+//! Shared-memory files: creating, filling and mapping them.
+//!
+//! The one module of this crate that maps memory shared with other processes. Files are fallocated
+//! before they are mapped, so that a full `/dev/shm` is an error here and never a SIGBUS in
+//! somebody's process, and get their name by rename, so that nobody sees them half-written.
+//! Mappings are kept for the life of the process: threads may hold references anywhere.
+
+use crate::held_dir::HeldDir;
+use monarch_abi::chunks::{Large, bitmap_words_of, chunks_of};
+use monarch_abi::control::{CONTROL_LEN, CONTROL_MAGIC, Control, ControlMap, Str};
+use monarch_abi::guard::Guards;
+use monarch_abi::index::{Index, IndexHeader, Record};
+use monarch_abi::mem::Map;
+use monarch_abi::segment::Segment;
+use monarch_abi::state::{NO_ID, STATE_MAGIC, Slot, StateHeader, StateMap, TABLE_OFF, layout_of};
+use monarch_abi::word::{State, Word};
+use rustix::fs::{Mode, OFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use monarch_config::Checks;
+
+/// Name of the control block in a runtime directory.
+pub const CONTROL: &str = "control";
+
+/// Maps a file read-only for this process.
+fn map_private(file: &File) -> io::Result<memmap2::Mmap> {
+    // SAFETY: files of the private runtime directory, which this process has written and nobody
+    // changes any more.
+    unsafe { memmap2::Mmap::map(file) }
+}
+
+/// The bytes of an index that lie in this process's memory.
+#[derive(Debug)]
+pub struct IndexBytes<'a>(pub &'a [u8]);
+
+impl<'a> IndexBytes<'a> {
+    /// The index, if the bytes are one.
+    #[must_use]
+    pub fn open(&self) -> Option<Index<'a>> {
+        // SAFETY: the slice is borrowed for 'a and nobody writes to it.
+        Index::open(unsafe { Map::new(self.0.as_ptr(), self.0.len()) })
+    }
+}
+
+/// Opens a file of the runtime directory and maps all of it for good.
+fn map_shared(dir: &HeldDir, name: &str, writable: bool) -> io::Result<Map<'static>> {
+    let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    let fd = dir.open_file(name, flags, Mode::empty())?;
+    let len = usize::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+    if len == 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "empty shared-memory file"));
+    }
+    let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+    // SAFETY: a fresh mapping at an address the kernel picks, of a file whose blocks are allocated
+    // and that is never truncated; it is never unmapped, hence 'static.
+    unsafe {
+        let p = rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &fd, 0)?;
+        let _ = rustix::mm::madvise(p, len, Advice::LinuxDontDump);
+        Ok(Map::new(p.cast(), len))
+    }
+}
+
+/// A file with all its bytes allocated that has no name yet that anybody would look for; it goes
+/// unless it gets one.
+#[derive(Debug)]
+pub struct Unfinished {
+    file: File,
+    dir: Arc<HeldDir>,
+    /// Its name meanwhile; `None` once it has the one that it is to have.
+    at: Option<String>,
+}
+
+impl Unfinished {
+    /// Such a file in a directory, for this name without what is behind the last dot.
+    fn beside(dir: &Arc<HeldDir>, name: &str, len: u64) -> io::Result<Self> {
+        let tmp = format!("{}.new", name.rsplit_once('.').map_or(name, |(stem, _)| stem));
+        // What a killed agent left there may be mapped, or not be writable.
+        let _ = dir.unlink(tmp.as_str());
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let file = File::from(dir.open_file(tmp.as_str(), flags, Mode::RUSR | Mode::WUSR)?);
+        let new = Self { file, dir: dir.clone(), at: Some(tmp) };
+        rustix::fs::fallocate(&new.file, rustix::fs::FallocateFlags::empty(), 0, len)?;
+        Ok(new)
+    }
+
+    /// Such a file in a directory.
+    ///
+    /// # Errors
+    /// What the kernel said, `ENOSPC` when shared memory is full.
+    pub fn within(dir: &Arc<HeldDir>, len: u64) -> io::Result<Self> {
+        Self::beside(dir, &hex(crate::sys::random_uuid()), len)
+    }
+
+    /// Writes all of `bytes` at `at`.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, at)
+    }
+
+    /// Its bytes; nothing may be written from then on.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn map(&self) -> io::Result<memmap2::Mmap> {
+        map_private(&self.file)
+    }
+
+    /// Gives it its name. What is not written to any more is read-only from then on.
+    fn finish(mut self, name: &str, mode: Mode) -> io::Result<()> {
+        rustix::fs::fchmod(&self.file, mode)?;
+        if let Some(tmp) = &self.at {
+            self.dir.rename(tmp.as_str(), name)?;
+        }
+        self.at = None;
+        Ok(())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(tmp) = &self.at {
+            let _ = self.dir.unlink(tmp.as_str());
+        }
+    }
+}
+
+/// Creates a file with `len` allocated bytes, lets `fill` write it, and gives it its name.
+fn create(dir: &Arc<HeldDir>, name: &str, len: u64, fill: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    let new = Unfinished::beside(dir, name, len)?;
+    fill(&new.file)?;
+    new.finish(name, Mode::RUSR | Mode::WUSR)
+}
+
+/// What is fixed in a control block.
+#[derive(Clone, Copy, Debug)]
+pub struct ControlParams {
+    /// Inode of the mount namespace, 0 when unknown.
+    pub mnt_ns: u64,
+    /// (`st_dev`, `st_ino`) of `/`.
+    pub slash: (u64, u64),
+    /// Inode of the user namespace, 0 when unknown.
+    pub user_ns: u64,
+}
+
+/// Creates a control block in a directory and maps it.
+///
+/// # Errors
+/// What the kernel said, `ENOSPC` when shared memory is full.
+pub fn create_control(dir: &Arc<HeldDir>, params: ControlParams) -> io::Result<ControlMap<'static>> {
+    create(dir, CONTROL, CONTROL_LEN as u64, |f| {
+        let put = |off: usize, v: &[u8]| f.write_all_at(v, off as u64);
+        put(offset_of!(Control, magic), &CONTROL_MAGIC.to_le_bytes())?;
+        put(offset_of!(Control, layout), &monarch_abi::LAYOUT.to_le_bytes())?;
+        put(offset_of!(Control, uid), &rustix::process::geteuid().as_raw().to_le_bytes())?;
+        put(offset_of!(Control, len), &(CONTROL_LEN as u64).to_le_bytes())?;
+        put(offset_of!(Control, groups), &our_groups().to_le_bytes())?;
+        put(offset_of!(Control, caps), &our_capabilities().to_le_bytes())?;
+        put(offset_of!(Control, user_ns), &params.user_ns.to_le_bytes())?;
+        put(offset_of!(Control, mnt_ns), &params.mnt_ns.to_le_bytes())?;
+        put(offset_of!(Control, slash_dev), &params.slash.0.to_le_bytes())?;
+        put(offset_of!(Control, slash_ino), &params.slash.1.to_le_bytes())
+    })?;
+    open_control(dir, CONTROL)
+}
+
+/// What the shim compares its own groups with.
+#[must_use]
+pub fn our_groups() -> u64 {
+    let others = rustix::process::getgroups().unwrap_or_default();
+    let others: Vec<u32> = others.into_iter().map(rustix::process::Gid::as_raw).collect();
+    monarch_abi::hash::hash_groups(rustix::process::getegid().as_raw(), &others)
+}
+
+/// Those of the capabilities to read anything that this thread has.
+fn our_capabilities() -> u64 {
+    let has = rustix::thread::capabilities(None).map_or(0, |sets| sets.effective.bits());
+    has & monarch_abi::control::READS_ALL
+}
+
+/// Whether a control block is of an agent that may read just what this process may read.
+#[must_use]
+pub fn is_of_our_rights(ctl: &ControlMap<'_>) -> bool {
+    (ctl.ctl.groups, ctl.ctl.caps) == (our_groups(), our_capabilities())
+}
+
+/// Maps an existing control block.
+///
+/// # Errors
+/// `InvalidData` when it is of another version or not a control block.
+pub fn open_control(dir: &HeldDir, name: &str) -> io::Result<ControlMap<'static>> {
+    let map = map_shared(dir, name, true)?;
+    ControlMap::open(map)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a control block of this version"))
+}
+
+/// Appends a string to the string area of the control block in a directory and points `to` at it.
+/// One caller at a time.
+///
+/// # Errors
+/// When the area is full, or what the kernel said; the area is as it was then.
+pub fn put_str(dir: &HeldDir, ctl: &ControlMap<'_>, to: &Str, text: &[u8]) -> io::Result<()> {
+    let len = u32::try_from(text.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let off = ctl.ctl.strings_len.load(Ordering::Relaxed);
+    if off as usize + text.len() > monarch_abi::control::STRINGS {
+        return Err(io::Error::new(io::ErrorKind::StorageFull, "too many or too long root paths"));
+    }
+    let file = File::from(dir.open_file(CONTROL, OFlags::WRONLY, Mode::empty())?);
+    // Through the file: what readers map they get as plain bytes, of those alone that were written
+    // before anyone was told.
+    file.write_all_at(text, (monarch_abi::control::STRINGS_OFF + off as usize) as u64)?;
+    ctl.ctl.strings_len.store(off + len, Ordering::Relaxed);
+    to.off.store(off, Ordering::Relaxed);
+    to.len.store(len, Ordering::Release);
+    Ok(())
+}
+
+/// Names of the two files of a segment.
+#[must_use]
+pub fn segment_names(uuid: [u8; 16], state_uuid: [u8; 16]) -> (String, String) {
+    (format!("{}.idx", hex(uuid)), format!("{}.st", hex(state_uuid)))
+}
+
+/// Lower-case hex of a UUID.
+#[must_use]
+pub fn hex(uuid: [u8; 16]) -> String {
+    data_encoding::HEXLOWER.encode(&uuid)
+}
+
+/// Enters a UUID into the control block.
+pub fn put_uuid(to: &[AtomicU64; 2], uuid: [u8; 16]) {
+    for (half, bytes) in to.iter().zip(uuid.chunks_exact(8)) {
+        half.store(bytes.iter().rev().fold(0, |v, &b| v << 8 | u64::from(b)), Ordering::Relaxed);
+    }
+}
+
+/// Reads a UUID of the control block.
+#[must_use]
+pub fn get_uuid(from: &[AtomicU64; 2]) -> [u8; 16] {
+    let mut out = [0; 16];
+    out[..8].copy_from_slice(&from[0].load(Ordering::Relaxed).to_le_bytes());
+    out[8..].copy_from_slice(&from[1].load(Ordering::Relaxed).to_le_bytes());
+    out
+}
+
+/// Which files are read in chunks, and how large those are.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunking {
+    /// Files larger than this.
+    pub threshold: u64,
+    /// Bytes of a chunk.
+    pub size: u64,
+}
+
+/// Words of all bitmaps of chunks in a state file: 64 MiB, enough for 1 PiB of chunks of 4 MiB.
+const MAX_CHUNK_WORDS: u64 = 8 << 20;
+
+/// The large files of an index, as a state file holds them.
+struct LargeTable {
+    /// By id.
+    files: Vec<[u8; size_of::<Large>()]>,
+    /// Their positions by inode number.
+    by_ino: Vec<u32>,
+    /// Words of all bitmaps.
+    words: u64,
+}
+
+impl LargeTable {
+    /// From an index and its lookup table. Further names of a hard-linked inode are left out.
+    fn of(index: &Index<'_>, buckets: &[u8], chunking: Chunking) -> Self {
+        // In the order of the records first: the table is in that of the hashes, and most files are
+        // small.
+        let is_large = |r: &Record| r.is_file() && r.size > chunking.threshold;
+        let mut marks = vec![0u64; index.len().div_ceil(64)];
+        for id in (0..index.len() as u32).filter(|&id| index.record(id).is_some_and(is_large)) {
+            marks[id as usize / 64] |= 1 << (id % 64);
+        }
+        let marked = |id: u32| marks.get(id as usize / 64).is_some_and(|m| m & 1 << (id % 64) != 0);
+        let mut found: Vec<(u32, u32, u64, u64)> = Vec::new();
+        let slots = if marks.iter().all(|&m| m == 0) { &[][..] } else { buckets };
+        for (n, slot) in slots.chunks_exact(size_of::<Slot>()).enumerate() {
+            let field = |at: usize| {
+                slot.get(at..at + 4).and_then(<[u8]>::first_chunk).map_or(NO_ID, |b| u32::from_le_bytes(*b))
+            };
+            let (word, id) = (Word(field(8)), field(12));
+            let record =
+                Some(id).filter(|&id| marked(id) && word.state() != State::Link).and_then(|id| index.record(id));
+            found.extend(record.map(|r| (id, n as u32, r.ino, chunks_of(r.size, chunking.size))));
+        }
+        found.sort_unstable();
+        // What has too many chunks, as sparse files may, is left to the PFS as any other file is
+        // that no tier takes.
+        let mut room = MAX_CHUNK_WORDS;
+        found.retain(|f| {
+            let words = u32::try_from(f.3).ok().map(|chunks| bitmap_words_of(chunks) as u64);
+            words.and_then(|words| room.checked_sub(words)).inspect(|left| room = *left).is_some()
+        });
+        let (mut files, mut words) = (Vec::with_capacity(found.len()), 0);
+        for &(id, slot, ino, chunks) in &found {
+            files.push(Large::to_bytes(ino, id, slot, words, chunks as u32));
+            words += bitmap_words_of(chunks as u32) as u64;
+        }
+        let mut by_ino: Vec<u32> = (0..found.len() as u32).collect();
+        by_ino.sort_by_key(|&at| found[at as usize].2);
+        Self { files, by_ino, words }
+    }
+}
+
+/// Writes the two files of a segment into `dir` and maps them.
+///
+/// # Errors
+/// What the kernel said; nothing is left behind.
+pub fn create_segment(
+    dir: &Arc<HeldDir>,
+    index: &[u8],
+    buckets: &[u8],
+    state_uuid: [u8; 16],
+    chunking: Chunking,
+    checks: Checks,
+) -> io::Result<(Segment<'static>, u64, u64)> {
+    let file = Unfinished::within(dir, index.len() as u64)?;
+    file.write(index, 0)?;
+    segment_with(dir, (file, index), buckets, state_uuid, chunking, checks)
+}
+
+/// The same where the index has been written already (the file, and its bytes).
+///
+/// # Errors
+/// What the kernel said; nothing is left behind.
+pub fn segment_with(
+    dir: &Arc<HeldDir>,
+    (file, index): (Unfinished, &[u8]),
+    buckets: &[u8],
+    state_uuid: [u8; 16],
+    chunking: Chunking,
+    checks: Checks,
+) -> io::Result<(Segment<'static>, u64, u64)> {
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, "short index");
+    let header: IndexHeader = zerocopy::FromBytes::read_from_prefix(index).map(|(h, _)| h).map_err(|_| bad())?;
+    let (index_name, state_name) = segment_names(header.uuid, state_uuid);
+    file.finish(&index_name, Mode::RUSR)?;
+    let made = write_state((dir, &state_name), (&header, index), buckets, chunking, checks)
+        .and_then(|len| Ok((open_segment(dir, header.uuid, state_uuid)?, len)));
+    if made.is_err() {
+        let _ = dir.unlink(index_name.as_str());
+        let _ = dir.unlink(state_name.as_str());
+    }
+    made.map(|(segment, len)| (segment, index.len() as u64, len))
+}
+
+/// Writes a state file; its length.
+fn write_state(
+    (dir, name): (&Arc<HeldDir>, &str),
+    (of, index): (&IndexHeader, &[u8]),
+    buckets: &[u8],
+    chunking: Chunking,
+    checks: Checks,
+) -> io::Result<u64> {
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, "short index");
+    let large = LargeTable::of(&IndexBytes(index).open().ok_or_else(bad)?, buckets, chunking);
+    let guards = Guards { checked: checks.loaded || checks.revalidate.is_some(), sums: checks.verify };
+    let at = layout_of(u64::from(of.entries), of.buckets, large.files.len() as u64, large.words, guards);
+    create(dir, name, at.len, |f| {
+        let put = |off: usize, v: &[u8]| f.write_all_at(v, off as u64);
+        let number = |off: usize, v: u64| put(off, &v.to_le_bytes());
+        put(offset_of!(StateHeader, magic), &STATE_MAGIC.to_le_bytes())?;
+        put(offset_of!(StateHeader, layout), &monarch_abi::LAYOUT.to_le_bytes())?;
+        put(offset_of!(StateHeader, index_uuid), &of.uuid)?;
+        number(offset_of!(StateHeader, buckets), of.buckets)?;
+        number(offset_of!(StateHeader, entries), u64::from(of.entries))?;
+        number(offset_of!(StateHeader, len), at.len)?;
+        number(offset_of!(StateHeader, bits_off), at.bits)?;
+        number(offset_of!(StateHeader, summary_off), at.summary)?;
+        number(offset_of!(StateHeader, touched_off), at.touched)?;
+        number(offset_of!(StateHeader, touched_summary_off), at.touched_summary)?;
+        number(offset_of!(StateHeader, large_off), at.large)?;
+        number(offset_of!(StateHeader, large), large.files.len() as u64)?;
+        number(offset_of!(StateHeader, by_ino_off), at.by_ino)?;
+        number(offset_of!(StateHeader, chunks_off), at.chunks)?;
+        number(offset_of!(StateHeader, chunk_words), large.words)?;
+        number(offset_of!(StateHeader, chunk), chunking.size)?;
+        number(offset_of!(StateHeader, checked_off), at.checked)?;
+        number(offset_of!(StateHeader, sums_off), at.sums)?;
+        number(offset_of!(StateHeader, pieces_off), at.pieces)?;
+        put(offset_of!(StateHeader, revalidate_ms), &checks.interval_ms().to_le_bytes())?;
+        put(offset_of!(StateHeader, flags), &checks.flags().to_le_bytes())?;
+        put(TABLE_OFF, buckets)?;
+        f.write_all_at(large.files.as_flattened(), at.large)?;
+        f.write_all_at(zerocopy::IntoBytes::as_bytes(large.by_ino.as_slice()), at.by_ino)
+    })?;
+    Ok(at.len)
+}
+
+/// Maps the two files of an existing segment.
+///
+/// # Errors
+/// `InvalidData` when they do not belong together.
+pub fn open_segment(dir: &HeldDir, uuid: [u8; 16], state_uuid: [u8; 16]) -> io::Result<Segment<'static>> {
+    let (index, state) = segment_names(uuid, state_uuid);
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, "segment files do not belong together");
+    let index = Index::open(map_shared(dir, &index, false)?).ok_or_else(bad)?;
+    let state = StateMap::open(map_shared(dir, &state, true)?, &index).ok_or_else(bad)?;
+    Ok(Segment { index, state })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_string_that_does_not_fit_takes_no_room() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let dir = Arc::new(HeldDir::at(dir.path()).expect("directory"));
+        let ctl = create_control(&dir, ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 }).expect("control block");
+        let (big, to) = (vec![b'x'; monarch_abi::control::STRINGS], Str::default());
+        put_str(&dir, &ctl, &to, b"first").expect("room");
+        put_str(&dir, &ctl, &to, &big).expect_err("no room");
+        assert_eq!(ctl.str(&to), b"first");
+        put_str(&dir, &ctl, &to, b"second").expect("room");
+        assert_eq!(ctl.str(&to), b"second");
+    }
+
+    /// Every change of a directory's name took two entries of a table that is never emptied: 129 of
+    /// them turned the root off.
+    #[test]
+    fn a_subtree_that_is_bypassed_again_takes_no_room() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let params = ControlParams { mnt_ns: 0, slash: (0, 0), user_ns: 0 };
+        let ctl =
+            create_control(&Arc::new(HeldDir::at(dir.path()).expect("directory")), params).expect("control block");
+        for _ in 0..1000 {
+            assert!(ctl.bypass_range(1, 10, 20) && ctl.bypass_range(1, 12, 14));
+        }
+        assert!(ctl.in_bypassed_range(1, 19) && !ctl.in_bypassed_range(1, 20) && !ctl.in_bypassed_range(0, 12));
+        let more = (0..1000).take_while(|n| ctl.bypass_range(2, 10 * n, 10 * n + 1)).count();
+        assert_eq!(more, monarch_abi::control::MAX_RANGES - 1);
+    }
+}

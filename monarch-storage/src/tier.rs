@@ -1,0 +1,46 @@
+//! Tiers: directories for copies, with a hard quota.
+//!
+//! ```text
+//! <configured path>/monarch-<uid>/     0700, ours or another name is taken
+//!     lock                             held by the agent (flock), one agent per tier; its process id
+//!     seed                             seed of the path hashes, so that names survive a restart
+//!     log                              checksums of the copies, and which of them have reached the disk
+//!     copies/00 .. copies/ff/          complete copies under their 128-bit names, 0400; packed ones with `.lz4` behind
+//!     tmp/                             being written; emptied at start
+//!     part/                            partial copies of large files, 0600; emptied at start
+//!     dying/                           evicted but still open somewhere: still charged
+//! ```
+//! A copy is written in `tmp`, stamped, logged, renamed, and only then published in the state word.
+//! The file system is synced now and then; copies of another boot that had not reached the disk may
+//! hold anything, and are read in full before they are used.
+
+mod checksum;
+mod copy;
+mod dir;
+mod error;
+mod evict;
+mod fs;
+mod ledger;
+mod lock;
+mod log;
+mod log_compaction;
+mod log_quota;
+mod lz4_format;
+mod names;
+mod pack;
+mod part;
+mod recover;
+mod tier_inspector;
+
+pub use checksum::{AT_ONCE, Fits, Sum, Summing};
+pub use copy::{CopyFile, write_all_at};
+pub use dir::{Copy, TierDir, bytes};
+pub use error::TierError;
+pub use ledger::{Ledger, Reservation, Usage};
+pub use log::{Logged, read_log};
+pub use lz4_format::PackedFile;
+pub use monarch_abi::hash::CopyName;
+pub use names::ByName;
+pub use pack::{PackedUsage, PackedWriter};
+pub use part::{PartCopy, PartWriter};
+pub use tier_inspector::{Health, Lying, TierView};

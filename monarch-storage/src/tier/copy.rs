@@ -1,0 +1,175 @@
+//! A copy being written: in `tmp`, until it gets its stamp and its name.
+
+use super::checksum::Sum;
+use super::dir::{Copy, TierDir};
+use super::ledger::Reservation;
+use monarch_abi::hash::{CopyName, Stamp};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{RenameFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::io;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// A copy being written.
+#[derive(Debug)]
+pub struct CopyFile<'a> {
+    pub(super) tier: &'a TierDir,
+    pub(super) fd: OwnedFd,
+    pub(super) tmp: String,
+    pub(super) room: Option<Reservation>,
+    /// What was charged for it, while it has not got its name yet.
+    pub(super) charged: u64,
+    /// Whether readers may have it open already.
+    pub(super) may_be_read: bool,
+}
+
+/// How a copy gets its name.
+#[derive(Clone, Copy, Default)]
+pub(super) struct How {
+    /// It is not logged.
+    pub(super) passing: bool,
+    /// Nothing may have the name.
+    pub(super) new: bool,
+    /// It is a packed one, of a file of so many bytes.
+    pub(super) packed: Option<u64>,
+}
+
+impl CopyFile<'_> {
+    /// The descriptor to write to.
+    pub fn fd(&self) -> rustix::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Stamps the copy, logs its checksum, gives it its name and settles its charge. `Ok(None)`
+    /// when the file system took more than the quota allows; the file is gone then.
+    ///
+    /// # Errors
+    /// What the kernel said; the file is gone then, too.
+    pub fn publish(self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
+        self.publish_as(name, stamp, sum, How::default())
+    }
+
+    /// The same where nothing may have the name: `AlreadyExists` if something has.
+    ///
+    /// # Errors
+    /// As [`CopyFile::publish`].
+    pub fn publish_new(self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
+        self.publish_as(name, stamp, sum, How { new: true, ..How::default() })
+    }
+
+    /// The same of a copy that makes way sooner or later, or is lost with the agent, and leaves no
+    /// trace in the log: one that was decoded, or is to be packed.
+    ///
+    /// # Errors
+    /// As [`CopyFile::publish`].
+    pub fn publish_passing(self, name: CopyName, stamp: Stamp) -> io::Result<Option<Copy>> {
+        self.publish_as(name, stamp, Sum::whole(0), How { passing: true, ..How::default() })
+    }
+
+    pub(super) fn publish_as(mut self, name: CopyName, stamp: Stamp, sum: Sum, how: How) -> io::Result<Option<Copy>> {
+        set_stamp(&self.fd, stamp)?;
+        let st = rustix::fs::fstat(&self.fd)?;
+        let Some(room_bytes) = self.room.as_ref().map(Reservation::bytes) else { return Ok(None) };
+        let stored = st.st_size as u64;
+        let size = how.packed.unwrap_or(stored);
+        // A copy of this name that nobody knew of, or that could not be evicted: its charge must
+        // not be lost.
+        if how.packed.is_some() {
+            let _ = self.tier.evict_packed(name, size);
+        } else if !how.new {
+            self.tier.make_name_free(name, size)?;
+        }
+        let Some(room) = self.room.take() else { return Ok(None) };
+        let charged = match room.settle(self.tier.blocks_of_copy(&st)) {
+            Ok(charged) => charged,
+            Err(room) => {
+                self.room = Some(room);
+                return Ok(None);
+            }
+        };
+        if let Err(e) = self.log_and_rename(name, sum, size, how) {
+            self.tier.ledger.release(0, 1);
+            self.charged = charged;
+            return Err(e);
+        }
+        match how.packed {
+            Some(_) => self.tier.note_packed(1, size, stored),
+            None => self.tier.leaving.note_charge(name, room_bytes, charged),
+        }
+        self.tmp.clear();
+        self.tier.worked();
+        Ok(Some(Copy { name, size, charged, stamp, check: None, packed: how.packed.is_some() }))
+    }
+
+    fn log_and_rename(&self, name: CopyName, sum: Sum, size: u64, how: How) -> io::Result<()> {
+        // Whoever writes the log anew takes a copy that is logged and has no name for one that has
+        // gone.
+        let _naming = self.tier.naming.read().unwrap_or_else(PoisonError::into_inner);
+        if !how.passing {
+            self.tier.log_copy(name, sum, size, how.packed.is_some())?;
+        }
+        Ok(self.rename(name, how)?)
+    }
+
+    fn rename(&self, name: CopyName, how: How) -> rustix::io::Result<()> {
+        let fs = &self.tier.fs;
+        let to = match how.packed {
+            Some(_) => super::pack::path_of(name).into_bytes(),
+            None => name.rel_path().to_vec(),
+        };
+        if how.new {
+            return fs.rename_with(&self.tmp, to.as_slice(), RenameFlags::NOREPLACE);
+        }
+        match fs.rename(&self.tmp, to.as_slice()) {
+            // Somebody removed the directory.
+            Err(Errno::NOENT) if !self.tier.given_up.load(Ordering::SeqCst) => {
+                fs.make_dirs()?;
+                fs.rename(&self.tmp, to.as_slice())
+            }
+            other => other,
+        }
+    }
+}
+
+impl Drop for CopyFile<'_> {
+    fn drop(&mut self) {
+        if self.tmp.is_empty() {
+            return;
+        }
+        let tmp = std::mem::take(&mut self.tmp);
+        let gone = || self.tier.fs.unlink(&tmp);
+        if self.may_be_read || !matches!(gone(), Ok(()) | Err(Errno::NOENT)) {
+            // Its blocks are still taken.
+            let charged = self.charged + self.room.take().map_or(0, Reservation::into_charge);
+            self.tier.dies(&tmp, charged);
+        } else {
+            self.tier.ledger.release(self.charged, 0);
+        }
+    }
+}
+
+/// Writes all of `buf` at `off`.
+///
+/// # Errors
+/// What the kernel said.
+pub fn write_all_at(fd: impl AsFd, buf: &[u8], off: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        match rustix::io::pwrite(&fd, &buf[done..], off + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Sets the modification time that says which copy this is.
+pub(super) fn set_stamp(fd: impl AsFd, stamp: Stamp) -> rustix::io::Result<()> {
+    let (tv_sec, tv_nsec) = stamp.to_time();
+    let t = Timespec { tv_sec, tv_nsec: tv_nsec as _ };
+    let atime = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW as _ };
+    rustix::fs::futimens(fd, &Timestamps { last_access: atime, last_modification: t })
+}

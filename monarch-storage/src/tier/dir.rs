@@ -1,0 +1,393 @@
+//! A tier's directory: opening it, room for copies, its state.
+
+use super::checksum::{Fits, Sum};
+use super::copy::{CopyFile, set_stamp};
+use super::error::TierError;
+use super::evict::Leaving;
+use super::fs::{DIRS, NoTierFs, TierFs};
+use super::ledger::{Ledger, Reservation};
+use super::lock::{self, LOCK};
+use super::log::{LOG, Log, NEW};
+use super::log_quota::LogCharge;
+use super::pack::PackedUsage;
+use super::recover::read_seed;
+use monarch_abi::hash::{CopyName, Stamp};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// A copy found on disk or published.
+#[derive(Clone, Copy, Debug)]
+pub struct Copy {
+    /// Its name.
+    pub name: CopyName,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The bytes charged for it.
+    pub charged: u64,
+    /// The stamp that it carries.
+    pub stamp: Stamp,
+    /// What its bytes must come to, where nobody can tell without reading them.
+    pub check: Option<Sum>,
+    /// Whether it is a packed one; `size` is that of the file then.
+    pub packed: bool,
+}
+
+/// A tier in use by this agent.
+#[derive(Debug)]
+pub struct TierDir {
+    /// Name from the configuration.
+    pub name: String,
+    /// Directory of this tier: the one that holds `copies`.
+    pub path: PathBuf,
+    /// `st_dev` of its file system.
+    pub dev: u64,
+    /// `st_ino` of its directory.
+    pub ino: u64,
+    /// Seed of path hashes kept here.
+    pub seed: u64,
+    /// Whether it was made just now: no copy here has a name by it.
+    pub seed_is_new: bool,
+    /// Whether copies stay here for the next job.
+    pub stays: bool,
+    /// Least ratio for which copies are packed here; `None`: they are not.
+    pub min_ratio: Option<f64>,
+    /// Bytes that are kept for decoded copies of what slower tiers hold packed.
+    pub for_decoded: u64,
+    /// Its quota.
+    pub ledger: Ledger,
+    /// Whether its file system is in memory.
+    pub(super) in_memory: bool,
+    pub(super) packed: Mutex<PackedUsage>,
+    keep_free: u64,
+    pub(super) fs: TierFs,
+    lock: OwnedFd,
+    pub(super) leaving: Leaving,
+    pub(super) log: Log,
+    /// Held while a record is appended.
+    pub(super) logging: Mutex<LogCharge>,
+    /// Room for one more block of the log.
+    pub(super) log_room: Mutex<Option<Reservation>>,
+    /// Whether there is none, and soon will have to be.
+    pub(super) log_wants: AtomicBool,
+    /// Held while the log is written anew; when that failed last.
+    pub(super) tidying: Mutex<Option<Instant>>,
+    /// Held, with others, from when a copy is logged until it has its name.
+    pub(super) naming: RwLock<()>,
+    rests_since: Mutex<Option<Instant>>,
+    /// Whether the job's memory is short, which this tier takes a part of.
+    squeezed: AtomicBool,
+    pub(super) given_up: AtomicBool,
+    /// Bytes of copies whose blocks are being allocated, and of partial ones whose blocks are yet
+    /// to be.
+    pub(super) allocating: AtomicU64,
+    pub(super) counter: AtomicU64,
+}
+
+/// How long a tier rests after an I/O error, and when its disk is full.
+const REST: Duration = Duration::from_secs(5);
+/// How long after a rest began it is doubted that the tier takes copies, unless one succeeds.
+const DOUBT: Duration = Duration::from_secs(60);
+/// With less than this above `keep_free` a disk counts as full.
+const NEARLY_FULL: u64 = 16 << 20;
+/// Inodes left to others.
+const KEEP_INODES: u64 = 16;
+
+impl TierDir {
+    /// Opens (and makes) the tier below the configured directory and takes its lock.
+    ///
+    /// # Errors
+    /// See [`TierError`].
+    pub fn open(name: &str, configured: &Path, capacity: u64, keep_free: u64) -> Result<Self, TierError> {
+        let fail = |what| {
+            move |source: rustix::io::Errno| TierError::Io {
+                name: name.to_owned(),
+                path: configured.to_owned(),
+                what,
+                source: source.into(),
+            }
+        };
+        // The default tier is already named as the private directory: it is that, not one more
+        // below it.
+        let is_private = configured.file_name() == Some(crate::private_dir::name("monarch", 0).as_ref());
+        let base = if is_private { configured.parent().unwrap_or(configured) } else { configured };
+        let fs = TierFs::make(base).map_err(|e| match e {
+            NoTierFs::Squatted => TierError::Squatted {
+                name: name.to_owned(),
+                path: configured.to_owned(),
+                uid: rustix::process::geteuid().as_raw(),
+            },
+            NoTierFs::Exposed(source) => {
+                TierError::Exposed { name: name.to_owned(), path: configured.to_owned(), source }
+            }
+            NoTierFs::Io(what, e) => fail(what)(e),
+        })?;
+        let (path, (dev, ino)) = (fs.path().to_owned(), fs.id());
+        let lock = lock::take(&fs).map_err(fail("create its lock"))?.map_err(|t| TierError::Locked {
+            name: name.to_owned(),
+            path: path.clone(),
+            holder: t.holder,
+            ending: t.ending,
+        })?;
+        fs.make_dirs().map_err(fail("create its directories"))?;
+        let vfs = fs.room().map_err(fail("stat its file system"))?;
+        let (seed, seed_is_new) = read_seed(&fs);
+        let tier = Self {
+            name: name.to_owned(),
+            seed,
+            seed_is_new,
+            stays: true,
+            min_ratio: None,
+            for_decoded: 0,
+            packed: Mutex::default(),
+            ledger: Ledger::new(capacity, vfs.f_frsize.max(512)),
+            path,
+            dev,
+            ino,
+            in_memory: fs.is_in_memory(),
+            keep_free,
+            fs,
+            lock,
+            leaving: Leaving::default(),
+            log: Log::default(),
+            logging: Mutex::default(),
+            log_room: Mutex::default(),
+            log_wants: AtomicBool::new(false),
+            tidying: Mutex::default(),
+            naming: RwLock::default(),
+            rests_since: Mutex::default(),
+            squeezed: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
+            allocating: AtomicU64::new(0),
+            // What the agent before has left in `dying` keeps its names.
+            counter: AtomicU64::new(crate::sys::random_u64()),
+        };
+        tier.charge_directories();
+        tier.check_timestamps()?;
+        Ok(tier)
+    }
+
+    /// Charges the directories and small files of the tier itself.
+    fn charge_directories(&self) {
+        let mut bytes = 0;
+        let mut add = |name: &str| {
+            if let Ok(st) = self.fs.stat(name) {
+                bytes += st.st_blocks as u64 * 512;
+            }
+        };
+        [".", "copies", "tmp", "part", "dying", "seed", LOCK].iter().for_each(|n| add(n));
+        (0..256).for_each(|i| add(&format!("copies/{i:02x}")));
+        self.ledger.charge(bytes, 0);
+    }
+
+    /// Writes a stamp and reads it back.
+    fn check_timestamps(&self) -> Result<(), TierError> {
+        let stamp = Stamp(0x0abc_def0_1234_5678 & ((1 << 60) - 1));
+        let ok = set_stamp(&self.lock, stamp).is_ok()
+            && rustix::fs::fstat(&self.lock)
+                .is_ok_and(|st| Stamp::from_time(st.st_mtime, st.st_mtime_nsec as u32) == Some(stamp));
+        if ok { Ok(()) } else { Err(TierError::Timestamps { name: self.name.clone(), path: self.path.clone() }) }
+    }
+
+    /// Whether the tier takes no copies at present: after an I/O error, while its disk is full, or
+    /// for good.
+    #[must_use]
+    pub fn suspended(&self) -> bool {
+        let since = *self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|t| t.elapsed() < REST)
+            || self.squeezed.load(Ordering::Relaxed)
+            || self.given_up.load(Ordering::Relaxed)
+    }
+
+    /// Whether its copies take memory.
+    #[must_use]
+    pub const fn is_in_memory(&self) -> bool {
+        self.in_memory
+    }
+
+    /// Memory is short, or no longer: it takes no copies meanwhile.
+    pub fn squeeze(&self, short: bool) {
+        self.squeezed.store(short, Ordering::Relaxed);
+    }
+
+    /// Whether no copy has succeeded since the tier rested a short while ago.
+    #[must_use]
+    pub fn doubtful(&self) -> bool {
+        self.rests_since.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|t| t.elapsed() < DOUBT)
+    }
+
+    /// A copy succeeded: no doubts once the rest is over.
+    pub(super) fn worked(&self) {
+        let mut since = self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.take_if(|t| t.elapsed() >= REST);
+    }
+
+    /// Lets the tier rest for a while.
+    pub fn rest(&self) {
+        *self.rests_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Takes no copies any more.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the path still leads to this tier and its directories are there: somebody may have
+    /// removed it.
+    #[must_use]
+    pub fn in_place(&self) -> bool {
+        self.fs.is_in_place() && DIRS.into_iter().all(|name| self.fs.has(name))
+    }
+
+    /// Starts a copy of `size` bytes: room in the ledger, above `keep_free` on the disk, blocks
+    /// allocated. `Ok(None)` when it does not fit.
+    ///
+    /// # Errors
+    /// What the kernel said, other than that the disk is full.
+    pub fn create(&self, size: u64) -> io::Result<Option<CopyFile<'_>>> {
+        let Some(room) = self.ledger.reserve(size) else { return Ok(None) };
+        let _allocating = Allocating::new(&self.allocating, room.bytes());
+        if !self.disk_has_room()? {
+            return Ok(None);
+        }
+        let Some(file) = self.make_file(room)? else { return Ok(None) };
+        if size > 0 {
+            match rustix::fs::fallocate(&file.fd, rustix::fs::FallocateFlags::empty(), 0, size) {
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Err(Errno::NOSPC | Errno::DQUOT) => return Ok(self.full()),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(Some(file))
+    }
+
+    /// A file for a copy with room; `Ok(None)` when the disk is full.
+    pub(super) fn make_file(&self, room: Reservation) -> io::Result<Option<CopyFile<'_>>> {
+        let tmp = format!("tmp/{:x}", self.counter.fetch_add(1, Ordering::Relaxed));
+        match self.fs.open_file(&tmp, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, Mode::RUSR) {
+            Ok(fd) => Ok(Some(CopyFile { tier: self, fd, tmp, room: Some(room), charged: 0, may_be_read: false })),
+            Err(Errno::NOSPC | Errno::DQUOT) => Ok(self.full()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Whether all that is being allocated fits above `keep_free`. What of it is allocated already
+    /// counts twice: then too little is taken for a moment, never too much.
+    pub(super) fn disk_has_room(&self) -> io::Result<bool> {
+        let wanted = self.allocating.load(Ordering::SeqCst);
+        let vfs = self.fs.room()?;
+        let above = vfs.f_bavail.saturating_mul(vfs.f_frsize).saturating_sub(self.keep_free);
+        let inodes = vfs.f_files == 0 || vfs.f_favail >= KEEP_INODES;
+        if above < NEARLY_FULL.min(self.ledger.usage().capacity / 64) || !inodes {
+            self.rest();
+        }
+        Ok(above >= wanted && inodes)
+    }
+
+    /// The disk is full: nothing is tried for a while.
+    fn full(&self) -> Option<CopyFile<'_>> {
+        self.rest();
+        None
+    }
+
+    /// Size, charge and stamp of a copy, if it is there.
+    ///
+    /// # Errors
+    /// What the kernel said, other than that there is none: the copy may well be there, and stays
+    /// charged.
+    pub fn stat(&self, name: CopyName) -> io::Result<Option<Copy>> {
+        let st = match self.fs.stat(name.rel_path().as_slice()) {
+            Err(Errno::NOENT) => return Ok(None),
+            other => other?,
+        };
+        let nsec = u32::try_from(st.st_mtime_nsec).unwrap_or(u32::MAX);
+        let stamp = Stamp::from_time(st.st_mtime, nsec).unwrap_or(Stamp(0));
+        Ok(Some(Copy {
+            name,
+            size: st.st_size as u64,
+            charged: self.charge_of_copy(&st),
+            stamp,
+            check: None,
+            packed: false,
+        }))
+    }
+
+    /// Whether the bytes of a copy are what they must be; `false` also when it cannot be read.
+    #[must_use]
+    pub fn verify(&self, name: CopyName, size: u64, sum: Sum) -> bool {
+        self.open_copy(name).and_then(|fd| sum.fits(&fd, size)).unwrap_or(false)
+    }
+
+    /// Opens a copy.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open_copy(&self, name: CopyName) -> io::Result<OwnedFd> {
+        Ok(self.fs.read_file(name.rel_path().as_slice())?)
+    }
+
+    /// Bytes that must be freed to restore `keep_free`.
+    #[must_use]
+    pub fn shortage(&self) -> u64 {
+        self.fs.room().map_or(0, |v| self.keep_free.saturating_sub(v.f_bavail.saturating_mul(v.f_frsize)))
+    }
+
+    /// Tells others that the tier will be free soon.
+    pub fn mark_ending(&self) {
+        lock::mark_ending(&self.lock);
+    }
+
+    /// Removes everything of the tier. `tmp` goes first, so that copiers which are still at work
+    /// cannot add to what is being removed; the lock goes last, so that the next agent does not
+    /// begin before.
+    pub fn remove_all(&self) {
+        self.give_up();
+        // Whoever writes the log anew stops, and puts nothing back.
+        drop(self.tidying.lock().unwrap_or_else(PoisonError::into_inner));
+        for _ in 0..100 {
+            for (file, _) in self.list("tmp").unwrap_or_default() {
+                self.unlink(&format!("tmp/{file}"));
+            }
+            if self.fs.remove_dir("tmp") != Err(Errno::NOTEMPTY) {
+                break;
+            }
+        }
+        // By their names: runtime directories of this and of other agents may lie beside them.
+        for name in DIRS {
+            let _ = self.fs.remove_tree(name);
+        }
+        for name in ["seed", NEW, LOG] {
+            self.unlink(name);
+        }
+        self.unlink(LOCK);
+        self.fs.remove_self();
+    }
+}
+
+/// Bytes that are being allocated, for as long as it lives.
+pub(super) struct Allocating<'a>(&'a AtomicU64, u64);
+
+impl<'a> Allocating<'a> {
+    pub(super) fn new(sum: &'a AtomicU64, bytes: u64) -> Self {
+        sum.fetch_add(bytes, Ordering::SeqCst);
+        Self(sum, bytes)
+    }
+}
+
+impl Drop for Allocating<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::SeqCst);
+    }
+}
+
+/// The bytes of a path.
+#[must_use]
+pub fn bytes(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}

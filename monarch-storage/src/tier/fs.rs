@@ -1,0 +1,181 @@
+//! The file system under a tier: its directory, held, and the room on it.
+//!
+//! All that a tier makes, renames, opens and removes it names relative to this directory, whatever
+//! becomes of the path that led to it.
+
+use crate::held_dir::HeldDir;
+use crate::private_dir::{self, PrivateDirError};
+use monarch_config::trusted::{Exposed, WalkError};
+use rustix::fs::StatVfs;
+use rustix::io::Errno;
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What tmpfs is called.
+const TMPFS: u64 = 0x0102_1994;
+/// Directories of a tier.
+pub(super) const DIRS: [&str; 4] = ["copies", "tmp", "part", "dying"];
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct TierFs(HeldDir);
+
+/// Why there is none.
+#[derive(Debug)]
+pub(super) enum NoTierFs {
+    /// What was tried, and what the kernel said.
+    Io(&'static str, Errno),
+    /// Another user can put another directory in its place.
+    Exposed(Exposed),
+    /// All names are taken by others.
+    Squatted,
+}
+
+impl Deref for TierFs {
+    type Target = HeldDir;
+    fn deref(&self) -> &HeldDir {
+        &self.0
+    }
+}
+
+impl TierFs {
+    /// Makes, or opens, the private directory in `base`.
+    pub(super) fn make(base: &Path) -> Result<Self, NoTierFs> {
+        let base = HeldDir::make(base).map_err(|e| match e {
+            WalkError::Exposed(e) => NoTierFs::Exposed(e),
+            WalkError::Io(e) => NoTierFs::Io("create it", e),
+        })?;
+        let private = private_dir::open(&Arc::new(base), "monarch").map_err(|e| match e {
+            PrivateDirError::Squatted => NoTierFs::Squatted,
+            PrivateDirError::Io(e) => NoTierFs::Io("create a private directory in it", e),
+        })?;
+        Ok(Self(private))
+    }
+
+    /// Makes the directories of a tier that are missing.
+    pub(super) fn make_dirs(&self) -> rustix::io::Result<()> {
+        DIRS.into_iter().try_for_each(|name| self.make_dir(name))?;
+        (0..256).try_for_each(|i| self.make_dir(format!("copies/{i:02x}")))
+    }
+
+    /// Room on it.
+    pub(super) fn room(&self) -> rustix::io::Result<StatVfs> {
+        rustix::fs::fstatvfs(self.fd())
+    }
+
+    /// Whether it is in memory.
+    pub(super) fn is_in_memory(&self) -> bool {
+        rustix::fs::fstatfs(self.fd()).is_ok_and(|fs| fs.f_type as u64 == TMPFS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tier::{Copy, Sum, TierDir, TierError, write_all_at};
+    use monarch_abi::hash::{CopyName, PathHash};
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::{Path, PathBuf};
+    use xxhash_rust::xxh3::xxh3_64;
+
+    const NAMES: [&str; 5] = ["copies", "part", "dying", "tmp", "copies/ab"];
+
+    fn name(n: u128) -> CopyName {
+        CopyName(n << 120 | 7)
+    }
+
+    fn publish(tier: &TierDir, n: u128) -> Copy {
+        let file = tier.create(3).unwrap().unwrap();
+        write_all_at(file.fd(), b"abc", 0).unwrap();
+        let stamp = name(n).stamp(PathHash { fp: 1 << 40, check: 5 });
+        file.publish(name(n), stamp, Sum::whole(xxh3_64(b"abc"))).unwrap().unwrap()
+    }
+
+    /// A directory that looks like a tier, with files that are dear to somebody.
+    fn victim(at: PathBuf) -> PathBuf {
+        NAMES.iter().for_each(|name| fs::create_dir_all(at.join(name)).unwrap());
+        for name in NAMES.iter().chain(&["."]) {
+            for file in ["dear", "log", "lock", "seed", "log.new"] {
+                fs::write(at.join(name).join(file), "dear").unwrap();
+            }
+        }
+        at
+    }
+
+    fn below(at: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut all = Vec::new();
+        for entry in fs::read_dir(at).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.is_symlink() {
+                all.extend(below(&path));
+            } else {
+                all.push((path.clone(), fs::read(&path).unwrap_or_default()));
+            }
+        }
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn a_tier_that_is_exchanged_for_a_link_is_emptied_where_it_went_and_what_the_link_leads_to_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let victim = victim(dir.path().join("victim"));
+        let before = below(&victim);
+        let tier = TierDir::open("t", &dir.path().join("tier"), 64 << 20, 0).unwrap();
+        tier.recover(|_| {}).unwrap();
+        let first = publish(&tier, 1);
+        assert!(tier.in_place());
+        let away = dir.path().join("away");
+        fs::rename(&tier.path, &away).unwrap();
+        symlink(&victim, &tier.path).unwrap();
+        assert!(!tier.in_place());
+        // All of a tier's life goes on where the directory is.
+        let second = publish(&tier, 2);
+        let part = tier.begin_part(1 << 20, true).unwrap().unwrap();
+        tier.open_part(&part, 0, 4096).unwrap();
+        assert!(away.join(format!("part/{:016x}", part.number)).is_file());
+        assert!(tier.stat(second.name).unwrap().is_some() && tier.open_copy(first.name).is_ok());
+        tier.evict(first.name, 3);
+        tier.drop_part(&part);
+        tier.sweep();
+        assert!(tier.stat(first.name).unwrap().is_none());
+        let stats = tier.tidy_log(|| true);
+        assert_eq!((stats, below(&victim) == before), (0, true));
+        tier.remove_all();
+        assert!(below(&victim) == before, "nothing of the other directory was removed");
+        assert_eq!(fs::read_dir(&away).unwrap().count(), 0, "nothing of the tier is left");
+        assert!(tier.path.is_symlink());
+    }
+
+    #[test]
+    fn a_directory_of_a_tier_that_is_exchanged_for_a_link_is_not_followed_when_the_tier_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let victim = victim(dir.path().join("victim"));
+        let before = below(&victim);
+        let tier = TierDir::open("t", &dir.path().join("tier"), 64 << 20, 0).unwrap();
+        tier.recover(|_| {}).unwrap();
+        for name in ["copies", "part", "dying", "tmp"] {
+            fs::rename(tier.path.join(name), dir.path().join(name)).unwrap();
+            symlink(victim.join(name), tier.path.join(name)).unwrap();
+        }
+        assert!(tier.create(3).is_err() && tier.begin_part(1 << 20, true).is_err() && tier.list("tmp").is_err());
+        tier.remove_all();
+        assert!(below(&victim) == before && !tier.path.exists());
+    }
+
+    #[test]
+    fn a_tier_below_a_directory_that_others_may_write_to_is_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let parent = dir.path().join("parent");
+        fs::create_dir(&parent).unwrap();
+        fs::set_permissions(&parent, fs::Permissions::from_mode(0o777)).unwrap();
+        let opened = TierDir::open("t", &parent.join("tier"), 64 << 20, 0);
+        let Err(e @ TierError::Exposed { .. }) = opened else { panic!("{opened:?}") };
+        let said = e.to_string();
+        assert!(said.contains("/parent (owner") && said.contains("mode 0777") && said.contains("chmod"), "{said}");
+        assert!(!parent.join("tier").exists());
+        fs::set_permissions(&parent, fs::Permissions::from_mode(0o1777)).unwrap();
+        TierDir::open("t", &parent.join("tier"), 64 << 20, 0).unwrap();
+    }
+}
