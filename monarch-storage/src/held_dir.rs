@@ -3,7 +3,8 @@
 //! What the agent makes, renames, opens, lists and removes below a tier or a runtime directory it
 //! names relative to a directory that it holds. Whatever is put in the place of the path later,
 //! links included, the agent's files stay those of the directory that it opened. A path is used
-//! once, to find the directory ([`monarch_config::trusted`]), and to tell other processes where it is.
+//! once, to find the directory ([`monarch_config::trusted`]), and to tell other processes where it
+//! is.
 
 use monarch_config::trusted::{self, Missing, WalkError};
 use rustix::fd::OwnedFd;

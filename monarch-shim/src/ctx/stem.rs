@@ -12,8 +12,8 @@ static STEM: AtomicU64 = AtomicU64::new(0);
 const WHOLE: u64 = 1 << 47;
 
 impl Ctx {
-    /// The context for a path that may lead below a root, and its bytes. `None` if the path cannot be
-    /// read, or is absolute and leads outside of all roots.
+    /// The context for a path that may lead below a root, and its bytes. `None` if the path cannot
+    /// be read, or is absolute and leads outside of all roots.
     ///
     /// # Safety
     /// That of [`crate::user::path`].
@@ -23,8 +23,8 @@ impl Ctx {
         unsafe { self.enter_or(path, || {}) }
     }
 
-    /// [`Ctx::enter`] that calls `outside` if the first bytes of a path show that it leads outside of
-    /// all roots: then the page of these bytes was tested.
+    /// [`Ctx::enter`] that calls `outside` if the first bytes of a path show that it leads outside
+    /// of all roots: then the page of these bytes was tested.
     ///
     /// The first byte that differs from what all spellings have in common shows it, unless that is
     /// the doubled slash or the dot of an odd spelling. If there is but one spelling, and the path
