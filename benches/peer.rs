@@ -1,6 +1,6 @@
 //! Throughput and processor time of serving files to other nodes, compared with nginx.
 //!
-//!     cargo bench -p monarch-core --bench peer -- 2 5 3
+//!     cargo bench -p monarch-cluster --bench peer -- 2 5 3
 //!
 //! The numbers are client threads, seconds for each measurement and rounds. Files of 100 KB (1,000
 //! of them) and of 64 MiB (four, fetched in ranges of 8 MiB) are in /dev/shm. Each server runs in
@@ -11,7 +11,7 @@
 //! answer without a body.
 #![allow(clippy::print_stdout, reason = "a benchmark")]
 
-use monarch_core::cluster::http::{Answer, Answering, Handler, Key, Options, Peer, PeerOptions, Request, Server, auth};
+use monarch_cluster::http::{Answer, Answering, Handler, Key, Options, Peer, PeerOptions, Request, Server, auth};
 use rustix::fs::{Mode, OFlags};
 use std::io::{self, BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -4,7 +4,7 @@
 #
 #   miri           monarch-abi: views of shared memory, guard, hashes, rings (no bare system calls)
 #   thread         monarch-abi and monarch-shim: their unit tests
-#   thread-agent   monarch-core, monarch-storage: their unit tests, and readers against the copier (tests/copying)
+#   thread-agent   monarch-core, monarch-cluster, monarch-storage: their unit tests, and readers against the copier (tests/copying)
 #
 # Needs a nightly toolchain, and `cargo build --release --workspace` for thread-agent. What is not
 # installed is skipped with a line. Ends with 1 when anything is found.
@@ -50,7 +50,7 @@ for what in "$@"; do
   case $what in
     miri) run_miri ;;
     thread) thread -p monarch-abi -p monarch-shim --lib ;;
-    thread-agent) thread -p monarch-core --lib; thread -p monarch-storage --lib --test copying ;;
+    thread-agent) thread -p monarch-core --lib; thread -p monarch-cluster --lib; thread -p monarch-storage --lib --test copying ;;
     *) echo "sanitizers: no $what" >&2; exit 2 ;;
   esac
 done

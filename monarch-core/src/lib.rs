@@ -35,28 +35,26 @@
 //! | [`tiering`] | takes demands, prefetches, places, copies, publishes |
 //! | [`agent`] | the process per node that ties these together |
 //! | [`metrics`] | what the agent tells monitoring systems |
-//! | [`cluster`] | nodes that share copies and the index |
 //! | [`session`] | a job that links this crate: opens, prefetches, asks |
 //! | [`reader`] | reading through an agent's shared memory; why a path is served or not |
 //! | [`snapshot`] | plain accounts of an agent at one moment |
-//! | [`sharing`] | what the tiering engine and the cluster ask of each other |
 //! | [`index`], [`tier`], [`engine`], [`trace`], [`shm`] | storage: `monarch-storage` |
 //! | [`held_dir`], [`private_dir`], [`shown`], [`sys`] | directories, names in text for people, system calls: `monarch-storage` |
+//! | [`cluster`] | nodes that share copies and the index: `monarch-cluster` |
 //! | [`config`], [`trusted`] | one YAML file, environment, flags; paths that no other user can lead elsewhere: `monarch-config` |
 // Shared-memory fields are 32 and 64 bits wide by layout; narrowing happens where the layout bounds
 // the value.
 #![allow(clippy::cast_possible_truncation)]
 
 pub mod agent;
-pub mod cluster;
 pub mod metrics;
 pub mod reader;
 pub mod session;
-pub mod sharing;
 pub mod snapshot;
 mod sync;
 pub mod tiering;
 
+pub use monarch_cluster as cluster;
 pub use monarch_config as config;
 pub use monarch_config::trusted;
-pub use monarch_storage::{engine, held_dir, index, private_dir, shm, shown, sys, tier, token_bucket, trace};
+pub use monarch_storage::{engine, held_dir, index, private_dir, sharing, shm, shown, sys, tier, token_bucket, trace};

@@ -9,6 +9,7 @@
 //! | [`trace`] | what a job opened, when and from where: written, read, counted |
 //! | [`shm`] | the shared-memory files that the shim maps |
 //! | [`held_dir`], [`private_dir`] | directories held by a descriptor; directories of this user alone |
+//! | [`sharing`] | what the tiering engine and the cluster ask of each other |
 //! | [`shown`] | names from the PFS in text for people |
 //! | [`sys`] | system interfaces that no safe crate offers |
 // Shared-memory fields are 32 and 64 bits wide by layout; narrowing happens where the layout bounds
@@ -19,6 +20,7 @@ pub mod engine;
 pub mod held_dir;
 pub mod index;
 pub mod private_dir;
+pub mod sharing;
 pub mod shm;
 pub mod shown;
 pub mod sys;

@@ -1,0 +1,267 @@
+//! One connection to a peer.
+
+use super::options::PeerOptions;
+use crate::http::auth::{self, Credentials, Exchange, Nonce, Side};
+use crate::http::error::WireError;
+use crate::http::head::{self, HEAD_MAX, Method, ResponseHead};
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+use subtle::ConstantTimeEq;
+
+/// Most bytes read with a head: those of the body among them are copied once more.
+const READ_BYTES: usize = 4096;
+/// Longest body that is sent in one call with its head.
+const MAX_COALESCED_BYTES: usize = 64 << 10;
+/// Bytes of body that are sent within one timeout.
+const SENT_BYTES_PER_TIMEOUT: usize = 8 << 20;
+
+/// A request.
+pub(super) struct Asked<'a> {
+    pub(super) method: Method,
+    pub(super) target: &'a str,
+    pub(super) range: Option<Range<u64>>,
+    pub(super) hops: u8,
+    pub(super) body: &'a [u8],
+}
+
+#[derive(Debug)]
+pub(super) struct Conn {
+    stream: TcpStream,
+    /// What was read and not yet taken.
+    buffer: Vec<u8>,
+    /// How long the kernel waits in a read.
+    waits: Duration,
+    first_byte: Option<Instant>,
+    handshake: Handshake,
+}
+
+#[derive(Debug)]
+enum Handshake {
+    /// Nothing was said yet.
+    Fresh,
+    /// The next request answers this.
+    Challenged(Nonce),
+    /// The next answer has to have this proof.
+    Answered([u8; 32]),
+    Proven,
+}
+
+impl Conn {
+    /// Connects and fetches the server's challenge.
+    pub(super) fn open(options: &PeerOptions, patience: Duration) -> Result<Self, WireError> {
+        let (addr, limit) = (options.addr, options.peer_timeout);
+        let stream = TcpStream::connect_timeout(&addr, limit).map_err(|source| match source.kind() {
+            io::ErrorKind::TimedOut => WireError::Timeout { addr, what: "it does not take connections", after: limit },
+            _ => WireError::Unreachable { addr, source },
+        })?;
+        let set = |source| WireError::System { what: "set up a connection", source };
+        stream.set_nodelay(true).map_err(set)?;
+        stream.set_write_timeout(Some(limit)).map_err(set)?;
+        stream.set_read_timeout(Some(patience)).map_err(set)?;
+        let mut conn =
+            Self { stream, buffer: Vec::new(), waits: patience, first_byte: None, handshake: Handshake::Fresh };
+        conn.fetch_challenge(options, patience)?;
+        Ok(conn)
+    }
+
+    fn fetch_challenge(&mut self, options: &PeerOptions, patience: Duration) -> Result<(), WireError> {
+        let addr = options.addr;
+        let text = format!("HEAD / HTTP/1.1\r\nHost: {addr}\r\n\r\n");
+        self.write(text.as_bytes(), options)?;
+        let head = self.head(patience, Instant::now() + options.peer_timeout, addr)?;
+        match head.status {
+            401 if !head.close => {}
+            503 => return Err(WireError::Full { addr }),
+            status => return Err(WireError::Protocol { addr, what: format!("it answers {status} to a stranger") }),
+        }
+        let nonce = head.header("WWW-Authenticate").and_then(auth::parse_challenge);
+        let what = "it asks for no proof that an agent has";
+        self.handshake =
+            Handshake::Challenged(nonce.ok_or_else(|| WireError::Protocol { addr, what: what.to_owned() })?);
+        Ok(())
+    }
+
+    /// Sends a request, with the proof if this is the first one.
+    pub(super) fn send(&mut self, asked: &Asked<'_>, options: &PeerOptions) -> Result<(), WireError> {
+        self.first_byte = None;
+        let mut text = request_head(asked, options.addr);
+        if let Handshake::Challenged(nonce) = self.handshake {
+            let cnonce = Nonce::random().map_err(|source| WireError::System { what: "get random bytes", source })?;
+            let exchange = Exchange { nonce, cnonce, client: &options.my_name, server: &options.its_name };
+            let mac = exchange.proof(&options.key, Side::Client);
+            let credentials = Credentials { node: options.my_name.clone(), nonce, cnonce, mac };
+            // Writing into a String cannot fail.
+            let _ = write!(text, "Authorization: {credentials}\r\n");
+            self.handshake = Handshake::Answered(exchange.proof(&options.key, Side::Server));
+        }
+        text.push_str("\r\n");
+        let mut bytes = text.into_bytes();
+        if asked.body.len() <= MAX_COALESCED_BYTES {
+            bytes.extend_from_slice(asked.body);
+            return self.write(&bytes, options);
+        }
+        self.write(&bytes, options)?;
+        self.write(asked.body, options)
+    }
+
+    /// Writes all of it; a peer that takes it too slowly is given up.
+    fn write(&mut self, mut bytes: &[u8], options: &PeerOptions) -> Result<(), WireError> {
+        let limit = options.peer_timeout.saturating_mul((bytes.len() / SENT_BYTES_PER_TIMEOUT + 1) as u32);
+        let start = Instant::now();
+        while !bytes.is_empty() {
+            if start.elapsed() > limit {
+                return Err(WireError::Timeout {
+                    addr: options.addr,
+                    what: "it takes a request too slowly",
+                    after: limit,
+                });
+            }
+            match self.stream.write(bytes) {
+                Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
+                Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+                Err(err) => return Err(fault(err, options.addr, "it does not take a request", options.peer_timeout)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the head of the answer, passing over those that say only that it will take a while.
+    /// `patience` is for each sign of life, `give_up` for all of it.
+    pub(super) fn head(
+        &mut self,
+        patience: Duration,
+        give_up: Instant,
+        addr: SocketAddr,
+    ) -> Result<ResponseHead, WireError> {
+        let start = Instant::now();
+        loop {
+            while let Some((head, len)) = self.parsed(addr)? {
+                self.buffer.drain(..len);
+                if head.status >= 200 {
+                    return Ok(head);
+                }
+            }
+            let left = give_up.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let what = "it is there, but its answer takes too long";
+                return Err(WireError::Timeout { addr, what, after: start.elapsed() });
+            }
+            let old = self.buffer.len();
+            self.buffer.resize(old + READ_BYTES, 0);
+            self.wait_at_most(patience.min(left), addr)?;
+            let got = read(&mut self.stream, &mut self.buffer[old..]);
+            self.buffer.truncate(old + got.as_ref().copied().unwrap_or(0));
+            match got {
+                Ok(0) => return Err(fault(io::ErrorKind::UnexpectedEof.into(), addr, "", patience)),
+                Ok(_) => self.first_byte = self.first_byte.or_else(|| Some(Instant::now())),
+                Err(err) => return Err(fault(err, addr, "it gives no sign of life", patience.min(left))),
+            }
+        }
+    }
+
+    fn parsed(&self, addr: SocketAddr) -> Result<Option<(ResponseHead, usize)>, WireError> {
+        debug_assert!(self.buffer.len() <= HEAD_MAX + READ_BYTES, "the parser bounds it");
+        head::response(&self.buffer).map_err(|bad| WireError::Protocol { addr, what: bad.0.to_owned() })
+    }
+
+    /// Checks the server's proof in its first answer; later ones need none.
+    pub(super) fn check_proof(&mut self, head: &ResponseHead, options: &PeerOptions) -> Result<(), WireError> {
+        if let Handshake::Answered(expected) = &self.handshake {
+            let given = head.header("Monarch-Proof").and_then(auth::parse_proof);
+            if !given.is_some_and(|given| bool::from(given.ct_eq(expected))) {
+                return Err(WireError::Unauthenticated { addr: options.addr, who: "the peer" });
+            }
+            self.handshake = Handshake::Proven;
+        }
+        Ok(())
+    }
+
+    /// Whether the server has proven itself.
+    pub(super) fn proven(&self) -> bool {
+        matches!(self.handshake, Handshake::Proven)
+    }
+
+    /// Whether anything came since the last request was sent.
+    pub(super) fn heard(&self) -> bool {
+        self.first_byte.is_some()
+    }
+
+    /// When the first byte came since then.
+    pub(super) fn first_byte(&self) -> Option<Instant> {
+        self.first_byte
+    }
+
+    /// Whether bytes came without a request.
+    pub(super) fn has_more(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    /// Reads body: what came with the head, then from the socket into `buf` itself.
+    pub(super) fn body(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.buffer.is_empty() {
+            return read(&mut self.stream, buf);
+        }
+        let len = buf.len().min(self.buffer.len());
+        buf[..len].copy_from_slice(&self.buffer[..len]);
+        self.buffer.drain(..len);
+        Ok(len)
+    }
+
+    /// Has reads end after `limit`. The call is saved as long as it stays the same.
+    pub(super) fn wait_at_most(&mut self, limit: Duration, addr: SocketAddr) -> Result<(), WireError> {
+        let limit = round(limit);
+        if limit != self.waits {
+            let set = self.stream.set_read_timeout(Some(limit));
+            set.map_err(|source| fault(source, addr, "", limit))?;
+            self.waits = limit;
+        }
+        Ok(())
+    }
+}
+
+/// To whole steps of 50 ms where it is long, so that it rarely changes; the kernel takes 0 for no
+/// limit.
+fn round(limit: Duration) -> Duration {
+    let step = if limit < Duration::from_millis(50) { 1 } else { 50 };
+    Duration::from_millis((limit.as_millis() as u64).div_ceil(step).max(1) * step)
+}
+
+fn read(stream: &mut TcpStream, buf: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(buf) {
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// What an error of a socket means: the kernel says `WouldBlock` when a wait is over.
+pub(super) fn fault(source: io::Error, addr: SocketAddr, what: &'static str, after: Duration) -> WireError {
+    match source.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => WireError::Timeout { addr, what, after },
+        _ => WireError::Closed { addr, source },
+    }
+}
+
+fn request_head(asked: &Asked<'_>, addr: SocketAddr) -> String {
+    let method = match asked.method {
+        Method::Get => "GET",
+        Method::Head => "HEAD",
+        Method::Post => "POST",
+    };
+    let mut text = String::with_capacity(512);
+    let _ = write!(text, "{method} {} HTTP/1.1\r\nHost: {addr}\r\n", asked.target);
+    if let Some(range) = &asked.range {
+        let _ = write!(text, "Range: bytes={}-{}\r\n", range.start, range.end.saturating_sub(1));
+    }
+    if asked.hops > 0 {
+        let _ = write!(text, "Monarch-Hops: {}\r\n", asked.hops);
+    }
+    if asked.method == Method::Post {
+        let _ = write!(text, "Content-Length: {}\r\n", asked.body.len());
+    }
+    text
+}

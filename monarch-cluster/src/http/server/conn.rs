@@ -1,0 +1,265 @@
+//! One connection, from accept to close.
+
+use super::answer::{Answer, Body, Request};
+use super::handshake::{Handshake, Verdict};
+use super::pace::Pace;
+use super::send::Out;
+use super::shared::{Proven, Shared};
+use super::strangers::Stranger;
+use super::text;
+use crate::http::head::{self, Method, RequestHead};
+use crate::http::refusal::Refusal;
+use crate::http::{BUSY_EVERY, auth};
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// Bytes of requests that a connection usually has room for.
+const BUFFER_BYTES: usize = 4096;
+/// How long, and how many bytes of, what a refused client still sends is taken, so that it reads
+/// the answer before its connection is reset.
+const LINGER: (Duration, usize) = (Duration::from_millis(500), 1 << 20);
+
+/// Why a connection ends.
+enum End {
+    /// The client went away, or the answer said that it would be closed.
+    Gone,
+    /// The client gets the reason, and is shut out.
+    Refused(Refusal),
+    /// The same, and it has the reason already.
+    Told(Refusal),
+}
+
+impl From<io::Error> for End {
+    fn from(_: io::Error) -> Self {
+        Self::Gone
+    }
+}
+
+struct Conn<'a> {
+    stream: TcpStream,
+    shared: &'a Shared,
+    /// What was read and not yet taken.
+    buffer: Vec<u8>,
+    handshake: Handshake,
+    pace: Pace,
+    /// When it has to have authenticated.
+    handshake_by: Instant,
+    /// Until it has.
+    stranger: Option<Stranger>,
+    /// From then on.
+    proven: Option<Proven<'a>>,
+}
+
+/// Answers what comes from `stream` until one side ends it, or until it has to go for another
+/// stranger.
+pub(super) async fn serve(stream: TcpStream, from: IpAddr, shared: &Shared, stranger: Stranger) {
+    let told = stranger.is_to_go();
+    let served = talk(stream, from, shared, stranger);
+    tokio::pin!(served, told);
+    tokio::select! {
+        () = &mut served => {}
+        // Nothing is said to it: there are too many.
+        () = &mut told => shared.refusals.note(Refusal::Full, from),
+    }
+}
+
+async fn talk(stream: TcpStream, from: IpAddr, shared: &Shared, stranger: Stranger) {
+    // Answers are sent in whole; without this the last packet of each would wait for the one before
+    // to be acknowledged.
+    let _ = stream.set_nodelay(true);
+    let handshake_by = Instant::now() + shared.options.handshake_timeout;
+    let (buffer, handshake, pace) = (Vec::with_capacity(BUFFER_BYTES), Handshake::default(), Pace::default());
+    let mut conn =
+        Conn { stream, shared, buffer, handshake, pace, handshake_by, stranger: Some(stranger), proven: None };
+    loop {
+        match conn.turn().await {
+            Ok(()) => {}
+            Err(End::Gone) => return,
+            Err(End::Refused(refusal)) => {
+                shared.refusals.note(refusal, from);
+                let _ = conn.out().bytes(&text::refusal(refusal, text::WHICH), false).await;
+                return conn.linger().await;
+            }
+            Err(End::Told(refusal)) => {
+                shared.refusals.note(refusal, from);
+                return conn.linger().await;
+            }
+        }
+    }
+}
+
+impl Conn<'_> {
+    /// One request and its answer.
+    async fn turn(&mut self) -> Result<(), End> {
+        let head = self.head().await?;
+        self.stranger.iter().for_each(Stranger::spoke);
+        let options = &self.shared.options;
+        let value = head.authorization.as_deref();
+        let proof = match self.handshake.check(&options.key, &options.name, value, std::time::Instant::now())? {
+            Verdict::Known => None,
+            Verdict::Proven(proof) => {
+                let Some(place) = Proven::new(self.shared) else { return Err(End::Refused(Refusal::Full)) };
+                self.proven = Some(place);
+                self.shared.metrics.handshakes.fetch_add(1, Ordering::Relaxed);
+                self.stranger = None;
+                if let Some(peer) = self.handshake.peer() {
+                    self.pace = self.shared.paces.of(peer);
+                }
+                Some(proof)
+            }
+            Verdict::Challenged(nonce) => return self.challenge(&head, nonce).await,
+            Verdict::Refused(refusal) => return Err(End::Refused(refusal)),
+        };
+        let body = self.body(&head).await?;
+        let answer = self.answer(&head, body).await?;
+        self.send(&head, answer, proof).await
+    }
+
+    fn out(&self) -> Out<'_> {
+        Out { stream: &self.stream, timeout: self.shared.options.progress_timeout }
+    }
+
+    /// When reading the next head is given up.
+    fn head_by(&self) -> Instant {
+        match self.handshake.peer() {
+            Some(_) => Instant::now() + self.shared.options.idle_timeout,
+            None => self.handshake_by,
+        }
+    }
+
+    async fn head(&mut self) -> Result<RequestHead, End> {
+        let mut by = None;
+        loop {
+            // Parsed again only when a line has ended: a head that comes byte by byte is no work.
+            if let Some((head, len)) = head::request(&self.buffer).map_err(End::Refused)? {
+                self.buffer.drain(..len);
+                return Ok(head);
+            }
+            let by = *by.get_or_insert_with(|| self.head_by());
+            let old = self.buffer.len();
+            while !self.buffer.get(old..).unwrap_or_default().contains(&b'\n') && self.buffer.len() <= head::HEAD_MAX {
+                self.more(by).await?;
+            }
+        }
+    }
+
+    /// Reads what has come; at the end of the connection or of the time there is no more.
+    async fn more(&mut self, by: Instant) -> Result<(), End> {
+        self.buffer.reserve(BUFFER_BYTES / 2);
+        match timeout_at(by, self.stream.read_buf(&mut self.buffer)).await {
+            Ok(Ok(0)) | Ok(Err(_)) => Err(self.leaves()),
+            Ok(Ok(_)) => Ok(()),
+            Err(_) if self.handshake.peer().is_none() => Err(End::Refused(Refusal::Unauthenticated)),
+            Err(_) if self.buffer.is_empty() => Err(End::Gone),
+            Err(_) => Err(End::Refused(Refusal::Slow)),
+        }
+    }
+
+    /// A client that was challenged and goes without an answer is one that does not know the
+    /// secret.
+    fn leaves(&self) -> End {
+        if self.handshake.was_challenged() { End::Refused(Refusal::Unauthenticated) } else { End::Gone }
+    }
+
+    async fn challenge(&mut self, head: &RequestHead, nonce: auth::Nonce) -> Result<(), End> {
+        let which = auth::challenge(nonce);
+        // The body of a stranger is not read; without it the next head cannot be found.
+        if head.close || head.body > 0 {
+            self.out().bytes(&text::refusal(Refusal::Unauthenticated, &which), false).await?;
+            return Err(End::Told(Refusal::Unauthenticated));
+        }
+        let text = text::challenge(&which);
+        Ok(self.out().bytes(text.as_bytes(), false).await?)
+    }
+
+    async fn body(&mut self, head: &RequestHead) -> Result<Vec<u8>, End> {
+        if head.body == 0 {
+            return Ok(Vec::new());
+        }
+        let len = head.body as usize;
+        if head.wants_continue && self.buffer.is_empty() {
+            self.out().bytes(b"HTTP/1.1 100 Continue\r\n\r\n", false).await?;
+        }
+        let mut body = vec![0; len];
+        let mut filled = self.buffer.len().min(len);
+        body[..filled].copy_from_slice(&self.buffer[..filled]);
+        self.buffer.drain(..filled);
+        while filled < len {
+            let read = timeout(self.shared.options.progress_timeout, self.stream.read(&mut body[filled..])).await;
+            match read.map_err(|_| End::Refused(Refusal::Slow))?? {
+                0 => return Err(End::Gone),
+                got => filled += got,
+            }
+        }
+        Ok(body)
+    }
+
+    /// What the handler says, once its first bytes may be sent; the client hears every 100 ms that
+    /// it is waited for.
+    async fn answer(&self, head: &RequestHead, body: Vec<u8>) -> Result<Answer, End> {
+        let Some(peer) = self.handshake.peer().map(Arc::clone) else { return Err(End::Gone) };
+        let RequestHead { method, path, query, range, hops, .. } = head.clone();
+        let request = Request { method, path, query, range, hops, body };
+        let making = async {
+            let answer = self.shared.handler.answer(&peer, request).await;
+            if method != Method::Head {
+                self.pace.wait(answer.body.len().min(self.pace.slice())).await;
+            }
+            answer
+        };
+        tokio::pin!(making);
+        loop {
+            match timeout(BUSY_EVERY, &mut making).await {
+                Ok(answer) => return Ok(answer),
+                Err(_) => self.out().bytes(b"HTTP/1.1 102 Processing\r\n\r\n", false).await?,
+            }
+        }
+    }
+
+    async fn send(&self, head: &RequestHead, answer: Answer, proof: Option<[u8; 32]>) -> Result<(), End> {
+        let answer = if text::is_sound(&answer) {
+            answer
+        } else {
+            Answer::text(500, "the answer has a header that cannot be sent")
+        };
+        let text = text::answer(&answer, proof, head.close);
+        let body = if head.method == Method::Head || answer.status == 204 { &Body::None } else { &answer.body };
+        self.out().answer(text.as_bytes(), body, &self.pace).await.inspect_err(|err| {
+            if err.kind() == io::ErrorKind::UnexpectedEof {
+                tracing::warn!(path = head.path, "answer cut off: {err}");
+            }
+        })?;
+        self.shared.metrics.requests.fetch_add(1, Ordering::Relaxed);
+        self.shared.metrics.bytes_sent.fetch_add(body.len(), Ordering::Relaxed);
+        if head.close { Err(End::Gone) } else { Ok(()) }
+    }
+
+    /// Ends the answer, and takes for a moment what the client is still sending.
+    async fn linger(&mut self) {
+        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write);
+        let mut left = LINGER.1;
+        let drain = async {
+            let mut sink = [0; 4096];
+            while let Ok(got @ 1..) = self.stream.read(&mut sink).await {
+                left = left.saturating_sub(got);
+                if left == 0 {
+                    break;
+                }
+            }
+        };
+        let _ = timeout(LINGER.0, drain).await;
+    }
+}
+
+/// Says that there is no room, without waiting for anything: a fresh socket has room for so few
+/// bytes.
+pub(super) fn refuse_full(stream: &TcpStream) {
+    let _ = stream.try_write(&text::refusal(Refusal::Full, text::WHICH));
+    let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Write);
+}

@@ -1,0 +1,89 @@
+//! Settings of a node in the gossip, and its errors and counts.
+
+use super::payload;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// What a node needs to know to take part.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// This node's name, as the other nodes have it in their `members`.
+    pub me: String,
+    /// Where datagrams to this node go. Never all addresses: the other nodes get this very one.
+    pub listen: SocketAddr,
+    /// Where this node serves files.
+    pub files: SocketAddr,
+    /// The nodes that are expected, this one included or not, and where their datagrams go, if that
+    /// is known ([`super::Membership::locate`]). A node that the others do not expect names one
+    /// of them here.
+    pub members: Vec<(String, Option<SocketAddr>)>,
+    /// Key that all nodes of the job know and no other process.
+    pub key: [u8; 32],
+    /// How long a node that is expected and was never seen counts as an owner.
+    pub join_timeout: Duration,
+    /// How often a node gossips. 200 ms is right; silence of 2.5 s makes a node suspect.
+    pub interval: Duration,
+}
+
+/// Why a node cannot take part.
+#[derive(Debug, thiserror::Error)]
+pub enum MembershipError {
+    /// The address cannot be listened at.
+    #[error(
+        "cannot listen for gossip at {listen}/UDP ({source}): set cluster.listen to an address of this node, or cluster.port to a free one"
+    )]
+    Bind {
+        /// The address.
+        listen: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The address is no address of one node.
+    #[error(
+        "cannot gossip at {0}: other nodes must reach this one there; set cluster.listen to one address of this node"
+    )]
+    Unspecified(SocketAddr),
+    /// A name that does not travel.
+    #[error("node name {0:?} is empty or longer than 255 bytes: give the node a shorter one")]
+    Name(String),
+    /// Too many nodes.
+    #[error(transparent)]
+    TooMany(#[from] crate::directory::members::TooMany),
+}
+
+/// Another node, as it presented itself or was presented in the answer to a join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// Which of its lives this is.
+    pub incarnation: u64,
+    /// Where its datagrams go.
+    pub gossip: Option<SocketAddr>,
+    /// Where it serves files.
+    pub files: Option<SocketAddr>,
+}
+
+impl Peer {
+    pub(super) fn of(intro: &payload::Intro) -> Self {
+        let payload::Intro { name, incarnation, gossip, files, .. } = intro;
+        Self { name: name.clone(), incarnation: *incarnation, gossip: *gossip, files: *files }
+    }
+}
+
+/// Datagrams that were dropped since the start, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// Not of this protocol.
+    pub foreign: u64,
+    /// With a wrong MAC.
+    pub forged: u64,
+    /// From a clock that is more than 30 s off.
+    pub skewed: u64,
+    /// By how many milliseconds the last of those was ahead, or behind.
+    pub last_skew: i64,
+    /// That came before.
+    pub replayed: u64,
+    /// For other reasons: more senders than a job can have, another version.
+    pub other: u64,
+}

@@ -1,0 +1,165 @@
+//! Answers to requests for bytes of files.
+
+use super::fetch_tracker::FetchTracker;
+use super::file_directory::FileDirectory;
+use super::local_copy::{Bytes, LocalCopies, LocalFile};
+use super::peer_pool::PeerPool;
+use super::traffic_stats::TrafficStats;
+use super::wait_graph::{WaitGraph, Waits};
+use crate::directory::{self, Asked, Local, MAX_HOPS};
+use crate::http::{Answer, Body, ByteRange};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Answers under way from which on other nodes that have a file had better send it.
+const BUSY_ANSWERS: usize = 64;
+
+/// An answer that is under way, to the last byte, for as long as this lives. (It may outlive the
+/// node, and must not be what keeps it.)
+pub(super) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(answering: &Arc<AtomicUsize>) -> Self {
+        answering.fetch_add(1, Ordering::Relaxed);
+        Self(answering.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A request of another node for a file, as far as it steers the answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileRequest<'a> {
+    /// Name of the node that asks.
+    pub(super) peer: &'a str,
+    /// Whether it will keep a copy.
+    pub(super) keeps: bool,
+    /// How often the request was redirected.
+    pub(super) hops: u8,
+}
+
+/// Sends what this node has, fetches what it is to fetch, and names other nodes for the rest.
+pub(super) struct FileRequests {
+    pub(super) pool: Arc<PeerPool>,
+    pub(super) directory: Arc<FileDirectory>,
+    pub(super) waits: Arc<WaitGraph>,
+    pub(super) tracker: Arc<FetchTracker>,
+    pub(super) copies: Arc<LocalCopies>,
+    pub(super) traffic: Arc<TrafficStats>,
+    /// Answers for files that are under way.
+    pub(super) answering: Arc<AtomicUsize>,
+}
+
+impl FileRequests {
+    /// Counts an answer that is under way.
+    pub(super) fn count(&self) -> Counted {
+        Counted::new(&self.answering)
+    }
+
+    /// A file that a request names.
+    pub(super) fn find(&self, index: [u8; 16], id: u32) -> Option<LocalFile> {
+        self.copies.find(index, id)
+    }
+
+    /// Whether this node has more to do than it should, so that other nodes that have a file had
+    /// better send it.
+    fn is_busy(&self) -> bool {
+        self.answering.load(Ordering::Relaxed) > BUSY_ANSWERS
+    }
+
+    /// The answer where nothing has to be waited for: a complete copy, whose checksum is known.
+    pub(super) fn quick_answer(
+        &self,
+        request: FileRequest<'_>,
+        (index, id): ([u8; 16], u32),
+        range: Option<ByteRange>,
+    ) -> Option<Answer> {
+        let here = self.find(index, id).filter(LocalFile::is_complete)?;
+        let range = range.map_or(Some(0..here.size()), |r| r.resolve(here.size()))?;
+        let view = self.pool.view();
+        let from = view.number(request.peer);
+        let asked = Asked { from, hops: request.hops, keeps: request.keeps, busy: self.is_busy() };
+        let answer = self.directory.answer(here.file(), &view, &asked, Local::Resident);
+        let serves = answer == directory::Answer::Serve && self.copies.knows_sum(&here, &range);
+        let copy = serves.then(|| self.copies.copy(&here)).flatten()?;
+        Some(self.send(from, &here, &range, copy))
+    }
+
+    /// The answer to a request for some bytes of a file. Blocks while the file is fetched.
+    pub(super) fn answer(&self, request: FileRequest<'_>, here: &LocalFile, range: &Range<u64>) -> Answer {
+        let FileRequest { peer, keeps, hops } = request;
+        let (view, file) = (self.pool.view(), here.file());
+        let from = view.number(peer);
+        // A node that is to keep a file for which there is no room here has to be willing; it may
+        // say no by itself.
+        let asked = |local| Asked { from, hops, keeps: keeps || local == Local::NoRoom, busy: self.is_busy() };
+        let (standing, mut answer, promise) = self.waits.answer(file, &view, |waits| here.standing(waits), asked);
+        if let Local::Coming(Some(source)) = standing
+            && from != Some(source)
+            && hops < MAX_HOPS
+            && let Some(member) = view.get(source)
+        {
+            // No node waits for one that waits for another: they might form a circle.
+            return Answer::status(307).header("Monarch-Node", member.name.to_string());
+        }
+        if let directory::Answer::Serve | directory::Answer::FetchAndServe = answer {
+            if answer == directory::Answer::FetchAndServe {
+                // (Not only when it has been passed on often enough: it was decided just now.)
+                self.tracker.force(*file);
+            }
+            let got = self.copies.bytes(here, range);
+            // What was there after all was not fetched.
+            self.tracker.unforce(file);
+            match got {
+                Ok(bytes) => {
+                    self.directory.sent(file, &self.pool.view(), &asked(standing));
+                    return self.send(from, here, range, bytes);
+                }
+                Err(Some(e)) => return Answer::text(500, &format!("the copy cannot be read: {e}")),
+                Err(None) => {}
+            }
+            here.cancel_request();
+            drop(promise);
+            let failed = |waits: &Waits| match here.standing(waits) {
+                Local::Changed => Local::Changed,
+                _ => Local::NoRoom,
+            };
+            answer = self.waits.answer(file, &view, failed, asked).1;
+        }
+        match answer {
+            directory::Answer::Redirect(to) => match view.get(to) {
+                Some(member) => Answer::status(307).header("Monarch-Node", member.name.to_string()),
+                None => Answer::status(409),
+            },
+            directory::Answer::Delegate => Answer::status(409).header("Monarch-Keep", "1".to_owned()),
+            directory::Answer::Changed => Answer::status(410),
+            _ => Answer::status(409),
+        }
+    }
+
+    fn send(&self, to: Option<u16>, here: &LocalFile, range: &Range<u64>, bytes: Bytes) -> Answer {
+        let sum = match self.copies.sum(here, range, &bytes) {
+            Ok(sum) => sum,
+            Err(e) => return Answer::text(500, &format!("the copy cannot be read: {e}")),
+        };
+        let len = range.end - range.start;
+        if let Some(to) = to {
+            self.traffic.sent(to, len);
+        }
+        let status = if len == here.size() { 200 } else { 206 };
+        let body = match bytes {
+            Bytes::Copy(fd) => Body::File { fd, off: range.start, len },
+            Bytes::Read(bytes) => Body::Bytes(bytes),
+        };
+        let answer = Answer { body, ..Answer::status(status) }.header("Monarch-Sum", format!("{sum:016x}"));
+        match status {
+            206 => answer.header("Content-Range", format!("bytes {}-{}/{}", range.start, range.end - 1, here.size())),
+            _ => answer,
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! What this node has of a file: demanded as a reader would, waited for, opened.
+//!
+//! Complete copies are sent from their file. Of a large file that is being copied the chunks that
+//! are there are read into memory, under the same checks before and after as a reader's: they may
+//! go any moment.
+
+use super::checksum_table::ChecksumTable;
+use super::store::Store;
+use super::wait_graph::Waits;
+use crate::directory::Local;
+use monarch_abi::chunks::LargeFile;
+use monarch_abi::demand::{self, Life, Outcome, Watch};
+use monarch_abi::resolve::Found;
+use monarch_abi::segment::Entry;
+use monarch_abi::word::{Refusal, State, Word};
+use monarch_storage::sharing::{FileRef, LocalStore, ServedIndex};
+use rustix::fd::OwnedFd;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Most bytes of a copy that are read at a time for its checksum.
+const CHECKSUM_BLOCK_BYTES: usize = 1 << 20;
+
+/// A file of an index that this node serves.
+pub(super) struct LocalFile {
+    served: ServedIndex,
+    entry: Entry<'static>,
+    file: FileRef,
+}
+
+/// Bytes that can be sent.
+pub(super) enum Bytes {
+    /// Of a complete copy.
+    Copy(Arc<OwnedFd>),
+    /// As they were read.
+    Read(Vec<u8>),
+}
+
+/// The agent waits for itself: it is alive.
+struct Inside;
+
+impl Watch for Inside {
+    fn now_us(&self) -> u64 {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        t.tv_sec.unsigned_abs() * 1_000_000 + t.tv_nsec.unsigned_abs() / 1000
+    }
+    fn agent(&self) -> Life {
+        Life::Alive
+    }
+}
+
+impl LocalFile {
+    fn found(&self) -> Found<'_> {
+        Found { root: self.served.root, number: self.served.number, segment: &self.served.segment, entry: self.entry }
+    }
+
+    /// The file as the nodes know it.
+    pub(super) const fn file(&self) -> &FileRef {
+        &self.file
+    }
+
+    /// Its entry in the index.
+    pub(super) const fn entry(&self) -> &Entry<'static> {
+        &self.entry
+    }
+
+    /// Its size in bytes, by the index.
+    pub(super) fn size(&self) -> u64 {
+        self.entry.record.size
+    }
+
+    /// Whether there is a complete copy.
+    pub(super) fn is_complete(&self) -> bool {
+        self.entry.word().state() == State::Resident
+    }
+
+    fn is_under_way(&self) -> bool {
+        matches!(self.entry.word().state(), State::Requested | State::Fetching | State::Partial)
+    }
+
+    fn large(&self) -> Option<LargeFile<'static>> {
+        self.served.segment.state.large(self.entry.master.id)
+    }
+
+    /// How far this node is with the file.
+    pub(super) fn standing(&self, waits: &Waits) -> Local {
+        let word = self.entry.word();
+        match word.state() {
+            State::Resident => Local::Resident,
+            State::Partial if self.large().is_some_and(|l| l.is_streamed()) => Local::NoRoom,
+            State::Requested | State::Fetching | State::Partial => Local::Coming(waits.source(&self.file)),
+            _ if word.packed_in().is_some() => Local::Resident,
+            State::Bypass if word.is_changed() => Local::Changed,
+            // This node could not read it, or finds another file in its place: its mount may be to
+            // blame. The asker looks for itself.
+            State::Bypass => Local::NoRoom,
+            State::Refused if word.refusal() != Some(Refusal::Replaced) => Local::NoRoom,
+            _ => Local::Absent,
+        }
+    }
+
+    /// Has the file not fetched any more if no copier has taken it up: the asker gets it elsewhere.
+    pub(super) fn cancel_request(&self) {
+        let (word, slot) = (self.entry.word(), &self.entry.master.word);
+        if word.state() == State::Requested {
+            let to = word.next(State::Absent);
+            if slot.compare_exchange(word.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                monarch_abi::sys::futex_wake(slot, u32::MAX >> 1);
+            }
+        }
+    }
+}
+
+/// The copies of this node, and their checksums.
+pub(super) struct LocalCopies {
+    store: Arc<Store>,
+    sums: Arc<ChecksumTable>,
+    /// How long a file that waits in line is waited for.
+    patience: Duration,
+}
+
+impl LocalCopies {
+    /// Copies in `store`; a file that waits in line is waited for no longer than `patience`.
+    pub(super) const fn new(store: Arc<Store>, sums: Arc<ChecksumTable>, patience: Duration) -> Self {
+        Self { store, sums, patience }
+    }
+
+    /// A file that a request names.
+    pub(super) fn find(&self, index: [u8; 16], id: u32) -> Option<LocalFile> {
+        let served = self.store.served_index(&index)?;
+        let entry = served.segment.by_id(id)?;
+        // What a directory or a link is, the index of the other node says as well.
+        entry.record.is_file().then_some(())?;
+        let file = FileRef::of(&served.segment, &entry);
+        Some(LocalFile { served, entry, file })
+    }
+
+    /// Some bytes of a file, fetched if need be. `Err(None)` when there is no room for it, or it
+    /// could not be had now. Blocks.
+    pub(super) fn bytes(&self, here: &LocalFile, range: &Range<u64>) -> Result<Bytes, Option<io::Error>> {
+        let store = self.store.get().ok_or(None)?;
+        let until = Instant::now() + self.patience;
+        let mut tries = 0;
+        while tries < demand::TRIES {
+            let found = here.found();
+            demand::raise(store.control(), &found);
+            match demand::wait(store.control(), &found, &Inside) {
+                Outcome::Resident(word) => {
+                    if let Some(fd) = self.open(here, word) {
+                        return Ok(Bytes::Copy(Arc::new(fd)));
+                    }
+                }
+                Outcome::Partial(word) => {
+                    if let Some(bytes) = chunks(&**store, here, word, range).map_err(Some)? {
+                        return Ok(Bytes::Read(bytes));
+                    }
+                }
+                // It waits in line: the asker would only do the same at the PFS.
+                Outcome::Deadline if here.is_under_way() && Instant::now() < until => continue,
+                Outcome::Refused(_) | Outcome::Deadline => return Err(None),
+            }
+            tries += 1;
+        }
+        Err(None)
+    }
+
+    /// A complete copy, if there is one now.
+    pub(super) fn copy(&self, here: &LocalFile) -> Option<Bytes> {
+        let word = here.entry.word();
+        let is_there = word.state() == State::Resident;
+        is_there.then(|| self.open(here, word)).flatten().map(|fd| Bytes::Copy(Arc::new(fd)))
+    }
+
+    fn open(&self, here: &LocalFile, word: Word) -> Option<OwnedFd> {
+        let segment = &here.served.segment;
+        let fd = self.store.get()?.open_copy(word.tier(), segment.copy_name(&here.entry))?;
+        let st = rustix::fs::fstat(&fd).ok()?;
+        // Used, for the policy that picks what is dropped first.
+        if word.is_watched() {
+            segment.state.touch(here.entry.master.id);
+        }
+        (st.st_size.unsigned_abs() == here.size()).then_some(fd)
+    }
+
+    /// The checksum of some bytes, if it is known.
+    fn known_sum(&self, here: &LocalFile, range: &Range<u64>) -> Option<u64> {
+        self.sums.get(&here.file, (range.start, range.end - range.start), here.size())
+    }
+
+    /// Whether the checksum of some bytes is known.
+    pub(super) fn knows_sum(&self, here: &LocalFile, range: &Range<u64>) -> bool {
+        self.known_sum(here, range).is_some()
+    }
+
+    /// The checksum of some bytes, as it was noted when they came from the PFS; else as they are.
+    pub(super) fn sum(&self, here: &LocalFile, range: &Range<u64>, bytes: &Bytes) -> io::Result<u64> {
+        if let Some(sum) = self.known_sum(here, range) {
+            return Ok(sum);
+        }
+        let sum = match bytes {
+            Bytes::Read(bytes) => xxhash_rust::xxh3::xxh3_64(bytes),
+            Bytes::Copy(fd) => {
+                // A part of a copy whose whole is known: a checksum of damaged bytes would not show
+                // that they are damaged.
+                if !self.is_whole_sound(here, fd)? {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                sum_of(fd, range)?
+            }
+        };
+        self.sums.note_part(&here.file, (range.start, range.end - range.start), sum);
+        Ok(sum)
+    }
+
+    /// Whether the copy of a file that is not large is what it was when it came; one that is not is
+    /// dropped. Once for each copy, and by all that ask before the first has found out: none of
+    /// them may have a part of it. (The chunks of large files are summed as they come.)
+    fn is_whole_sound(&self, here: &LocalFile, copy: &OwnedFd) -> io::Result<bool> {
+        let all = 0..here.size();
+        let Some(whole) = self.known_sum(here, &all).filter(|_| here.large().is_none()) else { return Ok(true) };
+        if self.sums.is_compared(&here.file) {
+            return Ok(true);
+        }
+        if sum_of(copy, &all)? == whole {
+            self.sums.note_compared(&here.file);
+            return Ok(true);
+        }
+        self.drop_damaged(here, here.entry.word());
+        Ok(false)
+    }
+
+    /// Whether some bytes of a copy still have the checksum that was noted when they came, or the
+    /// copy is what the log of its tier says; `None` if neither is known, or they cannot be read.
+    pub(super) fn is_sound(&self, here: &LocalFile, range: &Range<u64>, copy: &OwnedFd) -> Option<bool> {
+        match self.known_sum(here, range) {
+            Some(sum) => sum_of(copy, range).ok().map(|now| now == sum),
+            None => self.store.get()?.is_as_logged(&here.served, &here.entry),
+        }
+    }
+
+    /// Drops a copy that is damaged and has the file fetched again; `false` if it is another copy
+    /// than that of the word `seen` by now.
+    pub(super) fn drop_damaged(&self, here: &LocalFile, seen: Word) -> bool {
+        let Some(store) = self.store.get() else { return false };
+        if !store.drop_damaged(&here.served, &here.entry, seen) {
+            return false;
+        }
+        // Some may have been taken from the copy itself.
+        self.sums.forget_parts(&here.file);
+        store.fetch_again(&here.served, &here.entry);
+        true
+    }
+}
+
+/// Chunks of a file that is being fetched; `None` when something else has become of it meanwhile.
+fn chunks(store: &dyn LocalStore, here: &LocalFile, word: Word, range: &Range<u64>) -> io::Result<Option<Vec<u8>>> {
+    let Some(large) = here.large() else { return Ok(None) };
+    let found = here.found();
+    let seen = large.drop_snapshot(word);
+    let (from, end) = (large.at(range.start), large.at(range.end.saturating_sub(1)) + 1);
+    demand::want_chunks(store.control(), &found, &large, from, end);
+    for chunk in from..end {
+        if !demand::wait_chunk(store.control(), &found, &large, seen, chunk, &Inside) {
+            return Ok(None);
+        }
+    }
+    let number = large.head.part.load(Ordering::Acquire);
+    let Some(part) = store.open_part(word.tier(), number) else { return Ok(None) };
+    let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::io::pread(&part, &mut bytes[done..], range.start + done as u64) {
+            Ok(0) => return Ok(None),
+            Ok(n) => done += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(seen.still_holds(&large, &here.entry.master.word).then_some(bytes))
+}
+
+fn sum_of(fd: &OwnedFd, range: &Range<u64>) -> io::Result<u64> {
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    let block = usize::try_from(range.end - range.start).unwrap_or(CHECKSUM_BLOCK_BYTES);
+    let mut buf = vec![0; block.clamp(1, CHECKSUM_BLOCK_BYTES)];
+    let mut off = range.start;
+    while off < range.end {
+        let n = usize::try_from(range.end - off).unwrap_or(usize::MAX).min(buf.len());
+        match rustix::io::pread(fd, &mut buf[..n], off) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) => {
+                hash.update(&buf[..got]);
+                off += got as u64;
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(hash.digest())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn the_checksum_of_a_part_is_that_of_its_bytes_and_a_short_file_is_an_error() {
+        let mut file = tempfile::tempfile().unwrap();
+        let bytes: Vec<u8> = (0..CHECKSUM_BLOCK_BYTES + 4096).map(|n| n as u8).collect();
+        file.write_all(&bytes).unwrap();
+        let fd = OwnedFd::from(file);
+        for range in [0..bytes.len(), 4096..8192, 7..CHECKSUM_BLOCK_BYTES + 9] {
+            let sum = sum_of(&fd, &(range.start as u64..range.end as u64)).unwrap();
+            assert_eq!(sum, xxhash_rust::xxh3::xxh3_64(&bytes[range]));
+        }
+        let beyond = sum_of(&fd, &(0..bytes.len() as u64 + 1)).unwrap_err();
+        assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

@@ -1,0 +1,77 @@
+//! What a node needs before it can talk to others: settings, the secret, addresses.
+
+use crate::discovery::{self, DiscoveryError};
+use crate::http::WireError;
+use crate::membership::MembershipError;
+use crate::secret::{Secret, SecretError};
+use monarch_config::{Cluster, Spread};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Settings of a node.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// Its name among the members.
+    pub name: String,
+    /// The members that are expected, and where they are, as far as that was known at the start.
+    pub members: HashMap<String, Option<SocketAddr>>,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Which copies it keeps of files that others own.
+    pub placement: Spread,
+    /// How long a peer may be silent.
+    pub peer_timeout: Duration,
+    /// How long a peer that is itself waiting for the PFS is waited for.
+    pub max_wait: Duration,
+    /// How long a scan of another node that makes no progress is waited for.
+    pub stalled_scan: Duration,
+}
+
+/// Why a node cannot work with others. It then works alone.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Its own address, or that of others.
+    #[error(transparent)]
+    Discovery(#[from] DiscoveryError),
+    /// The secret.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// Membership.
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    /// The server.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// Threads.
+    #[error("cannot start the threads that talk to other nodes: {0}")]
+    Threads(std::io::Error),
+}
+
+/// What a node needs to know before it can talk to others.
+pub struct Introduction {
+    /// The secret.
+    pub secret: Secret,
+    /// The port of all nodes.
+    pub port: u16,
+    /// Where this one listens.
+    pub listen: SocketAddr,
+    /// The members, and where they are, as far as that is known.
+    pub members: Vec<(String, Option<SocketAddr>)>,
+}
+
+impl Introduction {
+    /// Loads the secret, and looks up where the nodes of the configuration are.
+    ///
+    /// # Errors
+    /// When the secret cannot be loaded, or this node has no address.
+    pub fn of(cluster: &Cluster) -> Result<Self, NodeError> {
+        let secret = Secret::load(cluster.secret_file.as_deref(), &|name| std::env::var(name).ok())?;
+        let port = cluster.port.unwrap_or_else(|| secret.port(cluster.agreed()));
+        let local = discovery::SystemLocal;
+        let listen = SocketAddr::new(discovery::listen_address(cluster, &local)?, port);
+        let first = |name: &String| discovery::resolve_addresses(name, port, &local).ok()?.first().copied();
+        let locate = |name: &String| (name.clone(), first(name));
+        Ok(Self { secret, port, listen, members: cluster.members.iter().map(locate).collect() })
+    }
+}
