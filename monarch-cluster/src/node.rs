@@ -9,7 +9,7 @@
 //! | [`missing_indexes`], [`log_limit`] | nodes without an index; how often failures are logged |
 //! | [`fetch_tracker`] | which files are being read from the PFS |
 //! | [`file_directory`], [`wait_graph`] | which node holds a file; which node waits for which |
-//! | [`listener`], [`connection_limit`] | the server, and how many connections it takes |
+//! | [`listener`], [`connection_limit`], [`background_runtime`] | the server, how many connections it takes, its runtime |
 //! | [`request_handlers`], [`request_paths`], [`request_limits`] | routing of requests, names, bounds |
 //! | [`file_requests`], [`local_copy`] | bytes of files for other nodes |
 //! | [`checksum_table`] | checksums of copies |
@@ -26,6 +26,7 @@
 
 mod announcements;
 mod announcer;
+mod background_runtime;
 mod checksum_table;
 mod connection_limit;
 mod corruption_inspector;
@@ -74,6 +75,7 @@ use super::http::{self, Key, Metrics};
 use super::membership::{self, Membership};
 use announcements::Announcements;
 use announcer::Announcer;
+use background_runtime::BackgroundRuntime;
 use checksum_table::ChecksumTable;
 use corruption_inspector::CorruptionInspector;
 use corruption_reports::CorruptionReports;
@@ -192,7 +194,7 @@ impl Node {
             ..http::Options::new(name, key.clone(), intro.listen)
         };
         let traffic = Arc::<TrafficStats>::default();
-        let pool = Arc::new(PeerPool::new(options, key, (membership, gossip), traffic.clone()));
+        let pool = Arc::new(PeerPool::new(options, key, (membership, BackgroundRuntime::new(gossip)), traffic.clone()));
         let node = Self::wire(intro.secret.seed(), pool, traffic, (listen, server_runtime))?;
         tracing::info!(name = %node.pool.options().name, listen = %node.pool.options().listen,
             members = cluster.members.len(), placement = ?cluster.placement, "one of several nodes");
@@ -250,7 +252,7 @@ impl Node {
             startup: startup.clone(),
             readers: tokio::sync::Semaphore::new(MAX_READERS),
         };
-        let listener = Arc::new(Listener::start(listen, Arc::new(handler), runtime)?);
+        let listener = Arc::new(Listener::start(listen, Arc::new(handler), BackgroundRuntime::new(runtime))?);
         listener.admit(&pool.view());
         let announcer = Announcer {
             pool: pool.clone(),

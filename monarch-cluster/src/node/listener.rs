@@ -1,12 +1,12 @@
 //! The server that answers other nodes, and how many of their connections it takes.
 
+use super::background_runtime::BackgroundRuntime;
 use super::connection_limit::{max_connections, wanted_connections};
 use crate::directory::Members;
 use crate::http::{Handler, Metrics, Options, Server, WireError};
 use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use tokio::runtime::Runtime;
 
 /// Most open descriptors that this process may have.
 fn max_descriptors() -> usize {
@@ -19,7 +19,9 @@ pub(super) struct Listener {
     server: Mutex<Option<Server>>,
     /// Whether it was logged that there are too few descriptors.
     is_limit_logged: AtomicBool,
-    runtime: Mutex<Option<Runtime>>,
+    /// Runs the server.
+    #[expect(dead_code, reason = "it lives as long as the server")]
+    runtime: BackgroundRuntime,
 }
 
 impl Listener {
@@ -27,13 +29,13 @@ impl Listener {
     ///
     /// # Errors
     /// Those of [`Server::start`].
-    pub(super) fn start(options: Options, handler: Arc<dyn Handler>, runtime: Runtime) -> Result<Self, WireError> {
-        let server = Server::start(options, handler, Some(runtime.handle().clone()))?;
-        Ok(Self {
-            server: Mutex::new(Some(server)),
-            is_limit_logged: AtomicBool::new(false),
-            runtime: Mutex::new(Some(runtime)),
-        })
+    pub(super) fn start(
+        options: Options,
+        handler: Arc<dyn Handler>,
+        runtime: BackgroundRuntime,
+    ) -> Result<Self, WireError> {
+        let server = Server::start(options, handler, runtime.handle().cloned())?;
+        Ok(Self { server: Mutex::new(Some(server)), is_limit_logged: AtomicBool::new(false), runtime })
     }
 
     /// Takes as many connections from now on as these members need.
@@ -57,14 +59,5 @@ impl Listener {
     /// Ends the server and its connections.
     pub(super) fn stop(&self) {
         lock(&self.server).take();
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // Not waited for: the last owner may be a task of another runtime, which must not block.
-        if let Some(runtime) = lock(&self.runtime).take() {
-            runtime.shutdown_background();
-        }
     }
 }

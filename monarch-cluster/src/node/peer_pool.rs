@@ -3,6 +3,7 @@
 //! Requests are made by the threads that need the answer, which may block. No thread that holds a
 //! lock of a node asks another node.
 
+use super::background_runtime::BackgroundRuntime;
 use super::setup::NodeOptions;
 use super::traffic_stats::TrafficStats;
 use crate::directory::Members;
@@ -14,7 +15,6 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::runtime::Runtime;
 
 /// Idle connections kept to each node.
 pub(super) const MAX_IDLE_CONNECTIONS: usize = 8;
@@ -31,7 +31,7 @@ pub(super) struct PeerPool {
     peers: Mutex<HashMap<u16, (u64, Arc<Peer>)>>,
     /// Runs the membership.
     #[expect(dead_code, reason = "it lives as long as the membership")]
-    gossip: Runtime,
+    gossip: BackgroundRuntime,
 }
 
 impl PeerPool {
@@ -39,7 +39,7 @@ impl PeerPool {
     pub(super) fn new(
         options: NodeOptions,
         key: Key,
-        (membership, gossip): (Membership, Runtime),
+        (membership, gossip): (Membership, BackgroundRuntime),
         traffic: Arc<TrafficStats>,
     ) -> Self {
         Self { options, key, membership, traffic, peers: Mutex::default(), gossip }
