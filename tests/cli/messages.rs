@@ -68,7 +68,8 @@ const UNSEEN: [&str; 10] = [
     "trim_start_matches",
 ];
 
-/// Lines and messages of a source.
+/// Lines and messages of a source. (Instructions of `asm!` are none: the macro's mark and its group
+/// are passed over.)
 fn collect(source: &str) -> Result<Vec<(usize, String)>, LexError> {
     let mut found = Vec::new();
     walk(source.parse()?, &mut found);
@@ -85,6 +86,7 @@ fn walk(stream: TokenStream, found: &mut Vec<(usize, String)>) {
             TokenTree::Ident(name) if UNSEEN.contains(&name.to_string().as_str()) => {
                 at += usize::from(is_group(tokens.get(at), Delimiter::Parenthesis));
             }
+            TokenTree::Ident(name) if name.to_string().ends_with("asm") => at += 2,
             TokenTree::Group(group) => walk(group.stream(), found),
             TokenTree::Literal(literal) if !is_pattern(tokens.get(at..).unwrap_or(&[])) => {
                 let text = string(&literal.to_string()).map(|text| normal(&text)).filter(|text| is_prose(text));
