@@ -40,6 +40,21 @@ const KNOWN: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// The rooms of the tiering engine, highest first: each uses only those below it.
+const TIERING_ROOMS: [&str; 11] = [
+    "schedule",
+    "status",
+    "copy",
+    "placement",
+    "compression",
+    "access",
+    "residency",
+    "queue",
+    "throttle",
+    "policy",
+    "core",
+];
+
 fn house() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -69,4 +84,38 @@ fn circles_that_have_gone_are_not_listed() {
             assert!(there, "{name}/src/{file} is in no circle any more: take it off the list");
         }
     }
+}
+
+/// Place of a file of the tiering engine among its rooms; `None` for `tiering.rs`, above all rooms.
+fn tiering_room(file: &str) -> Option<usize> {
+    let name = file.strip_prefix("tiering/")?.split(['/', '.']).next()?;
+    let place = TIERING_ROOMS.iter().position(|room| *room == name);
+    assert!(place.is_some(), "{file} is in no room of the table");
+    place
+}
+
+/// Arrows from a room of the tiering engine to a higher one, or to `tiering.rs` itself.
+fn upward<'a>(arrows: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<String> {
+    let is_up = |&(from, to): &(&str, &str)| {
+        let Some(from) = tiering_room(from) else { return false };
+        to == "tiering.rs" || tiering_room(to).is_some_and(|to| to < from)
+    };
+    arrows.filter(is_up).map(|(from, to)| format!("{from} -> {to}")).collect()
+}
+
+#[test]
+fn rooms_of_the_tiering_engine_use_only_those_below_them() {
+    let core = Crate::read(&house().join("monarch-core/src"));
+    let inside = core.arrows().filter(|(from, to)| [from, to].iter().all(|f| f.starts_with("tiering/"))).count();
+    assert!(inside > 100, "only {inside} arrows are found");
+    let wrong = upward(core.arrows());
+    assert!(wrong.is_empty(), "rooms that use higher ones:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn arrows_to_higher_rooms_are_found() {
+    let down = [("tiering/copy/publisher.rs", "tiering/core/claim.rs"), ("tiering.rs", "tiering/copy.rs")];
+    assert_eq!(upward(down.into_iter()), [""; 0]);
+    let up = [("tiering/queue/waker.rs", "tiering/copy.rs"), ("tiering/throttle.rs", "tiering.rs")];
+    assert_eq!(upward(up.into_iter()).len(), 2);
 }

@@ -404,8 +404,8 @@ impl TieringEngine {
         self.segments.set(number, live.clone());
         self.streaming.make_window(live);
         self.access.renumber(live.root);
-        self.policy.tell_extent();
-        self.policy.tell_residents(number);
+        self.policy.report_extent();
+        self.policy.report_residents(number);
         self.queue.lines().begin(number, self.cx.options.prefetch);
         self.waker.wake_all();
     }
@@ -417,15 +417,15 @@ impl TieringEngine {
             lock(&self.fetch_lines).drop_window();
         }
         lock(&self.retry_backoff).forget(|key| parts(key).is_some_and(|(of, _)| of == number));
-        self.policy.tell_index_gone(number);
-        self.policy.tell_extent();
+        self.policy.report_index_gone(number);
+        self.policy.report_extent();
         self.rounds.forget_round(number);
     }
 
     /// Notes that files have other owners than before: prefetches what this node owns now, and lets
     /// files that found no space be requested again.
     pub fn owners_changed(&self) {
-        self.guests.look_again();
+        self.guests.reset();
         for (_, live) in self.segments.served() {
             let for_room = |word: Word| word.refusal() == Some(Refusal::NoRoom);
             for e in live.segment.files_that(for_room) {

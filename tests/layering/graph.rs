@@ -65,6 +65,11 @@ impl Crate {
         Self { arrows }
     }
 
+    /// All arrows: the file that uses, and the file that is used.
+    pub(crate) fn arrows(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.arrows.iter().flat_map(|(from, to)| to.keys().map(|to| (from.as_str(), to.as_str())))
+    }
+
     /// The sets of files of which each reaches each other one.
     pub(crate) fn circles(&self) -> Vec<Circle> {
         let reach = |from: &String| {

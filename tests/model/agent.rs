@@ -1,7 +1,7 @@
 //! The agent's steps around a large file, in the order of the agent, with the product's own state
 //! of a file.
 
-use crate::chunked_fetch::{ChunkedFetch, Room, Slots};
+use crate::chunked_fetch::{ChunkedFetch, PlacedPart, Room, Slots};
 use crate::sync::{Mutex, Ordering};
 use crate::sys::futex_wake;
 use crate::tier::PartCopy;
@@ -65,7 +65,7 @@ impl Agent {
         let claim = fetching.partial(0);
         let part = PartCopy { number: number as u64, size: w.segment.record.size };
         let file = ClaimedFile { entry: w.segment.entry(), claim };
-        let fetch = Arc::new(ChunkedFetch::new(file, large, (0, part), streamed, false, 8));
+        let fetch = Arc::new(ChunkedFetch::new(file, large, PlacedPart { tier: 0, part }, streamed, false, 8));
         let mut current = lock(&self.current);
         *current = Some(fetch.clone());
         if !swap(w, fetching, claim) {
@@ -81,7 +81,7 @@ impl Agent {
         Some(fetch)
     }
 
-    /// A chunk that a reader requested, under way from here on: `TieringEngine::next_piece`.
+    /// A chunk that a reader requested, under way from here on: `ChunkedFetches::next_chunk`.
     pub fn wanted(&self, fetch: &ChunkedFetch) -> Option<(u32, Room)> {
         let taken = {
             let current = lock(&self.current);
@@ -110,7 +110,7 @@ impl Agent {
         self.w.files[fetch.part.number as usize].bytes[chunk as usize].store(HOLE, Ordering::Relaxed);
     }
 
-    /// `TieringEngine::end_fill`.
+    /// `ChunkedFetches::end_fetch`.
     pub fn end(&self, fetch: &Arc<ChunkedFetch>, to: State) {
         lock(&self.current).take_if(|f| Arc::ptr_eq(f, fetch));
         if !fetch.end() {

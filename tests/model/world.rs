@@ -379,7 +379,7 @@ pub mod outcome {
         pub claim: crate::word::Word,
     }
     impl ClaimedFile {
-        pub fn given(&self) -> Option<std::sync::Arc<dyn super::engine::SourceFile>> {
+        pub fn open_source(&self) -> Option<std::sync::Arc<dyn super::engine::SourceFile>> {
             None
         }
     }

@@ -54,7 +54,7 @@ impl LocalStore for TieringEngine {
     }
 
     fn fetch_again(&self, index: &ServedIndex, entry: &Entry<'static>) {
-        self.refetch.make_again(file_key(index.number, entry.master.id));
+        self.refetch.refetch(file_key(index.number, entry.master.id));
     }
 
     fn before_pfs_call(&self, bytes: u64, demand: bool) {

@@ -38,12 +38,12 @@ pub fn round(tiering: &TieringEngine) {
             memory = memory.saturating_sub(freed);
         }
     }
-    tiering.fetches.tend_fills();
+    tiering.fetches.maintain();
     tiering.refetch.second_tries();
     tiering.scrubber.audit();
     tiering.eviction.tidy();
-    tiering.queue.wake_after_rest();
-    tiering.prefetch_status.tell_ahead();
+    tiering.queue.resume_prefetch();
+    tiering.prefetch_status.log_changes();
 }
 
 /// The part of the job's memory that is left to it is one in this number, at most

@@ -54,7 +54,7 @@ impl Reporter {
         // Opens until now count: the report of a job that ends has its last epoch.
         self.tiering.access.drain_accesses();
         let (engine, why) = self.tiering.lanes.engine();
-        let (filling, filling_bytes) = self.tiering.fetches.filling();
+        let (filling, filling_bytes) = self.tiering.fetches.partial_copies();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),

@@ -440,7 +440,7 @@ impl Agent {
             self.tiering.cx.tiers.iter().for_each(crate::tier::TierDir::mark_ending);
         }
         if end == End::Quit {
-            self.tiering.compressor.pack_rest(PACK_TIMEOUT);
+            self.tiering.compressor.compress_rest(PACK_TIMEOUT);
         }
         // They hold the tiers' locks for as long as they run.
         self.roots.stop();

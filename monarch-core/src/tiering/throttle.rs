@@ -24,6 +24,7 @@ mod circuit_breaker;
 mod concurrency_limit;
 mod demand_reserve;
 mod latency_throttle;
+
 /// Lower bound on the slots that are divided while the PFS is slow: with fewer than this many slots
 /// the limit itself is the bound.
 const MIN_DIVIDED_SLOTS: usize = 16;

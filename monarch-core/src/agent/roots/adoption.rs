@@ -115,7 +115,7 @@ impl Adoption<'_> {
         self.tiering.add_segment(at, &live);
         mounts::look(self.tiering, at, &live, None);
         self.shared.announce_adopted(&live);
-        self.tiering.transient.note_decoded(decoded.into_iter());
+        self.tiering.transient.note_transient(decoded.into_iter());
         if let Some(r) = self.list.lock().get_mut(root) {
             r.state = "ready".to_owned();
             r.segment = Some(at);

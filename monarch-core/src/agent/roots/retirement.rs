@@ -76,7 +76,7 @@ impl Retirement {
             std::thread::sleep(DRAIN_PAUSE);
         }
         // Files of which only a part was there: their words say something else now.
-        self.tiering.fetches.tend_fills();
+        self.tiering.fetches.maintain();
         self.tiering.remove_segment(number);
         // Those that came in between; a later reader sees that it is not served any more.
         self.withdraw(&live.segment);
@@ -108,7 +108,7 @@ impl Retirement {
                         continue;
                     }
                     futex_wake(&e.slot.word, u32::MAX >> 1);
-                    self.tiering.eviction.leave_to_next(w, segment.copy_name(&e), e.record.size);
+                    self.tiering.eviction.leave_orphaned(w, segment.copy_name(&e), e.record.size);
                 }
             }
         }

@@ -137,7 +137,7 @@ impl SegmentMaker {
         if made.is_shared {
             self.shared.offer(&self.list, scan.root, &live);
         }
-        self.tiering.transient.note_decoded(decoded.into_iter());
+        self.tiering.transient.note_transient(decoded.into_iter());
         let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
         if !self.ctl.segments().get(number).is_some_and(live) {
             // Retired before the tiering engine knew of it.

@@ -32,25 +32,27 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Opens that are reported under one lock of the policy: demands wait for it.
-const BATCH: usize = 256;
-/// Sleep when there was nothing; the next ones when there was something, when the order is known
-/// (files that were read make space for those read next), when a lane was half full, and while a
-/// hint waits for its place among the opens.
-const IDLE: Duration = Duration::from_millis(250);
-const BUSY: Duration = Duration::from_millis(20);
-const SOON: Duration = Duration::from_millis(5);
-const FLOOD: Duration = Duration::from_millis(2);
-const SHORT: Duration = Duration::from_millis(1);
+const BATCH_OPENS: usize = 256;
+/// Sleep of the thread when there were no opens.
+const IDLE_SLEEP: Duration = Duration::from_millis(250);
+/// Sleep while readers are active.
+const BUSY_SLEEP: Duration = Duration::from_millis(20);
+/// Sleep while they are active and the order is known: files that were read free space for the next.
+const ORDERED_SLEEP: Duration = Duration::from_millis(5);
+/// Sleep after a lane was half full.
+const FLOOD_SLEEP: Duration = Duration::from_millis(2);
+/// Sleep while a hint waits for its place among the opens.
+const HINT_SLEEP: Duration = Duration::from_millis(1);
 /// How long a hint waits for its place, milliseconds: its process may have been killed.
-const PLACE_MS: u64 = 200;
+const MAX_PLACE_WAIT_MS: u64 = 200;
 /// How long readers count as active after an open.
-const AWAKE: Duration = Duration::from_secs(2);
+const ACTIVE_AFTER_OPEN: Duration = Duration::from_secs(2);
 /// First stream number of learned orders: those of roots, above all processes.
-const LEARNED: u64 = 1 << 32;
+const FIRST_LEARNED_STREAM: u64 = 1 << 32;
 
 /// The state of the thread that takes opens.
 #[derive(Debug, Default)]
-pub(crate) struct Reading {
+pub(crate) struct TrackerState {
     tails: Option<Tails>,
     /// Epochs, by root.
     passes: HashMap<usize, Passes>,
@@ -68,14 +70,14 @@ pub(crate) struct Reading {
 }
 
 /// An open as it is reported to the policy.
-struct Told {
+struct TrackedOpen {
     root: usize,
     access: Access,
     served: From,
 }
 
 /// A change of epoch or order that came with an open.
-struct Turned {
+struct EpochChange {
     at: usize,
     /// Number of the epoch of the root that has begun.
     began: Option<u32>,
@@ -94,7 +96,7 @@ pub(crate) struct AccessTracker {
     queue: Arc<WorkQueue>,
     eviction: Arc<Eviction>,
     hint_inbox: Arc<HintInbox>,
-    reading: Mutex<Reading>,
+    reading: Mutex<TrackerState>,
 }
 
 impl AccessTracker {
@@ -138,30 +140,32 @@ impl AccessTracker {
         if std::mem::replace(&mut reading.hinted, hinted) != hinted
             || noted.iter().any(|(_, what)| matches!(what, Noted::Hinted(_)))
         {
-            reading.unplaced.extend(self.hint_inbox.take_hints().into_iter().map(|hint| (now + PLACE_MS, hint)));
+            reading
+                .unplaced
+                .extend(self.hint_inbox.take_hints().into_iter().map(|hint| (now + MAX_PLACE_WAIT_MS, hint)));
         }
         let told = in_order(noted, &mut reading.unplaced, now);
         reading.trace.lost(lost);
         if told.is_empty() && reading.unplaced.is_empty() {
             // Readers may be computing: their next open has to be seen soon.
-            if reading.last.is_some_and(|last| last.elapsed() < AWAKE) {
+            if reading.last.is_some_and(|last| last.elapsed() < ACTIVE_AFTER_OPEN) {
                 return self.soon();
             }
             reading.trace.flush();
-            return IDLE;
+            return IDLE_SLEEP;
         }
         reading.last = Some(Instant::now());
         let waits = !reading.unplaced.is_empty();
-        self.tell_all(&mut reading, told, &before);
+        self.report_events(&mut reading, told, &before);
         drop(reading);
         if self.policy.lock_hints().has_order() {
             self.waker.wake(Lane::Threads);
             self.waker.wake(Lane::Rings);
         }
         if waits {
-            SHORT
+            HINT_SLEEP
         } else if most as usize > LANE / 2 {
-            FLOOD
+            FLOOD_SLEEP
         } else {
             self.soon()
         }
@@ -169,7 +173,7 @@ impl AccessTracker {
 
     /// Sleep while readers are active.
     fn soon(&self) -> Duration {
-        if self.policy.lock_hints().has_order() { SOON } else { BUSY }
+        if self.policy.lock_hints().has_order() { ORDERED_SLEEP } else { BUSY_SLEEP }
     }
 
     /// Sleeps for `time`, or until a hint comes.
@@ -178,24 +182,24 @@ impl AccessTracker {
         futex_wait(&self.cx.ctl.ctl.hinted, seen, Some(timespec(time)));
     }
 
-    fn tell_all(&self, reading: &mut Reading, told: Vec<Happened>, before: &Totals) {
+    fn report_events(&self, reading: &mut TrackerState, told: Vec<Happened>, before: &Totals) {
         let mut opens = Vec::new();
         for event in told {
             match event {
                 Happened::Opened(lane, opened) => opens.push((lane, opened)),
                 Happened::Hinted(hint) => {
-                    self.tell_opens(reading, &opens, before);
+                    self.report_opens(reading, &opens, before);
                     opens.clear();
                     self.apply_hint(reading, &hint);
                 }
             }
         }
-        self.tell_opens(reading, &opens, before);
+        self.report_opens(reading, &opens, before);
     }
 
-    fn tell_opens(&self, reading: &mut Reading, opens: &[(usize, Opened)], before: &Totals) {
+    fn report_opens(&self, reading: &mut TrackerState, opens: &[(usize, Opened)], before: &Totals) {
         let mut last: Option<(usize, LiveSegment)> = None;
-        for batch in opens.chunks(BATCH) {
+        for batch in opens.chunks(BATCH_OPENS) {
             let mut told = Vec::with_capacity(batch.len());
             for &(lane, opened) in batch {
                 if last.as_ref().is_none_or(|(number, _)| *number != opened.segment) {
@@ -218,18 +222,18 @@ impl AccessTracker {
                 reading.trace.add(live, opened.id, &access);
                 let place = (live.root, opened.segment);
                 reading.directories.add(place, &live.segment.index, opened.id, record.size, opened.served);
-                told.push(Told { root: live.root, access, served: opened.served });
+                told.push(TrackedOpen { root: live.root, access, served: opened.served });
             }
             self.eviction.note_opened(
                 told.iter().filter(|t| matches!(t.served, From::Tier | From::Waited)).map(|t| t.access.file.0),
             );
-            self.tell_batch(reading, &told, before);
+            self.report_batch(reading, &told, before);
         }
     }
 
-    fn tell_batch(&self, reading: &mut Reading, batch: &[Told], before: &Totals) {
+    fn report_batch(&self, reading: &mut TrackerState, batch: &[TrackedOpen], before: &Totals) {
         // Announced orders take precedence over learned ones, which are of no use without prefetch.
-        let learns = self.cx.options.prefetch && self.policy.lock_hints().streams().all(|s| s >= LEARNED);
+        let learns = self.cx.options.prefetch && self.policy.lock_hints().streams().all(|s| s >= FIRST_LEARNED_STREAM);
         let mut turns = Vec::new();
         for (at, told) in batch.iter().enumerate() {
             let passes = reading.passes.entry(told.root).or_default();
@@ -237,9 +241,9 @@ impl AccessTracker {
             let order = if learns { passes.learner.order() } else { None };
             let repeats = passes.learner.repeats();
             if began.is_some() || order.is_some() {
-                turns.push(Turned { at, began, order, repeats });
+                turns.push(EpochChange { at, began, order, repeats });
             } else if !repeats && reading.learned.remove(&told.root) {
-                turns.push(Turned { at, began: None, order: None, repeats });
+                turns.push(EpochChange { at, began: None, order: None, repeats });
             }
         }
         let mut policy = self.policy.lock_policy();
@@ -247,7 +251,7 @@ impl AccessTracker {
         let mut turns = turns.into_iter().peekable();
         for (at, told) in batch.iter().enumerate() {
             while let Some(turn) = turns.next_if(|t| t.at == at) {
-                let stream = LEARNED + told.root as u64;
+                let stream = FIRST_LEARNED_STREAM + told.root as u64;
                 if let Some(number) = turn.began {
                     hints.epoch_began(|index| index == told.access.file.index());
                     if self.leads(reading, told.root) {
@@ -268,14 +272,14 @@ impl AccessTracker {
     }
 
     /// Whether most opens are below this root: its epochs are those of the job.
-    fn leads(&self, reading: &Reading, root: usize) -> bool {
+    fn leads(&self, reading: &TrackerState, root: usize) -> bool {
         let of = |root: usize| reading.passes.get(&root).map_or(0, Passes::opens);
         reading.passes.keys().all(|other| of(*other) <= of(root))
     }
 
     /// Notes that the job announced the begin of an epoch (with its number, if it gave one), or its
     /// end.
-    pub(crate) fn epoch_announced(&self, reading: &mut Reading, at: Duration, begins: Option<Option<u32>>) {
+    pub(crate) fn announce_epoch(&self, reading: &mut TrackerState, at: Duration, begins: Option<Option<u32>>) {
         let totals = self.totals();
         for root in 0..self.cx.ctl.roots().len() {
             let passes = reading.passes.entry(root).or_default();
@@ -286,7 +290,7 @@ impl AccessTracker {
             let Some(number) = passes.begin(number, at, totals) else { continue };
             self.policy.age_orders(root);
             if self.leads(reading, root) {
-                self.policy.tell(&Event::Epoch { number });
+                self.policy.notify(&Event::Epoch { number });
             }
         }
     }
@@ -333,7 +337,7 @@ impl AccessTracker {
     }
 
     /// Carries out a hint.
-    pub(crate) fn apply_hint(&self, reading: &mut Reading, hint: &Hint) {
+    pub(crate) fn apply_hint(&self, reading: &mut TrackerState, hint: &Hint) {
         let Header { kind, process, value, ms, .. } = hint.header;
         let at = Duration::from_millis(ms);
         tracing::debug!(?kind, process, value, files = hint.files.len(), "hint");
@@ -345,8 +349,8 @@ impl AccessTracker {
                 self.queue.prefetch_ranges(&ranges);
             }
             Kind::Priority => self.hint_inbox.prioritised(&hint.files, value),
-            Kind::EpochBegin => self.epoch_announced(reading, at, Some(u32::try_from(value).ok())),
-            Kind::EpochEnd => self.epoch_announced(reading, at, None),
+            Kind::EpochBegin => self.announce_epoch(reading, at, Some(u32::try_from(value).ok())),
+            Kind::EpochEnd => self.announce_epoch(reading, at, None),
         }
     }
 

@@ -10,9 +10,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 /// Directories that are counted; opens in further ones are not.
-const MOST: usize = 1 << 14;
+const MAX_DIRECTORIES: usize = 1 << 14;
 /// Directories in a report.
-const TOLD: usize = 10;
+const MAX_REPORTED: usize = 10;
 
 /// Counters of directories, by root, segment and position in the segment. (A directory of two
 /// segments is reported once.)
@@ -26,7 +26,7 @@ impl Directories {
         let len = self.0.len();
         let counted = match self.0.entry((root, segment, at)) {
             std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
-            std::collections::hash_map::Entry::Vacant(_) if len >= MOST => return,
+            std::collections::hash_map::Entry::Vacant(_) if len >= MAX_DIRECTORIES => return,
             std::collections::hash_map::Entry::Vacant(e) => {
                 let mut path = [0; PATH_MAX];
                 let len = index.dir_at(at).and_then(|dir| index.path(dir.id, &mut path)).unwrap_or(0);
@@ -55,7 +55,7 @@ impl Directories {
         }
         let mut all: Vec<Directory> = by_path.into_values().collect();
         all.sort_by_key(|d| std::cmp::Reverse((d.pfs_bytes, d.bytes, d.opens)));
-        all.truncate(TOLD);
+        all.truncate(MAX_REPORTED);
         all
     }
 }

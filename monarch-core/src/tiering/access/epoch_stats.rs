@@ -10,7 +10,7 @@ use monarch_policies::{Access, EpochEvent, Epochs, OrderPredictor};
 use std::time::Duration;
 
 /// Epochs whose figures are kept one by one.
-const MOST: usize = 1000;
+const MAX_EPOCHS: usize = 1000;
 
 /// Totals over all epochs; an epoch's figures are their difference.
 #[derive(Clone, Copy, Debug, Default)]
@@ -141,7 +141,7 @@ impl Passes {
                     ended.last = next.began;
                     let mut figures = ended.so_far(next.before);
                     figures.complete = true;
-                    if self.done.len() == MOST {
+                    if self.done.len() == MAX_EPOCHS {
                         self.done.remove(0);
                     }
                     self.done.push(figures);

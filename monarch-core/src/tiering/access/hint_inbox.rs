@@ -23,9 +23,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Files in the longest hint that is read.
-const MOST: u64 = 1 << 28;
+const MAX_HINT_FILES: u64 = 1 << 28;
 /// Age at which a hint that is still being written has lost its writer.
-const LEFT: Duration = Duration::from_secs(300);
+const ABANDONED_AFTER: Duration = Duration::from_secs(300);
 
 /// A hint that was taken.
 #[derive(Debug)]
@@ -36,11 +36,11 @@ pub(crate) struct Hint {
 
 fn read(dir: &HeldDir, name: &str) -> Option<Hint> {
     let mut file = File::from(dir.read_file(name).ok()?);
-    if file.metadata().ok()?.len() > MOST * 8 {
+    if file.metadata().ok()?.len() > MAX_HINT_FILES * 8 {
         return None;
     }
     let mut bytes = Vec::new();
-    file.by_ref().take(MOST * 8).read_to_end(&mut bytes).ok()?;
+    file.by_ref().take(MAX_HINT_FILES * 8).read_to_end(&mut bytes).ok()?;
     let header = Header::of(&bytes)?;
     Some(Hint { header, files: hint::files(&bytes).collect() })
 }
@@ -49,7 +49,7 @@ fn read(dir: &HeldDir, name: &str) -> Option<Hint> {
 fn is_left(dir: &HeldDir, name: &str) -> bool {
     let Ok(st) = dir.stat(name) else { return false };
     let written = UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(st.st_mtime).unwrap_or(0)));
-    written.and_then(|at| SystemTime::now().duration_since(at).ok()).is_some_and(|age| age > LEFT)
+    written.and_then(|at| SystemTime::now().duration_since(at).ok()).is_some_and(|age| age > ABANDONED_AFTER)
 }
 
 /// Takes the hints of jobs.

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Files of the known order that one call may skip.
-const STEPS: usize = 512;
+const MAX_SKIPPED_FILES: usize = 512;
 /// How often one call asks a policy that skips many files.
-const TURNS: usize = 16;
+const MAX_POLICY_TURNS: usize = 16;
 
 /// Takes files from the known order.
 pub(crate) struct PrefetchOrder {
@@ -42,7 +42,7 @@ impl PrefetchOrder {
         }
         let room = self.cx.tiers.iter().filter(|t| !t.suspended()).map(free).sum();
         let mut next = None;
-        for _ in 0..TURNS {
+        for _ in 0..MAX_POLICY_TURNS {
             next = policy.next(room, &hints);
             if next.is_some() || !policy.unfinished() {
                 break;
@@ -60,7 +60,7 @@ impl PrefetchOrder {
         if room < self.policy.mean_size() {
             return None;
         }
-        for _ in 0..STEPS {
+        for _ in 0..MAX_SKIPPED_FILES {
             let FileKey(key) = hints.upcoming(Purpose::Fetch)?;
             let is_absent =
                 |key| self.segments.entry(key).is_some_and(|(_, entry)| entry.word().state() == State::Absent);

@@ -16,7 +16,7 @@ pub(crate) struct Trace {
     id: u64,
     path: PathBuf,
     writer: Option<TraceWriter>,
-    told: Traced,
+    totals: Traced,
 }
 
 /// All traces: one for each job that asked for one.
@@ -33,7 +33,7 @@ impl Trace {
             && let Err(e) = what(writer)
         {
             tracing::warn!(trace = %self.path.display(), error = %e, "the trace cannot be written; it ends here");
-            self.told.failed = Some(e.to_string());
+            self.totals.failed = Some(e.to_string());
             self.count();
             self.writer = None;
         }
@@ -41,19 +41,19 @@ impl Trace {
 
     /// Writes the rest. Returns the totals of the trace.
     pub(crate) fn end(mut self) -> Traced {
-        if self.told.failed.is_none() {
+        if self.totals.failed.is_none() {
             self.write(TraceWriter::end);
         }
         self.count();
-        self.told
+        self.totals
     }
 
     /// Takes over the totals of the writer.
     fn count(&mut self) {
         if let Some(writer) = &self.writer {
-            self.told.bytes = writer.written();
-            self.told.lost += writer.dropped();
-            self.told.opens = self.told.opens.saturating_sub(writer.dropped());
+            self.totals.bytes = writer.written();
+            self.totals.lost += writer.dropped();
+            self.totals.opens = self.totals.opens.saturating_sub(writer.dropped());
         }
     }
 }
@@ -63,7 +63,7 @@ impl Traces {
     pub(crate) fn begin(&mut self, path: &Path, writer: TraceWriter) -> u64 {
         self.count += 1;
         let (id, path) = (self.count, path.to_owned());
-        self.open.push(Trace { id, path, writer: Some(writer), told: Traced::default() });
+        self.open.push(Trace { id, path, writer: Some(writer), totals: Traced::default() });
         id
     }
 
@@ -79,7 +79,7 @@ impl Traces {
             return;
         }
         for trace in &mut self.open {
-            trace.told.lost += opens;
+            trace.totals.lost += opens;
             trace.write(|w| w.lost(opens));
         }
     }
@@ -89,7 +89,7 @@ impl Traces {
         // Files are numbered by root: the numbers of segments mean nothing to readers of the trace.
         let access = Access { file: FileKey((live.root as u64) << 32 | u64::from(id)), ..*access };
         for trace in &mut self.open {
-            trace.told.opens += 1;
+            trace.totals.opens += 1;
             trace.write(|w| w.add(&access, || rel(live, id)));
         }
     }

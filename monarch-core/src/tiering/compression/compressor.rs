@@ -6,13 +6,13 @@
 //! not shrink by `min_ratio` is moved as it is.
 
 use crate::sync::lock;
-use crate::tier::{Reservation, Sum};
+use crate::tier::Sum;
 use crate::tiering::compression::packer::{Packed, Packer};
 use crate::tiering::core::claim::Claim;
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::lane::Lane;
-use crate::tiering::core::reservations::TransientReservation;
+use crate::tiering::core::reservations::{CompressionTarget, TransientReservation};
 use crate::tiering::core::segments::{EvictionCandidate, Segments};
 use crate::tiering::policy::policy_handle::PolicyHandle;
 use crate::tiering::queue::waker::Waker;
@@ -29,17 +29,17 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How often a copier that a reader waits for looks for space, and the pause between two tries.
-const PATIENCE: u32 = 20;
-const MOMENT: Duration = Duration::from_millis(2);
+const MAX_SPACE_TRIES: u32 = 20;
+const SPACE_TRY_PAUSE: Duration = Duration::from_millis(2);
 /// How long after a try in vain other copiers do not wait.
-const IN_VAIN: Duration = Duration::from_millis(500);
+const NO_WAIT_AFTER_FAILURE: Duration = Duration::from_millis(500);
 /// Pause of a file after a tier has failed.
-const RETRY: Duration = Duration::from_secs(5);
+const TIER_FAILED_PAUSE: Duration = Duration::from_secs(5);
 
 /// A copy that waits to be compressed.
 pub(crate) struct Waiting {
     key: u64,
-    below: (usize, Option<Reservation>),
+    below: CompressionTarget,
     sum: Sum,
     share: Option<std::sync::Arc<TransientReservation>>,
 }
@@ -52,9 +52,9 @@ pub(crate) struct Pending {
     keys: HashSet<u64>,
     packing: usize,
     /// When a file was deferred: no other is started for a moment, or until one is compressed.
-    put_off: Option<Instant>,
+    deferred_at: Option<Instant>,
     /// When a copier that waited found no space: the next ones do not wait.
-    in_vain: Option<Instant>,
+    gave_up_at: Option<Instant>,
 }
 
 /// Compresses copies, as many at a time as half of the processors.
@@ -108,27 +108,27 @@ impl Compressor {
     }
 
     /// Queues a copy to be compressed.
-    pub(crate) fn to_be_packed(&self, f: &ClaimedFile, sum: Sum) {
-        let below = f.below.as_ref().map(|b| (b.tier, lock(&b.room).take()));
+    pub(crate) fn enqueue(&self, f: &ClaimedFile, sum: Sum) {
+        let below = f.below.as_ref().map(|b| CompressionTarget { tier: b.tier, room: lock(&b.room).take() });
         let Some(below) = below else { return };
         let waiting = Waiting { key: f.key, below, sum, share: f.share.clone() };
-        let mut packs = lock(&self.pending);
-        packs.keys.insert(f.key);
-        packs.waiting.push_back(waiting);
-        let more = packs.packing < self.packers;
-        drop(packs);
+        let mut pending = lock(&self.pending);
+        pending.keys.insert(f.key);
+        pending.waiting.push_back(waiting);
+        let more = pending.packing < self.packers;
+        drop(pending);
         if more {
             self.waker.wake(Lane::Threads);
         }
     }
 
     /// Whether too many copies wait to be compressed for another one to be started.
-    pub(crate) fn packs_enough(&self) -> bool {
-        let packs = lock(&self.pending);
+    pub(crate) fn is_saturated(&self) -> bool {
+        let pending = lock(&self.pending);
         // Readers have the same amount of space for themselves.
-        let crowded = !packs.keys.is_empty() && self.transient.is_crowded();
-        let enough = crowded || packs.put_off.is_some_and(|at| at.elapsed() < MOMENT * 10);
-        drop(packs);
+        let crowded = !pending.keys.is_empty() && self.transient.is_crowded();
+        let enough = crowded || pending.deferred_at.is_some_and(|at| at.elapsed() < SPACE_TRY_PAUSE * 10);
+        drop(pending);
         if enough {
             self.packs_wait.store(true, Ordering::SeqCst);
             self.queue.hold_back();
@@ -137,15 +137,15 @@ impl Compressor {
     }
 
     /// Whether a copy waits to be compressed, or is being compressed.
-    pub(crate) fn is_to_be_packed(&self, key: u64) -> bool {
+    pub(crate) fn is_queued(&self, key: u64) -> bool {
         lock(&self.pending).keys.contains(&key)
     }
 
     /// Compresses what waits for at most `within`: the copies in front go with the job.
-    pub(crate) fn pack_rest(&self, within: Duration) {
+    pub(crate) fn compress_rest(&self, within: Duration) {
         let start = Instant::now();
         let _ = self.packs_end.set(start + within);
-        while start.elapsed() < within && (self.pack_one() || lock(&self.pending).packing > 0) {
+        while start.elapsed() < within && (self.compress_one() || lock(&self.pending).packing > 0) {
             if lock(&self.pending).waiting.is_empty() {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -153,24 +153,24 @@ impl Compressor {
     }
 
     /// Takes the next copy to compress, unless as many as are allowed are in progress.
-    pub(crate) fn next_pack(&self) -> Option<Waiting> {
-        let mut packs = lock(&self.pending);
-        if packs.packing >= self.packers {
+    pub(crate) fn next_copy(&self) -> Option<Waiting> {
+        let mut pending = lock(&self.pending);
+        if pending.packing >= self.packers {
             return None;
         }
-        let next = packs.waiting.pop_front()?;
-        packs.packing += 1;
+        let next = pending.waiting.pop_front()?;
+        pending.packing += 1;
         Some(next)
     }
 
-    /// Compresses a copy that [`Compressor::next_pack`] has returned.
-    pub(crate) fn pack_next(&self, waiting: Waiting) {
+    /// Compresses a copy that [`Compressor::next_copy`] has returned.
+    pub(crate) fn compress_next(&self, waiting: Waiting) {
         self.pack_out(waiting);
-        let mut packs = lock(&self.pending);
-        packs.packing -= 1;
-        packs.put_off = None;
-        let more = !packs.waiting.is_empty();
-        drop(packs);
+        let mut pending = lock(&self.pending);
+        pending.packing -= 1;
+        pending.deferred_at = None;
+        let more = !pending.waiting.is_empty();
+        drop(pending);
         if more {
             self.waker.wake(Lane::Threads);
         }
@@ -187,19 +187,20 @@ impl Compressor {
     }
 
     /// Compresses one copy now, if one waits: a copier needs the space.
-    pub(crate) fn pack_one(&self) -> bool {
-        let Some(waiting) = self.next_pack() else { return false };
-        self.pack_next(waiting);
+    pub(crate) fn compress_one(&self) -> bool {
+        let Some(waiting) = self.next_copy() else { return false };
+        self.compress_next(waiting);
         true
     }
 
     fn pack(&self, waiting: Waiting) {
         // If it was evicted, changed or moved meanwhile, nothing has to be done.
-        let Some(leaver) = self.segments.leaver(waiting.key).filter(|l| l.word.is_marked()) else { return };
-        let (up, rel) = (leaver.word.tier(), self.segments.rel_of(&leaver));
-        let ((to, room), sum) = (waiting.below, waiting.sum);
-        let size = leaver.entry.record.size;
-        let packed = self.packer.pack_copy(&leaver, &rel, sum, (to, room), || self.may_pack());
+        let Some(candidate) = self.segments.candidate(waiting.key).filter(|l| l.word.is_marked()) else { return };
+        let (up, rel) = (candidate.word.tier(), self.segments.rel_of(&candidate));
+        let (below, sum) = (waiting.below, waiting.sum);
+        let to = below.tier;
+        let size = candidate.entry.record.size;
+        let packed = self.packer.pack_copy(&candidate, &rel, sum, below, || self.may_pack());
         if !matches!(packed, Ok(Packed::Stopped)) {
             // It leaves this tier, or becomes a transient copy.
             waiting.share.iter().for_each(|share| share.hand_over());
@@ -208,33 +209,33 @@ impl Compressor {
             Ok(Packed::Yes(stored)) => {
                 self.packer.ratios().learn(&rel, size, Some(stored));
                 self.cx.stats.packed.fetch_add(1, Ordering::Relaxed);
-                if leaver.entry.word() == leaver.word {
-                    self.policy.tell_packed(leaver.key, size, (to, leaver.name()));
+                if candidate.entry.word() == candidate.word {
+                    self.policy.report_packed(candidate.key, size, (to, candidate.name()));
                     // Only from here on it may be dropped.
-                    self.transient.add_decoded(up, leaver.key, size, None);
+                    self.transient.add(up, candidate.key, size, None);
                 } else {
-                    self.packed_too_late(&leaver, to);
+                    self.packed_too_late(&candidate, to);
                 }
             }
             Ok(Packed::NotWorth) => {
                 self.packer.ratios().learn(&rel, size, None);
                 while !self.transient.takes(to, size, 0) && lock(&self.orphans).make_way(to, &self.cx.tiers) {}
                 let room = self.transient.takes(to, size, 0);
-                if !self.mover.move_copy(&leaver, sum, to, || self.may_pack()) {
-                    self.cannot_stay(&leaver, if room { Refusal::TierFailed } else { Refusal::NoRoom });
+                if !self.mover.move_copy(&candidate, sum, to, || self.may_pack()) {
+                    self.cannot_stay(&candidate, if room { Refusal::TierFailed } else { Refusal::NoRoom });
                 }
             }
-            Ok(Packed::NoRoom) => self.cannot_stay(&leaver, Refusal::NoRoom),
+            Ok(Packed::NoRoom) => self.cannot_stay(&candidate, Refusal::NoRoom),
             Ok(Packed::Damaged) => {
                 self.cx.found_damaged();
-                self.eviction.drop_copy(leaver.key, &leaver.live, &leaver.entry, leaver.word);
+                self.eviction.drop_copy(candidate.key, &candidate.live, &candidate.entry, candidate.word);
             }
             Ok(Packed::Stopped) => {}
             Err(e) => {
                 if let Some(tier) = self.cx.tiers.get(to) {
                     self.cx.tier_failed(tier, &e);
                 }
-                self.cannot_stay(&leaver, Refusal::TierFailed);
+                self.cannot_stay(&candidate, Refusal::TierFailed);
             }
         }
     }
@@ -244,9 +245,9 @@ impl Compressor {
     }
 
     /// Removes the compressed copy of a file whose word changed meanwhile: no word names it.
-    fn packed_too_late(&self, leaver: &EvictionCandidate, to: usize) {
-        let (name, size) = (leaver.name(), leaver.entry.record.size);
-        match (leaver.entry.word().state(), self.cx.tiers.get(to)) {
+    fn packed_too_late(&self, candidate: &EvictionCandidate, to: usize) {
+        let (name, size) = (candidate.name(), candidate.entry.record.size);
+        match (candidate.entry.word().state(), self.cx.tiers.get(to)) {
             // Changed by the job, or dropped on command.
             (State::Bypass | State::Absent, Some(tier)) => drop(tier.evict_packed(name, size)),
             // Its index was replaced: the next entry of that name claims it.
@@ -262,8 +263,8 @@ impl Compressor {
     }
 
     /// Drops a copy that could not be compressed: other copies use its space.
-    fn cannot_stay(&self, leaver: &EvictionCandidate, why: Refusal) {
-        if self.eviction.refuse(leaver, why, (why == Refusal::TierFailed).then_some(RETRY)) {
+    fn cannot_stay(&self, candidate: &EvictionCandidate, why: Refusal) {
+        if self.eviction.refuse(candidate, why, (why == Refusal::TierFailed).then_some(TIER_FAILED_PAUSE)) {
             self.cx.stats.evicted.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -271,29 +272,29 @@ impl Compressor {
     /// Looks for space in front with `find`. With `asked` (a reader waits) it is tried again for a
     /// while, after compressing copies there or closing those that readers have read.
     pub(crate) fn retry_until_room<T>(&self, asked: bool, find: impl Fn() -> Option<T>) -> Option<T> {
-        let in_vain = lock(&self.pending).in_vain.is_some_and(|at| at.elapsed() < IN_VAIN);
-        for _ in 0..if asked && !in_vain { PATIENCE } else { 0 } {
+        let skips_wait = lock(&self.pending).gave_up_at.is_some_and(|at| at.elapsed() < NO_WAIT_AFTER_FAILURE);
+        for _ in 0..if asked && !skips_wait { MAX_SPACE_TRIES } else { 0 } {
             let found = find();
             if found.is_some() || self.cx.stop.load(Ordering::Relaxed) {
                 return found;
             }
-            if !self.pack_one() {
+            if !self.compress_one() {
                 for tier in self.cx.tiers.iter().filter(|t| t.for_decoded > 0) {
                     tier.sweep();
                 }
-                std::thread::sleep(MOMENT);
+                std::thread::sleep(SPACE_TRY_PAUSE);
             }
         }
         let found = find();
         if asked {
-            lock(&self.pending).in_vain = found.is_none().then(Instant::now);
+            lock(&self.pending).gave_up_at = found.is_none().then(Instant::now);
         }
         found
     }
 
     /// Defers the fetch of a file until copies that take its space are compressed.
     pub(crate) fn defer(&self, key: u64) {
-        lock(&self.pending).put_off = Some(Instant::now());
+        lock(&self.pending).deferred_at = Some(Instant::now());
         self.packs_wait.store(true, Ordering::SeqCst);
         self.queue.lines().retry([key]);
     }

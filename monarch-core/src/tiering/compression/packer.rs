@@ -4,6 +4,7 @@ use crate::sync::lock;
 use crate::tier::{Reservation, Sum, Summing, TierDir};
 use crate::tiering::compression::ratio_estimator::RatioEstimator;
 use crate::tiering::core::context::Context;
+use crate::tiering::core::reservations::CompressionTarget;
 use crate::tiering::core::segments::EvictionCandidate;
 use crate::tiering::residency::orphans::Orphans;
 use monarch_abi::hash::PathHash;
@@ -11,8 +12,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Bytes of a sample, and the number of samples of a file of more than four times that size.
-const SAMPLE: usize = 64 << 10;
-const SAMPLES: u64 = 3;
+const SAMPLE_BYTES: usize = 64 << 10;
+const SAMPLE_COUNT: u64 = 3;
 
 /// How compressing a copy ended.
 pub(crate) enum Packed {
@@ -39,14 +40,14 @@ fn fill(copy: &rustix::fd::OwnedFd, buf: &mut [u8], at: u64) -> io::Result<usize
 
 /// Whether samples of a file shrink by the factor `least`. A small file is tried as a whole anyway.
 fn sample_is_worth(copy: &rustix::fd::OwnedFd, size: u64, least: f64) -> io::Result<bool> {
-    if size <= SAMPLE as u64 * (SAMPLES + 1) {
+    if size <= SAMPLE_BYTES as u64 * (SAMPLE_COUNT + 1) {
         return Ok(true);
     }
     let (mut raw, mut stored) = (0, 0);
-    let mut buf = vec![0; SAMPLE];
-    let mut out = vec![0; lz4_flex::block::get_maximum_output_size(SAMPLE)];
-    for n in 1..=SAMPLES {
-        let got = fill(copy, &mut buf, size / (SAMPLES + 1) * n)?;
+    let mut buf = vec![0; SAMPLE_BYTES];
+    let mut out = vec![0; lz4_flex::block::get_maximum_output_size(SAMPLE_BYTES)];
+    for n in 1..=SAMPLE_COUNT {
+        let got = fill(copy, &mut buf, size / (SAMPLE_COUNT + 1) * n)?;
         raw += got;
         stored += lz4_flex::block::compress_into(&buf[..got], &mut out).unwrap_or(got).min(got);
     }
@@ -62,26 +63,26 @@ pub(crate) struct Packer {
 }
 
 impl Packer {
+    pub(crate) fn new(cx: &Arc<Context>, orphans: &Arc<Mutex<Orphans>>) -> Self {
+        Self { cx: cx.clone(), orphans: orphans.clone(), ratios: Mutex::default() }
+    }
+
     /// Locks the estimates of compressed sizes.
     pub(crate) fn ratios(&self) -> MutexGuard<'_, RatioEstimator> {
         lock(&self.ratios)
     }
 
-    pub(crate) fn new(cx: &Arc<Context>, orphans: &Arc<Mutex<Orphans>>) -> Self {
-        Self { cx: cx.clone(), orphans: orphans.clone(), ratios: Mutex::default() }
-    }
-
     /// Compresses a resident copy, which stays.
     pub(crate) fn pack_copy(
         &self,
-        leaver: &EvictionCandidate,
+        candidate: &EvictionCandidate,
         rel: &[u8],
         sum: Sum,
-        (to, room): (usize, Option<Reservation>),
+        CompressionTarget { tier: to, room }: CompressionTarget,
         may: impl Fn() -> bool,
     ) -> io::Result<Packed> {
-        let (name, size) = (leaver.name(), leaver.entry.record.size);
-        let (Some(from), Some(tier)) = (self.cx.tiers.get(leaver.word.tier()), self.cx.tiers.get(to)) else {
+        let (name, size) = (candidate.name(), candidate.entry.record.size);
+        let (Some(from), Some(tier)) = (self.cx.tiers.get(candidate.word.tier()), self.cx.tiers.get(to)) else {
             return Ok(Packed::NoRoom);
         };
         let least = tier.min_ratio.unwrap_or(1.0);
@@ -94,7 +95,7 @@ impl Packer {
         }
         let room = match room {
             Some(room) => Some(room),
-            None => self.room_below(to, tier, size),
+            None => self.reserve(to, tier, size),
         };
         let Some(room) = room else { return Ok(Packed::NoRoom) };
         let Some(mut writer) = tier.begin_packed(room, size, sum.piece)? else { return Ok(Packed::NoRoom) };
@@ -121,24 +122,24 @@ impl Packer {
         if tier.ledger.cost(stored) as f64 * least > tier.ledger.cost(size) as f64 {
             return Ok(Packed::NotWorth);
         }
-        let stamp = name.stamp(PathHash { fp: leaver.entry.master.fp, check: leaver.entry.record.check });
+        let stamp = name.stamp(PathHash { fp: candidate.entry.master.fp, check: candidate.entry.record.check });
         Ok(writer.publish(name, stamp, sum)?.map_or(Packed::NoRoom, |_| Packed::Yes(stored)))
     }
 
     /// Reserves space for the compressed copy of a file; `None` if it should not have one, or there
     /// is no space.
-    pub(crate) fn room_to_pack(&self, at: usize, rel: &[u8], size: u64) -> Option<Reservation> {
+    pub(crate) fn reserve_estimate(&self, at: usize, rel: &[u8], size: u64) -> Option<Reservation> {
         let tier = self
             .cx
             .tiers
             .get(at)
             .filter(|t| self.cx.could_be_decoded(at, size) && t.ledger.cost(size) > t.ledger.cost(1))?;
         let estimate = lock(&self.ratios).estimate(rel, size)?;
-        self.room_below(at, tier, estimate)
+        self.reserve(at, tier, estimate)
     }
 
     /// Reserves `bytes` for a compressed copy, and evicts orphans until they are free.
-    pub(crate) fn room_below(&self, at: usize, tier: &TierDir, bytes: u64) -> Option<Reservation> {
+    pub(crate) fn reserve(&self, at: usize, tier: &TierDir, bytes: u64) -> Option<Reservation> {
         loop {
             if let Some(room) = tier.reserve_packed(bytes).ok()? {
                 return Some(room);

@@ -77,7 +77,7 @@ impl Adoption {
         let Some(tier) = claim.plain else {
             // It is decompressed at once if a reader waits for it.
             if let Some(at) = claim.packed {
-                self.policy.tell_packed(f.key, f.want.size, (at, f.name));
+                self.policy.report_packed(f.key, f.want.size, (at, f.name));
             }
             let now = f.source == RequestSource::Demand || decodes;
             self.cx.stats.adopted.fetch_add(1, Ordering::Relaxed);
@@ -107,7 +107,7 @@ impl Adoption {
         }
         self.cx.stats.adopted.fetch_add(1, Ordering::Relaxed);
         if let Some(at) = claim.packed {
-            self.policy.tell_packed(f.key, f.want.size, (at, f.name));
+            self.policy.report_packed(f.key, f.want.size, (at, f.name));
             return Some(CopyOutcome::Decoded(tier));
         }
         Some(CopyOutcome::Resident(tier))

@@ -18,14 +18,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How often a chunk is tried again before its file is given up for a while.
-const TRIES: u32 = 2;
+const MAX_RETRIES: u32 = 2;
 /// Pause of a file after a tier has failed.
-const RETRY: Duration = Duration::from_secs(5);
+const TIER_FAILED_PAUSE: Duration = Duration::from_secs(5);
 
 /// A chunk that is being copied, with the slots that it holds until it is dropped.
 pub(crate) struct ChunkCopyTask<'a> {
     fetches: &'a ChunkedFetches,
-    fill: Arc<ChunkedFetch>,
+    fetch: Arc<ChunkedFetch>,
     chunk: u32,
     room: Option<Room>,
     marks: ChunkMarks,
@@ -41,139 +41,139 @@ pub(crate) struct ChunkCopyTask<'a> {
 impl<'a> ChunkCopyTask<'a> {
     pub(crate) fn new(
         fetches: &'a ChunkedFetches,
-        fill: Arc<ChunkedFetch>,
+        fetch: Arc<ChunkedFetch>,
         chunk: u32,
         room: Room,
         counted: (Job<'a>, Option<Counted<'a>>),
     ) -> Self {
-        let marks = ChunkMarks { fill: fill.clone(), demanded: counted.1.is_none() };
+        let marks = ChunkMarks { fetch: fetch.clone(), demanded: counted.1.is_none() };
         let room = Some(room);
         let written = Cell::new(false);
-        Self { fetches, fill, chunk, room, marks, sink: None, written, failed: 0, begun: Instant::now(), counted }
+        Self { fetches, fetch, chunk, room, marks, sink: None, written, failed: 0, begun: Instant::now(), counted }
     }
 
     /// Opens the partial copy. `None` when that fails, which gives the file up.
     pub(crate) fn ready(mut self) -> Option<Self> {
-        let (range, fill) = (self.range(), &self.fill);
-        let tier = self.fetches.cx.tiers.get(fill.tier)?;
-        match tier.open_part(&fill.part, range.start, range.end - range.start) {
+        let (range, fetch) = (self.range(), &self.fetch);
+        let tier = self.fetches.cx.tiers.get(fetch.tier)?;
+        match tier.open_part(&fetch.part, range.start, range.end - range.start) {
             Ok(sink) => {
                 self.sink = Some(sink);
                 Some(self)
             }
             Err(e) => {
-                if fill.file.entry.word() == fill.file.claim {
+                if fetch.file.entry.word() == fetch.file.claim {
                     self.fetches.cx.tier_failed(tier, &e);
                 }
-                self.fetches.give_up(fill, CopyOutcome::Refused(Refusal::TierFailed, Some(RETRY)));
+                self.fetches.give_up(fetch, CopyOutcome::Refused(Refusal::TierFailed, Some(TIER_FAILED_PAUSE)));
                 None
             }
         }
     }
 
     /// Notes that a lane has taken it.
-    pub(crate) fn given(&mut self, lane: Lane) {
-        if self.fill.file.origin() != Origin::Pfs {
+    pub(crate) fn assigned(&mut self, lane: Lane) {
+        if self.fetch.file.origin() != Origin::Pfs {
             return;
         }
         self.counted.0.slot.uses_reserve(!self.marks.demanded);
         let range = self.range();
-        self.fetches.lanes.given(&self.fill.file.live, Kind::Chunks, lane, range.end - range.start);
+        self.fetches.lanes.note_assigned(&self.fetch.file.live, Kind::Chunks, lane, range.end - range.start);
     }
 
     /// Ends its count among the chunks that are prefetched.
     fn land(&self) {
         if !self.marks.demanded {
-            self.fill.landed();
+            self.fetch.landed();
         }
     }
 
     /// Removes its bytes, which are of no use, before another chunk takes its slot of the window,
     /// and before this chunk can be fetched again.
-    fn leave(&mut self) {
+    fn discard(&mut self) {
         let Some(Room::Window(slot)) = self.room.take() else { return };
         let range = self.range();
         if let Some(sink) = &self.sink
             && let Err(e) = sink.punch(range.start, range.end - range.start)
         {
             tracing::debug!(error = %e, "a chunk that is of no use keeps its blocks");
-            self.fill.keep_slot(slot);
+            self.fetch.keep_slot(slot);
         }
     }
 
     /// Handles the end of the copy. Returns `true` if the chunk has to be copied again.
     fn settle(&mut self, end: Result<Copied, CopyError>) -> bool {
-        let (fetches, fill) = (self.fetches, self.fill.clone());
-        let copied = match end.and_then(|copied| same(copied, &fill)) {
+        let (fetches, fetch) = (self.fetches, self.fetch.clone());
+        let copied = match end.and_then(|copied| check_version(copied, &fetch)) {
             Ok(copied) => copied,
             Err(e) => return self.failed(&e),
         };
         if copied.identity.is_some() {
-            fill.checked();
+            fetch.checked();
         }
-        if fill.file.packed.is_none() {
+        if fetch.file.packed.is_none() {
             fetches.cx.stats.bytes.fetch_add(copied.bytes, Ordering::Relaxed);
             fetches.cx.stats.chunks.fetch_add(1, Ordering::Relaxed);
         }
-        fetches.cx.latencies.copied(fill.file.origin(), CopyOf::Chunk, self.begun.elapsed());
-        if fill.file.origin() == Origin::Pfs {
+        fetches.cx.latencies.copied(fetch.file.origin(), CopyOf::Chunk, self.begun.elapsed());
+        if fetch.file.origin() == Origin::Pfs {
             fetches.accounting.note_copy(copied.bytes, self.begun.elapsed());
         }
         fetches.note_rate(copied.bytes);
-        fetches.peers.tell_piece(&fill.file, &self.range(), copied.checksum);
-        let last = fill.summed(self.chunk, copied.checksum);
-        self.room = self.room.take().and_then(|room| fill.arrived(self.chunk, room));
-        self.leave();
+        fetches.peers.notify_chunk(&fetch.file, &self.range(), copied.checksum);
+        let last = fetch.summed(self.chunk, copied.checksum);
+        self.room = self.room.take().and_then(|room| fetch.arrived(self.chunk, room));
+        self.discard();
         self.land();
         if last {
-            fetches.complete(&fill);
+            fetches.complete(&fetch);
         } else {
-            fetches.requeue(&fill);
+            fetches.requeue(&fetch);
         }
         false
     }
 
     fn failed(&mut self, e: &CopyError) -> bool {
-        let (fetches, fill) = (self.fetches, &self.fill);
-        fill.not_opened();
-        let gone = fill.file.entry.word() != fill.file.claim;
+        let (fetches, fetch) = (self.fetches, &self.fetch);
+        fetch.not_opened();
+        let gone = fetch.file.entry.word() != fetch.file.claim;
         self.failed += 1;
-        if let (CopyError::Source(e), Some((_, below)), false) = (e, &fill.file.packed, gone) {
+        if let (CopyError::Source(e), Some((_, below)), false) = (e, &fetch.file.packed, gone) {
             // Its compressed copy is removed: the next demand fetches the file.
-            fetches.cx.packed_is_damaged(&fill.file, *below, e);
+            fetches.cx.drop_damaged_packed(&fetch.file, *below, e);
             self.land();
-            fetches.give_up(fill, CopyOutcome::Stopped);
+            fetches.give_up(fetch, CopyOutcome::Stopped);
             return false;
         }
-        let again = matches!(e, CopyError::Source(_)) && self.failed <= TRIES && !self.written.get() && !gone;
+        let again = matches!(e, CopyError::Source(_)) && self.failed <= MAX_RETRIES && !self.written.get() && !gone;
         if again {
             return true;
         }
-        self.leave();
-        let fill = &self.fill;
+        self.discard();
+        let fetch = &self.fetch;
         self.land();
         let end = match e {
             CopyError::Stopped => {
-                fill.give_back(self.chunk);
+                fetch.give_back(self.chunk);
                 return false;
             }
             _ if gone => CopyOutcome::Bypass,
             CopyError::Sink(e) => {
-                if let Some(tier) = fetches.cx.tiers.get(fill.tier) {
+                if let Some(tier) = fetches.cx.tiers.get(fetch.tier) {
                     fetches.cx.tier_failed(tier, e);
                 }
-                CopyOutcome::Refused(Refusal::TierFailed, Some(RETRY))
+                CopyOutcome::Refused(Refusal::TierFailed, Some(TIER_FAILED_PAUSE))
             }
-            _ => fetches.publisher.after_failure(e, &fill.file).unwrap_or(CopyOutcome::Stopped),
+            _ => fetches.publisher.after_failure(e, &fetch.file).unwrap_or(CopyOutcome::Stopped),
         };
-        fetches.give_up(fill, end);
+        fetches.give_up(fetch, end);
         false
     }
 }
 
 /// Checks that the bytes are of the version that was indexed.
-fn same(copied: Copied, fill: &ChunkedFetch) -> Result<Copied, CopyError> {
-    if copied.identity.is_none_or(|id| fill.file.live.is_same(&id, &fill.file.want)) {
+fn check_version(copied: Copied, fetch: &ChunkedFetch) -> Result<Copied, CopyError> {
+    if copied.identity.is_none_or(|id| fetch.file.live.is_same(&id, &fetch.file.want)) {
         Ok(copied)
     } else {
         Err(CopyError::Changed)
@@ -182,13 +182,13 @@ fn same(copied: Copied, fill: &ChunkedFetch) -> Result<Copied, CopyError> {
 
 impl Task for ChunkCopyTask<'_> {
     fn source(&self) -> &dyn Source {
-        &*self.fill.file.live.source
+        &*self.fetch.file.live.source
     }
     fn rel(&self) -> &[u8] {
-        &self.fill.file.rel
+        &self.fetch.file.rel
     }
     fn range(&self) -> Range<u64> {
-        self.fill.range(self.chunk)
+        self.fetch.range(self.chunk)
     }
     fn is_direct(&self) -> bool {
         match self.fetches.cx.options.direct {
@@ -198,7 +198,7 @@ impl Task for ChunkCopyTask<'_> {
         }
     }
     fn file(&self) -> Option<Arc<dyn SourceFile>> {
-        self.fill.original()
+        self.fetch.original()
     }
     fn sink(&self) -> &dyn Sink {
         &self.sink
@@ -207,16 +207,16 @@ impl Task for ChunkCopyTask<'_> {
         &self.marks
     }
     fn opened(&self, file: &Arc<dyn SourceFile>, took: Duration) {
-        self.fetches.accounting.note_open(&self.fill.file, took);
-        self.fill.opened(file);
-        self.fetches.requeue(&self.fill);
+        self.fetches.accounting.note_open(&self.fetch.file, took);
+        self.fetch.opened(file);
+        self.fetches.requeue(&self.fetch);
     }
     fn is_whole_file(&self) -> bool {
         false
     }
     fn is_checked(&self) -> bool {
         self.written.set(true);
-        self.fill.written()
+        self.fetch.written()
     }
     fn done(&mut self, end: Result<Copied, CopyError>) -> bool {
         self.settle(end)

@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the file on the PFS stays open without reads.
-const KEEP_OPEN: Duration = Duration::from_secs(60);
+const KEEP_OPEN_FOR: Duration = Duration::from_secs(60);
 /// Age of the last check of the file's identity up to which a chunk is published without another
 /// one.
-const RECHECK: Duration = Duration::from_secs(1);
+const MAX_CHECK_AGE: Duration = Duration::from_secs(1);
 
 /// A large file whose chunks are fetched into a partial copy.
 pub(crate) struct ChunkedFetch {
@@ -35,6 +35,12 @@ pub(crate) struct ChunkedFetch {
     /// PFS calls in flight.
     calls: AtomicU32,
     progress: Mutex<Progress>,
+}
+
+/// A partial copy that has space in a tier.
+pub(crate) struct PlacedPart {
+    pub(crate) tier: usize,
+    pub(crate) part: PartCopy,
 }
 
 /// The space of a chunk's bytes.
@@ -84,7 +90,7 @@ enum Original {
     Opening,
     Open(Arc<dyn SourceFile>),
     /// A compressed copy or a peer's file: it was open before the first chunk.
-    Given(Arc<dyn SourceFile>),
+    Supplied(Arc<dyn SourceFile>),
 }
 
 struct Progress {
@@ -100,7 +106,7 @@ struct Progress {
     /// One bit for each chunk that is in flight or present.
     taken: Vec<u64>,
     /// One bit for each chunk that is present. (The bits in the entry can be damaged.)
-    there: Vec<u64>,
+    present: Vec<u64>,
     /// Checksums, by chunk. A streamed file is never whole, so it has none.
     sums: Vec<u64>,
     summed: u32,
@@ -117,7 +123,7 @@ struct Progress {
     checked: Option<Instant>,
     /// When a chunk was last in flight.
     busy: Instant,
-    over: bool,
+    ended: bool,
 }
 
 impl Progress {
@@ -148,7 +154,7 @@ impl Progress {
     }
 
     fn give_back(&mut self, chunk: u32) {
-        for bits in [&mut self.taken, &mut self.there] {
+        for bits in [&mut self.taken, &mut self.present] {
             if let Some(w) = bits.get_mut(chunk as usize / 64) {
                 *w &= !(1 << (chunk % 64));
             }
@@ -156,19 +162,19 @@ impl Progress {
     }
 
     /// Notes that a chunk is present.
-    fn has_come(&mut self, chunk: u32) {
-        if let Some(w) = self.there.get_mut(chunk as usize / 64) {
+    fn mark_present(&mut self, chunk: u32) {
+        if let Some(w) = self.present.get_mut(chunk as usize / 64) {
             *w |= 1 << (chunk % 64);
         }
     }
 
-    fn is_there(&self, chunk: u32) -> bool {
-        self.there.get(chunk as usize / 64).is_some_and(|w| w & 1 << (chunk % 64) != 0)
+    fn is_present(&self, chunk: u32) -> bool {
+        self.present.get(chunk as usize / 64).is_some_and(|w| w & 1 << (chunk % 64) != 0)
     }
 
     /// The next chunk to fetch.
     fn next(&mut self, demanded: bool, chunks: u32) -> Option<u32> {
-        if self.over || matches!(self.original, Original::Opening) {
+        if self.ended || matches!(self.original, Original::Opening) {
             return None;
         }
         if demanded {
@@ -194,21 +200,21 @@ impl ChunkedFetch {
     pub(crate) fn new(
         file: ClaimedFile,
         large: LargeFile<'static>,
-        (tier, part): (usize, PartCopy),
+        PlacedPart { tier, part }: PlacedPart,
         streamed: bool,
         rest: bool,
         width: u32,
     ) -> Self {
         let (now, chunks) = (Instant::now(), large.chunks());
         let progress = Progress {
-            original: file.given().map_or(Original::Closed, Original::Given),
+            original: file.open_source().map_or(Original::Closed, Original::Supplied),
             wanted: VecDeque::new(),
             rest,
             cursor: 0,
             unasked: 0,
             width,
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],
-            there: vec![0; monarch_abi::chunks::words_of(chunks)],
+            present: vec![0; monarch_abi::chunks::words_of(chunks)],
             sums: vec![0; if streamed { 0 } else { chunks as usize }],
             summed: 0,
             written: 0,
@@ -218,7 +224,7 @@ impl ChunkedFetch {
             asked: now,
             checked: None,
             busy: now,
-            over: false,
+            ended: false,
         };
         Self { file, large, tier, part, streamed, calls: AtomicU32::new(0), progress: Mutex::new(progress) }
     }
@@ -238,7 +244,7 @@ impl ChunkedFetch {
         self.large.take_wanted(|chunk| {
             any = true;
             p.cursor = chunk + 1;
-            if !p.over && p.is_there(chunk) && !self.large.has(chunk) {
+            if !p.ended && p.is_present(chunk) && !self.large.has(chunk) {
                 self.large.arrived(chunk);
             }
             if !p.is_taken(chunk) && !p.wanted.contains(&chunk) {
@@ -268,7 +274,7 @@ impl ChunkedFetch {
         // Without the lock: `room` may drop a chunk of this very file.
         let room = room(chunk)?;
         let mut p = lock(&self.progress);
-        if p.over || p.is_taken(chunk) || matches!(p.original, Original::Opening) {
+        if p.ended || p.is_taken(chunk) || matches!(p.original, Original::Opening) {
             return None;
         }
         p.begin(chunk);
@@ -285,7 +291,7 @@ impl ChunkedFetch {
     /// The file that chunks are read from, if it is open.
     pub(crate) fn original(&self) -> Option<Arc<dyn SourceFile>> {
         match &lock(&self.progress).original {
-            Original::Open(file) | Original::Given(file) => Some(file.clone()),
+            Original::Open(file) | Original::Supplied(file) => Some(file.clone()),
             Original::Closed | Original::Opening => None,
         }
     }
@@ -305,7 +311,7 @@ impl ChunkedFetch {
 
     /// Closes the file on the PFS if it has not been read for a while.
     pub(crate) fn close_if_idle(&self) {
-        lock(&self.progress).close(KEEP_OPEN);
+        lock(&self.progress).close(KEEP_OPEN_FOR);
     }
 
     /// Notes that a chunk's bytes are all written. Returns whether to check the file's identity, as
@@ -315,7 +321,7 @@ impl ChunkedFetch {
         p.written += 1;
         p.busy = Instant::now();
         let last = !self.streamed && p.written == self.large.chunks();
-        last || p.checked.is_none_or(|t| t.elapsed() > RECHECK)
+        last || p.checked.is_none_or(|t| t.elapsed() > MAX_CHECK_AGE)
     }
 
     /// Notes that the file's identity was as indexed.
@@ -344,13 +350,13 @@ impl ChunkedFetch {
     /// that of bytes that are gone.
     pub(crate) fn arrived(&self, chunk: u32, room: Room) -> Option<Room> {
         let mut p = lock(&self.progress);
-        if p.over {
+        if p.ended {
             return Some(room);
         }
         if let Room::Window(slot) = room {
             p.passing.push_back((chunk, slot));
         }
-        p.has_come(chunk);
+        p.mark_present(chunk);
         self.large.arrived(chunk);
         None
     }
@@ -425,32 +431,32 @@ impl ChunkedFetch {
     pub(crate) fn end(&self) -> bool {
         let mut p = lock(&self.progress);
         p.close(Duration::ZERO);
-        !std::mem::replace(&mut p.over, true)
+        !std::mem::replace(&mut p.ended, true)
     }
 }
 
 /// Shows readers the PFS calls for one chunk.
 pub(crate) struct ChunkMarks {
-    pub(crate) fill: Arc<ChunkedFetch>,
+    pub(crate) fetch: Arc<ChunkedFetch>,
     pub(crate) demanded: bool,
 }
 
 impl Marks for ChunkMarks {
     fn in_pfs(&self, inside: bool) {
-        let calls = &self.fill.calls;
+        let calls = &self.fetch.calls;
         let now = if inside {
             calls.fetch_add(1, Ordering::Relaxed) + 1
         } else {
             calls.fetch_sub(1, Ordering::Relaxed).saturating_sub(1)
         };
         // The entry may be that of another partial copy by now.
-        let head = self.fill.large.head;
-        if head.part.load(Ordering::Relaxed) == self.fill.part.number {
+        let head = self.fetch.large.head;
+        if head.part.load(Ordering::Relaxed) == self.fetch.part.number {
             head.in_pfs.store(now, Ordering::Relaxed);
         }
     }
     fn progress(&self) {
-        self.fill.large.head.tick.fetch_add(1, Ordering::Relaxed);
+        self.fetch.large.head.tick.fetch_add(1, Ordering::Relaxed);
     }
     fn waited_for(&self) -> bool {
         self.demanded
@@ -470,7 +476,7 @@ mod tests {
             unasked: 0,
             width: 8,
             taken: vec![0; monarch_abi::chunks::words_of(chunks)],
-            there: vec![0; monarch_abi::chunks::words_of(chunks)],
+            present: vec![0; monarch_abi::chunks::words_of(chunks)],
             sums: Vec::new(),
             summed: 0,
             written: 0,
@@ -480,7 +486,7 @@ mod tests {
             asked: Instant::now(),
             checked: None,
             busy: Instant::now(),
-            over: false,
+            ended: false,
         }
     }
 
@@ -506,22 +512,22 @@ mod tests {
         p.original = Original::Opening;
         assert_eq!((p.next(true, 3), p.next(false, 3)), (None, None));
         p.original = Original::Closed;
-        p.over = true;
+        p.ended = true;
         assert_eq!(p.next(true, 3), None);
     }
 
     /// Chunks of another node's file were waited for in vain after a minute without any: the file
     /// was taken for closed, and to be opened by the next chunk, which never opens one that was
-    /// given.
+    /// supplied.
     #[test]
     fn a_file_that_is_given_is_neither_closed_nor_opened() {
         use crate::engine::{MemSource, Source};
         let source = MemSource::default();
         source.put(b"f", b"some");
-        for (given, is_open) in [(true, true), (false, false)] {
+        for (supplied, is_open) in [(true, true), (false, false)] {
             let mut p = progress(3, true);
             let file: Arc<dyn SourceFile> = source.open(b"f").unwrap().into();
-            p.original = if given { Original::Given(file) } else { Original::Open(file) };
+            p.original = if supplied { Original::Supplied(file) } else { Original::Open(file) };
             p.close(Duration::ZERO);
             p.wanted.push_back(2);
             p.begin(2);

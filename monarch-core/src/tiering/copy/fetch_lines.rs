@@ -32,8 +32,7 @@ pub(crate) struct Rate {
 
 impl Rate {
     /// Notes bytes. Returns the rate in bytes a second once enough time has passed.
-    pub(crate) fn note(&mut self, bytes: u64) -> Option<u64> {
-        let now = Instant::now();
+    pub(crate) fn note(&mut self, bytes: u64, now: Instant) -> Option<u64> {
         let since = *self.since.get_or_insert(now);
         self.bytes += bytes;
         let took = now.duration_since(since);
@@ -47,9 +46,9 @@ impl Rate {
     }
 }
 
-fn put(line: &mut VecDeque<Arc<ChunkedFetch>>, fill: &Arc<ChunkedFetch>) {
-    if !line.iter().any(|f| Arc::ptr_eq(f, fill)) {
-        line.push_back(fill.clone());
+fn put(line: &mut VecDeque<Arc<ChunkedFetch>>, fetch: &Arc<ChunkedFetch>) {
+    if !line.iter().any(|f| Arc::ptr_eq(f, fetch)) {
+        line.push_back(fetch.clone());
     }
 }
 
@@ -69,13 +68,13 @@ impl FetchLines {
 
     /// Maintenance: fewer files may be read than before, and chunks that found no slot may find
     /// one.
-    pub(crate) fn tend_window(&mut self) {
+    pub(crate) fn maintain_window(&mut self) {
         if let Some(window) = &mut self.window {
             window.tend();
         }
         self.share_window();
-        for fill in self.streamed.clone() {
-            self.line_up(&fill);
+        for fetch in self.streamed.clone() {
+            self.enqueue(&fetch);
         }
     }
 
@@ -87,26 +86,26 @@ impl FetchLines {
     }
 
     /// Queues a file for the chunks that it has to fetch. Returns whether there are any.
-    pub(crate) fn line_up(&mut self, fill: &Arc<ChunkedFetch>) -> bool {
-        let (wanted, rest) = (fill.has_work(true), fill.has_work(false));
+    pub(crate) fn enqueue(&mut self, fetch: &Arc<ChunkedFetch>) -> bool {
+        let (wanted, rest) = (fetch.has_work(true), fetch.has_work(false));
         if wanted {
-            put(&mut self.demanded, fill);
+            put(&mut self.demanded, fetch);
         }
         if rest {
-            put(&mut self.rest, fill);
+            put(&mut self.rest, fetch);
         }
         wanted || rest
     }
 
     /// Removes a fetch from all lists.
-    pub(crate) fn remove(&mut self, fill: &Arc<ChunkedFetch>) {
-        if self.by_key.get(&fill.file.key).is_some_and(|f| Arc::ptr_eq(f, fill)) {
-            self.by_key.remove(&fill.file.key);
+    pub(crate) fn remove(&mut self, fetch: &Arc<ChunkedFetch>) {
+        if self.by_key.get(&fetch.file.key).is_some_and(|f| Arc::ptr_eq(f, fetch)) {
+            self.by_key.remove(&fetch.file.key);
         }
         for line in [&mut self.demanded, &mut self.rest] {
-            line.retain(|f| !Arc::ptr_eq(f, fill));
+            line.retain(|f| !Arc::ptr_eq(f, fetch));
         }
-        self.streamed.retain(|f| !Arc::ptr_eq(f, fill));
+        self.streamed.retain(|f| !Arc::ptr_eq(f, fetch));
         self.share_window();
     }
 
@@ -129,5 +128,20 @@ impl FetchLines {
     pub(crate) fn can_stream(&self, file: &ClaimedFile) -> bool {
         let takes = |large: LargeFile<'_>| self.window.as_ref().is_some_and(|w| w.takes(large.chunk));
         file.live.segment.state.large(file.entry.id).is_some_and(takes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_measured_over_some_time_and_not_over_a_pause() {
+        let (mut rate, start) = (Rate::default(), Instant::now());
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        assert_eq!((rate.note(1000, at(0)), rate.note(500, at(100))), (None, None));
+        assert_eq!(rate.note(500, at(250)), Some(8000), "bytes a second");
+        assert_eq!(rate.note(1000, at(5000)), None, "a pause");
+        assert_eq!(rate.note(0, at(5500)), Some(1), "never 0");
     }
 }

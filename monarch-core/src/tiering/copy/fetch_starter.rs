@@ -5,9 +5,10 @@ use crate::sync::lock;
 use crate::tier::{PartCopy, TierDir};
 use crate::tiering::compression::compressor::Compressor;
 use crate::tiering::compression::packer::Packer;
+use crate::tiering::copy::chunked_fetch::PlacedPart;
 use crate::tiering::copy::chunked_fetches::ChunkedFetches;
 use crate::tiering::copy::fetch_lines::FetchLines;
-use crate::tiering::copy::publisher::{Publisher, no_passing_room};
+use crate::tiering::copy::publisher::{Publisher, no_transient_space};
 use crate::tiering::copy::streaming::Streaming;
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::context::Context;
@@ -15,7 +16,7 @@ use crate::tiering::core::outcome::CopyOutcome;
 use crate::tiering::core::reservations::CompressedReservation;
 use crate::tiering::core::reservations::TransientReservation;
 use crate::tiering::placement::fair_share::FairShare;
-use crate::tiering::placement::placer::{CHOICES, Placer};
+use crate::tiering::placement::placer::{MAX_CHOICES, Placer};
 use crate::tiering::placement::reclaim::Reclaim;
 use crate::tiering::residency::decode_rounds::DecodeRounds;
 use crate::tiering::residency::transient_copies::TransientCopies;
@@ -26,12 +27,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Pause after a lack of space that may pass.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// How often the fair share frees space for one file.
-const SHARES: u32 = 3;
+const MAX_FAIR_SHARE_TRIES: u32 = 3;
 /// Pause while as many files are being streamed as are allowed.
-const PLACE: Duration = Duration::from_millis(500);
+const STREAM_PLACE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Starts to fetch large files.
 pub(crate) struct FetchStarter {
@@ -82,17 +83,17 @@ impl FetchStarter {
     }
 
     /// Starts to fetch the chunks of a claimed file.
-    pub(crate) fn begin_fill(&self, mut file: ClaimedFile, large: LargeFile<'static>) {
+    pub(crate) fn begin_fetch(&self, mut file: ClaimedFile, large: LargeFile<'static>) {
         if let Some((_, below)) = file.packed {
             return self.begin_decoding(file, large, below);
         }
         if file.passes() {
-            return self.begin_passing(file, large);
+            return self.begin_from_peer(file, large);
         }
         let (mut tried, mut shares, mut turns, mut unwanted) = (vec![false; self.cx.tiers.len()], 0, 0, false);
         loop {
             let Ok(at) = self.placer.place(&file, &tried).inspect_err(|why| unwanted |= *why == Why::Unwanted) else {
-                if !unwanted && shares < SHARES && self.fair_share.make_fair_room(&file) {
+                if !unwanted && shares < MAX_FAIR_SHARE_TRIES && self.fair_share.free_fair_share(&file) {
                     shares += 1;
                     tried.fill(false);
                     continue;
@@ -105,7 +106,7 @@ impl FetchStarter {
             // A file that is not fetched to its end could not be compressed.
             if self.cx.packs(at)
                 && self.cx.options.prefetch
-                && let Some(room) = self.packer.room_to_pack(at, &file.rel, file.want.size)
+                && let Some(room) = self.packer.reserve_estimate(at, &file.rel, file.want.size)
             {
                 let asked = file.source == RequestSource::Demand;
                 let above =
@@ -117,30 +118,30 @@ impl FetchStarter {
                 };
                 file.share = Some(Arc::new(share));
                 file.below = Some(Arc::new(CompressedReservation { tier: at, room: Mutex::new(Some(room)) }));
-                return self.fetches.fill(file, large, (up, part), false);
+                return self.fetches.start(file, large, PlacedPart { tier: up, part }, false);
             }
             match self.reclaim.room_for_part(at, tier, file.want.size) {
-                Ok(Some(part)) => return self.fetches.fill(file, large, (at, part), false),
-                Ok(None) => tried[at] = turns > CHOICES,
+                Ok(Some(part)) => return self.fetches.start(file, large, PlacedPart { tier: at, part }, false),
+                Ok(None) => tried[at] = turns > MAX_CHOICES,
                 Err(e) => self.cx.tier_failed(tier, &e),
             }
         }
-        if self.transient.packs_under_way() && file.source == RequestSource::Prefetch {
+        if self.transient.has_uncompressed() && file.source == RequestSource::Prefetch {
             self.compressor.defer(file.key);
             return self.publisher.publish_outcome(&file, CopyOutcome::Stopped);
         }
         let transient = shares > 0
-            || self.transient.packs_under_way()
+            || self.transient.has_uncompressed()
             || tried.contains(&true)
             || self.cx.tiers.iter().any(TierDir::suspended);
         let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
-        let mut pause = transient.then_some(RETRY);
+        let mut pause = transient.then_some(RETRY_PAUSE);
         if file.source == RequestSource::Demand && !transient {
             if self.streaming.stream(&file, large) {
                 return;
             }
             // Other files are being streamed: their readers may end.
-            pause = lock(&self.fetch_lines).can_stream(&file).then_some(PLACE);
+            pause = lock(&self.fetch_lines).can_stream(&file).then_some(STREAM_PLACE_PAUSE);
         }
         if let Some(more) = self.cx.log_limits.full.now() {
             let name = crate::shown::bytes(&file.rel);
@@ -150,13 +151,13 @@ impl FetchStarter {
     }
 
     /// Starts to fetch the chunks of a claimed file that a peer owns.
-    fn begin_passing(&self, mut file: ClaimedFile, large: LargeFile<'static>) {
-        if let Some((at, part, share)) = self.passing_part(&file) {
+    fn begin_from_peer(&self, mut file: ClaimedFile, large: LargeFile<'static>) {
+        if let Some((at, part, share)) = self.transient_part(&file) {
             file.share = Some(Arc::new(share));
-            return self.fetches.fill(file, large, (at, part), false);
+            return self.fetches.start(file, large, PlacedPart { tier: at, part }, false);
         }
         if file.source != RequestSource::Demand || !self.streaming.stream(&file, large) {
-            let end = no_passing_room(&file);
+            let end = no_transient_space(&file);
             self.publisher.publish_outcome(&file, end);
         }
     }
@@ -167,11 +168,11 @@ impl FetchStarter {
         match self.compressor.retry_until_room(asked, || self.reclaim.part_above(below, file.want.size, asked)) {
             Some((at, part, share)) => {
                 file.share = Some(Arc::new(share));
-                self.fetches.fill(file, large, (at, part), false);
+                self.fetches.start(file, large, PlacedPart { tier: at, part }, false);
             }
             None => {
                 if !asked {
-                    self.rounds.rest_decoding(file.key);
+                    self.rounds.suspend_decoding(file.key);
                 }
                 self.publisher.publish_outcome(&file, CopyOutcome::Packed(below));
             }
@@ -179,7 +180,7 @@ impl FetchStarter {
     }
 
     /// Creates a transient partial copy for a peer's file.
-    pub(crate) fn passing_part(&self, f: &ClaimedFile) -> Option<(usize, PartCopy, TransientReservation)> {
+    pub(crate) fn transient_part(&self, f: &ClaimedFile) -> Option<(usize, PartCopy, TransientReservation)> {
         let asked = f.source == RequestSource::Demand;
         self.compressor.retry_until_room(asked, || self.reclaim.part_above(self.cx.tiers.len(), f.want.size, asked))
     }

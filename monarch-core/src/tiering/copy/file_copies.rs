@@ -106,7 +106,7 @@ impl FileCopies {
         let Some((claim, source)) = self.claim(&live.segment, &entry, &job) else {
             match entry.word().refusal() {
                 Some(Refusal::Damaged) => self.scrubber.drop_damaged(job.key, &live, &entry),
-                None if entry.word().state() == State::Partial => self.asked_while_filling(&job),
+                None if entry.word().state() == State::Partial => self.asked_while_partial(&job),
                 _ => {}
             }
             return None;
@@ -155,7 +155,7 @@ impl FileCopies {
             return None;
         }
         if let Some(large) = f.live.segment.state.large(f.entry.id) {
-            self.starter.begin_fill(f, large);
+            self.starter.begin_fetch(f, large);
             return None;
         }
         if let Some(peer) = &f.peer {
@@ -181,7 +181,7 @@ impl FileCopies {
                     if before.is_changed()
                         && let Some(live) = parts(job.key).and_then(|(number, _)| self.segments.segment(number))
                     {
-                        self.peers.tell_changed(&live, e);
+                        self.peers.notify_changed(&live, e);
                     }
                     return None;
                 }
@@ -196,7 +196,7 @@ impl FileCopies {
     }
 
     /// Handles a request for a file whose chunks are being fetched.
-    fn asked_while_filling(&self, job: &Job<'_>) {
+    fn asked_while_partial(&self, job: &Job<'_>) {
         match job.source {
             RequestSource::Demand => drop(self.fetches.drain_chunk_requests(job.key)),
             RequestSource::Prefetch => self.fetches.fetch_rest(job.key),

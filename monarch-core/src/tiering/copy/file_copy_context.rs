@@ -4,7 +4,7 @@ use crate::tier::CopyFile;
 use crate::tiering::compression::compressor::Compressor;
 use crate::tiering::compression::packer::Packer;
 use crate::tiering::copy::accounting::CopyAccounting;
-use crate::tiering::copy::publisher::{Publisher, no_passing_room};
+use crate::tiering::copy::publisher::{Publisher, no_transient_space};
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::outcome::CopyOutcome;
@@ -84,7 +84,7 @@ impl FileCopyContext {
     /// # Errors
     ///
     /// The outcome when there is no space.
-    pub(crate) fn passing_room(
+    pub(crate) fn transient_file(
         &self,
         f: &ClaimedFile,
     ) -> Result<(usize, CopyFile<'_>, TransientReservation), CopyOutcome> {
@@ -92,6 +92,6 @@ impl FileCopyContext {
         let room = self
             .compressor
             .retry_until_room(asked, || self.reclaim.file_above(self.cx.tiers.len(), f.want.size, asked));
-        room.ok_or_else(|| no_passing_room(f))
+        room.ok_or_else(|| no_transient_space(f))
     }
 }

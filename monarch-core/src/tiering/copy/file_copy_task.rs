@@ -9,9 +9,9 @@ use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::engine_trial::Kind;
 use crate::tiering::core::inflight_progress::InflightProgress;
 use crate::tiering::core::lane::Lane;
-use crate::tiering::core::outcome::{CopyOutcome, ELSEWHERE};
+use crate::tiering::core::outcome::{CopyOutcome, NO_ROOM_ANYWHERE_PAUSE};
 use crate::tiering::core::reservations::CompressedReservation;
-use crate::tiering::placement::placer::CHOICES;
+use crate::tiering::placement::placer::MAX_CHOICES;
 use crate::tiering::queue::inflight_slots::Job;
 use monarch_abi::word::Refusal;
 use monarch_policies::{Event, FileKey, RequestSource, Why};
@@ -21,10 +21,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Pause after a lack of space that may pass.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// How often the fair share frees space for one copy: a reader that has a dropped copy open keeps
 /// its blocks for a while.
-const SHARES: u32 = 3;
+const MAX_FAIR_SHARE_TRIES: u32 = 3;
 
 /// Whether there is space for a copy that is to be compressed.
 enum ToPack {
@@ -92,10 +92,10 @@ impl<'a> FileCopyTask<'a> {
 
     /// Notes that a lane has taken it. Only prefetch has a choice of lane: demands always go to
     /// copiers.
-    pub(crate) fn given(&mut self, lane: Lane) {
+    pub(crate) fn assigned(&mut self, lane: Lane) {
         if self.file.origin() == Origin::Pfs && self.file.source == RequestSource::Prefetch {
             self.job.slot.uses_reserve(true);
-            self.parts.lanes.given(&self.file.live, Kind::Files, lane, self.file.want.size);
+            self.parts.lanes.note_assigned(&self.file.live, Kind::Files, lane, self.file.want.size);
         }
     }
 
@@ -109,7 +109,7 @@ impl<'a> FileCopyTask<'a> {
             return if self.too_large {
                 Some(CopyOutcome::Failed(self.file.start.elapsed()))
             } else {
-                self.place_passing()
+                self.place_from_peer()
             };
         }
         loop {
@@ -120,13 +120,13 @@ impl<'a> FileCopyTask<'a> {
                     if self.too_large {
                         return Some(CopyOutcome::Failed(self.file.start.elapsed()));
                     }
-                    if self.shares < SHARES && parts.fair_share.make_fair_room(&self.file) {
+                    if self.shares < MAX_FAIR_SHARE_TRIES && parts.fair_share.free_fair_share(&self.file) {
                         self.shares += 1;
                         self.tried.fill(false);
                         continue;
                     }
                     // Space is reserved for copies that will need less of it.
-                    let passes = parts.transient.packs_under_way();
+                    let passes = parts.transient.has_uncompressed();
                     if passes && self.file.source == RequestSource::Prefetch {
                         parts.compressor.defer(self.file.key);
                         return Some(CopyOutcome::Stopped);
@@ -139,8 +139,8 @@ impl<'a> FileCopyTask<'a> {
                         passes || self.in_doubt || self.shares > 0 || parts.cx.tiers.iter().any(TierDir::suspended);
                     let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
                     // Its owner may be back by then.
-                    let elsewhere = self.file.peer.is_some().then_some(ELSEWHERE);
-                    return Some(CopyOutcome::Refused(why, transient.then_some(RETRY).or(elsewhere)));
+                    let elsewhere = self.file.peer.is_some().then_some(NO_ROOM_ANYWHERE_PAUSE);
+                    return Some(CopyOutcome::Refused(why, transient.then_some(RETRY_PAUSE).or(elsewhere)));
                 }
             };
             let Some(tier) = parts.cx.tiers.get(at) else { return Some(CopyOutcome::Refused(Refusal::NoRoom, None)) };
@@ -166,7 +166,7 @@ impl<'a> FileCopyTask<'a> {
                     self.in_doubt |= !parts.cx.packs(at);
                     // Another copier took the space, or a reader has a dropped copy open: other
                     // copies may be dropped.
-                    self.tried[at] = self.turns > CHOICES;
+                    self.tried[at] = self.turns > MAX_CHOICES;
                 }
                 Err(e) => {
                     self.in_doubt = true;
@@ -177,8 +177,8 @@ impl<'a> FileCopyTask<'a> {
     }
 
     /// Finds space for the copy of a file that a peer owns.
-    fn place_passing(&mut self) -> Option<CopyOutcome> {
-        match self.parts.passing_room(&self.file) {
+    fn place_from_peer(&mut self) -> Option<CopyOutcome> {
+        match self.parts.transient_file(&self.file) {
             Ok((at, copy, share)) => {
                 (self.at, self.copy, self.file.share) = (at, Some(copy), Some(Arc::new(share)));
                 None
@@ -198,7 +198,7 @@ impl<'a> FileCopyTask<'a> {
             return None;
         }
         if !asked {
-            parts.rounds.rest_decoding(self.file.key);
+            parts.rounds.suspend_decoding(self.file.key);
         } else if let Some(more) = parts.cx.log_limits.crowded.now() {
             let file = crate::shown::bytes(&self.file.rel);
             tracing::info!(%file, size, more, "no room to decode it: all of it is in use");
@@ -209,7 +209,7 @@ impl<'a> FileCopyTask<'a> {
     /// Finds space for a copy that is to be compressed in this tier: in it, and in front of it.
     fn place_to_pack(&mut self, below: usize) -> ToPack {
         let (parts, size) = (self.parts, self.file.want.size);
-        let Some(room) = parts.packer.room_to_pack(below, &self.file.rel, size) else { return ToPack::AsItIs };
+        let Some(room) = parts.packer.reserve_estimate(below, &self.file.rel, size) else { return ToPack::AsItIs };
         let asked = self.file.source == RequestSource::Demand;
         let above = parts.compressor.retry_until_room(asked, || parts.reclaim.file_above(below, size, true));
         let Some((at, copy, share)) = above else { return ToPack::Crowded };
@@ -227,7 +227,7 @@ impl<'a> FileCopyTask<'a> {
         let Some(copy) = self.copy.take() else { return Ok(false) };
         self.sum = Sum::whole(copied.checksum);
         f.note_sum(self.sum);
-        self.parts.peers.tell_sum(f, self.sum);
+        self.parts.peers.notify_copied(f, self.sum);
         let passing = f.packed.is_some() || f.below.is_some() || f.passes();
         let done = match passing {
             true => copy.publish_passing(f.name, f.stamp()),
@@ -243,7 +243,7 @@ impl<'a> FileCopyTask<'a> {
             let took = f.start.elapsed();
             if f.peer.is_none() {
                 self.parts.accounting.note_copy(copied.bytes, took);
-                self.parts.policy.tell(&Event::Fetched { file: FileKey(f.key), size: copied.bytes, took });
+                self.parts.policy.notify(&Event::Fetched { file: FileKey(f.key), size: copied.bytes, took });
                 self.parts.source_facts.was_read(f.key, f.entry.record);
             }
         }
@@ -274,7 +274,7 @@ impl<'a> FileCopyTask<'a> {
             Err(CopyError::Source(e)) if self.file.packed.is_some() => {
                 // Copied from the PFS then.
                 if let Some((_, below)) = self.file.packed.take() {
-                    self.parts.cx.packed_is_damaged(&self.file, below, &e);
+                    self.parts.cx.drop_damaged_packed(&self.file, below, &e);
                 }
             }
             Err(e) => match self.parts.publisher.after_failure(&e, &self.file) {
@@ -289,7 +289,7 @@ impl<'a> FileCopyTask<'a> {
     fn publish_outcome(&mut self, end: CopyOutcome) {
         self.parts.publisher.publish_outcome(&self.file, end);
         if matches!(end, CopyOutcome::Decoded(_)) && self.file.below.is_some() {
-            self.parts.compressor.to_be_packed(&self.file, self.sum);
+            self.parts.compressor.enqueue(&self.file, self.sum);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::tiering::copy::fetch_lines::FetchLines;
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::copy_errors::CopyErrors;
-use crate::tiering::core::outcome::{CopyOutcome, ELSEWHERE};
+use crate::tiering::core::outcome::{CopyOutcome, NO_ROOM_ANYWHERE_PAUSE};
 use crate::tiering::core::peer_link::PeerLink;
 use crate::tiering::core::segments::{LiveSegment, Segments, parts};
 use crate::tiering::policy::policy_handle::PolicyHandle;
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Pause when all space for transient copies is in use.
-const RETRY: Duration = Duration::from_secs(1);
+const NO_TRANSIENT_SPACE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Publishes the outcomes of copies.
 pub(crate) struct Publisher {
@@ -46,10 +46,10 @@ pub(crate) struct Publisher {
 }
 
 /// The outcome of a claimed file for which there is no space among transient copies.
-pub(crate) const fn no_passing_room(f: &ClaimedFile) -> CopyOutcome {
+pub(crate) const fn no_transient_space(f: &ClaimedFile) -> CopyOutcome {
     match f.source {
         RequestSource::Prefetch => CopyOutcome::Stopped,
-        RequestSource::Demand => CopyOutcome::Refused(Refusal::TierFailed, Some(RETRY)),
+        RequestSource::Demand => CopyOutcome::Refused(Refusal::TierFailed, Some(NO_TRANSIENT_SPACE_PAUSE)),
     }
 }
 
@@ -112,7 +112,7 @@ impl Publisher {
             CopyOutcome::Bypass => claim.left(),
             CopyOutcome::Stopped => claim.next(State::Absent),
         };
-        self.peers.tell_over(f);
+        self.peers.notify_ended(f);
         if !f.live.fresh && matches!(end, CopyOutcome::Resident(_) | CopyOutcome::Decoded(_) | CopyOutcome::Packed(_)) {
             // A copy was made, or adopted, of the file at this path: that was compared.
             f.live.segment.state.guard.was_compared(f.entry.id);
@@ -128,15 +128,15 @@ impl Publisher {
             CopyOutcome::Resident(_) | CopyOutcome::Decoded(_) | CopyOutcome::Packed(_)
                 if !self.serves(&f.live, f.key) =>
             {
-                self.came_late(f, to);
+                self.leave_late_copy(f, to);
             }
             CopyOutcome::Resident(tier) => {
                 let demand = f.source == RequestSource::Demand;
                 count(if demand { &self.cx.stats.demanded } else { &self.cx.stats.prefetched });
                 lock(&self.catalog).add(f.key);
                 lock(&self.retry_backoff).worked(f.key);
-                self.copy_errors.over(f.key);
-                self.policy.tell_placed(f.key, f.want.size, tier);
+                self.copy_errors.forget(f.key);
+                self.policy.report_placed(f.key, f.want.size, tier);
             }
             CopyOutcome::Decoded(tier) => self.is_decoded(f, tier),
             CopyOutcome::Packed(_) | CopyOutcome::Streamed => {}
@@ -168,12 +168,12 @@ impl Publisher {
     }
 
     /// Leaves a copy of a file whose index was retired meanwhile to the next index.
-    fn came_late(&self, f: &ClaimedFile, is: Word) {
+    fn leave_late_copy(&self, f: &ClaimedFile, is: Word) {
         let word = &f.entry.master.word;
         let refused = is.refused(Refusal::Dropped);
         if word.compare_exchange(is.0, refused.0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             f.share.iter().for_each(|share| share.hand_over());
-            self.eviction.leave_to_next(is, f.name, f.want.size);
+            self.eviction.leave_orphaned(is, f.name, f.want.size);
         }
     }
 
@@ -189,20 +189,20 @@ impl Publisher {
             if !demand {
                 count(&self.cx.stats.decoded_ahead);
             }
-            self.transient.add_decoded(tier, f.key, f.want.size, f.share.as_deref());
+            self.transient.add(tier, f.key, f.want.size, f.share.as_deref());
             return;
         }
         if f.below.is_none() {
             // A copy that stays decompressed, or whose file a peer owns.
-            self.transient.add_decoded(tier, f.key, f.want.size, f.share.as_deref());
+            self.transient.add(tier, f.key, f.want.size, f.share.as_deref());
         }
         if f.peer.is_some() && demand {
-            self.transient.make_way_ahead(tier, f.want.size);
+            self.transient.free_ahead(tier, f.want.size);
         }
         count(if demand { &self.cx.stats.demanded } else { &self.cx.stats.prefetched });
         lock(&self.catalog).add(f.key);
         lock(&self.retry_backoff).worked(f.key);
-        self.copy_errors.over(f.key);
+        self.copy_errors.forget(f.key);
     }
 
     /// The outcome of a file after a failure on the PFS side.
@@ -243,7 +243,7 @@ impl Publisher {
         match after {
             None | Some(FailureAction::Failed) => Some(self.failed(e, f)),
             Some(FailureAction::Again) => None,
-            Some(FailureAction::Refused) => Some(CopyOutcome::Refused(Refusal::NoRoom, Some(ELSEWHERE))),
+            Some(FailureAction::Refused) => Some(CopyOutcome::Refused(Refusal::NoRoom, Some(NO_ROOM_ANYWHERE_PAUSE))),
             Some(FailureAction::Changed) => Some(self.failed(&CopyError::Changed, f)),
         }
     }

@@ -13,15 +13,15 @@ use std::time::Duration;
 /// Sizes of the window: maximum number of chunks, and the part of a tier (one in this many) that
 /// they may take; for a small tier, and for a large one. The larger of both is made, unless the
 /// data might fit without it.
-const SIZES: [(u64, u64); 2] = [(16, 16), (256, 64)];
+const WINDOW_SIZES: [(u64, u64); 2] = [(16, 16), (256, 64)];
 /// One in this many of the files that may be streamed keeps some of its chunks.
-const KEEPERS: usize = 4;
+const KEEPERS_DIVISOR: usize = 4;
 /// Time without requests after which a streamed file is ended for another one.
-const IDLE: Duration = Duration::from_secs(10);
+const MAX_IDLE: Duration = Duration::from_secs(10);
 
 /// Number of chunks of `chunk` bytes in the window of a tier.
 fn slots(capacity: u64, chunk: u64, small: bool) -> Option<u64> {
-    let sizes = SIZES.iter().take(if small { 1 } else { SIZES.len() });
+    let sizes = WINDOW_SIZES.iter().take(if small { 1 } else { WINDOW_SIZES.len() });
     sizes.filter_map(|(most, part)| Some((capacity / part).checked_div(chunk)?.min(*most))).max()
 }
 
@@ -64,9 +64,9 @@ fn being_read(streamed: &[Arc<ChunkedFetch>]) -> usize {
 
 /// The file that is ended when another one is to be streamed: one that was read to its end (those
 /// with chunks that stay come last), or one without requests for long.
-pub(crate) fn makes_way(streamed: &[Arc<ChunkedFetch>]) -> Option<&Arc<ChunkedFetch>> {
+pub(crate) fn next_to_end(streamed: &[Arc<ChunkedFetch>]) -> Option<&Arc<ChunkedFetch>> {
     let oldest = streamed.iter().max_by_key(|f| (f.is_read(), !f.keeps_some(), f.idle()))?;
-    (oldest.is_read() || oldest.idle() > IDLE).then_some(oldest)
+    (oldest.is_read() || oldest.idle() > MAX_IDLE).then_some(oldest)
 }
 
 /// The window of streamed files, in one tier.
@@ -128,8 +128,9 @@ impl Window {
     /// Whether chunks of a file may stay in space of their own. Few files at a time may: each keeps
     /// its place afterwards, and the chunks of many would be dropped when the next files need
     /// theirs.
-    pub(crate) fn may_keep(&self, fill: &ChunkedFetch, streamed: &[Arc<ChunkedFetch>]) -> bool {
-        fill.keeps_some() || streamed.iter().filter(|f| f.keeps_some()).count() < (self.most() / KEEPERS).max(1)
+    pub(crate) fn may_keep(&self, fetch: &ChunkedFetch, streamed: &[Arc<ChunkedFetch>]) -> bool {
+        fetch.keeps_some()
+            || streamed.iter().filter(|f| f.keeps_some()).count() < (self.most() / KEEPERS_DIVISOR).max(1)
     }
 
     /// Takes a slot for a chunk of `of`: a free one, if the disk has space for it, or that of the

@@ -1,6 +1,7 @@
 //! [`Streaming`]: streams large files that no tier has space for through the window.
 
 use crate::sync::lock;
+use crate::tiering::copy::chunked_fetch::PlacedPart;
 use crate::tiering::copy::chunked_fetches::ChunkedFetches;
 use crate::tiering::copy::fetch_lines::FetchLines;
 use crate::tiering::copy::stream_window;
@@ -46,20 +47,20 @@ impl Streaming {
     /// Streams a file through the window. Returns `false` if it cannot be.
     pub(crate) fn stream(&self, file: &ClaimedFile, large: LargeFile<'static>) -> bool {
         let tier = {
-            let mut fills = lock(&self.fetch_lines);
-            let Some(window) = fills.window.as_ref().filter(|w| w.takes(large.chunk)) else { return false };
+            let mut lines = lock(&self.fetch_lines);
+            let Some(window) = lines.window.as_ref().filter(|w| w.takes(large.chunk)) else { return false };
             let (tier, most) = (window.tier, window.most());
             // (More than one: files that started at the same time may be too many.)
             let mut done = Vec::new();
-            while fills.streamed.len() >= most
-                && let Some(one) = stream_window::makes_way(&fills.streamed).cloned()
+            while lines.streamed.len() >= most
+                && let Some(one) = stream_window::next_to_end(&lines.streamed).cloned()
             {
-                fills.remove(&one);
+                lines.remove(&one);
                 done.push(one);
             }
-            let has_place = fills.streamed.len() < most;
-            drop(fills);
-            done.iter().for_each(|one| self.fetches.end_fill(one, CopyOutcome::Streamed));
+            let has_place = lines.streamed.len() < most;
+            drop(lines);
+            done.iter().for_each(|one| self.fetches.end_fetch(one, CopyOutcome::Streamed));
             if !has_place {
                 return false;
             }
@@ -68,7 +69,7 @@ impl Streaming {
         let Some(dir) = self.cx.tiers.get(tier) else { return false };
         match dir.begin_part(file.want.size, false) {
             Ok(Some(part)) => {
-                self.fetches.fill(file.clone(), large, (tier, part), true);
+                self.fetches.start(file.clone(), large, PlacedPart { tier, part }, true);
                 true
             }
             Ok(None) => false,
@@ -102,7 +103,7 @@ impl Streaming {
         }
         let window = make(state.header.chunk).or_else(|| before.and_then(make));
         // Another root may have made one first: then this window gives its space back.
-        let mut fills = lock(&self.fetch_lines);
-        fills.window = fills.window.take().or(window);
+        let mut lines = lock(&self.fetch_lines);
+        lines.window = lines.window.take().or(window);
     }
 }

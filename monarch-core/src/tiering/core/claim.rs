@@ -28,7 +28,7 @@ impl Claim {
 
     /// Whether `word` announces a compressed copy that has not been written yet.
     #[must_use]
-    pub const fn is_not_packed_yet(self, word: Word) -> bool {
+    pub const fn awaits_compression(self, word: Word) -> bool {
         self.plain.is_some() && self.packed.is_none() && word.is_marked()
     }
 

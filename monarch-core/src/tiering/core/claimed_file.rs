@@ -51,7 +51,7 @@ impl ClaimedFile {
     }
 
     /// The file that its bytes are read from, if that is not on the PFS.
-    pub(crate) fn given(&self) -> Option<Arc<dyn SourceFile>> {
+    pub(crate) fn open_source(&self) -> Option<Arc<dyn SourceFile>> {
         match (&self.packed, &self.peer) {
             (Some((packed, _)), _) => Some(packed.clone()),
             (None, Some(peer)) => Some(peer.clone()),

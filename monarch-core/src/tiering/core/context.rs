@@ -97,6 +97,7 @@ impl Context {
         self.tiers.iter().any(|t| !t.suspended() && free(t) >= t.ledger.cost(size))
     }
 
+    /// Counts an error of a tier, suspends the tier for a while, and logs it.
     pub(crate) fn tier_failed(&self, tier: &TierDir, e: &io::Error) {
         self.stats.tier_errors.fetch_add(1, Ordering::Relaxed);
         tier.rest();
@@ -105,24 +106,22 @@ impl Context {
         }
     }
 
-    pub(crate) fn tell_of_damage(&self, copies: usize) {
+    /// Counts damaged copies, and logs them.
+    pub(crate) fn count_damaged(&self, copies: usize) {
         self.stats.damaged.fetch_add(copies as u64, Ordering::Relaxed);
         if let Some(more) = self.log_limits.damaged.now() {
             tracing::warn!(copies, more, "copies were removed or damaged by somebody else; they are made again");
         }
     }
 
-    /// Counts a damaged copy, and logs it.
+    /// Counts one damaged copy, and logs it.
     pub(crate) fn found_damaged(&self) {
-        self.stats.damaged.fetch_add(1, Ordering::Relaxed);
-        if let Some(more) = self.log_limits.damaged.now() {
-            tracing::warn!(copies = 1, more, "copies were removed or damaged by somebody else; they are made again");
-        }
+        self.count_damaged(1);
     }
 
     /// Removes a compressed copy of the tier `at` that cannot be decompressed. The caller fetches
     /// its file again.
-    pub(crate) fn packed_is_damaged(&self, f: &ClaimedFile, at: usize, e: &io::Error) {
+    pub(crate) fn drop_damaged_packed(&self, f: &ClaimedFile, at: usize, e: &io::Error) {
         self.stats.damaged.fetch_add(1, Ordering::Relaxed);
         if let Some(tier) = self.tiers.get(at) {
             let _ = tier.evict_packed(f.name, f.want.size);
@@ -154,6 +153,7 @@ impl Context {
         self.options.elastic.is_some()
     }
 
+    /// Whether the segment with this number is in use in shared memory.
     pub(crate) fn is_live(&self, number: usize) -> bool {
         let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
         self.ctl.segments().get(number).is_some_and(live)

@@ -15,22 +15,22 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Files in a turn.
-const FILES: u32 = 512;
+const TURN_FILES: u32 = 512;
 /// Chunks in a turn.
-const CHUNKS: u32 = 64;
+const TURN_CHUNKS: u32 = 64;
 /// The order of the turns: the engine that is expected to be better (`true`), or the other. The
 /// first turn does not count, as caches, connections and threads do not exist yet. A steady drift
 /// of the load cancels out over the other four.
 const TURNS: [bool; 5] = [true, true, false, false, true];
 /// After a longer pause between two files a turn starts again: the pause says nothing about the
 /// engine.
-const PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Turns that pauses may spoil before the trial is given up.
-const SPOILED: u32 = 8;
+const MAX_SPOILED_TURNS: u32 = 8;
 /// Two times whose ratio is within this factor are equal: then processor time decides.
-const SAME: f64 = 1.1;
+const SAME_FACTOR: f64 = 1.1;
 /// Bytes that count as one more file.
-const UNIT: u64 = 64 << 10;
+const UNIT_BYTES: u64 = 64 << 10;
 /// Flag in [`Trial::now`]: the trial is over.
 const OVER: u8 = 2;
 
@@ -58,7 +58,10 @@ impl Mount {
     fn new(source: &dyn Source, direct: bool) -> Self {
         let expected = |rings| if rings { Lane::Rings } else { Lane::Threads };
         let local = source.keeps_nowait();
-        Self { files: Trial::new(expected(local), FILES), chunks: Trial::new(expected(local && direct), CHUNKS) }
+        Self {
+            files: Trial::new(expected(local), TURN_FILES),
+            chunks: Trial::new(expected(local && direct), TURN_CHUNKS),
+        }
     }
 
     /// The trial of a kind of work.
@@ -100,8 +103,8 @@ pub(crate) struct EngineRatios {
 impl EngineRatios {
     fn better(self) -> Lane {
         let rings = match self.time {
-            quick if quick < 1.0 / SAME => true,
-            slow if slow > SAME => false,
+            quick if quick < 1.0 / SAME_FACTOR => true,
+            slow if slow > SAME_FACTOR => false,
             _ => self.processor < 1.0,
         };
         if rings { Lane::Rings } else { Lane::Threads }
@@ -199,7 +202,7 @@ impl Trial {
         if lane != self.lane() {
             return None;
         }
-        let paused = now.saturating_duration_since(turns.last) > PAUSE;
+        let paused = now.saturating_duration_since(turns.last) > MAX_PAUSE;
         turns.last = now;
         let (began, used) = match turns.begun {
             Some(begun) if !paused => begun,
@@ -207,15 +210,15 @@ impl Trial {
                 (turns.given, turns.units) = (0, 0);
                 turns.begun = Some((now, processor()));
                 turns.spoiled += u32::from(before.is_some());
-                if turns.spoiled > SPOILED {
+                if turns.spoiled > MAX_SPOILED_TURNS {
                     turns.progress = Progress::GivenUp;
-                    return self.goes_to(self.expected, OVER).map(Change::Turn);
+                    return self.switch_to(self.expected, OVER).map(Change::Turn);
                 }
                 return None;
             }
         };
         turns.given += 1;
-        turns.units += 1 + bytes / UNIT;
+        turns.units += 1 + bytes / UNIT_BYTES;
         if turns.given < self.length {
             return None;
         }
@@ -231,16 +234,16 @@ impl Trial {
         if let Some(&expected) = TURNS.get(at + 1) {
             turns.progress = Progress::Turn(at + 1);
             let next = if expected { self.expected } else { self.expected.other() };
-            return self.goes_to(next, 0).map(Change::Turn);
+            return self.switch_to(next, 0).map(Change::Turn);
         }
         let ratios = ratios(&turns.sums);
         turns.progress = Progress::Measured(ratios);
-        self.goes_to(ratios.better(), OVER);
+        self.switch_to(ratios.better(), OVER);
         Some(Change::Measured(ratios.better(), ratios))
     }
 
     /// Sets the lane, and returns it if it is another one than before.
-    fn goes_to(&self, lane: Lane, over: u8) -> Option<Lane> {
+    fn switch_to(&self, lane: Lane, over: u8) -> Option<Lane> {
         let before = self.lane();
         self.now.store(lane as u8 | over, Ordering::Relaxed);
         (lane != before).then_some(lane)

@@ -4,7 +4,7 @@ use monarch_abi::word::Refusal;
 use std::time::Duration;
 
 /// Pause before a file for which no node has space is requested again.
-pub(crate) const ELSEWHERE: Duration = Duration::from_secs(10);
+pub(crate) const NO_ROOM_ANYWHERE_PAUSE: Duration = Duration::from_secs(10);
 
 /// How the copy of a file ended.
 #[derive(Clone, Copy)]

@@ -42,6 +42,13 @@ impl Drop for TransientReservation {
     }
 }
 
+/// The tier that a copy is compressed into now, and the space reserved there, if there is some yet.
+#[derive(Debug)]
+pub(crate) struct CompressionTarget {
+    pub(crate) tier: usize,
+    pub(crate) room: Option<Reservation>,
+}
+
 /// The tier that a copy is to be compressed into, and the space reserved there.
 #[derive(Debug)]
 pub(crate) struct CompressedReservation {

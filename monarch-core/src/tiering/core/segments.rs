@@ -10,6 +10,28 @@ use monarch_abi::segment::{Entry, Segment};
 use monarch_abi::word::{State, Word};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
+/// A segment that the tiering engine serves.
+#[derive(Clone)]
+pub struct LiveSegment {
+    /// Index and state.
+    pub segment: Segment<'static>,
+    /// The PFS as its files are read from.
+    pub source: Arc<dyn Source>,
+    /// Whether the index was scanned for its jobs. Each entry of an index that was loaded from a
+    /// file is compared with the PFS before its first use.
+    pub fresh: bool,
+    /// The parts of an identity that are the same on all nodes.
+    pub portable: IdentityScope,
+    pub(crate) root: usize,
+    pub(crate) mount: Arc<Mount>,
+}
+
+impl std::fmt::Debug for LiveSegment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LiveSegment").field("fresh", &self.fresh).finish_non_exhaustive()
+    }
+}
+
 impl LiveSegment {
     /// Whether a file is the one that was indexed, perhaps by another node.
     #[must_use]
@@ -49,28 +71,6 @@ impl EvictionCandidate {
     }
 }
 
-/// A segment that the tiering engine serves.
-#[derive(Clone)]
-pub struct LiveSegment {
-    /// Index and state.
-    pub segment: Segment<'static>,
-    /// The PFS as its files are read from.
-    pub source: Arc<dyn Source>,
-    /// Whether the index was scanned for its jobs. Each entry of an index that was loaded from a
-    /// file is compared with the PFS before its first use.
-    pub fresh: bool,
-    /// The parts of an identity that are the same on all nodes.
-    pub portable: IdentityScope,
-    pub(crate) root: usize,
-    pub(crate) mount: Arc<Mount>,
-}
-
-impl std::fmt::Debug for LiveSegment {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LiveSegment").field("fresh", &self.fresh).finish_non_exhaustive()
-    }
-}
-
 /// Splits the key of a file into segment number and entry id; `None` if it cannot be a key.
 pub(crate) fn parts(key: u64) -> Option<(usize, u32)> {
     let number = usize::try_from(key >> 32).ok()?.checked_sub(1)?;
@@ -83,6 +83,10 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
+    pub(crate) fn new() -> Self {
+        Self { slots: RwLock::default() }
+    }
+
     /// All slots, locked for reading.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Vec<Option<LiveSegment>>> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner)
@@ -110,10 +114,6 @@ impl Segments {
         self.read().iter().flatten().any(|live| live.segment.state.header.large > 0)
     }
 
-    pub(crate) fn new() -> Self {
-        Self { slots: RwLock::default() }
-    }
-
     /// The segment with this number.
     #[must_use]
     pub(crate) fn segment(&self, number: usize) -> Option<LiveSegment> {
@@ -129,14 +129,14 @@ impl Segments {
     }
 
     /// The file with this key, if it has a plain copy now.
-    pub(crate) fn leaver(&self, key: u64) -> Option<EvictionCandidate> {
+    pub(crate) fn candidate(&self, key: u64) -> Option<EvictionCandidate> {
         let (live, entry) = self.entry(key)?;
         let word = entry.word();
         (word.state() == State::Resident).then_some(EvictionCandidate { key, live, entry, word })
     }
 
     /// The file with this key, if a compressed copy is the only one it has now.
-    pub(crate) fn packed_leaver(&self, key: u64) -> Option<EvictionCandidate> {
+    pub(crate) fn packed_candidate(&self, key: u64) -> Option<EvictionCandidate> {
         let (live, entry) = self.entry(key)?;
         let word = entry.word();
         word.packed_in().map(|_| EvictionCandidate { key, live, entry, word })
@@ -174,9 +174,9 @@ impl Segments {
     }
 
     /// Path of a file below its root.
-    pub(crate) fn rel_of(&self, leaver: &EvictionCandidate) -> Vec<u8> {
+    pub(crate) fn rel_of(&self, candidate: &EvictionCandidate) -> Vec<u8> {
         let mut path = [0u8; monarch_abi::PATH_MAX];
-        let len = leaver.live.segment.index.path(leaver.entry.id, &mut path).unwrap_or(0);
+        let len = candidate.live.segment.index.path(candidate.entry.id, &mut path).unwrap_or(0);
         path.get(..len).unwrap_or_default().to_vec()
     }
 }

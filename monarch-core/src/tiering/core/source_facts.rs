@@ -16,11 +16,11 @@ pub(crate) struct SourceFacts {
     /// Age at which the site removes files.
     purge_age: Option<Duration>,
     /// Indexed by the number of the segment.
-    segments: RwLock<Vec<Option<Arc<OfSegment>>>>,
+    segments: RwLock<Vec<Option<Arc<SegmentFacts>>>>,
 }
 
 #[derive(Debug)]
-struct OfSegment {
+struct SegmentFacts {
     released: Released,
     /// Access times; only where the site removes old files.
     ages: Option<Mutex<Ages>>,
@@ -33,7 +33,7 @@ impl SourceFacts {
         Self { live: live.clone(), purge_age, segments: RwLock::default() }
     }
 
-    fn of(&self, number: usize) -> Option<Arc<OfSegment>> {
+    fn of(&self, number: usize) -> Option<Arc<SegmentFacts>> {
         self.segments.read().unwrap_or_else(PoisonError::into_inner).get(number)?.clone()
     }
 
@@ -57,7 +57,7 @@ impl SourceFacts {
         if segments.len() <= number {
             segments.resize(number + 1, None);
         }
-        segments[number] = Some(Arc::new(OfSegment { released, ages, renews }));
+        segments[number] = Some(Arc::new(SegmentFacts { released, ages, renews }));
     }
 
     /// The files of a segment that are on tape: only a demand, or a request that names the file

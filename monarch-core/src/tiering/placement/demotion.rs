@@ -4,6 +4,7 @@ use crate::sync::lock;
 use crate::tier::Sum;
 use crate::tiering::compression::packer::{Packed, Packer};
 use crate::tiering::core::context::Context;
+use crate::tiering::core::reservations::CompressionTarget;
 use crate::tiering::core::segments::{EvictionCandidate, Segments};
 use crate::tiering::policy::policy_handle::PolicyHandle;
 use crate::tiering::residency::catalog::Catalog;
@@ -52,19 +53,20 @@ impl Demotion {
 
     /// Moves a copy to a slower tier that has space, if that can be done before `until`. Returns
     /// whether it was moved.
-    pub(crate) fn demote(&self, leaver: &EvictionCandidate, sum: Sum, until: Instant) -> bool {
-        let from = leaver.word.tier();
+    pub(crate) fn demote(&self, candidate: &EvictionCandidate, sum: Sum, until: Instant) -> bool {
+        let from = candidate.word.tier();
         let in_time = || Instant::now() < until;
         let moves = |to: usize| {
-            let packed = if in_time() { self.demote_packed(leaver, sum, to, in_time) } else { Some(false) };
+            let packed = if in_time() { self.demote_packed(candidate, sum, to, in_time) } else { Some(false) };
             packed.unwrap_or_else(|| {
-                self.transient.takes(to, leaver.entry.record.size, 0) && self.mover.move_copy(leaver, sum, to, in_time)
+                self.transient.takes(to, candidate.entry.record.size, 0)
+                    && self.mover.move_copy(candidate, sum, to, in_time)
             })
         };
-        let moved = self.is_below(leaver) || (from + 1..self.cx.tiers.len()).any(moves);
+        let moved = self.is_below(candidate) || (from + 1..self.cx.tiers.len()).any(moves);
         if moved {
             // The caller has taken it out of the list; one that is promoted is still there.
-            lock(&self.catalog).add(leaver.key);
+            lock(&self.catalog).add(candidate.key);
             self.cx.stats.demoted.fetch_add(1, Ordering::Relaxed);
         }
         moved
@@ -74,13 +76,13 @@ impl Demotion {
     /// worth it.
     pub(crate) fn demote_packed(
         &self,
-        leaver: &EvictionCandidate,
+        candidate: &EvictionCandidate,
         sum: Sum,
         to: usize,
         may: impl Fn() -> bool,
     ) -> Option<bool> {
-        let rel = self.segments.rel_of(leaver);
-        let size = leaver.entry.record.size;
+        let rel = self.segments.rel_of(candidate);
+        let size = candidate.entry.record.size;
         let tier = self.cx.tiers.get(to).filter(|t| t.min_ratio.is_some() && t.ledger.cost(size) > t.ledger.cost(1))?;
         let known = self.cx.could_be_decoded(to, size);
         let estimate = if known { self.packer.ratios().estimate(&rel, size)? } else { return None };
@@ -88,7 +90,7 @@ impl Demotion {
         if room.is_none() {
             return Some(false);
         }
-        match self.packer.pack_copy(leaver, &rel, sum, (to, room), may) {
+        match self.packer.pack_copy(candidate, &rel, sum, CompressionTarget { tier: to, room }, may) {
             Ok(Packed::Yes(stored)) => {
                 self.packer.ratios().learn(&rel, size, Some(stored));
                 self.cx.stats.packed.fetch_add(1, Ordering::Relaxed);
@@ -99,15 +101,15 @@ impl Demotion {
             }
             _ => return Some(false),
         }
-        let (word, packed) = (&leaver.entry.master.word, leaver.word.packed(to));
-        let turned = word.compare_exchange(leaver.word.0, packed.0, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        let from = if turned { leaver.word.tier() } else { to };
+        let (word, packed) = (&candidate.entry.master.word, candidate.word.packed(to));
+        let turned = word.compare_exchange(candidate.word.0, packed.0, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let from = if turned { candidate.word.tier() } else { to };
         match (self.cx.tiers.get(from), turned) {
             (Some(tier), true) => {
-                tier.evict_resident(leaver.name(), size);
-                self.policy.resync_policy(leaver.key);
+                tier.evict_resident(candidate.name(), size);
+                self.policy.resync_policy(candidate.key);
             }
-            (Some(tier), false) => drop(tier.evict_packed(leaver.name(), size)),
+            (Some(tier), false) => drop(tier.evict_packed(candidate.name(), size)),
             _ => {}
         }
         Some(turned)
@@ -115,22 +117,22 @@ impl Demotion {
 
     /// Turns the word of a copy to the copy that was left below when it was promoted, if that
     /// exists.
-    fn is_below(&self, leaver: &EvictionCandidate) -> bool {
-        let EvictionCandidate { key, live, entry, word } = leaver;
+    fn is_below(&self, candidate: &EvictionCandidate) -> bool {
+        let EvictionCandidate { key, live, entry, word } = candidate;
         let left = lock(&self.orphans).claim(&live.segment, entry, &self.cx.tiers);
         let Some(claim) = left else { return false };
         let size = entry.record.size;
         if claim.plain.or(claim.packed).is_none_or(|to| to <= word.tier()) {
-            lock(&self.orphans).put_back(claim, leaver.name(), size, &self.cx.tiers);
+            lock(&self.orphans).put_back(claim, candidate.name(), size, &self.cx.tiers);
             return false;
         }
         let turned = claim.word(*word);
         if entry.master.word.compare_exchange(word.0, turned.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            lock(&self.orphans).put_back(claim, leaver.name(), size, &self.cx.tiers);
+            lock(&self.orphans).put_back(claim, candidate.name(), size, &self.cx.tiers);
             return false;
         }
         if let Some(from) = self.cx.tiers.get(word.tier()) {
-            from.evict_resident(leaver.name(), size);
+            from.evict_resident(candidate.name(), size);
         }
         self.policy.resync_policy(*key);
         true

@@ -4,7 +4,7 @@
 //! The share of a root is that of its jobs among all jobs; a root without jobs has none. A root is
 //! never brought below its share, and a root that is near its share takes nothing from others, so
 //! that two jobs that both want more reach a balance. What each root holds is counted when it is
-//! needed, at most once per [`FRESH`] (of very many copies a sample is counted). In
+//! needed, at most once per [`MAX_COUNT_AGE`] (of very many copies a sample is counted). In
 //! between, what was dropped counts as taken.
 
 use crate::sync::lock;
@@ -22,15 +22,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Age up to which a count is used; what is dropped meanwhile is subtracted.
-const FRESH: Duration = Duration::from_secs(1);
+const MAX_COUNT_AGE: Duration = Duration::from_secs(1);
 /// Copies that one count looks at.
-const COUNTED: usize = 1 << 15;
+const MAX_COUNTED_COPIES: usize = 1 << 15;
 /// A root counts as above its share only by more than one part in this many of all the space.
-const MARGIN: u64 = 64;
+const MARGIN_DIVISOR: u64 = 64;
 /// One part in this many of all the space is freed at a time.
-const BATCH: u64 = 256;
+const BATCH_DIVISOR: u64 = 256;
 /// Pause of a file whose copy was dropped.
-const DROPPED: Duration = Duration::from_secs(30);
+const DROPPED_PAUSE: Duration = Duration::from_secs(30);
 
 /// Bytes that each root holds, by tier.
 type Held = HashMap<usize, Vec<u64>>;
@@ -59,7 +59,7 @@ impl Shares {
 
     /// The root whose copies in this tier are dropped for a file of `root` that needs `cost` of
     /// `all` bytes, and how many bytes at most.
-    fn victim(&self, held: &Held, root: usize, tier: usize, (cost, all): (u64, u64)) -> Option<(usize, u64)> {
+    fn victim(&self, held: &Held, root: usize, tier: usize, cost: u64, all: u64) -> Option<(usize, u64)> {
         if Self::holds(held, root) + cost > self.share(root, all) {
             return None;
         }
@@ -68,7 +68,7 @@ impl Shares {
         let others = held.keys().copied().filter(|other| *other != root && here(other) > 0);
         let most = others.max_by_key(above)?;
         // (A root without jobs has no share, and no margin either.)
-        let margin = if self.share(most, all) == 0 { 0 } else { all / MARGIN };
+        let margin = if self.share(most, all) == 0 { 0 } else { all / MARGIN_DIVISOR };
         (above(&most) > margin.max(cost)).then(|| (most, above(&most)))
     }
 }
@@ -115,14 +115,14 @@ impl FairShare {
         drop(fair);
         if before > 0 && jobs == 0 && others {
             // Files that found no space may find some now.
-            self.refetch.begin_walk();
+            self.refetch.start_walk();
         }
     }
 
     /// Frees space for a file that no tier has space for, if its root holds less than its share.
     /// Returns `false` if none was freed.
-    pub(crate) fn make_fair_room(&self, f: &ClaimedFile) -> bool {
-        if self.guests.make_own_room(f) {
+    pub(crate) fn free_fair_share(&self, f: &ClaimedFile) -> bool {
+        if self.guests.free_for_own(f) {
             return true;
         }
         let root = f.live.root;
@@ -136,8 +136,8 @@ impl FairShare {
         let mut held = self.held();
         for (at, tier) in self.cx.tiers.iter().enumerate().filter(|(_, t)| !t.suspended()) {
             let cost = tier.ledger.cost(f.want.size);
-            let Some((victim, above)) = lock(&self.shares).victim(&held, root, at, (cost, all)) else { continue };
-            let freed = self.drop_of_root(victim, at, cost.max(all / BATCH).min(above));
+            let Some((victim, above)) = lock(&self.shares).victim(&held, root, at, cost, all) else { continue };
+            let freed = self.drop_of_root(victim, at, cost.max(all / BATCH_DIVISOR).min(above));
             if let Some(bytes) = held.get_mut(&victim).and_then(|tiers| tiers.get_mut(at)) {
                 *bytes = bytes.saturating_sub(freed);
             }
@@ -156,10 +156,10 @@ impl FairShare {
 
     /// Bytes that each root holds.
     fn held(&self) -> Held {
-        if let Some((_, held)) = lock(&self.shares).counted.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+        if let Some((_, held)) = lock(&self.shares).counted.as_ref().filter(|(at, _)| at.elapsed() < MAX_COUNT_AGE) {
             return held.clone();
         }
-        let (keys, of) = lock(&self.catalog).sample(COUNTED);
+        let (keys, of) = lock(&self.catalog).sample(MAX_COUNTED_COPIES);
         let mut held = Held::new();
         let (mut looked, mut seen) = (0, HashSet::new());
         for key in keys {
@@ -168,18 +168,20 @@ impl FairShare {
             if !seen.insert(key) {
                 continue;
             }
-            let Some(leaver) = self.segments.leaver(key).or_else(|| self.segments.packed_leaver(key)) else { continue };
-            let (size, word) = (leaver.entry.record.size, leaver.word);
+            let Some(candidate) = self.segments.candidate(key).or_else(|| self.segments.packed_candidate(key)) else {
+                continue;
+            };
+            let (size, word) = (candidate.entry.record.size, candidate.word);
             // Of a decompressed copy the compressed one counts: the other is transient.
             let packed =
-                if word.is_marked() { self.cx.packed_below(word.tier(), leaver.name()) } else { word.packed_in() };
+                if word.is_marked() { self.cx.packed_below(word.tier(), candidate.name()) } else { word.packed_in() };
             let at = packed.unwrap_or_else(|| word.tier());
             let Some(tier) = self.cx.tiers.get(at) else { continue };
             let bytes = match packed {
-                Some(_) => tier.stat_packed(leaver.name(), size).map_or(0, |copy| copy.charged),
+                Some(_) => tier.stat_packed(candidate.name(), size).map_or(0, |copy| copy.charged),
                 None => tier.ledger.cost(size),
             };
-            let tiers = held.entry(leaver.live.root).or_insert_with(|| vec![0; self.cx.tiers.len()]);
+            let tiers = held.entry(candidate.live.root).or_insert_with(|| vec![0; self.cx.tiers.len()]);
             if let Some(sum) = tiers.get_mut(at) {
                 *sum += bytes;
             }
@@ -199,7 +201,7 @@ impl FairShare {
             segments.iter().map(|live| live.as_ref().is_some_and(|live| live.root == root)).collect()
         };
         let is_its = |key: u64| parts(key).is_some_and(|(number, _)| segments.get(number).copied().unwrap_or(false));
-        let keys = lock(&self.catalog).last_of(is_its, COUNTED);
+        let keys = lock(&self.catalog).last_of(is_its, MAX_COUNTED_COPIES);
         let before = self.cx.stats.evicted.load(Ordering::Relaxed);
         let freed = self.drop_keys(&keys, tier, bytes);
         let dropped = self.cx.stats.evicted.load(Ordering::Relaxed).saturating_sub(before);
@@ -225,13 +227,13 @@ impl FairShare {
             if freed >= bytes {
                 break;
             }
-            if let Some(leaver) = self.segments.packed_leaver(key).filter(|l| l.word.packed_in() == Some(tier)) {
-                freed += self.eviction.drop_packed(&leaver, Refusal::Dropped, Some(DROPPED)).unwrap_or(0);
-            } else if let Some(leaver) =
-                self.segments.leaver(key).filter(|l| l.word.tier() == tier && !l.word.is_marked())
+            if let Some(candidate) = self.segments.packed_candidate(key).filter(|l| l.word.packed_in() == Some(tier)) {
+                freed += self.eviction.drop_packed(&candidate, Refusal::Dropped, Some(DROPPED_PAUSE)).unwrap_or(0);
+            } else if let Some(candidate) =
+                self.segments.candidate(key).filter(|l| l.word.tier() == tier && !l.word.is_marked())
             {
-                freed += if self.eviction.refuse(&leaver, Refusal::Dropped, Some(DROPPED)) {
-                    dir.ledger.cost(leaver.entry.record.size)
+                freed += if self.eviction.refuse(&candidate, Refusal::Dropped, Some(DROPPED_PAUSE)) {
+                    dir.ledger.cost(candidate.entry.record.size)
                 } else {
                     0
                 };
@@ -256,7 +258,7 @@ mod tests {
     #[test]
     fn who_holds_more_than_its_share_makes_way_and_nobody_is_brought_below() {
         let held = |a, b| Held::from([(0, vec![a]), (1, vec![b])]);
-        let of = |jobs: &[usize], a, b, root| fair(jobs).victim(&held(a, b), root, 0, (10, 6400));
+        let of = |jobs: &[usize], a, b, root| fair(jobs).victim(&held(a, b), root, 0, 10, 6400);
         // One root holds everything, the other one starts.
         assert_eq!(of(&[1, 1], 6400, 0, 1), Some((0, 3200)));
         assert_eq!(of(&[1, 3], 6400, 0, 1), Some((0, 4800)));
@@ -270,5 +272,13 @@ mod tests {
         assert_eq!(of(&[0, 1], 5, 6000, 1), None);
         // A root that has its share gets no more.
         assert_eq!(of(&[1, 1], 6400, 3200, 1), None);
+    }
+
+    #[test]
+    fn the_share_of_a_root_is_that_of_its_jobs() {
+        let shares = fair(&[1, 3, 0]);
+        assert_eq!([0, 1, 2, 9].map(|root| shares.share(root, 6400)), [1600, 4800, 0, 0]);
+        assert_eq!(fair(&[0, 0]).share(0, 6400), 0, "no jobs");
+        assert_eq!(fair(&[1]).share(0, u64::MAX), u64::MAX);
     }
 }

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Copies of peers' files that are looked at for space; and how long it is assumed that there are
 /// none after none was found.
-const GUESTS: usize = 256;
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const MAX_GUESTS_LOOKED_AT: usize = 256;
+const NO_GUESTS_FOR: Duration = Duration::from_secs(10);
 
 /// Drops copies of files that peers own.
 pub(crate) struct GuestCopies {
@@ -30,11 +30,6 @@ pub(crate) struct GuestCopies {
 }
 
 impl GuestCopies {
-    /// Forgets that there were none: they are looked for again when space is needed.
-    pub(crate) fn look_again(&self) {
-        *lock(&self.no_guests) = None;
-    }
-
     pub(crate) fn new(
         cx: &Arc<Context>,
         segments: &Arc<Segments>,
@@ -54,25 +49,31 @@ impl GuestCopies {
         }
     }
 
+    /// Forgets that there were none: they are looked for again when space is needed.
+    pub(crate) fn reset(&self) {
+        *lock(&self.no_guests) = None;
+    }
+
     /// Frees space for a file that this node owns: drops copies of peers' files, which were kept
     /// while their owners were away or had no space, those placed last first. Returns `false` if
     /// none was freed.
-    pub(crate) fn make_own_room(&self, f: &ClaimedFile) -> bool {
+    pub(crate) fn free_for_own(&self, f: &ClaimedFile) -> bool {
         let is_ours = |peers: &Arc<dyn Peers>| peers.is_mine(&f.live.file_ref(&f.entry));
-        if !self.peers.get().is_some_and(is_ours) || lock(&self.no_guests).is_some_and(|t| t.elapsed() < LOOK_AGAIN) {
+        if !self.peers.get().is_some_and(is_ours) || lock(&self.no_guests).is_some_and(|t| t.elapsed() < NO_GUESTS_FOR)
+        {
             return false;
         }
-        let guests = lock(&self.catalog).last_of(|key| self.peers.is_guest(key), GUESTS);
+        let guests = lock(&self.catalog).last_of(|key| self.peers.is_guest(key), MAX_GUESTS_LOOKED_AT);
         let mut freed = false;
         for (at, tier) in self.cx.tiers.iter().enumerate().filter(|(_, t)| !t.suspended()) {
             let (cost, mut bytes) = (tier.ledger.cost(f.want.size), 0);
-            let here = |key: &u64| self.segments.leaver(*key).filter(|l| l.word.tier() == at && !l.word.is_marked());
-            for leaver in guests.iter().filter_map(here) {
+            let here = |key: &u64| self.segments.candidate(*key).filter(|l| l.word.tier() == at && !l.word.is_marked());
+            for candidate in guests.iter().filter_map(here) {
                 if bytes >= cost {
                     break;
                 }
-                self.policy.tell_dropped(leaver.key);
-                bytes += self.transient.drop_for_now(at, &leaver).unwrap_or(0);
+                self.policy.report_dropped(candidate.key);
+                bytes += self.transient.drop_refetchable(at, &candidate).unwrap_or(0);
             }
             freed |= bytes > 0;
         }

@@ -21,9 +21,9 @@ use std::sync::{Arc, Mutex};
 
 /// How often a tier is chosen for one copy: another copier may take the space first, and a reader
 /// that has a dropped copy open keeps its blocks for a while.
-pub(crate) const CHOICES: u32 = 4;
+pub(crate) const MAX_CHOICES: u32 = 4;
 /// Copies that are looked at to find some to drop for a file of high priority.
-const LOOKED_AT: usize = 1 << 12;
+const MAX_LOOKED_AT: usize = 1 << 12;
 
 /// Decides where a copy goes, and which copies it replaces.
 pub(crate) struct Placer {
@@ -80,7 +80,7 @@ impl Placer {
                 self.make_way(tier, &victims);
                 Ok(tier)
             }
-            Decision::Refuse(why) => self.make_way_for_high(f, skip).ok_or(why),
+            Decision::Refuse(why) => self.place_high_priority(f, skip).ok_or(why),
         }
     }
 
@@ -92,8 +92,8 @@ impl Placer {
         let room = |(at, tier): (usize, &TierDir)| {
             let (u, kept) = self.transient.usage_and_kept(at, tier);
             // Orphans and transient copies can be dropped.
-            let makes_way = unclaimed.bytes(at) + self.transient.passing_bytes(at);
-            let taken = (u.used + u.reserved).saturating_sub(makes_way) + kept;
+            let evictable = unclaimed.bytes(at) + self.transient.replaceable_bytes(at);
+            let taken = (u.used + u.reserved).saturating_sub(evictable) + kept;
             let usable = !skip.get(at).copied().unwrap_or(true) && !tier.suspended();
             let size = if self.cx.packs(at) { packed } else { f.want.size };
             TierRoom { cost: tier.ledger.cost(size) + tier.log_wants(), free: u.capacity.saturating_sub(taken), usable }
@@ -110,9 +110,9 @@ impl Placer {
     fn make_way(&self, tier: usize, victims: &[FileKey]) {
         let again = self.policy.lock_policy().asks_again();
         for &FileKey(key) in victims {
-            if let Some(leaver) = self.segments.packed_leaver(key) {
-                let here = leaver.word.packed_in() == Some(tier);
-                if here && self.eviction.drop_packed(&leaver, Refusal::Replaced, None).is_some() {
+            if let Some(candidate) = self.segments.packed_candidate(key) {
+                let here = candidate.word.packed_in() == Some(tier);
+                if here && self.eviction.drop_packed(&candidate, Refusal::Replaced, None).is_some() {
                     self.cx.stats.replaced.fetch_add(1, Ordering::Relaxed);
                     if again {
                         self.order.consider_again(key);
@@ -122,9 +122,9 @@ impl Placer {
                 }
                 continue;
             }
-            let Some(leaver) = self.segments.leaver(key) else { continue };
-            let here = leaver.word.tier() == tier && !leaver.word.is_marked();
-            if here && self.eviction.refuse(&leaver, Refusal::Replaced, None) {
+            let Some(candidate) = self.segments.candidate(key) else { continue };
+            let here = candidate.word.tier() == tier && !candidate.word.is_marked();
+            if here && self.eviction.refuse(&candidate, Refusal::Replaced, None) {
                 self.cx.stats.replaced.fetch_add(1, Ordering::Relaxed);
                 if again {
                     self.order.consider_again(key);
@@ -138,20 +138,20 @@ impl Placer {
 
     /// Frees space for a file of high priority at the cost of others, those placed last first.
     /// Returns the tier.
-    fn make_way_for_high(&self, f: &ClaimedFile, skip: &[bool]) -> Option<usize> {
+    fn place_high_priority(&self, f: &ClaimedFile, skip: &[bool]) -> Option<usize> {
         if self.policy.lock_hints().priority(FileKey(f.key)) != Priority::High {
             return None;
         }
         let usable = |(at, tier): &(usize, &TierDir)| !skip.get(*at).copied().unwrap_or(true) && !tier.suspended();
         let (at, tier) = self.cx.tiers.iter().enumerate().rfind(usable)?;
         let cost = tier.ledger.cost(f.want.size);
-        let last = lock(&self.catalog).last_of(|_| true, LOOKED_AT);
+        let last = lock(&self.catalog).last_of(|_| true, MAX_LOOKED_AT);
         let keys: Vec<u64> = {
             let hints = self.policy.lock_hints();
             last.into_iter().filter(|key| hints.priority(FileKey(*key)) == Priority::Normal).collect()
         };
         // Drops none unless there are enough.
-        let here = |key: &u64| self.segments.leaver(*key).filter(|l| l.word.tier() == at && !l.word.is_marked());
+        let here = |key: &u64| self.segments.candidate(*key).filter(|l| l.word.tier() == at && !l.word.is_marked());
         let mut sum = 0;
         let enough = keys.iter().filter_map(here).any(|l| {
             sum = tier.ledger.cost(l.entry.record.size).saturating_add(sum);

@@ -23,19 +23,19 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long one round moves copies instead of dropping them: space has to be free within a second.
-const MOVING: Duration = Duration::from_millis(300);
+const MAX_DEMOTION_TIME: Duration = Duration::from_millis(300);
 /// Pause of a file whose copy was dropped for lack of space.
-const DROPPED: Duration = Duration::from_secs(30);
+const DROPPED_PAUSE: Duration = Duration::from_secs(30);
 
 /// Drops partial copies. Implemented by the chunked fetches.
 pub(crate) trait Reclaimer: Send + Sync {
     /// Drops partial copies in a tier until about `bytes` are free. Their files are tried again
     /// after `pause`. Returns the number of files, and the bytes.
-    fn drop_fills(&self, tier: usize, bytes: u64, pause: Duration) -> (usize, u64);
+    fn drop_fetches(&self, tier: usize, bytes: u64, pause: Duration) -> (usize, u64);
     /// Drops the partial copy in a tier that readers have left alone for longest, if there is one.
-    fn drop_idle_passing(&self, tier: usize) -> bool;
+    fn drop_idle_fetch(&self, tier: usize) -> bool;
     /// Drops the partial copy of a file. Returns its bytes.
-    fn drop_fill(&self, key: u64) -> Option<u64>;
+    fn drop_fetch(&self, key: u64) -> Option<u64>;
 }
 
 /// Frees space in tiers.
@@ -85,8 +85,7 @@ impl Reclaim {
                 return Ok(Some(file));
             }
             let cost = tier.ledger.cost(size);
-            let passed =
-                || self.transient.passing_bytes(at) > 0 && self.transient.drop_some_decoded(at, cost, true) > 0;
+            let passed = || self.transient.replaceable_bytes(at) > 0 && self.transient.drop_some(at, cost, true) > 0;
             if !lock(&self.orphans).make_way(at, &self.cx.tiers) && !passed() {
                 return Ok(None);
             }
@@ -112,9 +111,9 @@ impl Reclaim {
                 let free = decoded.free();
                 // (Dropping copies of retired indexes frees only their places.)
                 if free < cost
-                    && self.transient.drop_some_decoded(at, cost - free, any) == 0
+                    && self.transient.drop_some(at, cost - free, any) == 0
                     && decoded.free() < cost
-                    && !(any && self.fetches.drop_idle_passing(at))
+                    && !(any && self.fetches.drop_idle_fetch(at))
                 {
                     break;
                 }
@@ -127,7 +126,7 @@ impl Reclaim {
                     Ok(None) => {
                         drop(share);
                         let more = lock(&self.orphans).make_way(at, &self.cx.tiers)
-                            || self.transient.drop_some_decoded(at, cost, any) > 0;
+                            || self.transient.drop_some(at, cost, any) > 0;
                         if !more {
                             break;
                         }
@@ -181,31 +180,33 @@ impl Reclaim {
         let Some(dir) = self.cx.tiers.get(tier) else { return 0 };
         let (mut dropped, mut freed) = lock(&self.orphans).make_room(tier, bytes, &self.cx.tiers);
         if freed < bytes {
-            freed += self.transient.drop_some_decoded(tier, bytes - freed, true);
+            freed += self.transient.drop_some(tier, bytes - freed, true);
         }
         if freed < bytes {
-            let (ended, partial) = self.fetches.drop_fills(tier, bytes - freed, DROPPED);
+            let (ended, partial) = self.fetches.drop_fetches(tier, bytes - freed, DROPPED_PAUSE);
             dropped += ended;
             freed += partial;
         }
         // (The ledger does not count partial copies as files.)
-        let leavers = if dir.ledger.usage().files == 0 {
+        let candidates = if dir.ledger.usage().files == 0 {
             Vec::new()
         } else {
             self.eviction.placed_last(tier, bytes.saturating_sub(freed))
         };
         let can_move = tier + 1 < self.cx.tiers.len();
-        let sums = if can_move && !leavers.is_empty() { self.mover.sums_of(dir, &leavers) } else { ByName::default() };
-        let until = Instant::now() + MOVING;
-        for leaver in leavers {
-            if leaver.word.packed_in().is_some() {
-                dropped += usize::from(self.eviction.drop_packed(&leaver, Refusal::Dropped, Some(DROPPED)).is_some());
+        let sums =
+            if can_move && !candidates.is_empty() { self.mover.sums_of(dir, &candidates) } else { ByName::default() };
+        let until = Instant::now() + MAX_DEMOTION_TIME;
+        for candidate in candidates {
+            if candidate.word.packed_in().is_some() {
+                dropped +=
+                    usize::from(self.eviction.drop_packed(&candidate, Refusal::Dropped, Some(DROPPED_PAUSE)).is_some());
                 continue;
             }
-            if sums.get(leaver.name()).is_some_and(|logged| self.demotion.demote(&leaver, logged.sum, until)) {
+            if sums.get(candidate.name()).is_some_and(|logged| self.demotion.demote(&candidate, logged.sum, until)) {
                 continue;
             }
-            dropped += usize::from(self.eviction.refuse(&leaver, Refusal::Dropped, Some(DROPPED)));
+            dropped += usize::from(self.eviction.refuse(&candidate, Refusal::Dropped, Some(DROPPED_PAUSE)));
         }
         self.cx.stats.evicted.fetch_add(dropped as u64, Ordering::Relaxed);
         dropped
@@ -238,7 +239,7 @@ impl Reclaim {
                 if first_name && w.state() == State::Partial {
                     // First the copy that it is decompressed from, if it is.
                     self.cx.evict_packed(live.segment.copy_name(&entry), entry.record.size);
-                    if let Some(partial) = self.fetches.drop_fill(key) {
+                    if let Some(partial) = self.fetches.drop_fetch(key) {
                         tally.add(partial);
                     }
                     w = entry.word();
@@ -249,7 +250,7 @@ impl Reclaim {
                 }
                 if first_name && w.packed_in().is_some() && swap(&entry, w, w.next(State::Absent)) {
                     tally.add(entry.record.size);
-                    self.policy.tell_dropped(key);
+                    self.policy.report_dropped(key);
                 }
                 if first_name && w.state() == State::Resident && self.eviction.drop_copy(key, &live, &entry, w) {
                     tally.add(entry.record.size);

@@ -59,29 +59,29 @@ impl PolicyHandle {
     }
 
     /// Passes an event to the policy.
-    pub(crate) fn tell(&self, event: &Event) {
+    pub(crate) fn notify(&self, event: &Event) {
         let mut policy = lock(&self.policy);
         policy.event(event, &lock(&self.hints));
     }
 
     /// Reports a copy that is complete in a tier.
-    pub(crate) fn tell_placed(&self, key: u64, size: u64, tier: usize) {
+    pub(crate) fn report_placed(&self, key: u64, size: u64, tier: usize) {
         let cost = self.cx.tiers.get(tier).map_or(size, |t| t.ledger.cost(size));
-        self.tell(&Event::Placed { file: FileKey(key), size, cost, tier });
+        self.notify(&Event::Placed { file: FileKey(key), size, cost, tier });
     }
 
     /// Reports a copy that is compressed in a tier. Returns whether it exists.
-    pub(crate) fn tell_packed(&self, key: u64, size: u64, (tier, name): (usize, CopyName)) -> bool {
+    pub(crate) fn report_packed(&self, key: u64, size: u64, (tier, name): (usize, CopyName)) -> bool {
         let copy = self.cx.tiers.get(tier).and_then(|t| t.stat_packed(name, size));
         if let Some(copy) = &copy {
-            self.tell(&Event::Placed { file: FileKey(key), size, cost: copy.charged, tier });
+            self.notify(&Event::Placed { file: FileKey(key), size, cost: copy.charged, tier });
         }
         copy.is_some()
     }
 
     /// Reports that the copy of a file is gone.
-    pub(crate) fn tell_dropped(&self, key: u64) {
-        self.tell(&Event::Dropped { file: FileKey(key) });
+    pub(crate) fn report_dropped(&self, key: u64) {
+        self.notify(&Event::Dropped { file: FileKey(key) });
     }
 
     /// Reports where the copy of a file is, after a change that the policy may not know of.
@@ -93,14 +93,14 @@ impl PolicyHandle {
         // Of a decompressed copy the compressed one counts: the other is transient.
         let packed =
             if resident && word.is_marked() { self.cx.packed_below(word.tier(), name) } else { word.packed_in() };
-        let told = packed.is_some_and(|at| self.tell_packed(key, size, (at, name)));
+        let told = packed.is_some_and(|at| self.report_packed(key, size, (at, name)));
         if !told && resident && !word.is_marked() {
-            self.tell_placed(key, size, word.tier());
+            self.report_placed(key, size, word.tier());
         }
     }
 
     /// Reports the copies that a segment has already, to a policy that replaces copies.
-    pub(crate) fn tell_residents(&self, number: usize) {
+    pub(crate) fn report_residents(&self, number: usize) {
         let keeps_none = ["first_epoch", "static"].contains(&self.name());
         let Some(live) = self.segments.segment(number).filter(|_| !keeps_none) else { return };
         for entry in live.segment.files() {
@@ -112,7 +112,7 @@ impl PolicyHandle {
     }
 
     /// Reports that the files of a segment are gone, and drops the hints for them.
-    pub(crate) fn tell_index_gone(&self, number: usize) {
+    pub(crate) fn report_index_gone(&self, number: usize) {
         let index = u32::try_from(number + 1).unwrap_or(u32::MAX);
         let mut policy = lock(&self.policy);
         let mut hints = lock(&self.hints);
@@ -121,7 +121,7 @@ impl PolicyHandle {
     }
 
     /// Reports how many files and bytes there are, and the capacity for them.
-    pub(crate) fn tell_extent(&self) {
+    pub(crate) fn report_extent(&self) {
         let (mut files, mut bytes) = (0, 0);
         for live in self.segments.read().iter().flatten() {
             files += live.segment.index.header.files;
@@ -129,7 +129,7 @@ impl PolicyHandle {
         }
         self.mean_size.store(bytes / files.max(1), Ordering::Relaxed);
         let capacity = self.cx.tiers.iter().map(|t| t.ledger.usage().capacity).sum();
-        self.tell(&Event::Extent { files, bytes, capacity });
+        self.notify(&Event::Extent { files, bytes, capacity });
     }
 
     /// Whether the policy decides again each time a file is opened.

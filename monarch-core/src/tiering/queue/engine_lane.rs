@@ -43,7 +43,7 @@ impl EngineLanes {
 
     /// Notes that a file or chunk of `bytes` bytes was given out to a lane, for the trial of the
     /// engines.
-    pub(crate) fn given(&self, live: &LiveSegment, kind: Kind, lane: Lane, bytes: u64) {
+    pub(crate) fn note_assigned(&self, live: &LiveSegment, kind: Kind, lane: Lane, bytes: u64) {
         if self.has_choice(live) != Some(true) {
             return;
         }

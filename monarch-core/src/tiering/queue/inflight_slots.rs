@@ -8,41 +8,6 @@ use monarch_policies::RequestSource;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A file that a worker looks at. It holds its slot until it is dropped.
-pub(crate) struct Job<'a> {
-    slots: &'a InflightSlots,
-    pub(crate) key: u64,
-    pub(crate) source: RequestSource,
-    pub(crate) slot: Slot<'a>,
-    /// Whether its compressed copy is decompressed ahead of a reader.
-    pub(crate) decodes: bool,
-    /// Whether a ring is to copy it.
-    pub(crate) in_ring: bool,
-}
-
-impl<'a> Job<'a> {
-    pub(crate) fn new(slots: &'a InflightSlots, key: u64, source: RequestSource, remote: bool) -> Self {
-        let slot = slots.throttle.take(source, remote);
-        Self { slots, key, source, slot, decodes: false, in_ring: false }
-    }
-}
-
-impl Drop for Job<'_> {
-    fn drop(&mut self) {
-        if self.decodes {
-            self.slots.end_decoding();
-        }
-        // A demand may have stayed queued because all slots were in use, or a prefetch because of a
-        // demand.
-        if self.slot.give_back() {
-            self.slots.waker.wake(Lane::Threads);
-        }
-        if self.slots.rings_wait.swap(false, Ordering::SeqCst) {
-            self.slots.waker.wake(Lane::Rings);
-        }
-    }
-}
-
 /// Hands out slots, and knows which workers wait for one.
 pub(crate) struct InflightSlots {
     waker: Arc<Waker>,
@@ -76,5 +41,40 @@ impl InflightSlots {
     /// Notes whether a ring waits for a slot: the next job that ends wakes it.
     pub(crate) fn rings_wait(&self, wait: bool) {
         self.rings_wait.store(wait, Ordering::SeqCst);
+    }
+}
+
+/// A file that a worker looks at. It holds its slot until it is dropped.
+pub(crate) struct Job<'a> {
+    slots: &'a InflightSlots,
+    pub(crate) key: u64,
+    pub(crate) source: RequestSource,
+    pub(crate) slot: Slot<'a>,
+    /// Whether its compressed copy is decompressed ahead of a reader.
+    pub(crate) decodes: bool,
+    /// Whether a ring is to copy it.
+    pub(crate) in_ring: bool,
+}
+
+impl<'a> Job<'a> {
+    pub(crate) fn new(slots: &'a InflightSlots, key: u64, source: RequestSource, remote: bool) -> Self {
+        let slot = slots.throttle.take(source, remote);
+        Self { slots, key, source, slot, decodes: false, in_ring: false }
+    }
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        if self.decodes {
+            self.slots.end_decoding();
+        }
+        // A demand may have stayed queued because all slots were in use, or a prefetch because of a
+        // demand.
+        if self.slot.give_back() {
+            self.slots.waker.wake(Lane::Threads);
+        }
+        if self.slots.rings_wait.swap(false, Ordering::SeqCst) {
+            self.slots.waker.wake(Lane::Rings);
+        }
     }
 }

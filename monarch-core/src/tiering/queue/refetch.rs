@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// Retries in one round.
-const TRIES: usize = 4096;
+const MAX_RETRIES_PER_ROUND: usize = 4096;
 /// Retries in one round after a tier has failed, until a copy succeeds.
-const PROBES: usize = 8;
+const MAX_PROBES_PER_ROUND: usize = 8;
 /// Words that one round of the walk looks at.
-const WALK: u32 = 50_000;
+const WALK_WORDS_PER_ROUND: u32 = 50_000;
 
 /// Has files looked at again, some in each round.
 pub(crate) struct Refetch {
@@ -35,11 +35,6 @@ pub(crate) struct Refetch {
 }
 
 impl Refetch {
-    /// Starts a walk that turns every Refused word to Absent, some in each round.
-    pub(crate) fn begin_walk(&self) {
-        *lock(&self.walk) = Some((0, 0));
-    }
-
     pub(crate) fn new(
         cx: &Arc<Context>,
         segments: &Arc<Segments>,
@@ -59,6 +54,11 @@ impl Refetch {
         }
     }
 
+    /// Starts a walk that turns every Refused word to Absent, some in each round.
+    pub(crate) fn start_walk(&self) {
+        *lock(&self.walk) = Some((0, 0));
+    }
+
     /// Queues files for prefetch again, but for those on tape: a reader or a job has to ask for
     /// these.
     pub(crate) fn fetch_again(&self, mut keys: Vec<u64>) {
@@ -73,12 +73,13 @@ impl Refetch {
     /// some in each round. While no tier takes copies they stay Refused, so that their readers go
     /// to the PFS without asking. After that a few show whether a tier takes copies again.
     pub(crate) fn second_tries(&self) {
-        if self.queue.all_rest() {
+        if self.queue.all_suspended() {
             return;
         }
         let now = Instant::now();
         let mut again = Vec::new();
-        let tries = if self.cx.tiers.iter().any(TierDir::doubtful) { PROBES } else { TRIES };
+        let tries =
+            if self.cx.tiers.iter().any(TierDir::doubtful) { MAX_PROBES_PER_ROUND } else { MAX_RETRIES_PER_ROUND };
         for _ in 0..tries {
             let due = lock(&self.retry_backoff).due(now);
             let Some((key, word)) = due else { break };
@@ -107,7 +108,7 @@ impl Refetch {
             return;
         }
         let len = self.segments.segment(number).map_or(0, |live| live.segment.index.len() as u32);
-        let to = len.min(from.saturating_add(WALK));
+        let to = len.min(from.saturating_add(WALK_WORDS_PER_ROUND));
         for id in from..to {
             if let Some((_, entry)) = self.segments.entry(file_key(number, id)) {
                 let w = entry.word();
@@ -120,7 +121,7 @@ impl Refetch {
     }
 
     /// Fetches a file again whose copy was dropped.
-    pub(crate) fn make_again(&self, key: u64) {
+    pub(crate) fn refetch(&self, key: u64) {
         self.fetch_again(vec![key]);
     }
 }

@@ -1,6 +1,6 @@
 //! [`RetryBackoff`]: files that are refused until a pause ends, and how often each has failed.
 //!
-//! Both are bounded by [`MOST`]. A file that does not fit stays Refused until a walk
+//! Both are bounded by [`MAX_TRACKED_FILES`]. A file that does not fit stays Refused until a walk
 //! over all words finds it.
 
 use monarch_abi::word::Word;
@@ -10,16 +10,16 @@ use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
 /// Files that are tracked in each of the two tables.
-const MOST: usize = 1 << 16;
+const MAX_TRACKED_FILES: usize = 1 << 16;
 /// Pause after the first failure of a file; each further one doubles it.
-const FIRST: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// The longest pause, unless the attempt itself took long.
-const LONGEST: Duration = Duration::from_secs(600);
+const MAX_PAUSE: Duration = Duration::from_secs(600);
 /// The pause is at least this many times as long as the attempt took: an attempt that fails takes
 /// at most one part in 31 of the time.
-const SHARE: u32 = 30;
+const PAUSE_PER_ATTEMPT: u32 = 30;
 /// Pause before the walk that finds the files that were not tracked.
-const WALK: Duration = Duration::from_secs(60);
+const WALK_DELAY: Duration = Duration::from_secs(60);
 
 /// A file that is Refused until its pause ends: its key and the word that says so.
 pub(crate) type Paused = (u64, Word);
@@ -35,10 +35,10 @@ pub(crate) struct RetryBackoff {
 impl RetryBackoff {
     /// Adds a file that becomes due after `pause`.
     pub(crate) fn add(&mut self, pause: Duration, (key, word): Paused) {
-        if self.paused.len() < MOST {
+        if self.paused.len() < MAX_TRACKED_FILES {
             self.paused.push(Reverse((Instant::now() + pause, key, word.0)));
         } else {
-            self.walk_at.get_or_insert_with(|| Instant::now() + WALK);
+            self.walk_at.get_or_insert_with(|| Instant::now() + WALK_DELAY);
         }
     }
 
@@ -69,7 +69,7 @@ impl RetryBackoff {
 
     /// Notes an attempt that failed after `took`. Returns the pause before the next one.
     pub(crate) fn failed(&mut self, key: u64, took: Duration) -> Duration {
-        let room = self.failures.len() < MOST;
+        let room = self.failures.len() < MAX_TRACKED_FILES;
         let before = match self.failures.entry(key) {
             Entry::Vacant(e) if room => *e.insert(0),
             Entry::Vacant(_) => u32::MAX,
@@ -78,8 +78,8 @@ impl RetryBackoff {
                 *e.get()
             }
         };
-        let doubled = FIRST.saturating_mul(1u32.checked_shl(before.min(31)).unwrap_or(u32::MAX));
-        doubled.min(LONGEST).max(took.saturating_mul(SHARE))
+        let doubled = FIRST_PAUSE.saturating_mul(1u32.checked_shl(before.min(31)).unwrap_or(u32::MAX));
+        doubled.min(MAX_PAUSE).max(took.saturating_mul(PAUSE_PER_ATTEMPT))
     }
 
     /// Whether the last attempt at the file failed.
@@ -104,29 +104,40 @@ mod tests {
 
     #[test]
     fn the_pause_doubles_with_every_failure_up_to_ten_minutes() {
-        let mut later = RetryBackoff::default();
-        let pauses: Vec<u64> = (0..9).map(|_| later.failed(1, Duration::ZERO).as_secs()).collect();
+        let mut backoff = RetryBackoff::default();
+        let pauses: Vec<u64> = (0..9).map(|_| backoff.failed(1, Duration::ZERO).as_secs()).collect();
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 600, 600]);
         assert_eq!(
-            later.failed(2, Duration::from_secs(900)).as_secs(),
+            backoff.failed(2, Duration::from_secs(900)).as_secs(),
             27_000,
             "an hour's read is not repeated at once"
         );
-        later.worked(1);
-        assert_eq!(later.failed(1, Duration::ZERO).as_secs(), 5);
-        later.forget(|key| key == 2);
-        assert!(later.has_failed(1) && !later.has_failed(2));
+        backoff.worked(1);
+        assert_eq!(backoff.failed(1, Duration::ZERO).as_secs(), 5);
+        backoff.forget(|key| key == 2);
+        assert!(backoff.has_failed(1) && !backoff.has_failed(2));
     }
 
     #[test]
     fn ten_million_failures_take_no_more_memory_than_a_few() {
-        let mut later = RetryBackoff::default();
-        for key in 0..MOST as u64 + 10 {
-            let pause = later.failed(key, Duration::ZERO);
-            later.add(pause, (key, Word(0)));
+        let mut backoff = RetryBackoff::default();
+        for key in 0..MAX_TRACKED_FILES as u64 + 10 {
+            let pause = backoff.failed(key, Duration::ZERO);
+            backoff.add(pause, (key, Word(0)));
         }
-        assert_eq!((later.paused.len(), later.failures.len()), (MOST, MOST));
-        assert!(!later.walk_due(Instant::now()) && later.walk_due(Instant::now() + WALK));
-        assert!(!later.walk_due(Instant::now() + WALK), "one walk");
+        assert_eq!((backoff.paused.len(), backoff.failures.len()), (MAX_TRACKED_FILES, MAX_TRACKED_FILES));
+        assert!(!backoff.walk_due(Instant::now()) && backoff.walk_due(Instant::now() + WALK_DELAY));
+        assert!(!backoff.walk_due(Instant::now() + WALK_DELAY), "one walk");
+    }
+
+    #[test]
+    fn a_file_is_due_when_its_pause_is_over_and_the_shortest_pause_first() {
+        let (mut backoff, start) = (RetryBackoff::default(), Instant::now());
+        backoff.add(Duration::from_secs(60), (1, Word(5)));
+        backoff.add(Duration::from_secs(10), (2, Word(6)));
+        assert_eq!(backoff.due(start + Duration::from_secs(9)), None);
+        let later = Instant::now() + Duration::from_secs(60);
+        assert_eq!([backoff.due(later), backoff.due(later)], [Some((2, Word(6))), Some((1, Word(5)))]);
+        assert!(backoff.due(later).is_none() && backoff.is_empty());
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Files that are queued for a retry; beyond that all segments are walked again.
-const RETRIES: usize = 1 << 17;
+const MAX_RETRIES: usize = 1 << 17;
 
 /// The queues, behind one lock.
 #[derive(Debug, Default)]
@@ -45,10 +45,10 @@ impl Lines {
         self.segment = self.segment.min(number);
     }
 
-    /// Queues files for a retry. Beyond [`RETRIES`] all segments are walked again instead.
+    /// Queues files for a retry. Beyond [`MAX_RETRIES`] all segments are walked again instead.
     pub(crate) fn retry(&mut self, keys: impl IntoIterator<Item = u64>) {
         self.retries.extend(keys);
-        if self.retries.len() > RETRIES {
+        if self.retries.len() > MAX_RETRIES {
             self.retries.clear();
             self.begin_all();
         }
@@ -84,16 +84,6 @@ pub(crate) struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// Locks the queues.
-    pub(crate) fn lines(&self) -> MutexGuard<'_, Lines> {
-        lock(&self.lines)
-    }
-
-    /// Notes that prefetch waits for a tier or for the PFS.
-    pub(crate) fn hold_back(&self) {
-        self.held_back.store(true, Ordering::Relaxed);
-    }
-
     pub(crate) fn new(
         cx: &Arc<Context>,
         segments: &Arc<Segments>,
@@ -110,6 +100,16 @@ impl WorkQueue {
             lines: Mutex::default(),
             held_back: AtomicBool::new(false),
         }
+    }
+
+    /// Locks the queues.
+    pub(crate) fn lines(&self) -> MutexGuard<'_, Lines> {
+        lock(&self.lines)
+    }
+
+    /// Notes that prefetch waits for a tier or for the PFS.
+    pub(crate) fn hold_back(&self) {
+        self.held_back.store(true, Ordering::Relaxed);
     }
 
     /// Prefetches the files in these ranges before all others. Returns how many there are. Files
@@ -131,7 +131,7 @@ impl WorkQueue {
     }
 
     /// Whether no tier takes copies at present: then nothing is prefetched.
-    pub(crate) fn all_rest(&self) -> bool {
+    pub(crate) fn all_suspended(&self) -> bool {
         let rest = self.cx.tiers.iter().all(TierDir::suspended);
         if rest {
             self.held_back.store(true, Ordering::Relaxed);
@@ -140,11 +140,42 @@ impl WorkQueue {
     }
 
     /// Resumes prefetch once a tier takes copies again, or the PFS is to be probed.
-    pub(crate) fn wake_after_rest(&self) {
+    pub(crate) fn resume_prefetch(&self) {
         let held = self.held_back.load(Ordering::Relaxed);
         if held && self.throttle.may_try() && !self.cx.tiers.iter().all(TierDir::suspended) {
             self.held_back.store(false, Ordering::Relaxed);
             self.waker.wake_all();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_prefetched_from_its_first_entry_if_at_all() {
+        let mut lines = Lines::default();
+        lines.begin(2, false);
+        assert!(!lines.has_more(|_| 10), "no prefetch");
+        lines.segment = 3;
+        lines.begin(1, true);
+        assert_eq!((lines.segment, &lines.cursors[..]), (1, &[u32::MAX, 0, u32::MAX][..]));
+        assert!(lines.has_more(|_| 10));
+        lines.cursors[1] = 10;
+        assert!(!lines.has_more(|_| 10), "its end");
+        lines.retry([7]);
+        assert!(lines.has_more(|_| 10), "a retry");
+    }
+
+    #[test]
+    fn too_many_retries_become_a_walk_over_all_segments() {
+        let mut lines = Lines::default();
+        lines.begin(0, true);
+        (lines.segment, lines.cursors[0]) = (1, 10);
+        lines.retry(0..MAX_RETRIES as u64);
+        assert_eq!((lines.in_line(), lines.segment), ((0, 0, MAX_RETRIES), 1));
+        lines.retry([u64::MAX]);
+        assert_eq!((lines.in_line(), lines.segment, lines.cursors[0]), ((0, 0, 0), 0, 0));
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::{HashSet, VecDeque};
 
 /// Copies that one round of the audit looks at, besides those opened last.
-const AUDIT: usize = 128;
+const AUDIT_COPIES_PER_ROUND: usize = 128;
 /// Copies opened last that every round looks at: about a millisecond of `fstatat`.
 const MAX_OPENED: usize = 1024;
 
@@ -89,8 +89,8 @@ impl Catalog {
 
     /// The keys of the next round of the audit: the next ones in turn, and those of the copies that
     /// were opened last.
-    pub(crate) fn some(&mut self) -> Vec<u64> {
-        let n = self.keys.len().min(AUDIT);
+    pub(crate) fn next_audit(&mut self) -> Vec<u64> {
+        let n = self.keys.len().min(AUDIT_COPIES_PER_ROUND);
         let from = if self.audited < self.keys.len() { self.audited } else { 0 };
         self.audited = from + n;
         let next = self.keys.iter().cycle().skip(from).take(n);
@@ -104,18 +104,40 @@ mod tests {
 
     #[test]
     fn what_was_opened_last_is_looked_at_in_each_round() {
-        let mut placed = Catalog::default();
-        (0..100_000).for_each(|key| placed.add(key));
-        (50_000..50_100).for_each(|key| placed.opened.add(key));
+        let mut catalog = Catalog::default();
+        (0..100_000).for_each(|key| catalog.add(key));
+        (50_000..50_100).for_each(|key| catalog.opened.add(key));
         for _ in 0..3 {
-            let round = placed.some();
-            assert_eq!(round.len(), AUDIT + 100);
+            let round = catalog.next_audit();
+            assert_eq!(round.len(), AUDIT_COPIES_PER_ROUND + 100);
             assert!((50_000..50_100).all(|key| round.contains(&key)));
         }
         // Further opens push the first ones out, and no copy is looked at twice in a round.
-        (0..2 * MAX_OPENED as u64).for_each(|key| placed.opened.add(key));
-        let round = placed.some();
+        (0..2 * MAX_OPENED as u64).for_each(|key| catalog.opened.add(key));
+        let round = catalog.next_audit();
         assert_eq!(round.iter().collect::<HashSet<_>>().len(), round.len());
         assert!(!round.contains(&50_000) && round.contains(&(2 * MAX_OPENED as u64 - 1)));
+    }
+
+    #[test]
+    fn a_sample_is_spread_and_the_last_placed_come_first() {
+        let mut catalog = Catalog::default();
+        catalog.extend(0..100);
+        assert_eq!(catalog.sample(10), ((0..100).step_by(10).collect(), 100));
+        assert_eq!(catalog.sample(1000).0.len(), 100);
+        assert_eq!(catalog.last_of(|key| key % 2 == 0, 3), [98, 96, 94]);
+        assert!(catalog.take_above(100).is_none());
+        let keys = catalog.take_above(99).unwrap();
+        catalog.add(7);
+        catalog.put_first(keys);
+        assert_eq!([catalog.pop_last(), catalog.pop_last()], [Some(7), Some(99)], "added meanwhile");
+    }
+
+    #[test]
+    fn every_copy_is_audited_in_turn() {
+        let mut catalog = Catalog::default();
+        catalog.extend(0..3 * AUDIT_COPIES_PER_ROUND as u64);
+        let rounds: HashSet<u64> = (0..3).flat_map(|_| catalog.next_audit()).collect();
+        assert_eq!(rounds.len(), 3 * AUDIT_COPIES_PER_ROUND);
     }
 }

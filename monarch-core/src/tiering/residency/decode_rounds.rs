@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Pause of decompression ahead in a segment after there was no space for it.
-const PAUSE: Duration = Duration::from_secs(1);
+const NO_SPACE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Upper bound of that pause while readers request files.
-const SOON: Duration = Duration::from_secs(4);
+const MAX_ACTIVE_PAUSE: Duration = Duration::from_secs(4);
 /// The next round begins once one file in this many that were read is requested again.
-const AGAIN: u32 = 8;
+const REPEATS_DIVISOR: u32 = 8;
 
 /// The round of one segment.
 #[derive(Debug, Default)]
@@ -58,17 +58,17 @@ impl Round {
         self.passed = 0;
         // A reader is active: files compressed since then are looked for soon.
         self.rested = Duration::ZERO;
-        self.rests_until = self.rests_until.map(|until| until.min(Instant::now() + SOON));
+        self.rests_until = self.rests_until.map(|until| until.min(Instant::now() + MAX_ACTIVE_PAUSE));
         if known {
             self.again += 1;
-            if self.again > self.count / AGAIN || u64::from(self.count) >= packed {
-                self.begin_anew(id, packed);
+            if self.again > self.count / REPEATS_DIVISOR || u64::from(self.count) >= packed {
+                self.restart(id, packed);
             }
         }
     }
 
     /// Begins the next round with this file.
-    fn begin_anew(&mut self, id: u32, packed: u64) {
+    fn restart(&mut self, id: u32, packed: u64) {
         self.read.fill(0);
         (self.count, self.again, self.passed) = (0, 0, 0);
         (self.rests_until, self.rested) = (None, Duration::ZERO);
@@ -83,13 +83,13 @@ pub(crate) struct DecodeRounds {
 }
 
 impl DecodeRounds {
+    pub(crate) fn new(cx: &Arc<Context>) -> Self {
+        Self { cx: cx.clone(), rounds: Mutex::default() }
+    }
+
     /// Locks all rounds, by segment number.
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<usize, Round>> {
         lock(&self.rounds)
-    }
-
-    pub(crate) fn new(cx: &Arc<Context>) -> Self {
-        Self { cx: cx.clone(), rounds: Mutex::default() }
     }
 
     /// Notes that a reader requested a file, which had to be decompressed or fetched.
@@ -114,9 +114,9 @@ impl DecodeRounds {
     }
 
     /// Suspends decompression ahead in the segment of a file.
-    pub(crate) fn rest_decoding(&self, key: u64) {
+    pub(crate) fn suspend_decoding(&self, key: u64) {
         if let Some((number, _)) = parts(key) {
-            lock(&self.rounds).entry(number).or_default().rests_until = Some(Instant::now() + PAUSE);
+            lock(&self.rounds).entry(number).or_default().rests_until = Some(Instant::now() + NO_SPACE_PAUSE);
         }
     }
 }
@@ -143,5 +143,16 @@ mod tests {
         assert!(r.has(99));
         r.note(3, true, 100);
         assert!(!r.has(99) && r.has(3));
+    }
+
+    #[test]
+    fn a_reader_that_asks_shortens_a_pause() {
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut r = Round { rests_until: Some(until), rested: Duration::from_secs(64), ..Round::default() };
+        r.note(1, false, 1000);
+        assert_eq!((r.rests_until, r.rested), (Some(until), Duration::from_secs(64)));
+        r.note(2, true, 1000);
+        assert!(r.rests_until.is_some_and(|until| until <= Instant::now() + MAX_ACTIVE_PAUSE));
+        assert_eq!((r.rested, r.cursor), (Duration::ZERO, 3));
     }
 }

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Entries of the list that may be of copies that are gone.
-const LISTED: usize = 1 << 14;
+const MAX_STALE_KEYS: usize = 1 << 14;
 
 /// Removes copies from tiers.
 pub(crate) struct Eviction {
@@ -53,16 +53,17 @@ impl Eviction {
 
     /// Drops a copy, and turns its file to Refused; with a `pause` until that is over. Returns
     /// `false` if its word has changed.
-    pub(crate) fn refuse(&self, leaver: &EvictionCandidate, why: Refusal, pause: Option<Duration>) -> bool {
-        let refused = leaver.word.refused(why);
-        let Some(tier) = self.cx.tiers.get(leaver.word.tier()).filter(|_| swap(&leaver.entry, leaver.word, refused))
+    pub(crate) fn refuse(&self, candidate: &EvictionCandidate, why: Refusal, pause: Option<Duration>) -> bool {
+        let refused = candidate.word.refused(why);
+        let Some(tier) =
+            self.cx.tiers.get(candidate.word.tier()).filter(|_| swap(&candidate.entry, candidate.word, refused))
         else {
             return false;
         };
-        tier.evict_resident(leaver.name(), leaver.entry.record.size);
-        self.policy.tell_dropped(leaver.key);
+        tier.evict_resident(candidate.name(), candidate.entry.record.size);
+        self.policy.report_dropped(candidate.key);
         if let Some(pause) = pause {
-            lock(&self.retry_backoff).add(pause, (leaver.key, refused));
+            lock(&self.retry_backoff).add(pause, (candidate.key, refused));
         }
         true
     }
@@ -80,7 +81,7 @@ impl Eviction {
         tier.evict_resident(name, entry.record.size);
         let below = if w.is_marked() { self.cx.packed_below(w.tier(), name) } else { None };
         if below.is_none() {
-            self.policy.tell_dropped(key);
+            self.policy.report_dropped(key);
         }
         swap(entry, refused, below.map_or(refused.next(State::Absent), |tier| refused.packed(tier)));
         true
@@ -88,7 +89,7 @@ impl Eviction {
 
     /// Removes all copies of a file that must not be used any more.
     pub(crate) fn drop_copies(&self, segment: &Segment<'static>, entry: &Entry<'static>, key: u64) {
-        self.policy.tell_dropped(key);
+        self.policy.report_dropped(key);
         let name = segment.copy_name(entry);
         lock(&self.orphans).forget(name);
         for tier in &self.cx.tiers {
@@ -99,14 +100,19 @@ impl Eviction {
 
     /// Drops a compressed copy that is the only copy of its file. Returns the bytes that it was
     /// charged; `None` if its word has changed.
-    pub(crate) fn drop_packed(&self, leaver: &EvictionCandidate, why: Refusal, pause: Option<Duration>) -> Option<u64> {
-        let EvictionCandidate { key, entry, word, .. } = leaver;
+    pub(crate) fn drop_packed(
+        &self,
+        candidate: &EvictionCandidate,
+        why: Refusal,
+        pause: Option<Duration>,
+    ) -> Option<u64> {
+        let EvictionCandidate { key, entry, word, .. } = candidate;
         let tier = self.cx.tiers.get(word.packed_in()?)?;
         let refused = word.refused(why);
         let is = &entry.master.word;
         is.compare_exchange(word.0, refused.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
-        self.policy.tell_dropped(*key);
-        let charged = tier.evict_packed(leaver.name(), entry.record.size);
+        self.policy.report_dropped(*key);
+        let charged = tier.evict_packed(candidate.name(), entry.record.size);
         if let Some(pause) = pause {
             lock(&self.retry_backoff).add(pause, (*key, refused));
         }
@@ -115,9 +121,9 @@ impl Eviction {
 
     /// Leaves the copies that the word `was` stands for, whose index is gone, to the next entry of
     /// that name.
-    pub(crate) fn leave_to_next(&self, was: Word, name: CopyName, size: u64) {
+    pub(crate) fn leave_orphaned(&self, was: Word, name: CopyName, size: u64) {
         let copies = self.cx.copies_of(was, name);
-        if copies.is_not_packed_yet(was) {
+        if copies.awaits_compression(was) {
             // No log lists it, and it would keep space for transient copies.
             if let Some(tier) = self.cx.tiers.get(was.tier()) {
                 tier.evict_resident(name, size);
@@ -130,33 +136,33 @@ impl Eviction {
     /// Takes the copies of a tier that were placed last out of the list, until they add up to
     /// `bytes`.
     pub(crate) fn placed_last(&self, tier: usize, bytes: u64) -> Vec<EvictionCandidate> {
-        let (mut leavers, mut kept, mut sum) = (Vec::new(), Vec::new(), 0);
+        let (mut candidates, mut kept, mut sum) = (Vec::new(), Vec::new(), 0);
         while sum < bytes {
             let Some(key) = lock(&self.catalog).pop_last() else { break };
-            let Some(leaver) = self.segments.leaver(key).or_else(|| self.segments.packed_leaver(key)) else {
+            let Some(candidate) = self.segments.candidate(key).or_else(|| self.segments.packed_candidate(key)) else {
                 kept.extend(self.segments.is_listed(key).then_some(key));
                 continue;
             };
-            let (word, dir) = (leaver.word, self.cx.tiers.get(tier));
+            let (word, dir) = (candidate.word, self.cx.tiers.get(tier));
             if word.packed_in() == Some(tier) {
-                let packed = dir.and_then(|t| t.stat_packed(leaver.name(), leaver.entry.record.size));
+                let packed = dir.and_then(|t| t.stat_packed(candidate.name(), candidate.entry.record.size));
                 sum += packed.map_or(0, |copy| copy.charged);
-                leavers.push(leaver);
+                candidates.push(candidate);
             } else if word.state() == State::Resident && word.tier() == tier {
-                sum = dir.map_or(0, |t| t.ledger.cost(leaver.entry.record.size)).saturating_add(sum);
-                leavers.push(leaver);
+                sum = dir.map_or(0, |t| t.ledger.cost(candidate.entry.record.size)).saturating_add(sum);
+                candidates.push(candidate);
             } else {
                 kept.push(key);
             }
         }
         lock(&self.catalog).extend(kept.into_iter().rev());
-        leavers
+        candidates
     }
 
     /// Removes keys of copies that are gone from the list, once it has grown too long.
     pub(crate) fn tidy(&self) {
         let live: u64 = self.cx.tiers.iter().map(|t| t.ledger.usage().files).sum();
-        let many = 2 * live as usize + LISTED;
+        let many = 2 * live as usize + MAX_STALE_KEYS;
         let Some(keys) = lock(&self.catalog).take_above(many) else { return };
         let mut seen = HashSet::new();
         // The last occurrence of each counts: that is when it was placed.

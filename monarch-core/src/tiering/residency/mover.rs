@@ -16,6 +16,16 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+/// How copying a copy to another tier ended.
+enum Moved {
+    /// It is published there, as the file with this inode number.
+    Published { ino: u64 },
+    /// The copy that was read is damaged.
+    Damaged,
+    /// There was no space, `may` forbade it, or a copier has made a copy there meanwhile.
+    Stopped,
+}
+
 /// Moves resident copies between tiers.
 pub(crate) struct Mover {
     cx: Arc<Context>,
@@ -36,19 +46,19 @@ impl Mover {
 
     /// Moves a copy to the tier `to` for as long as `may` returns `true`. Returns `false` if it
     /// stays where it was, or was found damaged and dropped.
-    pub(crate) fn move_copy(&self, leaver: &EvictionCandidate, sum: Sum, to: usize, may: impl Fn() -> bool) -> bool {
-        let EvictionCandidate { key, live, entry, word } = leaver;
+    pub(crate) fn move_copy(&self, candidate: &EvictionCandidate, sum: Sum, to: usize, may: impl Fn() -> bool) -> bool {
+        let EvictionCandidate { key, live, entry, word } = candidate;
         let (Some(from), Some(tier)) = (self.cx.tiers.get(word.tier()), self.cx.tiers.get(to)) else { return false };
-        let (name, size) = (leaver.name(), entry.record.size);
-        let copied = || -> io::Result<Option<Option<u64>>> {
-            let Some(copy) = tier.create(size)? else { return Ok(None) };
+        let (name, size) = (candidate.name(), entry.record.size);
+        let copied = || -> io::Result<Moved> {
+            let Some(copy) = tier.create(size)? else { return Ok(Moved::Stopped) };
             let ino = rustix::fs::fstat(copy.fd())?.st_ino;
             let file = from.open_copy(name)?;
             let mut buf = vec![0; AT_ONCE.min(usize::try_from(size).unwrap_or(AT_ONCE).max(1))];
             let mut summing = Summing::new(sum.piece);
             while summing.bytes < size {
                 if !may() {
-                    return Ok(None);
+                    return Ok(Moved::Stopped);
                 }
                 let got = rustix::io::retry_on_intr(|| rustix::io::pread(&file, &mut *buf, summing.bytes))?;
                 if got == 0 {
@@ -58,20 +68,20 @@ impl Mover {
                 summing.update(&buf[..got]);
             }
             if summing.bytes != size || summing.end() != sum {
-                return Ok(Some(None));
+                return Ok(Moved::Damaged);
             }
             let stamp = name.stamp(PathHash { fp: entry.master.fp, check: entry.record.check });
             // If a copier has made a copy there meanwhile, a reader asked for it: that one stays.
-            Ok(copy.publish_new(name, stamp, sum)?.map(|_| Some(ino)))
+            Ok(copy.publish_new(name, stamp, sum)?.map_or(Moved::Stopped, |_| Moved::Published { ino }))
         };
         let ino = match copied() {
-            Ok(Some(Some(ino))) => ino,
-            Ok(Some(None)) => {
+            Ok(Moved::Published { ino }) => ino,
+            Ok(Moved::Damaged) => {
                 self.cx.found_damaged();
-                self.eviction.drop_copy(leaver.key, live, entry, *word);
+                self.eviction.drop_copy(candidate.key, live, entry, *word);
                 return false;
             }
-            Ok(None) => return false,
+            Ok(Moved::Stopped) => return false,
             Err(e) => {
                 // Which of the two tiers failed shows with the next call to either.
                 tracing::debug!(from = from.name, to = tier.name, error = %e, "a copy could not be moved");
@@ -90,13 +100,13 @@ impl Mover {
         } else {
             from.evict_resident(name, size);
         }
-        self.policy.tell_placed(*key, entry.record.size, to);
+        self.policy.report_placed(*key, entry.record.size, to);
         true
     }
 
     /// The checksums of these copies in a tier, by its log. A copy without a record is not moved.
-    pub(crate) fn sums_of(&self, tier: &TierDir, leavers: &[EvictionCandidate]) -> ByName<Logged> {
-        let names: HashSet<CopyName> = leavers.iter().map(EvictionCandidate::name).collect();
+    pub(crate) fn sums_of(&self, tier: &TierDir, candidates: &[EvictionCandidate]) -> ByName<Logged> {
+        let names: HashSet<CopyName> = candidates.iter().map(EvictionCandidate::name).collect();
         tier.sums(&names).unwrap_or_default()
     }
 }

@@ -49,12 +49,12 @@ impl Scrubber {
     /// Checks some of the resident copies, and drops those that are damaged. All copies are checked
     /// in turn, a few hundred a second.
     pub(crate) fn audit(&self) {
-        let keys = lock(&self.catalog).some();
+        let keys = lock(&self.catalog).next_audit();
         let bad: Vec<u64> = keys.into_iter().filter(|&key| self.drop_if_damaged(key).unwrap_or(false)).collect();
         if bad.is_empty() {
             return;
         }
-        self.cx.tell_of_damage(bad.len());
+        self.cx.count_damaged(bad.len());
         self.refetch.fetch_again(bad);
     }
 
@@ -94,10 +94,10 @@ impl Scrubber {
         // A compressed copy has checksums of its own.
         let below = self.cx.packed_below(0, name);
         if below.is_none() {
-            self.policy.tell_dropped(key);
+            self.policy.report_dropped(key);
         }
         swap(entry, refused, below.map_or(refused.next(State::Absent), |tier| refused.packed(tier)));
-        self.cx.tell_of_damage(1);
+        self.cx.count_damaged(1);
         self.refetch.fetch_again(vec![key]);
     }
 
@@ -106,7 +106,7 @@ impl Scrubber {
     pub(crate) fn drop_found_damaged(&self, key: u64, live: &LiveSegment, entry: &Entry<'static>, seen: Word) -> bool {
         let dropped = seen.state() == State::Resident && self.eviction.drop_copy(key, live, entry, seen);
         if dropped {
-            self.cx.tell_of_damage(1);
+            self.cx.count_damaged(1);
         }
         dropped
     }

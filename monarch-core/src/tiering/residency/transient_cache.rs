@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Entries of copies that are gone that each line may have beside twice its length.
-const SLACK: u64 = 1024;
+const LINE_SLACK: u64 = 1024;
 /// Copies opened last that are likely to be open still.
-const OPEN: usize = 64;
+const LIKELY_OPEN: usize = 64;
 /// Unit of moka's weights, which are 32 bits wide, in bytes. The ledger's charges are multiples of
 /// it, so that the two do not drift apart.
-const UNIT: u64 = 32;
+const UNIT_BYTES: u64 = 32;
 
 /// The transient copies of one tier.
 pub(crate) struct TransientCache {
@@ -49,7 +49,7 @@ impl TransientCache {
         let dropped = Arc::new(Mutex::new(Vec::new()));
         let to = dropped.clone();
         let cache = moka::sync::Cache::builder()
-            .max_capacity(room / UNIT)
+            .max_capacity(room / UNIT_BYTES)
             .weigher(|_, weight: &u32| *weight)
             .eviction_policy(moka::policy::EvictionPolicy::lru())
             .eviction_listener(move |key: Arc<u64>, _, cause| {
@@ -66,7 +66,7 @@ impl TransientCache {
     /// Bytes of the copies in the cache.
     fn held(&self) -> u64 {
         self.cache.run_pending_tasks();
-        self.cache.weighted_size() * UNIT
+        self.cache.weighted_size() * UNIT_BYTES
     }
 
     /// Bytes of copies that any other copy may replace.
@@ -103,12 +103,12 @@ impl TransientCache {
 
     /// Adds a copy, which may be dropped from here on. Returns the copies that moka drops for it.
     pub(crate) fn add(&self, key: u64, bytes: u64) -> Vec<u64> {
-        let weight = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX);
+        let weight = u32::try_from(bytes / UNIT_BYTES).unwrap_or(u32::MAX);
         self.cache.insert(key, weight);
         self.cache.run_pending_tasks();
         let mut made = lock(&self.made);
         made.push_back(key);
-        if made.len() as u64 > 2 * self.cache.entry_count() + SLACK {
+        if made.len() as u64 > 2 * self.cache.entry_count() + LINE_SLACK {
             made.retain(|key| self.cache.contains_key(key));
         }
         std::mem::take(&mut *lock(&self.dropped))
@@ -121,7 +121,7 @@ impl TransientCache {
         }
         let mut used = lock(&self.used);
         used.push_back(key);
-        if used.len() as u64 > 2 * self.cache.entry_count() + SLACK {
+        if used.len() as u64 > 2 * self.cache.entry_count() + LINE_SLACK {
             // Each key once, at the place of its last open.
             let mut seen = HashSet::new();
             let mut last: VecDeque<u64> = VecDeque::new();
@@ -143,7 +143,7 @@ impl TransientCache {
             let mut line = lock(line);
             // Each is read once an epoch: the one read last is needed last. (Those at the very end
             // are still being read.)
-            let at = if self.floor.is_some() { line.len().saturating_sub(OPEN) } else { 0 };
+            let at = if self.floor.is_some() { line.len().saturating_sub(LIKELY_OPEN) } else { 0 };
             let next = || {
                 let last = line.len().checked_sub(1)?;
                 line.remove(at.min(last))
@@ -162,26 +162,56 @@ mod tests {
     /// charged twice or not at all.
     #[test]
     fn room_for_decoded_copies_is_kept_until_the_ledger_knows_of_it() {
-        for (elastic, kept) in [(None, 10 * UNIT), (Some(0.5), 5 * UNIT)] {
-            let decoded = TransientCache::new(10 * UNIT, elastic);
-            let share = decoded.take(3 * UNIT);
+        for (elastic, kept) in [(None, 10 * UNIT_BYTES), (Some(0.5), 5 * UNIT_BYTES)] {
+            let decoded = TransientCache::new(10 * UNIT_BYTES, elastic);
+            let share = decoded.take(3 * UNIT_BYTES);
             assert_eq!(
                 (decoded.free(), decoded.kept()),
-                (7 * UNIT, kept),
+                (7 * UNIT_BYTES, kept),
                 "promised to one, and the ledger knows nothing"
             );
             share.charge();
-            assert_eq!((decoded.free(), decoded.kept()), (7 * UNIT, kept - 3 * UNIT));
+            assert_eq!((decoded.free(), decoded.kept()), (7 * UNIT_BYTES, kept - 3 * UNIT_BYTES));
             share.hand_over();
-            assert_eq!((decoded.free(), decoded.kept()), (7 * UNIT, kept), "rather charged twice than not at all");
-            assert!(decoded.add(1, 3 * UNIT).is_empty());
-            assert_eq!((decoded.free(), decoded.kept()), (4 * UNIT, kept - 3 * UNIT), "nobody else takes it meanwhile");
+            assert_eq!(
+                (decoded.free(), decoded.kept()),
+                (7 * UNIT_BYTES, kept),
+                "rather charged twice than not at all"
+            );
+            assert!(decoded.add(1, 3 * UNIT_BYTES).is_empty());
+            assert_eq!(
+                (decoded.free(), decoded.kept()),
+                (4 * UNIT_BYTES, kept - 3 * UNIT_BYTES),
+                "nobody else takes it meanwhile"
+            );
             drop(share);
-            assert_eq!((decoded.free(), decoded.kept(), decoded.is_taken()), (7 * UNIT, kept - 3 * UNIT, false));
-            let failed = decoded.take(UNIT);
+            assert_eq!(
+                (decoded.free(), decoded.kept(), decoded.is_taken()),
+                (7 * UNIT_BYTES, kept - 3 * UNIT_BYTES, false)
+            );
+            let failed = decoded.take(UNIT_BYTES);
             failed.charge();
             drop(failed);
-            assert_eq!((decoded.free(), decoded.kept()), (7 * UNIT, kept - 3 * UNIT));
+            assert_eq!((decoded.free(), decoded.kept()), (7 * UNIT_BYTES, kept - 3 * UNIT_BYTES));
+        }
+    }
+
+    #[test]
+    fn copies_that_were_opened_are_dropped_first() {
+        let add = |cache: &TransientCache, keys: std::ops::Range<u64>| {
+            keys.for_each(|key| assert!(cache.add(key, UNIT_BYTES).is_empty()));
+        };
+        let cache = TransientCache::new(1000 * UNIT_BYTES, None);
+        add(&cache, 0..4);
+        cache.used(2);
+        assert_eq!([cache.pop(false), cache.pop(false), cache.pop(true)], [Some(2), None, Some(0)]);
+        // Copies that stay for the next epoch: the one opened last, but for those still open.
+        for (elastic, first) in [(None, 0), (Some(0.5), 6)] {
+            let cache = TransientCache::new(1000 * UNIT_BYTES, elastic);
+            let keys = LIKELY_OPEN as u64 + 6;
+            add(&cache, 0..keys);
+            (0..keys).for_each(|key| cache.used(key));
+            assert_eq!(cache.pop(false), Some(first), "{elastic:?}");
         }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// One part in this many of the space stays free for readers.
-pub(crate) const SPARE: u64 = 8;
+pub(crate) const SPARE_DIVISOR: u64 = 8;
 
 /// The transient copies of all tiers.
 pub(crate) struct TransientCopies {
@@ -26,21 +26,6 @@ pub(crate) struct TransientCopies {
 }
 
 impl TransientCopies {
-    /// The transient copies of a tier.
-    pub(crate) fn of(&self, at: usize) -> Option<&TransientCache> {
-        self.caches.get(at)
-    }
-
-    /// Whether no tier keeps transient copies.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.caches.is_empty()
-    }
-
-    /// Whether copies that cannot be dropped yet take more than half of the space of a tier.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.caches.iter().any(TransientCache::is_crowded)
-    }
-
     pub(crate) fn new(
         cx: &Arc<Context>,
         segments: &Arc<Segments>,
@@ -57,27 +42,42 @@ impl TransientCopies {
         }
     }
 
+    /// The transient copies of a tier.
+    pub(crate) fn of(&self, at: usize) -> Option<&TransientCache> {
+        self.caches.get(at)
+    }
+
+    /// Whether no tier keeps transient copies.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.caches.is_empty()
+    }
+
+    /// Whether copies that cannot be dropped yet take more than half of the space of a tier.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.caches.iter().any(TransientCache::is_crowded)
+    }
+
     /// Bytes of a tier that are reserved for transient copies and not in use.
-    pub(crate) fn kept_for_decoded(&self, at: usize) -> u64 {
+    pub(crate) fn reserved_bytes(&self, at: usize) -> u64 {
         self.caches.get(at).map_or(0, TransientCache::kept)
     }
 
     /// The usage of a tier, and the bytes reserved for transient copies beside it. Both are read so
     /// that one copy that comes or goes meanwhile does not make their sum smaller.
     pub(crate) fn usage_and_kept(&self, at: usize, tier: &TierDir) -> (Usage, u64) {
-        let before = self.kept_for_decoded(at);
+        let before = self.reserved_bytes(at);
         let usage = tier.ledger.usage();
-        (usage, self.kept_for_decoded(at).max(before))
+        (usage, self.reserved_bytes(at).max(before))
     }
 
     /// Adds a transient copy in the tier `at`, where it had a reservation.
-    pub(crate) fn add_decoded(&self, at: usize, key: u64, size: u64, share: Option<&TransientReservation>) {
+    pub(crate) fn add(&self, at: usize, key: u64, size: u64, share: Option<&TransientReservation>) {
         let (Some(decoded), Some(tier)) = (self.caches.get(at), self.cx.tiers.get(at)) else { return };
         if let Some(share) = share {
             share.hand_over();
         }
         for key in decoded.add(key, tier.ledger.cost(size)) {
-            let _ = self.drop_decoded(at, key);
+            let _ = self.drop_transient(at, key);
         }
     }
 
@@ -111,26 +111,26 @@ impl TransientCopies {
     }
 
     /// Drops a transient copy. Returns the bytes that were charged for it, if it was one.
-    fn drop_decoded(&self, at: usize, key: u64) -> Option<u64> {
-        let leaver = self.segments.leaver(key).filter(|l| l.word.is_marked() && l.word.tier() == at)?;
-        self.drop_for_now(at, &leaver)
+    fn drop_transient(&self, at: usize, key: u64) -> Option<u64> {
+        let candidate = self.segments.candidate(key).filter(|l| l.word.is_marked() && l.word.tier() == at)?;
+        self.drop_refetchable(at, &candidate)
     }
 
     /// Drops a copy that the next reader has made again. Returns the bytes that were charged for
     /// it.
-    pub(crate) fn drop_for_now(&self, at: usize, leaver: &EvictionCandidate) -> Option<u64> {
-        let (tier, size) = (self.cx.tiers.get(at)?, leaver.entry.record.size);
-        let below = self.cx.packed_below(at, leaver.name());
+    pub(crate) fn drop_refetchable(&self, at: usize, candidate: &EvictionCandidate) -> Option<u64> {
+        let (tier, size) = (self.cx.tiers.get(at)?, candidate.entry.record.size);
+        let below = self.cx.packed_below(at, candidate.name());
         // Fetching until this copy is removed, so that no copier makes the next one before: its
         // reader waits a moment.
-        let (between, word) = (leaver.word.next(State::Fetching), &leaver.entry.master.word);
-        word.compare_exchange(leaver.word.0, between.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
-        tier.evict_resident(leaver.name(), size);
+        let (between, word) = (candidate.word.next(State::Fetching), &candidate.entry.master.word);
+        word.compare_exchange(candidate.word.0, between.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        tier.evict_resident(candidate.name(), size);
         // (Another process may have removed the compressed copy.)
         let to = below.map_or(between.next(State::Absent), |below| between.packed(below));
         if word.compare_exchange(between.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // The job has changed the file.
-            let _ = self.cx.evict_packed(leaver.name(), size);
+            let _ = self.cx.evict_packed(candidate.name(), size);
         }
         futex_wake(word, u32::MAX >> 1);
         Some(tier.ledger.cost(size))
@@ -138,7 +138,7 @@ impl TransientCopies {
 
     /// Drops transient copies of a tier until `bytes` are free, first those that were opened; with
     /// `any` also others. Returns the bytes freed.
-    pub(crate) fn drop_some_decoded(&self, at: usize, bytes: u64, any: bool) -> u64 {
+    pub(crate) fn drop_some(&self, at: usize, bytes: u64, any: bool) -> u64 {
         let Some(decoded) = self.caches.get(at).filter(|d| d.room > 0) else { return 0 };
         let mut freed = 0;
         if !decoded.has_used() {
@@ -146,32 +146,32 @@ impl TransientCopies {
         }
         while freed < bytes {
             let Some(key) = decoded.pop(any) else { break };
-            freed += self.drop_decoded(at, key).unwrap_or(0);
+            freed += self.drop_transient(at, key).unwrap_or(0);
         }
         freed
     }
 
     /// Drops transient copies that were opened to have space for one more of `size` bytes: no
     /// reader waits for that now, but the next one would.
-    pub(crate) fn make_way_ahead(&self, at: usize, size: u64) {
+    pub(crate) fn free_ahead(&self, at: usize, size: u64) {
         let (Some(decoded), Some(tier)) = (self.caches.get(at), self.cx.tiers.get(at)) else { return };
         let (free, cost) = (decoded.free(), tier.ledger.cost(size));
         if free < cost {
-            self.drop_some_decoded(at, cost - free, false);
+            self.drop_some(at, cost - free, false);
         }
     }
 
     /// Bytes of copies in a tier that any other copy may replace.
-    pub(crate) fn passing_bytes(&self, at: usize) -> u64 {
+    pub(crate) fn replaceable_bytes(&self, at: usize) -> u64 {
         self.caches.get(at).map_or(0, crate::tiering::residency::transient_cache::TransientCache::spare)
     }
 
     /// Notes transient copies that were there before this agent started: those that have a
     /// compressed copy as well.
-    pub(crate) fn note_decoded(&self, keys: impl Iterator<Item = u64>) {
+    pub(crate) fn note_transient(&self, keys: impl Iterator<Item = u64>) {
         for key in keys {
-            if let Some(leaver) = self.segments.leaver(key) {
-                self.add_decoded(leaver.word.tier(), key, leaver.entry.record.size, None);
+            if let Some(candidate) = self.segments.candidate(key) {
+                self.add(candidate.word.tier(), key, candidate.entry.record.size, None);
             }
         }
     }
@@ -190,13 +190,13 @@ impl TransientCopies {
         self.caches.iter().zip(&self.cx.tiers).any(|(decoded, tier)| {
             tier.for_decoded > 0
                 && !tier.suspended()
-                && (decoded.free() > tier.for_decoded / SPARE || decoded.has_used())
+                && (decoded.free() > tier.for_decoded / SPARE_DIVISOR || decoded.has_used())
         })
     }
 
     /// Whether copies are in the making, or wait, that are to be compressed: they may take less
     /// space below than was reserved.
-    pub(crate) fn packs_under_way(&self) -> bool {
+    pub(crate) fn has_uncompressed(&self) -> bool {
         self.caches.iter().any(TransientCache::is_taken)
     }
 }

@@ -14,7 +14,7 @@ use crate::tiering::policy::policy_handle::PolicyHandle;
 use crate::tiering::queue::inflight_slots::{InflightSlots, Job};
 use crate::tiering::queue::waker::Waker;
 use crate::tiering::residency::decode_rounds::{DecodeRounds, Round};
-use crate::tiering::residency::transient_copies::SPARE;
+use crate::tiering::residency::transient_copies::SPARE_DIVISOR;
 use crate::tiering::residency::transient_copies::TransientCopies;
 use monarch_abi::demand::file_key;
 use monarch_policies::hints::Purpose;
@@ -24,10 +24,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Entries that are looked at under one lock.
-const STEPS: u32 = 512;
+const ENTRIES_PER_LOCK: u32 = 512;
 /// Pause after there was nothing to decompress: the first one, and the longest, as it doubles.
-const PAUSE: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(64);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(64);
 
 /// Decompresses copies ahead of readers.
 pub(crate) struct DecompressAhead {
@@ -87,12 +87,12 @@ impl DecompressAhead {
                         break;
                     }
                     if round.passed >= len {
-                        round.rested = (round.rested * 2).clamp(PAUSE, LONGEST);
+                        round.rested = (round.rested * 2).clamp(FIRST_PAUSE, MAX_PAUSE);
                         (round.passed, round.rests_until) = (0, Some(now + round.rested));
                         break;
                     }
                     let from = if round.cursor < len { round.cursor } else { 0 };
-                    let to = len.min(from.saturating_add(STEPS));
+                    let to = len.min(from.saturating_add(ENTRIES_PER_LOCK));
                     round.cursor = to;
                     round.passed += to - from;
                     (from, (from..to).filter(|&id| !round.has(id)).collect::<Vec<_>>().into_iter())
@@ -139,18 +139,18 @@ impl DecompressAhead {
         self.transient.drain_touched();
         for (at, tier) in self.cx.tiers.iter().enumerate().filter(|(_, t)| t.for_decoded > 0) {
             // A reader that asks must not wait until copies are dropped.
-            let short = (tier.for_decoded / SPARE).saturating_sub(self.transient.kept_for_decoded(at));
+            let short = (tier.for_decoded / SPARE_DIVISOR).saturating_sub(self.transient.reserved_bytes(at));
             if short > 0 {
-                let _ = self.transient.drop_some_decoded(at, short, false);
+                let _ = self.transient.drop_some(at, short, false);
             }
         }
         let now = Instant::now();
         let rests = |r: &Round| r.rests_until.is_some_and(|until| now < until);
-        let all_rest = {
+        let all_suspended = {
             let rounds = self.rounds.lock();
             !rounds.is_empty() && rounds.values().all(rests)
         };
-        if self.cx.options.prefetch && self.transient.has_room_ahead() && !all_rest {
+        if self.cx.options.prefetch && self.transient.has_room_ahead() && !all_suspended {
             self.waker.wake(Lane::Threads);
         }
     }

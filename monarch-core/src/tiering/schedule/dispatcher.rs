@@ -112,7 +112,7 @@ impl Dispatcher {
         }
         if lane == Lane::Threads
             && self.cx.compresses
-            && let Some(waiting) = self.compressor.next_pack()
+            && let Some(waiting) = self.compressor.next_copy()
         {
             return Some(Next::Pack(waiting));
         }
@@ -121,17 +121,17 @@ impl Dispatcher {
         if slots == 0 {
             self.queue.hold_back();
         }
-        if self.throttle.prefetching() >= slots || self.queue.all_rest() {
+        if self.throttle.prefetching() >= slots || self.queue.all_suspended() {
             return None;
         }
         if lane == Lane::Rings && !self.has_place(&q) {
             return None;
         }
-        if let Some(piece) = self.fetches.next_piece(lane, false) {
-            return Some(Next::Chunk(piece));
+        if let Some(chunk) = self.fetches.next_chunk(lane, false) {
+            return Some(Next::Chunk(chunk));
         }
         // The next file waits, as it may be a large one.
-        if self.fetches.enough_ahead() || self.compressor.packs_enough() {
+        if self.fetches.enough_ahead() || self.compressor.is_saturated() {
             return None;
         }
         let key = self.prefetch_in(&mut q, lane)?;
@@ -175,8 +175,8 @@ impl Dispatcher {
         if lane == Lane::Threads && !self.throttle.has_slot(false) && !self.throttle.has_slot(true) {
             return None;
         }
-        if let Some(piece) = self.fetches.next_piece(lane, true) {
-            return Some(Next::Chunk(piece));
+        if let Some(chunk) = self.fetches.next_chunk(lane, true) {
+            return Some(Next::Chunk(chunk));
         }
         if lane == Lane::Rings {
             return None;
@@ -193,7 +193,7 @@ impl Dispatcher {
     }
 
     /// Queues a demand.
-    fn line_up_demand(&self, q: &mut Lines, key: u64) {
+    fn enqueue_demand(&self, q: &mut Lines, key: u64) {
         let line = if self.peers.comes_from_peer(key) { &mut q.remote } else { &mut q.demands };
         line.push_back(key);
     }
@@ -223,7 +223,7 @@ impl Dispatcher {
         for at in tail..head {
             let key = ctl.ring.get(at as usize % RING).map_or(0, |r| r.swap(0, Ordering::AcqRel));
             if key != 0 && seen.insert(key) && !self.fetches.drain_chunk_requests(key) {
-                self.line_up_demand(q, key);
+                self.enqueue_demand(q, key);
             }
         }
         q.ring_tail = head;
@@ -231,7 +231,7 @@ impl Dispatcher {
             live.segment.state.drain(|id| {
                 let key = file_key(number, id);
                 if !seen.contains(&key) && !self.fetches.drain_chunk_requests(key) {
-                    self.line_up_demand(q, key);
+                    self.enqueue_demand(q, key);
                 }
             });
         }

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Copies that are moved at a time: the log is read once for them.
-const BATCH: usize = 8192;
+const BATCH_COPIES: usize = 8192;
 /// A faster tier keeps one part in this many free of promoted copies, for files that are yet to be
 /// fetched.
-const SPARE: u64 = 32;
+const SPARE_DIVISOR: u64 = 32;
 
 /// Bytes of a tier that promoted copies may take.
 fn spare_of(tier: &TierDir) -> u64 {
     let u = tier.ledger.usage();
-    if tier.suspended() { 0 } else { u.capacity.saturating_sub(u.used + u.reserved + u.capacity / SPARE) }
+    if tier.suspended() { 0 } else { u.capacity.saturating_sub(u.used + u.reserved + u.capacity / SPARE_DIVISOR) }
 }
 
 /// Promotes copies that readers opened.
@@ -55,7 +55,7 @@ impl Promoter {
     /// Promotes copies that were opened lately, while no file is to be fetched.
     pub(crate) fn promote(&self) {
         let upper = self.cx.tiers.iter().enumerate().take(self.cx.tiers.len().saturating_sub(1));
-        let mut spare = upper.map(|(at, t)| spare_of(t).saturating_sub(self.transient.kept_for_decoded(at)));
+        let mut spare = upper.map(|(at, t)| spare_of(t).saturating_sub(self.transient.reserved_bytes(at)));
         if spare.all(|bytes| bytes == 0) || self.prefetch_status.ahead() != Ahead::Idle {
             return;
         }
@@ -63,21 +63,21 @@ impl Promoter {
         if waits {
             self.transient.drain_touched();
         }
-        let keys = self.promotions.take(BATCH);
-        let mut leavers: Vec<EvictionCandidate> =
-            keys.into_iter().filter_map(|key| self.segments.leaver(key)).collect();
+        let keys = self.promotions.take(BATCH_COPIES);
+        let mut candidates: Vec<EvictionCandidate> =
+            keys.into_iter().filter_map(|key| self.segments.candidate(key)).collect();
         for (at, tier) in self.cx.tiers.iter().enumerate().skip(1) {
-            let (here, elsewhere): (Vec<_>, Vec<_>) = leavers.into_iter().partition(|l| l.word.tier() == at);
-            leavers = elsewhere;
+            let (here, elsewhere): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|l| l.word.tier() == at);
+            candidates = elsewhere;
             if here.is_empty() {
                 continue;
             }
             let sums = self.mover.sums_of(tier, &here);
             let go_on = || !self.cx.stop.load(Ordering::Relaxed);
-            for leaver in here {
-                let to = (0..at).find(|&to| self.transient.takes(to, leaver.entry.record.size, SPARE));
-                let (Some(to), Some(logged)) = (to, sums.get(leaver.name())) else { continue };
-                if self.mover.move_copy(&leaver, logged.sum, to, go_on) {
+            for candidate in here {
+                let to = (0..at).find(|&to| self.transient.takes(to, candidate.entry.record.size, SPARE_DIVISOR));
+                let (Some(to), Some(logged)) = (to, sums.get(candidate.name())) else { continue };
+                if self.mover.move_copy(&candidate, logged.sum, to, go_on) {
                     self.cx.stats.promoted.fetch_add(1, Ordering::Relaxed);
                 }
                 // Fetches go first.

@@ -3,7 +3,7 @@
 //!
 //! The kernel wakes the sleepers on a futex in the order in which they came. If all copiers slept
 //! on the demand word, each demand would go to the copier that has slept longest, whose stack and
-//! buffer are in no cache. So only [`ON_CALL`] sleep there. The last one that leaves calls
+//! buffer are in no cache. So only [`MAX_ON_CALL`] sleep there. The last one that leaves calls
 //! another; of those at rest the one that came last is called first.
 
 use crate::sync::lock;
@@ -15,7 +15,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// Copiers that sleep on the demand word.
-const ON_CALL: usize = 4;
+const MAX_ON_CALL: usize = 4;
 
 /// The copiers that sleep.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl WorkerPool {
     /// before the caller looked for work; `sleepers` counts the copiers on call.
     pub(crate) fn sleep(&self, demand: &AtomicU32, seen: u32, sleepers: &AtomicU32, patience: Option<Duration>) {
         let mut asleep = lock(&self.0);
-        if asleep.on_call < ON_CALL {
+        if asleep.on_call < MAX_ON_CALL {
             asleep.on_call += 1;
             drop(asleep);
             sleepers.fetch_add(1, Ordering::SeqCst);
@@ -159,7 +159,7 @@ mod tests {
             (0..COPIERS).for_each(|_| drop(s.spawn(|| office.copier())));
             let all = || {
                 let asleep = lock(&office.on_call.0);
-                (asleep.on_call, asleep.at_rest.len()) == (ON_CALL, COPIERS - ON_CALL)
+                (asleep.on_call, asleep.at_rest.len()) == (MAX_ON_CALL, COPIERS - MAX_ON_CALL)
             };
             office.until("all asleep", all);
             work(&office);
@@ -206,7 +206,7 @@ mod tests {
         let office = Office::default();
         let patience = Some(Duration::from_millis(20));
         std::thread::scope(|scope| {
-            for _ in 0..2 * ON_CALL {
+            for _ in 0..2 * MAX_ON_CALL {
                 scope.spawn(|| office.on_call.sleep(&office.demand, 0, &office.sleepers, patience));
             }
         });

@@ -20,17 +20,17 @@ impl Work for InLane<'_> {
     fn next(&self) -> Option<Box<dyn Task + '_>> {
         while !self.0.cx.stop.load(Ordering::Relaxed) {
             match self.0.dispatcher.next_job(self.1).or_else(|| self.0.dispatcher.next_ahead(self.1))? {
-                Next::Pack(waiting) => self.0.compressor.pack_next(waiting),
+                Next::Pack(waiting) => self.0.compressor.compress_next(waiting),
                 Next::File(job) => {
-                    if let Some(mut copying) = self.0.copies.begin(job) {
-                        copying.given(self.1);
-                        return Some(Box::new(copying));
+                    if let Some(mut task) = self.0.copies.begin(job) {
+                        task.assigned(self.1);
+                        return Some(Box::new(task));
                     }
                 }
-                Next::Chunk(piece) => {
-                    if let Some(mut piece) = piece.ready() {
-                        piece.given(self.1);
-                        return Some(Box::new(piece));
+                Next::Chunk(chunk) => {
+                    if let Some(mut chunk) = chunk.ready() {
+                        chunk.assigned(self.1);
+                        return Some(Box::new(chunk));
                     }
                 }
             }

@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Shortest time between two lines in the log.
-const PAUSE: Duration = Duration::from_secs(10);
+const LOG_PAUSE: Duration = Duration::from_secs(10);
 
 /// What the last line said, and when.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct LastLogged {
     last: Option<Kind>,
     at: Option<Instant>,
 }
@@ -36,12 +36,12 @@ fn kind(is: &Ahead) -> Option<Kind> {
     }
 }
 
-impl Told {
+impl LastLogged {
     /// Whether to log a line: the state differs from the last line, which is old enough. A change
     /// that comes too early is logged later, if it lasts.
-    fn is_news(&mut self, is: &Ahead, now: Instant) -> bool {
+    fn should_log(&mut self, is: &Ahead, now: Instant) -> bool {
         let kind = kind(is);
-        if kind == self.last || self.at.is_some_and(|at| now.saturating_duration_since(at) < PAUSE) {
+        if kind == self.last || self.at.is_some_and(|at| now.saturating_duration_since(at) < LOG_PAUSE) {
             return false;
         }
         (self.last, self.at) = (kind, Some(now));
@@ -57,16 +57,11 @@ pub(crate) struct PrefetchStatus {
     fetch_lines: Arc<Mutex<FetchLines>>,
     retry_backoff: Arc<Mutex<RetryBackoff>>,
     queue: Arc<WorkQueue>,
-    told: Mutex<Told>,
+    last_logged: Mutex<LastLogged>,
     some_ahead: AtomicBool,
 }
 
 impl PrefetchStatus {
-    /// Whether files are left to prefetch, as of the last round of maintenance.
-    pub(crate) fn some_ahead(&self) -> bool {
-        self.some_ahead.load(Ordering::Relaxed)
-    }
-
     pub(crate) fn new(
         cx: &Arc<Context>,
         segments: &Arc<Segments>,
@@ -82,9 +77,14 @@ impl PrefetchStatus {
             fetch_lines: fetch_lines.clone(),
             retry_backoff: retry_backoff.clone(),
             queue: queue.clone(),
-            told: Mutex::default(),
+            last_logged: Mutex::default(),
             some_ahead: AtomicBool::new(true),
         }
+    }
+
+    /// Whether files are left to prefetch, as of the last round of maintenance.
+    pub(crate) fn some_ahead(&self) -> bool {
+        self.some_ahead.load(Ordering::Relaxed)
     }
 
     /// The state of prefetch.
@@ -115,10 +115,10 @@ impl PrefetchStatus {
     }
 
     /// Logs when something begins or ceases to hold prefetch up.
-    pub(crate) fn tell_ahead(&self) {
+    pub(crate) fn log_changes(&self) {
         let is = self.ahead();
         self.some_ahead.store(!matches!(is, Ahead::Idle), Ordering::Relaxed);
-        if !lock(&self.told).is_news(&is, Instant::now()) {
+        if !lock(&self.last_logged).should_log(&is, Instant::now()) {
             return;
         }
         match is {
@@ -134,17 +134,23 @@ mod tests {
 
     #[test]
     fn a_change_is_said_once_and_not_too_often() {
-        let (mut told, start) = (Told::default(), Instant::now());
+        let (mut last_logged, start) = (LastLogged::default(), Instant::now());
         let at = |s: u64| start + Duration::from_secs(s);
         let slowed = |divisor| Ahead::Slowed { divisor, opens_us: 500_000 * divisor as u64, best_us: 1000 };
-        assert!(!told.is_news(&Ahead::Running, at(0)) && !told.is_news(&Ahead::Idle, at(1)), "nothing to tell");
-        assert!(told.is_news(&slowed(2), at(1)));
-        assert!(!told.is_news(&slowed(2), at(30)), "the same with other figures");
-        assert!(told.is_news(&slowed(4), at(30)));
-        assert!(!told.is_news(&slowed(8), at(31)) && !told.is_news(&Ahead::Running, at(39)), "too early");
-        assert!(told.is_news(&Ahead::Running, at(40)), "its recovery");
-        assert!(!told.is_news(&Ahead::Idle, at(60)));
-        assert!(told.is_news(&Ahead::PfsFails { next_try_s: 1 }, at(60)));
-        assert!(told.is_news(&Ahead::TiersRest, at(70)) && told.is_news(&Ahead::Idle, at(80)));
+        assert!(
+            !last_logged.should_log(&Ahead::Running, at(0)) && !last_logged.should_log(&Ahead::Idle, at(1)),
+            "nothing to tell"
+        );
+        assert!(last_logged.should_log(&slowed(2), at(1)));
+        assert!(!last_logged.should_log(&slowed(2), at(30)), "the same with other figures");
+        assert!(last_logged.should_log(&slowed(4), at(30)));
+        assert!(
+            !last_logged.should_log(&slowed(8), at(31)) && !last_logged.should_log(&Ahead::Running, at(39)),
+            "too early"
+        );
+        assert!(last_logged.should_log(&Ahead::Running, at(40)), "its recovery");
+        assert!(!last_logged.should_log(&Ahead::Idle, at(60)));
+        assert!(last_logged.should_log(&Ahead::PfsFails { next_try_s: 1 }, at(60)));
+        assert!(last_logged.should_log(&Ahead::TiersRest, at(70)) && last_logged.should_log(&Ahead::Idle, at(80)));
     }
 }

@@ -22,7 +22,18 @@ use std::sync::{Arc, Mutex};
 
 /// Ranges of fewer entries than one part in this many of all are looked up one by one: a walk over
 /// all is cheaper per entry by this factor.
-const FEW: u32 = 16;
+const FEW_DIVISOR: u32 = 16;
+
+/// What the group of a file depends on besides its word.
+#[derive(Clone, Copy)]
+struct Rules {
+    /// Whether the request prefetches the file.
+    is_asked: bool,
+    /// How many files that failed are named at most.
+    list: usize,
+    /// Whether files that found no space are Absent, and prefetch is idle.
+    at_rest: bool,
+}
 
 /// Counts files by the state of their copies.
 pub(crate) struct ResidencyReport {
@@ -84,14 +95,14 @@ impl ResidencyReport {
             let mut count = |entry: &Entry<'static>, id: u32| {
                 let is_asked = id < asked.end && is_asked_for(&asked, id, entry.record, &released);
                 let key = file_key(range.segment, entry.master.id);
-                self.count(&mut census, &live, key, entry, (is_asked, list, at_rest));
+                self.count(&mut census, &live, key, entry, Rules { is_asked, list, at_rest });
                 let word = entry.word();
                 let here = matches!(word.state(), State::Resident | State::Bypass) || word.packed_in().is_some();
                 if plan && !here && is_asked && self.peers.is_for_us(&live, entry.id) {
                     missing.push((entry.id, key, entry.record.size));
                 }
             };
-            if range.end.saturating_sub(range.from) <= live.segment.index.len() as u32 / FEW + 1 {
+            if range.end.saturating_sub(range.from) <= live.segment.index.len() as u32 / FEW_DIVISOR + 1 {
                 // Further names of an inode count here: they were named by themselves.
                 let entries = (range.from..range.end).filter_map(|id| live.segment.by_id(id));
                 entries.filter(|e| e.record.is_file()).for_each(|e| count(&e, e.id));
@@ -114,13 +125,13 @@ impl ResidencyReport {
         live: &LiveSegment,
         key: u64,
         entry: &Entry<'static>,
-        (is_asked, list, at_rest): (bool, usize, bool),
+        Rules { is_asked, list, at_rest }: Rules,
     ) {
         let (word, size) = (entry.word(), entry.record.size);
         census.all.add(size);
         let group = match (word.state(), word.refusal()) {
             // Whether there is space for it in the slower tier shows when it is compressed.
-            (State::Resident, _) if word.is_marked() && self.compressor.is_to_be_packed(key) => &mut census.under_way,
+            (State::Resident, _) if word.is_marked() && self.compressor.is_queued(key) => &mut census.under_way,
             (State::Resident, _) => &mut census.resident,
             (State::Absent, _) if word.packed_in().is_some() => &mut census.resident,
             (State::Bypass, _) => &mut census.bypassed,
@@ -163,7 +174,7 @@ impl ResidencyReport {
         let room = |(at, tier): (usize, &TierDir)| {
             let u = tier.ledger.usage();
             let taken = (u.used + u.reserved).saturating_sub(unclaimed.bytes(at));
-            let taken = taken + self.transient.kept_for_decoded(at);
+            let taken = taken + self.transient.reserved_bytes(at);
             TierRoom { cost: 0, free: u.capacity.saturating_sub(taken), usable: !tier.suspended() }
         };
         let mut rooms: Vec<TierRoom> = self.cx.tiers.iter().enumerate().map(room).collect();

@@ -1,6 +1,6 @@
 //! [`CircuitBreaker`]: stops prefetch while the PFS answers with errors.
 //!
-//! After [`MOST`] errors in a row one file at a time is tried, after pauses that double,
+//! After [`MAX_ERRORS`] errors in a row one file at a time is tried, after pauses that double,
 //! until a copy succeeds. So prefetch does not run at full speed over a PFS that is down. Demands
 //! are not held back, and any copy that succeeds ends the pause.
 
@@ -9,11 +9,11 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Errors in a row that stop prefetch.
-const MOST: u32 = 8;
+const MAX_ERRORS: u32 = 8;
 /// First pause between probes.
-const FIRST: Duration = Duration::from_secs(1);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between probes.
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// Stops prefetch, but for probes, while the PFS fails.
 #[derive(Debug, Default)]
@@ -34,14 +34,14 @@ impl CircuitBreaker {
             // Copies that were in flight when prefetch was stopped.
             Some((at, _)) if now < at => {}
             Some((_, pause)) => {
-                let pause = (pause * 2).min(LONGEST);
+                let pause = (pause * 2).min(MAX_PAUSE);
                 s.closed = Some((now + pause, pause));
             }
             None if known => {}
             None => {
                 s.errors += 1;
-                if s.errors >= MOST {
-                    s.closed = Some((now + FIRST, FIRST));
+                if s.errors >= MAX_ERRORS {
+                    s.closed = Some((now + FIRST_PAUSE, FIRST_PAUSE));
                 }
             }
         }
@@ -74,23 +74,23 @@ mod tests {
 
     #[test]
     fn errors_in_a_row_leave_one_probe_at_a_time_until_one_succeeds() {
-        let (gate, start) = (CircuitBreaker::default(), Instant::now());
+        let (breaker, start) = (CircuitBreaker::default(), Instant::now());
         let mut now = start;
-        (0..100).for_each(|_| gate.failed(now, true));
-        assert_eq!(gate.slots(now, 56), 56, "a few bad files that are tried again");
-        (0..64).for_each(|_| gate.failed(now, false));
+        (0..100).for_each(|_| breaker.failed(now, true));
+        assert_eq!(breaker.slots(now, 56), 56, "a few bad files that are tried again");
+        (0..64).for_each(|_| breaker.failed(now, false));
         let mut probes = Vec::new();
         for _ in 0..7 {
-            assert_eq!(gate.slots(now, 56), 0);
-            assert!(gate.next_try(now).is_some_and(|rest| gate.slots(now + rest, 56) == 1));
-            while gate.slots(now, 56) == 0 {
+            assert_eq!(breaker.slots(now, 56), 0);
+            assert!(breaker.next_try(now).is_some_and(|rest| breaker.slots(now + rest, 56) == 1));
+            while breaker.slots(now, 56) == 0 {
                 now += Duration::from_millis(500);
             }
             probes.push(now.duration_since(start).as_secs());
-            gate.failed(now, true);
+            breaker.failed(now, true);
         }
         assert_eq!(probes, [1, 3, 7, 15, 31, 61, 91]);
-        gate.worked();
-        assert_eq!((gate.slots(now, 56), gate.next_try(now)), (56, None));
+        breaker.worked();
+        assert_eq!((breaker.slots(now, 56), breaker.next_try(now)), (56, None));
     }
 }

@@ -18,29 +18,29 @@ use std::time::{Duration, Instant};
 
 /// A mean copy time up to this does not delay demands: with a longer one a job of two readers that
 /// takes four fifths of a link would have to wait.
-const ENOUGH: Duration = Duration::from_millis(5);
+const MAX_QUICK_COPY: Duration = Duration::from_millis(5);
 /// Lower bound of the limit: one file is read while the next is looked up.
-const LEAST: usize = 2;
+const MIN_LIMIT: usize = 2;
 /// First limit where nodes share, without slow start: data from peers takes slots as well, and a
 /// rate at two would say nothing.
-const START: usize = 16;
+const START_LIMIT_SHARED: usize = 16;
 /// While starting, a rate is measured over this time and this number of copies.
-const SOON: Duration = Duration::from_millis(100);
-const FIRST: usize = 8;
+const START_SPAN: Duration = Duration::from_millis(100);
+const START_COPIES: usize = 8;
 /// With fewer copies the throughput is kept if it is at least this part of that before.
-const AS_MUCH: f64 = 0.95;
+const KEEPS_RATE: f64 = 0.95;
 /// With more copies the throughput has grown if it is at least this many times that before.
-const MORE: f64 = 1.1;
+const RAISES_RATE: f64 = 1.1;
 /// Otherwise a rate is measured over this time at least, and over two generations of copies.
-const SPAN: Duration = Duration::from_millis(400);
+const RATE_SPAN: Duration = Duration::from_millis(400);
 /// A rate that speaks for more copies, but by less than this factor, is in doubt: it is measured
 /// over this many times the time and copies.
-const DOUBT: f64 = 1.2;
-const SURE: u32 = 3;
+const DOUBT_FACTOR: f64 = 1.2;
+const DOUBT_REPEATS: u32 = 3;
 /// How long a limit is kept before another is tried. Doubles each time that no better one is found,
-/// up to [`LONGEST`].
-const HOLD: Duration = Duration::from_secs(5);
-const LONGEST: Duration = Duration::from_secs(60);
+/// up to [`MAX_HOLD`].
+const FIRST_HOLD: Duration = Duration::from_secs(5);
+const MAX_HOLD: Duration = Duration::from_secs(60);
 
 /// A limit that is being tried: the limit before, and its throughput in bytes a second.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +92,7 @@ impl Climb {
     /// `most`: copies that are allowed at a time. `shares`: whether nodes share files, so that
     /// there is no slow start.
     fn new(most: usize, shares: bool) -> Self {
-        let limit = most.min(if shares { START } else { LEAST });
+        let limit = most.min(if shares { START_LIMIT_SHARED } else { MIN_LIMIT });
         Self {
             limit,
             most,
@@ -101,7 +101,7 @@ impl Climb {
             // The first copies differ from later ones: cold caches, slow starts, bursts that links
             // and servers let through.
             window: Window { skip: limit, ..Window::default() },
-            hold: HOLD,
+            hold: FIRST_HOLD,
             until: None,
             held: None,
             upwards: false,
@@ -134,13 +134,13 @@ impl Climb {
         w.running += running;
         let (span, rate, count) = (now.saturating_duration_since(since), w.rate(), w.count);
         let (mean, ran, before) = (w.took / count as u32, w.running.div_ceil(count), self.limit);
-        let sure = if self.in_doubt(rate) { SURE } else { 1 };
+        let repeats = if self.in_doubt(rate) { DOUBT_REPEATS } else { 1 };
         let (copies, long) = match self.starting {
-            true if span < SPAN => (before.max(FIRST), SOON),
-            true => (before.max(FIRST).min(2 * before), SOON),
-            false => (2 * before, SPAN),
+            true if span < RATE_SPAN => (before.max(START_COPIES), START_SPAN),
+            true => (before.max(START_COPIES).min(2 * before), START_SPAN),
+            false => (2 * before, RATE_SPAN),
         };
-        if count < copies * sure as usize || span < long * sure {
+        if count < copies * repeats as usize || span < long * repeats {
             return;
         }
         self.decide(rate, mean, ran, now);
@@ -163,14 +163,14 @@ impl Climb {
     fn in_doubt(&self, rate: f64) -> bool {
         match self.trial {
             Trial::None => false,
-            Trial::More { rate: all, .. } if self.starting => rate < MORE * all * DOUBT,
-            Trial::Fewer { rate: all, .. } => rate < AS_MUCH * all && rate > AS_MUCH * all / DOUBT,
-            Trial::More { rate: all, .. } => rate >= MORE * all && rate < MORE * all * DOUBT,
+            Trial::More { rate: all, .. } if self.starting => rate < RAISES_RATE * all * DOUBT_FACTOR,
+            Trial::Fewer { rate: all, .. } => rate < KEEPS_RATE * all && rate > KEEPS_RATE * all / DOUBT_FACTOR,
+            Trial::More { rate: all, .. } => rate >= RAISES_RATE * all && rate < RAISES_RATE * all * DOUBT_FACTOR,
         }
     }
 
     fn decide(&mut self, rate: f64, mean: Duration, ran: usize, now: Instant) {
-        let long = mean > ENOUGH;
+        let long = mean > MAX_QUICK_COPY;
         // Demands alone exceed the limit: a lower one cannot be tried, but a higher one may give
         // more.
         let demands = ran > 1 + self.limit + self.limit / 4;
@@ -179,20 +179,20 @@ impl Climb {
         }
         let rests = matches!(self.trial, Trial::None) && self.rests(rate, now);
         match self.trial {
-            Trial::Fewer { from, rate: all } if rate < AS_MUCH * all => self.back(from, true, now),
-            Trial::Fewer { rate: all, .. } if long && self.limit > LEAST && !demands => self.fewer(all),
-            Trial::More { from, rate: all } if rate < MORE * all => self.back(from, false, now),
+            Trial::Fewer { from, rate: all } if rate < KEEPS_RATE * all => self.back(from, true, now),
+            Trial::Fewer { rate: all, .. } if long && self.limit > MIN_LIMIT && !demands => self.fewer(all),
+            Trial::More { from, rate: all } if rate < RAISES_RATE * all => self.back(from, false, now),
             Trial::More { .. } if self.limit < self.most => self.more(self.limit, rate),
             Trial::Fewer { .. } | Trial::More { .. } => {
                 self.trial = Trial::None;
-                self.hold = HOLD;
+                self.hold = FIRST_HOLD;
                 self.rest(now);
             }
             Trial::None if rests => {}
             Trial::None if !long && self.limit < self.most => self.more(self.limit, rate),
             Trial::None if demands && self.limit < self.most => self.more(ran, rate),
             Trial::None if self.upwards => self.more(self.limit, rate),
-            Trial::None if self.limit > LEAST && !demands => self.fewer(rate),
+            Trial::None if self.limit > MIN_LIMIT && !demands => self.fewer(rate),
             // At so low a limit a lower one cannot be tried, but what the PFS needs may have
             // changed.
             Trial::None if self.limit < self.most => self.more(self.limit, rate),
@@ -203,7 +203,7 @@ impl Climb {
     /// Doubles the limit from `than`, until the throughput grows no more.
     fn start(&mut self, rate: f64, long: bool, than: usize, now: Instant) {
         match self.trial {
-            Trial::More { from, rate: all } if long && rate < MORE * all => self.limit = from,
+            Trial::More { from, rate: all } if long && rate < RAISES_RATE * all => self.limit = from,
             _ if self.limit < self.most => {
                 self.trial = if long { Trial::More { from: self.limit, rate } } else { Trial::None };
                 self.limit = (than * 2).min(self.most);
@@ -218,7 +218,7 @@ impl Climb {
     /// Tries a lower limit. `rate`: the throughput to keep.
     fn fewer(&mut self, rate: f64) {
         self.trial = Trial::Fewer { from: self.limit, rate };
-        self.limit = (self.limit * 2 / 3).max(LEAST);
+        self.limit = (self.limit * 2 / 3).max(MIN_LIMIT);
     }
 
     /// Tries a higher limit than `than`.
@@ -235,7 +235,7 @@ impl Climb {
         (self.limit, self.trial, self.upwards) = (to, Trial::None, upwards && to < self.most);
         if !self.upwards {
             self.rest(now);
-            self.hold = (self.hold * 2).min(LONGEST);
+            self.hold = (self.hold * 2).min(MAX_HOLD);
         }
     }
 
@@ -248,7 +248,7 @@ impl Climb {
     fn rests(&mut self, rate: f64, now: Instant) -> bool {
         let held = *self.held.get_or_insert(rate);
         if rate > 2.0 * held || rate < held / 2.0 {
-            (self.hold, self.until) = (HOLD, self.until.map(|_| now));
+            (self.hold, self.until) = (FIRST_HOLD, self.until.map(|_| now));
         }
         self.until.is_some_and(|until| now < until)
     }
@@ -364,7 +364,7 @@ mod tests {
     fn a_link_that_is_full_is_kept_full_by_few() {
         let seen = run(56, 60, link);
         assert!(
-            seen.least >= LEAST && seen.most <= 18 && seen.mean < 8.0,
+            seen.least >= MIN_LIMIT && seen.most <= 18 && seen.mean < 8.0,
             "{} to {}, {}",
             seen.least,
             seen.most,
@@ -496,6 +496,6 @@ mod tests {
         for i in 0..1000 {
             climb.note(SIZE, Duration::from_secs(1), 1, 0, now + Duration::from_secs(i));
         }
-        assert_eq!(climb.limit, LEAST);
+        assert_eq!(climb.limit, MIN_LIMIT);
     }
 }

@@ -1,5 +1,5 @@
 //! [`DemandReserve`]: reserves PFS concurrency for demand reads. Prefetch gets the rest, or one
-//! slot after every [`TURN`] demands when none is left.
+//! slot after every [`DEMANDS_PER_PREFETCH`] demands when none is left.
 //!
 //! Readers compute between two files. A demand that has ended is counted for as long again as it
 //! took, as a prefetch that starts before the reader asks for its next file takes half of the link
@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 /// Demands after which one prefetch may run although no slot is left: prefetch makes progress, and
 /// a job that needs most of a link has it.
-const TURN: usize = 8;
+const DEMANDS_PER_PREFETCH: usize = 8;
 /// A demand that has not ended for this long hangs, perhaps on a server that is down. Prefetch no
 /// longer waits for it.
-const HUNG: Duration = Duration::from_secs(1);
+const HUNG_AFTER: Duration = Duration::from_secs(1);
 /// Bound on how long a demand is counted after its end.
-const LONGEST: Duration = Duration::from_millis(250);
-const MOST: usize = 16;
+const MAX_COUNTED_AFTER: Duration = Duration::from_millis(250);
+const MAX_RECORDS: usize = 16;
 /// Shortest time that a worker waits for the reserve to run out.
-const SHORTEST: Duration = Duration::from_millis(5);
+const MIN_SLEEP: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Default)]
 struct Ended {
@@ -39,11 +39,11 @@ impl DemandReserve {
     /// Notes that a demand ended after `took`, when `of` were in flight.
     pub(super) fn ended(&self, of: usize, took: Duration, now: Instant) {
         let mut ended = lock(&self.0);
-        let until = now + took.min(LONGEST);
+        let until = now + took.min(MAX_COUNTED_AFTER);
         // Records that expire no later than this one, and were no more, add nothing.
         ended.lately.retain(|e| e.1 > now && (e.0 > of || e.1 > until));
         ended.lately.push((of, until));
-        if ended.lately.len() > MOST
+        if ended.lately.len() > MAX_RECORDS
             && let Some(least) = (0..ended.lately.len()).min_by_key(|&i| ended.lately[i].0)
         {
             ended.lately.swap_remove(least);
@@ -64,13 +64,13 @@ impl DemandReserve {
     /// Time until only demands in flight are counted; `None` if that was so at `since` already.
     pub(super) fn over_in(&self, since: Instant, now: Instant) -> Option<Duration> {
         let last = lock(&self.0).lately.iter().map(|e| e.1).max().filter(|&last| last > since)?;
-        Some(last.saturating_duration_since(now).max(SHORTEST))
+        Some(last.saturating_duration_since(now).max(MIN_SLEEP))
     }
 
     /// Whether a prefetch may run although demands leave it no slot.
     pub(super) fn is_its_turn(&self, now: Instant) -> bool {
         let ended = lock(&self.0);
-        ended.count >= TURN || ended.at.is_none_or(|at| now.saturating_duration_since(at) >= HUNG)
+        ended.count >= DEMANDS_PER_PREFETCH || ended.at.is_none_or(|at| now.saturating_duration_since(at) >= HUNG_AFTER)
     }
 }
 
@@ -82,49 +82,49 @@ mod tests {
 
     #[test]
     fn readers_who_ask_again_at_once_do_not_seem_to_have_gone() {
-        let (press, now) = (DemandReserve::default(), Instant::now());
-        press.ended(3, 50 * MS, now);
-        assert_eq!([0, 2, 4].map(|running| press.demands(running, now)), [3, 3, 4]);
-        press.ended(2, 100 * MS, now);
-        press.ended(1, 100 * MS, now);
-        let seen = [(0, 49), (0, 50), (1, 99), (0, 100)].map(|(running, ms)| press.demands(running, now + ms * MS));
+        let (reserve, now) = (DemandReserve::default(), Instant::now());
+        reserve.ended(3, 50 * MS, now);
+        assert_eq!([0, 2, 4].map(|running| reserve.demands(running, now)), [3, 3, 4]);
+        reserve.ended(2, 100 * MS, now);
+        reserve.ended(1, 100 * MS, now);
+        let seen = [(0, 49), (0, 50), (1, 99), (0, 100)].map(|(running, ms)| reserve.demands(running, now + ms * MS));
         assert_eq!(seen, [3, 2, 2, 0]);
-        let over_in = |since, at| press.over_in(now + since * MS, now + at * MS);
+        let over_in = |since, at| reserve.over_in(now + since * MS, now + at * MS);
         let seen = [over_in(0, 0), over_in(60, 60), over_in(99, 101), over_in(100, 101)];
-        assert_eq!(seen, [Some(100 * MS), Some(40 * MS), Some(SHORTEST), None]);
+        assert_eq!(seen, [Some(100 * MS), Some(40 * MS), Some(MIN_SLEEP), None]);
     }
 
     /// Found by a job that needed 78 % of a link: while its two readers decoded what they had read,
     /// two large files were begun, and the next ones took twice their time.
     #[test]
     fn two_readers_who_compute_in_between_are_two() {
-        let (press, mut now) = (DemandReserve::default(), Instant::now());
+        let (reserve, mut now) = (DemandReserve::default(), Instant::now());
         for i in 0..100 {
             now += 60 * MS;
-            press.ended(1 + i % 2, 120 * MS, now);
-            assert!(i == 0 || press.demands(0, now + 30 * MS) == 2, "{i}");
+            reserve.ended(1 + i % 2, 120 * MS, now);
+            assert!(i == 0 || reserve.demands(0, now + 30 * MS) == 2, "{i}");
         }
-        assert_eq!(press.demands(0, now + 200 * MS), 0);
+        assert_eq!(reserve.demands(0, now + 200 * MS), 0);
     }
 
     #[test]
     fn many_quick_demands_are_not_listed_for_ever() {
-        let (press, now) = (DemandReserve::default(), Instant::now());
+        let (reserve, now) = (DemandReserve::default(), Instant::now());
         for i in 0..100_u32 {
-            press.ended(100 - i as usize, (100 + i) * MS, now);
+            reserve.ended(100 - i as usize, (100 + i) * MS, now);
         }
-        let listed = lock(&press.0).lately.len();
-        assert_eq!((listed, press.demands(0, now)), (MOST, 100));
+        let listed = lock(&reserve.0).lately.len();
+        assert_eq!((listed, reserve.demands(0, now)), (MAX_RECORDS, 100));
     }
 
     #[test]
     fn beside_demands_that_leave_nothing_one_in_so_many_is_a_prefetch() {
-        let (press, now) = (DemandReserve::default(), Instant::now());
-        let turns = (0..10 * TURN).filter(|_| {
-            press.ended(2, MS, now);
-            let its = press.is_its_turn(now);
+        let (reserve, now) = (DemandReserve::default(), Instant::now());
+        let turns = (0..10 * DEMANDS_PER_PREFETCH).filter(|_| {
+            reserve.ended(2, MS, now);
+            let its = reserve.is_its_turn(now);
             if its {
-                press.had_its_turn();
+                reserve.had_its_turn();
             }
             its
         });
@@ -133,9 +133,9 @@ mod tests {
 
     #[test]
     fn demands_that_hang_keep_no_prefetch_waiting() {
-        let (press, start) = (DemandReserve::default(), Instant::now());
-        assert!(press.is_its_turn(start));
-        press.ended(2, MS, start);
-        assert_eq!([HUNG / 2, HUNG].map(|later| press.is_its_turn(start + later)), [false, true]);
+        let (reserve, start) = (DemandReserve::default(), Instant::now());
+        assert!(reserve.is_its_turn(start));
+        reserve.ended(2, MS, start);
+        assert_eq!([HUNG_AFTER / 2, HUNG_AFTER].map(|later| reserve.is_its_turn(start + later)), [false, true]);
     }
 }

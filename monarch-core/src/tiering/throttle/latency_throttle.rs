@@ -51,19 +51,19 @@ mod tests {
 
     #[test]
     fn a_slow_pfs_gets_fewer_prefetches_and_a_quick_one_all_again() {
-        let pace = LatencyThrottle::default();
-        (0..50).for_each(|_| pace.note(Duration::from_millis(1)));
-        assert_eq!(pace.divisor(), 1);
-        (0..100).for_each(|_| pace.note(Duration::from_millis(500)));
-        assert_eq!(pace.divisor(), 8);
-        (0..100).for_each(|_| pace.note(Duration::from_millis(1)));
-        assert_eq!(pace.divisor(), 1);
+        let throttle = LatencyThrottle::default();
+        (0..50).for_each(|_| throttle.note(Duration::from_millis(1)));
+        assert_eq!(throttle.divisor(), 1);
+        (0..100).for_each(|_| throttle.note(Duration::from_millis(500)));
+        assert_eq!(throttle.divisor(), 8);
+        (0..100).for_each(|_| throttle.note(Duration::from_millis(1)));
+        assert_eq!(throttle.divisor(), 1);
     }
 
     #[test]
     fn a_pfs_that_was_never_quicker_is_not_slow() {
-        let pace = LatencyThrottle::default();
-        (0..100).for_each(|_| pace.note(Duration::from_millis(80)));
-        assert_eq!(pace.divisor(), 1);
+        let throttle = LatencyThrottle::default();
+        (0..100).for_each(|_| throttle.note(Duration::from_millis(80)));
+        assert_eq!(throttle.divisor(), 1);
     }
 }
