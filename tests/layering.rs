@@ -31,15 +31,6 @@ const CRATES: [&str; 9] = [
     ".",
 ];
 
-/// Circles that are still there, by the files that make them: the list may only get shorter.
-const KNOWN: &[(&str, &[&str])] = &[
-    ("monarch-core", &["tiering/copy/chunk_copy_task.rs", "tiering/copy/chunked_fetches.rs"]),
-    (
-        "monarch-storage",
-        &["tier/copy.rs", "tier/dir.rs", "tier/evict.rs", "tier/log_quota.rs", "tier/pack.rs", "tier/recover.rs"],
-    ),
-];
-
 /// The rooms of the tiering engine, highest first: each uses only those below it.
 const TIERING_ROOMS: [&str; 11] = [
     "schedule",
@@ -65,25 +56,10 @@ fn files_of_a_crate_do_not_use_each_other_in_a_circle() {
     for name in CRATES {
         let of_crate = Crate::read(&house().join(name).join("src"));
         for circle in of_crate.circles() {
-            let known =
-                KNOWN.iter().any(|(of, files)| *of == name && circle.files.iter().all(|f| files.contains(&f.as_str())));
-            if !known {
-                writeln!(wrong, "{name}: {circle}").unwrap();
-            }
+            writeln!(wrong, "{name}: {circle}").unwrap();
         }
     }
     assert!(wrong.is_empty(), "files that use each other in a circle:\n{wrong}");
-}
-
-#[test]
-fn circles_that_have_gone_are_not_listed() {
-    for (name, files) in KNOWN {
-        let circles = Crate::read(&house().join(name).join("src")).circles();
-        for file in *files {
-            let there = circles.iter().any(|c| c.files.iter().any(|f| f == file));
-            assert!(there, "{name}/src/{file} is in no circle any more: take it off the list");
-        }
-    }
 }
 
 /// Place of a file of the tiering engine among its rooms; `None` for `tiering.rs`, above all rooms.

@@ -1,11 +1,12 @@
 //! A copy being written: in `tmp`, until it gets its stamp and its name.
 
 use super::checksum::Sum;
-use super::dir::{Copy, TierDir};
+use super::dir::{Allocating, Copy, TierDir};
 use super::ledger::Reservation;
+use super::stamp::set_stamp;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{RenameFlags, Timespec, Timestamps};
+use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::io;
 use std::sync::PoisonError;
@@ -33,6 +34,46 @@ pub(super) struct How {
     pub(super) new: bool,
     /// It is a packed one, of a file of so many bytes.
     pub(super) packed: Option<u64>,
+}
+
+impl TierDir {
+    /// Starts a copy of `size` bytes: room in the ledger, above `keep_free` on the disk, blocks
+    /// allocated. `Ok(None)` when it does not fit.
+    ///
+    /// # Errors
+    /// What the kernel said, other than that the disk is full.
+    pub fn create(&self, size: u64) -> io::Result<Option<CopyFile<'_>>> {
+        let Some(room) = self.ledger.reserve(size) else { return Ok(None) };
+        let _allocating = Allocating::new(&self.allocating, room.bytes());
+        if !self.disk_has_room()? {
+            return Ok(None);
+        }
+        let Some(file) = self.make_file(room)? else { return Ok(None) };
+        if size > 0 {
+            match rustix::fs::fallocate(&file.fd, rustix::fs::FallocateFlags::empty(), 0, size) {
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Err(Errno::NOSPC | Errno::DQUOT) => return Ok(self.full()),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(Some(file))
+    }
+
+    /// A file for a copy with room; `Ok(None)` when the disk is full.
+    pub(super) fn make_file(&self, room: Reservation) -> io::Result<Option<CopyFile<'_>>> {
+        let tmp = format!("tmp/{:x}", self.counter.fetch_add(1, Ordering::Relaxed));
+        match self.fs.open_file(&tmp, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, Mode::RUSR) {
+            Ok(fd) => Ok(Some(CopyFile { tier: self, fd, tmp, room: Some(room), charged: 0, may_be_read: false })),
+            Err(Errno::NOSPC | Errno::DQUOT) => Ok(self.full()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The disk is full: nothing is tried for a while.
+    fn full(&self) -> Option<CopyFile<'_>> {
+        self.rest();
+        None
+    }
 }
 
 impl CopyFile<'_> {
@@ -115,7 +156,7 @@ impl CopyFile<'_> {
     fn rename(&self, name: CopyName, how: How) -> rustix::io::Result<()> {
         let fs = &self.tier.fs;
         let to = match how.packed {
-            Some(_) => super::pack::path_of(name).into_bytes(),
+            Some(_) => super::packed_usage::path_of(name).into_bytes(),
             None => name.rel_path().to_vec(),
         };
         if how.new {
@@ -164,12 +205,4 @@ pub fn write_all_at(fd: impl AsFd, buf: &[u8], off: u64) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Sets the modification time that says which copy this is.
-pub(super) fn set_stamp(fd: impl AsFd, stamp: Stamp) -> rustix::io::Result<()> {
-    let (tv_sec, tv_nsec) = stamp.to_time();
-    let t = Timespec { tv_sec, tv_nsec: tv_nsec as _ };
-    let atime = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW as _ };
-    rustix::fs::futimens(fd, &Timestamps { last_access: atime, last_modification: t })
 }

@@ -1,19 +1,18 @@
 //! A tier's directory: opening it, room for copies, its state.
 
 use super::checksum::{Fits, Sum};
-use super::copy::{CopyFile, set_stamp};
 use super::error::TierError;
-use super::evict::Leaving;
 use super::fs::{DIRS, NoTierFs, TierFs};
+use super::leaving::Leaving;
 use super::ledger::{Ledger, Reservation};
 use super::lock::{self, LOCK};
 use super::log::{LOG, Log, NEW};
-use super::log_quota::LogCharge;
-use super::pack::PackedUsage;
-use super::recover::read_seed;
+use super::log_charge::LogCharge;
+use super::packed_usage::PackedUsage;
+use super::seed::read_seed;
+use super::stamp::set_stamp;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -65,7 +64,7 @@ pub struct TierDir {
     /// Whether its file system is in memory.
     pub(super) in_memory: bool,
     pub(super) packed: Mutex<PackedUsage>,
-    keep_free: u64,
+    pub(super) keep_free: u64,
     pub(super) fs: TierFs,
     lock: OwnedFd,
     pub(super) leaving: Leaving,
@@ -245,38 +244,6 @@ impl TierDir {
         self.fs.is_in_place() && DIRS.into_iter().all(|name| self.fs.has(name))
     }
 
-    /// Starts a copy of `size` bytes: room in the ledger, above `keep_free` on the disk, blocks
-    /// allocated. `Ok(None)` when it does not fit.
-    ///
-    /// # Errors
-    /// What the kernel said, other than that the disk is full.
-    pub fn create(&self, size: u64) -> io::Result<Option<CopyFile<'_>>> {
-        let Some(room) = self.ledger.reserve(size) else { return Ok(None) };
-        let _allocating = Allocating::new(&self.allocating, room.bytes());
-        if !self.disk_has_room()? {
-            return Ok(None);
-        }
-        let Some(file) = self.make_file(room)? else { return Ok(None) };
-        if size > 0 {
-            match rustix::fs::fallocate(&file.fd, rustix::fs::FallocateFlags::empty(), 0, size) {
-                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-                Err(Errno::NOSPC | Errno::DQUOT) => return Ok(self.full()),
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(Some(file))
-    }
-
-    /// A file for a copy with room; `Ok(None)` when the disk is full.
-    pub(super) fn make_file(&self, room: Reservation) -> io::Result<Option<CopyFile<'_>>> {
-        let tmp = format!("tmp/{:x}", self.counter.fetch_add(1, Ordering::Relaxed));
-        match self.fs.open_file(&tmp, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, Mode::RUSR) {
-            Ok(fd) => Ok(Some(CopyFile { tier: self, fd, tmp, room: Some(room), charged: 0, may_be_read: false })),
-            Err(Errno::NOSPC | Errno::DQUOT) => Ok(self.full()),
-            Err(e) => Err(e.into()),
-        }
-    }
-
     /// Whether all that is being allocated fits above `keep_free`. What of it is allocated already
     /// counts twice: then too little is taken for a moment, never too much.
     pub(super) fn disk_has_room(&self) -> io::Result<bool> {
@@ -288,12 +255,6 @@ impl TierDir {
             self.rest();
         }
         Ok(above >= wanted && inodes)
-    }
-
-    /// The disk is full: nothing is tried for a while.
-    fn full(&self) -> Option<CopyFile<'_>> {
-        self.rest();
-        None
     }
 
     /// Size, charge and stamp of a copy, if it is there.

@@ -8,7 +8,7 @@
 use super::dir::{Allocating, TierDir};
 use super::ledger::Reservation;
 use super::log::{self, Anew, Logged};
-use super::log_quota::LogCharge;
+use super::log_charge::LogCharge;
 use super::names::ByName;
 use super::recover::{SPARE, boot_id};
 use monarch_abi::hash::CopyName;
@@ -144,7 +144,7 @@ impl TierDir {
     /// When a copy got its name, in seconds, if it is there.
     fn changed(&self, name: CopyName, packed: bool) -> rustix::io::Result<Option<u64>> {
         let st = match packed {
-            true => self.fs.stat(super::pack::path_of(name)),
+            true => self.fs.stat(super::packed_usage::path_of(name)),
             false => self.fs.stat(name.rel_path().as_slice()),
         };
         match st {

@@ -3,6 +3,7 @@
 use super::checksum::Sum;
 use super::dir::TierDir;
 use super::ledger::{Reservation, Usage};
+use super::log_charge::LogCharge;
 use monarch_abi::hash::CopyName;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -12,24 +13,6 @@ use std::sync::{MutexGuard, PoisonError};
 /// may be under way.
 const NEAR: u64 = 40;
 const RECORD: u64 = super::log::RECORD as u64;
-
-/// What the log is charged: neither more nor less is given back when another one takes its place.
-#[derive(Debug, Default)]
-pub(super) struct LogCharge {
-    /// Bytes charged.
-    pub(super) charged: u64,
-    /// Bytes that the file may grow to before more has to be charged.
-    pub(super) covered: u64,
-}
-
-impl LogCharge {
-    /// Of a log of `len` bytes that takes `blocks` bytes on disk: the file system may need some for
-    /// itself, or not have counted all yet.
-    pub(super) fn of(len: u64, blocks: u64, block: u64) -> Self {
-        let covered = len.next_multiple_of(block);
-        Self { charged: blocks.max(covered), covered }
-    }
-}
 
 impl TierDir {
     /// What the log is charged; held while a record is appended.

@@ -5,28 +5,13 @@ use super::checksum::Sum;
 use super::copy::{CopyFile, How, write_all_at};
 use super::dir::{Allocating, Copy, TierDir};
 use super::ledger::{NAME_COST, Reservation};
-use super::lz4_format::{PackedFile, Packing, SUFFIX};
+use super::lz4_format::{PackedFile, Packing};
+use super::packed_usage::{PackedUsage, path_of};
 use monarch_abi::hash::{CopyName, Identity, Stamp};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::io;
 use std::sync::PoisonError;
-
-/// The packed copies of a tier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct PackedUsage {
-    /// How many there are.
-    pub files: u64,
-    /// Bytes of the files that they are copies of.
-    pub bytes: u64,
-    /// Bytes that they have themselves.
-    pub stored: u64,
-}
-
-/// Below the tier's directory.
-pub(super) fn path_of(name: CopyName) -> String {
-    format!("{}{SUFFIX}", String::from_utf8_lossy(&name.rel_path()))
-}
 
 /// A packed copy being written.
 #[derive(Debug)]

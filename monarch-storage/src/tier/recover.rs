@@ -9,9 +9,9 @@ use super::error::TierError;
 use super::ledger::NAME_COST;
 use super::log::{self, Logged};
 use super::names::ByName;
-use crate::held_dir::HeldDir;
+use super::seed::write_seed;
 use monarch_abi::hash::{CopyName, Stamp};
-use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, Stat};
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -249,7 +249,7 @@ impl TierDir {
     /// Removes a copy that nobody uses: the caller holds the tier, and serves nobody.
     pub fn remove_copy(&self, name: CopyName, packed: bool) {
         match packed {
-            true => drop(self.unlink(&super::pack::path_of(name))),
+            true => drop(self.unlink(&super::packed_usage::path_of(name))),
             false => drop(self.fs.unlink(name.rel_path().as_slice())),
         }
     }
@@ -282,7 +282,7 @@ pub(super) fn charge_of(st: &Stat) -> u64 {
 impl Found {
     fn path(&self) -> String {
         match self.packed {
-            true => super::pack::path_of(self.name),
+            true => super::packed_usage::path_of(self.name),
             false => String::from_utf8_lossy(&self.name.rel_path()).into_owned(),
         }
     }
@@ -301,28 +301,6 @@ pub(super) fn boot_id() -> Option<[u8; 16]> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let hex: String = id.chars().filter(char::is_ascii_hexdigit).collect();
     Some(u128::from_str_radix(&hex, 16).ok()?.to_le_bytes())
-}
-
-/// The seed kept in the tier, made when there is none; whether it was. If it cannot be kept,
-/// whatever has its name, the copies serve this agent only.
-pub(super) fn read_seed(dir: &HeldDir) -> (u64, bool) {
-    let mut bytes = [0u8; 8];
-    if let Ok(f) = dir.read_file("seed")
-        && rustix::io::read(&f, &mut bytes) == Ok(8)
-    {
-        return (u64::from_le_bytes(bytes), false);
-    }
-    let seed = crate::sys::random_u64();
-    let _ = write_seed(dir, seed);
-    (seed, true)
-}
-
-fn write_seed(dir: &HeldDir, seed: u64) -> rustix::io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK;
-    let f = dir.open_file("seed", flags, Mode::RUSR | Mode::WUSR)?;
-    // A disk that fails now may work later: until then the copies serve this agent only.
-    let _ = rustix::io::write(&f, &seed.to_le_bytes());
-    Ok(())
 }
 
 #[cfg(test)]

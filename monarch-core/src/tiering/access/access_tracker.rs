@@ -37,7 +37,8 @@ const BATCH_OPENS: usize = 256;
 const IDLE_SLEEP: Duration = Duration::from_millis(250);
 /// Sleep while readers are active.
 const BUSY_SLEEP: Duration = Duration::from_millis(20);
-/// Sleep while they are active and the order is known: files that were read free space for the next.
+/// Sleep while they are active and the order is known: files that were read free space for the
+/// next.
 const ORDERED_SLEEP: Duration = Duration::from_millis(5);
 /// Sleep after a lane was half full.
 const FLOOD_SLEEP: Duration = Duration::from_millis(2);

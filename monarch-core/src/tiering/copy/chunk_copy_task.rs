@@ -5,7 +5,7 @@ use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
 use crate::metrics::{CopyOf, Origin};
 use crate::tier::PartWriter;
 use crate::tiering::copy::chunked_fetch::{ChunkMarks, ChunkedFetch, Room};
-use crate::tiering::copy::chunked_fetches::{ChunkedFetches, Counted};
+use crate::tiering::copy::chunked_fetches::{ChunkedFetches, Counted, TakenChunk};
 use crate::tiering::core::engine_trial::Kind;
 use crate::tiering::core::lane::Lane;
 use crate::tiering::core::outcome::CopyOutcome;
@@ -35,21 +35,28 @@ pub(crate) struct ChunkCopyTask<'a> {
     failed: u32,
     /// When the task was made.
     begun: Instant,
-    counted: (Job<'a>, Option<Counted<'a>>),
+    job: Job<'a>,
+    /// The place among the chunks that no reader waits for.
+    _ahead: Option<Counted<'a>>,
 }
 
 impl<'a> ChunkCopyTask<'a> {
-    pub(crate) fn new(
-        fetches: &'a ChunkedFetches,
-        fetch: Arc<ChunkedFetch>,
-        chunk: u32,
-        room: Room,
-        counted: (Job<'a>, Option<Counted<'a>>),
-    ) -> Self {
-        let marks = ChunkMarks { fetch: fetch.clone(), demanded: counted.1.is_none() };
-        let room = Some(room);
-        let written = Cell::new(false);
-        Self { fetches, fetch, chunk, room, marks, sink: None, written, failed: 0, begun: Instant::now(), counted }
+    pub(crate) fn new(fetches: &'a ChunkedFetches, taken: TakenChunk<'a>) -> Self {
+        let TakenChunk { fetch, chunk, room, job, ahead } = taken;
+        let marks = ChunkMarks { fetch: fetch.clone(), demanded: ahead.is_none() };
+        Self {
+            fetches,
+            fetch,
+            chunk,
+            room: Some(room),
+            marks,
+            sink: None,
+            written: Cell::new(false),
+            failed: 0,
+            begun: Instant::now(),
+            job,
+            _ahead: ahead,
+        }
     }
 
     /// Opens the partial copy. `None` when that fails, which gives the file up.
@@ -76,7 +83,7 @@ impl<'a> ChunkCopyTask<'a> {
         if self.fetch.file.origin() != Origin::Pfs {
             return;
         }
-        self.counted.0.slot.uses_reserve(!self.marks.demanded);
+        self.job.slot.uses_reserve(!self.marks.demanded);
         let range = self.range();
         self.fetches.lanes.note_assigned(&self.fetch.file.live, Kind::Chunks, lane, range.end - range.start);
     }

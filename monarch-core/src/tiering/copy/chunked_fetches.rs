@@ -7,7 +7,6 @@ use crate::metrics::Origin;
 use crate::sync::lock;
 use crate::tiering::compression::compressor::Compressor;
 use crate::tiering::copy::accounting::CopyAccounting;
-use crate::tiering::copy::chunk_copy_task::ChunkCopyTask;
 use crate::tiering::copy::chunked_fetch::{ChunkedFetch, PlacedPart, Room};
 use crate::tiering::copy::fetch_lines::FetchLines;
 use crate::tiering::copy::publisher::Publisher;
@@ -51,6 +50,16 @@ const PEER_UNREAD_AFTER: Duration = Duration::from_secs(10);
 /// for [`KEEPER_FACTOR`] times as long.
 const STREAM_UNREAD_AFTER: Duration = Duration::from_secs(60);
 const KEEPER_FACTOR: u32 = 60;
+
+/// A chunk that a lane took out of the lines, with the slots that it holds until it is dropped.
+pub(crate) struct TakenChunk<'a> {
+    pub(crate) fetch: Arc<ChunkedFetch>,
+    pub(crate) chunk: u32,
+    pub(crate) room: Room,
+    pub(crate) job: Job<'a>,
+    /// The place of a chunk that no reader waits for; `None`: one waits.
+    pub(crate) ahead: Option<Counted<'a>>,
+}
 
 /// Adds one to a count until it is dropped.
 pub(crate) struct Counted<'a>(&'a AtomicUsize);
@@ -146,7 +155,7 @@ impl ChunkedFetches {
     }
 
     /// The next chunk to fetch in this lane, for a reader or ahead.
-    pub(crate) fn next_chunk(&self, lane: Lane, demanded: bool) -> Option<ChunkCopyTask<'_>> {
+    pub(crate) fn next_chunk(&self, lane: Lane, demanded: bool) -> Option<TakenChunk<'_>> {
         if !demanded && self.enough_ahead() {
             return None;
         }
@@ -175,7 +184,7 @@ impl ChunkedFetches {
             if more && lane == Lane::Threads && self.cx.ctl.ctl.sleepers.load(Ordering::SeqCst) > 0 {
                 futex_wake(&self.cx.ctl.ctl.demand, 1);
             }
-            return Some(self.chunk_task(&fetch, chunk, room, demanded));
+            return Some(self.counted(fetch, chunk, room, demanded));
         }
         drop(lines);
         if others && !demanded {
@@ -185,14 +194,15 @@ impl ChunkedFetches {
         None
     }
 
-    fn chunk_task(&self, fetch: &Arc<ChunkedFetch>, chunk: u32, room: Room, demanded: bool) -> ChunkCopyTask<'_> {
+    /// Counts a chunk that was taken, until it is dropped.
+    fn counted(&self, fetch: Arc<ChunkedFetch>, chunk: u32, room: Room, demanded: bool) -> TakenChunk<'_> {
         let source = if demanded { RequestSource::Demand } else { RequestSource::Prefetch };
         let ahead = (!demanded).then(|| Counted::new(&self.chunks_ahead));
         let mut job = Job::new(&self.slots, fetch.file.key, source, fetch.file.peer.is_some());
         if fetch.file.packed.is_some() {
             job.slot.is_decoding();
         }
-        ChunkCopyTask::new(self, fetch.clone(), chunk, room, (job, ahead))
+        TakenChunk { fetch, chunk, room, job, ahead }
     }
 
     /// Publishes a partial copy: readers can request its chunks from here on.

@@ -128,7 +128,7 @@ impl Dispatcher {
             return None;
         }
         if let Some(chunk) = self.fetches.next_chunk(lane, false) {
-            return Some(Next::Chunk(chunk));
+            return Some(Next::Chunk(ChunkCopyTask::new(&self.fetches, chunk)));
         }
         // The next file waits, as it may be a large one.
         if self.fetches.enough_ahead() || self.compressor.is_saturated() {
@@ -176,7 +176,7 @@ impl Dispatcher {
             return None;
         }
         if let Some(chunk) = self.fetches.next_chunk(lane, true) {
-            return Some(Next::Chunk(chunk));
+            return Some(Next::Chunk(ChunkCopyTask::new(&self.fetches, chunk)));
         }
         if lane == Lane::Rings {
             return None;

@@ -1,0 +1,26 @@
+//! The seed of path hashes that a tier keeps.
+
+use crate::held_dir::HeldDir;
+use rustix::fs::{Mode, OFlags};
+
+/// The seed kept in the tier, made when there is none; whether it was. If it cannot be kept,
+/// whatever has its name, the copies serve this agent only.
+pub(super) fn read_seed(dir: &HeldDir) -> (u64, bool) {
+    let mut bytes = [0u8; 8];
+    if let Ok(f) = dir.read_file("seed")
+        && rustix::io::read(&f, &mut bytes) == Ok(8)
+    {
+        return (u64::from_le_bytes(bytes), false);
+    }
+    let seed = crate::sys::random_u64();
+    let _ = write_seed(dir, seed);
+    (seed, true)
+}
+
+pub(super) fn write_seed(dir: &HeldDir, seed: u64) -> rustix::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK;
+    let f = dir.open_file("seed", flags, Mode::RUSR | Mode::WUSR)?;
+    // A disk that fails now may work later: until then the copies serve this agent only.
+    let _ = rustix::io::write(&f, &seed.to_le_bytes());
+    Ok(())
+}
