@@ -36,7 +36,7 @@ class World:
     def __init__(self, root, tier, runtime, settle="0s", extra=()):
         self.root, self.tier, self.runtime = root, tier, runtime
         self.args = [f"{BIN}/monarch", "run", "--quiet", "--root", root, "--tier", tier, "--set", f"runtime_dir={runtime}",
-                     "--set", f"dataset.settle={settle}", *extra]
+                     "--set", f"dataset.min_file_age={settle}", *extra]
         os.makedirs(runtime, mode=0o700, exist_ok=True)
 
     def __enter__(self):

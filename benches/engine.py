@@ -35,7 +35,7 @@ class Agent:
     def __init__(self, root, settings=(), capacity="8GiB", tier_in=SHM):
         self.tmp = tempfile.mkdtemp(prefix="monarch-bench-", dir=tier_in)
         self.runtime = tempfile.mkdtemp(prefix="monarch-bench-rt-", dir=SHM)
-        sets = ["prefetch.enabled=false", "dataset.settle=0s", f"runtime_dir={self.runtime}", *settings]
+        sets = ["prefetch.enabled=false", "dataset.min_file_age=0s", f"runtime_dir={self.runtime}", *settings]
         words = [w for s in sets for w in ("--set", s)]
         cmd = [f"{BIN}/monarch", "run", "--quiet", "--root", root, "--tier", f"{self.tmp}/t:{capacity}", *words, "--", "cat"]
         self.job = subprocess.Popen(cmd, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)

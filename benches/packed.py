@@ -64,7 +64,7 @@ class Agent:
 
     def __init__(self, root, ram, disk, *sets, packed=True):
         self.tmp, self.run = tempfile.mkdtemp(prefix="monarch-bench-", dir="/var/tmp"), tempfile.mkdtemp(prefix="monarch-bench-", dir=SHM)
-        sets = ["dataset.settle=0s", f"runtime_dir={self.run}", *sets]
+        sets = ["dataset.min_file_age=0s", f"runtime_dir={self.run}", *sets]
         tiers = [f"{self.run}/ram:{ram}", f"{self.tmp}/disk:{disk}"] if packed else [f"{self.tmp}/disk:{disk}"]
         if packed:
             sets += ["tiers[1].compression=lz4", "tiers[1].keep_free=0"]
@@ -113,7 +113,7 @@ def capacity(turns):
             cap = int(lz4 * 0.6) >> 20 << 20
             held = {}
             for packed in (True, False):
-                agent = Agent(f"{tmp}/{kind}", "64MiB", f"{cap}B", *(["tiers[0].decoded=100%"] if packed else []), packed=packed)
+                agent = Agent(f"{tmp}/{kind}", "64MiB", f"{cap}B", *(["tiers[0].decompression_share=100%"] if packed else []), packed=packed)
                 try:
                     tier = agent.settled()["tiers"][-1]
                     held[packed] = tier["packed"]["bytes"] if packed else tier["files"] * MB
@@ -153,7 +153,7 @@ def first(turns):
         for kind in ("text", "floats"):
             make(tmp, kind, 60, MB)
             shutil.copytree(f"{tmp}/{kind}", f"{shm}/{kind}")
-            agent = Agent(f"{tmp}/{kind}", "256MiB", "1GiB", "tiers[0].decoded=100%", "prefetch.enabled=false")
+            agent = Agent(f"{tmp}/{kind}", "256MiB", "1GiB", "tiers[0].decompression_share=100%", "prefetch.enabled=false")
             try:
                 words = [MONARCH, "stage", "--quiet", *agent.words]
                 subprocess.run(words, check=True)
@@ -219,7 +219,7 @@ def epoch(turns):
             rows = {}
             for packed in (True, False):
                 # Space for an eighth of the files decompressed; or for all plain files.
-                agent = Agent(f"{tmp}/text", "40MiB", "1GiB", *(["tiers[0].decoded=100%"] if packed else []), packed=packed)
+                agent = Agent(f"{tmp}/text", "40MiB", "1GiB", *(["tiers[0].decompression_share=100%"] if packed else []), packed=packed)
                 try:
                     agent.settled()
                     stalls = [agent.job_of("python3", "-c", EPOCH, f"{tmp}/text", order) for _ in range(turns)]

@@ -78,7 +78,7 @@ try() {
 }
 # The first of three rounds may find the index not made yet.
 all=$((files * 2))
-options=(--root "$work/data" --set dataset.settle=0s --quiet --report "$work/out/report")
+options=(--root "$work/data" --set dataset.min_file_age=0s --quiet --report "$work/out/report")
 disk=(--tier "$work/tier:256MiB")
 ram=(--tier /dev/shm:32MiB)
 outside=("$monarch" run "${options[@]}" "${disk[@]}" --)
@@ -173,7 +173,7 @@ if "${oci[@]}" --rootfs "$image" true 2>"$work/out/err"; then
   try "podman --cap-drop all --security-opt no-new-privileges: run inside" $all "$want" \
     "${oci[@]}" "${set_in[@]}" --cap-drop all --security-opt no-new-privileges --rootfs "$image" "${inside[@]}" "${ram[@]}" -- "${job[@]}"
   try "podman --shm-size 1m: run inside" $all "$want" "${oci[@]}" "${set_in[@]}" --shm-size 1m --rootfs "$image" "${inside[@]}" "${disk[@]}" -- "${job[@]}"
-  many=("$monarch" run --root "$work/many" --set dataset.settle=0s "${disk[@]}" --set prefetch.enabled=false --report "$work/out/report")
+  many=("$monarch" run --root "$work/many" --set dataset.min_file_age=0s "${disk[@]}" --set prefetch.enabled=false --report "$work/out/report")
   try "podman --shm-size 6m, 200,000 files: the index has no room" 0 "" \
     "${oci[@]}" "${set_in[@]}" -v "$work/many:$work/many:ro" --shm-size 6m --rootfs "$image" "${many[@]}" -- sh "$work/bin/many.sh" "$work/many"
   try "  with --set runtime_dir=/tmp" 90 "" \

@@ -61,7 +61,7 @@ def trial(install, command, config, dir):
     subprocess.run(["cp", f"{BIN}/monarch", f"{BIN}/libmonarch_shim.so", f"{dir}/image"], check=True)
     with open(f"{dir}/config/monarch.yaml", "w") as f:
         # One pod; what has just been written is copied.
-        f.write(config.split("cluster:")[0].replace("400GiB", "1GiB").replace("roots: [/dataset]", "roots: [/dataset]\n  settle: 0s"))
+        f.write(config.split("cluster:")[0].replace("400GiB", "1GiB").replace("roots: [/dataset]", "roots: [/dataset]\n  min_file_age: 0s"))
     with open(f"{dir}/train.py", "w") as f:
         f.write(TRAIN)
     with open(f"{dir}/install.sh", "w") as f:

@@ -48,7 +48,7 @@ port=$(free)
 
 # Node N: its options, and a job that keeps its agent.
 options() {
-  echo --root "$work/pfs" --tier "$work/tier$1:64MiB" --set "runtime_dir=$work/run/$1" --set dataset.settle=0s \
+  echo --root "$work/pfs" --tier "$work/tier$1:64MiB" --set "runtime_dir=$work/run/$1" --set dataset.min_file_age=0s \
     --set metrics.listen=127.0.0.1:0 --set "metrics.textfile=$work/textfile" --set metrics.interval=1s \
     --set cluster.discovery=static --set "cluster.nodes=[127.0.0.1,127.0.0.2]" --set "cluster.listen=127.0.0.$1" \
     --set "cluster.port=$port" --set "cluster.secret_file=$work/secret"

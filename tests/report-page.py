@@ -60,7 +60,7 @@ def make(dir):
     pfs = subprocess.Popen([f"{BIN}/slowfs", data, mnt, "--meta-latency", "1ms", "--data-latency", "1ms", "--until-stdin-closes"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         pfs.stdout.readline()
-        command = [f"{BIN}/monarch", "run", "--quiet", "--root", mnt, "--tier", f"{dir}/tier:6MiB", "--set", "dataset.settle=0s", "--report", f"{dir}/run.json"]
+        command = [f"{BIN}/monarch", "run", "--quiet", "--root", mnt, "--tier", f"{dir}/tier:6MiB", "--set", "dataset.min_file_age=0s", "--report", f"{dir}/run.json"]
         subprocess.run([*command, "--", sys.executable, "-c", READS, mnt], check=True)
     finally:
         pfs.stdin.close()

@@ -241,7 +241,7 @@ check() { # what, job, state, readers, opens of the file system since $mark at m
   fi
 }
 
-# What has just been written is not copied (dataset.settle).
+# What has just been written is not copied (dataset.min_file_age).
 [ $((SECONDS - born)) -gt 11 ] || sleep $((11 - (SECONDS - born)))
 mark=$(opens)
 job=$(submit nodes.sbatch)

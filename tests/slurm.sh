@@ -258,7 +258,7 @@ check() {
 # The first of three rounds may find the index not made yet.
 all=$((files * 2))
 
-# What has just been written is not copied (dataset.settle).
+# What has just been written is not copied (dataset.min_file_age).
 [ $((SECONDS - born)) -gt 11 ] || sleep $((11 - (SECONDS - born)))
 check "run.sbatch" "$(submit run.sbatch)" COMPLETED 0:0 1 preloaded $all
 check "run.sbatch, copies in memory" "$(submit run-ram.sbatch)" COMPLETED 0:0 1 preloaded $all

@@ -139,7 +139,7 @@ class Evaluation:
                 if "compression" in self.plan:
                     # A tenth of the space is for decompressed copies.
                     first = max(share // 10, 2 << 20)
-                    w.capacity, w.second = f"{first}B, decoded: 100%", f"{share - first}B, persist: node, compression: {self.plan['compression']}"
+                    w.capacity, w.second = f"{first}B, decompression_share: 100%", f"{share - first}B, persist: node, compression: {self.plan['compression']}"
                 w.settings = self.case(case)[1].get("set", [])
                 w.configure(0)
                 shutil.rmtree(f"{w.tier(0)}2", ignore_errors=True)

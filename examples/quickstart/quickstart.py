@@ -172,7 +172,7 @@ def both(args, steps, directory):
     env = environment(directory)
     script = [sys.executable, os.path.join(HERE, "train.py"), mount, "--epochs", str(EPOCHS)]
     # A runtime directory for this agent; new files are copied at once.
-    private = ["--set", f"runtime_dir={directory}/run", "--set", "dataset.settle=0s"]
+    private = ["--set", f"runtime_dir={directory}/run", "--set", "dataset.min_file_age=0s"]
     os.mkdir(f"{directory}/run", 0o700)
     monarch = [f"{args.bin}/monarch", "run", "--root", mount, "--tier", f"{directory}/tier:{args.tier}", *private, "--", *script]
     results = {}

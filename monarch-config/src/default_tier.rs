@@ -83,7 +83,7 @@ fn adopt(cx: &mut Context<'_>, disk: &LocalDisk, site: &Site, capacity: u64, how
         persist: Persist::of(site.medium),
         compression: Compression::None,
         min_ratio: MIN_RATIO,
-        decoded: 0,
+        decompression_share: 0,
         medium: site.medium,
     })
 }

@@ -4,6 +4,8 @@
 //! variable or flag that made it. Then its values replace the ones below, node by node; a list
 //! replaces the whole list below it.
 
+use std::collections::BTreeMap;
+use std::mem::discriminant;
 use std::path::Path;
 
 use serde_yaml::Value;
@@ -13,6 +15,7 @@ use super::key::{Key, Step};
 use super::locate::{Spot, locate, token};
 use super::origin::{Origin, Origins};
 use super::raw::RawConfig;
+use super::renamed::{Renamed, current, with_new_names};
 use super::shape::{explain, strip_position};
 
 /// The layers so far.
@@ -20,6 +23,10 @@ use super::shape::{explain, strip_position};
 pub(super) struct Layers {
     tree: Value,
     text: String,
+    /// Settings that have an old and a new name, under the new one: where they were given last, and
+    /// whether under the old name.
+    spelled: BTreeMap<Key, (Origin, bool)>,
+    warned_of: Vec<&'static Renamed>,
     pub(super) origins: Origins,
     pub(super) warnings: Vec<String>,
 }
@@ -37,7 +44,8 @@ impl Layers {
         if !self.tree.is_null() {
             serde_yaml::from_str::<RawConfig>(&self.text).map_err(|error| self.bad_shape(path, &error))?;
         }
-        self.file_origins(path);
+        self.file_origins(path)?;
+        self.tree = with_new_names(std::mem::take(&mut self.tree), &Key::default());
         Ok(())
     }
 
@@ -58,7 +66,10 @@ impl Layers {
 
     fn bad_shape(&self, path: &Path, error: &serde_yaml::Error) -> ConfigError {
         let shape = explain(error);
-        ConfigError::new(shape.kind, shape.field, shape.wrong, self.file_place(path, error))
+        // serde names the section: the old name is the line to take out.
+        let old = shape.twice.and_then(|setting| locate(&self.text, &Key::new(&shape.field).name(setting.old)));
+        let place = old.map_or_else(|| self.file_place(path, error), |spot| self.spot_place(path, spot));
+        ConfigError::new(shape.kind, shape.field, shape.wrong, place)
     }
 
     fn file_place(&self, path: &Path, error: &serde_yaml::Error) -> Place {
@@ -72,14 +83,38 @@ impl Layers {
         Place::File { path: path.to_owned(), text: self.text.clone(), line: spot.line, start, len }
     }
 
-    fn file_origins(&mut self, path: &Path) {
+    fn file_origins(&mut self, path: &Path) -> Result<(), ConfigError> {
         let mut keys = Vec::new();
         nodes(&self.tree, &Key::default(), &mut keys);
         for key in keys {
             if let Some(Spot { line, column }) = locate(&self.text, &key) {
-                self.origins.set(key, Origin::File { path: path.to_owned(), line, column });
+                self.given(&key, &Origin::File { path: path.to_owned(), line, column })?;
             }
         }
+        Ok(())
+    }
+
+    /// Notes where a value was given. Warns, once for each setting, if that was under an old name.
+    ///
+    /// # Errors
+    /// This layer has the setting under its other name as well.
+    fn given(&mut self, key: &Key, origin: &Origin) -> Result<(), ConfigError> {
+        let Some((entry, new)) = Renamed::of(key) else {
+            self.origins.set(key.clone(), origin.clone());
+            return Ok(());
+        };
+        let is_old = *key != new;
+        let earlier = self.spelled.insert(new.clone(), (origin.clone(), is_old));
+        if earlier.is_some_and(|(at, was_old)| was_old != is_old && discriminant(&at) == discriminant(origin)) {
+            let place = self.place_of(origin);
+            return Err(ConfigError::new(ErrorKind::OutOfBounds, &new, entry.both_given(), place));
+        }
+        if is_old && !self.warned_of.contains(&entry) {
+            self.warned_of.push(entry);
+            self.warnings.push(format!("{origin}: {key} is called {new} now; write the new name"));
+        }
+        self.origins.set(new, origin.clone());
+        Ok(())
     }
 
     /// Puts one value of a higher layer in place of what is there.
@@ -90,14 +125,13 @@ impl Layers {
             let shape = explain(&error);
             fail(shape.kind, shape.wrong)
         })?;
-        self.origins.forget(key);
+        let new = current(key);
+        self.origins.forget(&new);
         let mut keys = Vec::new();
         nodes(&value, key, &mut keys);
-        put(&mut self.tree, &key.0, value).map_err(|wrong| fail(ErrorKind::UnknownKey, wrong))?;
-        for key in keys {
-            self.origins.set(key, origin.clone());
-        }
-        Ok(())
+        let value = with_new_names(value, key);
+        put(&mut self.tree, &new.0, value).map_err(|wrong| fail(ErrorKind::UnknownKey, wrong))?;
+        keys.iter().try_for_each(|key| self.given(key, origin))
     }
 
     /// The layers as one configuration.

@@ -35,6 +35,7 @@ mod origin;
 mod paths;
 mod probe;
 mod raw;
+mod renamed;
 mod render;
 mod resolve;
 mod roots;

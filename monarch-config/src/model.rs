@@ -64,7 +64,7 @@ pub struct Dataset {
     pub verify_on_open: bool,
     /// A file changed less than this ago is not copied: it may still be being written. Default 10
     /// s; at most 1 h.
-    pub settle: Duration,
+    pub min_file_age: Duration,
 }
 
 /// One directory of the data set.
@@ -209,10 +209,10 @@ pub struct Tier {
     /// Least ratio for which a copy is compressed. Default 1.2; 1 to 100.
     #[serde(default = "min_ratio")]
     pub min_ratio: f64,
-    /// Bytes of the capacity for decoded copies of what slower tiers hold compressed. Default: a
-    /// quarter if one does, otherwise 0.
+    /// Bytes of the capacity for decompressed copies of what slower tiers hold compressed. Default:
+    /// a quarter if one does, otherwise 0.
     #[serde(default)]
-    pub decoded: u64,
+    pub decompression_share: u64,
     /// What the directory is made of.
     pub medium: Medium,
 }

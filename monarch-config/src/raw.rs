@@ -76,7 +76,8 @@ pub(super) struct RawDataset {
     pub(super) verify_on_open: Option<Given<Toggle>>,
     /// A file changed less than this ago is not copied: it may still be being written. Default 10s;
     /// 0s to 1h.
-    pub(super) settle: Option<Given<Time>>,
+    #[serde(alias = "settle")]
+    pub(super) min_file_age: Option<Given<Time>>,
 }
 
 /// A directory of the data set, alone or with its other names.
@@ -192,16 +193,18 @@ pub(super) struct RawTier {
     /// ended). Default node on a disk, job in memory, where they would keep memory from others.
     pub(super) persist: Option<Given<OneOf<Persist>>>,
     /// How copies are kept: none (as they are) or lz4 (compressed, where that makes them smaller by
-    /// min_ratio). Who opens a compressed one waits until the agent has decoded it into a
-    /// faster tier, so there has to be one before this: see `decoded` there. Default none.
+    /// min_ratio). A reader that opens a compressed copy waits until the agent has decompressed
+    /// it into a faster tier, so there has to be one before this: see `decompression_share`
+    /// there. Default none.
     pub(super) compression: Option<Given<OneOf<Compression>>>,
     /// How many times smaller a file has to get for its copy to be compressed; others are kept as
     /// they are, and opened right here. Default 1.2; 1 to 100.
     pub(super) min_ratio: Option<Given<Ratio>>,
-    /// Space of this tier for decoded copies of files that a slower tier holds compressed, as a
-    /// size or a share of its capacity. Files larger than that are not compressed. Default 25%
-    /// if a slower tier has compression, otherwise 0.
-    pub(super) decoded: Option<Given<SizeOrShare>>,
+    /// Space of this tier for decompressed copies of files that a slower tier holds compressed, as
+    /// a size or a share of its capacity. Files larger than that are not compressed. Default
+    /// 25% if a slower tier has compression, otherwise 0.
+    #[serde(alias = "decoded")]
+    pub(super) decompression_share: Option<Given<SizeOrShare>>,
 }
 
 /// What is kept.

@@ -27,7 +27,7 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("dataset.consistency", &OneOf::show(&dataset.consistency));
     page.set("dataset.revalidate", &Time::show(&dataset.revalidate));
     page.set("dataset.verify_on_open", &dataset.verify_on_open.to_string());
-    page.set("dataset.settle", &Time::show(&dataset.settle));
+    page.set("dataset.min_file_age", &Time::show(&dataset.min_file_age));
     page.section("source");
     page.set("source.io_size", &Size::show(&source.io_size));
     page.set("source.max_inflight", &Count::show(&source.max_inflight));
@@ -121,7 +121,12 @@ impl Page<'_> {
             self.line("    ", "persist", &OneOf::show(&tier.persist), &key("persist"));
             self.line("    ", "compression", &OneOf::show(&tier.compression), &key("compression"));
             self.line("    ", "min_ratio", &Ratio::show(&tier.min_ratio), &key("min_ratio"));
-            self.line("    ", "decoded", &Size::show(&tier.decoded), &key("decoded"));
+            self.line(
+                "    ",
+                "decompression_share",
+                &Size::show(&tier.decompression_share),
+                &key("decompression_share"),
+            );
         }
     }
 }

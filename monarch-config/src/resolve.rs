@@ -83,7 +83,12 @@ fn dataset(cx: &mut Context<'_>, raw: &RawDataset) -> Result<Dataset, ConfigErro
         consistency,
         revalidate,
         verify_on_open,
-        settle: cx.within("dataset.settle", raw.settle.as_ref(), Duration::from_secs(10), Duration::ZERO..=HOUR)?,
+        min_file_age: cx.within(
+            "dataset.min_file_age",
+            raw.min_file_age.as_ref(),
+            Duration::from_secs(10),
+            Duration::ZERO..=HOUR,
+        )?,
         roots: roots::resolve(cx, raw.roots.as_deref().unwrap_or_default())?,
     })
 }

@@ -5,6 +5,7 @@
 //! module's messages fail and users see serde's own.
 
 use super::error::{ErrorKind, Wrong, wrong};
+use super::renamed::Renamed;
 use super::suggest::nearest;
 
 /// Sections and keys of the design that this version does not have.
@@ -15,6 +16,8 @@ pub(super) struct Misshape {
     pub(super) kind: ErrorKind,
     pub(super) field: String,
     pub(super) wrong: Wrong,
+    /// The setting, if it is there under its old and its new name.
+    pub(super) twice: Option<&'static Renamed>,
 }
 
 /// Reads serde's message, such as ``tiers[0]: unknown field `capcity`, expected one of ...``.
@@ -22,8 +25,13 @@ pub(super) fn explain(error: &serde_yaml::Error) -> Misshape {
     let text = error.to_string();
     let text = error.location().map_or(text.as_str(), |_| strip_position(&text));
     let (field, message) = split_field(text);
+    let field = field.to_owned();
+    let duplicate = message.strip_prefix("duplicate field ");
+    if let Some(twice) = duplicate.and_then(|name| Renamed::by_new_name(name.trim_matches('`'))) {
+        return Misshape { kind: ErrorKind::OutOfBounds, field, wrong: twice.both_given(), twice: Some(twice) };
+    }
     let (kind, wrong) = reword(message);
-    Misshape { kind, field: field.to_owned(), wrong }
+    Misshape { kind, field, wrong, twice: None }
 }
 
 /// The message without ` at line 3 column 5`, which the place says already.
@@ -57,7 +65,7 @@ fn reword(message: &str) -> (ErrorKind, Wrong) {
 fn unknown(message: &str) -> Wrong {
     let mut quoted = message.split('`').skip(1).step_by(2);
     let key = quoted.next().unwrap_or_default();
-    let known: Vec<&str> = quoted.collect();
+    let known: Vec<&str> = quoted.filter(|name| !Renamed::is_old(name)).collect();
     let list = format!("known here: {}", known.join(", "));
     if LATER.contains(&key) {
         return wrong(format!("`{key}` is not available yet"), format!("leave it out; {list}"));

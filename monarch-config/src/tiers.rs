@@ -78,7 +78,7 @@ fn one(cx: &mut Context<'_>, index: usize, raw: &RawTier, roots: &[Root]) -> Res
         persist,
         compression,
         min_ratio,
-        decoded: 0,
+        decompression_share: 0,
         medium: site.medium,
     };
     Ok((tier, site))
@@ -205,15 +205,18 @@ fn compressed(cx: &mut Context<'_>, raw: &[RawTier], tiers: &mut [(Tier, Site)])
         let packs = |(tier, _): &(Tier, Site)| tier.compression == Compression::Lz4;
         let (compressed, below) = (packs(&tiers[at]), tiers[at + 1..].iter().any(packs));
         let given = match raw.get(at) {
-            Some(raw) => cx.get(&Key::tier(at).name("decoded"), raw.decoded.as_ref())?,
+            Some(raw) => cx.get(&Key::tier(at).name("decompression_share"), raw.decompression_share.as_ref())?,
             None => None,
         };
         let capacity = tiers[at].0.capacity;
-        let decoded = match given {
+        let share = match given {
             _ if compressed || !below => 0,
             Some(amount) => amount.of(capacity),
             None => {
-                cx.derived(&Key::tier(at).name("decoded"), "25% of the capacity: a slower tier has compression");
+                cx.derived(
+                    &Key::tier(at).name("decompression_share"),
+                    "25% of the capacity: a slower tier has compression",
+                );
                 capacity / 4
             }
         };
@@ -221,23 +224,23 @@ fn compressed(cx: &mut Context<'_>, raw: &[RawTier], tiers: &mut [(Tier, Site)])
             let message =
                 if compressed { "this tier has compression itself" } else { "no slower tier has compression" };
             let remedy = "leave it out: decoded copies go to a tier without compression, before one with it";
-            return Err(cx.error(ErrorKind::BadTier, &Key::tier(at).name("decoded"), message, remedy));
+            return Err(cx.error(ErrorKind::BadTier, &Key::tier(at).name("decompression_share"), message, remedy));
         }
-        if decoded > capacity {
-            let message = format!("{} is more than the capacity, {}", about(decoded), about(capacity));
+        if share > capacity {
+            let message = format!("{} is more than the capacity, {}", about(share), about(capacity));
             return Err(cx.error(
                 ErrorKind::TooBig,
-                &Key::tier(at).name("decoded"),
+                &Key::tier(at).name("decompression_share"),
                 message,
                 "write less, such as 25%",
             ));
         }
-        tiers[at].0.decoded = decoded;
+        tiers[at].0.decompression_share = share;
         if compressed && at > LAST_PACKED {
             let message = "compression is not available beyond the 15th tier";
             return Err(cx.error(ErrorKind::BadTier, &Key::tier(at).name("compression"), message, "use fewer tiers"));
         }
-        if compressed && tiers[..at].iter().all(|(tier, _)| tier.decoded == 0) {
+        if compressed && tiers[..at].iter().all(|(tier, _)| tier.decompression_share == 0) {
             let message = "no faster tier has room for decoded copies";
             let remedy =
                 "put a tier without compression before this one, such as `{ path: /dev/shm/monarch, capacity: 4GiB }`";

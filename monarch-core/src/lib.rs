@@ -18,7 +18,7 @@
 //! let given = Overrides {
 //!     roots: vec![root.clone()],                         // such as /scratch/imagenet
 //!     tiers: vec![format!("{}:64MiB", tier.display())],  // such as /dev/shm:8GiB
-//!     set: vec![("dataset.settle".into(), "0s".into())], // this file was made just now
+//!     set: vec![("dataset.min_file_age".into(), "0s".into())], // this file was made just now
 //! };
 //! let config = config::load(None, std::iter::empty(), &given, &SystemProbe)?.config;
 //!

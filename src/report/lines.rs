@@ -40,8 +40,10 @@ pub(crate) fn text(r: &Report) -> String {
     }
     let fresh = r.agent("unsettled");
     if fresh > 0 {
-        let _ =
-            writeln!(out, "monarch: {fresh} files had just been changed and were left alone at first (dataset.settle)");
+        let _ = writeln!(
+            out,
+            "monarch: {fresh} files had just been changed and were left alone at first (dataset.min_file_age)"
+        );
     }
     for root in after.roots.iter().filter(|root| root.epochs.len() > 1) {
         let Some((first, last)) = root.epochs.first().zip(root.epochs.last()) else { continue };

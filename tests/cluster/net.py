@@ -212,7 +212,7 @@ class World:
 
     def configure(self, i):
         second = f", {{ path: {self.tier(i)}2, capacity: {self.second} }}" if self.second else ""
-        lines = [f"dataset: {{ roots: [{self.root}], settle: 0s }}", f"tiers: [{{ path: {self.tier(i)}, capacity: {self.capacity} }}{second}]",
+        lines = [f"dataset: {{ roots: [{self.root}], min_file_age: 0s }}", f"tiers: [{{ path: {self.tier(i)}, capacity: {self.capacity} }}{second}]",
                  f"runtime_dir: {self.runtime(i)}"]
         if not self.alone:
             nodes = ", ".join(self.net.address(k) for k in range(self.nodes))

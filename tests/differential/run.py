@@ -330,7 +330,7 @@ def run_once(slot, case, mode, options):
         tier = slot.disk + "/tier" if place == "disk" else slot.top + "/memory"
         size = (case.options.get("tier") or ["64MiB"])[0]
         common = ["--root", slot.root, "--tier", f"{tier}:{size}"]
-        for s in [f"runtime_dir={slot.top}/run", "dataset.settle=0s", *sets]:
+        for s in [f"runtime_dir={slot.top}/run", "dataset.min_file_age=0s", *sets]:
             common += ["--set", s]
         monarch = options.monarch
         # Without copies the job begins when the roots have been scanned; until then all would be

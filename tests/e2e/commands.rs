@@ -97,7 +97,7 @@ fn a_file_that_the_agent_may_not_read_is_not_called_changed() {
     job.arg("--root").arg(&root).arg("--tier").arg(format!("{}:16MiB", tier.display()));
     let script = "i=0; while [ $i -lt 400 ] && \"$0\" explain \"$1\" | grep -q 'no index yet'; do sleep 0.05; i=$((i+1)); done; \
                   cat \"$1\"; \"$0\" explain \"$1\"";
-    job.args(["--set", "dataset.settle=0s", "--", "sh", "-c", script]);
+    job.args(["--set", "dataset.min_file_age=0s", "--", "sh", "-c", script]);
     job.arg(&monarch).arg(&file).env("MONARCH_RUNTIME_DIR", &run);
     let said = String::from_utf8(job.output().unwrap().stdout).unwrap();
     assert!(said.contains("you may not read it") && !said.contains("changed"), "{said}");
@@ -115,7 +115,7 @@ fn explain_answers_for_the_agent_of_the_job_that_asks() {
     let job = job.env("MONARCH", crate::harness::built("monarch")).env("MONARCH_RUNTIME_DIR", w.runtime());
     let mut run = w.monarch("run");
     run.arg("-q").arg("--root").arg(w.root()).arg("--tier").arg(&other).args(["--set", "prefetch.enabled=false"]);
-    run.args(["--set", "dataset.settle=0s"]).arg("--").args(job.words());
+    run.args(["--set", "dataset.min_file_age=0s"]).arg("--").args(job.words());
     run.env("MONARCH", crate::harness::built("monarch"));
     let mut said = crate::harness::Running::new(run).end();
     said.out.retain(|&c| c != b'\n' && c != b' ');
@@ -210,7 +210,7 @@ pub fn config(w: &World) -> Config {
     let runtime = ("runtime_dir".to_owned(), w.runtime().display().to_string());
     let set = vec![
         runtime,
-        ("dataset.settle".to_owned(), "0s".to_owned()),
+        ("dataset.min_file_age".to_owned(), "0s".to_owned()),
         ("prefetch.enabled".to_owned(), "false".to_owned()),
         ("wait.pickup".to_owned(), "10s".to_owned()),
         ("wait.stall".to_owned(), "20s".to_owned()),

@@ -312,7 +312,7 @@ fn a_policy_knows_the_copies_of_the_agent_before() {
 fn packed_copies_are_replaced_and_fetched_again() {
     let maker = Job::new("python3").arg(crate::harness::sources().join("packdata.py"));
     let plan = World::plan().made_by(maker).tier_size("3MiB").second_tier("1500KiB").set("tiers.1.compression=lz4");
-    let mut w = plan.set("tiers.0.decoded=100%").set("placement.policy=lru").build();
+    let mut w = plan.set("tiers.0.decompression_share=100%").set("placement.policy=lru").build();
     w.keep();
     w.until("an index", |s| s.roots[0].state == "ready");
     for _ in 0..4 {

@@ -220,7 +220,7 @@ fn files_that_change_all_the_time_are_read_whole() {
 
 #[test]
 fn a_recently_modified_file_is_left_alone_until_it_has_settled() {
-    let w = World::plan().files(6).args(&["--plain"]).set("dataset.settle=2s").build();
+    let w = World::plan().files(6).args(&["--plain"]).set("dataset.min_file_age=2s").build();
     let old = std::time::SystemTime::now() - Duration::from_secs(1);
     let rel = files(&w)[0].clone();
     fs::File::options().write(true).open(w.backing().join(&rel)).unwrap().set_modified(old).unwrap();

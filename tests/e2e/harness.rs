@@ -494,7 +494,7 @@ impl World {
         }
         let mut runtime = OsString::from("runtime_dir=");
         runtime.push(&self.runtime);
-        words.extend(["--set".into(), runtime, "--set".into(), "dataset.settle=0s".into()]);
+        words.extend(["--set".into(), runtime, "--set".into(), "dataset.min_file_age=0s".into()]);
         words.extend(self.set.iter().flat_map(|s| ["--set".into(), s.into()]));
         words
     }

@@ -16,7 +16,7 @@ fn plan(first: &str, second: &str) -> Plan {
         .tier_size(first)
         .second_tier(second)
         .set("tiers.1.compression=lz4")
-        .set("tiers.0.decoded=100%")
+        .set("tiers.0.decompression_share=100%")
         .patient()
 }
 

@@ -372,7 +372,7 @@ fn files_of_an_overlay_have_the_devices_of_their_layers() {
         return;
     }
     let mut run = w.monarch("run");
-    run.args(["--set", "dataset.settle=0s", "--root"]).arg(&merged).arg("--tier").arg(w.tier()).arg("--");
+    run.args(["--set", "dataset.min_file_age=0s", "--root"]).arg(&merged).arg("--tier").arg(w.tier()).arg("--");
     run.args(job(&merged).words());
     let ours = inside(&run);
     assert!(ours.status.success(), "{}", String::from_utf8_lossy(&ours.stderr));

@@ -57,7 +57,7 @@ pub struct Cluster {
     pub peer_bandwidth_limit: Option<u64>,
     /// Part of each tier that copies pass through which another node owns, under `sharded`. Default
     /// an eighth; 0.01 to 0.9.
-    pub passing: f64,
+    pub transient_share: f64,
 }
 
 impl Default for Cluster {
@@ -78,7 +78,7 @@ impl Default for Cluster {
             peer_timeout: Duration::from_secs(2),
             bandwidth_limit: None,
             peer_bandwidth_limit: None,
-            passing: 0.125,
+            transient_share: 0.125,
         }
     }
 }

@@ -56,7 +56,8 @@ pub(in super::super) struct RawCluster {
     pub(in super::super) peer_bandwidth_limit: Option<Given<OrNone<Rate>>>,
     /// With placement sharded: part of each tier that copies of others' files pass through. Default
     /// 0.125; 0.01 to 0.9, or 1% to 90%.
-    pub(in super::super) passing: Option<Given<Part>>,
+    #[serde(alias = "passing")]
+    pub(in super::super) transient_share: Option<Given<Part>>,
 }
 
 /// Nodes, in a list or in one text.

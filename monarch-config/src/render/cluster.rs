@@ -20,7 +20,7 @@ impl Page<'_> {
         self.set("cluster.peer_timeout", &Time::show(&cluster.peer_timeout));
         self.set("cluster.bandwidth_limit", &OrNone::<Rate>::show(&cluster.bandwidth_limit));
         self.set("cluster.peer_bandwidth_limit", &OrNone::<Rate>::show(&cluster.peer_bandwidth_limit));
-        self.set("cluster.passing", &Part::show(&cluster.passing));
+        self.set("cluster.transient_share", &Part::show(&cluster.transient_share));
     }
 
     fn nodes(&mut self, nodes: &[String]) {

@@ -44,7 +44,12 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawCluster) -> Result<Cluster,
         )?,
         bandwidth_limit: limit("cluster.bandwidth_limit", raw.bandwidth_limit.as_ref())?,
         peer_bandwidth_limit: limit("cluster.peer_bandwidth_limit", raw.peer_bandwidth_limit.as_ref())?,
-        passing: cx.within("cluster.passing", raw.passing.as_ref(), default.passing, 0.01..=0.9)?,
+        transient_share: cx.within(
+            "cluster.transient_share",
+            raw.transient_share.as_ref(),
+            default.transient_share,
+            0.01..=0.9,
+        )?,
         ..default
     };
     forgotten(cx, &cluster);

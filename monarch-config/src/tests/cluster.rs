@@ -33,13 +33,13 @@ fn defaults_and_everything() {
     assert_eq!(read(""), Cluster::default());
     let all = "cluster: { discovery: static, nodes: [\"n[1-2]\", 10.0.0.7, \"[fd00::1]:7000\"], placement: sharded, listen: 10.0.0.0/8,\n  \
                port: 7000, secret_file: /home/me/secret, join_timeout: 5m, peer_timeout: 500ms, bandwidth_limit: 1GiB/s,\n  \
-               peer_bandwidth_limit: 100MiB/s, passing: 25% }\n";
+               peer_bandwidth_limit: 100MiB/s, transient_share: 25% }\n";
     let found = read(all);
     assert_eq!(found.nodes, ["n[1-2]", "10.0.0.7", "[fd00::1]:7000"]);
     assert_eq!((found.discovery, found.placement, found.port), (Discovery::Static, Spread::Sharded, Some(7000)));
     assert_eq!((found.listen.as_deref(), found.join_timeout.as_secs()), (Some("10.0.0.0/8"), 300));
     assert_eq!((found.peer_timeout.as_millis(), found.peer_bandwidth_limit), (500, Some(100 << 20)));
-    assert!((found.passing - 0.25).abs() < 1e-9 && found.members.is_empty(), "nodes are found in the job");
+    assert!((found.transient_share - 0.25).abs() < 1e-9 && found.members.is_empty(), "nodes are found in the job");
     assert_eq!(read("cluster:\n  discovery: static\n  nodes: node[01-08]\n").nodes, ["node[01-08]"]);
     assert_eq!(read("cluster: { discovery: dns, dns: workers.svc }\n").dns.as_deref(), Some("workers.svc"));
     for word in ["none", "auto", "slurm", "mpi", "torchrun"] {
@@ -98,9 +98,9 @@ fn the_other_settings() {
     wrong("bandwidth_limit: 1GiB", WrongUnit, 3, &["not a rate", "or none"]);
     wrong("bandwidth_limit: 1kB/s", OutOfBounds, 3, &["1MiB/s to 1TiB/s"]);
     wrong("peer_bandwidth_limit: 1kB/s", OutOfBounds, 3, &["1MiB/s to 1TiB/s"]);
-    wrong("passing: 0", OutOfBounds, 3, &["below the least allowed, 0.01", "default is 0.125"]);
-    wrong("passing: 95%", OutOfBounds, 3, &["95% is above the most allowed, 0.9"]);
-    wrong("passing: some", WrongType, 3, &["`some` is not a part", "0.125"]);
+    wrong("transient_share: 0", OutOfBounds, 3, &["below the least allowed, 0.01", "default is 0.125"]);
+    wrong("transient_share: 95%", OutOfBounds, 3, &["95% is above the most allowed, 0.9"]);
+    wrong("transient_share: some", WrongType, 3, &["`some` is not a part", "0.125"]);
     wrong("plaecment: sharded", UnknownKey, 3, &["unknown key `plaecment`", "did you mean `placement`?"]);
 }
 

@@ -82,8 +82,8 @@ fn dataset_and_source() {
     check(&dataset("consistency: imutable"), WrongType, Some(3), &["no consistency called", "did you mean immutable?"]);
     check(&dataset("revalidate: 2h"), OutOfBounds, Some(3), &["2h is above the most allowed, 1h", "default is 5s"]);
     check(&dataset("verify_on_open: perhaps"), WrongType, Some(3), &["perhaps"]);
-    check(&dataset("settle: 10"), WrongUnit, Some(3), &["without a unit", "10s or 10ms"]);
-    check(&dataset("settle: 2h"), OutOfBounds, Some(3), &["2h is above the most allowed, 1h", "default is 10s"]);
+    check(&dataset("min_file_age: 10"), WrongUnit, Some(3), &["without a unit", "10s or 10ms"]);
+    check(&dataset("min_file_age: 2h"), OutOfBounds, Some(3), &["2h is above the most allowed, 1h", "default is 10s"]);
     let source = |rest: &str| format!("source:\n  {rest}\n");
     with_root(&source("io_size: 400 GB/s"), WrongUnit, 3, &["is a rate, and this is a size", "write 400 GB"]);
     with_root(&source("io_size: 4194304"), WrongUnit, 3, &["without a unit", "MiB"]);
@@ -232,16 +232,16 @@ fn compression() {
     with_root(&below("compression: lz4, min_ratio: 0.5"), OutOfBounds, 4, &["0.5 is not between 1 and 100"]);
     with_root(&below("compression: lz4, min_ratio: much"), WrongType, 4, &["`much` is not a number", "1.2"]);
     with_root(
-        &below("compression: lz4, decoded: 10%"),
+        &below("compression: lz4, decompression_share: 10%"),
         BadTier,
         4,
         &["this tier has compression itself", "leave it out"],
     );
-    with_root(&below("decoded: 10%"), BadTier, 4, &["no slower tier has compression"]);
-    let twice = "tiers:\n  - { path: /dev/shm, capacity: 1GiB, decoded: 2GiB }\n  - { path: /local/nvme, capacity: 1GiB, compression: lz4 }\n";
+    with_root(&below("decompression_share: 10%"), BadTier, 4, &["no slower tier has compression"]);
+    let twice = "tiers:\n  - { path: /dev/shm, capacity: 1GiB, decompression_share: 2GiB }\n  - { path: /local/nvme, capacity: 1GiB, compression: lz4 }\n";
     with_root(twice, TooBig, 3, &["2GiB is more than the capacity, 1GiB"]);
     let found = load_text(&format!("{ROOTS}{}", below("compression: lz4")), &node()).unwrap().config;
-    assert_eq!((found.tiers[0].decoded, found.tiers[1].decoded), (256 << 20, 0));
+    assert_eq!((found.tiers[0].decompression_share, found.tiers[1].decompression_share), (256 << 20, 0));
 }
 
 #[test]

@@ -147,18 +147,18 @@ fn node(config: &Config) -> Option<Arc<Node>> {
 fn elastic(config: &Config) -> Option<f64> {
     let compresses = config.tiers.iter().any(|t| t.compression != Compression::None);
     let is = !config.cluster.is_alone() && config.cluster.placement != Spread::Sharded && !compresses;
-    is.then_some(config.cluster.passing)
+    is.then_some(config.cluster.transient_share)
 }
 
 /// Bytes of a tier for transient copies: decoded ones, and those of other nodes' files.
 fn for_passing(config: &Config, tier: &Tier) -> u64 {
     if config.cluster.is_alone() {
-        return tier.decoded;
+        return tier.decompression_share;
     }
     if elastic(config).is_some() {
         return tier.capacity;
     }
-    tier.decoded.max((tier.capacity as f64 * config.cluster.passing) as u64)
+    tier.decompression_share.max((tier.capacity as f64 * config.cluster.transient_share) as u64)
 }
 
 /// The seed of path hashes, and so of the names of copies: that of the last tier which has one and
@@ -202,7 +202,7 @@ fn tiering(
         .unwrap_or_else(|| Box::new(monarch_policies::FirstEpoch));
     let options = TieringOptions {
         max_inflight: config.source.max_inflight,
-        settle: config.dataset.settle,
+        min_file_age: config.dataset.min_file_age,
         prefetch: config.prefetch.enabled,
         backoff: config.source.backoff,
         direct: config.io.direct,

@@ -180,7 +180,7 @@ impl Verdict {
             Self::Refused { why: RefusedFor::NoRoom | RefusedFor::Dropped } => {
                 "give the tiers more capacity; `monarch status` shows what is taken, `monarch evict` frees what is not needed"
             }
-            Self::Refused { why: RefusedFor::RecentlyModified } => "wait until dataset.settle has passed",
+            Self::Refused { why: RefusedFor::RecentlyModified } => "wait until dataset.min_file_age has passed",
             Self::Refused { .. } => "look into the agent's log; it is tried again",
             Self::Vanished => "leave the tier's directory alone; the copy is made again",
             _ => return None,

@@ -20,7 +20,7 @@ pub struct Census {
     pub no_room: Tally,
     /// Their copies had to go for lack of room; tried again after a while.
     pub dropped: Tally,
-    /// Changed a moment ago: copied once `dataset.settle` has passed.
+    /// Changed a moment ago: copied once `dataset.min_file_age` has passed.
     pub unsettled: Tally,
     /// The PFS or the tier failed; tried again after pauses that grow.
     pub failing: Tally,

@@ -205,7 +205,7 @@ impl FileCopies {
 
     /// Time until a file that was changed recently may be copied.
     fn unsettled(&self, id: &Identity) -> Option<Duration> {
-        let settle = i64::try_from(self.cx.options.settle.as_nanos()).unwrap_or(i64::MAX);
+        let settle = i64::try_from(self.cx.options.min_file_age.as_nanos()).unwrap_or(i64::MAX);
         let now = crate::index::now_ns();
         // Each time by itself: a modification time may be set to anything, and the change time may
         // come from a clock that is wrong. Times far in the future are ignored.

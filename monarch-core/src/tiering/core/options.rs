@@ -9,7 +9,7 @@ pub struct TieringOptions {
     /// Maximum number of copies in flight from the PFS.
     pub max_inflight: usize,
     /// Files that were changed more recently than this are not copied.
-    pub settle: Duration,
+    pub min_file_age: Duration,
     /// Whether files are copied before a reader opens them.
     pub prefetch: bool,
     /// Whether prefetching slows down when the PFS does.
