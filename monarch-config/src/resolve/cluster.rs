@@ -1,5 +1,5 @@
 //! The section `cluster`. Which nodes there are is found later, in the job:
-//! [`crate::cluster::discovery::discover`].
+//! `monarch_cluster::discovery::discover`.
 
 use std::path::PathBuf;
 use std::time::Duration;
