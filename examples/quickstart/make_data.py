@@ -41,7 +41,8 @@ def crc32c(blocks):
     """The CRC-32C of each of many byte strings. Each step takes one byte of all strings, because
     numpy is fast for wide steps.
 
-    >>> [hex(crc) for crc in crc32c([b"123456789", b"", b"a"])] ['0xe3069283', '0x0', '0xc1d04330']
+    >>> [hex(crc) for crc in crc32c([b"123456789", b"", b"a"])]
+    ['0xe3069283', '0x0', '0xc1d04330']
     """
     lengths = np.array([len(block) for block in blocks])
     order = np.argsort(-lengths)
