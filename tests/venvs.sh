@@ -83,7 +83,7 @@ names=()
 for word in "$@"; do
   case $word in
     --quick) names+=("${quick[@]}") ;;
-    -h|--help) sed -n '2,7p' "$0" | cut -c3-; exit 0 ;;
+    -h|--help) sed -n '2,8p' "$0" | cut -c3-; exit 0 ;;
     -*) fail "unknown option $word (try --help)" ;;
     *) contents "$word" >/dev/null; names+=("$word") ;;
   esac
