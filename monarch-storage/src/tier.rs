@@ -8,7 +8,7 @@
 //!     copies/00 .. copies/ff/          complete copies under their 128-bit names, 0400; packed ones with `.lz4` behind
 //!     tmp/                             being written; emptied at start
 //!     part/                            partial copies of large files, 0600; emptied at start
-//!     dying/                           evicted but still open somewhere: still charged
+//!     trash/                           evicted, and perhaps still open in a process: still charged
 //! ```
 //! A copy is written in `tmp`, stamped, logged, renamed, and only then published in the state word.
 //! The file system is synced now and then; copies of another boot that had not reached the disk may
@@ -20,7 +20,6 @@ mod dir;
 mod error;
 mod evict;
 mod fs;
-mod leaving;
 mod ledger;
 mod lock;
 mod log;
@@ -36,6 +35,7 @@ mod recover;
 mod seed;
 mod stamp;
 mod tier_inspector;
+mod trash;
 
 pub use checksum::{AT_ONCE, Fits, Sum, Summing};
 pub use copy::{CopyFile, write_all_at};

@@ -157,15 +157,15 @@ fn evicted_files_that_are_open_stay_charged_until_they_are_closed() {
     // Other programs take so much that every copy has to go.
     let filler = usize::try_from(tmpfs.free() - 4 * MIB).unwrap();
     fs::write(tmpfs.path().join("filler"), vec![1; filler]).unwrap();
-    let dying = || regular(w.tier()).into_iter().filter(|p| p.to_string_lossy().contains("/dying/")).count();
+    let trashed = || regular(w.tier()).into_iter().filter(|p| p.to_string_lossy().contains("/trash/")).count();
     w.until("empty tier", |s| s.tiers[0].files == 0);
-    wait_for("the sweep", || dying() == 10);
+    wait_for("the sweep", || trashed() == 10);
     charged(&w, 0, w.tier());
     let before = w.agent().unwrap().tiers[0].used;
     assert!(before >= 10 * 20_000, "{before}");
     held.write(b"\n");
     held.end().good();
-    wait_for("the sweep", || dying() == 0);
+    wait_for("the sweep", || trashed() == 0);
     charged(&w, 0, w.tier());
     assert!(w.agent().unwrap().tiers[0].used + 10 * 20_000 < before);
 }
@@ -259,7 +259,7 @@ fn killed_while_it_recovers_the_next_agent_accounts_for_everything() {
 
 /// A directory that looks like a tier and holds files dear to a user; its files with their bytes.
 fn victim(at: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    for name in ["copies/ab", "part", "dying", "tmp", "hints"] {
+    for name in ["copies/ab", "part", "trash", "tmp", "hints"] {
         fs::create_dir_all(at.join(name)).unwrap();
         fs::write(at.join(name).join("dear"), "dear").unwrap();
     }

@@ -136,7 +136,7 @@ impl CopyFile<'_> {
         }
         match how.packed {
             Some(_) => self.tier.note_packed(1, size, stored),
-            None => self.tier.leaving.note_charge(name, room_bytes, charged),
+            None => self.tier.trash.note_charge(name, room_bytes, charged),
         }
         self.tmp.clear();
         self.tier.worked();
@@ -183,7 +183,7 @@ impl Drop for CopyFile<'_> {
         if self.may_be_read || !matches!(gone(), Ok(()) | Err(Errno::NOENT)) {
             // Its blocks are still taken.
             let charged = self.charged + self.room.take().map_or(0, Reservation::into_charge);
-            self.tier.dies(&tmp, charged);
+            self.tier.trash_file(&tmp, charged);
         } else {
             self.tier.ledger.release(self.charged, 0);
         }

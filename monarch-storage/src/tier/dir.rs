@@ -2,8 +2,7 @@
 
 use super::checksum::{Fits, Sum};
 use super::error::TierError;
-use super::fs::{DIRS, NoTierFs, TierFs};
-use super::leaving::Leaving;
+use super::fs::{DIRS, NoTierFs, OLD_TRASH, TRASH, TierFs};
 use super::ledger::{Ledger, Reservation};
 use super::lock::{self, LOCK};
 use super::log::{LOG, Log, NEW};
@@ -11,6 +10,7 @@ use super::log_charge::LogCharge;
 use super::packed_usage::PackedUsage;
 use super::seed::read_seed;
 use super::stamp::set_stamp;
+use super::trash::Trash;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -67,7 +67,7 @@ pub struct TierDir {
     pub(super) keep_free: u64,
     pub(super) fs: TierFs,
     lock: OwnedFd,
-    pub(super) leaving: Leaving,
+    pub(super) trash: Trash,
     pub(super) log: Log,
     /// Held while a record is appended.
     pub(super) logging: Mutex<LogCharge>,
@@ -153,7 +153,7 @@ impl TierDir {
             keep_free,
             fs,
             lock,
-            leaving: Leaving::default(),
+            trash: Trash::default(),
             log: Log::default(),
             logging: Mutex::default(),
             log_room: Mutex::default(),
@@ -164,7 +164,7 @@ impl TierDir {
             squeezed: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
             allocating: AtomicU64::new(0),
-            // What the agent before has left in `dying` keeps its names.
+            // What an earlier agent has left in the trash keeps its names.
             counter: AtomicU64::new(crate::sys::random_u64()),
         };
         tier.charge_directories();
@@ -180,7 +180,7 @@ impl TierDir {
                 bytes += st.st_blocks as u64 * 512;
             }
         };
-        [".", "copies", "tmp", "part", "dying", "seed", LOCK].iter().for_each(|n| add(n));
+        [".", "copies", "tmp", "part", TRASH, OLD_TRASH, "seed", LOCK].iter().for_each(|n| add(n));
         (0..256).for_each(|i| add(&format!("copies/{i:02x}")));
         self.ledger.charge(bytes, 0);
     }
@@ -320,7 +320,7 @@ impl TierDir {
             }
         }
         // By their names: runtime directories of this and of other agents may lie beside them.
-        for name in DIRS {
+        for name in DIRS.into_iter().chain([OLD_TRASH]) {
             let _ = self.fs.remove_tree(name);
         }
         for name in ["seed", NEW, LOG] {

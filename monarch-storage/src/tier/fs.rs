@@ -14,8 +14,12 @@ use std::sync::Arc;
 
 /// What tmpfs is called.
 const TMPFS: u64 = 0x0102_1994;
+/// The directory of evicted files that a process may still have open.
+pub(super) const TRASH: &str = "trash";
+/// Its name in version 0.2.0.
+pub(super) const OLD_TRASH: &str = "dying";
 /// Directories of a tier.
-pub(super) const DIRS: [&str; 4] = ["copies", "tmp", "part", "dying"];
+pub(super) const DIRS: [&str; 4] = ["copies", "tmp", "part", TRASH];
 
 /// See the module.
 #[derive(Debug)]
@@ -79,7 +83,7 @@ mod tests {
     use std::path::{Path, PathBuf};
     use xxhash_rust::xxh3::xxh3_64;
 
-    const NAMES: [&str; 5] = ["copies", "part", "dying", "tmp", "copies/ab"];
+    const NAMES: [&str; 5] = ["copies", "part", "trash", "tmp", "copies/ab"];
 
     fn name(n: u128) -> CopyName {
         CopyName(n << 120 | 7)
@@ -155,7 +159,7 @@ mod tests {
         let before = below(&victim);
         let tier = TierDir::open("t", &dir.path().join("tier"), 64 << 20, 0).unwrap();
         tier.recover(|_| {}).unwrap();
-        for name in ["copies", "part", "dying", "tmp"] {
+        for name in ["copies", "part", "trash", "tmp"] {
             fs::rename(tier.path.join(name), dir.path().join(name)).unwrap();
             symlink(victim.join(name), tier.path.join(name)).unwrap();
         }

@@ -15,7 +15,7 @@ pub(super) const NAME_COST: u64 = 96;
 pub struct Usage {
     /// Most bytes that may be allocated.
     pub capacity: u64,
-    /// Bytes allocated by copies, directories and files that are dying.
+    /// Bytes allocated by copies, directories and files in the trash.
     pub used: u64,
     /// Bytes promised to copies being written.
     pub reserved: u64,

@@ -189,7 +189,7 @@ impl TierDir {
         self.note_log_wants(&charge);
         drop(charge);
         match old_has_name {
-            true => self.dies(log::NEW, before.charged),
+            true => self.trash_file(log::NEW, before.charged),
             false => self.ledger.release(before.charged, 0),
         }
         rustix::fs::fdatasync(&file)?;

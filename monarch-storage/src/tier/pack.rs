@@ -89,14 +89,14 @@ impl TierDir {
         let path = path_of(name);
         let st = self.fs.stat(&path).ok()?;
         let charged = self.charge_of_copy(&st);
-        let path = match self.set_aside(&path) {
+        let path = match self.move_to_trash(&path) {
             // Somebody else has taken it away meanwhile.
             Err(Errno::NOENT) => return None,
             aside => aside.unwrap_or(path),
         };
         self.note_packed(-1, size, st.st_size as u64);
         self.ledger.release(0, 1);
-        self.removed_later(path, charged);
+        self.remove_once_closed(path, charged);
         Some(charged)
     }
 

@@ -212,7 +212,7 @@ impl TierDir {
     pub fn drop_part(&self, part: &PartCopy) {
         self.forget_allocation(part);
         if let Some(room) = part.take_room() {
-            self.dies(&part.path(), room.into_charge());
+            self.trash_file(&part.path(), room.into_charge());
         }
     }
 
@@ -226,7 +226,7 @@ impl TierDir {
                 tracing::debug!(tier = self.name, error = %e, "a partial copy keeps its blocks until nobody has it open");
                 self.forget_allocation(part);
                 if let Some(room) = part.take_room() {
-                    self.dies_with(&part.path(), room.into_charge(), Box::new(slots));
+                    self.trash_holding(&part.path(), room.into_charge(), Box::new(slots));
                 }
             }
         }

@@ -6,12 +6,13 @@
 
 use super::dir::{Copy, TierDir};
 use super::error::TierError;
+use super::fs::{OLD_TRASH, TRASH};
 use super::ledger::NAME_COST;
 use super::log::{self, Logged};
 use super::names::ByName;
 use super::seed::write_seed;
 use monarch_abi::hash::{CopyName, Stamp};
-use rustix::fs::{AtFlags, Stat};
+use rustix::fs::{AtFlags, RenameFlags, Stat};
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -82,11 +83,12 @@ impl TierDir {
             for (file, st) in self.list(sub)? {
                 let path = format!("{sub}/{file}");
                 self.ledger.charge(charge_of(&st), 0);
-                self.is_of_no_use(&path, charge_of(&st), is_file(&st));
+                self.discard(&path, charge_of(&st), is_file(&st));
             }
         }
-        for (file, st) in self.list("dying")? {
-            self.leaves_later(format!("dying/{file}"), charge_of(&st));
+        self.empty_old_trash()?;
+        for (file, st) in self.list(TRASH)? {
+            self.charge_and_remove_later(format!("{TRASH}/{file}"), charge_of(&st));
         }
         let boot = boot_id();
         let (mut kept, mut unknown) = (0, 0);
@@ -107,7 +109,7 @@ impl TierDir {
                             if l.packed {
                                 self.note_packed(1, logged.size, l.size);
                             } else if l.charged != cost {
-                                self.leaving.note_charge(l.name, cost, l.charged);
+                                self.trash.note_charge(l.name, cost, l.charged);
                             }
                             // One that is packed is compared with its checksum whenever it is
                             // decoded.
@@ -118,14 +120,14 @@ impl TierDir {
                         None => {
                             unknown += 1;
                             self.ledger.release(0, 1);
-                            self.is_of_no_use(&l.path(), l.charged, true);
+                            self.discard(&l.path(), l.charged, true);
                         }
                     }
                 }
                 for s in listed.strange {
                     unknown += 1;
                     self.ledger.release(0, 1);
-                    self.is_of_no_use(&s.path, s.charged, s.is_file);
+                    self.discard(&s.path, s.charged, s.is_file);
                 }
             },
         )?;
@@ -141,11 +143,32 @@ impl TierDir {
         Ok(())
     }
 
+    /// Moves what version 0.2.0 left in its trash to that of today, and removes the directory. What
+    /// the kernel does not move is charged and removed where it is.
+    fn empty_old_trash(&self) -> io::Result<()> {
+        let listed = match self.list(OLD_TRASH) {
+            // A tier without one, or a file that has its name.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => return Ok(()),
+            listed => listed?,
+        };
+        for (file, st) in listed {
+            let (from, to) = (format!("{OLD_TRASH}/{file}"), format!("{TRASH}/{file}"));
+            if self.fs.rename_with(&from, &to, RenameFlags::NOREPLACE).is_err() {
+                self.charge_and_remove_later(from, charge_of(&st));
+            }
+        }
+        let blocks = self.fs.stat(OLD_TRASH).map_or(0, |st| st.st_blocks as u64 * 512);
+        if self.fs.remove_dir(OLD_TRASH).is_ok() {
+            self.ledger.release(blocks, 0);
+        }
+        Ok(())
+    }
+
     /// Removes what is charged and of no use. A file only when nobody has it open: jobs outlive
     /// agents, and copies that are decoded, yet to be packed, or of other nodes are in no log.
-    fn is_of_no_use(&self, path: &str, charged: u64, is_file: bool) {
+    fn discard(&self, path: &str, charged: u64, is_file: bool) {
         if is_file {
-            self.dies(path, charged);
+            self.trash_file(path, charged);
         } else if self.unlink(path) {
             self.ledger.release(charged, 0);
         }
@@ -309,7 +332,7 @@ mod tests {
     use monarch_abi::hash::{CopyName, PathHash};
     use proptest::prelude::*;
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt, symlink};
     use std::path::Path;
     use xxhash_rust::xxh3::xxh3_64;
 
@@ -383,6 +406,65 @@ mod tests {
         publish(&tier, 200);
         let _ = (tier.sums(&std::iter::once(CopyName(7)).collect()), tier.tidy_log(|| true), tier.sweep());
         Some(found)
+    }
+
+    fn used(tier: &TierDir) -> u64 {
+        tier.ledger.usage().used
+    }
+
+    #[test]
+    fn what_version_0_2_0_left_in_dying_is_charged_until_it_is_closed_and_then_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let tier = TierDir::open("t", dir.path(), 64 << 20, 0).unwrap();
+        tier.recover(|_| {}).unwrap();
+        (1..3).for_each(|n| publish(&tier, n));
+        let path = tier.path.clone();
+        let held = tier.open_copy(CopyName(1 << 120 | 1)).unwrap();
+        tier.evict(CopyName(1 << 120 | 1), 8);
+        assert_eq!(fs::read_dir(path.join("trash")).unwrap().count(), 1);
+        drop(tier);
+        fs::rename(path.join("trash"), path.join("dying")).unwrap();
+        fs::write(path.join("dying/2.part"), [7; 9000]).unwrap();
+        let tier = TierDir::open("t", dir.path(), 64 << 20, 0).unwrap();
+        tier.recover(|_| {}).unwrap();
+        assert!(!path.join("dying").exists());
+        let left: Vec<_> = fs::read_dir(path.join("trash")).unwrap().map(|e| e.unwrap().path()).collect();
+        assert_eq!((left.len(), tier.sweep()), (1, 1), "the closed one is gone, the open one is not: {left:?}");
+        let charged = fs::metadata(&left[0]).unwrap().blocks() * 512 + crate::tier::ledger::NAME_COST;
+        let before = used(&tier);
+        drop(held);
+        assert_eq!((tier.sweep(), before - used(&tier)), (0, charged));
+        assert_eq!(fs::read_dir(path.join("trash")).unwrap().count(), 0);
+        // The ledger is the same as in a tier that never had the old directory.
+        drop(tier);
+        let tier = TierDir::open("t", dir.path(), 64 << 20, 0).unwrap();
+        tier.recover(|_| {}).unwrap();
+        assert_eq!(used(&tier), before - charged);
+    }
+
+    #[test]
+    fn files_of_dying_that_cannot_be_moved_are_removed_there_and_another_file_of_its_name_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let tier = TierDir::open("t", dir.path(), 64 << 20, 0).unwrap();
+        let path = tier.path.clone();
+        drop(tier);
+        fs::create_dir(path.join("dying")).unwrap();
+        fs::write(path.join("dying/1.part"), [7; 9000]).unwrap();
+        // The name is taken, by what no sweep removes.
+        fs::create_dir(path.join("trash/1.part")).unwrap();
+        let tier = TierDir::open("t", dir.path(), 64 << 20, 0).unwrap();
+        tier.recover(|_| {}).unwrap();
+        assert_eq!(fs::read_dir(path.join("dying")).unwrap().count(), 0);
+        drop(tier);
+        fs::remove_dir(path.join("trash/1.part")).unwrap();
+        let tier = TierDir::open("t", dir.path(), 64 << 20, 0).unwrap();
+        tier.recover(|_| {}).unwrap();
+        assert!(!path.join("dying").exists());
+        drop(tier);
+        fs::write(path.join("dying"), "dear").unwrap();
+        let tier = TierDir::open("t", dir.path(), 64 << 20, 0).unwrap();
+        tier.recover(|_| {}).unwrap();
+        assert_eq!(fs::read(path.join("dying")).unwrap(), b"dear");
     }
 
     proptest! {

@@ -322,9 +322,12 @@ impl<'a> Disk<'a> {
         let settled = bytes - unsettled;
         let names = u.used - u.used.min(settled);
         assert!(settled <= u.used + lists, "{settled} on disk, {u:?}");
-        let dying = fs::read_dir(self.tier.path.join("dying")).unwrap().count() as u64;
-        let most = 96 * (copies + dying) + 8 * PAGE_BYTES;
-        assert!(names <= most, "{names} too much in the ledger, {copies} copies, {dying} dying, at start {at_start}");
+        let trashed = fs::read_dir(self.tier.path.join("trash")).unwrap().count() as u64;
+        let most = 96 * (copies + trashed) + 8 * PAGE_BYTES;
+        assert!(
+            names <= most,
+            "{names} too much in the ledger, {copies} copies, {trashed} in the trash, at start {at_start}"
+        );
     }
 }
 
