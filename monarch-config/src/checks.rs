@@ -1,26 +1,26 @@
-//! What is looked at again when a file is opened: as configured, and as a segment was made for.
+//! The checks of a file when it is opened: as configured, and as a segment was made for.
 
 use monarch_abi::guard::{LOADED, NEVER_AGAIN, OTHER_CTIMES};
 use monarch_abi::segment::Segment;
 use std::time::Duration;
 
-/// What is looked at again when a file is opened.
+/// The checks of a file when it is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checks {
-    /// Whether the PFS is asked who a file is, and how often.
+    /// Time after which the PFS is asked again for the identity of a file; `None`: it is not asked.
     pub revalidate: Option<Duration>,
     /// Whether copies are read and compared with their checksums.
     pub verify: bool,
     /// Whether the index was loaded from a file, here or on the node that sent it: each entry is
-    /// compared with the PFS before its first use. (Of the index, as is the next one; jobs do not
-    /// ask for it.)
+    /// compared with the PFS before its first use. (This and the next are properties of the index,
+    /// not of the job.)
     pub loaded: bool,
-    /// Whether times of change are not the same on this node as in the index.
+    /// Whether change times differ between this node and the index.
     pub other_ctimes: bool,
 }
 
 impl Checks {
-    /// What a segment was made for.
+    /// The checks that a segment was made for.
     #[must_use]
     pub fn of(segment: &Segment<'_>) -> Self {
         let (guard, which) = (&segment.state.guard, segment.state.guard.which());
@@ -33,7 +33,7 @@ impl Checks {
         }
     }
 
-    /// What is promised when others change files, in words.
+    /// The consistency that the checks give when files change, in words.
     #[must_use]
     pub fn consistency(&self) -> String {
         match self.revalidate {
@@ -43,13 +43,13 @@ impl Checks {
         }
     }
 
-    /// Milliseconds between two questions about an entry.
+    /// Milliseconds between two checks of an entry, as a state file has it.
     #[must_use]
     pub fn interval_ms(&self) -> u32 {
         self.revalidate.map_or(NEVER_AGAIN, |d| u32::try_from(d.as_millis()).unwrap_or(NEVER_AGAIN - 1))
     }
 
-    /// The bits of the header of a state file that say so.
+    /// The flags of the header of a state file.
     #[must_use]
     pub const fn flags(&self) -> u32 {
         (if self.loaded { LOADED } else { 0 }) | if self.other_ctimes { OTHER_CTIMES } else { 0 }

@@ -1,9 +1,9 @@
 //! The tier of a job that names none: a directory of the user's on the node's local disk.
 //!
-//! Its size is a quarter of what is free, at most 200 GiB: large enough for ImageNet, small enough
-//! to be a guest on a disk that others use. In memory it is also at most a quarter of the memory
-//! that the job has left, since what lies in tmpfs is charged to the job. What a tier of an earlier
-//! job holds counts as free: it is ours to reuse.
+//! Its size is a quarter of the free space, at most 200 GiB: large enough for ImageNet, small
+//! enough for a disk that other users share. In memory it is also at most a quarter of the memory
+//! that the job has left, since files in tmpfs are charged to the job. The space of an earlier
+//! job's tier counts as free, as this job uses it again.
 
 use std::path::PathBuf;
 
@@ -16,16 +16,17 @@ use super::probe::{FsClass, LocalDisk, Probe};
 use super::site::Site;
 use super::units::{GIB, MIB, about};
 
-/// The largest default capacity.
-const MOST: u64 = 200 * GIB;
+/// The largest default capacity, in bytes.
+const MAX_DEFAULT_BYTES: u64 = 200 * GIB;
 
-/// A default tier smaller than this is not worth its bookkeeping; the next candidate may be better.
-const LEAST: u64 = 64 * MIB;
+/// The smallest default capacity, in bytes. A smaller tier is not worth its bookkeeping; the next
+/// candidate may be better.
+const MIN_DEFAULT_BYTES: u64 = 64 * MIB;
 
 const REMEDY: &str = "name a directory on a disk of this node: `--tier /local/disk:100GiB`, or in the file:\n\
                       tiers: [{ path: /local/disk, capacity: 100GiB }]";
 
-/// Finds the first local disk that is fit.
+/// Finds the first local disk that can hold a tier.
 pub(super) fn find(cx: &mut Context<'_>, roots: &[Root]) -> Result<Tier, ConfigError> {
     if cx.probe.in_kubernetes() {
         let message =
@@ -62,7 +63,7 @@ fn candidate(cx: &Context<'_>, disk: &LocalDisk, roots: &[Root]) -> Result<(Site
     }
     let (capacity, how) = capacity(cx, &site);
     match capacity {
-        LEAST.. => Ok((site, capacity, how)),
+        MIN_DEFAULT_BYTES.. => Ok((site, capacity, how)),
         _ => Err(format!("too little room: {how}")),
     }
 }
@@ -93,8 +94,8 @@ pub(super) fn capacity(cx: &Context<'_>, site: &Site) -> (u64, String) {
     let own = cx.probe.used_below(&site.path, u64::MAX);
     let free = site.fs.free.saturating_add(own).min(site.fs.total);
     let mut best = (free / 4, format!("a quarter of {} free", about(free)));
-    if best.0 > MOST {
-        best = (MOST, format!("at most 200GiB of {} free", about(free)));
+    if best.0 > MAX_DEFAULT_BYTES {
+        best = (MAX_DEFAULT_BYTES, format!("at most 200GiB of {} free", about(free)));
     }
     let left = cx.probe.memory().remaining().saturating_add(own);
     if site.medium == Medium::Memory && left / 4 < best.0 {

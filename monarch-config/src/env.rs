@@ -1,9 +1,10 @@
 //! The environment layer: `MONARCH_SOURCE__MAX_INFLIGHT=8` is `source.max_inflight: 8`.
 //!
 //! Two underscores go one level down; digits pick an element of a list
-//! (`MONARCH_TIERS__0__CAPACITY`). Roots are separated by `:`. A value that begins with `[` or `{`
-//! is YAML. An empty value is as good as none. Names without two underscores that are not settings
-//! belong to others (to us, to a module system, to Kubernetes service links) and are left alone.
+//! (`MONARCH_TIERS__0__CAPACITY`). `MONARCH_RUNTIME_DIR` is the setting at the top,
+//! `MONARCH_DATASET__ROOTS=/a:/b` all roots, separated by `:`. A value that begins with `[` or `{`
+//! is YAML. An empty value counts as none. Names without two underscores that are not settings
+//! belong to Monarch itself, a module system or Kubernetes service links, and are ignored.
 
 use std::ffi::OsString;
 
@@ -32,7 +33,7 @@ const INTERNAL: &[&str] = &[
 /// Settings at the top, whose names need no double underscore.
 const TOP: &[&str] = &["MONARCH_RUNTIME_DIR", "MONARCH_TIERS"];
 
-/// Sections; a name that goes on with one underscore is most likely a mistake.
+/// Sections. A name that continues with one underscore is most likely a mistake.
 const SECTIONS: &[&str] =
     &["dataset", "source", "io", "tiers", "placement", "prefetch", "index", "wait", "cluster", "log"];
 

@@ -1,8 +1,8 @@
 //! The one error of configuration: what is wrong, where it was written, why, and what to write
 //! instead.
 //!
-//! It is a [`miette::Diagnostic`], so that a program with a reporter of its own shows it in its
-//! way; [`super::screen()`] is ours, for the batch logs where most of these errors are read.
+//! It is a [`miette::Diagnostic`], so that a program with a reporter of its own can show it.
+//! [`super::screen()`] draws it for batch logs, where most of these errors are read.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

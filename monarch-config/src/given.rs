@@ -1,8 +1,8 @@
-//! A scalar as it was written, and what it is meant to be.
+//! A scalar as it was written, and the kind of value that it stands for.
 //!
-//! Reading happens in two steps (as parsed, then as meant): [`Given`] takes any YAML scalar and
-//! keeps its text, so that serde can only fail on the *shape* of the file; [`Kind::parse`] gives
-//! the text its meaning later, where the name of the setting, its origin and its bounds are known.
+//! A scalar is read in two steps. [`Given`] takes any YAML scalar and keeps its text, so that serde
+//! fails only on the *shape* of the file. [`Kind::parse`] gives the text its meaning later, when
+//! the name of the setting, its origin and its bounds are known.
 //! The kind also describes itself to the JSON schema and writes its values back, so reading, schema
 //! and `config show` cannot drift apart.
 
@@ -22,7 +22,7 @@ use super::error::{ErrorKind, wrong};
 use super::model::Amount;
 use super::units::{self, Parsed};
 
-/// What a scalar is meant to be.
+/// A kind of value.
 pub(super) trait Kind: 'static {
     /// The value as meant.
     type Out;

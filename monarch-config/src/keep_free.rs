@@ -7,7 +7,7 @@ use super::model::{Amount, Medium};
 use super::site::Site;
 use super::units::{GIB, MIB, about, share};
 
-/// What is left free for others: as given, or the default.
+/// The bytes left free for other programs: as given, or the default.
 pub(super) fn keep_free_of(
     cx: &mut Context<'_>,
     key: &Key,

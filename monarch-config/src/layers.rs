@@ -176,7 +176,7 @@ fn nodes(value: &Value, key: &Key, keys: &mut Vec<Key>) {
         }
         _ => {}
     }
-    // The top is everybody's and says nothing about where a value came from.
+    // Every layer has the top, so it says nothing about the origin of a value.
     if !key.0.is_empty() {
         keys.push(key.clone());
     }

@@ -1,20 +1,15 @@
 //! The configuration: one YAML file, `MONARCH_*` variables over it, flags over both; resolved once,
 //! by the command line.
 //!
-//! How it works. The [layers](Overrides) are laid over each other as trees, with the origin of
-//! every value. The result is read *as written* (every field optional, scalars as text), then
-//! turned into the [`Config`] *as meant*: units, defaults, bounds, and rules that ask the machine
-//! through a [`Probe`] (a tier is a local disk, a root exists, a capacity fits). Whatever is wrong
-//! is one [`ConfigError`] that shows the line, says why and what to write instead.
-//!
-//! Why so. Configuration mistakes are found on a compute node after an hour in the queue; the error
-//! has to be enough to fix them. The shim and the agent never parse YAML: the agent is handed the
-//! [`Config`] as JSON.
-//!
-//! Environment: `MONARCH_SOURCE__MAX_INFLIGHT=8` sets `source.max_inflight` (two underscores go one
-//! level down), `MONARCH_TIERS__0__CAPACITY=5GiB` an element of a list,
-//! `MONARCH_DATASET__ROOTS=/a:/b` all roots, `MONARCH_RUNTIME_DIR` the directory at the top; a
-//! value in brackets is YAML.
+//! * The [layers](Overrides) are laid over each other as trees, with the origin of every value.
+//! * The result is read *as written* (`raw.rs`: every field optional, scalars as text), then turned
+//!   into the [`Config`] *as meant*: units, defaults, bounds.
+//! * Rules ask the machine through a [`Probe`]: a tier is a local disk, a root exists, a capacity
+//!   fits.
+//! * Any mistake is a [`ConfigError`] that shows the line, says why, and what to write instead.
+//!   Mistakes are found on a compute node after an hour in the queue, so the error has to suffice.
+//! * The shim and the agent never parse YAML: the command line hands the [`Config`] to the agent as
+//!   JSON. Environment variables are described in `env.rs`.
 
 mod checks;
 mod choice;
@@ -69,36 +64,36 @@ pub use render::render_with_origins;
 pub use schema::schema;
 pub use screen::screen;
 
-/// A configuration with what is known about it.
+/// A configuration, the origin of its values, and warnings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
     /// The configuration.
     pub config: Config,
     /// Where each value came from.
     pub origins: Origins,
-    /// What works, and what the user should know, one line each.
+    /// What works but the user should know, one line each.
     pub warnings: Vec<String>,
 }
 
-/// Where agents are, and their copies, as far as a configuration says so: for commands that need no
-/// data set.
+/// Directories of agents and of copies, as far as a configuration names them: for commands that
+/// need no data set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Places {
     /// Directory of the runtime directories.
     pub runtime_dir: Option<PathBuf>,
     /// The tiers, if any are named.
     pub tiers: Vec<Tier>,
-    /// If none are: the directory in which a job without a tier of its own has left copies.
+    /// If no tier is named: the directory in which a job without a tier of its own has left copies.
     pub default_tier: Option<PathBuf>,
 }
 
 /// Reads, merges, resolves and checks the configuration.
 ///
-/// `file` is the one named with `--config`; `env` the process environment, of which names other
+/// `file` is the one named with `--config`; `env` the process environment, in which names other
 /// than `MONARCH_*` are ignored; `probe` the machine, usually [`SystemProbe`].
 ///
 /// # Errors
-/// The first thing that is wrong, in the order file, environment, flags, then section by section.
+/// The first mistake, in the order file, environment, flags, then section by section.
 pub fn load(
     file: Option<&Path>,
     env: impl Iterator<Item = (OsString, OsString)>,
@@ -114,7 +109,7 @@ pub fn load(
 /// [`load`].
 ///
 /// # Errors
-/// What is wrong in a layer, or with the settings that are looked at.
+/// A mistake in a layer, or in the settings that are used.
 pub fn load_places(
     file: Option<&Path>,
     env: impl Iterator<Item = (OsString, OsString)>,
@@ -127,11 +122,11 @@ pub fn load_places(
     Ok(Places { runtime_dir: resolve::runtime_dir(&cx, &raw)?, tiers, default_tier })
 }
 
-/// How the PFS is to be read, for commands that need no more of a configuration than that;
-/// arguments and errors as for [`load`].
+/// How the PFS is to be read, for commands that need only that of a configuration; arguments and
+/// errors as for [`load`].
 ///
 /// # Errors
-/// What is wrong in a layer, or with the settings that are looked at.
+/// A mistake in a layer, or in the settings of the section `source`.
 pub fn load_source(
     file: Option<&Path>,
     env: impl Iterator<Item = (OsString, OsString)>,

@@ -10,7 +10,7 @@ pub enum ListenError {
     /// All interfaces.
     #[error("{0} stands for all interfaces, those that strangers reach too")]
     All(String),
-    /// A port does not belong there.
+    /// It has a port, which does not belong there.
     #[error("{0} has a port, which belongs in cluster.port")]
     Port(String),
     /// Something else.
@@ -58,7 +58,7 @@ impl Listen {
         if fits { Ok(Self::Interface(text.to_owned())) } else { Err(neither()) }
     }
 
-    /// Whether an address of this node, on that interface, is one of those that are meant.
+    /// Whether an address of this node, on this interface, fits.
     #[must_use]
     pub fn holds(&self, interface: &str, address: IpAddr) -> bool {
         match self {

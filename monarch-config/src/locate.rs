@@ -1,9 +1,9 @@
 //! Finds the line of a value in a YAML text.
 //!
-//! serde gives values without positions, but its YAML errors carry one. So we walk to the node with
-//! a visitor that refuses it and read the position off the error: the parser that reads the file is
-//! also the one that locates, and quotes, flow style and anchors cannot make the two disagree. One
-//! walk parses the text once; configurations are small.
+//! serde gives values without positions, but its YAML errors have one. So a visitor walks to the
+//! node and refuses it, and the error has its position. The parser that reads the file is also the
+//! one that locates, so quotes, flow style and anchors cannot make the two disagree. Each walk
+//! parses the text again; configurations are small.
 
 use std::fmt;
 

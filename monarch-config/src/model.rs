@@ -1,8 +1,7 @@
 //! The configuration as meant: every value present, in plain units, checked against this machine.
 //!
-//! This is what the rest of Monarch uses, and what the command line hands to the agent as JSON. The
-//! settings as a user writes them, with their defaults and bounds, are described once more in
-//! `docs/config.schema.json`.
+//! The rest of Monarch uses this, and the command line hands it to the agent as JSON.
+//! `docs/config.schema.json` describes the settings as a user writes them.
 
 mod cluster;
 
@@ -29,7 +28,7 @@ pub struct Config {
     pub tiers: Vec<Tier>,
     /// What is kept.
     pub placement: Placement,
-    /// What is copied before it is asked for.
+    /// What is copied before it is read.
     pub prefetch: Prefetch,
     /// The index of names and attributes.
     pub index: Index,
@@ -84,10 +83,10 @@ pub struct Root {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Consistency {
-    /// Nobody but this job changes the data set while the job runs.
+    /// Only this job changes the data set while the job runs.
     Immutable,
-    /// Others may: each open asks the PFS whether the file is still what was indexed, at most every
-    /// `revalidate`.
+    /// Other jobs and users may: each open asks the PFS whether the file is still what was indexed,
+    /// at most every `revalidate`.
     CloseToOpen,
 }
 
@@ -106,7 +105,7 @@ pub(super) const fn revalidate() -> Duration {
 }
 
 impl Dataset {
-    /// What is looked at again when a file is opened.
+    /// The checks of a file when it is opened.
     #[must_use]
     pub fn checks(&self) -> Checks {
         let revalidate = (self.consistency == Consistency::CloseToOpen).then_some(self.revalidate);
@@ -131,13 +130,13 @@ pub struct Source {
     /// Whether background copying slows down when the PFS's latency rises, and keeps no more
     /// requests in flight than the PFS needs to give what it has. Default true.
     pub backoff: bool,
-    /// Files larger than this many bytes are copied in chunks, which are served as they arrive:
-    /// nobody waits for the whole copy. Default 16 MiB; 4 KiB to 1 TiB.
+    /// Files larger than this many bytes are copied in chunks, which are served as they arrive: no
+    /// reader waits for the whole copy. Default 16 MiB; 4 KiB to 1 TiB.
     pub chunk_threshold: u64,
     /// Bytes of a chunk. Default 4 MiB; 4 KiB to 64 MiB, a multiple of 4 KiB.
     pub chunk_size: u64,
-    /// Age, since its last access, at which the site removes a file. Default `None`: it removes
-    /// none, or nobody knows; 1 to 3650 days.
+    /// Age, since its last access, at which the site removes a file. Default `None`: not known, or
+    /// it removes none; 1 to 3650 days.
     #[serde(default)]
     pub purge_age: Option<Duration>,
 }
@@ -194,8 +193,8 @@ pub struct Tier {
     /// Whether `capacity` is the default. It depends on the free space of the moment, so two jobs
     /// that left it to the default are not in conflict when they differ in it.
     pub capacity_is_default: bool,
-    /// Bytes of its file system that are left free for others. Default 1 GiB or 5 % of the file
-    /// system, whichever is less; 0 in memory.
+    /// Bytes of its file system that are left free for other programs. Default 1 GiB or 5 % of the
+    /// file system, whichever is less; 0 in memory.
     pub keep_free: u64,
     /// Whether the directory may be on a network or FUSE file system. Default false.
     #[serde(default)]
@@ -231,8 +230,8 @@ pub enum Compression {
     /// As they are.
     #[default]
     None,
-    /// Compressed with LZ4, where that is worth it, and decoded into a faster tier for those who
-    /// read them.
+    /// Compressed with LZ4, where that is worth it, and decompressed into a faster tier for
+    /// readers.
     Lz4,
 }
 
@@ -251,7 +250,7 @@ impl std::fmt::Display for Compression {
 pub enum Persist {
     /// Until the last job has ended.
     Job,
-    /// For the next jobs on this node, until somebody removes them.
+    /// For the next jobs on this node, until a user removes them.
     #[default]
     Node,
 }
@@ -293,7 +292,7 @@ pub struct Placement {
     pub policy: Policy,
 }
 
-/// Who decides what is kept.
+/// The policies that decide what is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -398,7 +397,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Whether anybody is told anything.
+    /// Whether metrics are served or written.
     #[must_use]
     pub const fn is_on(&self) -> bool {
         self.listen.is_some() || self.textfile.is_some()

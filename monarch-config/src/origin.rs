@@ -10,10 +10,10 @@ use super::key::Key;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// Nobody set it.
+    /// No layer sets it.
     #[default]
     Default,
-    /// Nobody set it, and the default was worked out from this machine, as the text says.
+    /// No layer sets it, and the default was derived from this machine, as the text says.
     Derived(String),
     /// A configuration file; line and column count from 1.
     File {
@@ -57,7 +57,7 @@ impl Origins {
         self.0.get(key).unwrap_or(&Origin::Default)
     }
 
-    /// The origin of `key`, or of the innermost node around it that somebody wrote.
+    /// The origin of `key`, or of the innermost node around it that a layer sets.
     pub(super) fn nearest(&self, key: &Key) -> Option<&Origin> {
         let mut key = key.clone();
         loop {

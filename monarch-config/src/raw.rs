@@ -62,9 +62,9 @@ pub(super) struct RawDataset {
     /// Directories whose files are kept near, absolute, none inside another. Here, by --root, or in
     /// MONARCH_DATASET__ROOTS (separated by `:`).
     pub(super) roots: Option<Vec<RawRoot>>,
-    /// What is promised when files change: immutable (nobody but this job changes the data set
-    /// while the job runs), or close-to-open (others may: each open asks the PFS whether the
-    /// file is still the one that was indexed). Default immutable.
+    /// What is promised when files change: immutable (only this job changes the data set while it
+    /// runs), or close-to-open (other jobs and users may: each open asks the PFS whether the file
+    /// is still the one that was indexed). Default immutable.
     pub(super) consistency: Option<Given<OneOf<Consistency>>>,
     /// With close-to-open: a file about which the PFS was asked less than this ago, by any process
     /// on this node, is not asked about again; 0s: it is asked at every open. Default 5s; 0s to
@@ -144,8 +144,8 @@ pub(super) struct RawSource {
     /// Whether background copying slows down when the PFS's latency rises, and keeps no more
     /// requests in flight than the PFS needs to give what it has. Default true.
     pub(super) backoff: Option<Given<Toggle>>,
-    /// Files larger than this are copied in chunks, which are served as they arrive: nobody waits
-    /// for the whole copy. Default 16MiB; 4KiB to 1TiB.
+    /// Files larger than this are copied in chunks, which are served as they arrive: no reader
+    /// waits for the whole copy. Default 16MiB; 4KiB to 1TiB.
     pub(super) chunk_threshold: Option<Given<Size>>,
     /// Size of a chunk. Default 4MiB; 4KiB to 64MiB, a multiple of 4KiB.
     pub(super) chunk_size: Option<Given<Size>>,
@@ -186,11 +186,11 @@ pub(super) struct RawTier {
     /// Use a network or FUSE file system as a tier anyway. Copies there are as far away as the data
     /// set; worth it only when that file system is much less loaded. Default false.
     pub(super) allow_network: Option<Given<Toggle>>,
-    /// Space of its file system that is left free for others, as a size or a share of the file
-    /// system. Default 5% or 1GiB, whichever is less; 0 in memory.
+    /// Space of its file system that is left free for other programs, as a size or a share of the
+    /// file system. Default 5% or 1GiB, whichever is less; 0 in memory.
     pub(super) keep_free: Option<Given<SizeOrShare>>,
     /// How long copies stay: node (for the next jobs on this node) or job (until the last job has
-    /// ended). Default node on a disk, job in memory, where they would keep memory from others.
+    /// ended). Default node on a disk, job in memory, which other programs need.
     pub(super) persist: Option<Given<OneOf<Persist>>>,
     /// How copies are kept: none (as they are) or lz4 (compressed, where that makes them smaller by
     /// min_ratio). A reader that opens a compressed copy waits until the agent has decompressed
@@ -263,7 +263,7 @@ pub(super) struct RawWait {
 pub(super) struct RawMetrics {
     /// Where Prometheus gets the metrics: a port (on 127.0.0.1) or an address with a port, such as
     /// 127.0.0.1:9464; port 0: one that is free, which `monarch status` tells; off: nowhere.
-    /// Whoever reaches the port may read the metrics. Default off.
+    /// Any program that reaches the port may read the metrics. Default off.
     pub(super) listen: Option<Given<Listener>>,
     /// File for the textfile collector of node_exporter, absolute, with the suffix .prom; or a
     /// directory, in which each agent has a file of its own. Default: none.

@@ -1,6 +1,6 @@
-//! From the configuration as written to the configuration as meant.
+//! Turns the configuration as written into the configuration as meant.
 //!
-//! One function a section. Roots and tiers, which have to do with the machine, have modules of
+//! One function for each section. Roots and tiers, whose rules ask the machine, have modules of
 //! their own.
 
 mod cluster;
@@ -23,8 +23,8 @@ use super::units::{HOUR, KIB, MIB, TIB, about};
 use super::{roots, tiers};
 
 const DAY: Duration = Duration::from_hours(24);
-/// The longest time that a site keeps files.
-const KEPT: Duration = Duration::from_hours(24 * 3650);
+/// The longest [`Source::purge_age`].
+const MAX_PURGE_AGE: Duration = Duration::from_hours(24 * 3650);
 
 /// Resolves the whole.
 pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, ConfigError> {
@@ -114,7 +114,7 @@ pub(super) fn source(cx: &Context<'_>, raw: &RawSource) -> Result<Source, Config
         backoff: cx.or("source.backoff", raw.backoff.as_ref(), true)?,
         chunk_threshold: cx.within("source.chunk_threshold", raw.chunk_threshold.as_ref(), 16 * MIB, 4 * KIB..=TIB)?,
         chunk_size,
-        purge_age: cx.limit("source.purge_age", raw.purge_age.as_ref(), DAY..=KEPT)?,
+        purge_age: cx.limit("source.purge_age", raw.purge_age.as_ref(), DAY..=MAX_PURGE_AGE)?,
     })
 }
 
@@ -147,7 +147,7 @@ fn wait(cx: &Context<'_>, raw: &RawWait) -> Result<Wait, ConfigError> {
     Err(cx.error(ErrorKind::OutOfBounds, &written(cx, key, &format!("wait.{high}")), message, remedy))
 }
 
-/// Of two values that contradict each other, the one that somebody wrote.
+/// Of two values that contradict each other, the one that a layer sets.
 fn written(cx: &Context<'_>, first: &str, second: &str) -> Key {
     let (first, second) = (Key::new(first), Key::new(second));
     if *cx.layers.origins.get(&first) == super::origin::Origin::Default { second } else { first }

@@ -13,7 +13,7 @@ pub fn schema() -> String {
 mod tests {
     use std::{env, fs};
 
-    /// `UPDATE_SCHEMA=1 cargo test -p monarch-config schema` writes it anew.
+    /// `UPDATE_SCHEMA=1 cargo test -p monarch-config schema` writes the file.
     #[test]
     fn the_committed_schema_is_fresh() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/config.schema.json");

@@ -196,10 +196,10 @@ fn apart(
     Ok(())
 }
 
-/// A state word has room for that many.
-const LAST_PACKED: usize = 14;
+/// Position of the last tier that may have compression: a state word has space for no more.
+const LAST_COMPRESSED_TIER: usize = 14;
 
-/// Room for decoded copies: in front of every tier with compression there has to be some.
+/// Space for decompressed copies: a tier before every tier with compression has to have some.
 fn compressed(cx: &mut Context<'_>, raw: &[RawTier], tiers: &mut [(Tier, Site)]) -> Result<(), ConfigError> {
     for at in 0..tiers.len() {
         let packs = |(tier, _): &(Tier, Site)| tier.compression == Compression::Lz4;
@@ -236,7 +236,7 @@ fn compressed(cx: &mut Context<'_>, raw: &[RawTier], tiers: &mut [(Tier, Site)])
             ));
         }
         tiers[at].0.decompression_share = share;
-        if compressed && at > LAST_PACKED {
+        if compressed && at > LAST_COMPRESSED_TIER {
             let message = "compression is not available beyond the 15th tier";
             return Err(cx.error(ErrorKind::BadTier, &Key::tier(at).name("compression"), message, "use fewer tiers"));
         }

@@ -1,17 +1,16 @@
 //! Paths that no other user can lead elsewhere, as sshd's `StrictModes` has it.
 //!
-//! A tier or a runtime directory is only as private as the directories above it: who may rename one
-//! of them can put another directory, or a link, in its place. So a path is walked from `/` down,
-//! each directory held by its descriptor when the next name is looked up, and each must
+//! A tier or a runtime directory is only as private as the directories above it: a user who may
+//! rename one of them can put another directory, or a link, in its place. So a path is walked from
+//! `/` down, each directory held by its descriptor while the next name is looked up, and each must
 //!
 //! * belong to root or to this user, and
 //! * not be writable by group or others, unless it is sticky (`/tmp`, `/dev/shm`).
 //!
-//! Symbolic links are followed by hand, so that the directories that hold them are checked too; a
-//! link itself must belong to root or to this user. Two places are laxer, because nothing better
-//! can be known there: in a user namespace the owner that stands for all users outside it passes,
-//! and in a pod of Kubernetes the top directory of a volume may be writable by all, as `emptyDir`
-//! makes it.
+//! The walk itself follows symbolic links, so that the directories that hold them are checked too;
+//! a link must belong to root or to this user. Two exceptions: in a user namespace the owner that
+//! stands for all users outside of it passes, and in a Kubernetes pod the top directory of a volume
+//! may be writable by all, as `emptyDir` makes it.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat, StatxAttributes, StatxFlags};
@@ -22,7 +21,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Links followed on one path, as the kernel has it.
+/// Links followed on one path, at most: the kernel's number.
 const MAX_LINKS: u32 = 40;
 
 /// A directory or link on a path that another user can exchange.
@@ -110,7 +109,7 @@ impl From<WalkError> for io::Error {
     }
 }
 
-/// What becomes of directories that are missing.
+/// What is done about directories that are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// They are made, for this user alone.
@@ -136,7 +135,7 @@ pub fn exposed(path: &Path) -> Option<Exposed> {
     }
 }
 
-/// Who is trusted here.
+/// The owners that are trusted, and exceptions for pods.
 #[derive(Clone, Copy, Debug)]
 struct Trust {
     uid: u32,
@@ -158,7 +157,10 @@ impl Trust {
         uid == 0 || uid == self.uid || self.overflow == Some(uid)
     }
 
-    /// What is wrong with a directory that was opened.
+    /// Checks a directory that was opened.
+    ///
+    /// # Errors
+    /// [`WalkError::Exposed`], or what the kernel said.
     fn check(&self, fd: &OwnedFd, path: &Path) -> Result<(), WalkError> {
         let st = rustix::fs::fstat(fd)?;
         let why = if !self.owner(st.st_uid) {
@@ -225,7 +227,7 @@ fn walk_as(trust: &Trust, path: &Path, missing: Missing) -> Result<(OwnedFd, Pat
             here = Some(top);
             continue;
         };
-        // As a directory first: only so is an automount triggered.
+        // As a directory first, since only that triggers an automount.
         let mut opened = open(here.as_ref(), &name, OFlags::DIRECTORY);
         if let (Err(Errno::NOENT), Missing::Make, Some(dir)) = (&opened, missing, &here) {
             match rustix::fs::mkdirat(dir, name.as_os_str(), Mode::RWXU) {

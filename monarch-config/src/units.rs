@@ -21,7 +21,7 @@ pub(super) const GIB: u64 = 1 << 30;
 /// 1024 GiB.
 pub(super) const TIB: u64 = 1 << 40;
 
-/// A complaint with its kind.
+/// A value, or what is wrong with the text.
 pub(super) type Parsed<T> = Result<T, (ErrorKind, Wrong)>;
 
 fn unit(message: String, remedy: impl Into<String>) -> (ErrorKind, Wrong) {
@@ -95,8 +95,8 @@ pub(super) fn duration(text: &str) -> Parsed<Duration> {
     })
 }
 
-/// A duration exactly; [`duration`] reads it back. Whole days stay days: months of 30.44 days help
-/// nobody.
+/// A duration exactly; [`duration`] reads it back. Whole days stay days, and are not given in
+/// months of 30.44 days.
 pub(super) fn time(value: Duration) -> String {
     const DAY: u64 = 86_400;
     let whole_days = value.subsec_nanos() == 0 && value.as_secs() >= DAY && value.as_secs().is_multiple_of(DAY);

@@ -1,10 +1,9 @@
 //! Copy engines: how bytes get from the PFS into a tier.
 //!
-//! The engine is given files to copy, each with a place to write it to, and moves bytes; what a
-//! copy means (identity, names, publishing) is the business of the tiering engine. It takes as many
-//! files at a time as it can hold: the `threads` engine one for each thread that runs it. Both
-//! sides are traits with doubles that ship with the product, so that every failure can be driven in
-//! tests without waiting.
+//! An engine takes files to copy, each with a sink to write to, and moves bytes. What a copy means
+//! (identity, names, publishing) is decided by the tiering engine. An engine takes as many files at
+//! a time as it can hold: the `threads` engine one for each thread that runs it. Sources and sinks
+//! are traits with test doubles, so that tests cause every failure without waiting.
 
 mod choose;
 mod double;
@@ -35,25 +34,25 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// What the kernel said.
     fn open(&self, rel: &[u8]) -> io::Result<Box<dyn SourceFile>>;
-    /// The same past the page cache, where that can be; reads are of whole pages then.
+    /// Opens a regular file past the page cache, where that is possible; reads are of whole pages
+    /// then.
     ///
     /// # Errors
     /// What the kernel said.
     fn open_direct(&self, rel: &[u8]) -> io::Result<Box<dyn SourceFile>> {
         self.open(rel)
     }
-    /// Identity of the file that the path names now, for copies that may be of an older version.
+    /// The identity of the file that the path names now.
     ///
     /// # Errors
     /// What the kernel said.
     fn identity(&self, rel: &[u8]) -> io::Result<Identity>;
-    /// The root's directory, where the kernel can open, read and stat files below it as well as the
-    /// calls above do. Engines that have the kernel do so need it; without one they are of no
-    /// use for this source.
+    /// The root's directory, if the kernel can open, read and stat files below it as well as the
+    /// calls above do. The `uring` engine needs it; files of other sources are copied with threads.
     fn root(&self) -> Option<Arc<OwnedFd>> {
         None
     }
-    /// Whether a read that is asked not to block does not.
+    /// Whether a read that must not block does not.
     fn keeps_nowait(&self) -> bool {
         false
     }
@@ -73,26 +72,26 @@ pub trait SourceFile: Send + Sync {
     fn identity_now(&self) -> io::Result<Identity>;
     /// Reads go through the page cache from now on.
     fn use_cache(&self) {}
-    /// Whether it lies on this node: what is asked of it is no call to the PFS.
+    /// Whether it lies on this node, so that its calls are no calls to the PFS.
     fn is_local(&self) -> bool {
         false
     }
-    /// Whether it comes from another node: who waits for it waits as for the PFS, within limits of
-    /// its own.
+    /// Whether it comes from another node: readers wait for it as for the PFS, and the limits of
+    /// the PFS do not apply.
     fn is_remote(&self) -> bool {
         false
     }
-    /// Bytes that are best read at a time, from a multiple of them on, if there is such a number.
+    /// Bytes that are best read at a time, from a multiple of that on, if there is such a number.
     fn at_once(&self) -> Option<usize> {
         None
     }
-    /// Its descriptor, where the kernel can do the same as the calls above.
+    /// Its descriptor, if the kernel can do the same as the calls above.
     fn fd(&self) -> Option<Arc<OwnedFd>> {
         None
     }
 }
 
-/// Where a copy is written.
+/// A place to which a copy is written.
 pub trait Sink {
     /// Writes all of `buf` at `off`.
     ///
@@ -101,22 +100,16 @@ pub trait Sink {
     fn write_at(&self, buf: &[u8], off: u64) -> io::Result<()>;
 }
 
-impl Sink for crate::tier::CopyFile<'_> {
-    fn write_at(&self, buf: &[u8], off: u64) -> io::Result<()> {
-        crate::tier::write_all_at(self.fd(), buf, off)
-    }
-}
-
 impl<S: Sink> Sink for Option<S> {
     fn write_at(&self, buf: &[u8], off: u64) -> io::Result<()> {
         self.as_ref().map_or_else(|| Err(io::ErrorKind::NotFound.into()), |to| to.write_at(buf, off))
     }
 }
 
-/// Marks by which waiting readers see that a copier is alive.
+/// Marks by which waiting readers see that a copier makes progress.
 pub trait Marks {
-    /// Called before and after every PFS call, the wait that the limits demand included. Calls of
-    /// one file may overlap.
+    /// Called before and after every PFS call, which includes the wait for the limits. Calls of one
+    /// file may overlap.
     fn in_pfs(&self, inside: bool);
     /// Called whenever the PFS has answered.
     fn progress(&self);
@@ -126,11 +119,11 @@ pub trait Marks {
 
 /// A file to be copied, or a part of one.
 pub trait Task {
-    /// The root that it lies below.
+    /// The source of the root that it lies below.
     fn source(&self) -> &dyn Source;
     /// Its path below the root.
     fn rel(&self) -> &[u8];
-    /// Bytes to copy: exactly these.
+    /// The bytes to copy.
     fn range(&self) -> Range<u64>;
     /// Whether it is to be read past the page cache.
     fn is_direct(&self) -> bool {
@@ -142,60 +135,62 @@ pub trait Task {
     }
     /// Where they are written.
     fn sink(&self) -> &dyn Sink;
-    /// What others see of the copy under way.
+    /// The marks that readers watch.
     fn marks(&self) -> &dyn Marks;
-    /// The file is open now, which took the PFS so long.
+    /// Called when the file is open, with the time that the PFS took for that.
     fn opened(&self, _file: &Arc<dyn SourceFile>, _took: Duration) {}
-    /// Whether it is a file as a whole, which is asked who it is in any case: the kernel can do so
-    /// right after the last read.
+    /// Whether it is a whole file, whose identity is always asked for: the kernel can do so right
+    /// after the last read.
     fn is_whole_file(&self) -> bool {
         true
     }
-    /// Asked once, when all bytes are written: whether the file is to be asked who it is now.
+    /// Whether the engine is to ask for the file's identity. Called once, when all bytes are
+    /// written.
     fn is_checked(&self) -> bool {
         true
     }
-    /// The copy has ended, well or not. `true` when the task has another sink now and is to be
-    /// copied once more.
+    /// Called when the copy has ended, well or not. `true` when the task has another sink now and
+    /// is to be copied again.
     fn done(&mut self, end: Result<Copied, CopyError>) -> bool;
 }
 
-/// How often calls of one file are repeated that were interrupted or not ready.
-const TRIES: u32 = 100;
+/// Calls of one file that are repeated because they were interrupted or would have blocked, at
+/// most.
+const MAX_RETRIES: u32 = 100;
 
-/// Whether a call failed in a way that asks for another one.
+/// Whether a call failed in a way that calls for another try.
 fn is_passing(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
-/// Where an engine gets its files from.
+/// The files that an engine copies.
 pub trait Work {
-    /// The next file; `None` when there is nothing to be begun now.
+    /// The next file; `None` when there is none to begin now.
     fn next(&self) -> Option<Box<dyn Task + '_>>;
 }
 
-/// What was copied.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// Bytes.
+    /// Bytes copied.
     pub bytes: u64,
-    /// XXH3-64 of them.
+    /// XXH3-64 of the bytes.
     pub checksum: u64,
-    /// Identity of the file after its bytes were read, as the PFS's server had it; if it was asked
-    /// for.
+    /// The identity of the file after its bytes were read, as the PFS's server had it, if the
+    /// engine asked for it.
     pub identity: Option<Identity>,
 }
 
 /// Why a copy failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// The PFS said no.
+    /// A call to the source failed.
     #[error("reading the source: {0}")]
     Source(io::Error),
-    /// The tier said no.
+    /// A write to the tier failed.
     #[error("writing the copy: {0}")]
     Sink(io::Error),
-    /// The file ended before its size. (That it went on behind it is for the identity to tell.)
+    /// The file ended before its size. (A file that has grown has another identity.)
     #[error("the file changed its size while it was copied")]
     Changed,
     /// The agent is stopping.
@@ -207,6 +202,6 @@ pub enum CopyError {
 pub trait CopyEngine: Send + Sync {
     /// Its name in status and logs.
     fn name(&self) -> &'static str;
-    /// Copies on the calling thread until `work` has nothing more and every copy has ended.
+    /// Copies on the calling thread until `work` has no file left and every copy has ended.
     fn run(&self, work: &dyn Work);
 }

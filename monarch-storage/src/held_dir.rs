@@ -1,10 +1,10 @@
 //! Directories held by a descriptor.
 //!
-//! What the agent makes, renames, opens, lists and removes below a tier or a runtime directory it
-//! names relative to a directory that it holds. Whatever is put in the place of the path later,
-//! links included, the agent's files stay those of the directory that it opened. A path is used
-//! once, to find the directory ([`monarch_config::trusted`]), and to tell other processes where it
-//! is.
+//! The agent names all that it makes, renames, opens, lists and removes below a tier or a runtime
+//! directory relative to a descriptor of that directory. Whatever takes the place of the path
+//! later, links included, the agent's files stay those of the directory that it opened. The path is
+//! used once, to find the directory ([`monarch_config::trusted`]), and to tell it to other
+//! processes.
 
 use monarch_config::trusted::{self, Missing, WalkError};
 use rustix::fd::OwnedFd;
@@ -16,10 +16,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How deep a tree may be that is removed: ours are two levels deep.
+/// Levels of a tree that is removed, at most: those of the agent have two.
 const MAX_DEPTH: u32 = 64;
 
-/// A directory that is held.
+/// A directory held by its descriptor.
 #[derive(Debug)]
 pub struct HeldDir {
     fd: OwnedFd,
@@ -36,8 +36,8 @@ impl HeldDir {
         Ok(Self { fd, path, id: (st.st_dev, st.st_ino), parent })
     }
 
-    /// Opens a directory by a path that no other user can lead elsewhere. Its path has no links
-    /// then.
+    /// Opens a directory by a path that no other user can lead elsewhere. Keeps the path without
+    /// links.
     ///
     /// # Errors
     /// [`WalkError`].
@@ -46,7 +46,8 @@ impl HeldDir {
         Ok(Self::new(fd, real, None)?)
     }
 
-    /// The same; directories that are missing are made, for this user alone.
+    /// Opens a directory as [`HeldDir::open`] does, and makes those that are missing, for this user
+    /// alone.
     ///
     /// # Errors
     /// [`WalkError`].
@@ -55,7 +56,8 @@ impl HeldDir {
         Ok(Self::new(fd, real, None)?)
     }
 
-    /// Opens a directory without a look at what lies above it: to read what somebody else holds.
+    /// Opens a directory without checks of the directories above it, to read what another process
+    /// holds.
     ///
     /// # Errors
     /// What the kernel said.
@@ -64,7 +66,7 @@ impl HeldDir {
         Self::new(rustix::fs::open(path, flags, Mode::empty())?, path.to_owned(), None)
     }
 
-    /// A directory that lies in this one; links are refused.
+    /// Opens a directory that lies in this one; links are refused.
     ///
     /// # Errors
     /// What the kernel said.
@@ -97,7 +99,7 @@ impl HeldDir {
         self.parent.as_ref().map(|(dir, name)| (dir, name.as_os_str()))
     }
 
-    /// Owner, mode and the rest.
+    /// The attributes of the directory itself.
     ///
     /// # Errors
     /// What the kernel said.
@@ -114,7 +116,7 @@ impl HeldDir {
         }
     }
 
-    /// Opens a file below it, by no link on the way.
+    /// Opens a file below it, without following links.
     ///
     /// # Errors
     /// What the kernel said.
@@ -122,13 +124,13 @@ impl HeldDir {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match rustix::fs::openat2(&self.fd, rel, flags, mode, resolve) {
-            // Kernels before 5.6, and filters that know no openat2.
+            // Kernels before 5.6, and seccomp filters that do not know openat2.
             Err(Errno::NOSYS | Errno::PERM) => rustix::fs::openat(&self.fd, rel, flags, mode),
             other => other,
         }
     }
 
-    /// Opens a regular file below it to read it. What is something else is not waited for.
+    /// Opens a regular file below it to read it, without blocking should it be a pipe.
     ///
     /// # Errors
     /// What the kernel said; `EINVAL` when it is no regular file.
@@ -148,7 +150,7 @@ impl HeldDir {
         self.open_file(rel, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
     }
 
-    /// What lies below it under a name, links not followed.
+    /// The attributes of what has a name below it; links are not followed.
     ///
     /// # Errors
     /// What the kernel said.
@@ -156,13 +158,13 @@ impl HeldDir {
         rustix::fs::statat(&self.fd, rel, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Whether something has a name below it, as far as the kernel says.
+    /// Whether a name below it exists, or may exist.
     #[must_use]
     pub fn has(&self, rel: impl Arg) -> bool {
         !matches!(self.stat(rel), Err(Errno::NOENT | Errno::NOTDIR))
     }
 
-    /// Makes a directory below it, if it is not there.
+    /// Makes a directory below it, unless the name exists.
     ///
     /// # Errors
     /// What the kernel said.
@@ -181,7 +183,7 @@ impl HeldDir {
         rustix::fs::renameat(&self.fd, from, &self.fd, to)
     }
 
-    /// The same with flags.
+    /// Gives a file below it another name there, with flags.
     ///
     /// # Errors
     /// What the kernel said.
@@ -210,20 +212,20 @@ impl HeldDir {
     /// # Errors
     /// What the kernel said.
     pub fn names(&self) -> Result<Vec<CString>> {
-        // Another open description: several may list at a time.
+        // Another open file description: several threads may list at a time.
         names_in(&self.open_dir(c".")?)
     }
 
-    /// Removes what has a name here, with all below it; links are removed, not followed.
+    /// Removes what has this name, with everything below it; links are removed, not followed.
     ///
     /// # Errors
-    /// What the kernel said of the first thing that cannot be removed.
+    /// What the kernel said of the first entry that cannot be removed.
     pub fn remove_tree(&self, name: &str) -> Result<()> {
         remove_below(&self.fd, name.as_bytes(), MAX_DEPTH)
     }
 
-    /// Removes all that lies in it, and the directory itself if it still has its name. What cannot
-    /// be removed stays.
+    /// Removes everything in it, and the directory itself if it still has its name. What cannot be
+    /// removed stays.
     pub fn wipe(&self) {
         for name in self.names().unwrap_or_default() {
             let _ = remove_below(&self.fd, name.to_bytes(), MAX_DEPTH);
@@ -252,7 +254,10 @@ fn names_in(dir: &OwnedFd) -> Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Removes what has this name in `dir`. A name that something else has by now is looked at again.
+/// Removes what has this name in `dir`, with everything below it.
+///
+/// # Errors
+/// What the kernel said; `ELOOP` for a tree with more than `depth` levels.
 fn remove_below(dir: &OwnedFd, name: &[u8], depth: u32) -> Result<()> {
     let name = OsStr::from_bytes(name);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

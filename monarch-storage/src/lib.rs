@@ -16,6 +16,7 @@
 // the value.
 #![allow(clippy::cast_possible_truncation)]
 
+mod beneath;
 pub mod engine;
 pub mod held_dir;
 pub mod index;

@@ -1,9 +1,9 @@
-//! Shared-memory files: creating, filling and mapping them.
+//! Creates, fills and maps shared-memory files.
 //!
-//! The one module of this crate that maps memory shared with other processes. Files are fallocated
-//! before they are mapped, so that a full `/dev/shm` is an error here and never a SIGBUS in
-//! somebody's process, and get their name by rename, so that nobody sees them half-written.
-//! Mappings are kept for the life of the process: threads may hold references anywhere.
+//! Only this module maps memory that is shared with other processes. Files are fallocated before
+//! they are mapped, so that a full `/dev/shm` is an error here and never a SIGBUS in a process that
+//! maps them. They get their name by rename, so that no process sees one half-written. Mappings are
+//! kept for the life of the process: threads may hold references anywhere.
 
 use crate::held_dir::HeldDir;
 use monarch_abi::chunks::{Large, bitmap_words_of, chunks_of};
@@ -30,7 +30,7 @@ pub const CONTROL: &str = "control";
 
 /// Maps a file read-only for this process.
 fn map_private(file: &File) -> io::Result<memmap2::Mmap> {
-    // SAFETY: files of the private runtime directory, which this process has written and nobody
+    // SAFETY: files of the private runtime directory, which this process has written and no process
     // changes any more.
     unsafe { memmap2::Mmap::map(file) }
 }
@@ -43,12 +43,12 @@ impl<'a> IndexBytes<'a> {
     /// The index, if the bytes are one.
     #[must_use]
     pub fn open(&self) -> Option<Index<'a>> {
-        // SAFETY: the slice is borrowed for 'a and nobody writes to it.
+        // SAFETY: the slice is borrowed for 'a, so that it is not written to.
         Index::open(unsafe { Map::new(self.0.as_ptr(), self.0.len()) })
     }
 }
 
-/// Opens a file of the runtime directory and maps all of it for good.
+/// Opens a file of the runtime directory, and maps all of it for the life of the process.
 fn map_shared(dir: &HeldDir, name: &str, writable: bool) -> io::Result<Map<'static>> {
     let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let fd = dir.open_file(name, flags, Mode::empty())?;
@@ -66,21 +66,24 @@ fn map_shared(dir: &HeldDir, name: &str, writable: bool) -> io::Result<Map<'stat
     }
 }
 
-/// A file with all its bytes allocated that has no name yet that anybody would look for; it goes
-/// unless it gets one.
+/// A file, with all its bytes allocated, that has a temporary name. Dropped, it is removed unless
+/// it has got its final name.
 #[derive(Debug)]
 pub struct Unfinished {
     file: File,
     dir: Arc<HeldDir>,
-    /// Its name meanwhile; `None` once it has the one that it is to have.
+    /// Its temporary name; `None` once it has the final one.
     at: Option<String>,
 }
 
 impl Unfinished {
-    /// Such a file in a directory, for this name without what is behind the last dot.
+    /// Makes such a file in a directory; the temporary name is `name` with `.new` as its suffix.
+    ///
+    /// # Errors
+    /// What the kernel said, `ENOSPC` when shared memory is full.
     fn beside(dir: &Arc<HeldDir>, name: &str, len: u64) -> io::Result<Self> {
         let tmp = format!("{}.new", name.rsplit_once('.').map_or(name, |(stem, _)| stem));
-        // What a killed agent left there may be mapped, or not be writable.
+        // A file that a killed agent left there may be mapped, or not be writable.
         let _ = dir.unlink(tmp.as_str());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let file = File::from(dir.open_file(tmp.as_str(), flags, Mode::RUSR | Mode::WUSR)?);
@@ -89,7 +92,7 @@ impl Unfinished {
         Ok(new)
     }
 
-    /// Such a file in a directory.
+    /// Makes such a file in a directory.
     ///
     /// # Errors
     /// What the kernel said, `ENOSPC` when shared memory is full.
@@ -105,7 +108,7 @@ impl Unfinished {
         self.file.write_all_at(bytes, at)
     }
 
-    /// Its bytes; nothing may be written from then on.
+    /// Maps its bytes; it must not be written to from then on.
     ///
     /// # Errors
     /// What the kernel said.
@@ -113,7 +116,10 @@ impl Unfinished {
         map_private(&self.file)
     }
 
-    /// Gives it its name. What is not written to any more is read-only from then on.
+    /// Gives it its final name, and `mode`: read-only if it is not written to any more.
+    ///
+    /// # Errors
+    /// What the kernel said.
     fn finish(mut self, name: &str, mode: Mode) -> io::Result<()> {
         rustix::fs::fchmod(&self.file, mode)?;
         if let Some(tmp) = &self.at {
@@ -139,7 +145,7 @@ fn create(dir: &Arc<HeldDir>, name: &str, len: u64, fill: impl FnOnce(&File) -> 
     new.finish(name, Mode::RUSR | Mode::WUSR)
 }
 
-/// What is fixed in a control block.
+/// The fixed values of a control block.
 #[derive(Clone, Copy, Debug)]
 pub struct ControlParams {
     /// Inode of the mount namespace, 0 when unknown.
@@ -171,7 +177,7 @@ pub fn create_control(dir: &Arc<HeldDir>, params: ControlParams) -> io::Result<C
     open_control(dir, CONTROL)
 }
 
-/// What the shim compares its own groups with.
+/// A value for the groups of this process, with which the shim compares that of its own.
 #[must_use]
 pub fn our_groups() -> u64 {
     let others = rustix::process::getgroups().unwrap_or_default();
@@ -179,13 +185,13 @@ pub fn our_groups() -> u64 {
     monarch_abi::hash::hash_groups(rustix::process::getegid().as_raw(), &others)
 }
 
-/// Those of the capabilities to read anything that this thread has.
+/// The capabilities to read any file that this thread has.
 fn our_capabilities() -> u64 {
     let has = rustix::thread::capabilities(None).map_or(0, |sets| sets.effective.bits());
     has & monarch_abi::control::READS_ALL
 }
 
-/// Whether a control block is of an agent that may read just what this process may read.
+/// Whether a control block is of an agent with the rights of this process to read files.
 #[must_use]
 pub fn is_of_our_rights(ctl: &ControlMap<'_>) -> bool {
     (ctl.ctl.groups, ctl.ctl.caps) == (our_groups(), our_capabilities())
@@ -201,11 +207,11 @@ pub fn open_control(dir: &HeldDir, name: &str) -> io::Result<ControlMap<'static>
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a control block of this version"))
 }
 
-/// Appends a string to the string area of the control block in a directory and points `to` at it.
-/// One caller at a time.
+/// Appends a string to the string area of the control block in a directory, and points `to` at it.
+/// Only one caller at a time.
 ///
 /// # Errors
-/// When the area is full, or what the kernel said; the area is as it was then.
+/// The area is full, or what the kernel said; the area is unchanged then.
 pub fn put_str(dir: &HeldDir, ctl: &ControlMap<'_>, to: &Str, text: &[u8]) -> io::Result<()> {
     let len = u32::try_from(text.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let off = ctl.ctl.strings_len.load(Ordering::Relaxed);
@@ -213,8 +219,8 @@ pub fn put_str(dir: &HeldDir, ctl: &ControlMap<'_>, to: &Str, text: &[u8]) -> io
         return Err(io::Error::new(io::ErrorKind::StorageFull, "too many or too long root paths"));
     }
     let file = File::from(dir.open_file(CONTROL, OFlags::WRONLY, Mode::empty())?);
-    // Through the file: what readers map they get as plain bytes, of those alone that were written
-    // before anyone was told.
+    // Through the file: readers take mapped bytes as plain ones, and only those that were written
+    // before the count of strings covered them.
     file.write_all_at(text, (monarch_abi::control::STRINGS_OFF + off as usize) as u64)?;
     ctl.ctl.strings_len.store(off + len, Ordering::Relaxed);
     to.off.store(off, Ordering::Relaxed);
@@ -250,10 +256,10 @@ pub fn get_uuid(from: &[AtomicU64; 2]) -> [u8; 16] {
     out
 }
 
-/// Which files are read in chunks, and how large those are.
+/// Which files are read in chunks, and the size of chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunking {
-    /// Files larger than this.
+    /// Files with more bytes than this are.
     pub threshold: u64,
     /// Bytes of a chunk.
     pub size: u64,
@@ -264,7 +270,7 @@ const MAX_CHUNK_WORDS: u64 = 8 << 20;
 
 /// The large files of an index, as a state file holds them.
 struct LargeTable {
-    /// By id.
+    /// The files, by id.
     files: Vec<[u8; size_of::<Large>()]>,
     /// Their positions by inode number.
     by_ino: Vec<u32>,
@@ -273,10 +279,11 @@ struct LargeTable {
 }
 
 impl LargeTable {
-    /// From an index and its lookup table. Further names of a hard-linked inode are left out.
+    /// Finds them in an index and its lookup table. Further names of a hard-linked inode are left
+    /// out.
     fn of(index: &Index<'_>, buckets: &[u8], chunking: Chunking) -> Self {
-        // In the order of the records first: the table is in that of the hashes, and most files are
-        // small.
+        // First a pass in the order of the records: the table is in the order of the hashes, and
+        // most files are small.
         let is_large = |r: &Record| r.is_file() && r.size > chunking.threshold;
         let mut marks = vec![0u64; index.len().div_ceil(64)];
         for id in (0..index.len() as u32).filter(|&id| index.record(id).is_some_and(is_large)) {
@@ -295,8 +302,8 @@ impl LargeTable {
             found.extend(record.map(|r| (id, n as u32, r.ino, chunks_of(r.size, chunking.size))));
         }
         found.sort_unstable();
-        // What has too many chunks, as sparse files may, is left to the PFS as any other file is
-        // that no tier takes.
+        // A file with too many chunks, as sparse ones may have, is left to the PFS, like any other
+        // file that no tier takes.
         let mut room = MAX_CHUNK_WORDS;
         found.retain(|f| {
             let words = u32::try_from(f.3).ok().map(|chunks| bitmap_words_of(chunks) as u64);
@@ -313,7 +320,7 @@ impl LargeTable {
     }
 }
 
-/// Writes the two files of a segment into `dir` and maps them.
+/// Writes the two files of a segment into `dir`, and maps them.
 ///
 /// # Errors
 /// What the kernel said; nothing is left behind.
@@ -330,7 +337,8 @@ pub fn create_segment(
     segment_with(dir, (file, index), buckets, state_uuid, chunking, checks)
 }
 
-/// The same where the index has been written already (the file, and its bytes).
+/// Writes the state file of a segment whose index is written already (the file, and its bytes), and
+/// maps both.
 ///
 /// # Errors
 /// What the kernel said; nothing is left behind.

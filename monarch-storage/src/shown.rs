@@ -1,14 +1,13 @@
 //! Names from the parallel file system in text for people: logs, terminals, messages, pages.
 //!
-//! A file may have any name: one with a newline would forge a line of a log, one with an escape
-//! sequence would move a terminal's cursor or retitle its window, one with a bidirectional override
-//! would show another name than it has. So wherever a path is shown, it is shown by
-//! [`ShowPath::shown`]: what is no plain character is spelled out (`\n`, `\x1b`, `\xff` for a byte
-//! that is no UTF-8, `\u{202e}`), and a backslash is doubled, so that two names never look the
-//! same. JSON has escapes of its own.
+//! A file may have any name. A newline in it would forge a line of a log, an escape sequence would
+//! move a terminal's cursor or retitle its window, a bidirectional override would show another
+//! name. So every path that is shown goes through [`ShowPath::shown`], which spells out what is no
+//! plain character (`\n`, `\x1b`, `\xff` for a byte that is no UTF-8, `\u{202e}`) and doubles
+//! backslashes, so that two names never look the same. JSON has escapes of its own.
 //!
-//! [`plain`] and [`one_line`] are for whole texts whose parts are not known any more: the last gate
-//! before a terminal and a log.
+//! [`plain`] and [`one_line`] are for whole texts whose parts are not known any more, right before
+//! a terminal or a log.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter, Write};
@@ -56,7 +55,7 @@ impl Display for Shown<'_> {
     }
 }
 
-/// A text in which what is no plain character is spelled out, line ends and tabs apart.
+/// A text in which what is no plain character is spelled out, except for line ends and tabs.
 #[must_use]
 pub fn plain(text: &str) -> Cow<'_, str> {
     spelled(text, |c| is_hidden(c) && c != '\n' && c != '\t')
@@ -80,8 +79,8 @@ fn spelled(text: &str, which: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// JSON in which characters that are not seen, or change how others are seen, have escapes. The
-/// meaning is the same.
+/// JSON with escapes for characters that are invisible, or change how other characters are shown.
+/// Its meaning is the same.
 #[must_use]
 pub fn json(text: &str) -> Cow<'_, str> {
     // (Controls within strings have escapes already.)
@@ -103,8 +102,8 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Writes paths to JSON: a byte that is no UTF-8 is written as U+FFFD, where a path would otherwise
-/// be an error, and with it the whole answer.
+/// Writes paths to JSON: a byte that is no UTF-8 becomes U+FFFD. serde would fail for such a path,
+/// and with it for the whole answer.
 pub mod serial {
     use serde::Serializer;
     use std::path::{Path, PathBuf};
@@ -137,8 +136,8 @@ pub mod serial {
     }
 }
 
-/// Whether a character is not seen, or changes how others are seen: controls, line ends,
-/// bidirectional and other format marks.
+/// Whether a character is invisible, or changes how other characters are shown: controls, line
+/// ends, bidirectional and other format marks.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
@@ -156,8 +155,8 @@ fn spell(c: char, out: &mut impl Write) -> fmt::Result {
     }
 }
 
-/// A writer of a log, one write a line: nothing within a line looks like the end of one, or like
-/// more than text.
+/// A writer of a log, with one write for each line: nothing within a line looks like the end of a
+/// line, or like more than text.
 #[derive(Debug)]
 pub struct LogLines<W>(pub W);
 

@@ -5,8 +5,8 @@ use rustix::fd::{AsRawFd, BorrowedFd};
 /// Whether no other descriptor or mapping refers to the file: the kernel grants a write lease only
 /// then.
 ///
-/// Where leases are not to be had (some file systems, foreign owner) the answer is yes: unlinking
-/// an open file is safe, only its blocks are counted as free a little early.
+/// Where the kernel gives no leases (some file systems, another owner) the answer is `true`:
+/// unlinking an open file is safe, only its blocks are counted as free too early.
 #[must_use]
 pub fn nobody_else_has_it_open(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: fcntl on a descriptor that we hold; the lease is given up at once.
@@ -19,26 +19,25 @@ pub fn nobody_else_has_it_open(fd: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Has the kernel begin to write a part of a file to its disk. That may wait for the disk's queue,
-/// which bounds what is unwritten.
+/// Makes the kernel begin to write a part of a file to its disk. May wait for the disk's queue,
+/// which bounds the bytes that are not written yet.
 pub fn begin_to_write_out(fd: BorrowedFd<'_>, off: u64, len: u64) {
     let (Ok(off), Ok(len)) = (i64::try_from(off), i64::try_from(len)) else { return };
-    // SAFETY: a plain descriptor call. What it says does not matter: the kernel writes sooner or
-    // later.
+    // SAFETY: a plain descriptor call. Its result does not matter: the kernel writes the bytes in
+    // any case.
     unsafe { libc::sync_file_range(fd.as_raw_fd(), off, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
-/// Gives memory back to the system that was needed for a moment: the C library keeps what was freed
-/// in pieces.
+/// Gives freed memory back to the system, after a moment of high use: the C library keeps it.
 pub fn give_back_memory() {
-    // SAFETY: it touches nothing but what is free.
+    // SAFETY: it touches only free memory.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Milliseconds of the coarse monotonic clock, by which opens and hints are dated.
+/// Milliseconds of the coarse monotonic clock, which dates opens and hints.
 #[must_use]
 pub fn coarse_ms() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
@@ -64,10 +63,10 @@ pub fn random_uuid() -> [u8; 16] {
 
 fn random_u128_halves() -> [u64; 2] {
     let mut b = [0u8; 16];
-    // SAFETY: the buffer is ours and as long as said.
+    // SAFETY: the buffer is local, and has the given length.
     let n = unsafe { libc::getrandom(b.as_mut_ptr().cast(), b.len(), 0) };
     if n != 16 {
-        // Without getrandom: time and process id; uniqueness matters here, secrecy does not.
+        // Without getrandom: time and process id. Callers need uniqueness, not secrecy.
         let t = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         return [t as u64, u64::from(std::process::id())];
     }
@@ -75,7 +74,7 @@ fn random_u128_halves() -> [u64; 2] {
     [half(0..8), half(8..16)]
 }
 
-/// A duration as the kernel wants it: seconds and nanoseconds.
+/// A duration as the kernel takes it: seconds and nanoseconds.
 #[must_use]
 pub fn timespec(time: std::time::Duration) -> [i64; 2] {
     [i64::try_from(time.as_secs()).unwrap_or(i64::MAX), i64::from(time.subsec_nanos())]

@@ -11,8 +11,8 @@
 //!     trash/                           evicted, and perhaps still open in a process: still charged
 //! ```
 //! A copy is written in `tmp`, stamped, logged, renamed, and only then published in the state word.
-//! The file system is synced now and then; copies of another boot that had not reached the disk may
-//! hold anything, and are read in full before they are used.
+//! The agent syncs the file system once a minute. A copy of another boot that had not reached the
+//! disk may hold any bytes, so it is read in full before it is used.
 
 mod checksum;
 mod copy;
@@ -26,6 +26,9 @@ mod log;
 mod log_charge;
 mod log_compaction;
 mod log_quota;
+mod log_reader;
+mod log_record;
+mod log_rewrite;
 mod lz4_format;
 mod names;
 mod pack;
@@ -37,12 +40,12 @@ mod stamp;
 mod tier_inspector;
 mod trash;
 
-pub use checksum::{AT_ONCE, Fits, Sum, Summing};
+pub use checksum::{Fits, READ_BYTES, Sum, Summing};
 pub use copy::{CopyFile, write_all_at};
 pub use dir::{Copy, TierDir, bytes};
 pub use error::TierError;
 pub use ledger::{Ledger, Reservation, Usage};
-pub use log::{Logged, read_log};
+pub use log_reader::{Logged, read_log};
 pub use lz4_format::PackedFile;
 pub use monarch_abi::hash::CopyName;
 pub use names::ByName;

@@ -26,8 +26,8 @@ pub struct Cluster {
     /// alone.
     #[serde(default)]
     pub expected: usize,
-    /// Whether `members` are only the first node and this one (torchrun names no more): the others
-    /// join by way of the first.
+    /// Whether `members` are only the first node and this one (torchrun names no more): the other
+    /// nodes join through the first.
     #[serde(default)]
     pub partial: bool,
     /// Which copies a node keeps of files that another one owns. Default: hybrid.
@@ -49,7 +49,7 @@ pub struct Cluster {
     /// the PFS. Default 2 s; 10 ms to 60 s. Peers that usually answer quickly are given up
     /// sooner.
     pub peer_timeout: Duration,
-    /// Bytes a second that this node sends to all others. Default `None`: no limit; at least 1
+    /// Bytes a second that this node sends to all other nodes. Default `None`: no limit; at least 1
     /// MiB/s.
     pub bandwidth_limit: Option<u64>,
     /// Bytes a second that this node sends to one of them. Default `None`: no limit; at least 1
@@ -84,7 +84,7 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// Whether this node shares with nobody.
+    /// Whether this node shares with no other node.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         self.members.len() < 2 && !self.partial
@@ -116,8 +116,8 @@ pub enum Discovery {
     Static,
     /// Slurm's list of nodes (`SLURM_STEP_NODELIST`, `SLURM_JOB_NODELIST`).
     Slurm,
-    /// The environment of torchrun: `MASTER_ADDR` and the ranks of groups; the others join by way
-    /// of the first.
+    /// The environment of torchrun: `MASTER_ADDR` and the ranks of groups; the other nodes join
+    /// through the first.
     Torchrun,
     /// The lists that PBS, LSF, OAR, Grid Engine, Cobalt and MPI launchers leave.
     Mpi,
@@ -133,8 +133,7 @@ pub enum Spread {
     Sharded,
     /// All that it reads, as long as there is room.
     Replicated,
-    /// What is left of its room when it has what it owns: copies of others' files make way for
-    /// those.
+    /// Those that fit beside the copies of files that it owns, for which they are dropped.
     #[default]
     Hybrid,
 }

@@ -92,8 +92,8 @@ impl FakeProbe {
         self.dir(path)
     }
 
-    /// Gives a directory an owner and a mode by which others can exchange what lies in it: of root
-    /// one that others may write to.
+    /// Gives a directory an owner and a mode by which other users can exchange what lies in it; if
+    /// the owner is root, a mode by which they may write to it.
     #[must_use]
     pub fn exposed_dir(mut self, path: &str, uid: u32, mode: u32) -> Self {
         self.exposed.insert(path.into(), (uid, mode));

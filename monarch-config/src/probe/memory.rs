@@ -14,8 +14,8 @@ pub(super) fn read(top: &Path) -> Memory {
     read_but(top, false)
 }
 
-/// What the job can still take before memory is short: page cache in use counts as free, as the
-/// kernel drops it first. And all of its memory.
+/// Bytes that the job can still use before memory is short, and bytes of all its memory. Page cache
+/// in use counts as free, as the kernel drops it first.
 pub fn left() -> (u64, u64) {
     let memory = read_but(Path::new("/"), true);
     (memory.remaining(), memory.whole())

@@ -15,8 +15,8 @@ pub(super) fn fs_type(mountinfo: &str, path: &Path, dev: u64) -> Option<String> 
         .or_else(|| best(above().max_by_key(|mount| mount.point.len())))
 }
 
-/// Whether something is mounted below a directory (which must be real) in this process's view.
-/// Unreadable counts as yes.
+/// Whether something is mounted below a directory (which must be real) in this process's view; also
+/// `true` when that cannot be read.
 pub fn any_below(dir: &Path) -> bool {
     std::fs::read_to_string("/proc/self/mountinfo").map_or(true, |info| below(&info, dir))
 }
@@ -34,7 +34,7 @@ pub fn points() -> Option<Points> {
     Some(info.lines().filter_map(|line| Some((id(line)?, mounts(line).next()?.point.into()))).collect())
 }
 
-/// See [`points`].
+/// Mount numbers and directories.
 pub type Points = HashSet<(u64, PathBuf)>;
 
 struct Mount<'a> {

@@ -10,9 +10,9 @@ use rustix::fs::{Access, access, statfs, statvfs};
 
 use super::{FsInfo, LocalDisk, Memory, Meta, Probe, memory, mounts};
 
-/// Files looked at by [`Probe::used_below`] before it estimates the rest; a start must not wait for
-/// a walk over millions.
-const MOST_FILES: usize = 50_000;
+/// Files that [`Probe::used_below`] looks at before it estimates the rest: a start must not wait
+/// for a walk over millions.
+const MAX_FILES: usize = 50_000;
 
 /// Asks this machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,7 +55,7 @@ impl Probe for SystemProbe {
     }
 
     fn used_below(&self, dir: &Path, enough: u64) -> u64 {
-        used_below(dir, enough, MOST_FILES)
+        used_below(dir, enough, MAX_FILES)
     }
 
     fn memory(&self) -> Memory {
@@ -80,9 +80,9 @@ impl Probe for SystemProbe {
     }
 }
 
-/// Blocks of all files below a directory, level by level. After `most_files` the directories left
-/// on a level are taken to hold as much as those looked at: a tier spreads its copies evenly over
-/// its 256 directories, so that this is right to a percent or so.
+/// Bytes of the blocks of all files below a directory, level by level. After `most_files` the
+/// directories left on a level are taken to hold as much as those looked at: a tier spreads its
+/// copies evenly over 256 directories, so the result is right to about a percent.
 fn used_below(dir: &Path, enough: u64, most_files: usize) -> u64 {
     let (mut used, mut seen, mut level) = (0_u64, 0, vec![dir.to_owned()]);
     while !level.is_empty() && used < enough {

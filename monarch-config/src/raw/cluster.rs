@@ -18,8 +18,8 @@ pub(in super::super) struct RawCluster {
     /// How the nodes of the job are found: none (this node alone), auto (from the environment,
     /// whatever it is: slurm, then mpi, then torchrun; alone where there is none), static
     /// (`nodes` names them), slurm, mpi (the lists that PBS, LSF, OAR, Grid Engine and MPI
-    /// launchers leave), torchrun (MASTER_ADDR and the number of nodes: the others join by way of
-    /// the first), dns (the addresses of the name `dns`). Default none.
+    /// launchers leave), torchrun (MASTER_ADDR and the number of nodes: the other nodes join
+    /// through the first), dns (the addresses of the name `dns`). Default none.
     pub(in super::super) discovery: Option<Given<OneOf<Discovery>>>,
     /// The nodes, with discovery static: names or addresses, in a list, or as Slurm writes them,
     /// such as "node[01-08]". The same on all nodes.
@@ -49,13 +49,13 @@ pub(in super::super) struct RawCluster {
     /// How long a reader waits for a node that does not answer before it turns to the next one, or
     /// to the PFS. Default 2s; 10ms to 1m.
     pub(in super::super) peer_timeout: Option<Given<Time>>,
-    /// Limit of what this node sends to all others, such as 500MiB/s. Default none; at least
+    /// Limit of what this node sends to all other nodes, such as 500MiB/s. Default none; at least
     /// 1MiB/s.
     pub(in super::super) bandwidth_limit: Option<Given<OrNone<Rate>>>,
     /// Limit of what this node sends to one of them. Default none; at least 1MiB/s.
     pub(in super::super) peer_bandwidth_limit: Option<Given<OrNone<Rate>>>,
-    /// With placement sharded: part of each tier that copies of others' files pass through. Default
-    /// 0.125; 0.01 to 0.9, or 1% to 90%.
+    /// With placement sharded: part of each tier for transient copies of files that other nodes
+    /// own. Default 0.125; 0.01 to 0.9, or 1% to 90%.
     #[serde(alias = "passing")]
     pub(in super::super) transient_share: Option<Given<Part>>,
 }

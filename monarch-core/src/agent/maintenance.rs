@@ -113,7 +113,7 @@ pub fn tidy(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(PERIOD);
             if last.elapsed() >= LOG_CHECK_PERIOD {
-                tiering.reclaim.tidy_logs();
+                tiering.reclaim.compact_logs();
                 last = Instant::now();
             }
         }

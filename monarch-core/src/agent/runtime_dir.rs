@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use crate::held_dir::HeldDir;
-use crate::private_dir::{self, NAMES, PrivateDirError};
+use crate::private_dir::{self, MAX_NAMES, PrivateDirError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub fn bases(config: &Config) -> Vec<PathBuf> {
 fn privates(bases: &[PathBuf]) -> Vec<Arc<HeldDir>> {
     let bases = bases.iter().filter_map(|base| HeldDir::open(base).ok()).map(Arc::new);
     let of = |base: Arc<HeldDir>| {
-        let found = (0..NAMES).filter_map(|n| private_dir::existing(&base, "monarch", n));
+        let found = (0..MAX_NAMES).filter_map(|n| private_dir::existing(&base, "monarch", n));
         found.map(Arc::new).collect::<Vec<_>>()
     };
     bases.flat_map(of).collect()

@@ -5,26 +5,27 @@ use monarch_config::{Config, Direct, Engine};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Most threads that run a ring: each hashes and writes what its ring has read.
-const RINGS: usize = 4;
+/// Threads that run a ring, at most: each hashes and writes what its ring has read.
+const MAX_RINGS: usize = 4;
 
-/// The engines of an agent. Threads are always there: demands that somebody waits for are theirs.
+/// The engines of an agent. There always are threads: they copy what a reader waits for.
 #[derive(Debug)]
 pub struct Engines {
     /// One file at a time on each thread.
     pub threads: ThreadsEngine,
-    /// Many files at a time, if there is such a thing here and it is wanted.
+    /// Many files at a time on each thread, if the kernel allows io_uring and the configuration
+    /// asks for it.
     pub uring: Option<UringEngine>,
     /// Threads that run `uring`.
     pub rings: usize,
-    /// Whether the better one is to be found out for each mount.
+    /// Whether the faster engine is to be found by trials, for each mount.
     pub auto: bool,
-    /// Why these, in words.
+    /// The reason for this choice, in words.
     pub why: String,
 }
 
 impl Engines {
-    /// What the configuration asks for, as far as it is to be had; said in the log in one line.
+    /// Chooses what the configuration asks for, as far as the kernel allows it, and logs that.
     #[must_use]
     pub fn choose(config: &Config, limits: &Arc<Limits>, stop: &Arc<AtomicBool>) -> Self {
         let (source, io) = (&config.source, config.io);
@@ -35,7 +36,7 @@ impl Engines {
         }
         let slots = slots_ahead(source.max_inflight);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let rings = RINGS.min(cores).min(slots);
+        let rings = MAX_RINGS.min(cores).min(slots);
         let options =
             UringOptions { io_size: source.io_size, depth: slots.div_ceil(rings), direct: io.direct == Direct::Yes };
         match UringEngine::new(options, limits.clone(), stop.clone()) {
@@ -59,7 +60,7 @@ impl Engines {
     }
 }
 
-/// How many of `all` files under way may be fetched ahead: some places are kept free for demands.
+/// Slots for prefetch out of `all` slots for files under way: a few stay free for demands.
 #[must_use]
 pub fn slots_ahead(all: usize) -> usize {
     let kept = (all / 8).clamp(1, 4).min(all.saturating_sub(1));

@@ -1,4 +1,4 @@
-//! Doubles of sources and sinks: in memory, slow, failing after a number of calls.
+//! Test doubles of sources and sinks: in memory, slow, failing after a number of calls.
 
 use super::{Sink, Source, SourceFile};
 use monarch_abi::hash::Identity;
@@ -104,7 +104,7 @@ pub struct FailingSource<S> {
     pub inner: S,
     /// Reads left before it fails.
     pub after: Arc<AtomicU64>,
-    /// What it says then.
+    /// The error code of the failure.
     pub errno: i32,
 }
 

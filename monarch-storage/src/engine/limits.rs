@@ -1,10 +1,9 @@
-//! Manners towards the PFS: token buckets for bandwidth and calls.
+//! Limits of what the agent asks of the PFS: token buckets for bytes and for calls.
 //!
-//! Demands go first: a prefetch waits until the buckets are even, one request at a time, so that a
-//! demand finds at most one request's debt before it. A prefetch may itself be waited for by now,
-//! which nobody can tell: after [`PATIENCE`] it goes on as a demand does. The calls of a scan wait
-//! in the same way, in a line of their own: they move no bytes, so that only the limit of calls is
-//! theirs.
+//! Demands go first. A prefetch waits until the buckets are even, one request at a time, so that a
+//! demand finds the debt of one request at most. A reader may have begun to wait for the prefetch
+//! meanwhile, so after [`MAX_YIELD`] it proceeds like a demand. The calls of a scan wait in the
+//! same way, in a queue of their own: they move no bytes, so only the limit of calls applies.
 
 use crate::token_bucket::TokenBucket;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,23 +22,23 @@ pub struct Limits {
     counted: Counted,
 }
 
-/// Calls to the PFS that were begun, within limits or without any.
+/// Calls to the PFS that were begun, with or without limits.
 #[derive(Debug, Default)]
 pub struct Counted {
-    /// Opens, reads and questions for copies.
+    /// Opens, reads and stats for copies.
     pub calls: AtomicU64,
-    /// Bytes that those reads asked for.
+    /// Bytes that these reads asked for.
     pub bytes: AtomicU64,
     /// Calls of scans.
     pub scans: AtomicU64,
 }
 
-/// Unused time of a bucket that is made up for.
+/// Unused time of a bucket that a caller may catch up on.
 const BURST: Duration = Duration::from_millis(100);
-/// How long a prefetch lets demands go first.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// When to ask again after somebody else had the turn.
-const SHORTLY: Duration = Duration::from_millis(2);
+/// Longest time for which a prefetch lets demands go first.
+const MAX_YIELD: Duration = Duration::from_secs(1);
+/// Pause until a caller asks again that found the turn taken.
+const TURN_RETRY: Duration = Duration::from_millis(2);
 
 impl Limits {
     /// Limits in bytes and calls a second.
@@ -54,7 +53,7 @@ impl Limits {
         }
     }
 
-    /// What passed so far.
+    /// The calls counted so far.
     pub const fn counted(&self) -> &Counted {
         &self.counted
     }
@@ -65,8 +64,8 @@ impl Limits {
         self.counted.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Sleeps as long as the limits demand before a PFS call that moves `bytes`, and that somebody
-    /// waits for or not.
+    /// Sleeps as long as the limits demand before a PFS call that moves `bytes` bytes, for which a
+    /// reader waits (`waited_for`) or not.
     pub fn before_call(&self, bytes: u64, waited_for: bool) {
         self.passed(bytes);
         if !self.limit() {
@@ -79,17 +78,16 @@ impl Limits {
         }
     }
 
-    /// Whether there are any.
+    /// Whether there is a limit.
     pub const fn limit(&self) -> bool {
         self.bandwidth.is_some() || self.calls.is_some()
     }
 
-    /// The same for a caller that must not sleep: `Ok` when the call is counted, with the pause
-    /// before it may begin; `Err` when it has to ask again after that time. `since` is when it
-    /// first asked.
+    /// Asks for a call without sleeping: the call is counted and may begin after the returned time.
+    /// `since` is when the caller first asked.
     ///
     /// # Errors
-    /// See above; nothing is counted then.
+    /// The time after which the caller has to ask again; nothing is counted.
     pub fn ask(&self, bytes: u64, waited_for: bool, since: Instant, now: Instant) -> Result<Duration, Duration> {
         let pause = self.pause(bytes, waited_for, since, now)?;
         self.passed(bytes);
@@ -100,11 +98,11 @@ impl Limits {
         if !self.limit() {
             return Ok(Duration::ZERO);
         }
-        let rest = PATIENCE.saturating_sub(now.duration_since(since));
+        let rest = MAX_YIELD.saturating_sub(now.duration_since(since));
         if waited_for || rest.is_zero() {
             return Ok(self.take(bytes, now));
         }
-        let _turn = self.turn.try_lock().map_err(|_| SHORTLY)?;
+        let _turn = self.turn.try_lock().map_err(|_| TURN_RETRY)?;
         match self.debt(now) {
             Duration::ZERO => Ok(self.take(bytes, now)),
             debt => Err(debt.min(rest)),
@@ -122,13 +120,13 @@ impl Limits {
         }
     }
 
-    /// How long until nobody is owed anything.
+    /// Time until all buckets are even.
     fn debt(&self, now: Instant) -> Duration {
         let buckets = [&self.bandwidth, &self.calls].into_iter().flatten();
         buckets.map(|b| b.debt(now)).max().unwrap_or_default()
     }
 
-    /// Counts a call; how long to wait before it.
+    /// Takes the tokens of a call; the time to wait before it.
     fn take(&self, bytes: u64, now: Instant) -> Duration {
         let a = self.bandwidth.as_ref().map_or(Duration::ZERO, |b| b.take(bytes as f64, now));
         let b = self.calls.as_ref().map_or(Duration::ZERO, |c| c.take(1.0, now));
@@ -136,15 +134,15 @@ impl Limits {
     }
 }
 
-/// Waits in line until nothing is owed, for [`PATIENCE`] at most; others who do so come after the
-/// guard is dropped.
+/// Waits in the queue until there is no debt, for [`MAX_YIELD`] at most. The next in the queue
+/// follows when the guard is dropped.
 fn until_even<'a>(line: &'a Mutex<()>, debt: impl Fn(Instant) -> Duration) -> MutexGuard<'a, ()> {
     let turn = line.lock().unwrap_or_else(PoisonError::into_inner);
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < MAX_YIELD {
         match debt(Instant::now()) {
             Duration::ZERO => break,
-            debt => std::thread::sleep(debt.min(PATIENCE)),
+            debt => std::thread::sleep(debt.min(MAX_YIELD)),
         }
     }
     turn

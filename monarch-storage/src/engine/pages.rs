@@ -1,8 +1,8 @@
-//! Memory in whole pages: what reads past the page cache ask for.
+//! Memory in whole pages, as reads past the page cache need it.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Unit and alignment.
+/// Unit and alignment of the memory, in bytes.
 pub(super) const PAGE: usize = 4096;
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]

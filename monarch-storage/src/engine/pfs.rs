@@ -1,7 +1,7 @@
 //! The real source: a root directory on the PFS, opened once.
 
 use super::{Source, SourceFile};
-use crate::index::open_beneath;
+use crate::beneath::open_beneath;
 use monarch_abi::hash::Identity;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
@@ -9,10 +9,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// File systems on which a read that is asked not to block does not: ext4, xfs, btrfs, tmpfs.
-const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
+/// File systems on which a read that must not block does not: ext4, xfs, btrfs, tmpfs.
+const NOWAIT_FILE_SYSTEMS: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
 
-/// See the module.
+/// A root on the PFS.
 #[derive(Debug)]
 pub struct PfsSource {
     root: Arc<OwnedFd>,
@@ -27,7 +27,7 @@ impl PfsSource {
     pub fn new(root: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(root, flags, Mode::empty())?;
-        let local = rustix::fs::fstatfs(&root).is_ok_and(|fs| LOCAL.contains(&(fs.f_type as u64)));
+        let local = rustix::fs::fstatfs(&root).is_ok_and(|fs| NOWAIT_FILE_SYSTEMS.contains(&(fs.f_type as u64)));
         Ok(Self { root: Arc::new(root), local })
     }
 }
@@ -76,7 +76,10 @@ impl Source for PfsSource {
     }
 }
 
-/// That what was opened is a regular file.
+/// Looks whether an open file is a regular one.
+///
+/// # Errors
+/// `EINVAL` if not.
 pub(super) fn check_regular(fd: &OwnedFd) -> io::Result<()> {
     // The type never changes for an open file, so what the client has cached will do.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -113,7 +116,7 @@ impl SourceFile for PfsFile {
 mod tests {
     use super::*;
 
-    /// Sites remove what nobody reads: our reads have to be seen.
+    /// Sites remove files that are not read: the agent's reads have to be seen.
     #[test]
     fn reading_a_file_renews_its_access_time() {
         let dir = tempfile::tempdir().unwrap();

@@ -3,14 +3,14 @@
 //! inline.
 
 use super::pages::{PAGE, Pages};
-use super::{Copied, CopyEngine, CopyError, Limits, Marks, SourceFile, TRIES, Task, Work, is_passing};
+use super::{Copied, CopyEngine, CopyError, Limits, MAX_RETRIES, Marks, SourceFile, Task, Work, is_passing};
 use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// See the module.
+/// The `threads` engine.
 #[derive(Debug)]
 pub struct ThreadsEngine {
     io_size: usize,
@@ -19,13 +19,13 @@ pub struct ThreadsEngine {
     large: LargeBuffers,
 }
 
-/// A thread keeps a buffer up to this size between copies.
-const KEEP: usize = 1 << 20;
-/// Largest read where a request costs nothing: what was read is hashed and written while it is in
-/// the processor's cache.
-pub(super) const LOCAL: usize = 512 << 10;
-/// Larger buffers that are kept for all threads.
-const LARGE: usize = 8;
+/// Bytes of the buffer that a thread keeps between copies, at most.
+const KEPT_BUFFER_BYTES: usize = 1 << 20;
+/// Bytes of a read, at most, where a request costs nothing: what was read is hashed and written
+/// while it is in the processor's cache.
+pub(super) const LOCAL_READ_BYTES: usize = 512 << 10;
+/// Larger buffers that are kept for all threads, at most.
+const MAX_LARGE_BUFFERS: usize = 8;
 
 thread_local! {
     static BUFFER: RefCell<Pages> = RefCell::new(Pages::default());
@@ -38,7 +38,7 @@ impl ThreadsEngine {
         Self { io_size: usize::try_from(io_size).unwrap_or(4 << 20), limits, stop, large: LargeBuffers::default() }
     }
 
-    /// Reads of a file, or asks for its identity.
+    /// Makes a call to an open file: within the limits, unless the file is local or remote.
     fn ask_file<T>(
         &self,
         file: &dyn SourceFile,
@@ -58,7 +58,7 @@ impl ThreadsEngine {
         self.ask(marks, bytes, ask)
     }
 
-    /// Makes a call to the PFS, as far as the limits let it.
+    /// Makes a call to the PFS, within the limits.
     fn ask<T>(&self, marks: &dyn Marks, bytes: usize, ask: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         marks.in_pfs(true);
         self.limits.before_call(bytes as u64, marks.waited_for());
@@ -102,12 +102,12 @@ impl ThreadsEngine {
         if self.stop.load(Ordering::Relaxed) { Err(CopyError::Stopped) } else { Ok(()) }
     }
 
-    /// Moves the bytes of an open file: how many, and their checksum.
+    /// Moves the bytes of an open file; their number, and their checksum.
     fn bytes(&self, buf: &mut Pages, task: &dyn Task, from: &dyn SourceFile) -> Result<(u64, u64), CopyError> {
         let (range, marks) = (task.range(), task.marks());
         let io_size = match from.at_once() {
             Some(at_once) => at_once,
-            None if task.source().keeps_nowait() => self.io_size.min(LOCAL),
+            None if task.source().keeps_nowait() => self.io_size.min(LOCAL_READ_BYTES),
             None => self.io_size,
         };
         let want = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(io_size);
@@ -120,8 +120,8 @@ impl ThreadsEngine {
         while off < range.end {
             self.go_on()?;
             let n = usize::try_from(range.end - off).unwrap_or(usize::MAX).min(io_size);
-            // Past the page cache whole pages are asked for; what the file has grown by is left
-            // out.
+            // Past the page cache the read is of whole pages; bytes by which the file has grown are
+            // left out.
             let asked = if direct { n.next_multiple_of(PAGE).min(buf.len()) } else { n };
             let got = match self.ask_file(from, marks, n, || from.read_at(&mut buf.bytes_mut()[..asked], off)) {
                 Err(e) if direct && e.raw_os_error() == Some(libc::EINVAL) => {
@@ -129,7 +129,7 @@ impl ThreadsEngine {
                     from.use_cache();
                     continue;
                 }
-                Err(e) if is_passing(&e) && tries < TRIES => {
+                Err(e) if is_passing(&e) && tries < MAX_RETRIES => {
                     tries += 1;
                     continue;
                 }
@@ -144,7 +144,7 @@ impl ThreadsEngine {
             off += got as u64;
             marks.progress();
             if off < range.end && direct && !off.is_multiple_of(PAGE as u64) {
-                // After a short read there is no telling where a page begins.
+                // After a short read the offset is no multiple of a page.
                 direct = false;
                 from.use_cache();
             }
@@ -152,10 +152,12 @@ impl ThreadsEngine {
         Ok((off - range.start, hash.digest()))
     }
 
-    /// Copies one file, into another place if it has to be.
+    /// Copies one file, again and again as long as its task has another sink.
     pub(super) fn take(&self, task: &mut dyn Task) {
         BUFFER.with_borrow_mut(|buf| {
-            if !task.source().keeps_nowait() && buf.len() < KEEP && task.range().end - task.range().start > KEEP as u64
+            if !task.source().keeps_nowait()
+                && buf.len() < KEPT_BUFFER_BYTES
+                && task.range().end - task.range().start > KEPT_BUFFER_BYTES as u64
             {
                 *buf = self.large.take();
             }
@@ -165,14 +167,14 @@ impl ThreadsEngine {
                     break;
                 }
             }
-            if buf.len() > KEEP {
+            if buf.len() > KEPT_BUFFER_BYTES {
                 self.large.give_back(std::mem::take(buf));
             }
         });
     }
 }
 
-/// Large buffers, for any thread: the one used last first.
+/// Large buffers, for any thread: the buffer used last is taken first.
 #[derive(Debug, Default)]
 struct LargeBuffers(Mutex<Vec<Pages>>);
 
@@ -187,7 +189,7 @@ impl LargeBuffers {
 
     fn give_back(&self, buf: Pages) {
         let mut kept = self.lock();
-        if kept.len() < LARGE {
+        if kept.len() < MAX_LARGE_BUFFERS {
             kept.push(buf);
         }
     }

@@ -1,27 +1,22 @@
 //! The `uring` engine: one thread holds many files, and the kernel makes their calls.
 //!
-//! The thread that runs the engine takes files while its ring has room, has each opened (`openat2`
-//! beneath the root), read (large ones in several requests at a time), asked who it is now
-//! (`statx`, from the server) and closed by the kernel, and does itself what never waits for the
-//! PFS: hashing and writing to the tier, in order, through the [`Sink`](super::Sink). It sleeps in
-//! the kernel until something has ended; when nothing is left it returns.
+//! The kernel opens (`openat2`), reads, stats and closes files; large ones with several reads at a
+//! time. The thread takes files while its ring has space, hashes the bytes and writes them to the
+//! tier in order, and sleeps in the kernel until a call has ended. The stat that asks the server
+//! for a file's identity is linked to the read of its last bytes. Where a non-blocking read does
+//! not block, reads are tried in place; elsewhere (FUSE, Lustre, NFS) a worker of the kernel makes
+//! every call.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`ring`] | the ring, and who owns what the kernel touches |
-//! | [`buffer`] | buffers: aligned, used again, bounded |
-//! | [`slot`] | one file: which calls it needs, what their answers mean |
-//! | [`worker`] | many files: their turn, the limits, the stop |
-//!
-//! Left out, and why: direct descriptors (`statx` takes none, and the identity must be that of the
-//! very file that was read, whose type is looked at before anything is read); writes through the
-//! ring (the kernel hands buffered writes to a worker where the file system cannot promise not to
-//! block, one worker a file: the thread that hashes the bytes writes them while they are in its
-//! cache). What can be linked is: the stat to the read that brings the last bytes of a file.
-//!
-//! On file systems that keep what a non-blocking read promises, reads are tried in place. Elsewhere
-//! (FUSE, Lustre, NFS) a read may block the submitting thread whatever it was asked, so that a
-//! worker of the kernel makes every call; there may be as many workers as the ring is deep.
+//! | [`ring`] | the ring, and the memory that the kernel may touch |
+//! | [`buffer`] | buffers: aligned, reused, bounded |
+//! | [`slot`] | one file: the calls that it needs, what their answers mean |
+//! | [`worker`] | many files: their order, the limits, the stop |
+// Not used: direct descriptors (`statx` takes none, and the identity must be that of the file that
+// was read, whose type is looked at before anything is read), and writes through the ring (the
+// kernel hands a buffered write that may block to a worker, one worker a file; the thread that
+// hashes the bytes writes them while they are in its cache).
 
 mod buffer;
 mod ring;
@@ -55,11 +50,11 @@ pub enum Unavailable {
     Old,
 }
 
-/// See the module.
+/// The `uring` engine.
 #[derive(Debug)]
 pub struct UringEngine {
     setup: Setup,
-    /// Whether it has been said that a ring failed.
+    /// Whether the log has the failure of a ring.
     said: AtomicBool,
 }
 
@@ -69,10 +64,10 @@ thread_local! {
 }
 
 impl UringEngine {
-    /// An engine within `limits`, until `stop`, if this kernel, container and user may have one.
+    /// Makes an engine that works within `limits`, until `stop`.
     ///
     /// # Errors
-    /// Why not.
+    /// Why this kernel, container or user may not have one.
     pub fn new(options: UringOptions, limits: Arc<Limits>, stop: Arc<AtomicBool>) -> Result<Self, Unavailable> {
         let depth = options.depth.max(1);
         let ring = Ring::new(depth).map_err(refused)?;
@@ -84,7 +79,8 @@ impl UringEngine {
         Ok(Self { setup: Setup { options, limits, stop, plain }, said: AtomicBool::new(false) })
     }
 
-    /// A ring fails that the kernel granted at first: descriptors or memory are short now.
+    /// Logs, once, that the kernel refuses a ring after it granted the first: descriptors or memory
+    /// are short.
     fn say(&self, e: &io::Error) {
         if !self.said.swap(true, Ordering::Relaxed) {
             tracing::warn!(error = %e, "io_uring fails; copying goes on without");

@@ -1,9 +1,9 @@
-//! When the files of a root were last read, as far as the PFS knows: for sites that remove what
-//! nobody reads.
+//! When the files of a root were last read, as far as the PFS knows: for sites that remove files
+//! which are not read.
 //!
-//! A histogram by the hour, made from the times of the scan. A file that we read counts as read
-//! now, once, where the mount keeps access times; one that is served from a copy does not: the PFS
-//! learns nothing of it.
+//! A histogram by the hour, made from the access times of the scan. A file that the agent reads
+//! counts as read now, once, where the mount keeps access times. A file that is served from a copy
+//! does not, as the PFS does not see that.
 
 use monarch_abi::index::Index;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const HOUR_NS: i64 = 3600 * 1_000_000_000;
 
-/// See the module.
+/// A histogram of the last accesses to files.
 #[derive(Clone, Debug, Default)]
 pub struct Ages {
     /// Files by the hour of their last access.
@@ -23,14 +23,14 @@ pub struct Ages {
 /// Files that will soon be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Near {
-    /// How many.
+    /// Their number.
     pub files: u64,
-    /// How long ago the first of them was read.
+    /// The time since the oldest access.
     pub oldest: Duration,
 }
 
 impl Ages {
-    /// Those of all files of an index. A time of 0 is none.
+    /// The histogram of all files of an index. An access time of 0 stands for none.
     #[must_use]
     pub fn of(index: &Index<'_>) -> Self {
         let mut hours = BTreeMap::<i64, u64>::new();
@@ -40,8 +40,8 @@ impl Ages {
         Self { hours, read: vec![0; index.len().div_ceil(64)] }
     }
 
-    /// Takes note that the file with this id, whose last access was at `atime_ns`, is read at
-    /// `now_ns`.
+    /// Notes that the file with this id, whose last access was at `atime_ns`, is read at `now_ns`;
+    /// both in nanoseconds since the epoch.
     pub fn note(&mut self, id: u32, atime_ns: i64, now_ns: i64) {
         let Some(bits) = self.read.get_mut(id as usize / 64) else { return };
         let bit = 1 << (id % 64);
@@ -55,11 +55,11 @@ impl Ages {
         *self.hours.entry(now_ns / HOUR_NS).or_default() += 1;
     }
 
-    /// The files that are not younger than four fifths of `limit`.
+    /// The files whose last access is at least four fifths of `limit` ago.
     #[must_use]
     pub fn near(&self, limit: Duration, now_ns: i64) -> Option<Near> {
         let limit = i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
-        // The end of an hour counts for all of it: no file is taken for older than it is.
+        // An access counts as one at the end of its hour: no file is taken for older than it is.
         let last = now_ns.saturating_sub(limit / 5 * 4) / HOUR_NS - 1;
         let old = self.hours.range(..=last).filter(|(_, n)| **n > 0);
         let (mut files, mut first) = (0, None);

@@ -1,8 +1,9 @@
-//! From a scanned tree to the two files of a segment.
+//! Builds the two files of a segment from a scanned tree.
 //!
-//! Numbering is depth-first in the PFS's own order of names. Hard-linked files share the word of
-//! the name with the lowest id. The lookup table is filled bucket by bucket; should two paths agree
-//! in all 96 bits of their hash, or a probe sequence get too long, another seed is taken.
+//! Entries are numbered depth-first, in the PFS's own order of names. Hard-linked files share the
+//! state word of the name with the lowest id. The lookup table is filled bucket by bucket. If two
+//! paths agree in all 96 bits of their hash, or a probe sequence gets too long, another seed is
+//! tried.
 
 use super::scan::{DirScan, Tree};
 use monarch_abi::hash::{PathHash, path_hash};
@@ -51,7 +52,7 @@ struct Frame {
     path_len: usize,
 }
 
-/// Numbers the entries of `tree` and builds index and table, with `seed` if it will do.
+/// Numbers the entries of `tree` and builds index and table, with `seed` unless that does not work.
 #[must_use]
 pub fn build(mut tree: Tree, mut seed: u64, uuid: [u8; 16]) -> Built {
     loop {
@@ -147,8 +148,8 @@ pub(super) fn fill_table(f: &mut Flat) -> Option<Vec<u8>> {
         slot[12..].copy_from_slice(&NO_ID.to_le_bytes());
     }
     let mut place = vec![0u32; f.records.len()];
-    // In the order of their home buckets: the mean way to a slot is the same in any order, the
-    // longest is far shorter, and the table is written from front to back.
+    // In the order of their home buckets: the longest way to a slot is far shorter than in another
+    // order, the mean way is the same, and the table is written from front to back.
     let mut order: Vec<u32> = (0..f.records.len() as u32).collect();
     order.sort_unstable_by_key(|&id| f.hashes[id as usize].fp);
     for id in order {
@@ -196,7 +197,7 @@ fn insert(table: &mut [u8], buckets: u64, fp: u64, id: u32, state: State, hashes
     None
 }
 
-/// Lays the parts out behind a header.
+/// Lays out the parts behind a header.
 fn assemble(tree: &Tree, f: &Flat, seed: u64, uuid: [u8; 16], has_btime: bool, parent_ino: u64) -> Vec<u8> {
     let owners: &[u8] = tree.owners.as_bytes();
     let btimes: &[u8] = if has_btime { f.btimes.as_bytes() } else { &[] };

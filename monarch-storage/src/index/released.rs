@@ -1,41 +1,40 @@
-//! Files that the PFS has released to tape: their size is known, their bytes lie in the archive,
-//! and whoever reads one has it fetched from there, which takes minutes and a tape drive that
-//! others wait for.
+//! Files that the PFS has released to tape: their size is known, and their bytes lie in an archive.
+//! A read fetches them from there, which takes minutes, and a tape drive that other users need.
 //!
-//! They are known by their blocks: none, or the one that Lustre shows so that `tar` does not take
-//! them for holes. Files that fit into an inode have none either, and so have, for a while, files
-//! just written (delayed allocation, another client's cache). Some file systems, mostly in user
-//! space, tell no blocks at all: where nearly every file looks released, none is taken for it.
+//! They are recognised by their blocks: none, or the one that Lustre shows so that `tar` does not
+//! take them for holes. Files that fit into an inode have no blocks either. Nor have, for a while,
+//! files just written (delayed allocation, another client's cache). Some file systems, mostly in
+//! user space, report no blocks at all: if nearly every file looks released, none counts as such.
 
 use monarch_abi::index::{Index, Record};
 
-/// What may lie inside an inode.
-const INLINE: u64 = 4096;
-/// A file written less than this before the scan is on no tape yet.
-const WRITTEN_NS: i64 = 3600 * 1_000_000_000;
-/// Blocks of 512 bytes that a released file may show.
-const BLOCKS: u32 = 1;
+/// Bytes of a file that may lie inside its inode, at most.
+const MAX_INLINE_BYTES: u64 = 4096;
+/// Age in nanoseconds, at the time of the scan, below which a file is not on tape yet.
+const MIN_AGE_NS: i64 = 3600 * 1_000_000_000;
+/// Blocks of 512 bytes that a released file may show, at most.
+const MAX_BLOCKS: u32 = 1;
 
 /// The released files of a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Released {
-    /// How many.
+    /// Their number.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Whether blocks tell nothing here: nearly all files look released.
+    /// Whether blocks mean nothing here: nearly all files look released.
     pub unknown: bool,
     scanned_ns: i64,
 }
 
 impl Released {
-    /// Looks over all files of an index.
+    /// Finds the released files of an index.
     #[must_use]
     pub fn of(index: &Index<'_>) -> Self {
         let mut found = Self { scanned_ns: index.header.scanned_ns, ..Self::default() };
         let mut with_blocks = 0;
         for r in index.records().iter().filter(|r| r.is_file()) {
-            with_blocks += u64::from(r.blocks > BLOCKS);
+            with_blocks += u64::from(r.blocks > MAX_BLOCKS);
             if found.looks(r) {
                 found.files += 1;
                 // (Sparse files may have up to 2^63 bytes each.)
@@ -56,7 +55,7 @@ impl Released {
     }
 
     fn looks(&self, r: &Record) -> bool {
-        r.size > INLINE && r.blocks <= BLOCKS && self.scanned_ns.saturating_sub(r.mtime_ns) > WRITTEN_NS
+        r.size > MAX_INLINE_BYTES && r.blocks <= MAX_BLOCKS && self.scanned_ns.saturating_sub(r.mtime_ns) > MIN_AGE_NS
     }
 }
 

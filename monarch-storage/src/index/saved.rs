@@ -1,9 +1,9 @@
 //! Saved index files: one sequential read instead of a scan.
 //!
-//! What is served from is read, not mapped: whoever can write to the file could change it after its
-//! checksum was compared. And it is believed only where nobody but the user and root could have
-//! written it; every entry is compared with the PFS all the same ([`monarch_abi::guard`]), unless
-//! the job says that it is frozen.
+//! An index that is served is read, not mapped: another program could change the file after its
+//! checksum was compared. It is trusted only if no user but this one and root can have written it.
+//! Every entry is compared with the PFS all the same ([`monarch_abi::guard`]), unless the job says
+//! that the index is frozen.
 //!
 //! ```text
 //! 0   magic "MONSAVE1"      8
@@ -29,13 +29,13 @@ use xxhash_rust::xxh3::Xxh3;
 const MAGIC: [u8; 8] = *b"MONSAVE1";
 const VERSION: u32 = 1;
 const HEADER: usize = 64;
-/// Where the checksum lies.
+/// Offset of the checksum.
 const SUM: usize = 32;
 /// Bytes that are read at a time.
-const PIECE: usize = 4 << 20;
+const READ_BYTES: usize = 4 << 20;
 const SENSELESS: &str = "its index does not make sense";
 
-/// Of the header but the checksum itself, and what follows it.
+/// The checksum of the header, except for the checksum itself, and of what follows.
 fn checksum(header: &[u8; HEADER], rest: &[&[u8]]) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(&header[..SUM]);
@@ -63,14 +63,14 @@ pub enum SavedError {
         /// What is wrong.
         why: &'static str,
     },
-    /// Somebody else could have written it.
+    /// Another user could have written it.
     #[error(
         "saved index {path}: {why}; use one that you or root own and that nobody else can write to (chmod go-w), or a copy of it"
     )]
     Untrusted {
         /// The file.
         path: PathBuf,
-        /// Who could, and why.
+        /// Which user, and why.
         why: String,
     },
 }
@@ -106,8 +106,8 @@ pub struct Loaded {
     pub buckets: Vec<u8>,
 }
 
-/// Writes an index to `path`, beside it first, synced, then renamed. Nobody else may write to it,
-/// whatever the umask says: such a one would not be believed.
+/// Writes an index to `path`: first beside it, synced, then renamed. Its mode lets no other user
+/// write to it, whatever the umask is, since such an index would not be trusted.
 ///
 /// # Errors
 /// What the kernel said.
@@ -137,8 +137,8 @@ pub fn save(built: &Built, path: &Path) -> Result<(), SavedError> {
     })
 }
 
-/// Reads a saved index and verifies its checksum. Whose it is does not matter: to look at it, not
-/// to serve from it.
+/// Reads a saved index and verifies its checksum. Its owner does not matter: it is for inspection,
+/// not for serving.
 ///
 /// # Errors
 /// [`SavedError::Format`] when it is not what was saved.
@@ -156,12 +156,12 @@ pub fn load(path: &Path) -> Result<SavedIndex, SavedError> {
     Ok(SavedIndex { index, buckets })
 }
 
-/// Reads a saved index into a file of a private directory and verifies its checksum, over the bytes
-/// that were read: nobody can change those any more.
+/// Reads a saved index into a file of a private directory, and verifies the checksum of the bytes
+/// that were read, which no other user can change.
 ///
 /// # Errors
-/// [`SavedError::Format`] when it is not what was saved, [`SavedError::Untrusted`] when somebody
-/// other than this user or root could have written it.
+/// [`SavedError::Format`] when it is not what was saved, [`SavedError::Untrusted`] when a user
+/// other than this one and root could have written it.
 pub fn load_within(path: &Path, dir: &Arc<HeldDir>) -> Result<Loaded, SavedError> {
     let io = |source| SavedError::Io { path: path.to_owned(), source };
     let mut saved = Saved::open(path)?;
@@ -188,7 +188,7 @@ impl<'a> Saved<'a> {
     fn open(path: &'a Path) -> Result<Self, SavedError> {
         let io = |source| SavedError::Io { path: path.to_owned(), source };
         let bad = |why| SavedError::Format { path: path.to_owned(), why };
-        // (What is no file, and would have its opener wait, is told below.)
+        // (Without blocking, should it be a pipe; the type is checked below.)
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io)?;
         let meta = file.metadata().map_err(io)?;
         if !meta.is_file() {
@@ -216,8 +216,11 @@ impl<'a> Saved<'a> {
         Ok(Self { path, file, head, index, buckets })
     }
 
-    /// Whether nobody but this user and root could have written it, nor have set the link that
-    /// leads to it.
+    /// Looks whether only this user and root can have written it, and made the link that leads to
+    /// it.
+    ///
+    /// # Errors
+    /// [`SavedError::Untrusted`] if not.
     fn is_ours(&self) -> Result<(), SavedError> {
         let io = |source| SavedError::Io { path: self.path.to_owned(), source };
         let untrusted = |why| Err(SavedError::Untrusted { path: self.path.to_owned(), why });
@@ -237,17 +240,20 @@ impl<'a> Saved<'a> {
         }
     }
 
-    /// Reads the index, piece by piece, to where `put` puts it, and gives the buckets. The checksum
-    /// is that of what was read.
+    /// Reads the index piece by piece, with `put` called for each, then the buckets. The checksum
+    /// covers the bytes that were read.
+    ///
+    /// # Errors
+    /// [`SavedError::Format`] if it is another one; what the kernel or `put` said.
     fn read(&mut self, mut put: impl FnMut(&[u8], u64) -> std::io::Result<()>) -> Result<Vec<u8>, SavedError> {
         let io = |source| SavedError::Io { path: self.path.to_owned(), source };
         let bad = |why| SavedError::Format { path: self.path.to_owned(), why };
-        let (mut hash, mut piece) = (Xxh3::new(), vec![0; PIECE]);
+        let (mut hash, mut piece) = (Xxh3::new(), vec![0; READ_BYTES]);
         hash.update(&self.head[..SUM]);
         hash.update(&self.head[SUM + 8..]);
         let mut at = 0;
         while at < self.index {
-            let n = (self.index - at).min(PIECE as u64) as usize;
+            let n = (self.index - at).min(READ_BYTES as u64) as usize;
             let piece = piece.get_mut(..n).unwrap_or_default();
             self.file.read_exact(piece).map_err(io)?;
             hash.update(piece);

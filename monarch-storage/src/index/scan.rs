@@ -1,19 +1,18 @@
 //! Parallel scan of a root.
 //!
-//! Workers take directories from a shared stack, read them with getdents and ask `statx` for every
-//! name relative to the directory's descriptor (with readdirplus the kernel has the answer
+//! Workers take directories from a shared stack, read them with getdents and call `statx` for every
+//! name, relative to the directory's descriptor (with readdirplus the kernel has the answer
 //! already). Directories are opened beneath the root without following links. Other devices,
 //! unreadable directories, `.snapshot` and what exceeds the memory bound are marked incomplete: the
-//! kernel answers there. A directory that was cut off by the memory bound keeps the names that
-//! fitted.
+//! kernel answers there. A directory cut off by the memory bound keeps the names that fitted.
 //!
-//! Every call waits for the limit of calls, if there is one, and lets those go first that somebody
-//! waits for.
+//! Every call waits for the limit of calls, if there is one, and lets demands go first.
 
+use crate::beneath::open_beneath;
 use crate::engine::Limits;
 use monarch_abi::index::{DIR_INCOMPLETE, Dir, OWNER_KERNEL, Record};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, Statx, StatxFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -55,7 +54,7 @@ pub struct ScanProgress {
     pub entries: AtomicU64,
     /// Directories read so far.
     pub dirs: AtomicU64,
-    /// Calls to the PFS begun so far: it changes as long as the scan gets on.
+    /// Calls to the PFS begun so far: the number changes as long as the scan makes progress.
     pub calls: AtomicU64,
     /// Set to end the scan early.
     pub cancel: AtomicBool,
@@ -71,7 +70,7 @@ pub(super) struct DirScan {
     pub(super) links: Vec<u8>,
     pub(super) btimes: Vec<i64>,
     pub(super) flags: u32,
-    /// What the directory says the inode of its `..` is.
+    /// The inode number of its `..`.
     pub(super) parent_ino: u64,
 }
 
@@ -86,7 +85,7 @@ pub struct Tree {
     pub(super) root_dev: u64,
     /// Whether parts are left to the kernel.
     pub incomplete: bool,
-    /// Whether some of them may hold what this user may see: the memory bound was reached, or the
+    /// Whether parts may be missing that this user may see: the memory bound was reached, or the
     /// PFS failed.
     pub(super) cut: bool,
 }
@@ -183,8 +182,8 @@ struct Owners {
 }
 
 impl Shared<'_> {
-    /// Takes memory for the index; `false` when none is left, for good: then the rest of the scan
-    /// is spared, too.
+    /// Counts memory for the index; `false` when none is left. It is `false` from then on, so that
+    /// the rest of the scan is skipped.
     fn charge(&self, bytes: usize) -> bool {
         let bytes = bytes as u64;
         let fits = self.memory.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.options.max_memory;
@@ -194,8 +193,8 @@ impl Shared<'_> {
         fits
     }
 
-    /// What cannot be read: whether that is for want of permission, or because it has gone, or
-    /// because the PFS fails.
+    /// The result for a directory that cannot be read, by the error: no permission, gone, or a
+    /// failure of the PFS.
     fn unread(&self, e: Errno) -> DirScan {
         if !matches!(e, Errno::ACCESS | Errno::PERM | Errno::NOENT | Errno::NOTDIR | Errno::LOOP) {
             self.cut.store(true, Ordering::Relaxed);
@@ -203,14 +202,20 @@ impl Shared<'_> {
         unread()
     }
 
-    /// Makes a call to the PFS, as soon as the limits let it.
+    /// Makes a call to the PFS, within the limits.
+    ///
+    /// # Errors
+    /// What the kernel said, or that the scan was cancelled.
     fn ask<T>(&self, ask: impl FnOnce() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
         self.turn()?;
         ask()
     }
 
-    /// Waits for the limits. A directory may take long within them: whoever cancels does not wait
-    /// for its end.
+    /// Waits for the limits. A directory may take long with them, so a cancelled scan ends before
+    /// the directory does.
+    ///
+    /// # Errors
+    /// The scan was cancelled.
     fn turn(&self) -> rustix::io::Result<()> {
         self.limits.before_scan_call();
         self.progress.calls.fetch_add(1, Ordering::Relaxed);
@@ -218,7 +223,8 @@ impl Shared<'_> {
     }
 }
 
-/// What an entry takes beside its name: record, its share of the lookup table, birth time.
+/// Bytes that an entry takes in addition to its name: record, share of the lookup table, birth
+/// time.
 const ENTRY_COST: usize = size_of::<Record>() + 23 + 8;
 
 impl Owners {
@@ -306,7 +312,7 @@ fn wanted() -> StatxFlags {
     StatxFlags::BASIC_STATS | StatxFlags::BTIME
 }
 
-/// Takes directories until none are left and nobody can add any.
+/// Scans directories until none is left and no worker can add any.
 fn worker(shared: &Shared<'_>) {
     loop {
         let mut work = shared.work.lock().unwrap_or_else(PoisonError::into_inner);
@@ -340,8 +346,8 @@ fn unread() -> DirScan {
     DirScan { flags: DIR_INCOMPLETE, ..DirScan::default() }
 }
 
-/// Gives every child directory a place in the table and, unless it must not be descended, a place
-/// in the queue.
+/// Gives every child directory a place in the table, and a place in the queue unless it must not be
+/// scanned.
 fn queue_children(work: &mut Work, dir: &mut DirScan, path: &[u8]) {
     for e in &mut dir.entries {
         if !e.is_dir() {
@@ -363,7 +369,7 @@ fn queue_children(work: &mut Work, dir: &mut DirScan, path: &[u8]) {
     }
 }
 
-/// Mark in `aux` of a directory that must not be descended.
+/// Mark in `aux` of a directory that must not be scanned.
 const SKIP: u32 = u32::MAX;
 
 /// Opens a directory beneath the root and reads all of it.
@@ -393,19 +399,6 @@ fn read_dir(shared: &Shared<'_>, path: &[u8]) -> rustix::io::Result<DirScan> {
     Ok(dir)
 }
 
-/// Opens `path` below `root` without following links anywhere.
-pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], extra: OFlags) -> rustix::io::Result<OwnedFd> {
-    let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | extra;
-    // Without opening what lies there, nothing can block, and the flag is refused.
-    flags.set(OFlags::NONBLOCK, !extra.contains(OFlags::PATH));
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
-        // Kernels before 5.6, and filters that know no openat2.
-        Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => rustix::fs::openat(root, path, flags, Mode::empty()),
-        other => other,
-    }
-}
-
 /// Adds one name to a directory; `false` when there is no memory left for it. A name that vanished
 /// meanwhile makes the listing incomplete: it was changing.
 fn add_entry(shared: &Shared<'_>, fd: &OwnedFd, dir: &mut DirScan, name: &CStr) -> rustix::io::Result<bool> {
@@ -424,8 +417,8 @@ fn add_entry(shared: &Shared<'_>, fd: &OwnedFd, dir: &mut DirScan, name: &CStr) 
     let (mut r, btime) = record(&st, &shared.owners);
     r.name_lo = u32::try_from(dir.names.len()).map_err(|_| rustix::io::Errno::OVERFLOW)?;
     r.name_len = u8::try_from(bytes.len()).map_err(|_| rustix::io::Errno::NAMETOOLONG)?;
-    // Of an overlay, files have the device of the layer that they lie in: only the kernel tells
-    // that.
+    // Files of an overlay have the device of the layer that they lie in, which only the kernel
+    // knows.
     let elsewhere = (st.stx_dev_major, st.stx_dev_minor) != shared.dev;
     if elsewhere {
         r.owner = OWNER_KERNEL;
@@ -478,7 +471,7 @@ fn record(st: &Statx, owners: &Mutex<Owners>) -> (Record, i64) {
         ctime_ns: times.1.unwrap_or(0),
         atime_ns: times.2.unwrap_or(0),
         ino: st.stx_ino,
-        // None would look as if the file had been released to tape.
+        // No blocks would look as if the file had been released to tape.
         blocks: blocks.unwrap_or(u32::MAX),
         nlink: nlink.unwrap_or(u16::MAX),
         mode: st.stx_mode,

@@ -1,12 +1,12 @@
-//! Does an index still describe its root? Compared whole with a new scan, or a sample of its files
-//! with the PFS.
+//! Compares an index with its root: all of it with a new scan, or a sample of its files with the
+//! PFS.
 //!
-//! What is compared of a file is its identity (size, mtime, ctime, inode), of a link its target, of
-//! a directory its names: what decides whether a copy may be served. Directories that either side
-//! left to the kernel are passed over.
+//! Files are compared by their identity (size, mtime, ctime, inode), links by their targets,
+//! directories by their names: what decides whether a copy may be served. Directories that either
+//! side left to the kernel are skipped.
 
-use super::scan::open_beneath;
 use super::{ScanError, ScanOptions, ScanProgress, build, scan_within};
+use crate::beneath::open_beneath;
 use crate::engine::Limits;
 use crate::shm::IndexBytes;
 use monarch_abi::PATH_MAX;
@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Most paths that are named of each kind.
-const EXAMPLES: usize = 10;
+/// Paths named as examples for each kind of difference, at most.
+const MAX_EXAMPLES: usize = 10;
 
 /// How an index and its root differ.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -37,12 +37,12 @@ pub struct Differences {
     pub changed: Paths,
 }
 
-/// How many, and some of them.
+/// The number of entries of a kind, and some of them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Paths {
-    /// How many.
+    /// Their number.
     pub count: u64,
-    /// Paths below the root of some.
+    /// Paths of some of them below the root.
     #[serde(serialize_with = "crate::shown::serial::all")]
     pub examples: Vec<PathBuf>,
 }
@@ -50,14 +50,14 @@ pub struct Paths {
 impl Paths {
     fn add(&mut self, path: &[u8]) {
         self.count += 1;
-        if self.examples.len() < EXAMPLES {
+        if self.examples.len() < MAX_EXAMPLES {
             self.examples.push(PathBuf::from(OsStr::from_bytes(path)));
         }
     }
 }
 
 impl Differences {
-    /// Whether there are none.
+    /// Whether there are no differences.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.missing.count + self.new.count + self.changed.count == 0
@@ -86,7 +86,7 @@ pub fn verify(
     Ok(out)
 }
 
-/// Compares a directory of both, and what lies below it.
+/// Compares a directory that both have, and everything below it.
 fn compare(old: &Index<'_>, new: &Index<'_>, a: &Dir, b: &Dir, path: &mut Vec<u8>, out: &mut Differences) {
     if (a.flags | b.flags) & DIR_INCOMPLETE != 0 {
         return;
@@ -179,9 +179,9 @@ pub fn verify_sample(
     Ok(out.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// What a file is now, as far as it can be found.
+/// The identity of a file now, if it can be opened.
 fn identity(root: rustix::fd::BorrowedFd<'_>, path: &[u8]) -> Option<monarch_abi::hash::Identity> {
-    // Opened without reading: other ways to ask for the attributes would follow links on the way.
+    // Opened with `O_PATH`: a plain `statx` by path would follow links on the way.
     let fd = open_beneath(root, path, OFlags::PATH).ok()?;
     let st = rustix::fs::statat(&fd, c"", AtFlags::EMPTY_PATH).ok()?;
     let nanos = |s: i64, ns: i64| s.saturating_mul(1_000_000_000).saturating_add(ns);
@@ -193,8 +193,8 @@ fn identity(root: rustix::fd::BorrowedFd<'_>, path: &[u8]) -> Option<monarch_abi
     })
 }
 
-/// Ids of `count` regular files, all of them if there are not so many: reservoir sampling (Vitter's
-/// algorithm R).
+/// Ids of `count` regular files chosen at random, or of all if there are fewer: reservoir sampling
+/// (Vitter's algorithm R).
 fn sample(index: &Index<'_>, count: usize) -> Vec<u32> {
     let mut random = crate::sys::random_u64() | 1;
     let mut chosen: Vec<u32> = Vec::new();

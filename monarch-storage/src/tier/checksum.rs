@@ -1,4 +1,4 @@
-//! Checksums of copies: of the bytes, or of the pieces in which they came.
+//! Checksums of copies: of the bytes, or of the pieces in which they were written.
 
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -6,9 +6,9 @@ use std::io;
 
 pub use monarch_abi::sum::{Sum, Summing};
 
-/// Comparing a file with a checksum.
+/// Compares a file with a checksum.
 pub trait Fits {
-    /// Whether the first `size` bytes of a file have this checksum, and it has no more.
+    /// Whether a file has exactly `size` bytes, and they have this checksum.
     ///
     /// # Errors
     /// What the kernel said.
@@ -17,7 +17,7 @@ pub trait Fits {
 
 impl Fits for Sum {
     fn fits(&self, file: impl AsFd, size: u64) -> io::Result<bool> {
-        let mut buf = vec![0; AT_ONCE.min(usize::try_from(size).unwrap_or(AT_ONCE) + 1)];
+        let mut buf = vec![0; READ_BYTES.min(usize::try_from(size).unwrap_or(READ_BYTES) + 1)];
         let mut summing = Summing::new(self.piece);
         loop {
             let got = match rustix::io::pread(&file, &mut *buf, summing.bytes) {
@@ -35,8 +35,8 @@ impl Fits for Sum {
     }
 }
 
-/// Bytes that are read at a time.
-pub const AT_ONCE: usize = 1 << 20;
+/// Bytes of a copy that are read at a time.
+pub const READ_BYTES: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,10 @@
-//! A copy being written: in `tmp`, until it gets its stamp and its name.
+//! Writes copies: in `tmp`, until they get their stamp and their name.
 
 use super::checksum::Sum;
 use super::dir::{Allocating, Copy, TierDir};
 use super::ledger::Reservation;
 use super::stamp::set_stamp;
+use crate::engine::Sink;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RenameFlags};
@@ -19,7 +20,7 @@ pub struct CopyFile<'a> {
     pub(super) fd: OwnedFd,
     pub(super) tmp: String,
     pub(super) room: Option<Reservation>,
-    /// What was charged for it, while it has not got its name yet.
+    /// Bytes charged for it before it has its name.
     pub(super) charged: u64,
     /// Whether readers may have it open already.
     pub(super) may_be_read: bool,
@@ -32,13 +33,13 @@ pub(super) struct How {
     pub(super) passing: bool,
     /// Nothing may have the name.
     pub(super) new: bool,
-    /// It is a packed one, of a file of so many bytes.
+    /// It is the packed copy of a file of this size, in bytes.
     pub(super) packed: Option<u64>,
 }
 
 impl TierDir {
-    /// Starts a copy of `size` bytes: room in the ledger, above `keep_free` on the disk, blocks
-    /// allocated. `Ok(None)` when it does not fit.
+    /// Starts a copy of `size` bytes: reserves them in the ledger, looks whether they fit above
+    /// `keep_free` on the disk, and allocates the blocks. `Ok(None)` when it does not fit.
     ///
     /// # Errors
     /// What the kernel said, other than that the disk is full.
@@ -59,7 +60,10 @@ impl TierDir {
         Ok(Some(file))
     }
 
-    /// A file for a copy with room; `Ok(None)` when the disk is full.
+    /// Makes the file of a copy with a reservation; `Ok(None)` when the disk is full.
+    ///
+    /// # Errors
+    /// What the kernel said.
     pub(super) fn make_file(&self, room: Reservation) -> io::Result<Option<CopyFile<'_>>> {
         let tmp = format!("tmp/{:x}", self.counter.fetch_add(1, Ordering::Relaxed));
         match self.fs.open_file(&tmp, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, Mode::RUSR) {
@@ -69,7 +73,7 @@ impl TierDir {
         }
     }
 
-    /// The disk is full: nothing is tried for a while.
+    /// Suspends the tier, as its disk is full.
     fn full(&self) -> Option<CopyFile<'_>> {
         self.rest();
         None
@@ -82,25 +86,25 @@ impl CopyFile<'_> {
         self.fd.as_fd()
     }
 
-    /// Stamps the copy, logs its checksum, gives it its name and settles its charge. `Ok(None)`
-    /// when the file system took more than the quota allows; the file is gone then.
+    /// Stamps the copy, logs its checksum, gives it its name and settles its charge. `Ok(None)`,
+    /// with the file removed, when the file system took more than the quota allows.
     ///
     /// # Errors
-    /// What the kernel said; the file is gone then, too.
+    /// What the kernel said; the file is removed.
     pub fn publish(self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
         self.publish_as(name, stamp, sum, How::default())
     }
 
-    /// The same where nothing may have the name: `AlreadyExists` if something has.
+    /// Publishes the copy where no file may have its name.
     ///
     /// # Errors
-    /// As [`CopyFile::publish`].
+    /// `AlreadyExists` if a file has it; otherwise as [`CopyFile::publish`].
     pub fn publish_new(self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
         self.publish_as(name, stamp, sum, How { new: true, ..How::default() })
     }
 
-    /// The same of a copy that makes way sooner or later, or is lost with the agent, and leaves no
-    /// trace in the log: one that was decoded, or is to be packed.
+    /// Publishes a transient copy, without a record in the log: one that was decoded, is to be
+    /// packed, or belongs to another node. It is lost with the agent.
     ///
     /// # Errors
     /// As [`CopyFile::publish`].
@@ -114,8 +118,8 @@ impl CopyFile<'_> {
         let Some(room_bytes) = self.room.as_ref().map(Reservation::bytes) else { return Ok(None) };
         let stored = st.st_size as u64;
         let size = how.packed.unwrap_or(stored);
-        // A copy of this name that nobody knew of, or that could not be evicted: its charge must
-        // not be lost.
+        // A copy of this name that the agent did not know, or could not evict: its charge must not
+        // be lost.
         if how.packed.is_some() {
             let _ = self.tier.evict_packed(name, size);
         } else if !how.new {
@@ -144,8 +148,7 @@ impl CopyFile<'_> {
     }
 
     fn log_and_rename(&self, name: CopyName, sum: Sum, size: u64, how: How) -> io::Result<()> {
-        // Whoever writes the log anew takes a copy that is logged and has no name for one that has
-        // gone.
+        // A compaction of the log takes a copy that is logged and has no name for one that is gone.
         let _naming = self.tier.naming.read().unwrap_or_else(PoisonError::into_inner);
         if !how.passing {
             self.tier.log_copy(name, sum, size, how.packed.is_some())?;
@@ -163,13 +166,19 @@ impl CopyFile<'_> {
             return fs.rename_with(&self.tmp, to.as_slice(), RenameFlags::NOREPLACE);
         }
         match fs.rename(&self.tmp, to.as_slice()) {
-            // Somebody removed the directory.
+            // A user removed the directory.
             Err(Errno::NOENT) if !self.tier.given_up.load(Ordering::SeqCst) => {
                 fs.make_dirs()?;
                 fs.rename(&self.tmp, to.as_slice())
             }
             other => other,
         }
+    }
+}
+
+impl Sink for CopyFile<'_> {
+    fn write_at(&self, buf: &[u8], off: u64) -> io::Result<()> {
+        write_all_at(self.fd(), buf, off)
     }
 }
 
@@ -181,7 +190,7 @@ impl Drop for CopyFile<'_> {
         let tmp = std::mem::take(&mut self.tmp);
         let gone = || self.tier.fs.unlink(&tmp);
         if self.may_be_read || !matches!(gone(), Ok(()) | Err(Errno::NOENT)) {
-            // Its blocks are still taken.
+            // Its blocks are still allocated.
             let charged = self.charged + self.room.take().map_or(0, Reservation::into_charge);
             self.tier.trash_file(&tmp, charged);
         } else {

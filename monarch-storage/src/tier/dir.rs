@@ -1,12 +1,13 @@
-//! A tier's directory: opening it, room for copies, its state.
+//! A tier that is in use: its parts, and whether it accepts copies.
 
 use super::checksum::{Fits, Sum};
 use super::error::TierError;
 use super::fs::{DIRS, NoTierFs, OLD_TRASH, TRASH, TierFs};
 use super::ledger::{Ledger, Reservation};
 use super::lock::{self, LOCK};
-use super::log::{LOG, Log, NEW};
+use super::log::Log;
 use super::log_charge::LogCharge;
+use super::log_record::{LOG, NEW};
 use super::packed_usage::PackedUsage;
 use super::seed::read_seed;
 use super::stamp::set_stamp;
@@ -32,9 +33,9 @@ pub struct Copy {
     pub charged: u64,
     /// The stamp that it carries.
     pub stamp: Stamp,
-    /// What its bytes must come to, where nobody can tell without reading them.
+    /// The checksum that its bytes must have, if they have to be read before it is used.
     pub check: Option<Sum>,
-    /// Whether it is a packed one; `size` is that of the file then.
+    /// Whether it is a packed copy; `size` is that of the file then.
     pub packed: bool,
 }
 
@@ -51,13 +52,13 @@ pub struct TierDir {
     pub ino: u64,
     /// Seed of path hashes kept here.
     pub seed: u64,
-    /// Whether it was made just now: no copy here has a name by it.
+    /// Whether the seed is new: no copy here has a name by it.
     pub seed_is_new: bool,
     /// Whether copies stay here for the next job.
     pub stays: bool,
-    /// Least ratio for which copies are packed here; `None`: they are not.
+    /// Least ratio of compression for which copies are packed here; `None`: they are not packed.
     pub min_ratio: Option<f64>,
-    /// Bytes that are kept for decoded copies of what slower tiers hold packed.
+    /// Bytes reserved for decoded copies of what slower tiers hold packed.
     pub for_decoded: u64,
     /// Its quota.
     pub ledger: Ledger,
@@ -71,16 +72,16 @@ pub struct TierDir {
     pub(super) log: Log,
     /// Held while a record is appended.
     pub(super) logging: Mutex<LogCharge>,
-    /// Room for one more block of the log.
+    /// Space reserved for the next block of the log.
     pub(super) log_room: Mutex<Option<Reservation>>,
-    /// Whether there is none, and soon will have to be.
+    /// Whether there is none, and the log will soon need it.
     pub(super) log_wants: AtomicBool,
-    /// Held while the log is written anew; when that failed last.
-    pub(super) tidying: Mutex<Option<Instant>>,
-    /// Held, with others, from when a copy is logged until it has its name.
+    /// Held while the log is compacted; when that failed last.
+    pub(super) compacting: Mutex<Option<Instant>>,
+    /// Read-locked from when a copy is logged until it has its name.
     pub(super) naming: RwLock<()>,
     rests_since: Mutex<Option<Instant>>,
-    /// Whether the job's memory is short, which this tier takes a part of.
+    /// Whether the job is short of the memory in which this tier lies.
     squeezed: AtomicBool,
     pub(super) given_up: AtomicBool,
     /// Bytes of copies whose blocks are being allocated, and of partial ones whose blocks are yet
@@ -89,14 +90,14 @@ pub struct TierDir {
     pub(super) counter: AtomicU64,
 }
 
-/// How long a tier rests after an I/O error, and when its disk is full.
-const REST: Duration = Duration::from_secs(5);
-/// How long after a rest began it is doubted that the tier takes copies, unless one succeeds.
+/// How long a tier is suspended after an I/O error, and when its disk is full.
+const SUSPENSION: Duration = Duration::from_secs(5);
+/// How long after a suspension began the tier is doubtful, unless a copy succeeds.
 const DOUBT: Duration = Duration::from_secs(60);
-/// With less than this above `keep_free` a disk counts as full.
-const NEARLY_FULL: u64 = 16 << 20;
-/// Inodes left to others.
-const KEEP_INODES: u64 = 16;
+/// A disk with fewer bytes than this above `keep_free` counts as full.
+const NEARLY_FULL_BYTES: u64 = 16 << 20;
+/// Inodes that are left to other programs.
+const RESERVED_INODES: u64 = 16;
 
 impl TierDir {
     /// Opens (and makes) the tier below the configured directory and takes its lock.
@@ -112,8 +113,7 @@ impl TierDir {
                 source: source.into(),
             }
         };
-        // The default tier is already named as the private directory: it is that, not one more
-        // below it.
+        // The path of the default tier is already that of the private directory.
         let is_private = configured.file_name() == Some(crate::private_dir::name("monarch", 0).as_ref());
         let base = if is_private { configured.parent().unwrap_or(configured) } else { configured };
         let fs = TierFs::make(base).map_err(|e| match e {
@@ -158,7 +158,7 @@ impl TierDir {
             logging: Mutex::default(),
             log_room: Mutex::default(),
             log_wants: AtomicBool::new(false),
-            tidying: Mutex::default(),
+            compacting: Mutex::default(),
             naming: RwLock::default(),
             rests_since: Mutex::default(),
             squeezed: AtomicBool::new(false),
@@ -186,6 +186,9 @@ impl TierDir {
     }
 
     /// Writes a stamp and reads it back.
+    ///
+    /// # Errors
+    /// [`TierError::Timestamps`] if it is not the same.
     fn check_timestamps(&self) -> Result<(), TierError> {
         let stamp = Stamp(0x0abc_def0_1234_5678 & ((1 << 60) - 1));
         let ok = set_stamp(&self.lock, stamp).is_ok()
@@ -194,12 +197,12 @@ impl TierDir {
         if ok { Ok(()) } else { Err(TierError::Timestamps { name: self.name.clone(), path: self.path.clone() }) }
     }
 
-    /// Whether the tier takes no copies at present: after an I/O error, while its disk is full, or
-    /// for good.
+    /// Whether the tier accepts no copies at present: after an I/O error, while its disk is full or
+    /// memory is short, or for good.
     #[must_use]
     pub fn suspended(&self) -> bool {
         let since = *self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
-        since.is_some_and(|t| t.elapsed() < REST)
+        since.is_some_and(|t| t.elapsed() < SUSPENSION)
             || self.squeezed.load(Ordering::Relaxed)
             || self.given_up.load(Ordering::Relaxed)
     }
@@ -210,58 +213,60 @@ impl TierDir {
         self.in_memory
     }
 
-    /// Memory is short, or no longer: it takes no copies meanwhile.
+    /// Suspends the tier while memory is short.
     pub fn squeeze(&self, short: bool) {
         self.squeezed.store(short, Ordering::Relaxed);
     }
 
-    /// Whether no copy has succeeded since the tier rested a short while ago.
+    /// Whether no copy has succeeded since the tier was suspended, up to [`DOUBT`] ago.
     #[must_use]
     pub fn doubtful(&self) -> bool {
         self.rests_since.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|t| t.elapsed() < DOUBT)
     }
 
-    /// A copy succeeded: no doubts once the rest is over.
+    /// Notes that a copy succeeded: the tier is not doubtful once its suspension is over.
     pub(super) fn worked(&self) {
         let mut since = self.rests_since.lock().unwrap_or_else(PoisonError::into_inner);
-        since.take_if(|t| t.elapsed() >= REST);
+        since.take_if(|t| t.elapsed() >= SUSPENSION);
     }
 
-    /// Lets the tier rest for a while.
+    /// Suspends the tier for [`SUSPENSION`].
     pub fn rest(&self) {
         *self.rests_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Takes no copies any more.
+    /// Suspends the tier for good.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the path still leads to this tier and its directories are there: somebody may have
-    /// removed it.
+    /// Whether the path still leads to this tier and its directories exist: a user may have removed
+    /// it.
     #[must_use]
     pub fn in_place(&self) -> bool {
         self.fs.is_in_place() && DIRS.into_iter().all(|name| self.fs.has(name))
     }
 
-    /// Whether all that is being allocated fits above `keep_free`. What of it is allocated already
-    /// counts twice: then too little is taken for a moment, never too much.
+    /// Whether all that is being allocated fits above `keep_free`. Blocks of it that are allocated
+    /// already count twice: for a moment too little is accepted, never too much.
+    ///
+    /// # Errors
+    /// What the kernel said.
     pub(super) fn disk_has_room(&self) -> io::Result<bool> {
         let wanted = self.allocating.load(Ordering::SeqCst);
         let vfs = self.fs.room()?;
         let above = vfs.f_bavail.saturating_mul(vfs.f_frsize).saturating_sub(self.keep_free);
-        let inodes = vfs.f_files == 0 || vfs.f_favail >= KEEP_INODES;
-        if above < NEARLY_FULL.min(self.ledger.usage().capacity / 64) || !inodes {
+        let inodes = vfs.f_files == 0 || vfs.f_favail >= RESERVED_INODES;
+        if above < NEARLY_FULL_BYTES.min(self.ledger.usage().capacity / 64) || !inodes {
             self.rest();
         }
         Ok(above >= wanted && inodes)
     }
 
-    /// Size, charge and stamp of a copy, if it is there.
+    /// Size, charge and stamp of a copy; `None` if it does not exist.
     ///
     /// # Errors
-    /// What the kernel said, other than that there is none: the copy may well be there, and stays
-    /// charged.
+    /// What else the kernel said: the copy may exist, and stays charged.
     pub fn stat(&self, name: CopyName) -> io::Result<Option<Copy>> {
         let st = match self.fs.stat(name.rel_path().as_slice()) {
             Err(Errno::NOENT) => return Ok(None),
@@ -279,7 +284,7 @@ impl TierDir {
         }))
     }
 
-    /// Whether the bytes of a copy are what they must be; `false` also when it cannot be read.
+    /// Whether the bytes of a copy have this checksum; `false` also when it cannot be read.
     #[must_use]
     pub fn verify(&self, name: CopyName, size: u64, sum: Sum) -> bool {
         self.open_copy(name).and_then(|fd| sum.fits(&fd, size)).unwrap_or(false)
@@ -299,18 +304,17 @@ impl TierDir {
         self.fs.room().map_or(0, |v| self.keep_free.saturating_sub(v.f_bavail.saturating_mul(v.f_frsize)))
     }
 
-    /// Tells others that the tier will be free soon.
+    /// Writes into the lock that the tier will be free soon.
     pub fn mark_ending(&self) {
         lock::mark_ending(&self.lock);
     }
 
-    /// Removes everything of the tier. `tmp` goes first, so that copiers which are still at work
-    /// cannot add to what is being removed; the lock goes last, so that the next agent does not
-    /// begin before.
+    /// Removes everything of the tier: first `tmp`, so that copiers which still run cannot add
+    /// files; last the lock, so that the next agent does not begin before.
     pub fn remove_all(&self) {
         self.give_up();
-        // Whoever writes the log anew stops, and puts nothing back.
-        drop(self.tidying.lock().unwrap_or_else(PoisonError::into_inner));
+        // A compaction of the log stops, and puts no log back.
+        drop(self.compacting.lock().unwrap_or_else(PoisonError::into_inner));
         for _ in 0..100 {
             for (file, _) in self.list("tmp").unwrap_or_default() {
                 self.unlink(&format!("tmp/{file}"));
@@ -319,7 +323,7 @@ impl TierDir {
                 break;
             }
         }
-        // By their names: runtime directories of this and of other agents may lie beside them.
+        // By name: runtime directories of this and of other agents may lie beside them.
         for name in DIRS.into_iter().chain([OLD_TRASH]) {
             let _ = self.fs.remove_tree(name);
         }
@@ -331,7 +335,7 @@ impl TierDir {
     }
 }
 
-/// Bytes that are being allocated, for as long as it lives.
+/// Counts bytes as being allocated until it is dropped.
 pub(super) struct Allocating<'a>(&'a AtomicU64, u64);
 
 impl<'a> Allocating<'a> {

@@ -27,12 +27,12 @@ pub enum TierError {
         name: String,
         /// Its path.
         path: PathBuf,
-        /// What the other agent wrote into its lock.
+        /// What the other agent wrote into the lock.
         holder: String,
         /// Whether it is about to end.
         ending: bool,
     },
-    /// All names are taken by others.
+    /// Other users have all candidate names.
     #[error("tier {name}: {path}/monarch-{uid} and its alternatives belong to somebody else or are not private")]
     Squatted {
         /// Name of the tier.
@@ -55,7 +55,7 @@ pub enum TierError {
     /// Its copies were made by another version.
     #[error(
         "tier {name} ({path}): its copies are of format {found}, this program knows {}; use another directory, or remove them with `monarch stop --purge`",
-        super::log::VERSION
+        super::log_record::VERSION
     )]
     Format {
         /// Name of the tier.

@@ -1,6 +1,6 @@
 //! The file system under a tier: its directory, held, and the room on it.
 //!
-//! All that a tier makes, renames, opens and removes it names relative to this directory, whatever
+//! A tier names all that it makes, renames, opens and removes relative to this directory, whatever
 //! becomes of the path that led to it.
 
 use crate::held_dir::HeldDir;
@@ -12,8 +12,8 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What tmpfs is called.
-const TMPFS: u64 = 0x0102_1994;
+/// The type of tmpfs, as `statfs` gives it.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// The directory of evicted files that a process may still have open.
 pub(super) const TRASH: &str = "trash";
 /// Its name in version 0.2.0.
@@ -21,18 +21,18 @@ pub(super) const OLD_TRASH: &str = "dying";
 /// Directories of a tier.
 pub(super) const DIRS: [&str; 4] = ["copies", "tmp", "part", TRASH];
 
-/// See the module.
+/// The directory of a tier.
 #[derive(Debug)]
 pub(super) struct TierFs(HeldDir);
 
-/// Why there is none.
+/// Why the directory of a tier cannot be used.
 #[derive(Debug)]
 pub(super) enum NoTierFs {
     /// What was tried, and what the kernel said.
     Io(&'static str, Errno),
     /// Another user can put another directory in its place.
     Exposed(Exposed),
-    /// All names are taken by others.
+    /// Other users have all candidate names.
     Squatted,
 }
 
@@ -58,19 +58,25 @@ impl TierFs {
     }
 
     /// Makes the directories of a tier that are missing.
+    ///
+    /// # Errors
+    /// What the kernel said.
     pub(super) fn make_dirs(&self) -> rustix::io::Result<()> {
         DIRS.into_iter().try_for_each(|name| self.make_dir(name))?;
         (0..256).try_for_each(|i| self.make_dir(format!("copies/{i:02x}")))
     }
 
-    /// Room on it.
+    /// Size and free space of the file system.
+    ///
+    /// # Errors
+    /// What the kernel said.
     pub(super) fn room(&self) -> rustix::io::Result<StatVfs> {
         rustix::fs::fstatvfs(self.fd())
     }
 
-    /// Whether it is in memory.
+    /// Whether the file system is in memory.
     pub(super) fn is_in_memory(&self) -> bool {
-        rustix::fs::fstatfs(self.fd()).is_ok_and(|fs| fs.f_type as u64 == TMPFS)
+        rustix::fs::fstatfs(self.fd()).is_ok_and(|fs| fs.f_type as u64 == TMPFS_MAGIC)
     }
 }
 
@@ -96,7 +102,7 @@ mod tests {
         file.publish(name(n), stamp, Sum::whole(xxh3_64(b"abc"))).unwrap().unwrap()
     }
 
-    /// A directory that looks like a tier, with files that are dear to somebody.
+    /// A directory that looks like a tier, with files that are dear to a user.
     fn victim(at: PathBuf) -> PathBuf {
         NAMES.iter().for_each(|name| fs::create_dir_all(at.join(name)).unwrap());
         for name in NAMES.iter().chain(&["."]) {
@@ -134,7 +140,7 @@ mod tests {
         fs::rename(&tier.path, &away).unwrap();
         symlink(&victim, &tier.path).unwrap();
         assert!(!tier.in_place());
-        // All of a tier's life goes on where the directory is.
+        // The tier continues where the directory is.
         let second = publish(&tier, 2);
         let part = tier.begin_part(1 << 20, true).unwrap().unwrap();
         tier.open_part(&part, 0, 4096).unwrap();
@@ -144,7 +150,7 @@ mod tests {
         tier.drop_part(&part);
         tier.sweep();
         assert!(tier.stat(first.name).unwrap().is_none());
-        let stats = tier.tidy_log(|| true);
+        let stats = tier.compact_log(|| true);
         assert_eq!((stats, below(&victim) == before), (0, true));
         tier.remove_all();
         assert!(below(&victim) == before, "nothing of the other directory was removed");

@@ -1,13 +1,13 @@
-//! The byte ledger of a tier: what is used and what is promised never exceeds the capacity.
+//! The byte ledger of a tier: used and reserved bytes never exceed the capacity.
 //!
-//! Space is reserved before anything is written and settled with the blocks that the file system
-//! really took. A reservation that is dropped gives its bytes back. Every file is also charged
+//! Space is reserved before anything is written, and settled with the blocks that the file system
+//! allocated. A reservation that is dropped gives its bytes back. Every file is also charged
 //! [`NAME_COST`] bytes towards the growth of directories.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Charged per file for its name in a directory: an ext4 entry with a 32-byte name is 40 bytes,
-/// half-full blocks double it.
+/// Bytes charged per file for its name in a directory: an ext4 entry with a 32-byte name is 40
+/// bytes, half-full blocks double it.
 pub(super) const NAME_COST: u64 = 96;
 
 /// Bytes of a tier.
@@ -17,13 +17,13 @@ pub struct Usage {
     pub capacity: u64,
     /// Bytes allocated by copies, directories and files in the trash.
     pub used: u64,
-    /// Bytes promised to copies being written.
+    /// Bytes reserved for copies being written.
     pub reserved: u64,
     /// Copies.
     pub files: u64,
 }
 
-/// See the module.
+/// The bytes of a tier, and reservations of them.
 #[derive(Debug)]
 pub struct Ledger {
     usage: Arc<Mutex<Usage>>,
@@ -35,13 +35,13 @@ fn lock(usage: &Mutex<Usage>) -> MutexGuard<'_, Usage> {
 }
 
 impl Ledger {
-    /// An empty ledger; `block` is the allocation unit of the file system.
+    /// An empty ledger; `block` is the allocation unit of the file system, in bytes.
     #[must_use]
     pub fn new(capacity: u64, block: u64) -> Self {
         Self { usage: Arc::new(Mutex::new(Usage { capacity, ..Usage::default() })), block: block.max(512) }
     }
 
-    /// The allocation unit.
+    /// The allocation unit, in bytes.
     pub(super) const fn block(&self) -> u64 {
         self.block
     }
@@ -50,19 +50,19 @@ impl Ledger {
         lock(&self.usage)
     }
 
-    /// Bytes that a file of `size` bytes will take.
+    /// Bytes that a file of `size` bytes is charged.
     #[must_use]
     pub fn cost(&self, size: u64) -> u64 {
         size.checked_next_multiple_of(self.block).unwrap_or(u64::MAX).saturating_add(NAME_COST)
     }
 
-    /// Promises room for a file of `size` bytes; `None` when it does not fit.
+    /// Reserves space for a file of `size` bytes; `None` when it does not fit.
     #[must_use]
     pub fn reserve(&self, size: u64) -> Option<Reservation> {
         self.reserve_bytes(self.cost(size))
     }
 
-    /// Promises exactly so many bytes; `None` when they do not fit.
+    /// Reserves exactly `bytes` bytes; `None` when they do not fit.
     #[must_use]
     pub fn reserve_bytes(&self, bytes: u64) -> Option<Reservation> {
         let mut u = self.lock();
@@ -79,28 +79,28 @@ impl Ledger {
         self.cost(size) <= self.lock().capacity
     }
 
-    /// Charges what is already on disk (at start): `blocks` bytes, `files` copies.
+    /// Charges what is already on disk, without a reservation: `bytes` bytes, `files` copies.
     pub fn charge(&self, bytes: u64, files: u64) {
         let mut u = self.lock();
         u.used += bytes;
         u.files += files;
     }
 
-    /// Gives back what a removed file of `bytes` (as charged) took.
+    /// Releases the charge of removed files: `bytes` bytes, `files` copies.
     pub fn release(&self, bytes: u64, files: u64) {
         let mut u = self.lock();
         u.used = u.used.saturating_sub(bytes);
         u.files = u.files.saturating_sub(files);
     }
 
-    /// The figures now.
+    /// The usage now.
     #[must_use]
     pub fn usage(&self) -> Usage {
         *self.lock()
     }
 }
 
-/// A promise of room; dropped, it gives the room back.
+/// Reserved bytes; dropped, it gives them back.
 #[derive(Debug)]
 pub struct Reservation {
     usage: Arc<Mutex<Usage>>,
@@ -108,17 +108,17 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Bytes promised.
+    /// Bytes reserved.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Turns the promise into a charge of `allocated` bytes as the file system counts them.
+    /// Turns the reservation into the charge of a copy for which the file system allocated
+    /// `allocated` bytes; the bytes charged.
     ///
     /// # Errors
-    /// The promise, because the file system took more than the capacity allows: the file has to go
-    /// again.
+    /// The reservation, if that exceeds the capacity: the file has to be removed.
     pub fn settle(mut self, allocated: u64) -> Result<u64, Self> {
         let charge = allocated.saturating_add(NAME_COST);
         let mut u = lock(&self.usage);
@@ -134,12 +134,12 @@ impl Reservation {
         Ok(charge)
     }
 
-    /// Takes over another promise of the same ledger.
+    /// Adds another reservation of the same ledger.
     pub fn absorb(&mut self, mut other: Self) {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// Turns the promise into a charge for something that is not a copy; its bytes.
+    /// Turns the reservation into a charge for something that is not a copy; the bytes charged.
     #[must_use]
     pub fn into_charge(mut self) -> u64 {
         let bytes = std::mem::take(&mut self.bytes);

@@ -1,18 +1,18 @@
 //! The lock of a tier: one agent at a time.
 //!
-//! Whoever ends removes the file last, so that a newcomer that opened it before may hold a lock on
-//! a file without a name: it looks whether the name still leads to what it locked.
+//! An agent that ends removes the lock file last. Another agent that opened it before may then lock
+//! a file without a name, so it looks whether the name still leads to the file that it locked.
 
 use crate::held_dir::HeldDir;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
-/// Its name.
+/// The name of the lock file.
 pub(super) const LOCK: &str = "lock";
-/// What an agent that is about to end writes behind its process id.
+/// The word that an agent which is about to end writes behind its process id.
 const ENDING: &str = "ending";
 
-/// Somebody else holds the lock.
+/// Another process holds the lock.
 #[derive(Debug)]
 pub(super) struct Taken {
     /// What it wrote into it.
@@ -22,8 +22,11 @@ pub(super) struct Taken {
 }
 
 /// Takes the lock in directory `dir`.
+///
+/// # Errors
+/// What the kernel said, other than that the lock is taken.
 pub(super) fn take(dir: &HeldDir) -> rustix::io::Result<Result<OwnedFd, Taken>> {
-    // (A pipe that somebody left there is not waited for.)
+    // (Without blocking, should a pipe have the name.)
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK;
     loop {
         let lock = dir.open_file(LOCK, flags, Mode::RUSR | Mode::WUSR)?;
@@ -54,11 +57,11 @@ fn taken(lock: &OwnedFd) -> Taken {
 
 fn write(lock: &OwnedFd, what: &str) {
     let text = format!("{} {what}\n", std::process::id());
-    // Only others' messages suffer if this fails.
+    // Only messages of other agents suffer if this fails.
     let _ = rustix::io::pwrite(lock, text.as_bytes(), 0);
 }
 
-/// Lets others know that they need not wait long.
+/// Writes into the lock that it will be free soon.
 pub(super) fn mark_ending(lock: &OwnedFd) {
     write(lock, ENDING);
 }

@@ -1,16 +1,18 @@
-//! Writing the log of a tier anew while copies are made and dropped.
+//! Compacts the log of a tier while copies are made and dropped.
 //!
-//! What is kept is written beside the old log, while copies go on being logged there. Only what was
-//! logged since is added, and the two change places, while nobody can log: whoever publishes waits
-//! for a few records at most. Until then the old log is all there is; after a power loss one of the
-//! two is there as a whole, and copies that it does not know are dropped.
+//! The records of copies that exist are written to a new log, while the old one is still appended
+//! to. What was logged meanwhile is added, and the two logs exchange names, under the lock of the
+//! log: copiers that publish wait for a few records at most. Until then the old log is in use.
+//! After a power loss one of the two is there as a whole; copies that it does not know are dropped.
 
 use super::dir::{Allocating, TierDir};
 use super::ledger::Reservation;
-use super::log::{self, Anew, Logged};
 use super::log_charge::LogCharge;
+use super::log_reader::{self, Logged};
+use super::log_record::{NEW, RECORD};
+use super::log_rewrite::{NewLog, now};
 use super::names::ByName;
-use super::recover::{SPARE, boot_id};
+use super::recover::{MAX_DEAD_RECORDS, boot_id};
 use monarch_abi::hash::CopyName;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -19,49 +21,52 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// So many records may be added while the log is written anew.
-const LATEST: u64 = 2048;
-/// Records of a log that are not of copies.
-const OTHERS: u64 = 8;
-/// Pause after an error.
-const PAUSE: Duration = Duration::from_secs(600);
+/// Records that may be added while the log is compacted.
+const HEADROOM_RECORDS: u64 = 2048;
+/// Records of a log that are not of copies, at most.
+const OTHER_RECORDS: u64 = 8;
+/// Time after an error until the log is compacted again.
+const RETRY_PAUSE: Duration = Duration::from_secs(600);
 
-/// What became of it.
-enum Tidied {
-    /// It has so many copies now.
-    Anew(u64),
-    /// The quota lacks so many bytes.
+/// How a compaction ended.
+enum Compaction {
+    /// The log has this number of records now.
+    Done(u64),
+    /// The quota lacks this number of bytes.
     Short(u64),
     /// Not now: the agent ends, or the disk is full.
     Stopped,
 }
 
 impl TierDir {
-    /// Writes the log anew if most of what it says is of copies that have gone, as long as it may;
-    /// the bytes that are missing to do so, if any are. It takes a while: all copies are looked
-    /// at.
+    /// Compacts the log if most of its records are of copies that are gone. Returns the bytes that
+    /// the quota lacks for that, 0 if none. Takes long, as it looks at every copy, and stops once
+    /// `may` returns `false`.
     #[must_use]
-    pub fn tidy_log(&self, may: impl Fn() -> bool) -> u64 {
-        // Another one is at it.
-        let Ok(mut failed) = self.tidying.try_lock() else { return 0 };
+    pub fn compact_log(&self, may: impl Fn() -> bool) -> u64 {
+        // Another thread does so.
+        let Ok(mut failed) = self.compacting.try_lock() else { return 0 };
         let may = || may() && !self.given_up.load(Ordering::Relaxed);
         let files = self.ledger.usage().files;
-        if self.log.records() <= 2 * files + SPARE || failed.is_some_and(|t| t.elapsed() < PAUSE) || !may() {
+        if self.log.records() <= 2 * files + MAX_DEAD_RECORDS
+            || failed.is_some_and(|t| t.elapsed() < RETRY_PAUSE)
+            || !may()
+        {
             return 0;
         }
-        let bytes = self.log_bytes(files + LATEST);
+        let bytes = self.log_bytes(files + HEADROOM_RECORDS);
         let Some(room) = self.ledger.reserve_bytes(bytes) else { return bytes };
-        let end = self.log_anew(room, may);
-        if !matches!(end, Ok(Tidied::Anew(_))) {
-            self.unlink(log::NEW);
+        let end = self.compact(room, may);
+        if !matches!(end, Ok(Compaction::Done(_))) {
+            self.unlink(NEW);
         }
         match end {
-            Ok(Tidied::Anew(copies)) => {
+            Ok(Compaction::Done(copies)) => {
                 tracing::info!(tier = self.name, copies, "the log was written anew");
                 0
             }
-            Ok(Tidied::Short(bytes)) => bytes,
-            Ok(Tidied::Stopped) => 0,
+            Ok(Compaction::Short(bytes)) => bytes,
+            Ok(Compaction::Stopped) => 0,
             Err(e) => {
                 tracing::warn!(tier = self.name, error = %e, "the log cannot be written anew; it grows");
                 *failed = Some(Instant::now());
@@ -70,50 +75,51 @@ impl TierDir {
         }
     }
 
-    /// Bytes that a log of so many copies takes.
+    /// Bytes that a log of this number of copies takes.
     fn log_bytes(&self, copies: u64) -> u64 {
-        ((copies + OTHERS) * log::RECORD as u64).next_multiple_of(self.ledger.block())
+        ((copies + OTHER_RECORDS) * RECORD as u64).next_multiple_of(self.ledger.block())
     }
 
-    fn log_anew(&self, mut room: Reservation, may: impl Fn() -> bool) -> io::Result<Tidied> {
+    fn compact(&self, mut room: Reservation, may: impl Fn() -> bool) -> io::Result<Compaction> {
         let _allocating = Allocating::new(&self.allocating, room.bytes());
         if !self.disk_has_room()? {
-            return Ok(Tidied::Stopped);
+            return Ok(Compaction::Stopped);
         }
-        let Some((old, records)) = self.log_of_named() else { return Ok(Tidied::Stopped) };
-        let (boot, looked) = (boot_id(), log::now());
-        let mut known = log::read_first(&old, boot, records)?.copies;
+        let Some((old, records)) = self.log_of_named() else { return Ok(Compaction::Stopped) };
+        let (boot, looked) = (boot_id(), now());
+        let mut known = log_reader::read_first(&old, boot, records)?.copies;
         if !self.keep_what_is_there(&mut known, &may)? {
-            return Ok(Tidied::Stopped);
+            return Ok(Compaction::Stopped);
         }
         let copies = known.len() as u64;
-        let missing = self.widen(&mut room, copies + LATEST);
+        let missing = self.widen(&mut room, copies + HEADROOM_RECORDS);
         if missing > 0 {
-            return Ok(Tidied::Short(missing));
+            return Ok(Compaction::Short(missing));
         }
-        let mut anew = Anew::write(&self.fs, boot, &known, looked)?;
+        let mut new = NewLog::write(&self.fs, boot, &known, looked)?;
         drop(known);
-        // Most of what was logged meanwhile, so that little is left to be done while others wait.
+        // Most of what was logged meanwhile, so that little is left to do under the lock.
         let until = self.log.records();
-        let missing = self.widen(&mut room, anew.records() + (until - records) + LATEST);
+        let missing = self.widen(&mut room, new.records() + (until - records) + HEADROOM_RECORDS);
         if missing > 0 {
-            return Ok(Tidied::Short(missing));
+            return Ok(Compaction::Short(missing));
         }
-        anew.take_over(&old, records, until)?;
-        anew.sync()?;
+        new.take_over(&old, records, until)?;
+        new.sync()?;
         if !may() {
-            return Ok(Tidied::Stopped);
+            return Ok(Compaction::Stopped);
         }
-        self.change_logs(anew, old, until, room)
+        self.change_logs(new, old, until, room)
     }
 
-    /// The log, and how many records it has whose copies have all got their names, if they ever do.
+    /// The log, and a number of records: each copy of those has got its name by now, or never gets
+    /// it.
     fn log_of_named(&self) -> Option<(Arc<OwnedFd>, u64)> {
         let _none_under_way = self.naming.write().unwrap_or_else(PoisonError::into_inner);
         self.log.in_use()
     }
 
-    /// Drops what has gone; `false` when there was no time to look at all of them.
+    /// Drops the copies that are gone; `false` when `may` ended the search before its end.
     fn keep_what_is_there(&self, known: &mut ByName<Logged>, may: impl Fn() -> bool) -> io::Result<bool> {
         let mut end = Ok(true);
         known.retain_named(|name, logged| {
@@ -126,8 +132,8 @@ impl TierDir {
             }
             match self.changed(name, logged.packed) {
                 Ok(Some(changed)) => {
-                    // One that was synced, went, and was made again since without a record is not
-                    // taken for the one that was synced.
+                    // A copy that was synced, removed, and made again without a record is not taken
+                    // for the one that was synced.
                     let _ = logged.found(changed);
                     true
                 }
@@ -141,7 +147,7 @@ impl TierDir {
         end
     }
 
-    /// When a copy got its name, in seconds, if it is there.
+    /// When a copy got its name, in seconds; `None` if it does not exist.
     fn changed(&self, name: CopyName, packed: bool) -> rustix::io::Result<Option<u64>> {
         let st = match packed {
             true => self.fs.stat(super::packed_usage::path_of(name)),
@@ -154,7 +160,7 @@ impl TierDir {
         }
     }
 
-    /// Makes sure that room is for so many copies; the bytes that are missing.
+    /// Widens a reservation to a log of `copies`; the bytes that the quota lacks for that.
     fn widen(&self, room: &mut Reservation, copies: u64) -> u64 {
         let missing = self.log_bytes(copies).saturating_sub(room.bytes());
         if missing == 0 {
@@ -166,34 +172,40 @@ impl TierDir {
         })
     }
 
-    /// Goes on with the log that was written anew, when it has what was logged from this record on,
-    /// too.
-    fn change_logs(&self, mut anew: Anew, old: Arc<OwnedFd>, since: u64, mut room: Reservation) -> io::Result<Tidied> {
+    /// Adds what was logged from record `since` on to the new log, and puts it in place of the old
+    /// one.
+    fn change_logs(
+        &self,
+        mut new: NewLog,
+        old: Arc<OwnedFd>,
+        since: u64,
+        mut room: Reservation,
+    ) -> io::Result<Compaction> {
         let mut charge = self.logging();
         let until = self.log.records();
-        let missing = self.widen(&mut room, anew.records() + (until - since));
+        let missing = self.widen(&mut room, new.records() + (until - since));
         if missing > 0 {
-            return Ok(Tidied::Short(missing));
+            return Ok(Compaction::Short(missing));
         }
-        anew.take_over(&old, since, until)?;
-        let (file, records, blocks) = (anew.file(), anew.records(), anew.blocks()?);
-        // Whoever has it open keeps its blocks.
+        new.take_over(&old, since, until)?;
+        let (file, records, blocks) = (new.file(), new.records(), new.blocks()?);
+        // An open file keeps its blocks.
         drop(old);
-        let old_has_name = self.log.change_to(&self.fs, anew)?;
-        let new = LogCharge::of(records * log::RECORD as u64, blocks, self.ledger.block());
-        // First all of it, so that nobody else takes the room.
+        let old_has_name = self.log.change_to(&self.fs, new)?;
+        let charged = LogCharge::of(records * RECORD as u64, blocks, self.ledger.block());
+        // Charged first, so that no other thread takes the room.
         let promised = room.into_charge();
-        self.ledger.charge(new.charged.saturating_sub(promised), 0);
-        self.ledger.release(promised.saturating_sub(new.charged), 0);
-        let before = std::mem::replace(&mut *charge, new);
+        self.ledger.charge(charged.charged.saturating_sub(promised), 0);
+        self.ledger.release(promised.saturating_sub(charged.charged), 0);
+        let before = std::mem::replace(&mut *charge, charged);
         self.note_log_wants(&charge);
         drop(charge);
         match old_has_name {
-            true => self.trash_file(log::NEW, before.charged),
+            true => self.trash_file(NEW, before.charged),
             false => self.ledger.release(before.charged, 0),
         }
         rustix::fs::fdatasync(&file)?;
-        Ok(Tidied::Anew(records))
+        Ok(Compaction::Done(records))
     }
 }
 
@@ -209,8 +221,8 @@ mod tests {
     use xxhash_rust::xxh3::xxh3_64;
 
     const CAPACITY: u64 = 64 << 20;
-    /// So many records of copies that have gone make a log be written anew.
-    const GONE: u64 = SPARE + 1000;
+    /// Records of copies that are gone with which a log is compacted.
+    const GONE: u64 = MAX_DEAD_RECORDS + 1000;
 
     fn open(dir: &Path) -> (TierDir, Vec<Copy>) {
         let tier = TierDir::open("t", dir, CAPACITY, 0).unwrap();
@@ -287,15 +299,15 @@ mod tests {
             let threads: Vec<_> = (0..4).map(publishing).collect();
             for _ in 0..3 {
                 log_gone(&tier);
-                while tier.log.records() > 2 * tier.ledger.usage().files + SPARE {
-                    assert_eq!(tier.tidy_log(|| true), 0);
+                while tier.log.records() > 2 * tier.ledger.usage().files + MAX_DEAD_RECORDS {
+                    assert_eq!(tier.compact_log(|| true), 0);
                 }
             }
             done.store(true, Ordering::Relaxed);
             threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
         });
         let path = tier.path.clone();
-        assert!(!path.join(log::NEW).exists());
+        assert!(!path.join(NEW).exists());
         drop(tier);
         let (tier, found) = open(dir.path());
         assert_eq!(found.iter().map(|c| c.name).collect::<BTreeSet<_>>(), published.iter().map(|n| name(*n)).collect());
@@ -318,8 +330,8 @@ mod tests {
                 log_gone(&tier);
                 tier.log.sync(&tier.fs).unwrap();
                 tier.charge_what_was_appended();
-                assert_eq!(tier.tidy_log(|| true), 0);
-                assert!(tier.log.records() < 2 * LATEST + 60, "turn {turn}");
+                assert_eq!(tier.compact_log(|| true), 0);
+                assert!(tier.log.records() < 2 * HEADROOM_RECORDS + 60, "turn {turn}");
                 tier.sweep();
                 assert_eq!(above(&tier), at_first, "turn {turn}");
                 assert_eq!(tier.usage().reserved, 0, "turn {turn}");
@@ -351,9 +363,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (tier, _) = open(dir.path());
         log_gone(&tier);
-        let reader = std::fs::File::open(tier.path.join(log::LOG)).unwrap();
+        let reader = std::fs::File::open(tier.path.join(super::super::log_record::LOG)).unwrap();
         let before = tier.ledger.usage().used;
-        assert_eq!(tier.tidy_log(|| true), 0);
+        assert_eq!(tier.compact_log(|| true), 0);
         assert!(tier.ledger.usage().used > before && tier.sweep() == 1);
         drop(reader);
         assert!(tier.sweep() == 0 && tier.ledger.usage().used < before);
@@ -371,10 +383,10 @@ mod tests {
         // By the second in which the log is written anew it is an old one.
         std::thread::sleep(Duration::from_millis(1100));
         log_gone(&tier);
-        assert_eq!(tier.tidy_log(|| true), 0);
+        assert_eq!(tier.compact_log(|| true), 0);
         evict(&tier, 2);
         publish(&tier, 2, true);
-        let read = log::read(&tier.fs, Some([9; 16])).unwrap();
+        let read = log_reader::read(&tier.fs, Some([9; 16])).unwrap();
         let safe = |n| {
             let changed = tier.changed(name(n), false).unwrap().unwrap();
             read.copies.get(name(n)).unwrap().is_safe(changed)
@@ -383,7 +395,7 @@ mod tests {
         // The next sync speaks of what was not synced, once its second has passed.
         std::thread::sleep(Duration::from_millis(1100));
         assert!(tier.log.sync(&tier.fs).unwrap());
-        let read = log::read(&tier.fs, Some([9; 16])).unwrap();
+        let read = log_reader::read(&tier.fs, Some([9; 16])).unwrap();
         let changed = |n| tier.changed(name(n), false).unwrap().unwrap();
         assert_eq!([0, 1, 2].map(|n| read.copies.get(name(n)).unwrap().is_safe(changed(n))), [true, true, false]);
     }
@@ -394,11 +406,11 @@ mod tests {
         let (tier, _) = open(dir.path());
         publish(&tier, 1, false);
         log_gone(&tier);
-        let (log, new) = (tier.path.join(log::LOG), tier.path.join(log::NEW));
+        let (log, new) = (tier.path.join(super::super::log_record::LOG), tier.path.join(NEW));
         let (bytes, usage) = (std::fs::read(&log).unwrap(), tier.ledger.usage());
         let same = || std::fs::read(&log).unwrap() == bytes && !new.is_file();
         let all = tier.ledger.reserve_bytes(usage.capacity - usage.used - usage.reserved).unwrap();
-        assert!(tier.tidy_log(|| true) > 0 && same());
+        assert!(tier.compact_log(|| true) > 0 && same());
         drop(all);
         // There is no time.
         let mut left = 3;
@@ -407,16 +419,16 @@ mod tests {
             left >= 0
         };
         let few = std::cell::RefCell::new(few);
-        assert!(tier.tidy_log(|| (*few.borrow_mut())()) == 0 && same());
+        assert!(tier.compact_log(|| (*few.borrow_mut())()) == 0 && same());
         // Something has the name: it is not tried again soon.
         std::fs::create_dir(&new).unwrap();
-        assert!(tier.tidy_log(|| true) == 0 && same());
+        assert!(tier.compact_log(|| true) == 0 && same());
         std::fs::remove_dir(&new).unwrap();
-        assert!(tier.tidy_log(|| true) == 0 && same());
+        assert!(tier.compact_log(|| true) == 0 && same());
         assert_eq!(tier.ledger.usage(), usage);
         publish(&tier, 2, false);
-        *tier.tidying.lock().unwrap() = None;
-        assert!(tier.tidy_log(|| true) == 0 && !same());
+        *tier.compacting.lock().unwrap() = None;
+        assert!(tier.compact_log(|| true) == 0 && !same());
         drop(tier);
         assert_eq!(open(dir.path()).1.len(), 2);
     }

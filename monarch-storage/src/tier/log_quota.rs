@@ -1,4 +1,4 @@
-//! Logging the copies of a tier that is in use, within its quota.
+//! Logs the copies of a tier that is in use, within its quota.
 
 use super::checksum::Sum;
 use super::dir::TierDir;
@@ -9,23 +9,25 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
-/// The log's room is seen to when what is charged has room for so many records only: as many copies
+/// Records for which the charged blocks have space when the next block is reserved: as many copies
 /// may be under way.
-const NEAR: u64 = 40;
-const RECORD: u64 = super::log::RECORD as u64;
+const RESERVE_AHEAD_RECORDS: u64 = 40;
+/// Bytes of a record.
+const RECORD: u64 = super::log_record::RECORD as u64;
 
 impl TierDir {
-    /// What the log is charged; held while a record is appended.
+    /// The charge of the log, locked: held while a record is appended.
     pub(super) fn logging(&self) -> MutexGuard<'_, LogCharge> {
         self.logging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Space that is reserved for the next block of the log.
     fn room_at_hand(&self) -> MutexGuard<'_, Option<Reservation>> {
         self.log_room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is told of the tier: what the log keeps at hand for itself is no copy being written,
-    /// and stays taken.
+    /// The usage of the tier, for reports. Space reserved for the log counts as used: it is no copy
+    /// that is being written, and stays taken.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let at_hand = self.room_at_hand();
@@ -36,7 +38,7 @@ impl TierDir {
         usage
     }
 
-    /// Charges a log that is gone on with, and takes `blocks` bytes on disk.
+    /// Charges the log of an earlier agent, or a new one, that takes `blocks` bytes on disk.
     pub(super) fn charge_log(&self, blocks: u64) {
         let mut charge = self.logging();
         *charge = LogCharge::of(self.log.len().unwrap_or(0), blocks, self.ledger.block());
@@ -44,7 +46,7 @@ impl TierDir {
         self.note_log_wants(&charge);
     }
 
-    /// Takes note of a copy that is complete and about to get its name.
+    /// Logs a copy that is complete and about to get its name.
     ///
     /// # Errors
     /// What the kernel said; `StorageFull` when the quota has no room for one more block of the
@@ -55,24 +57,27 @@ impl TierDir {
         let appended = self.log.append(name, sum, size, packed);
         match room {
             Some(room) if appended.is_ok() => charge_block(&mut charge, room),
-            // Dropped, it is given back.
+            // A reservation that is dropped gives its bytes back.
             _ => {}
         }
         self.note_log_wants(&charge);
         appended
     }
 
-    /// Charges what was appended without asking for room: what is not copies.
+    /// Charges records that were appended without a reservation: those that are not of copies.
     pub(super) fn charge_what_was_appended(&self) {
         let mut charge = self.logging();
-        // Where there is no room now, the next copy needs it.
+        // Without space now, the next copy has to reserve it.
         if let Ok(Some(room)) = self.room_to_grow(&charge, 0) {
             charge_block(&mut charge, room);
         }
         self.note_log_wants(&charge);
     }
 
-    /// Room for one more block, if so many more records need one.
+    /// Reserves one more block if this number of further records needs one.
+    ///
+    /// # Errors
+    /// `StorageFull` when the quota has no space.
     fn room_to_grow(&self, charge: &LogCharge, records: u64) -> io::Result<Option<Reservation>> {
         if self.log.len().is_none_or(|len| len + records * RECORD <= charge.covered) {
             return Ok(None);
@@ -82,22 +87,21 @@ impl TierDir {
         Ok(Some(room.ok_or(io::ErrorKind::StorageFull)?))
     }
 
-    /// Finds out whether room will be needed: whoever places copies asks often, and waits for
-    /// nothing.
+    /// Notes whether the log will soon need a block: the placer asks often, and must not wait.
     pub(super) fn note_log_wants(&self, charge: &LogCharge) {
         let left = self.log.len().map_or(u64::MAX, |len| charge.covered.saturating_sub(len) / RECORD);
         let at_hand = self.room_at_hand();
-        self.log_wants.store(at_hand.is_none() && left <= NEAR, Ordering::Relaxed);
+        self.log_wants.store(at_hand.is_none() && left <= RESERVE_AHEAD_RECORDS, Ordering::Relaxed);
     }
 
-    /// Bytes that the log will soon need: a copy had better leave that much, or it cannot be logged
+    /// Bytes that the log will soon need. A copy that does not leave them free may not be logged
     /// when it is complete.
     #[must_use]
     pub fn log_wants(&self) -> u64 {
         if self.log_wants.load(Ordering::Relaxed) { self.ledger.block() } else { 0 }
     }
 
-    /// Keeps room for the log at hand where it is wanted and to be had.
+    /// Reserves the next block of the log, if it will soon need one and the quota has space.
     pub fn keep_log_room(&self) {
         if self.log_wants() > 0
             && let Some(room) = self.ledger.reserve_bytes(self.ledger.block())
@@ -108,15 +112,15 @@ impl TierDir {
         }
     }
 
-    /// A copy was read in full and is what it should be: it need not be read again in this boot.
+    /// Logs a copy that was read in full and is sound: it need not be read again in this boot.
     pub fn verified(&self, name: CopyName, sum: Sum, size: u64) {
         if let Err(e) = self.log_copy(name, sum, size, false) {
             tracing::debug!(tier = self.name, error = %e, "a verified copy could not be logged");
         }
     }
 
-    /// Has copies reach the disk, so that they need not be verified after a power loss. Of use on
-    /// disks only.
+    /// Syncs the copies to the disk, so that they need not be verified after a power loss. Does
+    /// nothing on a tier in memory.
     pub fn sync(&self) {
         if self.in_memory || self.given_up.load(Ordering::Relaxed) {
             return;

@@ -8,17 +8,15 @@
 //!        +------+-----+----------+-------+-----+------+-----+------+-------+-----+----------+-------+--------+
 //!        `--- skippable frame of LZ4 -------------------------------------------------------'  little endian
 //! ```
-//! The table has 16 bytes for each unit of `unit` bytes (the last one may be shorter): length of
-//! its block in the frame (u32, the highest bit: it is stored as it is), 4 bytes of nothing,
-//! XXH3-64 of its bytes. `size`, `sum` and `piece` are those of the copy as it was before,
-//! as in the [log](super::log); `check` is the XXH3-64 of the 40 bytes at 8 and the table. The
-//! frame behind it has one block for each unit, independent of the others, and no checksums: by the
-//! format's own rules
-//! (<https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md>)
-//! `lz4 -d` reads the whole file.
+//! The table has 16 bytes for each unit of `unit` bytes (the last may be shorter): length of its
+//! block in the frame (u32; highest bit: stored uncompressed), 4 zeros, XXH3-64 of its bytes.
+//! `size`, `sum` and `piece` are those of the file, as in the [log](super::log_record). `check` is
+//! the XXH3-64 of the 40 bytes at 8 and of the table. The frame has one independent block for each
+//! unit and no checksums, so `lz4 -d` reads the whole file
+//! (<https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md>).
 //!
-//! Blocks are made and read by the block functions of `lz4_flex` rather than by its frame reader,
-//! which allocates a window and copies once more: 3.1 instead of 0.4 to 1.5 GB/s here.
+//! The block functions of `lz4_flex` make and read blocks at 3.1 GB/s here. Its frame reader
+//! allocates a window and copies once more: 0.4 to 1.5 GB/s.
 
 use super::checksum::{Sum, Summing};
 use crate::engine::SourceFile;
@@ -30,25 +28,25 @@ use std::num::NonZeroU64;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// What comes behind the name of a copy in the name of its packed one.
+/// The suffix of packed copies behind the name of the plain copy.
 pub(super) const SUFFIX: &str = ".lz4";
-/// Bytes of a unit at most: independent blocks of that size lose less than half a percent of the
-/// ratio, and what was decoded is written while it is in the processor's cache.
-const UNIT: u64 = 256 << 10;
-/// Bytes that are asked of the disk at once, ahead of the reads.
-const AHEAD: u64 = 8 << 20;
+/// Bytes of a unit, at most. Independent blocks of this size lose less than half a percent of the
+/// ratio, and a decoded unit is written while it is in the processor's cache.
+const MAX_UNIT_BYTES: u64 = 256 << 10;
+/// Bytes that the kernel is asked to read ahead when a packed copy is opened.
+const READ_AHEAD_BYTES: u64 = 8 << 20;
 
 const SKIPPABLE: u32 = 0x184d_2a50;
 const MAGIC: [u8; 8] = *b"MONPACK1";
 const HEADER: usize = 64;
 const ENTRY: usize = 16;
-/// Most units of a file: 16 TiB in the largest, and a table that fits into memory.
-const MOST_UNITS: u64 = 1 << 24;
+/// Units of a file, at most: 4 TiB in units of the largest size, and a table that fits into memory.
+const MAX_UNITS: u64 = 1 << 24;
 /// Magic, version 1 with independent blocks and no checksums, blocks of up to 4 MiB, checksum of
 /// these two bytes.
 const FRAME: [u8; 7] = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x70, 0x73];
 const END: [u8; 4] = [0; 4];
-/// Of a block's length: it is stored as it is.
+/// The bit of a block's length that says: stored uncompressed.
 const STORED: u32 = 1 << 31;
 
 fn damaged(what: &'static str) -> io::Error {
@@ -64,31 +62,31 @@ fn frame_at(size: u64, unit: u64) -> u64 {
     HEADER as u64 + units(size, unit) * ENTRY as u64
 }
 
-/// A unit as the table has it.
+/// A unit, as the table has it.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
-    /// Where its bytes are.
+    /// Offset of its block in the file.
     at: u64,
     len: u32,
     stored: bool,
     sum: u64,
 }
 
-/// What a copy is packed with.
+/// Packs a file, unit by unit.
 #[derive(Debug)]
 pub(super) struct Packing {
     size: u64,
     unit: u64,
     table: Vec<u8>,
     out: Vec<u8>,
-    /// Where the next block goes.
+    /// Offset of the next block in the packed copy.
     at: u64,
 }
 
 impl Packing {
-    /// Of a file of `size` bytes that is read in pieces of so many (0: as a whole).
+    /// Begins a file of `size` bytes that is read in pieces of `piece` bytes (0: as a whole).
     pub(super) fn new(size: u64, piece: u64) -> Self {
-        let unit = if piece == 0 { UNIT } else { UNIT.min(piece) };
+        let unit = if piece == 0 { MAX_UNIT_BYTES } else { MAX_UNIT_BYTES.min(piece) };
         Self { size, unit, table: Vec::new(), out: Vec::new(), at: frame_at(size, unit) + FRAME.len() as u64 }
     }
 
@@ -100,7 +98,7 @@ impl Packing {
         self.at
     }
 
-    /// Packs the next unit; its block, and where that goes.
+    /// Packs the next unit; its block, and the offset of that.
     pub(super) fn next(&mut self, raw: &[u8]) -> (&[u8], u64) {
         let most = lz4_flex::block::get_maximum_output_size(raw.len());
         if self.out.len() < most + 4 {
@@ -124,7 +122,8 @@ impl Packing {
         (&self.out[..4 + len], at)
     }
 
-    /// What goes at the beginning and at the end of the file, and the length of all.
+    /// The bytes for the beginning and the end of the packed copy, with their offsets, and its
+    /// length.
     pub(super) fn end(self, sum: Sum) -> ([(Vec<u8>, u64); 2], u64) {
         let mut head = vec![0; HEADER];
         let bytes = (HEADER - 8 + self.table.len()) as u32;
@@ -173,21 +172,21 @@ fn read_exact_at(file: impl AsFd, mut buf: &mut [u8], mut at: u64) -> io::Result
     Ok(())
 }
 
-/// A packed copy, open. Reads give the bytes of the file; each unit is compared with its checksum.
+/// An open packed copy. Reads give the bytes of the file; each unit is compared with its checksum.
 #[derive(Debug)]
 pub struct PackedFile {
     fd: OwnedFd,
-    /// Read when it is needed: until then the disk has time, and its reader makes room.
+    /// Read when it is first needed: meanwhile the disk reads ahead, and the copier makes space.
     table: OnceLock<Table>,
     /// The identity of the file that it is a copy of, as far as known.
     identity: Option<Identity>,
-    /// The unit decoded last, where only a part of it was asked for.
+    /// Number and bytes of the unit of which a part was read last.
     last: Mutex<(usize, Vec<u8>)>,
-    /// Where a block is read to.
+    /// The buffer for blocks.
     block: Mutex<Vec<u8>>,
 }
 
-/// What stands in front of the frame.
+/// Header and table in front of the frame.
 #[derive(Debug)]
 struct Table {
     size: u64,
@@ -197,16 +196,19 @@ struct Table {
 }
 
 impl PackedFile {
-    /// That of the file with this identity, if it is known, and read soon.
+    /// The packed copy of the file with this identity, as far as known, which is read soon.
     #[must_use]
     pub fn new(fd: OwnedFd, identity: Option<Identity>) -> Self {
-        // Of a large one the kernel does the rest as it is read.
-        let _ = rustix::fs::fadvise(&fd, 0, NonZeroU64::new(AHEAD), rustix::fs::Advice::WillNeed);
+        // The kernel reads the rest of a large one ahead as it is read.
+        let _ = rustix::fs::fadvise(&fd, 0, NonZeroU64::new(READ_AHEAD_BYTES), rustix::fs::Advice::WillNeed);
         let (last, block) = (Mutex::new((usize::MAX, Vec::new())), Mutex::default());
         Self { fd, table: OnceLock::new(), identity, last, block }
     }
 
-    /// What stands in front of the frame, which is looked at once.
+    /// Header and table, which are read once.
+    ///
+    /// # Errors
+    /// What the kernel said; `InvalidData` when they are damaged, or of another file.
     fn table(&self) -> io::Result<&Table> {
         if let Some(table) = self.table.get() {
             return Ok(table);
@@ -218,7 +220,7 @@ impl PackedFile {
         Ok(self.table.get_or_init(|| table))
     }
 
-    /// Bytes of the file that it is a copy of, and what they come to.
+    /// Size and checksum of the file that it is a copy of.
     ///
     /// # Errors
     /// What the kernel said; `InvalidData` when it is damaged, or no packed copy.
@@ -252,7 +254,7 @@ impl PackedFile {
             }
             read_exact_at(&self.fd, out, unit.at)?;
         } else {
-            // Chunks of a large one are decoded by several at a time.
+            // Several copiers decode chunks of a large file at a time.
             let (mut shared, mut own) = (self.block.try_lock(), Vec::new());
             let block = shared.as_mut().map_or(&mut own, |block| &mut **block);
             if block.len() < len {
@@ -274,12 +276,14 @@ impl Table {
         read_exact_at(fd, &mut head, 0)?;
         let (unit, size) = (u64::from(u32_at(&head, 16)), u64_at(&head, 24));
         let n = units(size, unit);
-        let known =
-            u32_at(&head, 0) == SKIPPABLE && head[8..16] == MAGIC && (1..=UNIT).contains(&unit) && n <= MOST_UNITS;
+        let known = u32_at(&head, 0) == SKIPPABLE
+            && head[8..16] == MAGIC
+            && (1..=MAX_UNIT_BYTES).contains(&unit)
+            && n <= MAX_UNITS;
         if !known {
             return Err(damaged("it is no packed copy"));
         }
-        // Room is made only for what the file holds.
+        // Memory is allocated only for what the file holds.
         let held = u64::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0);
         if frame_at(size, unit) > held {
             return Err(damaged("the packed copy is too short"));
@@ -335,7 +339,7 @@ impl SourceFile for PackedFile {
     }
 
     fn identity_now(&self) -> io::Result<Identity> {
-        // Its name says so.
+        // A packed copy has the identity in its name.
         self.identity.ok_or_else(|| Errno::NODATA.into())
     }
 
@@ -344,7 +348,7 @@ impl SourceFile for PackedFile {
     }
 
     fn at_once(&self) -> Option<usize> {
-        Some(UNIT as usize)
+        Some(MAX_UNIT_BYTES as usize)
     }
 }
 
@@ -455,7 +459,7 @@ mod tests {
         let mut long_unit = packed.clone();
         long_unit[HEADER..HEADER + 4].copy_from_slice(&(!STORED).to_le_bytes());
         let mut many_units = packed;
-        many_units[24..32].copy_from_slice(&(MOST_UNITS * UNIT).to_le_bytes());
+        many_units[24..32].copy_from_slice(&(MAX_UNITS * MAX_UNIT_BYTES).to_le_bytes());
         for hurt in [long_unit, many_units] {
             let why = open(&seal(hurt)).expect_err("it is too short").to_string();
             assert_eq!(why, "the packed copy is too short");

@@ -1,6 +1,6 @@
-//! A map by the names of copies, for a million of them: names are hashes already, and copies come
-//! by their first byte, directory by directory, so that a part of the map that fits into a
-//! processor's cache is used at a time.
+//! A map by the names of copies, for a million of them. Names are hashes already. Copies are listed
+//! directory by directory, by the first byte of their names: the map has a part for each, which
+//! fits into a processor's cache.
 
 use monarch_abi::hash::CopyName;
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ impl Hasher for AsItIs {
 
 type Part<T> = HashMap<CopyName, T, BuildHasherDefault<AsItIs>>;
 
-/// See the module.
+/// A map by the names of copies.
 #[derive(Clone, Debug)]
 pub struct ByName<T> {
     parts: Vec<Part<T>>,
@@ -43,64 +43,64 @@ const fn part(name: CopyName) -> usize {
 }
 
 impl<T> ByName<T> {
-    /// How many there are.
+    /// The number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What belongs to a name.
+    /// The value of a name.
     #[must_use]
     pub fn get(&self, name: CopyName) -> Option<&T> {
         self.parts[part(name)].get(&name)
     }
 
-    /// The same, to be changed.
+    /// The value of a name, to be changed.
     pub fn get_mut(&mut self, name: CopyName) -> Option<&mut T> {
         self.parts[part(name)].get_mut(&name)
     }
 
-    /// Adds one, or replaces it.
+    /// Adds a value, or replaces that of the name.
     pub fn insert(&mut self, name: CopyName, value: T) {
         self.len += usize::from(self.parts[part(name)].insert(name, value).is_none());
     }
 
-    /// Takes one out.
+    /// Takes the value of a name out.
     pub fn remove(&mut self, name: CopyName) -> Option<T> {
         let here = &mut self.parts[part(name)];
         let found = here.remove(&name);
         if here.is_empty() {
-            // Its memory is of use elsewhere: mostly all are taken out.
+            // Mostly all entries are taken out: the memory is given back.
             *here = Part::default();
         }
         self.len -= usize::from(found.is_some());
         found
     }
 
-    /// Takes any one out.
+    /// Takes any entry out.
     pub fn pop(&mut self) -> Option<(CopyName, T)> {
         let name = self.parts.iter().find_map(|p| p.keys().next().copied())?;
         Some((name, self.remove(name)?))
     }
 
-    /// All of them.
+    /// All entries.
     pub fn iter(&self) -> impl Iterator<Item = (CopyName, &T)> {
         self.parts.iter().flatten().map(|(name, value)| (*name, value))
     }
 
-    /// Keeps those that are wanted by their names.
+    /// Keeps the entries for which `wanted` returns `true`.
     pub fn retain_named(&mut self, mut wanted: impl FnMut(CopyName, &mut T) -> bool) {
         self.parts.iter_mut().for_each(|p| p.retain(|name, value| wanted(*name, value)));
         self.len = self.parts.iter().map(HashMap::len).sum();
     }
 
-    /// Keeps those that are wanted.
+    /// Keeps the entries for whose values `wanted` returns `true`.
     pub fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
         self.parts.iter_mut().for_each(|p| p.retain(|_, value| wanted(value)));
         self.len = self.parts.iter().map(HashMap::len).sum();

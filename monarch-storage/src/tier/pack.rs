@@ -1,5 +1,5 @@
-//! Making packed copies, opening them, taking them away. They lie beside the others, under names
-//! that readers never open.
+//! Makes, opens and evicts packed copies. They lie beside the plain copies, under names that
+//! readers never open.
 
 use super::checksum::Sum;
 use super::copy::{CopyFile, How, write_all_at};
@@ -22,8 +22,8 @@ pub struct PackedWriter<'a> {
 }
 
 impl TierDir {
-    /// Promises room for a packed copy of about `bytes`; `None` when there is none, also on the
-    /// disk.
+    /// Reserves space for a packed copy of about `bytes` bytes; `None` when ledger or disk has
+    /// none.
     ///
     /// # Errors
     /// What the kernel said.
@@ -32,13 +32,13 @@ impl TierDir {
         Ok(if room.is_some() && self.disk_has_room()? { room } else { None })
     }
 
-    /// Begins a packed copy of a file of `size` bytes, with the sums of pieces of `piece`.
-    /// `Ok(None)` when the disk is full.
+    /// Begins a packed copy of a file of `size` bytes whose checksum is that of pieces of `piece`
+    /// bytes (0: of the whole). `Ok(None)` when the disk is full.
     ///
     /// # Errors
     /// What the kernel said.
     pub fn begin_packed(&self, room: Reservation, size: u64, piece: u64) -> io::Result<Option<PackedWriter<'_>>> {
-        // (What is reserved for the name is no block.)
+        // (The bytes reserved for the name are no block.)
         let bytes = room.bytes().saturating_sub(NAME_COST).max(1);
         let _allocating = Allocating::new(&self.allocating, bytes);
         if !self.disk_has_room()? {
@@ -74,7 +74,7 @@ impl TierDir {
         self.fs.stat(path_of(name)).is_ok()
     }
 
-    /// What there is to be known about a packed copy of a file of `size` bytes, if it is there.
+    /// Charge and stamp of the packed copy of a file of `size` bytes, if it exists.
     #[must_use]
     pub fn stat_packed(&self, name: CopyName, size: u64) -> Option<Copy> {
         let st = self.fs.stat(path_of(name)).ok()?;
@@ -83,14 +83,14 @@ impl TierDir {
         Some(Copy { name, size, charged: self.charge_of_copy(&st), stamp, check: None, packed: true })
     }
 
-    /// Takes the packed copy of a file of `size` bytes away; the bytes that it was charged, if it
-    /// was there.
+    /// Evicts the packed copy of a file of `size` bytes; the bytes that it was charged, if it
+    /// existed.
     pub fn evict_packed(&self, name: CopyName, size: u64) -> Option<u64> {
         let path = path_of(name);
         let st = self.fs.stat(&path).ok()?;
         let charged = self.charge_of_copy(&st);
         let path = match self.move_to_trash(&path) {
-            // Somebody else has taken it away meanwhile.
+            // Another thread has evicted it meanwhile.
             Err(Errno::NOENT) => return None,
             aside => aside.unwrap_or(path),
         };
@@ -100,7 +100,7 @@ impl TierDir {
         Some(charged)
     }
 
-    /// One packed copy more, or less.
+    /// Counts a packed copy more (`files` of 1) or less (-1).
     pub(super) fn note_packed(&self, files: i64, size: u64, stored: u64) {
         let mut p = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
         let add = |to: &mut u64, n: u64| *to = if files < 0 { to.saturating_sub(n) } else { *to + n };
@@ -109,7 +109,7 @@ impl TierDir {
         add(&mut p.stored, stored);
     }
 
-    /// Its packed copies.
+    /// The usage of its packed copies.
     #[must_use]
     pub fn packed(&self) -> PackedUsage {
         *self.packed.lock().unwrap_or_else(PoisonError::into_inner)
@@ -117,13 +117,13 @@ impl TierDir {
 }
 
 impl PackedWriter<'_> {
-    /// Bytes of a unit: so many are to be added at a time, until the last ones.
+    /// Bytes of a unit, which are added at a time; the last unit may be shorter.
     #[must_use]
     pub fn unit(&self) -> usize {
         self.packing.unit() as usize
     }
 
-    /// Adds the next unit; `false` when there is no room for it.
+    /// Adds the next unit; `false` when the quota has no space for it.
     ///
     /// # Errors
     /// What the kernel said.
@@ -143,22 +143,22 @@ impl PackedWriter<'_> {
         Ok(true)
     }
 
-    /// Bytes so far.
+    /// Bytes written so far.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.packing.at()
     }
 
-    /// Gives it its name, if nothing has that: see [`CopyFile::publish`].
+    /// Completes and publishes it, as [`CopyFile::publish`] does.
     ///
     /// # Errors
-    /// What the kernel said; the file is gone then.
+    /// What the kernel said; the file is removed.
     pub fn publish(self, name: CopyName, stamp: Stamp, sum: Sum) -> io::Result<Option<Copy>> {
         let (parts, len) = self.packing.end(sum);
         for (bytes, at) in parts {
             write_all_at(self.file.fd(), &bytes, at)?;
         }
-        // What was allocated behind its end is given back.
+        // Blocks that were allocated behind its end are given back.
         rustix::fs::ftruncate(self.file.fd(), len)?;
         self.file.publish_as(name, stamp, sum, How { packed: Some(self.size), ..How::default() })
     }
@@ -198,7 +198,7 @@ mod tests {
         let first = tier(&dir);
         first.recover(|_| {}).unwrap();
         let empty = first.ledger.usage();
-        // Too little and too much was promised.
+        // Too little and too much was reserved.
         for estimate in [1, size] {
             let copy = pack(&first, name, &raw, estimate).unwrap();
             let u = first.ledger.usage();
@@ -213,7 +213,7 @@ mod tests {
         let mut found = Vec::new();
         again.recover(|c| found.push(c)).unwrap();
         assert!(found.len() == 1 && found[0].packed && found[0].size == size && found[0].name == name);
-        // (The log was written anew: its blocks may differ.)
+        // (The log is a new one: its blocks may differ.)
         assert_eq!((again.ledger.usage().files, again.packed()), (before.0.files, before.1));
         let file = again.open_packed(name, identity(size)).unwrap().unwrap();
         let mut back = vec![0; raw.len()];
@@ -222,7 +222,7 @@ mod tests {
         }
         assert!(back == raw && file.contents().unwrap() == (size, Sum::whole(xxh3_64(&raw))));
         assert!(again.open_packed(name, identity(size + 1)).unwrap().unwrap().contents().is_err());
-        // Who has it open keeps it, and it stays charged as long.
+        // While it is open it stays charged.
         drop(file);
         let used = again.ledger.usage().used;
         let charged = again.evict_packed(name, size).unwrap();

@@ -1,8 +1,8 @@
-//! Partial copies of large files: chunks in any order, read while they arrive.
+//! Partial copies of large files: chunks are written in any order, and read while others arrive.
 //!
 //! Readers open a partial copy by its number, which is never used again, for one read at a time.
-//! Room is reserved for all of it at first, or for each chunk as it comes; blocks are allocated
-//! chunk by chunk, so that the first one need not wait for the last.
+//! Space is reserved for all of it at first, or for each chunk when it comes. Blocks are allocated
+//! chunk by chunk, so that the first chunk need not wait for the last.
 
 use super::checksum::Sum;
 use super::copy::CopyFile;
@@ -18,10 +18,10 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Chunks begin and end at multiples of it, but for the last one of a file.
+/// Chunks begin and end at multiples of this, in bytes, except for the end of a file.
 const PAGE: u64 = 4096;
 
-/// A partial copy. It has to be published or dropped by its tier.
+/// A partial copy. Its owner has to publish it or drop it, by the methods of its tier.
 #[derive(Debug)]
 pub struct PartCopy {
     /// Its number.
@@ -29,7 +29,7 @@ pub struct PartCopy {
     /// Size of the file.
     pub size: u64,
     room: Mutex<Option<Reservation>>,
-    /// Bytes whose room is reserved but whose blocks are not allocated.
+    /// Bytes that are reserved but whose blocks are not allocated.
     unallocated: AtomicU64,
 }
 
@@ -47,12 +47,13 @@ impl PartCopy {
 #[derive(Debug)]
 pub struct PartWriter {
     fd: OwnedFd,
-    /// Whether its bytes are to be written to a disk: soon, so that they do not pile up in memory.
+    /// Whether it lies on a disk: then the kernel is asked to write its bytes out soon, so that
+    /// they do not pile up in memory.
     on_disk: bool,
 }
 
 impl PartWriter {
-    /// Gives the blocks of its bytes from `off` on back.
+    /// Gives the blocks of `len` bytes from `off` on back.
     ///
     /// # Errors
     /// As of [`TierDir::punch`].
@@ -61,7 +62,7 @@ impl PartWriter {
     }
 }
 
-/// Gives blocks back. A block at the end of the file goes only if the hole covers all of it.
+/// Gives blocks back. The last block of the file is given back only if the hole covers all of it.
 fn punch(fd: &OwnedFd, off: u64, len: u64) -> io::Result<()> {
     let end = (off + len).next_multiple_of(PAGE);
     Ok(rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, off, end - off)?)
@@ -78,7 +79,7 @@ impl Sink for PartWriter {
 }
 
 impl TierDir {
-    /// Begins a partial copy of a file of `size` bytes, with room for all of it if it is to be
+    /// Begins a partial copy of a file of `size` bytes, with space for all of it if it is to be
     /// `whole`. `Ok(None)` when it does not fit.
     ///
     /// # Errors
@@ -100,6 +101,9 @@ impl TierDir {
     }
 
     /// Makes its file; `false` when the disk is full.
+    ///
+    /// # Errors
+    /// What the kernel said.
     fn make_part(&self, part: &PartCopy) -> io::Result<bool> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let made = self.fs.open_file(&part.path(), flags, Mode::RUSR | Mode::WUSR).and_then(|fd| {
@@ -117,7 +121,7 @@ impl TierDir {
         }
     }
 
-    /// Opens a partial copy to write the bytes from `off` on, of which `len` get their blocks.
+    /// Opens a partial copy to write from `off` on, and allocates the blocks of `len` bytes.
     ///
     /// # Errors
     /// What the kernel said.
@@ -128,7 +132,7 @@ impl TierDir {
             match rustix::fs::fallocate(&fd, FallocateFlags::KEEP_SIZE, off, len) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
                 Err(e) => {
-                    // A part of them may be allocated.
+                    // Some of them may be allocated.
                     let _ = punch(&fd, off, len);
                     return Err(e.into());
                 }
@@ -148,14 +152,14 @@ impl TierDir {
         Ok(self.fs.read_file(&format!("part/{number:016x}"))?)
     }
 
-    /// Whether a chunk of `bytes` would leave `keep_free` on the disk, and the tier takes any.
+    /// Whether the tier accepts copies, and a chunk of `bytes` bytes fits above `keep_free`.
     pub fn has_room_on_disk(&self, bytes: u64) -> bool {
         let _allocating = Allocating::new(&self.allocating, bytes);
         !self.suspended() && self.disk_has_room().unwrap_or(false)
     }
 
-    /// Reserves room for one more chunk of `bytes`, above `keep_free` on the disk; `false` when
-    /// there is none.
+    /// Reserves space for one more chunk of `bytes` bytes, above `keep_free` on the disk; `false`
+    /// when there is none.
     pub fn grow_part(&self, part: &PartCopy, bytes: u64) -> bool {
         if !self.has_room_on_disk(bytes) {
             return false;
@@ -168,7 +172,7 @@ impl TierDir {
         true
     }
 
-    /// Gives the blocks of a chunk back, whose room is somebody else's.
+    /// Gives the blocks of a chunk back; the reservation for them belongs to another chunk.
     ///
     /// # Errors
     /// What the kernel said; `Unsupported` where the file system cannot do that.
@@ -177,11 +181,11 @@ impl TierDir {
         punch(&fd, off, len)
     }
 
-    /// Makes a complete partial copy a copy: see [`CopyFile::publish`]; without a sum
-    /// [`CopyFile::publish_passing`].
+    /// Publishes a complete partial copy, as [`CopyFile::publish`] does; without a sum as
+    /// [`CopyFile::publish_passing`] does.
     ///
     /// # Errors
-    /// What the kernel said; the file is gone then.
+    /// What the kernel said; the file is removed.
     pub fn publish_part(
         &self,
         part: &PartCopy,
@@ -208,7 +212,7 @@ impl TierDir {
         }
     }
 
-    /// Takes a partial copy away. The caller has taken it out of the state word before.
+    /// Drops a partial copy. The caller has taken it out of the state word before.
     pub fn drop_part(&self, part: &PartCopy) {
         self.forget_allocation(part);
         if let Some(room) = part.take_room() {
@@ -216,9 +220,9 @@ impl TierDir {
         }
     }
 
-    /// The same of one whose chunks lie in room elsewhere, too, which may be used again once
-    /// `slots` are dropped. They are as soon as the blocks are free: at once, even while a
-    /// reader has the file open. The caller has counted a drop before.
+    /// Drops a partial copy whose chunks lie in slots of a window. `slots` is dropped, for use by
+    /// other chunks, as soon as the blocks are free: at once where holes can be punched, even while
+    /// a reader has the file open. The caller has counted a drop before.
     pub fn drop_passing_part(&self, part: &PartCopy, slots: impl Any + Send) {
         match self.punch(part, 0, part.size) {
             Ok(()) => self.drop_part(part),

@@ -1,14 +1,16 @@
-//! What an earlier agent left in a tier: accounting for all of it, keeping what can be trusted.
+//! Takes over what an earlier agent left in a tier: charges all of it, and keeps what can be
+//! trusted.
 //!
-//! A copy is kept if its name, size and stamp belong together and the log knows it. One of another
-//! boot of the machine that had not reached the disk then may hold anything; it has to be verified
-//! before it is used.
+//! A copy is kept if its name, size and stamp belong together and the log knows it. A copy of
+//! another boot of the machine that had not reached the disk may hold any bytes, so it has to be
+//! verified before it is used.
 
 use super::dir::{Copy, TierDir};
 use super::error::TierError;
 use super::fs::{OLD_TRASH, TRASH};
 use super::ledger::NAME_COST;
-use super::log::{self, Logged};
+use super::log_reader::{self, Logged};
+use super::log_record;
 use super::names::ByName;
 use super::seed::write_seed;
 use monarch_abi::hash::{CopyName, Stamp};
@@ -18,7 +20,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 
-/// What lies in a directory of copies.
+/// The contents of a directory of copies.
 #[derive(Debug, Default)]
 struct Listed {
     copies: Vec<Found>,
@@ -26,7 +28,7 @@ struct Listed {
     strange: Vec<Strange>,
 }
 
-/// What is no copy: its path, and what it takes.
+/// What is no copy, and the bytes charged for it.
 #[derive(Debug)]
 struct Strange {
     path: String,
@@ -34,7 +36,7 @@ struct Strange {
     is_file: bool,
 }
 
-/// What looks like a copy.
+/// A file whose name and stamp are those of a copy.
 #[derive(Debug)]
 struct Found {
     name: CopyName,
@@ -46,38 +48,38 @@ struct Found {
     changed: u64,
 }
 
-/// Directories that are listed ahead.
-const AHEAD: usize = 64;
-/// Threads that list the copies.
-const LISTERS: usize = 4;
-/// Records of copies that are gone which the log may have at any size.
-pub(super) const SPARE: u64 = 4096;
+/// Listed directories that wait to be accounted for, at most.
+const LISTED_AHEAD: usize = 64;
+/// Threads that list the directories of copies.
+const LISTER_THREADS: usize = 4;
+/// Records of copies that are gone which a log may always have.
+pub(super) const MAX_DEAD_RECORDS: u64 = 4096;
 
 impl TierDir {
-    /// Whether what lies here is of a format that this program knows.
+    /// Looks whether the copies here are of a format that this program knows.
     ///
     /// # Errors
     /// [`TierError::Format`] if not.
     pub fn check_format(&self) -> Result<(), TierError> {
-        match log::version(&self.fs) {
-            Some(found) if found != log::VERSION => {
+        match log_reader::version(&self.fs) {
+            Some(found) if found != log_record::VERSION => {
                 Err(TierError::Format { name: self.name.clone(), path: self.path.clone(), found })
             }
             _ => Ok(()),
         }
     }
 
-    /// Keeps another seed than its own: that of a tier beside it. If it cannot be kept, the copies
-    /// here serve this agent only.
+    /// Keeps the seed of another tier of this node. If it cannot be kept, the copies here serve
+    /// this agent only.
     pub fn keep_seed(&self, seed: u64) {
         let _ = write_seed(&self.fs, seed);
     }
 
-    /// Accounts for everything on disk: unfinished files go, evicted ones are tried again, copies
-    /// are charged and given to `found`.
+    /// Accounts for everything on disk: removes unfinished files, tries again to remove evicted
+    /// ones, charges copies and gives them to `found`.
     ///
     /// # Errors
-    /// What the kernel said. The tier must not be used then: what lies there is not charged.
+    /// What the kernel said. The tier must not be used then: not all that lies there is charged.
     pub fn recover(&self, mut found: impl FnMut(Copy)) -> io::Result<()> {
         for sub in ["tmp", "part"] {
             for (file, st) in self.list(sub)? {
@@ -94,9 +96,9 @@ impl TierDir {
         let (mut kept, mut unknown) = (0, 0);
         // The log is read while the directories are being listed.
         let read = self.each_directory(
-            || log::read(&self.fs, boot),
+            || log_reader::read(&self.fs, boot),
             |read, listed| {
-                // All of it is charged before any of it goes.
+                // All of it is charged before any of it is removed.
                 let charges = listed.copies.iter().map(|l| l.charged).chain(listed.strange.iter().map(|s| s.charged));
                 self.ledger.charge(charges.sum(), (listed.copies.len() + listed.strange.len()) as u64);
                 for l in listed.copies {
@@ -111,8 +113,7 @@ impl TierDir {
                             } else if l.charged != cost {
                                 self.trash.note_charge(l.name, cost, l.charged);
                             }
-                            // One that is packed is compared with its checksum whenever it is
-                            // decoded.
+                            // A packed copy is compared with its checksum whenever it is decoded.
                             let check = (!safe && !l.packed).then_some(logged.sum);
                             let (name, size, charged) = (l.name, logged.size, l.charged);
                             found(Copy { name, size, charged, stamp: l.stamp, check, packed: l.packed });
@@ -134,17 +135,20 @@ impl TierDir {
         if unknown > 0 {
             tracing::info!(tier = self.name, copies = unknown, "copies that the log does not know were removed");
         }
-        // Of an older version of this program.
+        // Left by an older version of this program.
         self.unlink("boot");
-        // Of an agent that ended while it wrote one.
-        self.unlink(log::NEW);
+        // Left by an agent that ended while it compacted its log.
+        self.unlink(log_record::NEW);
         self.go_on_with_log(boot, read, kept);
         self.sweep();
         Ok(())
     }
 
-    /// Moves what version 0.2.0 left in its trash to that of today, and removes the directory. What
-    /// the kernel does not move is charged and removed where it is.
+    /// Moves the files of version 0.2.0's trash to that of this version, and removes the old
+    /// directory. Files that the kernel does not move are charged, and removed where they are.
+    ///
+    /// # Errors
+    /// What the kernel said.
     fn empty_old_trash(&self) -> io::Result<()> {
         let listed = match self.list(OLD_TRASH) {
             // A tier without one, or a file that has its name.
@@ -164,8 +168,9 @@ impl TierDir {
         Ok(())
     }
 
-    /// Removes what is charged and of no use. A file only when nobody has it open: jobs outlive
-    /// agents, and copies that are decoded, yet to be packed, or of other nodes are in no log.
+    /// Removes what is charged and of no use. A file goes only when no process has it open: jobs
+    /// outlive agents, and transient copies (decoded, yet to be packed, of other nodes) are in no
+    /// log.
     fn discard(&self, path: &str, charged: u64, is_file: bool) {
         if is_file {
             self.trash_file(path, charged);
@@ -174,9 +179,9 @@ impl TierDir {
         }
     }
 
-    /// Goes on with the log, or with a new one if much of it is of no use any more.
-    fn go_on_with_log(&self, boot: Option<[u8; 16]>, mut read: log::Read, kept: u64) {
-        let anew = read.records == 0 || read.broken > 0 || read.records > kept + kept / 4 + SPARE;
+    /// Appends to the log from now on, or to a new one if many of its records are of no use.
+    fn go_on_with_log(&self, boot: Option<[u8; 16]>, mut read: log_reader::Read, kept: u64) {
+        let anew = read.records == 0 || read.broken > 0 || read.records > kept + kept / 4 + MAX_DEAD_RECORDS;
         let went_on = if anew {
             read.copies.retain(|l| l.is_there);
             self.log.begin(&self.fs, boot, &read.copies)
@@ -186,22 +191,25 @@ impl TierDir {
         match went_on {
             Ok(blocks) => self.charge_log(blocks),
             Err(e) => {
-                self.unlink(log::NEW);
+                self.unlink(log_record::NEW);
                 tracing::warn!(tier = self.name, error = %e, "the copies cannot be logged; the next agent will drop them");
             }
         }
     }
 
-    /// What the bytes of these copies must come to, as far as the log says.
+    /// The log's records of these copies, with their checksums.
     ///
     /// # Errors
     /// What the kernel said.
     pub fn sums(&self, names: &HashSet<CopyName>) -> io::Result<ByName<Logged>> {
-        Ok(log::read_of(&self.fs, None, Some(names))?.copies)
+        Ok(log_reader::read_of(&self.fs, None, Some(names))?.copies)
     }
 
-    /// Lists the directories of copies with several threads, while `prepare` works; then `each` is
-    /// given one after the other.
+    /// Lists the directories of copies with several threads while `prepare` runs, then calls `each`
+    /// with one after the other.
+    ///
+    /// # Errors
+    /// What `prepare`, or the kernel, said.
     fn each_directory<T>(
         &self,
         prepare: impl FnOnce() -> io::Result<T>,
@@ -209,13 +217,13 @@ impl TierDir {
     ) -> io::Result<T> {
         let next = AtomicUsize::new(0);
         std::thread::scope(|s| {
-            let (send, listed) = sync_channel(AHEAD);
-            for _ in 0..LISTERS {
+            let (send, listed) = sync_channel(LISTED_AHEAD);
+            for _ in 0..LISTER_THREADS {
                 let (send, next) = (send.clone(), &next);
                 s.spawn(move || {
                     loop {
                         let i = next.fetch_add(1, Ordering::Relaxed);
-                        // The one who waits has gone where listing has failed.
+                        // The receiver is gone once listing has failed.
                         if i >= 256 || send.send(self.list_copies(i)).is_err() {
                             return;
                         }
@@ -250,7 +258,10 @@ impl TierDir {
         Ok(listed)
     }
 
-    /// Names below `sub`, with what they are. What vanishes meanwhile is left out.
+    /// Names below `sub`, with their attributes. Files that vanish meanwhile are left out.
+    ///
+    /// # Errors
+    /// What the kernel said.
     pub(super) fn list(&self, sub: &str) -> io::Result<Vec<(String, Stat)>> {
         let dir = self.fs.open_dir(sub)?;
         let mut out = Vec::new();
@@ -269,7 +280,7 @@ impl TierDir {
         Ok(out)
     }
 
-    /// Removes a copy that nobody uses: the caller holds the tier, and serves nobody.
+    /// Removes a copy that no process uses: the caller holds the tier, and serves no job.
     pub fn remove_copy(&self, name: CopyName, packed: bool) {
         match packed {
             true => drop(self.unlink(&super::packed_usage::path_of(name))),
@@ -277,13 +288,13 @@ impl TierDir {
         }
     }
 
-    /// What a copy takes on disk: its size at least, as some file systems count the blocks seconds
-    /// after they were written (ZFS), or fewer as they compress them.
+    /// Bytes that a copy takes on disk: at least its size, as some file systems count blocks
+    /// seconds after they were written (ZFS), or compress them.
     pub(super) fn blocks_of_copy(&self, st: &Stat) -> u64 {
         (st.st_blocks as u64 * 512).max((st.st_size as u64).next_multiple_of(self.ledger.block()))
     }
 
-    /// The same with its name.
+    /// The charge of a copy, that of its name included.
     pub(super) fn charge_of_copy(&self, st: &Stat) -> u64 {
         self.blocks_of_copy(st) + NAME_COST
     }
@@ -297,7 +308,7 @@ fn is_file(st: &Stat) -> bool {
     st.st_mode & 0o170_000 == 0o100_000
 }
 
-/// What a file takes, its name included.
+/// The charge of a file that is no copy, that of its name included.
 pub(super) fn charge_of(st: &Stat) -> u64 {
     st.st_blocks as u64 * 512 + NAME_COST
 }
@@ -311,7 +322,7 @@ impl Found {
     }
 }
 
-/// Name and stamp of what looks like a copy, and whether that is a packed one.
+/// Name and stamp of a file that looks like a copy, and whether like a packed one.
 pub(super) fn sound(file: &str, st: &Stat) -> Option<(CopyName, Stamp, bool)> {
     let hex = file.strip_suffix(super::lz4_format::SUFFIX);
     let name = CopyName::parse(hex.unwrap_or(file).as_bytes())?;
@@ -319,7 +330,7 @@ pub(super) fn sound(file: &str, st: &Stat) -> Option<(CopyName, Stamp, bool)> {
     (is_file(st) && stamp.matches(name)).then_some((name, stamp, hex.is_some()))
 }
 
-/// The boot of this machine, if it can be told.
+/// The identity of this boot of the machine, if the kernel tells it.
 pub(super) fn boot_id() -> Option<[u8; 16]> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let hex: String = id.chars().filter(char::is_ascii_hexdigit).collect();
@@ -404,7 +415,7 @@ mod tests {
         })
         .ok()?;
         publish(&tier, 200);
-        let _ = (tier.sums(&std::iter::once(CopyName(7)).collect()), tier.tidy_log(|| true), tier.sweep());
+        let _ = (tier.sums(&std::iter::once(CopyName(7)).collect()), tier.compact_log(|| true), tier.sweep());
         Some(found)
     }
 
@@ -484,7 +495,7 @@ mod tests {
             if while_open {
                 harm(&path.join(file), &what);
                 (6..9).for_each(|n| publish(&tier, n));
-                let _ = (tier.sums(&std::iter::once(CopyName(7)).collect()), tier.tidy_log(|| true), tier.sweep());
+                let _ = (tier.sums(&std::iter::once(CopyName(7)).collect()), tier.compact_log(|| true), tier.sweep());
                 drop(tier);
             } else {
                 drop(tier);

@@ -3,8 +3,8 @@
 use crate::held_dir::HeldDir;
 use rustix::fs::{Mode, OFlags};
 
-/// The seed kept in the tier, made when there is none; whether it was. If it cannot be kept,
-/// whatever has its name, the copies serve this agent only.
+/// The seed kept in the tier, made when there is none; and whether it was made. If it cannot be
+/// kept, whatever file has its name, the copies serve this agent only.
 pub(super) fn read_seed(dir: &HeldDir) -> (u64, bool) {
     let mut bytes = [0u8; 8];
     if let Ok(f) = dir.read_file("seed")
@@ -17,6 +17,10 @@ pub(super) fn read_seed(dir: &HeldDir) -> (u64, bool) {
     (seed, true)
 }
 
+/// Keeps a seed in the tier.
+///
+/// # Errors
+/// The file cannot be opened. That the disk does not take the seed is no error.
 pub(super) fn write_seed(dir: &HeldDir, seed: u64) -> rustix::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK;
     let f = dir.open_file("seed", flags, Mode::RUSR | Mode::WUSR)?;

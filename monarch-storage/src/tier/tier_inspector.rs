@@ -1,8 +1,7 @@
-//! A tier as somebody sees it who need not hold it: which copies are there, and whether they are
-//! what they should be.
+//! Inspects a tier without holding its lock: which copies exist, and whether they are sound.
 
 use super::checksum::{Fits, Sum};
-use super::log::{self, Logged};
+use super::log_reader::{self, Logged};
 use super::lz4_format::{PackedFile, SUFFIX};
 use super::names::ByName;
 use super::recover::sound;
@@ -12,12 +11,12 @@ use rustix::io::Errno;
 use std::io;
 use std::path::Path;
 
-/// See the module.
+/// A tier whose lock need not be held.
 #[derive(Debug)]
 pub struct TierView {
     dir: HeldDir,
     logged: ByName<Logged>,
-    /// Tiers that may hold packed what lies decoded here.
+    /// Tiers that may have packed copies of what lies decoded here.
     beside: Vec<HeldDir>,
 }
 
@@ -26,7 +25,7 @@ pub struct TierView {
 pub struct Lying {
     /// Its name.
     pub name: CopyName,
-    /// Whether it is a packed one.
+    /// Whether it is a packed copy.
     pub packed: bool,
 }
 
@@ -39,38 +38,38 @@ impl Lying {
     }
 }
 
-/// How a copy is.
+/// What a check of a copy found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     /// Its bytes are what was copied.
     Sound,
     /// They are not, or it cannot be read; why.
     Damaged(String),
-    /// Nobody knows what its bytes should be.
+    /// No checksum of it is known.
     Unknown,
-    /// It has gone meanwhile.
+    /// It was removed meanwhile.
     Gone,
 }
 
 impl TierView {
-    /// Looks at the tier in this directory: the one that holds `copies`.
+    /// Opens the tier in this directory: the one that holds `copies`.
     ///
     /// # Errors
     /// What the kernel said.
     pub fn open(path: &Path) -> io::Result<Self> {
         let dir = HeldDir::open(path)?;
-        let logged = log::read(&dir, None)?.copies;
+        let logged = log_reader::read(&dir, None)?.copies;
         Ok(Self { dir, logged, beside: Vec::new() })
     }
 
-    /// Decoded copies are not logged: what they should be, packed ones in these tiers say.
+    /// Looks in these tiers for the packed copies of decoded ones, which are in no log.
     #[must_use]
     pub fn beside<'a>(mut self, tiers: impl Iterator<Item = &'a Path>) -> Self {
         self.beside = tiers.filter_map(|path| HeldDir::open(path).ok()).collect();
         self
     }
 
-    /// What a packed copy says about the copy of this name.
+    /// Checksum and size of the copy of this name, as a packed copy has them.
     fn as_packed(&self, name: CopyName) -> Option<(Sum, u64)> {
         let path = super::packed_usage::path_of(name);
         let open = |dir: &HeldDir| dir.read_file(&path).ok();
@@ -79,16 +78,16 @@ impl TierView {
         Some((sum, size))
     }
 
-    /// Reads the log once more: copies that were published since have records there.
+    /// Reads the log again, for copies that were published since.
     ///
     /// # Errors
     /// What the kernel said.
     pub fn refresh(&mut self) -> io::Result<()> {
-        self.logged = log::read(&self.dir, None)?.copies;
+        self.logged = log_reader::read(&self.dir, None)?.copies;
         Ok(())
     }
 
-    /// What lies in one of the 256 directories of copies.
+    /// The copies in one of the 256 directories.
     ///
     /// # Errors
     /// What the kernel said.
@@ -105,13 +104,13 @@ impl TierView {
         Ok(copies)
     }
 
-    /// What the log says about a copy.
+    /// The log's record of a copy.
     #[must_use]
     pub fn logged(&self, name: CopyName) -> Option<Logged> {
         self.logged.get(name).copied()
     }
 
-    /// Reads a copy and compares it with the log; also its bytes.
+    /// Reads a copy and compares it with the log; also its size in bytes.
     #[must_use]
     pub fn check(&self, copy: Lying) -> (Health, u64) {
         let path = copy.path();

@@ -271,7 +271,7 @@ impl<'a> Disk<'a> {
                     self.verifying.push(File::open(self.tier.path.join("log")).unwrap());
                 }
                 (0..5000).for_each(|i| self.tier.verified(name(200), Sum::whole(i), 7));
-                let _ = self.tier.tidy_log(|| true);
+                let _ = self.tier.compact_log(|| true);
                 assert!(!self.tier.path.join("log.new").exists());
             }
             _ => {}

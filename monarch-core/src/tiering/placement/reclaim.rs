@@ -213,14 +213,14 @@ impl Reclaim {
     }
 
     /// Compacts logs, which grow with every copy. It takes as long as looking at all copies.
-    pub(crate) fn tidy_logs(&self) {
+    pub(crate) fn compact_logs(&self) {
         let may = || !self.cx.stop.load(Ordering::Relaxed);
         for (at, tier) in self.cx.tiers.iter().enumerate() {
-            let short = tier.tidy_log(may);
+            let short = tier.compact_log(may);
             if short > 0 {
                 self.shrink(at, short);
                 // At once, before copies take the space; otherwise it is tried again later.
-                let _ = tier.tidy_log(may);
+                let _ = tier.compact_log(may);
             }
         }
     }

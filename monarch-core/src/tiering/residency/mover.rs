@@ -4,7 +4,7 @@
 //! tier.
 
 use crate::sync::lock;
-use crate::tier::{AT_ONCE, ByName, CopyName, Logged, Sum, Summing, TierDir, write_all_at};
+use crate::tier::{ByName, CopyName, Logged, READ_BYTES, Sum, Summing, TierDir, write_all_at};
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::EvictionCandidate;
 use crate::tiering::policy::policy_handle::PolicyHandle;
@@ -54,7 +54,7 @@ impl Mover {
             let Some(copy) = tier.create(size)? else { return Ok(Moved::Stopped) };
             let ino = rustix::fs::fstat(copy.fd())?.st_ino;
             let file = from.open_copy(name)?;
-            let mut buf = vec![0; AT_ONCE.min(usize::try_from(size).unwrap_or(AT_ONCE).max(1))];
+            let mut buf = vec![0; READ_BYTES.min(usize::try_from(size).unwrap_or(READ_BYTES).max(1))];
             let mut summing = Summing::new(sum.piece);
             while summing.bytes < size {
                 if !may() {

@@ -1,13 +1,12 @@
-//! The ring, and what the kernel may touch: the one place of this engine that is unsafe.
+//! The ring, and the memory that the kernel may touch: the only unsafe code of this engine.
 //!
-//! # Who owns what
+//! # Ownership
 //! An [`Op`] owns everything that its entry points to: the buffer, the path, the result of a stat,
-//! and a share of the descriptor it works on. [`Ring::start`] moves it into the ring's table before
-//! the kernel learns of it, and only its completion ([`Ring::finished`]) moves it out again.
-//! Nothing else holds a pointer into it, so that a slot may fail, a copy be given up or the whole
-//! worker be dropped at any time: memory and descriptor stay until the kernel is done with them.
-//! Dropping the ring cancels what is under way and waits for it; should the kernel refuse even
-//! that, the memory is given up for lost.
+//! and a share of the descriptor. [`Ring::start`] moves it into the ring's table before the kernel
+//! sees the entry, and only its completion ([`Ring::finished`]) moves it out again. Nothing else
+//! points into it, so a slot may fail, a copy be given up or the worker be dropped at any time:
+//! memory and descriptor stay until the kernel is done with them. Dropping the ring cancels the
+//! calls under way and waits for them; should the kernel refuse that, the memory is leaked.
 
 use super::buffer::{Buffer, PAGE};
 use io_uring::types::{CancelBuilder, Fd, OpenHow, SubmitArgs, Timespec};
@@ -25,7 +24,7 @@ pub(super) enum Op {
     /// Reads up to `len` bytes at `off`; unbuffered files get whole pages. A stat may be linked to
     /// it, which needs the exact length.
     Read { file: Arc<OwnedFd>, buffer: Buffer, off: u64, len: usize, linked: bool },
-    /// Asks the PFS's server who a file is.
+    /// Asks the PFS's server for the identity of a file.
     Stat { file: Arc<OwnedFd>, out: Box<libc::statx>, linked: bool },
     /// Closes a descriptor.
     Close(RawFd),
@@ -38,13 +37,13 @@ impl Op {
         Self::Stat { file, out: Box::new(unsafe { std::mem::zeroed() }), linked }
     }
 
-    /// Closing a file.
+    /// The close of a file.
     pub(super) fn close(file: OwnedFd) -> Self {
         Self::Close(file.into_raw_fd())
     }
 
-    /// The entry that tells the kernel. It points into what the op owns on the heap: moving the op
-    /// does not move that.
+    /// The entry for the kernel. It points to what the op owns on the heap: moving the op does not
+    /// move that.
     fn entry(&mut self) -> squeue::Entry {
         match self {
             Self::Open { root, path, how } => {
@@ -69,16 +68,16 @@ impl Op {
 
 /// A call that has ended.
 pub(super) struct Finished {
-    /// As given to [`Ring::start`].
+    /// The slot given to [`Ring::start`].
     pub(super) slot: usize,
     pub(super) op: Op,
-    /// What the kernel said; for an open, see `opened`.
+    /// The result of the call, or its error code. The descriptor of an open is in `opened`.
     pub(super) result: Result<usize, i32>,
     /// The new descriptor.
     pub(super) opened: Option<OwnedFd>,
 }
 
-/// See the module.
+/// A ring, and the calls that the kernel makes.
 pub(super) struct Ring {
     io: IoUring,
     depth: usize,
@@ -88,18 +87,21 @@ pub(super) struct Ring {
     under_way: usize,
 }
 
-/// Completions of cancels, which nobody waits for.
-const NOBODY: u64 = u64::MAX;
+/// User data of cancels, whose completions no slot waits for.
+const NO_SLOT: u64 = u64::MAX;
 
 impl Ring {
-    /// A ring for `depth` calls at a time, and as many of the kernel's workers: calls that block
-    /// take one each.
+    /// A ring for `depth` calls at a time, and as many workers of the kernel: each blocking call
+    /// takes one.
+    ///
+    /// # Errors
+    /// What the kernel said.
     pub(super) fn new(depth: usize) -> io::Result<Self> {
-        // Closes come on top of the calls, one a file.
+        // Closes come in addition, one for each file.
         let entries = u32::try_from(depth * 2).unwrap_or(u32::MAX).next_power_of_two();
         let io = build(entries)?;
         let workers = u32::try_from(depth).unwrap_or(u32::MAX);
-        // Kernels before 5.15 do not know it and take fewer, or none of the limit.
+        // Kernels before 5.15 do not know it: they use fewer workers, or have no limit.
         let _ = io.submitter().register_iowq_max_workers(&mut [workers, workers]);
         Ok(Self { io, depth, held: Vec::new(), free: Vec::new(), under_way: 0 })
     }
@@ -112,7 +114,10 @@ impl Ring {
         self.under_way == 0
     }
 
-    /// Whether the kernel can do what an engine needs.
+    /// Whether the kernel supports the calls of the engine.
+    ///
+    /// # Errors
+    /// What the kernel said.
     pub(super) fn check(&self) -> io::Result<bool> {
         let mut probe = Probe::new();
         self.io.submitter().register_probe(&mut probe)?;
@@ -121,21 +126,28 @@ impl Ring {
         Ok(params.is_feature_ext_arg() && params.is_feature_nodrop() && codes.iter().all(|&c| probe.is_supported(c)))
     }
 
-    /// Begins a call with the next [`Ring::wait`]; `may_block` has a worker of the kernel make it.
+    /// Begins a call with the next [`Ring::wait`]; with `may_block` a worker of the kernel makes
+    /// it.
+    ///
+    /// # Errors
+    /// The ring is unusable.
     pub(super) fn start(&mut self, slot: usize, op: Op, may_block: bool) -> io::Result<()> {
         let entry = self.hold(slot, op, may_block);
         self.push(&[entry])
     }
 
-    /// Begins two calls, the second as soon as the first has done all that it was to do. Otherwise
-    /// the second is cancelled.
+    /// Begins two calls, the second once the first has succeeded in full. Otherwise the second is
+    /// cancelled.
+    ///
+    /// # Errors
+    /// The ring is unusable.
     pub(super) fn start_linked(&mut self, slot: usize, ops: [Op; 2], may_block: bool) -> io::Result<()> {
         let [first, second] = ops.map(|op| self.hold(slot, op, may_block));
         let flags = if may_block { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
         self.push(&[first.flags(flags | squeue::Flags::IO_LINK), second])
     }
 
-    /// Takes what the kernel will touch; the entry that tells it.
+    /// Takes what the kernel will touch into the table; the entry for the kernel.
     fn hold(&mut self, slot: usize, op: Op, may_block: bool) -> squeue::Entry {
         let at = self.free.pop().unwrap_or_else(|| {
             self.held.push(None);
@@ -149,14 +161,17 @@ impl Ring {
         entry
     }
 
-    /// Puts entries into the submission queue, all of them or none: a chain ends with what is
-    /// submitted at a time.
+    /// Puts entries into the submission queue, all of them or none: a chain must be submitted as a
+    /// whole.
+    ///
+    /// # Errors
+    /// The ring is unusable.
     fn push(&mut self, entries: &[squeue::Entry]) -> io::Result<()> {
         loop {
             // SAFETY: what the entries point to is owned by ops in `held` (or they point to
             // nothing) and stays there, at its place on the heap, until the completion is seen.
             if unsafe { self.io.submission().push_multiple(entries) }.is_ok() {
-                self.under_way += entries.iter().filter(|e| e.get_user_data() != NOBODY).count();
+                self.under_way += entries.iter().filter(|e| e.get_user_data() != NO_SLOT).count();
                 return Ok(());
             }
             match self.io.submit() {
@@ -167,8 +182,11 @@ impl Ring {
         }
     }
 
-    /// Has the kernel begin what was started and waits until something has ended, `at_most` so
-    /// long.
+    /// Submits the calls that were started, and waits until a call has ended, for `at_most` at
+    /// most.
+    ///
+    /// # Errors
+    /// The ring is unusable.
     pub(super) fn wait(&mut self, at_most: Duration) -> io::Result<()> {
         let until = Timespec::new().sec(at_most.as_secs()).nsec(at_most.subsec_nanos());
         match self.io.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&until)) {
@@ -182,7 +200,7 @@ impl Ring {
     pub(super) fn finished(&mut self) -> Option<Finished> {
         loop {
             let cqe = self.io.completion().next()?;
-            let Some(at) = usize::try_from(cqe.user_data()).ok().filter(|_| cqe.user_data() != NOBODY) else {
+            let Some(at) = usize::try_from(cqe.user_data()).ok().filter(|_| cqe.user_data() != NO_SLOT) else {
                 continue;
             };
             let Some((slot, op)) = self.held.get_mut(at).and_then(Option::take) else { continue };
@@ -190,8 +208,8 @@ impl Ring {
             self.under_way -= 1;
             let result = usize::try_from(cqe.result()).map_err(|_| -cqe.result());
             let opened = match (&op, result) {
-                // SAFETY: a descriptor that the kernel has just made for us, and nobody else knows
-                // of.
+                // SAFETY: a descriptor that the kernel has just made for this call, and that has no
+                // other owner.
                 (Op::Open { .. }, Ok(_)) => Some(unsafe { OwnedFd::from_raw_fd(cqe.result()) }),
                 // SAFETY: the close was cancelled before it began: the descriptor is still ours.
                 (Op::Close(fd), Err(libc::ECANCELED)) => Some(unsafe { OwnedFd::from_raw_fd(*fd) }),
@@ -201,9 +219,12 @@ impl Ring {
         }
     }
 
-    /// Cancels everything under way; each call still ends by a completion of its own.
+    /// Cancels all calls under way; each still ends with a completion of its own.
+    ///
+    /// # Errors
+    /// The ring is unusable.
     pub(super) fn cancel(&mut self) -> io::Result<()> {
-        let entry = opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(NOBODY);
+        let entry = opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(NO_SLOT);
         self.push(&[entry])
     }
 }
@@ -213,7 +234,7 @@ impl Drop for Ring {
         let _ = self.cancel();
         while self.under_way > 0 {
             if self.wait(Duration::from_secs(1)).is_err() {
-                // The kernel may still write into it.
+                // The kernel may still write into the memory.
                 std::mem::forget(std::mem::take(&mut self.held));
                 return;
             }
@@ -222,8 +243,11 @@ impl Drop for Ring {
     }
 }
 
-/// A ring with what this kernel has: completions that are worked on when the thread asks for them
-/// (6.1), without interrupting it (5.19), or as ever.
+/// Makes a ring with what this kernel has: completions are processed when the thread asks for them
+/// (6.1), without interrupting it (5.19), or at any time.
+///
+/// # Errors
+/// What the kernel said.
 fn build(entries: u32) -> io::Result<IoUring> {
     let invalid = |e: &io::Error| e.raw_os_error() == Some(libc::EINVAL);
     let mut ring = IoUring::builder();
@@ -238,8 +262,8 @@ fn build(entries: u32) -> io::Result<IoUring> {
     }
 }
 
-/// Errors of the ring itself that mean "again": a signal, or the kernel short of memory for the
-/// moment.
+/// Whether an error of the ring itself calls for another try: a signal, or the kernel is short of
+/// memory for the moment.
 fn is_passing(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }

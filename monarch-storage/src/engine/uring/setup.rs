@@ -1,7 +1,7 @@
-//! What the threads that run the engine have in common.
+//! Settings and limits that all threads of the engine share.
 
 use super::slot::Slot;
-use crate::engine::threads::LOCAL;
+use crate::engine::threads::LOCAL_READ_BYTES;
 use crate::engine::{Limits, ThreadsEngine};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,19 +17,23 @@ pub struct UringOptions {
     pub direct: bool,
 }
 
-/// Settings, limits, and whether to stop.
+/// Settings, limits, and the flag that stops the engine.
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) options: UringOptions,
     pub(super) limits: Arc<Limits>,
     pub(super) stop: Arc<AtomicBool>,
-    /// For sources that only we can read.
+    /// Copies files of sources that the kernel cannot read itself.
     pub(super) plain: ThreadsEngine,
 }
 
 impl Setup {
     /// Bytes of one read of a file.
     pub(super) fn io_size(&self, slot: &Slot<'_>) -> u64 {
-        if slot.may_block || slot.direct { self.options.io_size } else { self.options.io_size.min(LOCAL as u64) }
+        if slot.may_block || slot.direct {
+            self.options.io_size
+        } else {
+            self.options.io_size.min(LOCAL_READ_BYTES as u64)
+        }
     }
 }

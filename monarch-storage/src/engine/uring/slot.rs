@@ -1,13 +1,13 @@
-//! One file in the ring: which calls it needs next, and what their answers mean.
+//! One file in the ring: the calls that it needs next, and what their answers mean.
 //!
-//! Open, reads, stat of the open file, close. The reads of a large file are several at a time;
-//! their bytes are hashed and written in order, so that a piece that arrives early waits in its
-//! buffer. A short read is read on from where it ended.
+//! Open, reads, stat of the open file, close. A large file has several reads at a time. Bytes are
+//! hashed and written in order, so a piece that arrives early waits in its buffer. A short read is
+//! continued from where it ended.
 
 use super::buffer::Buffer;
 use super::ring::Op;
 use crate::engine::pfs::PfsFile;
-use crate::engine::{Copied, CopyError, SourceFile, TRIES, Task};
+use crate::engine::{Copied, CopyError, MAX_RETRIES, SourceFile, Task};
 use monarch_abi::hash::Identity;
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
@@ -25,31 +25,34 @@ pub(super) enum Want {
     Stat,
 }
 
-/// A piece that has been read: where it should end, how many bytes there are.
+/// A piece that has been read: the offset where it should end, and the bytes that were read.
 struct Piece {
     end: u64,
     got: usize,
     buffer: Buffer,
 }
 
-/// See the module.
+/// A file in the ring.
 pub(super) struct Slot<'w> {
     pub(super) task: Box<dyn Task + 'w>,
     /// When its open began.
     pub(super) opening: Instant,
-    /// Whether the page cache is to be left out.
+    /// Whether it is read past the page cache.
     pub(super) direct: bool,
     pub(super) file: Option<Arc<OwnedFd>>,
     /// Calls wanted or under way.
     pub(super) calls: usize,
     pub(super) failed: Option<CopyError>,
-    /// What was copied, when everything was; what is under way then is a stat that was cancelled.
+    /// The result, once all is copied. A call that is still under way then is a stat that was
+    /// cancelled.
     pub(super) whole: Option<Copied>,
-    /// Whether its source answers at once what is in the cache.
+    /// Whether its calls may block the submitting thread, so that a worker has to make them.
     pub(super) may_block: bool,
-    /// Next byte to be asked for, and next byte to be written.
+    /// Offset up to which reads were asked for.
     asked: u64,
+    /// Offset up to which bytes were written.
     written: u64,
+    /// Pieces that arrived before those in front of them, by offset.
     early: BTreeMap<u64, Piece>,
     /// Emptied buffers, for the worker to take back.
     pub(super) emptied: Vec<Buffer>,
@@ -78,14 +81,17 @@ impl<'w> Slot<'w> {
         }
     }
 
-    /// Notes a failure, the first of which is the file's.
+    /// Notes a failure; the first one is that of the copy.
     pub(super) fn fail(&mut self, e: CopyError) {
         self.failed.get_or_insert(e);
         let early = std::mem::take(&mut self.early);
         self.emptied.extend(early.into_values().map(|piece| piece.buffer));
     }
 
-    /// The file is open.
+    /// Notes that the file is open.
+    ///
+    /// # Errors
+    /// It is not a regular file.
     pub(super) fn opened(&mut self, file: OwnedFd) -> io::Result<()> {
         let regular = crate::engine::pfs::check_regular(&file);
         let file = Arc::new(file);
@@ -97,8 +103,8 @@ impl<'w> Slot<'w> {
         Ok(())
     }
 
-    /// Whether a read that ends at `end` is the last call before the stat, which can be linked to
-    /// it then. Unbuffered reads are of whole pages: at the end of a file they are short.
+    /// Whether a read that ends at `end` is the last call before the stat, so that the stat can be
+    /// linked to it. Unbuffered reads are of whole pages, so they are short at the end of a file.
     pub(super) fn ends_with(&self, off: u64, end: u64) -> bool {
         self.task.is_whole_file()
             && !self.direct
@@ -112,7 +118,7 @@ impl<'w> Slot<'w> {
         self.written == self.task.range().end
     }
 
-    /// The reads to be begun so that `window` pieces of `io_size` are on their way.
+    /// The reads to begin, so that `window` pieces of `io_size` bytes are under way.
     pub(super) fn ahead(&mut self, window: usize, io_size: u64) -> Vec<Want> {
         let (whole, mut wants) = (self.task.range().end, Vec::new());
         while self.asked < whole && self.calls + wants.len() + self.early.len() < window {
@@ -123,8 +129,11 @@ impl<'w> Slot<'w> {
         wants
     }
 
-    /// A piece has arrived: `got` of the bytes from `off` to `end`. The call that reads on, if it
-    /// has to be.
+    /// Notes a piece that has arrived: `got` of the bytes from `off` to `end`. The call that reads
+    /// the rest of a piece, if one was short.
+    ///
+    /// # Errors
+    /// The file ended too early, or the sink failed.
     pub(super) fn arrived(
         &mut self,
         off: u64,
@@ -132,7 +141,7 @@ impl<'w> Slot<'w> {
         got: usize,
         buffer: Buffer,
     ) -> Result<Option<Want>, CopyError> {
-        // Whole pages were asked for: the file may have grown.
+        // The read was of whole pages: the file may have grown.
         let got = got.min(usize::try_from(end - off).unwrap_or(usize::MAX));
         self.early.insert(off, Piece { end, got, buffer });
         while let Some(piece) = self.early.remove(&self.written) {
@@ -165,16 +174,19 @@ impl<'w> Slot<'w> {
         Ok(Some(Want::Read(self.written, end, Some(buffer))))
     }
 
-    /// The call that repeats a call that was interrupted, not ready, or refused because it bypassed
-    /// the page cache; otherwise the failure.
+    /// The call that repeats a failed one: one that was interrupted, was not ready, or was refused
+    /// because it bypassed the page cache.
+    ///
+    /// # Errors
+    /// The failure, if it was another one, or there were [`MAX_RETRIES`].
     pub(super) fn once_more(&mut self, op: Op, errno: i32) -> Result<Want, CopyError> {
         let no_direct = errno == libc::EINVAL && self.direct;
-        let passing = matches!(errno, libc::EINTR | libc::EAGAIN | libc::ECANCELED) && self.tries < TRIES;
+        let passing = matches!(errno, libc::EINTR | libc::EAGAIN | libc::ECANCELED) && self.tries < MAX_RETRIES;
         if no_direct {
             self.buffered();
         } else if passing {
             self.tries += 1;
-            // Also asked not to block, it did not know how.
+            // (EAGAIN: this file cannot be read without blocking, so a worker makes its calls.)
             self.may_block = true;
         }
         let again = no_direct || passing;
@@ -190,8 +202,8 @@ impl<'w> Slot<'w> {
         want.filter(|_| again).ok_or_else(|| CopyError::Source(io::Error::from_raw_os_error(errno)))
     }
 
-    /// After a short read there is no telling where a page begins: the rest goes through the page
-    /// cache.
+    /// Reads the rest through the page cache: after a short read the offset is no multiple of a
+    /// page.
     fn buffered(&mut self) {
         if let Some(file) = self.file.as_ref().filter(|_| self.direct) {
             let _ = rustix::fs::fcntl_getfl(file).and_then(|f| rustix::fs::fcntl_setfl(file, f - OFlags::DIRECT));
@@ -199,7 +211,7 @@ impl<'w> Slot<'w> {
         self.direct = false;
     }
 
-    /// What was copied, by this identity if it was asked for.
+    /// The result of the copy, with the identity from a stat, if there was one.
     pub(super) fn copied(&self, st: Option<&libc::statx>) -> Copied {
         let ns = |t: libc::statx_timestamp| t.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(t.tv_nsec));
         let identity = st.map(|st| {
@@ -209,8 +221,8 @@ impl<'w> Slot<'w> {
         Copied { bytes: self.written - self.task.range().start, checksum: self.hash.digest(), identity }
     }
 
-    /// Ends the copy: the file, which is to be closed, and the slot once more if the task has
-    /// another sink.
+    /// Ends the copy: the file, for the worker to close, and a new slot if the task has another
+    /// sink.
     pub(super) fn end(mut self, end: Result<Copied, CopyError>) -> (Option<OwnedFd>, Option<Self>) {
         let file = self.file.take().and_then(Arc::into_inner);
         let (direct, may_block) = (self.direct, self.may_block);

@@ -1,4 +1,4 @@
-//! One thread's turn at the ring: takes files, keeps the ring deep, handles what has ended.
+//! One thread at its ring: takes files, keeps calls under way, handles those that have ended.
 
 use super::buffer::Buffers;
 use super::ring::{Finished, Op, Ring};
@@ -13,28 +13,27 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Pieces of a large file that are on their way at a time.
-const WINDOW: usize = 4;
-/// Longest sleep while files are under way: how late a stop, or work that came meanwhile, may be
-/// noticed.
-const TICK: Duration = Duration::from_millis(100);
+/// Pieces of a large file that are under way at a time.
+const PIECES_UNDER_WAY: usize = 4;
+/// Longest sleep while files are under way: a stop, or new work, is noticed that late.
+const MAX_SLEEP: Duration = Duration::from_millis(100);
 
 /// A call that waits for its turn.
 struct Pending {
     slot: usize,
     want: Want,
-    /// When it may begin, once the limits have said so.
+    /// When it may begin, once the limits have granted it.
     at: Option<Instant>,
 }
 
-/// See the module.
+/// A thread at its ring.
 pub(super) struct Worker<'e, 'w> {
     setup: &'e Setup,
     work: &'w dyn Work,
     ring: &'e mut Ring,
     slots: Vec<Option<Slot<'w>>>,
     pending: VecDeque<Pending>,
-    /// When the first of `pending` became the first.
+    /// Since when the first of `pending` is the first.
     since: Instant,
     /// Calls at the PFS; closes do not count.
     calls: usize,
@@ -57,17 +56,17 @@ impl<'e, 'w> Worker<'e, 'w> {
         }
     }
 
-    /// Works until there is nothing left and the kernel is done.
+    /// Works until no file is left and the kernel is done.
     ///
     /// # Errors
-    /// The ring is unusable; every file has been ended as failed then.
+    /// The ring is unusable; every file has ended as failed.
     pub(super) fn run(mut self) -> io::Result<()> {
         let ran = self.turns();
         if let Err(e) = &ran {
             self.pending.clear();
             for slot in self.slots.iter_mut().filter_map(Option::take) {
                 (0..slot.calls).for_each(|_| slot.task.marks().in_pfs(false));
-                // One that is to be tried again has failed again, until it is given up.
+                // A task with another sink fails again, until it has none.
                 let mut next = Some(slot);
                 while let Some(slot) = next {
                     next = slot.end(Err(CopyError::Source(io::Error::new(e.kind(), e.to_string())))).1;
@@ -85,7 +84,7 @@ impl<'e, 'w> Worker<'e, 'w> {
             if self.pending.is_empty() && self.ring.is_idle() {
                 return Ok(());
             }
-            self.ring.wait(pause.min(TICK))?;
+            self.ring.wait(pause.min(MAX_SLEEP))?;
             while let Some(finished) = self.ring.finished() {
                 self.finished(finished)?;
             }
@@ -96,7 +95,7 @@ impl<'e, 'w> Worker<'e, 'w> {
         self.setup.stop.load(Ordering::Relaxed)
     }
 
-    /// When the agent stops, what is under way is cancelled and what is not never begins.
+    /// When the agent stops: cancels the calls under way, and fails all files.
     fn stop_if_told(&mut self) -> io::Result<()> {
         if self.stopped || !self.is_told() {
             return Ok(());
@@ -109,12 +108,12 @@ impl<'e, 'w> Worker<'e, 'w> {
         Ok(())
     }
 
-    /// Takes files while there is room for their calls.
+    /// Takes files while the ring has space for their calls.
     fn fill(&mut self) {
         while self.calls + self.pending.len() < self.ring.depth() {
             let Some(mut task) = self.work.next() else { return };
             if task.source().root().is_none() {
-                // Nothing that the kernel could read: a double, or a source of another kind.
+                // A source that the kernel cannot read: a test double, or another node.
                 self.setup.plain.take(&mut *task);
                 continue;
             }
@@ -133,23 +132,27 @@ impl<'e, 'w> Worker<'e, 'w> {
             self.slots.len() - 1
         });
         let mut slot = slot;
-        let first = if slot.file.is_some() { slot.ahead(WINDOW, self.setup.io_size(&slot)) } else { vec![Want::Open] };
+        let first = if slot.file.is_some() {
+            slot.ahead(PIECES_UNDER_WAY, self.setup.io_size(&slot))
+        } else {
+            vec![Want::Open]
+        };
         self.slots[at] = Some(slot);
         self.want(at, first);
         if self.stopped || self.is_told() {
-            // Cannot fail: nothing is under way.
+            // Cannot fail: no call of it is under way.
             let _ = self.fail(at, CopyError::Stopped);
         }
     }
 
-    /// Puts calls in line. From here on the file counts as being at the PFS.
+    /// Queues calls. From here on the file counts as being in a PFS call.
     fn want(&mut self, at: usize, wants: impl IntoIterator<Item = Want>) {
         let Some(slot) = self.slots[at].as_mut() else { return };
         for want in wants {
             slot.calls += 1;
             slot.task.marks().in_pfs(true);
             let pending = Pending { slot: at, want, at: None };
-            // What has a buffer goes first: others may be waiting for that one.
+            // A call with a buffer goes first: other files may wait for that buffer.
             if matches!(pending.want, Want::Read(_, _, Some(_))) {
                 self.pending.push_front(pending);
             } else {
@@ -158,7 +161,7 @@ impl<'e, 'w> Worker<'e, 'w> {
         }
     }
 
-    /// Begins the calls whose turn has come; how long until the next may begin.
+    /// Begins the calls that the limits grant; the time until the next may begin.
     fn begin(&mut self) -> io::Result<Duration> {
         while self.calls < self.ring.depth() {
             let Some(first) = self.pending.front_mut() else { break };
@@ -192,7 +195,7 @@ impl<'e, 'w> Worker<'e, 'w> {
                 Ok(Op::Read { file, buffer, off, len, .. })
                     if !self.setup.limits.limit() && slot.ends_with(off, off + len as u64) =>
                 {
-                    // One after the other they take one place.
+                    // The two calls run one after the other, so they count as one.
                     self.calls += 1;
                     slot.calls += 1;
                     slot.task.marks().in_pfs(true);
@@ -212,7 +215,7 @@ impl<'e, 'w> Worker<'e, 'w> {
                 }
             }
         }
-        Ok(TICK)
+        Ok(MAX_SLEEP)
     }
 
     /// Handles the end of a call.
@@ -220,7 +223,7 @@ impl<'e, 'w> Worker<'e, 'w> {
         if let Op::Close(_) = f.op {
             return Ok(());
         }
-        // The place of a chain becomes free with its end.
+        // A chain counts until its last call has ended.
         self.calls -= usize::from(!matches!(f.op, Op::Read { linked: true, .. }));
         let at = f.slot;
         let Some(slot) = self.slots[at].as_mut() else { return Ok(()) };
@@ -253,7 +256,7 @@ impl<'e, 'w> Worker<'e, 'w> {
         slot.emptied.drain(..).for_each(|b| self.buffers.give_back(b));
     }
 
-    /// A file has failed: nothing more of it is begun, and it ends with its last call.
+    /// Fails a file: no call of it begins any more, and it ends with its last call.
     fn fail(&mut self, at: usize, e: CopyError) -> io::Result<()> {
         let Some(slot) = self.slots[at].as_mut() else { return Ok(()) };
         slot.fail(e);
@@ -297,9 +300,9 @@ impl<'e, 'w> Worker<'e, 'w> {
     }
 }
 
-/// What is to follow an answer.
+/// What follows an answer.
 enum Answer {
-    /// These calls; none while others of the file are under way.
+    /// These calls; none if other calls of the file are under way.
     Call(Vec<Want>),
     /// Nothing: the copy is complete.
     Whole(Copied),
@@ -308,8 +311,7 @@ enum Answer {
 /// What the answer to a call means for its file.
 fn answer(slot: &mut Slot<'_>, f: Finished, io_size: u64) -> Result<Answer, CopyError> {
     let n = match f.result {
-        // The read that it was linked to has not brought everything, and was followed by what that
-        // called for.
+        // The read that it was linked to was short, and has been continued.
         Err(libc::ECANCELED)
             if matches!(f.op, Op::Stat { linked: true, .. }) && (slot.calls > 0 || !slot.is_whole()) =>
         {
@@ -336,7 +338,7 @@ fn answer(slot: &mut Slot<'_>, f: Finished, io_size: u64) -> Result<Answer, Copy
         let checked = slot.task.is_checked();
         return Ok(if checked { Answer::Call(vec![Want::Stat]) } else { Answer::Whole(slot.copied(None)) });
     }
-    wants.extend(slot.ahead(WINDOW, io_size));
+    wants.extend(slot.ahead(PIECES_UNDER_WAY, io_size));
     Ok(Answer::Call(wants))
 }
 
@@ -355,7 +357,7 @@ fn op(slot: &Slot<'_>, want: Want) -> io::Result<Op> {
     })
 }
 
-/// How sources are opened: see [`crate::engine::PfsSource`].
+/// How files are opened: like [`crate::engine::PfsSource`] does.
 fn how(direct: bool) -> OpenHow {
     let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     flags.set(OFlags::DIRECT, direct);
