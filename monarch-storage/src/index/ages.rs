@@ -81,7 +81,7 @@ mod tests {
     const DAY: Duration = Duration::from_hours(24);
     const NOW: i64 = 1_800_000_000 * 1_000_000_000;
 
-    /// Files that were last read so many days ago.
+    /// Files that were last read this number of days ago.
     fn files(days: &[u32]) -> Ages {
         let mut tree = Tree::synthetic(1, days.len() as u32);
         for (r, d) in tree.entries_mut(1).iter_mut().zip(days) {

@@ -65,7 +65,7 @@ mod tests {
     use crate::index::{Tree, build};
     use crate::shm::IndexBytes;
 
-    /// An index of 100 files of 110,000 bytes, of which these have no blocks.
+    /// An index of 100 files of 110,000 bytes, changed by `shape`.
     fn with(shape: impl Fn(usize, &mut Record)) -> (Released, Vec<bool>) {
         let mut tree = Tree::synthetic(1, 100);
         tree.entries_mut(1).iter_mut().enumerate().for_each(|(n, r)| shape(n, r));

@@ -192,7 +192,7 @@ mod tests {
         assert_eq!((safe(&same), safe(&other)), ([true; 3], [true, true, false]));
         let l = other.copies.get(name(2)).unwrap();
         assert_eq!((l.sum, l.size, other.broken), (Sum { value: 22, piece: 4 << 20 }, 200, 0));
-        // Nobody knows which boot this is: then it is another one.
+        // A boot that is not known counts as another one.
         assert_eq!(safe(&read(&fd, None).unwrap()), [true, true, false]);
     }
 
@@ -251,7 +251,7 @@ mod tests {
             let safe = |boot| [1, 2].map(|n| read(&fd, boot).unwrap().copies.get(name(n)).unwrap().is_safe(1));
             assert_eq!((safe(BOOTS[0]), safe(BOOTS[1])), ([true, true], [true, false]));
         }
-        // Another boot: the second has to be verified, also after it was written anew, and is safe
+        // Another boot: the second has to be verified, also in a new log, and is safe
         // once that is done.
         for anew in [true, false] {
             let log = Log::default();

@@ -380,7 +380,7 @@ mod tests {
         tier.log.sync(&tier.fs).unwrap();
         evict(&tier, 1);
         publish(&tier, 1, true);
-        // By the second in which the log is written anew it is an old one.
+        // When the log is compacted, in a later second, this copy is an old one.
         std::thread::sleep(Duration::from_millis(1100));
         log_gone(&tier);
         assert_eq!(tier.compact_log(|| true), 0);
