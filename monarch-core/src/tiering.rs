@@ -394,7 +394,9 @@ impl TieringEngine {
     /// The gauges of the engine, for metrics.
     #[must_use]
     pub fn load(&self) -> Load {
-        Load::of(&self.cx.limits, &self.queue, &self.throttle, &lock(&self.retry_backoff))
+        // One lock at a time: copiers publish under the other.
+        let paused = lock(&self.retry_backoff).paused();
+        Load::of(&self.cx.limits, &self.queue, &self.throttle, paused)
     }
 
     /// Adds or replaces the segment with this number, and prefetches it if the configuration says

@@ -174,7 +174,7 @@ impl PrefetchThrottle {
 
     /// Whether the PFS fails, so that prefetch only probes it.
     pub(crate) fn only_probes(&self) -> bool {
-        self.circuit_breaker.closed()
+        self.circuit_breaker.is_open()
     }
 
     /// Time until the next probe, while prefetch only probes.

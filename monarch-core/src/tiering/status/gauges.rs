@@ -2,7 +2,6 @@
 //! stated otherwise.
 
 use crate::engine::Limits;
-use crate::tiering::queue::retry_backoff::RetryBackoff;
 use crate::tiering::queue::work_queue::WorkQueue;
 use crate::tiering::throttle::PrefetchThrottle;
 use std::sync::atomic::Ordering;
@@ -38,12 +37,7 @@ pub struct Load {
 
 impl Load {
     /// Reads the gauges of the components.
-    pub(crate) fn of(
-        limits: &Limits,
-        queue: &WorkQueue,
-        throttle: &PrefetchThrottle,
-        retry_backoff: &RetryBackoff,
-    ) -> Self {
+    pub(crate) fn of(limits: &Limits, queue: &WorkQueue, throttle: &PrefetchThrottle, paused: usize) -> Self {
         let (demands, remote_demands, retries) = queue.lines().in_line();
         let counted = limits.counted();
         let (running, remote) = throttle.in_flight();
@@ -52,7 +46,7 @@ impl Load {
             demands,
             remote_demands,
             retries,
-            paused: retry_backoff.paused(),
+            paused,
             running,
             remote,
             ahead: throttle.prefetching(),

@@ -23,25 +23,25 @@ pub(super) struct CircuitBreaker(Mutex<State>);
 struct State {
     errors: u32,
     /// While only probes go through: when the next one is due, and the pause before it.
-    closed: Option<(Instant, Duration)>,
+    open: Option<(Instant, Duration)>,
 }
 
 impl CircuitBreaker {
     /// Notes an error. An error of a file that has failed before (`known`) is not counted.
     pub(super) fn failed(&self, now: Instant, known: bool) {
         let mut s = lock(&self.0);
-        match s.closed {
+        match s.open {
             // Copies that were in flight when prefetch was stopped.
             Some((at, _)) if now < at => {}
             Some((_, pause)) => {
                 let pause = (pause * 2).min(MAX_PAUSE);
-                s.closed = Some((now + pause, pause));
+                s.open = Some((now + pause, pause));
             }
             None if known => {}
             None => {
                 s.errors += 1;
                 if s.errors >= MAX_ERRORS {
-                    s.closed = Some((now + FIRST_PAUSE, FIRST_PAUSE));
+                    s.open = Some((now + FIRST_PAUSE, FIRST_PAUSE));
                 }
             }
         }
@@ -53,18 +53,18 @@ impl CircuitBreaker {
     }
 
     /// Whether only probes go through.
-    pub(super) fn closed(&self) -> bool {
-        lock(&self.0).closed.is_some()
+    pub(super) fn is_open(&self) -> bool {
+        lock(&self.0).open.is_some()
     }
 
     /// Time until the next probe, while only probes go through.
     pub(super) fn next_try(&self, now: Instant) -> Option<Duration> {
-        lock(&self.0).closed.map(|(at, _)| at.saturating_duration_since(now))
+        lock(&self.0).open.map(|(at, _)| at.saturating_duration_since(now))
     }
 
     /// How many of `slots` files may be prefetched now.
     pub(super) fn slots(&self, now: Instant, slots: usize) -> usize {
-        lock(&self.0).closed.map_or(slots, |(at, _)| usize::from(now >= at))
+        lock(&self.0).open.map_or(slots, |(at, _)| usize::from(now >= at))
     }
 }
 
