@@ -198,8 +198,14 @@ fn readers_copier_evictor_and_job_at_once() {
             let (s, clock, bypassed, ends) = (&s, &clock, &bypassed, &ends);
             others.push(t.spawn(move || {
                 let mut dice = Dice(n * 0x9e37_79b9);
-                for _ in 0..8_000 {
-                    let id = 1 + dice.roll(FILES);
+                // The last `FILES` rounds read each file once, after the job has bypassed its half:
+                // a quick reader would otherwise end before anything was refused.
+                let random = (0..8_000).map(|_| None);
+                for all in random.chain((1..=FILES).map(Some)) {
+                    let id = all.unwrap_or_else(|| 1 + dice.roll(FILES));
+                    while all.is_some() && !bypassed[FILES as usize / 2].load(Ordering::Acquire) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
                     let was_bypassed = bypassed[id as usize].load(Ordering::Acquire);
                     let f = s.found(id);
                     raise(&s.ctl, &f);
