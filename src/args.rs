@@ -82,6 +82,21 @@ impl ConfigArgs {
             .map_err(|e| wrong(&e))
     }
 
+    /// Returns these arguments for a process that may have another working directory.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned()).into_os_string();
+        let mut out = Vec::new();
+        let mut add = |flag: &str, value: OsString| out.extend([OsString::from(flag), value]);
+        if let Some(file) = &self.config {
+            add("--config", absolute(file));
+        }
+        let overrides = self.overrides();
+        overrides.roots.into_iter().for_each(|r| add("--root", r.into_os_string()));
+        overrides.tiers.into_iter().for_each(|t| add("--tier", t.into()));
+        overrides.set.into_iter().for_each(|(k, v)| add("--set", format!("{k}={v}").into()));
+        out
+    }
+
     /// Returns the settings of the command line, with paths as the shell means them.
     pub(crate) fn overrides(&self) -> Overrides {
         let text = |t: &str| typed(Path::new(t)).to_string_lossy().into_owned();

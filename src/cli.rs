@@ -1,8 +1,8 @@
 //! Parses the command line, runs the command, and holds the help of all commands.
 
 use crate::commands::{
-    agent, cluster, config, du, env, evict, explain, hold, index, pages, refresh, report, run, simulate, stage, status,
-    stop, trace, verify,
+    agent, cluster, config, du, env, evict, explain, hold, index, kernel, pages, refresh, report, run, simulate, stage,
+    status, stop, trace, verify,
 };
 use crate::exit_code::EX_USAGE;
 use crate::say;
@@ -118,6 +118,9 @@ enum Command {
     /// Build or show a saved index, which spares the scan at the start of a job
     #[command(subcommand, after_help = "Example:\n  monarch index build -o imagenet.idx /scratch/imagenet")]
     Index(index::IndexCommand),
+    /// Run Jupyter notebooks under Monarch
+    #[command(subcommand, after_help = "Example:\n  monarch kernel install --root /scratch/imagenet")]
+    Kernel(kernel::KernelCommand),
     /// Show what jobs opened, from their traces
     #[command(subcommand, after_help = "Example:\n  monarch trace stats job.trace")]
     Trace(trace::TraceCommand),
@@ -173,6 +176,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Stop(args) => stop::main(&args),
         Command::Config(c) => config::main(&c),
         Command::Index(c) => index::main(&c),
+        Command::Kernel(c) => kernel::main(&c),
         Command::Trace(c) => trace::main(&c),
         Command::Simulate(args) => simulate::main(&args),
         Command::Completions(a) => pages::completions(&a, Cli::command()),

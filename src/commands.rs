@@ -9,6 +9,7 @@ pub(crate) mod evict;
 pub(crate) mod explain;
 pub(crate) mod hold;
 pub(crate) mod index;
+pub(crate) mod kernel;
 pub(crate) mod pages;
 pub(crate) mod refresh;
 pub(crate) mod report;

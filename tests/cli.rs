@@ -4,6 +4,8 @@
 
 #[path = "cli/evaluation.rs"]
 mod evaluation;
+#[path = "cli/kernel.rs"]
+mod kernel;
 #[path = "cli/messages.rs"]
 mod messages;
 
@@ -35,12 +37,17 @@ impl Place {
 
     /// Runs `monarch` with these arguments, without the settings of this process.
     fn monarch<A: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Said {
+        self.monarch_in("", args)
+    }
+
+    /// The same in a directory of this place.
+    fn monarch_in<A: AsRef<std::ffi::OsStr>>(&self, dir: &str, args: impl IntoIterator<Item = A>) -> Said {
         let mut c = Command::new(env!("CARGO_BIN_EXE_monarch"));
         for (k, _) in std::env::vars_os().filter(|(k, _)| k.to_string_lossy().starts_with("MONARCH_")) {
             c.env_remove(k);
         }
         c.env("MONARCH_RUNTIME_DIR", self.at("run")).env("TMPDIR", self.at("tmp")).env("HOME", self.at("tmp"));
-        c.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
+        c.args(args).current_dir(self.at(dir)).stdin(Stdio::null());
         Said::from(c.output().expect("monarch starts"))
     }
 
@@ -88,7 +95,7 @@ impl Said {
     }
 }
 
-const COMMANDS: [&[&str]; 17] = [
+const COMMANDS: [&[&str]; 21] = [
     &[],
     &["run"],
     &["status"],
@@ -99,6 +106,10 @@ const COMMANDS: [&[&str]; 17] = [
     &["index"],
     &["index", "build"],
     &["index", "show"],
+    &["kernel"],
+    &["kernel", "install"],
+    &["kernel", "list"],
+    &["kernel", "remove"],
     &["trace"],
     &["trace", "show"],
     &["trace", "stats"],

@@ -4,7 +4,7 @@
 #   tests/venvs.sh            all of them
 #   tests/venvs.sh --quick    without the large ones (current PyTorch, 5.4 GB; TensorFlow, 1.6 GB)
 #   tests/venvs.sh NAME...    only these: io torch torch2 tf, or dlio (packages that stand beside those of torch2 or tf, for
-#                             ./evaluate) and k8s (for tests/k8s.py)
+#                             ./evaluate), recipes (the same, for tests/recipes.py) and k8s (for tests/k8s.py)
 #   tests/venvs.sh --python NAME    makes nothing; prints the interpreter if the environment is there, whole and of today's list
 set -euo pipefail
 
@@ -23,8 +23,10 @@ contents() {
     tf)     echo "tensorflow-cpu==2.21.*" ;;
     # (It asks for all frameworks at once, and for DALI.)
     dlio)   echo "numpy==2.4.* mpi4py==4.1.* pandas psutil h5py==3.16.* pillow==13.* pyyaml packaging alone:hydra-core==1.3.2 alone:omegaconf==2.3.* alone:antlr4-python3-runtime==4.9.* alone:pydftracer==1.0.2 alone:dlio-benchmark==2.0.0" ;;
+    # (What trains asks for PyTorch, which is that of torch2; see tests/recipes.py.)
+    recipes) echo "transformers==5.24.* datasets==5.2.* ray==2.60.* pydantic ipykernel==7.4.* nbclient==0.11.* nbformat psutil typing-extensions tqdm packaging alone:accelerate==1.15.* alone:lightning==2.6.* alone:pytorch-lightning==2.6.* alone:torchmetrics==1.9.* alone:lightning-utilities==0.15.*" ;;
     k8s)    echo "kubernetes-validate==1.37.* jsonpatch==1.* pyyaml" ;;
-    *)      fail "unknown environment $1 (${all[*]} dlio k8s)" ;;
+    *)      fail "unknown environment $1 (${all[*]} dlio recipes k8s)" ;;
   esac
 }
 gigabytes() { case $1 in torch2) echo 7 ;; tf) echo 3 ;; *) echo 1 ;; esac; }

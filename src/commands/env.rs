@@ -12,7 +12,7 @@ use crate::{job, say};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Debug, Args)]
@@ -61,21 +61,4 @@ pub(crate) fn main(args: &EnvArgs) -> Result<ExitCode> {
     }
     say::out_bytes(&args.shell.evaluate(&hold))?;
     Ok(ExitCode::SUCCESS)
-}
-
-impl ConfigArgs {
-    /// Returns these arguments for a process that may have another working directory.
-    fn words(&self) -> Vec<OsString> {
-        let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned()).into_os_string();
-        let mut out = Vec::new();
-        let mut add = |flag: &str, value: OsString| out.extend([OsString::from(flag), value]);
-        if let Some(file) = &self.config {
-            add("--config", absolute(file));
-        }
-        let overrides = self.overrides();
-        overrides.roots.into_iter().for_each(|r| add("--root", r.into_os_string()));
-        overrides.tiers.into_iter().for_each(|t| add("--tier", t.into()));
-        overrides.set.into_iter().for_each(|(k, v)| add("--set", format!("{k}={v}").into()));
-        out
-    }
 }

@@ -1,0 +1,49 @@
+"""The data of the recipes: small pictures by class, texts, and a small language model with its
+tokenizer, all made here. `data.py DIR`."""
+import os, random, sys
+
+CLASSES, PER_CLASS, SIDE = 4, 24, 24
+
+
+def pictures(at):
+    from PIL import Image
+    dice = random.Random(7)
+    for label in range(CLASSES):
+        os.makedirs(f"{at}/class{label}")
+        for n in range(PER_CLASS):
+            # Each class has a brighter corner of its own, so that there is something to learn.
+            picture = Image.effect_noise((SIDE, SIDE), 40 + dice.randrange(20)).convert("RGB")
+            corner = Image.new("RGB", (SIDE // 2, SIDE // 2), (200, 60 * label, 90))
+            picture.paste(corner, (SIDE // 2 * (label % 2), SIDE // 2 * (label // 2)))
+            picture.save(f"{at}/class{label}/{n:03}.png")
+
+
+def texts(at):
+    dice, words = random.Random(11), [f"word{n}" for n in range(200)]
+    os.makedirs(at)
+    for shard in range(4):
+        with open(f"{at}/part-{shard}.jsonl", "w") as out:
+            for _ in range(40):
+                line = " ".join(dice.choice(words) for _ in range(12))
+                out.write('{"text": "%s"}\n' % line)
+
+
+def model(at):
+    """A GPT-2 of two small layers in two safetensors files, and a tokenizer by words."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+    vocabulary = {"<unk>": 0, "<pad>": 1} | {f"word{n}": n + 2 for n in range(200)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>").save_pretrained(at)
+    torch.manual_seed(7)
+    config = GPT2Config(vocab_size=len(vocabulary), n_positions=32, n_embd=32, n_layer=2, n_head=2, bos_token_id=1, eos_token_id=1)
+    GPT2LMHeadModel(config).save_pretrained(at, max_shard_size="100KB")
+
+
+if __name__ == "__main__":
+    root = sys.argv[1]
+    pictures(f"{root}/pictures")
+    texts(f"{root}/texts")
+    model(f"{root}/model")
