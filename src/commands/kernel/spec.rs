@@ -103,8 +103,8 @@ impl Spec {
         self.fields.insert("display_name".into(), name.into());
     }
 
-    /// Writes the specification as `name` into a directory of kernels. What was there is replaced at
-    /// once, so that a Jupyter that looks meanwhile sees the old or the new one.
+    /// Writes the specification as `name` into a directory of kernels. What was there is replaced
+    /// at once, so that a Jupyter that looks meanwhile sees the old or the new one.
     ///
     /// # Errors
     /// The directory cannot be written; the one that was there stays.
