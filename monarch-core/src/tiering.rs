@@ -181,13 +181,13 @@ impl TieringEngine {
             has_rings: engines.uring.is_some(),
             backs_off: options.backoff,
         }));
-        let orphans = Arc::new(Mutex::new(Orphans::new(tiers.iter().map(|t| t.stays))));
-        let caches = if tiers.iter().any(|t| t.for_decoded > 0) {
-            tiers.iter().map(|t| TransientCache::new(t.for_decoded, options.elastic)).collect()
+        let orphans = Arc::new(Mutex::new(Orphans::new(tiers.iter().map(|t| t.options.stays))));
+        let caches = if tiers.iter().any(|t| t.options.for_decoded > 0) {
+            tiers.iter().map(|t| TransientCache::new(t.options.for_decoded, options.elastic)).collect()
         } else {
             Vec::new()
         };
-        let compresses = tiers.iter().any(|t| t.min_ratio.is_some());
+        let compresses = tiers.iter().any(|t| t.options.min_ratio.is_some());
         let (stats, log_limits) = (Stats::default(), LogLimits::default());
         let cx = Arc::new(Context { ctl, tiers, options, stats, latencies, limits, compresses, log_limits, stop });
         let catalog = Arc::new(Mutex::new(Catalog::default()));

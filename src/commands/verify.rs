@@ -324,7 +324,7 @@ fn drop_damaged(tier: &Tier, client: Option<&mut Client>, damaged: &[Damaged]) -
     let Some(client) = client else {
         let copies = damaged.iter().filter_map(|d| Some((CopyName::parse(d.copy.as_bytes())?, d.packed)));
         copies.for_each(|(name, packed)| {
-            tier.held.iter().for_each(|t| t.remove_copy(name, packed));
+            tier.held.iter().for_each(|t| t.copies.remove(name, packed));
         });
         return Ok(());
     };

@@ -105,7 +105,7 @@ impl Agent {
         Room::Window(self.window.take().unwrap())
     }
 
-    /// `TierDir::punch`.
+    /// `PartCopies::punch`.
     pub fn punch(&self, fetch: &ChunkedFetch, chunk: u32) {
         self.w.files[fetch.part.number as usize].bytes[chunk as usize].store(HOLE, Ordering::Relaxed);
     }

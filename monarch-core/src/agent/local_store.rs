@@ -33,15 +33,19 @@ impl LocalStore for TieringEngine {
     }
 
     fn usage(&self) -> (u64, u64) {
-        self.cx.tiers.iter().map(|tier| tier.ledger.usage()).fold((0, 0), |(c, u), of| (c + of.capacity, u + of.used))
+        self.cx
+            .tiers
+            .iter()
+            .map(|tier| tier.space.ledger.usage())
+            .fold((0, 0), |(c, u), of| (c + of.capacity, u + of.used))
     }
 
     fn open_copy(&self, tier: usize, name: CopyName) -> Option<OwnedFd> {
-        self.cx.tiers.get(tier)?.open_copy(name).ok()
+        self.cx.tiers.get(tier)?.copies.open(name).ok()
     }
 
     fn open_part(&self, tier: usize, part: u64) -> Option<OwnedFd> {
-        self.cx.tiers.get(tier)?.read_part(part).ok()
+        self.cx.tiers.get(tier)?.parts.read(part).ok()
     }
 
     fn is_as_logged(&self, index: &ServedIndex, entry: &Entry<'static>) -> Option<bool> {

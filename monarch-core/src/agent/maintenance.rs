@@ -15,15 +15,15 @@ pub const PERIOD: Duration = Duration::from_millis(500);
 pub fn round(tiering: &TieringEngine) {
     let mut memory = short_of_memory(tiering);
     for (at, tier) in tiering.cx.tiers.iter().enumerate() {
-        tier.sweep();
-        let short = tier.shortage();
+        tier.trash.sweep();
+        let short = tier.space.shortage();
         if short > 0 {
             let dropped = tiering.reclaim.shrink(at, short);
             if dropped > 0 {
                 tracing::info!(tier = tier.name, dropped, bytes = short, "copies dropped to keep space free");
             }
         }
-        if memory > 0 && tier.is_in_memory() {
+        if memory > 0 && tier.space.is_in_memory() {
             let before = held(tier);
             tiering.reclaim.shrink(at, memory);
             let freed = before.saturating_sub(held(tier));
@@ -54,7 +54,7 @@ const MAX_MEMORY_LEFT_BYTES: u64 = 512 << 20;
 
 /// Bytes of a tier that copies and partial copies have.
 fn held(tier: &TierDir) -> u64 {
-    let u = tier.ledger.usage();
+    let u = tier.space.ledger.usage();
     u.used + u.reserved
 }
 
@@ -64,18 +64,18 @@ fn short_of_memory(tiering: &TieringEngine) -> u64 {
     // (Partial copies are no files of the ledger.)
     let has_some = |t: &TierDir| {
         let u = t.usage();
-        t.is_in_memory() && (t.suspended() || u.files > 0 || u.reserved > 0)
+        t.space.is_in_memory() && (t.space.suspended() || u.files > 0 || u.reserved > 0)
     };
     if !tiering.cx.tiers.iter().any(has_some) {
         return 0;
     }
     let (left, whole) = crate::config::memory_left();
     let wanted = (whole / MEMORY_SHARE_DIVISOR).min(MAX_MEMORY_LEFT_BYTES);
-    for tier in tiering.cx.tiers.iter().filter(|t| t.is_in_memory()) {
+    for tier in tiering.cx.tiers.iter().filter(|t| t.space.is_in_memory()) {
         if left < wanted {
-            tier.squeeze(true);
+            tier.space.squeeze(true);
         } else if left >= 2 * wanted {
-            tier.squeeze(false);
+            tier.space.squeeze(false);
         }
     }
     wanted.saturating_sub(left)
@@ -93,7 +93,7 @@ pub fn sync(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(PERIOD);
             if last.elapsed() >= SYNC_PERIOD {
-                tiering.cx.tiers.iter().for_each(TierDir::sync);
+                tiering.cx.tiers.iter().for_each(|t| t.log.sync());
                 last = Instant::now();
             }
         }
@@ -142,7 +142,7 @@ const DECODE_PERIOD: Duration = Duration::from_millis(50);
 
 /// Decodes ahead of readers until `stop`, where copies are packed.
 pub fn decode(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
-    if tiering.cx.tiers.iter().all(|t| t.for_decoded == 0) {
+    if tiering.cx.tiers.iter().all(|t| t.options.for_decoded == 0) {
         return;
     }
     let tiering = tiering.clone();

@@ -91,8 +91,8 @@ fn tier_status(t: &TierDir) -> TierStatus {
         used: u.used,
         reserved: u.reserved,
         files: u.files,
-        packed: t.packed(),
-        resting: t.suspended(),
+        packed: t.packed.usage(),
+        resting: t.space.suspended(),
     }
 }
 

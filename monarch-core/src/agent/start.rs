@@ -75,9 +75,9 @@ pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     let mut tiers = Vec::new();
     for t in &config.tiers {
         let mut tier = TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?;
-        tier.stays = t.persist == Persist::Node;
-        tier.min_ratio = (t.compression == Compression::Lz4).then_some(t.min_ratio);
-        tier.for_decoded = for_passing(config, t);
+        tier.options.stays = t.persist == Persist::Node;
+        tier.options.min_ratio = (t.compression == Compression::Lz4).then_some(t.min_ratio);
+        tier.options.for_decoded = for_passing(config, t);
         tier.check_format()?;
         tiers.push(tier);
     }
@@ -165,13 +165,15 @@ fn for_passing(config: &Config, tier: &Tier) -> u64 {
 /// whose copies stay for the next job, as most of them are there. The other tiers take it over.
 fn common_seed(tiers: &[TierDir]) -> u64 {
     let last = |fits: fn(&&TierDir) -> bool| tiers.iter().rfind(fits);
-    let of = last(|t| t.stays && !t.seed_is_new).or_else(|| last(|t| !t.seed_is_new)).or_else(|| last(|t| t.stays));
-    let seed = of.or(tiers.first()).map_or(0, |t| t.seed);
+    let of = last(|t| t.options.stays && !t.seed.is_new)
+        .or_else(|| last(|t| !t.seed.is_new))
+        .or_else(|| last(|t| t.options.stays));
+    let seed = of.or(tiers.first()).map_or(0, |t| t.seed.value);
     take_over(seed, tiers)
 }
 
 fn take_over(seed: u64, tiers: &[TierDir]) -> u64 {
-    tiers.iter().filter(|t| t.seed != seed).for_each(|t| t.keep_seed(seed));
+    tiers.iter().filter(|t| t.seed.value != seed).for_each(|t| t.keep_seed(seed));
     seed
 }
 
@@ -197,7 +199,7 @@ fn tiering(
 ) -> TieringEngine {
     let limits = Arc::new(Limits::new(config.source.bandwidth_limit, config.source.iops_limit.map(|n| n as u64)));
     let engines = Engines::choose(config, &limits, &stop);
-    let seed = tiers.first().map_or(0, |t| t.seed);
+    let seed = tiers.first().map_or(0, |t| t.seed.value);
     let policy = monarch_policies::by_name(config.placement.policy.name(), seed)
         .unwrap_or_else(|| Box::new(monarch_policies::FirstEpoch));
     let options = TieringOptions {
@@ -237,15 +239,15 @@ fn find_copies(tiering: &TieringEngine) {
             // The same copy in two tiers: the slower one goes.
             if !unclaimed.add(at, &c) {
                 if c.packed {
-                    let _ = tier.evict_packed(c.name, c.size);
+                    let _ = tier.packed.evict(c.name, c.size);
                 } else {
-                    tier.evict(c.name, c.size);
+                    tier.trash.evict(c.name, c.size);
                 }
             }
         };
         match tier.recover(found) {
             Ok(()) => {
-                let u = tier.ledger.usage();
+                let u = tier.space.ledger.usage();
                 let (dropped, bytes) = unclaimed.make_room(at, u.used.saturating_sub(u.capacity), &tiering.cx.tiers);
                 if dropped > 0 {
                     tracing::info!(
@@ -258,7 +260,7 @@ fn find_copies(tiering: &TieringEngine) {
             }
             Err(e) => {
                 tracing::error!(tier = tier.name, error = %e, "the tier cannot be read and is not used");
-                tier.give_up();
+                tier.space.give_up();
             }
         }
     }
@@ -346,8 +348,8 @@ fn publish_tiers(dir: &HeldDir, ctl: &ControlMap<'_>, tiers: &[TierDir]) -> io::
         let Some(slot) = ctl.ctl.tiers.get(at) else {
             return Err(io::Error::other(format!("at most {} tiers", monarch_abi::control::MAX_TIERS)));
         };
-        slot.dev.store(tier.dev, Ordering::Relaxed);
-        slot.ino.store(tier.ino, Ordering::Relaxed);
+        slot.dev.store(tier.id().0, Ordering::Relaxed);
+        slot.ino.store(tier.id().1, Ordering::Relaxed);
         let text = crate::tier::bytes(&tier.path);
         if at >= known || ctl.str(&slot.path) != text {
             shm::put_str(dir, ctl, &slot.path, text)?;

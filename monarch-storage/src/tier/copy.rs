@@ -1,22 +1,25 @@
-//! Writes copies: in `tmp`, until they get their stamp and their name.
+//! The copies of a tier. They are written in `tmp` until they get their stamp and their name.
 
-use super::checksum::Sum;
-use super::dir::{Allocating, Copy, TierDir};
+use super::checksum::{Fits, Sum};
+use super::found_copy::Copy;
 use super::ledger::Reservation;
+use super::packed_copies::{self, PackedCopies};
+use super::space::{Allocating, Space};
 use super::stamp::set_stamp;
+use super::tier_log::TierLog;
+use super::trash::Trash;
 use crate::engine::Sink;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::io;
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 /// A copy being written.
 #[derive(Debug)]
 pub struct CopyFile<'a> {
-    pub(super) tier: &'a TierDir,
+    pub(super) copies: &'a Copies,
     pub(super) fd: OwnedFd,
     pub(super) tmp: String,
     pub(super) room: Option<Reservation>,
@@ -37,16 +40,29 @@ pub(super) struct How {
     pub(super) packed: Option<u64>,
 }
 
-impl TierDir {
+/// Makes, finds and opens the copies of a tier.
+#[derive(Debug)]
+pub struct Copies {
+    pub(super) space: Arc<Space>,
+    trash: Arc<Trash>,
+    log: Arc<TierLog>,
+    packed: Arc<PackedCopies>,
+}
+
+impl Copies {
+    pub(super) fn new(space: Arc<Space>, trash: Arc<Trash>, log: Arc<TierLog>, packed: Arc<PackedCopies>) -> Self {
+        Self { space, trash, log, packed }
+    }
+
     /// Starts a copy of `size` bytes: reserves them in the ledger, looks whether they fit above
     /// `keep_free` on the disk, and allocates the blocks. `Ok(None)` when it does not fit.
     ///
     /// # Errors
     /// What the kernel said, other than that the disk is full.
     pub fn create(&self, size: u64) -> io::Result<Option<CopyFile<'_>>> {
-        let Some(room) = self.ledger.reserve(size) else { return Ok(None) };
-        let _allocating = Allocating::new(&self.allocating, room.bytes());
-        if !self.disk_has_room()? {
+        let Some(room) = self.space.ledger.reserve(size) else { return Ok(None) };
+        let _allocating = Allocating::new(&self.space.allocating, room.bytes());
+        if !self.space.disk_has_room()? {
             return Ok(None);
         }
         let Some(file) = self.make_file(room)? else { return Ok(None) };
@@ -65,17 +81,60 @@ impl TierDir {
     /// # Errors
     /// What the kernel said.
     pub(super) fn make_file(&self, room: Reservation) -> io::Result<Option<CopyFile<'_>>> {
-        let tmp = format!("tmp/{:x}", self.counter.fetch_add(1, Ordering::Relaxed));
-        match self.fs.open_file(&tmp, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, Mode::RUSR) {
-            Ok(fd) => Ok(Some(CopyFile { tier: self, fd, tmp, room: Some(room), charged: 0, may_be_read: false })),
+        let tmp = format!("tmp/{:x}", self.space.next_number());
+        match self.space.fs.open_file(&tmp, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, Mode::RUSR) {
+            Ok(fd) => Ok(Some(CopyFile { copies: self, fd, tmp, room: Some(room), charged: 0, may_be_read: false })),
             Err(Errno::NOSPC | Errno::DQUOT) => Ok(self.full()),
             Err(e) => Err(e.into()),
         }
     }
 
+    /// Size, charge and stamp of a copy; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// What else the kernel said: the copy may exist, and stays charged.
+    pub fn stat(&self, name: CopyName) -> io::Result<Option<Copy>> {
+        let st = match self.space.fs.stat(name.rel_path().as_slice()) {
+            Err(Errno::NOENT) => return Ok(None),
+            other => other?,
+        };
+        let nsec = u32::try_from(st.st_mtime_nsec).unwrap_or(u32::MAX);
+        let stamp = Stamp::from_time(st.st_mtime, nsec).unwrap_or(Stamp(0));
+        Ok(Some(Copy {
+            name,
+            size: st.st_size as u64,
+            charged: self.space.charge_of_copy(&st),
+            stamp,
+            check: None,
+            packed: false,
+        }))
+    }
+
+    /// Whether the bytes of a copy have this checksum; `false` also when it cannot be read.
+    #[must_use]
+    pub fn verify(&self, name: CopyName, size: u64, sum: Sum) -> bool {
+        self.open(name).and_then(|fd| sum.fits(&fd, size)).unwrap_or(false)
+    }
+
+    /// Opens a copy.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open(&self, name: CopyName) -> io::Result<OwnedFd> {
+        Ok(self.space.fs.read_file(name.rel_path().as_slice())?)
+    }
+
+    /// Removes a copy that no process uses: the caller holds the tier, and serves no job.
+    pub fn remove(&self, name: CopyName, packed: bool) {
+        match packed {
+            true => drop(self.space.unlink(&packed_copies::path_of(name))),
+            false => drop(self.space.fs.unlink(name.rel_path().as_slice())),
+        }
+    }
+
     /// Suspends the tier, as its disk is full.
     fn full(&self) -> Option<CopyFile<'_>> {
-        self.rest();
+        self.space.rest();
         None
     }
 }
@@ -121,12 +180,12 @@ impl CopyFile<'_> {
         // A copy of this name that the agent did not know, or could not evict: its charge must not
         // be lost.
         if how.packed.is_some() {
-            let _ = self.tier.evict_packed(name, size);
+            let _ = self.copies.packed.evict(name, size);
         } else if !how.new {
-            self.tier.make_name_free(name, size)?;
+            self.copies.trash.make_name_free(name, size)?;
         }
         let Some(room) = self.room.take() else { return Ok(None) };
-        let charged = match room.settle(self.tier.blocks_of_copy(&st)) {
+        let charged = match room.settle(self.copies.space.blocks_of_copy(&st)) {
             Ok(charged) => charged,
             Err(room) => {
                 self.room = Some(room);
@@ -134,32 +193,32 @@ impl CopyFile<'_> {
             }
         };
         if let Err(e) = self.log_and_rename(name, sum, size, how) {
-            self.tier.ledger.release(0, 1);
+            self.copies.space.ledger.release(0, 1);
             self.charged = charged;
             return Err(e);
         }
         match how.packed {
-            Some(_) => self.tier.note_packed(1, size, stored),
-            None => self.tier.trash.note_charge(name, room_bytes, charged),
+            Some(_) => self.copies.packed.note(1, size, stored),
+            None => self.copies.trash.note_charge(name, room_bytes, charged),
         }
         self.tmp.clear();
-        self.tier.worked();
+        self.copies.space.worked();
         Ok(Some(Copy { name, size, charged, stamp, check: None, packed: how.packed.is_some() }))
     }
 
     fn log_and_rename(&self, name: CopyName, sum: Sum, size: u64, how: How) -> io::Result<()> {
         // A compaction of the log takes a copy that is logged and has no name for one that is gone.
-        let _naming = self.tier.naming.read().unwrap_or_else(PoisonError::into_inner);
+        let _naming = self.copies.log.naming();
         if !how.passing {
-            self.tier.log_copy(name, sum, size, how.packed.is_some())?;
+            self.copies.log.append(name, sum, size, how.packed.is_some())?;
         }
         Ok(self.rename(name, how)?)
     }
 
     fn rename(&self, name: CopyName, how: How) -> rustix::io::Result<()> {
-        let fs = &self.tier.fs;
+        let fs = &self.copies.space.fs;
         let to = match how.packed {
-            Some(_) => super::packed_usage::path_of(name).into_bytes(),
+            Some(_) => packed_copies::path_of(name).into_bytes(),
             None => name.rel_path().to_vec(),
         };
         if how.new {
@@ -167,7 +226,7 @@ impl CopyFile<'_> {
         }
         match fs.rename(&self.tmp, to.as_slice()) {
             // A user removed the directory.
-            Err(Errno::NOENT) if !self.tier.given_up.load(Ordering::SeqCst) => {
+            Err(Errno::NOENT) if !self.copies.space.is_given_up() => {
                 fs.make_dirs()?;
                 fs.rename(&self.tmp, to.as_slice())
             }
@@ -188,13 +247,13 @@ impl Drop for CopyFile<'_> {
             return;
         }
         let tmp = std::mem::take(&mut self.tmp);
-        let gone = || self.tier.fs.unlink(&tmp);
+        let gone = || self.copies.space.fs.unlink(&tmp);
         if self.may_be_read || !matches!(gone(), Ok(()) | Err(Errno::NOENT)) {
             // Its blocks are still allocated.
             let charged = self.charged + self.room.take().map_or(0, Reservation::into_charge);
-            self.tier.trash_file(&tmp, charged);
+            self.copies.trash.put(&tmp, charged);
         } else {
-            self.tier.ledger.release(self.charged, 0);
+            self.copies.space.ledger.release(self.charged, 0);
         }
     }
 }

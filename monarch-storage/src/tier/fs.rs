@@ -16,7 +16,7 @@ use std::sync::Arc;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// The directory of evicted files that a process may still have open.
 pub(super) const TRASH: &str = "trash";
-/// Its name in version 0.2.0.
+/// Its name in versions before 0.2.0.
 pub(super) const OLD_TRASH: &str = "dying";
 /// Directories of a tier.
 pub(super) const DIRS: [&str; 4] = ["copies", "tmp", "part", TRASH];
@@ -96,7 +96,7 @@ mod tests {
     }
 
     fn publish(tier: &TierDir, n: u128) -> Copy {
-        let file = tier.create(3).unwrap().unwrap();
+        let file = tier.copies.create(3).unwrap().unwrap();
         write_all_at(file.fd(), b"abc", 0).unwrap();
         let stamp = name(n).stamp(PathHash { fp: 1 << 40, check: 5 });
         file.publish(name(n), stamp, Sum::whole(xxh3_64(b"abc"))).unwrap().unwrap()
@@ -142,15 +142,15 @@ mod tests {
         assert!(!tier.in_place());
         // The tier continues where the directory is.
         let second = publish(&tier, 2);
-        let part = tier.begin_part(1 << 20, true).unwrap().unwrap();
-        tier.open_part(&part, 0, 4096).unwrap();
+        let part = tier.parts.begin(1 << 20, true).unwrap().unwrap();
+        tier.parts.open(&part, 0, 4096).unwrap();
         assert!(away.join(format!("part/{:016x}", part.number)).is_file());
-        assert!(tier.stat(second.name).unwrap().is_some() && tier.open_copy(first.name).is_ok());
-        tier.evict(first.name, 3);
-        tier.drop_part(&part);
-        tier.sweep();
-        assert!(tier.stat(first.name).unwrap().is_none());
-        let stats = tier.compact_log(|| true);
+        assert!(tier.copies.stat(second.name).unwrap().is_some() && tier.copies.open(first.name).is_ok());
+        tier.trash.evict(first.name, 3);
+        tier.parts.discard(&part);
+        tier.trash.sweep();
+        assert!(tier.copies.stat(first.name).unwrap().is_none());
+        let stats = tier.compactor.compact_if_due(|| true);
         assert_eq!((stats, below(&victim) == before), (0, true));
         tier.remove_all();
         assert!(below(&victim) == before, "nothing of the other directory was removed");
@@ -169,7 +169,11 @@ mod tests {
             fs::rename(tier.path.join(name), dir.path().join(name)).unwrap();
             symlink(victim.join(name), tier.path.join(name)).unwrap();
         }
-        assert!(tier.create(3).is_err() && tier.begin_part(1 << 20, true).is_err() && tier.list("tmp").is_err());
+        assert!(
+            tier.copies.create(3).is_err()
+                && tier.parts.begin(1 << 20, true).is_err()
+                && tier.space.list("tmp").is_err()
+        );
         tier.remove_all();
         assert!(below(&victim) == before && !tier.path.exists());
     }

@@ -5,9 +5,11 @@
 //! chunk by chunk, so that the first chunk need not wait for the last.
 
 use super::checksum::Sum;
-use super::copy::CopyFile;
-use super::dir::{Allocating, Copy, TierDir};
+use super::copy::{Copies, CopyFile};
+use super::found_copy::Copy;
 use super::ledger::Reservation;
+use super::space::Space;
+use super::trash::Trash;
 use crate::engine::Sink;
 use monarch_abi::hash::{CopyName, Stamp};
 use rustix::fd::{AsFd, OwnedFd};
@@ -16,12 +18,12 @@ use rustix::io::Errno;
 use std::any::Any;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Chunks begin and end at multiples of this, in bytes, except for the end of a file.
 const PAGE: u64 = 4096;
 
-/// A partial copy. Its owner has to publish it or drop it, by the methods of its tier.
+/// A partial copy. Its owner has to publish it or drop it, by the methods of [`PartCopies`].
 #[derive(Debug)]
 pub struct PartCopy {
     /// Its number.
@@ -56,7 +58,7 @@ impl PartWriter {
     /// Gives the blocks of `len` bytes from `off` on back.
     ///
     /// # Errors
-    /// As of [`TierDir::punch`].
+    /// As of [`PartCopies::punch`].
     pub fn punch(&self, off: u64, len: u64) -> io::Result<()> {
         punch(&self.fd, off, len)
     }
@@ -78,19 +80,31 @@ impl Sink for PartWriter {
     }
 }
 
-impl TierDir {
+/// The partial copies of a tier.
+#[derive(Debug)]
+pub struct PartCopies {
+    space: Arc<Space>,
+    trash: Arc<Trash>,
+    copies: Arc<Copies>,
+}
+
+impl PartCopies {
+    pub(super) fn new(space: Arc<Space>, trash: Arc<Trash>, copies: Arc<Copies>) -> Self {
+        Self { space, trash, copies }
+    }
+
     /// Begins a partial copy of a file of `size` bytes, with space for all of it if it is to be
     /// `whole`. `Ok(None)` when it does not fit.
     ///
     /// # Errors
     /// What the kernel said, other than that the disk is full.
-    pub fn begin_part(&self, size: u64, whole: bool) -> io::Result<Option<PartCopy>> {
-        let Some(room) = self.ledger.reserve(if whole { size } else { 0 }) else { return Ok(None) };
+    pub fn begin(&self, size: u64, whole: bool) -> io::Result<Option<PartCopy>> {
+        let Some(room) = self.space.ledger.reserve(if whole { size } else { 0 }) else { return Ok(None) };
         let number = crate::sys::random_u64().max(1);
         let unallocated = AtomicU64::new(room.bytes());
-        self.allocating.fetch_add(room.bytes(), Ordering::SeqCst);
+        self.space.allocating.fetch_add(room.bytes(), Ordering::SeqCst);
         let part = PartCopy { number, size, room: Mutex::new(Some(room)), unallocated };
-        let made = self.disk_has_room().and_then(|has| if has { self.make_part(&part) } else { Ok(false) });
+        let made = self.space.disk_has_room().and_then(|has| if has { self.make(&part) } else { Ok(false) });
         match made {
             Ok(true) => Ok(Some(part)),
             other => {
@@ -104,17 +118,17 @@ impl TierDir {
     ///
     /// # Errors
     /// What the kernel said.
-    fn make_part(&self, part: &PartCopy) -> io::Result<bool> {
+    fn make(&self, part: &PartCopy) -> io::Result<bool> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let made = self.fs.open_file(&part.path(), flags, Mode::RUSR | Mode::WUSR).and_then(|fd| {
+        let made = self.space.fs.open_file(&part.path(), flags, Mode::RUSR | Mode::WUSR).and_then(|fd| {
             rustix::fs::ftruncate(&fd, part.size).inspect_err(|_| {
-                self.unlink(&part.path());
+                self.space.unlink(&part.path());
             })
         });
         match made {
             Ok(()) => Ok(true),
             Err(Errno::NOSPC | Errno::DQUOT) => {
-                self.rest();
+                self.space.rest();
                 Ok(false)
             }
             Err(e) => Err(e.into()),
@@ -125,10 +139,10 @@ impl TierDir {
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn open_part(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<PartWriter> {
-        let fd = self.fs.open_file(&part.path(), OFlags::WRONLY, Mode::empty())?;
+    pub fn open(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<PartWriter> {
+        let fd = self.space.fs.open_file(&part.path(), OFlags::WRONLY, Mode::empty())?;
         // In memory the write itself allocates, and nothing is gained by asking before.
-        if !self.in_memory {
+        if !self.space.is_in_memory() {
             match rustix::fs::fallocate(&fd, FallocateFlags::KEEP_SIZE, off, len) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
                 Err(e) => {
@@ -140,31 +154,27 @@ impl TierDir {
         }
         let less = |left: u64| Some(left.saturating_sub(len));
         let before = part.unallocated.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).unwrap_or(0);
-        self.allocating.fetch_sub(before.min(len), Ordering::SeqCst);
-        Ok(PartWriter { fd, on_disk: !self.in_memory })
+        self.space.allocating.fetch_sub(before.min(len), Ordering::SeqCst);
+        Ok(PartWriter { fd, on_disk: !self.space.is_in_memory() })
     }
 
     /// Opens a partial copy by its number, to read.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn read_part(&self, number: u64) -> io::Result<OwnedFd> {
-        Ok(self.fs.read_file(&format!("part/{number:016x}"))?)
-    }
-
-    /// Whether the tier accepts copies, and a chunk of `bytes` bytes fits above `keep_free`.
-    pub fn has_room_on_disk(&self, bytes: u64) -> bool {
-        let _allocating = Allocating::new(&self.allocating, bytes);
-        !self.suspended() && self.disk_has_room().unwrap_or(false)
+    pub fn read(&self, number: u64) -> io::Result<OwnedFd> {
+        Ok(self.space.fs.read_file(&format!("part/{number:016x}"))?)
     }
 
     /// Reserves space for one more chunk of `bytes` bytes, above `keep_free` on the disk; `false`
     /// when there is none.
-    pub fn grow_part(&self, part: &PartCopy, bytes: u64) -> bool {
-        if !self.has_room_on_disk(bytes) {
+    pub fn grow(&self, part: &PartCopy, bytes: u64) -> bool {
+        if !self.space.has_room_on_disk(bytes) {
             return false;
         }
-        let Some(more) = self.ledger.reserve_bytes(bytes.next_multiple_of(self.ledger.block())) else { return false };
+        let Some(more) = self.space.ledger.reserve_bytes(bytes.next_multiple_of(self.space.ledger.block())) else {
+            return false;
+        };
         match part.room.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             Some(room) => room.absorb(more),
             None => return false,
@@ -177,7 +187,7 @@ impl TierDir {
     /// # Errors
     /// What the kernel said; `Unsupported` where the file system cannot do that.
     pub fn punch(&self, part: &PartCopy, off: u64, len: u64) -> io::Result<()> {
-        let fd = self.fs.open_file(&part.path(), OFlags::WRONLY, Mode::empty())?;
+        let fd = self.space.fs.open_file(&part.path(), OFlags::WRONLY, Mode::empty())?;
         punch(&fd, off, len)
     }
 
@@ -186,26 +196,28 @@ impl TierDir {
     ///
     /// # Errors
     /// What the kernel said; the file is removed.
-    pub fn publish_part(
-        &self,
-        part: &PartCopy,
-        name: CopyName,
-        stamp: Stamp,
-        sum: Option<Sum>,
-    ) -> io::Result<Option<Copy>> {
+    pub fn publish(&self, part: &PartCopy, name: CopyName, stamp: Stamp, sum: Option<Sum>) -> io::Result<Option<Copy>> {
         let opened = self
+            .space
             .fs
             .open_file(&part.path(), OFlags::RDWR, Mode::empty())
             .and_then(|fd| rustix::fs::fchmod(&fd, Mode::RUSR).map(|()| fd));
         let fd = match opened {
             Ok(fd) => fd,
             Err(e) => {
-                self.drop_part(part);
+                self.discard(part);
                 return Err(e.into());
             }
         };
         self.forget_allocation(part);
-        let file = CopyFile { tier: self, fd, tmp: part.path(), room: part.take_room(), charged: 0, may_be_read: true };
+        let file = CopyFile {
+            copies: &self.copies,
+            fd,
+            tmp: part.path(),
+            room: part.take_room(),
+            charged: 0,
+            may_be_read: true,
+        };
         match sum {
             Some(sum) => file.publish(name, stamp, sum),
             None => file.publish_passing(name, stamp),
@@ -213,30 +225,30 @@ impl TierDir {
     }
 
     /// Drops a partial copy. The caller has taken it out of the state word before.
-    pub fn drop_part(&self, part: &PartCopy) {
+    pub fn discard(&self, part: &PartCopy) {
         self.forget_allocation(part);
         if let Some(room) = part.take_room() {
-            self.trash_file(&part.path(), room.into_charge());
+            self.trash.put(&part.path(), room.into_charge());
         }
     }
 
     /// Drops a partial copy whose chunks lie in slots of a window. `slots` is dropped, for use by
     /// other chunks, as soon as the blocks are free: at once where holes can be punched, even while
     /// a reader has the file open. The caller has counted a drop before.
-    pub fn drop_passing_part(&self, part: &PartCopy, slots: impl Any + Send) {
+    pub fn discard_passing(&self, part: &PartCopy, slots: impl Any + Send) {
         match self.punch(part, 0, part.size) {
-            Ok(()) => self.drop_part(part),
+            Ok(()) => self.discard(part),
             Err(e) => {
-                tracing::debug!(tier = self.name, error = %e, "a partial copy keeps its blocks until nobody has it open");
+                tracing::debug!(tier = self.space.name, error = %e, "a partial copy keeps its blocks until nobody has it open");
                 self.forget_allocation(part);
                 if let Some(room) = part.take_room() {
-                    self.trash_holding(&part.path(), room.into_charge(), Box::new(slots));
+                    self.trash.put_holding(&part.path(), room.into_charge(), Box::new(slots));
                 }
             }
         }
     }
 
     fn forget_allocation(&self, part: &PartCopy) {
-        self.allocating.fetch_sub(part.unallocated.swap(0, Ordering::AcqRel), Ordering::SeqCst);
+        self.space.allocating.fetch_sub(part.unallocated.swap(0, Ordering::AcqRel), Ordering::SeqCst);
     }
 }

@@ -5,17 +5,16 @@
 //! another boot of the machine that had not reached the disk may hold any bytes, so it has to be
 //! verified before it is used.
 
-use super::dir::{Copy, TierDir};
-use super::error::TierError;
+use super::found_copy::Copy;
 use super::fs::{OLD_TRASH, TRASH};
-use super::ledger::NAME_COST;
 use super::log_reader::{self, Logged};
 use super::log_record;
-use super::names::ByName;
-use super::seed::write_seed;
+use super::packed_copies::{self, PackedCopies};
+use super::space::{Space, charge_of};
+use super::tier_log::TierLog;
+use super::trash::Trash;
 use monarch_abi::hash::{CopyName, Stamp};
-use rustix::fs::{AtFlags, RenameFlags, Stat};
-use std::collections::HashSet;
+use rustix::fs::{RenameFlags, Stat};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -52,64 +51,51 @@ struct Found {
 const LISTED_AHEAD: usize = 64;
 /// Threads that list the directories of copies.
 const LISTER_THREADS: usize = 4;
-/// Records of copies that are gone which a log may always have.
-pub(super) const MAX_DEAD_RECORDS: u64 = 4096;
 
-impl TierDir {
-    /// Looks whether the copies here are of a format that this program knows.
-    ///
-    /// # Errors
-    /// [`TierError::Format`] if not.
-    pub fn check_format(&self) -> Result<(), TierError> {
-        match log_reader::version(&self.fs) {
-            Some(found) if found != log_record::VERSION => {
-                Err(TierError::Format { name: self.name.clone(), path: self.path.clone(), found })
-            }
-            _ => Ok(()),
-        }
-    }
+/// Takes over a tier: what is handed to it belongs to the tier.
+pub(super) struct Recovery<'a> {
+    pub(super) space: &'a Space,
+    pub(super) trash: &'a Trash,
+    pub(super) log: &'a TierLog,
+    pub(super) packed: &'a PackedCopies,
+}
 
-    /// Keeps the seed of another tier of this node. If it cannot be kept, the copies here serve
-    /// this agent only.
-    pub fn keep_seed(&self, seed: u64) {
-        let _ = write_seed(&self.fs, seed);
-    }
-
+impl Recovery<'_> {
     /// Accounts for everything on disk: removes unfinished files, tries again to remove evicted
     /// ones, charges copies and gives them to `found`.
     ///
     /// # Errors
     /// What the kernel said. The tier must not be used then: not all that lies there is charged.
-    pub fn recover(&self, mut found: impl FnMut(Copy)) -> io::Result<()> {
+    pub(super) fn run(&self, mut found: impl FnMut(Copy)) -> io::Result<()> {
         for sub in ["tmp", "part"] {
-            for (file, st) in self.list(sub)? {
+            for (file, st) in self.space.list(sub)? {
                 let path = format!("{sub}/{file}");
-                self.ledger.charge(charge_of(&st), 0);
+                self.space.ledger.charge(charge_of(&st), 0);
                 self.discard(&path, charge_of(&st), is_file(&st));
             }
         }
         self.empty_old_trash()?;
-        for (file, st) in self.list(TRASH)? {
-            self.charge_and_remove_later(format!("{TRASH}/{file}"), charge_of(&st));
+        for (file, st) in self.space.list(TRASH)? {
+            self.trash.charge_and_remove_later(format!("{TRASH}/{file}"), charge_of(&st));
         }
         let boot = boot_id();
         let (mut kept, mut unknown) = (0, 0);
         // The log is read while the directories are being listed.
         let read = self.each_directory(
-            || log_reader::read(&self.fs, boot),
+            || log_reader::read(&self.space.fs, boot),
             |read, listed| {
                 // All of it is charged before any of it is removed.
                 let charges = listed.copies.iter().map(|l| l.charged).chain(listed.strange.iter().map(|s| s.charged));
-                self.ledger.charge(charges.sum(), (listed.copies.len() + listed.strange.len()) as u64);
+                self.space.ledger.charge(charges.sum(), (listed.copies.len() + listed.strange.len()) as u64);
                 for l in listed.copies {
-                    let cost = self.ledger.cost(l.size);
+                    let cost = self.space.ledger.cost(l.size);
                     let fits = |logged: &&mut Logged| logged.packed == l.packed && (l.packed || logged.size == l.size);
                     match read.copies.get_mut(l.name).filter(fits) {
                         Some(logged) => {
                             let safe = logged.found(l.changed);
                             kept += 1;
                             if l.packed {
-                                self.note_packed(1, logged.size, l.size);
+                                self.packed.note(1, logged.size, l.size);
                             } else if l.charged != cost {
                                 self.trash.note_charge(l.name, cost, l.charged);
                             }
@@ -120,50 +106,50 @@ impl TierDir {
                         }
                         None => {
                             unknown += 1;
-                            self.ledger.release(0, 1);
+                            self.space.ledger.release(0, 1);
                             self.discard(&l.path(), l.charged, true);
                         }
                     }
                 }
                 for s in listed.strange {
                     unknown += 1;
-                    self.ledger.release(0, 1);
+                    self.space.ledger.release(0, 1);
                     self.discard(&s.path, s.charged, s.is_file);
                 }
             },
         )?;
         if unknown > 0 {
-            tracing::info!(tier = self.name, copies = unknown, "copies that the log does not know were removed");
+            tracing::info!(tier = self.space.name, copies = unknown, "copies that the log does not know were removed");
         }
         // Left by an older version of this program.
-        self.unlink("boot");
+        self.space.unlink("boot");
         // Left by an agent that ended while it compacted its log.
-        self.unlink(log_record::NEW);
-        self.go_on_with_log(boot, read, kept);
-        self.sweep();
+        self.space.unlink(log_record::NEW);
+        self.log.resume(boot, read, kept);
+        self.trash.sweep();
         Ok(())
     }
 
-    /// Moves the files of version 0.2.0's trash to that of this version, and removes the old
+    /// Moves the files of the trash of versions before 0.2.0 to that of this version, and removes the old
     /// directory. Files that the kernel does not move are charged, and removed where they are.
     ///
     /// # Errors
     /// What the kernel said.
     fn empty_old_trash(&self) -> io::Result<()> {
-        let listed = match self.list(OLD_TRASH) {
+        let listed = match self.space.list(OLD_TRASH) {
             // A tier without one, or a file that has its name.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => return Ok(()),
             listed => listed?,
         };
         for (file, st) in listed {
             let (from, to) = (format!("{OLD_TRASH}/{file}"), format!("{TRASH}/{file}"));
-            if self.fs.rename_with(&from, &to, RenameFlags::NOREPLACE).is_err() {
-                self.charge_and_remove_later(from, charge_of(&st));
+            if self.space.fs.rename_with(&from, &to, RenameFlags::NOREPLACE).is_err() {
+                self.trash.charge_and_remove_later(from, charge_of(&st));
             }
         }
-        let blocks = self.fs.stat(OLD_TRASH).map_or(0, |st| st.st_blocks as u64 * 512);
-        if self.fs.remove_dir(OLD_TRASH).is_ok() {
-            self.ledger.release(blocks, 0);
+        let blocks = self.space.fs.stat(OLD_TRASH).map_or(0, |st| st.st_blocks as u64 * 512);
+        if self.space.fs.remove_dir(OLD_TRASH).is_ok() {
+            self.space.ledger.release(blocks, 0);
         }
         Ok(())
     }
@@ -173,36 +159,10 @@ impl TierDir {
     /// log.
     fn discard(&self, path: &str, charged: u64, is_file: bool) {
         if is_file {
-            self.trash_file(path, charged);
-        } else if self.unlink(path) {
-            self.ledger.release(charged, 0);
+            self.trash.put(path, charged);
+        } else if self.space.unlink(path) {
+            self.space.ledger.release(charged, 0);
         }
-    }
-
-    /// Appends to the log from now on, or to a new one if many of its records are of no use.
-    fn go_on_with_log(&self, boot: Option<[u8; 16]>, mut read: log_reader::Read, kept: u64) {
-        let anew = read.records == 0 || read.broken > 0 || read.records > kept + kept / 4 + MAX_DEAD_RECORDS;
-        let went_on = if anew {
-            read.copies.retain(|l| l.is_there);
-            self.log.begin(&self.fs, boot, &read.copies)
-        } else {
-            self.log.resume(&self.fs, boot, &read)
-        };
-        match went_on {
-            Ok(blocks) => self.charge_log(blocks),
-            Err(e) => {
-                self.unlink(log_record::NEW);
-                tracing::warn!(tier = self.name, error = %e, "the copies cannot be logged; the next agent will drop them");
-            }
-        }
-    }
-
-    /// The log's records of these copies, with their checksums.
-    ///
-    /// # Errors
-    /// What the kernel said.
-    pub fn sums(&self, names: &HashSet<CopyName>) -> io::Result<ByName<Logged>> {
-        Ok(log_reader::read_of(&self.fs, None, Some(names))?.copies)
     }
 
     /// Lists the directories of copies with several threads while `prepare` runs, then calls `each`
@@ -242,8 +202,8 @@ impl TierDir {
     fn list_copies(&self, number: usize) -> io::Result<Listed> {
         let sub = format!("copies/{number:02x}");
         let mut listed = Listed::default();
-        for (file, st) in self.list(&sub)? {
-            let charged = self.charge_of_copy(&st);
+        for (file, st) in self.space.list(&sub)? {
+            let charged = self.space.charge_of_copy(&st);
             match sound(&file, &st) {
                 Some((name, stamp, packed)) => {
                     let (size, changed) = (st.st_size as u64, st.st_ctime.unsigned_abs());
@@ -257,66 +217,16 @@ impl TierDir {
         }
         Ok(listed)
     }
-
-    /// Names below `sub`, with their attributes. Files that vanish meanwhile are left out.
-    ///
-    /// # Errors
-    /// What the kernel said.
-    pub(super) fn list(&self, sub: &str) -> io::Result<Vec<(String, Stat)>> {
-        let dir = self.fs.open_dir(sub)?;
-        let mut out = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&dir)? {
-            let entry = entry?;
-            let Ok(name) = entry.file_name().to_str() else { continue };
-            if name == "." || name == ".." {
-                continue;
-            }
-            match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(st) => out.push((name.to_owned(), st)),
-                Err(rustix::io::Errno::NOENT) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(out)
-    }
-
-    /// Removes a copy that no process uses: the caller holds the tier, and serves no job.
-    pub fn remove_copy(&self, name: CopyName, packed: bool) {
-        match packed {
-            true => drop(self.unlink(&super::packed_usage::path_of(name))),
-            false => drop(self.fs.unlink(name.rel_path().as_slice())),
-        }
-    }
-
-    /// Bytes that a copy takes on disk: at least its size, as some file systems count blocks
-    /// seconds after they were written (ZFS), or compress them.
-    pub(super) fn blocks_of_copy(&self, st: &Stat) -> u64 {
-        (st.st_blocks as u64 * 512).max((st.st_size as u64).next_multiple_of(self.ledger.block()))
-    }
-
-    /// The charge of a copy, that of its name included.
-    pub(super) fn charge_of_copy(&self, st: &Stat) -> u64 {
-        self.blocks_of_copy(st) + NAME_COST
-    }
-
-    pub(super) fn unlink(&self, name: &str) -> bool {
-        self.fs.unlink(name).is_ok()
-    }
 }
 
 fn is_file(st: &Stat) -> bool {
     st.st_mode & 0o170_000 == 0o100_000
 }
 
-/// The charge of a file that is no copy, that of its name included.
-pub(super) fn charge_of(st: &Stat) -> u64 {
-    st.st_blocks as u64 * 512 + NAME_COST
-}
-
 impl Found {
     fn path(&self) -> String {
         match self.packed {
-            true => super::packed_usage::path_of(self.name),
+            true => packed_copies::path_of(self.name),
             false => String::from_utf8_lossy(&self.name.rel_path()).into_owned(),
         }
     }
@@ -398,7 +308,7 @@ mod tests {
 
     fn publish(tier: &TierDir, n: u128) {
         let name = CopyName(n << 120 | n);
-        let Ok(Some(file)) = tier.create(8) else { return };
+        let Ok(Some(file)) = tier.copies.create(8) else { return };
         write_all_at(file.fd(), &n.to_le_bytes()[..8], 0).unwrap();
         let stamp = name.stamp(PathHash { fp: 1 << 40, check: 5 });
         let _ = file.publish(name, stamp, Sum::whole(xxh3_64(&n.to_le_bytes()[..8])));
@@ -410,17 +320,21 @@ mod tests {
         let mut found = 0;
         tier.recover(|copy| {
             let bytes = (copy.name.0 & 0xff).to_le_bytes();
-            assert!(copy.size == 8 && tier.verify(copy.name, 8, Sum::whole(xxh3_64(&bytes[..8]))));
+            assert!(copy.size == 8 && tier.copies.verify(copy.name, 8, Sum::whole(xxh3_64(&bytes[..8]))));
             found += 1;
         })
         .ok()?;
         publish(&tier, 200);
-        let _ = (tier.sums(&std::iter::once(CopyName(7)).collect()), tier.compact_log(|| true), tier.sweep());
+        let _ = (
+            tier.log.sums(&std::iter::once(CopyName(7)).collect()),
+            tier.compactor.compact_if_due(|| true),
+            tier.trash.sweep(),
+        );
         Some(found)
     }
 
     fn used(tier: &TierDir) -> u64 {
-        tier.ledger.usage().used
+        tier.space.ledger.usage().used
     }
 
     #[test]
@@ -430,8 +344,8 @@ mod tests {
         tier.recover(|_| {}).unwrap();
         (1..3).for_each(|n| publish(&tier, n));
         let path = tier.path.clone();
-        let held = tier.open_copy(CopyName(1 << 120 | 1)).unwrap();
-        tier.evict(CopyName(1 << 120 | 1), 8);
+        let held = tier.copies.open(CopyName(1 << 120 | 1)).unwrap();
+        tier.trash.evict(CopyName(1 << 120 | 1), 8);
         assert_eq!(fs::read_dir(path.join("trash")).unwrap().count(), 1);
         drop(tier);
         fs::rename(path.join("trash"), path.join("dying")).unwrap();
@@ -440,11 +354,11 @@ mod tests {
         tier.recover(|_| {}).unwrap();
         assert!(!path.join("dying").exists());
         let left: Vec<_> = fs::read_dir(path.join("trash")).unwrap().map(|e| e.unwrap().path()).collect();
-        assert_eq!((left.len(), tier.sweep()), (1, 1), "the closed one is gone, the open one is not: {left:?}");
+        assert_eq!((left.len(), tier.trash.sweep()), (1, 1), "the closed one is gone, the open one is not: {left:?}");
         let charged = fs::metadata(&left[0]).unwrap().blocks() * 512 + crate::tier::ledger::NAME_COST;
         let before = used(&tier);
         drop(held);
-        assert_eq!((tier.sweep(), before - used(&tier)), (0, charged));
+        assert_eq!((tier.trash.sweep(), before - used(&tier)), (0, charged));
         assert_eq!(fs::read_dir(path.join("trash")).unwrap().count(), 0);
         // The ledger is the same as in a tier that never had the old directory.
         drop(tier);
@@ -495,7 +409,7 @@ mod tests {
             if while_open {
                 harm(&path.join(file), &what);
                 (6..9).for_each(|n| publish(&tier, n));
-                let _ = (tier.sums(&std::iter::once(CopyName(7)).collect()), tier.compact_log(|| true), tier.sweep());
+                let _ = (tier.log.sums(&std::iter::once(CopyName(7)).collect()), tier.compactor.compact_if_due(|| true), tier.trash.sweep());
                 drop(tier);
             } else {
                 drop(tier);

@@ -3,18 +3,27 @@
 use crate::held_dir::HeldDir;
 use rustix::fs::{Mode, OFlags};
 
-/// The seed kept in the tier, made when there is none; and whether it was made. If it cannot be
+/// A seed of path hashes.
+#[derive(Clone, Copy, Debug)]
+pub struct Seed {
+    /// Its value.
+    pub value: u64,
+    /// Whether it is new: no copy of the tier has a name by it.
+    pub is_new: bool,
+}
+
+/// The seed kept in the tier, made when there is none. If it cannot be
 /// kept, whatever file has its name, the copies serve this agent only.
-pub(super) fn read_seed(dir: &HeldDir) -> (u64, bool) {
+pub(super) fn read_seed(dir: &HeldDir) -> Seed {
     let mut bytes = [0u8; 8];
     if let Ok(f) = dir.read_file("seed")
         && rustix::io::read(&f, &mut bytes) == Ok(8)
     {
-        return (u64::from_le_bytes(bytes), false);
+        return Seed { value: u64::from_le_bytes(bytes), is_new: false };
     }
-    let seed = crate::sys::random_u64();
-    let _ = write_seed(dir, seed);
-    (seed, true)
+    let value = crate::sys::random_u64();
+    let _ = write_seed(dir, value);
+    Seed { value, is_new: true }
 }
 
 /// Keeps a seed in the tier.

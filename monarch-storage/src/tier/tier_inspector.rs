@@ -32,7 +32,7 @@ pub struct Lying {
 impl Lying {
     fn path(self) -> String {
         match self.packed {
-            true => super::packed_usage::path_of(self.name),
+            true => super::packed_copies::path_of(self.name),
             false => String::from_utf8_lossy(&self.name.rel_path()).into_owned(),
         }
     }
@@ -71,7 +71,7 @@ impl TierView {
 
     /// Checksum and size of the copy of this name, as a packed copy has them.
     fn as_packed(&self, name: CopyName) -> Option<(Sum, u64)> {
-        let path = super::packed_usage::path_of(name);
+        let path = super::packed_copies::path_of(name);
         let open = |dir: &HeldDir| dir.read_file(&path).ok();
         let (size, sum) =
             self.beside.iter().filter_map(open).find_map(|fd| PackedFile::new(fd, None).contents().ok())?;

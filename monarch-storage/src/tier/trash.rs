@@ -1,19 +1,30 @@
-//! What a tier is getting rid of, and the bytes that are charged for it until it is gone.
+//! Evicts copies, and keeps account of what is charged for them until they are gone.
+//!
+//! An evicted copy moves to the trash and stays charged until no process has it open. What the
+//! kernel does not move or unlink now stays charged, too, and every sweep tries again: only that a
+//! file is *not there* proves that its blocks are free. The ledger is given back what was charged,
+//! whatever became of the file.
 
+use super::fs::TRASH;
+use super::space::Space;
 use monarch_abi::hash::CopyName;
+use rustix::fd::AsFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A file that is unlinked once no process has it open.
 #[derive(Debug)]
-pub(super) struct TrashedFile {
+struct TrashedFile {
     /// Below the tier's directory.
-    pub(super) path: String,
+    path: String,
     /// Bytes that are released with it.
-    pub(super) charged: u64,
+    charged: u64,
     /// Dropped when the file is gone.
-    pub(super) _holds: Option<Held>,
+    _holds: Option<Held>,
 }
 
 /// What is kept for as long as a file exists.
@@ -21,29 +32,33 @@ pub(super) type Held = Box<dyn Any + Send>;
 
 /// The files that are leaving a tier. Its lock is held from finding a copy's name to taking it
 /// away.
-#[derive(Debug, Default)]
-pub(super) struct Trash(Mutex<Parts>);
-
-#[derive(Debug, Default)]
-pub(super) struct Parts {
-    pub(super) files: Vec<TrashedFile>,
-    /// Evicted copies that could not be renamed yet: size, and whether they are charged even if
-    /// they are not there.
-    pub(super) stuck: BTreeMap<CopyName, (u64, bool)>,
-    /// Charges that differ from what the size would cost (compression, metadata blocks): few on
-    /// most file systems.
-    pub(super) odd_charges: BTreeMap<CopyName, u64>,
-    /// Copies evicted last whose names no copy has got since: their charge is released already.
-    pub(super) evicted: VecDeque<CopyName>,
+#[derive(Debug)]
+pub struct Trash {
+    space: Arc<Space>,
+    leaving: Mutex<Leaving>,
 }
 
-/// Entries of [`Parts::evicted`]. Two threads that evict the same copy do so within moments: one
+/// What has left, or has yet to leave.
+#[derive(Debug, Default)]
+struct Leaving {
+    files: Vec<TrashedFile>,
+    /// Evicted copies that could not be renamed yet: size, and whether they are charged even if
+    /// they are not there.
+    stuck: BTreeMap<CopyName, (u64, bool)>,
+    /// Charges that differ from what the size would cost (compression, metadata blocks): few on
+    /// most file systems.
+    odd_charges: BTreeMap<CopyName, u64>,
+    /// Copies evicted last whose names no copy has got since: their charge is released already.
+    evicted: VecDeque<CopyName>,
+}
+
+/// Entries of [`Leaving::evicted`]. Two threads that evict the same copy do so within moments: one
 /// turned its word, the other leaves the file to the PFS.
 const MAX_EVICTED: usize = 64;
 
-impl Parts {
+impl Leaving {
     /// Remembers that a copy has been evicted.
-    pub(super) fn note_evicted(&mut self, name: CopyName) {
+    fn note_evicted(&mut self, name: CopyName) {
         self.evicted.push_back(name);
         if self.evicted.len() > MAX_EVICTED {
             self.evicted.pop_front();
@@ -52,8 +67,23 @@ impl Parts {
 }
 
 impl Trash {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Parts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn new(space: Arc<Space>) -> Self {
+        Self { space, leaving: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Leaving> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a file has the name of this copy.
+    ///
+    /// # Errors
+    /// What the kernel said, other than that there is none.
+    fn is_there(&self, name: CopyName) -> io::Result<bool> {
+        match self.space.fs.stat(name.rel_path().as_slice()) {
+            Err(Errno::NOENT) => Ok(false),
+            other => Ok(other.map(|_| true)?),
+        }
     }
 
     /// Remembers the bytes charged for a copy whose size would have cost `usual`.
@@ -65,5 +95,151 @@ impl Trash {
         } else {
             parts.odd_charges.insert(name, charged);
         }
+    }
+
+    /// Evicts a copy of `size` bytes, if it is there. While a process has it open it stays charged;
+    /// [`Trash::sweep`] looks. The caller has taken it out of the state word before.
+    pub fn evict(&self, name: CopyName, size: u64) {
+        self.take_out(self.lock(), name, size, false);
+    }
+
+    /// Evicts a copy if it still is the file with this inode number: another thread may have made a
+    /// new copy of the name.
+    pub fn evict_own(&self, name: CopyName, size: u64, ino: u64) {
+        let parts = self.lock();
+        let st = self.space.fs.stat(name.rel_path().as_slice());
+        if st.is_ok_and(|st| st.st_ino == ino) {
+            self.take_out(parts, name, size, false);
+        }
+    }
+
+    /// Evicts a resident copy that another program may have removed or damaged: its charge is
+    /// released even if the file is not there.
+    pub fn evict_resident(&self, name: CopyName, size: u64) {
+        self.take_out(self.lock(), name, size, true);
+    }
+
+    /// Moves a copy to the trash; `false` if the kernel does not do so now. A copy that is
+    /// `charged` is so whether it is there or not.
+    fn take_out(&self, mut parts: MutexGuard<'_, Leaving>, name: CopyName, size: u64, charged: bool) -> bool {
+        let n = self.space.next_number();
+        let path = format!("{TRASH}/{}.{n:x}", String::from_utf8_lossy(&name.hex()));
+        match self.space.fs.rename(name.rel_path().as_slice(), &path) {
+            Ok(()) => {
+                let file = TrashedFile { path, charged: self.charge_for(&mut parts, name, size), _holds: None };
+                parts.note_evicted(name);
+                drop(parts);
+                self.space.ledger.release(0, 1);
+                self.remove_or_keep(file);
+            }
+            Err(Errno::NOENT) if charged && !parts.evicted.contains(&name) => {
+                self.space.ledger.release(self.charge_for(&mut parts, name, size), 1);
+            }
+            Err(Errno::NOENT) => {}
+            Err(_) => {
+                parts.stuck.insert(name, (size, charged));
+                drop(parts);
+                self.space.rest();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The bytes charged for a copy that is evicted.
+    fn charge_for(&self, parts: &mut Leaving, name: CopyName, size: u64) -> u64 {
+        parts.odd_charges.remove(&name).unwrap_or_else(|| self.space.ledger.cost(size))
+    }
+
+    /// Makes sure that a copy can get this name: evicts the file that has it.
+    ///
+    /// # Errors
+    /// `EBUSY` while the kernel does not move that file.
+    pub(super) fn make_name_free(&self, name: CopyName, size: u64) -> io::Result<()> {
+        let mut parts = self.lock();
+        let free = match parts.stuck.remove(&name) {
+            Some((size, charged)) => self.take_out(parts, name, size, charged),
+            None => {
+                drop(parts);
+                !self.is_there(name)? || self.take_out(self.lock(), name, size, false)
+            }
+        };
+        if free { Ok(()) } else { Err(Errno::BUSY.into()) }
+    }
+
+    /// Charges a file that an earlier agent left in the trash, until a sweep can remove it.
+    pub(super) fn charge_and_remove_later(&self, path: String, charged: u64) {
+        self.space.ledger.charge(charged, 0);
+        self.lock().files.push(TrashedFile { path, charged, _holds: None });
+    }
+
+    /// Moves a file of no further use to the trash, and removes it once no process has it open.
+    /// `charged` bytes are released with it.
+    pub(super) fn put(&self, path: &str, charged: u64) {
+        let path = self.move_to_trash(path).unwrap_or_else(|_| path.to_owned());
+        self.remove_once_closed(path, charged);
+    }
+
+    /// The same of a file with which `holds` is dropped.
+    pub(super) fn put_holding(&self, path: &str, charged: u64, holds: Held) {
+        let path = self.move_to_trash(path).unwrap_or_else(|_| path.to_owned());
+        self.remove_or_keep(TrashedFile { path, charged, _holds: Some(holds) });
+    }
+
+    /// Moves a file to the trash; its path there.
+    pub(super) fn move_to_trash(&self, path: &str) -> rustix::io::Result<String> {
+        let n = self.space.next_number();
+        let to = format!("{TRASH}/{n:x}.part");
+        self.space.fs.rename(path, &to).map(|()| to)
+    }
+
+    /// Removes a file once no process has it open, and releases `charged` bytes.
+    pub(super) fn remove_once_closed(&self, path: String, charged: u64) {
+        self.remove_or_keep(TrashedFile { path, charged, _holds: None });
+    }
+
+    fn remove_or_keep(&self, file: TrashedFile) {
+        if !self.try_remove(&file) {
+            self.lock().files.push(file);
+        }
+    }
+
+    /// Removes evicted files that no process has open any more; the number of those that are left.
+    /// Copiers do not wait meanwhile.
+    pub fn sweep(&self) -> usize {
+        let stuck = self.lock().stuck.len();
+        for _ in 0..stuck {
+            // Both under one lock: a new copy may get the name right after.
+            let mut parts = self.lock();
+            if self.space.suspended() {
+                break;
+            }
+            let Some((name, (size, charged))) = parts.stuck.pop_first() else { break };
+            self.take_out(parts, name, size, charged);
+        }
+        let mut files = std::mem::take(&mut self.lock().files);
+        files.retain(|file| !self.try_remove(file));
+        let mut parts = self.lock();
+        parts.files.append(&mut files);
+        parts.files.len() + parts.stuck.len()
+    }
+
+    /// Removes a file unless a process has it open or mapped: the kernel grants a write lease only
+    /// then.
+    fn try_remove(&self, file: &TrashedFile) -> bool {
+        match self.space.fs.open_file(&file.path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+            Ok(fd) if !crate::sys::nobody_else_has_it_open(fd.as_fd()) => return false,
+            Ok(_) => {}
+            Err(Errno::NOENT) => {
+                self.space.ledger.release(file.charged, 0);
+                return true;
+            }
+            Err(_) => return false,
+        }
+        let gone = self.space.fs.unlink(&file.path).is_ok();
+        if gone {
+            self.space.ledger.release(file.charged, 0);
+        }
+        gone
     }
 }

@@ -4,7 +4,7 @@
 
 use monarch_abi::hash::Identity;
 use monarch_storage::engine::{Sink, SourceFile};
-use monarch_storage::tier::{Copy, CopyFile, CopyName, PartCopy, Sum, TierDir};
+use monarch_storage::tier::{Copy, CopyFile, CopyName, PackedWriter, PartCopy, Sum, TierDir};
 use proptest::prelude::*;
 use rustix::fs::fstat;
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ fn identity(n: u8) -> Identity {
 
 /// Reads a compressed copy; `None` if it is damaged.
 fn unpacked(tier: &TierDir, n: u8) -> Option<Vec<u8>> {
-    let file = tier.open_packed(packed_name(n), identity(n)).unwrap()?;
+    let file = tier.packed.open(packed_name(n), identity(n)).unwrap()?;
     let mut bytes = vec![0; size(n) as usize + 1];
     let mut at = 0;
     loop {
@@ -187,7 +187,7 @@ impl<'a> Disk<'a> {
             Some(copy) => {
                 self.copies.insert(n, copy);
             }
-            None if self.tier.stat(name(n)).unwrap().is_none() => {
+            None if self.tier.copies.stat(name(n)).unwrap().is_none() => {
                 self.copies.remove(&n);
             }
             None => {}
@@ -197,7 +197,7 @@ impl<'a> Disk<'a> {
     fn step(&mut self, op: &Op) {
         match *op {
             Op::Create(n) => {
-                if let Some(copy) = self.tier.create(size(n)).unwrap() {
+                if let Some(copy) = self.tier.copies.create(size(n)).unwrap() {
                     let bytes = vec![n | 1; size(n) as usize];
                     File::from(copy.fd().try_clone_to_owned().unwrap()).write_all_at(&bytes, 0).unwrap();
                     self.writing.push((copy, n, Sum::whole(xxhash_rust::xxh3::xxh3_64(&bytes))));
@@ -210,7 +210,7 @@ impl<'a> Disk<'a> {
             }
             Op::GiveUp(i) if !self.writing.is_empty() => drop(self.writing.swap_remove(i % self.writing.len())),
             Op::Part(n) => {
-                if let Some(part) = self.tier.begin_part(size(n), true).unwrap() {
+                if let Some(part) = self.tier.parts.begin(size(n), true).unwrap() {
                     self.parts.push((part, 0, n));
                 }
             }
@@ -219,7 +219,7 @@ impl<'a> Disk<'a> {
                 let (part, done, _) = &mut self.parts[at];
                 let n = (pages * PAGE_BYTES).min(part.size - *done);
                 if n > 0 {
-                    let to = self.tier.open_part(part, *done, n).unwrap();
+                    let to = self.tier.parts.open(part, *done, n).unwrap();
                     monarch_storage::engine::Sink::write_at(&to, &vec![3; n as usize], *done).unwrap();
                     *done += n;
                 }
@@ -227,29 +227,29 @@ impl<'a> Disk<'a> {
             Op::PublishPart(i) if !self.parts.is_empty() => {
                 let (part, done, n) = self.parts.swap_remove(i % self.parts.len());
                 if done < part.size {
-                    self.tier.drop_part(&part);
+                    self.tier.parts.discard(&part);
                 } else {
                     let end =
-                        self.tier.publish_part(&part, name(n), stamp(n), Some(Sum { value: 1, piece: PAGE_BYTES }));
+                        self.tier.parts.publish(&part, name(n), stamp(n), Some(Sum { value: 1, piece: PAGE_BYTES }));
                     if end.is_err() {
-                        self.tier.drop_part(&part);
+                        self.tier.parts.discard(&part);
                     }
                     self.publish_end(n, end);
                 }
             }
             Op::DropPart(i) if !self.parts.is_empty() => {
                 let (part, ..) = self.parts.swap_remove(i % self.parts.len());
-                self.tier.drop_part(&part);
+                self.tier.parts.discard(&part);
             }
             Op::Evict(n, open) => {
                 if let Some(copy) = self.copies.remove(&n) {
                     if open {
-                        self.readers.push(self.tier.open_copy(copy.name).unwrap().into());
+                        self.readers.push(self.tier.copies.open(copy.name).unwrap().into());
                     }
-                    self.tier.evict(copy.name, copy.size);
+                    self.tier.trash.evict(copy.name, copy.size);
                     // And of the process that had turned its word just before: the charge is
                     // released once.
-                    self.tier.evict_resident(copy.name, copy.size);
+                    self.tier.trash.evict_resident(copy.name, copy.size);
                 }
             }
             Op::Pack(n, text, room, all) => self.pack(n, text, room, all),
@@ -258,20 +258,20 @@ impl<'a> Disk<'a> {
                     let path = String::from_utf8(packed_name(n).rel_path().to_vec()).unwrap();
                     self.readers.push(File::open(self.tier.path.join(format!("{path}.lz4"))).unwrap());
                 }
-                assert!(self.tier.evict_packed(packed_name(n), size(n)).is_some(), "{n}");
-                assert!(self.tier.evict_packed(packed_name(n), size(n)).is_none(), "{n}");
+                assert!(self.tier.packed.evict(packed_name(n), size(n)).is_some(), "{n}");
+                assert!(self.tier.packed.evict(packed_name(n), size(n)).is_none(), "{n}");
             }
             Op::Close => {
                 self.readers.clear();
                 self.verifying.clear();
             }
-            Op::Sweep => drop(self.tier.sweep()),
+            Op::Sweep => drop(self.tier.trash.sweep()),
             Op::CompactLog(open) => {
                 if open {
                     self.verifying.push(File::open(self.tier.path.join("log")).unwrap());
                 }
-                (0..5000).for_each(|i| self.tier.verified(name(200), Sum::whole(i), 7));
-                let _ = self.tier.compact_log(|| true);
+                (0..5000).for_each(|i| self.tier.log.verified(name(200), Sum::whole(i), 7));
+                let _ = self.tier.compactor.compact_if_due(|| true);
                 assert!(!self.tier.path.join("log.new").exists());
             }
             _ => {}
@@ -279,8 +279,8 @@ impl<'a> Disk<'a> {
     }
 
     fn pack(&mut self, n: u8, text: bool, room: u64, all: bool) {
-        let Some(room) = self.tier.reserve_packed(room).unwrap() else { return };
-        let Some(mut writer) = self.tier.begin_packed(room, size(n), 0).unwrap() else { return };
+        let Some(room) = self.tier.packed.reserve(room).unwrap() else { return };
+        let Some(mut writer) = PackedWriter::begin(&self.tier.copies, room, size(n), 0).unwrap() else { return };
         let bytes = contents(n, text);
         let units: Vec<&[u8]> = bytes.chunks(writer.unit()).collect();
         let so_many = if all { units.len() } else { units.len() / 2 };
@@ -298,7 +298,7 @@ impl<'a> Disk<'a> {
 
     /// The ledger counts what is there, and no more than the capacity.
     fn check(&self, at_start: u64) {
-        let u = self.tier.ledger.usage();
+        let u = self.tier.space.ledger.usage();
         let (bytes, copies) = on_disk(&self.tier.path);
         assert!(u.used + u.reserved <= CAPACITY_BYTES, "{u:?}");
         // A file that a reader has open keeps a name, and so its charge.
@@ -314,8 +314,11 @@ impl<'a> Disk<'a> {
         }
         // On a disk without large free extents a file system may need a block to list the extents
         // of a file, and find that out when it writes them.
-        let lists =
-            if self.tier.is_in_memory() { 0 } else { PAGE_BYTES * (self.parts.len() + self.writing.len() + 1) as u64 };
+        let lists = if self.tier.space.is_in_memory() {
+            0
+        } else {
+            PAGE_BYTES * (self.parts.len() + self.writing.len() + 1) as u64
+        };
         assert!(unsettled <= u.reserved + lists, "{unsettled} of {u:?}");
         // Names are charged towards the growth of directories, and so is the initial size of the
         // directories.
@@ -395,12 +398,12 @@ fn run(base: &Path, ops: &[Op]) {
         for (n, copy) in &found {
             // A copy that can be trusted is right; any other is checked by the copier that claims
             // it.
-            let sound = copy.check.is_none_or(|sum| tier.verify(copy.name, copy.size, sum));
+            let sound = copy.check.is_none_or(|sum| tier.copies.verify(copy.name, copy.size, sum));
             assert!(sound || copy.check.is_some(), "{n}");
         }
         let mut disk = Disk::new(&tier);
         (disk.copies, disk.packed, disk.readers) = (found, packed, readers);
-        let at_start = tier.ledger.usage().used;
+        let at_start = tier.space.ledger.usage().used;
         disk.check(at_start);
         let mut killed = None;
         for (i, op) in rest.iter().enumerate() {
@@ -455,19 +458,19 @@ fn chunks_of_a_partial_copy_in_other_files_are_freed_at_once_even_under_a_reader
     tier.recover(|_| {}).unwrap();
     // The last chunk ends within a page.
     let (chunk, size) = (32 * PAGE_BYTES, 40 * PAGE_BYTES + 100);
-    let part = tier.begin_part(size, false).unwrap().unwrap();
-    let before = tier.ledger.usage().used;
+    let part = tier.parts.begin(size, false).unwrap().unwrap();
+    let before = tier.space.ledger.usage().used;
     for (off, end) in [(0, chunk), (chunk, size)] {
-        let writer = tier.open_part(&part, off, end - off).unwrap();
+        let writer = tier.parts.open(&part, off, end - off).unwrap();
         writer.write_at(&vec![1; (end - off) as usize], off).unwrap();
     }
-    let reader = File::from(tier.read_part(part.number).unwrap());
+    let reader = File::from(tier.parts.read(part.number).unwrap());
     assert!(reader.metadata().unwrap().blocks() * 512 >= size);
-    tier.drop_passing_part(&part, ());
+    tier.parts.discard_passing(&part, ());
     assert_eq!(reader.metadata().unwrap().blocks(), 0);
-    assert!(tier.ledger.usage().used > before, "its name is charged while somebody has it open");
+    assert!(tier.space.ledger.usage().used > before, "its name is charged while somebody has it open");
     drop(reader);
-    assert_eq!((tier.sweep(), tier.ledger.usage().used), (0, before));
+    assert_eq!((tier.trash.sweep(), tier.space.ledger.usage().used), (0, before));
 }
 
 fn opened(dir: &Path) -> TierDir {
@@ -478,9 +481,9 @@ fn opened(dir: &Path) -> TierDir {
 
 /// A complete partial copy, and the file of a reader.
 fn part_with_reader(tier: &TierDir, size: u64) -> (PartCopy, File) {
-    let part = tier.begin_part(size, true).unwrap().unwrap();
-    tier.open_part(&part, 0, size).unwrap().write_at(&vec![1; size as usize], 0).unwrap();
-    let reader = File::from(tier.read_part(part.number).unwrap());
+    let part = tier.parts.begin(size, true).unwrap().unwrap();
+    tier.parts.open(&part, 0, size).unwrap().write_at(&vec![1; size as usize], 0).unwrap();
+    let reader = File::from(tier.parts.read(part.number).unwrap());
     (part, reader)
 }
 
@@ -494,39 +497,42 @@ fn a_file_that_a_job_has_open_stays_charged_under_the_next_agents() {
     let mut used = 0;
     for n in 0..3 {
         let tier = opened(dir.path());
-        let copy = tier.create(100 * PAGE_BYTES).unwrap().unwrap();
+        let copy = tier.copies.create(100 * PAGE_BYTES).unwrap().unwrap();
         File::from(copy.fd().try_clone_to_owned().unwrap())
             .write_all_at(&vec![1; 100 * PAGE_BYTES as usize], 0)
             .unwrap();
         let copy = copy.publish_passing(name(n), stamp(n)).unwrap().unwrap();
-        readers.push(File::from(tier.open_copy(copy.name).unwrap()));
+        readers.push(File::from(tier.copies.open(copy.name).unwrap()));
         let (part, reader) = part_with_reader(&tier, 50 * PAGE_BYTES);
-        tier.drop_part(&part);
+        tier.parts.discard(&part);
         readers.push(reader);
         used += 150 * PAGE_BYTES;
-        assert!(tier.ledger.usage().used >= used && readers.iter().all(|r| r.metadata().unwrap().nlink() == 1), "{n}");
+        assert!(
+            tier.space.ledger.usage().used >= used && readers.iter().all(|r| r.metadata().unwrap().nlink() == 1),
+            "{n}"
+        );
     }
     let tier = opened(dir.path());
-    assert!(tier.ledger.usage().used >= used && tier.ledger.usage().files == 0);
+    assert!(tier.space.ledger.usage().used >= used && tier.space.ledger.usage().files == 0);
     drop(readers);
-    assert_eq!(tier.sweep(), 0);
-    assert!(tier.ledger.usage().used < 2 << 20);
+    assert_eq!(tier.trash.sweep(), 0);
+    assert!(tier.space.ledger.usage().used < 2 << 20);
 }
 
 #[test]
 fn a_partial_copy_that_gets_no_name_is_charged_while_a_reader_has_it_open() {
     let dir = tempfile::tempdir().unwrap();
     let tier = opened(dir.path());
-    let before = tier.ledger.usage();
+    let before = tier.space.ledger.usage();
     let (part, reader) = part_with_reader(&tier, 100 * PAGE_BYTES);
     let parent = tier.path.join(String::from_utf8(name(1).rel_path().to_vec()).unwrap()).parent().unwrap().to_owned();
     fs::remove_dir(&parent).unwrap();
     fs::write(&parent, "").unwrap();
-    assert!(tier.publish_part(&part, name(1), stamp(1), None).is_err());
-    let used = tier.ledger.usage().used - before.used;
+    assert!(tier.parts.publish(&part, name(1), stamp(1), None).is_err());
+    let used = tier.space.ledger.usage().used - before.used;
     assert!(used >= 100 * PAGE_BYTES && reader.metadata().unwrap().nlink() == 1, "{used}");
     drop(reader);
-    assert_eq!((tier.sweep(), tier.ledger.usage()), (0, before));
+    assert_eq!((tier.trash.sweep(), tier.space.ledger.usage()), (0, before));
 }
 
 #[test]
@@ -534,6 +540,6 @@ fn chunks_leave_keep_free_on_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     for (keep_free, has_room) in [(0, true), (u64::MAX, false)] {
         let tier = TierDir::open("t", dir.path(), CAPACITY_BYTES, keep_free).unwrap();
-        assert_eq!(tier.has_room_on_disk(4 << 20), has_room);
+        assert_eq!(tier.space.has_room_on_disk(4 << 20), has_room);
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn note_sums(tiering: &TieringEngine, segment: &Segment<'static>) {
     }
     let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
     for tier in tiering.cx.tiers.iter().rev() {
-        let Ok(logged) = tier.sums(&names) else { continue };
+        let Ok(logged) = tier.log.sums(&names) else { continue };
         for e in segment.files() {
             if let Some(l) = logged.get(segment.copy_name(&e)) {
                 segment.state.guard.note_sum(e.id, l.sum);

@@ -142,12 +142,12 @@ impl SharedIndexes {
     pub(super) fn note_sums(&self, live: &LiveSegment) {
         let Some(node) = self.node.as_ref() else { return };
         let segment = &live.segment;
-        if self.tiering.cx.tiers.iter().all(|tier| tier.ledger.usage().files == 0) {
+        if self.tiering.cx.tiers.iter().all(|tier| tier.space.ledger.usage().files == 0) {
             return;
         }
         let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
         for tier in &self.tiering.cx.tiers {
-            let Ok(logged) = tier.sums(&names) else { continue };
+            let Ok(logged) = tier.log.sums(&names) else { continue };
             for e in segment.files() {
                 if let Some(l) = logged.get(segment.copy_name(&e)) {
                     node.note_sum(&live.file_ref(&e), l.sum);

@@ -368,7 +368,7 @@ impl AccessTracker {
             created_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             policy: self.policy.name().to_owned(),
-            capacity: self.cx.tiers.iter().map(|t| t.ledger.usage().capacity).sum(),
+            capacity: self.cx.tiers.iter().map(|t| t.space.ledger.usage().capacity).sum(),
             roots: self.cx.ctl.roots().iter().map(root).collect(),
         };
         let writer = TraceWriter::behind(path, file, &header)?;

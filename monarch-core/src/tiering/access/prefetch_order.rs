@@ -40,7 +40,7 @@ impl PrefetchOrder {
         if !hints.has_order() {
             return None;
         }
-        let room = self.cx.tiers.iter().filter(|t| !t.suspended()).map(free).sum();
+        let room = self.cx.tiers.iter().filter(|t| !t.space.suspended()).map(free).sum();
         let mut next = None;
         for _ in 0..MAX_POLICY_TURNS {
             next = policy.next(room, &hints);

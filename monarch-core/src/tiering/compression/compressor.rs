@@ -249,7 +249,7 @@ impl Compressor {
         let (name, size) = (candidate.name(), candidate.entry.record.size);
         match (candidate.entry.word().state(), self.cx.tiers.get(to)) {
             // Changed by the job, or dropped on command.
-            (State::Bypass | State::Absent, Some(tier)) => drop(tier.evict_packed(name, size)),
+            (State::Bypass | State::Absent, Some(tier)) => drop(tier.packed.evict(name, size)),
             // Its index was replaced: the next entry of that name claims it.
             _ => {
                 lock(&self.orphans).put_back(
@@ -279,8 +279,8 @@ impl Compressor {
                 return found;
             }
             if !self.compress_one() {
-                for tier in self.cx.tiers.iter().filter(|t| t.for_decoded > 0) {
-                    tier.sweep();
+                for tier in self.cx.tiers.iter().filter(|t| t.options.for_decoded > 0) {
+                    tier.trash.sweep();
                 }
                 std::thread::sleep(SPACE_TRY_PAUSE);
             }

@@ -1,7 +1,7 @@
 //! [`Packer`]: compresses one copy into a slower tier, and reserves the space for it.
 
 use crate::sync::lock;
-use crate::tier::{Reservation, Sum, Summing, TierDir};
+use crate::tier::{PackedWriter, Reservation, Sum, Summing, TierDir};
 use crate::tiering::compression::ratio_estimator::RatioEstimator;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::reservations::CompressionTarget;
@@ -85,8 +85,8 @@ impl Packer {
         let (Some(from), Some(tier)) = (self.cx.tiers.get(candidate.word.tier()), self.cx.tiers.get(to)) else {
             return Ok(Packed::NoRoom);
         };
-        let least = tier.min_ratio.unwrap_or(1.0);
-        let copy = match from.open_copy(name) {
+        let least = tier.options.min_ratio.unwrap_or(1.0);
+        let copy = match from.copies.open(name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Packed::Damaged),
             other => other?,
         };
@@ -98,7 +98,9 @@ impl Packer {
             None => self.reserve(to, tier, size),
         };
         let Some(room) = room else { return Ok(Packed::NoRoom) };
-        let Some(mut writer) = tier.begin_packed(room, size, sum.piece)? else { return Ok(Packed::NoRoom) };
+        let Some(mut writer) = PackedWriter::begin(&tier.copies, room, size, sum.piece)? else {
+            return Ok(Packed::NoRoom);
+        };
         let mut summing = Summing::new(sum.piece);
         let mut buf = vec![0; writer.unit().min(usize::try_from(size).unwrap_or(usize::MAX)).max(1)];
         while summing.bytes < size {
@@ -119,7 +121,7 @@ impl Packer {
         }
         let stored = writer.bytes();
         // The charge counts: a file of one block stays a file of one block.
-        if tier.ledger.cost(stored) as f64 * least > tier.ledger.cost(size) as f64 {
+        if tier.space.ledger.cost(stored) as f64 * least > tier.space.ledger.cost(size) as f64 {
             return Ok(Packed::NotWorth);
         }
         let stamp = name.stamp(PathHash { fp: candidate.entry.master.fp, check: candidate.entry.record.check });
@@ -133,7 +135,7 @@ impl Packer {
             .cx
             .tiers
             .get(at)
-            .filter(|t| self.cx.could_be_decoded(at, size) && t.ledger.cost(size) > t.ledger.cost(1))?;
+            .filter(|t| self.cx.could_be_decoded(at, size) && t.space.ledger.cost(size) > t.space.ledger.cost(1))?;
         let estimate = lock(&self.ratios).estimate(rel, size)?;
         self.reserve(at, tier, estimate)
     }
@@ -141,7 +143,7 @@ impl Packer {
     /// Reserves `bytes` for a compressed copy, and evicts orphans until they are free.
     pub(crate) fn reserve(&self, at: usize, tier: &TierDir, bytes: u64) -> Option<Reservation> {
         loop {
-            if let Some(room) = tier.reserve_packed(bytes).ok()? {
+            if let Some(room) = tier.packed.reserve(bytes).ok()? {
                 return Some(room);
             }
             if !lock(&self.orphans).make_way(at, &self.cx.tiers) {

@@ -87,8 +87,8 @@ impl Adoption {
         let dir = self.cx.tiers.get(tier)?;
         if let Some(sum) = claim.check {
             f.note_sum(sum);
-            if !dir.verify(f.name, f.want.size, sum) {
-                dir.evict_resident(f.name, f.want.size);
+            if !dir.copies.verify(f.name, f.want.size, sum) {
+                dir.trash.evict_resident(f.name, f.want.size);
                 self.cx.stats.damaged.fetch_add(1, Ordering::Relaxed);
                 if let Some(more) = self.cx.log_limits.hurt.now() {
                     let file = crate::shown::bytes(&f.rel);
@@ -96,13 +96,13 @@ impl Adoption {
                 }
                 return None;
             }
-            dir.verified(f.name, sum, f.want.size);
+            dir.log.verified(f.name, sum, f.want.size);
             self.cx.stats.verified.fetch_add(1, Ordering::Relaxed);
         }
         let guard = &f.live.segment.state.guard;
         if guard.which().sums && guard.sum(f.entry.id).is_none() {
             // Its readers could not verify it.
-            dir.evict_resident(f.name, f.want.size);
+            dir.trash.evict_resident(f.name, f.want.size);
             return None;
         }
         self.cx.stats.adopted.fetch_add(1, Ordering::Relaxed);

@@ -63,7 +63,7 @@ impl<'a> ChunkCopyTask<'a> {
     pub(crate) fn ready(mut self) -> Option<Self> {
         let (range, fetch) = (self.range(), &self.fetch);
         let tier = self.fetches.cx.tiers.get(fetch.tier)?;
-        match tier.open_part(&fetch.part, range.start, range.end - range.start) {
+        match tier.parts.open(&fetch.part, range.start, range.end - range.start) {
             Ok(sink) => {
                 self.sink = Some(sink);
                 Some(self)

@@ -310,7 +310,7 @@ impl ChunkedFetches {
         let logged = f.packed.is_none() && f.below.is_none() && !f.passes();
         // (What fails is given back to the ledger at once.)
         f.share.iter().for_each(|share| share.hand_over());
-        let published = tier.publish_part(&fetch.part, f.name, f.stamp(), logged.then_some(sum));
+        let published = tier.parts.publish(&fetch.part, f.name, f.stamp(), logged.then_some(sum));
         if let Ok(Some(_)) = published {
             f.share.iter().for_each(|share| share.charge());
         }
@@ -362,10 +362,10 @@ impl ChunkedFetches {
         if let Some(tier) = self.cx.tiers.get(fetch.tier) {
             let slots = fetch.take_slots();
             if slots.is_empty() {
-                return tier.drop_part(&fetch.part);
+                return tier.parts.discard(&fetch.part);
             }
             fetch.large.all_dropped();
-            tier.drop_passing_part(&fetch.part, slots);
+            tier.parts.discard_passing(&fetch.part, slots);
         }
     }
 
@@ -411,7 +411,7 @@ impl ChunkedFetches {
         let window = lines.window.as_ref()?;
         if window.may_keep(fetch, &lines.streamed)
             && self.keeps(fetch, range.end - range.start)
-            && tier.grow_part(&fetch.part, range.end - range.start)
+            && tier.parts.grow(&fetch.part, range.end - range.start)
         {
             fetch.keep_some();
             return Some(Room::Own);
@@ -425,7 +425,7 @@ impl ChunkedFetches {
         self.cx.tiers.get(fetch.tier).is_some_and(|tier| {
             let (u, kept) = self.transient.usage_and_kept(fetch.tier, tier);
             let free = u.capacity.saturating_sub(u.used + u.reserved + kept);
-            !tier.suspended() && free >= bytes
+            !tier.space.suspended() && free >= bytes
         })
     }
 }

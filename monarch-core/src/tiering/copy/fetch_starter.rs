@@ -2,7 +2,7 @@
 //! front of a tier that compresses, or through the window.
 
 use crate::sync::lock;
-use crate::tier::{PartCopy, TierDir};
+use crate::tier::PartCopy;
 use crate::tiering::compression::compressor::Compressor;
 use crate::tiering::compression::packer::Packer;
 use crate::tiering::copy::chunked_fetch::PlacedPart;
@@ -133,7 +133,7 @@ impl FetchStarter {
         let transient = shares > 0
             || self.transient.has_uncompressed()
             || tried.contains(&true)
-            || self.cx.tiers.iter().any(TierDir::suspended);
+            || self.cx.tiers.iter().any(|t| t.space.suspended());
         let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
         let mut pause = transient.then_some(RETRY_PAUSE);
         if file.source == RequestSource::Demand && !transient {

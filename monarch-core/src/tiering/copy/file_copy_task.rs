@@ -3,7 +3,7 @@
 
 use crate::engine::{Copied, CopyError, Marks, Sink, Source, SourceFile, Task};
 use crate::metrics::{CopyOf, Origin};
-use crate::tier::{CopyFile, Sum, TierDir};
+use crate::tier::{CopyFile, Sum};
 use crate::tiering::copy::file_copy_context::FileCopyContext;
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::engine_trial::Kind;
@@ -135,8 +135,10 @@ impl<'a> FileCopyTask<'a> {
                         let file = crate::shown::bytes(&self.file.rel);
                         tracing::info!(%file, size = self.file.want.size, more, "no tier has room for it");
                     }
-                    let transient =
-                        passes || self.in_doubt || self.shares > 0 || parts.cx.tiers.iter().any(TierDir::suspended);
+                    let transient = passes
+                        || self.in_doubt
+                        || self.shares > 0
+                        || parts.cx.tiers.iter().any(|t| t.space.suspended());
                     let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
                     // Its owner may be back by then.
                     let elsewhere = self.file.peer.is_some().then_some(NO_ROOM_ANYWHERE_PAUSE);

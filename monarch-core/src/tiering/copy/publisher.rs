@@ -88,7 +88,7 @@ impl Publisher {
         let (word, claim) = (&f.entry.master.word, f.claim);
         let end = match (end, &f.packed) {
             (CopyOutcome::Refused(..) | CopyOutcome::Failed(_) | CopyOutcome::Stopped, Some((_, tier)))
-                if self.cx.tiers.get(*tier).is_some_and(|t| t.has_packed(f.name)) =>
+                if self.cx.tiers.get(*tier).is_some_and(|t| t.packed.has(f.name)) =>
             {
                 CopyOutcome::Packed(*tier)
             }

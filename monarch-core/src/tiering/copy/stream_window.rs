@@ -85,13 +85,13 @@ impl Window {
     /// one if the data may fit. `make_room` frees bytes of a tier that an earlier job has filled.
     pub(crate) fn make(tiers: &[TierDir], chunk: u64, small: bool, make_room: impl Fn(usize, u64)) -> Option<Self> {
         tiers.iter().enumerate().find_map(|(tier, dir)| {
-            let slots = slots(dir.ledger.usage().capacity, chunk, small)?;
-            if slots < 2 || dir.suspended() {
+            let slots = slots(dir.space.ledger.usage().capacity, chunk, small)?;
+            if slots < 2 || dir.space.suspended() {
                 return None;
             }
-            let room = dir.ledger.reserve_bytes(slots * chunk).or_else(|| {
+            let room = dir.space.ledger.reserve_bytes(slots * chunk).or_else(|| {
                 make_room(tier, slots * chunk);
-                dir.ledger.reserve_bytes(slots * chunk)
+                dir.space.ledger.reserve_bytes(slots * chunk)
             })?;
             let shares = Shares { slots: slots as usize, readers: 0 };
             Some(Self { tier, chunk, slots: Slots::new(slots as usize, room), shares })
@@ -137,7 +137,7 @@ impl Window {
     /// oldest chunk of a file that was read or has more than its share.
     pub(crate) fn slot(&self, of: &ChunkedFetch, streamed: &[Arc<ChunkedFetch>], tiers: &[TierDir]) -> Option<Slot> {
         let share = self.shares.of_each(being_read(streamed));
-        let may_grow = of.passing() < share && tiers.get(self.tier)?.has_room_on_disk(self.chunk);
+        let may_grow = of.passing() < share && tiers.get(self.tier)?.space.has_room_on_disk(self.chunk);
         if may_grow && let Some(slot) = self.slots.take() {
             return Some(slot);
         }
@@ -153,7 +153,7 @@ impl Window {
         let (chunk, slot) = victim.pass_on()?;
         let range = victim.range(chunk);
         let dir = tiers.get(victim.tier)?;
-        match dir.punch(&victim.part, range.start, range.end - range.start) {
+        match dir.parts.punch(&victim.part, range.start, range.end - range.start) {
             Ok(()) => Some(slot),
             Err(e) => {
                 // Its blocks stay in use, and so does the slot, with the file.

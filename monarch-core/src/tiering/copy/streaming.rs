@@ -67,7 +67,7 @@ impl Streaming {
             tier
         };
         let Some(dir) = self.cx.tiers.get(tier) else { return false };
-        match dir.begin_part(file.want.size, false) {
+        match dir.parts.begin(file.want.size, false) {
             Ok(Some(part)) => {
                 self.fetches.start(file.clone(), large, PlacedPart { tier, part }, true);
                 true
@@ -83,7 +83,7 @@ impl Streaming {
     /// Makes the window if there are large files and not everything fits.
     pub(crate) fn make_window(&self, live: &LiveSegment) {
         let state = &live.segment.state;
-        let room: u64 = self.cx.tiers.iter().map(|t| t.ledger.usage().capacity).sum();
+        let room: u64 = self.cx.tiers.iter().map(|t| t.space.ledger.usage().capacity).sum();
         let segments = self.segments.read();
         let bytes: u64 = segments.iter().flatten().map(|l| l.segment.index.header.bytes).fold(0, u64::saturating_add);
         drop(segments);

@@ -44,20 +44,20 @@ pub(crate) struct Context {
 
 /// Bytes that are free below the quota of a tier.
 pub(crate) fn free(tier: &TierDir) -> u64 {
-    let u = tier.ledger.usage();
+    let u = tier.space.ledger.usage();
     u.capacity.saturating_sub(u.used + u.reserved)
 }
 
 impl Context {
     /// Whether the tier `at` compresses its copies.
     pub(crate) fn packs(&self, at: usize) -> bool {
-        self.tiers.get(at).is_some_and(|t| t.min_ratio.is_some())
+        self.tiers.get(at).is_some_and(|t| t.options.min_ratio.is_some())
     }
 
     /// Whether a tier above `below` has enough space for transient copies to decompress a file of
     /// `size` bytes.
     pub(crate) fn could_be_decoded(&self, below: usize, size: u64) -> bool {
-        self.tiers.iter().take(below).any(|t| t.ledger.cost(size) <= t.for_decoded)
+        self.tiers.iter().take(below).any(|t| t.space.ledger.cost(size) <= t.options.for_decoded)
     }
 
     /// The first tier below `at` that has a compressed copy of this name.
@@ -67,19 +67,19 @@ impl Context {
 
     /// The first tier from `from` on that has a compressed copy of this name.
     fn packed_from(&self, from: usize, name: CopyName) -> Option<usize> {
-        let has = |t: &TierDir| t.packed().files > 0 && t.has_packed(name);
+        let has = |t: &TierDir| t.packed.usage().files > 0 && t.packed.has(name);
         self.tiers.iter().enumerate().skip(from).find_map(|(at, t)| has(t).then_some(at))
     }
 
     /// Number of compressed copies in all tiers.
     pub(crate) fn packed_files(&self) -> u64 {
-        self.tiers.iter().map(|t| t.packed().files).sum()
+        self.tiers.iter().map(|t| t.packed.usage().files).sum()
     }
 
     /// Removes the compressed copies of a name. Returns whether there were any.
     pub(crate) fn evict_packed(&self, name: CopyName, size: u64) -> bool {
-        let packing = self.tiers.iter().filter(|t| t.packed().files > 0);
-        packing.filter_map(|t| t.evict_packed(name, size)).count() > 0
+        let packing = self.tiers.iter().filter(|t| t.packed.usage().files > 0);
+        packing.filter_map(|t| t.packed.evict(name, size)).count() > 0
     }
 
     /// Whether a copy agrees with the checksum in the log of its tier; `None` if the log has no
@@ -87,20 +87,20 @@ impl Context {
     pub(crate) fn is_as_logged(&self, live: &LiveSegment, entry: &Entry<'static>) -> Option<bool> {
         let tier = self.tiers.get(entry.word().tier())?;
         let name = live.segment.copy_name(entry);
-        let logged = tier.sums(&HashSet::from([name])).ok()?;
+        let logged = tier.log.sums(&HashSet::from([name])).ok()?;
         let sum = logged.get(name).filter(|l| !l.packed)?.sum;
-        Some(tier.verify(name, entry.record.size, sum))
+        Some(tier.copies.verify(name, entry.record.size, sum))
     }
 
     /// Whether any tier that takes copies now has space for a file of `size` bytes.
     pub(crate) fn has_room(&self, size: u64) -> bool {
-        self.tiers.iter().any(|t| !t.suspended() && free(t) >= t.ledger.cost(size))
+        self.tiers.iter().any(|t| !t.space.suspended() && free(t) >= t.space.ledger.cost(size))
     }
 
     /// Counts an error of a tier, suspends the tier for a while, and logs it.
     pub(crate) fn tier_failed(&self, tier: &TierDir, e: &io::Error) {
         self.stats.tier_errors.fetch_add(1, Ordering::Relaxed);
-        tier.rest();
+        tier.space.rest();
         if let Some(more) = self.log_limits.tier.now() {
             tracing::warn!(tier = tier.name, error = %e, more, "a copy could not be written; the tier rests for 5 s");
         }
@@ -124,7 +124,7 @@ impl Context {
     pub(crate) fn drop_damaged_packed(&self, f: &ClaimedFile, at: usize, e: &io::Error) {
         self.stats.damaged.fetch_add(1, Ordering::Relaxed);
         if let Some(tier) = self.tiers.get(at) {
-            let _ = tier.evict_packed(f.name, f.want.size);
+            let _ = tier.packed.evict(f.name, f.want.size);
             if let Some(more) = self.log_limits.hurt.now() {
                 let file = crate::shown::bytes(&f.rel);
                 tracing::warn!(%file, tier = tier.name, error = %e, more, "a packed copy is damaged; the file is fetched again");
@@ -173,7 +173,7 @@ impl Context {
     /// counts as an error of its tier.
     pub(crate) fn packed_of(&self, f: &ClaimedFile) -> Option<(std::sync::Arc<crate::tier::PackedFile>, usize)> {
         for (at, tier) in self.tiers.iter().enumerate().filter(|(at, _)| self.could_be_decoded(*at, f.want.size)) {
-            match tier.open_packed(f.name, f.want) {
+            match tier.packed.open(f.name, f.want) {
                 Ok(Some(file)) => return Some((std::sync::Arc::new(file), at)),
                 Ok(None) => {}
                 Err(e) => self.tier_failed(tier, &e),

@@ -83,10 +83,14 @@ impl Demotion {
     ) -> Option<bool> {
         let rel = self.segments.rel_of(candidate);
         let size = candidate.entry.record.size;
-        let tier = self.cx.tiers.get(to).filter(|t| t.min_ratio.is_some() && t.ledger.cost(size) > t.ledger.cost(1))?;
+        let tier = self
+            .cx
+            .tiers
+            .get(to)
+            .filter(|t| t.options.min_ratio.is_some() && t.space.ledger.cost(size) > t.space.ledger.cost(1))?;
         let known = self.cx.could_be_decoded(to, size);
         let estimate = if known { self.packer.ratios().estimate(&rel, size)? } else { return None };
-        let room = tier.reserve_packed(estimate).ok().flatten();
+        let room = tier.packed.reserve(estimate).ok().flatten();
         if room.is_none() {
             return Some(false);
         }
@@ -106,10 +110,10 @@ impl Demotion {
         let from = if turned { candidate.word.tier() } else { to };
         match (self.cx.tiers.get(from), turned) {
             (Some(tier), true) => {
-                tier.evict_resident(candidate.name(), size);
+                tier.trash.evict_resident(candidate.name(), size);
                 self.policy.resync_policy(candidate.key);
             }
-            (Some(tier), false) => drop(tier.evict_packed(candidate.name(), size)),
+            (Some(tier), false) => drop(tier.packed.evict(candidate.name(), size)),
             _ => {}
         }
         Some(turned)
@@ -132,7 +136,7 @@ impl Demotion {
             return false;
         }
         if let Some(from) = self.cx.tiers.get(word.tier()) {
-            from.evict_resident(candidate.name(), size);
+            from.trash.evict_resident(candidate.name(), size);
         }
         self.policy.resync_policy(*key);
         true

@@ -132,10 +132,11 @@ impl FairShare {
         // One copier at a time: the next one has to count what this one takes.
         let turn = lock(&self.shares).turn.clone();
         let _turn = lock(&turn);
-        let all: u64 = self.cx.tiers.iter().map(|t| t.ledger.usage().capacity.saturating_sub(t.for_decoded)).sum();
+        let all: u64 =
+            self.cx.tiers.iter().map(|t| t.space.ledger.usage().capacity.saturating_sub(t.options.for_decoded)).sum();
         let mut held = self.held();
-        for (at, tier) in self.cx.tiers.iter().enumerate().filter(|(_, t)| !t.suspended()) {
-            let cost = tier.ledger.cost(f.want.size);
+        for (at, tier) in self.cx.tiers.iter().enumerate().filter(|(_, t)| !t.space.suspended()) {
+            let cost = tier.space.ledger.cost(f.want.size);
             let Some((victim, above)) = lock(&self.shares).victim(&held, root, at, cost, all) else { continue };
             let freed = self.drop_of_root(victim, at, cost.max(all / BATCH_DIVISOR).min(above));
             if let Some(bytes) = held.get_mut(&victim).and_then(|tiers| tiers.get_mut(at)) {
@@ -178,8 +179,8 @@ impl FairShare {
             let at = packed.unwrap_or_else(|| word.tier());
             let Some(tier) = self.cx.tiers.get(at) else { continue };
             let bytes = match packed {
-                Some(_) => tier.stat_packed(candidate.name(), size).map_or(0, |copy| copy.charged),
-                None => tier.ledger.cost(size),
+                Some(_) => tier.packed.stat(candidate.name(), size).map_or(0, |copy| copy.charged),
+                None => tier.space.ledger.cost(size),
             };
             let tiers = held.entry(candidate.live.root).or_insert_with(|| vec![0; self.cx.tiers.len()]);
             if let Some(sum) = tiers.get_mut(at) {
@@ -233,7 +234,7 @@ impl FairShare {
                 self.segments.candidate(key).filter(|l| l.word.tier() == tier && !l.word.is_marked())
             {
                 freed += if self.eviction.refuse(&candidate, Refusal::Dropped, Some(DROPPED_PAUSE)) {
-                    dir.ledger.cost(candidate.entry.record.size)
+                    dir.space.ledger.cost(candidate.entry.record.size)
                 } else {
                     0
                 };

@@ -65,8 +65,8 @@ impl GuestCopies {
         }
         let guests = lock(&self.catalog).last_of(|key| self.peers.is_guest(key), MAX_GUESTS_LOOKED_AT);
         let mut freed = false;
-        for (at, tier) in self.cx.tiers.iter().enumerate().filter(|(_, t)| !t.suspended()) {
-            let (cost, mut bytes) = (tier.ledger.cost(f.want.size), 0);
+        for (at, tier) in self.cx.tiers.iter().enumerate().filter(|(_, t)| !t.space.suspended()) {
+            let (cost, mut bytes) = (tier.space.ledger.cost(f.want.size), 0);
             let here = |key: &u64| self.segments.candidate(*key).filter(|l| l.word.tier() == at && !l.word.is_marked());
             for candidate in guests.iter().filter_map(here) {
                 if bytes >= cost {

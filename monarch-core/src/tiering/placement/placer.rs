@@ -94,9 +94,13 @@ impl Placer {
             // Orphans and transient copies can be dropped.
             let evictable = unclaimed.bytes(at) + self.transient.replaceable_bytes(at);
             let taken = (u.used + u.reserved).saturating_sub(evictable) + kept;
-            let usable = !skip.get(at).copied().unwrap_or(true) && !tier.suspended();
+            let usable = !skip.get(at).copied().unwrap_or(true) && !tier.space.suspended();
             let size = if self.cx.packs(at) { packed } else { f.want.size };
-            TierRoom { cost: tier.ledger.cost(size) + tier.log_wants(), free: u.capacity.saturating_sub(taken), usable }
+            TierRoom {
+                cost: tier.space.ledger.cost(size) + tier.log.wants(),
+                free: u.capacity.saturating_sub(taken),
+                usable,
+            }
         };
         let rooms: Vec<TierRoom> = self.cx.tiers.iter().enumerate().map(room).collect();
         drop(unclaimed);
@@ -142,9 +146,10 @@ impl Placer {
         if self.policy.lock_hints().priority(FileKey(f.key)) != Priority::High {
             return None;
         }
-        let usable = |(at, tier): &(usize, &TierDir)| !skip.get(*at).copied().unwrap_or(true) && !tier.suspended();
+        let usable =
+            |(at, tier): &(usize, &TierDir)| !skip.get(*at).copied().unwrap_or(true) && !tier.space.suspended();
         let (at, tier) = self.cx.tiers.iter().enumerate().rfind(usable)?;
-        let cost = tier.ledger.cost(f.want.size);
+        let cost = tier.space.ledger.cost(f.want.size);
         let last = lock(&self.catalog).last_of(|_| true, MAX_LOOKED_AT);
         let keys: Vec<u64> = {
             let hints = self.policy.lock_hints();
@@ -154,7 +159,7 @@ impl Placer {
         let here = |key: &u64| self.segments.candidate(*key).filter(|l| l.word.tier() == at && !l.word.is_marked());
         let mut sum = 0;
         let enough = keys.iter().filter_map(here).any(|l| {
-            sum = tier.ledger.cost(l.entry.record.size).saturating_add(sum);
+            sum = tier.space.ledger.cost(l.entry.record.size).saturating_add(sum);
             sum >= cost
         });
         (enough && self.fair_share.drop_keys(&keys, at, cost) >= cost).then_some(at)

@@ -79,12 +79,12 @@ impl Reclaim {
 
     /// Creates a copy in a tier; evicts orphans and transient copies until there is space.
     pub(crate) fn room<'a>(&self, at: usize, tier: &'a TierDir, size: u64) -> io::Result<Option<CopyFile<'a>>> {
-        tier.keep_log_room();
+        tier.log.keep_room();
         loop {
-            if let Some(file) = tier.create(size)? {
+            if let Some(file) = tier.copies.create(size)? {
                 return Ok(Some(file));
             }
-            let cost = tier.ledger.cost(size);
+            let cost = tier.space.ledger.cost(size);
             let passed = || self.transient.replaceable_bytes(at) > 0 && self.transient.drop_some(at, cost, true) > 0;
             if !lock(&self.orphans).make_way(at, &self.cx.tiers) && !passed() {
                 return Ok(None);
@@ -103,8 +103,8 @@ impl Reclaim {
         mut make: impl FnMut(&'a TierDir) -> io::Result<Option<T>>,
     ) -> Option<(usize, T, TransientReservation)> {
         for (at, tier) in self.cx.tiers.iter().enumerate().take(below) {
-            let (Some(decoded), cost) = (self.transient.of(at), tier.ledger.cost(size)) else { continue };
-            if cost > decoded.room || tier.suspended() {
+            let (Some(decoded), cost) = (self.transient.of(at), tier.space.ledger.cost(size)) else { continue };
+            if cost > decoded.room || tier.space.suspended() {
                 continue;
             }
             loop {
@@ -148,7 +148,7 @@ impl Reclaim {
         size: u64,
         any: bool,
     ) -> Option<(usize, CopyFile<'_>, TransientReservation)> {
-        self.room_above(below, size, any, |tier| tier.create(size))
+        self.room_above(below, size, any, |tier| tier.copies.create(size))
     }
 
     /// Creates a transient partial copy in a tier faster than `below`.
@@ -158,13 +158,13 @@ impl Reclaim {
         size: u64,
         any: bool,
     ) -> Option<(usize, PartCopy, TransientReservation)> {
-        self.room_above(below, size, any, |tier| tier.begin_part(size, true))
+        self.room_above(below, size, any, |tier| tier.parts.begin(size, true))
     }
 
     /// Creates a partial copy in a tier; evicts orphans until there is space.
     pub(crate) fn room_for_part(&self, at: usize, tier: &TierDir, size: u64) -> std::io::Result<Option<PartCopy>> {
         loop {
-            if let Some(part) = tier.begin_part(size, true)? {
+            if let Some(part) = tier.parts.begin(size, true)? {
                 return Ok(Some(part));
             }
             if !lock(&self.orphans).make_way(at, &self.cx.tiers) {
@@ -188,7 +188,7 @@ impl Reclaim {
             freed += partial;
         }
         // (The ledger does not count partial copies as files.)
-        let candidates = if dir.ledger.usage().files == 0 {
+        let candidates = if dir.space.ledger.usage().files == 0 {
             Vec::new()
         } else {
             self.eviction.placed_last(tier, bytes.saturating_sub(freed))
@@ -216,11 +216,11 @@ impl Reclaim {
     pub(crate) fn compact_logs(&self) {
         let may = || !self.cx.stop.load(Ordering::Relaxed);
         for (at, tier) in self.cx.tiers.iter().enumerate() {
-            let short = tier.compact_log(may);
+            let short = tier.compactor.compact_if_due(may);
             if short > 0 {
                 self.shrink(at, short);
                 // At once, before copies take the space; otherwise it is tried again later.
-                let _ = tier.compact_log(may);
+                let _ = tier.compactor.compact_if_due(may);
             }
         }
     }

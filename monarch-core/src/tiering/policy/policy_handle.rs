@@ -66,13 +66,13 @@ impl PolicyHandle {
 
     /// Reports a copy that is complete in a tier.
     pub(crate) fn report_placed(&self, key: u64, size: u64, tier: usize) {
-        let cost = self.cx.tiers.get(tier).map_or(size, |t| t.ledger.cost(size));
+        let cost = self.cx.tiers.get(tier).map_or(size, |t| t.space.ledger.cost(size));
         self.notify(&Event::Placed { file: FileKey(key), size, cost, tier });
     }
 
     /// Reports a copy that is compressed in a tier. Returns whether it exists.
     pub(crate) fn report_packed(&self, key: u64, size: u64, (tier, name): (usize, CopyName)) -> bool {
-        let copy = self.cx.tiers.get(tier).and_then(|t| t.stat_packed(name, size));
+        let copy = self.cx.tiers.get(tier).and_then(|t| t.packed.stat(name, size));
         if let Some(copy) = &copy {
             self.notify(&Event::Placed { file: FileKey(key), size, cost: copy.charged, tier });
         }
@@ -128,7 +128,7 @@ impl PolicyHandle {
             bytes = live.segment.index.header.bytes.saturating_add(bytes);
         }
         self.mean_size.store(bytes / files.max(1), Ordering::Relaxed);
-        let capacity = self.cx.tiers.iter().map(|t| t.ledger.usage().capacity).sum();
+        let capacity = self.cx.tiers.iter().map(|t| t.space.ledger.usage().capacity).sum();
         self.notify(&Event::Extent { files, bytes, capacity });
     }
 

@@ -3,7 +3,6 @@
 //! Invariant: each round is bounded, both in retries and in words that the walk looks at.
 
 use crate::sync::lock;
-use crate::tier::TierDir;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::Segments;
 use crate::tiering::core::source_facts::SourceFacts;
@@ -79,7 +78,7 @@ impl Refetch {
         let now = Instant::now();
         let mut again = Vec::new();
         let tries =
-            if self.cx.tiers.iter().any(TierDir::doubtful) { MAX_PROBES_PER_ROUND } else { MAX_RETRIES_PER_ROUND };
+            if self.cx.tiers.iter().any(|t| t.space.doubtful()) { MAX_PROBES_PER_ROUND } else { MAX_RETRIES_PER_ROUND };
         for _ in 0..tries {
             let due = lock(&self.retry_backoff).due(now);
             let Some((key, word)) = due else { break };

@@ -3,7 +3,6 @@
 
 use crate::snapshot::{Range, Tally};
 use crate::sync::lock;
-use crate::tier::TierDir;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::Segments;
 use crate::tiering::core::source_facts::{SourceFacts, is_asked_for, trimmed};
@@ -132,7 +131,7 @@ impl WorkQueue {
 
     /// Whether no tier takes copies at present: then nothing is prefetched.
     pub(crate) fn all_suspended(&self) -> bool {
-        let rest = self.cx.tiers.iter().all(TierDir::suspended);
+        let rest = self.cx.tiers.iter().all(|t| t.space.suspended());
         if rest {
             self.held_back.store(true, Ordering::Relaxed);
         }
@@ -142,7 +141,7 @@ impl WorkQueue {
     /// Resumes prefetch once a tier takes copies again, or the PFS is to be probed.
     pub(crate) fn resume_prefetch(&self) {
         let held = self.held_back.load(Ordering::Relaxed);
-        if held && self.throttle.may_try() && !self.cx.tiers.iter().all(TierDir::suspended) {
+        if held && self.throttle.may_try() && !self.cx.tiers.iter().all(|t| t.space.suspended()) {
             self.held_back.store(false, Ordering::Relaxed);
             self.waker.wake_all();
         }

@@ -60,7 +60,7 @@ impl Eviction {
         else {
             return false;
         };
-        tier.evict_resident(candidate.name(), candidate.entry.record.size);
+        tier.trash.evict_resident(candidate.name(), candidate.entry.record.size);
         self.policy.report_dropped(candidate.key);
         if let Some(pause) = pause {
             lock(&self.retry_backoff).add(pause, (candidate.key, refused));
@@ -78,7 +78,7 @@ impl Eviction {
             return false;
         }
         let name = live.segment.copy_name(entry);
-        tier.evict_resident(name, entry.record.size);
+        tier.trash.evict_resident(name, entry.record.size);
         let below = if w.is_marked() { self.cx.packed_below(w.tier(), name) } else { None };
         if below.is_none() {
             self.policy.report_dropped(key);
@@ -93,7 +93,7 @@ impl Eviction {
         let name = segment.copy_name(entry);
         lock(&self.orphans).forget(name);
         for tier in &self.cx.tiers {
-            tier.evict(name, entry.record.size);
+            tier.trash.evict(name, entry.record.size);
         }
         let _ = self.cx.evict_packed(name, entry.record.size);
     }
@@ -112,7 +112,7 @@ impl Eviction {
         let is = &entry.master.word;
         is.compare_exchange(word.0, refused.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
         self.policy.report_dropped(*key);
-        let charged = tier.evict_packed(candidate.name(), entry.record.size);
+        let charged = tier.packed.evict(candidate.name(), entry.record.size);
         if let Some(pause) = pause {
             lock(&self.retry_backoff).add(pause, (*key, refused));
         }
@@ -126,7 +126,7 @@ impl Eviction {
         if copies.awaits_compression(was) {
             // No log lists it, and it would keep space for transient copies.
             if let Some(tier) = self.cx.tiers.get(was.tier()) {
-                tier.evict_resident(name, size);
+                tier.trash.evict_resident(name, size);
             }
         } else if !copies.is_empty() {
             lock(&self.orphans).put_back(copies, name, size, &self.cx.tiers);
@@ -145,11 +145,11 @@ impl Eviction {
             };
             let (word, dir) = (candidate.word, self.cx.tiers.get(tier));
             if word.packed_in() == Some(tier) {
-                let packed = dir.and_then(|t| t.stat_packed(candidate.name(), candidate.entry.record.size));
+                let packed = dir.and_then(|t| t.packed.stat(candidate.name(), candidate.entry.record.size));
                 sum += packed.map_or(0, |copy| copy.charged);
                 candidates.push(candidate);
             } else if word.state() == State::Resident && word.tier() == tier {
-                sum = dir.map_or(0, |t| t.ledger.cost(candidate.entry.record.size)).saturating_add(sum);
+                sum = dir.map_or(0, |t| t.space.ledger.cost(candidate.entry.record.size)).saturating_add(sum);
                 candidates.push(candidate);
             } else {
                 kept.push(key);
@@ -161,7 +161,7 @@ impl Eviction {
 
     /// Removes keys of copies that are gone from the list, once it has grown too long.
     pub(crate) fn tidy(&self) {
-        let live: u64 = self.cx.tiers.iter().map(|t| t.ledger.usage().files).sum();
+        let live: u64 = self.cx.tiers.iter().map(|t| t.space.ledger.usage().files).sum();
         let many = 2 * live as usize + MAX_STALE_KEYS;
         let Some(keys) = lock(&self.catalog).take_above(many) else { return };
         let mut seen = HashSet::new();

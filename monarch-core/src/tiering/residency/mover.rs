@@ -51,9 +51,9 @@ impl Mover {
         let (Some(from), Some(tier)) = (self.cx.tiers.get(word.tier()), self.cx.tiers.get(to)) else { return false };
         let (name, size) = (candidate.name(), entry.record.size);
         let copied = || -> io::Result<Moved> {
-            let Some(copy) = tier.create(size)? else { return Ok(Moved::Stopped) };
+            let Some(copy) = tier.copies.create(size)? else { return Ok(Moved::Stopped) };
             let ino = rustix::fs::fstat(copy.fd())?.st_ino;
-            let file = from.open_copy(name)?;
+            let file = from.copies.open(name)?;
             let mut buf = vec![0; READ_BYTES.min(usize::try_from(size).unwrap_or(READ_BYTES).max(1))];
             let mut summing = Summing::new(sum.piece);
             while summing.bytes < size {
@@ -90,15 +90,15 @@ impl Mover {
         };
         if entry.master.word.compare_exchange(word.0, word.resident(to).0, Ordering::AcqRel, Ordering::Acquire).is_err()
         {
-            tier.evict_own(name, size, ino);
+            tier.trash.evict_own(name, size, ino);
             return false;
         }
-        if from.stays && !tier.stays {
+        if from.options.stays && !tier.options.stays {
             // The copy in the faster tier goes with the job. The one below is left for the next
             // job, and is evicted when its space is needed.
             lock(&self.orphans).put_back_plain(word.tier(), name, &self.cx.tiers);
         } else {
-            from.evict_resident(name, size);
+            from.trash.evict_resident(name, size);
         }
         self.policy.report_placed(*key, entry.record.size, to);
         true
@@ -107,6 +107,6 @@ impl Mover {
     /// The checksums of these copies in a tier, by its log. A copy without a record is not moved.
     pub(crate) fn sums_of(&self, tier: &TierDir, candidates: &[EvictionCandidate]) -> ByName<Logged> {
         let names: HashSet<CopyName> = candidates.iter().map(EvictionCandidate::name).collect();
-        tier.sums(&names).unwrap_or_default()
+        tier.log.sums(&names).unwrap_or_default()
     }
 }

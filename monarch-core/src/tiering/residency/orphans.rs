@@ -112,7 +112,7 @@ impl Orphans {
         let mut claim = Claim { check: self.checks.get(&name).copied(), ..Claim::default() };
         for packed in [false, true] {
             // A copy that cannot be decompressed stays here until it is evicted.
-            let fits = |t: &TierDir| t.ledger.cost(e.record.size) <= t.for_decoded;
+            let fits = |t: &TierDir| t.space.ledger.cost(e.record.size) <= t.options.for_decoded;
             let usable = |at: usize| !packed || tiers.iter().take(at).any(fits);
             let Some((at, held)) = self.take(name, packed, usable) else { continue };
             if held.size == e.record.size && held.stamp.fp44() == e.master.fp >> 20 {
@@ -141,12 +141,12 @@ impl Orphans {
     /// stays charged, and the next agent finds it.
     pub fn put_back(&mut self, claim: Claim, name: CopyName, size: u64, tiers: &[TierDir]) {
         if let Some(at) = claim.plain
-            && let Some(Ok(Some(copy))) = tiers.get(at).map(|t| t.stat(name))
+            && let Some(Ok(Some(copy))) = tiers.get(at).map(|t| t.copies.stat(name))
         {
             self.add(at, &Copy { check: claim.check, ..copy });
         }
         if let Some(at) = claim.packed
-            && let Some(copy) = tiers.get(at).and_then(|t| t.stat_packed(name, size))
+            && let Some(copy) = tiers.get(at).and_then(|t| t.packed.stat(name, size))
         {
             self.add(at, &copy);
         }
@@ -229,9 +229,9 @@ impl Orphans {
 
 fn remove(tier: &TierDir, name: CopyName, size: u64, packed: bool) {
     if packed {
-        let _ = tier.evict_packed(name, size);
+        let _ = tier.packed.evict(name, size);
     } else {
-        tier.evict(name, size);
+        tier.trash.evict(name, size);
     }
 }
 

@@ -66,12 +66,12 @@ impl Scrubber {
         }
         let tier = self.cx.tiers.get(w.tier())?;
         let name = live.segment.copy_name(&entry);
-        let found = match tier.stat(name) {
+        let found = match tier.copies.stat(name) {
             Ok(found) => found,
             Err(_) => {
                 // The disk fails, which says nothing about the copy. Readers that cannot open it go
                 // to the PFS.
-                tier.rest();
+                tier.space.rest();
                 return Some(false);
             }
         };
@@ -90,7 +90,7 @@ impl Scrubber {
         }
         let (name, size) = (live.segment.copy_name(entry), entry.record.size);
         lock(&self.orphans).forget(name);
-        self.cx.tiers.iter().for_each(|tier| tier.evict(name, size));
+        self.cx.tiers.iter().for_each(|tier| tier.trash.evict(name, size));
         // A compressed copy has checksums of its own.
         let below = self.cx.packed_below(0, name);
         if below.is_none() {

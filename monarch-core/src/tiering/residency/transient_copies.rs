@@ -66,7 +66,7 @@ impl TransientCopies {
     /// that one copy that comes or goes meanwhile does not make their sum smaller.
     pub(crate) fn usage_and_kept(&self, at: usize, tier: &TierDir) -> (Usage, u64) {
         let before = self.reserved_bytes(at);
-        let usage = tier.ledger.usage();
+        let usage = tier.space.ledger.usage();
         (usage, self.reserved_bytes(at).max(before))
     }
 
@@ -76,7 +76,7 @@ impl TransientCopies {
         if let Some(share) = share {
             share.hand_over();
         }
-        for key in decoded.add(key, tier.ledger.cost(size)) {
+        for key in decoded.add(key, tier.space.ledger.cost(size)) {
             let _ = self.drop_transient(at, key);
         }
     }
@@ -125,7 +125,7 @@ impl TransientCopies {
         // reader waits a moment.
         let (between, word) = (candidate.word.next(State::Fetching), &candidate.entry.master.word);
         word.compare_exchange(candidate.word.0, between.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
-        tier.evict_resident(candidate.name(), size);
+        tier.trash.evict_resident(candidate.name(), size);
         // (Another process may have removed the compressed copy.)
         let to = below.map_or(between.next(State::Absent), |below| between.packed(below));
         if word.compare_exchange(between.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -133,7 +133,7 @@ impl TransientCopies {
             let _ = self.cx.evict_packed(candidate.name(), size);
         }
         futex_wake(word, u32::MAX >> 1);
-        Some(tier.ledger.cost(size))
+        Some(tier.space.ledger.cost(size))
     }
 
     /// Drops transient copies of a tier until `bytes` are free, first those that were opened; with
@@ -155,7 +155,7 @@ impl TransientCopies {
     /// reader waits for that now, but the next one would.
     pub(crate) fn free_ahead(&self, at: usize, size: u64) {
         let (Some(decoded), Some(tier)) = (self.caches.get(at), self.cx.tiers.get(at)) else { return };
-        let (free, cost) = (decoded.free(), tier.ledger.cost(size));
+        let (free, cost) = (decoded.free(), tier.space.ledger.cost(size));
         if free < cost {
             self.drop_some(at, cost - free, false);
         }
@@ -181,16 +181,16 @@ impl TransientCopies {
         self.cx.tiers.get(tier).is_some_and(|t| {
             let (u, kept) = self.usage_and_kept(tier, t);
             let spare = u.capacity.checked_div(spare).unwrap_or(0);
-            !t.suspended() && u.used + u.reserved + t.ledger.cost(size) + kept + spare <= u.capacity
+            !t.space.suspended() && u.used + u.reserved + t.space.ledger.cost(size) + kept + spare <= u.capacity
         })
     }
 
     /// Whether there is space to decompress a copy ahead of readers.
     pub(crate) fn has_room_ahead(&self) -> bool {
         self.caches.iter().zip(&self.cx.tiers).any(|(decoded, tier)| {
-            tier.for_decoded > 0
-                && !tier.suspended()
-                && (decoded.free() > tier.for_decoded / SPARE_DIVISOR || decoded.has_used())
+            tier.options.for_decoded > 0
+                && !tier.space.suspended()
+                && (decoded.free() > tier.options.for_decoded / SPARE_DIVISOR || decoded.has_used())
         })
     }
 

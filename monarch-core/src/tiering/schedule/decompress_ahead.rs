@@ -133,13 +133,13 @@ impl DecompressAhead {
     /// Maintenance: drops copies that were opened to keep space for others, and wakes a copier if
     /// there is space.
     pub(crate) fn decode_ahead(&self) {
-        if self.cx.tiers.iter().all(|t| t.packed().files == 0) {
+        if self.cx.tiers.iter().all(|t| t.packed.usage().files == 0) {
             return;
         }
         self.transient.drain_touched();
-        for (at, tier) in self.cx.tiers.iter().enumerate().filter(|(_, t)| t.for_decoded > 0) {
+        for (at, tier) in self.cx.tiers.iter().enumerate().filter(|(_, t)| t.options.for_decoded > 0) {
             // A reader that asks must not wait until copies are dropped.
-            let short = (tier.for_decoded / SPARE_DIVISOR).saturating_sub(self.transient.reserved_bytes(at));
+            let short = (tier.options.for_decoded / SPARE_DIVISOR).saturating_sub(self.transient.reserved_bytes(at));
             if short > 0 {
                 let _ = self.transient.drop_some(at, short, false);
             }

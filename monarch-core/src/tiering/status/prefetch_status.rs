@@ -3,7 +3,6 @@
 
 use crate::snapshot::Ahead;
 use crate::sync::lock;
-use crate::tier::TierDir;
 use crate::tiering::copy::fetch_lines::FetchLines;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::Segments;
@@ -98,7 +97,7 @@ impl PrefetchStatus {
         if !under_way && !comes_back {
             return Ahead::Idle;
         }
-        if self.cx.tiers.iter().all(TierDir::suspended) {
+        if self.cx.tiers.iter().all(|t| t.space.suspended()) {
             return Ahead::TiersRest;
         }
         if let Some(wait) = self.throttle.next_probe() {

@@ -172,21 +172,21 @@ impl ResidencyReport {
         let hints = self.policy.lock_hints().clone();
         let unclaimed = lock(&self.orphans);
         let room = |(at, tier): (usize, &TierDir)| {
-            let u = tier.ledger.usage();
+            let u = tier.space.ledger.usage();
             let taken = (u.used + u.reserved).saturating_sub(unclaimed.bytes(at));
             let taken = taken + self.transient.reserved_bytes(at);
-            TierRoom { cost: 0, free: u.capacity.saturating_sub(taken), usable: !tier.suspended() }
+            TierRoom { cost: 0, free: u.capacity.saturating_sub(taken), usable: !tier.space.suspended() }
         };
         let mut rooms: Vec<TierRoom> = self.cx.tiers.iter().enumerate().map(room).collect();
         drop(unclaimed);
         for &(_, key, size) in files {
             for (at, (room, tier)) in rooms.iter_mut().zip(&self.cx.tiers).enumerate() {
                 // The ratio of the copies that are compressed there already.
-                let packed = tier.packed();
+                let packed = tier.packed.usage();
                 let scaled = u128::from(size) * u128::from(packed.stored) / u128::from(packed.bytes.max(1));
                 let packs = self.cx.packs(at) && packed.files > 0 && self.cx.could_be_decoded(at, size);
                 let bytes = if packs { u64::try_from(scaled).unwrap_or(size).min(size) } else { size };
-                room.cost = tier.ledger.cost(bytes);
+                room.cost = tier.space.ledger.cost(bytes);
             }
             let candidate = Candidate { file: FileKey(key), size, source: RequestSource::Prefetch };
             if let Decision::Admit(at) = policy.place(&candidate, &rooms, &hints)

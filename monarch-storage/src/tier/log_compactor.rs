@@ -5,20 +5,22 @@
 //! log: copiers that publish wait for a few records at most. Until then the old log is in use.
 //! After a power loss one of the two is there as a whole; copies that it does not know are dropped.
 
-use super::dir::{Allocating, TierDir};
 use super::ledger::Reservation;
 use super::log_charge::LogCharge;
 use super::log_reader::{self, Logged};
 use super::log_record::{NEW, RECORD};
 use super::log_rewrite::{NewLog, now};
 use super::names::ByName;
-use super::recover::{MAX_DEAD_RECORDS, boot_id};
+use super::packed_copies;
+use super::recover::boot_id;
+use super::space::{Allocating, Space};
+use super::tier_log::{MAX_DEAD_RECORDS, TierLog};
+use super::trash::Trash;
 use monarch_abi::hash::CopyName;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::io;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Records that may be added while the log is compacted.
@@ -38,16 +40,35 @@ enum Compaction {
     Stopped,
 }
 
-impl TierDir {
+/// Compacts the log of a tier.
+#[derive(Debug)]
+pub struct LogCompactor {
+    space: Arc<Space>,
+    trash: Arc<Trash>,
+    log: Arc<TierLog>,
+    /// Held while the log is compacted; when that failed last.
+    compacting: Mutex<Option<Instant>>,
+}
+
+impl LogCompactor {
+    pub(super) fn new(space: Arc<Space>, trash: Arc<Trash>, log: Arc<TierLog>) -> Self {
+        Self { space, trash, log, compacting: Mutex::default() }
+    }
+
+    /// Waits for the end of a compaction that is under way.
+    pub(super) fn wait(&self) {
+        drop(self.compacting.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// Compacts the log if most of its records are of copies that are gone. Returns the bytes that
     /// the quota lacks for that, 0 if none. Takes long, as it looks at every copy, and stops once
     /// `may` returns `false`.
     #[must_use]
-    pub fn compact_log(&self, may: impl Fn() -> bool) -> u64 {
+    pub fn compact_if_due(&self, may: impl Fn() -> bool) -> u64 {
         // Another thread does so.
         let Ok(mut failed) = self.compacting.try_lock() else { return 0 };
-        let may = || may() && !self.given_up.load(Ordering::Relaxed);
-        let files = self.ledger.usage().files;
+        let may = || may() && !self.space.is_given_up();
+        let files = self.space.ledger.usage().files;
         if self.log.records() <= 2 * files + MAX_DEAD_RECORDS
             || failed.is_some_and(|t| t.elapsed() < RETRY_PAUSE)
             || !may()
@@ -55,20 +76,20 @@ impl TierDir {
             return 0;
         }
         let bytes = self.log_bytes(files + HEADROOM_RECORDS);
-        let Some(room) = self.ledger.reserve_bytes(bytes) else { return bytes };
+        let Some(room) = self.space.ledger.reserve_bytes(bytes) else { return bytes };
         let end = self.compact(room, may);
         if !matches!(end, Ok(Compaction::Done(_))) {
-            self.unlink(NEW);
+            self.space.unlink(NEW);
         }
         match end {
             Ok(Compaction::Done(copies)) => {
-                tracing::info!(tier = self.name, copies, "the log was written anew");
+                tracing::info!(tier = self.space.name, copies, "the log was written anew");
                 0
             }
             Ok(Compaction::Short(bytes)) => bytes,
             Ok(Compaction::Stopped) => 0,
             Err(e) => {
-                tracing::warn!(tier = self.name, error = %e, "the log cannot be written anew; it grows");
+                tracing::warn!(tier = self.space.name, error = %e, "the log cannot be written anew; it grows");
                 *failed = Some(Instant::now());
                 0
             }
@@ -77,15 +98,15 @@ impl TierDir {
 
     /// Bytes that a log of this number of copies takes.
     fn log_bytes(&self, copies: u64) -> u64 {
-        ((copies + OTHER_RECORDS) * RECORD as u64).next_multiple_of(self.ledger.block())
+        ((copies + OTHER_RECORDS) * RECORD as u64).next_multiple_of(self.space.ledger.block())
     }
 
     fn compact(&self, mut room: Reservation, may: impl Fn() -> bool) -> io::Result<Compaction> {
-        let _allocating = Allocating::new(&self.allocating, room.bytes());
-        if !self.disk_has_room()? {
+        let _allocating = Allocating::new(&self.space.allocating, room.bytes());
+        if !self.space.disk_has_room()? {
             return Ok(Compaction::Stopped);
         }
-        let Some((old, records)) = self.log_of_named() else { return Ok(Compaction::Stopped) };
+        let Some((old, records)) = self.log.of_named() else { return Ok(Compaction::Stopped) };
         let (boot, looked) = (boot_id(), now());
         let mut known = log_reader::read_first(&old, boot, records)?.copies;
         if !self.keep_what_is_there(&mut known, &may)? {
@@ -96,7 +117,7 @@ impl TierDir {
         if missing > 0 {
             return Ok(Compaction::Short(missing));
         }
-        let mut new = NewLog::write(&self.fs, boot, &known, looked)?;
+        let mut new = NewLog::write(&self.space.fs, boot, &known, looked)?;
         drop(known);
         // Most of what was logged meanwhile, so that little is left to do under the lock.
         let until = self.log.records();
@@ -110,13 +131,6 @@ impl TierDir {
             return Ok(Compaction::Stopped);
         }
         self.change_logs(new, old, until, room)
-    }
-
-    /// The log, and a number of records: each copy of those has got its name by now, or never gets
-    /// it.
-    fn log_of_named(&self) -> Option<(Arc<OwnedFd>, u64)> {
-        let _none_under_way = self.naming.write().unwrap_or_else(PoisonError::into_inner);
-        self.log.in_use()
     }
 
     /// Drops the copies that are gone; `false` when `may` ended the search before its end.
@@ -150,8 +164,8 @@ impl TierDir {
     /// When a copy got its name, in seconds; `None` if it does not exist.
     fn changed(&self, name: CopyName, packed: bool) -> rustix::io::Result<Option<u64>> {
         let st = match packed {
-            true => self.fs.stat(super::packed_usage::path_of(name)),
-            false => self.fs.stat(name.rel_path().as_slice()),
+            true => self.space.fs.stat(packed_copies::path_of(name)),
+            false => self.space.fs.stat(name.rel_path().as_slice()),
         };
         match st {
             Ok(st) => Ok(Some(st.st_ctime.unsigned_abs())),
@@ -166,7 +180,7 @@ impl TierDir {
         if missing == 0 {
             return 0;
         }
-        self.ledger.reserve_bytes(missing).map_or(missing, |more| {
+        self.space.ledger.reserve_bytes(missing).map_or(missing, |more| {
             room.absorb(more);
             0
         })
@@ -181,7 +195,7 @@ impl TierDir {
         since: u64,
         mut room: Reservation,
     ) -> io::Result<Compaction> {
-        let mut charge = self.logging();
+        let mut charge = self.log.charge();
         let until = self.log.records();
         let missing = self.widen(&mut room, new.records() + (until - since));
         if missing > 0 {
@@ -191,18 +205,18 @@ impl TierDir {
         let (file, records, blocks) = (new.file(), new.records(), new.blocks()?);
         // An open file keeps its blocks.
         drop(old);
-        let old_has_name = self.log.change_to(&self.fs, new)?;
-        let charged = LogCharge::of(records * RECORD as u64, blocks, self.ledger.block());
+        let old_has_name = self.log.change_to(new)?;
+        let charged = LogCharge::of(records * RECORD as u64, blocks, self.space.ledger.block());
         // Charged first, so that no other thread takes the room.
         let promised = room.into_charge();
-        self.ledger.charge(charged.charged.saturating_sub(promised), 0);
-        self.ledger.release(promised.saturating_sub(charged.charged), 0);
+        self.space.ledger.charge(charged.charged.saturating_sub(promised), 0);
+        self.space.ledger.release(promised.saturating_sub(charged.charged), 0);
         let before = std::mem::replace(&mut *charge, charged);
-        self.note_log_wants(&charge);
+        self.log.note_wants(&charge);
         drop(charge);
         match old_has_name {
-            true => self.trash_file(NEW, before.charged),
-            false => self.ledger.release(before.charged, 0),
+            true => self.trash.put(NEW, before.charged),
+            false => self.space.ledger.release(before.charged, 0),
         }
         rustix::fs::fdatasync(&file)?;
         Ok(Compaction::Done(records))
@@ -212,12 +226,12 @@ impl TierDir {
 #[cfg(test)]
 mod tests {
     use super::super::ledger::Usage;
-    use super::super::{Copy, Sum};
+    use super::super::{Copy, Sum, TierDir};
     use super::*;
     use monarch_abi::hash::PathHash;
     use std::collections::BTreeSet;
     use std::path::Path;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use xxhash_rust::xxh3::xxh3_64;
 
     const CAPACITY: u64 = 64 << 20;
@@ -241,7 +255,7 @@ mod tests {
 
     fn publish(tier: &TierDir, n: u64, passing: bool) {
         let bytes = contents(n);
-        let file = tier.create(bytes.len() as u64).unwrap().unwrap();
+        let file = tier.copies.create(bytes.len() as u64).unwrap().unwrap();
         super::super::write_all_at(file.fd(), &bytes, 0).unwrap();
         let stamp = name(n).stamp(PathHash { fp: 1 << 40, check: 5 });
         match passing {
@@ -253,12 +267,12 @@ mod tests {
     }
 
     fn evict(tier: &TierDir, n: u64) {
-        tier.evict_resident(name(n), contents(n).len() as u64);
+        tier.trash.evict_resident(name(n), contents(n).len() as u64);
     }
 
     /// Logs copies that are not there.
     fn log_gone(tier: &TierDir) {
-        (0..GONE).for_each(|n| tier.log_copy(name((1 << 40) + n), Sum::whole(n), n, false).unwrap());
+        (0..GONE).for_each(|n| tier.log.append(name((1 << 40) + n), Sum::whole(n), n, false).unwrap());
     }
 
     /// Blocks of all files and directories, in bytes.
@@ -299,8 +313,8 @@ mod tests {
             let threads: Vec<_> = (0..4).map(publishing).collect();
             for _ in 0..3 {
                 log_gone(&tier);
-                while tier.log.records() > 2 * tier.ledger.usage().files + MAX_DEAD_RECORDS {
-                    assert_eq!(tier.compact_log(|| true), 0);
+                while tier.log.records() > 2 * tier.space.ledger.usage().files + MAX_DEAD_RECORDS {
+                    assert_eq!(tier.compactor.compact_if_due(|| true), 0);
                 }
             }
             done.store(true, Ordering::Relaxed);
@@ -311,10 +325,10 @@ mod tests {
         drop(tier);
         let (tier, found) = open(dir.path());
         assert_eq!(found.iter().map(|c| c.name).collect::<BTreeSet<_>>(), published.iter().map(|n| name(*n)).collect());
-        let sums = tier.sums(&found.iter().map(|c| c.name).collect()).unwrap();
+        let sums = tier.log.sums(&found.iter().map(|c| c.name).collect()).unwrap();
         for n in published {
             let logged = sums.get(name(n)).unwrap();
-            assert!(tier.verify(name(n), contents(n).len() as u64, logged.sum), "{n}");
+            assert!(tier.copies.verify(name(n), contents(n).len() as u64, logged.sum), "{n}");
         }
     }
 
@@ -324,22 +338,22 @@ mod tests {
             let dir = tempfile::tempdir_in(base).unwrap();
             let (tier, _) = open(dir.path());
             (0..50).for_each(|n| publish(&tier, n, false));
-            let above = |tier: &TierDir| tier.ledger.usage().used - on_disk(&tier.path);
+            let above = |tier: &TierDir| tier.space.ledger.usage().used - on_disk(&tier.path);
             let at_first = above(&tier);
             for turn in 0..6 {
                 log_gone(&tier);
-                tier.log.sync(&tier.fs).unwrap();
-                tier.charge_what_was_appended();
-                assert_eq!(tier.compact_log(|| true), 0);
+                tier.log.sync_disk().unwrap();
+                tier.log.charge_what_was_appended();
+                assert_eq!(tier.compactor.compact_if_due(|| true), 0);
                 assert!(tier.log.records() < 2 * HEADROOM_RECORDS + 60, "turn {turn}");
-                tier.sweep();
+                tier.trash.sweep();
                 assert_eq!(above(&tier), at_first, "turn {turn}");
                 assert_eq!(tier.usage().reserved, 0, "turn {turn}");
             }
             // Another agent finds the same.
-            let used = tier.ledger.usage().used;
+            let used = tier.space.ledger.usage().used;
             drop(tier);
-            assert!(open(dir.path()).0.ledger.usage().used <= used);
+            assert!(open(dir.path()).0.space.ledger.usage().used <= used);
         }
     }
 
@@ -349,12 +363,12 @@ mod tests {
         let (tier, _) = open(dir.path());
         let wants = (0..500).find(|&n| {
             publish(&tier, n, false);
-            tier.log_wants() > 0
+            tier.log.wants() > 0
         });
         assert!(wants.is_some());
-        let (before, block) = (tier.usage(), tier.ledger.block());
-        tier.keep_log_room();
-        assert_eq!(tier.ledger.usage().reserved, block);
+        let (before, block) = (tier.usage(), tier.space.ledger.block());
+        tier.log.keep_room();
+        assert_eq!(tier.space.ledger.usage().reserved, block);
         assert_eq!(tier.usage(), Usage { used: before.used + block, ..before });
     }
 
@@ -364,11 +378,11 @@ mod tests {
         let (tier, _) = open(dir.path());
         log_gone(&tier);
         let reader = std::fs::File::open(tier.path.join(super::super::log_record::LOG)).unwrap();
-        let before = tier.ledger.usage().used;
-        assert_eq!(tier.compact_log(|| true), 0);
-        assert!(tier.ledger.usage().used > before && tier.sweep() == 1);
+        let before = tier.space.ledger.usage().used;
+        assert_eq!(tier.compactor.compact_if_due(|| true), 0);
+        assert!(tier.space.ledger.usage().used > before && tier.trash.sweep() == 1);
         drop(reader);
-        assert!(tier.sweep() == 0 && tier.ledger.usage().used < before);
+        assert!(tier.trash.sweep() == 0 && tier.space.ledger.usage().used < before);
     }
 
     #[test]
@@ -377,26 +391,26 @@ mod tests {
         let (tier, _) = open(dir.path());
         (0..3).for_each(|n| publish(&tier, n, false));
         std::thread::sleep(Duration::from_millis(1100));
-        tier.log.sync(&tier.fs).unwrap();
+        tier.log.sync_disk().unwrap();
         evict(&tier, 1);
         publish(&tier, 1, true);
         // When the log is compacted, in a later second, this copy is an old one.
         std::thread::sleep(Duration::from_millis(1100));
         log_gone(&tier);
-        assert_eq!(tier.compact_log(|| true), 0);
+        assert_eq!(tier.compactor.compact_if_due(|| true), 0);
         evict(&tier, 2);
         publish(&tier, 2, true);
-        let read = log_reader::read(&tier.fs, Some([9; 16])).unwrap();
+        let read = log_reader::read(&tier.space.fs, Some([9; 16])).unwrap();
         let safe = |n| {
-            let changed = tier.changed(name(n), false).unwrap().unwrap();
+            let changed = tier.compactor.changed(name(n), false).unwrap().unwrap();
             read.copies.get(name(n)).unwrap().is_safe(changed)
         };
         assert_eq!([0, 1, 2].map(safe), [true, false, false]);
         // The next sync speaks of what was not synced, once its second has passed.
         std::thread::sleep(Duration::from_millis(1100));
-        assert!(tier.log.sync(&tier.fs).unwrap());
-        let read = log_reader::read(&tier.fs, Some([9; 16])).unwrap();
-        let changed = |n| tier.changed(name(n), false).unwrap().unwrap();
+        assert!(tier.log.sync_disk().unwrap());
+        let read = log_reader::read(&tier.space.fs, Some([9; 16])).unwrap();
+        let changed = |n| tier.compactor.changed(name(n), false).unwrap().unwrap();
         assert_eq!([0, 1, 2].map(|n| read.copies.get(name(n)).unwrap().is_safe(changed(n))), [true, true, false]);
     }
 
@@ -407,10 +421,10 @@ mod tests {
         publish(&tier, 1, false);
         log_gone(&tier);
         let (log, new) = (tier.path.join(super::super::log_record::LOG), tier.path.join(NEW));
-        let (bytes, usage) = (std::fs::read(&log).unwrap(), tier.ledger.usage());
+        let (bytes, usage) = (std::fs::read(&log).unwrap(), tier.space.ledger.usage());
         let same = || std::fs::read(&log).unwrap() == bytes && !new.is_file();
-        let all = tier.ledger.reserve_bytes(usage.capacity - usage.used - usage.reserved).unwrap();
-        assert!(tier.compact_log(|| true) > 0 && same());
+        let all = tier.space.ledger.reserve_bytes(usage.capacity - usage.used - usage.reserved).unwrap();
+        assert!(tier.compactor.compact_if_due(|| true) > 0 && same());
         drop(all);
         // There is no time.
         let mut left = 3;
@@ -419,16 +433,16 @@ mod tests {
             left >= 0
         };
         let few = std::cell::RefCell::new(few);
-        assert!(tier.compact_log(|| (*few.borrow_mut())()) == 0 && same());
+        assert!(tier.compactor.compact_if_due(|| (*few.borrow_mut())()) == 0 && same());
         // Something has the name: it is not tried again soon.
         std::fs::create_dir(&new).unwrap();
-        assert!(tier.compact_log(|| true) == 0 && same());
+        assert!(tier.compactor.compact_if_due(|| true) == 0 && same());
         std::fs::remove_dir(&new).unwrap();
-        assert!(tier.compact_log(|| true) == 0 && same());
-        assert_eq!(tier.ledger.usage(), usage);
+        assert!(tier.compactor.compact_if_due(|| true) == 0 && same());
+        assert_eq!(tier.space.ledger.usage(), usage);
         publish(&tier, 2, false);
-        *tier.compacting.lock().unwrap() = None;
-        assert!(tier.compact_log(|| true) == 0 && !same());
+        *tier.compactor.compacting.lock().unwrap() = None;
+        assert!(tier.compactor.compact_if_due(|| true) == 0 && !same());
         drop(tier);
         assert_eq!(open(dir.path()).1.len(), 2);
     }
