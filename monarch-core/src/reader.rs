@@ -7,6 +7,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`memory`] | maps the control block and the segments |
 //! | [`copies`] | maps the names of copies to files |
 //! | [`guard`] | checks a file and its copy before the copy is opened |
 //! | [`explain`] | explains what an open of a path would do, and why |
@@ -14,26 +15,28 @@
 mod copies;
 mod explain;
 mod guard;
+mod memory;
 
 pub use explain::{Explanation, FileInfo, RefusedFor, Served, Verdict};
 
 use crate::agent::{client, runtime_dir};
 use crate::held_dir::HeldDir;
 use crate::shm;
+use crate::snapshot::Range;
+use explain::Explainer;
+use guard::View;
+use memory::Memory;
 use monarch_abi::accesses::{self, Served as From};
-use monarch_abi::control::{ControlMap, Counter, MAX_SEGMENTS, SEGMENT_LIVE};
+use monarch_abi::control::Counter;
 use monarch_abi::demand::{self, Life, Outcome, Watch};
-use monarch_abi::resolve::{Found, Miss, Segments, resolve};
-use monarch_abi::segment::Segment;
+use monarch_abi::hash::CopyName;
+use monarch_abi::resolve::{Found, Miss, resolve};
 use monarch_abi::word::{State, Word};
 use rustix::fs::AtFlags;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 /// Why an agent's shared memory cannot be used.
@@ -82,32 +85,7 @@ pub enum Place {
 /// once per file.
 #[derive(Debug)]
 pub struct Reader {
-    ctl: ControlMap<'static>,
-    dir: HeldDir,
-    segments: Box<[OnceLock<Option<Segment<'static>>>]>,
-    /// Whether this process sees the mounts that the agent sees.
-    same_mounts: bool,
-}
-
-/// A reader as the source of segments for the resolution of paths.
-#[derive(Clone, Copy)]
-struct View<'a> {
-    reader: &'a Reader,
-    /// Whether to resolve also below roots whose path leads to another directory in this process.
-    trusting: bool,
-}
-
-impl<'a> Segments<'a> for View<'a> {
-    fn segment(&self, root: usize) -> Option<(usize, &'a Segment<'a>)> {
-        let (number, segment) = self.reader.live(root)?;
-        let open = segment.state.header.bypassed.load(Ordering::Relaxed) == 0;
-        let ours = self.trusting || self.reader.leads_there(root);
-        (open && ours && !self.reader.is_given_up(root)).then_some((number, segment))
-    }
-
-    fn may_follow(&self, link: &Found<'a>) -> bool {
-        self.reader.may_follow(link)
-    }
+    memory: Memory,
 }
 
 impl Reader {
@@ -128,20 +106,42 @@ impl Reader {
         if owner != 0 && ctl.ctl.groups != shm::our_groups() {
             return Err(ReaderError::OtherGroups(control.to_owned()));
         }
-        let segments = (0..MAX_SEGMENTS).map(|_| OnceLock::new()).collect();
-        Ok(Self { ctl, dir, segments, same_mounts: crate::agent::start::same_mounts(&ctl) })
+        Ok(Self { memory: Memory::new(ctl, dir) })
     }
 
     /// Returns the runtime directory of the agent.
     #[must_use]
     pub fn runtime_dir(&self) -> &Path {
-        self.dir.path()
+        self.memory.dir.path()
     }
 
     /// Returns the real paths of the roots.
     #[must_use]
     pub fn roots(&self) -> Vec<PathBuf> {
-        self.ctl.roots().iter().map(|r| path_of(self.ctl.str(&r.path))).collect()
+        self.memory.roots()
+    }
+
+    /// Explains what an open of `path` for reading would do now. Asks the PFS where the index has
+    /// no answer, and changes nothing.
+    #[must_use]
+    pub fn explain(&self, path: &Path) -> Explanation {
+        self.explainer().explain(path)
+    }
+
+    fn explainer(&self) -> Explainer<'_> {
+        Explainer { memory: &self.memory, now_us: self.now_us() }
+    }
+
+    /// Returns the name of the copy of each regular file, with the file as a range; only of files
+    /// in `within`, if given.
+    pub fn copy_names(&self, within: Option<&[Range]>) -> impl Iterator<Item = (CopyName, Range)> {
+        copies::copy_names(&self.memory, within)
+    }
+
+    /// Returns the path of the first entry of a range.
+    #[must_use]
+    pub fn path(&self, of: Range) -> Option<PathBuf> {
+        copies::path(&self.memory, of)
     }
 
     /// Opens a file for reading: its copy if it exists or the agent makes it in time, otherwise the
@@ -159,36 +159,31 @@ impl Reader {
 
     /// Finds the entry of a path, and follows links.
     fn find(&self, path: &Path) -> Result<Found<'_>, Miss> {
-        let path = self.spelled(path).map_err(|_| Miss::Outside)?;
-        resolve(&self.ctl, &View { reader: self, trusting: false }, path.as_os_str().as_bytes(), true)
-    }
-
-    /// Returns a path as it is looked up: the real path where this process has mounts of its own,
-    /// since links and other spellings may lead to other files than for the agent.
-    fn spelled(&self, path: &Path) -> io::Result<PathBuf> {
-        if self.same_mounts { std::path::absolute(path) } else { path.canonicalize() }
+        let path = self.memory.spelled(path).map_err(|_| Miss::Outside)?;
+        resolve(&self.memory.ctl, &View { memory: &self.memory, trusting: false }, path.as_os_str().as_bytes(), true)
     }
 
     /// Returns the entries of a path and of everything below it, for requests to the agent.
     ///
     /// # Errors
     /// The [`Verdict`] on a path that is not in the index.
-    pub fn range(&self, path: &Path) -> Result<crate::snapshot::Range, Verdict> {
-        let found = self.find(path).map_err(|miss| self.why(path, miss))?;
+    pub fn range(&self, path: &Path) -> Result<Range, Verdict> {
+        let found = self.find(path).map_err(|miss| self.explainer().why(path, miss))?;
         let (id, index) = (found.entry.id, &found.segment.index);
         let end = index.dir(found.entry.record).map_or(id + 1, |d| d.end);
-        Ok(crate::snapshot::Range { segment: found.number, from: id, end })
+        Ok(Range { segment: found.number, from: id, end })
     }
 
     fn open_copy(&self, found: &Found<'_>, path: &Path) -> Option<(File, usize)> {
-        let root = self.ctl.ctl.roots.get(found.root)?;
+        let root = self.memory.ctl.ctl.roots.get(found.root)?;
         if root.opens.load(Ordering::Relaxed) == 0 {
             root.opens.store(1, Ordering::Relaxed);
         }
         if !found.entry.record.is_file() {
             return None;
         }
-        if found.entry.word().state() != State::Bypass && !self.is_still(found, path, AtFlags::empty()) {
+        if found.entry.word().state() != State::Bypass && !guard::is_still(&self.memory, found, path, AtFlags::empty())
+        {
             self.to_pfs(found, Counter::Changed);
             return None;
         }
@@ -200,8 +195,8 @@ impl Reader {
         };
         match opened {
             Some(copy) => {
-                self.count(Counter::Hits, 1);
-                self.count(Counter::HitBytes, found.entry.record.size);
+                self.memory.count(Counter::Hits, 1);
+                self.memory.count(Counter::HitBytes, found.entry.record.size);
                 self.note(found, From::Tier);
                 if word.is_watched() {
                     found.segment.state.touch(found.entry.master.id);
@@ -221,15 +216,8 @@ impl Reader {
         if word.state() != State::Resident {
             return None;
         }
-        let file = File::open(self.copy_path(found, word)?).ok()?;
-        self.is_sound(found, word, &file).then_some((file, word.tier()))
-    }
-
-    /// Returns the path of the copy that a word names.
-    fn copy_path(&self, found: &Found<'_>, word: Word) -> Option<PathBuf> {
-        let tier = self.ctl.tiers().get(word.tier())?;
-        let rel = found.segment.copy_name(&found.entry).rel_path();
-        Some(path_of(self.ctl.str(&tier.path)).join(OsStr::from_bytes(&rel)))
+        let file = File::open(self.memory.copy_path(found, word)?).ok()?;
+        guard::is_sound(&self.memory, found, word, &file).then_some((file, word.tier()))
     }
 
     /// Requests a copy from the agent and waits for it, where the word allows that.
@@ -240,18 +228,18 @@ impl Reader {
         match word.state() {
             State::Resident => return Err(Counter::Vanished),
             State::Bypass | State::Refused => return Err(Counter::of_miss(word)),
-            _ if !demand::agent_up(self.ctl.ctl) => return Err(Counter::Deadline),
+            _ if !demand::agent_up(self.memory.ctl.ctl) => return Err(Counter::Deadline),
             _ => {}
         }
         if found.segment.state.large(found.entry.master.id).is_some() {
-            demand::raise(&self.ctl, found);
+            demand::raise(&self.memory.ctl, found);
             return Err(Counter::Large);
         }
         let start = self.now_us();
         let mut tries = demand::TRIES;
         let (outcome, copy) = loop {
-            demand::raise(&self.ctl, found);
-            let outcome = demand::wait(&self.ctl, found, self);
+            demand::raise(&self.memory.ctl, found);
+            let outcome = demand::wait(&self.memory.ctl, found, self);
             let Outcome::Resident(word) = outcome else { break (outcome, None) };
             let copy = self.copy(found, word);
             if copy.is_some() && word.is_watched() {
@@ -263,11 +251,11 @@ impl Reader {
             }
             tries -= 1;
         };
-        self.count(Counter::WaitMicros, self.now_us().saturating_sub(start));
+        self.memory.count(Counter::WaitMicros, self.now_us().saturating_sub(start));
         match outcome {
             Outcome::Resident(_) => copy.ok_or(Counter::Vanished).inspect(|_| {
-                self.count(Counter::Waited, 1);
-                self.count(Counter::HitBytes, found.entry.record.size);
+                self.memory.count(Counter::Waited, 1);
+                self.memory.count(Counter::HitBytes, found.entry.record.size);
                 self.note(found, From::Waited);
             }),
             Outcome::Refused(word) => Err(Counter::of_miss(word)),
@@ -277,8 +265,8 @@ impl Reader {
     }
 
     fn to_pfs(&self, found: &Found<'_>, why: Counter) {
-        self.count(why, 1);
-        self.count(Counter::MissBytes, found.entry.record.size);
+        self.memory.count(why, 1);
+        self.memory.count(Counter::MissBytes, found.entry.record.size);
         self.note(found, From::Pfs);
     }
 
@@ -286,44 +274,7 @@ impl Reader {
     fn note(&self, found: &Found<'_>, served: From) {
         let ms = crate::sys::coarse_ms();
         let opened = accesses::Opened { segment: found.number, id: found.entry.master.id, served, ms };
-        self.ctl.ctl.accesses.note(std::process::id(), opened);
-    }
-
-    fn count(&self, what: Counter, by: u64) {
-        self.ctl.count(std::process::id() as usize, what, by);
-    }
-
-    /// Returns the live segment of a root and its number. The first call maps the segment.
-    fn live(&self, root: usize) -> Option<(usize, &Segment<'static>)> {
-        let is = |s: &monarch_abi::control::SegmentRef| {
-            s.status.load(Ordering::Acquire) == SEGMENT_LIVE && s.root.load(Ordering::Relaxed) as usize == root
-        };
-        let (number, s) = self.ctl.segments().iter().enumerate().rfind(|(_, s)| is(s))?;
-        let (index, state) = (shm::get_uuid(&s.uuid), shm::get_uuid(&s.state_uuid));
-        let segment = self.segments.get(number)?.get_or_init(|| shm::open_segment(&self.dir, index, state).ok());
-        Some((number, segment.as_ref()?))
-    }
-
-    /// Whether all processes read the root from the PFS.
-    fn is_given_up(&self, root: usize) -> bool {
-        let bypassed = self.ctl.roots().get(root).is_none_or(|r| r.bypassed.load(Ordering::Relaxed) != 0);
-        bypassed || self.ctl.ctl.bypassed.load(Ordering::Relaxed) != 0
-    }
-
-    /// Whether the paths of a root and of the tiers lead to the same directories as for the agent,
-    /// and nothing is mounted below the root.
-    fn leads_there(&self, root: usize) -> bool {
-        if self.same_mounts {
-            return true;
-        }
-        let is = |path: &[u8], dev: u64, ino: u64| {
-            std::fs::metadata(path_of(path)).is_ok_and(|m| (m.dev(), m.ino()) == (dev, ino))
-        };
-        let load = |v: &std::sync::atomic::AtomicU64| v.load(Ordering::Relaxed);
-        let Some(r) = self.ctl.roots().get(root) else { return false };
-        is(self.ctl.str(&r.path), load(&r.dev), load(&r.ino))
-            && self.ctl.tiers().iter().all(|t| is(self.ctl.str(&t.path), load(&t.dev), load(&t.ino)))
-            && !crate::config::mounted_below(&path_of(self.ctl.str(&r.path)))
+        self.memory.ctl.ctl.accesses.note(std::process::id(), opened);
     }
 }
 
@@ -334,14 +285,10 @@ impl Watch for Reader {
     }
 
     fn agent(&self) -> Life {
-        match (self.dir.path().join(runtime_dir::LOCK).exists(), client::agent_alive(self.dir.path())) {
+        match (self.memory.dir.path().join(runtime_dir::LOCK).exists(), client::agent_alive(self.memory.dir.path())) {
             (true, true) => Life::Alive,
             (true, false) => Life::Dead,
             (false, _) => Life::Unknown,
         }
     }
-}
-
-fn path_of(bytes: &[u8]) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(bytes))
 }

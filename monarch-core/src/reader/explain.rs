@@ -1,11 +1,12 @@
 //! Explains what an open of a path would do, by the same lookups as an open makes.
 
-use super::{Reader, View, guard, path_of};
+use super::guard::{self, View};
+use super::memory::{Memory, path_of};
 use crate::agent::client;
 use crate::shm::Checks;
 use crate::shown::ShowPath;
 use monarch_abi::control::Start;
-use monarch_abi::demand::{self, Watch};
+use monarch_abi::demand;
 use monarch_abi::guard::{LastCheck, NEVER_AGAIN};
 use monarch_abi::resolve::{Found, Miss, resolve};
 use monarch_abi::word::{Refusal, State};
@@ -233,31 +234,37 @@ impl fmt::Display for Verdict {
     }
 }
 
-impl Reader {
+/// Explains paths by the memory of an agent.
+pub(super) struct Explainer<'a> {
+    pub(super) memory: &'a Memory,
+    /// Monotonic time in microseconds, as the agent's pulse is compared with it.
+    pub(super) now_us: u64,
+}
+
+impl Explainer<'_> {
     /// Explains what an open of `path` for reading would do now. Asks the PFS where the index has
     /// no answer, and changes nothing.
-    #[must_use]
-    pub fn explain(&self, path: &Path) -> Explanation {
+    pub(super) fn explain(&self, path: &Path) -> Explanation {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut said =
             Explanation { path, root: None, file: None, copy: None, served: None, verdict: Verdict::Outside };
-        let spelled = self.spelled(&said.path).unwrap_or_else(|_| said.path.clone());
+        let spelled = self.memory.spelled(&said.path).unwrap_or_else(|_| said.path.clone());
         let bytes = spelled.as_os_str().as_bytes();
         // The entry of the index is shown also where the root's path leads to another directory in
         // this process.
-        match resolve(&self.ctl, &View { reader: self, trusting: true }, bytes, true) {
+        match resolve(&self.memory.ctl, &View { memory: self.memory, trusting: true }, bytes, true) {
             Ok(found) => {
-                said.root = self.roots().get(found.root).cloned();
+                said.root = self.memory.roots().get(found.root).cloned();
                 said.file = info(&found);
                 let checks = Checks::of(found.segment);
                 said.served = Some(Served { consistency: checks.consistency(), verify_on_open: checks.verify });
                 if found.entry.word().state() == State::Resident {
-                    said.copy = self.copy_path(&found, found.entry.word());
+                    said.copy = self.memory.copy_path(&found, found.entry.word());
                 }
                 said.verdict = self.verdict(&said.path, &found);
             }
             Err(miss) => {
-                said.root = root_of(miss).and_then(|n| self.roots().get(n).cloned());
+                said.root = root_of(miss).and_then(|n| self.memory.roots().get(n).cloned());
                 said.verdict = self.why(&said.path, miss);
             }
         }
@@ -266,7 +273,7 @@ impl Reader {
 
     fn verdict(&self, path: &Path, found: &Found<'_>) -> Verdict {
         let record = found.entry.record;
-        if !self.leads_there(found.root) {
+        if !self.memory.leads_there(found.root) {
             return Verdict::OtherMount;
         }
         if self.has_changed(path, found) {
@@ -280,7 +287,7 @@ impl Reader {
         }
         let word = found.entry.word();
         match word.state() {
-            State::Resident => match self.copy_path(found, word).map(std::fs::metadata) {
+            State::Resident => match self.memory.copy_path(found, word).map(std::fs::metadata) {
                 Some(Ok(copy)) if copy.len() == record.size => Verdict::Hit,
                 _ => Verdict::Vanished,
             },
@@ -290,7 +297,7 @@ impl Reader {
             _ if self.cannot_read(path) => Verdict::Forbidden,
             _ if !self.agent_runs() => Verdict::NoAgent,
             State::Absent if let Some(at) = word.packed_in() => {
-                let tier = self.ctl.tiers().get(at).map(|t| path_of(self.ctl.str(&t.path)));
+                let tier = self.memory.ctl.tiers().get(at).map(|t| path_of(self.memory.ctl.str(&t.path)));
                 Verdict::Packed { tier: tier.unwrap_or_default() }
             }
             State::Refused => Verdict::Refused { why: word.refusal().map_or(RefusedFor::NoRoom, RefusedFor::from) },
@@ -316,8 +323,8 @@ impl Reader {
     }
 
     fn agent_runs(&self) -> bool {
-        let ctl = self.ctl.ctl;
-        demand::agent_up(ctl) && client::agent_alive(self.dir.path()) && !demand::is_silent(ctl, self.now_us())
+        let ctl = self.memory.ctl.ctl;
+        demand::agent_up(ctl) && client::agent_alive(self.memory.dir.path()) && !demand::is_silent(ctl, self.now_us)
     }
 
     fn cannot_read(&self, path: &Path) -> bool {
@@ -327,13 +334,13 @@ impl Reader {
     /// Returns why the index does not answer for a path.
     pub(super) fn why(&self, path: &Path, miss: Miss) -> Verdict {
         let Some(root) = root_of(miss) else { return self.outside(path) };
-        if self.ctl.ctl.bypassed.load(Ordering::Relaxed) != 0 {
+        if self.memory.ctl.ctl.bypassed.load(Ordering::Relaxed) != 0 {
             return Verdict::NoAgent;
         }
-        if self.is_given_up(root) {
+        if self.memory.is_given_up(root) {
             return Verdict::RootGivenUp;
         }
-        if !self.leads_there(root) {
+        if !self.memory.leads_there(root) {
             return Verdict::OtherMount;
         }
         match miss {
@@ -347,7 +354,7 @@ impl Reader {
     /// spelling.
     fn outside(&self, path: &Path) -> Verdict {
         match path.canonicalize() {
-            Ok(real) if matches!(self.ctl.match_root(real.as_os_str().as_bytes()), Start::Root(_)) => {
+            Ok(real) if matches!(self.memory.ctl.match_root(real.as_os_str().as_bytes()), Start::Root(_)) => {
                 Verdict::OtherSpelling { real }
             }
             _ => Verdict::Outside,
@@ -357,7 +364,7 @@ impl Reader {
     /// Returns the verdict on a path below a root that is not in the index.
     fn unknown(&self, path: &Path, root: usize) -> Verdict {
         let Ok(meta) = std::fs::symlink_metadata(path) else { return Verdict::Missing };
-        let dev = self.ctl.roots().get(root).map_or(0, |r| r.dev.load(Ordering::Relaxed));
+        let dev = self.memory.ctl.roots().get(root).map_or(0, |r| r.dev.load(Ordering::Relaxed));
         if meta.dev() == dev { Verdict::NotInIndex } else { Verdict::OtherDevice }
     }
 }
