@@ -130,8 +130,9 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Moves the files of the trash of versions before 0.2.0 to that of this version, and removes the old
-    /// directory. Files that the kernel does not move are charged, and removed where they are.
+    /// Moves the files in the trash of versions before 0.2.0 to that of this version, and removes
+    /// the old directory. Files that the kernel does not move are charged, and removed where they
+    /// are.
     ///
     /// # Errors
     /// What the kernel said.
