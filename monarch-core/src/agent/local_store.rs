@@ -15,25 +15,26 @@ fn served((number, live): (usize, LiveSegment)) -> ServedIndex {
 
 /// The segment of an index, as long as the tiering engine serves it.
 fn live(tiering: &TieringEngine, index: &ServedIndex) -> Option<LiveSegment> {
-    let live = tiering.segments.segment(index.number)?;
+    let live = tiering.shared.segments.segment(index.number)?;
     (live.segment.index.header.uuid == index.segment.index.header.uuid).then_some(live)
 }
 
 impl LocalStore for TieringEngine {
     fn control(&self) -> &ControlMap<'static> {
-        &self.cx.ctl
+        &self.shared.cx.ctl
     }
 
     fn served(&self) -> Vec<ServedIndex> {
-        self.segments.served().into_iter().map(served).collect()
+        self.shared.segments.served().into_iter().map(served).collect()
     }
 
     fn served_index(&self, index: &[u8; 16]) -> Option<ServedIndex> {
-        self.segments.segment_of(*index).map(served)
+        self.shared.segments.segment_of(*index).map(served)
     }
 
     fn usage(&self) -> (u64, u64) {
-        self.cx
+        self.shared
+            .cx
             .tiers
             .iter()
             .map(|tier| tier.space.ledger.usage())
@@ -41,28 +42,28 @@ impl LocalStore for TieringEngine {
     }
 
     fn open_copy(&self, tier: usize, name: CopyName) -> Option<OwnedFd> {
-        self.cx.tiers.get(tier)?.copies.open(name).ok()
+        self.shared.cx.tiers.get(tier)?.copies.open(name).ok()
     }
 
     fn open_part(&self, tier: usize, part: u64) -> Option<OwnedFd> {
-        self.cx.tiers.get(tier)?.parts.read(part).ok()
+        self.shared.cx.tiers.get(tier)?.parts.read(part).ok()
     }
 
     fn is_as_logged(&self, index: &ServedIndex, entry: &Entry<'static>) -> Option<bool> {
-        self.cx.is_as_logged(&live(self, index)?, entry)
+        self.shared.cx.is_as_logged(&live(self, index)?, entry)
     }
 
     fn drop_damaged(&self, index: &ServedIndex, entry: &Entry<'static>, seen: Word) -> bool {
         let Some(live) = live(self, index) else { return false };
-        self.scrubber.drop_found_damaged(file_key(index.number, entry.master.id), &live, entry, seen)
+        self.residency.scrubber.drop_found_damaged(file_key(index.number, entry.master.id), &live, entry, seen)
     }
 
     fn fetch_again(&self, index: &ServedIndex, entry: &Entry<'static>) {
-        self.refetch.refetch(file_key(index.number, entry.master.id));
+        self.queue.refetch.refetch(file_key(index.number, entry.master.id));
     }
 
     fn before_pfs_call(&self, bytes: u64, demand: bool) {
-        self.cx.limits.before_call(bytes, demand);
+        self.shared.cx.limits.before_call(bytes, demand);
     }
 
     fn owners_changed(&self) {

@@ -14,18 +14,18 @@ pub const PERIOD: Duration = Duration::from_millis(500);
 /// Does one round.
 pub fn round(tiering: &TieringEngine) {
     let mut memory = short_of_memory(tiering);
-    for (at, tier) in tiering.cx.tiers.iter().enumerate() {
+    for (at, tier) in tiering.shared.cx.tiers.iter().enumerate() {
         tier.trash.sweep();
         let short = tier.space.shortage();
         if short > 0 {
-            let dropped = tiering.reclaim.shrink(at, short);
+            let dropped = tiering.placement.reclaim.shrink(at, short);
             if dropped > 0 {
                 tracing::info!(tier = tier.name, dropped, bytes = short, "copies dropped to keep space free");
             }
         }
         if memory > 0 && tier.space.is_in_memory() {
             let before = held(tier);
-            tiering.reclaim.shrink(at, memory);
+            tiering.placement.reclaim.shrink(at, memory);
             let freed = before.saturating_sub(held(tier));
             if freed > 0 {
                 tracing::warn!(
@@ -38,12 +38,12 @@ pub fn round(tiering: &TieringEngine) {
             memory = memory.saturating_sub(freed);
         }
     }
-    tiering.fetches.maintain();
-    tiering.refetch.second_tries();
-    tiering.scrubber.audit();
-    tiering.eviction.tidy();
-    tiering.queue.resume_prefetch();
-    tiering.prefetch_status.log_changes();
+    tiering.fetching.fetches.maintain();
+    tiering.queue.refetch.second_tries();
+    tiering.residency.scrubber.audit();
+    tiering.residency.eviction.tidy();
+    tiering.queue.work.resume_prefetch();
+    tiering.reports.prefetch.log_changes();
 }
 
 /// The part of the job's memory that is left to it is one in this number, at most
@@ -66,12 +66,12 @@ fn short_of_memory(tiering: &TieringEngine) -> u64 {
         let u = t.usage();
         t.space.is_in_memory() && (t.space.suspended() || u.files > 0 || u.reserved > 0)
     };
-    if !tiering.cx.tiers.iter().any(has_some) {
+    if !tiering.shared.cx.tiers.iter().any(has_some) {
         return 0;
     }
     let (left, whole) = crate::config::memory_left();
     let wanted = (whole / MEMORY_SHARE_DIVISOR).min(MAX_MEMORY_LEFT_BYTES);
-    for tier in tiering.cx.tiers.iter().filter(|t| t.space.is_in_memory()) {
+    for tier in tiering.shared.cx.tiers.iter().filter(|t| t.space.is_in_memory()) {
         if left < wanted {
             tier.space.squeeze(true);
         } else if left >= 2 * wanted {
@@ -93,7 +93,7 @@ pub fn sync(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(PERIOD);
             if last.elapsed() >= SYNC_PERIOD {
-                tiering.cx.tiers.iter().for_each(|t| t.log.sync());
+                tiering.shared.cx.tiers.iter().for_each(|t| t.log.sync());
                 last = Instant::now();
             }
         }
@@ -113,7 +113,7 @@ pub fn tidy(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(PERIOD);
             if last.elapsed() >= LOG_CHECK_PERIOD {
-                tiering.reclaim.compact_logs();
+                tiering.placement.reclaim.compact_logs();
                 last = Instant::now();
             }
         }
@@ -124,14 +124,14 @@ pub fn tidy(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
 /// Moves copies to faster tiers until `stop`, on a thread of its own: a round takes as long as
 /// there is something to move.
 pub fn promote(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
-    if tiering.cx.tiers.len() < 2 {
+    if tiering.shared.cx.tiers.len() < 2 {
         return;
     }
     let tiering = tiering.clone();
     let work = move || {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(PERIOD);
-            tiering.promoter.promote();
+            tiering.schedule.promoter.promote();
         }
     };
     let _ = std::thread::Builder::new().name("promote".to_owned()).stack_size(256 * 1024).spawn(work);
@@ -142,14 +142,14 @@ const DECODE_PERIOD: Duration = Duration::from_millis(50);
 
 /// Decodes ahead of readers until `stop`, where copies are packed.
 pub fn decode(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
-    if tiering.cx.tiers.iter().all(|t| t.options.for_decoded == 0) {
+    if tiering.shared.cx.tiers.iter().all(|t| t.options.for_decoded == 0) {
         return;
     }
     let tiering = tiering.clone();
     let work = move || {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(DECODE_PERIOD);
-            tiering.decompress_ahead.decode_ahead();
+            tiering.schedule.decompress_ahead.decode_ahead();
         }
     };
     let _ = std::thread::Builder::new().name("decode".to_owned()).stack_size(256 * 1024).spawn(work);
@@ -160,8 +160,8 @@ pub fn readers(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
     let tiering = tiering.clone();
     let work = move || {
         while !stop.load(Ordering::Relaxed) {
-            let pause = tiering.access.drain_accesses();
-            tiering.access.await_readers(pause);
+            let pause = tiering.access.tracker.drain_accesses();
+            tiering.access.tracker.await_readers(pause);
         }
     };
     let _ = std::thread::Builder::new().name("readers".to_owned()).stack_size(256 * 1024).spawn(work);

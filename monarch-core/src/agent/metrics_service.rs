@@ -63,7 +63,7 @@ impl MetricsService {
             node: node.map(Node::brief_status),
             served: node.and_then(Node::server_metrics),
         };
-        text(&seen, &tiering.cx.latencies)
+        text(&seen, &tiering.shared.cx.latencies)
     }
 
     /// Serves and writes the metrics from now on, where the configuration asks for that.
@@ -86,7 +86,7 @@ impl MetricsService {
         let (mut settled, mut written) = (Instant::now(), None::<Instant>);
         while !self.stop.load(Ordering::Relaxed) {
             if settled.elapsed() >= SETTLE_PERIOD {
-                self.reporter.tiering().cx.latencies.settle();
+                self.reporter.tiering().shared.cx.latencies.settle();
                 settled = Instant::now();
             }
             if let Some(file) = &self.textfile

@@ -53,8 +53,8 @@ pub(super) fn watch(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
 /// Leaves to the kernel what is mounted below the root of an index that is served from now on, and
 /// was not mounted `before` the index was made.
 pub(super) fn look(tiering: &TieringEngine, number: usize, live: &LiveSegment, before: Option<&MountPoints>) {
-    let (Some(root), Some(now)) = (tiering.cx.ctl.roots().get(live.root()), mount_points()) else { return };
-    let path = path_of(tiering.cx.ctl.str(&root.path));
+    let (Some(root), Some(now)) = (tiering.shared.cx.ctl.roots().get(live.root()), mount_points()) else { return };
+    let path = path_of(tiering.shared.cx.ctl.str(&root.path));
     for (_, point) in now.iter().filter(|point| before.is_none_or(|known| !known.contains(*point))) {
         if let Some(rel) = below(point, path) {
             cover(tiering, number, live, rel);
@@ -74,7 +74,7 @@ fn below<'a>(point: &'a Path, root: &Path) -> Option<&'a [u8]> {
 
 /// Notes that something was mounted there; `false` if what that means is not known now.
 fn is_mounted(tiering: &TieringEngine, point: &Path) -> bool {
-    let (ctl, mut is_told) = (&tiering.cx.ctl, true);
+    let (ctl, mut is_told) = (&tiering.shared.cx.ctl, true);
     for s in ctl.spellings() {
         let path = path_of(ctl.str(&s.path));
         let Some(root) = ctl.roots().get(s.root.load(Ordering::Relaxed) as usize) else { continue };
@@ -91,7 +91,7 @@ fn is_mounted(tiering: &TieringEngine, point: &Path) -> bool {
             Ok(true) => s.root.store(NO_ROOT, Ordering::Release),
         }
     }
-    for (number, live) in tiering.segments.served() {
+    for (number, live) in tiering.shared.segments.served() {
         let Some(root) = ctl.roots().get(live.root()) else { continue };
         let path = path_of(ctl.str(&root.path));
         if let Some(rel) = below(point, path) {
@@ -105,11 +105,11 @@ fn is_mounted(tiering: &TieringEngine, point: &Path) -> bool {
 /// Whether a way to a root leads to something else now.
 fn leads_elsewhere(tiering: &TieringEngine, s: &Spelling, root: &Root) -> io::Result<bool> {
     let of = |path: &Path| path.metadata().map(|m| (m.dev(), m.ino()));
-    let (path, real) = (tiering.cx.ctl.str(&s.path), tiering.cx.ctl.str(&root.path));
+    let (path, real) = (tiering.shared.cx.ctl.str(&s.path), tiering.shared.cx.ctl.str(&root.path));
     let was = if path == real {
         (root.dev.load(Ordering::Relaxed), root.ino.load(Ordering::Relaxed))
     } else {
-        of(&path_of(real).join(path_of(tiering.cx.ctl.str(&s.sub))))?
+        of(&path_of(real).join(path_of(tiering.shared.cx.ctl.str(&s.sub))))?
     };
     match of(path_of(path)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
@@ -121,9 +121,9 @@ fn leads_elsewhere(tiering: &TieringEngine, s: &Spelling, root: &Root) -> io::Re
 fn cover(tiering: &TieringEngine, number: usize, live: &LiveSegment, rel: &[u8]) {
     // (The kernel answers already for what was found mounted by the scan.)
     let Some(entry) = live.segment.lookup(rel).filter(|e| e.record.owner != OWNER_KERNEL) else { return };
-    demand::bypass(&tiering.cx.ctl, &Found { root: live.root(), number, segment: &live.segment, entry });
+    demand::bypass(&tiering.shared.cx.ctl, &Found { root: live.root(), number, segment: &live.segment, entry });
     let dir = live.segment.index.dir(entry.record).filter(|d| d.end > d.id + 1);
-    if dir.is_some_and(|d| !tiering.cx.ctl.bypass_range(number as u32, d.id, d.end)) {
+    if dir.is_some_and(|d| !tiering.shared.cx.ctl.bypass_range(number as u32, d.id, d.end)) {
         live.segment.state.header.bypassed.store(1, Ordering::Release);
     }
 }

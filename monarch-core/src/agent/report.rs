@@ -52,9 +52,9 @@ impl Reporter {
     /// State of the agent, whose metrics are at `metrics`.
     pub(super) fn status(&self, metrics: MetricsStatus) -> Status {
         // Opens until now count: the report of a job that ends has its last epoch.
-        self.tiering.access.drain_accesses();
-        let (engine, why) = self.tiering.lanes.engine();
-        let (filling, filling_bytes) = self.tiering.fetches.partial_copies();
+        self.tiering.access.tracker.drain_accesses();
+        let (engine, why) = self.tiering.queue.lanes.engine();
+        let (filling, filling_bytes) = self.tiering.fetching.fetches.partial_copies();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -66,13 +66,13 @@ impl Reporter {
             engine_why: why.to_owned(),
             policy: self.tiering.policy.name().to_owned(),
             nodes: 1 + self.node.as_ref().map_or(0, |node| node.sharers()),
-            prefetch: self.tiering.prefetch_status.ahead(),
+            prefetch: self.tiering.reports.prefetch.ahead(),
             metrics,
-            pfs_opens: self.tiering.cx.latencies.opens(),
+            pfs_opens: self.tiering.shared.cx.latencies.opens(),
             roots: self.roots.status(),
-            tiers: self.tiering.cx.tiers.iter().map(tier_status).collect(),
+            tiers: self.tiering.shared.cx.tiers.iter().map(tier_status).collect(),
             counters: counters(&self.ctl),
-            agent: figures(&self.tiering.cx.stats)
+            agent: figures(&self.tiering.shared.cx.stats)
                 .iter()
                 .map(|(n, v)| (*n, v.load(Ordering::Relaxed)))
                 .chain([("filling", filling), ("filling_bytes", filling_bytes)])

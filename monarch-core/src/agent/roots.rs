@@ -81,7 +81,7 @@ impl Drop for Attachment {
                     // Another job may find changed files; it is not to get this index.
                     self.roots.shared.withdraw(&r.path);
                 }
-                self.roots.tiering.fair_share.set_jobs(n, r.jobs);
+                self.roots.tiering.placement.fair_share.set_jobs(n, r.jobs);
             }
         }
     }
@@ -184,7 +184,7 @@ impl Roots {
             let suits = r.suits(asked);
             let stale = known.is_some() && r.used && r.jobs == 0 && !(again && suits);
             (r.jobs, r.used) = (r.jobs + 1, true);
-            self.tiering.fair_share.set_jobs(number, r.jobs);
+            self.tiering.placement.fair_share.set_jobs(number, r.jobs);
             if !suits && !stale {
                 failed = Some(io::Error::other(r.refusal(asked)));
                 break;
@@ -305,7 +305,7 @@ impl Roots {
             if r.warned.is_some_and(|at| at.elapsed() < WARN_PERIOD) {
                 continue;
             }
-            let Some(near) = r.segment.and_then(|n| self.tiering.source_facts.near_purge(n)) else { continue };
+            let Some(near) = r.segment.and_then(|n| self.tiering.shared.source_facts.near_purge(n)) else { continue };
             tracing::warn!(root = %r.path.display(), "{near}");
             r.warned = Some(Instant::now());
         }
@@ -320,16 +320,18 @@ impl Roots {
     #[must_use]
     pub fn status(&self) -> Vec<RootStatus> {
         // Before the list is locked: they may have to wait.
-        let mut epochs: Vec<_> = (0..self.ctl.roots().len()).map(|root| self.tiering.access.epochs(root)).collect();
-        let mut directories: Vec<_> = (0..epochs.len()).map(|root| self.tiering.access.directories(root)).collect();
+        let mut epochs: Vec<_> =
+            (0..self.ctl.roots().len()).map(|root| self.tiering.access.tracker.epochs(root)).collect();
+        let mut directories: Vec<_> =
+            (0..epochs.len()).map(|root| self.tiering.access.tracker.directories(root)).collect();
         self.list
             .lock()
             .iter()
             .zip(self.ctl.roots())
             .enumerate()
             .map(|(number, (r, c))| {
-                let live = r.segment.and_then(|n| self.tiering.segments.segment(n));
-                let released = r.segment.map(|n| self.tiering.source_facts.released(n)).unwrap_or_default();
+                let live = r.segment.and_then(|n| self.tiering.shared.segments.segment(n));
+                let released = r.segment.map(|n| self.tiering.shared.source_facts.released(n)).unwrap_or_default();
                 let h = live.as_ref().map(|l| l.segment.index.header);
                 let loaded = live.as_ref().is_some_and(|l| l.segment.state.guard.is_loaded());
                 RootStatus {
@@ -347,8 +349,8 @@ impl Roots {
                     opens: c.opens.load(Ordering::Relaxed),
                     released: released.files,
                     released_bytes: released.bytes,
-                    near_purge: r.segment.and_then(|n| self.tiering.source_facts.near_purge(n)),
-                    engine: live.as_ref().map_or_else(String::new, |l| self.tiering.lanes.engine_of(l)),
+                    near_purge: r.segment.and_then(|n| self.tiering.shared.source_facts.near_purge(n)),
+                    engine: live.as_ref().map_or_else(String::new, |l| self.tiering.queue.lanes.engine_of(l)),
                 }
             })
             .collect()

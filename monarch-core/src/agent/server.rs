@@ -234,7 +234,7 @@ impl Agent {
                 if !self.dir.has(runtime_dir::CONTROL) || !self.dir.is_in_place() {
                     tracing::error!(dir = %self.dir.path().display(), "the runtime directory was wiped; making room for a new agent");
                     self.ending.end_as(End::Renew);
-                } else if let Some(t) = self.tiering.cx.tiers.iter().find(|t| !t.in_place()) {
+                } else if let Some(t) = self.tiering.shared.cx.tiers.iter().find(|t| !t.in_place()) {
                     tracing::error!(tier = t.name, path = %t.path.display(), "the tier was removed; making room for a new agent");
                     self.ending.end_as(End::Yield);
                 }
@@ -324,13 +324,13 @@ impl Agent {
             }
             Ok(Request::Status) => Reply::Status(Box::new(self.metrics.agent_status())),
             Ok(Request::Prefetch { ranges }) => {
-                self.reply(move |tiering| Reply::Tally(tiering.queue.prefetch_ranges(&ranges))).await
+                self.reply(move |tiering| Reply::Tally(tiering.queue.work.prefetch_ranges(&ranges))).await
             }
             Ok(Request::Census { ranges, plan, list }) => {
-                self.reply(move |tiering| Reply::Census(Box::new(tiering.report.census(&ranges, plan, list)))).await
+                self.reply(move |tiering| Reply::Census(Box::new(tiering.reports.residency.census(&ranges, plan, list)))).await
             }
             Ok(Request::Evict { ranges, unclaimed, copies }) => {
-                self.reply(move |tiering| Reply::Tally(tiering.reclaim.evict_ranges(&ranges, unclaimed, &copies))).await
+                self.reply(move |tiering| Reply::Tally(tiering.placement.reclaim.evict_ranges(&ranges, unclaimed, &copies))).await
             }
             Ok(Request::Refresh { .. }) if self.node.is_some() => Reply::Error {
                 message: "the nodes of a job share one index, which a scan on one of them would change for that one only; the next job \
@@ -379,7 +379,7 @@ impl Agent {
             return Reply::Error { message: "the file of the trace did not come with the request".to_owned() };
         };
         let tiering = self.tiering.clone();
-        let begin = move || tiering.access.begin_trace(&path, file).map_err(|e| e.to_string());
+        let begin = move || tiering.access.tracker.begin_trace(&path, file).map_err(|e| e.to_string());
         let begun = tokio::task::spawn_blocking(begin).await;
         match begun.unwrap_or_else(|e| Err(e.to_string())) {
             Ok(trace) => {
@@ -391,7 +391,7 @@ impl Agent {
     }
 
     async fn ended_trace(&self, trace: u64) -> Reply {
-        self.reply(move |tiering| Reply::Traced(tiering.access.end_trace(trace).unwrap_or_default())).await
+        self.reply(move |tiering| Reply::Traced(tiering.access.tracker.end_trace(trace).unwrap_or_default())).await
     }
 
     /// Work that goes over many files, away from the thread that serves the socket.
@@ -437,10 +437,10 @@ impl Agent {
         c.dead.store(c.incarnation.load(Ordering::Relaxed), Ordering::Release);
         if end != End::Yield {
             c.bypassed.store(1, Ordering::Release);
-            self.tiering.cx.tiers.iter().for_each(crate::tier::TierDir::mark_ending);
+            self.tiering.shared.cx.tiers.iter().for_each(crate::tier::TierDir::mark_ending);
         }
         if end == End::Quit {
-            self.tiering.compressor.compress_rest(PACK_TIMEOUT);
+            self.tiering.compression.compressor.compress_rest(PACK_TIMEOUT);
         }
         // They hold the tiers' locks for as long as they run.
         self.roots.stop();
@@ -451,7 +451,14 @@ impl Agent {
         }
         let passing = |at: usize| self.config.tiers.get(at).is_some_and(|t| t.persist == Persist::Job);
         if end == End::Quit {
-            self.tiering.cx.tiers.iter().enumerate().filter(|(at, _)| passing(*at)).for_each(|(_, t)| t.remove_all());
+            self.tiering
+                .shared
+                .cx
+                .tiers
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| passing(*at))
+                .for_each(|(_, t)| t.remove_all());
         }
         tracing::info!(?end, "ended");
         // The directory last: a job that waits for the end looks at it.

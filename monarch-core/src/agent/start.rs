@@ -118,7 +118,7 @@ pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     let roots = Arc::new(Roots::new(&dir, ctl, &tiering, seed, node.clone()));
     if let Some(node) = &node {
         node.adopts(adopting);
-        tiering.peers.join(node.connect(tiering.clone()));
+        tiering.shared.peers.join(node.connect(tiering.clone()));
         node.serve(&stop).map_err(|source| StartError::Io { what: "cannot talk to other nodes", source })?;
     }
     if adopting {
@@ -234,7 +234,7 @@ fn tiering(
 /// Lists the copies that are in the tiers already. Those beyond this job's capacity are dropped.
 fn find_copies(tiering: &TieringEngine) {
     let mut unclaimed = tiering.orphans();
-    for (at, tier) in tiering.cx.tiers.iter().enumerate() {
+    for (at, tier) in tiering.shared.cx.tiers.iter().enumerate() {
         let found = |c: Copy| {
             // The same copy in two tiers: the slower one goes.
             if !unclaimed.add(at, &c) {
@@ -248,7 +248,8 @@ fn find_copies(tiering: &TieringEngine) {
         match tier.recover(found) {
             Ok(()) => {
                 let u = tier.space.ledger.usage();
-                let (dropped, bytes) = unclaimed.make_room(at, u.used.saturating_sub(u.capacity), &tiering.cx.tiers);
+                let (dropped, bytes) =
+                    unclaimed.make_room(at, u.used.saturating_sub(u.capacity), &tiering.shared.cx.tiers);
                 if dropped > 0 {
                     tracing::info!(
                         tier = tier.name,

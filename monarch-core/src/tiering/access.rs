@@ -8,3 +8,35 @@ pub(crate) mod event_merge;
 pub(crate) mod hint_inbox;
 pub(crate) mod prefetch_order;
 pub(crate) mod trace_files;
+
+use crate::held_dir::HeldDir;
+use crate::tiering::core::shared::Shared;
+use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::Queue;
+use crate::tiering::residency::Residency;
+use access_tracker::AccessTracker;
+use hint_inbox::HintInbox;
+use prefetch_order::PrefetchOrder;
+use std::sync::Arc;
+
+/// The components of the room.
+pub(crate) struct Access {
+    pub(crate) order: Arc<PrefetchOrder>,
+    pub(crate) tracker: Arc<AccessTracker>,
+}
+
+impl Access {
+    /// Makes the components without opens and hints. Jobs leave hints in `hint_dir`.
+    pub(crate) fn new(
+        shared: &Shared,
+        policy: &Arc<PolicyHandle>,
+        queue: &Queue,
+        residency: &Residency,
+        hint_dir: Option<HeldDir>,
+    ) -> Self {
+        let order = Arc::new(PrefetchOrder::new(shared, policy));
+        let hint_inbox = Arc::new(HintInbox::new(shared, policy, queue, &order, hint_dir));
+        let tracker = Arc::new(AccessTracker::new(shared, policy, queue, residency, &hint_inbox));
+        Self { order, tracker }
+    }
+}

@@ -18,6 +18,7 @@ pub(crate) mod peer_link;
 pub(crate) mod read_permission;
 pub(crate) mod reservations;
 pub(crate) mod segments;
+pub(crate) mod shared;
 pub(crate) mod source_facts;
 pub(crate) mod state_transition;
 pub(crate) mod stats;

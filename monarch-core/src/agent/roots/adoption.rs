@@ -74,7 +74,7 @@ impl Adoption<'_> {
         let (mut keys, mut decoded) = (Vec::new(), Vec::new());
         for e in segment.files() {
             let w = e.word();
-            let claim = |unclaimed: &mut Orphans| unclaimed.claim(&segment, &e, &self.tiering.cx.tiers);
+            let claim = |unclaimed: &mut Orphans| unclaimed.claim(&segment, &e, &self.tiering.shared.cx.tiers);
             let to = match w.state() {
                 State::Requested | State::Fetching | State::Partial | State::Refused => w.next(State::Absent),
                 State::Absent if w.packed_in().is_none() => continue,
@@ -103,19 +103,19 @@ impl Adoption<'_> {
         }
         drop(unclaimed);
         let kept = keys.len() as u64;
-        self.tiering.eviction.note_placed(keys.into_iter());
+        self.tiering.residency.eviction.note_placed(keys.into_iter());
         // Where an agent died while it opened the segment.
         self.ctl.ctl.generation.fetch_add(1, Ordering::AcqRel);
         self.untracked.open_segment(root, at, &segment);
         // A loaded index was perhaps not checked to its end.
         let fresh = !segment.state.guard.is_loaded();
-        let mut live = self.tiering.lanes.live(root, segment, source, fresh);
+        let mut live = self.tiering.queue.lanes.live(root, segment, source, fresh);
         self.shared.join_adopted(&mut live);
         self.shared.note_sums(&live);
         self.tiering.add_segment(at, &live);
         mounts::look(self.tiering, at, &live, None);
         self.shared.announce_adopted(&live);
-        self.tiering.transient.note_transient(decoded.into_iter());
+        self.tiering.residency.transient.note_transient(decoded.into_iter());
         if let Some(r) = self.list.lock().get_mut(root) {
             r.state = "ready".to_owned();
             r.segment = Some(at);

@@ -33,7 +33,7 @@ pub(super) fn note_sums(tiering: &TieringEngine, segment: &Segment<'static>) {
         return;
     }
     let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
-    for tier in tiering.cx.tiers.iter().rev() {
+    for tier in tiering.shared.cx.tiers.iter().rev() {
         let Ok(logged) = tier.log.sums(&names) else { continue };
         for e in segment.files() {
             if let Some(l) = logged.get(segment.copy_name(&e)) {

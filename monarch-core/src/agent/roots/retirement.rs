@@ -67,7 +67,7 @@ impl Retirement {
 
     /// Takes the copies of a retired segment back and ends all work on it.
     pub(super) fn give_back(&self, number: usize) {
-        let Some(live) = self.tiering.segments.segment(number) else { return };
+        let Some(live) = self.tiering.shared.segments.segment(number) else { return };
         let start = Instant::now();
         while self.withdraw(&live.segment) > 0 && start.elapsed() < DRAIN_TIMEOUT {
             if self.list.is_stopping() {
@@ -76,7 +76,7 @@ impl Retirement {
             std::thread::sleep(DRAIN_PAUSE);
         }
         // Files of which only a part was there: their words say something else now.
-        self.tiering.fetches.maintain();
+        self.tiering.fetching.fetches.maintain();
         self.tiering.remove_segment(number);
         // Those that came in between; a later reader sees that it is not served any more.
         self.withdraw(&live.segment);
@@ -85,7 +85,7 @@ impl Retirement {
 
     /// Whether jobs have changed something below a root, by its segment.
     pub(super) fn is_changed(&self, number: usize) -> bool {
-        let Some(live) = self.tiering.segments.segment(number) else { return false };
+        let Some(live) = self.tiering.shared.segments.segment(number) else { return false };
         let of = number as u32 + 1;
         let range = self.ctl.ctl.ranges.iter().any(|r| r.segment.load(Ordering::Acquire) == of);
         let whole = live.segment.state.header.bypassed.load(Ordering::Acquire) != 0;
@@ -108,7 +108,7 @@ impl Retirement {
                         continue;
                     }
                     futex_wake(&e.slot.word, u32::MAX >> 1);
-                    self.tiering.eviction.leave_orphaned(w, segment.copy_name(&e), e.record.size);
+                    self.tiering.residency.eviction.leave_orphaned(w, segment.copy_name(&e), e.record.size);
                 }
             }
         }

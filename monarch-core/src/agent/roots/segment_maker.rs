@@ -115,7 +115,7 @@ impl SegmentMaker {
             }
         })?;
         let segment = made.segment;
-        let mut live = self.tiering.lanes.live(scan.root, segment, source, made.fresh);
+        let mut live = self.tiering.queue.lanes.live(scan.root, segment, source, made.fresh);
         live.portable = made.portable;
         self.shared.join(&live.segment);
         pre_index_changes::close(&segment);
@@ -137,7 +137,7 @@ impl SegmentMaker {
         if made.is_shared {
             self.shared.offer(&self.list, scan.root, &live);
         }
-        self.tiering.transient.note_transient(decoded.into_iter());
+        self.tiering.residency.transient.note_transient(decoded.into_iter());
         let live = |s: &SegmentRef| s.status.load(Ordering::Acquire) == SEGMENT_LIVE;
         if !self.ctl.segments().get(number).is_some_and(live) {
             // Retired before the tiering engine knew of it.
@@ -181,7 +181,7 @@ impl SegmentMaker {
             None => {
                 let mounts = mount_points();
                 let options = ScanOptions { threads: index.scan_threads, max_memory: index.max_memory };
-                let limits = &self.tiering.cx.limits;
+                let limits = &self.tiering.shared.cx.limits;
                 let tree =
                     crate::index::scan_within(path, options, limits, &scan.progress).map_err(io::Error::other)?;
                 let built = crate::index::build(tree, self.seed, crate::sys::random_uuid());
@@ -246,7 +246,7 @@ impl SegmentMaker {
         let may_read = |r: &Record| read_permission::by_mode(&segment.index, r);
         let fits = |e: &Entry<'_>| e.word().state() == State::Absent && known(e.id) && may_read(e.record);
         for e in segment.files().filter(fits) {
-            let Some(claim) = unclaimed.claim(segment, &e, &self.tiering.cx.tiers) else { continue };
+            let Some(claim) = unclaimed.claim(segment, &e, &self.tiering.shared.cx.tiers) else { continue };
             let w = e.word();
             let (absent, to) = (w.state() == State::Absent, claim.word(w));
             if absent && e.slot.word.compare_exchange(w.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -254,7 +254,7 @@ impl SegmentMaker {
                 keys.push(key);
                 decoded.extend(to.is_marked().then_some(key));
             } else {
-                unclaimed.put_back(claim, segment.copy_name(&e), e.record.size, &self.tiering.cx.tiers);
+                unclaimed.put_back(claim, segment.copy_name(&e), e.record.size, &self.tiering.shared.cx.tiers);
             }
         }
         drop(unclaimed);
@@ -265,8 +265,8 @@ impl SegmentMaker {
         }
         claimed_decoded.append(&mut decoded);
         let n = keys.len() as u64;
-        self.tiering.cx.stats.adopted.fetch_add(n, Ordering::Relaxed);
-        self.tiering.eviction.note_placed(keys.into_iter());
+        self.tiering.shared.cx.stats.adopted.fetch_add(n, Ordering::Relaxed);
+        self.tiering.residency.eviction.note_placed(keys.into_iter());
         crate::sys::give_back_memory();
         n
     }
@@ -280,7 +280,7 @@ impl SegmentMaker {
             return;
         }
         let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
-        let dropped = unclaimed.drop_of_root(root, |name| names.contains(&name), &self.tiering.cx.tiers);
+        let dropped = unclaimed.drop_of_root(root, |name| names.contains(&name), &self.tiering.shared.cx.tiers);
         drop(unclaimed);
         if dropped > 0 {
             tracing::info!(copies = dropped, "copies of files that the scan did not find as they were are dropped");

@@ -118,7 +118,7 @@ impl SharedIndexes {
         }
         for &root in roots {
             let segment = list.lock().get(root).and_then(|r| r.segment);
-            if let Some(live) = segment.and_then(|number| self.tiering.segments.segment(number)) {
+            if let Some(live) = segment.and_then(|number| self.tiering.shared.segments.segment(number)) {
                 self.offer(list, root, &live);
             }
         }
@@ -142,11 +142,11 @@ impl SharedIndexes {
     pub(super) fn note_sums(&self, live: &LiveSegment) {
         let Some(node) = self.node.as_ref() else { return };
         let segment = &live.segment;
-        if self.tiering.cx.tiers.iter().all(|tier| tier.space.ledger.usage().files == 0) {
+        if self.tiering.shared.cx.tiers.iter().all(|tier| tier.space.ledger.usage().files == 0) {
             return;
         }
         let names: HashSet<CopyName> = segment.files().map(|e| segment.copy_name(&e)).collect();
-        for tier in &self.tiering.cx.tiers {
+        for tier in &self.tiering.shared.cx.tiers {
             let Ok(logged) = tier.log.sums(&names) else { continue };
             for e in segment.files() {
                 if let Some(l) = logged.get(segment.copy_name(&e)) {

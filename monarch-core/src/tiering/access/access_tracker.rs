@@ -13,9 +13,12 @@ use crate::tiering::access::hint_inbox::{Hint, HintInbox};
 use crate::tiering::core::context::Context;
 use crate::tiering::core::lane::Lane;
 use crate::tiering::core::segments::{LiveSegment, Segments};
+use crate::tiering::core::shared::Shared;
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::waker::Waker;
 use crate::tiering::queue::work_queue::WorkQueue;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::eviction::Eviction;
 use crate::trace::{TraceError, TraceHeader, TraceWriter};
 use monarch_abi::accesses::{LANE, Noted, Opened, Served as From, Tails};
@@ -102,21 +105,19 @@ pub(crate) struct AccessTracker {
 
 impl AccessTracker {
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        waker: &Arc<Waker>,
+        shared: &Shared,
         policy: &Arc<PolicyHandle>,
-        queue: &Arc<WorkQueue>,
-        eviction: &Arc<Eviction>,
+        queue: &Queue,
+        residency: &Residency,
         hint_inbox: &Arc<HintInbox>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            waker: waker.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            waker: queue.waker.clone(),
             policy: policy.clone(),
-            queue: queue.clone(),
-            eviction: eviction.clone(),
+            queue: queue.work.clone(),
+            eviction: residency.eviction.clone(),
             hint_inbox: hint_inbox.clone(),
             reading: Mutex::default(),
         }

@@ -8,8 +8,10 @@ use crate::held_dir::HeldDir;
 use crate::snapshot::Range;
 use crate::tiering::access::prefetch_order::PrefetchOrder;
 use crate::tiering::core::segments::{Segments, parts};
+use crate::tiering::core::shared::Shared;
 use crate::tiering::core::source_facts::SourceFacts;
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::work_queue::WorkQueue;
 use monarch_abi::demand::file_key;
 use monarch_abi::hint;
@@ -64,18 +66,17 @@ pub(crate) struct HintInbox {
 
 impl HintInbox {
     pub(crate) fn new(
-        segments: &Arc<Segments>,
+        shared: &Shared,
         policy: &Arc<PolicyHandle>,
-        source_facts: &Arc<SourceFacts>,
-        queue: &Arc<WorkQueue>,
+        queue: &Queue,
         order: &Arc<PrefetchOrder>,
         hint_dir: Option<HeldDir>,
     ) -> Self {
         Self {
-            segments: segments.clone(),
+            segments: shared.segments.clone(),
             policy: policy.clone(),
-            source_facts: source_facts.clone(),
-            queue: queue.clone(),
+            source_facts: shared.source_facts.clone(),
+            queue: queue.work.clone(),
             order: order.clone(),
             hint_dir,
         }

@@ -2,6 +2,7 @@
 
 use crate::tiering::core::context::{Context, free};
 use crate::tiering::core::segments::{Segments, parts};
+use crate::tiering::core::shared::Shared;
 use crate::tiering::core::source_facts::SourceFacts;
 use crate::tiering::policy::policy_handle::PolicyHandle;
 use monarch_abi::word::{Refusal, State};
@@ -24,13 +25,13 @@ pub(crate) struct PrefetchOrder {
 }
 
 impl PrefetchOrder {
-    pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        policy: &Arc<PolicyHandle>,
-        source_facts: &Arc<SourceFacts>,
-    ) -> Self {
-        Self { cx: cx.clone(), segments: segments.clone(), policy: policy.clone(), source_facts: source_facts.clone() }
+    pub(crate) fn new(shared: &Shared, policy: &Arc<PolicyHandle>) -> Self {
+        Self {
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            policy: policy.clone(),
+            source_facts: shared.source_facts.clone(),
+        }
     }
 
     /// The next file to prefetch: one that the policy wants, or the next one in the known order

@@ -14,9 +14,12 @@ use crate::tiering::core::context::Context;
 use crate::tiering::core::lane::Lane;
 use crate::tiering::core::reservations::{CompressionTarget, TransientReservation};
 use crate::tiering::core::segments::{EvictionCandidate, Segments};
+use crate::tiering::core::shared::Shared;
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::waker::Waker;
 use crate::tiering::queue::work_queue::WorkQueue;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::eviction::Eviction;
 use crate::tiering::residency::mover::Mover;
 use crate::tiering::residency::orphans::Orphans;
@@ -76,29 +79,23 @@ pub(crate) struct Compressor {
 }
 
 impl Compressor {
-    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        orphans: &Arc<Mutex<Orphans>>,
-        waker: &Arc<Waker>,
+        shared: &Shared,
         policy: &Arc<PolicyHandle>,
-        queue: &Arc<WorkQueue>,
-        transient: &Arc<TransientCopies>,
-        eviction: &Arc<Eviction>,
-        mover: &Arc<Mover>,
+        queue: &Queue,
+        residency: &Residency,
         packer: &Arc<Packer>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            orphans: orphans.clone(),
-            waker: waker.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            orphans: residency.orphans.clone(),
+            waker: queue.waker.clone(),
             policy: policy.clone(),
-            queue: queue.clone(),
-            transient: transient.clone(),
-            eviction: eviction.clone(),
-            mover: mover.clone(),
+            queue: queue.work.clone(),
+            transient: residency.transient.clone(),
+            eviction: residency.eviction.clone(),
+            mover: residency.mover.clone(),
             packer: packer.clone(),
             pending: Mutex::default(),
             packers: (std::thread::available_parallelism().map_or(1, NonZero::get) / 2).max(1),

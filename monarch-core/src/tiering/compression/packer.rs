@@ -6,6 +6,8 @@ use crate::tiering::compression::ratio_estimator::RatioEstimator;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::reservations::CompressionTarget;
 use crate::tiering::core::segments::EvictionCandidate;
+use crate::tiering::core::shared::Shared;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::orphans::Orphans;
 use monarch_abi::hash::PathHash;
 use std::io;
@@ -63,8 +65,8 @@ pub(crate) struct Packer {
 }
 
 impl Packer {
-    pub(crate) fn new(cx: &Arc<Context>, orphans: &Arc<Mutex<Orphans>>) -> Self {
-        Self { cx: cx.clone(), orphans: orphans.clone(), ratios: Mutex::default() }
+    pub(crate) fn new(shared: &Shared, residency: &Residency) -> Self {
+        Self { cx: shared.cx.clone(), orphans: residency.orphans.clone(), ratios: Mutex::default() }
     }
 
     /// Locks the estimates of compressed sizes.

@@ -3,7 +3,9 @@
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::lane::Lane;
+use crate::tiering::core::shared::Shared;
 use crate::tiering::core::source_facts::SourceFacts;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::waker::Waker;
 use crate::tiering::throttle::PrefetchThrottle;
 use std::sync::Arc;
@@ -18,13 +20,13 @@ pub(crate) struct CopyAccounting {
 }
 
 impl CopyAccounting {
-    pub(crate) fn new(
-        cx: &Arc<Context>,
-        throttle: &Arc<PrefetchThrottle>,
-        waker: &Arc<Waker>,
-        source_facts: &Arc<SourceFacts>,
-    ) -> Self {
-        Self { cx: cx.clone(), throttle: throttle.clone(), waker: waker.clone(), source_facts: source_facts.clone() }
+    pub(crate) fn new(shared: &Shared, queue: &Queue) -> Self {
+        Self {
+            cx: shared.cx.clone(),
+            throttle: queue.throttle.clone(),
+            waker: queue.waker.clone(),
+            source_facts: shared.source_facts.clone(),
+        }
     }
 
     /// Notes a file, or a chunk, that came from the PFS.

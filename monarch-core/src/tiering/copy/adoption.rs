@@ -4,6 +4,7 @@
 
 use crate::engine::{CopyError, Marks};
 use crate::sync::lock;
+use crate::tiering::copy::fetching::Fetching;
 use crate::tiering::copy::publisher::Publisher;
 use crate::tiering::core::claim::Claim;
 use crate::tiering::core::claimed_file::ClaimedFile;
@@ -11,7 +12,10 @@ use crate::tiering::core::context::Context;
 use crate::tiering::core::inflight_progress::InflightProgress;
 use crate::tiering::core::outcome::CopyOutcome;
 use crate::tiering::core::read_permission;
+use crate::tiering::core::shared::Shared;
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::Queue;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::catalog::Catalog;
 use crate::tiering::residency::orphans::Orphans;
 use crate::tiering::throttle::PrefetchThrottle;
@@ -32,20 +36,19 @@ pub(crate) struct Adoption {
 
 impl Adoption {
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        orphans: &Arc<Mutex<Orphans>>,
-        catalog: &Arc<Mutex<Catalog>>,
-        throttle: &Arc<PrefetchThrottle>,
+        shared: &Shared,
         policy: &Arc<PolicyHandle>,
-        publisher: &Arc<Publisher>,
+        queue: &Queue,
+        residency: &Residency,
+        fetching: &Fetching,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            orphans: orphans.clone(),
-            catalog: catalog.clone(),
-            throttle: throttle.clone(),
+            cx: shared.cx.clone(),
+            orphans: residency.orphans.clone(),
+            catalog: residency.catalog.clone(),
+            throttle: queue.throttle.clone(),
             policy: policy.clone(),
-            publisher: publisher.clone(),
+            publisher: fetching.publisher.clone(),
         }
     }
 

@@ -5,6 +5,7 @@
 
 use crate::metrics::Origin;
 use crate::sync::lock;
+use crate::tiering::compression::Compression;
 use crate::tiering::compression::compressor::Compressor;
 use crate::tiering::copy::accounting::CopyAccounting;
 use crate::tiering::copy::chunked_fetch::{ChunkedFetch, PlacedPart, Room};
@@ -16,11 +17,14 @@ use crate::tiering::core::engine_trial::Kind;
 use crate::tiering::core::lane::Lane;
 use crate::tiering::core::outcome::CopyOutcome;
 use crate::tiering::core::peer_link::PeerLink;
+use crate::tiering::core::shared::Shared;
 use crate::tiering::core::source_facts::SourceFacts;
 use crate::tiering::placement::reclaim::Reclaimer;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::engine_lane::EngineLanes;
 use crate::tiering::queue::inflight_slots::{InflightSlots, Job};
 use crate::tiering::queue::waker::Waker;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::transient_copies::TransientCopies;
 use crate::tiering::throttle::PrefetchThrottle;
 use monarch_abi::chunks::{LargeFile, STREAMED, WHOLE};
@@ -95,34 +99,28 @@ pub(crate) struct ChunkedFetches {
 }
 
 impl ChunkedFetches {
-    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
     pub(crate) fn new(
-        cx: &Arc<Context>,
+        shared: &Shared,
+        queue: &Queue,
+        residency: &Residency,
+        compression: &Compression,
         fetch_lines: &Arc<Mutex<FetchLines>>,
-        throttle: &Arc<PrefetchThrottle>,
-        waker: &Arc<Waker>,
-        source_facts: &Arc<SourceFacts>,
-        peers: &Arc<PeerLink>,
-        lanes: &Arc<EngineLanes>,
-        transient: &Arc<TransientCopies>,
-        compressor: &Arc<Compressor>,
         publisher: &Arc<Publisher>,
         accounting: &Arc<CopyAccounting>,
-        slots: &Arc<InflightSlots>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
+            cx: shared.cx.clone(),
             fetch_lines: fetch_lines.clone(),
-            throttle: throttle.clone(),
-            waker: waker.clone(),
-            source_facts: source_facts.clone(),
-            peers: peers.clone(),
-            lanes: lanes.clone(),
-            transient: transient.clone(),
-            compressor: compressor.clone(),
+            throttle: queue.throttle.clone(),
+            waker: queue.waker.clone(),
+            source_facts: shared.source_facts.clone(),
+            peers: shared.peers.clone(),
+            lanes: queue.lanes.clone(),
+            transient: residency.transient.clone(),
+            compressor: compression.compressor.clone(),
             publisher: publisher.clone(),
             accounting: accounting.clone(),
-            slots: slots.clone(),
+            slots: queue.slots.clone(),
             chunks_ahead: AtomicUsize::new(0),
         }
     }

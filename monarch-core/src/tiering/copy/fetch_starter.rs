@@ -3,11 +3,13 @@
 
 use crate::sync::lock;
 use crate::tier::PartCopy;
+use crate::tiering::compression::Compression;
 use crate::tiering::compression::compressor::Compressor;
 use crate::tiering::compression::packer::Packer;
 use crate::tiering::copy::chunked_fetch::PlacedPart;
 use crate::tiering::copy::chunked_fetches::ChunkedFetches;
 use crate::tiering::copy::fetch_lines::FetchLines;
+use crate::tiering::copy::fetching::Fetching;
 use crate::tiering::copy::publisher::{Publisher, no_transient_space};
 use crate::tiering::copy::streaming::Streaming;
 use crate::tiering::core::claimed_file::ClaimedFile;
@@ -15,9 +17,12 @@ use crate::tiering::core::context::Context;
 use crate::tiering::core::outcome::CopyOutcome;
 use crate::tiering::core::reservations::CompressedReservation;
 use crate::tiering::core::reservations::TransientReservation;
+use crate::tiering::core::shared::Shared;
+use crate::tiering::placement::Placement;
 use crate::tiering::placement::fair_share::FairShare;
 use crate::tiering::placement::placer::{MAX_CHOICES, Placer};
 use crate::tiering::placement::reclaim::Reclaim;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::decode_rounds::DecodeRounds;
 use crate::tiering::residency::transient_copies::TransientCopies;
 use monarch_abi::chunks::LargeFile;
@@ -51,33 +56,26 @@ pub(crate) struct FetchStarter {
 }
 
 impl FetchStarter {
-    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        fetch_lines: &Arc<Mutex<FetchLines>>,
-        rounds: &Arc<DecodeRounds>,
-        transient: &Arc<TransientCopies>,
-        packer: &Arc<Packer>,
-        compressor: &Arc<Compressor>,
-        fair_share: &Arc<FairShare>,
-        placer: &Arc<Placer>,
-        reclaim: &Arc<Reclaim>,
-        publisher: &Arc<Publisher>,
-        fetches: &Arc<ChunkedFetches>,
+        shared: &Shared,
+        residency: &Residency,
+        compression: &Compression,
+        placement: &Placement,
+        fetching: &Fetching,
         streaming: &Arc<Streaming>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            fetch_lines: fetch_lines.clone(),
-            rounds: rounds.clone(),
-            transient: transient.clone(),
-            packer: packer.clone(),
-            compressor: compressor.clone(),
-            fair_share: fair_share.clone(),
-            placer: placer.clone(),
-            reclaim: reclaim.clone(),
-            publisher: publisher.clone(),
-            fetches: fetches.clone(),
+            cx: shared.cx.clone(),
+            fetch_lines: fetching.fetch_lines.clone(),
+            rounds: residency.rounds.clone(),
+            transient: residency.transient.clone(),
+            packer: compression.packer.clone(),
+            compressor: compression.compressor.clone(),
+            fair_share: placement.fair_share.clone(),
+            placer: placement.placer.clone(),
+            reclaim: placement.reclaim.clone(),
+            publisher: fetching.publisher.clone(),
+            fetches: fetching.fetches.clone(),
             streaming: streaming.clone(),
         }
     }

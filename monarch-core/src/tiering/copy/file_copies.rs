@@ -7,6 +7,7 @@ use crate::sync::lock;
 use crate::tiering::copy::adoption::Adoption;
 use crate::tiering::copy::chunked_fetches::ChunkedFetches;
 use crate::tiering::copy::fetch_starter::FetchStarter;
+use crate::tiering::copy::fetching::Fetching;
 use crate::tiering::copy::file_copy_context::FileCopyContext;
 use crate::tiering::copy::file_copy_task::FileCopyTask;
 use crate::tiering::copy::publisher::Publisher;
@@ -17,9 +18,12 @@ use crate::tiering::core::lane::Lane;
 use crate::tiering::core::outcome::CopyOutcome;
 use crate::tiering::core::peer_link::PeerLink;
 use crate::tiering::core::segments::{Segments, parts};
+use crate::tiering::core::shared::Shared;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::inflight_slots::Job;
 use crate::tiering::queue::waker::Waker;
 use crate::tiering::queue::work_queue::WorkQueue;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::decode_rounds::DecodeRounds;
 use crate::tiering::residency::eviction::Eviction;
 use crate::tiering::residency::orphans::Orphans;
@@ -53,37 +57,28 @@ pub(crate) struct FileCopies {
 }
 
 impl FileCopies {
-    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        orphans: &Arc<Mutex<Orphans>>,
-        waker: &Arc<Waker>,
-        peers: &Arc<PeerLink>,
-        queue: &Arc<WorkQueue>,
-        rounds: &Arc<DecodeRounds>,
-        transient: &Arc<TransientCopies>,
-        eviction: &Arc<Eviction>,
-        scrubber: &Arc<Scrubber>,
-        publisher: &Arc<Publisher>,
-        fetches: &Arc<ChunkedFetches>,
+        shared: &Shared,
+        queue: &Queue,
+        residency: &Residency,
+        fetching: &Fetching,
         starter: &Arc<FetchStarter>,
         adoption: &Arc<Adoption>,
         tasks: &Arc<FileCopyContext>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            orphans: orphans.clone(),
-            waker: waker.clone(),
-            peers: peers.clone(),
-            queue: queue.clone(),
-            rounds: rounds.clone(),
-            transient: transient.clone(),
-            eviction: eviction.clone(),
-            scrubber: scrubber.clone(),
-            publisher: publisher.clone(),
-            fetches: fetches.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            orphans: residency.orphans.clone(),
+            waker: queue.waker.clone(),
+            peers: shared.peers.clone(),
+            queue: queue.work.clone(),
+            rounds: residency.rounds.clone(),
+            transient: residency.transient.clone(),
+            eviction: residency.eviction.clone(),
+            scrubber: residency.scrubber.clone(),
+            publisher: fetching.publisher.clone(),
+            fetches: fetching.fetches.clone(),
             starter: starter.clone(),
             adoption: adoption.clone(),
             tasks: tasks.clone(),

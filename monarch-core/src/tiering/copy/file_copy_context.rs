@@ -1,21 +1,27 @@
 //! [`FileCopyContext`]: the components that a file copy task uses.
 
 use crate::tier::CopyFile;
+use crate::tiering::compression::Compression;
 use crate::tiering::compression::compressor::Compressor;
 use crate::tiering::compression::packer::Packer;
 use crate::tiering::copy::accounting::CopyAccounting;
+use crate::tiering::copy::fetching::Fetching;
 use crate::tiering::copy::publisher::{Publisher, no_transient_space};
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::outcome::CopyOutcome;
 use crate::tiering::core::peer_link::PeerLink;
 use crate::tiering::core::reservations::TransientReservation;
+use crate::tiering::core::shared::Shared;
 use crate::tiering::core::source_facts::SourceFacts;
+use crate::tiering::placement::Placement;
 use crate::tiering::placement::fair_share::FairShare;
 use crate::tiering::placement::placer::Placer;
 use crate::tiering::placement::reclaim::Reclaim;
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::engine_lane::EngineLanes;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::decode_rounds::DecodeRounds;
 use crate::tiering::residency::transient_copies::TransientCopies;
 use crate::tiering::throttle::PrefetchThrottle;
@@ -42,40 +48,31 @@ pub(crate) struct FileCopyContext {
 }
 
 impl FileCopyContext {
-    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        throttle: &Arc<PrefetchThrottle>,
+        shared: &Shared,
         policy: &Arc<PolicyHandle>,
-        source_facts: &Arc<SourceFacts>,
-        peers: &Arc<PeerLink>,
-        lanes: &Arc<EngineLanes>,
-        rounds: &Arc<DecodeRounds>,
-        transient: &Arc<TransientCopies>,
-        packer: &Arc<Packer>,
-        compressor: &Arc<Compressor>,
-        fair_share: &Arc<FairShare>,
-        placer: &Arc<Placer>,
-        reclaim: &Arc<Reclaim>,
-        publisher: &Arc<Publisher>,
-        accounting: &Arc<CopyAccounting>,
+        queue: &Queue,
+        residency: &Residency,
+        compression: &Compression,
+        placement: &Placement,
+        fetching: &Fetching,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            throttle: throttle.clone(),
+            cx: shared.cx.clone(),
+            throttle: queue.throttle.clone(),
             policy: policy.clone(),
-            source_facts: source_facts.clone(),
-            peers: peers.clone(),
-            lanes: lanes.clone(),
-            rounds: rounds.clone(),
-            transient: transient.clone(),
-            packer: packer.clone(),
-            compressor: compressor.clone(),
-            fair_share: fair_share.clone(),
-            placer: placer.clone(),
-            reclaim: reclaim.clone(),
-            publisher: publisher.clone(),
-            accounting: accounting.clone(),
+            source_facts: shared.source_facts.clone(),
+            peers: shared.peers.clone(),
+            lanes: queue.lanes.clone(),
+            rounds: residency.rounds.clone(),
+            transient: residency.transient.clone(),
+            packer: compression.packer.clone(),
+            compressor: compression.compressor.clone(),
+            fair_share: placement.fair_share.clone(),
+            placer: placement.placer.clone(),
+            reclaim: placement.reclaim.clone(),
+            publisher: fetching.publisher.clone(),
+            accounting: fetching.accounting.clone(),
         }
     }
 

@@ -13,8 +13,11 @@ use crate::tiering::core::copy_errors::CopyErrors;
 use crate::tiering::core::outcome::{CopyOutcome, NO_ROOM_ANYWHERE_PAUSE};
 use crate::tiering::core::peer_link::PeerLink;
 use crate::tiering::core::segments::{LiveSegment, Segments, parts};
+use crate::tiering::core::shared::Shared;
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::retry_backoff::RetryBackoff;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::catalog::Catalog;
 use crate::tiering::residency::eviction::Eviction;
 use crate::tiering::residency::transient_copies::TransientCopies;
@@ -54,32 +57,25 @@ pub(crate) const fn no_transient_space(f: &ClaimedFile) -> CopyOutcome {
 }
 
 impl Publisher {
-    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        fetch_lines: &Arc<Mutex<FetchLines>>,
-        retry_backoff: &Arc<Mutex<RetryBackoff>>,
-        catalog: &Arc<Mutex<Catalog>>,
-        throttle: &Arc<PrefetchThrottle>,
-        copy_errors: &Arc<CopyErrors>,
+        shared: &Shared,
         policy: &Arc<PolicyHandle>,
-        peers: &Arc<PeerLink>,
-        transient: &Arc<TransientCopies>,
-        eviction: &Arc<Eviction>,
+        queue: &Queue,
+        residency: &Residency,
+        fetch_lines: &Arc<Mutex<FetchLines>>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
             fetch_lines: fetch_lines.clone(),
-            retry_backoff: retry_backoff.clone(),
-            catalog: catalog.clone(),
-            throttle: throttle.clone(),
-            copy_errors: copy_errors.clone(),
+            retry_backoff: queue.retry_backoff.clone(),
+            catalog: residency.catalog.clone(),
+            throttle: queue.throttle.clone(),
+            copy_errors: shared.copy_errors.clone(),
             policy: policy.clone(),
-            peers: peers.clone(),
-            transient: transient.clone(),
-            eviction: eviction.clone(),
+            peers: shared.peers.clone(),
+            transient: residency.transient.clone(),
+            eviction: residency.eviction.clone(),
         }
     }
 

@@ -4,6 +4,7 @@ use crate::sync::lock;
 use crate::tiering::copy::chunked_fetch::PlacedPart;
 use crate::tiering::copy::chunked_fetches::ChunkedFetches;
 use crate::tiering::copy::fetch_lines::FetchLines;
+use crate::tiering::copy::fetching::Fetching;
 use crate::tiering::copy::stream_window;
 use crate::tiering::copy::stream_window::Window;
 use crate::tiering::core::claimed_file::ClaimedFile;
@@ -11,6 +12,8 @@ use crate::tiering::core::context::Context;
 use crate::tiering::core::outcome::CopyOutcome;
 use crate::tiering::core::peer_link::PeerLink;
 use crate::tiering::core::segments::{LiveSegment, Segments};
+use crate::tiering::core::shared::Shared;
+use crate::tiering::placement::Placement;
 use crate::tiering::placement::reclaim::Reclaim;
 use monarch_abi::chunks::LargeFile;
 use std::sync::{Arc, Mutex};
@@ -26,21 +29,14 @@ pub(crate) struct Streaming {
 }
 
 impl Streaming {
-    pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        fetch_lines: &Arc<Mutex<FetchLines>>,
-        peers: &Arc<PeerLink>,
-        reclaim: &Arc<Reclaim>,
-        fetches: &Arc<ChunkedFetches>,
-    ) -> Self {
+    pub(crate) fn new(shared: &Shared, placement: &Placement, fetching: &Fetching) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            fetch_lines: fetch_lines.clone(),
-            peers: peers.clone(),
-            reclaim: reclaim.clone(),
-            fetches: fetches.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            fetch_lines: fetching.fetch_lines.clone(),
+            peers: shared.peers.clone(),
+            reclaim: placement.reclaim.clone(),
+            fetches: fetching.fetches.clone(),
         }
     }
 

@@ -2,11 +2,14 @@
 
 use crate::sync::lock;
 use crate::tier::Sum;
+use crate::tiering::compression::Compression;
 use crate::tiering::compression::packer::{Packed, Packer};
 use crate::tiering::core::context::Context;
 use crate::tiering::core::reservations::CompressionTarget;
 use crate::tiering::core::segments::{EvictionCandidate, Segments};
+use crate::tiering::core::shared::Shared;
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::catalog::Catalog;
 use crate::tiering::residency::mover::Mover;
 use crate::tiering::residency::orphans::Orphans;
@@ -28,26 +31,21 @@ pub(crate) struct Demotion {
 }
 
 impl Demotion {
-    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        orphans: &Arc<Mutex<Orphans>>,
-        catalog: &Arc<Mutex<Catalog>>,
+        shared: &Shared,
         policy: &Arc<PolicyHandle>,
-        transient: &Arc<TransientCopies>,
-        mover: &Arc<Mover>,
-        packer: &Arc<Packer>,
+        residency: &Residency,
+        compression: &Compression,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            orphans: orphans.clone(),
-            catalog: catalog.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            orphans: residency.orphans.clone(),
+            catalog: residency.catalog.clone(),
             policy: policy.clone(),
-            transient: transient.clone(),
-            mover: mover.clone(),
-            packer: packer.clone(),
+            transient: residency.transient.clone(),
+            mover: residency.mover.clone(),
+            packer: compression.packer.clone(),
         }
     }
 

@@ -11,8 +11,11 @@ use crate::sync::lock;
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::{Segments, parts};
+use crate::tiering::core::shared::Shared;
 use crate::tiering::placement::guest_copies::GuestCopies;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::refetch::Refetch;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::catalog::Catalog;
 use crate::tiering::residency::eviction::Eviction;
 use monarch_abi::word::Refusal;
@@ -85,20 +88,13 @@ pub(crate) struct FairShare {
 }
 
 impl FairShare {
-    pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        catalog: &Arc<Mutex<Catalog>>,
-        eviction: &Arc<Eviction>,
-        refetch: &Arc<Refetch>,
-        guests: &Arc<GuestCopies>,
-    ) -> Self {
+    pub(crate) fn new(shared: &Shared, queue: &Queue, residency: &Residency, guests: &Arc<GuestCopies>) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            catalog: catalog.clone(),
-            eviction: eviction.clone(),
-            refetch: refetch.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            catalog: residency.catalog.clone(),
+            eviction: residency.eviction.clone(),
+            refetch: queue.refetch.clone(),
             guests: guests.clone(),
             shares: Mutex::default(),
         }

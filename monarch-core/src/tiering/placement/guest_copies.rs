@@ -7,7 +7,9 @@ use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::peer_link::PeerLink;
 use crate::tiering::core::segments::Segments;
+use crate::tiering::core::shared::Shared;
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::catalog::Catalog;
 use crate::tiering::residency::transient_copies::TransientCopies;
 use std::sync::{Arc, Mutex};
@@ -30,21 +32,14 @@ pub(crate) struct GuestCopies {
 }
 
 impl GuestCopies {
-    pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        catalog: &Arc<Mutex<Catalog>>,
-        policy: &Arc<PolicyHandle>,
-        peers: &Arc<PeerLink>,
-        transient: &Arc<TransientCopies>,
-    ) -> Self {
+    pub(crate) fn new(shared: &Shared, policy: &Arc<PolicyHandle>, residency: &Residency) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            catalog: catalog.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            catalog: residency.catalog.clone(),
             policy: policy.clone(),
-            peers: peers.clone(),
-            transient: transient.clone(),
+            peers: shared.peers.clone(),
+            transient: residency.transient.clone(),
             no_guests: Mutex::default(),
         }
     }

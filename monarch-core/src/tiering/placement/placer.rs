@@ -2,13 +2,17 @@
 
 use crate::sync::lock;
 use crate::tier::TierDir;
+use crate::tiering::access::Access;
 use crate::tiering::access::prefetch_order::PrefetchOrder;
+use crate::tiering::compression::Compression;
 use crate::tiering::compression::packer::Packer;
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::Segments;
+use crate::tiering::core::shared::Shared;
 use crate::tiering::placement::fair_share::FairShare;
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::catalog::Catalog;
 use crate::tiering::residency::eviction::Eviction;
 use crate::tiering::residency::orphans::Orphans;
@@ -40,29 +44,24 @@ pub(crate) struct Placer {
 }
 
 impl Placer {
-    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        orphans: &Arc<Mutex<Orphans>>,
-        catalog: &Arc<Mutex<Catalog>>,
+        shared: &Shared,
         policy: &Arc<PolicyHandle>,
-        transient: &Arc<TransientCopies>,
-        eviction: &Arc<Eviction>,
-        order: &Arc<PrefetchOrder>,
-        packer: &Arc<Packer>,
+        residency: &Residency,
+        access: &Access,
+        compression: &Compression,
         fair_share: &Arc<FairShare>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            orphans: orphans.clone(),
-            catalog: catalog.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            orphans: residency.orphans.clone(),
+            catalog: residency.catalog.clone(),
             policy: policy.clone(),
-            transient: transient.clone(),
-            eviction: eviction.clone(),
-            order: order.clone(),
-            packer: packer.clone(),
+            transient: residency.transient.clone(),
+            eviction: residency.eviction.clone(),
+            order: access.order.clone(),
+            packer: compression.packer.clone(),
             fair_share: fair_share.clone(),
         }
     }

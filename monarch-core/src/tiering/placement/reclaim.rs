@@ -7,9 +7,11 @@ use crate::tier::{ByName, CopyFile, PartCopy, TierDir};
 use crate::tiering::core::context::Context;
 use crate::tiering::core::reservations::TransientReservation;
 use crate::tiering::core::segments::Segments;
+use crate::tiering::core::shared::Shared;
 use crate::tiering::core::state_transition::swap;
 use crate::tiering::placement::demotion::Demotion;
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::eviction::Eviction;
 use crate::tiering::residency::mover::Mover;
 use crate::tiering::residency::orphans::Orphans;
@@ -52,26 +54,21 @@ pub(crate) struct Reclaim {
 }
 
 impl Reclaim {
-    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        orphans: &Arc<Mutex<Orphans>>,
+        shared: &Shared,
         policy: &Arc<PolicyHandle>,
-        transient: &Arc<TransientCopies>,
-        eviction: &Arc<Eviction>,
-        mover: &Arc<Mover>,
+        residency: &Residency,
         demotion: &Arc<Demotion>,
         fetches: Arc<dyn Reclaimer>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            orphans: orphans.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            orphans: residency.orphans.clone(),
             policy: policy.clone(),
-            transient: transient.clone(),
-            eviction: eviction.clone(),
-            mover: mover.clone(),
+            transient: residency.transient.clone(),
+            eviction: residency.eviction.clone(),
+            mover: residency.mover.clone(),
             demotion: demotion.clone(),
             fetches,
         }

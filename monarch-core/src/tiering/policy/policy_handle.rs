@@ -6,6 +6,7 @@
 use crate::sync::lock;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::Segments;
+use crate::tiering::core::shared::Shared;
 use monarch_abi::demand::file_key;
 use monarch_abi::hash::CopyName;
 use monarch_abi::word::State;
@@ -28,10 +29,10 @@ pub(crate) struct PolicyHandle {
 }
 
 impl PolicyHandle {
-    pub(crate) fn new(cx: &Arc<Context>, segments: &Arc<Segments>, policy: Box<dyn Policy>) -> Self {
+    pub(crate) fn new(shared: &Shared, policy: Box<dyn Policy>) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
             policy: Mutex::new(policy),
             hints: Mutex::default(),
             mean_size: AtomicU64::new(0),

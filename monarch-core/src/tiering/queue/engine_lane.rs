@@ -7,6 +7,7 @@ use crate::tiering::core::engine_trial::{Change, EngineTrials, Kind};
 use crate::tiering::core::identity_scope::IdentityScope;
 use crate::tiering::core::lane::Lane;
 use crate::tiering::core::segments::LiveSegment;
+use crate::tiering::core::shared::Shared;
 use crate::tiering::queue::waker::Waker;
 use monarch_abi::segment::Segment;
 use std::sync::Arc;
@@ -22,8 +23,8 @@ pub(crate) struct EngineLanes {
 }
 
 impl EngineLanes {
-    pub(crate) fn new(cx: &Arc<Context>, waker: &Arc<Waker>, engines: Engines) -> Self {
-        Self { cx: cx.clone(), waker: waker.clone(), engines, engine_trials: EngineTrials::default() }
+    pub(crate) fn new(shared: &Shared, waker: &Arc<Waker>, engines: Engines) -> Self {
+        Self { cx: shared.cx.clone(), waker: waker.clone(), engines, engine_trials: EngineTrials::default() }
     }
 
     /// The lane that copies files or chunks of a segment now.

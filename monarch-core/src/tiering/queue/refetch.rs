@@ -5,6 +5,7 @@
 use crate::sync::lock;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::Segments;
+use crate::tiering::core::shared::Shared;
 use crate::tiering::core::source_facts::SourceFacts;
 use crate::tiering::core::state_transition::swap;
 use crate::tiering::queue::retry_backoff::RetryBackoff;
@@ -35,19 +36,17 @@ pub(crate) struct Refetch {
 
 impl Refetch {
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
+        shared: &Shared,
         retry_backoff: &Arc<Mutex<RetryBackoff>>,
         waker: &Arc<Waker>,
-        source_facts: &Arc<SourceFacts>,
         queue: &Arc<WorkQueue>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
             retry_backoff: retry_backoff.clone(),
             waker: waker.clone(),
-            source_facts: source_facts.clone(),
+            source_facts: shared.source_facts.clone(),
             queue: queue.clone(),
             walk: Mutex::default(),
         }

@@ -5,6 +5,7 @@ use crate::snapshot::{Range, Tally};
 use crate::sync::lock;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::Segments;
+use crate::tiering::core::shared::Shared;
 use crate::tiering::core::source_facts::{SourceFacts, is_asked_for, trimmed};
 use crate::tiering::queue::waker::Waker;
 use crate::tiering::throttle::PrefetchThrottle;
@@ -83,19 +84,13 @@ pub(crate) struct WorkQueue {
 }
 
 impl WorkQueue {
-    pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        throttle: &Arc<PrefetchThrottle>,
-        waker: &Arc<Waker>,
-        source_facts: &Arc<SourceFacts>,
-    ) -> Self {
+    pub(crate) fn new(shared: &Shared, throttle: &Arc<PrefetchThrottle>, waker: &Arc<Waker>) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
             throttle: throttle.clone(),
             waker: waker.clone(),
-            source_facts: source_facts.clone(),
+            source_facts: shared.source_facts.clone(),
             lines: Mutex::default(),
             held_back: AtomicBool::new(false),
         }

@@ -6,8 +6,10 @@
 use crate::sync::lock;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::{EvictionCandidate, LiveSegment, Segments};
+use crate::tiering::core::shared::Shared;
 use crate::tiering::core::state_transition::swap;
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::retry_backoff::RetryBackoff;
 use crate::tiering::residency::catalog::Catalog;
 use crate::tiering::residency::orphans::Orphans;
@@ -34,18 +36,17 @@ pub(crate) struct Eviction {
 
 impl Eviction {
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        orphans: &Arc<Mutex<Orphans>>,
-        retry_backoff: &Arc<Mutex<RetryBackoff>>,
-        catalog: &Arc<Mutex<Catalog>>,
+        shared: &Shared,
         policy: &Arc<PolicyHandle>,
+        queue: &Queue,
+        orphans: &Arc<Mutex<Orphans>>,
+        catalog: &Arc<Mutex<Catalog>>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
             orphans: orphans.clone(),
-            retry_backoff: retry_backoff.clone(),
+            retry_backoff: queue.retry_backoff.clone(),
             catalog: catalog.clone(),
             policy: policy.clone(),
         }

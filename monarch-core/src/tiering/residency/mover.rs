@@ -7,6 +7,7 @@ use crate::sync::lock;
 use crate::tier::{ByName, CopyName, Logged, READ_BYTES, Sum, Summing, TierDir, write_all_at};
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::EvictionCandidate;
+use crate::tiering::core::shared::Shared;
 use crate::tiering::policy::policy_handle::PolicyHandle;
 use crate::tiering::residency::eviction::Eviction;
 use crate::tiering::residency::orphans::Orphans;
@@ -36,12 +37,12 @@ pub(crate) struct Mover {
 
 impl Mover {
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        orphans: &Arc<Mutex<Orphans>>,
+        shared: &Shared,
         policy: &Arc<PolicyHandle>,
+        orphans: &Arc<Mutex<Orphans>>,
         eviction: &Arc<Eviction>,
     ) -> Self {
-        Self { cx: cx.clone(), orphans: orphans.clone(), policy: policy.clone(), eviction: eviction.clone() }
+        Self { cx: shared.cx.clone(), orphans: orphans.clone(), policy: policy.clone(), eviction: eviction.clone() }
     }
 
     /// Moves a copy to the tier `to` for as long as `may` returns `true`. Returns `false` if it

@@ -4,8 +4,10 @@
 use crate::sync::lock;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::{LiveSegment, Segments};
+use crate::tiering::core::shared::Shared;
 use crate::tiering::core::state_transition::swap;
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::refetch::Refetch;
 use crate::tiering::residency::catalog::Catalog;
 use crate::tiering::residency::eviction::Eviction;
@@ -27,22 +29,21 @@ pub(crate) struct Scrubber {
 
 impl Scrubber {
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
+        shared: &Shared,
+        policy: &Arc<PolicyHandle>,
+        queue: &Queue,
         orphans: &Arc<Mutex<Orphans>>,
         catalog: &Arc<Mutex<Catalog>>,
-        policy: &Arc<PolicyHandle>,
         eviction: &Arc<Eviction>,
-        refetch: &Arc<Refetch>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
             orphans: orphans.clone(),
             catalog: catalog.clone(),
             policy: policy.clone(),
             eviction: eviction.clone(),
-            refetch: refetch.clone(),
+            refetch: queue.refetch.clone(),
         }
     }
 

@@ -5,6 +5,7 @@ use crate::tier::{TierDir, Usage};
 use crate::tiering::core::context::Context;
 use crate::tiering::core::reservations::TransientReservation;
 use crate::tiering::core::segments::{EvictionCandidate, Segments};
+use crate::tiering::core::shared::Shared;
 use crate::tiering::residency::decode_rounds::DecodeRounds;
 use crate::tiering::residency::promotions::Promotions;
 use crate::tiering::residency::transient_cache::TransientCache;
@@ -27,15 +28,14 @@ pub(crate) struct TransientCopies {
 
 impl TransientCopies {
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
+        shared: &Shared,
         rounds: &Arc<DecodeRounds>,
         promotions: &Arc<Promotions>,
         caches: Vec<TransientCache>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
             rounds: rounds.clone(),
             promotions: promotions.clone(),
             caches,

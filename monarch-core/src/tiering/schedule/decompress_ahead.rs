@@ -10,9 +10,12 @@
 use crate::tiering::core::context::Context;
 use crate::tiering::core::lane::Lane;
 use crate::tiering::core::segments::Segments;
+use crate::tiering::core::shared::Shared;
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::inflight_slots::{InflightSlots, Job};
 use crate::tiering::queue::waker::Waker;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::decode_rounds::{DecodeRounds, Round};
 use crate::tiering::residency::transient_copies::SPARE_DIVISOR;
 use crate::tiering::residency::transient_copies::TransientCopies;
@@ -41,23 +44,15 @@ pub(crate) struct DecompressAhead {
 }
 
 impl DecompressAhead {
-    pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        waker: &Arc<Waker>,
-        policy: &Arc<PolicyHandle>,
-        rounds: &Arc<DecodeRounds>,
-        transient: &Arc<TransientCopies>,
-        slots: &Arc<InflightSlots>,
-    ) -> Self {
+    pub(crate) fn new(shared: &Shared, policy: &Arc<PolicyHandle>, queue: &Queue, residency: &Residency) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            waker: waker.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            waker: queue.waker.clone(),
             policy: policy.clone(),
-            rounds: rounds.clone(),
-            transient: transient.clone(),
-            slots: slots.clone(),
+            rounds: residency.rounds.clone(),
+            transient: residency.transient.clone(),
+            slots: queue.slots.clone(),
         }
     }
 

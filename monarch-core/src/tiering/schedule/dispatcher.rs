@@ -17,6 +17,7 @@ use crate::tiering::queue::waker::Waker;
 use crate::tiering::queue::work_queue::{Lines, WorkQueue};
 use crate::tiering::residency::orphans::Orphans;
 use crate::tiering::schedule::decompress_ahead::DecompressAhead;
+use crate::tiering::schedule::lower_rooms::LowerRooms;
 use crate::tiering::status::prefetch_status::PrefetchStatus;
 use crate::tiering::throttle::PrefetchThrottle;
 use monarch_abi::control::RING;
@@ -60,39 +61,22 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
-    pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        orphans: &Arc<Mutex<Orphans>>,
-        throttle: &Arc<PrefetchThrottle>,
-        waker: &Arc<Waker>,
-        source_facts: &Arc<SourceFacts>,
-        peers: &Arc<PeerLink>,
-        lanes: &Arc<EngineLanes>,
-        queue: &Arc<WorkQueue>,
-        order: &Arc<PrefetchOrder>,
-        compressor: &Arc<Compressor>,
-        slots: &Arc<InflightSlots>,
-        fetches: &Arc<ChunkedFetches>,
-        prefetch_status: &Arc<PrefetchStatus>,
-        decompress_ahead: &Arc<DecompressAhead>,
-    ) -> Self {
+    pub(crate) fn new(of: &LowerRooms<'_>, decompress_ahead: &Arc<DecompressAhead>) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            orphans: orphans.clone(),
-            throttle: throttle.clone(),
-            waker: waker.clone(),
-            source_facts: source_facts.clone(),
-            peers: peers.clone(),
-            lanes: lanes.clone(),
-            queue: queue.clone(),
-            order: order.clone(),
-            compressor: compressor.clone(),
-            slots: slots.clone(),
-            fetches: fetches.clone(),
-            prefetch_status: prefetch_status.clone(),
+            cx: of.shared.cx.clone(),
+            segments: of.shared.segments.clone(),
+            orphans: of.residency.orphans.clone(),
+            throttle: of.queue.throttle.clone(),
+            waker: of.queue.waker.clone(),
+            source_facts: of.shared.source_facts.clone(),
+            peers: of.shared.peers.clone(),
+            lanes: of.queue.lanes.clone(),
+            queue: of.queue.work.clone(),
+            order: of.access.order.clone(),
+            compressor: of.compression.compressor.clone(),
+            slots: of.queue.slots.clone(),
+            fetches: of.fetching.fetches.clone(),
+            prefetch_status: of.reports.prefetch.clone(),
             decompress_ahead: decompress_ahead.clone(),
             one_waits: AtomicBool::new(false),
         }

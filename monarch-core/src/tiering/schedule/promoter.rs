@@ -4,6 +4,8 @@ use crate::snapshot::Ahead;
 use crate::tier::TierDir;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::{EvictionCandidate, Segments};
+use crate::tiering::core::shared::Shared;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::mover::Mover;
 use crate::tiering::residency::promotions::Promotions;
 use crate::tiering::residency::transient_copies::TransientCopies;
@@ -34,20 +36,13 @@ pub(crate) struct Promoter {
 }
 
 impl Promoter {
-    pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        promotions: &Arc<Promotions>,
-        transient: &Arc<TransientCopies>,
-        mover: &Arc<Mover>,
-        prefetch_status: &Arc<PrefetchStatus>,
-    ) -> Self {
+    pub(crate) fn new(shared: &Shared, residency: &Residency, prefetch_status: &Arc<PrefetchStatus>) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            promotions: promotions.clone(),
-            transient: transient.clone(),
-            mover: mover.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            promotions: residency.promotions.clone(),
+            transient: residency.transient.clone(),
+            mover: residency.mover.clone(),
             prefetch_status: prefetch_status.clone(),
         }
     }

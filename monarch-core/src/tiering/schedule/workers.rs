@@ -1,10 +1,13 @@
 //! [`Workers`]: the copier and ring threads, from start to stop.
 
 use crate::engine::{CopyEngine, Task, Work};
+use crate::tiering::compression::Compression;
 use crate::tiering::compression::compressor::Compressor;
 use crate::tiering::copy::file_copies::FileCopies;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::lane::Lane;
+use crate::tiering::core::shared::Shared;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::engine_lane::EngineLanes;
 use crate::tiering::queue::waker::Waker;
 use crate::tiering::schedule::dispatcher::{Dispatcher, Next};
@@ -52,18 +55,17 @@ pub(crate) struct Workers {
 
 impl Workers {
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        waker: &Arc<Waker>,
-        lanes: &Arc<EngineLanes>,
-        compressor: &Arc<Compressor>,
+        shared: &Shared,
+        queue: &Queue,
+        compression: &Compression,
         copies: &Arc<FileCopies>,
         dispatcher: &Arc<Dispatcher>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            waker: waker.clone(),
-            lanes: lanes.clone(),
-            compressor: compressor.clone(),
+            cx: shared.cx.clone(),
+            waker: queue.waker.clone(),
+            lanes: queue.lanes.clone(),
+            compressor: compression.compressor.clone(),
             copies: copies.clone(),
             dispatcher: dispatcher.clone(),
             worker_pool: WorkerPool::default(),

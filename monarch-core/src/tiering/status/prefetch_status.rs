@@ -4,8 +4,11 @@
 use crate::snapshot::Ahead;
 use crate::sync::lock;
 use crate::tiering::copy::fetch_lines::FetchLines;
+use crate::tiering::copy::fetching::Fetching;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::segments::Segments;
+use crate::tiering::core::shared::Shared;
+use crate::tiering::queue::Queue;
 use crate::tiering::queue::retry_backoff::RetryBackoff;
 use crate::tiering::queue::work_queue::WorkQueue;
 use crate::tiering::throttle::PrefetchThrottle;
@@ -61,21 +64,14 @@ pub(crate) struct PrefetchStatus {
 }
 
 impl PrefetchStatus {
-    pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        throttle: &Arc<PrefetchThrottle>,
-        fetch_lines: &Arc<Mutex<FetchLines>>,
-        retry_backoff: &Arc<Mutex<RetryBackoff>>,
-        queue: &Arc<WorkQueue>,
-    ) -> Self {
+    pub(crate) fn new(shared: &Shared, queue: &Queue, fetching: &Fetching) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            throttle: throttle.clone(),
-            fetch_lines: fetch_lines.clone(),
-            retry_backoff: retry_backoff.clone(),
-            queue: queue.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            throttle: queue.throttle.clone(),
+            fetch_lines: fetching.fetch_lines.clone(),
+            retry_backoff: queue.retry_backoff.clone(),
+            queue: queue.work.clone(),
             last_logged: Mutex::default(),
             some_ahead: AtomicBool::new(true),
         }

@@ -4,13 +4,16 @@
 use crate::snapshot::{Ahead, Census, Range, Tally, Trouble};
 use crate::sync::lock;
 use crate::tier::TierDir;
+use crate::tiering::compression::Compression;
 use crate::tiering::compression::compressor::Compressor;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::copy_errors::CopyErrors;
 use crate::tiering::core::peer_link::PeerLink;
 use crate::tiering::core::segments::{LiveSegment, Segments};
+use crate::tiering::core::shared::Shared;
 use crate::tiering::core::source_facts::{SourceFacts, is_asked_for, trimmed};
 use crate::tiering::policy::policy_handle::PolicyHandle;
+use crate::tiering::residency::Residency;
 use crate::tiering::residency::orphans::Orphans;
 use crate::tiering::residency::transient_copies::TransientCopies;
 use crate::tiering::status::prefetch_status::PrefetchStatus;
@@ -50,29 +53,23 @@ pub(crate) struct ResidencyReport {
 }
 
 impl ResidencyReport {
-    #[expect(clippy::too_many_arguments, reason = "it is handed each component that it uses")]
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        segments: &Arc<Segments>,
-        orphans: &Arc<Mutex<Orphans>>,
-        copy_errors: &Arc<CopyErrors>,
+        shared: &Shared,
         policy: &Arc<PolicyHandle>,
-        source_facts: &Arc<SourceFacts>,
-        peers: &Arc<PeerLink>,
-        transient: &Arc<TransientCopies>,
-        compressor: &Arc<Compressor>,
+        residency: &Residency,
+        compression: &Compression,
         prefetch_status: &Arc<PrefetchStatus>,
     ) -> Self {
         Self {
-            cx: cx.clone(),
-            segments: segments.clone(),
-            orphans: orphans.clone(),
-            copy_errors: copy_errors.clone(),
+            cx: shared.cx.clone(),
+            segments: shared.segments.clone(),
+            orphans: residency.orphans.clone(),
+            copy_errors: shared.copy_errors.clone(),
             policy: policy.clone(),
-            source_facts: source_facts.clone(),
-            peers: peers.clone(),
-            transient: transient.clone(),
-            compressor: compressor.clone(),
+            source_facts: shared.source_facts.clone(),
+            peers: shared.peers.clone(),
+            transient: residency.transient.clone(),
+            compressor: compression.compressor.clone(),
             prefetch_status: prefetch_status.clone(),
         }
     }
