@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 /// One pass over the files of a root, as the agent saw it. The fields are those of one JSON object,
 /// which programs of users read: so they stay flat.
+///
+/// Fields: 14, one per key of the object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Epoch {
     /// Counted from 1, or as the job counts.

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 /// Files by what has become of their copies. Every file of the ranges is in one group. The fields
 /// are those of one JSON object: so they stay flat.
+///
+/// Fields: 14, one per key of the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Census {
     /// All files.

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 /// State of an agent. The fields are those of one JSON object, which programs of users read: so
 /// they stay flat.
+///
+/// Fields: 17, one per key of the object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the agent.
@@ -74,6 +76,8 @@ pub struct MetricsStatus {
 }
 
 /// State of a root; flat, as [`Status`].
+///
+/// Fields: 16, one per key of the object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RootStatus {
     /// Its real path.

@@ -61,6 +61,8 @@ pub(crate) struct Pending {
 }
 
 /// Compresses copies, as many at a time as half of the processors.
+///
+/// Fields: 14, ten components and the four parts of its queue.
 pub(crate) struct Compressor {
     cx: Arc<Context>,
     segments: Arc<Segments>,

@@ -24,6 +24,8 @@ const KEEP_OPEN_FOR: Duration = Duration::from_secs(60);
 const MAX_CHECK_AGE: Duration = Duration::from_secs(1);
 
 /// A large file whose chunks are fetched into a partial copy.
+///
+/// Methods: 27, most of them one step of [`Progress`] under its lock.
 pub(crate) struct ChunkedFetch {
     pub(crate) file: ClaimedFile,
     pub(crate) large: LargeFile<'static>,
@@ -93,6 +95,9 @@ enum Original {
     Supplied(Arc<dyn SourceFile>),
 }
 
+/// The state of a fetch that its lock protects.
+///
+/// Fields: 18, all of which change under one lock; the methods below keep their invariants.
 struct Progress {
     original: Original,
     /// Chunks that readers requested, in order.

@@ -82,6 +82,8 @@ impl Drop for Counted<'_> {
 }
 
 /// The large files whose chunks are being fetched.
+///
+/// Fields: 13, twelve components and a count.
 pub(crate) struct ChunkedFetches {
     pub(crate) cx: Arc<Context>,
     fetch_lines: Arc<Mutex<FetchLines>>,

@@ -38,6 +38,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Claims files, and starts their copies.
+///
+/// Fields: 15, one per component that a claim or one of its ways to a copy uses.
 pub(crate) struct FileCopies {
     cx: Arc<Context>,
     segments: Arc<Segments>,

@@ -29,6 +29,8 @@ use monarch_policies::RequestSource;
 use std::sync::Arc;
 
 /// The components that a file copy task uses.
+///
+/// Fields: 15, one per component; the task of a file has a reference to them all.
 pub(crate) struct FileCopyContext {
     pub(crate) cx: Arc<Context>,
     pub(crate) throttle: Arc<PrefetchThrottle>,

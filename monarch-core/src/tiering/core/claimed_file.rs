@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A file whose state word a copier has turned to Fetching: what it needs to copy the file.
+///
+/// Fields: 13, one per fact of the claim: the task, the publisher and peers read different ones.
 #[derive(Clone)]
 pub(crate) struct ClaimedFile {
     pub(crate) live: LiveSegment,

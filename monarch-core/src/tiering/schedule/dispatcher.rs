@@ -41,6 +41,8 @@ pub(crate) enum Next<'a> {
 }
 
 /// Gives out the next work of each worker.
+///
+/// Fields: 16, one per source of work or limit that it asks, and whether a worker waits.
 pub(crate) struct Dispatcher {
     cx: Arc<Context>,
     segments: Arc<Segments>,
