@@ -11,7 +11,7 @@ pub const MAX_NAMES: usize = 16;
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateDirError {
     /// Other users have all candidate names.
-    #[error("all candidate names belong to somebody else or are open to others")]
+    #[error("all candidate names belong to another user or are open to others")]
     Squatted,
     /// What the kernel said.
     #[error(transparent)]

@@ -316,7 +316,7 @@ fn summary(copied: Tally, after: &Census, took: Duration) -> String {
         (after.under_way, "no tier takes copies at present: its disk is full, or fails"),
         (after.unsettled, "changed a moment ago: stage them again once dataset.min_file_age has passed"),
         (after.failing, "failed: they are tried again while a job runs; stage again"),
-        (after.bypassed, "left to the PFS: changed since they were indexed, gone, or not readable"),
+        (after.bypassed, "read from the PFS: changed since they were indexed, gone, or not readable"),
         (after.on_tape, "on tape: name them to have them recalled"),
         (after.owned_by_peers, "staged by the nodes of the job that own them"),
     ];

@@ -78,7 +78,7 @@ fn errors(r: &Report) -> Option<String> {
         (0, n) => format!("{} writes to the tiers failed", count(n)),
         (n, m) => format!("{} reads of the PFS and {} writes to the tiers failed", count(n), count(m)),
     };
-    Some(format!("{what}; the files were tried again, or left to the PFS. The agent's log names some of them"))
+    Some(format!("{what}; the files were tried again, or are read from the PFS. The agent's log names some of them"))
 }
 
 /// More capacity, where that would have saved reads of the PFS.

@@ -49,7 +49,7 @@ const NO_MESSAGES: &[(&str, &str)] = &[
     ("Range Not Satisfiable", "HTTP"),
     ("Internal Server Error", "HTTP"),
     ("Service Unavailable", "HTTP"),
-    ("somebody else listens at this address now", "of a double for tests"),
+    ("another process listens at this address now", "of a double for tests"),
     ("the parser bounds it", "reason of a debug assertion"),
     ("the file's owner sends it elsewhere", "stays inside: the driver asks what it means"),
 ];

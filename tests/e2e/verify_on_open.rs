@@ -59,7 +59,7 @@ fn no_reader_is_served_a_flipped_bit() {
         w.until("the drops", |s| s.agent["damaged"] == 3);
         w.run(&reads(&w).args(["--procs", "2"])).good();
         w.until("all copies", |s| s.tiers[0].files == 40);
-        assert!(w.log().contains("removed or damaged by somebody else; they are made again"), "{}", w.log());
+        assert!(w.log().contains("removed or damaged by another program; they are fetched again"), "{}", w.log());
         w.pfs().reset().unwrap();
         let files: Vec<_> = crate::faults::regular(w.backing());
         let job = Job::new(tool).args(files.iter().map(|f| w.root().join(f.strip_prefix(w.backing()).unwrap())));

@@ -105,7 +105,7 @@ impl Datagrams for End {
 
     fn receive(&self) -> Incoming<'_> {
         Box::pin(async {
-            let gone = || io::Error::new(io::ErrorKind::NotConnected, "somebody else listens at this address now");
+            let gone = || io::Error::new(io::ErrorKind::NotConnected, "another process listens at this address now");
             self.inbox.lock().await.recv().await.ok_or_else(gone)
         })
     }

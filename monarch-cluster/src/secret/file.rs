@@ -58,13 +58,13 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, SecretError> {
         return Err(not_safe(path, "is not a regular file", "remove it, or set cluster.secret_file to another file"));
     }
     if found.uid() != rustix::process::geteuid().as_raw() {
-        return Err(not_safe(path, "belongs to somebody else", "set cluster.secret_file to a file of yours"));
+        return Err(not_safe(path, "belongs to another user", "set cluster.secret_file to a file of yours"));
     }
     if found.mode() & 0o077 != 0 {
         return Err(not_safe(
             path,
             "is open to others",
-            "remove it and let it be made anew; or, if nobody has read it, chmod 600",
+            "remove it and let it be made again; or, if no other user has read it, chmod 600",
         ));
     }
     let mut bytes = Vec::new();

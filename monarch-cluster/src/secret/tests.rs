@@ -76,7 +76,7 @@ fn what_others_could_know_is_no_secret() {
     assert!(Secret::load(Some(&at("good")), &nothing).is_ok());
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(at("good"), Some(12_345), None).unwrap();
-        refused(&at("good"), &["belongs to somebody else"]);
+        refused(&at("good"), &["belongs to another user"]);
     }
 }
 

@@ -61,7 +61,7 @@ fn forgotten(cx: &mut Context<'_>, cluster: &Cluster) {
     let key = Key::new("cluster.discovery");
     let others = Cluster { discovery: Discovery::None, ..Cluster::default() } != *cluster;
     if others && *cx.layers.origins.get(&key) == Origin::Default {
-        cx.warn(&key, "is none, so this node shares with nobody; write auto to have the nodes of the job found");
+        cx.warn(&key, "is none, so this node shares with no other node; write auto to have the nodes of the job found");
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawMetrics) -> Result<Metrics,
         let key = Key::new("metrics.listen");
         cx.warn(
             &key,
-            "is not on the loopback interface: everybody who reaches it can read names of roots and figures of the job",
+            "is not on the loopback interface: every process that reaches it can read names of roots and figures of the job",
         );
     }
     let textfile = textfile(cx, raw)?;

@@ -139,7 +139,7 @@ fn a_section_without_discovery_is_a_warning() {
     let warned = |yaml: &str| load_text(&format!("{ROOTS}{yaml}"), &node()).unwrap().warnings.join("\n");
     assert!(
         warned("cluster: { placement: sharded }\n")
-            .contains("cluster.discovery: is none, so this node shares with nobody")
+            .contains("cluster.discovery: is none, so this node shares with no other node")
     );
     assert_eq!(warned("cluster: { discovery: none, placement: sharded }\n"), "");
     assert_eq!(warned("cluster: {}\n"), "");

@@ -202,7 +202,7 @@ impl Agent {
                 break End::Quit;
             }
             if told_at.is_some_and(|t| t.elapsed() > SIGTERM_TIMEOUT) {
-                tracing::info!("told to end by a signal");
+                tracing::info!("ending: SIGTERM");
                 break End::Quit;
             }
         };
@@ -232,10 +232,10 @@ impl Agent {
                 self.roots.retry();
                 self.roots.warn_of_purges();
                 if !self.dir.has(runtime_dir::CONTROL) || !self.dir.is_in_place() {
-                    tracing::error!(dir = %self.dir.path().display(), "the runtime directory was wiped; making room for a new agent");
+                    tracing::error!(dir = %self.dir.path().display(), "the runtime directory was wiped; ending for a new agent");
                     self.ending.end_as(End::Renew);
                 } else if let Some(t) = self.tiering.shared.cx.tiers.iter().find(|t| !t.in_place()) {
-                    tracing::error!(tier = t.name, path = %t.path.display(), "the tier was removed; making room for a new agent");
+                    tracing::error!(tier = t.name, path = %t.path.display(), "the tier was removed; ending for a new agent");
                     self.ending.end_as(End::Yield);
                 }
             }
@@ -297,7 +297,7 @@ impl Agent {
         Some(match request {
             Ok(Request::Attach { config, spellings, pid, again, writable }) => {
                 if !again && self.is_stale() {
-                    tracing::info!(pid, "a new job after all others have gone; making room for a new agent");
+                    tracing::info!(pid, "a new job after all others have gone; ending for a new agent");
                     self.ending.end_as(End::Renew);
                     return None;
                 }

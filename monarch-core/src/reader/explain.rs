@@ -197,14 +197,14 @@ impl fmt::Display for Verdict {
             Self::Special => "neither file nor directory: left to the kernel",
             Self::Outside => "not below any root: read directly",
             Self::OtherSpelling { real } => {
-                return write!(f, "unknown spelling of {}: left to the PFS", real.shown());
+                return write!(f, "unknown spelling of {}: read from the PFS", real.shown());
             }
             Self::OtherMount => "other mount: here the root's path leads to another directory than for the agent",
             Self::NoAgent => "the agent is not running: existing copies are served, new ones are not made",
-            Self::RootGivenUp => "the root was renamed, replaced or mounted over by a job: left to the PFS",
-            Self::NoIndex => "the root has no index yet: left to the PFS until it is scanned",
+            Self::RootGivenUp => "the root was renamed, replaced or mounted over by a job: read from the PFS",
+            Self::NoIndex => "the root has no index yet: read from the PFS until it is scanned",
             Self::Missing => "no such file",
-            Self::OtherDevice => "on another file system mounted below the root: left to the PFS",
+            Self::OtherDevice => "on another file system mounted below the root: read from the PFS",
             Self::NotInIndex => {
                 "not in the index: it appeared after the scan, is in .snapshot, or exceeds index.max_memory"
             }

@@ -65,7 +65,7 @@ pub enum SavedError {
     },
     /// Another user could have written it.
     #[error(
-        "saved index {path}: {why}; use one that you or root own and that nobody else can write to (chmod go-w), or a copy of it"
+        "saved index {path}: {why}; use one that you or root own and that no other user can write to (chmod go-w), or a copy of it"
     )]
     Untrusted {
         /// The file.

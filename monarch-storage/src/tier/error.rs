@@ -33,7 +33,7 @@ pub enum TierError {
         ending: bool,
     },
     /// Other users have all candidate names.
-    #[error("tier {name}: {path}/monarch-{uid} and its alternatives belong to somebody else or are not private")]
+    #[error("tier {name}: {path}/monarch-{uid} and its alternatives belong to another user or are not private")]
     Squatted {
         /// Name of the tier.
         name: String,

@@ -239,7 +239,7 @@ impl PartCopies {
         match self.punch(part, 0, part.size) {
             Ok(()) => self.discard(part),
             Err(e) => {
-                tracing::debug!(tier = self.space.name, error = %e, "a partial copy keeps its blocks until nobody has it open");
+                tracing::debug!(tier = self.space.name, error = %e, "a partial copy keeps its blocks until no process has it open");
                 self.forget_allocation(part);
                 if let Some(room) = part.take_room() {
                     self.trash.put_holding(&part.path(), room.into_charge(), Box::new(slots));

@@ -211,13 +211,13 @@ impl Publisher {
             CopyError::Stopped => CopyOutcome::Stopped,
             CopyError::Changed => {
                 if let Some(more) = self.cx.log_limits.changed.now() {
-                    tracing::info!(%file, more, "changed since it was indexed; left to the PFS");
+                    tracing::info!(%file, more, "changed since it was indexed; jobs read it from the PFS");
                 }
                 CopyOutcome::Bypass
             }
             CopyError::Source(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
                 if let Some(more) = self.cx.log_limits.unreadable.now() {
-                    tracing::info!(%file, error = %e, more, "it may not be read, or has gone; left to the PFS");
+                    tracing::info!(%file, error = %e, more, "it may not be read, or has gone; jobs read it from the PFS");
                 }
                 CopyOutcome::Bypass
             }

@@ -110,7 +110,7 @@ impl Context {
     pub(crate) fn count_damaged(&self, copies: usize) {
         self.stats.damaged.fetch_add(copies as u64, Ordering::Relaxed);
         if let Some(more) = self.log_limits.damaged.now() {
-            tracing::warn!(copies, more, "copies were removed or damaged by somebody else; they are made again");
+            tracing::warn!(copies, more, "copies were removed or damaged by another program; they are fetched again");
         }
     }
 

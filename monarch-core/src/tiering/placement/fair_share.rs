@@ -210,7 +210,7 @@ impl FairShare {
                 tier = dir.name,
                 dropped,
                 more,
-                "copies of a data set that takes more than its share made way for another"
+                "copies of a data set that takes more than its share were dropped for another data set"
             );
         }
         freed
