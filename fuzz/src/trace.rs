@@ -3,7 +3,7 @@
 use super::input::Input;
 use super::sample::scratch;
 use monarch_core::trace::{TraceHeader, TraceReader, VERSION, export, import, stats};
-use monarch_policies::sim::Workload;
+use monarch_policies::sim::recorded_workload;
 use monarch_policies::{Access, Epochs};
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
@@ -60,7 +60,7 @@ fn recorded(bytes: &[u8]) {
                 begins.push(at);
             }
         }
-        let work = Workload::from_accesses(&accesses, &begins);
+        let work = recorded_workload(&accesses, &begins);
         let _ = (work.files(), work.bytes(), work.smallest(), work.one_size(), work.accesses(3));
     }
     table(&csv);

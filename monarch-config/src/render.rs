@@ -4,17 +4,13 @@
 //! What is printed is a valid configuration: reading it back gives the same one.
 
 mod cluster;
-
-use std::path::Path;
+mod page;
 
 use super::Resolved;
 use super::choice::OneOf;
-use super::given::{Count, Kind, Listener, OrNone, Rate, Ratio, Size, Time};
-use super::model::{Config, Root, Tier};
-use super::origin::{Origin, Origins};
-
-/// Comments begin in this column, unless the value is longer.
-const COLUMN: usize = 44;
+use super::given::{Count, Kind, Listener, OrNone, Rate, Size, Time};
+use super::model::Config;
+use page::{Page, quoted, scalar};
 
 /// Writes the configuration as YAML, with the origin of each value as a comment behind it.
 #[must_use]
@@ -57,7 +53,7 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("wait.max_wait", &Time::show(&wait.max_wait));
     page.set("wait.complete", &Time::show(&wait.complete));
     page.section("cluster");
-    page.cluster(cluster);
+    cluster::cluster(&mut page, cluster);
     page.section("metrics");
     page.set("metrics.listen", &scalar(&Listener::show(&metrics.listen)));
     page.set("metrics.textfile", &metrics.textfile.as_deref().map_or_else(|| "null".to_owned(), quoted));
@@ -66,78 +62,4 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.section("log");
     page.set("log.level", &OneOf::show(&log.level));
     page.out
-}
-
-struct Page<'a> {
-    out: String,
-    origins: &'a Origins,
-}
-
-impl Page<'_> {
-    fn section(&mut self, name: &str) {
-        self.out.push_str(name);
-        self.out.push_str(":\n");
-    }
-
-    /// A value of a section, under the last step of its key.
-    fn set(&mut self, key: &str, value: &str) {
-        let name = key.rsplit('.').next().unwrap_or(key);
-        self.line("  ", name, value, key);
-    }
-
-    fn line(&mut self, indent: &str, name: &str, value: &str, key: &str) {
-        self.comment(&format!("{indent}{name}: {value}"), key);
-    }
-
-    fn comment(&mut self, text: &str, key: &str) {
-        let origin: &Origin = self.origins.of(key);
-        self.out.push_str(&format!("{text:COLUMN$} # {origin}\n"));
-    }
-
-    fn roots(&mut self, roots: &[Root]) {
-        self.out.push_str("  roots:\n");
-        for (at, root) in roots.iter().enumerate() {
-            let key = format!("dataset.roots[{at}]");
-            if root.aliases.is_empty() {
-                self.comment(&format!("    - {}", quoted(&root.path)), &key);
-                continue;
-            }
-            self.line("    - ", "path", &quoted(&root.path), &key);
-            self.out.push_str("      aliases:\n");
-            for (index, alias) in root.aliases.iter().enumerate() {
-                self.comment(&format!("        - {}", quoted(alias)), &format!("{key}.aliases[{index}]"));
-            }
-        }
-    }
-
-    fn tiers(&mut self, tiers: &[Tier]) {
-        for (at, tier) in tiers.iter().enumerate() {
-            let key = |name: &str| format!("tiers[{at}].{name}");
-            self.line("  - ", "name", &tier.name, &key("name"));
-            self.line("    ", "path", &quoted(&tier.path), &key("path"));
-            self.line("    ", "capacity", &Size::show(&tier.capacity), &key("capacity"));
-            self.line("    ", "allow_network", &tier.allow_network.to_string(), &key("allow_network"));
-            self.line("    ", "keep_free", &Size::show(&tier.keep_free), &key("keep_free"));
-            self.line("    ", "persist", &OneOf::show(&tier.persist), &key("persist"));
-            self.line("    ", "compression", &OneOf::show(&tier.compression), &key("compression"));
-            self.line("    ", "min_ratio", &Ratio::show(&tier.min_ratio), &key("min_ratio"));
-            self.line(
-                "    ",
-                "decompression_share",
-                &Size::show(&tier.decompression_share),
-                &key("decompression_share"),
-            );
-        }
-    }
-}
-
-/// A path as a YAML scalar.
-fn quoted(path: &Path) -> String {
-    scalar(&path.to_string_lossy())
-}
-
-/// A text as a YAML scalar; a JSON string is one, whatever it holds.
-fn scalar(text: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "/._-+=@,".contains(c);
-    if text.chars().all(plain) { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }

@@ -48,10 +48,11 @@ pub unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, off: i64) -> Option<isize
         return unsafe { crate::small::pread(&ctx, fd, buf, n, off) };
     }
     let known = identify(&ctx, fd)?;
+    let reading = ChunkRead { ctx: &ctx, known: &known };
     let off = u64::try_from(off).ok()?;
     let ordered = in_order(fd, off, n);
     // SAFETY: passed on.
-    let served = unsafe { known.read(&ctx, buf, n, off, (ordered, true)) };
+    let served = unsafe { reading.read(buf, n, off, (ordered, true)) };
     let size = known.f.entry.record.size;
     if served == 0 && off < size && n > 0 {
         count_miss(&ctx, n, off, size);
@@ -76,14 +77,15 @@ pub unsafe fn read(fd: c_int, buf: *mut u8, n: usize) -> Option<isize> {
         return unsafe { crate::small::read(&ctx, fd, buf, n) };
     }
     let known = identify(&ctx, fd)?;
+    let reading = ChunkRead { ctx: &ctx, known: &known };
     let (n, size) = (n.min(MAX_READ_BYTES), known.f.entry.record.size);
-    let waits = known.wait_first(&ctx, fd, n)?;
+    let waits = reading.wait_first(fd, n)?;
     let claim = Claim::make(fd, n, size)?;
     let n = claim.bytes;
     let ordered = in_order(fd, claim.start, n);
     // SAFETY: passed on.
     let done = unsafe {
-        let served = known.read(&ctx, buf, n, claim.start, (ordered, waits));
+        let served = reading.read(buf, n, claim.start, (ordered, waits));
         with_rest(&ctx, fd, buf, n, claim.start, served, size)
     };
     claim.settle(fd, done);
@@ -110,8 +112,9 @@ pub unsafe fn readv(fd: c_int, iov: *const libc::iovec, count: c_int, off: Optio
         return unsafe { crate::small::readv(&ctx, fd, iov, count, total, off) };
     }
     let known = identify(&ctx, fd)?;
+    let reading = ChunkRead { ctx: &ctx, known: &known };
     let size = known.f.entry.record.size;
-    let waits = if off.is_none() { known.wait_first(&ctx, fd, total)? } else { true };
+    let waits = if off.is_none() { reading.wait_first(fd, total)? } else { true };
     let claim = match off {
         Some(_) => None,
         None => Some(Claim::make(fd, total, size)?),
@@ -128,7 +131,7 @@ pub unsafe fn readv(fd: c_int, iov: *const libc::iovec, count: c_int, off: Optio
         let buf = part.iov_base.cast::<u8>();
         // SAFETY: passed on.
         let got = unsafe {
-            let served = known.read(&ctx, buf, n, at, (ordered, waits));
+            let served = reading.read(buf, n, at, (ordered, waits));
             with_rest(&ctx, fd, buf, n, at, served, size)
         };
         if got < 0 && done == 0 {
@@ -177,33 +180,39 @@ fn count_miss(ctx: &Ctx, n: usize, off: u64, size: u64) {
     ctx.count(Counter::ChunkMissBytes, (n as u64).min(size.saturating_sub(off)));
 }
 
-impl Known {
+/// A read of a large file from what there is of its copy.
+struct ChunkRead<'a> {
+    ctx: &'a Ctx,
+    known: &'a Known,
+}
+
+impl ChunkRead<'_> {
     /// Waits for what a read at the descriptor's own offset needs, before it claims its range: a
     /// signal handler that leaves the wait by `siglongjmp`, or ends the thread, must not take
     /// the range with it. Gives whether more may be waited for afterwards; `None` if the
     /// PFS has to be read.
-    fn wait_first(&self, ctx: &Ctx, fd: c_int, n: usize) -> Option<bool> {
-        let size = self.f.entry.record.size;
+    fn wait_first(&self, fd: c_int, n: usize) -> Option<bool> {
+        let size = self.known.f.entry.record.size;
         let off = sys::seek(fd, 0)?;
         let end = size.min(off.saturating_add(n as u64));
         let ordered = would_be_in_order(fd, off, n);
         let mut at = off;
         let mut tries = 0;
         while at < end && tries < MAX_READ_TRIES {
-            let word = self.usable(ctx, at, end, ordered);
+            let word = self.usable(at, end, ordered);
             let to = word.map_or(at, |word| self.there(word, at, end));
             if to > at {
                 // Of what is streamed later parts would push out those before them.
-                if self.large.is_streamed() {
+                if self.known.large.is_streamed() {
                     break;
                 }
                 at = to;
                 continue;
             }
-            if word.is_some_and(|word| self.wait(ctx, word, at, end, ordered)) {
+            if word.is_some_and(|word| self.wait(word, at, end, ordered)) {
                 continue;
             }
-            if word.is_some_and(|word| self.f.entry.word() != word) {
+            if word.is_some_and(|word| self.known.f.entry.word() != word) {
                 tries += 1;
                 continue;
             }
@@ -211,7 +220,7 @@ impl Known {
                 return Some(false);
             }
             let _ = in_order(fd, off, n);
-            count_miss(ctx, n, off, size);
+            count_miss(self.ctx, n, off, size);
             return None;
         }
         Some(true)
@@ -219,27 +228,27 @@ impl Known {
 
     /// Reads from what there is of a copy, and waits for more if `waits`; how many bytes, from the
     /// front.
-    unsafe fn read(&self, ctx: &Ctx, buf: *mut u8, n: usize, off: u64, (ordered, waits): (bool, bool)) -> usize {
-        let end = self.f.entry.record.size.min(off.saturating_add(n as u64));
+    unsafe fn read(&self, buf: *mut u8, n: usize, off: u64, (ordered, waits): (bool, bool)) -> usize {
+        let end = self.known.f.entry.record.size.min(off.saturating_add(n as u64));
         let mut at = off;
         let mut open: Option<(Word, Fd)> = None;
         let mut tries = 0;
         while at < end && tries < MAX_READ_TRIES {
-            let Some(word) = self.usable(ctx, at, end, ordered) else { break };
+            let Some(word) = self.usable(at, end, ordered) else { break };
             let to = self.there(word, at, end);
             if to == at {
                 if !waits {
                     break;
                 }
-                if !self.wait(ctx, word, at, end, ordered) {
+                if !self.wait(word, at, end, ordered) {
                     tries += 1;
-                    if self.f.entry.word() == word {
+                    if self.known.f.entry.word() == word {
                         break;
                     }
                 }
                 continue;
             }
-            let glance = self.large.drop_snapshot(word);
+            let glance = self.known.large.drop_snapshot(word);
             // Looked at before the bits: a chunk dropped since then is noticed below.
             let to = self.there(word, at, end).min(to);
             if to == at {
@@ -247,11 +256,11 @@ impl Known {
                 continue;
             }
             if open.as_ref().is_none_or(|(of, _)| *of != word) {
-                open = self.open(ctx, word).map(|fd| (word, fd));
+                open = self.known.open(self.ctx, word).map(|fd| (word, fd));
             }
             let Some((_, fd)) = &open else {
                 tries += 1;
-                if self.f.entry.word() == word {
+                if self.known.f.entry.word() == word {
                     break;
                 }
                 continue;
@@ -259,50 +268,50 @@ impl Known {
             // SAFETY: within the application's buffer.
             let got = unsafe { sys::pread(fd.0, buf.add((at - off) as usize), (to - at) as usize, at) };
             if got == -libc::EIO as isize {
-                bypass(ctx, &self.f);
+                bypass(self.ctx, &self.known.f);
             }
             if got <= 0 {
                 break;
             }
-            if !glance.still_holds(&self.large, &self.f.entry.master.word) {
+            if !glance.still_holds(&self.known.large, &self.known.f.entry.master.word) {
                 tries += 1;
                 open = None;
                 continue;
             }
             if ordered && word.state() == State::Partial {
-                self.ask_ahead(ctx, at, at + got as u64);
-                self.large.has_come_to(at + got as u64 == self.f.entry.record.size);
+                self.ask_ahead(at, at + got as u64);
+                self.known.large.has_come_to(at + got as u64 == self.known.f.entry.record.size);
             }
             at += got as u64;
         }
         let served = (at - off) as usize;
         if served > 0 {
-            ctx.count(Counter::ChunkReads, 1);
-            ctx.count(Counter::ChunkBytes, served as u64);
+            self.ctx.count(Counter::ChunkReads, 1);
+            self.ctx.count(Counter::ChunkBytes, served as u64);
         }
         served
     }
 
     /// The file's word, once it speaks of a copy, complete or partial; asks for one if there is
     /// none.
-    fn usable(&self, ctx: &Ctx, at: u64, end: u64, ordered: bool) -> Option<Word> {
-        let word = self.f.entry.word();
+    fn usable(&self, at: u64, end: u64, ordered: bool) -> Option<Word> {
+        let word = self.known.f.entry.word();
         match word.state() {
             State::Resident | State::Partial => return Some(word),
             State::Absent | State::Requested | State::Fetching => {}
             State::Refused if word.is_streamable() && ordered => {
-                let master = &self.f.entry.master.word;
+                let master = &self.known.f.entry.master.word;
                 let wanted = word.with(State::Requested);
                 let _ = master.compare_exchange(word.0, wanted.0, Ordering::AcqRel, Ordering::Relaxed);
             }
             _ => return None,
         }
-        if !demand::agent_up(ctx.map.ctl) {
+        if !demand::agent_up(self.ctx.map.ctl) {
             return None;
         }
-        self.ask(ctx, at, end, ordered);
-        demand::raise(ctx.map, &self.f);
-        match demand::wait(ctx.map, &self.f, &Here) {
+        self.ask(at, end, ordered);
+        demand::raise(self.ctx.map, &self.known.f);
+        match demand::wait(self.ctx.map, &self.known.f, &Here) {
             Outcome::Resident(word) | Outcome::Partial(word) => Some(word),
             Outcome::Refused(_) | Outcome::Deadline => None,
         }
@@ -313,50 +322,57 @@ impl Known {
         if word.state() == State::Resident {
             return end;
         }
-        self.large.present_until(at, end)
+        self.known.large.present_until(at, end)
     }
 
     /// Requests the chunks of a range, and some more if the reader is sequential.
-    fn ask(&self, ctx: &Ctx, at: u64, end: u64, ordered: bool) {
-        let first = self.large.at(at);
-        let mut behind = self.large.at(end.saturating_sub(1).max(at)).saturating_add(1);
+    fn ask(&self, at: u64, end: u64, ordered: bool) {
+        let first = self.known.large.at(at);
+        let mut behind = self.known.large.at(end.saturating_sub(1).max(at)).saturating_add(1);
         let mut most = MAX_CHUNKS_PER_REQUEST;
         if ordered {
-            let ahead = self.large.head.ahead.load(Ordering::Relaxed);
+            let ahead = self.known.large.head.ahead.load(Ordering::Relaxed);
             behind = behind.saturating_add(ahead);
-            if self.large.is_streamed() {
+            if self.known.large.is_streamed() {
                 // More at once would push out chunks that this read still needs.
                 most = ahead.saturating_add(1);
             }
-            self.large.has_come_to(false);
+            self.known.large.has_come_to(false);
         }
-        demand::want_chunks(ctx.map, &self.f, &self.large, first, behind.min(first.saturating_add(most)));
+        demand::want_chunks(
+            self.ctx.map,
+            &self.known.f,
+            &self.known.large,
+            first,
+            behind.min(first.saturating_add(most)),
+        );
     }
 
     /// A sequential reader has reached another chunk: requests those behind it.
-    fn ask_ahead(&self, ctx: &Ctx, from: u64, to: u64) {
-        let chunk = self.large.at(to);
-        if self.large.at(from) == chunk && !from.is_multiple_of(self.large.chunk.max(1)) {
+    fn ask_ahead(&self, from: u64, to: u64) {
+        let chunk = self.known.large.at(to);
+        if self.known.large.at(from) == chunk && !from.is_multiple_of(self.known.large.chunk.max(1)) {
             return;
         }
-        let behind = chunk.saturating_add(1).saturating_add(self.large.head.ahead.load(Ordering::Relaxed));
-        if (chunk..behind.min(self.large.chunks())).any(|c| !self.large.has(c)) {
-            demand::want_chunks(ctx.map, &self.f, &self.large, chunk, behind);
+        let behind = chunk.saturating_add(1).saturating_add(self.known.large.head.ahead.load(Ordering::Relaxed));
+        if (chunk..behind.min(self.known.large.chunks())).any(|c| !self.known.large.has(c)) {
+            demand::want_chunks(self.ctx.map, &self.known.f, &self.known.large, chunk, behind);
         }
     }
 
     /// Asks for what is missing at `at` and waits for it; `false` if it does not come.
-    fn wait(&self, ctx: &Ctx, word: Word, at: u64, end: u64, ordered: bool) -> bool {
+    fn wait(&self, word: Word, at: u64, end: u64, ordered: bool) -> bool {
         // Streamed chunks are of use to sequential readers only.
-        if !demand::agent_up(ctx.map.ctl) || (self.large.is_streamed() && !ordered) {
+        if !demand::agent_up(self.ctx.map.ctl) || (self.known.large.is_streamed() && !ordered) {
             return false;
         }
         let start = demand::Watch::now_us(&Here);
         // The chunk may come and go again before the waiting begins.
-        let seen = self.large.drop_snapshot(word);
-        self.ask(ctx, at, end, ordered);
-        let came = demand::wait_chunk(ctx.map, &self.f, &self.large, seen, self.large.at(at), &Here);
-        ctx.count(Counter::WaitMicros, demand::Watch::now_us(&Here).saturating_sub(start));
+        let seen = self.known.large.drop_snapshot(word);
+        self.ask(at, end, ordered);
+        let came =
+            demand::wait_chunk(self.ctx.map, &self.known.f, &self.known.large, seen, self.known.large.at(at), &Here);
+        self.ctx.count(Counter::WaitMicros, demand::Watch::now_us(&Here).saturating_sub(start));
         came
     }
 }

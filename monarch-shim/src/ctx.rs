@@ -31,8 +31,11 @@ mod trust;
 pub use files::{agent, hint_file};
 pub use gate::leave_alone;
 pub use rights::{never_again, rights_changed, threads_rights_changed};
-pub use segments::forked;
-pub use trust::{mounts_changed, place_changed};
+pub use segments::{awaits_index, forked, give_up, knows_large, live, sync};
+pub use stem::{below, enter, enter_or};
+pub use trust::{
+    in_own_namespace, may_have_other_mounts, mounts_changed, place_changed, sees_another_mount, tell_mount_event,
+};
 
 /// The shared state, when the gate is open.
 #[derive(Clone, Copy)]

@@ -82,7 +82,7 @@ pub(crate) use hook;
 #[inline]
 unsafe fn enter<'a>(path: *const c_char) -> Option<(Ctx, &'a [u8])> {
     // SAFETY: by contract.
-    unsafe { ctx::get()?.enter(path) }
+    unsafe { ctx::enter(ctx::get()?, path) }
 }
 
 /// [`enter`] for calls that open a file: sets `names` if the path is not looked up and may be the
@@ -95,7 +95,7 @@ unsafe fn enter_open<'a>(path: *const c_char, names: &mut bool) -> Option<(Ctx, 
     // SAFETY: by contract; the page is tested before the path is called outside.
     unsafe {
         match ctx::get() {
-            Some(ctx) => ctx.enter_or(path, || *names = user::begins_like_descriptor_in_page(path)),
+            Some(ctx) => ctx::enter_or(ctx, path, || *names = user::begins_like_descriptor_in_page(path)),
             None => {
                 // Not served; but the process may have inherited a copy.
                 *names = ctx::mapped().is_some() && user::begins_like_descriptor(path);

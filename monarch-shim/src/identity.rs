@@ -4,7 +4,7 @@
 //! `monarch_abi::hash`), so that the answer of the kernel's own fstat says which file it is a copy
 //! of.
 
-use crate::ctx::Ctx;
+use crate::ctx::{self, Ctx};
 use core::sync::atomic::Ordering;
 use monarch_abi::hash::Stamp;
 use monarch_abi::index::{OWNER_KERNEL, Record};
@@ -59,7 +59,7 @@ fn copy_of_slow(ctx: &Ctx, f: &Facts) -> Option<Found<'static>> {
         return None;
     }
     let stamp = Stamp::from_time(f.mtime.0, f.mtime.1)?;
-    ctx.live().find_map(|(root, number, segment)| {
+    ctx::live(*ctx).find_map(|(root, number, segment)| {
         let entry = segment.by_stamp(stamp, f.size)?;
         Some(Found { root, number, segment, entry })
     })

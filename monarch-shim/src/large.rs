@@ -118,7 +118,7 @@ pub fn forget(fd: c_int) {
 #[must_use]
 pub fn identify(ctx: &Ctx, fd: c_int) -> Option<Known> {
     // Without large files no descriptor is worth a question.
-    if !ctx.knows_large() || is_moved(hint_of(fd)) {
+    if !ctx::knows_large(ctx.map) || is_moved(hint_of(fd)) {
         return None;
     }
     identify_now(ctx, fd)

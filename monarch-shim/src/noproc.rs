@@ -2,7 +2,7 @@
 //! open file or directory is. Below a directory that is not in the index no entry lies.
 
 use crate::absolute::pfs_path;
-use crate::ctx::Ctx;
+use crate::ctx::{self, Ctx};
 use crate::sys;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -15,7 +15,7 @@ fn find(ctx: &Ctx, fd: c_int) -> Option<Found<'static>> {
     let st = sys::fstat(fd)?;
     let on_device = |root: usize| ctx.map.roots().get(root).is_some_and(|r| r.dev.load(Ordering::Relaxed) == st.st_dev);
     let kind = |mode: u32| mode & libc::S_IFMT;
-    ctx.live().filter(|(root, ..)| on_device(*root)).find_map(|(root, number, segment)| {
+    ctx::live(*ctx).filter(|(root, ..)| on_device(*root)).find_map(|(root, number, segment)| {
         let is_it = |r: &monarch_abi::index::Record| r.ino == st.st_ino && kind(u32::from(r.mode)) == kind(st.st_mode);
         let id = segment.index.records().iter().position(is_it)?;
         let entry = segment.by_id(u32::try_from(id).ok()?)?;

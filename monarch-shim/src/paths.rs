@@ -1,7 +1,7 @@
 //! From (dirfd, path) to an entry of the index.
 
 use crate::absolute::Absolute;
-use crate::ctx::Ctx;
+use crate::ctx::{self, Ctx};
 use crate::cwd;
 use crate::descriptor_path::path_of_fd;
 use crate::sys;
@@ -15,7 +15,7 @@ use monarch_abi::resolve::{Found, Miss, Parent, resolve, resolve_in, resolve_par
 /// [`Miss`] says why the kernel has to answer.
 #[inline]
 pub fn find(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Result<Found<'static>, Miss> {
-    if let Some((root, rest)) = ctx.below(path) {
+    if let Some((root, rest)) = ctx::below(ctx, path) {
         return resolve_in(ctx.map, ctx, root, rest, follow);
     }
     match path.first() {

@@ -12,17 +12,15 @@ use monarch_abi::demand::{self, Outcome};
 use monarch_abi::resolve::Found;
 use monarch_abi::word::{State, Word};
 
-impl Known {
-    /// The complete copy, open, for readers that cannot use chunks: waits for it if that is
-    /// near.
-    fn whole(&self, ctx: &Ctx) -> Option<Fd> {
-        let word = match self.f.entry.word() {
-            w if w.state() == State::Resident => w,
-            w => wait_whole(ctx, &self.f, w)?,
-        };
-        // (Of one that is not complete there is nothing to compare.)
-        self.open(ctx, word).filter(|copy| crate::guard::is_sound_copy(ctx, &self.f, word, copy))
-    }
+/// The complete copy, open, for readers that cannot use chunks: waits for it if that is
+/// near.
+fn whole(known: &Known, ctx: &Ctx) -> Option<Fd> {
+    let word = match known.f.entry.word() {
+        w if w.state() == State::Resident => w,
+        w => wait_whole(ctx, &known.f, w)?,
+    };
+    // (Of one that is not complete there is nothing to compare.)
+    known.open(ctx, word).filter(|copy| crate::guard::is_sound_copy(ctx, &known.f, word, copy))
 }
 
 /// Waits until the copy of a large file is complete, if that is near; its word.
@@ -50,7 +48,7 @@ pub fn mmap(fd: c_int, map: impl FnOnce(c_int) -> *mut core::ffi::c_void) -> Opt
     // Of a file that it locks the process wants to see what others write into it.
     let free = |known: &Known| !crate::pfs_fd::holds_lock(&ctx, &known.f, fd);
     let known = identify(&ctx, fd).filter(free)?;
-    let copy = known.whole(&ctx)?;
+    let copy = whole(&known, &ctx)?;
     let at = map(copy.0);
     if at == libc::MAP_FAILED {
         return None;
@@ -66,7 +64,7 @@ pub fn replace(fd: c_int) -> Option<()> {
     let ctx = ctx::get()?;
     // With its descriptor a lock would go.
     let known = identify(&ctx, fd).filter(|known| !crate::pfs_fd::holds_lock(&ctx, &known.f, fd))?;
-    let copy = known.whole(&ctx)?;
+    let copy = whole(&known, &ctx)?;
     let at = sys::seek(fd, 0)?;
     sys::seek_to(copy.0, at)?;
     let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
@@ -90,7 +88,7 @@ pub fn sendfile(fd: c_int, off: *mut i64, n: usize, send: impl FnOnce(c_int, *mu
     if known.f.segment.state.guard.which().sums {
         return None;
     }
-    let copy = known.whole(&ctx)?;
+    let copy = whole(&known, &ctx)?;
     // (The disk under the copy may fail: then the PFS is read.)
     let fails = |done: isize| done < 0 && errno::errno() == libc::EIO;
     if !off.is_null() {

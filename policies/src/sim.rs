@@ -30,7 +30,7 @@ mod tests;
 pub use bound::{belady, belady_later, static_share};
 pub use model::{Calls, Model, TierModel};
 pub use outcome::{EpochFigures, Outcome};
-pub use recorded::MAX_GAP;
+pub use recorded::{MAX_GAP, recorded_workload};
 pub use setup::{Setup, UnknownPolicy};
 pub use workload::{Mix, Shuffle, Synthetic, Workload};
 

@@ -5,7 +5,7 @@
 //! A file is searched in the directory that the kernel says it lies in; among all entries only if
 //! it has several names, and only in an index that holds such files.
 
-use crate::ctx::Ctx;
+use crate::ctx::{self, Ctx};
 use crate::descriptor_path::real_path;
 use crate::sys;
 use core::ffi::c_int;
@@ -23,7 +23,7 @@ const SOME: u8 = 2;
 /// The indexes of roots on a device.
 fn indexes(ctx: &Ctx, dev: u64) -> impl Iterator<Item = (usize, usize, &'static Segment<'static>)> {
     let ctx = *ctx;
-    ctx.live()
+    ctx::live(ctx)
         .filter(move |&(root, _, _)| ctx.map.roots().get(root).is_some_and(|r| r.dev.load(Ordering::Relaxed) == dev))
 }
 
@@ -39,7 +39,7 @@ pub(super) fn directory(ctx: &Ctx, dev: u64, ino: u64) -> Option<Found<'static>>
 /// Whether inodes may find more than paths: not in the agent's mounts, of which one leads to each
 /// device.
 pub(super) fn may_tell(ctx: &Ctx) -> bool {
-    ctx.may_have_other_mounts() || crate::mounts::any_twice(ctx)
+    ctx::may_have_other_mounts(ctx.map) || crate::mounts::any_twice(ctx)
 }
 
 /// The directory in which an open file lies, and its entry there.

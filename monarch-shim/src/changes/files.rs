@@ -4,7 +4,7 @@ use super::by_inode;
 use super::bypass::{bypass, bypass_parent, bypass_subtree};
 use super::real_path::{file_at, parent_at, path_in_root};
 use super::target::Target;
-use crate::ctx::Ctx;
+use crate::ctx::{self, Ctx};
 use crate::identity::{Facts, copy_of, path_if_there};
 use crate::paths::{find, find_parent};
 use crate::sys;
@@ -44,7 +44,9 @@ pub fn file_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], follow: bool) -> Targe
 /// somewhere else by now, and in other mounts than the agent's another part of the root may lie
 /// there.
 pub(super) fn is_known(ctx: &Ctx, f: &Found<'static>) -> bool {
-    f.entry.word().state() != State::Bypass && !ctx.may_have_other_mounts() && crate::guard::is_still_there(ctx, f)
+    f.entry.word().state() != State::Bypass
+        && !ctx::may_have_other_mounts(ctx.map)
+        && crate::guard::is_still_there(ctx, f)
 }
 
 /// The entry of an open file, whatever path it was opened by.
@@ -117,7 +119,7 @@ pub fn opened_for_writing(ctx: &Ctx, fd: c_int) -> Opened {
         return Opened::Copy(Target::of(ctx, &f));
     }
     if ctx.is_root_device(st.st_dev) {
-        ctx.sync();
+        ctx::sync(ctx.map);
         let real = path_in_root(ctx, fd, st.st_dev);
         written(ctx, fd, &st, real.as_ref());
     }
@@ -165,7 +167,7 @@ fn copy_that_may_have_changed(ctx: &Ctx, fd: c_int, st: &libc::stat64) -> Option
     let facts = Facts::of(st);
     copy_of(ctx, &facts).or_else(|| {
         let name = copy_name_of(fd)?;
-        ctx.live().find_map(|(root, number, segment)| {
+        ctx::live(*ctx).find_map(|(root, number, segment)| {
             let entry = segment.by_copy_name(name)?;
             Some(Found { root, number, segment, entry })
         })

@@ -5,7 +5,7 @@ use super::by_inode;
 use super::bypass::bypass_parent;
 use super::files::is_known;
 use super::real_path::{parent_at, real_path_in_root};
-use crate::ctx::Ctx;
+use crate::ctx::{self, Ctx};
 use crate::paths::find_parent;
 use crate::sys;
 use core::ffi::c_int;
@@ -37,7 +37,7 @@ fn known_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) -> bool
 fn other_name_changes(ctx: &Ctx, dirfd: c_int, path: &[u8], moves: bool) {
     let Some((parent, name)) = split_named(path) else { return };
     let Some(place) = place_of(ctx, dirfd, parent, name) else { return };
-    ctx.sync();
+    ctx::sync(ctx.map);
     let at_path = bypass_at(ctx, &place, moves);
     let by_inode = || {
         (at_path == AtPath::Another || place.real.is_none() || by_inode::may_tell(ctx))

@@ -3,7 +3,7 @@
 //! While a root has no index yet, the path is left for the agent, which enters the change before
 //! the index is used.
 
-use crate::ctx::Ctx;
+use crate::ctx::{self, Ctx};
 use crate::descriptor_path::real_path;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -59,7 +59,7 @@ pub(super) fn parent_at(ctx: &Ctx, real: &[u8]) -> Option<Parent<'static>> {
 /// `true`, it has to be looked up again.
 fn leave_early(ctx: &Ctx, real: &[u8], names: bool) -> bool {
     let Start::Root(m) = ctx.map.match_root(real) else { return false };
-    if !ctx.awaits_index(m.root) {
+    if !ctx::awaits_index(ctx.map, m.root) {
         return false;
     }
     let mut rel = PathBuffer::front();

@@ -3,7 +3,7 @@
 use super::bypass::{bypass, bypass_subtree};
 use super::names::name_changes;
 use super::real_path::real_path_in_root;
-use crate::ctx::Ctx;
+use crate::ctx::{self, Ctx};
 use crate::paths::{absolute, find};
 use crate::sys;
 use core::ffi::c_int;
@@ -15,7 +15,7 @@ use monarch_abi::resolve::split_last;
 /// Another file system is about to appear at a path, or to go.
 pub fn covered(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
     let ctx = &ctx.for_changes();
-    if ctx.in_own_namespace() {
+    if ctx::in_own_namespace(ctx.map) {
         return;
     }
     match find(ctx, dirfd, path, true) {
@@ -29,7 +29,7 @@ pub fn covered(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
 
 /// Another file system has appeared at a path, or gone.
 pub fn way_covered(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
-    if !ctx.in_own_namespace() {
+    if !ctx::in_own_namespace(ctx.map) {
         way_changed(ctx, dirfd, path);
     }
 }
@@ -55,7 +55,7 @@ fn leave_way(ctx: &Ctx, name: &[u8]) {
         }
         let root = s.root.load(Ordering::Relaxed) as usize;
         if ctx.map.roots().get(root).is_some_and(|r| ctx.map.str(&r.path) == text) {
-            ctx.give_up(root);
+            ctx::give_up(ctx.map, root);
         } else {
             s.root.store(NO_ROOT, Ordering::Release);
         }

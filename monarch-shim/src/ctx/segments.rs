@@ -2,12 +2,13 @@
 
 use super::Ctx;
 use super::files::{map_file, uuid_file};
+use super::trust::is_trusted;
 use crate::once::Once;
 use crate::sys;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
-use monarch_abi::control::{MAX_ROOTS, MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
+use monarch_abi::control::{ControlMap, MAX_ROOTS, MAX_SEGMENTS, SEGMENT_LIVE, SegmentRef};
 use monarch_abi::index::Index;
 use monarch_abi::resolve::{Found, Segments};
 use monarch_abi::segment::Segment;
@@ -53,105 +54,102 @@ pub fn forked() {
     SYNCED.store(0, Ordering::Release);
 }
 
-impl Ctx {
-    /// Whether a root has no index so far. If it has one that this process cannot map, what changes
-    /// cannot be entered: then the whole root is left to the PFS.
-    #[must_use]
-    pub fn awaits_index(&self, root: usize) -> bool {
-        if self.map.roots().get(root).is_none_or(|r| r.bypassed.load(Ordering::Relaxed) != 0) {
+/// Whether a root has no index so far. If it has one that this process cannot map, what changes
+/// cannot be entered: then the whole root is left to the PFS.
+#[must_use]
+pub fn awaits_index(map: &ControlMap<'_>, root: usize) -> bool {
+    if map.roots().get(root).is_none_or(|r| r.bypassed.load(Ordering::Relaxed) != 0) {
+        return false;
+    }
+    for turn in 0..IMMEDIATE_MAP_TRIES + DELAYED_MAP_TRIES {
+        sync(map);
+        if ROOT_SEGMENT.get(root).is_none_or(|s| s.load(Ordering::Acquire) != 0) {
             return false;
         }
-        for turn in 0..IMMEDIATE_MAP_TRIES + DELAYED_MAP_TRIES {
-            self.sync();
-            if ROOT_SEGMENT.get(root).is_none_or(|s| s.load(Ordering::Acquire) != 0) {
-                return false;
+        if !has_live_segment(map, root) {
+            return true;
+        }
+        // Another thread is just mapping it, or it could not be mapped.
+        SYNCED.store(0, Ordering::Relaxed);
+        if turn < IMMEDIATE_MAP_TRIES {
+            sys::pause();
+        } else if SEGMENTS.iter().any(|cell| is_being_mapped(cell.flag.load(Ordering::Relaxed))) {
+            sys::sleep_ms(1);
+        } else {
+            break;
+        }
+    }
+    give_up(map, root);
+    false
+}
+
+fn has_live_segment(map: &ControlMap<'_>, root: usize) -> bool {
+    let is = |s: &SegmentRef| {
+        s.status.load(Ordering::Acquire) == SEGMENT_LIVE && s.root.load(Ordering::Relaxed) as usize == root
+    };
+    map.segments().iter().any(is)
+}
+
+/// Leaves a root to the PFS, in all processes and for good.
+pub fn give_up(map: &ControlMap<'_>, root: usize) {
+    if let Some(r) = map.roots().get(root) {
+        r.bypassed.store(1, Ordering::Release);
+    }
+}
+
+/// Whether there are large files, as far as this process has looked; it looks once at least.
+#[must_use]
+pub fn knows_large(map: &ControlMap<'_>) -> bool {
+    if SYNCED.load(Ordering::Relaxed) == 0 {
+        sync(map);
+    }
+    LARGE.load(Ordering::Relaxed) != 0
+}
+
+/// Takes over segments that appeared since the last look. Callers that go deeper do it first:
+/// mapping one needs stack.
+#[inline]
+pub fn sync(map: &ControlMap<'_>) {
+    let now = map.ctl.generation.load(Ordering::Acquire);
+    if SYNCED.load(Ordering::Acquire) != now {
+        sync_slow(map, now);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn sync_slow(map: &ControlMap<'_>, now: u32) {
+    for (at, s) in map.segments().iter().enumerate() {
+        let root = s.root.load(Ordering::Relaxed) as usize;
+        let Some(slot) = ROOT_SEGMENT.get(root) else { continue };
+        if s.status.load(Ordering::Acquire) == SEGMENT_LIVE {
+            // (Another thread may just be mapping it, and will say so.)
+            if segment_at(at, s).is_some() {
+                slot.store(at as u32 + 1, Ordering::Release);
             }
-            if !self.has_live_segment(root) {
-                return true;
-            }
-            // Another thread is just mapping it, or it could not be mapped.
-            SYNCED.store(0, Ordering::Relaxed);
-            if turn < IMMEDIATE_MAP_TRIES {
-                sys::pause();
-            } else if SEGMENTS.iter().any(|cell| is_being_mapped(cell.flag.load(Ordering::Relaxed))) {
-                sys::sleep_ms(1);
-            } else {
-                break;
-            }
-        }
-        self.give_up(root);
-        false
-    }
-
-    fn has_live_segment(&self, root: usize) -> bool {
-        let is = |s: &SegmentRef| {
-            s.status.load(Ordering::Acquire) == SEGMENT_LIVE && s.root.load(Ordering::Relaxed) as usize == root
-        };
-        self.map.segments().iter().any(is)
-    }
-
-    /// Leaves a root to the PFS, in all processes and for good.
-    pub fn give_up(&self, root: usize) {
-        if let Some(r) = self.map.roots().get(root) {
-            r.bypassed.store(1, Ordering::Release);
+        } else {
+            let _ = slot.compare_exchange(at as u32 + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
+    SYNCED.store(now, Ordering::Release);
+}
 
-    /// Whether there are large files, as far as this process has looked; it looks once at least.
-    #[must_use]
-    pub fn knows_large(&self) -> bool {
-        if SYNCED.load(Ordering::Relaxed) == 0 {
-            self.sync();
-        }
-        LARGE.load(Ordering::Relaxed) != 0
-    }
-
-    /// Takes over segments that appeared since the last look. Callers that go deeper do it first:
-    /// mapping one needs stack.
-    #[inline]
-    pub fn sync(&self) {
-        let now = self.map.ctl.generation.load(Ordering::Acquire);
-        if SYNCED.load(Ordering::Acquire) != now {
-            self.sync_slow(now);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn sync_slow(&self, now: u32) {
-        for (at, s) in self.map.segments().iter().enumerate() {
-            let root = s.root.load(Ordering::Relaxed) as usize;
-            let Some(slot) = ROOT_SEGMENT.get(root) else { continue };
-            if s.status.load(Ordering::Acquire) == SEGMENT_LIVE {
-                // (Another thread may just be mapping it, and will say so.)
-                if segment_at(at, s).is_some() {
-                    slot.store(at as u32 + 1, Ordering::Release);
-                }
-            } else {
-                let _ = slot.compare_exchange(at as u32 + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
-            }
-        }
-        SYNCED.store(now, Ordering::Release);
-    }
-
-    /// The mapped segments that are live, with their numbers and roots.
-    pub fn live(&self) -> impl Iterator<Item = (usize, usize, &'static Segment<'static>)> + use<> {
-        self.sync();
-        let this = *self;
-        (0..this.map.roots().len()).filter_map(move |root| {
-            let (number, segment) = this.segment(root)?;
-            Some((root, number, segment))
-        })
-    }
+/// The mapped segments that are live, with their numbers and roots.
+pub fn live(ctx: Ctx) -> impl Iterator<Item = (usize, usize, &'static Segment<'static>)> + use<> {
+    sync(ctx.map);
+    (0..ctx.map.roots().len()).filter_map(move |root| {
+        let (number, segment) = ctx.segment(root)?;
+        Some((root, number, segment))
+    })
 }
 
 impl Segments<'static> for Ctx {
     #[inline]
     fn segment(&self, root: usize) -> Option<(usize, &'static Segment<'static>)> {
-        self.sync();
+        sync(self.map);
         let number = (ROOT_SEGMENT.get(root)?.load(Ordering::Acquire) as usize).checked_sub(1)?;
         // A change is entered even where the process would not read: to bypass too much is safe.
-        if !self.opening && !self.trusted(root) {
+        if !self.opening && !is_trusted(self.map, root) {
             return None;
         }
         let cell = SEGMENTS.get(number)?;

@@ -3,6 +3,7 @@
 use super::Ctx;
 use crate::user::{self, Beginning};
 use core::sync::atomic::{AtomicU64, Ordering};
+use monarch_abi::control::ControlMap;
 use monarch_abi::mem::common_prefix;
 
 /// What all spellings of the roots have in front: number of spellings << 48 | whether it is all
@@ -11,90 +12,88 @@ static STEM: AtomicU64 = AtomicU64::new(0);
 
 const WHOLE: u64 = 1 << 47;
 
-impl Ctx {
-    /// The context for a path that may lead below a root, and its bytes. `None` if the path cannot
-    /// be read, or is absolute and leads outside of all roots.
-    ///
-    /// # Safety
-    /// That of [`crate::user::path`].
-    #[inline]
-    pub unsafe fn enter<'a>(self, path: *const core::ffi::c_char) -> Option<(Self, &'a [u8])> {
-        // SAFETY: by contract.
-        unsafe { self.enter_or(path, || {}) }
-    }
+/// The context for a path that may lead below a root, and its bytes. `None` if the path cannot
+/// be read, or is absolute and leads outside of all roots.
+///
+/// # Safety
+/// That of [`crate::user::path`].
+#[inline]
+pub unsafe fn enter<'a>(ctx: Ctx, path: *const core::ffi::c_char) -> Option<(Ctx, &'a [u8])> {
+    // SAFETY: by contract.
+    unsafe { enter_or(ctx, path, || {}) }
+}
 
-    /// [`Ctx::enter`] that calls `outside` if the first bytes of a path show that it leads outside
-    /// of all roots: then the page of these bytes was tested.
-    ///
-    /// The first byte that differs from what all spellings have in common shows it, unless that is
-    /// the doubled slash or the dot of an odd spelling. If there is but one spelling, and the path
-    /// begins with it, nothing needs to be compared again.
-    ///
-    /// # Safety
-    /// That of [`crate::user::path`].
-    #[inline]
-    pub unsafe fn enter_or<'a>(
-        mut self,
-        path: *const core::ffi::c_char,
-        outside: impl FnOnce(),
-    ) -> Option<(Self, &'a [u8])> {
-        let known = STEM.load(Ordering::Acquire);
-        let n = self.map.ctl.spellings_len.load(Ordering::Acquire);
-        let known = if known >> 48 == u64::from(n) { known } else { self.find_stem() };
-        let len = (known >> 32 & 0x7fff) as usize;
-        let stem = self.map.string(known as u32, len);
-        // SAFETY: by contract.
-        unsafe {
-            match user::compare(path, stem) {
-                Beginning::Differs(at, c) => {
-                    let odd = matches!(c, b'/' | b'.') && at > 0 && stem.get(at - 1) == Some(&b'/');
-                    if at > 0 && !odd {
-                        outside();
-                        return None;
-                    }
+/// [`enter`] that calls `outside` if the first bytes of a path show that it leads outside
+/// of all roots: then the page of these bytes was tested.
+///
+/// The first byte that differs from what all spellings have in common shows it, unless that is
+/// the doubled slash or the dot of an odd spelling. If there is but one spelling, and the path
+/// begins with it, nothing needs to be compared again.
+///
+/// # Safety
+/// That of [`crate::user::path`].
+#[inline]
+pub unsafe fn enter_or<'a>(
+    mut ctx: Ctx,
+    path: *const core::ffi::c_char,
+    outside: impl FnOnce(),
+) -> Option<(Ctx, &'a [u8])> {
+    let known = STEM.load(Ordering::Acquire);
+    let n = ctx.map.ctl.spellings_len.load(Ordering::Acquire);
+    let known = if known >> 48 == u64::from(n) { known } else { find_stem(ctx.map) };
+    let len = (known >> 32 & 0x7fff) as usize;
+    let stem = ctx.map.string(known as u32, len);
+    // SAFETY: by contract.
+    unsafe {
+        match user::compare(path, stem) {
+            Beginning::Differs(at, c) => {
+                let odd = matches!(c, b'/' | b'.') && at > 0 && stem.get(at - 1) == Some(&b'/');
+                if at > 0 && !odd {
+                    outside();
+                    return None;
                 }
-                Beginning::Same if known & WHOLE != 0 => {
-                    if let Some(bytes) = user::rest_in_page(path, len) {
-                        self.below = len;
-                        return Some((self, bytes));
-                    }
-                }
-                _ => {}
             }
-            Some((self, user::path(path)?))
+            Beginning::Same if known & WHOLE != 0 => {
+                if let Some(bytes) = user::rest_in_page(path, len) {
+                    ctx.below = len;
+                    return Some((ctx, bytes));
+                }
+            }
+            _ => {}
         }
+        Some((ctx, user::path(path)?))
     }
+}
 
-    #[cold]
-    #[inline(never)]
-    fn find_stem(&self) -> u64 {
-        let all = self.map.spellings();
-        let Some(first) = all.first() else { return 0 };
-        let text = self.map.str(&first.path);
-        // One that was switched off matches nothing.
-        let others = all.iter().skip(1).map(|s| self.map.str(&s.path)).filter(|t| !t.is_empty());
-        let len = others.map(|t| common_prefix(text, t)).fold(text.len().min(0x7fff), usize::min);
-        // Another spelling may be hidden here or lead elsewhere one day, a root's real path does
-        // not.
-        let root = self.map.roots().get(first.root.load(Ordering::Relaxed) as usize);
-        let whole = all.len() == 1 && len == text.len() && root.is_some_and(|r| self.map.str(&r.path) == text);
-        let found = (all.len() as u64) << 48
-            | if whole { WHOLE } else { 0 }
-            | (len as u64) << 32
-            | u64::from(first.path.off.load(Ordering::Relaxed));
-        STEM.store(found, Ordering::Release);
-        found
-    }
+#[cold]
+#[inline(never)]
+fn find_stem(map: &ControlMap<'_>) -> u64 {
+    let all = map.spellings();
+    let Some(first) = all.first() else { return 0 };
+    let text = map.str(&first.path);
+    // One that was switched off matches nothing.
+    let others = all.iter().skip(1).map(|s| map.str(&s.path)).filter(|t| !t.is_empty());
+    let len = others.map(|t| common_prefix(text, t)).fold(text.len().min(0x7fff), usize::min);
+    // Another spelling may be hidden here or lead elsewhere one day, a root's real path does
+    // not.
+    let root = map.roots().get(first.root.load(Ordering::Relaxed) as usize);
+    let whole = all.len() == 1 && len == text.len() && root.is_some_and(|r| map.str(&r.path) == text);
+    let found = (all.len() as u64) << 48
+        | if whole { WHOLE } else { 0 }
+        | (len as u64) << 32
+        | u64::from(first.path.off.load(Ordering::Relaxed));
+    STEM.store(found, Ordering::Release);
+    found
+}
 
-    /// The part of a path behind the only spelling of the only root, and that root, if
-    /// [`Ctx::enter`] found it there.
-    #[inline]
-    #[must_use]
-    pub fn below<'p>(&self, path: &'p [u8]) -> Option<(usize, &'p [u8])> {
-        if self.below == 0 {
-            return None;
-        }
-        let rest = path.get(self.below..).filter(|rest| rest.first() == Some(&b'/'))?;
-        Some((self.map.ctl.spellings.first()?.root.load(Ordering::Relaxed) as usize, rest))
+/// The part of a path behind the only spelling of the only root, and that root, if
+/// [`enter`] found it there.
+#[inline]
+#[must_use]
+pub fn below<'p>(ctx: &Ctx, path: &'p [u8]) -> Option<(usize, &'p [u8])> {
+    if ctx.below == 0 {
+        return None;
     }
+    let rest = path.get(ctx.below..).filter(|rest| rest.first() == Some(&b'/'))?;
+    Some((ctx.map.ctl.spellings.first()?.root.load(Ordering::Relaxed) as usize, rest))
 }

@@ -55,9 +55,9 @@ pub(super) unsafe fn with_source(
 pub(super) fn mounts_changed() {
     let saved = errno::errno();
     if let Some(ctx) = ctx::mapped()
-        && ctx.in_own_namespace()
+        && ctx::in_own_namespace(ctx.map)
     {
-        ctx.tell_mount_event();
+        ctx::tell_mount_event(ctx.map);
     }
     ctx::mounts_changed();
     errno::set_errno(saved);

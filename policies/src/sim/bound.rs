@@ -182,6 +182,7 @@ impl<'a> Cache<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::recorded_workload;
     use crate::sim::{Mix, Shuffle, Synthetic};
     use crate::{Access, FileKey, Served};
     use std::time::Duration;
@@ -195,7 +196,7 @@ mod tests {
             served: Served::Pfs,
         };
         let all: Vec<Access> = files.iter().enumerate().map(access).collect();
-        Workload::from_accesses(&all, &[])
+        recorded_workload(&all, &[])
     }
 
     /// Fewest transfers, by trying all that a cache of whole files could keep.

@@ -13,21 +13,19 @@ use std::time::Duration;
 /// over night says nothing about its loader.
 pub const MAX_GAP: Duration = Duration::from_secs(10);
 
-impl Workload {
-    /// A run of one node, as recorded: accesses in order of time, and at which of them each epoch
-    /// begins (the first one, where nothing is said). Every simulated node repeats it. Files are
-    /// numbered in the order of their keys, which is that of listings.
-    #[must_use]
-    pub fn from_accesses(accesses: &[Access], epochs: &[usize]) -> Self {
-        let mut sizes = BTreeMap::new();
-        accesses.iter().for_each(|a| {
-            sizes.insert(a.file, a.size);
-        });
-        let number: BTreeMap<FileKey, u32> = sizes.keys().copied().zip(0..).collect();
-        let streams: Vec<u16> = accesses.iter().map(|a| a.stream).collect::<BTreeSet<_>>().into_iter().collect();
-        let orders = bounds(accesses.len(), epochs).map(|range| order(accesses, range, &streams, &number)).collect();
-        Self::recorded(sizes.into_values().collect(), streams.len() as u32, orders)
-    }
+/// A run of one node, as recorded: accesses in order of time, and at which of them each epoch
+/// begins (the first one, where nothing is said). Every simulated node repeats it. Files are
+/// numbered in the order of their keys, which is that of listings.
+#[must_use]
+pub fn recorded_workload(accesses: &[Access], epochs: &[usize]) -> Workload {
+    let mut sizes = BTreeMap::new();
+    accesses.iter().for_each(|a| {
+        sizes.insert(a.file, a.size);
+    });
+    let number: BTreeMap<FileKey, u32> = sizes.keys().copied().zip(0..).collect();
+    let streams: Vec<u16> = accesses.iter().map(|a| a.stream).collect::<BTreeSet<_>>().into_iter().collect();
+    let orders = bounds(accesses.len(), epochs).map(|range| order(accesses, range, &streams, &number)).collect();
+    Workload::recorded(sizes.into_values().collect(), streams.len() as u32, orders)
 }
 
 /// Parts of the record, one an epoch.
@@ -71,7 +69,7 @@ mod tests {
     #[test]
     fn processes_become_ranks_and_files_are_numbered_as_listed() {
         let record = [access(9, 0, 1), access(5, 2, 4), access(7, 3, 1), access(9, 60_000, 1), access(5, 60_001, 4)];
-        let w = Workload::from_accesses(&record, &[0, 3]);
+        let w = recorded_workload(&record, &[0, 3]);
         assert_eq!((w.files(), w.epochs(), w.ranks(), w.bytes()), (3, 2, 2, 210));
         let one = w.order(1, 1);
         assert_eq!((one.of(0), one.of(1)), (&[2, 1][..], &[0][..]));
@@ -83,8 +81,8 @@ mod tests {
 
     #[test]
     fn a_long_pause_is_cut_short() {
-        let w = Workload::from_accesses(&[access(1, 0, 0), access(2, 90_000, 0)], &[]);
+        let w = recorded_workload(&[access(1, 0, 0), access(2, 90_000, 0)], &[]);
         assert_eq!(w.order(1, 1).gaps, [0, 10_000_000_000]);
-        assert_eq!(Workload::from_accesses(&[], &[]).accesses(1), 0);
+        assert_eq!(recorded_workload(&[], &[]).accesses(1), 0);
     }
 }

@@ -35,8 +35,7 @@ fn converse(stream: &UnixStream, server: &Server, stop: &dyn Fn()) -> io::Result
         let line = line?;
         let command = serde_json::from_str::<Command>(&line);
         let unmount = matches!(command, Ok(Command::Unmount));
-        let answer = match command.map_err(|e| e.to_string()).and_then(|c| server.command(c).map_err(|e| e.to_string()))
-        {
+        let answer = match command.map_err(|e| e.to_string()).and_then(|c| obey(server, c).map_err(|e| e.to_string())) {
             Ok(mut answer) => {
                 answer["ok"] = true.into();
                 answer
@@ -51,31 +50,30 @@ fn converse(stream: &UnixStream, server: &Server, stop: &dyn Fn()) -> io::Result
     Ok(())
 }
 
-impl Server {
-    fn command(&self, command: Command) -> io::Result<Value> {
-        match command {
-            Command::Counters => return Ok(json!({ "counters": self.counters.snapshot() })),
-            Command::Paths => return Ok(json!({ "paths": self.paths.snapshot() })),
-            Command::Options => return Ok(json!({ "options": self.options.settings() })),
-            Command::Faults => return Ok(json!({ "faults": self.faults.list() })),
-            Command::Set(settings) => {
-                self.options.apply(&settings);
-                return Ok(json!({ "options": self.options.settings() }));
-            }
-            Command::Reset => {
-                self.counters.reset();
-                self.paths.reset();
-            }
-            Command::Fault(spec) => self.faults.add(spec),
-            Command::Clear => {
-                self.faults.clear();
-                self.armed.clear();
-                self.stalls.release();
-            }
-            Command::Mutate(spec) if spec.when == When::Now => mutation::apply(&self.root, &spec)?,
-            Command::Mutate(spec) => self.armed.add(spec),
-            Command::Unmount => {}
+/// Does what a command asks for, and returns its answer.
+fn obey(server: &Server, command: Command) -> io::Result<Value> {
+    match command {
+        Command::Counters => return Ok(json!({ "counters": server.backing.counters.snapshot() })),
+        Command::Paths => return Ok(json!({ "paths": server.backing.paths.snapshot() })),
+        Command::Options => return Ok(json!({ "options": server.backing.options.settings() })),
+        Command::Faults => return Ok(json!({ "faults": server.faults.list() })),
+        Command::Set(settings) => {
+            server.backing.options.apply(&settings);
+            return Ok(json!({ "options": server.backing.options.settings() }));
         }
-        Ok(json!({}))
+        Command::Reset => {
+            server.backing.counters.reset();
+            server.backing.paths.reset();
+        }
+        Command::Fault(spec) => server.faults.add(spec),
+        Command::Clear => {
+            server.faults.clear();
+            server.backing.armed.clear();
+            server.stalls.release();
+        }
+        Command::Mutate(spec) if spec.when == When::Now => mutation::apply(&server.backing.root, &spec)?,
+        Command::Mutate(spec) => server.backing.armed.add(spec),
+        Command::Unmount => {}
     }
+    Ok(json!({}))
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use fuser::{Errno, FopenFlags, INodeNo};
 use rustix::fs::{self as sysfs, Mode, OFlags, SeekFrom, Stat};
 
-use super::Server;
 use super::answer::Opened;
+use super::backing::Backing;
 use super::buffer::Buffer;
 use super::handle::FileHandle;
 use super::node::Node;
@@ -20,112 +20,116 @@ use crate::options::CacheMode;
 /// demand aligned buffers.
 const KERNEL_ONLY_FLAGS: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_NOFOLLOW | libc::O_DIRECT;
 
-impl Server {
-    pub(super) fn open(&self, ino: INodeNo, flags: i32) -> Result<Opened, Errno> {
-        let node = self.nodes.get(ino)?;
-        let path_fd = node.fd()?;
-        let stat = sysfs::fstat(&path_fd).map_err(errno)?;
-        if node.is_stale(&stat) {
-            return Err(Errno::ESTALE);
-        }
-        let oflags = OFlags::from_bits_retain((flags & !KERNEL_ONLY_FLAGS).cast_unsigned()) | OFlags::CLOEXEC;
-        let fd = sysfs::open(proc_path(&path_fd), oflags, Mode::empty()).map_err(errno)?;
-        if flags & libc::O_TRUNC == 0 {
-            self.revalidate(&node, &stat);
-        }
-        let opened = self.opened(node, fd);
-        self.mutate_due(false, || self.path_of(ino));
-        Ok(opened)
+pub(super) fn open(backing: &Backing, ino: INodeNo, flags: i32) -> Result<Opened, Errno> {
+    let node = backing.nodes.get(ino)?;
+    let path_fd = node.fd()?;
+    let stat = sysfs::fstat(&path_fd).map_err(errno)?;
+    if node.is_stale(&stat) {
+        return Err(Errno::ESTALE);
     }
-
-    /// Registers an open descriptor.
-    pub(super) fn opened(&self, node: Arc<Node>, fd: std::os::fd::OwnedFd) -> Opened {
-        let counts = node.fresh_counts(&self.paths);
-        counts.opens.fetch_add(1, Relaxed);
-        node.open.fetch_add(1, Relaxed);
-        Opened { handle: self.files.add(FileHandle { fd, node, counts }), flags: self.open_flags() }
+    let oflags = OFlags::from_bits_retain((flags & !KERNEL_ONLY_FLAGS).cast_unsigned()) | OFlags::CLOEXEC;
+    let fd = sysfs::open(proc_path(&path_fd), oflags, Mode::empty()).map_err(errno)?;
+    if flags & libc::O_TRUNC == 0 {
+        revalidate(backing, &node, &stat);
     }
+    let opened = opened(backing, node, fd);
+    mutate_due(backing, false, || backing.path_of(ino));
+    Ok(opened)
+}
 
-    fn open_flags(&self) -> FopenFlags {
-        let cache = match self.options.cache() {
-            CacheMode::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
-            CacheMode::NoKeep => FopenFlags::empty(),
-            CacheMode::Keep => FopenFlags::FOPEN_KEEP_CACHE,
-        };
-        if self.options.flush() { cache } else { cache | FopenFlags::FOPEN_NOFLUSH }
+/// Registers an open descriptor.
+pub(super) fn opened(backing: &Backing, node: Arc<Node>, fd: std::os::fd::OwnedFd) -> Opened {
+    let counts = node.fresh_counts(&backing.paths);
+    counts.opens.fetch_add(1, Relaxed);
+    node.open.fetch_add(1, Relaxed);
+    Opened { handle: backing.files.add(FileHandle { fd, node, counts }), flags: open_flags(backing) }
+}
+
+fn open_flags(backing: &Backing) -> FopenFlags {
+    let cache = match backing.options.cache() {
+        CacheMode::Direct => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
+        CacheMode::NoKeep => FopenFlags::empty(),
+        CacheMode::Keep => FopenFlags::FOPEN_KEEP_CACHE,
+    };
+    if backing.options.flush() { cache } else { cache | FopenFlags::FOPEN_NOFLUSH }
+}
+
+/// Close-to-open: if the kernel has other attributes than these, it must ask again. (Attributes
+/// only: pages go when the kernel sees the new ones.)
+pub(super) fn revalidate(backing: &Backing, node: &Node, stat: &Stat) {
+    if let (true, Some(notifier)) = (node.sends(stat), backing.notifier.get()) {
+        // Fails when the kernel has dropped the inode meanwhile: then there is nothing to
+        // invalidate.
+        let _ = notifier.inval_inode(INodeNo(node.number), -1, 0);
     }
+}
 
-    /// Close-to-open: if the kernel has other attributes than these, it must ask again. (Attributes
-    /// only: pages go when the kernel sees the new ones.)
-    pub(super) fn revalidate(&self, node: &Node, stat: &Stat) {
-        if let (true, Some(notifier)) = (node.sends(stat), self.notifier.get()) {
-            // Fails when the kernel has dropped the inode meanwhile: then there is nothing to
-            // invalidate.
-            let _ = notifier.inval_inode(INodeNo(node.number), -1, 0);
-        }
-    }
+pub(super) fn read(backing: &Backing, handle: fuser::FileHandle, offset: u64, size: usize) -> Result<Buffer, Errno> {
+    let file = backing.files.get(handle)?;
+    file.counts.reads.fetch_add(1, Relaxed);
+    let data = Buffer::fill(size, |memory| pread_all(&file, memory, offset))?;
+    let bytes = data.len() as u64;
+    file.counts.bytes_read.fetch_add(bytes, Relaxed);
+    backing.counters.bytes_read.fetch_add(bytes, Relaxed);
+    mutate_due(backing, true, || file.node.path(&backing.paths));
+    Ok(data)
+}
 
-    pub(super) fn read(&self, handle: fuser::FileHandle, offset: u64, size: usize) -> Result<Buffer, Errno> {
-        let file = self.files.get(handle)?;
-        file.counts.reads.fetch_add(1, Relaxed);
-        let data = Buffer::fill(size, |memory| pread_all(&file, memory, offset))?;
-        let bytes = data.len() as u64;
-        file.counts.bytes_read.fetch_add(bytes, Relaxed);
-        self.counters.bytes_read.fetch_add(bytes, Relaxed);
-        self.mutate_due(true, || file.node.path(&self.paths));
-        Ok(data)
-    }
+pub(super) fn write(backing: &Backing, handle: fuser::FileHandle, offset: u64, data: &[u8]) -> Result<u32, Errno> {
+    let file = backing.files.get(handle)?;
+    file.counts.writes.fetch_add(1, Relaxed);
+    // On a descriptor with O_APPEND Linux appends whatever the offset, so a stale size in the
+    // kernel does no harm.
+    let bytes = rustix::io::pwrite(&file.fd, data, offset).map_err(errno)?;
+    file.counts.bytes_written.fetch_add(bytes as u64, Relaxed);
+    backing.counters.bytes_written.fetch_add(bytes as u64, Relaxed);
+    u32::try_from(bytes).map_err(|_| Errno::EIO)
+}
 
-    pub(super) fn write(&self, handle: fuser::FileHandle, offset: u64, data: &[u8]) -> Result<u32, Errno> {
-        let file = self.files.get(handle)?;
-        file.counts.writes.fetch_add(1, Relaxed);
-        // On a descriptor with O_APPEND Linux appends whatever the offset, so a stale size in the
-        // kernel does no harm.
-        let bytes = rustix::io::pwrite(&file.fd, data, offset).map_err(errno)?;
-        file.counts.bytes_written.fetch_add(bytes as u64, Relaxed);
-        self.counters.bytes_written.fetch_add(bytes as u64, Relaxed);
-        u32::try_from(bytes).map_err(|_| Errno::EIO)
-    }
+pub(super) fn fsync(backing: &Backing, handle: fuser::FileHandle, data_only: bool) -> Result<(), Errno> {
+    let file = backing.files.get(handle)?;
+    if data_only { sysfs::fdatasync(&file.fd) } else { sysfs::fsync(&file.fd) }.map_err(errno)
+}
 
-    pub(super) fn fsync(&self, handle: fuser::FileHandle, data_only: bool) -> Result<(), Errno> {
-        let file = self.files.get(handle)?;
-        if data_only { sysfs::fdatasync(&file.fd) } else { sysfs::fsync(&file.fd) }.map_err(errno)
-    }
+pub(super) fn fallocate(
+    backing: &Backing,
+    handle: fuser::FileHandle,
+    offset: u64,
+    len: u64,
+    mode: i32,
+) -> Result<(), Errno> {
+    let mode = sysfs::FallocateFlags::from_bits_retain(mode.cast_unsigned());
+    sysfs::fallocate(&backing.files.get(handle)?.fd, mode, offset, len).map_err(errno)
+}
 
-    pub(super) fn fallocate(&self, handle: fuser::FileHandle, offset: u64, len: u64, mode: i32) -> Result<(), Errno> {
-        let mode = sysfs::FallocateFlags::from_bits_retain(mode.cast_unsigned());
-        sysfs::fallocate(&self.files.get(handle)?.fd, mode, offset, len).map_err(errno)
-    }
+pub(super) fn lseek(backing: &Backing, handle: fuser::FileHandle, offset: i64, whence: i32) -> Result<u64, Errno> {
+    let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+    let position = match whence {
+        libc::SEEK_DATA => SeekFrom::Data(offset),
+        libc::SEEK_HOLE => SeekFrom::Hole(offset),
+        _ => return Err(Errno::EINVAL),
+    };
+    sysfs::seek(&backing.files.get(handle)?.fd, position).map_err(errno)
+}
 
-    pub(super) fn lseek(&self, handle: fuser::FileHandle, offset: i64, whence: i32) -> Result<u64, Errno> {
-        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-        let position = match whence {
-            libc::SEEK_DATA => SeekFrom::Data(offset),
-            libc::SEEK_HOLE => SeekFrom::Hole(offset),
-            _ => return Err(Errno::EINVAL),
-        };
-        sysfs::seek(&self.files.get(handle)?.fd, position).map_err(errno)
-    }
+pub(super) fn copy_file_range(
+    backing: &Backing,
+    (from, mut from_offset): (fuser::FileHandle, u64),
+    (to, mut to_offset): (fuser::FileHandle, u64),
+    len: u64,
+) -> Result<u32, Errno> {
+    let (from, to) = (backing.files.get(from)?, backing.files.get(to)?);
+    let len = usize::try_from(len).unwrap_or(usize::MAX).min(1 << 30);
+    let copied = sysfs::copy_file_range(&from.fd, Some(&mut from_offset), &to.fd, Some(&mut to_offset), len);
+    u32::try_from(copied.map_err(errno)?).map_err(|_| Errno::EIO)
+}
 
-    pub(super) fn copy_file_range(
-        &self,
-        (from, mut from_offset): (fuser::FileHandle, u64),
-        (to, mut to_offset): (fuser::FileHandle, u64),
-        len: u64,
-    ) -> Result<u32, Errno> {
-        let (from, to) = (self.files.get(from)?, self.files.get(to)?);
-        let len = usize::try_from(len).unwrap_or(usize::MAX).min(1 << 30);
-        let copied = sysfs::copy_file_range(&from.fd, Some(&mut from_offset), &to.fd, Some(&mut to_offset), len);
-        u32::try_from(copied.map_err(errno)?).map_err(|_| Errno::EIO)
-    }
-
-    /// Does the mutations that are due.
-    fn mutate_due(&self, read: bool, path: impl FnOnce() -> Option<String>) {
-        for spec in self.armed.due(read, path) {
-            if let Err(error) = mutation::apply(&self.root, &spec) {
-                // Standard error may be closed: the mount survives that.
-                let _ = writeln!(io::stderr(), "slowfs: {:?} of {}: {error}", spec.kind, spec.path);
-            }
+/// Does the mutations that are due.
+fn mutate_due(backing: &Backing, read: bool, path: impl FnOnce() -> Option<String>) {
+    for spec in backing.armed.due(read, path) {
+        if let Err(error) = mutation::apply(&backing.root, &spec) {
+            // Standard error may be closed: the mount survives that.
+            let _ = writeln!(io::stderr(), "slowfs: {:?} of {}: {error}", spec.kind, spec.path);
         }
     }
 }

@@ -15,7 +15,9 @@ use fuser::{
 use rustix::fs::AtFlags;
 
 use super::Server;
+use super::backing::Backing;
 use super::meta::{Caller, Change};
+use super::{change, dirs, files, meta, xattr};
 use crate::counters::Op;
 
 /// Bytes of the largest READ and WRITE; what the kernel allows by default.
@@ -65,16 +67,16 @@ impl Filesystem for Shell {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        self.server.counters.call(Op::Forget);
-        self.server.nodes.forget(ino, nlookup);
+        self.server.backing.counters.call(Op::Forget);
+        self.server.backing.nodes.forget(ino, nlookup);
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.server.serve(Op::Lookup, reply, |s| s.path_in(parent, name), |s, _, _| s.lookup(parent, name));
+        self.server.serve(Op::Lookup, reply, |s| s.path_in(parent, name), |s, _, _| meta::lookup(s, parent, name));
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.server.serve(Op::Getattr, reply, |s| s.path_of(ino), |s, _, _| s.getattr(ino, fh));
+        self.server.serve(Op::Getattr, reply, |s| s.path_of(ino), |s, _, _| meta::getattr(s, ino, fh));
     }
 
     fn setattr(
@@ -96,11 +98,11 @@ impl Filesystem for Shell {
         reply: ReplyAttr,
     ) {
         let change = Change { mode, uid, gid, size, atime, mtime };
-        self.server.serve(Op::Setattr, reply, |s| s.path_of(ino), |s, _, _| s.setattr(ino, fh, &change));
+        self.server.serve(Op::Setattr, reply, |s| s.path_of(ino), |s, _, _| meta::setattr(s, ino, fh, &change));
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        self.server.serve(Op::Readlink, reply, |s| s.path_of(ino), |s, _, _| s.readlink(ino));
+        self.server.serve(Op::Readlink, reply, |s| s.path_of(ino), |s, _, _| meta::readlink(s, ino));
     }
 
     fn mknod(
@@ -114,28 +116,33 @@ impl Filesystem for Shell {
         reply: ReplyEntry,
     ) {
         let caller = caller(req);
-        let work = |s: &Server, _: &mut _, _| s.mknod(caller, parent, name, mode, rdev);
+        let work = |s: &Backing, _: &mut _, _| change::mknod(s, caller, parent, name, mode, rdev);
         self.server.serve(Op::Mknod, reply, |s| s.path_in(parent, name), work);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let caller = caller(req);
-        self.server.serve(Op::Mkdir, reply, |s| s.path_in(parent, name), |s, _, _| s.mkdir(caller, parent, name, mode));
+        self.server.serve(
+            Op::Mkdir,
+            reply,
+            |s| s.path_in(parent, name),
+            |s, _, _| change::mkdir(s, caller, parent, name, mode),
+        );
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let work = |s: &Server, _: &mut _, _| s.remove(parent, name, AtFlags::empty());
+        let work = |s: &Backing, _: &mut _, _| change::remove(s, parent, name, AtFlags::empty());
         self.server.serve(Op::Unlink, reply, |s| s.path_in(parent, name), work);
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let work = |s: &Server, _: &mut _, _| s.remove(parent, name, AtFlags::REMOVEDIR);
+        let work = |s: &Backing, _: &mut _, _| change::remove(s, parent, name, AtFlags::REMOVEDIR);
         self.server.serve(Op::Rmdir, reply, |s| s.path_in(parent, name), work);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let caller = caller(req);
-        let work = |s: &Server, _: &mut _, _| s.symlink(caller, parent, name, target);
+        let work = |s: &Backing, _: &mut _, _| change::symlink(s, caller, parent, name, target);
         self.server.serve(Op::Symlink, reply, |s| s.path_in(parent, name), work);
     }
 
@@ -149,16 +156,16 @@ impl Filesystem for Shell {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let work = |s: &Server, _: &mut _, _| s.rename((parent, name), (newparent, newname), flags);
+        let work = |s: &Backing, _: &mut _, _| change::rename(s, (parent, name), (newparent, newname), flags);
         self.server.serve(Op::Rename, reply, |s| s.path_in(parent, name), work);
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        self.server.serve(Op::Link, reply, |s| s.path_of(ino), |s, _, _| s.link(ino, newparent, newname));
+        self.server.serve(Op::Link, reply, |s| s.path_of(ino), |s, _, _| change::link(s, ino, newparent, newname));
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.server.serve(Op::Open, reply, |s| s.path_of(ino), |s, _, _| s.open(ino, flags.0));
+        self.server.serve(Op::Open, reply, |s| s.path_of(ino), |s, _, _| files::open(s, ino, flags.0));
     }
 
     fn read(
@@ -172,7 +179,7 @@ impl Filesystem for Shell {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let work = |s: &Server, _: &mut _, limit| s.read(fh, offset, (size as usize).min(limit));
+        let work = |s: &Backing, _: &mut _, limit| files::read(s, fh, offset, (size as usize).min(limit));
         self.server.serve(Op::Read, reply, |s| s.path_of(ino), work);
     }
 
@@ -188,7 +195,7 @@ impl Filesystem for Shell {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.server.serve(Op::Write, reply, |s| s.path_of(ino), |s, _, _| s.write(fh, offset, data));
+        self.server.serve(Op::Write, reply, |s| s.path_of(ino), |s, _, _| files::write(s, fh, offset, data));
     }
 
     /// Comes only from files opened while option `flush` was on, or from a kernel without
@@ -207,28 +214,33 @@ impl Filesystem for Shell {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.server.files.remove(fh);
+        self.server.backing.files.remove(fh);
         self.server.serve(Op::Release, reply, |s| s.path_of(ino), |_, _, _| Ok(()));
     }
 
     fn fsync(&self, _req: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.server.serve(Op::Fsync, reply, |s| s.path_of(ino), |s, _, _| s.fsync(fh, datasync));
+        self.server.serve(Op::Fsync, reply, |s| s.path_of(ino), |s, _, _| files::fsync(s, fh, datasync));
     }
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.server.serve(Op::Opendir, reply, |s| s.path_of(ino), |s, _, _| s.opendir(ino));
+        self.server.serve(Op::Opendir, reply, |s| s.path_of(ino), |s, _, _| dirs::opendir(s, ino));
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
-        self.server.serve(Op::Readdir, reply, |s| s.path_of(ino), |s, reply, _| s.readdir(reply, fh, offset));
+        self.server.serve(Op::Readdir, reply, |s| s.path_of(ino), |s, reply, _| dirs::readdir(s, reply, fh, offset));
     }
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
-        self.server.serve(Op::Readdirplus, reply, |s| s.path_of(ino), |s, reply, _| s.readdirplus(reply, fh, offset));
+        self.server.serve(
+            Op::Readdirplus,
+            reply,
+            |s| s.path_of(ino),
+            |s, reply, _| dirs::readdirplus(s, reply, fh, offset),
+        );
     }
 
     fn releasedir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        self.server.dirs.remove(fh);
+        self.server.backing.dirs.remove(fh);
         self.server.serve(Op::Releasedir, reply, |s| s.path_of(ino), |_, _, _| Ok(()));
     }
 
@@ -237,7 +249,7 @@ impl Filesystem for Shell {
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.server.serve(Op::Statfs, reply, |s| s.path_of(ino), |s, _, _| s.statfs(ino));
+        self.server.serve(Op::Statfs, reply, |s| s.path_of(ino), |s, _, _| meta::statfs(s, ino));
     }
 
     fn setxattr(
@@ -250,23 +262,28 @@ impl Filesystem for Shell {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        self.server.serve(Op::Setxattr, reply, |s| s.path_of(ino), |s, _, _| s.setxattr(ino, name, value, flags));
+        self.server.serve(
+            Op::Setxattr,
+            reply,
+            |s| s.path_of(ino),
+            |s, _, _| xattr::setxattr(s, ino, name, value, flags),
+        );
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.server.serve(Op::Getxattr, reply, |s| s.path_of(ino), |s, _, _| s.getxattr(ino, name, size));
+        self.server.serve(Op::Getxattr, reply, |s| s.path_of(ino), |s, _, _| xattr::getxattr(s, ino, name, size));
     }
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.server.serve(Op::Listxattr, reply, |s| s.path_of(ino), |s, _, _| s.listxattr(ino, size));
+        self.server.serve(Op::Listxattr, reply, |s| s.path_of(ino), |s, _, _| xattr::listxattr(s, ino, size));
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.server.serve(Op::Removexattr, reply, |s| s.path_of(ino), |s, _, _| s.removexattr(ino, name));
+        self.server.serve(Op::Removexattr, reply, |s| s.path_of(ino), |s, _, _| xattr::removexattr(s, ino, name));
     }
 
     fn access(&self, _req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        self.server.serve(Op::Access, reply, |s| s.path_of(ino), |s, _, _| s.access(ino, mask));
+        self.server.serve(Op::Access, reply, |s| s.path_of(ino), |s, _, _| meta::access(s, ino, mask));
     }
 
     fn create(
@@ -280,7 +297,7 @@ impl Filesystem for Shell {
         reply: ReplyCreate,
     ) {
         let caller = caller(req);
-        let work = |s: &Server, _: &mut _, _| s.create(caller, parent, name, mode, flags);
+        let work = |s: &Backing, _: &mut _, _| change::create(s, caller, parent, name, mode, flags);
         self.server.serve(Op::Create, reply, |s| s.path_in(parent, name), work);
     }
 
@@ -308,11 +325,16 @@ impl Filesystem for Shell {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.server.serve(Op::Fallocate, reply, |s| s.path_of(ino), |s, _, _| s.fallocate(fh, offset, len, mode));
+        self.server.serve(
+            Op::Fallocate,
+            reply,
+            |s| s.path_of(ino),
+            |s, _, _| files::fallocate(s, fh, offset, len, mode),
+        );
     }
 
     fn lseek(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        self.server.serve(Op::Lseek, reply, |s| s.path_of(ino), |s, _, _| s.lseek(fh, offset, whence));
+        self.server.serve(Op::Lseek, reply, |s| s.path_of(ino), |s, _, _| files::lseek(s, fh, offset, whence));
     }
 
     fn copy_file_range(
@@ -328,7 +350,7 @@ impl Filesystem for Shell {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let work = |s: &Server, _: &mut _, _| s.copy_file_range((fh_in, offset_in), (fh_out, offset_out), len);
+        let work = |s: &Backing, _: &mut _, _| files::copy_file_range(s, (fh_in, offset_in), (fh_out, offset_out), len);
         self.server.serve(Op::CopyFileRange, reply, |s| s.path_of(ino_in), work);
     }
 }

@@ -67,7 +67,7 @@ fn mount(args: &MountArgs, socket: &Path, listener: UnixListener, descriptors: u
     let mountpoint = args.mountpoint.canonicalize().map_err(|e| naming(&args.mountpoint, &e))?;
     let shell = Shell { server: Arc::clone(&server), readdirplus: args.readdirplus };
     let session = Session::new(shell, &mountpoint, &session_config(args))?;
-    let _ = server.notifier.set(session.notifier());
+    let _ = server.backing.notifier.set(session.notifier());
 
     let (ends, end) = mpsc::channel();
     let ended = ends.clone();

@@ -6,7 +6,7 @@ use crate::say;
 use anyhow::{Context, Result, anyhow, ensure};
 use monarch_core::shown::ShowPath;
 use monarch_core::trace::TraceReader;
-use monarch_policies::sim::Workload;
+use monarch_policies::sim::{Workload, recorded_workload};
 use monarch_policies::{Access, EpochEvent, Epochs, FileKey, Served};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -53,7 +53,7 @@ fn recorded(path: &Path) -> Result<Workload> {
             EpochEvent::Same | EpochEvent::Not => {}
         }
     }
-    Ok(Workload::from_accesses(&accesses, &epochs))
+    Ok(recorded_workload(&accesses, &epochs))
 }
 
 fn parse(text: &str) -> Result<Workload> {
@@ -81,7 +81,7 @@ fn parse(text: &str) -> Result<Workload> {
     let accesses: Vec<Access> = lines.iter().map(access).collect();
     let begins = |at: &usize| *at == 0 || lines[at - 1].epoch != lines[*at].epoch;
     let epochs: Vec<usize> = (0..lines.len()).filter(begins).collect();
-    Ok(Workload::from_accesses(&accesses, &epochs))
+    Ok(recorded_workload(&accesses, &epochs))
 }
 
 fn keys<'a>(lines: &[Line<'a>], numbered: bool) -> BTreeMap<&'a str, FileKey> {
