@@ -13,6 +13,8 @@ mod links;
 mod places;
 #[path = "layering/prose.rs"]
 mod prose;
+#[path = "layering/types.rs"]
+mod types;
 
 use graph::Crate;
 use std::fmt::Write;

@@ -6,7 +6,7 @@ use monarch_abi::control::{
 };
 use monarch_abi::mem::Map;
 use monarch_core::held_dir::HeldDir;
-use monarch_core::index::{Built, Tree, build};
+use monarch_core::index::{Built, build, sample_tree};
 use monarch_core::shm::{self, Checks, Chunking, ControlParams};
 use std::alloc::Layout;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ pub(crate) fn held(dir: &tempfile::TempDir) -> Arc<HeldDir> {
 
 /// A built index with its seed and name.
 pub(crate) fn built() -> Built {
-    build(Tree::sample(), 7, [3; 16])
+    build(sample_tree(), 7, [3; 16])
 }
 
 /// The sample, made once for each process.

@@ -15,7 +15,8 @@ use crate::mem::Pod;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::word::{State, Word};
 
-/// A file above the threshold: one cache line.
+/// A file above the threshold: one cache line. Fields: 13, because this is the byte map of that
+/// line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Large {

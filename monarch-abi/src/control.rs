@@ -230,7 +230,7 @@ pub struct Stripe {
     pub reserved: [AtomicU64; 32 - COUNTERS],
 }
 
-/// The control block.
+/// The control block. Fields: 46, because this is the byte map of that block.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C, align(128))]
 pub struct Control {

@@ -10,7 +10,8 @@ use crate::mem::{Map, PathBuffer, pod};
 /// First bytes of an index file.
 pub const INDEX_MAGIC: u64 = u64::from_le_bytes(*b"MONINDX1");
 
-/// Header of an index file, 256 bytes. Offsets are from the start of the file.
+/// Header of an index file, 256 bytes. Offsets are from the start of the file. Fields: 26, because
+/// this is the byte map of that header.
 #[derive(
     Clone, Copy, Debug, Default, zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout,
 )]
@@ -81,7 +82,8 @@ pub const INDEX_CUT: u32 = 2;
 /// Owner value of a record whose metadata does not fit: the kernel answers stat.
 pub const OWNER_KERNEL: u16 = u16::MAX;
 
-/// Everything `stat` returns about an entry, 64 bytes.
+/// Everything `stat` returns about an entry, 64 bytes. Fields: 14, because this is the byte map of
+/// a record.
 #[derive(
     Clone, Copy, Debug, Default, zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout,
 )]

@@ -26,7 +26,7 @@ pub const SLOTS: usize = 4;
 /// it.
 pub const MAX_PROBES: usize = 4096;
 
-/// Header of a state file.
+/// Header of a state file. Fields: 22, because this is the byte map of that header.
 #[derive(Debug, IntoBytes, FromBytes)]
 #[repr(C)]
 pub struct StateHeader {

@@ -18,6 +18,7 @@ mod verify;
 pub use ages::{Ages, Near};
 pub use build::{Built, build, now_ns};
 pub use released::Released;
+pub use sample::sample_tree;
 pub use saved::{Loaded, SavedError, SavedIndex, load, load_within, save};
 pub use scan::{ScanError, ScanOptions, ScanProgress, Tree, root_id, scan, scan_within};
 pub use verify::{Differences, Paths, verify, verify_sample};

@@ -27,7 +27,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the agent may take to empty its memory tiers: hundreds of gigabytes take a while.
 pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The agent of a job.
+/// The agent of a job. Fields: 13, because they describe one agent from its start to its end.
 pub(crate) struct Service {
     config: Config,
     client: Client,

@@ -141,7 +141,7 @@ struct Finder {
     children: Vec<(Module, bool, Option<String>)>,
 }
 
-fn is_test(attributes: &[syn::Attribute]) -> bool {
+pub(crate) fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|a| {
         a.path().is_ident("test")
             || a.path().is_ident("cfg")

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Nodes that share copies and the index.
+/// Nodes that share copies and the index. Fields: 16, because each is a key of the section
+/// `cluster`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
     /// How the nodes of the job are found. Default: none, this node alone.

@@ -55,64 +55,62 @@ const ENTRIES: [(usize, &str, Sample); 30] = [
     (8, "chain", Link("../chain")),
 ];
 
-impl Tree {
-    /// A made-up tree of 31 entries with one of everything: nested directories, one of them without
-    /// a listing, hard and symbolic links, loops, large files, birth times, two owners. It is
-    /// the same each time.
-    #[must_use]
-    pub fn sample() -> Self {
-        const TIME: i64 = 1_700_000_000_000_000_000;
-        let base = |mode: u16, ino: u64| Record {
-            ino,
-            mode,
-            nlink: 1,
-            mtime_ns: TIME,
-            ctime_ns: TIME + 1,
-            atime_ns: TIME + 2,
-            ..Record::default()
+/// A made-up tree of 31 entries with one of everything: nested directories, one of them without
+/// a listing, hard and symbolic links, loops, large files, birth times, two owners. It is
+/// the same each time.
+#[must_use]
+pub fn sample_tree() -> Tree {
+    const TIME: i64 = 1_700_000_000_000_000_000;
+    let base = |mode: u16, ino: u64| Record {
+        ino,
+        mode,
+        nlink: 1,
+        mtime_ns: TIME,
+        ctime_ns: TIME + 1,
+        atime_ns: TIME + 2,
+        ..Record::default()
+    };
+    let mut dirs: Vec<DirScan> = vec![DirScan { parent_ino: 1, ..DirScan::default() }];
+    for (holder, name, what) in &ENTRIES {
+        let number = dirs.len() as u32;
+        let mut target = None;
+        let mut record = match what {
+            Dir | Unread => Record { aux: number, ..base(0o040_755, 10 + u64::from(number)) },
+            File(ino, size) => {
+                let same = |e: &&(usize, &str, Sample)| matches!(e.2, File(other, _) if other == *ino);
+                let nlink = ENTRIES.iter().filter(same).count() as u16;
+                Record { size: *size, blocks: size.div_ceil(512) as u32, nlink, ..base(0o100_644, *ino) }
+            }
+            Foreign(ino) => Record { size: 5, owner: OWNER_KERNEL, ..base(0o100_600, *ino) },
+            Link(to) => {
+                target = Some(*to);
+                Record { size: to.len() as u64, owner: 1, ..base(0o120_777, 1000 + to.len() as u64) }
+            }
         };
-        let mut dirs: Vec<DirScan> = vec![DirScan { parent_ino: 1, ..DirScan::default() }];
-        for (holder, name, what) in &ENTRIES {
-            let number = dirs.len() as u32;
-            let mut target = None;
-            let mut record = match what {
-                Dir | Unread => Record { aux: number, ..base(0o040_755, 10 + u64::from(number)) },
-                File(ino, size) => {
-                    let same = |e: &&(usize, &str, Sample)| matches!(e.2, File(other, _) if other == *ino);
-                    let nlink = ENTRIES.iter().filter(same).count() as u16;
-                    Record { size: *size, blocks: size.div_ceil(512) as u32, nlink, ..base(0o100_644, *ino) }
-                }
-                Foreign(ino) => Record { size: 5, owner: OWNER_KERNEL, ..base(0o100_600, *ino) },
-                Link(to) => {
-                    target = Some(*to);
-                    Record { size: to.len() as u64, owner: 1, ..base(0o120_777, 1000 + to.len() as u64) }
-                }
-            };
-            if matches!(what, Dir | Unread) {
-                let flags = if matches!(what, Unread) { DIR_INCOMPLETE } else { 0 };
-                dirs.push(DirScan { flags, ..DirScan::default() });
-            }
-            let Some(dir) = dirs.get_mut(*holder) else { continue };
-            if let Some(to) = target {
-                record.aux = dir.links.len() as u32;
-                dir.links.extend_from_slice(&(to.len() as u32).to_le_bytes());
-                dir.links.extend_from_slice(to.as_bytes());
-            }
-            record.name_lo = dir.names.len() as u32;
-            record.name_len = name.len() as u8;
-            dir.names.extend_from_slice(name.as_bytes());
-            dir.entries.push(record);
-            dir.btimes.push(TIME - 5);
+        if matches!(what, Dir | Unread) {
+            let flags = if matches!(what, Unread) { DIR_INCOMPLETE } else { 0 };
+            dirs.push(DirScan { flags, ..DirScan::default() });
         }
-        Self {
-            root: base(0o040_755, 2),
-            root_btime: TIME - 5,
-            dirs,
-            owners: vec![0, 1000 << 32 | 1000],
-            root_id: 7,
-            root_dev: 1,
-            incomplete: true,
-            cut: false,
+        let Some(dir) = dirs.get_mut(*holder) else { continue };
+        if let Some(to) = target {
+            record.aux = dir.links.len() as u32;
+            dir.links.extend_from_slice(&(to.len() as u32).to_le_bytes());
+            dir.links.extend_from_slice(to.as_bytes());
         }
+        record.name_lo = dir.names.len() as u32;
+        record.name_len = name.len() as u8;
+        dir.names.extend_from_slice(name.as_bytes());
+        dir.entries.push(record);
+        dir.btimes.push(TIME - 5);
+    }
+    Tree {
+        root: base(0o040_755, 2),
+        root_btime: TIME - 5,
+        dirs,
+        owners: vec![0, 1000 << 32 | 1000],
+        root_id: 7,
+        root_dev: 1,
+        incomplete: true,
+        cut: false,
     }
 }

@@ -7,7 +7,7 @@ use monarch_abi::chunks::{Large, LargeFile};
 use monarch_abi::control::ControlMap;
 use monarch_abi::demand::is_silent;
 use monarch_abi::index::{Dir, IndexHeader, Record};
-use monarch_storage::index::{Built, Tree, build, load, save};
+use monarch_storage::index::{Built, build, load, sample_tree, save};
 use monarch_storage::shm::{self, Checks, Chunking, IndexBytes};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const LARGE_BYTES: u64 = 16 << 20;
 
 fn sample() -> Built {
-    build(Tree::sample(), 7, [3; 16])
+    build(sample_tree(), 7, [3; 16])
 }
 
 /// Positions in the bytes of the sample's index: a field of a record, or of a directory.

@@ -27,7 +27,7 @@ pub struct TierModel {
     pub bandwidth: f64,
 }
 
-/// Costs of the simulated system.
+/// Costs of the simulated system. Fields: 14, because each is a cost that can be set alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     /// Of a metadata call on an idle PFS.

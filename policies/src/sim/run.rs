@@ -21,6 +21,7 @@ use std::time::Duration;
 /// Events between two reports.
 const EVENTS_PER_REPORT: u64 = 1 << 16;
 
+/// A simulation while it runs. Fields: 18, because every event may change any of them.
 pub(super) struct Run<'a> {
     work: &'a Workload,
     model: &'a Model,

@@ -32,7 +32,8 @@ struct Piece {
     buffer: Buffer,
 }
 
-/// A file in the ring.
+/// A file in the ring. Fields: 14, because the operations of a file in flight share what the ring
+/// knows of it.
 pub(super) struct Slot<'w> {
     pub(super) task: Box<dyn Task + 'w>,
     /// When its open began.
