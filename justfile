@@ -25,6 +25,10 @@ test: build
 all:
     ./test
 
+# What users install, into dist/: wheel, tarball, .deb, .rpm
+release:
+    ./release
+
 # The gates: format, clippy, rustdoc
 lint:
     cargo fmt --all --check

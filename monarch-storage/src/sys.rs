@@ -63,9 +63,7 @@ pub fn random_uuid() -> [u8; 16] {
 
 fn random_u128_halves() -> [u64; 2] {
     let mut b = [0u8; 16];
-    // SAFETY: the buffer is local, and has the given length.
-    let n = unsafe { libc::getrandom(b.as_mut_ptr().cast(), b.len(), 0) };
-    if n != 16 {
+    if rustix::rand::getrandom(&mut b, rustix::rand::GetRandomFlags::empty()) != Ok(16) {
         // Without getrandom: time and process id. Callers need uniqueness, not secrecy.
         let t = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         return [t as u64, u64::from(std::process::id())];

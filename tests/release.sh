@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# What ./release makes, tried as users would: checksums, the wheel in an environment without a
+# network and in Debian 11, the .deb in Debian 12 (both installed and removed), the .rpm, the
+# module file.
+#   tests/release.sh [DIR]     needs root and a directory made by ./release (default: dist). 3 minutes.
+# Beside the everyday suite. The chroots are made by debootstrap and kept in the cache. Ends with 1
+# when something is not as docs/INSTALL.md says.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+dist=$(realpath "${1:-dist}")
+[ "$(id -u)" = 0 ] || { echo "release: skipped, needs root"; exit 0; }
+[ -e "$dist/SHA256SUMS" ] || { echo "release: there is nothing in $dist: run ./release" >&2; exit 2; }
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/monarch
+work=$(mktemp -d /tmp/monarch-release-test.XXXXXX)
+mounted=()
+finish() {
+  for at in "${mounted[@]}"; do umount -l "$at" 2>/dev/null || true; done
+  rm -rf "$work"
+}
+trap finish EXIT
+fail() { echo "release: FAILED: $*" >&2; exit 1; }
+ok() { printf 'release: %-60s ok%s\n' "$1" "${2:+ ($2)}"; }
+
+(cd "$dist" && sha256sum --quiet -c SHA256SUMS) || fail "checksums"
+ok "checksums of $(wc -l <"$dist/SHA256SUMS") files"
+
+# A job that reads a data set three times, 11 s after it was made: it prints a digest each time.
+cat >"$work/job.py" <<'IN'
+import hashlib, os, sys, time
+time.sleep(1)
+for epoch in range(3):
+    digest = hashlib.sha256()
+    for name in sorted(os.listdir(sys.argv[1])):
+        with open(os.path.join(sys.argv[1], name), "rb") as f:
+            digest.update(f.read())
+    print(digest.hexdigest())
+    time.sleep(0.5)
+IN
+mkdir "$work/data"
+for i in $(seq 20); do head -c 50000 /dev/urandom >"$work/data/f$i"; done
+want=$(cat $(ls "$work"/data/f* | sort) | sha256sum | cut -d' ' -f1)
+sleep 11
+
+# hits REPORT: opens that were served from copies.
+hits() { python3 -c "import json, sys; print(json.load(open(sys.argv[1]))['counters']['hits'])" "$1"; }
+# served WHAT OUTPUT REPORT: three right digests, and most opens from copies.
+served() {
+  [ "$(sort "$2" | uniq -c | awk '{ print $1, $2 }')" = "3 $want" ] || { cat "$2"; fail "$1 read something else"; }
+  [ "$(hits "$3")" -ge 40 ] || fail "$1: only $(hits "$3") of 60 opens were served from copies"
+  ok "$1" "$(hits "$3") of 60 opens from copies"
+}
+# tree NAME SUITE: a Debian tree of the cache, made when it is not there.
+tree() {
+  local at=$cache/$1
+  [ -x "$at/usr/bin/python3" ] && { echo "$at"; return; }
+  rm -rf "$at.new"
+  debootstrap --variant=minbase --no-check-gpg --include=python3,python3-venv,python3-pip "$2" "$at.new" http://deb.debian.org/debian \
+    /usr/share/debootstrap/scripts/bullseye >"$cache/debootstrap-$1.log" 2>&1 || { tail -n 2 "$cache/debootstrap-$1.log" >&2; return 1; }
+  rm -rf "$at"; mv "$at.new" "$at"; echo "$at"
+}
+# enter TREE COMMAND...: in the tree, with /proc, /dev, the work and the dist directory, without a network.
+enter() {
+  local at=$1; shift
+  unshare --mount --net --pid --fork sh -c '
+    at=$1 work=$2 dist=$3; shift 3
+    for d in /dev "$work" "$dist"; do mkdir -p "$at$d"; mount --rbind "$d" "$at$d"; done
+    mount -t proc proc "$at/proc"
+    exec chroot "$at" "$@"' sh "$at" "$work" "$dist" "$@"
+}
+
+wheel=$(ls "$dist"/*.whl)
+python3 -m venv "$work/venv"
+unshare --net "$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-index "$wheel"
+"$work/venv/bin/monarch" run --quiet --root "$work/data" --tier "$work/tier:64MiB" --report "$work/venv.json" -- "$work/venv/bin/python" "$work/job.py" "$work/data" >"$work/out"
+served "wheel in a venv without a network" "$work/out" "$work/venv.json"
+"$work/venv/bin/python" -m monarch --version | grep -q "^monarch " || fail "python -m monarch"
+cat >"$work/api.py" <<'IN'
+import sys, time, monarch
+facts = monarch.facts()
+assert facts.active and facts.command and facts.control and facts.library, facts
+path = sys.argv[1] + "/f1"
+for _ in range(100):
+    if monarch.residency(path) == monarch.IN_TIER:
+        break
+    time.sleep(0.1)
+assert monarch.residency(path) == monarch.IN_TIER, monarch.residency(path)
+assert [e["verdict"]["is"] for e in monarch.explain(path, "/no/such")] == ["hit", "outside"]
+assert len(monarch.status()) == 1 and monarch.status()[0]["roots"]
+report = monarch.report(sys.argv[2])
+assert report["counters"]["hits"] >= 40, report["counters"]
+try:
+    monarch.report("/no/such/report")
+except monarch.MonarchError as e:
+    assert e.code == 2 and "/no/such/report" in str(e), e
+else:
+    raise AssertionError("a missing report is an error")
+print("api ok")
+IN
+"$work/venv/bin/monarch" run --quiet --root "$work/data" --tier "$work/tier:64MiB" -- "$work/venv/bin/python" "$work/api.py" "$work/data" "$work/venv.json" | grep -q "^api ok$" || fail "module monarch"
+"$work/venv/bin/python" -c 'import monarch; assert not monarch.active() and monarch.status() == [] and monarch.residency("/x") is None' 2>/dev/null || fail "module monarch outside of a job"
+ok "module monarch: facts, residency, explain, status, report"
+"$work/venv/bin/pip" uninstall --quiet --yes monarch-tiering
+[ -z "$(find "$work/venv" -name '*monarch*')" ] || fail "pip uninstall left $(find "$work/venv" -name '*monarch*' | head -n 3)"
+ok "pip uninstall leaves nothing"
+
+if bullseye=$(tree debian11-python bullseye); then
+  enter "$bullseye" sh -ec "
+    rm -rf /tmp/venv; python3 -m venv /tmp/venv
+    /tmp/venv/bin/pip install --quiet --disable-pip-version-check --no-index $wheel
+    /tmp/venv/bin/monarch run --quiet --root $work/data --tier $work/tier11:64MiB --report $work/d11.json -- /tmp/venv/bin/python $work/job.py $work/data" >"$work/out"
+  served "Debian 11 ($(chroot "$bullseye" ldd --version | sed -n '1s/.* //p')), the wheel alone" "$work/out" "$work/d11.json"
+else
+  echo "release: skipped, no Debian 11 tree can be had"
+fi
+
+deb=$(ls "$dist"/*.deb)
+if bookworm=$(tree debian12-python bookworm); then
+  enter "$bookworm" sh -ec "
+    dpkg -i $deb >/dev/null
+    test -f /etc/monarch/monarch.yaml && test -f /usr/share/man/man1/monarch.1.gz && test -f /usr/share/bash-completion/completions/monarch
+    bash -c '. /usr/share/bash-completion/completions/monarch && complete -p monarch' >/dev/null
+    monarch run --quiet --root $work/data --tier $work/tier12:64MiB --report $work/d12.json -- python3 $work/job.py $work/data
+    dpkg --purge monarch >/dev/null
+    test -z \"\$(find / -xdev -path '*monarch*' -not -path '/proc/*' -not -path '/tmp/*' -not -path '/dev/*' 2>/dev/null | head -n 1)\"" >"$work/out"
+  served "Debian 12, the package, installed and purged" "$work/out" "$work/d12.json"
+else
+  echo "release: skipped, no Debian 12 tree can be had"
+fi
+
+if command -v rpm >/dev/null && rpm=$(ls "$dist"/*.rpm 2>/dev/null); then
+  mkdir "$work/rpm"
+  rpm --root "$work/rpm" --initdb
+  rpm --root "$work/rpm" --nodeps -i "$rpm" 2>/dev/null
+  "$work/rpm/usr/bin/monarch" run --quiet --root "$work/data" --tier "$work/tierr:64MiB" --report "$work/rpm.json" -- python3 "$work/job.py" "$work/data" >"$work/out"
+  served "the RPM, unpacked below another root" "$work/out" "$work/rpm.json"
+  rpm -qp --requires "$rpm" 2>/dev/null | grep -q 'libc.so.6(GLIBC_2.17)' || fail "the RPM does not say which glibc it needs"
+  rpm --root "$work/rpm" -e monarch
+  [ -z "$(find "$work/rpm/usr" -name '*monarch*' ! -type d)" ] || fail "rpm -e left files"
+  ok "the RPM: its requirements, removal"
+fi
+
+mkdir "$work/tar"
+tar -xzf "$dist"/monarch-*-linux.tar.gz -C "$work/tar"
+prefix=$(ls -d "$work"/tar/*)
+# The oldest glibc that can be had: its loader starts both programs.
+if [ -e /usr/share/lmod ]; then
+  mkdir -p "$work/modules/monarch"
+  cp packaging/lmod/monarch.lua "$work/modules/monarch/0.2.0.lua"
+  MONARCH_PREFIX=$prefix bash -c '. /etc/profile.d/lmod.sh; module use "$1"; module load monarch && command -v monarch' sh "$work/modules" 2>/dev/null | grep -q "^$prefix/bin/monarch$" || fail "module load"
+  ok "the tarball by its Lmod module"
+fi
+echo "release: ok"
