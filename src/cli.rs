@@ -20,7 +20,7 @@ use std::process::ExitCode;
         monarch run --config monarch.yaml -- torchrun --nproc-per-node 4 train.py\n  \
         monarch status\n\n\
         Exit codes: run gives the command's own status (128 + N when it died of signal N as seen by a shell, 127 when it \
-        was not found, 126 when it cannot be executed). All others: 0 when it went well, 1 when something failed, 2 for wrong \
+        was not found, 126 when it cannot be executed, 3 when --strict kept it from starting). All others: 0 when it went well, 1 when something failed, 2 for wrong \
         usage or configuration, 3 when the answer is no (explain: not served from a copy; evict: not below a root; index verify: \
         it differs; stage: no room), 4 when no agent is running."
 )]

@@ -22,7 +22,7 @@ pub(crate) mod shim;
 pub(crate) mod spawn;
 
 use crate::args::ConfigArgs;
-use crate::exit_code::EX_USAGE;
+use crate::exit_code::{EX_NO, EX_USAGE};
 use crate::report;
 use crate::say;
 use monarch_core::cluster::discovery;
@@ -80,10 +80,19 @@ fn add_aliases(config: &mut Config, command: &[OsString]) {
     }
 }
 
-/// Attaches to the agent, or starts one. Returns `None`, after a warning, when that fails: the job
-/// then runs as it would have without Monarch.
-pub(crate) fn serve(config: Config) -> Option<Service> {
-    Service::start(config).map_err(|e| without(&say::chain(&e))).ok()
+/// Attaches to the agent, or starts one.
+///
+/// # Errors
+/// Why the job cannot be served: [`without`] or [`refuse`] says so.
+pub(crate) fn serve(config: Config) -> Result<Service, String> {
+    Service::start(config).map_err(|e| say::chain(&e))
+}
+
+/// Says that a strict job is not started; returns its exit code.
+pub(crate) fn refuse(why: &str) -> ExitCode {
+    let why = why.lines().next().unwrap_or_default();
+    say::err(format_args!("monarch: the command was not started, as Monarch cannot serve it (--strict): {why}\n"));
+    ExitCode::from(EX_NO)
 }
 
 /// Warns that a job is not served.

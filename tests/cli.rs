@@ -8,6 +8,8 @@ mod evaluation;
 mod kernel;
 #[path = "cli/messages.rs"]
 mod messages;
+#[path = "cli/strict.rs"]
+mod strict;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -42,11 +44,32 @@ impl Place {
 
     /// The same in a directory of this place.
     fn monarch_in<A: AsRef<std::ffi::OsStr>>(&self, dir: &str, args: impl IntoIterator<Item = A>) -> Said {
+        self.command(dir, [], args)
+    }
+
+    /// The same with these variables.
+    fn monarch_with<const N: usize, A: AsRef<std::ffi::OsStr>>(
+        &self,
+        set: [(&str, &str); N],
+        args: impl IntoIterator<Item = A>,
+    ) -> Said {
+        self.command("", set, args)
+    }
+
+    fn command<const N: usize, A: AsRef<std::ffi::OsStr>>(
+        &self,
+        dir: &str,
+        set: [(&str, &str); N],
+        args: impl IntoIterator<Item = A>,
+    ) -> Said {
         let mut c = Command::new(env!("CARGO_BIN_EXE_monarch"));
         for (k, _) in std::env::vars_os().filter(|(k, _)| k.to_string_lossy().starts_with("MONARCH_")) {
             c.env_remove(k);
         }
-        c.env("MONARCH_RUNTIME_DIR", self.at("run")).env("TMPDIR", self.at("tmp")).env("HOME", self.at("tmp"));
+        c.env("MONARCH_RUNTIME_DIR", self.at("run"))
+            .env("TMPDIR", self.at("tmp"))
+            .env("HOME", self.at("tmp"))
+            .envs(set);
         c.args(args).current_dir(self.at(dir)).stdin(Stdio::null());
         Said::from(c.output().expect("monarch starts"))
     }

@@ -45,6 +45,9 @@ pub struct Config {
     pub runtime_dir: Option<PathBuf>,
     /// The agent's log.
     pub log: Log,
+    /// What `monarch run` does.
+    #[serde(default)]
+    pub run: Run,
 }
 
 /// What is read.
@@ -409,6 +412,13 @@ impl Metrics {
 pub struct Log {
     /// The least severe messages that are written. Default: info.
     pub level: LogLevel,
+}
+
+/// What `monarch run` does.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Whether a job that cannot be served is not started. Default: false.
+    pub strict: bool,
 }
 
 /// Severity of log messages.

@@ -53,6 +53,8 @@ pub(super) struct RawConfig {
     pub(super) runtime_dir: Option<Given<Location>>,
     /// The agent's log.
     pub(super) log: Option<RawLog>,
+    /// What `monarch run` does.
+    pub(super) run: Option<RawRun>,
 }
 
 /// What is read.
@@ -278,4 +280,14 @@ pub(super) struct RawMetrics {
 pub(super) struct RawLog {
     /// The least severe messages that are written. Default info.
     pub(super) level: Option<Given<OneOf<LogLevel>>>,
+}
+
+/// What `monarch run` does.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawRun {
+    /// Whether a job that Monarch cannot serve is not started: `run` then ends with exit code 3
+    /// before its command. Otherwise the job runs, and reads the PFS itself. Also --strict. Default
+    /// false.
+    pub(super) strict: Option<Given<Toggle>>,
 }

@@ -15,8 +15,21 @@ use page::{Page, quoted, scalar};
 /// Writes the configuration as YAML, with the origin of each value as a comment behind it.
 #[must_use]
 pub fn render_with_origins(resolved: &Resolved) -> String {
-    let Config { dataset, source, io, tiers, placement, prefetch, index, wait, runtime_dir, log, cluster, metrics } =
-        &resolved.config;
+    let Config {
+        dataset,
+        source,
+        io,
+        tiers,
+        placement,
+        prefetch,
+        index,
+        wait,
+        runtime_dir,
+        log,
+        cluster,
+        metrics,
+        run,
+    } = &resolved.config;
     let mut page = Page { out: String::new(), origins: &resolved.origins };
     page.section("dataset");
     page.roots(&dataset.roots);
@@ -61,5 +74,7 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.line("", "runtime_dir", &runtime_dir.as_deref().map_or_else(|| "null".to_owned(), quoted), "runtime_dir");
     page.section("log");
     page.set("log.level", &OneOf::show(&log.level));
+    page.section("run");
+    page.set("run.strict", &run.strict.to_string());
     page.out
 }

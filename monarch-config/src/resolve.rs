@@ -15,7 +15,7 @@ use super::given::{Given, Size};
 use super::key::Key;
 use super::model::{
     self, Amount, Config, Consistency, Dataset, Direct, Engine, Index, Io, Log, LogLevel, Placement, Policy, Prefetch,
-    Source, Trust, Wait,
+    Run, Source, Trust, Wait,
 };
 use super::paths;
 use super::raw::{RawCluster, RawConfig, RawDataset, RawIndex, RawIo, RawMetrics, RawSource, RawWait};
@@ -35,6 +35,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         cx.or("placement.policy", raw.placement.as_ref().and_then(|raw| raw.policy.as_ref()), Policy::FirstEpoch)?;
     let prefetch = cx.or("prefetch.enabled", raw.prefetch.as_ref().and_then(|raw| raw.enabled.as_ref()), true)?;
     let level = cx.or("log.level", raw.log.as_ref().and_then(|raw| raw.level.as_ref()), LogLevel::Info)?;
+    let strict = cx.or("run.strict", raw.run.as_ref().and_then(|raw| raw.strict.as_ref()), false)?;
     let index = index(cx, raw.index.as_ref().unwrap_or(&RawIndex::default()))?;
     let cluster = cluster::resolve(cx, raw.cluster.as_ref().unwrap_or(&RawCluster::default()))?;
     let metrics = metrics::resolve(cx, raw.metrics.as_ref().unwrap_or(&RawMetrics::default()))?;
@@ -54,6 +55,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         runtime_dir,
         cluster,
         log: Log { level },
+        run: Run { strict },
     })
 }
 

@@ -2,7 +2,7 @@
 //! that dies, and reports what was saved.
 //!
 //! No failure of Monarch keeps the job from running: without an agent the job runs as it would have
-//! without Monarch, after a line on standard error.
+//! without Monarch, after a line on standard error. With `--strict` such a job is not started.
 
 use crate::args::ConfigArgs;
 use crate::exit_code::{EX_NOT_EXECUTABLE, EX_NOT_FOUND};
@@ -22,6 +22,9 @@ pub(crate) struct RunArgs {
     /// Write nothing to standard error unless something is wrong
     #[arg(long, short)]
     quiet: bool,
+    /// Do not start the command when Monarch cannot serve it: exit code 3 (setting run.strict)
+    #[arg(long)]
+    strict: bool,
     /// Write the results of the run, and what to change, to this file: a page (.html), otherwise
     /// JSON (see `monarch report`)
     #[arg(long, value_name = "FILE")]
@@ -40,7 +43,15 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     // Where Monarch is disabled, a wrong configuration must not matter either.
     if !job::is_disabled() {
         match job::config(&args.config, &args.command, args.quiet) {
-            Ok(config) => service = job::serve(config),
+            Ok(mut config) => {
+                // (The agent, which other jobs may share, is not concerned.)
+                let strict = std::mem::take(&mut config.run).strict || args.strict;
+                match job::serve(config) {
+                    Ok(started) => service = Some(started),
+                    Err(why) if strict => return Ok(job::refuse(&why)),
+                    Err(why) => job::without(&why),
+                }
+            }
             Err(code) => return Ok(code),
         }
     }

@@ -1,0 +1,33 @@
+//! `run --strict`: a job that Monarch cannot serve is not started.
+
+use super::{Place, path};
+
+/// Runs a command that leaves a file; returns the exit code, standard error, and whether it ran.
+fn run(p: &Place, words: &[&str]) -> (Option<i32>, String, bool) {
+    let (root, tier) = (path(&p.at("root")), format!("{}:1MiB", path(&p.at("tier"))));
+    let all = [&["run", "--root", &root, "--tier", &tier], words, &["--", "touch", "ran"]].concat();
+    let said = p.monarch_with([("MONARCH_SHIM", "/no/such/library")], all);
+    let ran = std::fs::remove_file(p.at("ran")).is_ok();
+    (said.code, said.err, ran)
+}
+
+#[test]
+fn a_job_that_cannot_be_served_runs_unless_it_is_strict() {
+    let p = Place::new();
+    let (code, err, ran) = run(&p, &[]);
+    assert!(code == Some(0) && ran && err.contains("running without Monarch: "), "{code:?} {ran} {err}");
+    for strict in [&["--strict"][..], &["--set", "run.strict=true"]] {
+        let (code, err, ran) = run(&p, strict);
+        assert!(code == Some(3) && !ran, "{strict:?}: {code:?} {ran} {err}");
+        let words = ["the command was not started", "/no/such/library", "--strict"];
+        assert!(words.iter().all(|w| err.contains(w)), "{strict:?}: {err}");
+    }
+}
+
+#[test]
+fn a_disabled_monarch_is_what_a_strict_job_asked_for() {
+    let p = Place::new();
+    let (root, ran) = (path(&p.at("root")), path(&p.at("ran")));
+    let said = p.monarch_with([("MONARCH_DISABLE", "1")], ["run", "--strict", "--root", &root, "--", "touch", &ran]);
+    assert!(said.code == Some(0) && p.at("ran").exists(), "{said:?}");
+}
