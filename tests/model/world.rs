@@ -188,11 +188,11 @@ pub mod ctx {
     pub fn get() -> Option<Ctx> {
         Some(Ctx { map: &super::here().map })
     }
+    pub const fn knows_large(_map: &ControlMap<'_>) -> bool {
+        true
+    }
     impl Ctx {
         pub fn count(&self, _what: Counter, _by: u64) {}
-        pub const fn knows_large(&self) -> bool {
-            true
-        }
         pub const fn is_root_device(&self, _dev: u64) -> bool {
             true
         }
