@@ -153,7 +153,7 @@ fn agents_are_found_and_signalled_and_a_lost_node_delays_no_other() {
     let want = epochs(&jobs[0]) + 2;
     wait_for("the others", || epochs(&jobs[0]) >= want);
     fs::write(&over, "").unwrap();
-    // Ranks may see the end an epoch apart: a rank that waits for the next epoch is told.
+    // Ranks may see the end an epoch apart: these files release one that waits for the next.
     fs::write(c.shared().join("barrier1/gone.0"), "").unwrap();
     fs::write(c.shared().join("barrier1/gone.2"), "").unwrap();
     c.end(jobs);

@@ -76,7 +76,7 @@ pub fn within(seconds: f64, outcomes: &[Outcome]) {
     assert!(slowest < seconds, "a read took {slowest} s: {outcomes:#?}");
 }
 
-/// Jobs on all nodes that read until they are told to end.
+/// Jobs on all nodes that read until the test ends them.
 pub struct Steady {
     pub c: Cluster,
     over: PathBuf,

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Three nodes that read until they are told to end. 4.8 MB of files, 4 MiB of tier each: no node
+/// Three nodes that read until the test ends them. 4.8 MB of files, 4 MiB of tier each: no node
 /// holds everything, so that peers are asked all the time.
 struct Busy {
     c: Cluster,
