@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`names`] | names that appear, disappear, are replaced or move |
 //! | [`files`] | content and attributes that change |
-//! | [`way`] | mounts, and names above a root |
+//! | [`root_path`] | where the path of a root leads: mounts, and names above the root |
 //! | [`target`] | what a changing call is to be made on |
 //! | [`bypass`](mod@bypass) | turning entries to Bypass |
 //! | [`real_path`] | from an open file to its entry |
@@ -20,8 +20,8 @@ mod bypass;
 mod files;
 mod names;
 mod real_path;
+mod root_path;
 mod target;
-mod way;
 
 pub use bypass::bypass;
 pub use files::{
@@ -29,5 +29,5 @@ pub use files::{
     opened_for_writing,
 };
 pub use names::name_changes;
+pub use root_path::{covered, root_path_changed, root_path_covered};
 pub use target::Target;
-pub use way::{covered, way_changed, way_covered};

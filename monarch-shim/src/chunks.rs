@@ -101,9 +101,9 @@ pub unsafe fn readv(fd: c_int, iov: *const libc::iovec, count: c_int, off: Optio
     let ctx = ctx::get()?;
     let count = usize::try_from(count).ok().filter(|&n| n <= MAX_READ_BUFFERS)?;
     // SAFETY: tested before they are read.
-    let parts = unsafe { crate::user::slice(iov, count)? };
-    let total = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.iov_len))?;
-    let plain = parts.iter().all(|part| is_plain(part.iov_base as usize, part.iov_len, None));
+    let buffers = unsafe { crate::user::slice(iov, count)? };
+    let total = buffers.iter().try_fold(0usize, |sum, buffer| sum.checked_add(buffer.iov_len))?;
+    let plain = buffers.iter().all(|buffer| is_plain(buffer.iov_base as usize, buffer.iov_len, None));
     if total == 0 || total > MAX_READ_BYTES || !plain || !is_plain(0, total, off) {
         return None;
     }
@@ -122,13 +122,13 @@ pub unsafe fn readv(fd: c_int, iov: *const libc::iovec, count: c_int, off: Optio
     let start = claim.as_ref().map_or_else(|| u64::try_from(off.unwrap_or(-1)).ok(), |c| Some(c.start))?;
     let ordered = in_order(fd, start, total);
     let mut done = 0isize;
-    for part in parts {
+    for buffer in buffers {
         let at = start + done as u64;
-        let n = part.iov_len.min(usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX));
+        let n = buffer.iov_len.min(usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX));
         if n == 0 {
             continue;
         }
-        let buf = part.iov_base.cast::<u8>();
+        let buf = buffer.iov_base.cast::<u8>();
         // SAFETY: passed on.
         let got = unsafe {
             let served = reading.read(buf, n, at, (ordered, waits));

@@ -1,4 +1,4 @@
-//! The way to a root: mounts, and names above a root that go or change.
+//! Where the path of a root leads: mounts over it, and names above the root that go or change.
 
 use super::bypass::{bypass, bypass_subtree};
 use super::names::name_changes;
@@ -28,24 +28,24 @@ pub fn covered(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
 }
 
 /// Another file system has appeared at a path, or gone.
-pub fn way_covered(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
+pub fn root_path_covered(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
     if !ctx::in_own_namespace(ctx.map) {
-        way_changed(ctx, dirfd, path);
+        root_path_changed(ctx, dirfd, path);
     }
 }
 
 /// A name was removed, replaced or covered that may be a root or a link into one, or lie on the way
 /// to it: no call below such a spelling is answered any more. Afterwards and not before, because it
 /// costs all hits and many such calls fail (`rmdir -p` tries every parent).
-pub fn way_changed(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
+pub fn root_path_changed(ctx: &Ctx, dirfd: c_int, path: &[u8]) {
     let Some(abs) = absolute(ctx, dirfd, path) else { return };
-    leave_way(ctx, abs.get());
+    leave_spellings(ctx, abs.get());
     if let Some(real) = real_name(ctx, abs.get()) {
-        leave_way(ctx, real.get());
+        leave_spellings(ctx, real.get());
     }
 }
 
-fn leave_way(ctx: &Ctx, name: &[u8]) {
+fn leave_spellings(ctx: &Ctx, name: &[u8]) {
     let end = name.iter().rposition(|&c| c != b'/').map_or(0, |at| at + 1);
     let name = name.get(..end).unwrap_or(name);
     for s in ctx.map.spellings() {

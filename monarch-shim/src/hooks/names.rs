@@ -1,7 +1,7 @@
 //! Calls that create, remove, move or link names: Bypass first, then the kernel.
 
 use super::{before_change, enter_change, hook};
-use crate::changes::{file_changes, name_changes, opened_for_writing, way_changed};
+use crate::changes::{file_changes, name_changes, opened_for_writing, root_path_changed};
 use crate::ctx;
 use crate::descriptor_path::proc_path;
 use crate::errno;
@@ -37,7 +37,7 @@ unsafe fn moved(dirfd: c_int, path: *const c_char) {
 pub(super) unsafe fn gone(result: c_int, dirfd: c_int, path: *const c_char) -> c_int {
     if result == 0 {
         // SAFETY: passed on.
-        unsafe { before_change(path, |ctx, p| way_changed(ctx, dirfd, p)) }
+        unsafe { before_change(path, |ctx, p| root_path_changed(ctx, dirfd, p)) }
     }
     result
 }

@@ -33,7 +33,7 @@ pub(super) unsafe fn covered(dirfd: c_int, path: *const c_char, call: impl FnOnc
     let result = call();
     if result == 0 {
         // SAFETY: passed on.
-        unsafe { super::before_change(path, |ctx, p| crate::changes::way_covered(ctx, dirfd, p)) };
+        unsafe { super::before_change(path, |ctx, p| crate::changes::root_path_covered(ctx, dirfd, p)) };
         mounts_changed();
     }
     result
