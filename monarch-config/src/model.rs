@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cluster::{Cluster, Discovery, Spread};
 
-/// The whole configuration.
+/// The whole configuration. Fields: 13, one per key at the top of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// What is read.

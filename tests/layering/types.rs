@@ -1,9 +1,9 @@
 //! The methods of a type are in one file, and a large type says why it is large.
 //!
 //! A type has at most 12 fields and 25 methods, or a sentence of its docs gives the number and the
-//! reason: "Fields: 14, because ...", "Methods: 30, one per ...". Structs of command-line arguments
-//! need none for their fields: each is an option, and their docs are the text of `--help`. Methods
-//! are those of inherent impls; tests and what macros make are left out.
+//! reason: "Fields: 14, because ...", "Methods: 30, one per ...". Fields need none where the docs
+//! are text for users: arguments of a command line (`--help`), and the schema of the configuration.
+//! Methods are those of inherent impls; tests and what macros make are left out.
 
 use super::graph::is_test;
 use super::prose::files;
@@ -22,8 +22,8 @@ type Name = Vec<String>;
 struct Known {
     fields: usize,
     docs: String,
-    /// Derives the arguments of a command line.
-    is_arguments: bool,
+    /// Its docs are text for users.
+    is_for_users: bool,
     files: BTreeSet<String>,
     methods: usize,
 }
@@ -56,10 +56,10 @@ fn docs(attributes: &[Attribute]) -> String {
     attributes.iter().filter_map(line).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a type derives the arguments of a command line.
-fn is_arguments(attributes: &[Attribute]) -> bool {
+/// Whether the docs of a type are text for users.
+fn is_for_users(attributes: &[Attribute]) -> bool {
     let derives = attributes.iter().filter(|a| a.path().is_ident("derive")).filter_map(|a| a.meta.require_list().ok());
-    derives.flat_map(|d| d.tokens.clone()).any(|t| ["Args", "Parser"].contains(&t.to_string().as_str()))
+    derives.flat_map(|d| d.tokens.clone()).any(|t| ["Args", "Parser", "JsonSchema"].contains(&t.to_string().as_str()))
 }
 
 /// A path from the root of the crate; a path without `crate`, `self` and `super` is below `module`.
@@ -119,8 +119,8 @@ impl Types {
     }
 
     fn declare(&mut self, module: &[String], name: &syn::Ident, attributes: &[Attribute], fields: usize) {
-        let (docs, is_arguments) = (docs(attributes), is_arguments(attributes));
-        let known = Known { fields, docs, is_arguments, ..Known::default() };
+        let (docs, is_for_users) = (docs(attributes), is_for_users(attributes));
+        let known = Known { fields, docs, is_for_users, ..Known::default() };
         self.types.insert([module, &[name.to_string()]].concat(), known);
     }
 
@@ -178,7 +178,7 @@ impl Types {
             if known.files.len() > 1 {
                 wrong.push(format!("{name} has methods in {:?}", known.files));
             }
-            if known.fields > MAX_FIELDS && !known.is_arguments && !has_reason(&known.docs, "Fields", known.fields) {
+            if known.fields > MAX_FIELDS && !known.is_for_users && !has_reason(&known.docs, "Fields", known.fields) {
                 wrong.push(format!("{name}: its docs do not say \"Fields: {}, \" and the reason", known.fields));
             }
             if known.methods > MAX_METHODS && !has_reason(&known.docs, "Methods", known.methods) {
