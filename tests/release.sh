@@ -54,7 +54,9 @@ tree() {
   local at=$cache/$1
   [ -x "$at/usr/bin/python3" ] && { echo "$at"; return; }
   rm -rf "$at.new"
-  debootstrap --variant=minbase --no-check-gpg --include=python3,python3-venv,python3-pip "$2" "$at.new" http://deb.debian.org/debian \
+  local mirror
+  mirror=$( (grep -rhoE 'https?://[^ ]+/debian/?$' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null || true) | grep -v snapshot | head -n 1)
+  debootstrap --variant=minbase --no-check-gpg --include=python3,python3-venv,python3-pip "$2" "$at.new" "${mirror:-http://deb.debian.org/debian}" \
     /usr/share/debootstrap/scripts/bullseye >"$cache/debootstrap-$1.log" 2>&1 || { tail -n 2 "$cache/debootstrap-$1.log" >&2; return 1; }
   rm -rf "$at"; mv "$at.new" "$at"; echo "$at"
 }
@@ -85,7 +87,8 @@ for _ in range(100):
     time.sleep(0.1)
 assert monarch.residency(path) == monarch.IN_TIER, monarch.residency(path)
 assert [e["verdict"]["is"] for e in monarch.explain(path, "/no/such")] == ["hit", "outside"]
-assert len(monarch.status()) == 1 and monarch.status()[0]["roots"]
+# (Other agents of this user may run on this machine.)
+assert any(root["path"] == sys.argv[1] for agent in monarch.status() for root in agent["roots"])
 report = monarch.report(sys.argv[2])
 assert report["counters"]["hits"] >= 40, report["counters"]
 try:
@@ -97,7 +100,7 @@ else:
 print("api ok")
 IN
 "$work/venv/bin/monarch" run --quiet --root "$work/data" --tier "$work/tier:64MiB" -- "$work/venv/bin/python" "$work/api.py" "$work/data" "$work/venv.json" | grep -q "^api ok$" || fail "module monarch"
-"$work/venv/bin/python" -c 'import monarch; assert not monarch.active() and monarch.status() == [] and monarch.residency("/x") is None' 2>/dev/null || fail "module monarch outside of a job"
+"$work/venv/bin/python" -c 'import monarch; assert not monarch.active() and isinstance(monarch.status(), list) and monarch.residency("/x") is None' 2>/dev/null || fail "module monarch outside of a job"
 ok "module monarch: facts, residency, explain, status, report"
 "$work/venv/bin/pip" uninstall --quiet --yes monarch-tiering
 [ -z "$(find "$work/venv" -name '*monarch*')" ] || fail "pip uninstall left $(find "$work/venv" -name '*monarch*' | head -n 3)"
