@@ -9,6 +9,7 @@
 //! | [`found`] | the signals and descriptors that this process was started with, for the job |
 //! | [`output`] | the files that a job leaves: reports, traces |
 //! | [`aliases`] | links by which the job will name its files |
+//! | [`preload`] | programs that load no preload library |
 //! | [`sanitizer`] | programs that require their own library first |
 //! | [`shim`] | where the preload library is |
 
@@ -16,6 +17,7 @@ mod aliases;
 pub(crate) mod child;
 mod found;
 mod output;
+mod preload;
 mod sanitizer;
 pub(crate) mod service;
 pub(crate) mod shim;
@@ -137,7 +139,8 @@ fn report_savings(service: &mut Service, ending: &Ending<'_>) {
         }
         return;
     };
-    let report = report::between(&service.before, after, ending.took, ending.command);
+    let report =
+        report::between(&service.before, after, ending.took, ending.command, (true, preload::obstacle(ending.command)));
     if let Some(path) = ending.report
         && let Err(e) = output::write_whole(path, &report::document(&report, path))
     {

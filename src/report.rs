@@ -23,8 +23,16 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Reports what happened between two states of the agent, with advice.
-pub(crate) fn between(before: &Status, after: Status, took: Duration, command: &[OsString]) -> Report {
-    let mut new = Report::between(before, after, took, command);
+/// `ended`: the job has ended; otherwise these are figures so far. `not_served`: why processes of
+/// the command cannot be served, if that is known.
+pub(crate) fn between(
+    before: &Status,
+    after: Status,
+    took: Duration,
+    command: &[OsString],
+    (ended, not_served): (bool, Option<String>),
+) -> Report {
+    let mut new = Report { ended, not_served, ..Report::between(before, after, took, command) };
     new.advice = advice::of(&new);
     new
 }

@@ -40,6 +40,8 @@ mod found;
 mod frameworks;
 #[path = "e2e/guest.rs"]
 mod guest;
+#[path = "e2e/headline.rs"]
+mod headline;
 #[path = "e2e/hierarchy.rs"]
 mod hierarchy;
 #[path = "e2e/locks.rs"]

@@ -6,7 +6,7 @@
 A job reads a slow file system three times with a tier that holds half of it. Its page must need
 nothing from outside, say nothing on the console, show what the report in JSON says, and have its
 drawings and texts where they can be seen, on a wide window and a narrow one, in light and dark.
-Pictures of it are kept in DIR. Beside the everyday suite; ends with 1 when something is wrong.
+Pictures of it, and what a printer gets, are kept in DIR. Beside the everyday suite; ends with 1 when something is wrong.
 """
 import argparse, json, os, re, shutil, subprocess, sys, tempfile, time
 
@@ -74,10 +74,11 @@ def make(dir):
 def of(report):
     """What the page has to say, from the report in JSON."""
     local, opens = report["opens_local"], report["opens_local"] + report["opens_pfs"] + report["opens_chunked"]
+    assert report["savings"]["opens"] == opens, report["savings"]
     count = lambda n: format(n, ",")
     tier, root = report["status"]["tiers"][0], report["status"]["roots"][0]
     assert report["counters"]["no_room"] > 100 and len(root["epochs"]) > 1, report
-    return [f"of {count(opens)} opens were local", f"{count(report['counters']['no_room'])}", "no space in tiers", count(tier["files"]), f"{count(local)} opens",
+    return [f"{count(report['savings']['opens'])}\nopens below the roots", f"{count(report['savings']['pfs_opens'])}\nopens at the PFS", f"{count(report['counters']['no_room'])}", "no space in tiers", count(tier["files"]), f"{count(local)} opens",
             *[f"{count(e['why']['no_room'])} no space in tiers" for e in root["epochs"] if e["why"]["no_room"]], *report["advice"]]
 
 
@@ -124,6 +125,7 @@ def main():
                 os.makedirs(a.keep, exist_ok=True)
                 chromium(dir, *words, f"--window-size={width},{height}", f"--screenshot={os.path.abspath(a.keep)}/{name}.png", f"file://{page}")
         if a.keep:
+            chromium(dir, f"--print-to-pdf={os.path.abspath(a.keep)}/print.pdf", "--no-pdf-header-footer", f"file://{page}")
             shutil.copy(page, a.keep)
     for what in wrong:
         print(f"report-page: {what}")

@@ -200,7 +200,7 @@ for f in run env torchrun srun; do in_memory $f.sbatch $f-ram.sbatch; done
 # ---- what is looked at
 bad=0
 # Monarch's own line of a task is there once.
-spoke_once() { [ "$(log "$1" | grep -c 'opens below the roots were local')" = 1 ]; }
+spoke_once() { [ "$(log "$1" | grep -c 'monarch: the PFS sent ')" = 1 ]; }
 row() { printf 'slurm: %-58s %s\n' "$1" "$2"; }
 state() { scontrol show job -o "$1" | grep -oE "$2=[^ ]+" | head -n 1 | cut -d= -f2; }
 submit() { as_user sbatch --parsable "$@"; }

@@ -201,6 +201,9 @@ pub enum Counter {
     NoRoom = 23,
     /// ... because the job writes it, or has.
     Written = 24,
+    /// Bytes of mappings and streams of complete copies of large files: how much of them was read
+    /// is not known.
+    MappedBytes = 25,
 }
 
 impl Counter {
@@ -218,7 +221,7 @@ impl Counter {
 }
 
 /// Number of counters.
-pub const COUNTERS: usize = 25;
+pub const COUNTERS: usize = 26;
 
 /// Counters of some of the processes: four cache lines.
 #[derive(Debug, Default, IntoBytes, FromBytes)]

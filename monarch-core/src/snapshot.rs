@@ -7,6 +7,7 @@
 //! | [`residency`] | files by what has become of their copies |
 //! | [`epochs`] | passes over the files of a root |
 //! | [`prefetch`] | whether prefetching runs |
+//! | [`savings`] | what a job read, and what the PFS sent for it |
 //! | [`status`] | an agent, its roots and tiers |
 //!
 //! The types hold figures and names. Sentences about them are made by the agent.
@@ -14,11 +15,13 @@
 mod epochs;
 mod prefetch;
 mod residency;
+mod savings;
 mod status;
 mod work;
 
 pub use epochs::{Directory, Epoch, Why};
 pub use prefetch::Ahead;
 pub use residency::{Census, Trouble};
+pub use savings::{Savings, percent, percent_less};
 pub use status::{MetricsStatus, NearPurge, Opens, RootStatus, Status, TierStatus};
 pub use work::{Range, Tally, Traced};

@@ -41,19 +41,28 @@ pub fn wait_whole(ctx: &Ctx, f: &Found<'static>, word: Word) -> Option<Word> {
 }
 
 /// Maps the complete copy in place of a large file of the PFS, if there is one or will be soon;
-/// `map` maps a descriptor.
+/// `map` maps `len` bytes of a descriptor.
 #[must_use]
-pub fn mmap(fd: c_int, map: impl FnOnce(c_int) -> *mut core::ffi::c_void) -> Option<*mut core::ffi::c_void> {
+pub fn mmap(
+    fd: c_int,
+    len: usize,
+    map: impl FnOnce(c_int) -> *mut core::ffi::c_void,
+) -> Option<*mut core::ffi::c_void> {
     let ctx = ctx::get()?;
     // Of a file that it locks the process wants to see what others write into it.
     let free = |known: &Known| !crate::pfs_fd::holds_lock(&ctx, &known.f, fd);
     let known = identify(&ctx, fd).filter(free)?;
-    let copy = whole(&known, &ctx)?;
+    let mapped = (len as u64).min(known.f.entry.record.size);
+    let Some(copy) = whole(&known, &ctx) else {
+        ctx.count(Counter::ChunkMissBytes, mapped);
+        return None;
+    };
     let at = map(copy.0);
     if at == libc::MAP_FAILED {
         return None;
     }
-    ctx.count(Counter::Hits, 1);
+    // (The open was counted.)
+    ctx.count(Counter::MappedBytes, mapped);
     Some(at)
 }
 
@@ -64,7 +73,12 @@ pub fn replace(fd: c_int) -> Option<()> {
     let ctx = ctx::get()?;
     // With its descriptor a lock would go.
     let known = identify(&ctx, fd).filter(|known| !crate::pfs_fd::holds_lock(&ctx, &known.f, fd))?;
-    let copy = whole(&known, &ctx)?;
+    // (A stream may be read to its end.)
+    let rest = |at: u64| known.f.entry.record.size.saturating_sub(at);
+    let Some(copy) = whole(&known, &ctx) else {
+        ctx.count(Counter::ChunkMissBytes, rest(sys::seek(fd, 0)?));
+        return None;
+    };
     let at = sys::seek(fd, 0)?;
     sys::seek_to(copy.0, at)?;
     let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
@@ -74,7 +88,7 @@ pub fn replace(fd: c_int) -> Option<()> {
         return None;
     }
     forget(fd);
-    ctx.count(Counter::Hits, 1);
+    ctx.count(Counter::MappedBytes, rest(at));
     Some(())
 }
 
@@ -91,13 +105,26 @@ pub fn sendfile(fd: c_int, off: *mut i64, n: usize, send: impl FnOnce(c_int, *mu
     let copy = whole(&known, &ctx)?;
     // (The disk under the copy may fail: then the PFS is read.)
     let fails = |done: isize| done < 0 && errno::errno() == libc::EIO;
+    let count = |done: isize| ctx.count(Counter::ChunkBytes, done.max(0) as u64);
     if !off.is_null() {
-        return Some(send(copy.0, off)).filter(|done| !fails(*done));
+        return Some(send(copy.0, off)).filter(|done| !fails(*done)).inspect(|done| count(*done));
     }
     let claim = Claim::make(fd, n.min(MAX_READ_BYTES), known.f.entry.record.size)?;
     let mut at = i64::try_from(claim.start).ok()?;
     let done = send(copy.0, &raw mut at);
     let failed = fails(done);
     claim.settle(fd, done);
+    if !failed {
+        count(done);
+    }
     (!failed).then_some(done)
+}
+
+/// Counts bytes that sendfile(2) took from the PFS's descriptor of a large file.
+#[cold]
+pub fn count_sent(fd: c_int, bytes: u64) {
+    let Some(ctx) = ctx::get() else { return };
+    if identify(&ctx, fd).is_some() {
+        ctx.count(Counter::ChunkMissBytes, bytes);
+    }
 }

@@ -93,6 +93,7 @@ fn so_far(config: &ConfigArgs) -> Result<Vec<Report>, ExitCode> {
                 s.clone(),
                 Duration::from_secs_f64(s.uptime_s.max(0.0)),
                 &[],
+                (false, None),
             )
         })
         .collect())

@@ -9,7 +9,7 @@ use anyhow::Result;
 use bytesize::ByteSize;
 use clap::Args;
 use monarch_core::agent::client::Client;
-use monarch_core::agent::protocol::Status;
+use monarch_core::agent::protocol::{Savings, Status};
 use monarch_core::agent::runtime_dir;
 use monarch_core::shown::ShowPath;
 use std::fmt::Write;
@@ -83,6 +83,13 @@ fn text(s: &Status) -> String {
     }
     if let Some(trouble) = s.prefetch.trouble() {
         let _ = writeln!(out, "  notice   {trouble}");
+    }
+    // Of a new agent on a block with counters of an earlier one, the two do not belong together.
+    if s.incarnation == 1 {
+        let savings = Savings::of(&s.counters, &s.agent, &s.pfs_opens);
+        if savings.opens > 0 {
+            let _ = writeln!(out, "  so far   {savings}");
+        }
     }
     for r in &s.roots {
         let _ = writeln!(

@@ -48,7 +48,7 @@ fn words(command: &[OsString]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Returns the program that a word names, as a shell would find it.
-fn find(word: &[u8]) -> Option<PathBuf> {
+pub(super) fn find(word: &[u8]) -> Option<PathBuf> {
     let is_program = |p: &Path| std::fs::metadata(p).is_ok_and(|m| m.is_file() && m.mode() & 0o111 != 0);
     let path = Path::new(OsStr::from_bytes(word));
     if word.contains(&b'/') {

@@ -5,6 +5,7 @@ use crate::say::count;
 use bytesize::ByteSize;
 use monarch_core::agent::protocol::Epoch;
 use monarch_core::shown::ShowPath;
+use std::fmt;
 
 /// Runs shorter than this get no advice about time and use.
 const SHORT_RUN_SECONDS: f64 = 5.0;
@@ -81,17 +82,54 @@ fn errors(r: &Report) -> Option<String> {
     Some(format!("{what}; the files were tried again, or are read from the PFS. The agent's log names some of them"))
 }
 
-/// More capacity, where that would have saved reads of the PFS.
-fn room(r: &Report) -> Option<String> {
-    let refused = r.get("no_room");
+/// More space in the tiers that would keep bytes from the PFS.
+pub(super) struct More {
+    /// On each node.
+    bytes: u64,
+    /// The tier that is meant.
+    tier: String,
+    /// Bytes of an epoch that the PFS sent to the job, and bytes opened in it; `None` where they
+    /// are not known.
+    sent: Option<(u64, u64)>,
+}
+
+impl fmt::Display for More {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} more in {}", ByteSize(self.bytes), self.tier)?;
+        match self.sent.map(|(sent, read)| (100 * u128::from(sent)).checked_div(u128::from(read)).unwrap_or(0).min(100))
+        {
+            Some(share @ 1..) => write!(f, " would save {share} % per epoch"),
+            _ => f.write_str(" would hold all of the data set"),
+        }
+    }
+}
+
+/// Returns how much more space would keep reads from the PFS, if some would.
+pub(super) fn next(r: &Report) -> Option<More> {
     let data: u64 = r.status.roots.iter().map(|root| root.bytes).fold(0, u64::saturating_add);
     // Nodes that share need room for a copy of each file among them. (Assumes equal nodes.)
     let nodes = r.status.nodes.max(1) as u64;
     let capacity = nodes * r.status.tiers.iter().map(|t| t.capacity).sum::<u64>();
-    if refused == 0 || data <= capacity || capacity == 0 {
+    // (Large files without space are read in chunks from the PFS.)
+    if r.get("no_room") + r.get("chunk_miss_bytes") == 0 || data <= capacity || capacity == 0 {
         return None;
     }
-    let saves = last_epoch(r).map_or_else(String::new, |e| {
+    // Reads of large files past Monarch are not counted by epoch. What the first epoch copied would
+    // be copied with more space, too.
+    let sent = last_epoch(r).filter(|e| e.chunked == 0 && nodes == 1).map(|e| (e.pfs_bytes, e.bytes));
+    // The last tier is the largest in general.
+    let tier = r.status.tiers.last().map_or_else(String::new, |t| t.name.clone());
+    Some(More { bytes: (data - capacity).div_ceil(nodes), tier, sent })
+}
+
+/// More capacity, where that would have saved reads of the PFS.
+fn room(r: &Report) -> Option<String> {
+    let more = next(r)?;
+    let nodes = r.status.nodes.max(1) as u64;
+    let data: u64 = r.status.roots.iter().map(|root| root.bytes).fold(0, u64::saturating_add);
+    let capacity = nodes * r.status.tiers.iter().map(|t| t.capacity).sum::<u64>();
+    // Reads of large files past Monarch are not counted by epoch.
+    let saves = last_epoch(r).filter(|e| e.chunked == 0).map_or_else(String::new, |e| {
         format!(": {} opens and {} less from the PFS in each epoch", count(e.pfs), ByteSize(e.pfs_bytes))
     });
     let squeezed = if r.status.tiers.iter().any(|t| t.packed.files > 0) {
@@ -103,7 +141,7 @@ fn room(r: &Report) -> Option<String> {
     Some(format!(
         "the tiers{of} hold {:.0} % of the data set; {} more{on_each} would hold all of it{saves}{squeezed}",
         share(capacity, data).floor(),
-        ByteSize((data - capacity).div_ceil(nodes))
+        ByteSize(more.bytes)
     ))
 }
 
@@ -170,9 +208,10 @@ fn unknown(r: &Report) -> Option<String> {
 fn compute(r: &Report) -> Option<String> {
     let calm =
         r.opens() > 0 && share(r.opens_pfs + r.opens_chunked, r.opens()) < 1.0 && r.waited_s() < 0.01 * r.seconds;
-    (calm && r.seconds > SHORT_RUN_SECONDS).then(|| {
+    // (Another advice says what more space would save.)
+    (calm && next(r).is_none() && r.seconds > SHORT_RUN_SECONDS).then(|| {
         format!(
-            "nothing to gain: {} of {} opens were local, and readers waited {:.1} s of {:.0} s. What takes time is what the job does with the data",
+            "nothing to gain in time: {} of {} opens got copies, and readers waited {:.1} s of {:.0} s. What takes time is what the job does with the data",
             count(r.opens_local),
             count(r.opens()),
             r.waited_s(),
@@ -220,6 +259,34 @@ mod tests {
         );
     }
 
+    /// The advice named bytes of one epoch, and the headline a share of another.
+    #[test]
+    fn the_headline_and_the_advice_name_the_same_space_and_epoch() {
+        let full = Epoch {
+            complete: true,
+            opens: 1000,
+            pfs: 590,
+            bytes: 1000 << 30,
+            pfs_bytes: 590 << 30,
+            ..Epoch::default()
+        };
+        let r = report(&[("hits", 410), ("no_room", 590)], vec![full, full]);
+        assert_eq!(next(&r).unwrap().to_string(), "590.0 GiB more in  would save 59 % per epoch");
+        assert!(
+            r.advice[0].contains("590.0 GiB more would hold all of it: 590 opens and 590.0 GiB less"),
+            "{:?}",
+            r.advice
+        );
+        assert!(!r.advice.iter().any(|line| line.starts_with("nothing to gain")));
+        // Large files without space are no opens without space.
+        let r = report(&[("chunked", 4), ("chunk_miss_bytes", 5)], vec![Epoch { chunked: 4, ..Epoch::default() }]);
+        assert!(r.advice[0].contains("590.0 GiB more would hold all of it. Data"), "{:?}", r.advice);
+        // Not where reads of chunks are not known by epoch.
+        let chunked = Epoch { chunked: 1, ..full };
+        let r = report(&[("hits", 410), ("no_room", 590)], vec![chunked, chunked]);
+        assert!(next(&r).unwrap().to_string().ends_with("would hold all of the data set"));
+    }
+
     /// Nodes that had left were not counted, and `refresh` is refused where nodes share.
     #[test]
     fn what_nodes_that_share_are_told() {
@@ -241,8 +308,9 @@ mod tests {
         let said = report(&counters, vec![e, e]).advice;
         assert!(
             said.len() == 1
-                && said[0]
-                    .starts_with("nothing to gain: 2,000 of 2,000 opens were local, and readers waited 0.0 s of 600 s"),
+                && said[0].starts_with(
+                    "nothing to gain in time: 2,000 of 2,000 opens got copies, and readers waited 0.0 s of 600 s"
+                ),
             "{said:?}"
         );
         // Not where they waited.

@@ -88,7 +88,7 @@ pub(super) fn stacked(title: &str, x_label: &str, y_label: &str, labels: &[Strin
 pub(super) fn filled(share: f64, colour: &str) -> String {
     let wide = 220.0;
     format!(
-        r##"<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="12"><rect width="{wide}" height="12" fill="#e6e6e6"/><rect width="{:.1}" height="12" fill="{colour}"/></svg>"##,
+        r##"<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="12"><rect width="{wide}" height="12" class="e"/><rect width="{:.1}" height="12" fill="{colour}"/></svg>"##,
         wide * share.clamp(0.0, 1.0)
     )
 }

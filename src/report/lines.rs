@@ -1,10 +1,14 @@
-//! What a run saved, in at most twelve lines of text.
+//! The headline of a run and what it is made of, in at most twelve lines of text.
 
+use super::advice::next;
 use super::summary::{REASONS, Report};
 use bytesize::ByteSize;
 use monarch_core::agent::runtime_dir;
 use monarch_core::shown::ShowPath;
 use std::fmt::Write;
+
+/// Jobs shorter than this that opened nothing below the roots get no line about that.
+const BRIEF_JOB_SECONDS: f64 = 1.0;
 
 /// Returns why opens went to the PFS, with counts.
 fn reasons(r: &Report) -> String {
@@ -14,19 +18,15 @@ fn reasons(r: &Report) -> String {
 
 /// Returns what was saved, in at most twelve lines.
 pub(crate) fn text(r: &Report) -> String {
-    let (local, pfs, chunked, after) = (r.opens_local, r.opens_pfs, r.opens_chunked, &r.status);
-    let (mut out, all) = (String::new(), r.opens());
-    // Rounded down: 100 % is all of them.
-    let share = (1000 * local).checked_div(all).unwrap_or(0) as f64 / 10.0;
-    let _ = writeln!(out, "monarch: {local} of {all} opens below the roots were local ({share:.1} %)");
-    let _ = writeln!(
-        out,
-        "monarch: {} in files opened as copies, {} copied from the PFS; {} stats and {} listings answered from memory",
-        ByteSize(r.get("hit_bytes")),
-        ByteSize(r.agent("bytes_copied")),
-        r.get("stats"),
-        r.get("lists")
-    );
+    let (pfs, chunked, after) = (r.opens_pfs, r.opens_chunked, &r.status);
+    let mut out = String::new();
+    let is_brief = r.is_empty() && r.ended && r.seconds < BRIEF_JOB_SECONDS;
+    if !r.is_empty() {
+        let _ =
+            writeln!(out, "monarch: {}{}", r.savings(), next(r).map_or_else(String::new, |n| format!("; next: {n}")));
+    } else if !is_brief {
+        let _ = writeln!(out, "monarch: nothing below {} was opened: {}", roots(r), why_nothing(r));
+    }
     if pfs > 0 {
         let _ = writeln!(out, "monarch: {pfs} opens went to the PFS:{}", reasons(r));
     }
@@ -47,10 +47,10 @@ pub(crate) fn text(r: &Report) -> String {
     }
     for root in after.roots.iter().filter(|root| root.epochs.len() > 1) {
         let Some((first, last)) = root.epochs.first().zip(root.epochs.last()) else { continue };
-        let _ = writeln!(out, "monarch: {first}");
-        let _ = writeln!(out, "monarch: {last}");
+        let _ = writeln!(out, "monarch: {}", first.line(false));
+        let _ = writeln!(out, "monarch: {}", last.line(r.ended && !r.shared_with_other_jobs));
     }
-    for t in &after.tiers {
+    for t in after.tiers.iter().filter(|_| !r.is_empty()) {
         let _ = writeln!(
             out,
             "monarch: tier {}: {} of {} used by {} copies{}",
@@ -65,9 +65,9 @@ pub(crate) fn text(r: &Report) -> String {
         for notice in root.notices() {
             let _ = writeln!(out, "monarch: root {}: {notice}", root.path.shown());
         }
-        if root.state != "ready" {
+        if root.state != "ready" && !is_brief {
             let _ = writeln!(out, "monarch: root {}: {} ({} entries)", root.path.shown(), root.state, root.entries);
-        } else if r.is_unused(root) {
+        } else if !r.is_empty() && r.is_unused(root) {
             let _ = writeln!(
                 out,
                 "monarch: warning: no file below {} was opened; does the job use another path to it? (dataset.aliases)",
@@ -84,14 +84,83 @@ pub(crate) fn text(r: &Report) -> String {
             log.shown()
         );
     }
-    if r.shared_with_other_jobs {
-        let _ = writeln!(out, "monarch: other jobs share this agent; the figures are those of all of them");
+    if r.shared_with_other_jobs && !is_brief {
+        let _ = writeln!(out, "monarch: {} shared this agent; the figures are those of all of them", jobs(r));
     }
     let lines: Vec<&str> = out.lines().take(12).collect();
-    lines.join("\n") + "\n"
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Returns how many jobs the figures are of.
+pub(super) fn jobs(r: &Report) -> String {
+    // (A report of an earlier version has no number.)
+    if r.jobs > 1 { format!("{} jobs", r.jobs) } else { "other jobs".to_owned() }
+}
+
+fn roots(r: &Report) -> String {
+    let all: Vec<String> = r.status.roots.iter().map(|root| root.path.shown().to_string()).collect();
+    if all.is_empty() { "the roots".to_owned() } else { all.join(", ") }
+}
+
+/// Returns why nothing below the roots was opened, as far as it is known.
+fn why_nothing(r: &Report) -> String {
+    let asked = r.get("stats") + r.get("lists") + r.get("meta_kernel");
+    if let Some(why) = &r.not_served {
+        why.clone()
+    } else if asked > 0 {
+        "the job asked for names and attributes only".to_owned()
+    } else {
+        "the job opened no file there, or by another path (dataset.aliases), or in processes without the preload library (linked \
+         statically, setuid, MONARCH_DISABLE)"
+            .to_owned()
+    }
 }
 
 /// Returns the advice, a line each.
 pub(crate) fn advice_lines(r: &Report) -> String {
     r.advice.iter().map(|line| format!("monarch: advice: {line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use monarch_core::agent::protocol::{Epoch, RootStatus, Status, TierStatus};
+    use std::time::Duration;
+
+    fn report(counters: &[(&str, u64)], seconds: f64) -> Report {
+        let counters = counters.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+        let root = RootStatus { path: "/data".into(), state: "ready".into(), ..RootStatus::default() };
+        let tiers = vec![TierStatus { name: "tier0".into(), ..TierStatus::default() }];
+        let after = Status { counters, roots: vec![root], tiers, jobs: 1, ..Status::default() };
+        let before = Status { jobs: 1, ..Status::default() };
+        Report { ended: true, ..Report::between(&before, after, Duration::from_secs_f64(seconds), &[]) }
+    }
+
+    #[test]
+    fn a_job_that_opened_nothing_gets_one_line_with_the_reason_and_a_brief_one_none() {
+        assert_eq!(text(&report(&[], 0.3)), "");
+        let said = text(&report(&[], 4.0));
+        assert!(said.lines().count() == 1 && said.starts_with("monarch: nothing below /data was opened: "), "{said}");
+        assert!(text(&report(&[("stats", 3)], 4.0)).contains("names and attributes only"));
+        let r = Report { not_served: Some("/bin/busybox is linked statically".into()), ..report(&[], 4.0) };
+        assert!(text(&r).ends_with("was opened: /bin/busybox is linked statically\n"), "{}", text(&r));
+        // Figures so far are asked for: they get an answer.
+        assert!(!text(&Report { ended: false, ..report(&[], 0.3) }).is_empty());
+    }
+
+    #[test]
+    fn jobs_that_shared_an_agent_are_counted() {
+        let mut r = report(&[("hits", 1), ("hit_bytes", 9)], 2.0);
+        assert!(!text(&r).contains("shared this agent"));
+        (r.jobs, r.shared_with_other_jobs) = (3, true);
+        assert!(text(&r).contains("monarch: 3 jobs shared this agent; the figures are those of all of them"));
+    }
+
+    #[test]
+    fn the_last_epoch_of_a_job_that_has_ended_is_not_one_so_far() {
+        let mut r = report(&[("hits", 9)], 2.0);
+        let first = Epoch { number: 1, opens: 5, complete: true, ..Epoch::default() };
+        r.status.roots[0].epochs = vec![first, Epoch { number: 2, complete: false, ..first }];
+        assert!(text(&r).contains("monarch: epoch 2: ") && !text(&r).contains("so far"), "{}", text(&r));
+    }
 }

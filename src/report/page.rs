@@ -1,22 +1,32 @@
 //! A report as a page of HTML: text, tables and drawings, complete in itself and without scripts.
 
 use super::bars::{Part, filled, stacked};
+use super::lines::jobs;
 use super::summary::{OTHERS, REASONS, Report};
 use crate::chart::COLOURS;
 use crate::say::count;
 use bytesize::ByteSize;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use monarch_core::agent::protocol::{Directory, Epoch, Opens, RootStatus, TierStatus, Why};
+use monarch_core::agent::protocol::{Directory, Epoch, Opens, RootStatus, TierStatus, Why, percent};
 use monarch_core::shown::ShowPath;
 use std::time::Duration;
 
-const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:980px;padding:0 1em;color:#222;background:#fff}h1{font-size:22px;margin-bottom:0}h1,h2{overflow-wrap:anywhere}\
-h2{font-size:17px;margin:1.8em 0 .5em}.sub{color:#555;margin-top:.2em}pre{background:#f4f4f4;padding:.6em;overflow-x:auto;font-size:12px}\
-table{border-collapse:collapse;margin:.5em 0;display:block;overflow-x:auto}svg{max-width:100%;height:auto}th,td{padding:.25em .8em;text-align:right;border-bottom:1px solid #ddd}\
-th{font-weight:600;color:#444}td:first-child,th:first-child{text-align:left}td.w{text-align:left}td{white-space:nowrap}td svg{max-width:none}.big{display:flex;flex-wrap:wrap;gap:1em;margin:1em 0}\
-.big div{background:#f4f4f4;padding:.6em 1em;min-width:9em}.big b{display:block;font-size:20px}.advice li{margin:.35em 0}\
-svg text{font:12px sans-serif;fill:#222}svg .t{font-weight:bold;font-size:13px}svg .y{text-anchor:end}svg .x{text-anchor:middle}svg .l{fill:#555}\
-svg .g{stroke:#ddd}svg .a{stroke:#444}.charts{display:flex;flex-wrap:wrap;gap:.5em}.note{color:#555}";
+/// Colours are variables: light, dark, and on paper those of light.
+const STYLE: &str = ":root{color-scheme:light dark;--fg:#222;--bg:#fff;--soft:#555;--box:#f2f4f6;--line:#d8dce0;--axis:#444}\
+@media screen and (prefers-color-scheme:dark){:root{--fg:#e4e6e8;--bg:#16191c;--soft:#a4abb2;--box:#22272c;--line:#3a4148;--axis:#9aa2aa}}\
+body{font:14px/1.45 sans-serif;margin:2em auto;max-width:980px;padding:0 1em;color:var(--fg);background:var(--bg)}\
+h1{font-size:22px;margin-bottom:0}h1,h2{overflow-wrap:anywhere}h2{font-size:17px;margin:1.8em 0 .5em;break-after:avoid}\
+.sub{color:var(--soft);margin-top:.2em}pre{background:var(--box);padding:.6em;overflow-x:auto;font-size:12px}\
+table{border-collapse:collapse;margin:.5em 0;display:block;overflow-x:auto}svg{max-width:100%;height:auto}\
+th,td{padding:.25em .8em;text-align:right;border-bottom:1px solid var(--line)}th{font-weight:600;color:var(--soft)}\
+td:first-child,th:first-child{text-align:left}td{white-space:nowrap}td svg{max-width:none}\
+.big{display:flex;flex-wrap:wrap;gap:1em;margin:1em 0}.big div{background:var(--box);padding:.6em 1em;min-width:9em}\
+.big b{display:block;font-size:20px}.advice li{margin:.35em 0}svg text{font:12px sans-serif;fill:var(--fg)}\
+svg .t{font-weight:bold;font-size:13px}svg .y{text-anchor:end}svg .x{text-anchor:middle}svg .l{fill:var(--soft)}\
+svg .g{stroke:var(--line)}svg .a{stroke:var(--axis)}svg .e{fill:var(--line)}.charts{display:flex;flex-wrap:wrap;gap:.5em}.note{color:var(--soft)}\
+@media print{@page{margin:14mm}body{margin:0;max-width:none;padding:0;font-size:11px}.big,pre{border:1px solid var(--line)}pre{white-space:pre-wrap}\
+svg,tr,.big div{break-inside:avoid}svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}table{display:table;font-size:9px}td:last-child{white-space:normal}\
+th,td{padding:.2em .4em}.charts svg{max-width:48%}}";
 
 /// Most epochs with bars and lines of their own: the last ones.
 const MAX_EPOCHS_SHOWN: usize = 60;
@@ -35,7 +45,7 @@ pub(super) fn html(r: &Report) -> String {
             body {
                 (head(r))
                 (advice(r))
-                @for root in &r.status.roots { (epochs(root)) }
+                @for root in &r.status.roots { (epochs(root, r.ended && !r.shared_with_other_jobs)) }
                 (reasons(r))
                 (saved(r))
                 (tiers(r))
@@ -44,7 +54,7 @@ pub(super) fn html(r: &Report) -> String {
                 p.note {
                     "Monarch " (r.status.version) ", policy " (r.status.policy) ", engine " (r.status.engine)
                     ". Figures of this node"
-                    @if r.shared_with_other_jobs { ", of all jobs that shared its agent" }
+                    @if r.shared_with_other_jobs { ", of the " (jobs(r)) " that shared its agent" }
                     "; what the servers of the PFS counted is theirs to say."
                 }
             }
@@ -55,11 +65,6 @@ pub(super) fn html(r: &Report) -> String {
 
 fn bytes(n: u64) -> String {
     ByteSize(n).to_string()
-}
-
-fn percent(part: u64, of: u64) -> String {
-    // Rounded down: 100 % is all of them.
-    format!("{:.1} %", (1000 * part).checked_div(of).unwrap_or(0) as f64 / 10.0)
 }
 
 fn seconds(s: f64) -> String {
@@ -85,20 +90,32 @@ fn cell(text: &str) -> Markup {
 
 fn head(r: &Report) -> Markup {
     let when = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + Duration::from_millis(r.ended_ms));
-    let title = match r.opens() {
-        0 => "No file below the roots was opened".to_owned(),
-        all => format!("{} of {} opens were local", percent(r.opens_local, all), count(all)),
+    let savings = r.savings();
+    let title = if r.is_empty() {
+        "No file below the roots was opened".to_owned()
+    } else {
+        format!("The{}", savings.bytes().trim_start_matches("the"))
     };
     let figures = [
-        (bytes(r.get("hit_bytes")), "in files opened as copies"),
-        (bytes(r.agent("bytes_copied")), "copied from the PFS"),
-        (bytes(r.get("miss_bytes") + r.get("chunk_miss_bytes")), "read from the PFS by the job"),
-        (seconds(r.waited_s()), "readers waited, all together"),
+        (bytes(savings.sent_bytes), "sent by the PFS"),
+        (bytes(savings.read_bytes), "read below the roots"),
+        (seconds(savings.wait_s), "readers waited, all together"),
+        (count(savings.pfs_opens), "opens at the PFS, by job and agent"),
+        (count(savings.opens), "opens below the roots"),
     ];
     html! {
         h1 { (title) }
         p.sub { (seconds(r.seconds)) " on " (r.host) ", until " (when.to_string()) }
         @if !r.command.is_empty() { pre { (command_line(&r.command)) } }
+        @if savings.uncertain_bytes > 0 {
+            p.note {
+                (bytes(savings.uncertain_bytes)) " of the bytes read are the sizes of large files that were opened or mapped as complete \
+                copies. How much of them was read is not known: the savings may be smaller."
+            }
+        }
+        @if savings.unknown_opens > 0 {
+            p.note { (count(savings.unknown_opens)) " opens of files that are not in the index are in none of these figures." }
+        }
         div.big { @for (n, what) in &figures { div { b { (n) } (what) } } }
     }
 }
@@ -118,7 +135,7 @@ fn advice(r: &Report) -> Markup {
     }
 }
 
-fn epochs(root: &RootStatus) -> Markup {
+fn epochs(root: &RootStatus, ended: bool) -> Markup {
     let some = root.epochs.get(root.epochs.len().saturating_sub(MAX_EPOCHS_SHOWN)..).unwrap_or_default();
     html! {
         h2 { (root.path.shown().to_string()) }
@@ -128,7 +145,7 @@ fn epochs(root: &RootStatus) -> Markup {
             p { "Nothing was opened." }
         } @else {
             (epoch_charts(some))
-            (epoch_table(some))
+            (epoch_table(some, ended))
         }
     }
 }
@@ -138,48 +155,62 @@ fn epoch_charts(some: &[Epoch]) -> Markup {
     let part = |name, colour, of: &dyn Fn(&Epoch) -> f64| Part { name, colour, values: some.iter().map(of).collect() };
     let [blue, red, green, pink, ..] = COLOURS;
     let opens = [
-        part("copy", green, &|e| e.local as f64),
-        part("first touch", blue, &|e| e.waited as f64),
-        part("chunks", pink, &|e| e.chunked as f64),
+        part("hit", green, &|e| e.local as f64),
+        part("waited for a copy", blue, &|e| e.waited as f64),
+        part("in chunks", pink, &|e| e.chunked as f64),
         part("PFS", red, &|e| e.pfs as f64),
     ];
-    let mib = |b: u64| b as f64 / f64::from(1 << 20);
-    let given = [part("copied", blue, &|e| mib(e.bytes_copied)), part("by the job", red, &|e| mib(e.pfs_bytes))];
+    let (unit, scale) = unit(some.iter().map(|e| e.bytes_copied + e.pfs_bytes).max().unwrap_or(0));
+    let given = [
+        part("for copies", blue, &|e| e.bytes_copied as f64 / scale),
+        part("to the job", red, &|e| e.pfs_bytes as f64 / scale),
+    ];
     let time = [part("", green, &|e| e.seconds)];
     html! {
         div.charts {
-            (PreEscaped(stacked("Opens, by where they were served", "epoch", "opens", &labels, &opens)))
-            (PreEscaped(stacked("From the PFS", "epoch", "MiB", &labels, &given)))
-            (PreEscaped(stacked("Duration", "epoch", "s", &labels, &time)))
+            (PreEscaped(stacked("Bytes from the PFS", "epoch", unit, &labels, &given)))
+            (PreEscaped(stacked("Duration", "epoch", "seconds", &labels, &time)))
+            (PreEscaped(stacked("Opens, by what served them", "epoch", "opens", &labels, &opens)))
         }
     }
 }
 
-fn epoch_table(some: &[Epoch]) -> Markup {
+/// Returns the unit in which bytes up to `most` are drawn, and its bytes.
+const fn unit(most: u64) -> (&'static str, f64) {
+    match most {
+        0..0x4_0000 => ("bytes", 1.0),
+        0x4_0000..0x1000_0000 => ("MiB", 1_048_576.0),
+        _ => ("GiB", 1_073_741_824.0),
+    }
+}
+
+fn epoch_table(some: &[Epoch], ended: bool) -> Markup {
     let row = |e: &Epoch| {
         vec![
-            cell(&format!("{}{}", e.number, if e.complete { "" } else { " (not ended)" })),
+            cell(&format!("{}{}", e.number, if e.complete || ended { "" } else { " (not ended)" })),
+            cell(&bytes(e.bytes)),
+            cell(&bytes(e.pfs_bytes)),
+            cell(&bytes(e.bytes_copied)),
             cell(&format!("{:.1} s", e.seconds)),
+            cell(&format!("{:.1} s", e.wait_s)),
             cell(&count(e.opens)),
             cell(&percent(e.local + e.waited, e.opens)),
             cell(&count(e.waited)),
-            cell(&format!("{:.1} s", e.wait_s)),
             cell(&count(e.pfs)),
-            cell(&bytes(e.pfs_bytes)),
-            cell(&bytes(e.bytes_copied)),
             cell(&because(&e.why)),
         ]
     };
     let heads = [
         "Epoch",
-        "took",
-        "opens",
-        "local",
-        "of these at first touch",
-        "readers waited",
-        "to the PFS",
-        "bytes",
+        "opened",
+        "from the PFS to the job",
         "copied meanwhile",
+        "took",
+        "readers waited",
+        "opens",
+        "got a copy",
+        "of these after waiting",
+        "to the PFS",
         "why to the PFS",
     ];
     table(&heads, &some.iter().map(row).collect::<Vec<_>>())
@@ -220,12 +251,13 @@ fn reasons(r: &Report) -> Markup {
 }
 
 fn saved(r: &Report) -> Markup {
-    let (local, copied) = (r.opens_local, r.agent("copied_on_demand") + r.agent("copied_ahead"));
+    let savings = r.savings();
+    let copied = r.agent("copied_on_demand") + r.agent("copied_ahead");
     let rows = [
-        ("opens (each with its reads and its close), less one for each copy", count(local.saturating_sub(copied))),
+        ("bytes read, less those that the PFS sent", bytes(savings.read_bytes.saturating_sub(savings.sent_bytes))),
         (
-            "bytes in files opened as copies, less those copied",
-            bytes(r.get("hit_bytes").saturating_sub(r.agent("bytes_copied"))),
+            "opens (each with its reads and its close), less those at the PFS",
+            count(savings.opens.saturating_sub(savings.pfs_opens)),
         ),
         ("stat, access and the like", count(r.get("stats"))),
         ("directories listed", count(r.get("lists"))),
@@ -236,7 +268,8 @@ fn saved(r: &Report) -> Markup {
         (table(&["Answered on this node", ""], &rows))
         p.note {
             (count(r.get("meta_kernel"))) " calls about names went to the kernel; " (count(copied))
-            " files were copied for " (count(local)) " opens."
+            " files were copied for " (count(r.opens_local)) " opens; " (bytes(r.get("chunk_bytes")))
+            " of large files were served in chunks."
         }
     }
 }
@@ -267,9 +300,9 @@ fn latencies(opens: &[Opens]) -> Markup {
     };
     let shown = opens.get(first..=last).unwrap_or_default();
     let label = |o: &Opens| match o.up_to_s {
-        Some(s) if s < 0.001 => format!("{:.0}us", s * 1e6),
-        Some(s) if s < 1.0 => format!("{}ms", (s * 1e4).round() / 10.0),
-        Some(s) => format!("{s}s"),
+        Some(s) if s < 0.001 => format!("{:.0} µs", s * 1e6),
+        Some(s) if s < 1.0 => format!("{} ms", (s * 1e4).round() / 10.0),
+        Some(s) => format!("{s} s"),
         None => "more".to_owned(),
     };
     let labels: Vec<String> = shown.iter().map(label).collect();
@@ -277,16 +310,16 @@ fn latencies(opens: &[Opens]) -> Markup {
     let part = Part { name: "", colour: COLOURS[0], values };
     html! {
         h2 { "How fast the PFS answered" }
-        (PreEscaped(stacked("Opens at the PFS by the agent", "took at most", "opens", &labels, &[part])))
+        div.charts { (PreEscaped(stacked("Opens at the PFS by the agent", "took at most", "opens", &labels, &[part]))) }
     }
 }
 
 fn directories(root: &RootStatus) -> Markup {
     let row = |d: &Directory| {
         let path = root.path.join(&d.path).shown().to_string();
-        vec![cell(&path), cell(&count(d.opens)), cell(&bytes(d.bytes)), cell(&count(d.pfs)), cell(&bytes(d.pfs_bytes))]
+        vec![cell(&path), cell(&bytes(d.bytes)), cell(&bytes(d.pfs_bytes)), cell(&count(d.opens)), cell(&count(d.pfs))]
     };
-    let heads = ["Directory", "opens", "bytes", "to the PFS", "bytes"];
+    let heads = ["Directory", "opened", "from the PFS to the job", "opens", "to the PFS"];
     html! {
         @if !root.directories.is_empty() {
             h2 { "Directories that cost most" }

@@ -1,6 +1,6 @@
 //! The figures of a run, as a report file keeps them.
 
-use monarch_core::agent::protocol::{Opens, RootStatus, Status};
+use monarch_core::agent::protocol::{Opens, RootStatus, Savings, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -40,6 +40,15 @@ pub(crate) struct Report {
     pub(crate) ended_ms: u64,
     /// How long it took.
     pub(crate) seconds: f64,
+    /// What the job read, and what the PFS sent for it.
+    #[serde(default)]
+    pub(crate) savings: Savings,
+    /// Whether the job has ended.
+    #[serde(default)]
+    pub(crate) ended: bool,
+    /// Why the processes of the command cannot be served, where that is known.
+    #[serde(default)]
+    pub(crate) not_served: Option<String>,
     /// Opens that found a copy, or waited for one.
     pub(crate) opens_local: u64,
     /// Opens that went to the PFS.
@@ -57,6 +66,9 @@ pub(crate) struct Report {
     pub(crate) agent_restarts: u32,
     /// Whether the figures include other jobs.
     pub(crate) shared_with_other_jobs: bool,
+    /// Jobs that the figures are of.
+    #[serde(default)]
+    pub(crate) jobs: u64,
     /// How long the agent's opens at the PFS took.
     #[serde(default)]
     pub(crate) pfs_opens: Vec<Opens>,
@@ -89,12 +101,15 @@ impl Report {
             counters: minus(&after.counters, &before.counters),
             agent: minus(&after.agent, &earlier.agent),
             agent_restarts: restarts,
-            shared_with_other_jobs: after.jobs > 1,
             pfs_opens: opens_since(&after.pfs_opens, &earlier.pfs_opens),
             // A node may have left before the end.
             status: Status { nodes: after.nodes.max(before.nodes), ..after },
             ..Self::default()
         };
+        // Jobs that were there at the begin, this one among them, and those that came since.
+        new.jobs = (before.jobs as u64).max(1) + new.agent("jobs_attached");
+        new.shared_with_other_jobs = new.jobs > 1;
+        new.savings = Savings::of(&new.counters, &new.agent, &new.pfs_opens);
         new.opens_local = new.get("hits") + new.get("waited");
         new.opens_pfs = REASONS.iter().map(|(name, _)| new.get(name)).sum();
         new.opens_chunked = new.get("chunked");
@@ -109,6 +124,21 @@ impl Report {
     /// A counter of the agent.
     pub(super) fn agent(&self, name: &str) -> u64 {
         self.agent.get(name).copied().unwrap_or(0)
+    }
+
+    /// Returns the sums of a report. Reports of earlier versions have none; then they are computed
+    /// from the counters.
+    pub(crate) fn savings(&self) -> Savings {
+        if self.savings == Savings::default() {
+            return Savings::of(&self.counters, &self.agent, &self.pfs_opens);
+        }
+        self.savings
+    }
+
+    /// Whether nothing below the roots was opened.
+    pub(super) fn is_empty(&self) -> bool {
+        let savings = self.savings();
+        savings.opens + savings.unknown_opens == 0
     }
 
     /// Whether no process has used a root. Calls about names are not counted by root: they count as

@@ -179,7 +179,9 @@ fn a_report_says_where_the_opens_went_and_is_shown_again() {
     let shown = w.monarch("report").arg(&file).output().unwrap();
     let text = String::from_utf8(shown.stdout).unwrap();
     assert!(
-        text.contains(&format!("monarch: advice: {said}")) && text.contains("of 120 opens below the roots were local"),
+        text.contains(&format!("monarch: advice: {said}"))
+            && text.starts_with("monarch: the PFS sent ")
+            && text.contains(" of 120 opens; readers waited "),
         "{text}"
     );
     let page = w.scratch().join("report.html");

@@ -396,6 +396,11 @@ fn in_a_user_namespace_a_tier_below_directories_of_the_hosts_root_serves() {
         job.args(["sh", "-c", script, "sh"]).arg(&tier).arg(root.join("file"));
         let out = job.output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr);
-        assert!(out.stdout == b"bytes" && said.contains("1 of 1 opens below the roots were local"), "{map}: {said}");
+        assert!(
+            out.stdout == b"bytes"
+                && said.contains(" of 1 opens; readers waited ")
+                && !said.contains("opens went to the PFS"),
+            "{map}: {said}"
+        );
     }
 }

@@ -44,6 +44,11 @@ impl MetricsService {
         }
     }
 
+    /// Counts a job that attached to no agent before.
+    pub(super) fn note_job(&self) {
+        self.reporter.tiering().shared.cx.stats.jobs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
     /// State of the agent, with the places of its metrics.
     pub(super) fn agent_status(&self) -> Status {
         let file = self.textfile.as_ref();

@@ -97,11 +97,14 @@ fn tier_status(t: &TierDir) -> TierStatus {
 }
 
 /// Counters of the tiering engine by name.
-pub(crate) const fn figures(f: &Stats) -> [(&'static str, &AtomicU64); 20] {
+pub(crate) const fn figures(f: &Stats) -> [(&'static str, &AtomicU64); 23] {
     [
         ("copied_on_demand", &f.demanded),
         ("copied_ahead", &f.prefetched),
         ("bytes_copied", &f.bytes),
+        ("source_bytes", &f.source_bytes),
+        ("jobs_attached", &f.jobs),
+        ("whole_large_bytes", &f.whole_large_bytes),
         ("chunks_copied", &f.chunks),
         ("adopted", &f.adopted),
         ("verified", &f.verified),
@@ -149,6 +152,7 @@ pub(crate) const COUNTERS: [(&str, Counter); monarch_abi::control::COUNTERS] = [
     ("other_mount", Counter::OtherMount),
     ("no_room", Counter::NoRoom),
     ("written", Counter::Written),
+    ("mapped_bytes", Counter::MappedBytes),
 ];
 
 /// All counters by name.

@@ -306,6 +306,9 @@ impl Agent {
                 match self.clone().attach(config, (spellings, writable), pid, again).await {
                     Ok(roots) => {
                         self.jobs.had_any.store(true, Ordering::Release);
+                        if !again {
+                            self.metrics.note_job();
+                        }
                         self.jobs.hurry.store(false, Ordering::Release);
                         new.roots = Some(roots);
                         *job = Some(new);

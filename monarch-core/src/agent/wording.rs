@@ -1,6 +1,6 @@
 //! Sentences about snapshots: for the log, the command line and reports.
 
-use crate::snapshot::{Ahead, Epoch, NearPurge, RootStatus};
+use crate::snapshot::{Ahead, Epoch, NearPurge, RootStatus, percent};
 use std::fmt;
 
 impl RootStatus {
@@ -15,11 +15,19 @@ impl RootStatus {
     }
 }
 
+impl Epoch {
+    /// Returns its line; `ended`: the job has ended, and its last epoch with it.
+    #[must_use]
+    pub fn line(&self, ended: bool) -> String {
+        Self { complete: self.complete || ended, ..*self }.to_string()
+    }
+}
+
 impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.complete { "" } else { " so far" };
-        let local = 100.0 * (self.local + self.waited) as f64 / self.opens.max(1) as f64;
-        write!(f, "epoch {}{state}: {} opens in {:.1} s, {local:.1} % local", self.number, self.opens, self.seconds)?;
+        let local = percent(self.local + self.waited, self.opens);
+        write!(f, "epoch {}{state}: {} opens in {:.1} s, {local} local", self.number, self.opens, self.seconds)?;
         if self.pfs > 0 {
             write!(f, ", {} at the PFS ({})", self.pfs, bytesize::ByteSize(self.pfs_bytes))?;
         }
@@ -82,6 +90,14 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The report of a job that had ended spoke of its last epoch as of one in progress.
+    #[test]
+    fn the_last_epoch_of_a_job_that_ended_is_not_called_unfinished() {
+        let e = Epoch { number: 3, opens: 10_000, local: 9989, seconds: 1.0, ..Epoch::default() };
+        assert_eq!(e.to_string(), "epoch 3 so far: 10000 opens in 1.0 s, 99.8 % local");
+        assert_eq!(e.line(true), "epoch 3: 10000 opens in 1.0 s, 99.8 % local");
+    }
 
     #[test]
     fn what_holds_up_prefetching_is_told_with_its_figures() {

@@ -112,11 +112,11 @@ hook! { next;
     }
     fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, off: off_t) -> *mut c_void {
         covers(addr, len, flags);
-        map_any(prot, flags, fd, |fd| next(addr, len, prot, flags, fd, off))
+        map_any((prot, flags), fd, len, |fd| next(addr, len, prot, flags, fd, off))
     }
     fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, off: off_t) -> *mut c_void {
         covers(addr, len, flags);
-        map_any(prot, flags, fd, |fd| next(addr, len, prot, flags, fd, off))
+        map_any((prot, flags), fd, len, |fd| next(addr, len, prot, flags, fd, off))
     }
     fn posix_fadvise(fd: c_int, off: off_t, len: off_t, advice: c_int) -> c_int {
         if takes_advice(fd, off, len, advice) { 0 } else { next(fd, off, len, advice) }
@@ -131,12 +131,17 @@ hook! { next;
 
 /// A mapping for reading gets the complete copy of a large file, if there is one or will be soon.
 #[inline]
-unsafe fn map_any(prot: c_int, flags: c_int, fd: c_int, map: impl Fn(c_int) -> *mut c_void) -> *mut c_void {
+unsafe fn map_any(
+    (prot, flags): (c_int, c_int),
+    fd: c_int,
+    len: usize,
+    map: impl Fn(c_int) -> *mut c_void,
+) -> *mut c_void {
     let reads = prot & libc::PROT_WRITE == 0 || flags & libc::MAP_PRIVATE != 0;
     if flags & libc::MAP_ANONYMOUS == 0 && reads && large::could_be(fd) {
         // It may fail for its own reasons; then the descriptor itself is mapped.
         let saved = errno::errno();
-        if let Some(p) = whole::mmap(fd, &map) {
+        if let Some(p) = whole::mmap(fd, len, &map) {
             return p;
         }
         errno::set_errno(saved);
@@ -199,6 +204,9 @@ unsafe fn send_any(from: c_int, off: *mut off_t, n: size_t, send: impl Fn(c_int,
         return done;
     }
     let done = send(from, off);
+    if done > 0 && large::could_be(from) {
+        whole::count_sent(from, done as u64);
+    }
     // SAFETY: the kernel has just read the offset.
     let at = || if off.is_null() { crate::sys::seek(from, 0) } else { u64::try_from(unsafe { *off }).ok() };
     if done >= 0 || errno::errno() != libc::EIO || !at().is_some_and(|at| is_unreadable(from, at)) {

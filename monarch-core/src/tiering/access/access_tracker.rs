@@ -222,6 +222,9 @@ impl AccessTracker {
                     served,
                 };
                 reading.trace.add(live, opened.id, &access);
+                if matches!(opened.served, From::Tier | From::Waited) && live.segment.state.large(opened.id).is_some() {
+                    self.cx.stats.whole_large_bytes.fetch_add(record.size, Ordering::Relaxed);
+                }
                 let place = (live.root, opened.segment);
                 reading.directories.add(place, &live.segment.index, opened.id, record.size, opened.served);
                 told.push(TrackedOpen { root: live.root, access, served: opened.served });

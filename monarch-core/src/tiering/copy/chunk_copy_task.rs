@@ -111,6 +111,11 @@ impl<'a> ChunkCopyTask<'a> {
     /// Handles the end of the copy. Returns `true` if the chunk has to be copied again.
     fn settle(&mut self, end: Result<Copied, CopyError>) -> bool {
         let (fetches, fetch) = (self.fetches, self.fetch.clone());
+        if let Ok(copied) = &end
+            && fetch.file.origin() == Origin::Pfs
+        {
+            fetches.cx.stats.source_bytes.fetch_add(copied.bytes, Ordering::Relaxed);
+        }
         let copied = match end.and_then(|copied| check_version(copied, &fetch)) {
             Ok(copied) => copied,
             Err(e) => return self.failed(&e),

@@ -256,6 +256,12 @@ impl<'a> FileCopyTask<'a> {
     fn settle(&mut self, end: Result<Copied, CopyError>) -> Option<CopyOutcome> {
         // (What fails is given back to the ledger at once.)
         self.file.share.iter().for_each(|share| share.hand_over());
+        if let Ok(copied) = &end
+            && self.file.packed.is_none()
+            && self.file.peer.is_none()
+        {
+            self.parts.cx.stats.source_bytes.fetch_add(copied.bytes, Ordering::Relaxed);
+        }
         let end = end.and_then(|copied| self.publish(copied));
         if let Ok(true) = end {
             self.file.share.iter().for_each(|share| share.charge());

@@ -13,6 +13,14 @@ pub struct Stats {
     pub prefetched: AtomicU64,
     /// Bytes copied.
     pub bytes: AtomicU64,
+    /// Bytes that the PFS sent for copies, those of copies that were not kept included. Copies that
+    /// failed on the way are left out.
+    pub source_bytes: AtomicU64,
+    /// Jobs that attached to this agent first.
+    pub jobs: AtomicU64,
+    /// Sizes of large files that readers opened as complete copies: how much of them was read is
+    /// not known.
+    pub whole_large_bytes: AtomicU64,
     /// Chunks of large files that were copied.
     pub chunks: AtomicU64,
     /// Copies adopted from an earlier run.
