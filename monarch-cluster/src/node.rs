@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`setup`], [`startup`] | settings, secret, addresses; whether indexes are still on their way |
 //! | [`store`] | this node's copies, handed in by the agent |
+//! | [`tables`] | the state that components share, and the components made of it |
 //! | [`peer_pool`], [`name_lookup`] | connections to the other nodes; names without an address |
 //! | [`peer_files`], [`remote_file`], [`fetcher`] | files of other nodes as sources of bytes |
 //! | [`missing_indexes`], [`log_limit`] | nodes without an index; how often failures are logged |
@@ -56,6 +57,7 @@ mod setup;
 mod startup;
 mod status;
 mod store;
+mod tables;
 mod traffic_stats;
 mod wait_graph;
 
@@ -70,33 +72,22 @@ pub use status::{NodeStatus, PeerStatus};
 pub use traffic_stats::{Traffic, TrafficStats};
 
 use super::directory::Members;
-use super::election::Election;
 use super::http::{self, Key, Metrics};
 use super::membership::{self, Membership};
 use announcements::Announcements;
 use announcer::Announcer;
 use background_runtime::BackgroundRuntime;
-use checksum_table::ChecksumTable;
 use corruption_inspector::CorruptionInspector;
-use corruption_reports::CorruptionReports;
-use fetch_tracker::FetchTracker;
-use fetcher::Fetcher;
-use file_directory::FileDirectory;
-use file_requests::FileRequests;
-use holdings::Holdings;
 use index_exchange::IndexExchange;
 use link_probe::LinkProbe;
 use listener::Listener;
 use local_copy::LocalCopies;
-use log_limit::LogLimit;
-use missing_indexes::MissingIndexes;
 use monarch_abi::segment::Segment;
 use monarch_config::Config;
 use monarch_storage::held_dir::HeldDir;
 use monarch_storage::index::ScanProgress;
 use monarch_storage::sharing::{FileRef, LocalStore, Peers};
 use monarch_storage::tier::Sum;
-use news::News;
 use peer_files::PeerFiles;
 use peer_pool::PeerPool;
 use request_handlers::PeerRequestHandler;
@@ -105,10 +96,10 @@ use status::StatusReporter;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use store::Store;
+use tables::Tables;
 use tokio::runtime::Runtime;
-use wait_graph::WaitGraph;
 
 /// Period of gossip.
 const GOSSIP_PERIOD: Duration = Duration::from_millis(200);
@@ -208,84 +199,41 @@ impl Node {
         traffic: Arc<TrafficStats>,
         (listen, runtime): (http::Options, Runtime),
     ) -> Result<Self, NodeError> {
-        let (store, sums) = (Arc::<Store>::default(), Arc::<ChecksumTable>::default());
-        let (tracker, news) = (Arc::<FetchTracker>::default(), Arc::<News>::default());
-        let reports = Arc::<CorruptionReports>::default();
-        let directory = Arc::<FileDirectory>::default();
-        let waits = Arc::new(WaitGraph::new(directory.clone()));
-        let election = Arc::<Election>::default();
-        let startup = Arc::new(Startup::new(Instant::now(), election.clone()));
-        let holdings = Arc::new(Holdings::new(store.clone(), tracker.clone()));
-        let copies = Arc::new(LocalCopies::new(store.clone(), sums.clone(), pool.options().peer_timeout));
-        let reporter = Arc::new(StatusReporter::new(pool.clone(), store.clone(), traffic.clone()));
+        let tables = Tables::new(pool.clone(), traffic.clone());
+        let copies = Arc::new(LocalCopies::new(tables.store.clone(), tables.sums.clone(), pool.options().peer_timeout));
+        let reporter = Arc::new(StatusReporter::new(pool.clone(), tables.store.clone(), traffic.clone()));
         let probe = Arc::new(LinkProbe::new(pool.clone(), reporter.clone()));
-        let exchange = Arc::new(IndexExchange::new(pool.clone(), election.clone(), startup.clone()));
-        let announcements = Arc::new(Announcements {
-            pool: pool.clone(),
-            directory: directory.clone(),
-            sums: sums.clone(),
-            tracker: tracker.clone(),
-            holdings: holdings.clone(),
-            news: news.clone(),
-            store: store.clone(),
-            election: election.clone(),
-            startup: startup.clone(),
-        });
-        let file_requests = FileRequests {
-            pool: pool.clone(),
-            directory: directory.clone(),
-            waits: waits.clone(),
-            tracker: tracker.clone(),
-            copies: copies.clone(),
-            traffic: traffic.clone(),
-            answering: Arc::default(),
-        };
+        let exchange = Arc::new(IndexExchange::new(pool.clone(), tables.election.clone(), tables.startup.clone()));
+        let announcements = Arc::new(tables.announcements());
         let handler = PeerRequestHandler {
-            files: Arc::new(file_requests),
+            files: Arc::new(tables.file_requests(&copies)),
             exchange: exchange.clone(),
             announcements: announcements.clone(),
-            reports: reports.clone(),
+            reports: tables.reports.clone(),
             reporter: reporter.clone(),
             probe: probe.clone(),
             pool: pool.clone(),
-            store: store.clone(),
-            startup: startup.clone(),
+            store: tables.store.clone(),
+            startup: tables.startup.clone(),
             readers: tokio::sync::Semaphore::new(MAX_READERS),
         };
         let listener = Arc::new(Listener::start(listen, Arc::new(handler), BackgroundRuntime::new(runtime))?);
         listener.admit(&pool.view());
-        let announcer = Announcer {
-            pool: pool.clone(),
-            directory: directory.clone(),
-            holdings,
-            news: news.clone(),
-            store: store.clone(),
-            election,
-            listener: listener.clone(),
-            traffic: traffic.clone(),
-        };
-        let inspector = CorruptionInspector::new(reports.clone(), pool.clone(), copies, traffic.clone());
-        let fetcher = Fetcher {
-            pool: pool.clone(),
-            directory,
-            waits,
-            tracker,
-            missing: MissingIndexes::default(),
-            reports,
-            store: store.clone(),
-            traffic,
-            failures: LogLimit::default(),
-        };
+        let announcer = Arc::new(tables.announcer(&listener));
+        let inspector = Arc::new(CorruptionInspector::new(tables.reports.clone(), pool.clone(), copies, traffic));
+        let fetcher = Arc::new(tables.fetcher());
+        let Tables { store, startup, sums, news, .. } = tables;
+        let files = Arc::new(PeerFiles { fetcher, sums, news });
         Ok(Self {
             seed,
             pool,
             store,
             startup,
-            files: Arc::new(PeerFiles { fetcher: Arc::new(fetcher), sums, news }),
+            files,
             announcements,
-            announcer: Arc::new(announcer),
+            announcer,
             exchange,
-            inspector: Arc::new(inspector),
+            inspector,
             listener,
             reporter,
             probe,
@@ -293,9 +241,9 @@ impl Node {
     }
 
     /// Connects the node with this node's copies; the other nodes are returned, as the tiering
-    /// engine sees them.
+    /// engine sees them. The node does not keep the store alive.
     #[must_use]
-    pub fn connect(&self, store: Arc<dyn LocalStore>) -> Arc<dyn Peers> {
+    pub fn connect(&self, store: &Arc<dyn LocalStore>) -> Arc<dyn Peers> {
         self.store.set(store);
         self.files.clone()
     }
@@ -340,7 +288,7 @@ impl Node {
 
     /// Notes a file that the job on this node has changed.
     pub fn note_changed(&self, file: FileRef) {
-        self.files.changed(&file);
+        self.files.note_changed(&file);
     }
 
     /// The seed of path hashes: the same on all nodes and in later jobs.

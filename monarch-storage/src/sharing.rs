@@ -85,13 +85,13 @@ pub trait Peers: Send + Sync {
     /// Whether files that other nodes own are prefetched too.
     fn fetches_all(&self) -> bool;
     /// Notes a copy that is there, with its checksum; `kept`: it is none of the transient copies.
-    fn is_there(&self, file: &FileRef, sum: Sum, kept: bool);
+    fn note_copied(&self, file: &FileRef, sum: Sum, kept: bool);
     /// Notes that a fetch has ended, with a copy or without.
-    fn is_over(&self, file: &FileRef);
+    fn note_fetch_ended(&self, file: &FileRef);
     /// Notes the checksum of a part (offset, length) of a copy.
-    fn note_piece(&self, file: &FileRef, part: (u64, u64), sum: u64);
+    fn note_chunk(&self, file: &FileRef, part: (u64, u64), sum: u64);
     /// Notes a file that the job on this node has changed.
-    fn changed(&self, file: &FileRef);
+    fn note_changed(&self, file: &FileRef);
 }
 
 /// An index that this node serves.

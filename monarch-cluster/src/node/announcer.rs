@@ -48,7 +48,7 @@ impl Announcer {
                 before = now;
             }
             if let Some(store) = self.store.get() {
-                self.news.add_changed(poller.poll(&**store, Instant::now()));
+                self.news.add_changed(poller.poll(&*store, Instant::now()));
             }
             self.gather(&mut outbox, &before);
             self.send(&mut outbox, &before);

@@ -154,7 +154,7 @@ impl LocalCopies {
                     }
                 }
                 Outcome::Partial(word) => {
-                    if let Some(bytes) = chunks(&**store, here, word, range).map_err(Some)? {
+                    if let Some(bytes) = chunks(&*store, here, word, range).map_err(Some)? {
                         return Ok(Bytes::Read(bytes));
                     }
                 }

@@ -57,7 +57,7 @@ impl Peers for PeerFiles {
         self.fetcher.pool.options().placement == Spread::Replicated
     }
 
-    fn is_there(&self, file: &FileRef, sum: Sum, kept: bool) {
+    fn note_copied(&self, file: &FileRef, sum: Sum, kept: bool) {
         self.note_sum(file, sum);
         // The node that answers for the file may have to be informed.
         let Some(began) = self.fetcher.tracker.end(file).filter(|_| kept) else { return };
@@ -66,15 +66,15 @@ impl Peers for PeerFiles {
         }
     }
 
-    fn is_over(&self, file: &FileRef) {
+    fn note_fetch_ended(&self, file: &FileRef) {
         let _ = self.fetcher.tracker.end(file);
     }
 
-    fn note_piece(&self, file: &FileRef, part: (u64, u64), sum: u64) {
+    fn note_chunk(&self, file: &FileRef, part: (u64, u64), sum: u64) {
         self.sums.note_part(file, part, sum);
     }
 
-    fn changed(&self, file: &FileRef) {
+    fn note_changed(&self, file: &FileRef) {
         self.news.add_changed([*file]);
     }
 }

@@ -12,6 +12,7 @@ use crate::config::{Compression, Config, Persist, Spread, Tier};
 use crate::engine::{Engines, Limits};
 use crate::held_dir::HeldDir;
 use crate::metrics::Latencies;
+use crate::sharing::LocalStore;
 use crate::shm::{self, ControlParams};
 use crate::tier::{Copy, TierDir, TierError};
 use crate::tiering::{TieringEngine, TieringOptions, TieringParts};
@@ -118,7 +119,8 @@ pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
     let roots = Arc::new(Roots::new(&dir, ctl, &tiering, seed, node.clone()));
     if let Some(node) = &node {
         node.adopts(adopting);
-        tiering.shared.peers.join(node.connect(tiering.clone()));
+        let store: Arc<dyn LocalStore> = tiering.clone();
+        tiering.shared.peers.join(node.connect(&store));
         node.serve(&stop).map_err(|source| StartError::Io { what: "cannot talk to other nodes", source })?;
     }
     if adopting {

@@ -71,28 +71,28 @@ impl PeerLink {
     /// Notifies the peers that the job has changed a file.
     pub(crate) fn notify_changed(&self, live: &LiveSegment, entry: &Entry<'static>) {
         if let Some(peers) = self.peers.get() {
-            peers.changed(&live.file_ref(entry));
+            peers.note_changed(&live.file_ref(entry));
         }
     }
 
     /// Notifies the peers that get this file from here that its copy is there; with its checksum.
     pub(crate) fn notify_copied(&self, f: &ClaimedFile, sum: Sum) {
         if let Some(peers) = self.peers.get() {
-            peers.is_there(&f.live.file_ref(&f.entry), sum, !f.passes());
+            peers.note_copied(&f.live.file_ref(&f.entry), sum, !f.passes());
         }
     }
 
     /// Notifies the peers that a fetch has ended.
     pub(crate) fn notify_ended(&self, f: &ClaimedFile) {
         if let Some(peers) = self.peers.get() {
-            peers.is_over(&f.live.file_ref(&f.entry));
+            peers.note_fetch_ended(&f.live.file_ref(&f.entry));
         }
     }
 
     /// Notifies the peers of the checksum of a chunk.
     pub(crate) fn notify_chunk(&self, f: &ClaimedFile, part: &Range<u64>, sum: u64) {
         if let Some(peers) = self.peers.get() {
-            peers.note_piece(&f.live.file_ref(&f.entry), (part.start, part.end - part.start), sum);
+            peers.note_chunk(&f.live.file_ref(&f.entry), (part.start, part.end - part.start), sum);
         }
     }
 
