@@ -19,6 +19,8 @@
 //! | [`runtime_dir`] | where the runtime directory of an agent is |
 
 pub mod client;
+mod conflict;
+mod ending;
 mod exit_status;
 pub mod foreign_changes;
 mod jobs_file;

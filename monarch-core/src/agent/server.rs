@@ -9,6 +9,9 @@
 //! agent of its own: this one ends, the next one scans again and claims the copies whose files are
 //! still the same.
 
+use super::conflict::conflict;
+pub use super::ending::End;
+use super::ending::{Ending, Jobs};
 use super::foreign_changes;
 use super::maintenance;
 use super::metrics_service::MetricsService;
@@ -21,21 +24,20 @@ use super::runtime_dir;
 use super::socket::{LINE_MAX, Line, Lines};
 use super::start::{self, StartError};
 use crate::cluster::node::Node;
-use crate::config::{Config, Persist, Tier};
+use crate::config::{Config, Persist};
 use crate::held_dir::HeldDir;
 use crate::tiering::TieringEngine;
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
 
 /// How long an agent without jobs waits for another one.
 const LINGER: Duration = Duration::from_secs(3);
@@ -47,56 +49,6 @@ const SIGTERM_TIMEOUT: Duration = Duration::from_secs(10);
 const LAST_REPLY_TIME: Duration = Duration::from_millis(50);
 /// How long copies are packed at the end that would otherwise be dropped.
 const PACK_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How an agent ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// For good: on request, or because no job is left. Nothing stays in memory.
-    Quit,
-    /// For another agent that starts from scratch, with the copies.
-    Renew,
-    /// For another agent that takes over everything.
-    Yield,
-}
-
-/// Jobs of an agent.
-#[derive(Debug)]
-struct Jobs {
-    /// Jobs that are attached now.
-    attached: Arc<AtomicUsize>,
-    /// Whether there was one.
-    had_any: AtomicBool,
-    /// Whether the job that left last said that no other follows.
-    hurry: AtomicBool,
-}
-
-impl Jobs {
-    fn attached(&self) -> usize {
-        self.attached.load(Ordering::Acquire)
-    }
-}
-
-/// How an agent is to end, once that is known.
-#[derive(Debug, Default)]
-struct Ending {
-    end: Mutex<Option<End>>,
-    /// Jobs have come or gone, or the end is known.
-    changed: Notify,
-    /// The agent ends for good.
-    quitting: Notify,
-}
-
-impl Ending {
-    fn end(&self) -> Option<End> {
-        *self.end.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ends the agent soon; the first call decides how.
-    fn end_as(&self, end: End) {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
-        self.changed.notify_one();
-    }
-}
 
 /// A running agent.
 #[derive(Debug)]
@@ -504,46 +456,6 @@ async fn send(to: &mut OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
     let mut text = serde_json::to_vec(reply)?;
     text.push(b'\n');
     to.write_all(&text).await
-}
-
-/// Why a second job cannot share this agent.
-fn conflict(ours: &Config, theirs: &Config) -> Option<String> {
-    let nodes = |c: &Config| (c.cluster.members.clone(), c.cluster.placement);
-    if nodes(ours) != nodes(theirs) {
-        let list = |c: &Config| match c.cluster.members.as_slice() {
-            [] | [_] => "none".to_owned(),
-            [first, .., last] => format!("{} ({first} to {last}, {:?})", c.cluster.members.len(), c.cluster.placement),
-        };
-        return Some(format!(
-            "another job of yours uses these tiers and shares copies with other nodes: {}; this job: {}; let one end first, or give \
-             them different tier directories",
-            list(ours),
-            list(theirs)
-        ));
-    }
-    for (a, b) in ours.tiers.iter().zip(&theirs.tiers) {
-        let capacity_differs = a.capacity != b.capacity && !(a.capacity_is_default && b.capacity_is_default);
-        let of = |t: &Tier| (t.path.clone(), t.keep_free, t.persist, t.compression, t.min_ratio);
-        if capacity_differs || of(a) != of(b) {
-            return Some(format!(
-                "another job of yours uses these tiers with other settings: {} {} with capacity {}, keep_free {}, \
-                 persist {} and compression {}, this job asks for {} {} with {}, {}, {} and {}; give both jobs the same tiers, or different directories",
-                a.name,
-                a.path.display(),
-                bytesize::ByteSize(a.capacity),
-                bytesize::ByteSize(a.keep_free),
-                a.persist,
-                a.compression,
-                b.name,
-                b.path.display(),
-                bytesize::ByteSize(b.capacity),
-                bytesize::ByteSize(b.keep_free),
-                b.persist,
-                b.compression,
-            ));
-        }
-    }
-    None
 }
 
 /// Binds the socket in the directory that is held; by its path only where there is no `/proc`.

@@ -3,6 +3,7 @@
 pub(crate) mod accounting;
 pub(crate) mod adoption;
 pub(crate) mod chunk_copy_task;
+pub(crate) mod chunk_progress;
 pub(crate) mod chunked_fetch;
 pub(crate) mod chunked_fetches;
 pub(crate) mod fetch_lines;
@@ -14,6 +15,8 @@ pub(crate) mod file_copy_task;
 pub(crate) mod publisher;
 pub(crate) mod stream_window;
 pub(crate) mod streaming;
+pub(crate) mod taken_chunk;
+pub(crate) mod window_slots;
 
 use crate::tiering::compression::Compression;
 use crate::tiering::core::shared::Shared;

@@ -11,6 +11,7 @@ use crate::tiering::copy::accounting::CopyAccounting;
 use crate::tiering::copy::chunked_fetch::{ChunkedFetch, PlacedPart, Room};
 use crate::tiering::copy::fetch_lines::FetchLines;
 use crate::tiering::copy::publisher::Publisher;
+use crate::tiering::copy::taken_chunk::{Counted, TakenChunk};
 use crate::tiering::core::claimed_file::ClaimedFile;
 use crate::tiering::core::context::Context;
 use crate::tiering::core::engine_trial::Kind;
@@ -54,32 +55,6 @@ const PEER_UNREAD_AFTER: Duration = Duration::from_secs(10);
 /// for [`KEEPER_FACTOR`] times as long.
 const STREAM_UNREAD_AFTER: Duration = Duration::from_secs(60);
 const KEEPER_FACTOR: u32 = 60;
-
-/// A chunk that a lane took out of the lines, with the slots that it holds until it is dropped.
-pub(crate) struct TakenChunk<'a> {
-    pub(crate) fetch: Arc<ChunkedFetch>,
-    pub(crate) chunk: u32,
-    pub(crate) room: Room,
-    pub(crate) job: Job<'a>,
-    /// The place of a chunk that no reader waits for; `None`: one waits.
-    pub(crate) ahead: Option<Counted<'a>>,
-}
-
-/// Adds one to a count until it is dropped.
-pub(crate) struct Counted<'a>(&'a AtomicUsize);
-
-impl<'a> Counted<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(count)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
 
 /// The large files whose chunks are being fetched.
 ///

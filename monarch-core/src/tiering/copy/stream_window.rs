@@ -6,7 +6,8 @@
 //! window; its oldest chunks are dropped for the next ones.
 
 use crate::tier::TierDir;
-use crate::tiering::copy::chunked_fetch::{ChunkedFetch, Slot, Slots};
+use crate::tiering::copy::chunked_fetch::ChunkedFetch;
+use crate::tiering::copy::window_slots::{Slot, Slots};
 use std::sync::Arc;
 use std::time::Duration;
 
