@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::signal::unix::Signal;
 use tokio::sync::Notify;
 
 /// How an agent ends.
@@ -51,5 +52,13 @@ impl Ending {
     pub(super) fn end_as(&self, end: End) {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
         self.changed.notify_one();
+    }
+}
+
+/// Waits for a signal; for ever when none is listened for.
+pub(super) async fn received(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
 }

@@ -11,18 +11,16 @@
 
 use super::conflict::conflict;
 pub use super::ending::End;
-use super::ending::{Ending, Jobs};
-use super::foreign_changes;
-use super::maintenance;
+use super::ending::{Ending, Jobs, received};
 use super::metrics_service::MetricsService;
 use super::parts::Parts;
 use super::peer::{self, Stranger};
 use super::protocol::{ClusterView, Reply, Request, Spelling, Tally, Traced, Writable};
 use super::report::Reporter;
 use super::roots::{Attachment, Roots};
-use super::runtime_dir;
-use super::socket::{LINE_MAX, Line, Lines};
+use super::socket::{LINE_MAX, Line, Lines, bind, send};
 use super::start::{self, StartError};
+use super::{foreign_changes, maintenance, runtime_dir};
 use crate::cluster::node::Node;
 use crate::config::{Config, Persist};
 use crate::held_dir::HeldDir;
@@ -30,14 +28,12 @@ use crate::tiering::TieringEngine;
 use monarch_abi::control::ControlMap;
 use rustix::fd::OwnedFd;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokio::io::AsyncWriteExt;
-use tokio::net::unix::OwnedWriteHalf;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::net::UnixStream;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// How long an agent without jobs waits for another one.
 const LINGER: Duration = Duration::from_secs(3);
@@ -137,7 +133,7 @@ impl Agent {
                     Err(_) => tokio::time::sleep(LAST_REPLY_TIME).await,
                 },
                 () = tokio::time::sleep(maintenance::PERIOD) => {},
-                () = told(&mut term) => told_at = told_at.or_else(|| Some(Instant::now())),
+                () = received(&mut term) => told_at = told_at.or_else(|| Some(Instant::now())),
                 () = self.ending.changed.notified() => {},
             }
             if let Some(end) = self.ending.end() {
@@ -248,26 +244,7 @@ impl Agent {
         }
         Some(match request {
             Ok(Request::Attach { config, spellings, pid, again, writable }) => {
-                if !again && self.is_stale() {
-                    tracing::info!(pid, "a new job after all others have gone; ending for a new agent");
-                    self.ending.end_as(End::Renew);
-                    return None;
-                }
-                // Counted from now on, so that the agent does not end meanwhile.
-                let mut new = Job::new(self);
-                match self.clone().attach(config, (spellings, writable), pid, again).await {
-                    Ok(roots) => {
-                        self.jobs.had_any.store(true, Ordering::Release);
-                        if !again {
-                            self.metrics.note_job();
-                        }
-                        self.jobs.hurry.store(false, Ordering::Release);
-                        new.roots = Some(roots);
-                        *job = Some(new);
-                        Reply::Attached { control: self.dir.path().join(runtime_dir::CONTROL) }
-                    }
-                    Err(message) => Reply::Error { message },
-                }
+                return self.attach_job(job, config, (spellings, writable), pid, again).await;
             }
             Ok(Request::Leave) => {
                 if let Some(trace) = job.as_mut().and_then(|job| job.trace.take()) {
@@ -307,6 +284,37 @@ impl Agent {
                 Reply::Stopping
             }
             Err(e) => Reply::Error { message: format!("not a request: {e}") },
+        })
+    }
+
+    /// Attaches a job to this connection; `None` if another agent is to serve it.
+    async fn attach_job(
+        self: &Arc<Self>,
+        job: &mut Option<Job>,
+        config: Box<Config>,
+        (spellings, writable): (Vec<Spelling>, Vec<Writable>),
+        pid: u32,
+        again: bool,
+    ) -> Option<Reply> {
+        if !again && self.is_stale() {
+            tracing::info!(pid, "a new job after all others have gone; ending for a new agent");
+            self.ending.end_as(End::Renew);
+            return None;
+        }
+        // Counted from now on, so that the agent does not end meanwhile.
+        let mut new = Job::new(self);
+        Some(match self.clone().attach(config, (spellings, writable), pid, again).await {
+            Ok(roots) => {
+                self.jobs.had_any.store(true, Ordering::Release);
+                if !again {
+                    self.metrics.note_job();
+                }
+                self.jobs.hurry.store(false, Ordering::Release);
+                new.roots = Some(roots);
+                *job = Some(new);
+                Reply::Attached { control: self.dir.path().join(runtime_dir::CONTROL) }
+            }
+            Err(message) => Reply::Error { message },
         })
     }
 
@@ -442,25 +450,4 @@ impl Drop for Job {
     fn drop(&mut self) {
         self.agent.jobs.attached.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-/// Waits for a signal; for ever when none is listened for.
-async fn told(signal: &mut Option<Signal>) {
-    match signal {
-        Some(signal) => drop(signal.recv().await),
-        None => std::future::pending().await,
-    }
-}
-
-async fn send(to: &mut OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
-    let mut text = serde_json::to_vec(reply)?;
-    text.push(b'\n');
-    to.write_all(&text).await
-}
-
-/// Binds the socket in the directory that is held; by its path only where there is no `/proc`.
-fn bind(dir: &HeldDir) -> io::Result<UnixListener> {
-    let held = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(dir.fd()));
-    let dir = if Path::new(&held).exists() { Path::new(&held) } else { dir.path() };
-    UnixListener::bind(dir.join(runtime_dir::SOCKET))
 }

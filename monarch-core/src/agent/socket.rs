@@ -1,12 +1,17 @@
 //! The agent's end of a connection: lines of bounded length, each perhaps with a descriptor beside
 //! it.
 
+use super::protocol::Reply;
+use super::runtime_dir;
+use crate::held_dir::HeldDir;
 use rustix::fd::OwnedFd;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use tokio::io::Interest;
-use tokio::net::unix::OwnedReadHalf;
+use std::path::Path;
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::UnixListener;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 /// Longest request, in bytes. The longest that are sent name some hundred thousand copies or
 /// ranges.
@@ -85,6 +90,23 @@ impl Lines {
         self.buffer.truncate(old + *got.as_ref().unwrap_or(&0));
         got
     }
+}
+
+/// Binds the socket in the directory that is held; by its path only where there is no `/proc`.
+pub(super) fn bind(dir: &HeldDir) -> io::Result<UnixListener> {
+    let held = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(dir.fd()));
+    let dir = if Path::new(&held).exists() { Path::new(&held) } else { dir.path() };
+    UnixListener::bind(dir.join(runtime_dir::SOCKET))
+}
+
+/// Sends a reply as one line.
+///
+/// # Errors
+/// Those of writing to the connection.
+pub(super) async fn send(to: &mut OwnedWriteHalf, reply: &Reply) -> io::Result<()> {
+    let mut text = serde_json::to_vec(reply)?;
+    text.push(b'\n');
+    to.write_all(&text).await
 }
 
 #[cfg(test)]

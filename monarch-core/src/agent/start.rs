@@ -73,15 +73,7 @@ const INITIAL_RATE_BYTES_PER_S: u64 = 1 << 30;
 
 /// Takes the locks, opens the tiers, makes or adopts the control block.
 pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
-    let mut tiers = Vec::new();
-    for t in &config.tiers {
-        let mut tier = TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?;
-        tier.options.stays = t.persist == Persist::Node;
-        tier.options.min_ratio = (t.compression == Compression::Lz4).then_some(t.min_ratio);
-        tier.options.for_decoded = for_passing(config, t);
-        tier.check_format()?;
-        tiers.push(tier);
-    }
+    let tiers = config.tiers.iter().map(|t| open_tier(config, t)).collect::<Result<Vec<_>, _>>()?;
     let (dir, lock) = runtime_dir(config)?;
     if log {
         log_to(&dir);
@@ -132,6 +124,16 @@ pub(super) fn parts(config: &Config, log: bool) -> Result<Parts, StartError> {
         node.adopts(false);
     }
     Ok(Parts { dir, lock, ctl, tiering, roots, node, stop })
+}
+
+/// Opens a tier and takes its lock.
+fn open_tier(config: &Config, t: &Tier) -> Result<TierDir, TierError> {
+    let mut tier = TierDir::open(&t.name, &t.path, t.capacity, t.keep_free)?;
+    tier.options.stays = t.persist == Persist::Node;
+    tier.options.min_ratio = (t.compression == Compression::Lz4).then_some(t.min_ratio);
+    tier.options.for_decoded = for_passing(config, t);
+    tier.check_format()?;
+    Ok(tier)
 }
 
 /// This node among others. If it cannot share, it serves its job alone: that costs only what

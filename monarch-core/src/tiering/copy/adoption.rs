@@ -61,21 +61,8 @@ impl Adoption {
         mark: &InflightProgress,
         decodes: bool,
     ) -> Option<CopyOutcome> {
-        let readable = read_permission::by_mode(&f.live.segment.index, f.entry.record);
-        if !f.live.fresh || !readable {
-            // An earlier job of this user could read it; whether this one can, only an open tells.
-            let ask = || match readable {
-                true => f.live.source.identity(&f.rel),
-                false => f.live.source.open(&f.rel)?.identity_now(),
-            };
-            match self.ask_pfs(mark, ask) {
-                Ok(id) if f.live.is_same(&id, &f.want) => self.throttle.worked(),
-                Ok(_) => return Some(self.publisher.failed(&CopyError::Changed, f)),
-                Err(e) => {
-                    lock(&self.orphans).put_back(claim, f.name, f.want.size, &self.cx.tiers);
-                    return Some(self.publisher.failed(&e, f));
-                }
-            }
+        if let Err(end) = self.check_identity(f, &claim, mark) {
+            return Some(end);
         }
         let Some(tier) = claim.plain else {
             // It is decompressed at once if a reader waits for it.
@@ -114,6 +101,32 @@ impl Adoption {
             return Some(CopyOutcome::Decoded(tier));
         }
         Some(CopyOutcome::Resident(tier))
+    }
+
+    /// Checks that the file on the PFS is still the one that the copies in `claim` were made of, if
+    /// that is not known.
+    ///
+    /// # Errors
+    /// The outcome if it is not, or cannot be asked.
+    fn check_identity(&self, f: &ClaimedFile, claim: &Claim, mark: &InflightProgress) -> Result<(), CopyOutcome> {
+        let readable = read_permission::by_mode(&f.live.segment.index, f.entry.record);
+        if f.live.fresh && readable {
+            return Ok(());
+        }
+        // An earlier job of this user could read it; whether this one can, only an open tells.
+        let ask = || match readable {
+            true => f.live.source.identity(&f.rel),
+            false => f.live.source.open(&f.rel)?.identity_now(),
+        };
+        match self.ask_pfs(mark, ask) {
+            Ok(id) if f.live.is_same(&id, &f.want) => self.throttle.worked(),
+            Ok(_) => return Err(self.publisher.failed(&CopyError::Changed, f)),
+            Err(e) => {
+                lock(&self.orphans).put_back(*claim, f.name, f.want.size, &self.cx.tiers);
+                return Err(self.publisher.failed(&e, f));
+            }
+        }
+        Ok(())
     }
 
     /// Asks the PFS for metadata, within the rate limits. Readers see the call as one to the PFS.

@@ -18,7 +18,8 @@ pub(super) enum Original {
 
 /// The state of a fetch that its lock protects.
 ///
-/// Fields: 18, all of which change under one lock; the fetch and the methods below keep their invariants.
+/// Fields: 18, all of which change under one lock; the fetch and the methods below keep their
+/// invariants.
 pub(super) struct Progress {
     pub(super) original: Original,
     /// Chunks that readers requested, in order.

@@ -124,28 +124,32 @@ impl FetchStarter {
                 Err(e) => self.cx.tier_failed(tier, &e),
             }
         }
+        let tried_some = shares > 0 || tried.contains(&true);
+        self.refuse(&file, large, tried_some);
+    }
+
+    /// Streams a file that no tier takes, or refuses it. `tried_some`: a tier may take it later.
+    fn refuse(&self, file: &ClaimedFile, large: LargeFile<'static>, tried_some: bool) {
         if self.transient.has_uncompressed() && file.source == RequestSource::Prefetch {
             self.compressor.defer(file.key);
-            return self.publisher.publish_outcome(&file, CopyOutcome::Stopped);
+            return self.publisher.publish_outcome(file, CopyOutcome::Stopped);
         }
-        let transient = shares > 0
-            || self.transient.has_uncompressed()
-            || tried.contains(&true)
-            || self.cx.tiers.iter().any(|t| t.space.suspended());
+        let transient =
+            tried_some || self.transient.has_uncompressed() || self.cx.tiers.iter().any(|t| t.space.suspended());
         let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
         let mut pause = transient.then_some(RETRY_PAUSE);
         if file.source == RequestSource::Demand && !transient {
-            if self.streaming.stream(&file, large) {
+            if self.streaming.stream(file, large) {
                 return;
             }
             // Other files are being streamed: their readers may end.
-            pause = lock(&self.fetch_lines).can_stream(&file).then_some(STREAM_PLACE_PAUSE);
+            pause = lock(&self.fetch_lines).can_stream(file).then_some(STREAM_PLACE_PAUSE);
         }
         if let Some(more) = self.cx.log_limits.full.now() {
             let name = crate::shown::bytes(&file.rel);
             tracing::info!(file = %name, size = file.want.size, more, "no tier has room for it");
         }
-        self.publisher.publish_outcome(&file, CopyOutcome::Refused(why, pause));
+        self.publisher.publish_outcome(file, CopyOutcome::Refused(why, pause));
     }
 
     /// Starts to fetch the chunks of a claimed file that a peer owns.

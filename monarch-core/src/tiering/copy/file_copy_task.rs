@@ -116,34 +116,10 @@ impl<'a> FileCopyTask<'a> {
             let at = match parts.placer.place(&self.file, &self.tried) {
                 Ok(at) => at,
                 Err(Why::Unwanted) if !self.too_large => return Some(CopyOutcome::Refused(Refusal::NoRoom, None)),
-                Err(_) => {
-                    if self.too_large {
-                        return Some(CopyOutcome::Failed(self.file.start.elapsed()));
-                    }
-                    if self.shares < MAX_FAIR_SHARE_TRIES && parts.fair_share.free_fair_share(&self.file) {
-                        self.shares += 1;
-                        self.tried.fill(false);
-                        continue;
-                    }
-                    // Space is reserved for copies that will need less of it.
-                    let passes = parts.transient.has_uncompressed();
-                    if passes && self.file.source == RequestSource::Prefetch {
-                        parts.compressor.defer(self.file.key);
-                        return Some(CopyOutcome::Stopped);
-                    }
-                    if let Some(more) = parts.cx.log_limits.full.now() {
-                        let file = crate::shown::bytes(&self.file.rel);
-                        tracing::info!(%file, size = self.file.want.size, more, "no tier has room for it");
-                    }
-                    let transient = passes
-                        || self.in_doubt
-                        || self.shares > 0
-                        || parts.cx.tiers.iter().any(|t| t.space.suspended());
-                    let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
-                    // Its owner may be back by then.
-                    let elsewhere = self.file.peer.is_some().then_some(NO_ROOM_ANYWHERE_PAUSE);
-                    return Some(CopyOutcome::Refused(why, transient.then_some(RETRY_PAUSE).or(elsewhere)));
-                }
+                Err(_) => match self.no_tier() {
+                    Some(end) => return Some(end),
+                    None => continue,
+                },
             };
             let Some(tier) = parts.cx.tiers.get(at) else { return Some(CopyOutcome::Refused(Refusal::NoRoom, None)) };
             self.turns += 1;
@@ -176,6 +152,36 @@ impl<'a> FileCopyTask<'a> {
                 }
             }
         }
+    }
+
+    /// The outcome when no tier takes the file; `None` if copies of another data set were dropped
+    /// for it, so that all tiers are tried again.
+    fn no_tier(&mut self) -> Option<CopyOutcome> {
+        let parts = self.parts;
+        if self.too_large {
+            return Some(CopyOutcome::Failed(self.file.start.elapsed()));
+        }
+        if self.shares < MAX_FAIR_SHARE_TRIES && parts.fair_share.free_fair_share(&self.file) {
+            self.shares += 1;
+            self.tried.fill(false);
+            return None;
+        }
+        // Space is reserved for copies that will need less of it.
+        let passes = parts.transient.has_uncompressed();
+        if passes && self.file.source == RequestSource::Prefetch {
+            parts.compressor.defer(self.file.key);
+            return Some(CopyOutcome::Stopped);
+        }
+        if let Some(more) = parts.cx.log_limits.full.now() {
+            let file = crate::shown::bytes(&self.file.rel);
+            tracing::info!(%file, size = self.file.want.size, more, "no tier has room for it");
+        }
+        let transient =
+            passes || self.in_doubt || self.shares > 0 || parts.cx.tiers.iter().any(|t| t.space.suspended());
+        let why = if transient { Refusal::TierFailed } else { Refusal::NoRoom };
+        // Its owner may be back by then.
+        let elsewhere = self.file.peer.is_some().then_some(NO_ROOM_ANYWHERE_PAUSE);
+        Some(CopyOutcome::Refused(why, transient.then_some(RETRY_PAUSE).or(elsewhere)))
     }
 
     /// Finds space for the copy of a file that a peer owns.

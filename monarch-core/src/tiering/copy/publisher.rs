@@ -90,24 +90,7 @@ impl Publisher {
             }
             (end, _) => end,
         };
-        let to = match end {
-            CopyOutcome::Resident(tier) => claim.resident(tier),
-            CopyOutcome::Decoded(tier) => claim.resident(tier).marked(),
-            CopyOutcome::Packed(tier) => claim.packed(tier),
-            CopyOutcome::Refused(_, None) | CopyOutcome::Streamed if lock(&self.fetch_lines).can_stream(f) => {
-                claim.refused(Refusal::Streamable)
-            }
-            CopyOutcome::Refused(Refusal::NoRoom, None)
-                if f.live.segment.state.large(f.entry.id).is_none() && self.policy.asks_again() =>
-            {
-                claim.next(State::Absent)
-            }
-            CopyOutcome::Refused(why, _) => claim.refused(why),
-            CopyOutcome::Streamed => claim.refused(Refusal::NoRoom),
-            CopyOutcome::Failed(_) => claim.refused(Refusal::PfsFailed),
-            CopyOutcome::Bypass => claim.left(),
-            CopyOutcome::Stopped => claim.next(State::Absent),
-        };
+        let to = self.word_after(f, end);
         self.peers.notify_ended(f);
         if !f.live.fresh && matches!(end, CopyOutcome::Resident(_) | CopyOutcome::Decoded(_) | CopyOutcome::Packed(_)) {
             // A copy was made, or adopted, of the file at this path: that was compared.
@@ -154,6 +137,29 @@ impl Publisher {
                 self.eviction.drop_copies(&f.live.segment, &f.entry, f.key);
             }
             CopyOutcome::Stopped => {}
+        }
+    }
+
+    /// The state word of a file after this outcome.
+    fn word_after(&self, f: &ClaimedFile, end: CopyOutcome) -> Word {
+        let claim = f.claim;
+        match end {
+            CopyOutcome::Resident(tier) => claim.resident(tier),
+            CopyOutcome::Decoded(tier) => claim.resident(tier).marked(),
+            CopyOutcome::Packed(tier) => claim.packed(tier),
+            CopyOutcome::Refused(_, None) | CopyOutcome::Streamed if lock(&self.fetch_lines).can_stream(f) => {
+                claim.refused(Refusal::Streamable)
+            }
+            CopyOutcome::Refused(Refusal::NoRoom, None)
+                if f.live.segment.state.large(f.entry.id).is_none() && self.policy.asks_again() =>
+            {
+                claim.next(State::Absent)
+            }
+            CopyOutcome::Refused(why, _) => claim.refused(why),
+            CopyOutcome::Streamed => claim.refused(Refusal::NoRoom),
+            CopyOutcome::Failed(_) => claim.refused(Refusal::PfsFailed),
+            CopyOutcome::Bypass => claim.left(),
+            CopyOutcome::Stopped => claim.next(State::Absent),
         }
     }
 
