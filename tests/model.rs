@@ -25,6 +25,9 @@ mod world;
 #[path = "../monarch-abi/src/bitmap.rs"]
 mod bitmap;
 #[allow(dead_code, reason = "not all of it is needed here")]
+#[path = "../monarch-core/src/tiering/copy/chunk_progress.rs"]
+mod chunk_progress;
+#[allow(dead_code, reason = "not all of it is needed here")]
 #[path = "../monarch-core/src/tiering/copy/chunked_fetch.rs"]
 mod chunked_fetch;
 #[allow(dead_code, reason = "not all of it is needed here")]
@@ -40,6 +43,9 @@ mod large;
 #[path = "../monarch-shim/src/chunks.rs"]
 mod reader;
 #[allow(dead_code, reason = "not all of it is needed here")]
+#[path = "../monarch-core/src/tiering/copy/window_slots.rs"]
+mod window_slots;
+#[allow(dead_code, reason = "not all of it is needed here")]
 #[path = "../monarch-abi/src/word.rs"]
 mod word;
 
@@ -47,6 +53,9 @@ mod word;
 use world::{changes, control, copy_open, ctx, engine, errno, identity, mem, resolve, small, sync, sys, tier, user};
 
 mod tiering {
+    pub(crate) mod copy {
+        pub(crate) use crate::{chunk_progress, window_slots};
+    }
     pub(crate) mod core {
         pub(crate) mod claimed_file {
             pub(crate) use crate::world::outcome::ClaimedFile;

@@ -1,10 +1,11 @@
 //! The agent's steps around a large file, in the order of the agent, with the product's own state
 //! of a file.
 
-use crate::chunked_fetch::{ChunkedFetch, PlacedPart, Room, Slots};
+use crate::chunked_fetch::{ChunkedFetch, PlacedPart, Room};
 use crate::sync::{Mutex, Ordering};
 use crate::sys::futex_wake;
 use crate::tier::PartCopy;
+use crate::window_slots::Slots;
 use crate::word::{State, Word};
 use crate::world::outcome::ClaimedFile;
 use crate::world::{COPY, HOLE, NO_NAME, RIGHT, World, is_part};
