@@ -22,7 +22,7 @@ use std::process::ExitCode;
         Exit codes: run gives the command's own status (128 + N when it died of signal N as seen by a shell, 127 when it \
         was not found, 126 when it cannot be executed, 3 when --strict kept it from starting). All others: 0 when it went well, 1 when something failed, 2 for wrong \
         usage or configuration, 3 when the answer is no (explain: not served from a copy; evict: not below a root; index verify: \
-        it differs; stage: no room), 4 when no agent is running."
+        it differs; stage: no room; config check: a root or a tier fails), 4 when no agent is running."
 )]
 struct Cli {
     #[command(subcommand)]

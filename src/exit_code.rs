@@ -3,7 +3,7 @@
 /// Exit code for wrong usage or configuration.
 pub(crate) const EX_USAGE: u8 = 2;
 /// Exit code when the answer is no: a path is not served, an index differs from its root, there is
-/// no room.
+/// no room, a job cannot be served (`run --strict`, `config check`).
 pub(crate) const EX_NO: u8 = 3;
 /// Exit code when there is no agent to talk to.
 pub(crate) const EX_NO_AGENT: u8 = 4;

@@ -9,6 +9,7 @@
 //! | [`found`] | the signals and descriptors that this process was started with, for the job |
 //! | [`output`] | the files that a job leaves: reports, traces |
 //! | [`aliases`] | links by which the job will name its files |
+//! | [`preflight`] | whether roots can be listed and tiers take files |
 //! | [`preload`] | programs that load no preload library |
 //! | [`sanitizer`] | programs that require their own library first |
 //! | [`shim`] | where the preload library is |
@@ -17,7 +18,8 @@ mod aliases;
 pub(crate) mod child;
 mod found;
 mod output;
-mod preload;
+pub(crate) mod preflight;
+pub(crate) mod preload;
 mod sanitizer;
 pub(crate) mod service;
 pub(crate) mod shim;

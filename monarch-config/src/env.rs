@@ -35,7 +35,7 @@ const TOP: &[&str] = &["MONARCH_RUNTIME_DIR", "MONARCH_TIERS"];
 
 /// Sections. A name that continues with one underscore is most likely a mistake.
 const SECTIONS: &[&str] =
-    &["dataset", "source", "io", "tiers", "placement", "prefetch", "index", "wait", "cluster", "log"];
+    &["dataset", "source", "io", "tiers", "placement", "prefetch", "index", "wait", "metrics", "run", "cluster", "log"];
 
 /// Lays the environment over the layers.
 pub(super) fn apply(layers: &mut Layers, env: impl Iterator<Item = (OsString, OsString)>) -> Result<(), ConfigError> {

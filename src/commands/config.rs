@@ -1,6 +1,8 @@
 //! `monarch config show | check`: the configuration, and where each setting comes from.
 
 use crate::args::ConfigArgs;
+use crate::exit_code::EX_NO;
+use crate::job::preflight;
 use crate::say;
 use anyhow::Result;
 use clap::Subcommand;
@@ -11,7 +13,8 @@ pub(crate) enum ConfigCommand {
     /// Print every setting, its value and where it came from
     #[command(after_help = "Example:\n  monarch config show --root /scratch/imagenet")]
     Show(ConfigArgs),
-    /// Check the configuration against this machine; exit 0 when a job could start
+    /// Check the configuration against this machine: list each root, write a probe file into each
+    /// tier. Exit 0 when a job could be served, 2 for a mistake, 3 when a root or tier fails
     #[command(after_help = "Example:\n  monarch config check --config monarch.yaml")]
     Check(ConfigArgs),
 }
@@ -31,6 +34,10 @@ pub(crate) fn main(command: &ConfigCommand) -> Result<ExitCode> {
         }
         ConfigCommand::Check(_) => {
             let c = &resolved.config;
+            if let Err(e) = preflight::check(c) {
+                say::err(format_args!("monarch: a job would not be served: {}\n", say::chain(&e)));
+                return Ok(ExitCode::from(EX_NO));
+            }
             say::out(format_args!("ok: {} root(s), {} tier(s)\n", c.dataset.roots.len(), c.tiers.len()))?;
         }
     }

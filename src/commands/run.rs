@@ -7,6 +7,7 @@
 use crate::args::ConfigArgs;
 use crate::exit_code::{EX_NOT_EXECUTABLE, EX_NOT_FOUND};
 use crate::job::child::{self, Child};
+use crate::job::{preflight, preload};
 use crate::{job, say};
 use anyhow::Result;
 use clap::Args;
@@ -46,6 +47,12 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
             Ok(mut config) => {
                 // (The agent, which other jobs may share, is not concerned.)
                 let strict = std::mem::take(&mut config.run).strict || args.strict;
+                if strict {
+                    let failed = preflight::check(&config).map_err(|e| say::chain(&e));
+                    if let Some(why) = failed.err().or_else(|| preload::obstacle(&args.command)) {
+                        return Ok(job::refuse(&why));
+                    }
+                }
                 match job::serve(config) {
                     Ok(started) => service = Some(started),
                     Err(why) if strict => return Ok(job::refuse(&why)),

@@ -1,71 +1,86 @@
-//! Programs that load no preload library: statically linked ones, and those that run with the
-//! rights of another user or with capabilities of their own.
+//! Programs that load no preload library: static and 32-bit ones, and those that run with the
+//! rights of another user.
 
 use super::sanitizer::find;
+use monarch_core::shown::ShowPath;
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// Bits of a mode: set user ID and set group ID.
 const SET_ID: u32 = 0o6000;
+/// Most bytes that are read of a program's table of segments.
+const MAX_TABLE_BYTES: usize = 1 << 16;
 
-/// Returns why the program of this command loads no preload library, if that is known. Programs
-/// that it starts are not looked at.
-pub(super) fn obstacle(command: &[OsString]) -> Option<String> {
+/// Returns why the program of this command, or the interpreter in its first line, loads no preload
+/// library, if that is known. What it starts is not looked at; a program that is not found is left
+/// to the start of the command, which reports it.
+pub(crate) fn obstacle(command: &[OsString]) -> Option<String> {
     let program = find(command.first()?.as_bytes())?;
-    let shown = program.to_string_lossy().into_owned();
-    let mode = std::fs::metadata(&program).ok()?.mode();
-    if mode & SET_ID != 0 {
-        return Some(format!("{shown} is setuid or setgid and loads no preload library"));
-    }
-    is_static(&program)?.then(|| format!("{shown} is linked statically and loads no preload library"))
+    let mut first = [0; 256];
+    let read = File::open(&program).and_then(|mut f| f.read(&mut first)).ok()?;
+    let interpreter = first[..read].strip_prefix(b"#!").and_then(|line| {
+        let line = line.split(|&c| c == b'\n').next()?;
+        find(line.split(u8::is_ascii_whitespace).find(|w| !w.is_empty())?)
+    });
+    let program = interpreter.unwrap_or(program);
+    Some(format!("{} is {}, which loads no preload library", program.shown(), defect(&program)?))
 }
 
-/// Whether a 64-bit ELF program of this machine's byte order names no dynamic loader. `None`:
-/// another kind of file.
-fn is_static(program: &Path) -> Option<bool> {
+/// Returns what about a program keeps the loader from preloading.
+fn defect(program: &Path) -> Option<&'static str> {
     let file = File::open(program).ok()?;
+    if file.metadata().ok()?.mode() & SET_ID != 0 {
+        return Some("a setuid or setgid program");
+    }
+    // ELF of this machine's byte order.
     let mut head = [0; 64];
     file.read_exact_at(&mut head, 0).ok()?;
+    if head.starts_with(b"\x7fELF\x01") {
+        return Some("a 32-bit program");
+    }
     if !head.starts_with(b"\x7fELF\x02") {
         return None;
     }
-    let at = u64::from_ne_bytes(*head.get(32..)?.first_chunk()?);
-    let size = u16::from_ne_bytes(*head.get(54..)?.first_chunk()?);
-    let number = u16::from_ne_bytes(*head.get(56..)?.first_chunk()?);
-    for n in 0..number {
-        let mut kind = [0; 4];
-        file.read_exact_at(&mut kind, at + u64::from(n) * u64::from(size)).ok()?;
-        if u32::from_ne_bytes(kind) == libc::PT_INTERP {
-            return Some(false);
-        }
-    }
-    Some(true)
+    let half = |at: usize| Some(usize::from(u16::from_ne_bytes(*head.get(at..)?.first_chunk()?)));
+    let (entry, count) = (half(54)?, half(56)?);
+    let table = u64::from_ne_bytes(*head.get(32..)?.first_chunk()?);
+    let mut headers = vec![0; (entry * count).min(MAX_TABLE_BYTES)];
+    file.read_exact_at(&mut headers, table).ok()?;
+    let is_dynamic = headers
+        .chunks_exact(entry.max(4))
+        .filter_map(<[u8]>::first_chunk::<4>)
+        .any(|kind| u32::from_ne_bytes(*kind) == libc::PT_INTERP);
+    (!is_dynamic).then_some("a static program")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
     fn programs_with_a_loader_and_scripts_are_no_obstacle() {
-        assert_eq!(is_static(Path::new("/bin/sh")), Some(false));
         let script = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(script.path(), format!("#!/bin/sh\n{}", " ".repeat(80))).unwrap();
-        assert_eq!(is_static(script.path()), None);
-        assert_eq!(obstacle(&["/bin/sh".into()]), None);
+        for program in ["/bin/sh".into(), "/no/such/program".into(), script.path().as_os_str().to_owned()] {
+            assert_eq!(obstacle(&[program]), None);
+        }
     }
 
     #[test]
-    fn an_elf_file_without_a_loader_is_static() {
-        let program = tempfile::NamedTempFile::new().unwrap();
-        let mut head = [0u8; 120];
+    fn programs_that_load_no_library_are_named() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        // A 64-bit header with an empty table of segments, as far as it is read.
+        let mut head = [0; 64];
         head[..5].copy_from_slice(b"\x7fELF\x02");
-        head[32] = 64;
-        (head[54], head[56], head[64]) = (56, 1, 1);
-        std::fs::write(program.path(), head).unwrap();
-        assert_eq!(is_static(program.path()), Some(true));
+        file.write_all(&head).unwrap();
+        assert_eq!(defect(file.path()), Some("a static program"));
+        head[4] = 1;
+        file.as_file().write_all_at(&head, 0).unwrap();
+        assert_eq!(defect(file.path()), Some("a 32-bit program"));
     }
 }

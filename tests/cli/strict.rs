@@ -25,6 +25,30 @@ fn a_job_that_cannot_be_served_runs_unless_it_is_strict() {
 }
 
 #[test]
+fn a_strict_job_of_a_program_that_loads_no_library_is_not_started() {
+    let p = Place::new();
+    // The head of a 32-bit program, which the kernel would not start either.
+    std::fs::write(p.at("prog"), [&b"\x7fELF\x01"[..], &[0; 64]].concat()).expect("write");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(p.at("prog"), executable).expect("chmod");
+    let (root, tier) = (path(&p.at("root")), format!("{}:1MiB", path(&p.at("tier"))));
+    let said = p.monarch(["run", "--strict", "--root", &root, "--tier", &tier, "--", "./prog"]);
+    said.failed(3, &["the command was not started", "prog is a 32-bit program, which loads no preload library"]);
+}
+
+#[test]
+fn a_check_of_the_configuration_leaves_no_file_behind() {
+    let p = Place::new();
+    for tier in ["tier", "tmp/new"] {
+        let tier = format!("{}:1MiB", path(&p.at(tier)));
+        p.monarch(["config", "check", "--root", "root", "--tier", &tier]).fine(&["ok: 1 root(s), 1 tier(s)"]);
+    }
+    for dir in ["tier", "tmp"] {
+        assert_eq!(std::fs::read_dir(p.at(dir)).expect("list").count(), 0, "{dir}");
+    }
+}
+
+#[test]
 fn a_disabled_monarch_is_what_a_strict_job_asked_for() {
     let p = Place::new();
     let (root, ran) = (path(&p.at("root")), path(&p.at("ran")));
