@@ -47,8 +47,8 @@ pub(crate) fn text(r: &Report) -> String {
     }
     for root in after.roots.iter().filter(|root| root.epochs.len() > 1) {
         let Some((first, last)) = root.epochs.first().zip(root.epochs.last()) else { continue };
-        let _ = writeln!(out, "monarch: {}", first.line(false));
-        let _ = writeln!(out, "monarch: {}", last.line(r.ended && !r.shared_with_other_jobs));
+        let _ = writeln!(out, "monarch: {}", first);
+        let _ = writeln!(out, "monarch: {}", last.when(r.ended && !r.shared_with_other_jobs));
     }
     for t in after.tiers.iter().filter(|_| !r.is_empty()) {
         let _ = writeln!(

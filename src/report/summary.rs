@@ -25,8 +25,9 @@ pub(super) const OTHERS: [(&str, &str); 3] = [
     ("other_mount", "in processes that have another mount there"),
 ];
 
-/// The report of a run. (Fields that are added need a default: users keep report files.) Fields:
-/// 14, because they are those of one JSON object.
+/// The report of a run. (Fields that are added need a default: users keep report files.)
+///
+/// Fields: 18, because they are those of one JSON object.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     /// Name of the node.

@@ -15,14 +15,6 @@ impl RootStatus {
     }
 }
 
-impl Epoch {
-    /// Returns its line; `ended`: the job has ended, and its last epoch with it.
-    #[must_use]
-    pub fn line(&self, ended: bool) -> String {
-        Self { complete: self.complete || ended, ..*self }.to_string()
-    }
-}
-
 impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.complete { "" } else { " so far" };
@@ -96,7 +88,7 @@ mod tests {
     fn the_last_epoch_of_a_job_that_ended_is_not_called_unfinished() {
         let e = Epoch { number: 3, opens: 10_000, local: 9989, seconds: 1.0, ..Epoch::default() };
         assert_eq!(e.to_string(), "epoch 3 so far: 10000 opens in 1.0 s, 99.8 % local");
-        assert_eq!(e.line(true), "epoch 3: 10000 opens in 1.0 s, 99.8 % local");
+        assert_eq!(e.when(true).to_string(), "epoch 3: 10000 opens in 1.0 s, 99.8 % local");
     }
 
     #[test]

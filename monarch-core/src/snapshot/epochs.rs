@@ -42,6 +42,12 @@ pub struct Epoch {
 }
 
 impl Epoch {
+    /// Returns the epoch as it is when the job has `ended`, and its last epoch with it.
+    #[must_use]
+    pub fn when(&self, ended: bool) -> Self {
+        Self { complete: self.complete || ended, ..*self }
+    }
+
     /// Adds the opens of `more`.
     pub const fn add(&mut self, more: &Self) {
         self.opens += more.opens;
