@@ -76,6 +76,8 @@ metrics! {
     Gauge INCARNATION = "monarch_agent_incarnation", Of("starts"), [];
     /// Jobs attached now.
     Gauge JOBS = "monarch_jobs", Of("jobs"), [];
+    /// Jobs that attached since the agent started.
+    Counter JOBS_ATTACHED = "monarch_jobs_attached_total", Of("jobs"), [];
 
     /// Opens below the roots that were served without a read of the PFS by the process.
     Counter OPENS = "monarch_opens_total", Of("opens"), [SERVED];
@@ -83,6 +85,12 @@ metrics! {
     Counter PFS_OPENS = "monarch_opens_pfs_total", Of("opens"), [REASON];
     /// Size of the files that were opened as copies.
     Counter HIT_BYTES = "monarch_hit_bytes_total", Bytes, [];
+    /// Bytes of mappings and streams of complete copies of large files; how much of them was read
+    /// is not known.
+    Counter MAPPED_BYTES = "monarch_mapped_bytes_total", Bytes, [];
+    /// Size of the large files that were opened as complete copies; how much of them was read is
+    /// not known.
+    Counter WHOLE_LARGE_BYTES = "monarch_whole_large_bytes_total", Bytes, [];
     /// Size of the files that were opened at the PFS.
     Counter MISS_BYTES = "monarch_miss_bytes_total", Bytes, [];
     /// How long readers waited for copies, all together.
@@ -135,6 +143,8 @@ metrics! {
     Gauge EPOCH_COPIED = "monarch_epoch_copied_files", Of("files"), [ROOT, EPOCH];
     /// Bytes copied during an epoch (of all roots).
     Gauge EPOCH_COPIED_BYTES = "monarch_epoch_copied_bytes", Bytes, [ROOT, EPOCH];
+    /// Bytes that the PFS sent for copies; those of other nodes and of packed copies are left out.
+    Counter SOURCE_BYTES = "monarch_copied_source_bytes_total", Bytes, [];
 
     /// Copies completed.
     Counter COPIES = "monarch_copies_total", Of("copies"), [ASKED];

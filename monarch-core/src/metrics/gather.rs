@@ -92,6 +92,7 @@ fn readers(page: &Page, c: &Named<'_>) {
         page.counter(d::PFS_OPENS, [reason], c.get(reason));
     }
     page.counter(d::HIT_BYTES, [], c.get("hit_bytes"));
+    page.counter(d::MAPPED_BYTES, [], c.get("mapped_bytes"));
     page.counter(d::MISS_BYTES, [], c.get("miss_bytes"));
     page.seconds(d::READER_WAIT, [], c.get("wait_us") as f64 / 1e6);
     page.counter(d::METADATA, ["stat"], c.get("stats"));
@@ -109,6 +110,9 @@ fn copies(page: &Page, a: &Named<'_>) {
     page.counter(d::COPIES, ["ahead"], a.get("copied_ahead"));
     for (of, name) in [
         (d::COPIED_BYTES, "bytes_copied"),
+        (d::SOURCE_BYTES, "source_bytes"),
+        (d::WHOLE_LARGE_BYTES, "whole_large_bytes"),
+        (d::JOBS_ATTACHED, "jobs_attached"),
         (d::COPIED_CHUNKS, "chunks_copied"),
         (d::ADOPTED, "adopted"),
         (d::VERIFIED, "verified"),

@@ -105,14 +105,14 @@ fn sizes(part: u64, of: &str, all: u64) -> String {
 
 impl fmt::Display for Savings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}, {} of {} opens; readers waited {:.1} s",
-            self.bytes(),
-            grouped(self.pfs_opens),
-            grouped(self.opens),
-            self.wait_s
-        )?;
+        let (pfs, all) = (grouped(self.pfs_opens), grouped(self.opens));
+        write!(f, "{}, ", self.bytes())?;
+        // A job's descriptor of a large file leads to the PFS, and the agent opens the file, too.
+        match self.pfs_opens > self.opens {
+            true => write!(f, "{pfs} opens at the PFS for {all} of the job")?,
+            false => write!(f, "{pfs} of {all} opens")?,
+        }
+        write!(f, "; readers waited {:.1} s", self.wait_s)?;
         if self.unknown_opens > 0 {
             write!(f, "; {} opens of files that are not in the index are not counted", grouped(self.unknown_opens))?;
         }
@@ -140,7 +140,10 @@ mod tests {
     fn chunks_that_copies_served_count_as_saved() {
         let counters = map(&[("chunked", 6), ("chunk_bytes", 6 << 30), ("wait_us", 5_700_000)]);
         let s = Savings::of(&counters, &map(&[("source_bytes", 3 << 30)]), &[Opens { up_to_s: None, opens: 3 }]);
-        assert_eq!(s.to_string(), "the PFS sent 3.00 of 6.00 GiB read (50 % less), 9 of 6 opens; readers waited 5.7 s");
+        assert_eq!(
+            s.to_string(),
+            "the PFS sent 3.00 of 6.00 GiB read (50 % less), 9 opens at the PFS for 6 of the job; readers waited 5.7 s"
+        );
     }
 
     #[test]
