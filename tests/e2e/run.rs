@@ -194,7 +194,7 @@ fn a_report_says_where_the_opens_went_and_is_shown_again() {
     assert_eq!(copy, report);
     let again = w.scratch().join("again.html");
     w.run(&Job::new("true").option("--report").option(&again)).good();
-    for (page, opens) in [(&page, "of 120 opens"), (&again, "No file below the roots was opened")] {
+    for (page, opens) in [(&page, "<b>120</b>opens below the roots"), (&again, "No file below the roots was opened")] {
         let html = std::fs::read_to_string(page).unwrap();
         assert!(html.starts_with("<!DOCTYPE html>") && html.contains(opens) && html.ends_with("</html>\n"), "{html}");
     }

@@ -235,7 +235,7 @@ fn a_signal_to_all_processes_of_a_job_spares_its_report() {
 fn one_task_prints_the_summary_also_when_launchers_are_nested() {
     let w = world();
     let says = |ranks: &[(&str, &str)]| {
-        let run = w.monarch_run(&sh("exit 0"));
+        let run = w.monarch_run(&sh("sleep 1.2"));
         let words: Vec<_> = run.get_args().filter(|a| *a != "--quiet").map(ToOwned::to_owned).collect();
         let mut loud = Command::new(built("monarch"));
         loud.args(words).envs(run.get_envs().filter_map(|(k, v)| Some((k, v?)))).envs(ranks.iter().copied());
