@@ -4,7 +4,7 @@ use crate::exit_code::EX_USAGE;
 use crate::say;
 use anyhow::Result;
 use clap::Args;
-use monarch_core::config::{self, ConfigError, Overrides, Places, Resolved, SystemProbe};
+use monarch_core::config::{self, ConfigError, ErrorKind, Overrides, Places, Resolved, SystemProbe};
 use monarch_core::engine::Limits;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
@@ -25,6 +25,15 @@ pub(crate) struct ConfigArgs {
     /// Any other setting, such as source.max_inflight=8; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) set: Vec<(String, String)>,
+}
+
+/// Why a job has no configuration.
+#[derive(Debug)]
+pub(crate) enum NoConfig {
+    /// It is wrong, as a message has said.
+    Wrong(ExitCode),
+    /// The site allows no job, or not this one, for this reason.
+    Refused(String),
 }
 
 /// How the PFS is read, for commands that need neither roots nor tiers.
@@ -63,6 +72,23 @@ impl ConfigArgs {
     /// The exit code for a configuration that is wrong, after a screen that explains the mistake.
     pub(crate) fn load(&self) -> Result<Resolved, ExitCode> {
         config::load(self.config.as_deref(), environment(), &self.overrides(), &SystemProbe).map_err(|e| wrong(&e))
+    }
+
+    /// [`ConfigArgs::load`], with roots that the site forbids told apart from mistakes.
+    ///
+    /// # Errors
+    /// [`NoConfig`].
+    pub(crate) fn load_allowed(&self) -> Result<Resolved, NoConfig> {
+        let loaded = config::load(self.config.as_deref(), environment(), &self.overrides(), &SystemProbe);
+        loaded.map_err(|e| match e.kind() {
+            ErrorKind::Forbidden => NoConfig::Refused(e.message().to_owned()),
+            _ => NoConfig::Wrong(wrong(&e)),
+        })
+    }
+
+    /// Whether the configuration has `run.strict`, as far as it can be read.
+    pub(crate) fn is_strict(&self) -> bool {
+        config::load_strict(self.config.as_deref(), environment(), &self.overrides(), &SystemProbe).unwrap_or(false)
     }
 
     /// Returns the limits on reads of the PFS.

@@ -25,12 +25,12 @@ pub(crate) mod service;
 pub(crate) mod shim;
 pub(crate) mod spawn;
 
-use crate::args::ConfigArgs;
+use crate::args::{ConfigArgs, NoConfig};
 use crate::exit_code::{EX_NO, EX_USAGE};
 use crate::report;
 use crate::say;
 use monarch_core::cluster::discovery;
-use monarch_core::config::Config;
+use monarch_core::config::{Config, Resolved, SiteSettings};
 use monarch_core::shown::ShowPath;
 use service::Service;
 use std::ffi::OsString;
@@ -54,20 +54,23 @@ pub(crate) fn is_rank_0() -> bool {
 /// Loads the configuration of a job with this command, and adds other spellings of its roots.
 ///
 /// # Errors
-/// The exit code for a configuration that is wrong, after a message.
-pub(crate) fn config(args: &ConfigArgs, command: &[OsString], quiet: bool) -> Result<Config, ExitCode> {
-    let resolved = args.load()?;
-    let mut config = resolved.config;
-    if is_rank_0() && !quiet {
-        resolved.warnings.iter().for_each(|w| say::warn(format_args!("{w}")));
+/// [`NoConfig`].
+pub(crate) fn config(args: &ConfigArgs, command: &[OsString], quiet: bool) -> Result<Resolved, NoConfig> {
+    if let Some(why) = SiteSettings::load().off {
+        return Err(NoConfig::Refused(why));
     }
-    add_aliases(&mut config, command);
+    let mut resolved = args.load_allowed()?;
+    let config = &mut resolved.config;
+    if is_rank_0() && !quiet {
+        resolved.warnings.iter().chain(&resolved.forbidden).for_each(|w| say::warn(format_args!("{w}")));
+    }
+    add_aliases(config, command);
     let environment = |name: &str| std::env::var(name).ok();
     if let Err(e) = discovery::discover(&mut config.cluster, &environment, &discovery::SystemLocal) {
         say::err(format_args!("monarch: {e}\n"));
-        return Err(ExitCode::from(EX_USAGE));
+        return Err(NoConfig::Wrong(ExitCode::from(EX_USAGE)));
     }
-    Ok(config)
+    Ok(resolved)
 }
 
 /// Adds links in the working directory, arguments and environment that lead into a root.

@@ -68,6 +68,8 @@ mod saved_index;
 mod semantics;
 #[path = "e2e/sharing.rs"]
 mod sharing;
+#[path = "e2e/site.rs"]
+mod site;
 #[path = "e2e/stack.rs"]
 mod stack;
 #[path = "e2e/stage.rs"]

@@ -301,8 +301,9 @@ pub struct Control {
     pub rate: AtomicU64,
     /// Goes up when a process of a job has mounted or unmounted something in mounts of its own.
     pub mount_events: AtomicU32,
-    /// Zero.
-    pub reserved4: AtomicU32,
+    /// Not zero: the site has switched Monarch off, and programs that start from now on read the
+    /// PFS.
+    pub site_off: AtomicU32,
     /// Zero.
     pub reserved2: [AtomicU64; 5],
 

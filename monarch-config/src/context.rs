@@ -4,17 +4,22 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
+use super::caps::{Cap, Caps};
 use super::error::{ConfigError, ErrorKind, Wrong, wrong};
 use super::given::{Given, Kind};
 use super::key::Key;
 use super::layers::Layers;
 use super::origin::Origin;
 use super::probe::Probe;
+use super::site_file::SITE_FILE;
 
 /// The state of one resolution.
 pub(super) struct Context<'a> {
     pub(super) layers: Layers,
     pub(super) probe: &'a dyn Probe,
+    pub(super) caps: Caps,
+    /// Why roots are not served that the site forbids, one line each.
+    pub(super) forbidden: Vec<String>,
 }
 
 impl Context<'_> {
@@ -45,6 +50,50 @@ impl Context<'_> {
     /// Notes how a default was worked out.
     pub(super) fn derived(&mut self, key: &Key, how: impl Into<String>) {
         self.layers.origins.set(key.clone(), Origin::Derived(how.into()));
+    }
+
+    /// A value, lowered to a cap of the site that it exceeds. A user who gave it gets a line.
+    pub(super) fn capped<T: PartialOrd + Copy>(
+        &mut self,
+        key: &Key,
+        value: T,
+        cap: Option<&Cap<T>>,
+        show: impl Fn(&T) -> String,
+    ) -> T {
+        match cap {
+            Some(cap) if value > cap.value => {
+                self.lower(key, &show(&value), &show(&cap.value), cap.line);
+                cap.value
+            }
+            _ => value,
+        }
+    }
+
+    /// As [`capped`](Self::capped), for a limit, of which `None` exceeds every cap.
+    pub(super) fn capped_limit<T: PartialOrd + Copy>(
+        &mut self,
+        key: &Key,
+        value: Option<T>,
+        cap: Option<&Cap<T>>,
+        show: impl Fn(&T) -> String,
+    ) -> Option<T> {
+        match (value, cap) {
+            (Some(value), _) => Some(self.capped(key, value, cap, show)),
+            (None, Some(cap)) => {
+                self.lower(key, "none", &show(&cap.value), cap.line);
+                Some(cap.value)
+            }
+            (None, None) => None,
+        }
+    }
+
+    fn lower(&mut self, key: &Key, value: &str, cap: &str, line: usize) {
+        let given = self.layers.origins.get(key).clone();
+        if !matches!(given, Origin::Default | Origin::Derived(_) | Origin::Site { .. }) {
+            let message = format!("{value} is lowered to {cap}, the cap of this site ({SITE_FILE}:{line})");
+            self.warn(key, message);
+        }
+        self.layers.origins.set(key.clone(), Origin::Capped { given: Box::new(given), line });
     }
 
     /// The value of a scalar, if it was given.

@@ -39,6 +39,8 @@ pub enum ErrorKind {
     Exposed,
     /// A tier on the file system that tiers are there to relieve.
     TierOnNetwork,
+    /// Roots that the site forbids.
+    Forbidden,
     /// A capacity that the file system or the memory cannot hold.
     TooBig,
 }
@@ -84,6 +86,12 @@ impl ConfigError {
     #[must_use]
     pub fn field(&self) -> &str {
         &self.0.field
+    }
+
+    /// What is wrong, without the field and the place.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
     }
 
     /// What to do about it: one or a few lines.

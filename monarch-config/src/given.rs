@@ -271,3 +271,44 @@ impl<K: Kind> Kind for OrNone<K> {
         json_schema!({ "anyOf": [K::schema(), { "const": "none" }] })
     }
 }
+
+/// A text for people.
+#[derive(Clone, Debug)]
+pub(super) struct Text;
+
+impl Kind for Text {
+    type Out = String;
+    fn parse(text: &str) -> Parsed<String> {
+        Ok(text.to_owned())
+    }
+    fn show(value: &String) -> String {
+        value.clone()
+    }
+    fn schema() -> Schema {
+        json_schema!({ "type": "string" })
+    }
+}
+
+/// An absolute path whose names may have `*` and `?`.
+#[derive(Clone, Debug)]
+pub(super) struct Pattern;
+
+impl Kind for Pattern {
+    type Out = String;
+    fn parse(text: &str) -> Parsed<String> {
+        let names = text.strip_prefix('/').filter(|names| !names.is_empty());
+        if names
+            .is_some_and(|names| names.trim_end_matches('/').split('/').all(|n| !matches!(n, "" | "." | ".." | "**")))
+        {
+            return Ok(text.trim_end_matches('/').to_owned());
+        }
+        let rule = "write an absolute path without `.`, `..` and `**`, such as /home or /scratch/*/private";
+        Err((ErrorKind::OutOfBounds, wrong(format!("`{text}` is not a pattern of directories"), rule)))
+    }
+    fn show(value: &String) -> String {
+        value.clone()
+    }
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "pattern": "^/." })
+    }
+}

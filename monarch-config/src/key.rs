@@ -44,6 +44,11 @@ impl Key {
         self.child(Step::Index(index))
     }
 
+    /// The same key below a section.
+    pub(super) fn below(&self, section: &str) -> Self {
+        Self([Step::Name(section.to_owned())].into_iter().chain(self.0.iter().cloned()).collect())
+    }
+
     fn child(&self, step: Step) -> Self {
         Self(self.0.iter().cloned().chain([step]).collect())
     }

@@ -1,4 +1,5 @@
-//! File, environment and flags laid over each other, with the origin of every value.
+//! Defaults of the site, file, environment and flags laid over each other, with the origin of every
+//! value.
 //!
 //! Each layer is checked for its shape on its own, so that a mistake is reported against the line,
 //! variable or flag that made it. Then its values replace the ones below, node by node; a list
@@ -12,17 +13,20 @@ use serde_yaml::Value;
 
 use super::error::{ConfigError, ErrorKind, Place, Wrong, wrong};
 use super::key::{Key, Step};
-use super::locate::{Spot, locate, token};
+use super::locate::{Spot, locate};
 use super::origin::{Origin, Origins};
 use super::raw::RawConfig;
 use super::renamed::{Renamed, current, with_new_names};
-use super::shape::{explain, strip_position};
+use super::shape::explain;
+use super::site_file::SITE_FILE;
+use super::source_text::SourceText;
 
 /// The layers so far.
 #[derive(Default)]
 pub(super) struct Layers {
     tree: Value,
-    text: String,
+    /// The files that were read.
+    texts: Vec<SourceText>,
     /// Settings that have an old and a new name, under the new one: where they were given last, and
     /// whether under the old name.
     spelled: BTreeMap<Key, (Origin, bool)>,
@@ -32,62 +36,40 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// Lays down the configuration file.
+    /// Lays down the defaults of the site: the value of `defaults` in its file.
+    pub(super) fn site(&mut self, source: &SourceText, defaults: Value) -> Result<(), ConfigError> {
+        self.texts.push(source.clone());
+        let mut keys = Vec::new();
+        nodes(&defaults, &Key::default(), &mut keys);
+        for key in keys {
+            if let Some(Spot { line, column }) = locate(&source.text, &key.below("defaults")) {
+                self.given(&key, &Origin::Site { line, column })?;
+            }
+        }
+        self.tree = with_new_names(defaults, &Key::default());
+        Ok(())
+    }
+
+    /// Lays the configuration file over the layers.
     pub(super) fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
         let unreadable = |error: std::io::Error| {
             let remedy = "check the path given with --config; without --config no file is read";
             let wrong = wrong(format!("cannot read the configuration file {}: {error}", path.display()), remedy);
             ConfigError::new(ErrorKind::Unreadable, "", wrong, Place::Nowhere)
         };
-        self.text = std::fs::read_to_string(path).map_err(unreadable)?;
-        self.tree = serde_yaml::from_str(&self.text).map_err(|error| self.bad_yaml(path, &error))?;
-        if !self.tree.is_null() {
-            serde_yaml::from_str::<RawConfig>(&self.text).map_err(|error| self.bad_shape(path, &error))?;
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let source = SourceText { path: path.to_owned(), text };
+        let tree: Value = serde_yaml::from_str(&source.text).map_err(|error| source.bad_yaml(&error))?;
+        if !tree.is_null() {
+            serde_yaml::from_str::<RawConfig>(&source.text).map_err(|error| source.bad_shape(&error))?;
         }
-        self.file_origins(path)?;
-        self.tree = with_new_names(std::mem::take(&mut self.tree), &Key::default());
-        Ok(())
-    }
-
-    fn bad_yaml(&self, path: &Path, error: &serde_yaml::Error) -> ConfigError {
-        let message = error.to_string();
-        let line =
-            error.location().and_then(|at| self.text.lines().nth(at.line().saturating_sub(1))).unwrap_or_default();
-        let remedy = if line.contains('\t') {
-            "YAML is indented with spaces, and this line has a tab"
-        } else if message.contains("duplicate") {
-            "keep one of the two"
-        } else {
-            "check indentation, brackets and quotes here and on the line above"
-        };
-        let wrong = wrong(format!("not valid YAML: {}", strip_position(&message)), remedy);
-        ConfigError::new(ErrorKind::Syntax, "", wrong, self.file_place(path, error))
-    }
-
-    fn bad_shape(&self, path: &Path, error: &serde_yaml::Error) -> ConfigError {
-        let shape = explain(error);
-        // serde names the section: the old name is the line to take out.
-        let old = shape.twice.and_then(|setting| locate(&self.text, &Key::new(&shape.field).name(setting.old)));
-        let place = old.map_or_else(|| self.file_place(path, error), |spot| self.spot_place(path, spot));
-        ConfigError::new(shape.kind, shape.field, shape.wrong, place)
-    }
-
-    fn file_place(&self, path: &Path, error: &serde_yaml::Error) -> Place {
-        let spot =
-            error.location().map_or(Spot { line: 1, column: 1 }, |at| Spot { line: at.line(), column: at.column() });
-        self.spot_place(path, spot)
-    }
-
-    fn spot_place(&self, path: &Path, spot: Spot) -> Place {
-        let (start, len) = token(&self.text, spot);
-        Place::File { path: path.to_owned(), text: self.text.clone(), line: spot.line, start, len }
-    }
-
-    fn file_origins(&mut self, path: &Path) -> Result<(), ConfigError> {
+        self.texts.push(source.clone());
         let mut keys = Vec::new();
-        nodes(&self.tree, &Key::default(), &mut keys);
+        nodes(&tree, &Key::default(), &mut keys);
+        let named = with_new_names(tree, &Key::default());
+        lay_over(&mut self.tree, named, &Key::default(), &mut self.origins);
         for key in keys {
-            if let Some(Spot { line, column }) = locate(&self.text, &key) {
+            if let Some(Spot { line, column }) = locate(&source.text, &key) {
                 self.given(&key, &Origin::File { path: path.to_owned(), line, column })?;
             }
         }
@@ -150,12 +132,37 @@ impl Layers {
         self.origins.nearest(key).map_or(Place::Nowhere, |origin| self.place_of(origin))
     }
 
+    fn spot_place(&self, path: &Path, spot: Spot) -> Place {
+        self.texts.iter().rfind(|source| source.path == path).map_or(Place::Nowhere, |source| source.place(spot))
+    }
+
     fn place_of(&self, origin: &Origin) -> Place {
         match origin {
             Origin::File { path, line, column } => self.spot_place(path, Spot { line: *line, column: *column }),
+            Origin::Site { line, column } => {
+                self.spot_place(Path::new(SITE_FILE), Spot { line: *line, column: *column })
+            }
+            Origin::Capped { given, .. } => self.place_of(given),
             Origin::Env(name) => Place::Env(name.clone()),
             Origin::Flag(name) => Place::Flag(name.clone()),
             Origin::Default | Origin::Derived(_) => Place::Nowhere,
+        }
+    }
+}
+
+/// Lays a tree over another one: sections are merged, everything else replaces what is there.
+fn lay_over(tree: &mut Value, above: Value, key: &Key, origins: &mut Origins) {
+    match (tree, above) {
+        (_, Value::Null) => {}
+        (Value::Mapping(below), Value::Mapping(above)) => {
+            for (name, value) in above {
+                let key = key.name(name.as_str().unwrap_or_default());
+                lay_over(below.entry(name).or_insert(Value::Null), value, &key, origins);
+            }
+        }
+        (tree, above) => {
+            *tree = above;
+            origins.forget(key);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The configuration: one YAML file, `MONARCH_*` variables over it, flags over both; resolved once,
-//! by the command line.
+//! The configuration: defaults of the site, a YAML file over them, then `MONARCH_*` variables, then
+//! flags; resolved once, by the command line.
 //!
 //! * The [layers](Overrides) are laid over each other as trees, with the origin of every value.
 //! * The result is read *as written* (`raw.rs`: every field optional, scalars as text), then turned
@@ -11,6 +11,7 @@
 //! * The shim and the agent never parse YAML: the command line hands the [`Config`] to the agent as
 //!   JSON. Environment variables are described in `env.rs`.
 
+mod caps;
 mod checks;
 mod choice;
 mod context;
@@ -30,6 +31,7 @@ mod origin;
 mod paths;
 mod probe;
 mod raw;
+mod raw_site;
 mod renamed;
 mod render;
 mod resolve;
@@ -38,6 +40,8 @@ mod schema;
 mod screen;
 mod shape;
 mod site;
+mod site_file;
+mod source_text;
 mod suggest;
 #[cfg(test)]
 mod tests;
@@ -49,9 +53,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 pub use checks::Checks;
+use context::Context;
 pub use env::SECRET_VARIABLE;
 pub use error::{ConfigError, ErrorKind};
 pub use flags::Overrides;
+use layers::Layers;
 pub use model::{
     Cluster, Compression, Config, Consistency, Dataset, Direct, Discovery, Engine, Index, Io, Log, LogLevel, Medium,
     Metrics, Persist, Placement, Policy, Prefetch, Root, Source, Spread, Tier, Trust, Wait,
@@ -60,9 +66,12 @@ pub use origin::{Origin, Origins};
 pub use probe::memory::left as memory_left;
 pub use probe::mounts::{Points as MountPoints, any_below as mounted_below, points as mount_points};
 pub use probe::{FakeProbe, FsClass, FsInfo, LocalDisk, Memory, Meta, Probe, SystemProbe};
+use raw::RawConfig;
 pub use render::render_with_origins;
-pub use schema::schema;
+pub use schema::{schema, site_schema};
 pub use screen::screen;
+pub use site_file::{SITE_FILE, SiteSettings, SiteStamp};
+use source_text::SourceText;
 
 /// A configuration, the origin of its values, and warnings.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,6 +82,8 @@ pub struct Resolved {
     pub origins: Origins,
     /// What works but the user should know, one line each.
     pub warnings: Vec<String>,
+    /// Why roots are left out that the site forbids, one line each.
+    pub forbidden: Vec<String>,
 }
 
 /// Directories of agents and of copies, as far as a configuration names them: for commands that
@@ -100,9 +111,26 @@ pub fn load(
     overrides: &Overrides,
     probe: &dyn Probe,
 ) -> Result<Resolved, ConfigError> {
-    let (mut cx, raw) = layered(file, env, overrides, probe)?;
-    let config = resolve::resolve(&mut cx, &raw)?;
-    Ok(Resolved { config, origins: cx.layers.origins, warnings: cx.layers.warnings })
+    let make = |mut cx: Context<'_>, raw: RawConfig| {
+        let config = resolve::resolve(&mut cx, &raw)?;
+        let Context { layers, forbidden, .. } = cx;
+        Ok(Resolved { config, origins: layers.origins, warnings: layers.warnings, forbidden })
+    };
+    layered(file, env, overrides, probe, make)
+}
+
+/// Whether a job that cannot be served is not started (`run.strict`); arguments and errors as for
+/// [`load`].
+///
+/// # Errors
+/// A mistake in a layer, or in this setting.
+pub fn load_strict(
+    file: Option<&Path>,
+    env: impl Iterator<Item = (OsString, OsString)>,
+    overrides: &Overrides,
+    probe: &dyn Probe,
+) -> Result<bool, ConfigError> {
+    layered(file, env, overrides, probe, |cx, raw| resolve::strict(&cx, &raw))
 }
 
 /// The [`Places`] of a configuration that need not be complete; arguments and errors as for
@@ -116,10 +144,11 @@ pub fn load_places(
     overrides: &Overrides,
     probe: &dyn Probe,
 ) -> Result<Places, ConfigError> {
-    let (mut cx, raw) = layered(file, env, overrides, probe)?;
-    let tiers = raw.tiers.as_deref().map_or(Ok(Vec::new()), |tiers| tiers::resolve(&mut cx, tiers, &[]))?;
-    let default_tier = if raw.tiers.is_some() { None } else { default_tier::left(probe) };
-    Ok(Places { runtime_dir: resolve::runtime_dir(&cx, &raw)?, tiers, default_tier })
+    layered(file, env, overrides, probe, |mut cx, raw| {
+        let tiers = raw.tiers.as_deref().map_or(Ok(Vec::new()), |tiers| tiers::resolve(&mut cx, tiers, &[]))?;
+        let default_tier = if raw.tiers.is_some() { None } else { default_tier::left(probe) };
+        Ok(Places { runtime_dir: resolve::runtime_dir(&cx, &raw)?, tiers, default_tier })
+    })
 }
 
 /// How the PFS is to be read, for commands that need only that of a configuration; arguments and
@@ -133,22 +162,39 @@ pub fn load_source(
     overrides: &Overrides,
     probe: &dyn Probe,
 ) -> Result<Source, ConfigError> {
-    let (cx, raw) = layered(file, env, overrides, probe)?;
-    resolve::source(&cx, &raw.source.unwrap_or_default())
+    layered(file, env, overrides, probe, |mut cx, raw| resolve::source(&mut cx, &raw.source.unwrap_or_default()))
 }
 
-fn layered<'a>(
+/// Lays the layers over each other and makes something of them. Where the defaults of the site do
+/// not fit this node or the user's settings, they are left out, with a warning.
+fn layered<'a, T>(
     file: Option<&Path>,
     env: impl Iterator<Item = (OsString, OsString)>,
     overrides: &Overrides,
     probe: &'a dyn Probe,
-) -> Result<(context::Context<'a>, raw::RawConfig), ConfigError> {
-    let mut layers = layers::Layers::default();
-    if let Some(file) = file {
-        layers.file(file)?;
-    }
-    env::apply(&mut layers, env)?;
-    flags::apply(&mut layers, overrides)?;
-    let raw = layers.raw()?;
-    Ok((context::Context { layers, probe }, raw))
+    make: impl Fn(Context<'a>, RawConfig) -> Result<T, ConfigError>,
+) -> Result<T, ConfigError> {
+    let (site, env) = (probe.site(), env.collect::<Vec<_>>());
+    let attempt = |defaults: Option<&(SourceText, serde_yaml::Value)>, more: Option<String>| {
+        let mut layers = Layers::default();
+        layers.warnings.extend(site.mistakes.first().map(|mistake| format!("{mistake}; {}", mistake.remedy())));
+        layers.warnings.extend(more);
+        if let Some((source, defaults)) = defaults {
+            layers.site(source, defaults.clone())?;
+        }
+        if let Some(file) = file {
+            layers.file(file)?;
+        }
+        env::apply(&mut layers, env.iter().cloned())?;
+        flags::apply(&mut layers, overrides)?;
+        let raw = layers.raw()?;
+        make(Context { layers, probe, caps: site.caps.clone(), forbidden: Vec::new() }, raw)
+    };
+    let Some(defaults) = &site.defaults else { return attempt(None, None) };
+    let error = match attempt(Some(defaults), None) {
+        Err(error) if error.kind() != ErrorKind::Forbidden => error,
+        done => return done,
+    };
+    // A mistake of the user is there without the defaults, too.
+    attempt(None, Some(format!("the defaults of the site do not fit this job and are left out: {error}")))
 }

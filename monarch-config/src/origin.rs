@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use super::key::Key;
+use super::key::{Key, Step};
+use super::site_file::SITE_FILE;
 
 /// Where one value came from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +25,20 @@ pub enum Origin {
         /// The column of the value, in characters.
         column: usize,
     },
+    /// The defaults of the site, [`SITE_FILE`](crate::SITE_FILE); line and column count from 1.
+    Site {
+        /// The line of the value.
+        line: usize,
+        /// The column of the value, in characters.
+        column: usize,
+    },
+    /// The value was above a cap of the site, and is lowered to the cap.
+    Capped {
+        /// Where the value above the cap came from.
+        given: Box<Self>,
+        /// The line of the cap in [`SITE_FILE`](crate::SITE_FILE), from 1.
+        line: usize,
+    },
     /// This environment variable.
     Env(String),
     /// This flag of the command line.
@@ -36,6 +51,8 @@ impl fmt::Display for Origin {
             Self::Default => f.write_str("default"),
             Self::Derived(how) => write!(f, "default ({how})"),
             Self::File { path, line, .. } => write!(f, "{}:{line}", path.display()),
+            Self::Site { line, .. } => write!(f, "site {SITE_FILE}:{line}"),
+            Self::Capped { given, line } => write!(f, "{given}, lowered to the cap of the site {SITE_FILE}:{line}"),
             Self::Env(name) => write!(f, "env {name}"),
             Self::Flag(name) => write!(f, "flag {name}"),
         }
@@ -70,6 +87,17 @@ impl Origins {
 
     pub(super) fn set(&mut self, key: Key, origin: Origin) {
         self.0.insert(key, origin);
+    }
+
+    /// Numbers the elements of a list again after all but `kept` were taken out.
+    pub(super) fn keep_elements(&mut self, list: &Key, kept: &[usize]) {
+        let renumbered = |(key, origin): (Key, Origin)| {
+            let rest = key.0.get(list.0.len()..).filter(|_| key.is_below(list));
+            let Some([Step::Index(old), rest @ ..]) = rest else { return Some((key, origin)) };
+            let new = kept.iter().position(|at| at == old)?;
+            Some((Key(list.index(new).0.into_iter().chain(rest.iter().cloned()).collect()), origin))
+        };
+        self.0 = std::mem::take(&mut self.0).into_iter().filter_map(renumbered).collect();
     }
 
     /// Forgets `key` and all below it: a later layer has replaced the node.

@@ -12,6 +12,7 @@ mod system;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::site_file::SiteSettings;
 use crate::trusted::Exposed;
 pub use fake::FakeProbe;
 pub use fs_class::FsClass;
@@ -58,6 +59,9 @@ pub trait Probe {
 
     /// The effective user.
     fn uid(&self) -> u32;
+
+    /// What the administrator of the node has set.
+    fn site(&self) -> SiteSettings;
 }
 
 /// What a path leads to.

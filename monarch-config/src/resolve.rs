@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::context::Context;
 use super::error::{ConfigError, ErrorKind};
-use super::given::{Given, Size};
+use super::given::{Count, Given, Kind, Rate, Size};
 use super::key::Key;
 use super::model::{
     self, Amount, Config, Consistency, Dataset, Direct, Engine, Index, Io, Log, LogLevel, Placement, Policy, Prefetch,
@@ -35,7 +35,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         cx.or("placement.policy", raw.placement.as_ref().and_then(|raw| raw.policy.as_ref()), Policy::FirstEpoch)?;
     let prefetch = cx.or("prefetch.enabled", raw.prefetch.as_ref().and_then(|raw| raw.enabled.as_ref()), true)?;
     let level = cx.or("log.level", raw.log.as_ref().and_then(|raw| raw.level.as_ref()), LogLevel::Info)?;
-    let strict = cx.or("run.strict", raw.run.as_ref().and_then(|raw| raw.strict.as_ref()), false)?;
+    let strict = strict(cx, raw)?;
     let index = index(cx, raw.index.as_ref().unwrap_or(&RawIndex::default()))?;
     let cluster = cluster::resolve(cx, raw.cluster.as_ref().unwrap_or(&RawCluster::default()))?;
     let metrics = metrics::resolve(cx, raw.metrics.as_ref().unwrap_or(&RawMetrics::default()))?;
@@ -57,6 +57,11 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         log: Log { level },
         run: Run { strict },
     })
+}
+
+/// Whether a job that cannot be served is not started.
+pub(super) fn strict(cx: &Context<'_>, raw: &RawConfig) -> Result<bool, ConfigError> {
+    cx.or("run.strict", raw.run.as_ref().and_then(|raw| raw.strict.as_ref()), false)
 }
 
 /// Where the agents' sockets, locks and shared memory are.
@@ -96,7 +101,7 @@ fn dataset(cx: &mut Context<'_>, raw: &RawDataset) -> Result<Dataset, ConfigErro
 }
 
 /// How the PFS is read.
-pub(super) fn source(cx: &Context<'_>, raw: &RawSource) -> Result<Source, ConfigError> {
+pub(super) fn source(cx: &mut Context<'_>, raw: &RawSource) -> Result<Source, ConfigError> {
     let pages = |key: &'static str, raw: Option<&Given<Size>>| -> Result<u64, ConfigError> {
         let size = cx.within(key, raw, 4 * MIB, 4 * KIB..=64 * MIB)?;
         if size.is_multiple_of(4 * KIB) {
@@ -108,11 +113,16 @@ pub(super) fn source(cx: &Context<'_>, raw: &RawSource) -> Result<Source, Config
     };
     let io_size = pages("source.io_size", raw.io_size.as_ref())?;
     let chunk_size = pages("source.chunk_size", raw.chunk_size.as_ref())?;
+    let keys = ["source.max_inflight", "source.bandwidth_limit", "source.iops_limit"];
+    let max_inflight = cx.within(keys[0], raw.max_inflight.as_ref(), 64, 1..=1024)?;
+    let bandwidth_limit = cx.limit(keys[1], raw.bandwidth_limit.as_ref(), MIB..=TIB)?;
+    let iops_limit = cx.limit(keys[2], raw.iops_limit.as_ref(), 1..=1_000_000)?;
+    let (caps, keys) = (cx.caps.clone(), keys.map(Key::new));
     Ok(Source {
         io_size,
-        max_inflight: cx.within("source.max_inflight", raw.max_inflight.as_ref(), 64, 1..=1024)?,
-        bandwidth_limit: cx.limit("source.bandwidth_limit", raw.bandwidth_limit.as_ref(), MIB..=TIB)?,
-        iops_limit: cx.limit("source.iops_limit", raw.iops_limit.as_ref(), 1..=1_000_000)?,
+        max_inflight: cx.capped(&keys[0], max_inflight, caps.max_inflight.as_ref(), Count::show),
+        bandwidth_limit: cx.capped_limit(&keys[1], bandwidth_limit, caps.bandwidth_limit.as_ref(), Rate::show),
+        iops_limit: cx.capped_limit(&keys[2], iops_limit, caps.iops_limit.as_ref(), Count::show),
         backoff: cx.or("source.backoff", raw.backoff.as_ref(), true)?,
         chunk_threshold: cx.within("source.chunk_threshold", raw.chunk_threshold.as_ref(), 16 * MIB, 4 * KIB..=TIB)?,
         chunk_size,
@@ -191,7 +201,8 @@ fn index_memory(cx: &mut Context<'_>, raw: &RawIndex) -> Result<u64, ConfigError
             "write 1MiB or more: about 150 bytes for each file; the default is 5%",
         ));
     }
-    Ok(bytes)
+    let cap = cx.caps.index_memory.clone();
+    Ok(cx.capped(&key, bytes, cap.as_ref(), Size::show))
 }
 
 fn index_file(cx: &Context<'_>, raw: &RawIndex) -> Result<Option<std::path::PathBuf>, ConfigError> {

@@ -11,6 +11,7 @@ use super::model::Root;
 use super::paths::{clean, nested};
 use super::probe::Meta;
 use super::raw::RawRoot;
+use super::site_file::SITE_FILE;
 
 /// Resolves and checks all roots.
 pub(super) fn resolve(cx: &mut Context<'_>, raw: &[RawRoot]) -> Result<Vec<Root>, ConfigError> {
@@ -28,7 +29,34 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &[RawRoot]) -> Result<Vec<Root>
         roots.push(root);
         metas.push(meta);
     }
-    Ok(roots)
+    allowed(cx, &list, roots)
+}
+
+/// The roots that the site does not forbid.
+///
+/// # Errors
+/// It forbids all of them.
+fn allowed(cx: &mut Context<'_>, list: &Key, roots: Vec<Root>) -> Result<Vec<Root>, ConfigError> {
+    let (mut kept, mut left) = (Vec::new(), Vec::new());
+    for (at, root) in roots.into_iter().enumerate() {
+        match cx.caps.forbids(&spellings(&root).collect::<Vec<_>>()) {
+            None => {
+                kept.push(at);
+                left.push(root);
+            }
+            Some(cap) => {
+                let (path, pattern, line) = (root.path.display(), &cap.value, cap.line);
+                cx.forbidden
+                    .push(format!("the root {path} is not served: this site forbids {pattern} ({SITE_FILE}:{line})"));
+            }
+        }
+    }
+    if left.is_empty() {
+        let why = cx.forbidden.join("; ");
+        return Err(cx.error(ErrorKind::Forbidden, list, why, "ask the administrator of this node"));
+    }
+    cx.layers.origins.keep_elements(list, &kept);
+    Ok(left)
 }
 
 fn one(cx: &mut Context<'_>, key: &Key, raw: &RawRoot) -> Result<(Root, Meta), ConfigError> {

@@ -7,6 +7,7 @@ mod layers;
 mod metrics;
 mod renamed;
 mod screens;
+mod site;
 mod wrong;
 
 use std::ffi::OsString;

@@ -1,15 +1,18 @@
 //! The tiers: directories of this node, apart from the roots and from each other, with room for
 //! what they promise.
 
+use super::caps::Cap;
 use super::context::Context;
 use super::default_tier;
 use super::error::{ConfigError, ErrorKind};
+use super::given::{Kind, Size};
 use super::keep_free::keep_free_of;
 use super::key::Key;
 use super::model::{Compression, MIN_RATIO, Medium, Persist, Root, Tier};
 use super::paths::nested;
 use super::raw::RawTier;
 use super::site::{Site, refuse};
+use super::site_file::SITE_FILE;
 use super::units::{MIB, about, share};
 
 /// Longest path of a tier, bytes: readers build paths of copies below it in little room on their
@@ -19,7 +22,9 @@ const LONGEST_PATH_BYTES: usize = 560;
 /// Resolves and checks all tiers, or finds the default one.
 pub(super) fn resolve(cx: &mut Context<'_>, raw: &[RawTier], roots: &[Root]) -> Result<Vec<Tier>, ConfigError> {
     if raw.is_empty() {
-        return Ok(vec![default_tier::find(cx, roots)?]);
+        let mut tier = default_tier::find(cx, roots)?;
+        tier.capacity = in_caps(cx, &Key::tier(0).name("capacity"), tier.capacity);
+        return Ok(vec![tier]);
     }
     let mut tiers: Vec<(Tier, Site)> = Vec::new();
     for (index, raw) in raw.iter().enumerate() {
@@ -27,6 +32,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &[RawTier], roots: &[Root]) -> 
         apart(cx, index, &tier, &tiers)?;
         tiers.push(tier);
     }
+    below_total(cx, &mut tiers);
     together(cx, &tiers);
     compressed(cx, raw, &mut tiers)?;
     Ok(tiers.into_iter().map(|(tier, _)| tier).collect())
@@ -58,6 +64,8 @@ fn one(cx: &mut Context<'_>, index: usize, raw: &RawTier, roots: &[Root]) -> Res
         Some(capacity) => explicit(cx, &key.name("capacity"), capacity, &site)?,
         None => implied(cx, &key.name("capacity"), &site)?,
     };
+    let cap = cx.caps.tier_capacity.clone();
+    let capacity = cx.capped(&key.name("capacity"), capacity, cap.as_ref(), Size::show);
     let keep_free = cx.get(&key.name("keep_free"), raw.keep_free.as_ref())?;
     let keep_free = keep_free_of(cx, &key.name("keep_free"), keep_free, &site)?;
     let persist = cx.get(&key.name("persist"), raw.persist.as_ref())?.unwrap_or_else(|| Persist::of(site.medium));
@@ -82,6 +90,39 @@ fn one(cx: &mut Context<'_>, index: usize, raw: &RawTier, roots: &[Root]) -> Res
         medium: site.medium,
     };
     Ok((tier, site))
+}
+
+/// The capacity of a tier that is the only one, within both caps of the site.
+fn in_caps(cx: &mut Context<'_>, key: &Key, capacity: u64) -> u64 {
+    let (tier, total) = (cx.caps.tier_capacity.clone(), cx.caps.total_capacity.clone());
+    let capacity = cx.capped(key, capacity, tier.as_ref(), Size::show);
+    cx.capped(key, capacity, total.as_ref(), Size::show)
+}
+
+/// Lowers the slowest tiers until all are within the cap of the site. One with too little left is
+/// taken out.
+fn below_total(cx: &mut Context<'_>, tiers: &mut Vec<(Tier, Site)>) {
+    let Some(cap) = cx.caps.total_capacity.clone() else { return };
+    let mut left = cap.value;
+    let mut used = 0;
+    for (at, (tier, _)) in tiers.iter_mut().enumerate() {
+        if left < MIB {
+            break;
+        }
+        let here = Cap { value: left, line: cap.line };
+        tier.capacity = cx.capped(&Key::tier(at).name("capacity"), tier.capacity, Some(&here), Size::show);
+        left -= tier.capacity;
+        used = at + 1;
+    }
+    for (tier, _) in tiers.drain(used..) {
+        let message = format!(
+            "the tier {} is not used: the tiers before it have the {} that this site allows ({SITE_FILE}:{})",
+            tier.name,
+            about(cap.value),
+            cap.line
+        );
+        cx.layers.warnings.push(message);
+    }
 }
 
 /// The default capacity for a directory that was named without one.

@@ -184,6 +184,12 @@ fn is_mount(fd: &OwnedFd) -> bool {
     st.is_ok_and(|st| st.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
+/// Whether a user is root: in a user namespace also the owner that stands for all users outside of
+/// it.
+pub(super) fn is_root(uid: u32) -> bool {
+    uid == 0 || (in_user_namespace() && uid == overflow_uid())
+}
+
 fn in_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let mut words = map.split_ascii_whitespace();

@@ -3,6 +3,7 @@
 use crate::ctx::gate::{self, FOREIGN, MAPPED, WITHOUT};
 use crate::ctx::{files, rights};
 use crate::process::process;
+use core::sync::atomic::Ordering;
 use monarch_abi::control::ControlMap;
 use monarch_abi::foreign_changes::VARIABLE;
 
@@ -64,7 +65,8 @@ fn map_control(path: &'static [u8], disabled: Option<&[u8]>) -> Option<()> {
     files::set_dir(dir);
     let map = files::map_file(path, true)?;
     let control = ControlMap::open_hiding(map, &process().hidden)?;
-    if disabled.is_some_and(|v| !v.is_empty() && v != b"0") {
+    let by_user = disabled.is_some_and(|v| !v.is_empty() && v != b"0");
+    if by_user || control.ctl.site_off.load(Ordering::Relaxed) != 0 {
         rights::switch_off();
     }
     gate::set_control(control);

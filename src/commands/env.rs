@@ -6,7 +6,7 @@
 //! process number, since the caller of `env` may be a subshell that ends at once. `env` starts
 //! nothing: a job that attaches and ends would have the root scanned twice.
 
-use crate::args::ConfigArgs;
+use crate::args::{ConfigArgs, NoConfig};
 use crate::shell::Shell;
 use crate::{job, say};
 use anyhow::Result;
@@ -49,8 +49,13 @@ pub(crate) fn main(args: &EnvArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // Shows mistakes and warnings of the configuration; `hold` does not repeat them.
-    if let Err(code) = job::config(&args.config, &[], false) {
-        return Ok(code);
+    match job::config(&args.config, &[], false) {
+        Ok(_) => {}
+        Err(NoConfig::Refused(why)) => {
+            job::without(&why);
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(NoConfig::Wrong(code)) => return Ok(code),
     }
     let mut hold = vec![std::env::current_exe()?.into_os_string(), "hold".into(), "--shell".into()];
     hold.extend(args.shell.to_possible_value().map(|v| OsString::from(v.get_name())));

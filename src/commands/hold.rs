@@ -6,7 +6,7 @@
 //! started for, or at `--end` or SIGTERM. (At the end of a script, batch systems kill this process
 //! before it can write the report: hence `--end`.)
 
-use crate::args::ConfigArgs;
+use crate::args::{ConfigArgs, NoConfig};
 use crate::job::service::Service;
 use crate::job::{service, shim, spawn};
 use crate::shell::Shell;
@@ -59,8 +59,12 @@ pub(crate) fn main(args: &HoldArgs) -> Result<ExitCode> {
     }
     // `env` has shown the warnings.
     let config = match job::config(&args.config, &[], true) {
-        Ok(c) => c,
-        Err(code) => return Ok(code),
+        Ok(resolved) => resolved.config,
+        Err(NoConfig::Refused(why)) => {
+            job::without(&why);
+            return Ok(ExitCode::FAILURE);
+        }
+        Err(NoConfig::Wrong(code)) => return Ok(code),
     };
     match start_background(args, &config).unwrap_or_else(|e| Err(say::chain(&e))) {
         Ok(control) => {

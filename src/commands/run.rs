@@ -4,13 +4,14 @@
 //! No failure of Monarch keeps the job from running: without an agent the job runs as it would have
 //! without Monarch, after a line on standard error. With `--strict` such a job is not started.
 
-use crate::args::ConfigArgs;
+use crate::args::{ConfigArgs, NoConfig};
 use crate::exit_code::{EX_NOT_EXECUTABLE, EX_NOT_FOUND};
 use crate::job::child::{self, Child};
 use crate::job::{preflight, preload};
 use crate::{job, say};
 use anyhow::Result;
 use clap::Args;
+use monarch_core::config::Resolved;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,12 +45,13 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     // Where Monarch is disabled, a wrong configuration must not matter either.
     if !job::is_disabled() {
         match job::config(&args.config, &args.command, args.quiet) {
-            Ok(mut config) => {
+            Ok(Resolved { mut config, forbidden, .. }) => {
                 // (The agent, which other jobs may share, is not concerned.)
                 let strict = std::mem::take(&mut config.run).strict || args.strict;
                 if strict {
                     let failed = preflight::check(&config).map_err(|e| say::chain(&e));
-                    if let Some(why) = failed.err().or_else(|| preload::obstacle(&args.command)) {
+                    let refused = forbidden.into_iter().next().or(failed.err());
+                    if let Some(why) = refused.or_else(|| preload::obstacle(&args.command)) {
                         return Ok(job::refuse(&why));
                     }
                 }
@@ -59,7 +61,9 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
                     Err(why) => job::without(&why),
                 }
             }
-            Err(code) => return Ok(code),
+            Err(NoConfig::Refused(why)) if args.strict || args.config.is_strict() => return Ok(job::refuse(&why)),
+            Err(NoConfig::Refused(why)) => job::without(&why),
+            Err(NoConfig::Wrong(code)) => return Ok(code),
         }
     }
     if let (Some(s), Some(path)) = (&mut service, &args.trace)

@@ -3,7 +3,7 @@
 //! It is a job like `run`: it finds or starts the agent, asks it to fetch the named files first,
 //! and counts them by what has become of their copies.
 
-use crate::args::ConfigArgs;
+use crate::args::{ConfigArgs, NoConfig};
 use crate::exit_code::{EX_NO, EX_USAGE};
 use crate::job::{self, service::Service};
 use crate::progress::Bar;
@@ -58,8 +58,12 @@ const MAX_AGENT_ABSENCE: Duration = Duration::from_secs(60);
 pub(crate) fn main(args: &StageArgs) -> Result<ExitCode> {
     let (settings, paths) = args.wanted();
     let mut config = match job::config(&settings, &[], args.quiet) {
-        Ok(config) => config,
-        Err(code) => return Ok(code),
+        Ok(resolved) => resolved.config,
+        Err(NoConfig::Refused(why)) => {
+            say::err(format_args!("monarch: nothing is staged: {why}\n"));
+            return Ok(ExitCode::from(EX_NO));
+        }
+        Err(NoConfig::Wrong(code)) => return Ok(code),
     };
     if args.dry_run {
         config.prefetch.enabled = false;

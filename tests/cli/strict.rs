@@ -55,3 +55,30 @@ fn a_disabled_monarch_is_what_a_strict_job_asked_for() {
     let said = p.monarch_with([("MONARCH_DISABLE", "1")], ["run", "--strict", "--root", &root, "--", "touch", &ran]);
     assert!(said.code == Some(0) && p.at("ran").exists(), "{said:?}");
 }
+
+#[test]
+fn a_file_of_the_site_is_checked_before_it_is_installed() {
+    let p = Place::new();
+    std::fs::write(p.at("site.yaml"), "enabled: true\ncaps: { source: { max_inflight: 8 } }\n").expect("write");
+    p.monarch(["config", "check", "--site", "site.yaml"]).fine(&["site.yaml: ok"]);
+    std::fs::write(p.at("site.yaml"), "caps:\n  source: { max_inflght: 8 }\n").expect("write");
+    let said = p.monarch(["config", "check", "--site", "site.yaml"]);
+    said.failed(2, &["caps.source: unknown key `max_inflght`", "site.yaml:2", "did you mean `max_inflight`?"]);
+    p.monarch(["config", "check", "--site", "none.yaml"]).failed(1, &["cannot read none.yaml"]);
+    p.monarch(["config", "check", "--site", "site.yaml", "--root", "root"]).failed(2, &["cannot be used with"]);
+}
+
+#[test]
+fn the_packaged_file_of_a_site_is_right_and_changes_nothing_as_installed() {
+    let p = Place::new();
+    let packaged = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/monarch.yaml");
+    let text = std::fs::read_to_string(&packaged).expect("read");
+    assert!(text.lines().all(|line| line.is_empty() || line.starts_with('#')), "{text}");
+    p.monarch(["config", "check", "--site", &path(&packaged)]).fine(&["ok"]);
+    // Its example, without the comment signs of the lines that are settings.
+    let example: String =
+        text.lines().filter_map(|line| line.strip_prefix("#: ")).fold(String::new(), |all, line| all + line + "\n");
+    assert!(example.lines().count() > 15, "{text}");
+    std::fs::write(p.at("site.yaml"), example).expect("write");
+    p.monarch(["config", "check", "--site", "site.yaml"]).fine(&["site.yaml: ok"]);
+}

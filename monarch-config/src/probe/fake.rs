@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{FsInfo, LocalDisk, Memory, Meta, Probe};
+use crate::site_file::{SITE_FILE, SiteSettings};
 use crate::trusted::{Exposed, Why};
 
 const GIB: u64 = 1 << 30;
@@ -25,6 +26,8 @@ pub struct FakeProbe {
     pub kubernetes: bool,
     /// What [`Probe::local_disks`] answers; `/tmp` to begin with.
     pub disks: Vec<PathBuf>,
+    /// The text of the site's file that [`Probe::site`] reads; none to begin with.
+    pub site: Option<String>,
 }
 
 impl Default for FakeProbe {
@@ -41,6 +44,7 @@ impl Default for FakeProbe {
             memory: Memory { limit: None, used: 0, total: 64 * GIB, available: 48 * GIB },
             kubernetes: false,
             disks: vec!["/tmp".into()],
+            site: None,
         };
         probe.mount("/", "ext4", 100 * GIB, 50 * GIB).dir("/tmp")
     }
@@ -164,5 +168,9 @@ impl Probe for FakeProbe {
 
     fn uid(&self) -> u32 {
         1000
+    }
+
+    fn site(&self) -> SiteSettings {
+        self.site.as_deref().map_or_else(SiteSettings::default, |text| SiteSettings::of(Path::new(SITE_FILE), text))
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::site_file::SiteSettings;
 use crate::trusted::Exposed;
 use rustix::fs::{Access, access, statfs, statvfs};
 
@@ -77,6 +78,10 @@ impl Probe for SystemProbe {
 
     fn uid(&self) -> u32 {
         rustix::process::geteuid().as_raw()
+    }
+
+    fn site(&self) -> SiteSettings {
+        SiteSettings::load()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Periodic work of the agent: outside pressure on the disk, evicted files that were still open,
 //! second tries, copies that another process damaged, the state of prefetching.
 
+use crate::config::{SiteSettings, SiteStamp};
 use crate::tier::TierDir;
 use crate::tiering::TieringEngine;
 use monarch_abi::control::ControlMap;
@@ -165,6 +166,33 @@ pub fn readers(tiering: &Arc<TieringEngine>, stop: Arc<AtomicBool>) {
         }
     };
     let _ = std::thread::Builder::new().name("readers".to_owned()).stack_size(256 * 1024).spawn(work);
+}
+
+/// Follows the switch of the site until `stop`, on a thread of its own: `/etc` may hang. The switch
+/// reaches new programs within [`PERIOD`]; running ones continue.
+pub fn watch_site(ctl: ControlMap<'static>, stop: Arc<AtomicBool>) {
+    let follow = move || {
+        let off = SiteSettings::load().off;
+        let before = ctl.ctl.site_off.swap(u32::from(off.is_some()), Ordering::Relaxed);
+        match off {
+            Some(why) if before == 0 => tracing::warn!(why, "new programs read the PFS"),
+            None if before != 0 => tracing::info!("new programs are served again: the site has switched Monarch on"),
+            _ => {}
+        }
+    };
+    let mut seen = SiteStamp::now();
+    follow();
+    let work = move || {
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(PERIOD);
+            let now = SiteStamp::now();
+            if now != seen {
+                seen = now;
+                follow();
+            }
+        }
+    };
+    let _ = std::thread::Builder::new().name("site".to_owned()).stack_size(256 * 1024).spawn(work);
 }
 
 /// How often the agent stores a sign of life.

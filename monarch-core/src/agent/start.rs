@@ -184,6 +184,7 @@ fn take_over(seed: u64, tiers: &[TierDir]) -> u64 {
 /// Starts the threads of an agent: copiers and periodic work.
 pub(super) fn run(parts: &Parts) {
     super::maintenance::pulse(parts.ctl, parts.stop.clone());
+    super::maintenance::watch_site(parts.ctl, parts.stop.clone());
     parts.ctl.ctl.incarnation.fetch_add(1, Ordering::AcqRel);
     parts.tiering.run();
     super::maintenance::sync(&parts.tiering, parts.stop.clone());

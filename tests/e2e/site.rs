@@ -1,0 +1,184 @@
+//! The settings of the site, in a mount namespace in which `/etc/monarch` is the test's.
+
+use crate::harness::{Job, Running, World, has_command};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Makes `/etc` a directory of links to what lies there, with a `monarch` of its own.
+const OWN_ETC: &str = r#"
+    set -e
+    mkdir -p "$0/etc/monarch" "$0/old"
+    mount --bind /etc "$0/old"
+    for f in /etc/*; do
+        [ -e "$0/etc/${f##*/}" ] || [ -L "$0/etc/${f##*/}" ] || ln -s "$0/old/${f##*/}" "$0/etc/"
+    done
+    mount --bind "$0/etc" /etc
+    exec "$@"
+"#;
+
+/// A node whose administrator is the test; `None` where this user can mount nothing.
+struct Node {
+    world: World,
+}
+
+impl Node {
+    fn new(world: World) -> Option<Self> {
+        let may = has_command("unshare") && Command::new("unshare").args(["-m", "true"]).status().unwrap().success();
+        fs::create_dir_all(world.scratch().join("etc/monarch")).unwrap();
+        may.then_some(Self { world })
+    }
+
+    fn file(&self) -> PathBuf {
+        self.world.scratch().join("etc/monarch/monarch.yaml")
+    }
+
+    /// Writes the file of the site, as an administrator replaces it.
+    fn set(&self, text: &str) {
+        let beside = self.file().with_extension("new");
+        fs::write(&beside, text).unwrap();
+        fs::rename(beside, self.file()).unwrap();
+    }
+
+    /// Starts a command on this node.
+    fn start(&self, command: &Command) -> Running {
+        let mut c = Command::new("unshare");
+        c.args(["-m", "--propagation", "private", "sh", "-c", OWN_ETC]).arg(self.world.scratch());
+        c.arg(command.get_program()).args(command.get_args()).current_dir(self.world.scratch());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => c.env(name, value),
+                None => c.env_remove(name),
+            };
+        }
+        Running::new(c)
+    }
+
+    /// Runs `monarch` with these words before those of the world; exit status, output, errors.
+    fn monarch(&self, words: &[&str]) -> (Option<i32>, String, String) {
+        let mut c = self.world.monarch(words[0]);
+        c.args(&words[1..]).args(self.world.words());
+        let ended = self.start(&c).end();
+        (ended.status.code(), ended.text(), ended.errors())
+    }
+}
+
+#[test]
+fn the_switch_of_the_site_reaches_new_programs_of_a_running_job() {
+    let Some(node) = Node::new(World::plan().files(4).patient().build()) else { return };
+    let w = &node.world;
+    node.set("enabled: true\n");
+    let script = "echo ready; while read -r how file; do case $how in \
+                  new) cat \"$file\" > copy;; own) : < \"$file\";; esac; echo \"done $how\"; done";
+    let mut job = node.start(&w.monarch_run(&Job::new("sh").args(["-c", script])));
+    job.until_written("ready");
+    w.until("all copies", |s| s.tiers.iter().map(|t| t.files).sum::<u64>() >= 4);
+    let first = |dir: PathBuf| fs::read_dir(dir).unwrap().next().unwrap().unwrap().path();
+    let path = first(first(w.root().join("data")));
+    let mut asked = 0;
+    // Whether an open by a program that starts now, or by the shell that runs, is a hit.
+    let mut hits = |how: &str| {
+        let before = w.counter("hits");
+        job.write(format!("{how} {}\n", path.display()).as_bytes());
+        asked += 1;
+        while job.written().matches("done").count() < asked {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        w.counter("hits") > before
+    };
+    assert!(hits("new") && hits("own"));
+    node.set("enabled: false\nreason: the metadata servers are repaired\n");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while hits("new") {
+        assert!(std::time::Instant::now() < deadline, "the switch does not arrive: {}", w.log());
+    }
+    assert!(hits("own"), "a running process is served as before");
+    assert!(w.log().contains("the metadata servers are repaired"), "{}", w.log());
+    node.set("enabled: true\n");
+    while !hits("new") {
+        assert!(std::time::Instant::now() < deadline, "the switch does not come back: {}", w.log());
+    }
+    // A file that others may write to switches nothing off.
+    node.set("enabled: false\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    while hits("new") {
+        assert!(std::time::Instant::now() < deadline, "the switch does not arrive: {}", w.log());
+    }
+    fs::set_permissions(node.file(), mode).unwrap();
+    while !hits("new") {
+        assert!(std::time::Instant::now() < deadline, "the file is still believed: {}", w.log());
+    }
+    job.end().good();
+}
+
+#[test]
+fn a_job_runs_plainly_where_the_site_has_switched_monarch_off() {
+    let Some(node) = Node::new(World::plan().files(4).build()) else { return };
+    node.set("enabled: false\nreason: ticket 4711\n");
+    let job = Job::new("sh").args(["-c", "echo \"ctl=$MONARCH_CTL\""]);
+    let ended = node.start(&node.world.monarch_run(&job)).end().good();
+    assert_eq!(ended.text(), "ctl=\n");
+    let said = ended.errors();
+    let line = "running without Monarch: the site has switched Monarch off in /etc/monarch/monarch.yaml: ticket 4711";
+    assert!(said.contains(line) && said.lines().count() == 1, "{said}");
+    for strict in ["--strict", "--set=run.strict=true"] {
+        let ended = node.start(&node.world.monarch_run(&job.clone().option(strict))).end();
+        assert_eq!((ended.status.code(), ended.text().as_str()), (Some(3), ""), "{strict}");
+        assert!(ended.errors().contains("ticket 4711"), "{}", ended.errors());
+    }
+    assert!(node.world.agent().is_none());
+    let (code, _, said) = node.monarch(&["stage"]);
+    assert!(code == Some(3) && said.contains("nothing is staged: the site has"), "{code:?} {said}");
+    let (code, out, said) = node.monarch(&["env"]);
+    assert!(code == Some(0) && out.is_empty() && said.contains("ticket 4711"), "{code:?} {out} {said}");
+    let (code, out, said) = node.monarch(&["config", "show"]);
+    assert!(code == Some(0) && out.contains("roots:") && said.contains("ticket 4711"), "{code:?} {out} {said}");
+}
+
+#[test]
+fn caps_and_forbidden_roots_hold_whatever_a_user_sets() {
+    let Some(node) = Node::new(World::plan().files(4).set("source.max_inflight=40").build()) else { return };
+    node.set("caps:\n  source: { max_inflight: 8 }\n  tiers: { total_capacity: 64MiB }\n");
+    let (code, out, said) = node.monarch(&["config", "show"]);
+    assert!(code == Some(0) && out.contains("max_inflight: 8 ") && out.contains("capacity: 64MiB"), "{out} {said}");
+    let line = "source.max_inflight: 40 is lowered to 8, the cap of this site (/etc/monarch/monarch.yaml:2)";
+    assert!(said.contains(line), "{said}");
+    let (code, _, said) = node.monarch(&["config", "check"]);
+    assert_eq!(code, Some(0), "{said}");
+
+    let root = node.world.root().display();
+    node.set(&format!("caps: {{ dataset: {{ forbidden_roots: [{root}] }} }}\n"));
+    let job = Job::new("sh").args(["-c", "echo \"ctl=$MONARCH_CTL\""]);
+    let ended = node.start(&node.world.monarch_run(&job)).end().good();
+    assert_eq!(ended.text(), "ctl=\n");
+    assert!(
+        ended.errors().contains(&format!("the root {root} is not served: this site forbids")),
+        "{}",
+        ended.errors()
+    );
+    let ended = node.start(&node.world.monarch_run(&job.option("--strict"))).end();
+    assert_eq!((ended.status.code(), ended.text().as_str()), (Some(3), ""));
+    assert!(node.world.agent().is_none());
+}
+
+#[test]
+fn a_file_of_the_site_that_is_not_roots_alone_is_ignored_with_one_warning() {
+    let Some(node) = Node::new(World::plan().files(4).build()) else { return };
+    node.set("enabled: false\n");
+    let mode = |path: PathBuf, mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(path, mode).unwrap();
+    };
+    mode(node.file(), 0o664);
+    let (code, _, said) = node.monarch(&["config", "check"]);
+    let ignored = "the settings of the site in /etc/monarch/monarch.yaml are ignored: it can be written";
+    assert!(code == Some(0) && said.matches("warning").count() == 1 && said.contains(ignored), "{code:?} {said}");
+    mode(node.file(), 0o644);
+    mode(node.file().parent().unwrap().to_owned(), 0o757);
+    let (code, _, said) = node.monarch(&["config", "check"]);
+    assert!(code == Some(0) && said.contains("its directory /etc/monarch can be written"), "{code:?} {said}");
+    let mut check = node.world.monarch("config");
+    check.args(["check", "--site"]);
+    let ended = node.start(&check).end();
+    assert!(ended.status.code() == Some(2) && ended.errors().contains("chmod go-w"), "{}", ended.errors());
+}
