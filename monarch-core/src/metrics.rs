@@ -7,6 +7,7 @@
 //! | [`page`] | an answer to Prometheus: declared metrics with their values, as text |
 //! | [`gather`] | reads the values of the agent |
 //! | [`latencies`] | histograms of copies and opens, the only values kept for metrics alone |
+//! | [`merge`] | one page of the pages of several agents |
 //! | [`http`] | serves the page |
 //! | [`textfile`] | writes the page for the textfile collector of node_exporter |
 //!
@@ -25,6 +26,7 @@ pub mod defs;
 mod gather;
 mod http;
 mod latencies;
+mod merge;
 mod page;
 mod textfile;
 
@@ -34,6 +36,7 @@ mod dashboard_tests;
 mod document_tests;
 
 pub(crate) use gather::{Seen, text};
-pub(crate) use http::{Listening, serve};
+pub(crate) use http::{FindSharer, Listening, serve};
 pub use latencies::{CopyOf, Latencies, Origin};
+pub(crate) use merge::{labelled, merged};
 pub(crate) use textfile::Textfile;

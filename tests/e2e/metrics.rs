@@ -30,7 +30,7 @@ fn fetch(url: &str) -> String {
 #[track_caller]
 fn parse(text: &str) -> Page {
     let mut page = Page::new();
-    let mut of = String::new();
+    let (mut of, mut agents) = (String::new(), String::new());
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# TYPE ").or_else(|| line.strip_prefix("# HELP ")) {
             rest.split(' ').next().unwrap().clone_into(&mut of);
@@ -41,7 +41,18 @@ fn parse(text: &str) -> Page {
         let part = name.strip_prefix(of.as_str());
         assert!(part.is_some_and(|p| ["", "_bucket", "_sum", "_count"].contains(&p)), "{line} below {of}");
         let value = value.parse().unwrap_or_else(|_| panic!("not a number: {line}"));
-        assert!(page.insert(series.to_owned(), value).is_none(), "twice: {line}");
+        // Each has the label of its agent.
+        let (agent, rest) = series[name.len()..]
+            .strip_prefix("{agent=\"")
+            .and_then(|rest| rest.split_once('"'))
+            .unwrap_or_else(|| panic!("no agent: {line}"));
+        assert!(agents.is_empty() || agents == agent, "two agents: {line}");
+        agent.clone_into(&mut agents);
+        let series = match rest.strip_prefix(',') {
+            Some(rest) => format!("{name}{{{rest}"),
+            None => name.to_owned(),
+        };
+        assert!(page.insert(series, value).is_none(), "twice: {line}");
     }
     assert!(page.len() > 100, "{text}");
     page
@@ -171,6 +182,56 @@ fn an_agent_runs_without_a_port_in_use_and_takes_it_when_it_is_free() {
     w.until("the port", |s| s.metrics.url.is_some());
     let page = parse(&fetch(&w.agent().unwrap().metrics.url.unwrap()));
     assert_eq!(page["monarch_jobs"] as u64, 1);
+}
+
+/// The agents of a world.
+fn agents(w: &World) -> Vec<Status> {
+    let out = w.monarch("status").arg("--json").output().unwrap();
+    let all: Vec<Status> = serde_json::from_slice(&out.stdout).unwrap_or_default();
+    all.into_iter().filter(|s| s.runtime_dir.starts_with(w.runtime())).collect()
+}
+
+#[test]
+fn the_agents_of_two_jobs_share_a_port_and_its_page_has_the_figures_of_both() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let mut w = World::plan().files(4).set(&format!("metrics.listen={address}")).build();
+    w.keep();
+    w.until("the port", |s| s.metrics.url.is_some());
+    let url = w.agent().unwrap().metrics.url.unwrap();
+    // A second job, with other tiers and so with an agent of its own.
+    let second = w.scratch().join("second tier");
+    let mut words = w.words();
+    let tier = words.iter().position(|word| word == "--tier").unwrap();
+    words[tier + 1] = format!("{}:64MiB", second.display()).into();
+    let mut c = w.monarch("run");
+    c.arg("--quiet").args(words).args(["--", "sh", "-c", "echo kept; cat"]);
+    let mut job = crate::harness::Running::new(c);
+    job.until_written("kept");
+    w.until("both agents", |_| agents(&w).iter().filter(|s| s.metrics.url.as_ref() == Some(&url)).count() == 2);
+    assert_eq!(agents(&w).iter().filter(|s| s.metrics.shared).count(), 1, "{:#?}", agents(&w));
+    let jobs = |page: &str| page.lines().filter(|line| line.starts_with("monarch_jobs{agent=")).count();
+    w.until("both agents on the page", |_| jobs(&fetch(&url)) == 2);
+    // Every metric is described once, and its series follow each other.
+    let page = fetch(&url);
+    let mut described = std::collections::HashSet::new();
+    let of = |line: &str| line.strip_prefix("# TYPE ").map(|rest| rest.split(' ').next().unwrap().to_owned());
+    assert!(page.lines().filter_map(of).all(|name| described.insert(name)), "{page}");
+    let series: std::collections::HashSet<&str> =
+        page.lines().filter_map(|l| l.rsplit_once(' ')).map(|l| l.0).collect();
+    assert_eq!(series.len(), page.lines().count(), "no line is there twice: {page}");
+    // When the agent that has the port ends, the other one takes it.
+    w.release();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while agents(&w).first().is_none_or(|s| s.metrics.shared || s.metrics.url.as_ref() != Some(&url))
+        || agents(&w).len() != 1
+    {
+        assert!(std::time::Instant::now() < deadline, "{:#?}", agents(&w));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(jobs(&fetch(&url)), 1);
+    job.end().good();
 }
 
 #[test]

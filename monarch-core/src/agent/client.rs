@@ -122,9 +122,12 @@ impl Client {
             Reply::Attached { control } => Ok(control),
             Reply::Stopping => Err(ClientError::Io(io::ErrorKind::ConnectionReset.into())),
             Reply::Error { message } => Err(ClientError::Refused(message)),
-            Reply::Status(_) | Reply::Tally(_) | Reply::Census(_) | Reply::Traced(_) | Reply::Cluster(_) => {
-                Err(ClientError::Refused(STRANGE.to_owned()))
-            }
+            Reply::Status(_)
+            | Reply::Metrics { .. }
+            | Reply::Tally(_)
+            | Reply::Census(_)
+            | Reply::Traced(_)
+            | Reply::Cluster(_) => Err(ClientError::Refused(STRANGE.to_owned())),
         }
     }
 

@@ -36,6 +36,11 @@ pub enum Request {
     },
     /// Report the state of the agent.
     Status,
+    /// Give the agent's page of metrics, if it is to be served on this port.
+    Metrics {
+        /// The port of the agent that asks.
+        port: u16,
+    },
     /// Copy the files of these ranges in the background, behind those that readers wait for; files
     /// on tape only where they are a range of their own.
     Prefetch {
@@ -96,6 +101,11 @@ pub enum Reply {
     },
     /// State of the agent.
     Status(Box<Status>),
+    /// A page of metrics; `None` if the agent serves none on that port.
+    Metrics {
+        /// The page.
+        page: Option<String>,
+    },
     /// State of copies.
     Census(Box<Census>),
     /// The request was served, or begun: files and bytes.

@@ -92,7 +92,7 @@ impl Agent {
     fn new(config: &Config, parts: Parts, own_process: bool) -> Self {
         let attached = Arc::<AtomicUsize>::default();
         let reporter = Arc::new(Reporter::new(&parts, attached.clone()));
-        let metrics = MetricsService::new(config, reporter, parts.stop.clone());
+        let metrics = MetricsService::new(config, reporter, parts.dir.path(), parts.stop.clone());
         Self {
             dir: parts.dir,
             ctl: parts.ctl,
@@ -253,6 +253,11 @@ impl Agent {
                 *job = None;
                 self.jobs.hurry.store(true, Ordering::Release);
                 Reply::Stopping
+            }
+            Ok(Request::Metrics { port }) => {
+                let metrics = self.metrics.clone();
+                let page = tokio::task::spawn_blocking(move || metrics.page_for(port)).await;
+                Reply::Metrics { page: page.ok().flatten() }
             }
             Ok(Request::Status) => Reply::Status(Box::new(self.metrics.agent_status())),
             Ok(Request::Prefetch { ranges }) => {

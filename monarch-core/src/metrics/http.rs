@@ -21,6 +21,8 @@ const MAX_CONNECTIONS: usize = 8;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two attempts to listen.
 const LISTEN_RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// The same while another agent serves this agent's metrics: its page ends with it.
+const SHARED_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Pause after a connection that could not be accepted: too many open files, perhaps.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -33,6 +35,8 @@ enum Where {
     #[default]
     Nowhere,
     At(SocketAddr),
+    /// On the page of another agent of this user, which has the port.
+    Shared(String),
     Failed(String),
 }
 
@@ -45,8 +49,14 @@ impl Listening {
     pub(crate) fn url(&self) -> Option<String> {
         match &*self.lock() {
             Where::At(address) => Some(format!("http://{address}/metrics")),
+            Where::Shared(url) => Some(url.clone()),
             _ => None,
         }
+    }
+
+    /// Whether the page is that of another agent.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(&*self.lock(), Where::Shared(_))
     }
 
     /// Returns why the page is not served.
@@ -61,15 +71,28 @@ impl Listening {
 /// Makes the page.
 pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
 
+/// Finds the page of an agent of this user that has the port and serves this agent's metrics, too.
+pub(crate) type FindSharer = Arc<dyn Fn(u16) -> Option<String> + Send + Sync>;
+
 /// Serves the page at `address` until the runtime ends. While another process has the address,
-/// tries again every [`LISTEN_RETRY_INTERVAL`].
-pub(crate) async fn serve(address: SocketAddr, listening: Arc<Listening>, render: Render) {
+/// tries again every [`LISTEN_RETRY_INTERVAL`]; another agent that has it serves these metrics.
+pub(crate) async fn serve(address: SocketAddr, listening: Arc<Listening>, render: Render, find: FindSharer) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut warned = false;
     let listener = loop {
         match TcpListener::bind(address).await {
             Ok(listener) => break listener,
             Err(e) => {
+                let find = find.clone();
+                let sharer = tokio::task::spawn_blocking(move || find(address.port())).await;
+                if let Ok(Some(url)) = sharer {
+                    if !listening.is_shared() {
+                        tracing::info!(url, "metrics are served by another agent of this user");
+                    }
+                    *listening.lock() = Where::Shared(url);
+                    tokio::time::sleep(SHARED_RETRY_INTERVAL).await;
+                    continue;
+                }
                 let why = format!("cannot listen at {address}: {e}");
                 if !warned {
                     tracing::warn!(%address, error = %e, "no metrics over HTTP (metrics.listen); tried again every 10 s");
@@ -180,7 +203,8 @@ mod tests {
     fn served(address: SocketAddr) -> (tokio::runtime::Runtime, Arc<Listening>) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listening = Arc::<Listening>::default();
-        runtime.spawn(serve(address, listening.clone(), Arc::new(|| "the_page 1\n".to_owned())));
+        let find: FindSharer = Arc::new(|_| None);
+        runtime.spawn(serve(address, listening.clone(), Arc::new(|| "the_page 1\n".to_owned()), find));
         (runtime, listening)
     }
 

@@ -69,6 +69,9 @@ pub struct Opens {
 pub struct MetricsStatus {
     /// The page that Prometheus reads.
     pub url: Option<String>,
+    /// Whether another agent of this user serves that page.
+    #[serde(default)]
+    pub shared: bool,
     /// The file that node_exporter reads.
     pub textfile: Option<PathBuf>,
     /// Why one of them is missing.
