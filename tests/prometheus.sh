@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The dashboard of configs/grafana in a real Prometheus: two agents that share copies read a slow
+# The dashboard of configs/grafana and the alerts of configs/prometheus in a real Prometheus: two agents that share copies read a slow
 # file system, Prometheus scrapes them, and every query of the dashboard is asked through its HTTP
-# interface.
+# interface. promtool checks the alerts, and when each of them fires.
 #   tests/prometheus.sh      needs Debian or Ubuntu (its package `prometheus` is unpacked into a temporary directory unless it is installed),
 #                            FUSE, and a release build (MONARCH_E2E_BIN names another directory). One minute.
 # Beside the everyday suite. Ends with 1 when a query fails, when one that must have data has none,
@@ -70,8 +70,12 @@ for n in 1 2; do
   [ -n "$url" ] || { echo "prometheus: no agent on node $n" >&2; cat "$work/keep$n.log" "$work"/run/"$n"/*/*/agent.log >&2; exit 1; }
   targets+=("${url#http://}")
 done
+# The alerts: their form, and when each fires.
+"$promtool" check rules configs/prometheus/alerts.yaml
+(cd configs/prometheus && "$promtool" test rules alerts_test.yaml)
 cat >"$work/prometheus.yml" <<YAML
-global: { scrape_interval: 1s, scrape_timeout: 1s }
+global: { scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s }
+rule_files: [$repo/configs/prometheus/alerts.yaml]
 scrape_configs:
   - job_name: monarch
     static_configs: [{ targets: ["${targets[0]%/metrics}", "${targets[1]%/metrics}"] }]
@@ -172,6 +176,13 @@ for n, target in enumerate(targets, 1):
             bad.append(f"{expr} is {value(expr)}, and {want} in the status")
     if readers["hits"] < 2000:
         bad.append(f"node {n} had {readers['hits']} hits of 3000 opens: {readers}")
+
+groups = ask("rules")["groups"]
+rules = [rule for group in groups for rule in group["rules"]]
+bad += [f"{rule['name']}: {rule['health']} {rule.get('lastError', '')}" for rule in rules if rule["health"] != "ok"]
+bad += [f"{alert['labels']} fires in a run without trouble" for alert in ask("alerts")["alerts"] if alert["state"] == "firing"]
+if len(rules) < 14:
+    bad.append(f"not all alerts are loaded: {rules}")
 
 if value("sum(monarch_peer_received_bytes_total)") < 100 * 40000:
     bad.append("the nodes shared next to nothing")

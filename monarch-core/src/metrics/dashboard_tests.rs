@@ -1,5 +1,5 @@
-//! What `configs/grafana/monarch.json` asks for is declared: every metric of every query, with
-//! every label.
+//! What `configs/grafana/monarch.json` and `configs/prometheus/alerts.yaml` ask for is declared:
+//! every metric of every query, with every label.
 
 use super::declare::{Declared, Kind};
 use super::defs::ALL;
@@ -7,12 +7,23 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Words of PromQL that a query may use besides names and labels.
-const FUNCTIONS: &[&str] =
-    &["sum", "min", "max", "avg", "count", "rate", "increase", "histogram_quantile", "clamp_min", "label_values"];
+const FUNCTIONS: &[&str] = &[
+    "sum",
+    "min",
+    "max",
+    "avg",
+    "count",
+    "rate",
+    "increase",
+    "changes",
+    "histogram_quantile",
+    "clamp_min",
+    "label_values",
+];
 /// Words before a list of labels in parentheses.
 const GROUPINGS: &[&str] = &["by", "without", "on", "ignoring", "group_left", "group_right"];
-/// Labels that Prometheus adds to everything it scrapes.
-const ADDED: &[&str] = &["instance", "job"];
+/// Labels that Prometheus, or the page, adds to everything.
+const ADDED: &[&str] = &["instance", "job", "agent"];
 
 #[derive(Clone, Debug, PartialEq)]
 enum Token {
@@ -136,6 +147,26 @@ fn every_query_names_declared_metrics_with_their_labels() {
         }
     }
     assert!(all.len() >= 40 && named.len() >= 40, "{} queries of {} metrics", all.len(), named.len());
+}
+
+#[test]
+fn every_alert_names_declared_metrics_with_their_labels() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/prometheus/alerts.yaml");
+    let text = std::fs::read_to_string(path).unwrap();
+    let expressions: Vec<&str> = text.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
+    assert!(expressions.len() >= 14, "{text}");
+    // That of the textfile collector is about a metric of node_exporter.
+    for query in expressions.iter().filter(|query| !query.contains("node_textfile_mtime_seconds")) {
+        let (metrics, _) = check(query).unwrap_or_else(|why| panic!("{why}: {query}"));
+        assert!(!metrics.is_empty(), "{query}");
+    }
+    // Each fires in a test, and in another one it does not.
+    let tests = std::fs::read_to_string(path.replace("alerts.yaml", "alerts_test.yaml")).unwrap();
+    for name in text.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
+        for what in ["fires", "does not fire"] {
+            assert!(tests.contains(&format!("- name: {name} {what}\n")), "{name} {what}");
+        }
+    }
 }
 
 #[test]
