@@ -127,7 +127,9 @@ impl ConfigArgs {
     pub(crate) fn overrides(&self) -> Overrides {
         let text = |t: &str| typed(Path::new(t)).to_string_lossy().into_owned();
         let set = |(key, value): &(String, String)| match key.as_str() {
-            "index.file" | "runtime_dir" if !value.starts_with(['[', '{']) => (key.clone(), text(value)),
+            "index.file" | "runtime_dir" | "run.accounting" if !value.starts_with(['[', '{']) => {
+                (key.clone(), text(value))
+            }
             _ => (key.clone(), value.clone()),
         };
         Overrides {

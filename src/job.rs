@@ -7,6 +7,7 @@
 //! | [`spawn`] | starts processes of Monarch that outlive the process that starts them |
 //! | [`child`] | the job's own process |
 //! | [`found`] | the signals and descriptors that this process was started with, for the job |
+//! | [`accounting`] | the line that a job appends to the file of its site |
 //! | [`output`] | the files that a job leaves: reports, traces |
 //! | [`aliases`] | links by which the job will name its files |
 //! | [`preflight`] | whether roots can be listed and tiers take files |
@@ -14,6 +15,7 @@
 //! | [`sanitizer`] | programs that require their own library first |
 //! | [`shim`] | where the preload library is |
 
+mod accounting;
 mod aliases;
 pub(crate) mod child;
 mod found;
@@ -123,6 +125,8 @@ pub(crate) struct Ending<'a> {
     pub(crate) took: Duration,
     /// Its command, if it is known.
     pub(crate) command: &'a [OsString],
+    /// Where a line about the job is appended (`run.accounting`).
+    pub(crate) accounting: Option<&'a Path>,
     /// Whether to wait until the agent has released the memory that it holds, also where no batch
     /// system would kill the agent.
     pub(crate) wait: bool,
@@ -150,6 +154,12 @@ fn report_savings(service: &mut Service, ending: &Ending<'_>) {
         && let Err(e) = output::write_whole(path, &report::document(&report, path))
     {
         say::warn(format_args!("cannot write the report {}: {e}", path.shown()));
+    }
+    if let Some(path) = ending.accounting
+        && accounting::speaks_for_node()
+        && let Err(e) = accounting::append(path, &report, &service.roots())
+    {
+        say::warn(format_args!("no line is appended to {} (run.accounting): {e}", path.shown()));
     }
     if !ending.quiet && speaks {
         say::err(format_args!("{}", report::text(&report)));

@@ -419,6 +419,10 @@ pub struct Log {
 pub struct Run {
     /// Whether a job that cannot be served is not started. Default: false.
     pub strict: bool,
+    /// A file to which each job appends a line about what it read, or a directory with such a file
+    /// for each user. Default `None`.
+    #[serde(default)]
+    pub accounting: Option<PathBuf>,
 }
 
 /// Severity of log messages.

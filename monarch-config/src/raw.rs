@@ -290,4 +290,8 @@ pub(super) struct RawRun {
     /// before its command. Otherwise the job runs, and reads the PFS itself. Also --strict. Default
     /// false.
     pub(super) strict: Option<Given<Toggle>>,
+    /// File to which each job appends a line of JSON at its end: user, job, node, roots, bytes read
+    /// and bytes that the PFS sent. Absolute; or a directory, in which each user has a file of
+    /// their own. Default: none.
+    pub(super) accounting: Option<Given<Location>>,
 }

@@ -76,5 +76,6 @@ pub fn render_with_origins(resolved: &Resolved) -> String {
     page.set("log.level", &OneOf::show(&log.level));
     page.section("run");
     page.set("run.strict", &run.strict.to_string());
+    page.set("run.accounting", &run.accounting.as_deref().map_or_else(|| "null".to_owned(), quoted));
     page.out
 }

@@ -35,7 +35,7 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         cx.or("placement.policy", raw.placement.as_ref().and_then(|raw| raw.policy.as_ref()), Policy::FirstEpoch)?;
     let prefetch = cx.or("prefetch.enabled", raw.prefetch.as_ref().and_then(|raw| raw.enabled.as_ref()), true)?;
     let level = cx.or("log.level", raw.log.as_ref().and_then(|raw| raw.level.as_ref()), LogLevel::Info)?;
-    let strict = strict(cx, raw)?;
+    let run = Run { strict: strict(cx, raw)?, accounting: accounting(cx, raw)? };
     let index = index(cx, raw.index.as_ref().unwrap_or(&RawIndex::default()))?;
     let cluster = cluster::resolve(cx, raw.cluster.as_ref().unwrap_or(&RawCluster::default()))?;
     let metrics = metrics::resolve(cx, raw.metrics.as_ref().unwrap_or(&RawMetrics::default()))?;
@@ -55,13 +55,26 @@ pub(super) fn resolve(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Config, C
         runtime_dir,
         cluster,
         log: Log { level },
-        run: Run { strict },
+        run,
     })
 }
 
 /// Whether a job that cannot be served is not started.
 pub(super) fn strict(cx: &Context<'_>, raw: &RawConfig) -> Result<bool, ConfigError> {
     cx.or("run.strict", raw.run.as_ref().and_then(|raw| raw.strict.as_ref()), false)
+}
+
+/// Where each job leaves a line about what it read.
+fn accounting(cx: &mut Context<'_>, raw: &RawConfig) -> Result<Option<PathBuf>, ConfigError> {
+    let key = Key::new("run.accounting");
+    let given = raw.run.as_ref().and_then(|raw| raw.accounting.as_ref());
+    let Some(path) = cx.get(&key, given)? else { return Ok(None) };
+    let path = paths::clean(cx, ErrorKind::WrongType, &key, &path)?;
+    let is_dir = |path: &std::path::Path| cx.probe.meta(path).is_ok_and(|meta| meta.is_dir);
+    if !is_dir(&path) && !path.parent().is_some_and(is_dir) {
+        cx.warn(&key, "its directory is not there on this node: no line is written");
+    }
+    Ok(Some(path))
 }
 
 /// Where the agents' sockets, locks and shared memory are.

@@ -103,7 +103,8 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
     crate::job::child::block_signals();
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
-    let config: Config = serde_json::from_str(&text).context("standard input is not a configuration as JSON")?;
+    let mut config: Config = serde_json::from_str(&text).context("standard input is not a configuration as JSON")?;
+    let accounting = std::mem::take(&mut config.run).accounting;
     let started = Instant::now();
     let served =
         watch(args.pid).and_then(|process| Ok((process, Service::start_for(config, u32::try_from(args.pid).ok())?)));
@@ -119,7 +120,8 @@ fn stay(args: &HoldArgs) -> Result<ExitCode> {
         service.keep_alive();
     }
     let (report, wait) = (args.report.as_deref(), crate::job::child::is_told_to_end());
-    job::conclude(service, &job::Ending { report, quiet: true, took: started.elapsed(), command: &[], wait });
+    let (took, accounting) = (started.elapsed(), accounting.as_deref());
+    job::conclude(service, &job::Ending { report, quiet: true, took, command: &[], accounting, wait });
     Ok(ExitCode::SUCCESS)
 }
 

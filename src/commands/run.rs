@@ -41,13 +41,15 @@ pub(crate) struct RunArgs {
 
 pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
     child::block_signals();
-    let mut service = None;
+    let (mut service, mut accounting) = (None, None);
     // Where Monarch is disabled, a wrong configuration must not matter either.
     if !job::is_disabled() {
         match job::config(&args.config, &args.command, args.quiet) {
             Ok(Resolved { mut config, forbidden, .. }) => {
                 // (The agent, which other jobs may share, is not concerned.)
-                let strict = std::mem::take(&mut config.run).strict || args.strict;
+                let run = std::mem::take(&mut config.run);
+                let strict = run.strict || args.strict;
+                accounting = run.accounting;
                 if strict {
                     let failed = preflight::check(&config).map_err(|e| say::chain(&e));
                     let refused = forbidden.into_iter().next().or(failed.err());
@@ -89,7 +91,8 @@ pub(crate) fn main(args: &RunArgs) -> Result<ExitCode> {
         s.hurry();
         s.end_trace(args.quiet);
         let (report, command) = (args.report.as_deref(), &args.command[..]);
-        job::conclude(s, &job::Ending { report, quiet: args.quiet, took: started.elapsed(), command, wait: false });
+        let (took, accounting) = (started.elapsed(), accounting.as_deref());
+        job::conclude(s, &job::Ending { report, quiet: args.quiet, took, command, accounting, wait: false });
     }
     Ok(child::end_like(end))
 }

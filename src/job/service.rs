@@ -147,6 +147,11 @@ impl Service {
         environment(&self.shim, &self.control)
     }
 
+    /// Returns the roots of the job, as they were given.
+    pub(crate) fn roots(&self) -> Vec<PathBuf> {
+        self.config.dataset.roots.iter().map(|root| root.path.clone()).collect()
+    }
+
     /// Returns the path of the job's control block.
     pub(crate) fn control(&self) -> &Path {
         &self.control

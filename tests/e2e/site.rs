@@ -1,4 +1,5 @@
-//! The settings of the site, in a mount namespace in which `/etc/monarch` is the test's.
+//! The settings of the site, in a mount namespace in which `/etc/monarch` is the test's, and the
+//! line that each job appends to the site's accounts.
 
 use crate::harness::{Job, Running, World, has_command};
 use std::fs;
@@ -181,4 +182,36 @@ fn a_file_of_the_site_that_is_not_roots_alone_is_ignored_with_one_warning() {
     check.args(["check", "--site"]);
     let ended = node.start(&check).end();
     assert!(ended.status.code() == Some(2) && ended.errors().contains("chmod go-w"), "{}", ended.errors());
+}
+
+#[test]
+fn each_job_leaves_a_line_in_the_accounts_of_the_site() {
+    let accounts = tempfile::tempdir().unwrap();
+    let w = World::plan()
+        .files(10)
+        .args(&["--plain"])
+        .set(&format!("run.accounting={}", accounts.path().display()))
+        .build();
+    let report = w.scratch().join("report.json");
+    let job = w.python("passes.py").args(["--epochs", "2"]).arg(w.root());
+    let first = job.clone().env("SLURM_JOB_ID", "4711").env("SLURM_LOCALID", "0");
+    w.run(&first.option("--report").option(&report)).good();
+    // Another task of the same node has the same figures.
+    w.run(&job.clone().env("SLURM_LOCALID", "1")).good();
+    w.run(&job).good();
+    let file = fs::read_dir(accounts.path()).unwrap().next().unwrap().unwrap().path();
+    let text = fs::read_to_string(&file).unwrap();
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    let (line, savings) = (&lines[0], &report["savings"]);
+    assert_eq!((&line["job"], &lines[1]["job"]), (&"4711".into(), &serde_json::Value::Null));
+    for (ours, theirs) in [("read_bytes", "read_bytes"), ("pfs_bytes", "sent_bytes"), ("opens", "opens")] {
+        assert_eq!(line[ours], savings[theirs], "{line} {savings}");
+    }
+    assert!(line["opens"].as_u64() >= Some(20) && line["jobs"] == 1, "{line}");
+    let (read, sent) = (line["read_bytes"].as_u64().unwrap(), line["pfs_bytes"].as_u64().unwrap());
+    assert_eq!(line["spared_bytes"].as_u64(), Some(read.saturating_sub(sent)));
+    assert!(line["end"].as_f64() > line["start"].as_f64() && line["node"] == report["host"], "{line}");
+    assert_eq!(line["roots"], serde_json::json!([w.root()]));
 }
