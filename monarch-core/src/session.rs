@@ -22,7 +22,7 @@ use crate::agent::client::{self, Client, ClientError, Joining, Starting};
 use crate::agent::protocol::{Range, Request, Status, Tally};
 use crate::agent::server::Agent;
 use crate::agent::start::StartError;
-use crate::config::Config;
+use crate::config::{Config, SiteSettings};
 use crate::reader::{Explanation, Opened, Reader, ReaderError, Verdict};
 use std::io;
 use std::path::Path;
@@ -34,6 +34,9 @@ use std::time::{Duration, Instant};
 /// Why a session cannot do something.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
+    /// The site has switched Monarch off on this node, for this reason.
+    #[error("{0}")]
+    SwitchedOff(String),
     /// There is no agent, or it does not answer.
     #[error(transparent)]
     Agent(#[from] ClientError),
@@ -68,9 +71,13 @@ impl Session {
     /// the background.
     ///
     /// # Errors
+    /// [`SessionError::SwitchedOff`] while the site has switched Monarch off,
     /// [`SessionError::Agent`] when no agent can be started or it cannot serve these roots,
     /// [`SessionError::Reader`] when its shared memory cannot be mapped.
     pub fn start(config: &Config) -> Result<Self, SessionError> {
+        if let Some(why) = SiteSettings::load().off {
+            return Err(SessionError::SwitchedOff(why));
+        }
         let mut hosted = None;
         let (client, control) = client::attach_or_start(config, Joining::default(), || match Hosted::start(config) {
             Ok((new, ended)) => {
