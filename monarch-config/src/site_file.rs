@@ -137,8 +137,8 @@ impl SiteSettings {
 
     /// The settings of a site that has none.
     pub(super) fn ignored(path: &Path, why: &str) -> Self {
-        let remedy = "make root the owner, and take the right to write from group and others: \
-                      `chown root:root` and `chmod go-w`, for the directory as well";
+        let remedy = "make root the owner, and let others read and not write: `chown root:root` and \
+                      `chmod go-w,a+rX`, for the directory as well";
         let message = format!("the settings of the site in {} are ignored: {why}", path.display());
         let mistake = ConfigError::new(ErrorKind::Exposed, "", wrong(message, remedy), Place::Nowhere);
         Self { mistakes: vec![mistake], ..Self::default() }

@@ -187,14 +187,19 @@ fn is_mount(fd: &OwnedFd) -> bool {
 /// Whether a user is root: in a user namespace also the owner that stands for all users outside of
 /// it.
 pub(super) fn is_root(uid: u32) -> bool {
-    uid == 0 || (in_user_namespace() && uid == overflow_uid())
+    // A namespace without a map shows all users as that owner.
+    let is_inside = || std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !has_all_users(&map));
+    uid == 0 || (uid == overflow_uid() && is_inside())
 }
 
 fn in_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let mut words = map.split_ascii_whitespace();
-    let all = words.next() == Some("0") && words.next() == Some("0") && words.next() == Some("4294967295");
-    !(all || map.is_empty())
+    !(has_all_users(&map) || map.is_empty())
+}
+
+/// Whether a map of users is that of the whole machine.
+fn has_all_users(map: &str) -> bool {
+    map.split_ascii_whitespace().take(3).eq(["0", "0", "4294967295"])
 }
 
 fn overflow_uid() -> u32 {
@@ -376,6 +381,13 @@ mod tests {
         symlink("a", top.join("link")).unwrap();
         lchown(top.join("link"), Some(4242), None).unwrap();
         assert_eq!(why(&top.join("link/b")), Some((top.join("link"), Why::Link)));
+    }
+
+    #[test]
+    fn the_map_of_the_whole_machine_is_told_from_that_of_a_namespace() {
+        assert!(has_all_users("         0          0 4294967295\n"));
+        assert!(!has_all_users("         0       1000          1\n") && !has_all_users(""));
+        assert!(super::is_root(0) && !super::is_root(4242));
     }
 
     #[test]

@@ -181,7 +181,29 @@ fn a_file_of_the_site_that_is_not_roots_alone_is_ignored_with_one_warning() {
     let mut check = node.world.monarch("config");
     check.args(["check", "--site"]);
     let ended = node.start(&check).end();
-    assert!(ended.status.code() == Some(2) && ended.errors().contains("chmod go-w"), "{}", ended.errors());
+    assert!(ended.status.code() == Some(2) && ended.errors().contains("go-w,a+rX"), "{}", ended.errors());
+}
+
+#[test]
+fn caps_hold_in_a_user_namespace_in_which_root_has_another_number() {
+    let Some(node) = Node::new(World::plan().files(4).set("source.max_inflight=40").build()) else { return };
+    if !Command::new("unshare").args(["-U", "true"]).status().unwrap().success() {
+        return;
+    }
+    node.set("caps: { source: { max_inflight: 8 } }\n");
+    // As root the file would belong to this user there: it is root's, and this user another one.
+    // Directories of this user may be closed to that one.
+    let open = tempfile::tempdir().unwrap();
+    let program = open.path().join("monarch");
+    fs::copy(crate::harness::built("monarch"), &program).unwrap();
+    for path in [open.path(), &program] {
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let mut show = Command::new("setpriv");
+    show.args(["--reuid", "4242", "--clear-groups", "unshare", "-U"]);
+    show.arg(program).args(["config", "show", "--root", "/usr", "--tier", "/tmp/m4242:1MiB"]);
+    let ended = node.start(&show).end().good();
+    assert!(ended.text().contains("max_inflight: 8 "), "{} {}", ended.text(), ended.errors());
 }
 
 #[test]
